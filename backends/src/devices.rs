@@ -27,36 +27,40 @@ const GPU_LINK_LATENCY_NS: u64 = 20_000;
 ///
 /// The same machine and affinity give the same result: nothing is measured.
 pub fn detect() -> Machine {
-    machine(&cores(), memory_bytes() / 4 * 3)
+    cpu_machine(&usable_cores(), memory_bytes() / 4 * 3)
 }
 
 /// This machine with devices of `n` cores each, the last of what is left: one op after the other runs on each device, a
 /// large one on all of its cores. The first answer to an input comes sooner than from as many devices, and fewer come
 /// in a second.
 pub fn detect_in_teams(n: usize) -> Machine {
-    let single = detect();
-    let teams: Vec<_> = single.devices.raw.chunks(n.max(1)).collect();
-    let mut joined = machine(&vec![None; teams.len()], memory_bytes() / 4 * 3);
-    for (device, team) in joined.devices.iter_mut().zip(teams) {
+    let single_cores = detect();
+    // Cores of a team are neighbours in the OS's numbering.
+    let core_teams: Vec<_> = single_cores.devices.raw.chunks(n.max(1)).collect();
+    let mut team_machine = cpu_machine(&vec![None; core_teams.len()], memory_bytes() / 4 * 3);
+
+    for (device, team) in team_machine.devices.iter_mut().zip(core_teams) {
         device.cores = team.iter().flat_map(|d| d.cores.iter().copied()).collect();
         device.memory_bytes = team.iter().map(|d| d.memory_bytes).sum();
         device.flops_per_s = team.iter().map(|d| d.flops_per_s).sum();
         device.bytes_per_s = team.iter().map(|d| d.bytes_per_s).sum();
     }
-    joined
+    team_machine
 }
 
 /// A machine of `n` like CPU devices that may run anywhere on this computer. Where there are more devices than cores,
 /// they share them by turns of the operating system.
 pub fn uniform(n: usize) -> Machine {
-    let found = cores();
-    let cores: Vec<_> = (0..n).map(|i| found.get(i).copied().flatten()).collect();
-    let all = if n <= found.len() {
+    let found_cores = usable_cores();
+    let cores: Vec<_> = (0..n)
+        .map(|i| found_cores.get(i).copied().flatten())
+        .collect();
+    let chosen_cores = if n <= found_cores.len() {
         cores
     } else {
         vec![None; n]
     };
-    machine(&all, memory_bytes() / 4 * 3)
+    cpu_machine(&chosen_cores, memory_bytes() / 4 * 3)
 }
 
 /// A GPU of this machine, and what people call it.
@@ -76,20 +80,6 @@ pub struct Gpu {
     pub api: String,
 }
 
-/// The first that is wanted of a driver's devices, or the names that there are, in words.
-#[cfg(any(feature = "cuda", feature = "vulkan"))]
-pub(crate) fn find<T>(
-    listed: Vec<T>,
-    name: impl Fn(&T) -> &str,
-    is_wanted: impl Fn(&T) -> bool,
-) -> Result<T, String> {
-    let known = match listed.len() {
-        0 => "there is none".to_owned(),
-        _ => listed.iter().map(name).collect::<Vec<_>>().join(", "),
-    };
-    listed.into_iter().find(is_wanted).ok_or(known)
-}
-
 /// The GPUs of this machine, in a stable order: by driver (CUDA, then Vulkan), by kind, by UUID. A card that both
 /// drivers find is there twice. Rooflines are guesses; only calibration knows.
 ///
@@ -97,26 +87,32 @@ pub(crate) fn find<T>(
 /// A sentence for each driver, where there is none, or a device cannot be opened, or this program was built without
 /// GPUs.
 pub fn gpus() -> Result<Vec<Gpu>, String> {
-    let found: [Result<Vec<Gpu>, String>; _] = [
+    let found_by_driver: [Result<Vec<Gpu>, String>; _] = [
         #[cfg(feature = "cuda")]
         cuda_gpus(),
         #[cfg(feature = "vulkan")]
         vulkan_gpus(),
     ];
-    let (mut gpus, mut reasons, drivers) = (Vec::new(), Vec::new(), found.len());
-    for found in found {
-        match found {
-            Ok(found) => gpus.extend(found),
-            Err(why) => reasons.push(why),
+
+    let mut all_gpus = Vec::new();
+    let mut missing_reasons = Vec::new();
+    let driver_count = found_by_driver.len();
+
+    for found_by_driver in found_by_driver {
+        match found_by_driver {
+            Ok(found_by_driver) => all_gpus.extend(found_by_driver),
+            Err(why) => missing_reasons.push(why),
         }
     }
-    if drivers == 0 {
-        reasons.push("this program was built without the features `cuda` and `vulkan`".to_owned());
+
+    if driver_count == 0 {
+        missing_reasons
+            .push("this program was built without the features `cuda` and `vulkan`".to_owned());
     }
-    if gpus.is_empty() && reasons.len() >= drivers {
-        Err(reasons.join("; "))
+    if all_gpus.is_empty() && missing_reasons.len() >= driver_count {
+        Err(missing_reasons.join("; "))
     } else {
-        Ok(gpus)
+        Ok(all_gpus)
     }
 }
 
@@ -126,6 +122,7 @@ fn vulkan_gpus() -> Result<Vec<Gpu>, String> {
     let instance = Instance::load(false).map_err(|e| e.to_string())?;
     let listed = instance.devices().map_err(|e| e.to_string())?;
     let mut gpus = Vec::new();
+
     for listed in listed {
         let caps = match Vulkan::open(&instance, &listed, &Options::default()) {
             Ok(device) => *device.caps(),
@@ -133,6 +130,7 @@ fn vulkan_gpus() -> Result<Vec<Gpu>, String> {
             Err(OpenError::Lacks { .. }) => continue,
             Err(error) => return Err(error.to_string()),
         };
+
         let (flops_per_s, bytes_per_s) = match listed.kind {
             Kind::Discrete => (5_000_000_000_000, 300_000_000_000),
             Kind::Integrated | Kind::Virtual => (500_000_000_000, 40_000_000_000),
@@ -178,6 +176,7 @@ fn cuda_gpus() -> Result<Vec<Gpu>, String> {
         title: listed.title,
         driver: listed.driver,
     };
+
     Ok(listed.into_iter().map(gpu).collect())
 }
 
@@ -190,10 +189,14 @@ pub fn with_gpus(mut machine: Machine, gpus: &[Gpu]) -> Machine {
         if gpus[..i].iter().any(|other| other.uuid == gpu.uuid) {
             continue;
         }
-        let known: Vec<DeviceId> = machine.devices.keys().collect();
-        let new = machine.devices.push_and_get_key(gpu.device.clone());
-        let ends = known.into_iter().flat_map(|old| [(old, new), (new, old)]);
-        machine.links.extend(ends.map(|(from, to)| Link {
+        let known_devices: Vec<DeviceId> = machine.devices.keys().collect();
+        let new_device = machine.devices.push_and_get_key(gpu.device.clone());
+        // To and from every older device.
+        let link_ends = known_devices
+            .into_iter()
+            .flat_map(|old| [(old, new_device), (new_device, old)]);
+
+        machine.links.extend(link_ends.map(|(from, to)| Link {
             from,
             to,
             bytes_per_s: GPU_LINK_BYTES_PER_S,
@@ -203,20 +206,21 @@ pub fn with_gpus(mut machine: Machine, gpus: &[Gpu]) -> Machine {
     machine
 }
 
-fn machine(cores: &[Option<u32>], memory_bytes: u64) -> Machine {
-    let count = cores.len().max(1) as u64;
+fn cpu_machine(cores: &[Option<u32>], memory_bytes: u64) -> Machine {
+    let device_count = cores.len().max(1) as u64;
     let devices = cores.iter().enumerate().map(|(i, core)| Device {
         name: format!("cpu:{i}"),
         backend: "cpu".to_owned(),
         cores: core.iter().copied().collect(),
-        memory_bytes: memory_bytes / count,
+        memory_bytes: memory_bytes / device_count,
         flops_per_s: CORE_FLOPS,
         bytes_per_s: CORE_BYTES_PER_S,
         programmatic: false,
     });
-    let ids = || (0..cores.len()).map(DeviceId::from);
-    let pairs = ids().flat_map(|from| ids().map(move |to| (from, to)));
-    let links = pairs
+
+    let device_ids = || (0..cores.len()).map(DeviceId::from);
+    let device_pairs = device_ids().flat_map(|from| device_ids().map(move |to| (from, to)));
+    let links = device_pairs
         .filter(|(from, to)| from != to)
         .map(|(from, to)| Link {
             from,
@@ -224,6 +228,7 @@ fn machine(cores: &[Option<u32>], memory_bytes: u64) -> Machine {
             bytes_per_s: LINK_BYTES_PER_S,
             latency_ns: LINK_LATENCY_NS,
         });
+
     Machine {
         devices: devices.collect(),
         links: links.collect(),
@@ -231,13 +236,14 @@ fn machine(cores: &[Option<u32>], memory_bytes: u64) -> Machine {
 }
 
 /// The OS's numbers of the usable cores, one logical processor for each physical core; `None` if it has none.
-fn cores() -> Vec<Option<u32>> {
-    let allowed = allowed_cpus();
-    if allowed.is_empty() {
-        let count = std::thread::available_parallelism().map_or(1, |n| n.get());
-        return vec![None; count];
+fn usable_cores() -> Vec<Option<u32>> {
+    let allowed_processors = allowed_cpus();
+    if allowed_processors.is_empty() {
+        let thread_count = std::thread::available_parallelism().map_or(1, |n| n.get());
+        return vec![None; thread_count];
     }
-    one_per_core(&allowed, |cpu| {
+
+    one_per_core(&allowed_processors, |cpu| {
         Some((
             topology(cpu, "physical_package_id")?,
             topology(cpu, "core_id")?,
@@ -250,11 +256,11 @@ fn cores() -> Vec<Option<u32>> {
 
 /// The lowest-numbered logical processor of each physical core, in order; those without a place count as cores.
 fn one_per_core(allowed: &[u32], place: impl Fn(u32) -> Option<(i64, i64)>) -> Vec<u32> {
-    let mut first = BTreeMap::new();
+    let mut first_of_core = BTreeMap::new();
     let mut cores: Vec<u32> = allowed
         .iter()
         .copied()
-        .filter(|&cpu| place(cpu).is_none_or(|p| *first.entry(p).or_insert(cpu) == cpu))
+        .filter(|&cpu| place(cpu).is_none_or(|p| *first_of_core.entry(p).or_insert(cpu) == cpu))
         .collect();
     cores.sort_unstable();
     cores
@@ -277,21 +283,21 @@ fn allowed_cpus() -> Vec<u32> {
 }
 
 fn topology(cpu: u32, what: &str) -> Option<i64> {
-    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/{what}");
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    let file_path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/{what}");
+    std::fs::read_to_string(file_path).ok()?.trim().parse().ok()
 }
 
 /// Physical memory, or what is assumed where the system does not tell.
 pub fn memory_bytes() -> u64 {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    total_memory(&info).unwrap_or(FALLBACK_MEMORY_BYTES)
+    let meminfo_text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    total_memory(&meminfo_text).unwrap_or(FALLBACK_MEMORY_BYTES)
 }
 
 /// `MemTotal` of `/proc/meminfo`, in bytes.
 fn total_memory(info: &str) -> Option<u64> {
-    let line = info.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024).filter(|&b| b > 0)
+    let total_line = info.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
+    let total_kib: u64 = total_line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    total_kib.checked_mul(1024).filter(|&b| b > 0)
 }
 
 #[cfg(test)]
@@ -323,7 +329,7 @@ mod tests {
 
     #[test]
     fn every_pair_has_a_link_and_memory_is_shared() {
-        let machine = machine(&[Some(0), Some(3), None], 3 << 30);
+        let machine = cpu_machine(&[Some(0), Some(3), None], 3 << 30);
         assert_eq!(machine.links.len(), 6);
         let devices = || (0..3_usize).map(DeviceId::from);
         for (from, to) in devices().flat_map(|a| devices().map(move |b| (a, b))) {
@@ -344,7 +350,7 @@ mod tests {
         let gpu = |name: &str, uuid: &str| Gpu {
             device: Device {
                 name: name.to_owned(),
-                ..machine(&[None], 1).devices[DeviceId(0)].clone()
+                ..cpu_machine(&[None], 1).devices[DeviceId(0)].clone()
             },
             caps: Caps::COMMON,
             title: String::new(),
@@ -357,7 +363,7 @@ mod tests {
             gpu("vulkan:0", "b"),
             gpu("vulkan:1", "a"),
         ];
-        let machine = with_gpus(machine(&[None, None], 1), &gpus);
+        let machine = with_gpus(cpu_machine(&[None, None], 1), &gpus);
         assert_eq!((machine.devices.len(), machine.links.len()), (4, 12));
         assert_eq!(machine.devices[DeviceId(3)].name, "vulkan:0");
         assert!(machine.link(DeviceId(0), DeviceId(3)).is_some());

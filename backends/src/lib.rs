@@ -5,6 +5,7 @@ pub mod call;
 pub mod cuda;
 pub mod devices;
 mod expr;
+mod expr_kernels;
 #[cfg(any(feature = "cuda", feature = "vulkan"))]
 pub mod gpu;
 pub mod interpret;

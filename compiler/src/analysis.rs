@@ -3,8 +3,8 @@
 use std::fmt;
 
 use zbmd_ir::text::count;
-use zbmd_ir::{Costs, Graph, TiVec};
-use zbmd_scheduler::buffers::{self, BufferError, Front, Limits, Mode, Sizing, Unit};
+use zbmd_ir::{ActorCost, Costs, DeviceId, Graph, TiVec};
+use zbmd_scheduler::buffers::{self, BufferError, Mode, ParetoFront, Sizing, SizingLimits, Unit};
 use zbmd_scheduler::order::{self, OrderError};
 use zbmd_scheduler::replicate::{Obstacle, obstacles};
 use zbmd_scheduler::throughput::{self, Throughput, ThroughputError, TimedSdf};
@@ -12,7 +12,7 @@ use zbmd_scheduler::throughput::{self, Throughput, ThroughputError, TimedSdf};
 /// Buffers of an order of one iteration on one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Tokens that lie on all channels together, at most.
+    /// Most tokens that are on all channels together.
     pub tokens: u64,
     /// Calls in a row; in nested loops, those written down.
     pub calls: u64,
@@ -30,14 +30,14 @@ pub struct Analysis {
     /// The buffers asked for.
     pub buffers: Sizing,
     /// All trade-offs of tokens against the period.
-    pub front: Front,
+    pub front: ParetoFront,
     /// Fewest tokens in one order of calls.
     pub interleaved: Result<Order, OrderError>,
     /// Every actor once, in nested loops.
     pub looped: Result<Order, OrderError>,
-    /// Every actor once, all its firings in one go.
+    /// Every actor once, all its firings in one call.
     pub flat: Result<Order, OrderError>,
-    /// Where one actor alone bounds the throughput: its name, and what keeps it from being replicated over devices.
+    /// Where one actor alone bounds the throughput: its name, and what prevents replicas of it on several devices.
     pub lone: Option<(String, Option<Obstacle>)>,
 }
 
@@ -53,121 +53,134 @@ pub enum AnalysisRefused {
 }
 
 impl Analysis {
-    /// Analyses a checked graph; `mode` says which buffers are wanted.
+    /// Analyses a checked graph; `mode` states which buffers are wanted.
     ///
     /// # Errors
     /// [`AnalysisRefused`] where counts are too large, or no buffers do as asked.
     pub fn of(graph: &Graph, costs: &Costs, mode: Mode) -> Result<Self, AnalysisRefused> {
-        let quickest = |row: &TiVec<_, Option<zbmd_ir::ActorCost>>| {
-            row.iter()
-                .flatten()
-                .map(|c| c.call_ps.saturating_add(c.firing_ps))
-                .min()
-                .unwrap_or(0)
-        };
-        let times = costs.table.iter().map(quickest).collect();
-        let sdf = TimedSdf::of(graph, &times, Some(1));
-        let limits = Limits::default();
-        let loops = |found: order::Loops| Order {
-            tokens: found.tokens,
-            calls: written(&found.steps),
-            exact: found.exact,
-        };
+        // Every actor has the quickest device for itself: no placement can do better.
+        let firing_times = costs.table.iter().map(quickest_ps).collect();
+        let sdf = TimedSdf::of(graph, &firing_times, Some(1));
+        let search_limits = SizingLimits::default();
         let throughput = throughput::analyse(&sdf)?;
-        let lone = throughput
-            .bound
-            .as_ref()
-            .and_then(|bound| match bound.actors()[..] {
-                [actor] => Some((
-                    graph.actors[actor].name.clone(),
-                    obstacles(graph)[actor].clone(),
-                )),
-                _ => None,
-            });
+
         Ok(Self {
+            lone: find_lone_bound(graph, &throughput),
             throughput,
-            lone,
-            least: buffers::size(&sdf, Mode::Min(unit(mode)), limits)?,
-            buffers: buffers::size(&sdf, mode, limits)?,
-            front: buffers::front(&sdf, unit(mode), limits)?,
-            interleaved: order::least_buffers(&sdf, limits).map(|found| Order {
+            least: buffers::size(&sdf, Mode::Min(buffer_unit(mode)), search_limits)?,
+            buffers: buffers::size(&sdf, mode, search_limits)?,
+            front: buffers::front(&sdf, buffer_unit(mode), search_limits)?,
+            interleaved: order::least_buffers(&sdf, search_limits).map(|found| Order {
                 tokens: found.tokens,
                 calls: found.calls.len() as u64,
                 exact: found.exact,
             }),
-            looped: order::looped(&sdf, usize::MAX).map(loops),
-            flat: order::flat(&sdf).map(loops),
+            looped: order::looped(&sdf, usize::MAX).map(Order::of_loops),
+            flat: order::flat(&sdf).map(Order::of_loops),
         })
     }
 }
 
-fn unit(mode: Mode) -> Unit {
+impl Order {
+    fn of_loops(found: order::Loops) -> Self {
+        Self {
+            tokens: found.tokens,
+            calls: count_calls(&found.steps),
+            exact: found.exact,
+        }
+    }
+}
+
+/// Picoseconds of one firing on the quickest device that has a kernel.
+fn quickest_ps(row: &TiVec<DeviceId, Option<ActorCost>>) -> u64 {
+    let costs = row.iter().flatten();
+    costs
+        .map(|cost| cost.call_ps.saturating_add(cost.firing_ps))
+        .min()
+        .unwrap_or(0)
+}
+
+/// The actor that alone bounds the throughput, if one does, and what keeps it from being replicated.
+fn find_lone_bound(graph: &Graph, throughput: &Throughput) -> Option<(String, Option<Obstacle>)> {
+    let bound = throughput.bound.as_ref()?;
+
+    // A cycle of several actors is bound by its tokens: replicas do not help it.
+    let [actor] = bound.actors()[..] else {
+        return None;
+    };
+    let obstacle = obstacles(graph)[actor].clone();
+    Some((graph.actors[actor].name.clone(), obstacle))
+}
+
+fn buffer_unit(mode: Mode) -> Unit {
     match mode {
         Mode::Min(unit) | Mode::Throughput(unit) | Mode::Within(_, unit) => unit,
     }
 }
 
-/// Calls as they are written, loops not counted out.
-fn written(steps: &[order::Step]) -> u64 {
-    let of = |step: &order::Step| match step {
-        order::Step::Fire(..) => 1,
-        order::Step::Loop(_, body) => written(body),
-    };
-    steps.iter().map(of).sum()
+/// Calls as they are written: the body of a loop counts once.
+fn count_calls(steps: &[order::LoopStep]) -> u64 {
+    let mut calls = 0;
+    for step in steps {
+        calls += match step {
+            order::LoopStep::Fire(..) => 1,
+            order::LoopStep::Loop(_, body) => count_calls(body),
+        };
+    }
+    calls
 }
 
 impl fmt::Display for Analysis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "throughput   an iteration takes at least {}",
-            time(self.throughput.period)
-        )?;
+        self.write_throughput(f)?;
+        self.write_buffers(f)?;
+        self.write_orders(f)
+    }
+}
+
+impl Analysis {
+    fn write_throughput(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let min_period = format_period(self.throughput.period);
+        write!(f, "throughput   an iteration takes at least {min_period}")?;
         match &self.throughput.bound {
             Some(bound) => writeln!(f, ", bound by: {bound}")?,
             None => writeln!(f, ": nothing bounds it")?,
         }
+
         match &self.lone {
-            None => {}
-            Some((name, None)) => {
-                writeln!(
-                    f,
-                    "replicas     of `{name}` on several devices would shorten it"
-                )?;
-            }
+            None => Ok(()),
+            Some((name, None)) => writeln!(
+                f,
+                "replicas     of `{name}` on several devices would shorten it"
+            ),
             Some((name, Some(obstacle))) => {
-                writeln!(f, "replicas     of `{name}` are not possible: {obstacle}")?;
+                writeln!(f, "replicas     of `{name}` are not possible: {obstacle}")
             }
         }
+    }
+
+    fn write_buffers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, sizing) in [("least", &self.least), ("wanted", &self.buffers)] {
-            write!(
-                f,
-                "buffers      {name}: {} tokens, {} bytes, an iteration in {}",
-                sizing.tokens,
-                sizing.bytes,
-                time(sizing.period)
-            )?;
             writeln!(
                 f,
-                "{}",
-                if sizing.exact {
-                    ""
-                } else {
-                    " (not proved least)"
-                }
+                "buffers      {name}: {} tokens, {} bytes, an iteration in {}{}",
+                sizing.tokens,
+                sizing.bytes,
+                format_period(sizing.period),
+                proof_note(sizing.exact)
             )?;
         }
         for point in &self.front.points {
-            writeln!(
-                f,
-                "trade-off    {:>12} at {}",
-                point.total,
-                time(point.period)
-            )?;
+            let point_period = format_period(point.period);
+            writeln!(f, "trade-off    {:>12} at {point_period}", point.total)?;
         }
         if !self.front.complete {
             writeln!(f, "trade-off    larger ones were not looked for")?;
         }
+        Ok(())
+    }
+
+    fn write_orders(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let orders = [
             ("interleaved", &self.interleaved),
             ("in nested loops", &self.looped),
@@ -175,27 +188,25 @@ impl fmt::Display for Analysis {
         ];
         for (name, found) in orders {
             match found {
-                Ok(order) => {
-                    let proved = if order.exact {
-                        ""
-                    } else {
-                        " (not proved least)"
-                    };
-                    writeln!(
-                        f,
-                        "one device   {name}: {}, {}{proved}",
-                        count(order.tokens, "token"),
-                        count(order.calls, "call")
-                    )?;
-                }
-                Err(why) => writeln!(f, "one device   {name}: none, {why}")?,
+                Ok(order) => writeln!(
+                    f,
+                    "one device   {name}: {}, {}{}",
+                    count(order.tokens, "token"),
+                    count(order.calls, "call"),
+                    proof_note(order.exact)
+                )?,
+                Err(reason) => writeln!(f, "one device   {name}: none, {reason}")?,
             }
         }
         Ok(())
     }
 }
 
+fn proof_note(exact: bool) -> &'static str {
+    if exact { "" } else { " (not proved least)" }
+}
+
 /// A period in picoseconds as people read it.
-fn time(period: throughput::Period) -> String {
+fn format_period(period: throughput::Period) -> String {
     zbmd_ir::text::duration((period.as_f64() / 1e3).ceil() as u64)
 }

@@ -1,4 +1,4 @@
-//! NVIDIA's assembler: texts of kernels to objects for given architectures. The one part of the compiler that starts
+//! NVIDIA's assembler: kernels as text to objects for given architectures. The only part of the compiler that starts
 //! another program.
 
 use std::collections::BTreeMap;
@@ -13,129 +13,194 @@ use zbmd_backends::cuda;
 use crate::codes::Code;
 use crate::diag::Diagnostic;
 
-/// Names the assembler, where it is not on the path.
-const PTXAS: &str = "ZBMD_PTXAS";
+/// The environment variable that names the assembler, where it is not on the path.
+const PTXAS_VARIABLE: &str = "ZBMD_PTXAS";
 
 /// For which architectures kernels of CUDA devices are assembled, and by what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cubins {
-    /// As the assembler calls them, such as `sm_90`.
+    /// Architectures as the assembler calls them, such as `sm_90`.
     pub archs: Vec<String>,
     /// The assembler.
     pub ptxas: PathBuf,
 }
 
+/// A kernel for an architecture.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CubinText {
+    pub(crate) arch: String,
+    /// The key of the kernel's text.
+    pub(crate) key: u128,
+}
+
+/// An assembled kernel.
+pub(crate) struct Cubin {
+    pub(crate) arch: String,
+    pub(crate) key: u128,
+    pub(crate) object: Vec<u8>,
+}
+
 impl Cubins {
     /// With the assembler that `ZBMD_PTXAS` names, or the one on the path.
     pub fn new(archs: Vec<String>) -> Self {
-        let named = std::env::var_os(PTXAS).unwrap_or_else(|| OsString::from("ptxas"));
+        let named_assembler = std::env::var_os(PTXAS_VARIABLE);
         Self {
             archs,
-            ptxas: named.into(),
+            ptxas: named_assembler
+                .unwrap_or_else(|| OsString::from("ptxas"))
+                .into(),
         }
     }
-}
 
-/// Objects of texts, which have an architecture and a key each.
-///
-/// # Errors
-/// An architecture that there is not, an assembler that cannot be run, or what it says of a text.
-pub(crate) fn all(
-    cubins: &Cubins,
-    texts: &BTreeMap<(String, u128), String>,
-) -> Result<Vec<(String, u128, Vec<u8>)>, Diagnostic> {
-    if let Some(arch) = cubins
-        .archs
-        .iter()
-        .find(|arch| cuda::capability(arch).is_none())
-    {
-        let what = format!("`{arch}` is no architecture of a CUDA device");
+    /// Assembles all texts, several at a time.
+    ///
+    /// # Errors
+    /// An unknown architecture, an assembler that cannot be run, or its message about a text.
+    pub(crate) fn assemble(
+        &self,
+        texts: &BTreeMap<CubinText, String>,
+    ) -> Result<Vec<Cubin>, Diagnostic> {
+        self.check_archs()?;
+        let job_folder = TemporaryFolder::new().map_err(|error| {
+            let message = format!("no folder for the assembler's files: {error}");
+            Diagnostic::new(Code::E0704, message)
+                .help("make room for temporary files, or set TMPDIR")
+        })?;
+
+        // The assembler takes one text at a time: several of them run at once.
+        let job = AssemblyJob {
+            ptxas: &self.ptxas,
+            folder: &job_folder.0,
+            texts: texts.iter().collect(),
+            next_text: AtomicUsize::new(0),
+            cubins: Mutex::new(Vec::new()),
+        };
+        job.run_threads()?;
+        Ok(job.cubins.into_inner().expect("no thread panicked"))
+    }
+
+    fn check_archs(&self) -> Result<(), Diagnostic> {
+        let mut archs = self.archs.iter();
+        let Some(unknown) = archs.find(|arch| cuda::capability(arch).is_none()) else {
+            return Ok(());
+        };
+        let message = format!("`{unknown}` is not an architecture of a CUDA device");
         let help = "`sm_90` is that of capability 9.0: `zbmdc devices` says which a device has";
-        return Err(Diagnostic::new(Code::E0507, what).help(help));
+        Err(Diagnostic::new(Code::E0507, message).help(help))
     }
-    let folder = Folder::new().map_err(|error| {
-        let what = format!("no folder for the assembler's files: {error}");
-        Diagnostic::new(Code::E0704, what).help("make room for temporary files, or set TMPDIR")
-    })?;
-    let wanted: Vec<(&(String, u128), &String)> = texts.iter().collect();
-    let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let work = || -> Result<(), Diagnostic> {
-        while let Some(((arch, key), text)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let object = one(&cubins.ptxas, &folder.0, arch, *key, text);
-            // Others need not go on.
-            let object = object.inspect_err(|_| next.store(wanted.len(), Ordering::Relaxed))?;
-            let mut made = made.lock().expect("nobody panics with it");
-            made.push((arch.clone(), *key, object));
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let all: Vec<_> = (0..threads.min(wanted.len()))
-            .map(|_| scope.spawn(work))
-            .collect();
-        all.into_iter()
-            .try_for_each(|thread| thread.join().expect("no panic"))
-    })?;
-    Ok(made.into_inner().expect("nobody panics with it"))
 }
 
-fn one(
-    ptxas: &Path,
-    folder: &Path,
-    arch: &str,
-    key: u128,
-    text: &str,
-) -> Result<Vec<u8>, Diagnostic> {
-    let from = folder.join(format!("{arch}-{key:032x}.ptx"));
-    let to = from.with_extension("cubin");
-    let run = || {
-        std::fs::write(&from, text)?;
-        let run = Command::new(ptxas)
+/// Texts that threads assemble, each taking the next one.
+struct AssemblyJob<'a> {
+    ptxas: &'a Path,
+    folder: &'a Path,
+    texts: Vec<(&'a CubinText, &'a String)>,
+    next_text: AtomicUsize,
+    cubins: Mutex<Vec<Cubin>>,
+}
+
+impl AssemblyJob<'_> {
+    fn run_threads(&self) -> Result<(), Diagnostic> {
+        let core_count = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..core_count.min(self.texts.len()))
+                .map(|_| scope.spawn(|| self.work()))
+                .collect();
+            threads
+                .into_iter()
+                .try_for_each(|thread| thread.join().expect("no thread panics"))
+        })
+    }
+
+    /// Assembles texts until there are no more, or one is refused.
+    fn work(&self) -> Result<(), Diagnostic> {
+        loop {
+            let text_index = self.next_text.fetch_add(1, Ordering::Relaxed);
+            let Some(&(kernel, text)) = self.texts.get(text_index) else {
+                return Ok(());
+            };
+
+            let object = self.assemble_text(kernel, text).inspect_err(|_| {
+                // The other threads need not go on.
+                self.next_text.store(self.texts.len(), Ordering::Relaxed);
+            })?;
+            let cubin = Cubin {
+                arch: kernel.arch.clone(),
+                key: kernel.key,
+                object,
+            };
+            let mut cubins = self.cubins.lock().expect("no thread panicked");
+            cubins.push(cubin);
+        }
+    }
+
+    fn assemble_text(&self, kernel: &CubinText, text: &str) -> Result<Vec<u8>, Diagnostic> {
+        let arch = &kernel.arch;
+        let assembled = self.run_assembler(kernel, text).map_err(|error| {
+            let message = format!(
+                "the assembler `{}` cannot be run: {error}",
+                self.ptxas.display()
+            );
+            Diagnostic::new(Code::E0701, message).help(
+                "install NVIDIA's `ptxas` (the package nvidia-cuda-nvcc has it) and put it on the path or into ZBMD_PTXAS; \
+                 without `--cubin` the driver compiles the kernels when a run starts",
+            )
+        })?;
+        assembled.map_err(|assembler_output| {
+            let assembler_output = String::from_utf8_lossy(&assembler_output);
+            let message = format!(
+                "`ptxas` refuses a kernel for {arch}: {}",
+                assembler_output.trim()
+            );
+            Diagnostic::new(Code::E0507, message)
+                .help("take an architecture that this `ptxas` knows, of capability 7.0 or more")
+        })
+    }
+
+    /// The object of a text, or what the assembler printed where it refused the text.
+    fn run_assembler(
+        &self,
+        kernel: &CubinText,
+        text: &str,
+    ) -> std::io::Result<Result<Vec<u8>, Vec<u8>>> {
+        let CubinText { arch, key } = kernel;
+        let text_path = self.folder.join(format!("{arch}-{key:032x}.ptx"));
+        let object_path = text_path.with_extension("cubin");
+        std::fs::write(&text_path, text)?;
+
+        let assembler_run = Command::new(self.ptxas)
             .arg("-arch")
             .arg(arch)
             .arg("-o")
-            .args([&to, &from])
+            .args([&object_path, &text_path])
             .output()?;
-        let object = if run.status.success() {
-            Some(std::fs::read(&to)?)
+        if assembler_run.status.success() {
+            std::fs::read(&object_path).map(Ok)
         } else {
-            None
-        };
-        Ok(object.ok_or(run.stderr))
-    };
-    let object = run().map_err(|error: std::io::Error| {
-        let what = format!("the assembler `{}` cannot be run: {error}", ptxas.display());
-        Diagnostic::new(Code::E0701, what).help(
-            "install NVIDIA's `ptxas` (the package nvidia-cuda-nvcc has it) and put it on the path or into ZBMD_PTXAS; \
-             without `--cubin` the driver compiles the kernels when a run starts",
-        )
-    })?;
-    object.map_err(|said| {
-        let said = String::from_utf8_lossy(&said);
-        let what = format!("`ptxas` refuses a kernel for {arch}: {}", said.trim());
-        Diagnostic::new(Code::E0507, what)
-            .help("take an architecture that this `ptxas` knows, of capability 7.0 or more")
-    })
-}
-
-/// A folder of this call's own.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> std::io::Result<Self> {
-        static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("zbmdc-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        // Not one that somebody else has put there.
-        std::fs::create_dir(&folder).map(|()| Self(folder))
+            Ok(Err(assembler_run.stderr))
+        }
     }
 }
 
-impl Drop for Folder {
+/// A folder of one call's own, removed with it.
+struct TemporaryFolder(PathBuf);
+
+impl TemporaryFolder {
+    fn new() -> std::io::Result<Self> {
+        static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let folder_number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder_name = format!("zbmdc-{}-{folder_number}", std::process::id());
+        let folder = std::env::temp_dir().join(folder_name);
+
+        // Fails for a folder that exists: somebody else may have put it there.
+        std::fs::create_dir(&folder)?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for TemporaryFolder {
     fn drop(&mut self) {
-        // What is left is for whoever clears such folders.
+        // Where that fails, whatever clears temporary folders removes it.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -7,11 +7,12 @@ use zbmd_backends::op::Registry;
 use zbmd_ir::{BlobId, Graph, Params, Role, TiVec, TokenType, Value};
 
 use crate::codes::Code;
-use crate::compile::{CompileOptions, Compiled, compile_net, graph_of_net};
+use crate::compile::{Compiled, compile_net, graph_of_net};
 use crate::diag::{Diagnostic, Diagnostics, Sink};
 use crate::net::{End, Link, Net, NetActor, Pin};
+use crate::options::CompileOptions;
 use crate::source::{Span, Spanned};
-use crate::values::{Files, TokenKind, Tokens, TypeFact};
+use crate::values::{TokenKind, Tokens, TypeFact};
 
 /// An actor of a [`GraphBuilder`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,16 @@ impl From<ActorRef> for PortRef {
         PortRef {
             actor: actor.0,
             port: None,
+        }
+    }
+}
+
+impl From<PortRef> for End {
+    fn from(port: PortRef) -> Self {
+        End {
+            actor: port.actor,
+            port: port.port,
+            span: Span::NONE,
         }
     }
 }
@@ -77,25 +88,26 @@ impl GraphBuilder {
         }
     }
 
-    /// Adds an actor; parameters are the op's, by name.
+    /// Adds an actor; its parameters are those of the op, by name.
     pub fn actor<K: Into<String>>(
         &mut self,
         name: &str,
         op: &str,
         params: impl IntoIterator<Item = (K, Value)>,
     ) -> ActorRef {
-        let params = params.into_iter().map(|(k, v)| (k.into(), v)).collect();
+        let named = params.into_iter();
+        let params = named.map(|(name, value)| (name.into(), value)).collect();
         self.add(name, op, Role::Compute, params, TypeFact::default())
     }
 
     /// Adds a source of one token a firing.
     pub fn source(&mut self, name: &str, token: TokenType) -> ActorRef {
-        let fact = TypeFact {
+        let stream_type = TypeFact {
             dtype: Some(Spanned::new(token.dtype, Span::NONE)),
             shape: Some(Spanned::new(token.shape, Span::NONE)),
             bad: false,
         };
-        self.add(name, "Source", Role::Source, Params::new(), fact)
+        self.add(name, "Source", Role::Source, Params::new(), stream_type)
     }
 
     /// Adds a sink of one token a firing.
@@ -129,18 +141,14 @@ impl GraphBuilder {
         to: impl Into<PortRef>,
         initial: impl Into<Vec<u8>>,
     ) -> &mut Self {
-        let kind = TokenKind::Bytes(initial.into());
-        self.link(
-            from.into(),
-            to.into(),
-            vec![Tokens {
-                span: Span::NONE,
-                kind,
-            }],
-        )
+        let tokens = Tokens {
+            span: Span::NONE,
+            kind: TokenKind::Bytes(initial.into()),
+        };
+        self.link(from.into(), to.into(), vec![tokens])
     }
 
-    /// Asks for an actor to run on a device.
+    /// Requests that an actor runs on a device.
     pub fn pin(&mut self, actor: ActorRef, device: &str) -> &mut Self {
         let device = Spanned::new(device.to_owned(), Span::NONE);
         self.net.pins.push(Pin {
@@ -175,8 +183,7 @@ impl GraphBuilder {
             registry: registry.clone(),
             ..CompileOptions::default()
         };
-        let files = Files::with_blobs(self.blobs);
-        graph_of_net(&self.net, files, self.sink, &options)
+        graph_of_net(&self.net, self.blobs, self.sink, &options)
     }
 
     /// Compiles the graph.
@@ -184,8 +191,7 @@ impl GraphBuilder {
     /// # Errors
     /// Everything that is wrong with the graph and the machine.
     pub fn compile(self, options: &CompileOptions) -> Result<Compiled, Diagnostics> {
-        let files = Files::with_blobs(self.blobs);
-        compile_net(&self.net, files, self.sink, options)
+        compile_net(&self.net, self.blobs, self.sink, options)
     }
 
     fn add(
@@ -196,12 +202,12 @@ impl GraphBuilder {
         params: Params,
         stream: TypeFact,
     ) -> ActorRef {
-        if self.net.actors.iter().any(|a| a.name == name) {
-            self.sink.push(Diagnostic::new(
-                Code::E0205,
-                format!("the name `{name}` is used twice"),
-            ));
+        // Kept even so: the mistake is reported with all others at the end.
+        if self.net.actors.iter().any(|other| other.name == name) {
+            let message = format!("the name `{name}` is used twice");
+            self.sink.push(Diagnostic::new(Code::E0205, message));
         }
+
         self.net.actors.push(NetActor {
             name: name.to_owned(),
             span: Span::NONE,
@@ -216,14 +222,9 @@ impl GraphBuilder {
     }
 
     fn link(&mut self, from: PortRef, to: PortRef, initial: Vec<Tokens>) -> &mut Self {
-        let end = |p: PortRef| End {
-            actor: p.actor,
-            port: p.port,
-            span: Span::NONE,
-        };
         self.net.links.push(Link {
-            from: end(from),
-            to: end(to),
+            from: from.into(),
+            to: to.into(),
             facts: Vec::new(),
             write_rates: Vec::new(),
             rates: Vec::new(),

@@ -1,10 +1,11 @@
-//! Plans for lost devices, several losses at a time. What comes out does not depend on how many threads there are.
+//! Plans for lost devices, made in parallel. The result does not depend on the number of threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 
 use zbmd_ir::text::loss;
-use zbmd_ir::{ActorId, Costs, DeviceId, Graph, KindId, Loss, Machine, Plan, TiVec};
-use zbmd_scheduler::{Contingent, Losses, Options, ScheduleError, kinds, losses, schedule_loss};
+use zbmd_ir::{ActorId, DeviceId, Graph, KindId, Loss, Machine, Plan, TiVec};
+use zbmd_scheduler::{Contingent, Inputs, Losses, ScheduleError, kinds, losses, schedule_loss};
 
 /// A loss of devices for which there are no plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,97 +16,114 @@ pub struct ImpossibleLoss {
     pub reason: String,
 }
 
-type Made = Result<Vec<Plan>, ScheduleError>;
+type LossPlans = Result<Vec<Plan>, ScheduleError>;
 
-/// All plans: those given, made for the whole machine, and those for every loss asked for.
-pub(crate) fn plan(
-    given: (&Graph, &Machine, &Costs, &Options),
+/// All plans: those given, which are for the whole machine, and those for every loss asked for.
+pub(crate) fn plan_losses(
+    inputs: Inputs<'_>,
     plans: Vec<Plan>,
-    which: Losses,
+    asked_losses: Losses,
 ) -> Result<Contingent, ScheduleError> {
-    let (_, machine, costs, options) = given;
-    let kinds = kinds(machine, costs, options);
-    let losses = losses(&kinds, which)?;
-    let made = side_by_side(&losses, |lost| schedule_loss(given, &plans, &kinds, lost));
-    Ok(Contingent::collect(
-        plans,
-        kinds,
-        losses.into_iter().zip(made),
-    ))
+    let kinds = kinds(inputs.machine, inputs.costs, inputs.options);
+    let losses = losses(&kinds, asked_losses)?;
+
+    // Losses are planned from the same main plans, and independently of each other.
+    let loss_plans = plan_in_parallel(&losses, |lost| schedule_loss(inputs, &plans, &kinds, lost));
+    let outcomes = losses.into_iter().zip(loss_plans);
+    Ok(Contingent::collect(plans, kinds, outcomes))
 }
 
-/// `make` of each loss, in their order; threads take the next one that nobody has.
-fn side_by_side(losses: &[Vec<Loss>], make: impl Fn(&[Loss]) -> Made + Sync) -> Vec<Made> {
-    let threads = std::thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(losses.len());
-    let next = AtomicUsize::new(0);
+/// Calls `plan_loss` with each loss; the results are in the order of the losses.
+fn plan_in_parallel(
+    losses: &[Vec<Loss>],
+    plan_loss: impl Fn(&[Loss]) -> LossPlans + Sync,
+) -> Vec<LossPlans> {
+    let core_count = std::thread::available_parallelism().map_or(1, usize::from);
+    let next_loss = AtomicUsize::new(0);
     let work = || {
-        let mut done = Vec::new();
-        // The counter hands out numbers and nothing else: no ordering is needed.
-        while let Some((i, lost)) = take(losses, next.fetch_add(1, Ordering::Relaxed)) {
-            done.push((i, make(lost)));
+        let mut finished_plans = Vec::new();
+        loop {
+            // The counter hands out numbers and nothing else: no ordering is needed.
+            let loss_index = next_loss.fetch_add(1, Ordering::Relaxed);
+            let Some(lost) = losses.get(loss_index) else {
+                return finished_plans;
+            };
+            finished_plans.push((loss_index, plan_loss(lost)));
         }
-        done
     };
-    let mut made: Vec<(usize, Made)> = std::thread::scope(|scope| {
+
+    let mut indexed_plans: Vec<(usize, LossPlans)> = std::thread::scope(|scope| {
+        let threads = core_count.min(losses.len());
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let join = |worker: std::thread::ScopedJoinHandle<'_, _>| match worker.join() {
-            Ok(done) => done,
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
-        workers.into_iter().flat_map(join).collect()
+        workers.into_iter().flat_map(join_worker).collect()
     });
-    made.sort_unstable_by_key(|&(i, _)| i);
-    made.into_iter().map(|(_, made)| made).collect()
+
+    // Threads finish in any order; the bundle must not depend on it.
+    indexed_plans.sort_unstable_by_key(|&(loss_index, _)| loss_index);
+    indexed_plans.into_iter().map(|(_, plans)| plans).collect()
 }
 
-fn take(losses: &[Vec<Loss>], i: usize) -> Option<(usize, &[Loss])> {
-    losses.get(i).map(|lost| (i, lost.as_slice()))
+/// The result of a thread, whose panic becomes the caller's.
+fn join_worker<T>(worker: ScopedJoinHandle<'_, T>) -> T {
+    match worker.join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
 }
 
-/// The losses that cannot be borne, in words.
-pub(crate) fn impossible(
+/// The losses without plans, in words.
+pub(crate) fn describe_losses(
     graph: &Graph,
     machine: &Machine,
     kinds: &TiVec<KindId, Vec<DeviceId>>,
-    list: &[(Vec<Loss>, ScheduleError)],
+    impossible: &[(Vec<Loss>, ScheduleError)],
 ) -> Vec<ImpossibleLoss> {
-    let words = |(lost, error): &(Vec<Loss>, ScheduleError)| ImpossibleLoss {
-        lost: loss(machine, kinds, lost),
-        reason: reason(error, graph, machine),
-    };
-    list.iter().map(words).collect()
+    impossible
+        .iter()
+        .map(|(lost, error)| ImpossibleLoss {
+            lost: loss(machine, kinds, lost),
+            reason: describe_reason(error, graph, machine),
+        })
+        .collect()
 }
 
-fn reason(error: &ScheduleError, graph: &Graph, machine: &Machine) -> String {
-    let name = |id: ActorId| graph.actors.get(id).map_or("?", |a| a.name.as_str());
-    let device = |id: DeviceId| machine.devices.get(id).map_or("?", |d| d.name.as_str());
+fn describe_reason(error: &ScheduleError, graph: &Graph, machine: &Machine) -> String {
     match error {
         ScheduleError::NoDevices => "no device is left".into(),
         ScheduleError::NoDevice { actor } => {
-            format!("no device that is left has a kernel for `{}`", name(*actor))
+            let actor = actor_name(graph, *actor);
+            format!("no device that is left has a kernel for `{actor}`")
         }
-        ScheduleError::PinImpossible { actor, device: d } => {
-            format!("`{}` is pinned to `{}`", name(*actor), device(*d))
-        }
-        ScheduleError::NoLink { from, to, .. } => {
-            format!(
-                "there is no link from `{}` to `{}`",
-                device(*from),
-                device(*to)
-            )
-        }
+        ScheduleError::PinImpossible { actor, device } => format!(
+            "`{}` is pinned to `{}`",
+            actor_name(graph, *actor),
+            device_name(machine, *device)
+        ),
+        ScheduleError::NoLink { from, to, .. } => format!(
+            "there is no link from `{}` to `{}`",
+            device_name(machine, *from),
+            device_name(machine, *to)
+        ),
         ScheduleError::Memory {
-            device: d,
+            device,
             needed_bytes,
             limit_bytes,
             block,
             ..
-        } => format!(
-            "`{}` needs {needed_bytes} bytes in blocks of {block}, {limit_bytes} are allowed",
-            device(*d)
-        ),
+        } => {
+            let device = device_name(machine, *device);
+            format!(
+                "`{device}` needs {needed_bytes} bytes in blocks of {block}, {limit_bytes} are allowed"
+            )
+        }
         other => other.to_string(),
     }
+}
+
+fn actor_name(graph: &Graph, id: ActorId) -> &str {
+    graph.actors.get(id).map_or("?", |actor| &actor.name)
+}
+
+fn device_name(machine: &Machine, id: DeviceId) -> &str {
+    machine.devices.get(id).map_or("?", |device| &device.name)
 }

@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use bytes::Bytes;
 use serde::Serialize;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
-use zbmd_ir::{Actor, BlobId, Machine, TiSlice, TokenType, Value};
+use zbmd_ir::{Actor, BlobId, InPort, Machine, OutPort, TiSlice, Value};
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
@@ -15,18 +15,18 @@ use crate::parse::{Kind, Node};
 use crate::read::{self, Fields};
 use crate::source::{Span, Spanned};
 
-/// Most picoseconds of a call or a firing: a thousand seconds. More is a damaged file.
+/// Most picoseconds of a call or a firing: a thousand seconds. More means a damaged file.
 pub(crate) const MAX_PS: u64 = 1_000_000_000_000_000;
 /// Largest spread, in percent.
 pub(crate) const MAX_SPREAD: f64 = 100_000.0;
 
-/// What a cost belongs to: an op with its parameters and ports, whatever the actor is called and wherever it stands
+/// What a cost belongs to: an op with its parameters and ports, whatever the actor is called and wherever it is
 /// in its graph. The 128-bit XXH3 hash of a text; see [`key_text`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CostKey(pub u128);
 
 impl CostKey {
-    /// The key of an actor whose tensors lie in `blobs`. O(parameters and tensors).
+    /// The key of an actor whose tensors are in `blobs`. O(parameters and tensors).
     pub fn of(actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Self {
         struct Hasher(Xxh3);
         impl Write for Hasher {
@@ -43,8 +43,11 @@ impl CostKey {
 
     /// Reads what [`Display`](fmt::Display) writes: 32 lower-case hexadecimal digits.
     pub fn parse(text: &str) -> Option<Self> {
-        let digits = text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        (text.len() == 32 && digits).then(|| u128::from_str_radix(text, 16).ok().map(Self))?
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if text.len() != 32 || !text.bytes().all(is_digit) {
+            return None;
+        }
+        u128::from_str_radix(text, 16).ok().map(Self)
     }
 }
 
@@ -55,7 +58,7 @@ impl fmt::Display for CostKey {
 }
 
 /// The text that [`CostKey`] is the hash of: op, parameters, then name, type, rate and window of each port, then the
-/// state pairs. Tensors count by their contents. Changing this text makes every measured cost a stranger.
+/// state pairs. Tensors count by their contents. Changing this text invalidates every measured cost.
 pub fn key_text(actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -70,12 +73,18 @@ fn write_key(out: &mut impl Write, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>
         write_value(out, value, blobs)?;
         writeln!(out)?;
     }
-    for port in &actor.inputs {
-        let (name, token, rate, window) = (&port.name, &port.token, port.rate, port.window);
+
+    for InPort {
+        name,
+        token,
+        rate,
+        window,
+    } in &actor.inputs
+    {
         writeln!(out, "in {name:?} {token} rate {rate} window {window}")?;
     }
-    for port in &actor.outputs {
-        writeln!(out, "out {:?} {} rate {}", port.name, port.token, port.rate)?;
+    for OutPort { name, token, rate } in &actor.outputs {
+        writeln!(out, "out {name:?} {token} rate {rate}")?;
     }
     for pair in &actor.state {
         writeln!(out, "state {} {}", pair.input, pair.output)?;
@@ -85,11 +94,11 @@ fn write_key(out: &mut impl Write, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>
 
 fn write_value(out: &mut impl Write, value: &Value, blobs: &TiSlice<BlobId, Bytes>) -> fmt::Result {
     match value {
-        Value::Bool(b) => write!(out, "{b}"),
-        Value::Int(i) => write!(out, "{i}"),
+        Value::Bool(flag) => write!(out, "{flag}"),
+        Value::Int(integer) => write!(out, "{integer}"),
         // Debug keeps the point of a whole number and every bit of the others.
-        Value::Float(f) => write!(out, "{f:?}"),
-        Value::Str(s) => write!(out, "{s:?}"),
+        Value::Float(float) => write!(out, "{float:?}"),
+        Value::Str(text) => write!(out, "{text:?}"),
         Value::List(items) => {
             write!(out, "[")?;
             for item in items {
@@ -117,29 +126,29 @@ fn write_value(out: &mut impl Write, value: &Value, blobs: &TiSlice<BlobId, Byte
 /// The ports of an actor for people, without those of states: `f32 1/31 -> f32 1`, rates, and windows where they are
 /// larger.
 pub fn ports_text(actor: &Actor) -> String {
-    let typed = |token: &TokenType, rate: u64, window: u64| {
-        if window > rate {
-            format!("{token} {rate}/{window}")
-        } else {
-            format!("{token} {rate}")
+    let mut input_texts = Vec::new();
+    for (index, port) in actor.inputs.iter().enumerate() {
+        if actor.state_of_input(index as u32).is_none() {
+            let window = match port.window {
+                window if window > port.rate => format!("/{window}"),
+                _ => String::new(),
+            };
+            input_texts.push(format!("{} {}{window}", port.token, port.rate));
         }
-    };
-    let inputs = actor.inputs.iter().enumerate();
-    let inputs = inputs.filter(|(i, _)| actor.state_of_input(*i as u32).is_none());
-    let inputs: Vec<String> = inputs
-        .map(|(_, p)| typed(&p.token, p.rate, p.window))
-        .collect();
-    let outputs = actor.outputs.iter().enumerate();
-    let outputs = outputs.filter(|(i, _)| actor.state_of_output(*i as u32).is_none());
-    let outputs: Vec<String> = outputs
-        .map(|(_, p)| typed(&p.token, p.rate, p.rate))
-        .collect();
-    let sides = [inputs.join(", "), "->".to_owned(), outputs.join(", ")];
-    sides
-        .into_iter()
-        .filter(|s| !s.is_empty())
-        .collect::<Vec<_>>()
-        .join(" ")
+    }
+    let mut output_texts = Vec::new();
+    for (index, port) in actor.outputs.iter().enumerate() {
+        if actor.state_of_output(index as u32).is_none() {
+            output_texts.push(format!("{} {}", port.token, port.rate));
+        }
+    }
+
+    match (input_texts.is_empty(), output_texts.is_empty()) {
+        (true, true) => "->".to_owned(),
+        (true, false) => format!("-> {}", output_texts.join(", ")),
+        (false, true) => format!("{} ->", input_texts.join(", ")),
+        (false, false) => format!("{} -> {}", input_texts.join(", "), output_texts.join(", ")),
+    }
 }
 
 /// What a kernel was measured to cost: a call of n firings takes `call_ps + n * firing_ps` picoseconds.
@@ -162,9 +171,9 @@ pub struct MeasuredCost {
 }
 
 impl MeasuredCost {
-    /// Whether the numbers can be: bounded, and not nothing; and whether the variant may be one.
+    /// Whether the numbers are possible, bounded and not all zero, and the variant's name is a valid one.
     pub(crate) fn is_sane(&self) -> bool {
-        self.variant.as_deref().is_none_or(is_variant)
+        self.variant.as_deref().is_none_or(is_variant_name)
             && self.call_ps <= MAX_PS
             && self.firing_ps <= MAX_PS
             && (self.call_ps > 0 || self.firing_ps > 0)
@@ -174,11 +183,10 @@ impl MeasuredCost {
 }
 
 /// Whether a variant of a kernel may have that name: what the verifier allows.
-fn is_variant(name: &str) -> bool {
-    let fits = (1..=zbmd_ir::limits::MAX_VARIANT_NAME).contains(&name.len());
-    fits && name
-        .bytes()
-        .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+fn is_variant_name(name: &str) -> bool {
+    let has_valid_length = (1..=zbmd_ir::limits::MAX_VARIANT_NAME).contains(&name.len());
+    let is_valid = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    has_valid_length && name.bytes().all(is_valid)
 }
 
 /// Measured costs by the names of devices: the `costs` of a `machine.ron`.
@@ -193,7 +201,7 @@ impl MeasuredCosts {
         self.devices.values().all(BTreeMap::is_empty)
     }
 
-    /// Whether any of them is of a variant other than the default.
+    /// Whether any measured cost is of a variant other than the default.
     pub(crate) fn has_variants(&self) -> bool {
         self.devices
             .values()
@@ -230,95 +238,110 @@ struct RonCost<'a> {
     variant: &'a str,
 }
 
+impl<'a> RonCost<'a> {
+    fn new(key: CostKey, cost: &'a MeasuredCost) -> Self {
+        Self {
+            op: &cost.op,
+            ports: &cost.ports,
+            key: key.to_string(),
+            call_ps: cost.call_ps,
+            firing_ps: cost.firing_ps,
+            spread: cost.spread_percent,
+            samples: cost.samples,
+            variant: cost.variant.as_deref().unwrap_or_default(),
+        }
+    }
+}
+
+/// Devices with equal costs.
+struct EqualDevices<'a> {
+    names: Vec<&'a str>,
+    costs: &'a BTreeMap<CostKey, MeasuredCost>,
+}
+
 /// The value of the `costs` field, one line for each cost, devices in the machine's order and together where all
 /// their costs are equal; `None` without costs. Costs of devices that the machine lacks are left out.
 pub(crate) fn to_ron(
     machine: &Machine,
     costs: &MeasuredCosts,
 ) -> Result<Option<String>, ron::Error> {
-    let mut groups: Vec<(Vec<&str>, &BTreeMap<CostKey, MeasuredCost>)> = Vec::new();
-    for device in &machine.devices {
-        let Some(own) = costs.devices.get(&device.name).filter(|c| !c.is_empty()) else {
-            continue;
-        };
-        match groups.iter_mut().find(|(_, other)| *other == own) {
-            Some((names, _)) => names.push(&device.name),
-            None => groups.push((vec![&device.name], own)),
-        }
-    }
-    if groups.is_empty() {
+    let device_groups = group_devices(machine, costs);
+    if device_groups.is_empty() {
         return Ok(None);
     }
-    let config = ron::ser::PrettyConfig::new()
+
+    let ron_config = ron::ser::PrettyConfig::new()
         .struct_names(true)
         .depth_limit(0);
-    let mut out = "[\n".to_owned();
-    for (names, own) in groups {
-        let names = ron::ser::to_string_pretty(&names, config.clone())?;
-        out += &format!("        Costs(devices: {names}, entries: [\n");
-        // Ops together, as people look for them.
-        let mut entries: Vec<_> = own.iter().collect();
-        entries.sort_by_key(|(key, cost)| (&cost.op, &cost.ports, **key));
-        for (key, cost) in entries {
-            let line = RonCost {
-                op: &cost.op,
-                ports: &cost.ports,
-                key: key.to_string(),
-                call_ps: cost.call_ps,
-                firing_ps: cost.firing_ps,
-                spread: cost.spread_percent,
-                samples: cost.samples,
-                variant: cost.variant.as_deref().unwrap_or_default(),
-            };
-            out += &format!(
-                "            {},\n",
-                ron::ser::to_string_pretty(&line, config.clone())?
-            );
+    let mut text = "[\n".to_owned();
+    for group in device_groups {
+        let device_names = ron::ser::to_string_pretty(&group.names, ron_config.clone())?;
+        text += &format!("        Costs(devices: {device_names}, entries: [\n");
+
+        // Sorted by op, as people look for them.
+        let mut sorted_entries: Vec<_> = group.costs.iter().collect();
+        sorted_entries.sort_by_key(|(key, cost)| (&cost.op, &cost.ports, **key));
+        for (key, cost) in sorted_entries {
+            let entry_text =
+                ron::ser::to_string_pretty(&RonCost::new(*key, cost), ron_config.clone())?;
+            text += &format!("            {entry_text},\n");
         }
-        out += "        ]),\n";
+        text += "        ]),\n";
     }
-    Ok(Some(out + "    ]"))
+    Ok(Some(text + "    ]"))
+}
+
+fn group_devices<'a>(machine: &'a Machine, costs: &'a MeasuredCosts) -> Vec<EqualDevices<'a>> {
+    let mut groups: Vec<EqualDevices<'a>> = Vec::new();
+    for device in &machine.devices {
+        let measured = costs.devices.get(&device.name);
+        let Some(device_costs) = measured.filter(|costs| !costs.is_empty()) else {
+            continue;
+        };
+        match groups.iter_mut().find(|group| group.costs == device_costs) {
+            // Devices of one kind are measured once, and usually have equal costs.
+            Some(group) => group.names.push(&device.name),
+            None => groups.push(EqualDevices {
+                names: vec![&device.name],
+                costs: device_costs,
+            }),
+        }
+    }
+    groups
 }
 
 /// Reads the `costs` of a machine whose devices have these names.
 pub(crate) fn read(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -> MeasuredCosts {
     let mut costs = MeasuredCosts::default();
-    let mut given: BTreeMap<String, Span> = BTreeMap::new();
+    let mut first_uses: BTreeMap<String, Span> = BTreeMap::new();
     for node in nodes {
-        let what = "costs: `Costs(devices: […], entries: […])`";
-        let Some(mut fields) = group(node, "costs", &format::COST_GROUP, what, sink) else {
+        let expected = "costs: `Costs(devices: […], entries: […])`";
+        let Some(mut fields) = group(node, "costs", &format::COST_GROUP, expected, sink) else {
             continue;
         };
-        let devices = fields
-            .need("devices", "[\"cpu:0\"]", sink)
-            .and_then(|n| read::list(n, "a list of devices", sink));
-        let entries = fields
-            .need("entries", "[]", sink)
-            .and_then(|n| read::list(n, "a list of costs", sink));
+        let device_list = fields.need("devices", "[\"cpu:0\"]", sink);
+        let device_nodes = device_list.and_then(|list| read::list(list, "a list of devices", sink));
+        let entry_list = fields.need("entries", "[]", sink);
+        let entry_nodes = entry_list.and_then(|list| read::list(list, "a list of costs", sink));
         fields.done(sink);
-        let mut own = BTreeMap::new();
-        for entry in entries.unwrap_or_default() {
-            read_cost(entry, &mut own, sink);
+
+        let mut entries = EntryTable::default();
+        for entry in entry_nodes.unwrap_or_default() {
+            entries.read_entry(entry, sink);
         }
-        let own: BTreeMap<CostKey, MeasuredCost> = own
-            .into_iter()
-            .map(|(key, (_, cost))| (key, cost))
-            .collect();
-        for device in devices.unwrap_or_default() {
+        for device in device_nodes.unwrap_or_default() {
             let Some(name) = known_device(device, names, sink) else {
                 continue;
             };
-            if let Some(first) = given.get(&name.value) {
-                sink.push(read::twice(
-                    "costs of device",
-                    &name.value,
-                    name.span,
-                    *first,
-                ));
+
+            // The first costs of a device hold; a second set would silently replace them.
+            if let Some(first) = first_uses.get(&name.value) {
+                let kind = "costs of device";
+                sink.push(read::twice(kind, &name.value, name.span, *first));
                 continue;
             }
-            given.insert(name.value.clone(), name.span);
-            costs.devices.insert(name.value, own.clone());
+            first_uses.insert(name.value.clone(), name.span);
+            costs.devices.insert(name.value, entries.costs.clone());
         }
     }
     costs
@@ -328,15 +351,15 @@ fn group<'a>(
     node: &'a Node,
     what: &str,
     of: &'static Group,
-    want: &str,
+    expected: &str,
     sink: &mut Sink,
 ) -> Option<Fields<'a>> {
     match &node.kind {
-        Kind::Call(name, args) if name.as_ref().is_none_or(|n| n.value == of.name) => {
+        Kind::Call(name, args) if name.as_ref().is_none_or(|name| name.value == of.name) => {
             Some(Fields::of(of, what, node.span, args, sink))
         }
         _ => {
-            sink.push(read::wrong_kind(node, want));
+            sink.push(read::wrong_kind(node, expected));
             None
         }
     }
@@ -347,107 +370,131 @@ fn known_device(
     names: &[Spanned<String>],
     sink: &mut Sink,
 ) -> Option<Spanned<String>> {
-    let name = read::string(node, "a device in quotes", sink)?;
-    if names.iter().any(|n| n.value == name.value) {
-        return Some(name);
+    let device_name = read::string(node, "a device in quotes", sink)?;
+    if names.iter().any(|known| known.value == device_name.value) {
+        return Some(device_name);
     }
+    let known_names = names.iter().map(|known| known.value.as_str());
+    let message = format!("there is no device `{}`", device_name.value);
     sink.push(
-        Diagnostic::new(Code::E0501, format!("there is no device `{}`", name.value))
-            .primary(name.span, "costs of it are given")
-            .help(suggest(&name.value, names.iter().map(|n| n.value.as_str()))),
+        Diagnostic::new(Code::E0501, message)
+            .primary(device_name.span, "costs of it are given")
+            .help(suggest(&device_name.value, known_names)),
     );
     None
 }
 
-fn read_cost(node: &Node, own: &mut BTreeMap<CostKey, (Span, MeasuredCost)>, sink: &mut Sink) {
-    let want = "a cost: `Cost(op: …, key: …, call_ps: …, firing_ps: …)`";
-    let Some(mut fields) = group(node, "a cost", &format::COST, want, sink) else {
-        return;
+/// The entries of one group, and where their keys were written.
+#[derive(Default)]
+struct EntryTable {
+    costs: BTreeMap<CostKey, MeasuredCost>,
+    key_spans: BTreeMap<CostKey, Span>,
+}
+
+impl EntryTable {
+    /// Reads an entry, unless its key is known already.
+    fn read_entry(&mut self, node: &Node, sink: &mut Sink) {
+        let Some((key, cost)) = read_cost(node, sink) else {
+            return;
+        };
+
+        // A kernel that costs nothing would be placed anywhere, and as often as one likes.
+        if cost.call_ps == 0 && cost.firing_ps == 0 {
+            let message = format!("`{}` cannot cost nothing", cost.op);
+            sink.push(
+                Diagnostic::new(Code::E0507, message)
+                    .primary(node.span, "should be more than zero")
+                    .help("measure it with `zbmdc calibrate`, or remove the entry"),
+            );
+            return;
+        }
+        if let Some(first) = self.key_spans.get(&key.value) {
+            let shown_key = key.value.to_string();
+            sink.push(read::twice("key", &shown_key, key.span, *first));
+            return;
+        }
+        self.key_spans.insert(key.value, key.span);
+        self.costs.insert(key.value, cost);
+    }
+}
+
+fn read_cost(node: &Node, sink: &mut Sink) -> Option<(Spanned<CostKey>, MeasuredCost)> {
+    let expected = "a cost: `Cost(op: …, key: …, call_ps: …, firing_ps: …)`";
+    let mut fields = group(node, "a cost", &format::COST, expected, sink)?;
+    let op_node = fields.need("op", "\"Fir\"", sink);
+    let op = op_node.and_then(|node| read::string(node, "an op", sink));
+    let ports_node = fields.take("ports");
+    let ports = ports_node.and_then(|node| read::string(node, "ports in quotes", sink));
+    let key_node = fields.need("key", "\"…\"", sink);
+    let cost_key = key_node.and_then(|node| read_key(node, sink));
+    let call_meaning = "the cost of a call in picoseconds";
+    let call_ps = read_ps("call_ps", call_meaning, &mut fields, sink);
+    let firing_meaning = "the cost of a firing in picoseconds";
+    let firing_ps = read_ps("firing_ps", firing_meaning, &mut fields, sink);
+
+    // What is left out has a default; what is there and wrong has been reported.
+    let spread_percent = match fields.take("spread") {
+        None => Some(0.0),
+        Some(node) => read_spread(node, sink),
     };
-    let op = fields
-        .need("op", "\"Fir\"", sink)
-        .and_then(|n| read::string(n, "an op", sink));
-    let ports = fields
-        .take("ports")
-        .and_then(|n| read::string(n, "ports in quotes", sink));
-    let key = fields
-        .need("key", "\"…\"", sink)
-        .and_then(|n| read_key(n, sink));
-    let mut ps = |field: &str, what: &str| {
-        let node = fields.need(field, "1000", sink)?;
-        read::count(node, what, 0, MAX_PS, sink).map(|c| c.value)
+    let samples = match fields.take("samples") {
+        None => Some(1),
+        Some(node) => read_samples(node, sink),
     };
-    let call_ps = ps("call_ps", "the cost of a call in picoseconds");
-    let firing_ps = ps("firing_ps", "the cost of a firing in picoseconds");
-    let spread = fields
-        .take("spread")
-        .map_or(Some(0.0), |n| read_spread(n, sink));
-    let samples = fields.take("samples").map_or(Some(1), |n| {
-        read::count(n, "the number of samples", 1, u64::from(u32::MAX), sink)
-            .map(|c| c.value as u32)
-    });
-    let variant = fields
-        .take("variant")
-        .map_or(Some(None), |n| read_variant(n, sink).map(Some));
+    let variant = match fields.take("variant") {
+        None => Some(None),
+        Some(node) => read_variant(node, sink).map(Some),
+    };
     fields.done(sink);
-    let (Some(op), Some(key), Some(call_ps), Some(firing_ps)) = (op, key, call_ps, firing_ps)
-    else {
-        return;
-    };
-    let (Some(spread_percent), Some(samples), Some(variant)) = (spread, samples, variant) else {
-        return;
-    };
-    if call_ps == 0 && firing_ps == 0 {
-        sink.push(
-            Diagnostic::new(Code::E0507, format!("`{}` cannot cost nothing", op.value))
-                .primary(node.span, "should be more than zero")
-                .help("measure it with `zbmdc calibrate`, or remove the entry"),
-        );
-        return;
-    }
-    if let Some((first, _)) = own.get(&key.value) {
-        sink.push(read::twice("key", &key.value.to_string(), key.span, *first));
-        return;
-    }
-    let ports = ports.map_or(String::new(), |p| p.value);
-    let op = op.value;
+
     let cost = MeasuredCost {
-        op,
-        ports,
-        call_ps,
-        firing_ps,
-        spread_percent,
-        samples,
-        variant,
+        op: op?.value,
+        ports: ports.map_or(String::new(), |ports| ports.value),
+        call_ps: call_ps?,
+        firing_ps: firing_ps?,
+        spread_percent: spread_percent?,
+        samples: samples?,
+        variant: variant?,
     };
-    own.insert(key.value, (key.span, cost));
+    Some((cost_key?, cost))
+}
+
+fn read_ps(field: &str, meaning: &str, fields: &mut Fields<'_>, sink: &mut Sink) -> Option<u64> {
+    let node = fields.need(field, "1000", sink)?;
+    let picoseconds = read::count(node, meaning, 0, MAX_PS, sink)?;
+    Some(picoseconds.value)
+}
+
+fn read_samples(node: &Node, sink: &mut Sink) -> Option<u32> {
+    let max = u64::from(u32::MAX);
+    let samples = read::count(node, "the number of samples", 1, max, sink)?;
+    Some(samples.value as u32)
 }
 
 fn read_key(node: &Node, sink: &mut Sink) -> Option<Spanned<CostKey>> {
-    let text = read::string(node, "a key in quotes", sink)?;
-    let key = CostKey::parse(&text.value);
-    if key.is_none() {
+    let written_key = read::string(node, "a key in quotes", sink)?;
+    let Some(key) = CostKey::parse(&written_key.value) else {
+        let message = format!("`{}` is not a key of a cost", written_key.value);
         sink.push(
-            Diagnostic::new(Code::E0203, format!("`{}` is no key of a cost", text.value))
-                .primary(text.span, "should be 32 digits of 0-9 and a-f")
+            Diagnostic::new(Code::E0203, message)
+                .primary(written_key.span, "should be 32 digits of 0-9 and a-f")
                 .help("keys are written by `zbmdc calibrate`"),
         );
-    }
-    key.map(|k| Spanned::new(k, text.span))
+        return None;
+    };
+    Some(Spanned::new(key, written_key.span))
 }
 
 fn read_variant(node: &Node, sink: &mut Sink) -> Option<String> {
-    let name = read::string(node, "a variant in quotes", sink)?;
-    if is_variant(&name.value) {
-        return Some(name.value);
+    let variant_name = read::string(node, "a variant in quotes", sink)?;
+    if is_variant_name(&variant_name.value) {
+        return Some(variant_name.value);
     }
+    let message = format!("`{}` is not a variant of a kernel", variant_name.value);
     sink.push(
-        Diagnostic::new(
-            Code::E0203,
-            format!("`{}` is no variant of a kernel", name.value),
-        )
-        .primary(name.span, "should be of a-z, 0-9 and -")
-        .help("they are written by `zbmdc calibrate`; leave it out for the default one"),
+        Diagnostic::new(Code::E0203, message)
+            .primary(variant_name.span, "should be of a-z, 0-9 and -")
+            .help("they are written by `zbmdc calibrate`; leave it out for the default one"),
     );
     None
 }
@@ -457,13 +504,9 @@ fn read_spread(node: &Node, sink: &mut Sink) -> Option<f64> {
     if (0.0..=MAX_SPREAD).contains(&spread.value) {
         return Some(spread.value);
     }
-    sink.push(
-        Diagnostic::new(
-            Code::E0203,
-            format!("a spread of {} percent cannot be", spread.value),
-        )
-        .primary(spread.span, format!("should be between 0 and {MAX_SPREAD}")),
-    );
+    let message = format!("a spread of {} percent is not possible", spread.value);
+    let range = format!("should be between 0 and {MAX_SPREAD}");
+    sink.push(Diagnostic::new(Code::E0203, message).primary(spread.span, range));
     None
 }
 

@@ -1,5 +1,7 @@
 //! What is wrong with a model, in data: a code, a sentence, places in the text and the mend. Drawing is elsewhere.
 
+use std::collections::BTreeSet;
+
 use crate::codes::Code;
 use crate::source::{SourceMap, Span};
 
@@ -109,6 +111,8 @@ impl Diagnostic {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sink {
     list: Vec<Diagnostic>,
+    /// Code and place of each, or its message where it has no place.
+    seen: BTreeSet<(Code, Span, String)>,
     errors: usize,
     full: bool,
 }
@@ -119,22 +123,38 @@ impl Sink {
 
     /// Adds a diagnostic, unless the same was said of the same place (a sub-model's body is read once per instance).
     pub(crate) fn push(&mut self, diagnostic: Diagnostic) {
-        let same = |d: &Diagnostic| {
-            d.code == diagnostic.code
-                && d.span() == diagnostic.span()
-                && (d.span().is_some() || d.message == diagnostic.message)
+        let span = diagnostic.span();
+        let message = if span.is_some() {
+            String::new()
+        } else {
+            diagnostic.message.clone()
         };
-        if self.list.iter().any(same) {
+        let key = (diagnostic.code, span, message);
+        if self.seen.contains(&key) {
             return;
         }
         if self.list.len() >= Self::MAX {
             self.full = true;
             return;
         }
+        self.seen.insert(key);
         if diagnostic.severity == Severity::Error {
             self.errors += 1;
         }
         self.list.push(diagnostic);
+    }
+
+    /// [`suggest`], as long as somebody will read it: to compare a name with all others takes time, and a file may
+    /// have as many mistakes as it has names.
+    pub(crate) fn suggest<'a, I>(&self, written: &str, known: I) -> String
+    where
+        I: IntoIterator<Item = &'a str>,
+        I::IntoIter: Clone,
+    {
+        if self.list.len() >= Self::MAX {
+            return String::new();
+        }
+        suggest(written, known)
     }
 
     /// Errors so far.
@@ -209,21 +229,33 @@ pub(crate) fn did_you_mean<'a>(
     written: &str,
     known: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
-    let close = |name: &&str| {
-        let lower = written.to_lowercase() == name.to_lowercase();
-        lower
-            || strsim::osa_distance(written, name)
-                <= written
-                    .chars()
-                    .count()
-                    .max(name.chars().count())
-                    .div_ceil(3)
-    };
-    let best = known
-        .into_iter()
-        .filter(close)
-        .min_by_key(|name| strsim::osa_distance(written, name))?;
-    Some(format!("did you mean `{best}`?"))
+    // Names longer than this are not typed by hand, and a comparison takes the product of both lengths.
+    const MAX_COMPARED_BYTES: usize = 100;
+    const MAX_COMPARED_NAMES: usize = 1000;
+    if written.len() > MAX_COMPARED_BYTES {
+        return None;
+    }
+
+    let lower = written.to_lowercase();
+    let length = written.chars().count();
+    let mut best: Option<(usize, &str)> = None;
+    for name in known.into_iter().take(MAX_COMPARED_NAMES) {
+        if name.len() > MAX_COMPARED_BYTES {
+            continue;
+        }
+        let name_length = name.chars().count();
+        let allowed = length.max(name_length).div_ceil(3);
+        let is_same_word = lower == name.to_lowercase();
+        if length.abs_diff(name_length) > allowed && !is_same_word {
+            continue;
+        }
+        let distance = strsim::osa_distance(written, name);
+        let is_close = is_same_word || distance <= allowed;
+        if is_close && best.is_none_or(|(least, _)| distance < least) {
+            best = Some((distance, name));
+        }
+    }
+    best.map(|(_, name)| format!("did you mean `{name}`?"))
 }
 
 /// The known names as a list for a help line, shortened.

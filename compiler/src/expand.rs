@@ -23,6 +23,8 @@ use join::{Edge, Junction};
 
 /// Sub-models inside each other.
 const MAX_INSTANCE_DEPTH: usize = 64;
+/// Bytes of an actor's name with those of the instances around it; the compiler adds numbers of replicas and forks.
+const MAX_PATH_BYTES: usize = limits::MAX_NAME_BYTES / 4 * 3;
 /// Values written by putting parameters in, over the whole model: `[$a, $a]` through many levels doubles each time.
 const MAX_SUBSTITUTED: usize = 1 << 22;
 
@@ -52,6 +54,7 @@ pub(crate) fn expand(
         used: BTreeSet::new(),
         substituted: 0,
         instances: 0,
+        name_bytes: 0,
         pins: Vec::new(),
     };
     for port in model.inputs.iter().chain(&model.outputs) {
@@ -110,6 +113,8 @@ struct Expander<'a> {
     used: BTreeSet<Span>,
     substituted: usize,
     instances: usize,
+    /// Bytes of the names of actors and instances so far.
+    name_bytes: usize,
     pins: Vec<(Spanned<String>, Spanned<String>)>,
 }
 
@@ -174,10 +179,12 @@ impl Expander<'_> {
                     return self.subst(&value, &Env::new());
                 }
                 None => {
+                    let known = env.keys().map(String::as_str);
+                    let help = self.sink.suggest(name, known);
                     self.sink.push(
                         Diagnostic::new(Code::E0213, format!("there is no parameter `{name}`"))
                             .primary(node.span, "used here")
-                            .help(suggest(name, env.keys().map(String::as_str))),
+                            .help(help),
                     );
                     Kind::Bad
                 }
@@ -257,6 +264,9 @@ impl Expander<'_> {
                 self.too_many(decl.span);
                 break;
             }
+            if !self.count_name(prefix, &decl.name) {
+                break;
+            }
             let thing = if decl.op.value == onnx::NAME {
                 self.onnx(model, decl, prefix, env).unwrap_or(Thing::Bad)
             } else if self.is_instance(decl) {
@@ -278,6 +288,31 @@ impl Expander<'_> {
         }
         self.read_pins(model, prefix);
         names
+    }
+
+    /// Counts the name of an actor or instance towards the limits; false where one is passed. Each level of instances
+    /// puts its own name in front, so that a short text can write out long names, and many of them.
+    fn count_name(&mut self, prefix: &str, name: &Spanned<String>) -> bool {
+        let bytes = prefix.len() + name.value.len();
+        self.name_bytes += bytes;
+        let message = if bytes > MAX_PATH_BYTES {
+            format!(
+                "the name of an actor with its instances has {bytes} bytes, more than the limit of {MAX_PATH_BYTES}"
+            )
+        } else if self.name_bytes > limits::MAX_NAMES_BYTES {
+            format!(
+                "the names of all actors together have more bytes than the limit of {}",
+                limits::MAX_NAMES_BYTES
+            )
+        } else {
+            return true;
+        };
+        self.sink.push(
+            Diagnostic::new(Code::E0505, message)
+                .primary(name.span, "here the limit was reached")
+                .help("choose shorter names, or nest sub-models less"),
+        );
+        false
     }
 
     fn too_many(&mut self, span: Span) {
@@ -539,7 +574,8 @@ impl Expander<'_> {
     }
 
     fn finish(mut self, model: &Model) -> Net {
-        join::join(&mut self.net, self.edges, &self.junctions, self.sink);
+        let edges = std::mem::take(&mut self.edges);
+        join::join(&mut self.net, edges, &self.junctions, self.sink);
         if self.net.actors.is_empty() && self.sink.errors() == 0 {
             self.sink.push(
                 Diagnostic::new(Code::E0218, "the model has no actors")
@@ -547,31 +583,49 @@ impl Expander<'_> {
                     .help("add `sources`, `actors`, `sinks` and `channels` between them"),
             );
         }
-        for (name, device) in self.pins {
+        self.pin_actors();
+        self.net
+    }
+
+    /// Gives the actors that pins name their devices: an actor, or all within an instance. O(names * log names).
+    fn pin_actors(&mut self) {
+        // In the order of names, what is within an instance stands together.
+        let mut by_name: Vec<(&str, usize)> = Vec::new();
+        for (id, actor) in self.net.actors.iter().enumerate() {
+            by_name.push((&actor.name, id));
+        }
+        by_name.sort_unstable();
+
+        let mut found_pins = Vec::new();
+        for (name, device) in &self.pins {
             let inside = format!("{}/", name.value);
-            let mut found = false;
-            for (id, actor) in self.net.actors.iter().enumerate() {
-                if actor.name == name.value || actor.name.starts_with(&inside) {
-                    found = true;
-                    self.net.pins.push(Pin {
-                        actor: id,
-                        device: device.clone(),
-                    });
-                }
-            }
-            if !found && self.sink.errors() == 0 {
+            let itself = by_name.partition_point(|(other, _)| *other < name.value.as_str());
+            let within = by_name.partition_point(|(other, _)| *other < inside.as_str());
+            let named = by_name[itself..].iter();
+            let named = named.take_while(|(other, _)| *other == name.value);
+            let contained = by_name[within..].iter();
+            let contained = contained.take_while(|(other, _)| other.starts_with(&inside));
+
+            let mut actors: Vec<usize> = named.chain(contained).map(|&(_, id)| id).collect();
+            actors.sort_unstable();
+            if actors.is_empty() && self.sink.errors() == 0 {
                 let known = self.net.actors.iter().map(|a| a.name.as_str());
+                let help = self.sink.suggest(&name.value, known);
                 self.sink.push(
                     Diagnostic::new(
                         Code::E0502,
                         format!("a pin names `{}`, which does not exist", name.value),
                     )
                     .primary(name.span, "no actor or instance of this name")
-                    .help(suggest(&name.value, known)),
+                    .help(help),
                 );
             }
+            found_pins.extend(actors.into_iter().map(|actor| Pin {
+                actor,
+                device: device.clone(),
+            }));
         }
-        self.net
+        self.net.pins.extend(found_pins);
     }
 }
 

@@ -178,7 +178,7 @@ group! { STREAM, "Stream", "A source or a sink.", r#"Model(
     "shape": "[2], rate", SHAPE, Means("inferred; scalar where only a dtype is known"), "Shape of a token; `[]` is a scalar.";
     "rate": "1", COUNT, Is("1"), "Tokens of one firing of the stream. More make an iteration longer: frames that belong together.";
     "sample_rate": "48000", NUMBER, Means("follows from the others, if any is given"), "Tokens per second. Those of all streams must agree with the rates; WAV files are written with it, and reports set the measured pace beside it.";
-    "file": "\"out.f32\"", STRING, Means("given to `zbmd-run` by `--input`, `--output`"), "The file to read or write, relative to where `zbmd-run` is started.";
+    "file": "\"out.f32\"", STRING, Means("given to `zbmd-run` by `--input`, `--output`"), "The file to read or write where `zbmd-run --allow-files` is told to take it and no option names one: relative, in or below the folder where it is started.";
 }
 
 group! { CHANNEL, "Channel", "From one writer to its readers. `Channel` is usually left out: `(from: \"a\", to: [\"b\"])`.", r#"Model(
@@ -263,7 +263,7 @@ group! { DEVICE, "Device", "A device.", r#"Machine(devices: [
 ])"#:
     "name": "\"cpu:0\"", STRING, Refused, "Its name: `cpu:0`. GPUs have those that `zbmdc devices` shows.";
     "backend": "cpu", WORD, Refused, "`cpu`, `vulkan` or `cuda`.";
-    "cores": "[0]", CORES, Is("[]"), "Cores that its worker is tied to; any if empty.";
+    "cores": "[0]", CORES, Is("[]"), "Cores that its worker is tied to, each once; any if empty. Two devices may share a core.";
     "memory": "\"1GiB\"", SIZE, Means("that of this computer"), "What its arena may take.";
     "flops": "\"8G\"", FLOPS, Means("a usual core's"), "Arithmetic at its peak, for the roofline.";
     "bandwidth": "\"10GB/s\"", SPEED, Means("a usual core's"), "Memory traffic at its peak, for the roofline.";

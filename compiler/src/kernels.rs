@@ -1,82 +1,144 @@
-//! Kernels of GPUs, printed once and kept in the bundle, so that a run need not print them; those of CUDA devices also
-//! assembled, if that is asked for.
+//! Kernels of GPUs, printed once and kept in the bundle, so that a run need not print them. Those of CUDA devices are
+//! assembled as well, if that is asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use zbmd_backends::kernels::{Caps, KernelPlan};
 use zbmd_backends::op::Registry;
-use zbmd_backends::{cuda, kernels::Caps, vulkan};
-use zbmd_ir::{ActorId, BlobId, DeviceId, Graph, KernelCode, Machine, Plan, Role, TiVec};
+use zbmd_backends::{cuda, vulkan};
+use zbmd_ir::{
+    Actor, ActorId, BlobId, Device, DeviceId, Graph, KernelCode, Machine, Plan, Role, TiVec,
+};
 
-use crate::assemble::{self, Cubins};
+use crate::assemble::{CubinText, Cubins};
 use crate::codes::Code;
 use crate::diag::Diagnostic;
 
-/// Prints the kernels of all actors that some plan places on a GPU; their code becomes the last of the blobs.
-///
-/// # Errors
-/// Objects that are asked for and cannot be made.
-pub(crate) fn print(
-    registry: &Registry,
-    graph: &Graph,
-    machine: &Machine,
-    plans: &[Plan],
-    cubins: Option<&Cubins>,
-    blobs: &mut TiVec<BlobId, Bytes>,
-) -> Result<Vec<KernelCode>, Diagnostic> {
-    let mut wanted: BTreeSet<(ActorId, DeviceId, Option<&str>)> = BTreeSet::new();
-    for plan in plans {
-        let placed = plan.placement.iter_enumerated();
-        wanted.extend(placed.map(|(actor, device)| (actor, *device, plan.variant(actor))));
-    }
-    let (mut codes, mut texts) = (BTreeMap::new(), BTreeMap::new());
-    for (id, device, variant) in wanted {
-        let (actor, device) = (&graph.actors[id], &machine.devices[device]);
-        let lower = |caps: &Caps| registry.lower_in(actor, blobs, caps, variant).ok();
-        if actor.role != Role::Compute {
-            continue;
-        }
-        if device.backend == "vulkan" {
-            let plan = lower(&Caps::COMMON);
-            plan.iter()
-                .for_each(|plan| vulkan::print_all(plan, &mut codes));
-        }
-        if device.backend == "cuda"
-            && let Some(cubins) = cubins
-            && let Some(plan) = lower(registry.caps(device))
-        {
-            for arch in &cubins.archs {
-                let mut own = BTreeMap::new();
-                cuda::texts(
-                    &plan,
-                    device.programmatic && cuda::launches_early(arch),
-                    &mut own,
-                );
-                texts.extend(
-                    own.into_iter()
-                        .map(|(key, text)| ((arch.clone(), key), text)),
-                );
+/// Whose kernels are printed.
+pub(crate) struct KernelRequest<'a> {
+    pub(crate) registry: &'a Registry,
+    pub(crate) graph: &'a Graph,
+    pub(crate) machine: &'a Machine,
+    pub(crate) plans: &'a [Plan],
+    /// For which architectures kernels of CUDA devices are assembled, if at all.
+    pub(crate) cubins: Option<&'a Cubins>,
+}
+
+/// A variant of an actor's kernel on a device of some plan.
+type PlacedKernel<'a> = (ActorId, DeviceId, Option<&'a str>);
+
+/// Code by its format and the key of its kernel.
+type CodeByKernel = BTreeMap<(String, u128), Vec<u8>>;
+
+impl KernelRequest<'_> {
+    /// Prints the kernels of all actors that some plan places on a GPU; their code is appended to the blobs.
+    ///
+    /// # Errors
+    /// CUDA objects that are asked for and cannot be made.
+    pub(crate) fn print_kernels(
+        &self,
+        blobs: &mut TiVec<BlobId, Bytes>,
+    ) -> Result<Vec<KernelCode>, Diagnostic> {
+        let mut vulkan_code = BTreeMap::new();
+        let mut cuda_texts = BTreeMap::new();
+        for (actor, device, variant) in self.placed_kernels() {
+            let actor = &self.graph.actors[actor];
+            let device = &self.machine.devices[device];
+            if actor.role != Role::Compute {
+                continue;
+            }
+
+            // A run checks what its GPU supports: printed for what all of them do, the code fits any.
+            if device.backend == "vulkan" {
+                if let Some(plan) = self.lower(actor, &Caps::COMMON, variant, blobs) {
+                    vulkan::print_all(&plan, &mut vulkan_code);
+                }
+            } else if device.backend == "cuda"
+                && let Some(cubins) = self.cubins
+            {
+                let capabilities = self.registry.caps(device);
+                if let Some(plan) = self.lower(actor, capabilities, variant, blobs) {
+                    print_cuda_texts(&plan, device, cubins, &mut cuda_texts);
+                }
             }
         }
-    }
-    let codes = codes
-        .into_iter()
-        .map(|(key, code)| ((vulkan::FORMAT.to_owned(), key), code));
-    let mut all: BTreeMap<(String, u128), Vec<u8>> = codes.collect();
-    if let Some(cubins) = cubins {
-        if !machine.devices.iter().any(|d| d.backend == "cuda") {
-            let what = "objects of CUDA kernels are asked for, and the machine has no CUDA device";
-            return Err(Diagnostic::new(Code::E0507, what).help(
-                "leave `--cubin` away, or compile for a CUDA device: `--gpus`, or a machine file that names one",
-            ));
+
+        // The order of formats and keys, not that of actors, decides the bytes of the bundle.
+        let mut code: CodeByKernel = vulkan_code
+            .into_iter()
+            .map(|(key, code)| ((vulkan::FORMAT.to_owned(), key), code))
+            .collect();
+        if let Some(cubins) = self.cubins {
+            self.check_cuda_device()?;
+            for cubin in cubins.assemble(&cuda_texts)? {
+                code.insert((cuda::format(&cubin.arch), cubin.key), cubin.object);
+            }
         }
-        for (arch, key, object) in assemble::all(cubins, &texts)? {
-            all.insert((cuda::format(&arch), key), object);
+        Ok(store_code(code, blobs))
+    }
+
+    /// The kernels that the plans use, each once.
+    fn placed_kernels(&self) -> BTreeSet<PlacedKernel<'_>> {
+        let mut placed = BTreeSet::new();
+
+        // Plans for losses use the same kernels on the same devices: most are printed once for all.
+        for plan in self.plans {
+            for (actor, device) in plan.placement.iter_enumerated() {
+                placed.insert((actor, *device, plan.variant(actor)));
+            }
+        }
+        placed
+    }
+
+    fn lower(
+        &self,
+        actor: &Actor,
+        capabilities: &Caps,
+        variant: Option<&str>,
+        blobs: &TiVec<BlobId, Bytes>,
+    ) -> Option<KernelPlan> {
+        let lowered = self.registry.lower_in(actor, blobs, capabilities, variant);
+        lowered.ok()
+    }
+
+    fn check_cuda_device(&self) -> Result<(), Diagnostic> {
+        let mut devices = self.machine.devices.iter();
+        if devices.any(|device| device.backend == "cuda") {
+            return Ok(());
+        }
+        let message = "objects of CUDA kernels are asked for, and the machine has no CUDA device";
+        Err(Diagnostic::new(Code::E0507, message).help(
+            "leave `--cubin` away, or compile for a CUDA device: `--gpus`, or a machine file that names one",
+        ))
+    }
+}
+
+/// Prints the texts of a plan's kernels for every architecture asked for.
+fn print_cuda_texts(
+    plan: &KernelPlan,
+    device: &Device,
+    cubins: &Cubins,
+    texts: &mut BTreeMap<CubinText, String>,
+) {
+    for arch in &cubins.archs {
+        let launches_early = device.programmatic && cuda::supports_dependent_launch(arch);
+        let mut texts_by_key = BTreeMap::new();
+        cuda::texts(plan, launches_early, &mut texts_by_key);
+
+        for (key, text) in texts_by_key {
+            let arch = arch.clone();
+            texts.insert(CubinText { arch, key }, text);
         }
     }
-    let kept = all.into_iter().map(|((format, key), code)| {
+}
+
+/// Appends the code to the blobs.
+fn store_code(code: CodeByKernel, blobs: &mut TiVec<BlobId, Bytes>) -> Vec<KernelCode> {
+    let mut stored_code = Vec::new();
+    for ((format, key), code) in code {
         let blob = blobs.push_and_get_key(code.into());
-        KernelCode { format, key, blob }
-    });
-    Ok(kept.collect())
+        stored_code.push(KernelCode { format, key, blob });
+    }
+    stored_code
 }

@@ -1,7 +1,8 @@
-//! Models to bundles: parse -> load -> expand -> infer -> build -> analyse -> schedule -> verify.
+//! Models to bundles: parse -> load -> expand -> infer -> build -> analyse -> plan -> print kernels -> verify.
+//! `compilation.rs` holds the steps in their order.
 //!
 //! [`compile_file`] and [`compile_str`] take the model format, [`compile_graph`] a graph made in Rust with a
-//! [`GraphBuilder`] or by hand. All say everything that is wrong at once, in [`Diagnostics`].
+//! [`GraphBuilder`] or by hand. All report everything that is wrong at once, in [`Diagnostics`].
 
 mod analysis;
 mod assemble;
@@ -10,13 +11,18 @@ mod build;
 mod builder;
 pub mod calibrate;
 mod codes;
+mod compilation;
 mod contingency;
+mod cost_table;
 pub mod costs;
+mod cpu_only;
 mod diag;
 pub mod diff;
 mod expand;
 mod explain;
+pub mod files;
 mod format;
+mod front;
 mod in_place;
 mod infer;
 mod kernels;
@@ -25,15 +31,20 @@ mod model;
 mod net;
 mod npy;
 pub mod onnx;
+mod options;
 mod pack;
 mod parse;
-mod pipeline;
+mod pass_selection;
+mod planning;
 mod read;
 pub mod reference;
+mod refusals;
 pub mod render;
 mod replicate;
+mod reports;
 mod rounding;
 mod safetensor;
+mod sample_rates;
 mod source;
 mod target;
 pub mod units;
@@ -41,6 +52,7 @@ mod values;
 mod variants;
 pub mod view;
 pub mod why;
+mod write;
 
 #[cfg(test)]
 mod tests;
@@ -52,17 +64,20 @@ pub use assemble::Cubins;
 pub use builder::{ActorRef, GraphBuilder, PortRef};
 pub use codes::Code;
 pub use compile::{
-    CompileOptions, Compiled, MachineChoice, SearchOptions, WriteError, analyse_file, analyse_str,
-    calibrate_file, calibrate_graph, calibrate_str, check_file, check_str, compile_file,
-    compile_graph, compile_str, graph_of_file, graph_of_onnx, read_machine,
+    Compiled, analyse_file, analyse_str, calibrate_file, calibrate_graph, calibrate_str,
+    check_file, check_str, compile_file, compile_graph, compile_str, graph_of_file, graph_of_onnx,
+    read_machine,
 };
 pub use contingency::ImpossibleLoss;
+pub use cpu_only::{CpuOnlyActor, CpuOnlyActors};
 pub use diag::{Diagnostic, Diagnostics, Label, Severity};
 pub use explain::{Example, Page, page};
 pub use npy::{Npy, NpyError, read as read_npy};
+pub use options::{CompileOptions, MachineChoice, SearchOptions};
 pub use replicate::{Replicate, ReplicateError, Replicated, Replication, replicate};
 pub use rounding::Rounding;
 pub use source::{FileId, Position, Source, SourceMap, Span, Spanned};
+pub use write::WriteError;
 pub use zbmd_backends::kernels::Math;
 pub use zbmd_scheduler::Losses;
 pub use zbmd_scheduler::replicate::{Factors, Obstacle, obstacles};

@@ -1,7 +1,9 @@
-//! `machine.ron`: devices and links; what this computer is where no such file is given; and the way back to RON.
+//! `machine.ron`: reads and writes machines; and this computer as a machine, where no such file is given.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use zbmd_ir::{Device, DeviceId, Link, Machine, TiVec, limits};
+use zbmd_ir::{Device, DeviceId, Link, LinkId, Machine, TiVec, limits};
 
 use crate::codes::Code;
 use crate::costs::{self, MeasuredCosts};
@@ -16,21 +18,25 @@ use crate::units::{self, UnitError};
 pub use zbmd_backends::devices::{CORE_BYTES_PER_S, CORE_FLOPS, detect, detect_in_teams, uniform};
 use zbmd_backends::devices::{LINK_BYTES_PER_S, LINK_LATENCY_NS, memory_bytes};
 
-/// A link between every two devices.
-fn all_links(devices: &TiVec<DeviceId, Device>) -> TiVec<zbmd_ir::LinkId, Link> {
-    let ids: Vec<DeviceId> = devices.iter_enumerated().map(|(id, _)| id).collect();
-    let pairs = ids
-        .iter()
-        .flat_map(|&from| ids.iter().map(move |&to| (from, to)));
-    pairs
-        .filter(|(from, to)| from != to)
-        .map(|(from, to)| Link {
-            from,
-            to,
-            bytes_per_s: LINK_BYTES_PER_S,
-            latency_ns: LINK_LATENCY_NS,
-        })
-        .collect()
+/// The backends that devices may have.
+const BACKENDS: [&str; 3] = ["cpu", "vulkan", "cuda"];
+
+/// A link between every two devices, in both directions.
+fn link_all(devices: &TiVec<DeviceId, Device>) -> TiVec<LinkId, Link> {
+    let mut links = TiVec::new();
+    for from in devices.keys() {
+        for to in devices.keys() {
+            if from != to {
+                links.push(Link {
+                    from,
+                    to,
+                    bytes_per_s: LINK_BYTES_PER_S,
+                    latency_ns: LINK_LATENCY_NS,
+                });
+            }
+        }
+    }
+    links
 }
 
 #[derive(Serialize)]
@@ -53,6 +59,20 @@ struct RonDevice<'a> {
     programmatic: bool,
 }
 
+impl<'a> From<&'a Device> for RonDevice<'a> {
+    fn from(device: &'a Device) -> Self {
+        Self {
+            name: &device.name,
+            backend: &device.backend,
+            cores: &device.cores,
+            memory: device.memory_bytes,
+            flops: device.flops_per_s,
+            bandwidth: device.bytes_per_s,
+            programmatic: device.programmatic,
+        }
+    }
+}
+
 #[derive(Serialize)]
 #[serde(rename = "Link")]
 struct RonLink<'a> {
@@ -62,41 +82,36 @@ struct RonLink<'a> {
     latency: String,
 }
 
+impl<'a> RonLink<'a> {
+    fn new(link: &Link, machine: &'a Machine) -> Self {
+        Self {
+            from: device_name(machine, link.from),
+            to: device_name(machine, link.to),
+            bandwidth: link.bytes_per_s,
+            latency: format!("{}ns", link.latency_ns),
+        }
+    }
+}
+
+fn device_name(machine: &Machine, id: DeviceId) -> &str {
+    machine.devices.get(id).map_or("?", |device| &device.name)
+}
+
 /// The machine as a `machine.ron` that reads back as the same machine.
 ///
 /// # Errors
 /// None in practice: every machine can be written.
 pub fn to_ron(machine: &Machine) -> Result<String, ron::Error> {
-    let name = |id: DeviceId| machine.devices.get(id).map_or("?", |d| d.name.as_str());
-    let typed = RonMachine {
-        devices: machine
-            .devices
-            .iter()
-            .map(|d| RonDevice {
-                name: &d.name,
-                backend: &d.backend,
-                cores: &d.cores,
-                memory: d.memory_bytes,
-                flops: d.flops_per_s,
-                bandwidth: d.bytes_per_s,
-                programmatic: d.programmatic,
-            })
-            .collect(),
-        links: machine
-            .links
-            .iter()
-            .map(|l| RonLink {
-                from: name(l.from),
-                to: name(l.to),
-                bandwidth: l.bytes_per_s,
-                latency: format!("{}ns", l.latency_ns),
-            })
-            .collect(),
+    let links = machine.links.iter();
+    let serialisable = RonMachine {
+        devices: machine.devices.iter().map(RonDevice::from).collect(),
+        links: links.map(|link| RonLink::new(link, machine)).collect(),
     };
-    let config = ron::ser::PrettyConfig::new()
+    let ron_config = ron::ser::PrettyConfig::new()
         .struct_names(true)
         .depth_limit(2);
-    ron::ser::to_string_pretty(&typed, config).map(|s| s + "\n")
+    let text = ron::ser::to_string_pretty(&serialisable, ron_config)?;
+    Ok(text + "\n")
 }
 
 /// The machine with what was measured on it, as a `machine.ron` that reads back as both.
@@ -104,87 +119,121 @@ pub fn to_ron(machine: &Machine) -> Result<String, ron::Error> {
 /// # Errors
 /// None in practice: every machine can be written.
 pub fn to_ron_with_costs(machine: &Machine, costs: &MeasuredCosts) -> Result<String, ron::Error> {
-    let text = to_ron(machine)?;
+    let machine_text = to_ron(machine)?;
     // Written apart: one cost a line, deeper in the tree than devices are.
-    Ok(
-        match (costs::to_ron(machine, costs)?, text.strip_suffix("\n)\n")) {
-            (Some(costs), Some(body)) => format!("{body}\n    costs: {costs},\n)\n"),
-            _ => text,
-        },
-    )
+    let costs_text = costs::to_ron(machine, costs)?;
+    let open_text = machine_text.strip_suffix("\n)\n");
+    Ok(match (costs_text, open_text) {
+        (Some(costs), Some(body)) => format!("{body}\n    costs: {costs},\n)\n"),
+        _ => machine_text,
+    })
 }
 
 /// Reads a machine file; `None` if there were errors. Where `links` is not given, every two devices are linked.
 pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine, MeasuredCosts)> {
-    let before = sink.errors();
-    let node = parse::parse(file, text, sink)?;
-    if sink.errors() > before {
+    // Of the whole sink, only errors of this file count.
+    let errors_before = sink.errors();
+    let root_node = parse::parse(file, text, sink)?;
+    if sink.errors() > errors_before {
         return None;
     }
-    let args = match &node.kind {
-        Kind::Call(Some(name), args) if name.value == "Machine" => args,
-        Kind::Call(None, args) => args,
+    let (head, args) = match &root_node.kind {
+        Kind::Call(Some(name), args) if name.value == "Machine" => (name.span, args),
+        Kind::Call(None, args) => (root_node.span, args),
         _ => {
-            sink.push(read::wrong_kind(
-                &node,
-                "a machine: `Machine(devices: […])`",
-            ));
+            let expected = "a machine: `Machine(devices: […])`";
+            sink.push(read::wrong_kind(&root_node, expected));
             return None;
         }
     };
-    let head = match &node.kind {
-        Kind::Call(Some(name), _) => name.span,
-        _ => node.span,
-    };
+
     let mut fields = Fields::of(&format::MACHINE, "Machine", head, args, sink);
-    let list = fields.need("devices", "[Device(name: \"cpu:0\", backend: cpu)]", sink);
-    let links = fields.take("links");
-    let costs = fields.take("costs");
+    let device_list = fields.need("devices", "[Device(name: \"cpu:0\", backend: cpu)]", sink);
+    let link_list = fields.take("links");
+    let cost_list = fields.take("costs");
     fields.done(sink);
-    let list = read::list(list?, "a list of devices", sink)?;
-    let (names, devices) = read_devices(list, head, sink)?;
-    let links = match links {
-        None => all_links(&devices),
-        Some(node) => read_links(read::list(node, "a list of links", sink)?, &names, sink),
+
+    let device_nodes = read::list(device_list?, "a list of devices", sink)?;
+    let NamedDevices { names, devices } = read_devices(device_nodes, head, sink)?;
+
+    // An empty list is different: it states that no two devices are linked.
+    let links = match link_list {
+        None => link_all(&devices),
+        Some(list) => {
+            let link_nodes = read::list(list, "a list of links", sink)?;
+            read_links(link_nodes, &names, sink)
+        }
     };
-    let costs = match costs {
+    let costs = match cost_list {
         None => MeasuredCosts::default(),
-        Some(node) => costs::read(read::list(node, "a list of costs", sink)?, &names, sink),
+        Some(list) => {
+            let cost_nodes = read::list(list, "a list of costs", sink)?;
+            costs::read(cost_nodes, &names, sink)
+        }
     };
-    (sink.errors() == before).then_some((Machine { devices, links }, costs))
+    (sink.errors() == errors_before).then_some((Machine { devices, links }, costs))
 }
 
-type Devices = (Vec<Spanned<String>>, TiVec<DeviceId, Device>);
+/// E0505 for devices.
+pub(crate) fn too_many_devices(devices: usize) -> Diagnostic {
+    let limit = limits::MAX_DEVICES;
+    let message = format!("the machine has {devices} devices, more than the limit of {limit}");
+    Diagnostic::new(Code::E0505, message).help("compile for fewer devices")
+}
 
-fn read_devices(list: &[Node], head: Span, sink: &mut Sink) -> Option<Devices> {
-    let before = sink.errors();
-    let mut devices = TiVec::new();
-    let mut names: Vec<Spanned<String>> = Vec::new();
+/// Refuses what the verifier would, for machines that were made in Rust; whether all is well.
+pub(crate) fn check(machine: &Machine, sink: &mut Sink) -> bool {
+    let errors_before = sink.errors();
+    if machine.devices.is_empty() {
+        let message = "the machine has no devices";
+        let refusal = Diagnostic::new(Code::E0507, message);
+        sink.push(refusal.help("compile for 1 device or more"));
+    }
+
+    let refused = zbmd_ir::verify::check_machine(machine).err();
+    for error in refused.unwrap_or_default() {
+        let message = format!("the machine is impossible: {error}");
+        sink.push(Diagnostic::new(Code::E0507, message));
+    }
+    sink.errors() == errors_before
+}
+
+/// Devices, and where their names were written.
+#[derive(Default)]
+struct NamedDevices {
+    names: Vec<Spanned<String>>,
+    devices: TiVec<DeviceId, Device>,
+}
+
+fn read_devices(list: &[Node], head: Span, sink: &mut Sink) -> Option<NamedDevices> {
+    let errors_before = sink.errors();
+    let mut named_devices = NamedDevices::default();
+    let mut first_named: BTreeMap<String, Span> = BTreeMap::new();
     for node in list {
-        if let Some((name, device)) = device(node, &names, sink) {
-            names.push(name);
-            devices.push(device);
+        // What is beyond the limit is refused anyway, and not read.
+        if named_devices.devices.len() == limits::MAX_DEVICES {
+            break;
+        }
+        if let Some((name, device)) = read_device(node, &first_named, sink) {
+            first_named.entry(name.value.clone()).or_insert(name.span);
+            named_devices.names.push(name);
+            named_devices.devices.push(device);
         }
     }
-    if devices.is_empty() && sink.errors() == before {
+
+    // Without devices for another reason, that reason has been reported.
+    if named_devices.devices.is_empty() && sink.errors() == errors_before {
         sink.push(
             Diagnostic::new(Code::E0507, "the machine has no devices")
                 .primary(head, "nothing runs here")
                 .help("add `Device(name: \"cpu:0\", backend: cpu)`; `zbmdc devices --ron` prints this computer"),
         );
     }
-    if devices.len() > limits::MAX_DEVICES {
-        let (n, max) = (devices.len(), limits::MAX_DEVICES);
-        sink.push(
-            Diagnostic::new(
-                Code::E0505,
-                format!("the machine has {n} devices, more than the limit of {max}"),
-            )
-            .primary(head, "this machine"),
-        );
+    if list.len() > limits::MAX_DEVICES {
+        sink.push(too_many_devices(list.len()).primary(head, "this machine"));
         return None;
     }
-    Some((names, devices))
+    Some(named_devices)
 }
 
 fn group<'a>(
@@ -194,86 +243,56 @@ fn group<'a>(
     sink: &mut Sink,
 ) -> Option<Fields<'a>> {
     match &node.kind {
-        Kind::Call(name, args) if name.as_ref().is_none_or(|n| n.value == of.name) => {
+        Kind::Call(name, args) if name.as_ref().is_none_or(|name| name.value == of.name) => {
             Some(Fields::of(of, what, node.span, args, sink))
         }
         _ => {
-            sink.push(read::wrong_kind(node, &format!("{what}: `{}(…)`", of.name)));
+            let expected = format!("{what}: `{}(…)`", of.name);
+            sink.push(read::wrong_kind(node, &expected));
             None
         }
     }
 }
 
-fn device(
+fn read_device(
     node: &Node,
-    others: &[Spanned<String>],
+    others: &BTreeMap<String, Span>,
     sink: &mut Sink,
 ) -> Option<(Spanned<String>, Device)> {
     let mut fields = group(node, "a device", &format::DEVICE, sink)?;
-    let name = fields
-        .need("name", "\"cpu:0\"", sink)
-        .and_then(|n| read::string(n, "a name in quotes", sink));
-    let backend = fields
-        .need("backend", "cpu", sink)
-        .and_then(|n| read::word(n, "a backend: `cpu`", sink));
-    let cores = fields
-        .take("cores")
-        .and_then(|n| read::list(n, "a list of core numbers", sink));
-    let cores: Vec<u32> = cores
-        .unwrap_or_default()
-        .iter()
-        .filter_map(|n| read::count(n, "a core number", 0, 65_535, sink).map(|c| c.value as u32))
-        .collect();
-    let memory = quantity(
-        fields.take("memory"),
-        "a size such as \"1GiB\"",
-        units::bytes,
-        sink,
-    );
-    let flops = quantity(
-        fields.take("flops"),
-        "operations per second such as \"50G\"",
-        units::per_s,
-        sink,
-    );
-    let bandwidth = quantity(
-        fields.take("bandwidth"),
-        "a bandwidth such as \"10GB/s\"",
-        units::bytes_per_s,
-        sink,
-    );
-    let launch = fields.take("programmatic");
-    let programmatic = launch.is_some_and(|node| read::flag(node, sink));
+    let name_node = fields.need("name", "\"cpu:0\"", sink);
+    let name = name_node
+        .and_then(|node| read::string(node, "a name in quotes", sink))
+        .filter(|name| read::check_text(name, "a device", sink));
+    let backend_node = fields.need("backend", "cpu", sink);
+    let backend = backend_node.and_then(|node| read::word(node, "a backend: `cpu`", sink));
+    let cores = read_cores(fields.take("cores"), sink);
+
+    let memory_node = fields.take("memory");
+    let memory = quantity(memory_node, "a size such as \"1GiB\"", units::bytes, sink);
+    let flops_node = fields.take("flops");
+    let flops_example = "operations per second such as \"50G\"";
+    let flops = quantity(flops_node, flops_example, units::per_s, sink);
+    let bandwidth = read_bandwidth(&mut fields, sink);
+    let early_node = fields.take("programmatic");
+    let programmatic = early_node.is_some_and(|node| read::flag(node, sink));
     fields.done(sink);
-    let (name, backend) = (name?, backend?);
-    if let Some(first) = others.iter().find(|o| o.value == name.value) {
-        sink.push(
-            Diagnostic::new(
-                Code::E0205,
-                format!("the device name `{}` is used twice", name.value),
-            )
-            .primary(name.span, "used again here")
-            .context(first.span, "first used here")
-            .help("number the devices of a backend: `cpu:0`, `cpu:1`"),
-        );
-    }
-    if !["cpu", "vulkan", "cuda"].contains(&backend.value.as_str()) {
-        sink.push(
-            Diagnostic::new(
-                Code::E0507,
-                format!("there is no backend `{}`", backend.value),
-            )
-            .primary(backend.span, "unknown backend")
-            .help(suggest(&backend.value, ["cpu", "vulkan", "cuda"])),
-        );
-    }
-    if let Some(node) = launch.filter(|_| programmatic && backend.value != "cuda") {
-        let said = format!(
+
+    // All fields are read before the first of them is missed, so that all mistakes are reported.
+    let name = name?;
+    let backend = backend?;
+    check_device_name(&name, others, sink);
+    check_backend(&backend, sink);
+
+    // Only CUDA has such launches; elsewhere the field would be ignored silently.
+    if let Some(node) = early_node.filter(|_| programmatic && backend.value != "cuda") {
+        let message = format!(
             "`programmatic` is for CUDA devices, and `{}` is of `{}`",
             name.value, backend.value
         );
-        sink.push(Diagnostic::new(Code::E0507, said).primary(node.span, "should be left out"));
+        sink.push(Diagnostic::new(Code::E0507, message).primary(node.span, "should be left out"));
     }
+
     let device = Device {
         backend: backend.value,
         cores,
@@ -286,125 +305,220 @@ fn device(
     Some((name, device))
 }
 
+/// Core numbers, each once: a device does not run on a core twice. Two devices may share one, by turns of the operating
+/// system. None if they are not given.
+fn read_cores(node: Option<&Node>, sink: &mut Sink) -> Vec<u32> {
+    let list = node.and_then(|node| read::list(node, "a list of core numbers", sink));
+    let max_core = u64::from(limits::MAX_CORE);
+    let mut first_written: BTreeMap<u32, Span> = BTreeMap::new();
+    let mut cores = Vec::new();
+    for node in list.unwrap_or_default() {
+        let Some(number) = read::count(node, "a core number", 0, max_core, sink) else {
+            continue;
+        };
+        let core = number.value as u32;
+        if let Some(first) = first_written.get(&core) {
+            let message = format!("the device has core {core} twice");
+            sink.push(
+                Diagnostic::new(Code::E0507, message)
+                    .primary(node.span, "named again here")
+                    .context(*first, "first named here")
+                    .help("name each core of a device once"),
+            );
+            continue;
+        }
+        first_written.insert(core, node.span);
+        cores.push(core);
+    }
+    cores
+}
+
+fn read_bandwidth(fields: &mut Fields<'_>, sink: &mut Sink) -> Option<u64> {
+    let node = fields.take("bandwidth");
+    let expected = "a bandwidth such as \"10GB/s\"";
+    quantity(node, expected, units::bytes_per_s, sink)
+}
+
+/// Reports a device that is called what one before it is called.
+fn check_device_name(name: &Spanned<String>, others: &BTreeMap<String, Span>, sink: &mut Sink) {
+    let Some(first) = others.get(&name.value) else {
+        return;
+    };
+    let message = format!("the device name `{}` is used twice", name.value);
+    sink.push(
+        Diagnostic::new(Code::E0205, message)
+            .primary(name.span, "used again here")
+            .context(*first, "first used here")
+            .help("number the devices of a backend: `cpu:0`, `cpu:1`"),
+    );
+}
+
+fn check_backend(backend: &Spanned<String>, sink: &mut Sink) {
+    if BACKENDS.contains(&backend.value.as_str()) {
+        return;
+    }
+    let message = format!("there is no backend `{}`", backend.value);
+    sink.push(
+        Diagnostic::new(Code::E0507, message)
+            .primary(backend.span, "unknown backend")
+            .help(suggest(&backend.value, BACKENDS)),
+    );
+}
+
 /// A number of base units, or a string with a unit; at least 1.
 fn quantity(
     node: Option<&Node>,
-    want: &str,
+    expected: &str,
     parse: fn(&str) -> Result<u64, UnitError>,
     sink: &mut Sink,
 ) -> Option<u64> {
     let node = node?;
-    let value = match &node.kind {
-        Kind::Str(s) => match parse(s) {
-            Ok(value) => value,
-            Err(error) => {
-                sink.push(
-                    Diagnostic::new(Code::E0203, error.to_string())
-                        .primary(node.span, format!("should be {want}")),
-                );
-                return None;
-            }
-        },
+    let parsed_value = match &node.kind {
+        Kind::Str(text) => parse(text),
         Kind::Int(_) | Kind::Float(_) => {
-            return Some(read::count(node, want, 1, i64::MAX as u64, sink)?.value);
+            let base_units = read::count(node, expected, 1, i64::MAX as u64, sink)?;
+            return Some(base_units.value);
         }
         _ => {
-            sink.push(read::wrong_kind(node, want));
+            sink.push(read::wrong_kind(node, expected));
             return None;
         }
     };
-    if value == 0 {
-        sink.push(
-            Diagnostic::new(
-                Code::E0507,
-                "a device or link with none of this cannot run anything",
-            )
-            .primary(node.span, "should be more than zero"),
-        );
-    }
-    Some(value)
-}
 
-fn read_links(
-    nodes: &[Node],
-    names: &[Spanned<String>],
-    sink: &mut Sink,
-) -> TiVec<zbmd_ir::LinkId, Link> {
-    let mut links: TiVec<_, Link> = TiVec::new();
-    for node in nodes {
-        let Some(mut fields) = group(node, "a link", &format::LINK, sink) else {
-            continue;
-        };
-        let mut end = |field: &str| {
-            let node = fields.need(field, "\"cpu:0\"", sink)?;
-            let name = read::string(node, "a device in quotes", sink)?;
-            let found = names.iter().position(|n| n.value == name.value);
-            if found.is_none() {
-                sink.push(
-                    Diagnostic::new(Code::E0501, format!("there is no device `{}`", name.value))
-                        .primary(name.span, "this end of the link")
-                        .help(suggest(&name.value, names.iter().map(|n| n.value.as_str()))),
-                );
+    match parsed_value {
+        Ok(value) => {
+            if value == 0 {
+                let message = "a device or link with none of this cannot run anything";
+                let refusal = Diagnostic::new(Code::E0507, message);
+                sink.push(refusal.primary(node.span, "should be more than zero"));
             }
-            found.map(DeviceId::from)
-        };
-        let (from, to) = (end("from"), end("to"));
-        let both = fields.take("both").is_some_and(|n| read::flag(n, sink));
-        let bandwidth = quantity(
-            fields.take("bandwidth"),
-            "a bandwidth such as \"10GB/s\"",
-            units::bytes_per_s,
-            sink,
-        );
-        let latency = fields.take("latency");
-        let latency_ns = match latency.map(|n| &n.kind) {
-            None => Some(LINK_LATENCY_NS),
-            Some(Kind::Str(s))
-                if s.trim_start().starts_with('0') && units::duration_ns(s) == Ok(0) =>
-            {
-                Some(0)
-            }
-            Some(_) => quantity(
-                latency,
-                "a latency such as \"2us\"",
-                units::duration_ns,
-                sink,
-            ),
-        };
-        fields.done(sink);
-        let (Some(from), Some(to)) = (from, to) else {
-            continue;
-        };
-        let bytes_per_s = bandwidth.unwrap_or(LINK_BYTES_PER_S);
-        for (from, to) in [(from, to), (to, from)]
-            .into_iter()
-            .take(if both { 2 } else { 1 })
-        {
-            if from == to || links.iter().any(|l| l.from == from && l.to == to) {
-                let (code, message) = if from == to {
-                    (Code::E0501, "a link joins a device to itself")
-                } else {
-                    (
-                        Code::E0107,
-                        "two devices are linked twice in the same direction",
-                    )
-                };
-                sink.push(
-                    Diagnostic::new(code, message)
-                        .primary(node.span, "this link")
-                        .help("remove it"),
-                );
-                continue;
-            }
-            links.push(Link {
-                from,
-                to,
-                bytes_per_s,
-                latency_ns: latency_ns.unwrap_or(LINK_LATENCY_NS),
-            });
+            Some(value)
+        }
+        Err(error) => {
+            let refusal = Diagnostic::new(Code::E0203, error.to_string());
+            sink.push(refusal.primary(node.span, format!("should be {expected}")));
+            None
         }
     }
-    links
+}
+
+/// Most latency of a link: times of many transfers are added up in 64 bits.
+const MAX_LATENCY_NS: u64 = 3_600_000_000_000;
+
+/// The devices that the ends of links name.
+type DevicesByName<'a> = BTreeMap<&'a str, DeviceId>;
+
+fn read_links(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -> TiVec<LinkId, Link> {
+    let mut devices_by_name = DevicesByName::new();
+    for (index, name) in names.iter().enumerate() {
+        devices_by_name.insert(&name.value, DeviceId::from(index));
+    }
+
+    let mut all_links: TiVec<LinkId, Link> = TiVec::new();
+    let mut linked: BTreeSet<(DeviceId, DeviceId)> = BTreeSet::new();
+    for node in nodes {
+        let Some(link) = read_link(node, &devices_by_name, sink) else {
+            continue;
+        };
+        let mut directions = vec![link.forward.clone()];
+        if link.both_ways {
+            directions.push(Link {
+                from: link.forward.to,
+                to: link.forward.from,
+                ..link.forward
+            });
+        }
+        for direction in directions {
+            match check_link(&direction, &mut linked) {
+                Ok(()) => all_links.push(direction),
+                Err(refusal) => {
+                    sink.push(refusal.primary(node.span, "this link").help("remove it"))
+                }
+            }
+        }
+    }
+    all_links
+}
+
+/// A link as it is written.
+struct WrittenLink {
+    forward: Link,
+    /// Whether there is an equal one in the other direction.
+    both_ways: bool,
+}
+
+fn read_link(node: &Node, devices: &DevicesByName<'_>, sink: &mut Sink) -> Option<WrittenLink> {
+    let mut fields = group(node, "a link", &format::LINK, sink)?;
+    let from = read_link_end("from", &mut fields, devices, sink);
+    let to = read_link_end("to", &mut fields, devices, sink);
+    let both_node = fields.take("both");
+    let both_ways = both_node.is_some_and(|node| read::flag(node, sink));
+    let bandwidth = read_bandwidth(&mut fields, sink);
+    let latency = read_latency(fields.take("latency"), sink);
+    fields.done(sink);
+
+    let forward = Link {
+        from: from?,
+        to: to?,
+        bytes_per_s: bandwidth.unwrap_or(LINK_BYTES_PER_S),
+        latency_ns: latency.unwrap_or(LINK_LATENCY_NS),
+    };
+    Some(WrittenLink { forward, both_ways })
+}
+
+fn read_link_end(
+    field: &str,
+    fields: &mut Fields<'_>,
+    devices: &DevicesByName<'_>,
+    sink: &mut Sink,
+) -> Option<DeviceId> {
+    let node = fields.need(field, "\"cpu:0\"", sink)?;
+    let written_name = read::string(node, "a device in quotes", sink)?;
+    let found = devices.get(written_name.value.as_str()).copied();
+    if found.is_none() {
+        let known_names = devices.keys().copied();
+        let message = format!("there is no device `{}`", written_name.value);
+        sink.push(
+            Diagnostic::new(Code::E0501, message)
+                .primary(written_name.span, "this end of the link")
+                .help(suggest(&written_name.value, known_names)),
+        );
+    }
+    found
+}
+
+/// A latency in nanoseconds; unlike other quantities it may be zero, with a unit.
+fn read_latency(node: Option<&Node>, sink: &mut Sink) -> Option<u64> {
+    if let Some(Kind::Str(text)) = node.map(|node| &node.kind)
+        && text.trim_start().starts_with('0')
+        && units::duration_ns(text) == Ok(0)
+    {
+        return Some(0);
+    }
+    let node = node?;
+    let expected = "a latency such as \"2us\"";
+    let latency_ns = quantity(Some(node), expected, units::duration_ns, sink)?;
+
+    if latency_ns > MAX_LATENCY_NS {
+        let message =
+            format!("a latency is {latency_ns} ns, more than the limit of {MAX_LATENCY_NS}");
+        let refusal = Diagnostic::new(Code::E0505, message);
+        sink.push(refusal.primary(node.span, "at most 60min"));
+    }
+    Some(latency_ns)
+}
+
+/// Enters a link in those that are there; refuses one that joins a device to itself, or devices that are linked already.
+fn check_link(link: &Link, linked: &mut BTreeSet<(DeviceId, DeviceId)>) -> Result<(), Diagnostic> {
+    if link.from == link.to {
+        let message = "a link joins a device to itself";
+        return Err(Diagnostic::new(Code::E0501, message));
+    }
+    if !linked.insert((link.from, link.to)) {
+        let message = "two devices are linked twice in the same direction";
+        return Err(Diagnostic::new(Code::E0107, message));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

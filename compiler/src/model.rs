@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink};
+use crate::files::{self, ReadError};
 use crate::format;
 use crate::parse::{self, Arg, Kind, Node};
 use crate::read::{self, Fields};
@@ -163,6 +164,17 @@ impl<'a> Loader<'a> {
                 .push(too_large(name, text.len() as u64, Span::NONE));
             return None;
         }
+        let total = self.sources.bytes() + text.len();
+        if total > SourceMap::MAX_TOTAL_BYTES {
+            let message = format!(
+                "all model files together have {total} bytes with `{name}`, more than the limit of {}",
+                SourceMap::MAX_TOTAL_BYTES
+            );
+            let help = "put constants into .npy files: `Npy(\"taps.npy\")`";
+            self.sink
+                .push(Diagnostic::new(Code::E0505, message).help(help));
+            return None;
+        }
         let file = self.sources.add(name, text);
         let before = self.sink.errors();
         let node = parse::parse(file, text, self.sink)?;
@@ -202,7 +214,8 @@ impl<'a> Loader<'a> {
         };
         let name = fields
             .take("name")
-            .and_then(|n| read::string(n, "the model's name in quotes", self.sink));
+            .and_then(|n| read::string(n, "the model's name in quotes", self.sink))
+            .filter(|name| read::check_text(name, "a model", self.sink));
         let params = maps(&mut fields, "params", "a parameter", self.sink);
         let ports = |list: Vec<(Spanned<String>, Node)>, sink: &mut Sink| -> Vec<PortDecl> {
             list.into_iter()
@@ -294,7 +307,7 @@ impl<'a> Loader<'a> {
 /// A whole text file; E0701 where it cannot be read.
 pub(crate) fn read_text(path: &Path, span: Span, sink: &mut Sink) -> Option<String> {
     let shown = path.display().to_string();
-    let refuse = |what: String, help: &str, sink: &mut Sink| {
+    let mut refuse = |what: String, help: &str| {
         sink.push(
             Diagnostic::new(Code::E0701, format!("cannot read `{shown}`: {what}"))
                 .primary(span, if span.is_some() { "named here" } else { "" })
@@ -302,28 +315,23 @@ pub(crate) fn read_text(path: &Path, span: Span, sink: &mut Sink) -> Option<Stri
         );
         None
     };
-    match std::fs::metadata(path) {
-        Ok(meta) if meta.len() > SourceMap::MAX_FILE_BYTES as u64 => {
-            sink.push(too_large(&shown, meta.len(), span));
+    let bytes = match files::read(path, SourceMap::MAX_FILE_BYTES as u64) {
+        Ok(bytes) => bytes,
+        Err(ReadError::Size { bytes, .. }) => {
+            sink.push(too_large(&shown, bytes, span));
             return None;
         }
-        Ok(meta) if meta.is_dir() => {
-            return refuse("it is a directory".into(), "name the .ron file in it", sink);
-        }
-        Ok(_) => {}
-        Err(error) => return refuse(error.to_string(), "check the path", sink),
-    }
-    match std::fs::read(path).map(String::from_utf8) {
-        Ok(Ok(text)) => Some(text),
-        Ok(Err(error)) => {
+        Err(error) => return refuse(error.to_string(), error.help()),
+    };
+    match String::from_utf8(bytes) {
+        Ok(text) => Some(text),
+        Err(error) => {
             let at = error.utf8_error().valid_up_to();
             refuse(
                 format!("it is not UTF-8 from byte {at} on"),
                 "models are UTF-8 text",
-                sink,
             )
         }
-        Err(error) => refuse(error.to_string(), "check the path", sink),
     }
 }
 

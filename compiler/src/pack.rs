@@ -4,102 +4,158 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
-use zbmd_backends::op::Registry;
-use zbmd_ir::{ActorId, BlobId, Graph, Machine, Plan, Role, TiVec, Value};
+use zbmd_backends::op::{Packing, Registry};
+use zbmd_ir::{Actor, ActorId, BlobId, Graph, Machine, Plan, Role, TiVec, Value};
 
-/// The pass, for [`crate::onnx::ImportOptions::without`].
+/// The pass, for [`crate::CompileOptions::skipped_passes`].
 pub(crate) const NAME: &str = "pack-weights";
 pub(crate) const SUMMARY: &str = "weights lie in the bundle in the order of the CPU's kernels";
 
-/// Packs the weights of all actors that no plan places on a GPU, and takes away the blobs that nobody names any more;
-/// how many actors that were.
-pub(crate) fn pack(
-    registry: &Registry,
-    graph: &mut Graph,
-    machine: &Machine,
-    plans: &[Plan],
-    blobs: &mut TiVec<BlobId, Bytes>,
-) -> usize {
-    let on_cpu = |id: ActorId| {
-        plans
-            .iter()
-            .all(|p| machine.devices[p.placement[id]].backend == "cpu")
-    };
-    let mut readers: BTreeMap<BlobId, usize> = BTreeMap::new();
-    for actor in &graph.actors {
-        actor
-            .params
-            .values()
-            .for_each(|v| named(v, &mut |blob| *readers.entry(blob).or_default() += 1));
-    }
-    // Replicas have the same weights.
-    let mut known: BTreeMap<u128, BlobId> = BTreeMap::new();
-    let mut packed = 0;
-    for (id, actor) in graph.actors.iter_mut_enumerated() {
-        if actor.role != Role::Compute || !on_cpu(id) {
-            continue;
-        }
-        let Some(packing) = registry.op(&actor.op).and_then(|op| op.pack(actor, blobs)) else {
-            continue;
-        };
-        if let Some(Value::Tensor(old, _)) = actor.params.get(&packing.operand) {
-            let left = readers.entry(*old).or_default();
-            *left = left.saturating_sub(1);
-            if *left == 0 {
-                // Large models are packed one tensor at a time: what is packed must not stay.
-                blobs[*old] = Bytes::new();
-            }
-        }
-        let key = xxh3_128(&packing.weights);
-        let new = || blobs.push_and_get_key(packing.weights.clone());
-        let blob = *known.entry(key).or_insert_with(new);
-        packing.put(&mut actor.params, blob);
-        packed += 1;
-    }
-    if packed > 0 {
-        renumber(graph, blobs);
-    }
-    packed
+/// What is packed, and what decides whether it may be.
+pub(crate) struct PackRequest<'a> {
+    pub(crate) registry: &'a Registry,
+    pub(crate) machine: &'a Machine,
+    pub(crate) plans: &'a [Plan],
 }
 
-/// Calls `f` with every blob that a value names.
-fn named(value: &Value, f: &mut impl FnMut(BlobId)) {
+impl PackRequest<'_> {
+    /// Packs the weights of all actors that no plan places on a GPU, and removes the blobs that no actor names any
+    /// more; the number of actors packed.
+    pub(crate) fn pack_weights(
+        &self,
+        graph: &mut Graph,
+        blobs: &mut TiVec<BlobId, Bytes>,
+    ) -> usize {
+        let mut weight_blobs = WeightBlobs {
+            reader_counts: count_readers(graph),
+            packed: BTreeMap::new(),
+            blobs,
+        };
+        let mut packed_actors = 0;
+        for (id, actor) in graph.actors.iter_mut_enumerated() {
+            if actor.role != Role::Compute || !self.runs_on_cpus(id) {
+                continue;
+            }
+            // Actors with GPU kernels keep their weights: GPUs read them in the model's order.
+            let Some(op) = self.registry.op(&actor.op) else {
+                continue;
+            };
+            if let Some(packing) = op.pack(actor, weight_blobs.blobs) {
+                weight_blobs.replace(actor, &packing);
+                packed_actors += 1;
+            }
+        }
+
+        // Otherwise the numbers of blobs stay, and with them the bytes of the bundle.
+        if packed_actors > 0 {
+            drop_unnamed_blobs(graph, blobs);
+        }
+        packed_actors
+    }
+
+    fn runs_on_cpus(&self, actor: ActorId) -> bool {
+        self.plans.iter().all(|plan| {
+            let device = plan.placement[actor];
+            self.machine.devices[device].backend == "cpu"
+        })
+    }
+}
+
+/// The blobs of a graph while weights among them are replaced.
+struct WeightBlobs<'a> {
+    blobs: &'a mut TiVec<BlobId, Bytes>,
+    /// How many parameters still name each blob.
+    reader_counts: BTreeMap<BlobId, usize>,
+    /// Blobs of packed weights by their contents: replicas have the same weights.
+    packed: BTreeMap<u128, BlobId>,
+}
+
+impl WeightBlobs<'_> {
+    /// Puts packed weights in the place of an actor's own.
+    fn replace(&mut self, actor: &mut Actor, packing: &Packing) {
+        if let Some(Value::Tensor(original, _)) = actor.params.get(&packing.operand) {
+            self.release(*original);
+        }
+
+        let contents_hash = xxh3_128(&packing.weights);
+        let blobs = &mut *self.blobs;
+
+        // Equal weights are stored once, whichever actors they belong to.
+        let packed_blob = self
+            .packed
+            .entry(contents_hash)
+            .or_insert_with(|| blobs.push_and_get_key(packing.weights.clone()));
+        packing.put(&mut actor.params, *packed_blob);
+    }
+
+    /// Counts one reader less. Large models are packed one tensor at a time, and never held twice: a blob is emptied as
+    /// soon as nobody reads it.
+    fn release(&mut self, blob: BlobId) {
+        let reader_count = self.reader_counts.entry(blob).or_default();
+        *reader_count = reader_count.saturating_sub(1);
+        if *reader_count == 0 {
+            self.blobs[blob] = Bytes::new();
+        }
+    }
+}
+
+fn count_readers(graph: &Graph) -> BTreeMap<BlobId, usize> {
+    let mut reader_counts = BTreeMap::new();
+    for value in graph.actors.iter().flat_map(|actor| actor.params.values()) {
+        visit_blobs(value, &mut |blob| {
+            *reader_counts.entry(blob).or_default() += 1
+        });
+    }
+    reader_counts
+}
+
+/// Calls `visit` with every blob that a value names.
+fn visit_blobs(value: &Value, visit: &mut impl FnMut(BlobId)) {
     match value {
-        Value::Tensor(blob, _) => f(*blob),
-        Value::List(list) => list.iter().for_each(|v| named(v, f)),
-        Value::Map(map) => map.values().for_each(|v| named(v, f)),
+        Value::Tensor(blob, _) => visit(*blob),
+        Value::List(items) => items.iter().for_each(|item| visit_blobs(item, visit)),
+        Value::Map(items) => items.values().for_each(|item| visit_blobs(item, visit)),
         Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) => {}
     }
 }
 
 /// Gives every blob that a value names its new number.
-fn rename(value: &mut Value, to: &BTreeMap<BlobId, BlobId>) {
+fn renumber_blobs(value: &mut Value, numbers: &BTreeMap<BlobId, BlobId>) {
     match value {
-        Value::Tensor(blob, _) => *blob = to[blob],
-        Value::List(list) => list.iter_mut().for_each(|v| rename(v, to)),
-        Value::Map(map) => map.values_mut().for_each(|v| rename(v, to)),
+        Value::Tensor(blob, _) => *blob = numbers[blob],
+        Value::List(items) => {
+            for item in items {
+                renumber_blobs(item, numbers);
+            }
+        }
+        Value::Map(items) => {
+            for item in items.values_mut() {
+                renumber_blobs(item, numbers);
+            }
+        }
         Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) => {}
     }
 }
 
-/// Keeps the blobs that somebody names, in their order.
-fn renumber(graph: &mut Graph, blobs: &mut TiVec<BlobId, Bytes>) {
-    let mut used = BTreeSet::new();
-    for actor in &graph.actors {
-        actor
-            .params
-            .values()
-            .for_each(|v| named(v, &mut |blob| _ = used.insert(blob)));
+/// Keeps the blobs that some parameter names, in their order.
+fn drop_unnamed_blobs(graph: &mut Graph, blobs: &mut TiVec<BlobId, Bytes>) {
+    let mut named_blobs = BTreeSet::new();
+    for value in graph.actors.iter().flat_map(|actor| actor.params.values()) {
+        visit_blobs(value, &mut |blob| _ = named_blobs.insert(blob));
     }
-    let numbers = used
+
+    let new_numbers: BTreeMap<BlobId, BlobId> = named_blobs
         .iter()
         .enumerate()
         .map(|(new, old)| (*old, BlobId::from(new)))
         .collect();
     for actor in &mut graph.actors {
-        actor.params.values_mut().for_each(|v| rename(v, &numbers));
+        for value in actor.params.values_mut() {
+            renumber_blobs(value, &new_numbers);
+        }
     }
-    *blobs = used
+
+    *blobs = named_blobs
         .into_iter()
         .map(|old| std::mem::take(&mut blobs[old]))
         .collect();

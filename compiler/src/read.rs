@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use zbmd_ir::text::is_hidden;
 use zbmd_ir::{DType, limits};
 
 use crate::codes::Code;
@@ -322,13 +323,51 @@ pub(crate) fn shape(node: &Node, sink: &mut Sink) -> Option<Spanned<Vec<u32>>> {
     Some(Spanned::new(out, node.span))
 }
 
+/// Refuses names of models and devices that are too long, or that have characters which cannot be seen.
+pub(crate) fn check_text(name: &Spanned<String>, what: &str, sink: &mut Sink) -> bool {
+    let why = match name.value.chars().find(|&c| is_hidden(c)) {
+        Some(character) => format!(
+            "has the character U+{:04X}, which cannot be seen",
+            u32::from(character)
+        ),
+        None if name.value.len() > MAX_WRITTEN_NAME_BYTES => format!(
+            "has {} bytes, more than the limit of {MAX_WRITTEN_NAME_BYTES}",
+            name.value.len()
+        ),
+        None => return true,
+    };
+    let shown: String = name.value.chars().take(MAX_WRITTEN_NAME_BYTES).collect();
+    sink.push(
+        Diagnostic::new(
+            Code::E0204,
+            format!("`{shown}` cannot be the name of {what}: it {why}"),
+        )
+        .primary(name.span, "not a name")
+        .help("write a shorter name, without control characters"),
+    );
+    false
+}
+
+/// Bytes of a name as a model or a machine file writes it.
+const MAX_WRITTEN_NAME_BYTES: usize = 200;
+
 /// Refuses names that dumps, endpoints and pins could not write down.
 pub(crate) fn check_name(name: &Spanned<String>, what: &str, sink: &mut Sink) -> bool {
     let fits = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
-    let ok = !name.value.is_empty() && name.value.len() <= 200 && name.value.chars().all(fits);
+    let fits_limit = name.value.len() <= MAX_WRITTEN_NAME_BYTES;
+    let ok = !name.value.is_empty() && fits_limit && name.value.chars().all(fits);
     if !ok {
+        let shown: String = name.value.chars().take(MAX_WRITTEN_NAME_BYTES).collect();
+        let limit = if fits_limit {
+            String::new()
+        } else {
+            format!(
+                ": it has {} bytes, more than the limit of {MAX_WRITTEN_NAME_BYTES}",
+                name.value.len()
+            )
+        };
         sink.push(
-            Diagnostic::new(Code::E0204, format!("`{}` cannot be the name of {what}", name.value))
+            Diagnostic::new(Code::E0204, format!("`{shown}` cannot be the name of {what}{limit}"))
                 .primary(name.span, "not a name")
                 .help("names are made of letters, digits, `_` and `-`; `.` stands before a port, `/` between a sub-model and its actor"),
         );

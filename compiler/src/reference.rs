@@ -42,13 +42,15 @@ pub fn format_page() -> String {
     let _ = writeln!(
         out,
         "Limits: {} actors, {} ports on a side, {} dimensions, {} bytes a token, rates and windows of {},\n\
-         {} bytes of initial tokens on a channel, {} devices.\n",
+         {} bytes of initial tokens on all channels together, {} bytes in a name with the instances around it,\n\
+         {} devices.\n",
         limits::MAX_ACTORS,
         limits::MAX_PORTS,
         limits::MAX_RANK,
         limits::MAX_TOKEN_BYTES,
         limits::MAX_RATE,
         limits::MAX_INITIAL_BYTES,
+        limits::MAX_NAME_BYTES,
         limits::MAX_DEVICES
     );
     GROUPS.iter().for_each(|group| out += &group_section(group));

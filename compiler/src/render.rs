@@ -3,10 +3,9 @@
 use std::ops::Range;
 
 use annotate_snippets::renderer::DecorStyle;
-use annotate_snippets::{
-    AnnotationKind, Group, Level, Origin, Renderer, Snippet, normalize_untrusted_str,
-};
+use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 use serde::Serialize;
+use zbmd_ir::text::{masked, printable, printable_json, printable_lines};
 
 use crate::diag::{Diagnostic, Diagnostics, Label, Severity};
 use crate::source::{FileId, SourceMap};
@@ -54,7 +53,7 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap) -> Group<'a> {
         Severity::Warning => Level::WARNING,
     };
     let title = level
-        .primary_title(normalize_untrusted_str(&diagnostic.message))
+        .primary_title(printable_lines(&diagnostic.message))
         .id(diagnostic.code.name());
     let mut group = Group::with_title(title);
     let mut files: Vec<FileId> = Vec::new();
@@ -75,12 +74,12 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap) -> Group<'a> {
         }
         for label in labels {
             let at = sources.position(file, label.span.start);
-            let place = Origin::path(&sources.get(file).name)
+            let place = Origin::path(printable(&sources.get(file).name))
                 .line(at.line)
                 .char_column(at.column);
             group = group
                 .element(place)
-                .element(Level::NOTE.message(normalize_untrusted_str(&label.text)));
+                .element(Level::NOTE.message(printable_lines(&label.text)));
         }
     }
     for label in diagnostic
@@ -88,10 +87,10 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap) -> Group<'a> {
         .iter()
         .filter(|l| !l.span.is_some() && !l.text.is_empty())
     {
-        group = group.element(Level::NOTE.message(normalize_untrusted_str(&label.text)));
+        group = group.element(Level::NOTE.message(printable_lines(&label.text)));
     }
     if let Some(help) = &diagnostic.help {
-        group = group.element(Level::HELP.message(normalize_untrusted_str(help)));
+        group = group.element(Level::HELP.message(printable_lines(help)));
     }
     group
 }
@@ -126,6 +125,7 @@ fn snippet<'a>(
     let source = sources.get(file);
     let text: &str = &source.text;
     let Range { start, end } = window(labels, sources, file);
+    let shown = masked(&text[start..end]);
     let annotations = labels.iter().map(|label| {
         let kind = if label.primary {
             AnnotationKind::Primary
@@ -139,11 +139,11 @@ fn snippet<'a>(
         // A long value is marked by its first line: a frame around a whole model hides the model.
         let line_end = text[from.min(to)..to].find('\n').map_or(to, |i| from + i);
         kind.span(from - start..line_end.max(from) - start)
-            .label(normalize_untrusted_str(&label.text))
+            .label(printable_lines(&label.text))
     });
-    Snippet::source(&text[start..end])
+    Snippet::source(shown)
         .line_start(sources.position(file, start as u32).line)
-        .path(&source.name)
+        .path(printable(&source.name))
         .annotations(annotations)
 }
 
@@ -195,7 +195,8 @@ pub fn json(diagnostics: &Diagnostics) -> String {
             help: d.help.as_deref(),
         };
         // Strings and numbers always serialise.
-        out.push_str(&serde_json::to_string(&object).unwrap_or_default());
+        let json = serde_json::to_string(&object).unwrap_or_default();
+        out.push_str(&printable_json(&json));
         out.push('\n');
     }
     out

@@ -1,7 +1,7 @@
-//! Data-parallel replication: actors without a memory run on several devices at once where that shortens the period.
+//! Data-parallel replication: actors without state run on several devices at once where that shortens the period.
 //!
-//! The scheduler names numbers of replicas that may be worth it, the graph is rewritten for each, and both graphs are
-//! scheduled: the quicker one is kept. All that comes after sees an ordinary graph.
+//! The scheduler proposes numbers of replicas that may be worth it. The graph is rewritten for each proposal, and both
+//! graphs are scheduled: the quicker one is kept. Everything that comes after sees an ordinary graph.
 
 mod rewrite;
 #[cfg(test)]
@@ -9,15 +9,24 @@ mod tests;
 
 use std::fmt;
 
-use bytes::Bytes;
-use zbmd_backends::op::Registry;
-use zbmd_ir::{BlobId, Costs, Graph, Machine, Plan, TiSlice};
+use zbmd_ir::{Costs, Graph, Machine, Plan};
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::Mode;
 use zbmd_scheduler::replicate::{Bounds, Factors, candidates, is_worth};
-use zbmd_scheduler::{Block, Control, Level, Options, ScheduleError, Scheduled, schedule_with};
+use zbmd_scheduler::{
+    Block, Control, Inputs, Level, Options, ScheduleError, Scheduled, schedule_with,
+};
+
+use crate::cost_table::CostSources;
 
 pub use self::rewrite::{ReplicateError, Replicated, replicate};
+
+/// Most replicas of one actor that are tried: a kernel cannot have more outputs.
+const MAX_REPLICAS: u32 = zbmd_backends::kernel::Io::MAX_MUT_PORTS as u32;
+/// Candidates without a gain after which further ones are not tried.
+const MAX_FAILED_CANDIDATES: usize = 3;
+/// Replicated actors that are tested one by one for whether their replicas are needed.
+const MAX_PRUNED: usize = 6;
 
 /// Whether actors may run on several devices at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,8 +36,8 @@ pub enum Replicate {
     Auto,
     /// Never.
     Off,
-    /// Where it shortens the period by enough, so many replicas of an actor at most. An iteration of the program may
-    /// then be several of the model's.
+    /// Where it shortens the period by enough, with at most this many replicas of an actor. An iteration of the program
+    /// may then be several of the model's.
     UpTo(u32),
 }
 
@@ -50,7 +59,7 @@ pub enum Replication {
     Possible {
         /// Name in the model of the first of them.
         actor: String,
-        /// How many replicas would even the work out.
+        /// How many replicas would balance the work.
         replicas: u32,
     },
 }
@@ -64,15 +73,16 @@ impl fmt::Display for Replication {
                 without_ns,
                 iterations,
             } => {
-                let names: Vec<String> = actors
+                let replicas: Vec<String> = actors
                     .iter()
                     .map(|(name, replicas)| format!("{name} x{replicas}"))
                     .collect();
-                let (period, without) = (time(*period_ns), time(*without_ns));
-                let names = names.join(", ");
                 write!(
                     f,
-                    "replicated: {names}; an iteration in {period}, {without} without"
+                    "replicated: {}; an iteration in {}, {} without",
+                    replicas.join(", "),
+                    format_ns(*period_ns),
+                    format_ns(*without_ns)
                 )?;
                 if *iterations > 1 {
                     write!(
@@ -91,8 +101,8 @@ impl fmt::Display for Replication {
     }
 }
 
-/// Nanoseconds as people read them, also below one.
-fn time(ns: f64) -> String {
+/// Nanoseconds for people, also below one.
+fn format_ns(ns: f64) -> String {
     if ns < 100.0 {
         format!("{ns:.2} ns")
     } else {
@@ -100,216 +110,275 @@ fn time(ns: f64) -> String {
     }
 }
 
-/// What scheduling starts from.
+/// What graphs are scheduled for, with and without replicas.
 #[derive(Clone, Copy)]
-pub(crate) struct Given<'a> {
+pub(crate) struct ScheduleRequest<'a> {
     pub(crate) machine: &'a Machine,
     pub(crate) options: &'a Options,
-    pub(crate) registry: &'a Registry,
-    pub(crate) blobs: &'a TiSlice<BlobId, Bytes>,
-    pub(crate) costs: &'a dyn Fn(&Graph) -> Costs,
+    pub(crate) costs: &'a CostSources<'a>,
 }
 
 /// A graph with its schedule.
-pub(crate) struct Made {
+pub(crate) struct ScheduledGraph {
     pub(crate) graph: Graph,
     pub(crate) costs: Costs,
     pub(crate) options: Options,
     pub(crate) scheduled: Scheduled,
     /// How many iterations of the model one of the graph is.
     iterations: u64,
+    /// Replicas of the model's actors.
     factors: Factors,
 }
 
-impl Made {
+/// The better of the graphs with and without replicas.
+pub(crate) struct ReplicationOutcome {
+    pub(crate) best: ScheduledGraph,
+    pub(crate) replication: Option<Replication>,
+}
+
+impl ScheduledGraph {
     /// Predicted femtoseconds of an iteration of the model.
     fn iteration_fs(&self) -> u128 {
-        let plan = self.main();
-        let iterations = u128::from(plan.block) * u128::from(self.iterations);
-        u128::from(plan.period_ns) * 1_000_000 / iterations.max(1)
+        let main_plan = self.main_plan();
+        let iterations = u128::from(main_plan.block) * u128::from(self.iterations);
+        u128::from(main_plan.period_ns) * 1_000_000 / iterations.max(1)
     }
 
-    fn main(&self) -> &Plan {
+    fn main_plan(&self) -> &Plan {
         &self.scheduled.plans[0]
+    }
+
+    fn replica_count(&self) -> u64 {
+        self.factors
+            .values()
+            .map(|&replicas| u64::from(replicas))
+            .sum()
+    }
+
+    /// Whether this one is quicker, or about as quick with fewer replicas: within two percent.
+    fn is_better_than(&self, other: &Self) -> bool {
+        let own_time = self.iteration_fs();
+        let other_time = other.iteration_fs();
+        if self.replica_count() < other.replica_count() {
+            own_time.saturating_mul(100) <= other_time.saturating_mul(102)
+        } else {
+            own_time.saturating_mul(102) < other_time.saturating_mul(100)
+        }
     }
 }
 
-/// Schedules the graph, with replicas where `how` allows them and they are worth it.
+/// Schedules the graph, with replicas where they are allowed and worth it.
 ///
 /// # Errors
 /// Why the graph itself has no schedule.
 pub(crate) fn schedule(
-    graph: Graph,
-    given: Given<'_>,
-    how: Replicate,
+    graph: &Graph,
+    request: ScheduleRequest<'_>,
+    replicate: Replicate,
     control: &mut Control<'_>,
-) -> Result<(Made, Option<Replication>), ScheduleError> {
-    let costs = (given.costs)(&graph);
-    let options = given.options.clone();
-    let scheduled = schedule_with(&graph, given.machine, &costs, &options, control)?;
-    let plain = Made {
-        graph,
+) -> Result<ReplicationOutcome, ScheduleError> {
+    let plain = schedule_plain(graph, request, control)?;
+
+    // Replicas serve the period, and cost latency and buffers.
+    let serves_objective = request.options.objective == Objective::PERIOD
+        && !matches!(request.options.buffers, Mode::Min(_));
+    if !serves_objective {
+        return Ok(ReplicationOutcome {
+            best: plain,
+            replication: None,
+        });
+    }
+
+    // The plain schedule stays: it is the result where no replicas are worth it.
+    let search = ReplicaSearch {
+        request,
+        plain: &plain,
+    };
+    let mut best: Option<ScheduledGraph> = None;
+    for bounds in attempted_bounds(replicate) {
+        let Some(found) = search.find_best(bounds, control) else {
+            continue;
+        };
+        let current = best.as_ref().unwrap_or(&plain);
+        if is_worth(found.iteration_fs(), current.iteration_fs()) {
+            best = Some(found);
+        }
+    }
+
+    let Some(best) = best else {
+        let replication = match replicate {
+            Replicate::Auto => search.find_possible(control),
+            Replicate::Off | Replicate::UpTo(_) => None,
+        };
+        return Ok(ReplicationOutcome {
+            best: plain,
+            replication,
+        });
+    };
+    let best = search.refine(best, control);
+    let replication = Some(search.describe(&best));
+    Ok(ReplicationOutcome { best, replication })
+}
+
+/// The schedule of the model's own graph.
+fn schedule_plain(
+    graph: &Graph,
+    request: ScheduleRequest<'_>,
+    control: &mut Control<'_>,
+) -> Result<ScheduledGraph, ScheduleError> {
+    let costs = request.costs.cost_table(graph);
+    let options = request.options.clone();
+    let scheduled = schedule_with(graph, request.machine, &costs, &options, control)?;
+    Ok(ScheduledGraph {
+        graph: graph.clone(),
         costs,
         options,
         scheduled,
         iterations: 1,
         factors: Factors::new(),
+    })
+}
+
+/// The bounds within which replicas are searched for, the tightest first.
+fn attempted_bounds(replicate: Replicate) -> Vec<Bounds> {
+    let within_iteration = |max_replicas| Bounds {
+        max_replicas,
+        same_iteration: true,
     };
-    let wanted = given.options.objective == Objective::PERIOD
-        && !matches!(given.options.buffers, Mode::Min(_));
-    let attempts: &[Bounds] = match how {
-        _ if !wanted => &[],
-        Replicate::Off => &[],
-        Replicate::Auto => &[Bounds {
-            most: MOST,
-            same_iteration: true,
-        }],
-        Replicate::UpTo(n) => &[
-            Bounds {
-                most: n.min(MOST),
-                same_iteration: true,
-            },
-            Bounds {
-                most: n.min(MOST),
+    match replicate {
+        Replicate::Off => Vec::new(),
+        Replicate::Auto => vec![within_iteration(MAX_REPLICAS)],
+        Replicate::UpTo(limit) => {
+            let max_replicas = limit.min(MAX_REPLICAS);
+            let longer_iterations = Bounds {
+                max_replicas,
                 same_iteration: false,
-            },
-        ],
-    };
-    let search = Search {
-        given,
-        plain: &plain,
-    };
-    let mut best: Option<Made> = None;
-    for &bounds in attempts {
-        if let Some(found) = search.best(bounds, control)
-            && is_worth(
-                found.iteration_fs(),
-                best.as_ref().unwrap_or(&plain).iteration_fs(),
-            )
-        {
-            best = Some(found);
+            };
+            vec![within_iteration(max_replicas), longer_iterations]
         }
     }
-    let Some(best) = best else {
-        let hint = how == Replicate::Auto && wanted;
-        let possible = if hint { search.possible(control) } else { None };
-        return Ok((plain, possible));
-    };
-    let best = search.refined(best, control);
-    let replication = Replication::Done {
-        actors: best
-            .factors
-            .iter()
-            .map(|(&a, &k)| (plain.graph.actors[a].name.clone(), k))
-            .collect(),
-        period_ns: best.iteration_fs() as f64 / 1e6,
-        without_ns: plain.iteration_fs() as f64 / 1e6,
-        iterations: best.iterations,
-    };
-    Ok((best, Some(replication)))
 }
 
-/// Replicas of one actor beyond which nothing is tried: outputs that a kernel can have.
-const MOST: u32 = zbmd_backends::kernel::Io::MAX_MUT_PORTS as u32;
-/// Candidates without a gain after which there is hardly one to come.
-const PATIENCE: usize = 3;
-/// Replicated actors that are looked at one by one for whether they are needed.
-const MAX_PRUNED: usize = 6;
-
-struct Search<'a> {
-    given: Given<'a>,
+/// Tries graphs with replicas.
+struct ReplicaSearch<'a> {
+    request: ScheduleRequest<'a>,
     /// The model's own graph.
-    plain: &'a Made,
+    plain: &'a ScheduledGraph,
 }
 
-impl Search<'_> {
+impl ReplicaSearch<'_> {
     fn candidates(&self, bounds: Bounds) -> Vec<Factors> {
-        let Made {
-            graph,
-            costs,
-            options,
-            ..
-        } = self.plain;
-        let given = (graph, self.given.machine, costs, options);
-        candidates(given, self.plain.main(), bounds).unwrap_or_default()
+        let plain = self.plain;
+        let inputs = Inputs {
+            graph: &plain.graph,
+            machine: self.request.machine,
+            costs: &plain.costs,
+            options: &plain.options,
+        };
+        candidates(inputs, plain.main_plan(), bounds).unwrap_or_default()
     }
 
     /// The quickest of the candidates; of about equal ones that with the fewest replicas.
-    fn best(&self, bounds: Bounds, control: &mut Control<'_>) -> Option<Made> {
-        let without = self.plain.iteration_fs();
-        let mut best: Option<Made> = None;
+    fn find_best(&self, bounds: Bounds, control: &mut Control<'_>) -> Option<ScheduledGraph> {
+        // A gain is measured against the plain schedule, an improvement against the best attempt.
+        let plain_time = self.plain.iteration_fs();
+        let mut best: Option<ScheduledGraph> = None;
         for (tried, factors) in self.candidates(bounds).into_iter().enumerate() {
-            let gained = best
+            let has_gain = best
                 .as_ref()
-                .is_some_and(|b| is_worth(b.iteration_fs(), without));
-            if tried >= PATIENCE && !gained {
+                .is_some_and(|best| is_worth(best.iteration_fs(), plain_time));
+
+            // Candidates come in the order of their promise: after some without a gain, none is expected.
+            if tried >= MAX_FAILED_CANDIDATES && !has_gain {
                 return None;
             }
-            let made = self.attempt(&factors, Level::Fast, control);
-            if let Some(made) = made.filter(|made| !bounds.same_iteration || made.iterations == 1)
-                && best.as_ref().is_none_or(|best| better(&made, best))
-            {
-                best = Some(made);
+
+            let Some(attempt) = self.attempt(&factors, Level::Fast, control) else {
+                continue;
+            };
+            let is_allowed = !bounds.same_iteration || attempt.iterations == 1;
+            let is_improvement = best
+                .as_ref()
+                .is_none_or(|best| attempt.is_better_than(best));
+            if is_allowed && is_improvement {
+                best = Some(attempt);
             }
         }
-        let mut best = best?;
-        for actor in best
-            .factors
-            .keys()
-            .copied()
-            .take(MAX_PRUNED)
-            .collect::<Vec<_>>()
-        {
-            let mut fewer = best.factors.clone();
-            fewer.remove(&actor);
-            if let Some(made) = self.attempt(&fewer, Level::Fast, control)
-                && better(&made, &best)
+        Some(self.prune(best?, control))
+    }
+
+    /// Takes the replicas of single actors away where the period hardly depends on them.
+    fn prune(&self, mut best: ScheduledGraph, control: &mut Control<'_>) -> ScheduledGraph {
+        let replicated_actors: Vec<_> = best.factors.keys().copied().take(MAX_PRUNED).collect();
+        for actor in replicated_actors {
+            let mut fewer_replicas = best.factors.clone();
+            fewer_replicas.remove(&actor);
+            if let Some(attempt) = self.attempt(&fewer_replicas, Level::Fast, control)
+                && attempt.is_better_than(&best)
             {
-                best = made;
+                best = attempt;
             }
         }
-        Some(best)
+        best
     }
 
     /// The same replicas with a placement as good as was asked for.
-    fn refined(&self, best: Made, control: &mut Control<'_>) -> Made {
-        let level = self.plain.options.level;
-        if level == Level::Fast {
+    fn refine(&self, best: ScheduledGraph, control: &mut Control<'_>) -> ScheduledGraph {
+        let asked_level = self.plain.options.level;
+        if asked_level == Level::Fast {
             return best;
         }
-        match self.attempt(&best.factors, level, control) {
-            Some(made) if made.iteration_fs() <= best.iteration_fs() => made,
+        match self.attempt(&best.factors, asked_level, control) {
+            Some(refined) if refined.iteration_fs() <= best.iteration_fs() => refined,
             _ => best,
         }
     }
 
-    fn attempt(&self, factors: &Factors, level: Level, control: &mut Control<'_>) -> Option<Made> {
+    /// The schedule of the graph with these replicas, if it has one.
+    fn attempt(
+        &self,
+        factors: &Factors,
+        level: Level,
+        control: &mut Control<'_>,
+    ) -> Option<ScheduledGraph> {
         if factors.is_empty() || (control.stop)() {
             return None;
         }
-        let (given, plain) = (self.given, self.plain);
-        let Replicated { graph, iterations } =
-            replicate(&plain.graph, factors, given.registry, given.blobs).ok()?;
+        let plain = self.plain;
+        let cost_sources = self.request.costs;
+        let rewritten_graph = replicate(
+            &plain.graph,
+            factors,
+            cost_sources.registry,
+            cost_sources.blobs,
+        )
+        .ok()?;
+        let Replicated { graph, iterations } = rewritten_graph;
+
+        // A block asked for counts iterations of the model.
         let block = match plain.options.block {
             Block::Fixed(block) if !block.is_multiple_of(iterations) => return None,
             Block::Fixed(block) => Block::Fixed(block / iterations),
             Block::Auto => Block::Auto,
         };
-        let asked = Options {
+
+        // Attempts are compared at the fast level; only the best one is searched for thoroughly.
+        let attempt_options = Options {
             block,
             level,
             ..plain.options.clone()
         };
-        let costs = (given.costs)(&graph);
-        let scheduled = schedule_with(&graph, given.machine, &costs, &asked, control).ok()?;
-        let options = Options {
-            level: plain.options.level,
-            ..asked
-        };
-        Some(Made {
+        let costs = cost_sources.cost_table(&graph);
+        let machine = self.request.machine;
+        let scheduled = schedule_with(&graph, machine, &costs, &attempt_options, control).ok()?;
+
+        Some(ScheduledGraph {
             graph,
             costs,
-            options,
+            options: Options {
+                level: plain.options.level,
+                ..attempt_options
+            },
             scheduled,
             iterations,
             factors: factors.clone(),
@@ -317,29 +386,38 @@ impl Search<'_> {
     }
 
     /// What longer iterations would make possible, by one attempt.
-    fn possible(&self, control: &mut Control<'_>) -> Option<Replication> {
+    fn find_possible(&self, control: &mut Control<'_>) -> Option<Replication> {
         let candidates = self.candidates(Bounds {
-            most: MOST,
+            max_replicas: MAX_REPLICAS,
             same_iteration: false,
         });
         let factors = candidates.first()?;
-        let made = self.attempt(factors, Level::Fast, control)?;
-        if made.iterations == 1 || !is_worth(made.iteration_fs(), self.plain.iteration_fs()) {
+
+        // The first candidate is the most promising: it decides whether the hint is given.
+        let attempt = self.attempt(factors, Level::Fast, control)?;
+        let is_gain = is_worth(attempt.iteration_fs(), self.plain.iteration_fs());
+        if attempt.iterations == 1 || !is_gain {
             return None;
         }
-        let most = factors.values().copied().max()?;
-        let (&actor, &replicas) = factors.iter().find(|&(_, &k)| k == most)?;
+
+        // The actor with the most replicas is the one that bounds the period.
+        let max_replicas = factors.values().copied().max()?;
+        let mut actors = factors.iter();
+        let (&actor, &replicas) = actors.find(|&(_, &replicas)| replicas == max_replicas)?;
         let actor = self.plain.graph.actors[actor].name.clone();
         Some(Replication::Possible { actor, replicas })
     }
-}
 
-/// Whether `a` is quicker, or about as quick with fewer replicas.
-fn better(a: &Made, b: &Made) -> bool {
-    let replicas = |made: &Made| made.factors.values().map(|&k| u64::from(k)).sum::<u64>();
-    let (quick, slow) = (a.iteration_fs(), b.iteration_fs());
-    match replicas(a) < replicas(b) {
-        true => quick.saturating_mul(100) <= slow.saturating_mul(102),
-        false => quick.saturating_mul(102) < slow.saturating_mul(100),
+    fn describe(&self, best: &ScheduledGraph) -> Replication {
+        let model_actors = &self.plain.graph.actors;
+        let factors = best.factors.iter();
+        Replication::Done {
+            actors: factors
+                .map(|(&actor, &replicas)| (model_actors[actor].name.clone(), replicas))
+                .collect(),
+            period_ns: best.iteration_fs() as f64 / 1e6,
+            without_ns: self.plain.iteration_fs() as f64 / 1e6,
+            iterations: best.iterations,
+        }
     }
 }

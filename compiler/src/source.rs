@@ -85,6 +85,8 @@ pub struct Source {
     pub name: String,
     /// The text.
     pub text: Arc<str>,
+    /// First byte of each line.
+    line_starts: Arc<[u32]>,
 }
 
 /// All texts read for one model.
@@ -96,6 +98,8 @@ pub struct SourceMap {
 impl SourceMap {
     /// Most bytes of one text. Offsets are `u32`, and a model of this size is a mistake: data belongs in `.npy`.
     pub const MAX_FILE_BYTES: usize = 8 << 20;
+    /// Most bytes of all texts of one model.
+    pub const MAX_TOTAL_BYTES: usize = 64 << 20;
 
     /// Adds a text. The caller has checked it against [`Self::MAX_FILE_BYTES`].
     pub(crate) fn add(&mut self, name: impl Into<String>, text: impl Into<Arc<str>>) -> FileId {
@@ -104,11 +108,19 @@ impl SourceMap {
             text.len() <= u32::MAX as usize,
             "text sizes are checked when read"
         );
+        let lines = text.match_indices('\n').map(|(at, _)| at as u32 + 1);
+        let line_starts = std::iter::once(0).chain(lines).collect();
         self.files.push(Source {
             name: name.into(),
             text,
+            line_starts,
         });
         FileId((self.files.len() - 1) as u32)
+    }
+
+    /// Bytes of all texts.
+    pub(crate) fn bytes(&self) -> usize {
+        self.files.iter().map(|source| source.text.len()).sum()
     }
 
     /// A text by id.
@@ -121,19 +133,17 @@ impl SourceMap {
         self.files.iter().map(|source| source.name.as_str())
     }
 
-    /// Line and column of a byte offset. O(text).
+    /// Line and column of a byte offset. O(log lines + length of the line).
     pub fn position(&self, id: FileId, offset: u32) -> Position {
-        let text = &self.get(id).text;
-        let before = &text.as_bytes()[..(offset as usize).min(text.len())];
-        let line_start = before
-            .iter()
-            .rposition(|&b| b == b'\n')
-            .map_or(0, |i| i + 1);
-        let line = before.iter().filter(|&&b| b == b'\n').count() + 1;
-        let column = String::from_utf8_lossy(&before[line_start..])
-            .chars()
-            .count()
-            + 1;
+        let source = self.get(id);
+        let offset = offset.min(source.text.len() as u32);
+        let line = source.line_starts.partition_point(|&start| start <= offset);
+        let line_start = source.line_starts[line - 1];
+
+        let before = &source.text.as_bytes()[line_start as usize..offset as usize];
+        // Every character has one byte that continues no other.
+        let is_first = |byte: &&u8| (**byte & 0xc0) != 0x80;
+        let column = before.iter().filter(is_first).count() + 1;
         Position { line, column }
     }
 }

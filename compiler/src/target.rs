@@ -1,69 +1,142 @@
-//! What to compile for, in the words of a command line: the devices of this computer, like ones, or a machine file.
-//! The one part of the library that asks drivers for GPUs.
+//! What a program is compiled for: the machine, what was measured on it, and what its GPUs can do. The only part of the
+//! library that asks drivers for GPUs, apart from calibration.
 
-use std::path::Path;
-
-use zbmd_backends::gpu::BACKENDS;
+use zbmd_backends::devices::{self, Gpu};
+use zbmd_backends::op::Registry;
+use zbmd_ir::{Machine, limits};
 
 use crate::codes::Code;
-use crate::compile::{CompileOptions, MachineChoice};
+use crate::costs::MeasuredCosts;
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::machine;
-use crate::source::SourceMap;
+use crate::model::read_text;
+use crate::options::{CompileOptions, MachineChoice};
+use crate::reports::{Reported, Reports};
+use crate::source::{SourceMap, Span};
 
-impl CompileOptions {
-    /// Compiles for a machine and, if asked, the GPUs of this computer besides. What GPUs that are here can do goes
-    /// into the registry; a machine file says its GPUs itself.
+/// The machine, and what was measured on it.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) machine: Machine,
+    pub(crate) measured: MeasuredCosts,
+}
+
+impl Target {
+    /// Reads the machine and checks it. A compilation does this once, before anything depends on the machine.
     ///
     /// # Errors
-    /// GPUs that are asked for and not here.
-    pub fn set_target(&mut self, machine: MachineChoice, gpus: bool) -> Result<(), Diagnostics> {
-        if let MachineChoice::File(path) = &machine {
-            // Drivers are asked only where it matters: that takes a while.
-            let found = if names_gpus(path) {
-                zbmd_backends::devices::gpus()
-            } else {
-                Ok(Vec::new())
-            };
-            // A bundle for another computer's GPUs is made for what is common.
-            for gpu in found.unwrap_or_default() {
-                self.registry.set_caps(&gpu.device.name, gpu.caps);
+    /// Everything that is wrong with the machine.
+    pub(crate) fn read(choice: &MachineChoice, reports: &mut Reports) -> Result<Self, Reported> {
+        let target = Self::read_unchecked(choice, reports)?;
+
+        // Machines made in Rust were not read by anything that refuses what the verifier would.
+        if !machine::check(&target.machine, &mut reports.sink) {
+            return Err(Reported);
+        }
+        Ok(target)
+    }
+
+    fn read_unchecked(choice: &MachineChoice, reports: &mut Reports) -> Result<Self, Reported> {
+        match choice {
+            MachineChoice::Detect => Ok(Self::unmeasured(machine::detect())),
+            MachineChoice::Uniform(devices) => {
+                let uniform = make_uniform(*devices).map_err(|refusal| reports.refuse(refusal))?;
+                Ok(Self::unmeasured(uniform))
+            }
+            MachineChoice::Given(machine) => Ok(Self::unmeasured(machine.clone())),
+            MachineChoice::Measured(machine, measured) => Ok(Self {
+                machine: machine.clone(),
+                measured: measured.clone(),
+            }),
+            MachineChoice::File(path) => {
+                let machine_text =
+                    read_text(path, Span::NONE, &mut reports.sink).ok_or(Reported)?;
+                let shown_path = path.display().to_string();
+                let file_id = reports.sources.add(shown_path, machine_text.as_str());
+
+                let machine_and_costs = machine::read(file_id, &machine_text, &mut reports.sink);
+                let (machine, measured) = machine_and_costs.ok_or(Reported)?;
+                Ok(Self { machine, measured })
             }
         }
-        let cpus = match machine {
+    }
+
+    fn unmeasured(machine: Machine) -> Self {
+        Self {
+            machine,
+            measured: MeasuredCosts::default(),
+        }
+    }
+
+    /// Whether any device is a GPU, of whatever kind.
+    pub(crate) fn has_gpus(&self) -> bool {
+        let mut devices = self.machine.devices.iter();
+        devices.any(|device| device.backend != "cpu")
+    }
+
+    /// Asks the drivers of this computer what its GPUs can do, if the machine has any: opening drivers takes a while.
+    /// GPUs that are not here keep what all GPUs of their kind support, as do all where no driver answers.
+    pub(crate) fn ask_drivers(&self, registry: &mut Registry) {
+        if self.has_gpus() {
+            set_capabilities(registry, &devices::gpus().unwrap_or_default());
+        }
+    }
+}
+
+impl CompileOptions {
+    /// Compiles for a machine and, if asked, for the GPUs of this computer as well. What these GPUs can do is entered in
+    /// the registry. A machine file names its GPUs itself: their drivers are asked when it is compiled for.
+    ///
+    /// # Errors
+    /// GPUs that are asked for, where this computer has none; and more devices than a machine may have.
+    pub fn set_target(&mut self, machine: MachineChoice, gpus: bool) -> Result<(), Diagnostics> {
+        self.ask_drivers = matches!(machine, MachineChoice::File(_));
+        let cpu_machine = match machine {
             MachineChoice::Detect if gpus => machine::detect(),
-            MachineChoice::Uniform(n) if gpus => machine::uniform(n),
+            MachineChoice::Uniform(devices) if gpus => make_uniform(devices).map_err(refused)?,
             MachineChoice::Given(machine) if gpus => machine,
-            machine => {
-                self.machine = machine;
+            other => {
+                self.machine = other;
                 return Ok(());
             }
         };
-        let found = zbmd_backends::devices::gpus().and_then(|gpus| match gpus.is_empty() {
-            true => Err("the driver finds none that zbmd can use".to_owned()),
-            false => Ok(gpus),
-        });
-        let gpus = found.map_err(|why| no_gpus(&why))?;
-        for gpu in &gpus {
-            self.registry.set_caps(&gpu.device.name, gpu.caps);
+
+        let found_gpus = devices::gpus().map_err(|reason| no_gpus(&reason))?;
+
+        // Without `--gpus` a computer without GPUs is fine; asked for, they must be there.
+        if found_gpus.is_empty() {
+            return Err(no_gpus("the driver finds none that zbmd can use"));
         }
-        self.machine = MachineChoice::Given(zbmd_backends::devices::with_gpus(cpus, &gpus));
+        set_capabilities(&mut self.registry, &found_gpus);
+        self.machine = MachineChoice::Given(devices::with_gpus(cpu_machine, &found_gpus));
         Ok(())
     }
 }
 
-/// Whether a machine file speaks of GPUs, before anybody has read it.
-pub(crate) fn names_gpus(machine: &Path) -> bool {
-    let speaks = |text: String| BACKENDS.iter().any(|backend| text.contains(backend));
-    std::fs::read_to_string(machine).is_ok_and(speaks)
+/// A machine of equal devices. Its links grow with the square of their number: too many are refused before they are made.
+fn make_uniform(devices: usize) -> Result<Machine, Diagnostic> {
+    if devices > limits::MAX_DEVICES {
+        return Err(machine::too_many_devices(devices));
+    }
+    Ok(machine::uniform(devices))
 }
 
-fn no_gpus(why: &str) -> Diagnostics {
-    let diagnostic = Diagnostic::new(Code::E0507, format!("no GPUs: {why}"))
+fn set_capabilities(registry: &mut Registry, gpus: &[Gpu]) {
+    for gpu in gpus {
+        registry.set_caps(&gpu.device.name, gpu.caps);
+    }
+}
+
+fn no_gpus(reason: &str) -> Diagnostics {
+    let refusal = Diagnostic::new(Code::E0507, format!("no GPUs: {reason}"))
         .help("leave `--gpus` away, or install a driver: `zbmdc devices` says what is here");
+    refused(refusal)
+}
+
+fn refused(refusal: Diagnostic) -> Diagnostics {
     Diagnostics {
         sources: SourceMap::default(),
-        list: vec![diagnostic],
+        list: vec![refusal],
         more: false,
     }
 }

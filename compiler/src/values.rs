@@ -6,10 +6,13 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use half::{bf16, f16};
+use xxhash_rust::xxh3::xxh3_64;
+use zbmd_backends::devices::memory_bytes;
 use zbmd_ir::{BlobId, DType, TiVec, TokenType, Value, limits};
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink};
+use crate::files::{self, ReadError};
 use crate::format;
 use crate::npy::{self, Npy};
 use crate::parse::{Arg, Kind, Node};
@@ -17,7 +20,6 @@ use crate::read;
 use crate::source::{Span, Spanned};
 
 /// Data files of a model, each read once, and the blobs made of them.
-#[derive(Default)]
 pub(crate) struct Files {
     arrays: BTreeMap<PathBuf, Option<Rc<Npy>>>,
     /// Whole .safetensors files: their tensors are slices of them.
@@ -28,6 +30,28 @@ pub(crate) struct Files {
     pub(crate) without: Vec<String>,
     /// Constant tensors, equal ones once.
     pub(crate) blobs: TiVec<BlobId, Bytes>,
+    /// Blobs by a hash of their bytes, as many as `indexed`.
+    by_hash: BTreeMap<u64, Vec<BlobId>>,
+    indexed: usize,
+    /// Bytes read so far, and what this computer has.
+    loaded_bytes: u64,
+    memory_bytes: u64,
+}
+
+impl Default for Files {
+    fn default() -> Self {
+        Self {
+            arrays: BTreeMap::new(),
+            stores: BTreeMap::new(),
+            passes: Vec::new(),
+            without: Vec::new(),
+            blobs: TiVec::new(),
+            by_hash: BTreeMap::new(),
+            indexed: 0,
+            loaded_bytes: 0,
+            memory_bytes: memory_bytes(),
+        }
+    }
 }
 
 impl Files {
@@ -36,6 +60,44 @@ impl Files {
         Self {
             blobs,
             ..Self::default()
+        }
+    }
+
+    /// The bytes of a data file, which count towards what all files together may hold.
+    fn load(&mut self, path: &Path, span: Span, sink: &mut Sink) -> Option<Bytes> {
+        let left = self.memory_bytes.saturating_sub(self.loaded_bytes);
+        match files::read(path, left) {
+            Ok(bytes) => {
+                self.loaded_bytes += bytes.len() as u64;
+                Some(Bytes::from(bytes))
+            }
+            Err(ReadError::Size { bytes, .. }) => {
+                let message = format!(
+                    "`{}` has {bytes} bytes, and {} are in memory already: more than the {} of this computer",
+                    path.display(),
+                    self.loaded_bytes,
+                    self.memory_bytes
+                );
+                sink.push(
+                    Diagnostic::new(Code::E0505, message)
+                        .primary(span, "named here")
+                        .help("make the constants smaller, or compile where there is more memory"),
+                );
+                None
+            }
+            Err(error) => {
+                let message = format!("cannot read `{}`: {error}", path.display());
+                let help = match error {
+                    ReadError::Io(_) => "paths are relative to the model file",
+                    refused => refused.help(),
+                };
+                sink.push(
+                    Diagnostic::new(Code::E0701, message)
+                        .primary(span, "named here")
+                        .help(help),
+                );
+                None
+            }
         }
     }
 
@@ -53,20 +115,7 @@ impl Files {
         if let Some(known @ Some(_)) = self.arrays.get(&full) {
             return known.clone();
         }
-        let bytes = match std::fs::read(&full) {
-            Ok(bytes) => Bytes::from(bytes),
-            Err(error) => {
-                sink.push(
-                    Diagnostic::new(
-                        Code::E0701,
-                        format!("cannot read `{}`: {error}", full.display()),
-                    )
-                    .primary(path.span, "named here")
-                    .help("paths are relative to the model file"),
-                );
-                return None;
-            }
-        };
+        let bytes = self.load(&full, path.span, sink)?;
         match npy::read(&bytes) {
             Ok(array) => {
                 let array = Rc::new(array);
@@ -123,18 +172,7 @@ impl Files {
         let full = dir.join(&path.value);
         let bytes = match self.stores.get(&full) {
             Some(bytes) => bytes.clone(),
-            None => match std::fs::read(&full) {
-                Ok(bytes) => Bytes::from(bytes),
-                Err(error) => {
-                    let message = format!("cannot read `{}`: {error}", full.display());
-                    sink.push(
-                        Diagnostic::new(Code::E0701, message)
-                            .primary(path.span, "named here")
-                            .help("paths are relative to the model file"),
-                    );
-                    return None;
-                }
-            },
+            None => self.load(&full, path.span, sink)?,
         };
         self.stores.insert(full.clone(), bytes.clone());
         match crate::safetensor::find(&bytes, &name.value) {
@@ -153,12 +191,25 @@ impl Files {
 
     /// The blob with these bytes.
     pub(crate) fn blob(&mut self, data: &Bytes) -> BlobId {
-        let known = self
-            .blobs
-            .iter_enumerated()
-            .find(|(_, b)| *b == data)
-            .map(|(id, _)| id);
-        known.unwrap_or_else(|| self.blobs.push_and_get_key(data.clone()))
+        self.index_blobs();
+        let same_hash = self.by_hash.get(&xxh3_64(data));
+        let known = same_hash.and_then(|ids| ids.iter().find(|&&id| self.blobs[id] == *data));
+        match known {
+            Some(&id) => id,
+            None => self.blobs.push_and_get_key(data.clone()),
+        }
+    }
+
+    /// Takes into the index what was added since the last time, also by others.
+    fn index_blobs(&mut self) {
+        if self.blobs.len() < self.indexed {
+            self.by_hash.clear();
+            self.indexed = 0;
+        }
+        for (id, blob) in self.blobs.iter_enumerated().skip(self.indexed) {
+            self.by_hash.entry(xxh3_64(blob)).or_default().push(id);
+        }
+        self.indexed = self.blobs.len();
     }
 
     /// A parameter's value.

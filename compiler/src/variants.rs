@@ -5,94 +5,110 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use zbmd_backends::gpu::is_gpu;
 use zbmd_backends::op::Registry;
-use zbmd_ir::{Actor, BlobId, Device, Graph, Machine, Plan, Role, TiSlice};
+use zbmd_ir::{Actor, BlobId, Device, Graph, Plan, Role, TiSlice};
 
 use crate::codes::Code;
-use crate::costs::{CostKey, MeasuredCosts};
+use crate::costs::CostKey;
 use crate::diag::{Diagnostic, Sink};
+use crate::target::Target;
 
-/// The variant that was found to be the best on a device. On GPUs bits depend on it: so the first one of a backend that
-/// was measured speaks for all, and a run goes on with the same bits on another one that is like it.
-pub(crate) fn best<'m>(
-    machine: &Machine,
-    measured: &'m MeasuredCosts,
+/// The variant that was measured to be the best on a device; `None` for the default one. On GPUs bits depend on the
+/// variant: there the first measured device of a backend decides for all, so that a run continues with the same bits on
+/// another device of the kind.
+pub(crate) fn best_variant<'a>(
+    target: &'a Target,
     device: &Device,
     key: CostKey,
-) -> Option<&'m str> {
-    let asked = |d: &&Device| match is_gpu(&device.backend) {
-        true => d.backend == device.backend,
-        false => d.name == device.name,
-    };
-    let all = machine.devices.iter().filter(asked);
-    all.filter_map(|d| measured.get(&d.name, key))
-        .next()?
-        .variant
-        .as_deref()
+) -> Option<&'a str> {
+    let mut deciding_costs = target
+        .machine
+        .devices
+        .iter()
+        .filter(|other| decides_for(other, device))
+        .filter_map(|other| target.measured.get(&other.name, key));
+    deciding_costs.next()?.variant.as_deref()
 }
 
-/// The place of a variant among those that an actor's kernels for a GPU can be had in, the default one's being 0.
-fn on_gpu(
-    registry: &Registry,
-    actor: &Actor,
-    blobs: &TiSlice<BlobId, Bytes>,
-    device: &Device,
-    name: &str,
-) -> Option<usize> {
-    let plan = registry
-        .lower_in(actor, blobs, registry.caps(device), Some(name))
-        .ok()?;
-    plan.variants().iter().position(|known| *known == name)
-}
-
-/// Puts the measured variants into the plans; a warning for each that its kernel does not have, which then stays the
-/// default one. Nothing is written where the default is the best.
-pub(crate) fn choose(
-    graph: &Graph,
-    machine: &Machine,
-    measured: &MeasuredCosts,
-    (registry, blobs): (&Registry, &TiSlice<BlobId, Bytes>),
-    plans: &mut [Plan],
-    sink: &mut Sink,
-) {
-    if !measured.has_variants() {
-        return;
+/// Whether what was measured on a device holds for another one.
+fn decides_for(measured: &Device, device: &Device) -> bool {
+    if is_gpu(&device.backend) {
+        measured.backend == device.backend
+    } else {
+        measured.name == device.name
     }
-    let mut unknown = BTreeSet::new();
-    for (id, actor) in graph
-        .actors
-        .iter_enumerated()
-        .filter(|(_, a)| a.role == Role::Compute)
-    {
-        let key = CostKey::of(actor, blobs);
-        // Asking the op costs as much as resolving the actor: only where somebody wants to know.
-        let mut known = None;
-        for plan in &mut *plans {
-            let device = &machine.devices[plan.placement[id]];
-            let Some(name) = best(machine, measured, device, key) else {
+}
+
+/// Where the actors that choose variants are found.
+pub(crate) struct VariantRequest<'a> {
+    pub(crate) graph: &'a Graph,
+    pub(crate) target: &'a Target,
+    pub(crate) registry: &'a Registry,
+    pub(crate) blobs: &'a TiSlice<BlobId, Bytes>,
+}
+
+impl VariantRequest<'_> {
+    /// Enters the measured variants in the plans; a warning for each that its kernel does not have, which then stays
+    /// the default one. Nothing is entered where the default is the best.
+    pub(crate) fn choose_variants(&self, plans: &mut [Plan], sink: &mut Sink) {
+        if !self.target.measured.has_variants() {
+            return;
+        }
+
+        let mut unknown_variants = BTreeSet::new();
+        for (id, actor) in self.graph.actors.iter_enumerated() {
+            if actor.role != Role::Compute {
                 continue;
-            };
-            let place = if is_gpu(&device.backend) {
-                on_gpu(registry, actor, blobs, device, name)
-            } else {
-                let known = known.get_or_insert_with(|| registry.variants(actor, blobs));
-                known.iter().position(|known| *known == name)
-            };
-            match place {
-                Some(0) => {}
-                Some(_) => {
-                    plan.variants.insert(id, name.to_owned());
-                }
-                None => {
-                    unknown.insert((actor.op.clone(), name.to_owned()));
+            }
+            let cost_key = CostKey::of(actor, self.blobs);
+            // Asking the op costs as much as resolving the actor: done once, and only where a variant was measured.
+            let mut cpu_variants = None;
+            for plan in &mut *plans {
+                let device = &self.target.machine.devices[plan.placement[id]];
+                let Some(name) = best_variant(self.target, device, cost_key) else {
+                    continue;
+                };
+                let variant_position = if is_gpu(&device.backend) {
+                    self.gpu_variant_position(actor, device, name)
+                } else {
+                    let known_variants = cpu_variants
+                        .get_or_insert_with(|| self.registry.variants(actor, self.blobs));
+                    known_variants
+                        .iter()
+                        .position(|known_name| *known_name == name)
+                };
+
+                match variant_position {
+                    // The default one is not written into plans.
+                    Some(0) => {}
+                    Some(_) => {
+                        plan.variants.insert(id, name.to_owned());
+                    }
+                    // Measured by another version, which had other variants.
+                    None => {
+                        unknown_variants.insert((actor.op.clone(), name.to_owned()));
+                    }
                 }
             }
         }
+
+        for (op, name) in unknown_variants {
+            let message =
+                format!("`{op}` has no variant `{name}`, which was measured to be the best");
+            let help = "the default one is taken; measure again with `zbmdc calibrate`";
+            sink.push(Diagnostic::new(Code::W0501, message).help(help));
+        }
     }
-    for (op, name) in unknown {
-        let message = format!("`{op}` has no variant `{name}`, which was measured to be the best");
-        sink.push(
-            Diagnostic::new(Code::W0501, message)
-                .help("the default one is taken; measure again with `zbmdc calibrate`"),
-        );
+
+    /// The place of a variant among those that an actor's kernels for a GPU have; the default one is at 0.
+    fn gpu_variant_position(&self, actor: &Actor, device: &Device, name: &str) -> Option<usize> {
+        let capabilities = self.registry.caps(device);
+        let lowered = self
+            .registry
+            .lower_in(actor, self.blobs, capabilities, Some(name));
+        let kernel_plan = lowered.ok()?;
+        kernel_plan
+            .variants()
+            .iter()
+            .position(|known| *known == name)
     }
 }

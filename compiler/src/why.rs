@@ -1,27 +1,31 @@
-//! Why an actor runs where it runs, and what would have to change: told from the plan, and from plans made again with
-//! the actor elsewhere and all else in its place.
+//! Why an actor runs where it runs, and what would have to change: from the plan, and from plans made again with the
+//! actor on another device and all others in their places.
 //!
-//! A bundle holds no costs of what was not chosen. They are computed again: by the roofline, or as measured where the
-//! machine file with the measurements is given. Pins are not in a bundle either.
+//! A bundle has no costs of devices that were not chosen. They are computed again: by the roofline, or as measured where
+//! the machine file with the measurements is given. Pins are not in a bundle either.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BTreeMap;
+use std::fmt;
 
 use zbmd_backends::op::Registry;
 use zbmd_ir::text::{Table, bytes, count, duration, left, right};
 use zbmd_ir::verify::Verified;
-use zbmd_ir::{ActorCost, ActorId, Costs, DeviceId, Plan, PlanId, Program};
+use zbmd_ir::{ActorId, Costs, DeviceId, Plan, PlanId, Program};
 use zbmd_scheduler::{Block, Options, schedule};
 
+use crate::cost_table::CostSources;
 use crate::costs::MeasuredCosts;
-use crate::pipeline;
-use crate::values::Files;
-use crate::view::{Act, PlanView, View};
+use crate::target::Target;
+use crate::view::{Act, ChannelView, FiredView, PlanView, View};
 
-/// Devices that an actor is tried on; the first so many.
-const TRIED: usize = 16;
+/// Other devices that an actor is tried on at most.
+const MAX_TRIED: usize = 16;
 
-/// What would be if the actor ran on another device, all else in place.
+/// What the plan would be if the actor ran on another device, all others in their places.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Elsewhere {
-    /// It would be so.
+    /// The plan.
     Plan {
         /// Period of the plan made again with the actor there.
         period_ns: u64,
@@ -41,9 +45,9 @@ pub struct Choice {
     pub device: DeviceId,
     /// Its name.
     pub name: String,
-    /// Time that the actor's calls would take there in a period; none without a kernel.
+    /// Time that the actor's calls would take there in a period; `None` without a kernel.
     pub busy_ns: Option<u64>,
-    /// What would be.
+    /// The plan with the actor there.
     pub outcome: Elsewhere,
 }
 
@@ -52,14 +56,14 @@ pub struct Choice {
 pub struct Wait {
     /// What it is: a slot of its lane, or tokens.
     pub what: String,
-    /// When it is there, counted from the start of the actor's period; 0 where it was there before.
+    /// When it is ready, counted from the start of the actor's period; 0 where it was ready before.
     pub ready_ns: u64,
 }
 
 /// Why an actor runs where it runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Why {
-    /// The actor, its op and where it is.
+    /// The actor, its op and its device.
     pub headline: String,
     /// Start of its first slot.
     pub start_ns: u64,
@@ -67,7 +71,7 @@ pub struct Why {
     pub waits: Vec<Wait>,
     /// Its device first, then the others.
     pub choices: Vec<Choice>,
-    /// What follows, a sentence each.
+    /// Conclusions, a sentence each.
     pub reasons: Vec<String>,
 }
 
@@ -76,7 +80,7 @@ pub struct Why {
 pub struct Question<'a> {
     /// The actor.
     pub actor: ActorId,
-    /// The only device to tell of beside its own; all if none.
+    /// The only device to compare with the actor's own; all others if `None`.
     pub not: Option<DeviceId>,
     /// The catalogue that costs come from.
     pub registry: &'a Registry,
@@ -87,81 +91,110 @@ pub struct Question<'a> {
 impl Why {
     /// Answers for the main plan. As quick as a schedule for each device.
     pub fn of(program: &Verified<Program>, view: &View, question: Question<'_>) -> Why {
-        let files = Files::with_blobs(program.blobs.clone());
-        let costs = pipeline::costs(
-            &program.graph,
-            &program.machine,
-            question.measured,
-            question.registry,
-            &files,
-        );
-        let asked = Asked {
+        let target = Target {
+            machine: program.machine.clone(),
+            measured: question.measured.clone(),
+        };
+        let sources = CostSources {
+            target: &target,
+            registry: question.registry,
+            blobs: &program.blobs,
+        };
+        let costs = sources.cost_table(&program.graph);
+        let inquiry = Inquiry {
             program,
             view,
             costs,
             question,
         };
-        asked.answer()
+        inquiry.answer()
     }
 }
 
-struct Asked<'a> {
+/// A question about a program, with what is needed to answer it.
+struct Inquiry<'a> {
     program: &'a Verified<Program>,
     view: &'a View,
     costs: Costs,
     question: Question<'a>,
 }
 
-impl Asked<'_> {
+impl Inquiry<'_> {
     fn answer(&self) -> Why {
-        let (plan, shown) = (&self.program.plans[PlanId(0)], &self.view.plans[0]);
-        let id = self.question.actor;
-        let (actor, fired) = (&self.view.actors[id.index()], &shown.actors[id.index()]);
-        let here = plan.placement[id];
-        let share = 100.0 * fired.busy_ns as f64 / plan.period_ns.max(1) as f64;
-        let headline = format!(
-            "{}   {}   on {}   stage {}   {} in {}   {} of a period, {share:.1} %",
-            actor.name,
-            actor.op,
-            self.view.devices[here.index()].name,
-            fired.stage,
-            count(fired.firings, "firing"),
-            count(fired.calls, "call"),
-            duration(fired.busy_ns)
+        let actor_id = self.question.actor;
+        let main_plan = &self.program.plans[PlanId(0)];
+        let own_device = main_plan.placement[actor_id];
+
+        let mut choices = vec![self.try_device(main_plan, own_device)];
+        let devices = self.program.machine.devices.keys();
+        let other_devices = devices.filter(|&device| device != own_device && self.is_asked(device));
+        choices.extend(
+            other_devices
+                .take(MAX_TRIED)
+                .map(|device| self.try_device(main_plan, device)),
         );
-        let mut choices = vec![self.choice(plan, here)];
-        let others = self.program.machine.devices.keys().filter(|&d| d != here);
-        let wanted = others.filter(|d| self.question.not.is_none_or(|not| not == *d));
-        choices.extend(wanted.take(TRIED).map(|d| self.choice(plan, d)));
-        let reasons = self.reasons(shown, &choices);
-        let mut waits = self.waits(shown);
-        waits.sort_by_key(|w| std::cmp::Reverse(w.ready_ns));
+
+        let mut waits = self.find_waits();
+
+        // The last one is the reason for the start, so it comes first.
+        waits.sort_by_key(|wait| Reverse(wait.ready_ns));
         Why {
-            headline,
-            start_ns: fired.start_ns,
+            headline: self.headline(main_plan),
+            start_ns: self.run().start_ns,
             waits,
+            reasons: self.explain(&choices),
             choices,
-            reasons,
         }
     }
 
-    /// What a period would be with the actor on that device and all else in its place.
-    fn choice(&self, plan: &Plan, device: DeviceId) -> Choice {
-        let id = self.question.actor;
+    fn plan_view(&self) -> &PlanView {
+        &self.view.plans[0]
+    }
+
+    /// The actor's part of the main plan.
+    fn run(&self) -> &FiredView {
+        &self.plan_view().actors[self.question.actor.index()]
+    }
+
+    /// Whether a device is to be compared with the actor's own.
+    fn is_asked(&self, device: DeviceId) -> bool {
+        self.question.not.is_none_or(|only| only == device)
+    }
+
+    fn headline(&self, plan: &Plan) -> String {
+        let actor_id = self.question.actor;
+        let actor = &self.view.actors[actor_id.index()];
+        let device = &self.view.devices[plan.placement[actor_id].index()];
+        let run = self.run();
+        let share_percent = 100.0 * run.busy_ns as f64 / plan.period_ns.max(1) as f64;
+        format!(
+            "{}   {}   on {}   stage {}   {} in {}   {} of a period, {share_percent:.1} %",
+            actor.name,
+            actor.op,
+            device.name,
+            run.stage,
+            count(run.firings, "firing"),
+            count(run.calls, "call"),
+            duration(run.busy_ns)
+        )
+    }
+
+    /// The plan with the actor on that device and all others in their places.
+    fn try_device(&self, plan: &Plan, device: DeviceId) -> Choice {
+        let actor_id = self.question.actor;
         let name = self.program.machine.devices[device].name.clone();
-        let fired = &self.view.plans[0].actors[id.index()];
-        let cost: Option<ActorCost> = self.costs.table[id][device];
-        let busy_ns = cost.map(|c| {
-            let calls = c.call_ps.saturating_mul(fired.calls);
-            calls
-                .saturating_add(c.firing_ps.saturating_mul(fired.firings))
-                .div_ceil(1000)
+        let run = self.run();
+        let busy_ns = self.costs.table[actor_id][device].map(|cost| {
+            let calls_ps = cost.call_ps.saturating_mul(run.calls);
+            let firings_ps = cost.firing_ps.saturating_mul(run.firings);
+            calls_ps.saturating_add(firings_ps).div_ceil(1000)
         });
-        let outcome = if busy_ns.is_none() {
-            let op = &self.program.graph.actors[id].op;
-            Elsewhere::Impossible(format!("{name} has no kernel for {op}"))
+
+        let outcome = if busy_ns.is_some() {
+            self.plan_again(plan, device)
         } else {
-            self.again(plan, device)
+            let op = &self.program.graph.actors[actor_id].op;
+            Elsewhere::Impossible(format!("{name} has no kernel for {op}"))
         };
         Choice {
             device,
@@ -171,251 +204,305 @@ impl Asked<'_> {
         }
     }
 
-    fn again(&self, plan: &Plan, device: DeviceId) -> Elsewhere {
-        let mut pins: std::collections::BTreeMap<_, _> = plan
-            .placement
-            .iter_enumerated()
-            .map(|(a, &d)| (a, d))
-            .collect();
+    fn plan_again(&self, plan: &Plan, device: DeviceId) -> Elsewhere {
+        let placement = plan.placement.iter_enumerated();
+        let mut pins: BTreeMap<ActorId, DeviceId> =
+            placement.map(|(actor, &device)| (actor, device)).collect();
+
+        // Pinning all actors leaves nothing to search: the scheduler only plans again.
         pins.insert(self.question.actor, device);
+
         let options = Options {
             block: Block::Fixed(plan.block),
             pins,
             ..Options::default()
         };
-        let (graph, machine) = (&self.program.graph, &self.program.machine);
-        match schedule(graph, machine, &self.costs, &options) {
+        let program = self.program;
+        match schedule(&program.graph, &program.machine, &self.costs, &options) {
             Ok(plans) => Elsewhere::Plan {
                 period_ns: plans[0].period_ns,
                 bound_by: plans[0].bound_by.clone(),
-                moved_bytes: moved(self.program, &plans[0]),
+                moved_bytes: moved_bytes(program, &plans[0]),
             },
             Err(error) => Elsewhere::Impossible(error.to_string()),
         }
     }
 
     /// What the first slot of the actor waits for.
-    fn waits(&self, shown: &PlanView) -> Vec<Wait> {
-        let id = self.question.actor.0;
-        let fired = &shown.actors[id as usize];
-        let mut out = Vec::new();
-        let Some(lane) = shown.lanes.get(fired.lane as usize) else {
-            return out;
+    fn find_waits(&self) -> Vec<Wait> {
+        let plan = self.plan_view();
+        let run = self.run();
+        let Some(lane) = plan.lanes.get(run.lane as usize) else {
+            return Vec::new();
         };
-        let at = lane.slots.partition_point(|s| s.start_ns < fired.start_ns);
-        if let Some(before) = at.checked_sub(1).and_then(|i| lane.slots.get(i)) {
-            let what = format!(
-                "its lane, where {} is before it",
-                self.view.label(shown, before)
-            );
-            out.push(Wait {
-                what,
-                ready_ns: before.end_ns(),
+
+        let mut waits = Vec::new();
+
+        // Lanes run slots in order: the one before must have ended.
+        let slots_before = lane
+            .slots
+            .partition_point(|slot| slot.start_ns < run.start_ns);
+        if let Some(previous) = lane.slots[..slots_before].last() {
+            let label = self.view.label(plan, previous);
+            waits.push(Wait {
+                what: format!("its lane, where {label} is before it"),
+                ready_ns: previous.end_ns(),
             });
         }
-        for port in &self.view.actors[id as usize].inputs {
-            let Some(channel) = self.view.channels.get(port.channel as usize) else {
-                continue;
+
+        let actor = &self.view.actors[self.question.actor.index()];
+        for port in &actor.inputs {
+            if let Some(channel) = self.view.channels.get(port.channel as usize) {
+                waits.push(self.channel_wait(port.channel, channel));
+            }
+        }
+        waits
+    }
+
+    /// When the tokens of a channel that the actor reads are there.
+    fn channel_wait(&self, id: u32, channel: &ChannelView) -> Wait {
+        let plan = self.plan_view();
+        let run = self.run();
+        let writer = &plan.actors[channel.from as usize];
+        let name = &channel.name;
+        if let Some(ready_ns) = self.received_ns(id) {
+            let device = &self.view.devices[writer.device as usize].name;
+            return Wait {
+                what: format!("tokens of {name} from {device}, received"),
+                ready_ns,
             };
-            let writer = &shown.actors[channel.from as usize];
-            let (from, name) = (
-                &self.view.devices[writer.device as usize].name,
-                &channel.name,
-            );
-            let earlier = fired.stage.saturating_sub(writer.stage);
-            let there = shown
-                .rings
-                .iter()
-                .position(|r| (r.channel, r.to) == (port.channel, fired.device));
-            let received = there.and_then(|ring| {
-                let recv = |s: &&crate::view::SlotView| s.act == Act::Recv && s.id as usize == ring;
-                let slots = shown.lanes.iter().filter(|l| l.device == fired.device);
-                slots
-                    .flat_map(|l| &l.slots)
-                    .find(recv)
-                    .map(super::view::SlotView::end_ns)
-            });
-            out.push(match received {
-                Some(ready_ns) => Wait {
-                    what: format!("tokens of {name} from {from}, received"),
-                    ready_ns,
-                },
-                None if channel.from == id => Wait {
-                    what: format!("its own {name}"),
-                    ready_ns: 0,
-                },
-                None if earlier > 0 => {
-                    let what = format!("tokens of {name}, made {} before", periods(earlier));
-                    Wait { what, ready_ns: 0 }
-                }
-                // A reader with enough initial tokens need not wait for the writer.
-                None if writer.start_ns >= fired.start_ns => Wait {
-                    what: format!("tokens of {name}, there from the start"),
-                    ready_ns: 0,
-                },
-                None => Wait {
-                    what: format!("tokens of {name}"),
-                    ready_ns: writer.end_ns.min(fired.start_ns),
-                },
-            });
         }
-        out
+
+        // Software pipelining: a reader in a later stage reads tokens of an earlier period.
+        let periods_before = run.stage.saturating_sub(writer.stage);
+        let (what, ready_ns) = if channel.from == self.question.actor.0 {
+            (format!("its own {name}"), 0)
+        } else if periods_before > 0 {
+            let period_count = describe_periods(periods_before);
+            (format!("tokens of {name}, made {period_count} before"), 0)
+        } else if writer.start_ns >= run.start_ns {
+            // A reader with enough initial tokens need not wait for the writer.
+            (format!("tokens of {name}, there from the start"), 0)
+        } else {
+            (format!("tokens of {name}"), writer.end_ns.min(run.start_ns))
+        };
+        Wait { what, ready_ns }
     }
 
-    fn reasons(&self, shown: &PlanView, choices: &[Choice]) -> Vec<String> {
-        let (here, others) = (&choices[0], &choices[1..]);
-        let mut out = Vec::new();
-        let mut say = |text: String| out.push(text);
-        let fired = &shown.actors[self.question.actor.index()];
-        if let Some(busy) = here.busy_ns
-            && busy.abs_diff(fired.busy_ns) * 20 > fired.busy_ns
+    /// When the actor's device has received a channel's tokens, if they come from another one.
+    fn received_ns(&self, channel: u32) -> Option<u64> {
+        let plan = self.plan_view();
+        let device = self.run().device;
+        let ring_index = plan
+            .rings
+            .iter()
+            .position(|ring| ring.channel == channel && ring.to == device)?;
+
+        let device_lanes = plan.lanes.iter().filter(|lane| lane.device == device);
+        let mut slots = device_lanes.flat_map(|lane| &lane.slots);
+        let receipt = slots.find(|slot| slot.act == Act::Recv && slot.id as usize == ring_index)?;
+        Some(receipt.end_ns())
+    }
+
+    /// What speaks for the actor's own device, which is the first choice, and against the others.
+    fn explain(&self, choices: &[Choice]) -> Vec<String> {
+        let own = &choices[0];
+        let others = &choices[1..];
+        let planned_ns = self.run().busy_ns;
+        let mut reasons = Vec::new();
+
+        // More than five percent off is more than rounding.
+        if let Some(busy_ns) = own.busy_ns
+            && busy_ns.abs_diff(planned_ns) * 20 > planned_ns
         {
-            say(format!(
+            reasons.push(format!(
                 "the bundle was planned with other costs ({} here, now {}): give the same with --machine",
-                duration(fired.busy_ns),
-                duration(busy)
+                duration(planned_ns),
+                duration(busy_ns)
             ));
         }
+
         let Elsewhere::Plan {
-            period_ns: now,
-            moved_bytes: moves,
-            ..
-        } = &here.outcome
-        else {
-            say(format!(
-                "the plan cannot be made again: {}",
-                words(&here.outcome)
-            ));
-            return out;
-        };
-        for other in others {
-            say(reason(&here.name, (*now, *moves), other));
-        }
-        if others.is_empty() {
-            say("there is no other device".to_owned());
-        }
-        out
-    }
-}
-
-/// What speaks against a device, or for it.
-fn reason(here: &str, (now, moves): (u64, u64), other: &Choice) -> String {
-    let name = &other.name;
-    let (period, bound_by, moved) = match &other.outcome {
-        Elsewhere::Impossible(why) => return format!("not on {name}: {why}"),
-        Elsewhere::Plan {
             period_ns,
-            bound_by,
             moved_bytes,
-        } => (*period_ns, bound_by, *moved_bytes),
-    };
-    if period == now {
-        return format!(
-            "{name} would do as well as {here}: the period would stay {}",
-            duration(now)
-        );
-    }
-    let percent = 100.0 * (period as f64 / now.max(1) as f64 - 1.0);
-    let (was, is) = (duration(now), duration(period));
-    let traffic = match moved.cmp(&moves) {
-        std::cmp::Ordering::Greater => {
-            format!(", with {} more between devices", bytes(moved - moves))
-        }
-        std::cmp::Ordering::Less => format!(", with {} less between devices", bytes(moves - moved)),
-        std::cmp::Ordering::Equal => String::new(),
-    };
-    if period < now {
-        return format!(
-            "{name} would be better: {is} instead of {was} ({percent:+.1} %){traffic}; the model pins the actor, or the search did not look far enough: try --solve balanced"
-        );
-    }
-    let mut text = format!(
-        "not on {name}: the period would be {is} instead of {was} ({percent:+.1} %){traffic}, bound by {bound_by}"
-    );
-    let longer = period - now;
-    if let Some(busy) = other.busy_ns.filter(|_| bound_by == name) {
-        text += &match busy.checked_sub(longer).filter(|&b| b > 0) {
-            Some(most) => format!(
-                "; it would have to take at most {} there instead of {}",
-                duration(most),
-                duration(busy)
-            ),
-            None => format!("; {name} would be too busy with what else is there"),
+            ..
+        } = own.outcome
+        else {
+            let reason = describe_outcome(&own.outcome);
+            reasons.push(format!("the plan cannot be made again: {reason}"));
+            return reasons;
         };
+        let current = CurrentPlan {
+            device: &own.name,
+            period_ns,
+            moved_bytes,
+        };
+        reasons.extend(others.iter().map(|other| current.compare(other)));
+        if others.is_empty() {
+            reasons.push("there is no other device".to_owned());
+        }
+        reasons
     }
-    text
 }
 
-fn words(outcome: &Elsewhere) -> String {
+/// The plan with the actor on its own device.
+struct CurrentPlan<'a> {
+    device: &'a str,
+    period_ns: u64,
+    moved_bytes: u64,
+}
+
+impl CurrentPlan<'_> {
+    /// What speaks against another device, or for it.
+    fn compare(&self, other: &Choice) -> String {
+        let name = &other.name;
+        let (period_ns, bound_by, other_bytes) = match &other.outcome {
+            Elsewhere::Impossible(reason) => return format!("not on {name}: {reason}"),
+            Elsewhere::Plan {
+                period_ns,
+                bound_by,
+                moved_bytes,
+            } => (*period_ns, bound_by, *moved_bytes),
+        };
+
+        // Equal periods are common: the device is not what bounds it.
+        if period_ns == self.period_ns {
+            let device = self.device;
+            let new_period = duration(period_ns);
+            return format!(
+                "{name} would do as well as {device}: the period would stay {new_period}"
+            );
+        }
+
+        let change_percent = 100.0 * (period_ns as f64 / self.period_ns.max(1) as f64 - 1.0);
+        let new_period = duration(period_ns);
+        let own_period = duration(self.period_ns);
+        let traffic_change = match other_bytes.cmp(&self.moved_bytes) {
+            Ordering::Greater => {
+                let more = bytes(other_bytes - self.moved_bytes);
+                format!(", with {more} more between devices")
+            }
+            Ordering::Less => {
+                let less = bytes(self.moved_bytes - other_bytes);
+                format!(", with {less} less between devices")
+            }
+            Ordering::Equal => String::new(),
+        };
+        if period_ns < self.period_ns {
+            return format!(
+                "{name} would be better: {new_period} instead of {own_period} ({change_percent:+.1} %){traffic_change}; the model pins the actor, or the search did not look far enough: try --solve balanced"
+            );
+        }
+
+        let mut text = format!(
+            "not on {name}: the period would be {new_period} instead of {own_period} ({change_percent:+.1} %){traffic_change}, bound by {bound_by}"
+        );
+
+        // Only a device that bounds the period itself can be relieved by a quicker kernel.
+        if let Some(busy_ns) = other.busy_ns.filter(|_| bound_by == name) {
+            text += &describe_limit(name, busy_ns, period_ns - self.period_ns);
+        }
+        text
+    }
+}
+
+/// What an actor would have to take on a device that it makes the bottleneck.
+fn describe_limit(device: &str, busy_ns: u64, excess_ns: u64) -> String {
+    match busy_ns.checked_sub(excess_ns).filter(|&limit| limit > 0) {
+        Some(limit_ns) => {
+            let limit = duration(limit_ns);
+            let busy = duration(busy_ns);
+            format!("; it would have to take at most {limit} there instead of {busy}")
+        }
+        None => format!("; {device} would be too busy with what else is there"),
+    }
+}
+
+fn describe_outcome(outcome: &Elsewhere) -> String {
     match outcome {
-        Elsewhere::Impossible(why) => why.clone(),
+        Elsewhere::Impossible(reason) => reason.clone(),
         Elsewhere::Plan {
             period_ns,
             bound_by,
             ..
         } => {
-            format!("period {}, bound by {bound_by}", duration(*period_ns))
+            let period = duration(*period_ns);
+            format!("period {period}, bound by {bound_by}")
         }
     }
 }
 
-fn periods(n: u32) -> String {
-    if n == 1 {
+fn describe_periods(periods: u32) -> String {
+    if periods == 1 {
         "a period".to_owned()
     } else {
-        format!("{n} periods")
+        format!("{periods} periods")
     }
 }
 
 /// Bytes that go between devices in a block.
-fn moved(program: &Program, plan: &Plan) -> u64 {
-    let size = |ring: &zbmd_ir::Ring| {
+fn moved_bytes(program: &Program, plan: &Plan) -> u64 {
+    let mut total_bytes: u64 = 0;
+    for ring in &plan.rings {
         let tokens = plan.buffers[ring.buffer].block_tokens;
-        tokens.saturating_mul(program.graph.channels[ring.channel].token.bytes())
-    };
-    plan.rings.iter().map(size).fold(0, u64::saturating_add)
+        let token_bytes = program.graph.channels[ring.channel].token.bytes();
+        total_bytes = total_bytes.saturating_add(tokens.saturating_mul(token_bytes));
+    }
+    total_bytes
 }
 
-impl std::fmt::Display for Why {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.headline)?;
         writeln!(f, "starts at {}, after", duration(self.start_ns))?;
+        f.write_str(&self.wait_table())?;
+
+        f.write_str("\nby the cost model, all else in its place\n")?;
+        f.write_str(&self.choice_table())?;
+
+        writeln!(f)?;
+        for reason in &self.reasons {
+            writeln!(f, "{reason}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Why {
+    fn wait_table(&self) -> String {
         let mut table = Table::default();
         for wait in &self.waits {
-            let when = match wait.ready_ns {
+            let ready_time = duration(wait.ready_ns);
+            let ready_text = match wait.ready_ns {
                 0 => "there before".to_owned(),
-                ns if ns == self.start_ns => {
-                    format!("ready at {}: it waits for this", duration(ns))
-                }
-                ns => format!("ready at {}", duration(ns)),
+                ns if ns == self.start_ns => format!("ready at {ready_time}: it waits for this"),
+                _ => format!("ready at {ready_time}"),
             };
-            table.row(1, vec![left(wait.what.clone()), left(when)]);
+            table.row(1, vec![left(wait.what.clone()), left(ready_text)]);
         }
         if self.waits.is_empty() {
             table.text(1, "nothing");
         }
-        let mut out = String::new();
-        table.write(&mut out);
+
+        let mut table_text = String::new();
+        table.write(&mut table_text);
+        table_text
+    }
+
+    fn choice_table(&self) -> String {
         let mut table = Table::default();
         for choice in &self.choices {
-            let busy = choice.busy_ns.map_or("no kernel".to_owned(), |ns| {
-                format!("{} of a period", duration(ns))
-            });
-            table.row(
-                1,
-                vec![
-                    left(choice.name.clone()),
-                    right(busy),
-                    left(words(&choice.outcome)),
-                ],
-            );
+            let busy_text = match choice.busy_ns {
+                Some(busy_ns) => format!("{} of a period", duration(busy_ns)),
+                None => "no kernel".to_owned(),
+            };
+            let name_cell = left(choice.name.clone());
+            let outcome_cell = left(describe_outcome(&choice.outcome));
+            table.row(1, vec![name_cell, right(busy_text), outcome_cell]);
         }
-        out += "\nby the cost model, all else in its place\n";
-        table.write(&mut out);
-        out.push('\n');
-        for reason in &self.reasons {
-            out += &format!("{reason}\n");
-        }
-        f.write_str(&out)
+
+        let mut table_text = String::new();
+        table.write(&mut table_text);
+        table_text
     }
 }

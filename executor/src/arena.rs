@@ -15,16 +15,58 @@ use std::sync::Arc;
 
 /// Memory that was asked for and cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot allocate {bytes} bytes: {limit} bytes are the most this machine can give")]
+#[error("cannot allocate {bytes} bytes: {}", self.reason())]
 pub struct OutOfMemory {
     /// What was asked for.
     pub bytes: u64,
     /// What there is.
     pub limit: u64,
+    /// What there is too little of.
+    pub scarce: Scarce,
+}
+
+/// What memory that processes share takes, besides the bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scarce {
+    /// The bytes themselves.
+    #[default]
+    Memory,
+    /// A descriptor.
+    Descriptors,
+    /// A length that files of this process may have: shared memory is a file without a name.
+    FileSize,
+}
+
+impl OutOfMemory {
+    /// Memory that the machine does not have.
+    pub fn of_machine(bytes: u64, limit: u64) -> Self {
+        Self {
+            bytes,
+            limit,
+            scarce: Scarce::Memory,
+        }
+    }
+
+    fn reason(&self) -> String {
+        match self.scarce {
+            Scarce::Memory => {
+                format!("{} bytes are the most this machine can give", self.limit)
+            }
+            Scarce::Descriptors => {
+                "too many open files: raise the limit (`ulimit -n`)".to_owned()
+            }
+            Scarce::FileSize => {
+                "shared memory is a file, and files of this process may not be as long: raise the limit (`ulimit -f`)"
+                    .to_owned()
+            }
+        }
+    }
 }
 
 const PAGE_BYTES: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Bytes from which on an arena is compared with what is free just now, instead of with all memory.
+const LARGE_BYTES: u64 = 16 << 20;
 
 /// One fixed allocation, zeroed at first. Shared by threads, and where asked for by processes, that keep apart by the
 /// calendar's order.
@@ -55,7 +97,7 @@ impl Arena {
     /// present. With `lock` it also asks the system never to page them out; see [`Self::is_locked`].
     ///
     /// # Errors
-    /// [`OutOfMemory`] beyond the machine's memory, instead of being killed while touching it.
+    /// [`OutOfMemory`] beyond what the machine can give, instead of being killed while touching it.
     pub fn new(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
         let (size, align, refused) = size_of_arena(bytes)?;
         let layout = Layout::from_size_align(size, align).map_err(|_| refused)?;
@@ -90,7 +132,10 @@ impl Arena {
             fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
             Ok::<_, rustix::io::Errno>(fd)
         };
-        let fd = make().map_err(|_| refused)?;
+        let fd = make().map_err(|error| OutOfMemory {
+            scarce: scarce(error),
+            ..refused
+        })?;
         let mut arena = Self::mapped(fd, size).map_err(|_| refused)?;
         arena.locked = lock && arena.lock();
         Ok(arena)
@@ -240,10 +285,25 @@ impl Drop for Arena {
     }
 }
 
+/// What an error of making shared memory says that there is too little of.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn scarce(error: rustix::io::Errno) -> Scarce {
+    use rustix::io::Errno;
+    match error {
+        Errno::MFILE | Errno::NFILE => Scarce::Descriptors,
+        Errno::FBIG => Scarce::FileSize,
+        _ => Scarce::Memory,
+    }
+}
+
 /// Size, a multiple of the alignment, and alignment for so many bytes; and how to refuse them.
 fn size_of_arena(bytes: u64) -> Result<(usize, usize, OutOfMemory), OutOfMemory> {
-    let limit = physical_bytes();
-    let refused = OutOfMemory { bytes, limit };
+    // Small ones are not worth asking the system about.
+    let limit = match zbmd_ir::memory::available_bytes() {
+        Some(available) if bytes >= LARGE_BYTES => physical_bytes().min(available),
+        _ => physical_bytes(),
+    };
+    let refused = OutOfMemory::of_machine(bytes, limit);
     let size = usize::try_from(bytes).map_err(|_| refused)?.max(1);
     if bytes > limit {
         return Err(refused);

@@ -2,43 +2,48 @@
 //! Off unless asked for. Must not know what to do about a wrong one.
 
 use xxhash_rust::xxh3::xxh3_64;
-use zbmd_ir::{Action, Entry, Plan, RingId, Slot};
+use zbmd_ir::{Action, Entry, Plan, RingId, Slot, TiVec};
 
 /// The checksum of a transfer's bytes: xxh3, against faults, not against malice.
 pub(crate) fn of(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
 
-/// Token ranges `[first, end)` of a block that each `Send` of a ring copies, in order, loops counted out.
-pub(crate) fn sends(plan: &Plan, ring: RingId) -> Vec<(u64, u64)> {
-    let mut ends = Vec::new();
-    let mut sent = 0;
+/// Token ranges `[first, end)` of a block that each `Send` copies, in order, loops counted out.
+pub(crate) type Sends = Vec<(u64, u64)>;
+
+/// The ranges of every ring. Linear in the plan's slots and the sends.
+pub(crate) fn sends(plan: &Plan) -> TiVec<RingId, Sends> {
+    let mut sends: TiVec<RingId, Sends> = vec![Vec::new(); plan.rings.len()].into();
     for lane in plan.calendars.iter().flat_map(|c| &c.lanes) {
-        walk(&lane.entries, ring, &mut sent, &mut ends);
+        walk(&lane.entries, &mut sends);
     }
-    ends
+    sends
 }
 
-fn walk(entries: &[Entry], ring: RingId, sent: &mut u64, ends: &mut Vec<(u64, u64)>) {
+/// Whether there was any.
+fn walk(entries: &[Entry], sends: &mut TiVec<RingId, Sends>) -> bool {
+    let mut has_sends = false;
     for entry in entries {
         match entry {
             Entry::Slot(Slot {
-                action: Action::Send { ring: r, count, .. },
+                action: Action::Send { ring, count, .. },
                 ..
-            }) if *r == ring => {
-                ends.push((*sent, *sent + count));
-                *sent += count;
+            }) => {
+                let sent = sends[*ring].last().map_or(0, |(_, end)| *end);
+                sends[*ring].push((sent, sent + count));
+                has_sends = true;
             }
             Entry::Slot(_) => {}
             Entry::Loop { count, body } => {
                 for _ in 0..*count {
-                    let before = ends.len();
-                    walk(body, ring, sent, ends);
-                    if ends.len() == before {
+                    if !walk(body, sends) {
                         break;
                     }
+                    has_sends = true;
                 }
             }
         }
     }
+    has_sends
 }

@@ -12,33 +12,45 @@
 
 mod args;
 mod checkpoints;
+mod console;
+mod ending;
+mod file_roles;
 mod files;
+mod saved_state;
+mod startup;
 mod supervision;
 mod watch;
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use clap::Parser;
 use zbmd_backends::op::Registry;
 use zbmd_ir::bundle::{self, OpenError};
+use zbmd_ir::text::{is_hidden, printable_lines};
 use zbmd_ir::{Program, State, state};
 
 pub(crate) use self::args::duration;
 use self::args::{Args, Other, ReportFormat, Where};
-use self::files::{Files, start_pumps};
-use self::watch::Watch;
-use crate::checkpoint::Origin;
+use self::checkpoints::{CheckpointFolder, Keeper};
+use self::console::CONSOLE;
+use self::ending::Ending;
+use self::files::{Files, Opened, start_pumps};
+use self::watch::{Watch, Watched};
+use crate::checkpoint::{FolderError, Origin};
 use crate::crew::Isolation;
 use crate::embed;
 use crate::error::{EngineError, RunError};
-use crate::io::{FileError, is_standard};
+use crate::io::pump::SharedFile;
+use crate::io::{FileError, FileKind, is_named_pipe, is_standard};
 use crate::live::top::top;
 use crate::report::TraceReport;
-use crate::session::{Engine, RunOptions, Stopper};
+use crate::session::{Engine, Outcome, RunOptions, Stopper};
+use crate::supervised::Supervised;
 
 /// Exit codes of the command.
 pub mod exit {
@@ -48,7 +60,8 @@ pub mod exit {
     pub const USAGE: u8 = 2;
     /// A file cannot be read or written, or its content does not fit its stream.
     pub const FILE: u8 = 4;
-    /// The bundle is refused: it is damaged, or made for a device that is not here.
+    /// The bundle, a state or a folder of checkpoints is refused: it is damaged, of another run, or made for a device that
+    /// is not here.
     pub const REFUSED: u8 = 5;
     /// A fault at run time: a kernel's, a device's, or too little memory.
     pub const FAULT: u8 = 6;
@@ -81,6 +94,10 @@ enum CliError {
     },
     #[error("{}: {text}", path.display())]
     Declaration { path: PathBuf, text: String },
+    #[error("{}: {text}", path.display())]
+    Refused { path: PathBuf, text: String },
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
@@ -91,7 +108,12 @@ impl CliError {
     fn code(&self) -> u8 {
         match self {
             CliError::Usage(_) => exit::USAGE,
-            CliError::File(_) | CliError::Declaration { .. } | CliError::State { .. } => exit::FILE,
+            CliError::File(_)
+            | CliError::Declaration { .. }
+            | CliError::Folder(FolderError::Io { .. }) => exit::FILE,
+            CliError::State { .. } | CliError::Refused { .. } | CliError::Folder(_) => {
+                exit::REFUSED
+            }
             CliError::Bundle { source, .. } => embed::open_error_class(source),
             CliError::Engine(error) => error.class(),
             CliError::Run(error) => error.class(),
@@ -107,7 +129,14 @@ pub fn main_with(registry: Registry) -> ExitCode {
         Ok(args) => args,
         Err(error) => {
             // Help goes to standard output, mistakes to standard error; a closed one is no concern of ours.
-            drop(error.print());
+            let is_printable =
+                |argument: std::ffi::OsString| !argument.to_string_lossy().contains(is_hidden);
+            if std::env::args_os().all(is_printable) {
+                drop(error.print());
+            } else {
+                say(format_args!("{}", error.render()));
+                CONSOLE.flush(|quiet| quiet < CONSOLE_LIMIT);
+            }
             return ExitCode::from(if error.use_stderr() {
                 exit::USAGE
             } else {
@@ -117,7 +146,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
     };
     let outcome =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| command(&args, &registry)));
-    ExitCode::from(match outcome {
+    let code = match outcome {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => {
             say(format_args!("zbmd-run: error: {error}"));
@@ -129,13 +158,35 @@ pub fn main_with(registry: Registry) -> ExitCode {
             ));
             exit::BUG
         }
-    })
+    };
+    flush_console(&args);
+    ExitCode::from(code)
 }
 
-/// A line on standard error; if that is closed, nobody wants to know.
+/// A line on standard error.
 fn say(line: std::fmt::Arguments<'_>) {
-    drop(writeln!(io::stderr(), "{line}"));
+    let line = line.to_string();
+    CONSOLE.say(printable_lines(&line).to_string());
 }
+
+/// What was said is waited for no longer when nobody has read it for so long; a report that was asked for is waited for
+/// until an interrupt comes.
+const CONSOLE_LIMIT: Duration = Duration::from_secs(1);
+/// The same after an interrupt.
+const CONSOLE_LIMIT_INTERRUPTED: Duration = Duration::from_millis(200);
+
+/// Waits until what was said is written.
+fn flush_console(args: &Args) {
+    let reports_there = args.report.is_some() && args.report_file.is_none();
+    let is_patient = reports_there && !args.events.as_deref().is_some_and(is_standard);
+    CONSOLE.flush(|quiet| match INTERRUPTED.load(Ordering::Relaxed) {
+        true => quiet < CONSOLE_LIMIT_INTERRUPTED,
+        false => is_patient || quiet < CONSOLE_LIMIT,
+    });
+}
+
+/// A signal has come that ends the run.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let path = match (&args.command, &args.bundle) {
@@ -143,49 +194,93 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         (None, Some(path)) => path,
         (None, None) => return Err(CliError::Usage("there is no bundle to run".to_owned())),
     };
+    startup::ignore_file_size_signal();
+
+    // Everything is read, and every file told apart from the others, before one is opened to be written.
     let program = bundle::open(path).map_err(|e| CliError::Bundle {
         path: path.clone(),
         source: Box::new(e),
     })?;
     let files = Files::of(args, &program)?;
     if args.trace.as_deref().is_some_and(is_standard) {
-        let text = "a trace is no text: give --trace a file of its own".to_owned();
+        let text = "a trace is not text: give --trace a file of its own".to_owned();
         return Err(CliError::Usage(text));
     }
-    let mut state = args
+    file_roles::check(args, &files)?;
+    let mut supervised = supervision::read(args, &program_names(&program))?;
+    let loaded = args
         .load_state
         .as_deref()
-        .map(|path| load_state(path, &program))
+        .map(|file| saved_state::load(args, file, path, &program))
         .transpose()?;
     let engine = Engine::new(program, registry)?;
-    let program = engine.program();
-    let safe = checkpoints::of(args, &files, program)?;
-    let resumed = safe.as_ref().and_then(|safe| safe.resumed.clone());
-    if let Some(checkpoint) = &resumed {
-        state = Some(checkpoint.state.clone());
-    }
-    let origin = match (&resumed, &state) {
+    let folder = checkpoints::open(args, path, &files, &engine, loaded.as_ref())?;
+    let resumed = folder.as_ref().and_then(|folder| folder.resumed.clone());
+    let origin = match (&resumed, &loaded) {
         (Some(checkpoint), _) => checkpoint.origin.clone(),
         (None, Some(state)) => Origin::of(state),
-        (None, None) => Origin::of(&State::initial(&program.graph)),
+        (None, None) => Origin::of(&State::initial(&engine.program().graph)),
     };
-    let sources = files.open_sources(program, &origin, resumed.as_ref())?;
-    let sinks = files.create_sinks(&engine, &origin, resumed.as_ref())?;
-    let mut supervised = supervision::of(args, &program_names(program))?;
-    let keeper = match (safe, &mut supervised) {
-        (Some(safe), Some(supervised)) => {
-            let (keeper, listener) = safe.keep(&engine, &sinks, origin, supervised);
-            let every_ns = args
-                .checkpoint_every
-                .as_nanos()
-                .try_into()
-                .unwrap_or(u64::MAX);
-            supervised.states = Some((every_ns, listener));
-            Some(keeper)
+
+    let sources = files.open_sources(engine.program(), &origin, resumed.as_ref())?;
+    let sinks = files.prepare_sinks(&engine, path, resumed.as_ref())?;
+    if let Some(supervised) = &mut supervised {
+        supervised.listener = Some(supervision::open_events(args)?);
+    }
+    let keeper = keep_checkpoints(args, folder, &engine, &sinks, &origin, &mut supervised)?;
+    let state = resumed.map(|checkpoint| checkpoint.state).or(loaded);
+
+    let mut session = engine.start(run_options(args, supervised, state))?;
+    stop_on_signal(session.stopper());
+    let (ends, ended) = mpsc::channel();
+    let open_sinks = start_pumps(&mut session, sources, &sinks, &ends)?;
+    let watch = Watch::start(args, session.stopper(), ended, open_sinks);
+    let outcome = session.join();
+    drop(ends);
+    let watched = watch.finish();
+    if matches!(outcome, Ok(_) | Err(RunError::GaveUp { .. })) {
+        // Files are changed by their first tokens; one that was given none is empty now.
+        // A pipe is not: it may have no reader, or one that keeps its writer waiting with the file in hand.
+        let is_file = |sink: &&SharedFile| sink.kind() == FileKind::Regular;
+        for sink in sinks.iter().map(|(_, _, sink)| sink).filter(is_file) {
+            sink.begin()?;
         }
-        _ => None,
+    }
+    let ending = Ending::of(outcome, &engine, &origin, &sinks);
+    if let Some(keeper) = keeper {
+        // A padded end is not the border of an iteration: a checkpoint there would count tokens that no file has.
+        let may_go_on = watched.failure.is_none() && !args.pad;
+        let left = ending.left.as_ref().filter(|_| may_go_on);
+        keeper.finish(left.map(|left| left.state.clone()));
+    }
+    end(args, path, &engine, ending, watched)
+}
+
+/// Starts to write checkpoints, if there is a folder for them.
+fn keep_checkpoints(
+    args: &Args,
+    folder: Option<CheckpointFolder>,
+    engine: &Engine,
+    sinks: &Opened<SharedFile>,
+    origin: &Origin,
+    supervised: &mut Option<Supervised>,
+) -> Result<Option<Keeper>, CliError> {
+    let (Some(folder), Some(supervised)) = (folder, supervised) else {
+        return Ok(None);
     };
-    let options = RunOptions {
+    let kept = folder.keep(engine, sinks, origin.clone(), supervised);
+    let (keeper, listener) = kept.map_err(|source| FileError::Io {
+        path: args.checkpoint.clone().unwrap_or_default(),
+        source,
+    })?;
+    let every_ns = args.checkpoint_every.as_nanos();
+    supervised.states = Some((every_ns.try_into().unwrap_or(u64::MAX), listener));
+    Ok(Some(keeper))
+}
+
+/// What the command line says of how to run.
+fn run_options(args: &Args, supervised: Option<Supervised>, state: Option<State>) -> RunOptions {
+    RunOptions {
         supervised,
         state,
         iterations: args.iterations,
@@ -201,45 +296,62 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         trace: args.trace.clone(),
         profile: args.profile,
         ..RunOptions::default()
-    };
-    let mut session = engine.start(options)?;
-    let interrupted = stop_on_signal(session.stopper());
-    let (ends, ended) = mpsc::channel();
-    let pumps = start_pumps(&mut session, sources, sinks, &ends)?;
-    let watch = Watch::start(args, session.stopper(), ended, pumps);
-    let outcome = session.join();
-    drop(ends);
-    let watched = watch.finish();
-    if let Some(keeper) = keeper {
-        // It ends when the session has dropped its end of the channel.
-        let _ = keeper.join();
     }
+}
 
-    let outcome = outcome?;
-    if let Some(error) = watched.failure {
-        return Err(error.into());
+/// What is left to do when nothing runs any more: the state, the report, and the code that says how it ended.
+fn end(
+    args: &Args,
+    bundle: &Path,
+    engine: &Engine,
+    ending: Ending,
+    watched: Watched,
+) -> Result<u8, CliError> {
+    let Some(Outcome { mut report, state }) = ending.left else {
+        return Err(ending.error.map_or_else(
+            || CliError::Usage("the run left nothing".to_owned()),
+            CliError::Run,
+        ));
+    };
+    match (watched.failure, &ending.error) {
+        (Some(failure), None) => return Err(failure.into()),
+        (Some(failure), Some(_)) => report.notes.push(failure.to_string()),
+        (None, _) => {}
+    }
+    report.cut_off(&watched.cut_off);
+    if let (Some(path), Some((stream, _))) = (&args.save_state, watched.cut_off.first()) {
+        print_report(args, &report)?;
+        let text = format!(
+            "the state is not saved: it is that after tokens of `{stream}` that its reader did not take"
+        );
+        return Err(FileError::Io {
+            path: path.clone(),
+            source: io::Error::other(text),
+        }
+        .into());
     }
     if let Some(path) = &args.save_state {
-        let bytes = state::encode(&outcome.state, &engine.program().graph);
-        let failed = |source| FileError::Io {
-            path: path.clone(),
-            source,
-        };
-        std::fs::write(path, bytes).map_err(failed)?;
+        saved_state::save(path, bundle, &state, engine.program())?;
     }
-    let mut report = outcome.report;
     report.notes.extend(watched.notes);
+    report.notes.extend(ending.notes);
     print_report(args, &report)?;
+    if let Some(error) = ending.error {
+        return Err(error.into());
+    }
     if let Some(TraceReport {
         file,
         error: Some(error),
         ..
     }) = report.trace
     {
-        let (path, source) = (file.into(), io::Error::other(error));
-        return Err(FileError::Io { path, source }.into());
+        return Err(FileError::Io {
+            path: file.into(),
+            source: io::Error::other(error),
+        }
+        .into());
     }
-    Ok(if interrupted.load(Ordering::Relaxed) {
+    Ok(if INTERRUPTED.load(Ordering::Relaxed) {
         exit::INTERRUPTED
     } else {
         exit::OK
@@ -266,7 +378,7 @@ fn print_report(args: &Args, report: &crate::Report) -> Result<(), CliError> {
             path: path.clone(),
             source,
         };
-        return Ok(std::fs::write(path, text).map_err(failed)?);
+        return Ok(write_file(path, text).map_err(failed)?);
     }
     match args.report {
         Some(ReportFormat::Text) => say(format_args!("{}", report.to_string().trim_end())),
@@ -277,24 +389,22 @@ fn print_report(args: &Args, report: &crate::Report) -> Result<(), CliError> {
     Ok(())
 }
 
-fn load_state(path: &Path, program: &Program) -> Result<State, CliError> {
-    let failed = |source| FileError::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let bytes = std::fs::read(path).map_err(failed)?;
-    state::decode(&bytes, &program.graph).map_err(|source| CliError::State {
-        path: path.to_owned(),
-        source,
-    })
+/// Writes a whole file. A pipe with a name that nobody reads is given up.
+fn write_file(path: &Path, text: String) -> io::Result<()> {
+    if !is_named_pipe(path) {
+        return std::fs::write(path, text);
+    }
+    let path = path.to_owned();
+    let (tell, written) = std::sync::mpsc::channel();
+    std::thread::spawn(move || drop(tell.send(std::fs::write(path, text))));
+    let is_late = |_| io::Error::new(io::ErrorKind::TimedOut, "nobody reads this pipe");
+    written.recv_timeout(CONSOLE_LIMIT).map_err(is_late)?
 }
 
 /// Ends the run at a border on an interrupt or termination signal; the second one ends the process.
-fn stop_on_signal(stopper: Stopper) -> Arc<AtomicBool> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&interrupted);
+fn stop_on_signal(stopper: Stopper) {
     let handler = move || {
-        if flag.swap(true, Ordering::Relaxed) {
+        if INTERRUPTED.swap(true, Ordering::Relaxed) {
             std::process::exit(i32::from(exit::INTERRUPTED));
         }
         stopper.stop();
@@ -304,5 +414,4 @@ fn stop_on_signal(stopper: Stopper) -> Arc<AtomicBool> {
             "zbmd-run: note: an interrupt will not end the run in good order: {error}"
         ));
     }
-    interrupted
 }

@@ -3,6 +3,8 @@
 //! the next. Must not touch tokens while workers may.
 
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use zbmd_backends::gpu::{Fault, FaultKind};
 use zbmd_ir::{ChannelId, DeviceId, Plan, PlanId, State, TiVec, state};
@@ -24,6 +26,13 @@ use crate::session::{Control, Current, Inner, Outcome, RunOptions};
 use crate::summary;
 use crate::trace::Tracer;
 use crate::watchdog::Dog;
+
+/// Workers of a supervised run that take longer to end are left behind.
+const DISMISS_LIMIT: Duration = Duration::from_secs(5);
+/// How long a run without supervision listens until it looks whether it was given up.
+const LISTEN: Duration = Duration::from_millis(100);
+/// Worker processes of a run that was given up have so long to end their parts.
+const STOP_LIMIT_NS: u64 = 1_000_000_000;
 
 /// How a run ended.
 pub(crate) type Finished = Result<Outcome, RunError>;
@@ -89,6 +98,12 @@ pub(crate) struct Conductor {
     pub deny_memory: bool,
     /// Takes in what workers record, if they do.
     pub tracer: Option<Tracer>,
+    /// Events that the listener did not get.
+    pub events_dropped: u64,
+    /// The longest time that the supervising thread made no progress, if that was told.
+    pub late: Option<Duration>,
+    /// Ends the session without this thread, should it never end.
+    pub given_up: Sender<Finished>,
 }
 
 /// What one plan's epochs left.
@@ -123,16 +138,35 @@ impl Conductor {
             queue.is_last();
         }
         let mut report = self.report(&before);
-        self.crew.dismiss();
+        self.crew
+            .dismiss(self.options.supervised.is_some().then_some(DISMISS_LIMIT));
         if let Some(tracer) = self.tracer {
             let traced = tracer.finish();
+            let dropped = traced.trace.as_ref().map_or(0, |t| t.dropped_events);
+            if dropped > 0 {
+                let text =
+                    "events and epochs are not in the trace: its file was not written fast enough";
+                report.notes.push(format!("{dropped} {text}"));
+            }
             (report.trace, report.profile) = (traced.trace, traced.profile);
         }
-        outcome?;
-        Ok(Outcome {
+        let left = Outcome {
             report,
             state: self.state,
-        })
+        };
+        match outcome {
+            Ok(()) => Ok(left),
+            Err(RunError::GaveUp {
+                verdict,
+                iterations,
+                ..
+            }) => Err(RunError::GaveUp {
+                verdict,
+                iterations,
+                left: Some(Box::new(left)),
+            }),
+            Err(other) => Err(other),
+        }
     }
 
     /// Epoch after epoch, without supervision: whatever goes wrong ends the run.
@@ -155,9 +189,17 @@ impl Conductor {
     /// Waits until all workers have ended; the number of blocks.
     fn wait(&mut self, active: &mut Active) -> Result<u64, RunError> {
         let mut wrong: Option<RunError> = None;
+        let mut given_up_ns = None;
         while active.ends.iter().any(Option::is_none) {
-            let Some(news) = self.crew.next(None, &mut []) else {
-                break;
+            let Some(news) = self.crew.next(LISTEN, &mut []) else {
+                // A process that is stopped never ends its part: then the run is given up without it.
+                let since_ns = self.control.stop.is_set().then(|| Clock.now_ns());
+                given_up_ns = given_up_ns.or(since_ns);
+                let is_over = given_up_ns.is_some_and(|ns| Clock.now_ns() - ns > STOP_LIMIT_NS);
+                if is_over && self.crew.has_processes() {
+                    return Err(RunError::Abandoned);
+                }
+                continue;
             };
             match news {
                 News::Ready { .. } => {}
@@ -306,7 +348,7 @@ impl Conductor {
         self.epochs += 1;
         let now_ns = Clock.now_ns();
         self.span_ns.get_or_insert((now_ns, now_ns));
-        if let Some(tracer) = &self.tracer {
+        if let Some(tracer) = &mut self.tracer {
             tracer.begin(&self.engine, &active.spec, &active.memory);
         }
         Ok(self
@@ -319,7 +361,7 @@ impl Conductor {
         let channels = border::read_area(&active.memory, &self.engine.program.graph, Area::End);
         self.take_over(active, blocks, channels);
         self.keep_report(active, blocks);
-        if let Some(tracer) = &self.tracer {
+        if let Some(tracer) = &mut self.tracer {
             tracer.end(active.spec.epoch);
         }
     }
@@ -341,7 +383,7 @@ impl Conductor {
         };
         let channels = border::read_area(memory, &self.engine.program.graph, area);
         self.take_over(active, blocks, channels);
-        if let Some(tracer) = &self.tracer {
+        if let Some(tracer) = &mut self.tracer {
             tracer.end(active.spec.epoch);
         }
         blocks
@@ -356,7 +398,8 @@ impl Conductor {
             self.emitted_before[at] += done * self.engine.tokens_per_iteration(id);
         }
         let graph = &to.program.graph;
-        let same = state::fingerprint(graph) == state::fingerprint(&self.engine.program.graph);
+        let same = state::channel_fingerprint(graph)
+            == state::channel_fingerprint(&self.engine.program.graph);
         if !same {
             self.state.channels = State::initial(graph).channels;
         }
@@ -571,7 +614,21 @@ impl Conductor {
             let tokens = done * self.engine.tokens_per_iteration(id) + self.emitted_before[at];
             report.sinks[at].set_tokens(tokens, last_ns - first_ns);
         }
-        (report.epochs, report.recoveries) = (self.epochs, self.fenced);
+        report.epochs = self.epochs;
+        report.recoveries = self.fenced;
+        report.events_dropped = self.events_dropped;
+        if let Some(late) = self.late {
+            report.notes.push(format!(
+                "the supervising thread made no progress for {} s or more",
+                late.as_secs()
+            ));
+        }
+        if self.events_dropped > 0 {
+            report.notes.push(format!(
+                "{} events were not delivered: whoever reads them was too slow",
+                self.events_dropped
+            ));
+        }
         report
     }
 }
@@ -616,10 +673,7 @@ fn error_of(how: &How) -> Option<RunError> {
         How::Finished { .. } | How::Stopped => None,
         How::Wrong(wrong) => Some(wrong.clone().into()),
         How::NoMemory { bytes, limit } => {
-            let error = OutOfMemory {
-                bytes: *bytes,
-                limit: *limit,
-            };
+            let error = OutOfMemory::of_machine(*bytes, *limit);
             Some(EngineError::Memory(error).into())
         }
         How::Device { fault, block } => Some(device_error(fault, *block)),

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 #[cfg(target_os = "linux")]
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,8 +17,16 @@ use crate::epoch::{EpochMemory, SessionMemory, Spec};
 use crate::error::EngineError;
 use crate::gpu::{DeviceFault, Gpus};
 use crate::host::{self, End, HostOptions, Job, Prepared};
+#[cfg(target_os = "linux")]
+use crate::listen::{Role, listen, lock};
+use crate::measure::Clock;
 use crate::session::Inner;
 use crate::watchdog::{self, Dog, Inbox, Teller};
+
+/// How often orders that a process has not taken are sent on.
+const FLUSH_PAUSE: Duration = Duration::from_millis(2);
+/// How often threads that are to end are looked at.
+const DISMISS_PAUSE: Duration = Duration::from_millis(1);
 
 /// Where workers run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,16 +111,6 @@ struct Standby {
     role: Arc<Mutex<Role>>,
 }
 
-/// What a worker's process is, as its listener sees it.
-#[cfg(target_os = "linux")]
-#[derive(Default)]
-struct Role {
-    /// Which of its device's workers it is; none as long as it stands by.
-    incarnation: Option<u32>,
-    is_ready: bool,
-    is_gone: bool,
-}
-
 /// Everybody who works for a session.
 pub(crate) struct Crew {
     engine: Arc<Inner>,
@@ -126,6 +124,9 @@ pub(crate) struct Crew {
     stands_by: bool,
     #[cfg(target_os = "linux")]
     standbys: BTreeMap<DeviceId, Standby>,
+    /// Processes that were told to end, perhaps before they were there.
+    #[cfg(target_os = "linux")]
+    ending: Vec<Arc<crate::launch::Lifetime>>,
     /// The GPUs that threads of this process drive.
     gpus: Arc<Gpus>,
     members: BTreeMap<DeviceId, Member>,
@@ -162,6 +163,8 @@ impl Crew {
             stands_by,
             #[cfg(target_os = "linux")]
             standbys: BTreeMap::new(),
+            #[cfg(target_os = "linux")]
+            ending: Vec::new(),
             gpus: Arc::default(),
             members: BTreeMap::new(),
             threads: Vec::new(),
@@ -291,7 +294,8 @@ impl Crew {
     #[cfg(target_os = "linux")]
     fn stand_down(&mut self) {
         for standby in std::mem::take(&mut self.standbys).into_values() {
-            standby.process.signal(rustix::process::Signal::KILL);
+            standby.process.lifetime().end(None);
+            self.ending.push(Arc::clone(standby.process.lifetime()));
         }
     }
 
@@ -301,7 +305,7 @@ impl Crew {
         device: DeviceId,
         role: &Arc<Mutex<Role>>,
     ) -> io::Result<crate::process::WorkerProcess> {
-        use crate::process::{Answer, Ship, WorkerProcess, ending};
+        use crate::process::{Ship, WorkerProcess};
         use std::os::fd::AsFd;
         let program = match &self.isolation {
             Isolation::Processes { program } | Isolation::GpuProcesses { program } => program,
@@ -319,75 +323,14 @@ impl Crew {
             queues: &self.queues,
             options: self.options,
         };
-        let (process, listener) = WorkerProcess::start(program.as_deref(), &ship, device)?;
-        let (told, role) = (self.told.clone(), Arc::clone(role));
-        let listen = move || {
-            let mut last_word = None;
-            let ended = listener.listen(|answer| {
-                let news = match answer {
-                    Answer::Ready => {
-                        let mut role = lock(&role);
-                        role.is_ready = true;
-                        let Some(incarnation) = role.incarnation else {
-                            return;
-                        };
-                        News::Ready {
-                            device,
-                            incarnation,
-                        }
-                    }
-                    Answer::Ended {
-                        epoch,
-                        calendar,
-                        end,
-                    } => {
-                        let Some(incarnation) = lock(&role).incarnation else {
-                            return;
-                        };
-                        News::Ended {
-                            device,
-                            incarnation,
-                            epoch,
-                            calendar,
-                            end,
-                        }
-                    }
-                    Answer::Unfit { why } => {
-                        last_word = Some(Farewell::Unfit(why));
-                        return;
-                    }
-                    Answer::NoDevice { fault } => {
-                        last_word = Some(Farewell::NoDevice(fault));
-                        return;
-                    }
-                    Answer::Failed { fault } => {
-                        last_word = Some(Farewell::Failed(fault));
-                        return;
-                    }
-                };
-                told.tell(news);
-            });
-            let farewell = match (last_word, ended.map(ending)) {
-                (Some(last_word), _) => last_word,
-                (None, Ok(Ok(code))) => Farewell::Exited(code),
-                (None, Ok(Err(signal))) => Farewell::Killed(signal),
-                (None, Err(error)) => Farewell::Unfit(error.to_string()),
-            };
-            let mut role = lock(&role);
-            role.is_gone = true;
-            if let Some(incarnation) = role.incarnation {
-                told.tell(News::Gone {
-                    device,
-                    incarnation,
-                    farewell,
-                });
-            }
-        };
+        let (process, listener) = WorkerProcess::plan(program.as_deref(), &ship, device)?;
+        let told = self.told.clone();
+        let role = Arc::clone(role);
         let name = format!("zbmd listener {}", device.0);
-        self.threads.push((
-            device,
-            std::thread::Builder::new().name(name).spawn(listen)?,
-        ));
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || listen(device, listener, &role, &told))?;
+        self.threads.push((device, thread));
         Ok(process)
     }
 
@@ -407,7 +350,7 @@ impl Crew {
                 // No memory for the bundle: whoever cannot load it is started again, and says so.
                 return self.members.values().for_each(|member| {
                     if let Hand::Process(process) = &member.hand {
-                        process.signal(rustix::process::Signal::KILL);
+                        process.lifetime().end(None);
                     }
                 });
             };
@@ -418,8 +361,10 @@ impl Crew {
                 options: self.options,
             };
             for (device, member) in &mut self.members {
-                if let Hand::Process(process) = &mut member.hand {
-                    process.open(&ship, *device);
+                if let Hand::Process(process) = &mut member.hand
+                    && let Err(error) = process.open(&ship, *device)
+                {
+                    process.lifetime().end(Some(&error.to_string()));
                 }
             }
             self.bundle = Some(bundle);
@@ -448,23 +393,40 @@ impl Crew {
                 });
             }
             #[cfg(target_os = "linux")]
-            Hand::Process(process) => process.signal(rustix::process::Signal::KILL),
+            Hand::Process(process) => {
+                process.lifetime().end(None);
+                self.ending.push(Arc::clone(process.lifetime()));
+            }
         }
     }
 
-    /// The process of a worker; this one for threads, `None` if there is no such worker.
+    /// Whether there are workers in processes of their own.
+    pub(crate) fn has_processes(&self) -> bool {
+        let mut hands = self.members.values().map(|member| &member.hand);
+        hands.any(|hand| !matches!(hand, Hand::Thread))
+    }
+
+    /// The process of a worker; this one for threads, `None` if there is no such worker, or its process does not run its
+    /// program yet.
     pub(crate) fn process_of(&self, device: DeviceId) -> Option<u32> {
         match &self.members.get(&device)?.hand {
             Hand::Thread => Some(std::process::id()),
             #[cfg(target_os = "linux")]
-            Hand::Process(process) => Some(process.pid()),
+            Hand::Process(process) => process.lifetime().process(),
         }
     }
 
-    /// Kills a worker's process without further ado; its end is news as any other.
-    pub(crate) fn put_down(&self, device: DeviceId) {
+    /// Ends the process of a worker that a signal stopped before it was ready, even before it ran its program. Its end is
+    /// news as any other.
+    pub(crate) fn end_if_stopped(&self, device: DeviceId) {
         #[cfg(target_os = "linux")]
-        self.signal(device, rustix::process::Signal::KILL);
+        if let Some(Hand::Process(process)) = self.members.get(&device).map(|m| &m.hand)
+            && process.lifetime().is_stopped()
+        {
+            process
+                .lifetime()
+                .end(Some("a signal stopped it before it was ready"));
+        }
         #[cfg(not(target_os = "linux"))]
         let _ = device;
     }
@@ -473,10 +435,7 @@ impl Crew {
     #[cfg(target_os = "linux")]
     pub(crate) fn signal(&self, device: DeviceId, signal: rustix::process::Signal) -> bool {
         match self.members.get(&device).map(|m| &m.hand) {
-            Some(Hand::Process(process)) => {
-                process.signal(signal);
-                true
-            }
+            Some(Hand::Process(process)) => process.lifetime().signal(signal),
             _ => false,
         }
     }
@@ -488,7 +447,7 @@ impl Crew {
             hand: Hand::Process(process),
             ..
         }) = self.members.get(&device)
-            && let Ok(messenger) = process.messenger()
+            && let Some(messenger) = process.lifetime().messenger()
         {
             // A thread that cannot be started delays nothing else.
             let _ = std::thread::Builder::new().spawn(move || {
@@ -543,7 +502,9 @@ impl Crew {
             let incarnation = self.members.get(&device).map_or(0, |m| m.incarnation);
             match part {
                 Some(prepared) => {
-                    let name = format!("zbmd {}", self.engine.program.machine.devices[device].name);
+                    let device_name = &self.engine.program.machine.devices[device].name;
+                    // The system takes no name with a zero byte in it.
+                    let name = format!("zbmd {}", device_name.replace('\0', "?"));
                     let (engine, told) = (Arc::clone(&self.engine), self.told.clone());
                     let number = spec.epoch;
                     let winder = dogs.get(calendar).and_then(|dog| dog.winder(lease_ns));
@@ -593,8 +554,9 @@ impl Crew {
             hand: Hand::Process(process),
             ..
         }) = self.members.get_mut(&device)
+            && let Err(error) = process.begin(spec, calendar, epoch, watch)
         {
-            process.begin(spec, calendar, epoch, watch);
+            process.lifetime().end(Some(&error.to_string()));
         }
     }
 
@@ -608,9 +570,39 @@ impl Crew {
     ) {
     }
 
-    /// The next news; `None` if none comes within the time, or if a dog barks that had not.
-    pub(crate) fn next(&self, within: Option<Duration>, dogs: &mut [Dog]) -> Option<News> {
-        self.news.next(within, dogs)
+    /// The next news; `None` if none comes within the time, or if a dog barks that had not. Sends orders on meanwhile
+    /// that workers have not taken yet.
+    pub(crate) fn next(&mut self, within: Duration, dogs: &mut [Dog]) -> Option<News> {
+        let within = match self.flush_orders() {
+            true => within.min(FLUSH_PAUSE),
+            false => within,
+        };
+        self.news.next(Some(within), dogs)
+    }
+
+    /// Sends what processes have not taken of their orders; whether something is left. A process that takes nothing for
+    /// too long is lost.
+    fn flush_orders(&mut self) -> bool {
+        #[cfg(target_os = "linux")]
+        {
+            self.ending.retain(|lifetime| lifetime.end_launch());
+            let workers = self.members.values_mut().map(|member| &mut member.hand);
+            let workers = workers.filter_map(|hand| match hand {
+                Hand::Thread => None,
+                Hand::Process(process) => Some(process),
+            });
+            let standbys = self.standbys.values_mut().map(|s| &mut s.process);
+            let mut is_pending = false;
+            for process in workers.chain(standbys) {
+                match process.flush() {
+                    Ok(pending) => is_pending |= pending,
+                    Err(error) => process.lifetime().end(Some(&error.to_string())),
+                }
+            }
+            is_pending
+        }
+        #[cfg(not(target_os = "linux"))]
+        false
     }
 
     /// A watchdog for each of so many workers, or none at all: then workers have to be looked at regularly.
@@ -622,8 +614,10 @@ impl Crew {
         dogs.unwrap_or_default()
     }
 
-    /// Waits for the threads that were told to end, but not for those that were given up: they may hang in a kernel.
-    pub(crate) fn dismiss(mut self) {
+    /// Ends all processes, and waits for the threads that were told to end, but not for those that were given up: they may
+    /// hang in a kernel. With a limit, threads that take longer are left behind too: a process that is stuck in the
+    /// system, or a kernel, may keep them.
+    pub(crate) fn dismiss(mut self, limit: Option<Duration>) {
         #[cfg(target_os = "linux")]
         self.stand_down();
         let processes = self
@@ -634,27 +628,40 @@ impl Crew {
         processes
             .into_iter()
             .for_each(|(device, incarnation)| self.kill(device, incarnation));
-        for (_, thread) in self.threads.drain(..) {
+
+        if let Some(limit) = limit {
+            self.wait_for_threads(limit);
+            self.left
+                .extend(self.threads.drain(..).map(|(_, thread)| thread));
+        }
+        let given_up = self.left.drain(..).filter(JoinHandle::is_finished);
+        for thread in self
+            .threads
+            .drain(..)
+            .map(|(_, thread)| thread)
+            .chain(given_up)
+        {
             // A panic has been told as news.
             let _ = thread.join();
         }
-        for thread in self.left.drain(..).filter(JoinHandle::is_finished) {
-            let _ = thread.join();
+    }
+
+    fn wait_for_threads(&mut self, limit: Duration) {
+        let until_ns = Clock.now_ns() + limit.as_nanos() as u64;
+        let is_at_work = |(_, thread): &(DeviceId, JoinHandle<()>)| !thread.is_finished();
+        while self.threads.iter().any(is_at_work) && Clock.now_ns() < until_ns {
+            #[cfg(target_os = "linux")]
+            self.ending.retain(|lifetime| lifetime.end_launch());
+            // Most tell news when they end; nothing wakes us a moment later, when they have ended.
+            let _ = self.news.next(Some(DISMISS_PAUSE), &mut []);
         }
     }
 }
 
-#[cfg(target_os = "linux")]
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The bundle as a file without a name, for processes that this one starts.
+/// The bundle as a sealed file without a name, for processes that this one starts: the very one that this process maps,
+/// where it read the program from a bundle.
 #[cfg(target_os = "linux")]
 fn bundle_file(engine: &Inner) -> io::Result<std::fs::File> {
-    use rustix::fs::{MemfdFlags, memfd_create};
-    let fd = memfd_create("zbmd bundle", MemfdFlags::CLOEXEC)?;
-    let mut out = io::BufWriter::new(std::fs::File::from(fd));
-    zbmd_ir::bundle::write_to(&mut out, &engine.program)?;
-    out.into_inner().map_err(io::IntoInnerError::into_error)
+    let image = zbmd_ir::bundle::image_of(&engine.program)?;
+    image.file().try_clone()
 }

@@ -1,12 +1,36 @@
 //! Does what the supervisor says: starts and kills workers, begins and fences epochs, looks at workers' progress, and
 //! tells the supervisor what came of it. Decides nothing itself.
+//!
+//! # Nothing blocks the supervising thread
+//!
+//! Workers may be stopped, killed or hung at any moment, and readers of files and pipes may stall. Whatever the
+//! supervising thread does ends without them; `tests/tests/stopped_peers.rs` stops each of these peers.
+//!
+//! | what it calls | who could keep it waiting | why it does not wait |
+//! |---|---|---|
+//! | launching a process | a child that is stopped before it runs its program | the worker's listener launches it; the supervising thread sees how far it is and kills the child ([`crate::launch`]) |
+//! | sending an order | a worker that does not read its socket | the socket never blocks; the rest is sent later, and a worker that takes nothing for 2 s is lost ([`crate::wire::Outbox`]) |
+//! | receiving answers | a worker that sent half of one | its listener reads, the supervising thread waits on a queue with a time limit ([`crate::watchdog`]) |
+//! | waiting for a killed process | one that the system does not let go | its listener waits; the supervisor leaves the worker behind after `kill` |
+//! | telling events and states | a listener that does not come back, a pipe or file that takes nothing | a bounded queue that drops and counts, emptied by a thread of its own ([`crate::outlet`]) |
+//! | telling the trace of events and epochs | a file that takes nothing | a bounded queue that drops and counts, emptied by the thread that writes the trace ([`crate::trace`]) |
+//! | saying a line on standard error | a pipe that nobody reads | the command's console: a bounded queue, and a thread of its own |
+//! | looking at a worker | a worker that is stopped | counters in shared memory, and files of `/proc` that the system answers itself |
+//! | holding and sealing a border | a worker that is stopped while it commits | atomic words; nobody holds a lock in shared memory |
+//! | making an epoch's memory | nobody; a slow system at worst | the self-watch says so ([`crate::self_watch`]) |
+//! | opening a GPU in a thread of this process | its driver | nothing: `--isolation gpus`, the default, opens it in the worker's process; else the self-watch ends the run |
+//! | learning at a padded end whether the input goes on | whoever feeds the sources | it waits on purpose, between epochs; a stop of the run ends the wait |
+//! | dismissing the workers | a thread or process that does not end | 5 s at most; then they are left behind |
+//! | ending the listener and the trace | as above | 1 s and 2 s without progress; then they are left behind, and the report says what is missing |
+//!
+//! Should it wait all the same, [`crate::self_watch`] tells after 10 s and gives the run up after 60 s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use zbmd_backends::gpu::FaultKind;
-use zbmd_ir::{DeviceId, Plan, PlanId, State};
+use zbmd_ir::{DeviceId, Plan, PlanId};
 
 use crate::conductor::{Active, Conductor, Phase};
 use crate::crew::{Farewell, News};
@@ -14,14 +38,17 @@ use crate::error::RunError;
 use crate::host::How;
 use crate::inject::{Fault, Injector};
 use crate::measure::Clock;
+use crate::outlet::Outlet;
 use crate::prepare::{self, StepTable, planned_ns};
 use crate::primitive::Ordering;
-use crate::session::{Engine, Inner};
+use crate::self_watch::{self, Activity, Finding, Heartbeat, SelfWatch};
+use crate::session::Inner;
 use crate::summary::WrongKind;
 use crate::supervise::{
-    Action, Cause, DeclareError, End, Epoch, Event, Incarnation, Input, Os, Plans, Request, Sample,
-    Settings, Supervision, Supervisor, TreeSpec, Verdict, What,
+    Action, Cause, End, Epoch, Event, Incarnation, Input, Os, Plans, Request, Sample, Supervisor,
+    Verdict, What,
 };
+use crate::supervised::Supervised;
 use crate::system;
 use crate::watchdog::Dog;
 
@@ -40,57 +67,6 @@ const WORTH_IT: f64 = 1.1;
 
 /// How often workers that are not ready yet are looked at.
 const START_LOOK_NS: u64 = 5_000_000;
-
-/// Is told every decision, on the supervising thread: it should be quick.
-pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
-
-/// Is given the state at a committed border now and then, on the supervising thread: it should be quick.
-pub type StateListener = Arc<dyn Fn(State) + Send + Sync>;
-
-/// What to supervise with. See [`crate::supervise::declare`] for how people say it.
-#[derive(Clone)]
-pub struct Supervised {
-    /// How to detect and when to give up.
-    pub settings: Settings,
-    /// Who supervises whom.
-    pub tree: TreeSpec,
-    /// Who is told of every decision.
-    pub listener: Option<Listener>,
-    /// Who is given states at committed borders, and how often (ns): to write checkpoints of.
-    pub states: Option<(u64, StateListener)>,
-    /// Faults to bring about.
-    pub inject: Option<Injector>,
-    /// Blocks between borders at which the tokens on channels are saved; chosen from the calendar if `None`.
-    pub save_every: Option<u64>,
-}
-
-impl Supervised {
-    /// What a declaration says of an engine's devices; [`Supervision::default`] is sensible. Nobody is told of
-    /// decisions, and no fault is brought about.
-    ///
-    /// # Errors
-    /// Devices that the engine's program does not have; numbers that make no sense.
-    pub fn declared(declaration: &Supervision, engine: &Engine) -> Result<Self, DeclareError> {
-        let devices = &engine.program().machine.devices;
-        let resolved = declaration.resolve(devices.iter().map(|d| d.name.as_str()))?;
-        Ok(Self {
-            settings: resolved.settings,
-            tree: resolved.tree,
-            listener: None,
-            states: None,
-            inject: None,
-            save_every: None,
-        })
-    }
-}
-
-impl std::fmt::Debug for Supervised {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Supervised")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
-    }
-}
 
 /// The supervisor's questions about plans, answered from a bundle for the present phase of the run.
 struct Book {
@@ -142,12 +118,42 @@ impl Plans for Book {
     }
 }
 
+/// A listener that takes nothing for so long at the end of a run is left behind.
+const LISTENER_LIMIT: Duration = Duration::from_secs(1);
+
+/// Watches the supervising thread: says when it is late, and gives the run up when it is stuck.
+fn watch_itself(conductor: &Conductor, tell: impl Fn(Event) + Send + 'static) -> SelfWatch {
+    let given_up = conductor.given_up.clone();
+    let control = Arc::clone(&conductor.control);
+    SelfWatch::start(self_watch::PATIENCE, move |finding| match finding {
+        Finding::Late { activity, after } => tell(Event {
+            at_ns: Clock.now_ns(),
+            what: What::SupervisorLate {
+                activity: activity.to_string(),
+                after_ns: after.as_nanos() as u64,
+            },
+        }),
+        Finding::Stuck { activity, after } => {
+            // Whoever waits for the run waits no longer for its supervising thread.
+            let _ = given_up.send(Err(RunError::SupervisorStuck {
+                activity: activity.to_string(),
+                seconds: after.as_secs(),
+            }));
+            control.abort();
+        }
+    })
+}
+
 /// The conductor at the supervisor's orders.
 pub(crate) struct Driver<'c> {
     conductor: &'c mut Conductor,
     supervisor: Supervisor<Book>,
-    listener: Option<Listener>,
-    states: Option<(u64, StateListener)>,
+    outlet: Outlet,
+    heartbeat: Arc<Heartbeat>,
+    /// Ends with the run.
+    self_watch: SelfWatch,
+    /// How often states are given away, if they are.
+    state_every_ns: Option<u64>,
     next_state_ns: u64,
     /// Iterations of the last state that was given away.
     last_state: u64,
@@ -186,6 +192,9 @@ struct Times {
 
 impl<'c> Driver<'c> {
     pub(crate) fn new(conductor: &'c mut Conductor, first: Active, how: Supervised) -> Self {
+        let (state_every_ns, state_listener) = how.states.unzip();
+        let outlet = Outlet::start(how.listener, state_listener);
+        let self_watch = watch_itself(conductor, outlet.teller());
         let book = Book {
             engine: Arc::clone(&conductor.engine),
             phase: conductor.phase,
@@ -193,9 +202,11 @@ impl<'c> Driver<'c> {
         Self {
             supervisor: Supervisor::new(how.settings, how.tree, book),
             conductor,
-            listener: how.listener,
-            next_state_ns: Clock.now_ns() + how.states.as_ref().map_or(0, |(every, _)| *every),
-            states: how.states,
+            outlet,
+            heartbeat: self_watch.heartbeat(),
+            self_watch,
+            state_every_ns,
+            next_state_ns: Clock.now_ns() + state_every_ns.unwrap_or(0),
             last_state: 0,
             injector: how.inject,
             actions: Vec::new(),
@@ -218,6 +229,14 @@ impl<'c> Driver<'c> {
 
     /// Runs to the end, whatever is lost on the way.
     pub(crate) fn run(mut self) -> Result<(), RunError> {
+        let outcome = self.supervise();
+        // It can tell events too, which come to an end now.
+        self.conductor.late = self.self_watch.end();
+        self.conductor.events_dropped = self.outlet.finish(LISTENER_LIMIT);
+        outcome
+    }
+
+    fn supervise(&mut self) -> Result<(), RunError> {
         let now_ns = self.clock.now_ns();
         if let Some(injector) = &mut self.injector {
             injector.start(now_ns);
@@ -232,7 +251,8 @@ impl<'c> Driver<'c> {
                 return Err(RunError::Abandoned);
             }
             let patience = self.patience();
-            let news = self.conductor.crew.next(Some(patience), &mut self.dogs);
+            self.heartbeat.enter(Activity::Listening);
+            let news = self.conductor.crew.next(patience, &mut self.dogs);
             if let Some(news) = news {
                 self.hear(news);
                 self.act();
@@ -244,6 +264,7 @@ impl<'c> Driver<'c> {
             other => Err(RunError::GaveUp {
                 verdict: other.to_string(),
                 iterations: self.conductor.state.iterations,
+                left: None,
             }),
         }
     }
@@ -253,7 +274,7 @@ impl<'c> Driver<'c> {
         let now_ns = self.clock.now_ns();
         let look = self.active.as_ref().map(|_| self.next_look_ns);
         let inject = self.injector.as_ref().and_then(Injector::next_ns);
-        let states = self.states.as_ref().map(|_| self.next_state_ns);
+        let states = self.state_every_ns.map(|_| self.next_state_ns);
         let start = (!self.starting.is_empty()).then_some(self.next_start_look_ns);
         let deadlines = [self.supervisor.deadline(), look, inject, states, start];
         // Somebody may give the run up at any time, and cannot wake us.
@@ -410,6 +431,7 @@ impl<'c> Driver<'c> {
                 device,
                 incarnation,
             } => {
+                self.heartbeat.enter(Activity::ManagingWorkers);
                 self.incarnations.insert(device, incarnation);
                 self.starting.insert(device);
                 self.conductor.crew.spawn(device, incarnation.0);
@@ -418,9 +440,11 @@ impl<'c> Driver<'c> {
                 device,
                 incarnation,
             } => {
+                self.heartbeat.enter(Activity::ManagingWorkers);
                 self.conductor.crew.kill(device, incarnation.0);
             }
             Action::Begin { epoch, lost } => {
+                self.heartbeat.enter(Activity::BeginningEpoch);
                 if let Err(why) = self.begin(epoch, &lost) {
                     self.tell(Input::Refused {
                         epoch,
@@ -429,6 +453,7 @@ impl<'c> Driver<'c> {
                 }
             }
             Action::Fence { epoch } => {
+                self.heartbeat.enter(Activity::EndingEpoch);
                 let Some(active) = self.active.take() else {
                     return;
                 };
@@ -455,6 +480,7 @@ impl<'c> Driver<'c> {
                 blocks,
                 swap,
             } => {
+                self.heartbeat.enter(Activity::EndingEpoch);
                 let Some(active) = self.active.take() else {
                     return;
                 };
@@ -466,7 +492,9 @@ impl<'c> Driver<'c> {
                     self.tables.clear();
                     self.swap_told = false;
                 }
+                self.heartbeat.enter(Activity::AwaitingInput);
                 let more = self.conductor.has_more();
+                self.heartbeat.enter(Activity::EndingEpoch);
                 self.supervisor.plans_mut().phase = self.conductor.phase;
                 self.tell(Input::Completed { epoch, more });
             }
@@ -475,13 +503,11 @@ impl<'c> Driver<'c> {
         }
     }
 
-    fn announce(&self, event: &Event) {
-        if let Some(tracer) = &self.conductor.tracer {
+    fn announce(&mut self, event: &Event) {
+        if let Some(tracer) = &mut self.conductor.tracer {
             tracer.event(event);
         }
-        if let Some(listener) = &self.listener {
-            listener(event);
-        }
+        self.outlet.event(event);
     }
 
     fn begin(&mut self, epoch: Epoch, lost: &[DeviceId]) -> Result<(), RunError> {
@@ -621,19 +647,13 @@ impl<'c> Driver<'c> {
     /// A process that was stopped by a signal before it was ready would be waited for as long as a start may take.
     fn look_at_starting(&self) {
         for &device in &self.starting {
-            let Some(process) = self.conductor.crew.process_of(device) else {
-                continue;
-            };
-            let state = system::thread_state(process, process);
-            if process != std::process::id() && state.is_some_and(|s| s.os == Os::Stopped) {
-                self.conductor.crew.put_down(device);
-            }
+            self.conductor.crew.end_if_stopped(device);
         }
     }
 
     /// Gives the state at the last committed border away, if it is time and there is a new one.
     fn give_state(&mut self, now_ns: u64) {
-        let Some((every_ns, listener)) = &self.states else {
+        let Some(every_ns) = self.state_every_ns else {
             return;
         };
         if self.next_state_ns > now_ns {
@@ -641,11 +661,14 @@ impl<'c> Driver<'c> {
         }
         self.next_state_ns = now_ns + every_ns;
         let Some(active) = &self.active else { return };
-        let state = self.conductor.committed_state(active);
-        if state.iterations > self.last_state {
-            self.last_state = state.iterations;
-            listener(state);
-        }
+        let conductor = &self.conductor;
+        let last_state = &mut self.last_state;
+        self.outlet.state(|| {
+            let state = conductor.committed_state(active);
+            let is_new = state.iterations > *last_state;
+            *last_state = state.iterations.max(*last_state);
+            is_new.then_some(state)
+        });
     }
 
     fn inject(&mut self, fault: Fault) {

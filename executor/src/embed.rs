@@ -9,10 +9,10 @@ use zbmd_ir::{Graph, Role, TokenType, Value};
 
 use crate::cli::exit;
 use crate::crew::Isolation;
-use crate::driver::Supervised;
 use crate::error::{EngineError, RunError};
 use crate::session::Engine;
 use crate::supervise::declare::{DeclareError, Supervision};
+use crate::supervised::Supervised;
 
 /// What a program wants to know of a source or a sink.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,7 +82,7 @@ impl EngineError {
     /// Its class: one of [`exit`].
     pub fn class(&self) -> u8 {
         match self {
-            Self::State { .. } | Self::Trace { .. } => exit::FILE,
+            Self::Trace { .. } => exit::FILE,
             Self::Memory(_) | Self::Thread(_) => exit::FAULT,
             _ => exit::REFUSED,
         }
@@ -95,6 +95,7 @@ impl RunError {
         match self {
             Self::Start(EngineError::Device { .. }) => exit::REFUSED,
             Self::GaveUp { .. } => exit::GAVE_UP,
+            Self::SupervisorStuck { .. } => exit::BUG,
             _ => exit::FAULT,
         }
     }

@@ -12,9 +12,10 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use serde::{Deserialize, Serialize};
-use zbmd_ir::{ChannelId, DeviceId, Graph, Plan, PlanId, TiVec};
+use zbmd_ir::{ChannelId, DeviceId, Graph, Plan, PlanId, RingId, TiVec};
 
 use crate::arena::{Arena, In, OutOfMemory};
+use crate::checksum::{self, Sends};
 use crate::conduit::Conduit;
 use crate::ledger::Borders;
 use crate::measure::{REMEMBERED, Stamp};
@@ -89,6 +90,11 @@ impl SessionMemory {
             (ends, cursor.take(capacity.saturating_mul(token_bytes)))
         });
         (doors, places.collect(), cursor)
+    }
+
+    /// Bytes that [`Self::create`] takes; the largest number where that cannot be had.
+    pub(crate) fn bytes(queues: &Queues) -> u64 {
+        Self::places(queues).2.0
     }
 
     pub(crate) fn create(queues: &Queues) -> Result<Self, OutOfMemory> {
@@ -401,21 +407,25 @@ impl Layout {
 pub(crate) struct Sums {
     /// First word of each ring.
     pub firsts: Vec<usize>,
+    /// What each of its sends copies.
+    pub sends: TiVec<RingId, Sends>,
     total: usize,
 }
 
 /// Counts the `Send`s of each ring.
 pub(crate) fn sums_of(plan: &Plan) -> Sums {
-    let mut sums = Sums {
-        firsts: Vec::with_capacity(plan.rings.len()),
-        total: 0,
-    };
+    let sends = checksum::sends(plan);
+    let mut firsts = Vec::with_capacity(plan.rings.len());
+    let mut total = 0;
     for (id, ring) in plan.rings.iter_enumerated() {
-        let sends = crate::checksum::sends(plan, id).len();
-        sums.firsts.push(sums.total);
-        sums.total += sends * plan.buffers[ring.buffer].blocks as usize;
+        firsts.push(total);
+        total += sends[id].len() * plan.buffers[ring.buffer].blocks as usize;
     }
-    sums
+    Sums {
+        firsts,
+        sends,
+        total,
+    }
 }
 
 /// One of the areas that hold the tokens lying on channels at a border.

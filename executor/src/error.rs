@@ -58,6 +58,20 @@ pub enum EngineError {
     /// The machine has too little memory.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
+    /// A plan takes more memory in all than the machine can give, which is known before any is taken.
+    #[error(
+        "plan `{plan}` takes {needed} bytes of memory ({parts}), {available} bytes are available: compile with shorter blocks, or free memory"
+    )]
+    Demand {
+        /// The plan.
+        plan: String,
+        /// Bytes in all.
+        needed: u128,
+        /// What they are for.
+        parts: String,
+        /// What the machine can give.
+        available: u64,
+    },
     /// A GPU that the plan uses is not there, or cannot do what the plan asks of it.
     #[error("device {device}: {why}")]
     Device {
@@ -155,10 +169,22 @@ pub enum RunError {
         verdict: String,
         /// Iterations committed since the beginning.
         iterations: u64,
+        /// The report and the state up to there, once the run has ended.
+        left: Option<Box<crate::session::Outcome>>,
     },
     /// A plan could not be given its memory or threads after the run had begun.
     #[error(transparent)]
     Start(#[from] EngineError),
+    /// The supervising thread itself makes no progress.
+    #[error(
+        "the supervising thread has made no progress for {seconds} s while {activity}: the run is given up; this is a bug, or a system that does not answer"
+    )]
+    SupervisorStuck {
+        /// What it was doing.
+        activity: String,
+        /// For how long.
+        seconds: u64,
+    },
     /// The run was given up because its session was dropped.
     #[error("the run was given up: its session was dropped")]
     Abandoned,

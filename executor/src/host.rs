@@ -92,7 +92,7 @@ pub(crate) struct End {
 impl End {
     pub(crate) fn unprepared(why: Unprepared) -> Self {
         let how = match why {
-            Unprepared::Memory(OutOfMemory { bytes, limit }) => How::NoMemory { bytes, limit },
+            Unprepared::Memory(OutOfMemory { bytes, limit, .. }) => How::NoMemory { bytes, limit },
             Unprepared::Device(fault) => How::Device { fault, block: 0 },
         };
         Self {
@@ -135,7 +135,7 @@ pub(crate) fn prepare(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> 
     let graph = &program.graph;
     if spec.deny_memory && calendar == 0 {
         let bytes = plan.calendars[calendar].arena_bytes;
-        return Err(OutOfMemory { bytes, limit: 0 }.into());
+        return Err(OutOfMemory::of_machine(bytes, 0).into());
     }
     let memory = Memory::new(
         &plan.calendars[calendar],
@@ -214,7 +214,7 @@ fn prepare_gpu(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> {
     let plan = &program.plans[spec.plan];
     if spec.deny_memory && calendar == 0 {
         let bytes = plan.calendars[calendar].arena_bytes;
-        return Err(OutOfMemory { bytes, limit: 0 }.into());
+        return Err(OutOfMemory::of_machine(bytes, 0).into());
     }
     let which = &program.machine.devices[spec.devices[calendar]];
     let gpu = Gpu::new(engine, plan, calendar, which, &epoch, &gpus).map_err(Unprepared::Device)?;

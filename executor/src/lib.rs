@@ -6,8 +6,10 @@ pub mod checkpoint;
 mod checksum;
 pub mod cli;
 mod conductor;
+mod conductor_thread;
 mod conduit;
 mod crew;
+mod demand;
 mod driver;
 pub mod embed;
 mod epoch;
@@ -17,9 +19,14 @@ mod host;
 pub mod inject;
 pub mod io;
 mod kernels;
+#[cfg(target_os = "linux")]
+mod launch;
 pub mod ledger;
+#[cfg(target_os = "linux")]
+mod listen;
 pub mod live;
 mod measure;
+mod outlet;
 mod prepare;
 mod primitive;
 #[cfg(target_os = "linux")]
@@ -27,10 +34,12 @@ mod process;
 mod replay;
 pub mod report;
 pub mod ring;
+mod self_watch;
 mod session;
 mod stream;
 mod summary;
-pub mod supervise;
+pub use zbmd_supervise as supervise;
+mod supervised;
 mod system;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -42,11 +51,11 @@ mod wire;
 mod worker;
 
 pub use crew::Isolation;
-pub use driver::{Listener, StateListener, Supervised};
 pub use error::{EngineError, RunError};
 #[cfg(target_os = "linux")]
 pub use process::serve_if_worker;
 pub use report::Report;
 pub use session::{Engine, Outcome, RunOptions, Session, Stopper, SwapError};
 pub use stream::{SinkHandle, SourceHandle, StreamError};
+pub use supervised::{Listener, StateListener, Supervised};
 pub use unsupported::Unsupported;

@@ -11,7 +11,6 @@ use zbmd_ir::{
 
 use crate::arena::{Arena, OutOfMemory};
 use crate::border;
-use crate::checksum;
 use crate::epoch::{EpochMemory, Sums, sums_of};
 use crate::gpu::steps;
 use crate::kernels::Kernels;
@@ -184,25 +183,27 @@ struct Lowering<'a> {
     stages: Vec<u32>,
     ports: Vec<PortSpec>,
     rings: Vec<(RingId, RingSpec)>,
+    ring_indices: BTreeMap<RingId, u32>,
     /// Token ranges of the `Send`s of the rings so far, and where the checksums of all rings lie.
     sends: Vec<(u64, u64)>,
     sums: Option<Sums>,
     resets: Vec<(u32, u64)>,
     counters: BTreeMap<Counted, u32>,
-    /// Start of the resets of the outermost loop at work.
+    /// Start of the resets of the outermost loop at work, and the counters that it has.
     loop_resets: usize,
+    loop_counters: BTreeSet<u32>,
     depth: usize,
     /// Planned time since the worker last said that it gets on.
     since_ns: u64,
-    sources: Vec<ActorId>,
-    sinks: Vec<ActorId>,
+    sources: Numbered,
+    sinks: Numbered,
     /// Channels whose tokens this device saves at borders, by the buffer that they are carried in.
     saved: BTreeSet<BufferId>,
     /// States to be saved, by the actor that updates them, and the top-level entry that fires it last.
     states: BTreeMap<usize, Vec<(BufferId, u32)>>,
 }
 
-/// Lowers the calendar of one device of a verified plan that [`check`](crate::unsupported::check) accepted.
+/// Lowers the calendar of one device of a verified plan that [`check_plan`](crate::unsupported::check_plan) accepted.
 pub(crate) fn lower(
     known: &Known<'_>,
     plan: &Plan,
@@ -230,15 +231,17 @@ pub(crate) fn lower(
         stages: Vec::new(),
         ports: Vec::new(),
         rings: Vec::new(),
+        ring_indices: BTreeMap::new(),
         sends: Vec::new(),
         sums: (!memory.epoch.sums.is_empty()).then(|| sums_of(plan)),
         resets: Vec::new(),
         counters: BTreeMap::new(),
         loop_resets: 0,
+        loop_counters: BTreeSet::new(),
         since_ns: 0,
         depth: 0,
-        sources: Vec::new(),
-        sinks: Vec::new(),
+        sources: Numbered::default(),
+        sinks: Numbered::default(),
         saved: BTreeSet::new(),
         states: BTreeMap::new(),
     };
@@ -300,8 +303,8 @@ impl Lowering<'_> {
         Lowered {
             replay: Replay::new(code, self.counters.len(), staging),
             slots: self.slots,
-            sources: self.sources,
-            sinks: self.sinks,
+            sources: self.sources.list,
+            sinks: self.sinks.list,
             rings: self.rings.into_iter().map(|(id, _)| id).collect(),
         }
     }
@@ -319,6 +322,7 @@ impl Lowering<'_> {
         let head = self.instrs.len();
         if self.depth == 0 {
             self.loop_resets = self.resets.len();
+            self.loop_counters.clear();
         }
         self.depth += 1;
         self.push(
@@ -415,10 +419,7 @@ impl Lowering<'_> {
         }
         let next = self.counters.len() as u32;
         let counter = *self.counters.entry(counted).or_insert(next);
-        if !self.resets[self.loop_resets..]
-            .iter()
-            .any(|(c, _)| *c == counter)
-        {
+        if self.loop_counters.insert(counter) {
             self.resets.push((counter, first));
         }
         counter
@@ -529,13 +530,15 @@ impl Lowering<'_> {
     }
 
     fn ring(&mut self, ring: RingId) -> u32 {
-        if let Some(at) = self.rings.iter().position(|(id, _)| *id == ring) {
-            return at as u32;
+        let next = self.rings.len() as u32;
+        let index = *self.ring_indices.entry(ring).or_insert(next);
+        if index < next {
+            return index;
         }
         let buffer = &self.plan.buffers[self.plan.rings[ring].buffer];
         let first = self.sends.len();
-        if self.sums.is_some() {
-            self.sends.extend(checksum::sends(self.plan, ring));
+        if let Some(sums) = &self.sums {
+            self.sends.extend(&sums.sends[ring]);
         }
         let spec = RingSpec {
             sync: ring.0,
@@ -549,7 +552,7 @@ impl Lowering<'_> {
             sends: (first, self.sends.len() - first),
         };
         self.rings.push((ring, spec));
-        (self.rings.len() - 1) as u32
+        index
     }
 
     fn fire(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> Instr {
@@ -582,7 +585,7 @@ impl Lowering<'_> {
                 }
             }
             (Role::Source, _) => {
-                let source = index_of(&mut self.sources, id);
+                let source = self.sources.index_of(id);
                 Instr::Source {
                     source,
                     ports: at,
@@ -591,7 +594,7 @@ impl Lowering<'_> {
                 }
             }
             (Role::Sink, _) => {
-                let sink = index_of(&mut self.sinks, id);
+                let sink = self.sinks.index_of(id);
                 Instr::Sink {
                     sink,
                     ports: at,
@@ -692,12 +695,22 @@ fn fired(entry: &Entry, each: &mut impl FnMut(ActorId, u32)) {
     }
 }
 
-fn index_of(list: &mut Vec<ActorId>, id: ActorId) -> u32 {
-    let at = list.iter().position(|a| *a == id).unwrap_or_else(|| {
-        list.push(id);
-        list.len() - 1
-    });
-    at as u32
+/// Actors in the order in which they were first asked for.
+#[derive(Default)]
+struct Numbered {
+    list: Vec<ActorId>,
+    indices: BTreeMap<ActorId, u32>,
+}
+
+impl Numbered {
+    fn index_of(&mut self, id: ActorId) -> u32 {
+        let next = self.list.len() as u32;
+        let index = *self.indices.entry(id).or_insert(next);
+        if index == next {
+            self.list.push(id);
+        }
+        index
+    }
 }
 
 /// Periods after which all places repeat; 0 if that is too many for a table.

@@ -6,18 +6,19 @@
 //! closed socket, or by the system's signal where it could not notice.
 //!
 //! Files, mappings and sockets have no names: nothing can be left behind.
+//!
+//! A worker may be stopped at any moment, also before it runs its program ([`crate::launch`]) and with its socket's
+//! buffer full ([`Outbox`]). Only its listener, a thread of its own, ever waits for it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 
-use rustix::process::{
-    Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal,
-};
+use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use zbmd_backends::op::Registry;
 use zbmd_ir::DeviceId;
@@ -25,9 +26,11 @@ use zbmd_ir::DeviceId;
 use crate::epoch::{EpochMemory, Queues, SessionMemory, Spec};
 use crate::gpu::{DeviceFault, Gpus};
 use crate::host::{self, End, HostOptions, How, Job};
+use crate::launch::Lifetime;
+use crate::measure::Clock;
 use crate::session::{Engine, Inner};
 use crate::watchdog::{Dog, Winder};
-use crate::wire;
+use crate::wire::{self, Outbox};
 
 /// Set in the environment of a worker's process.
 const MARK: &str = "ZBMD_WORKER";
@@ -68,17 +71,24 @@ pub(crate) enum Answer {
     Failed { fault: DeviceFault },
 }
 
-/// The supervising process's handle of a worker's process.
+/// The supervising process's handle of a worker's process. Nothing that it does waits for the worker.
 pub(crate) struct WorkerProcess {
-    socket: UnixStream,
-    pidfd: OwnedFd,
-    pid: u32,
+    outbox: Outbox,
+    lifetime: Arc<Lifetime>,
 }
 
-/// Hands the answers of a worker to `each`, and at last how its process ended. Blocks until then.
+/// Launches a worker's process, and hands its answers on. Blocks until the process is gone.
 pub(crate) struct Listener {
     socket: UnixStream,
-    child: Child,
+    command: Command,
+    lifetime: Arc<Lifetime>,
+}
+
+/// What a listener saw last.
+pub(crate) struct ProcessExit {
+    pub status: io::Result<ExitStatus>,
+    /// Why the supervising process ended it, if it did and said why.
+    pub ended_because: Option<String>,
 }
 
 /// What a worker's process is started from.
@@ -90,14 +100,15 @@ pub(crate) struct Ship<'a> {
     pub options: HostOptions,
 }
 
+/// A process that takes nothing of an order for so long is lost.
+const ORDER_LIMIT_NS: u64 = 2_000_000_000;
+
 impl WorkerProcess {
-    /// Starts a process and sends it on its way; it answers when it is ready.
-    ///
-    /// The system kills it when the calling *thread* ends, so that thread should live as long as the run.
+    /// A process that its listener launches, with its first order on the way; it answers when it is ready.
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn start(
+    pub(crate) fn plan(
         program: Option<&Path>,
         ship: &Ship<'_>,
         device: DeviceId,
@@ -110,81 +121,105 @@ impl WorkerProcess {
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         // An interrupt from the terminal is for the supervising process alone.
         command.process_group(0);
-        let child = command.spawn()?;
-        let pid = child.id();
+
+        let lifetime = Arc::new(Lifetime::new());
         let listener = Listener {
             socket: socket.try_clone()?,
-            child,
+            command,
+            lifetime: Arc::clone(&lifetime),
         };
-        let raw = Pid::from_raw(pid as i32).ok_or(io::ErrorKind::NotFound)?;
-        // The child has not been waited for, so the number is still its own.
-        let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
-        let mut process = Self { socket, pidfd, pid };
-        process.open(ship, device);
+        let outbox = Outbox::new(socket);
+        let mut process = Self { outbox, lifetime };
+        process.open(ship, device)?;
         Ok((process, listener))
     }
 
     /// Lets it load a bundle, and open its device; it answers when it is ready. If it is gone, the listener tells.
-    pub(crate) fn open(&mut self, ship: &Ship<'_>, device: DeviceId) {
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub(crate) fn open(&mut self, ship: &Ship<'_>, device: DeviceId) -> io::Result<()> {
         let order = Order::Open {
             queues: ship.queues.clone(),
             options: ship.options,
             device,
         };
-        if let Some(session) = ship.session.arena.fd() {
-            let _ = wire::send(&mut self.socket, &order, &[ship.bundle, session]);
+        match ship.session.arena.fd() {
+            Some(session) => self
+                .outbox
+                .post(Clock.now_ns(), &order, &[ship.bundle, session]),
+            None => Ok(()),
         }
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.pid
-    }
-
     /// Lets it begin its part of an epoch. If it is gone, the listener tells.
+    ///
+    /// # Errors
+    /// It cannot be told.
     pub(crate) fn begin(
         &mut self,
         spec: &Spec,
         calendar: usize,
         epoch: &EpochMemory,
         (dog, lease_ns): (Option<&Dog>, u64),
-    ) {
+    ) -> io::Result<()> {
         let order = Order::Begin {
             spec: spec.clone(),
             calendar,
             lease_ns,
         };
-        if let Some(memory) = epoch.arena().fd() {
-            let files: Vec<_> = [memory].into_iter().chain(dog.and_then(Dog::fd)).collect();
-            let _ = wire::send(&mut self.socket, &order, &files);
+        let Some(memory) = epoch.arena().fd() else {
+            return Ok(());
+        };
+        let files: Vec<_> = [memory].into_iter().chain(dog.and_then(Dog::fd)).collect();
+        self.outbox.post(Clock.now_ns(), &order, &files)
+    }
+
+    /// Sends what it has not taken yet; whether there is still something.
+    ///
+    /// # Errors
+    /// It has taken nothing for too long.
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+        let now_ns = Clock.now_ns();
+        if self.outbox.stalled_ns(now_ns).is_none() {
+            return Ok(false);
+        }
+        self.outbox.flush(now_ns)?;
+        match self.outbox.stalled_ns(now_ns) {
+            Some(stalled_ns) if stalled_ns > ORDER_LIMIT_NS => Err(io::Error::other(format!(
+                "it took nothing of an order for {} ms",
+                stalled_ns / 1_000_000
+            ))),
+            stalled_ns => Ok(stalled_ns.is_some()),
         }
     }
 
-    /// Something that can send a signal later, from another thread.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub(crate) fn messenger(&self) -> io::Result<impl FnOnce(Signal) + Send + 'static> {
-        let pidfd = self.pidfd.try_clone()?;
-        Ok(move |signal| {
-            let _ = pidfd_send_signal(&pidfd, signal);
-        })
-    }
-
-    /// Sends a signal. If it is gone, the listener tells.
-    pub(crate) fn signal(&self, signal: Signal) {
-        let _ = pidfd_send_signal(&self.pidfd, signal);
+    /// Its phase, and the means to end it.
+    pub(crate) fn lifetime(&self) -> &Arc<Lifetime> {
+        &self.lifetime
     }
 }
 
 impl Listener {
-    /// Calls `each` for every answer until the worker's process is gone; how it ended.
-    pub(crate) fn listen(mut self, mut each: impl FnMut(Answer)) -> io::Result<ExitStatus> {
+    /// Launches the process, and calls `each` for every answer until it is gone.
+    pub(crate) fn listen(self, each: impl FnMut(Answer)) -> ProcessExit {
+        let lifetime = Arc::clone(&self.lifetime);
+        let status = self.launch_and_wait(each);
+        let ended_because = lifetime.close().filter(|why| !why.is_empty());
+        ProcessExit {
+            status,
+            ended_because,
+        }
+    }
+
+    fn launch_and_wait(mut self, mut each: impl FnMut(Answer)) -> io::Result<ExitStatus> {
+        let mut child = self.lifetime.launch(self.command)?;
         while let Ok(Some((answer, _))) = wire::receive::<Answer>(&mut self.socket) {
             each(answer);
         }
         // Whoever does not talk any more is of no use: it may be alive, with its end of the socket closed.
-        let _ = self.child.kill();
-        self.child.wait()
+        let _ = child.kill();
+        child.wait()
     }
 }
 
@@ -318,7 +353,7 @@ fn answer(socket: &Mutex<UnixStream>, answer: &Answer) -> io::Result<()> {
     let mut socket = socket
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
-    wire::send(&mut socket, answer, &[])
+    wire::send(&mut socket, answer)
 }
 
 /// The engine for a bundle that the supervising process has open. It is verified again: a process of its own trusts
@@ -328,4 +363,56 @@ fn load(bundle: &OwnedFd, registry: &Registry) -> Result<Engine, String> {
     let path = format!("/proc/self/fd/{}", bundle.as_raw_fd());
     let program = zbmd_ir::bundle::open(Path::new(&path)).map_err(|e| e.to_string())?;
     Engine::new(program, registry).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A worker that never reads its socket: what it does not take is kept for it, and in the end it is lost. Nobody but
+    /// its listener waits for it.
+    #[test]
+    fn a_worker_whose_socket_is_full_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("worker");
+        std::fs::write(&program, "#!/bin/sh\nexec sleep 1000\n").expect("written");
+        let mode = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(&program, mode).expect("its owner may");
+
+        let session = SessionMemory::create(&Queues::new()).expect("small");
+        let bundle = tempfile::tempfile().expect("a file");
+        // An order that is longer than any socket's buffer.
+        let queues: Queues = vec![(u64::MAX, u64::MAX); 200_000];
+        let ship = Ship {
+            bundle: bundle.as_fd(),
+            session: &session,
+            queues: &queues,
+            options: HostOptions {
+                sample_every: 0,
+                pin: false,
+                lock_memory: false,
+            },
+        };
+        let planned = WorkerProcess::plan(Some(&program), &ship, DeviceId(0));
+        let (mut process, listener) = planned.expect("planned");
+        let listening = std::thread::spawn(move || listener.listen(|_| ()));
+
+        let error = loop {
+            match process.flush() {
+                Ok(is_pending) => assert!(is_pending, "it reads nothing"),
+                Err(error) => break error.to_string(),
+            }
+            std::thread::yield_now();
+        };
+        assert!(error.starts_with("it took nothing of an order"), "{error}");
+        process.lifetime().end(Some(&error));
+        let exit = listening.join().expect("no panic");
+        assert_eq!(exit.ended_because, Some(error));
+        assert_eq!(
+            ending(exit.status.expect("waited for")),
+            Err(Signal::KILL.as_raw())
+        );
+    }
 }

@@ -21,6 +21,9 @@ pub struct Report {
     pub epochs: u64,
     /// Epochs that ended at once, because something was lost, and were made good by the next.
     pub recoveries: u64,
+    /// Events that whoever listens did not get, because it took them too slowly.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub events_dropped: u64,
     /// Sources, in actor order.
     pub sources: Vec<SourceReport>,
     /// Sinks, in actor order.
@@ -67,8 +70,15 @@ pub struct TraceReport {
     pub bytes: u64,
     /// Periods that were run but not recorded, because the file was not written fast enough.
     pub dropped_periods: u64,
+    /// Events and epochs that it does not tell of, for the same reason.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dropped_events: u64,
     /// Why it is cut off, if it is.
     pub error: Option<String>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What one source gave.
@@ -98,6 +108,9 @@ pub struct SinkReport {
     pub tokens: u64,
     /// Tokens that were dropped because nobody pulled them any more.
     pub discarded: u64,
+    /// Tokens that are in the sink's file or were taken by its reader, where that is fewer than were given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered: Option<u64>,
     /// Tokens per second.
     pub tokens_per_s: f64,
 }
@@ -245,6 +258,22 @@ impl Report {
             ..self.clone()
         };
         short.to_string()
+    }
+}
+
+impl Report {
+    /// Notes how many tokens the readers of these sinks took, who did not take all of them.
+    pub(crate) fn cut_off(&mut self, sinks: &[(String, u64)]) {
+        for (stream, delivered) in sinks {
+            let Some(sink) = self.sinks.iter_mut().find(|sink| sink.name == *stream) else {
+                continue;
+            };
+            sink.delivered = Some(*delivered);
+            self.notes.push(format!(
+                "the reader of `{stream}` took {delivered} of {} tokens, and then no more",
+                sink.tokens
+            ));
+        }
     }
 }
 

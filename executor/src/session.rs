@@ -2,18 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 
 use zbmd_backends::op::Registry;
+use zbmd_ir::memory::available_bytes;
 use zbmd_ir::verify::Verified;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{ActorId, DeviceId, Plan, PlanId, PortChannels, Program, Role, State, TiVec};
 
-use crate::conductor::{Conductor, Finished, Phase};
+use crate::conductor::{Conductor, Phase};
+use crate::conductor_thread::ConductorThread;
 use crate::conduit::{Consumer, Producer};
 use crate::crew::{Crew, Isolation};
-use crate::driver::Supervised;
+use crate::demand;
 use crate::epoch::{EpochMemory, Queues, Saves, SessionMemory, Spec};
 use crate::error::{EngineError, RunError};
 use crate::host::HostOptions;
@@ -22,6 +23,7 @@ use crate::live::Progress;
 use crate::primitive::{AtomicU32, Ordering};
 use crate::ring::{Spin, Stop};
 use crate::stream::{SinkHandle, SourceHandle, StreamError};
+use crate::supervised::Supervised;
 use crate::trace::Tracer;
 use crate::unsupported;
 
@@ -106,7 +108,9 @@ pub(crate) struct Inner {
 }
 
 impl Engine {
-    /// Makes the kernels of a verified program.
+    /// Makes the kernels of a verified program, and checks that this executor can run all of its plans: those for lost
+    /// devices, too, for which it would be too late once a device is lost. Whether GPUs are there, and have what plans
+    /// ask of them, is found out when they are opened.
     ///
     /// # Errors
     /// An op or a variant of a kernel that the registry does not have, or a plan that this executor cannot run.
@@ -116,12 +120,13 @@ impl Engine {
             .plan("tail")
             .map(|(id, _)| id)
             .filter(|id| *id != main);
-        for plan in [Some(main), tail].into_iter().flatten() {
-            unsupported::check(&program, &program.plans[plan])?;
-        }
         let graph = &program.graph;
+        unsupported::check_graph(graph)?;
+        for plan in &program.plans {
+            unsupported::check_plan(&program, plan)?;
+        }
         let kernels = Kernels::new(&program, registry)?;
-        for plan in [Some(main), tail].into_iter().flatten() {
+        for plan in &program.plans {
             check_scratch(&program, plan, &kernels)?;
         }
         let repetition = repetition(graph).expect("a verified graph is consistent");
@@ -160,8 +165,10 @@ impl Engine {
     }
 }
 
-fn check_scratch(program: &Program, plan: PlanId, kernels: &Kernels) -> Result<(), EngineError> {
-    let plan = &program.plans[plan];
+fn check_scratch(program: &Program, plan: &Plan, kernels: &Kernels) -> Result<(), EngineError> {
+    let calendars = plan.calendars.iter();
+    let planned: BTreeMap<DeviceId, u64> = calendars.map(|c| (c.device, c.scratch_bytes)).collect();
+
     for actor in program.graph.actors.keys() {
         let Some(kernel) = kernels.of(plan, actor) else {
             continue;
@@ -171,14 +178,12 @@ fn check_scratch(program: &Program, plan: PlanId, kernels: &Kernels) -> Result<(
             // What its kernels need there is asked when they are made.
             continue;
         }
-        let calendar = plan.calendars.iter().find(|c| c.device == device);
-        let planned = calendar.map_or(0, |c| c.scratch_bytes);
+        let planned = planned.get(&device).copied().unwrap_or(0);
         let needed = kernel.scratch_bytes() as u64;
         if needed > planned {
-            let (plan, actor) = (plan.name.clone(), program.graph.actors[actor].name.clone());
             return Err(EngineError::Scratch {
-                plan,
-                actor,
+                plan: plan.name.clone(),
+                actor: program.graph.actors[actor].name.clone(),
                 needed,
                 planned,
             });
@@ -198,6 +203,18 @@ pub(crate) struct Control {
     swap: Mutex<Option<Arc<Inner>>>,
     /// Not on any fast path: taken once an epoch, and by whoever ends the run or looks at its progress.
     current: Mutex<Option<Current>>,
+}
+
+/// Gives the run up if the thread that conducts it panics: nobody else would ever end the waits of those who hold its
+/// sources and sinks.
+struct AbortOnPanic(Arc<Control>);
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.abort();
+        }
+    }
 }
 
 /// The epoch at work.
@@ -298,6 +315,11 @@ impl Stopper {
         self.control.finish();
     }
 
+    /// Whether the run was told to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.control.is_finishing() || self.control.stop.is_set()
+    }
+
     /// Iterations finished so far, for progress displays: it may lag by some blocks.
     pub fn iterations(&self) -> u64 {
         self.control.iterations()
@@ -326,7 +348,7 @@ pub struct Session {
     control: Arc<Control>,
     sources: BTreeMap<String, Option<SourceHandle>>,
     sinks: BTreeMap<String, Option<SinkHandle>>,
-    conductor: Option<JoinHandle<Finished>>,
+    conductor: Option<ConductorThread>,
     engine: Arc<Inner>,
     is_supervised: bool,
 }
@@ -390,6 +412,7 @@ impl Session {
                 )
             })
             .collect();
+        demand::check(&engine, &options, &queues, available_bytes())?;
         let session = Arc::new(SessionMemory::create(&queues)?);
         let stop = Arc::new(Stop::new());
         let control = Arc::new(Control {
@@ -412,6 +435,7 @@ impl Session {
         let tracer =
             recorded.then(|| Tracer::start(&engine, options.trace.as_deref(), options.profile));
         let tracer = tracer.transpose()?;
+        let (finish, finished) = mpsc::channel();
         let mut conductor = Conductor {
             tracer,
             control: Arc::clone(&control),
@@ -435,6 +459,9 @@ impl Session {
             epochs: 0,
             fenced: 0,
             deny_memory: false,
+            events_dropped: 0,
+            late: None,
+            given_up: finish.clone(),
             session: Arc::clone(&session),
             engine: Arc::clone(&engine),
             options,
@@ -455,10 +482,11 @@ impl Session {
             (actor.name.clone(), Some(handle))
         };
         let sinks = graph.sinks().zip(&first.memory.sinks).map(sink).collect();
-        let conductor = std::thread::Builder::new()
-            .name("zbmd conductor".to_owned())
-            .spawn(move || conductor.conduct(first))
-            .map_err(EngineError::Thread)?;
+        let conductor = ConductorThread::start(finished, move || {
+            let _abort = AbortOnPanic(Arc::clone(&conductor.control));
+            let _ = finish.send(conductor.conduct(first));
+        })
+        .map_err(EngineError::Thread)?;
         let conductor = Some(conductor);
         Ok(Self {
             control,
@@ -551,7 +579,7 @@ impl Session {
         let Some(conductor) = self.conductor.take() else {
             return Err(RunError::Abandoned);
         };
-        match conductor.join() {
+        match conductor.wait() {
             Ok(finished) => finished,
             Err(panic) => std::panic::resume_unwind(panic),
         }
@@ -563,7 +591,7 @@ impl Drop for Session {
         if let Some(conductor) = self.conductor.take() {
             self.control.abort();
             // Its outcome is of no interest any more; waiting makes sure that no worker outlives the session.
-            drop(conductor.join());
+            drop(conductor.wait());
         }
     }
 }
@@ -761,4 +789,31 @@ fn checked_state(program: &Program, state: State) -> Result<State, EngineError> 
         .map(|(id, _)| (id, taken(id)))
         .collect();
     Ok(State { consumed, ..state })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_panic_of_the_conductor_gives_the_run_up() {
+        let control = Arc::new(Control {
+            stop: Arc::new(Stop::new()),
+            finishing: AtomicU32::new(0),
+            session: Arc::new(SessionMemory::create(&Vec::new()).expect("little memory")),
+            swap: Mutex::new(None),
+            current: Mutex::new(None),
+        });
+        drop(AbortOnPanic(Arc::clone(&control)));
+        assert!(!control.stop.is_set());
+
+        let conduct = || {
+            let _abort = AbortOnPanic(Arc::clone(&control));
+            panic!("a bug")
+        };
+        let panicked: std::thread::Result<()> = catch_unwind(AssertUnwindSafe(conduct));
+        assert!(panicked.is_err() && control.stop.is_set());
+    }
 }

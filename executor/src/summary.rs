@@ -290,6 +290,7 @@ pub(crate) fn report(
                 name: actor.name.clone(),
                 tokens,
                 discarded,
+                delivered: None,
                 tokens_per_s: per_s(tokens),
             }
         });
@@ -300,6 +301,7 @@ pub(crate) fn report(
         elapsed_ns,
         epochs: 0,
         recoveries: 0,
+        events_dropped: 0,
         sources: sources.collect(),
         sinks: sinks.collect(),
         plans: Vec::new(),

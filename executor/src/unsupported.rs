@@ -69,11 +69,30 @@ pub enum Unsupported {
     },
 }
 
-/// Finds what this executor cannot run, before any memory is taken.
+/// Finds what this executor cannot run whatever the plan.
 ///
 /// # Errors
 /// The first thing found; see [`Unsupported`].
-pub(crate) fn check(program: &Program, plan: &Plan) -> Result<(), Unsupported> {
+pub(crate) fn check_graph(graph: &Graph) -> Result<(), Unsupported> {
+    for actor in &graph.actors {
+        let ports = (actor.outputs.len() - actor.state.len()).max(actor.state.len());
+        if ports > Io::MAX_MUT_PORTS {
+            let actor = actor.name.clone();
+            return Err(Unsupported::Ports {
+                actor,
+                ports,
+                most: Io::MAX_MUT_PORTS,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Finds what this executor cannot run of one plan, before any memory is taken.
+///
+/// # Errors
+/// The first thing found; see [`Unsupported`].
+pub(crate) fn check_plan(program: &Program, plan: &Plan) -> Result<(), Unsupported> {
     for calendar in &plan.calendars {
         let device = &program.machine.devices[calendar.device];
         let name = || (plan.name.clone(), device.name.clone());
@@ -109,17 +128,6 @@ pub(crate) fn check(program: &Program, plan: &Plan) -> Result<(), Unsupported> {
                 plan,
                 actor,
                 device,
-            });
-        }
-    }
-    for actor in &program.graph.actors {
-        let ports = (actor.outputs.len() - actor.state.len()).max(actor.state.len());
-        if ports > Io::MAX_MUT_PORTS {
-            let actor = actor.name.clone();
-            return Err(Unsupported::Ports {
-                actor,
-                ports,
-                most: Io::MAX_MUT_PORTS,
             });
         }
     }

@@ -102,11 +102,14 @@ fn a_run_cut_in_two_is_the_run_in_one() {
                     .collect()
             };
             let (first, outcome) = run(&engine, RunOptions::default(), &half(|b, at| &b[..at]));
-            let bytes =
-                zbmd_ir::state::encode(&outcome.expect("runs").state, &engine.program().graph);
-            let state = zbmd_ir::state::decode(&bytes, &engine.program().graph).expect("ours");
+            let bytes = zbmd_ir::state::encode(
+                &outcome.expect("runs").state,
+                &engine.program().graph,
+                None,
+            );
+            let saved = zbmd_ir::state::decode(&bytes, &engine.program().graph).expect("ours");
             let options = RunOptions {
-                state: Some(state),
+                state: Some(saved.state),
                 ..RunOptions::default()
             };
             let (second, outcome) = run(&engine, options, &half(|b, at| &b[at..]));

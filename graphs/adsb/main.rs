@@ -1,4 +1,4 @@
-//! `cargo run --release --example adsb -- FILE`: the Mode S frames in a recording of u8 I/Q at 2 MS/s.
+//! `cargo run --release -p zbmd-examples --example adsb -- FILE`: the Mode S frames in a recording of u8 I/Q at 2 MS/s.
 //!
 //! Prints each distinct frame with a clean checksum once, in hex, in the order in which they were first heard. The
 //! model is model.ron; decode.rs is its custom actor, registered here.
@@ -43,7 +43,7 @@ fn receive(file: &Path) -> Result<(), Box<dyn Error>> {
         machine: MachineChoice::Uniform(2),
         ..CompileOptions::default()
     };
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../graphs/adsb/model.ron");
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("adsb/model.ron");
     let program = compile_file(model, &options)?.program;
     let mut session = Engine::new(program, &registry)?.start(RunOptions::default())?;
     let (mut source, mut sink) = (session.source("iq")?, session.sink("frames")?);

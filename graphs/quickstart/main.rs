@@ -1,4 +1,4 @@
-//! `cargo run --release --example quickstart`: compiles model.ron for two CPU devices, shows the calendars, plays
+//! `cargo run --release -p zbmd-examples --example quickstart`: compiles model.ron for two CPU devices, shows the calendars, plays
 //! 1.6 seconds of it, shows the report and draws what came out. Needs no data.
 
 use std::error::Error;
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         machine: MachineChoice::Uniform(2),
         ..CompileOptions::default()
     };
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../graphs/quickstart/model.ron");
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("quickstart/model.ron");
     let program = compile_file(model, &options)?.program;
     println!(
         "Two calendars, made before the first sample: what runs where, when, and out of which bytes.\n"

@@ -1,4 +1,4 @@
-//! `cargo run --release --example vad -- DETECTOR.onnx AUDIO.wav`: segments of speech in seconds, one a line.
+//! `cargo run --release -p zbmd-examples --example vad -- DETECTOR.onnx AUDIO.wav`: segments of speech in seconds, one a line.
 //!
 //! Takes mono WAV files of 16 bits at any rate. The models are model.ron (16 kHz) and any.ron; segments.rs is their
 //! custom actor.
@@ -76,7 +76,7 @@ fn listen(detector: &Path, audio: &Path) -> Result<(), Box<dyn Error>> {
         }
     }
     let model = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../graphs/vad")
+        .join("vad")
         .join(if plain { "model.ron" } else { "any.ron" });
     let program = compile_file(model, &options)?.program;
     let mut session = Engine::new(program, &registry)?.start(RunOptions::default())?;

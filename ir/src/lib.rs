@@ -64,6 +64,8 @@ mod graph;
 mod ids;
 pub mod limits;
 mod machine;
+pub mod math;
+pub mod memory;
 mod nesting;
 mod plan;
 mod program;

@@ -14,16 +14,22 @@ pub const MAX_RANK: usize = 8;
 pub const MAX_TOKEN_BYTES: u64 = 1 << 32;
 /// Rate or window of a port, in tokens.
 pub const MAX_RATE: u64 = 1 << 32;
-/// Initial tokens of one channel, in bytes.
+/// Initial tokens of one channel, and of all channels together, in bytes.
 pub const MAX_INITIAL_BYTES: u64 = 1 << 30;
 /// Elements of a table that an op computes when it is resolved or its kernel is made: windows, transforms, gathers.
 pub const MAX_TABLE_ELEMENTS: u64 = 1 << 26;
 /// Firings of one actor in one iteration, and of all actors together.
 pub const MAX_FIRINGS: u64 = 1 << 40;
 /// Tokens that the verifier moves, a batch at a time, to prove that an iteration can be completed.
-pub const MAX_LIVENESS_STEPS: u64 = 1 << 27;
-/// Devices of a machine.
-pub const MAX_DEVICES: usize = 4096;
+pub const MAX_LIVENESS_STEPS: u64 = 1 << 26;
+/// Bytes of a name in UTF-8: of a model, actor, port, op, parameter, device or plan.
+pub const MAX_NAME_BYTES: usize = 1024;
+/// Bytes of the names of all actors together.
+pub const MAX_NAMES_BYTES: usize = 1 << 25;
+/// Number of a core of a CPU device.
+pub const MAX_CORE: u32 = 65_535;
+/// Devices of a machine; every two may be linked, so that time and memory grow with the square.
+pub const MAX_DEVICES: usize = 1024;
 /// Plans of a program.
 pub const MAX_PLANS: usize = 4096;
 /// Characters in the name of a kernel's variant.
@@ -42,3 +48,5 @@ pub const MAX_BLOCKS: u32 = 1 << 10;
 pub const MAX_STAGES: u32 = 1 << 10;
 /// Bytes of one device's arena or exchange region.
 pub const MAX_ARENA_BYTES: u64 = 1 << 46;
+/// Bytes that a source gives or a sink takes in all runs that go on from one another: 4 EiB.
+pub const MAX_STREAM_BYTES: u64 = 1 << 62;

@@ -47,9 +47,19 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The link from one device to another, if there is one. O(links).
+    /// The link from one device to another, if there is one. O(1) where every device is linked to all others in order,
+    /// as in machines that are detected and in files without links; otherwise O(links).
     pub fn link(&self, from: DeviceId, to: DeviceId) -> Option<&Link> {
-        self.links.iter().find(|l| l.from == from && l.to == to)
+        let is_wanted = |link: &&Link| link.from == from && link.to == to;
+        let others = self.devices.len().saturating_sub(1);
+        let place = from.index().checked_mul(others).and_then(|first| {
+            let behind_itself = usize::from(to.index() > from.index());
+            first.checked_add(to.index())?.checked_sub(behind_itself)
+        });
+        let expected = place.and_then(|place| self.links.raw.get(place));
+        expected
+            .filter(is_wanted)
+            .or_else(|| self.links.iter().find(is_wanted))
     }
 
     /// Picoseconds that `bytes` take over the link, without its latency.
@@ -85,4 +95,54 @@ impl ActorCost {
 pub struct Costs {
     /// Indexed by actor, then device.
     pub table: TiVec<ActorId, TiVec<DeviceId, Option<ActorCost>>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_found_in_any_order() {
+        let device = |name: usize| Device {
+            name: format!("cpu:{name}"),
+            backend: "cpu".into(),
+            cores: Vec::new(),
+            memory_bytes: 1,
+            flops_per_s: 1,
+            bytes_per_s: 1,
+            programmatic: false,
+        };
+        let ids = || (0..5_u32).map(DeviceId);
+        let pairs = ids().flat_map(|from| ids().map(move |to| (from, to)));
+        let links = pairs
+            .filter(|(from, to)| from != to)
+            .map(|(from, to)| Link {
+                from,
+                to,
+                bytes_per_s: 1,
+                latency_ns: u64::from(from.0 * 10 + to.0),
+            });
+        let mut machine = Machine {
+            devices: (0..5).map(device).collect(),
+            links: links.collect(),
+        };
+
+        let latencies = |machine: &Machine| -> Vec<Option<u64>> {
+            let pairs = ids().flat_map(|from| ids().map(move |to| (from, to)));
+            pairs
+                .map(|(from, to)| machine.link(from, to).map(|link| link.latency_ns))
+                .collect()
+        };
+        let in_order = latencies(&machine);
+        assert_eq!(in_order[1], Some(1));
+        assert_eq!(in_order[0], None);
+        assert_eq!(in_order[5 * 3 + 4], Some(34));
+
+        machine.links.raw.reverse();
+        assert_eq!(latencies(&machine), in_order);
+        machine.links.raw.truncate(3);
+        assert_eq!(latencies(&machine).iter().flatten().count(), 3);
+        let outside = DeviceId(u32::MAX);
+        assert_eq!(machine.link(outside, outside), None);
+    }
 }

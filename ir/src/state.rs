@@ -1,18 +1,23 @@
 //! The state of a run as bytes: a checkpoint that only a run of the same graph accepts.
 //!
-//! Little-endian: `ZBST`, version (u32), fingerprint of the graph (u64), length of the rest (u64), checksum (u64) of
-//! all bytes but itself, then the [`State`] in postcard.
+//! Little-endian: `ZBST`, version (u32), fingerprint of the graph (u64), hash of the bundle that the run was of (u64, 0
+//! where there was none), length of the rest (u64), checksum (u64) of all bytes but itself, then the [`State`] in
+//! postcard.
 
 use serde::Serialize;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
-use crate::{ActorId, Graph, State, TokenType};
+use crate::limits::MAX_STREAM_BYTES;
+use crate::verify::graph::repetition;
+use crate::{ActorId, Graph, Role, State, TokenType};
 
 /// First bytes of every state.
 pub const MAGIC: [u8; 4] = *b"ZBST";
 /// The format version that this crate writes, and the only one it reads.
-pub const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 32;
+pub const VERSION: u32 = 2;
+const HEADER_BYTES: usize = 40;
+/// Where the checksum stands, which covers what is before it and all that follows it.
+const CHECKSUM_AT: usize = 32;
 
 /// Why bytes are no state of this graph.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -50,30 +55,84 @@ pub enum StateError {
         found: Vec<ActorId>,
         expected: Vec<ActorId>,
     },
+    /// A count beyond what any run reaches, from which arithmetic would wrap.
+    #[error(
+        "{what} is {found}: stream `{stream}` would be past {MAX_STREAM_BYTES} bytes, which no run reaches"
+    )]
+    Count {
+        what: &'static str,
+        stream: String,
+        found: u64,
+    },
 }
 
-/// A hash of all that a state depends on: names and roles of actors; ends, types and history of channels. The same in
-/// every release and on every machine. Graphs that differ only in parameters have the same one.
-pub fn fingerprint(graph: &Graph) -> u64 {
-    #[derive(Serialize)]
-    struct Shape<'g> {
-        actors: Vec<(&'g str, crate::Role)>,
-        channels: Vec<(crate::Endpoint, &'g TokenType, u64)>,
-    }
-    let shape = Shape {
-        actors: graph
-            .actors
-            .iter()
-            .map(|a| (a.name.as_str(), a.role))
-            .collect(),
-        channels: graph
+/// A state as it was read, with what its file says of where it comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedState {
+    /// Where the run was.
+    pub state: State,
+    /// Hash of the bundle that the run was of, where its writer knew.
+    pub bundle_hash: Option<u64>,
+}
+
+/// Names and roles of actors; ends, types and history of channels: what the tokens of a state depend on.
+#[derive(Serialize)]
+struct Shape<'g> {
+    actors: Vec<(&'g str, Role)>,
+    channels: Vec<(crate::Endpoint, &'g TokenType, u64)>,
+}
+
+impl<'g> Shape<'g> {
+    fn of(graph: &'g Graph) -> Self {
+        let actors = graph.actors.iter().map(|a| (a.name.as_str(), a.role));
+        let channels = graph
             .channels
             .iter()
-            .map(|c| (c.from, &c.token, c.history()))
-            .collect(),
-    };
-    // Postcard refuses only sequences of unknown length.
-    xxh3_64(&postcard::to_stdvec(&shape).expect("every sequence has a length"))
+            .map(|c| (c.from, &c.token, c.history()));
+        Self {
+            actors: actors.collect(),
+            channels: channels.collect(),
+        }
+    }
+}
+
+/// Rates and windows of an actor's inputs, and rates of its outputs.
+#[derive(Serialize)]
+struct ActorRates {
+    inputs: Vec<(u64, u64)>,
+    outputs: Vec<u64>,
+}
+
+/// Postcard refuses only sequences of unknown length.
+fn hash_of(value: &impl Serialize) -> u64 {
+    xxh3_64(&postcard::to_stdvec(value).expect("every sequence has a length"))
+}
+
+/// A hash of all that a state depends on: names, roles and rates of actors; ends, types and history of channels. The
+/// same in every release and on every machine. Graphs that differ only in parameters have the same one.
+///
+/// Rates belong to it because a state counts iterations: the same count stands for other tokens at another rate.
+pub fn fingerprint(graph: &Graph) -> u64 {
+    let rates = graph.actors.iter().map(|actor| ActorRates {
+        inputs: actor.inputs.iter().map(|p| (p.rate, p.window)).collect(),
+        outputs: actor.outputs.iter().map(|p| p.rate).collect(),
+    });
+    hash_of(&(Shape::of(graph), rates.collect::<Vec<_>>()))
+}
+
+/// A hash of what the tokens on channels depend on: [`fingerprint`] without rates. Enough where the tokens alone are
+/// taken over, as when a run goes over to another program and counts its streams anew.
+pub fn channel_fingerprint(graph: &Graph) -> u64 {
+    hash_of(&Shape::of(graph))
+}
+
+/// A length that no file of a state of this graph exceeds: what is longer need not be read.
+pub fn max_file_bytes(graph: &Graph) -> u64 {
+    /// Of a length or a count in postcard.
+    const MAX_VARINT_BYTES: u64 = 10;
+    let tokens: u64 = graph.channels.iter().map(|c| c.initial.len() as u64).sum();
+    let counts = 4 + graph.channels.len() as u64 + 2 * graph.actors.len() as u64;
+    HEADER_BYTES as u64 + tokens + counts * MAX_VARINT_BYTES
 }
 
 fn sum(head: &[u8], body: &[u8]) -> u64 {
@@ -83,13 +142,14 @@ fn sum(head: &[u8], body: &[u8]) -> u64 {
     hasher.digest()
 }
 
-/// The bytes of a state of a run of `graph`.
-pub fn encode(state: &State, graph: &Graph) -> Vec<u8> {
+/// The bytes of a state of a run of `graph`, from a bundle with that hash.
+pub fn encode(state: &State, graph: &Graph, bundle_hash: Option<u64>) -> Vec<u8> {
     let body = postcard::to_stdvec(state).expect("every sequence has a length");
     let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
     bytes.extend_from_slice(&fingerprint(graph).to_le_bytes());
+    bytes.extend_from_slice(&bundle_hash.unwrap_or(0).to_le_bytes());
     bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
     let checksum = sum(&bytes, &body);
     bytes.extend_from_slice(&checksum.to_le_bytes());
@@ -101,13 +161,13 @@ pub fn encode(state: &State, graph: &Graph) -> Vec<u8> {
 ///
 /// # Errors
 /// See [`StateError`].
-pub fn decode(bytes: &[u8], graph: &Graph) -> Result<State, StateError> {
-    let found = bytes.len() as u64;
+pub fn decode(bytes: &[u8], graph: &Graph) -> Result<SavedState, StateError> {
+    let file_bytes = bytes.len() as u64;
     let (head, body) = bytes
         .split_at_checked(HEADER_BYTES)
         .ok_or(StateError::Length {
             expected: HEADER_BYTES as u64,
-            found,
+            found: file_bytes,
         })?;
     let word = |at: usize| {
         head[at..at + 8]
@@ -120,37 +180,55 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<State, StateError> {
             found: [head[0], head[1], head[2], head[3]],
         });
     }
+
     let version = (word(0) >> 32) as u32;
     if version != VERSION {
         return Err(StateError::Version { found: version });
     }
-    let length = word(16);
+
+    let length = word(24);
     if length != body.len() as u64 {
         return Err(StateError::Length {
             expected: length.saturating_add(HEADER_BYTES as u64),
-            found,
+            found: file_bytes,
         });
     }
-    let (checksum, expected) = (sum(&head[..24], body), word(24));
-    if checksum != expected {
+
+    let checksum = sum(&head[..CHECKSUM_AT], body);
+    let stored_checksum = word(CHECKSUM_AT);
+    if checksum != stored_checksum {
         return Err(StateError::Checksum {
             found: checksum,
-            expected,
+            expected: stored_checksum,
         });
     }
-    let (found, expected) = (word(8), fingerprint(graph));
-    if found != expected {
-        return Err(StateError::Graph { found, expected });
+
+    let made_by = word(8);
+    let this_graph = fingerprint(graph);
+    if made_by != this_graph {
+        return Err(StateError::Graph {
+            found: made_by,
+            expected: this_graph,
+        });
     }
-    match postcard::take_from_bytes::<State>(body) {
-        Ok((state, [])) => fits(state, graph),
-        Ok((_, rest)) => Err(StateError::Content {
-            message: format!("{} bytes after the data", rest.len()),
-        }),
-        Err(error) => Err(StateError::Content {
-            message: error.to_string(),
-        }),
-    }
+
+    let state = match postcard::take_from_bytes::<State>(body) {
+        Ok((state, [])) => fits(state, graph)?,
+        Ok((_, rest)) => {
+            return Err(StateError::Content {
+                message: format!("{} bytes after the data", rest.len()),
+            });
+        }
+        Err(error) => {
+            return Err(StateError::Content {
+                message: error.to_string(),
+            });
+        }
+    };
+    Ok(SavedState {
+        state,
+        bundle_hash: Some(word(16)).filter(|hash| *hash != 0),
+    })
 }
 
 /// Whether the state has exactly the tokens that lie on the graph's channels, and counts exactly its sources.
@@ -175,7 +253,53 @@ fn fits(state: State, graph: &Graph) -> Result<State, StateError> {
     if found != expected {
         return Err(StateError::Sources { found, expected });
     }
+    check_counts(&state, graph)?;
     Ok(state)
+}
+
+/// Refuses counts from which a run could not go on without wrapping: a stream holds [`MAX_STREAM_BYTES`] at most, four
+/// times less than 64 bits count, so that no sum, and no multiple that a position is kept as, overflows.
+fn check_counts(state: &State, graph: &Graph) -> Result<(), StateError> {
+    let is_beyond = |tokens: u128, token: &TokenType| {
+        tokens.saturating_mul(token.bytes().into()) > MAX_STREAM_BYTES.into()
+    };
+    for &(actor, consumed) in &state.consumed {
+        let actor = &graph.actors[actor];
+        if is_beyond(consumed.into(), &actor.outputs[0].token) {
+            return Err(StateError::Count {
+                what: "the number of tokens taken",
+                stream: actor.name.clone(),
+                found: consumed,
+            });
+        }
+    }
+
+    let repetition = repetition(graph).expect("a verified graph is consistent");
+    for (id, actor) in graph.sources().chain(graph.sinks()) {
+        let (rate, token) = match actor.role {
+            Role::Sink => (actor.inputs[0].rate, &actor.inputs[0].token),
+            _ => (actor.outputs[0].rate, &actor.outputs[0].token),
+        };
+        let per_iteration = u128::from(repetition[id]) * u128::from(rate);
+        let tokens = u128::from(state.iterations).saturating_mul(per_iteration);
+        if is_beyond(tokens, token) {
+            return Err(StateError::Count {
+                what: "the number of iterations",
+                stream: actor.name.clone(),
+                found: state.iterations,
+            });
+        }
+    }
+
+    // A graph without streams counts iterations all the same.
+    if state.iterations > MAX_STREAM_BYTES {
+        return Err(StateError::Count {
+            what: "the number of iterations",
+            stream: graph.name.clone(),
+            found: state.iterations,
+        });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -189,8 +313,13 @@ mod tests {
         for program in programs::all() {
             let mut state = State::initial(&program.graph);
             state.iterations = 7;
-            let bytes = encode(&state, &program.graph);
-            assert_eq!(decode(&bytes, &program.graph), Ok(state));
+            let bytes = encode(&state, &program.graph, Some(11));
+            assert!(bytes.len() as u64 <= max_file_bytes(&program.graph));
+            let saved = SavedState {
+                state,
+                bundle_hash: Some(11),
+            };
+            assert_eq!(decode(&bytes, &program.graph), Ok(saved));
             for length in 0..bytes.len() {
                 assert!(decode(&bytes[..length], &program.graph).is_err());
             }
@@ -208,14 +337,28 @@ mod tests {
     #[test]
     fn other_graphs_refuse_it() {
         let graph = programs::window().graph;
-        let bytes = encode(&State::initial(&graph), &graph);
+        let bytes = encode(&State::initial(&graph), &graph, None);
         let mut renamed = graph.clone();
         renamed.actors[ActorId(1)].name = "other".into();
         let mut retyped = graph.clone();
         retyped.channels[ChannelId(0)].token = TokenType::scalar(DType::I32);
         let mut delayed = graph.clone();
         delayed.channels[ChannelId(0)].readers[0].delay = 3;
-        for other in [renamed, retyped, delayed] {
+        let mut other_source_rate = graph.clone();
+        other_source_rate.actors[ActorId(0)].outputs[0].rate *= 2;
+        let mut other_sink_rate = graph.clone();
+        let sink = graph.sinks().map(|(id, _)| id).next().expect("a sink");
+        other_sink_rate.actors[sink].inputs[0].rate *= 2;
+        let mut other_window = graph.clone();
+        other_window.actors[ActorId(1)].inputs[0].window += 1;
+        for other in [
+            renamed,
+            retyped,
+            delayed,
+            other_source_rate,
+            other_sink_rate,
+            other_window,
+        ] {
             assert!(matches!(
                 decode(&bytes, &other),
                 Err(StateError::Graph { .. })
@@ -241,18 +384,46 @@ mod tests {
             found: 7,
             expected: 8,
         };
-        assert_eq!(decode(&encode(&short, &graph), &graph), Err(expected));
+        assert_eq!(decode(&encode(&short, &graph, None), &graph), Err(expected));
         let mut more = State::initial(&graph);
         more.channels.push(vec![]);
         assert!(matches!(
-            decode(&encode(&more, &graph), &graph),
+            decode(&encode(&more, &graph, None), &graph),
             Err(StateError::Tokens { channel: 2, .. })
         ));
         let mut unknown = State::initial(&graph);
         unknown.consumed[0].0 = ActorId(2);
         assert!(matches!(
-            decode(&encode(&unknown, &graph), &graph),
+            decode(&encode(&unknown, &graph, None), &graph),
             Err(StateError::Sources { .. })
         ));
+    }
+
+    /// Every number of a state at every extreme is refused, or small enough to go on from: no test binary traps here on
+    /// an overflow, and `executor/tests/checkpoints.rs` runs those that are accepted.
+    #[test]
+    fn counts_at_their_extremes_are_refused_or_bounded() {
+        for program in programs::all() {
+            let graph = &program.graph;
+            let whole = State::initial(graph);
+            let sources = whole.consumed.len();
+            for extreme in crate::testing::EXTREME_COUNTS {
+                for place in 0..=sources {
+                    let mut state = whole.clone();
+                    match place.checked_sub(1) {
+                        None => state.iterations = extreme,
+                        Some(source) => state.consumed[source].1 = extreme,
+                    }
+                    let decoded = decode(&encode(&state, graph, None), graph);
+                    if extreme > MAX_STREAM_BYTES {
+                        let names_it = matches!(&decoded, Err(StateError::Count { found, .. }) if *found == extreme);
+                        assert!(names_it, "{extreme} at {place}: {decoded:?}");
+                    }
+                    if extreme <= 1 << 32 {
+                        assert!(decoded.is_ok(), "{extreme} at {place}: {decoded:?}");
+                    }
+                }
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use zbmd_ir::math::{gcd, lcm};
 use zbmd_ir::{ActorId, ChannelId, Graph, TiVec, limits};
 
 /// Why a graph has no schedule at all.
@@ -59,7 +60,7 @@ pub enum AnalysisError {
 /// A dependency of a reader on a writer, with what lies on the channel for the taking: the reader's delay less the
 /// part of its window that it never consumes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Edge {
+pub(crate) struct ReaderEdge {
     pub(crate) channel: ChannelId,
     pub(crate) writer: ActorId,
     pub(crate) reader: ActorId,
@@ -72,49 +73,89 @@ pub(crate) struct Edge {
 }
 
 /// One edge for each reader, and which of them touch each actor.
+/// One edge for each reader, and which of them touch each actor.
 #[derive(Debug)]
-pub(crate) struct Edges {
-    pub(crate) all: Vec<Edge>,
-    pub(crate) into: TiVec<ActorId, Vec<u32>>,
-    pub(crate) out_of: TiVec<ActorId, Vec<u32>>,
+pub(crate) struct EdgeList {
+    pub(crate) all: Vec<ReaderEdge>,
+    into: TiVec<ActorId, Vec<u32>>,
+    out_of: TiVec<ActorId, Vec<u32>>,
 }
 
-impl Edges {
+impl EdgeList {
     pub(crate) fn of(graph: &Graph) -> Self {
-        let mut edges = Edges {
+        let mut edges = EdgeList {
             all: Vec::new(),
             into: graph.actors.iter().map(|_| Vec::new()).collect(),
             out_of: graph.actors.iter().map(|_| Vec::new()).collect(),
         };
-        for (channel, ch) in graph.channels.iter_enumerated() {
-            let state = graph.is_state(channel);
-            for reader in &ch.readers {
+
+        for (id, channel) in graph.channels.iter_enumerated() {
+            let writer = channel.from.actor;
+            let produced = graph.actors[writer].outputs[channel.from.port as usize].rate;
+            let state = graph.is_state(id);
+            for reader in &channel.readers {
                 let port = &graph.actors[reader.to.actor].inputs[reader.to.port as usize];
+                let overlap = port.window.saturating_sub(port.rate);
                 let index = edges.all.len() as u32;
                 edges.into[reader.to.actor].push(index);
-                edges.out_of[ch.from.actor].push(index);
-                edges.all.push(Edge {
-                    channel,
-                    writer: ch.from.actor,
+                edges.out_of[writer].push(index);
+                edges.all.push(ReaderEdge {
+                    channel: id,
+                    writer,
                     reader: reader.to.actor,
-                    produced: graph.actors[ch.from.actor].outputs[ch.from.port as usize].rate,
+                    produced,
                     consumed: port.rate,
-                    free: reader
-                        .delay
-                        .saturating_sub(port.window.saturating_sub(port.rate)),
+                    free: reader.delay.saturating_sub(overlap),
                     state,
                 });
             }
         }
         edges
     }
+
+    /// The edges whose reader is the actor.
+    pub(crate) fn edges_into(&self, actor: ActorId) -> impl Iterator<Item = &ReaderEdge> {
+        self.into[actor]
+            .iter()
+            .map(|&index| &self.all[index as usize])
+    }
 }
 
-fn gcd(mut a: u128, mut b: u128) -> u128 {
-    while b != 0 {
-        (a, b) = (b, a % b);
+/// Firings of an actor relative to the first actor of its component, as a reduced fraction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RelativeFirings {
+    numerator: u128,
+    denominator: u128,
+}
+
+impl RelativeFirings {
+    const ONE: RelativeFirings = RelativeFirings {
+        numerator: 1,
+        denominator: 1,
+    };
+
+    /// Times `factor / divisor`. `None` where numbers become so large that the fractions of a component cannot all
+    /// become whole numbers within the limit of firings.
+    fn scaled(self, factor: u64, divisor: u64) -> Option<RelativeFirings> {
+        let numerator = self.numerator.checked_mul(factor.into())?;
+        let denominator = self.denominator.checked_mul(divisor.into())?;
+        let common = gcd(numerator, denominator).max(1);
+        let reduced = RelativeFirings {
+            numerator: numerator / common,
+            denominator: denominator / common,
+        };
+        (reduced.numerator.max(reduced.denominator) <= 1 << 60).then_some(reduced)
     }
-    a
+}
+
+/// [`RelativeFirings`] of the actors that were reached.
+type FiringFractions = TiVec<ActorId, Option<RelativeFirings>>;
+
+fn too_many_firings(actor: ActorId) -> AnalysisError {
+    AnalysisError::Overflow {
+        actor,
+        limit: limits::MAX_FIRINGS,
+    }
 }
 
 /// Smallest positive q with `q[writer] * produced == q[reader] * consumed` for every reader of every channel; each
@@ -128,123 +169,114 @@ fn gcd(mut a: u128, mut b: u128) -> u128 {
 ///
 /// Source: Lee & Messerschmitt 1987, IEEE Trans. Comput. C-36(1).
 pub fn repetition(graph: &Graph) -> Result<TiVec<ActorId, u64>, AnalysisError> {
-    repetition_over(graph, &Edges::of(graph))
+    repetition_over(graph, &EdgeList::of(graph))
 }
 
 pub(crate) fn repetition_over(
     graph: &Graph,
-    edges: &Edges,
+    edges: &EdgeList,
 ) -> Result<TiVec<ActorId, u64>, AnalysisError> {
-    // Firings relative to the component's root, as a reduced fraction.
-    let mut fraction: TiVec<ActorId, Option<(u128, u128)>> =
-        graph.actors.iter().map(|_| None).collect();
-    let mut q: TiVec<ActorId, u64> = graph.actors.iter().map(|_| 0).collect();
-    let too_many = |actor| AnalysisError::Overflow {
-        actor,
-        limit: limits::MAX_FIRINGS,
-    };
+    let mut fractions: FiringFractions = graph.actors.iter().map(|_| None).collect();
+    let mut repetition: TiVec<ActorId, u64> = graph.actors.iter().map(|_| 0).collect();
+
     for root in graph.actors.keys() {
-        if fraction[root].is_some() {
-            continue;
+        if fractions[root].is_none() {
+            let component = spread_fractions(root, edges, &mut fractions)?;
+            scale_component(&component, &fractions, &mut repetition)?;
         }
-        fraction[root] = Some((1, 1));
-        let mut component = vec![root];
-        let mut next = 0;
-        while next < component.len() {
-            let actor = component[next];
-            next += 1;
-            let Some((num, den)) = fraction[actor] else {
-                continue;
+    }
+    Ok(repetition)
+}
+
+/// Finds the firings of all actors that are connected to the root, relative to its own; returns these actors.
+fn spread_fractions(
+    root: ActorId,
+    edges: &EdgeList,
+    fractions: &mut FiringFractions,
+) -> Result<Vec<ActorId>, AnalysisError> {
+    fractions[root] = Some(RelativeFirings::ONE);
+    let mut component = vec![root];
+    let mut next = 0;
+
+    while let Some(&actor) = component.get(next) {
+        next += 1;
+        let Some(known) = fractions[actor] else {
+            continue;
+        };
+        // In both directions: the equation of an edge binds both ends.
+        for &index in edges.out_of[actor].iter().chain(&edges.into[actor]) {
+            let edge = edges.all[index as usize];
+            let (other, factor, divisor) = match edge.writer == actor {
+                true => (edge.reader, edge.produced, edge.consumed),
+                false => (edge.writer, edge.consumed, edge.produced),
             };
-            for &e in edges.out_of[actor].iter().chain(&edges.into[actor]) {
-                let edge = edges.all[e as usize];
-                let (other, mul, div) = if edge.writer == actor {
-                    (edge.reader, edge.produced, edge.consumed)
-                } else {
-                    (edge.writer, edge.consumed, edge.produced)
-                };
-                let (n, d) = (
-                    num.checked_mul(u128::from(mul)),
-                    den.checked_mul(u128::from(div)),
-                );
-                let (Some(n), Some(d)) = (n, d) else {
-                    return Err(too_many(other));
-                };
-                let g = gcd(n, d).max(1);
-                let value = (n / g, d / g);
-                // Fractions this far apart cannot become whole numbers within the limit of firings.
-                if value.0.max(value.1) > 1 << 60 {
-                    return Err(too_many(other));
+            let expected_fraction = known
+                .scaled(factor, divisor)
+                .ok_or_else(|| too_many_firings(other))?;
+            match fractions[other] {
+                None => {
+                    fractions[other] = Some(expected_fraction);
+                    component.push(other);
                 }
-                match fraction[other] {
-                    None => {
-                        fraction[other] = Some(value);
-                        component.push(other);
-                    }
-                    Some(known) if known == value => {}
-                    Some(_) => return Err(inconsistent(edge, &fraction)),
-                }
+                Some(found) if found == expected_fraction => {}
+                Some(_) => return Err(inconsistent_rates(edge, fractions)),
             }
         }
-        scale(&component, &fraction, &mut q)?;
     }
-    Ok(q)
+    Ok(component)
 }
 
 /// Turns the fractions of a component into its smallest whole numbers.
-fn scale(
+fn scale_component(
     component: &[ActorId],
-    fraction: &TiVec<ActorId, Option<(u128, u128)>>,
-    q: &mut TiVec<ActorId, u64>,
+    fractions: &FiringFractions,
+    repetition: &mut TiVec<ActorId, u64>,
 ) -> Result<(), AnalysisError> {
-    let (mut lcm, mut divisor) = (1u128, 0u128);
-    let over = |actor| AnalysisError::Overflow {
-        actor,
-        limit: limits::MAX_FIRINGS,
-    };
-    for &actor in component {
-        let Some((_, den)) = fraction[actor] else {
-            continue;
-        };
-        lcm = (lcm / gcd(lcm, den))
-            .checked_mul(den)
-            .filter(|&l| l < 1 << 100)
-            .ok_or_else(|| over(actor))?;
+    let known = |&actor: &ActorId| Some((actor, fractions[actor]?));
+
+    let mut common_multiple = 1u128;
+    for (actor, fraction) in component.iter().filter_map(known) {
+        common_multiple = lcm(common_multiple, fraction.denominator)
+            .filter(|&common_multiple| common_multiple < 1 << 100)
+            .ok_or_else(|| too_many_firings(actor))?;
     }
-    for &actor in component {
-        let Some((num, den)) = fraction[actor] else {
-            continue;
-        };
-        let firings = num.checked_mul(lcm / den).ok_or_else(|| over(actor))?;
-        divisor = gcd(divisor, firings);
+
+    // Whole numbers now; without a common divisor they are the smallest.
+    let mut common_divisor = 0u128;
+    for (actor, fraction) in component.iter().filter_map(known) {
+        let firings = fraction
+            .numerator
+            .checked_mul(common_multiple / fraction.denominator)
+            .ok_or_else(|| too_many_firings(actor))?;
+        common_divisor = gcd(common_divisor, firings);
     }
-    for &actor in component {
-        let Some((num, den)) = fraction[actor] else {
-            continue;
-        };
-        let firings = num * (lcm / den) / divisor.max(1);
-        q[actor] = u64::try_from(firings)
+
+    for (actor, fraction) in component.iter().filter_map(known) {
+        let firings =
+            fraction.numerator * (common_multiple / fraction.denominator) / common_divisor.max(1);
+        repetition[actor] = u64::try_from(firings)
             .ok()
-            .filter(|&f| f <= limits::MAX_FIRINGS)
-            .ok_or_else(|| over(actor))?;
+            .filter(|&firings| firings <= limits::MAX_FIRINGS)
+            .ok_or_else(|| too_many_firings(actor))?;
     }
     Ok(())
 }
 
-fn inconsistent(edge: Edge, fraction: &TiVec<ActorId, Option<(u128, u128)>>) -> AnalysisError {
-    let (wn, wd) = fraction[edge.writer].unwrap_or((1, 1));
-    let (rn, rd) = fraction[edge.reader].unwrap_or((1, 1));
-    let (w, r) = (wn.saturating_mul(rd), rn.saturating_mul(wd));
-    let g = gcd(w, r).max(1);
-    let whole = |v: u128| u64::try_from(v / g).unwrap_or(u64::MAX);
+fn inconsistent_rates(edge: ReaderEdge, fractions: &FiringFractions) -> AnalysisError {
+    let writer = fractions[edge.writer].unwrap_or(RelativeFirings::ONE);
+    let reader = fractions[edge.reader].unwrap_or(RelativeFirings::ONE);
+    let writer_firings = writer.numerator.saturating_mul(reader.denominator);
+    let reader_firings = reader.numerator.saturating_mul(writer.denominator);
+    let common_divisor = gcd(writer_firings, reader_firings).max(1);
+
     AnalysisError::Inconsistent {
         channel: edge.channel,
         writer: edge.writer,
         reader: edge.reader,
         produced: edge.produced,
         consumed: edge.consumed,
-        writer_firings: whole(w),
-        reader_firings: whole(r),
+        writer_firings: u64::try_from(writer_firings / common_divisor).unwrap_or(u64::MAX),
+        reader_firings: u64::try_from(reader_firings / common_divisor).unwrap_or(u64::MAX),
     }
 }
 
@@ -253,7 +285,7 @@ pub(crate) const MAX_CALLS: u64 = 1 << 26;
 
 /// Self-timed abstract run of one iteration, firing as many times at once as the tokens allow.
 pub(crate) struct TokenRun<'a> {
-    edges: &'a Edges,
+    edges: &'a EdgeList,
     /// Firings still to do; members that are through and all others have 0.
     left: TiVec<ActorId, u64>,
     fired: TiVec<ActorId, u64>,
@@ -265,7 +297,7 @@ pub(crate) struct TokenRun<'a> {
 
 impl<'a> TokenRun<'a> {
     /// A run in which nobody takes part yet.
-    pub(crate) fn idle(edges: &'a Edges, actors: usize) -> Self {
+    pub(crate) fn idle(edges: &'a EdgeList, actors: usize) -> Self {
         TokenRun {
             edges,
             fired: vec![0; actors].into(),
@@ -294,7 +326,9 @@ impl<'a> TokenRun<'a> {
     /// Takes the members out again, in time proportional to their number.
     pub(crate) fn end(&mut self, members: impl Iterator<Item = ActorId>) {
         for actor in members {
-            (self.left[actor], self.fired[actor], self.queued[actor]) = (0, 0, false);
+            self.left[actor] = 0;
+            self.fired[actor] = 0;
+            self.queued[actor] = false;
         }
         self.queue.clear();
     }
@@ -307,15 +341,21 @@ impl<'a> TokenRun<'a> {
     }
 
     /// Firings of the edge's reader that its tokens allow in all, from the start of the run.
-    fn allowed(&self, index: u32) -> u64 {
+    fn allowed_firings(&self, index: u32) -> u64 {
         let edge = &self.edges.all[index as usize];
         let takes_part = self.left[edge.writer] > 0 || self.fired[edge.writer] > 0;
         if !takes_part || (edge.state && edge.writer == edge.reader) {
             return u64::MAX;
         }
-        let written = u128::from(self.fired[edge.writer]) * u128::from(edge.produced);
-        let tokens = written + u128::from(edge.free) + u128::from(self.extra[index as usize]);
-        u64::try_from(tokens / u128::from(edge.consumed.max(1))).unwrap_or(u64::MAX)
+        let firings = self.written_tokens(index) / u128::from(edge.consumed.max(1));
+        u64::try_from(firings).unwrap_or(u64::MAX)
+    }
+
+    /// Tokens that the edge's reader has had to its disposal since the start of the run.
+    fn written_tokens(&self, index: u32) -> u128 {
+        let edge = &self.edges.all[index as usize];
+        let produced = u128::from(self.fired[edge.writer]) * u128::from(edge.produced);
+        produced + u128::from(edge.free) + u128::from(self.extra[index as usize])
     }
 
     /// Runs until nothing can fire, telling `call` of each call (actor, firings). Stops early when `call` says no.
@@ -325,68 +365,74 @@ impl<'a> TokenRun<'a> {
             self.queued[actor] = false;
             let allowed = self.edges.into[actor]
                 .iter()
-                .map(|&e| self.allowed(e))
+                .map(|&index| self.allowed_firings(index))
                 .min()
                 .unwrap_or(u64::MAX);
             let count = allowed
                 .saturating_sub(self.fired[actor])
                 .min(self.left[actor]);
+            // It is enqueued again when one of its writers has fired.
             if count == 0 {
                 continue;
             }
+
             if !call(actor, count) {
                 return false;
             }
             self.fired[actor] += count;
             self.left[actor] -= count;
-            for i in 0..self.edges.out_of[actor].len() {
-                let edge = self.edges.out_of[actor][i];
-                self.enqueue(self.edges.all[edge as usize].reader);
+            let edges = self.edges;
+            for &index in &edges.out_of[actor] {
+                self.enqueue(edges.all[index as usize].reader);
             }
         }
         true
     }
 
-    fn stuck(&self) -> Option<ActorId> {
+    /// The first actor that still has firings to do.
+    fn stuck_actor(&self) -> Option<ActorId> {
         self.left
             .iter_enumerated()
             .find(|(_, left)| **left > 0)
-            .map(|(a, _)| a)
+            .map(|(actor, _)| actor)
     }
 
     /// An edge that keeps a stuck actor from its next firing.
-    fn blocking(&self, actor: ActorId) -> Option<u32> {
+    fn blocking_edge(&self, actor: ActorId) -> Option<u32> {
         self.edges.into[actor]
             .iter()
             .copied()
-            .find(|&e| self.allowed(e) <= self.fired[actor])
+            .find(|&index| self.allowed_firings(index) <= self.fired[actor])
     }
 
     /// Tokens that the edge's reader lacks for its next firing.
-    fn lacking(&self, index: u32) -> u64 {
+    fn missing_tokens(&self, index: u32) -> u64 {
         let edge = &self.edges.all[index as usize];
         let needed = (u128::from(self.fired[edge.reader]) + 1) * u128::from(edge.consumed);
-        let there = u128::from(self.fired[edge.writer]) * u128::from(edge.produced)
-            + u128::from(edge.free)
-            + u128::from(self.extra[index as usize]);
-        u64::try_from(needed.saturating_sub(there)).unwrap_or(u64::MAX)
+        let missing = needed.saturating_sub(self.written_tokens(index));
+        u64::try_from(missing).unwrap_or(u64::MAX)
     }
 
     /// The cycle of edges that blocks `actor`, found by walking from reader to writer.
-    fn cycle(&self, actor: ActorId) -> Vec<u32> {
-        let mut position: TiVec<ActorId, Option<usize>> = self.left.iter().map(|_| None).collect();
-        let (mut path, mut at) = (Vec::new(), actor);
-        while position[at].is_none() {
-            position[at] = Some(path.len());
-            let Some(edge) = self.blocking(at) else {
+    fn blocking_cycle(&self, actor: ActorId) -> Vec<u32> {
+        let mut position: TiVec<ActorId, Option<usize>> = vec![None; self.left.len()].into();
+        let mut edge_path = Vec::new();
+        let mut current_actor = actor;
+
+        while position[current_actor].is_none() {
+            position[current_actor] = Some(edge_path.len());
+            // A stuck actor that no edge blocks is in no cycle.
+            let Some(index) = self.blocking_edge(current_actor) else {
                 return Vec::new();
             };
-            path.push(edge);
-            at = self.edges.all[edge as usize].writer;
+            edge_path.push(index);
+            current_actor = self.edges.all[index as usize].writer;
         }
-        let mut cycle = path.split_off(position[at].unwrap_or(0));
-        cycle.reverse();
-        cycle
+
+        // What lies before the first actor that was met again only leads to the cycle.
+        let mut closed_cycle = edge_path.split_off(position[current_actor].unwrap_or(0));
+        closed_cycle.reverse();
+        closed_cycle
     }
 }
 
@@ -396,187 +442,58 @@ impl<'a> TokenRun<'a> {
 /// [`AnalysisError::Deadlock`] names every actor and channel of a blocked cycle and how many more initial tokens on
 /// which channel free it; [`AnalysisError::TooLong`] if the cycles interleave beyond enumeration.
 pub fn check_deadlock(graph: &Graph, q: &TiVec<ActorId, u64>) -> Result<(), AnalysisError> {
-    check_deadlock_over(&Edges::of(graph), q)
+    check_deadlock_over(&EdgeList::of(graph), q)
 }
 
 pub(crate) fn check_deadlock_over(
-    edges: &Edges,
-    q: &TiVec<ActorId, u64>,
+    edges: &EdgeList,
+    repetition: &TiVec<ActorId, u64>,
 ) -> Result<(), AnalysisError> {
-    let mut run = TokenRun::idle(edges, q.len());
-    run.begin(q.keys(), |actor| q[actor]);
-    let mut calls = 0u64;
-    let mut counted = |_, _| {
-        calls += 1;
-        calls <= MAX_CALLS
+    let mut run = TokenRun::idle(edges, repetition.len());
+    let mut call_count = 0u64;
+    let mut count_call = |_, _| {
+        call_count += 1;
+        call_count <= MAX_CALLS
     };
-    if !run.run(&mut counted) {
+    run.begin(repetition.keys(), |actor| repetition[actor]);
+    if !run.run(&mut count_call) {
         return Err(AnalysisError::TooLong { limit: MAX_CALLS });
     }
-    let Some(first) = run.stuck() else {
+    let Some(first_stuck) = run.stuck_actor() else {
         return Ok(());
     };
-    let cycle = run.cycle(first);
-    let Some(&on) = cycle.iter().min_by_key(|&&e| (run.lacking(e), e)) else {
+
+    let blocked_cycle = run.blocking_cycle(first_stuck);
+    let cheapest_edge = blocked_cycle
+        .iter()
+        .min_by_key(|&&index| (run.missing_tokens(index), index));
+    let Some(&cheapest_edge) = cheapest_edge else {
         return Err(AnalysisError::TooLong { limit: MAX_CALLS });
     };
+
     // Feed the cheapest edge of the cycle just as much as it asks for, until its reader gets through.
-    let reader = edges.all[on as usize].reader;
-    while run.left[reader] > 0 && run.allowed(on) <= run.fired[reader] {
-        run.extra[on as usize] += run.lacking(on);
-        run.enqueue(reader);
-        if !run.run(&mut counted) {
+    let fed_edge = &edges.all[cheapest_edge as usize];
+    let fed_reader = fed_edge.reader;
+    while run.left[fed_reader] > 0 && run.allowed_firings(cheapest_edge) <= run.fired[fed_reader] {
+        run.extra[cheapest_edge as usize] += run.missing_tokens(cheapest_edge);
+        run.enqueue(fed_reader);
+        if !run.run(&mut count_call) {
             break;
         }
     }
+
+    let cycle_edges = || {
+        blocked_cycle
+            .iter()
+            .map(|&index| &edges.all[index as usize])
+    };
     Err(AnalysisError::Deadlock {
-        actors: cycle
-            .iter()
-            .map(|&e| edges.all[e as usize].writer)
-            .collect(),
-        channels: cycle
-            .iter()
-            .map(|&e| edges.all[e as usize].channel)
-            .collect(),
-        on: edges.all[on as usize].channel,
-        missing: run.extra[on as usize],
+        actors: cycle_edges().map(|edge| edge.writer).collect(),
+        channels: cycle_edges().map(|edge| edge.channel).collect(),
+        on: fed_edge.channel,
+        missing: run.extra[cheapest_edge as usize],
     })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Link5, graph};
-
-    #[test]
-    fn repetition_vectors() {
-        let check = |actors: usize, channels: &[Link5], expect: &[u64]| {
-            let q = repetition(&graph(actors, channels))
-                .unwrap_or_else(|e| panic!("{channels:?}: {e}"));
-            assert_eq!(q.raw, expect, "{channels:?}");
-        };
-        check(1, &[], &[1]);
-        check(2, &[(0, 2, 1, 3, 0)], &[3, 2]);
-        // The classic CD to DAT chain, 44.1 to 48 kHz.
-        let cd2dat = [
-            (0, 1, 1, 1, 0),
-            (1, 2, 2, 3, 0),
-            (2, 2, 3, 7, 0),
-            (3, 8, 4, 7, 0),
-            (4, 5, 5, 1, 0),
-        ];
-        check(6, &cd2dat, &[147, 147, 98, 28, 32, 160]);
-        // Two components keep their own smallest solution.
-        check(4, &[(0, 4, 1, 2, 0), (2, 1, 3, 5, 0)], &[1, 2, 5, 1]);
-        check(
-            3,
-            &[(0, 1, 1, 2, 0), (1, 2, 2, 1, 0), (2, 1, 0, 1, 2)],
-            &[2, 1, 2],
-        );
-    }
-
-    #[test]
-    fn inconsistent_rates_name_channel_and_firings() {
-        let error = repetition(&graph(
-            3,
-            &[(0, 1, 1, 1, 0), (1, 1, 2, 1, 0), (0, 2, 2, 1, 0)],
-        ));
-        let Err(AnalysisError::Inconsistent {
-            channel,
-            writer_firings,
-            reader_firings,
-            ..
-        }) = error
-        else {
-            panic!("{error:?}")
-        };
-        // The breadth-first search meets ch2 before ch1 from actor 0.
-        assert_eq!(
-            (channel, writer_firings, reader_firings),
-            (ChannelId(1), 1, 2)
-        );
-    }
-
-    #[test]
-    fn counts_that_overflow_are_refused() {
-        let chain: Vec<Link5> = (0..40)
-            .map(|i| (i, 1 << 20, i + 1, (1 << 20) - 1, 0))
-            .collect();
-        assert!(matches!(
-            repetition(&graph(41, &chain)),
-            Err(AnalysisError::Overflow { .. })
-        ));
-    }
-
-    #[test]
-    fn deadlocks_name_the_cycle_and_what_frees_it() {
-        let check = |actors: usize, channels: &[Link5], expect: Option<(usize, u32, u64)>| {
-            let g = graph(actors, channels);
-            let q = repetition(&g).unwrap_or_else(|e| panic!("{channels:?}: {e}"));
-            let found = match check_deadlock(&g, &q) {
-                Ok(()) => None,
-                Err(AnalysisError::Deadlock {
-                    actors,
-                    channels,
-                    on,
-                    missing,
-                }) => {
-                    assert_eq!(actors.len(), channels.len());
-                    Some((actors.len(), on.0, missing))
-                }
-                Err(other) => panic!("{channels:?}: {other}"),
-            };
-            assert_eq!(found, expect, "{channels:?}");
-        };
-        check(2, &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 1)], None);
-        check(2, &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 0)], Some((2, 0, 1)));
-        check(1, &[(0, 1, 0, 1, 0)], Some((1, 0, 1)));
-        // 2:3 ring: each of the two firings of 1 lacks one of its three tokens.
-        check(2, &[(0, 2, 1, 3, 0), (1, 3, 0, 2, 2)], Some((2, 0, 2)));
-        check(2, &[(0, 2, 1, 3, 0), (1, 3, 0, 2, 4)], None);
-        // A chain in front of the cycle is not part of it.
-        check(
-            4,
-            &[
-                (3, 1, 0, 1, 0),
-                (0, 1, 1, 1, 0),
-                (1, 1, 2, 1, 0),
-                (2, 1, 0, 1, 0),
-            ],
-            Some((3, 1, 1)),
-        );
-    }
-
-    #[test]
-    fn a_freed_cycle_runs() {
-        // What the error asks for is enough, and one token less is not.
-        let ring = |extra: u64| graph(3, &[(0, 3, 1, 5, extra), (1, 2, 2, 3, 0), (2, 5, 0, 2, 0)]);
-        let q = repetition(&ring(0)).unwrap_or_default();
-        let Err(AnalysisError::Deadlock { on, missing, .. }) = check_deadlock(&ring(0), &q) else {
-            panic!()
-        };
-        let with = |n: u64| {
-            let delays = [0, 1, 2].map(|c| if on.0 == c { n } else { 0 });
-            graph(
-                3,
-                &[
-                    (0, 3, 1, 5, delays[0]),
-                    (1, 2, 2, 3, delays[1]),
-                    (2, 5, 0, 2, delays[2]),
-                ],
-            )
-        };
-        assert_eq!(check_deadlock(&with(missing), &q), Ok(()));
-        assert!(check_deadlock(&with(missing - 1), &q).is_err());
-    }
-
-    #[test]
-    fn long_chains_and_rings_do_not_recurse() {
-        let n = 100_000;
-        let mut ring: Vec<Link5> = (0..n - 1).map(|i| (i, 1, i + 1, 1, 0)).collect();
-        ring.push((n - 1, 1, 0, 1, 1));
-        let g = graph(n as usize, &ring);
-        let q = repetition(&g).unwrap_or_default();
-        assert_eq!(check_deadlock(&g, &q), Ok(()));
-    }
-}
+mod tests;

@@ -1,52 +1,53 @@
 //! From a placement to a plan: stages, buffers and rings, lanes in order, times.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use zbmd_ir::{
     Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Lane, LaneKind, Plan,
     Region, Ring, RingId, Slot, TiVec, limits,
 };
 
-use crate::ScheduleError;
-use crate::cluster::Call;
+use crate::cluster::ClusterCall;
+use crate::cost::{CARRY_NS, PS_PER_NS, RECV_PS, RELEASE_NS, SEND_PS};
+use crate::error::ScheduleError;
 use crate::layout;
-use crate::place::{RECV_PS, SEND_PS};
-use crate::problem::Problem;
+use crate::problem::BlockProblem;
 
-/// Times at which a channel is touched on one device.
+/// What the readers of a channel on one device need of it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Readers {
+struct DeviceReaders {
     /// Largest delay of the readers on the device.
-    head: u64,
+    head_tokens: u64,
     min_stage: u32,
     max_stage: u32,
 }
 
 /// A lane under construction.
 #[derive(Default)]
-struct Draft {
+struct LaneDraft {
     entries: Vec<Entry>,
     /// End of the last entry.
     now_ns: u64,
     busy_ns: u64,
-    /// Recv of each ring that has one already.
-    received: BTreeMap<RingId, ()>,
+    /// Rings that have their receive already.
+    received: BTreeSet<RingId>,
 }
 
-pub(crate) struct Assembly<'p, 'a> {
-    problem: &'p Problem<'a>,
+struct Assembly<'p, 'a> {
+    problem: &'p BlockProblem<'a>,
     /// Device of each cluster.
     placement: &'p [DeviceId],
+    /// Stage of each cluster.
     stage_of: Vec<u32>,
     buffers: TiVec<BufferId, Buffer>,
     rings: TiVec<RingId, Ring>,
-    buffer_at: BTreeMap<(ChannelId, DeviceId), BufferId>,
     rings_of: TiVec<ChannelId, Vec<RingId>>,
     ring_into: BTreeMap<(ChannelId, DeviceId), RingId>,
-    readers: BTreeMap<(ChannelId, DeviceId), Readers>,
+    readers: BTreeMap<(ChannelId, DeviceId), DeviceReaders>,
     /// End of the last send of each ring within the period, for receivers in the same stage.
     sent_ns: TiVec<RingId, u64>,
-    drafts: BTreeMap<DeviceId, Draft>,
+    drafts: BTreeMap<DeviceId, LaneDraft>,
 }
 
 /// Makes the plan of a placement.
@@ -57,7 +58,7 @@ pub(crate) struct Assembly<'p, 'a> {
 /// # Errors
 /// [`ScheduleError`] where sizes overflow or a link is missing.
 pub(crate) fn assemble(
-    problem: &Problem<'_>,
+    problem: &BlockProblem<'_>,
     placement: &[DeviceId],
     pipelined: bool,
     name: &str,
@@ -65,10 +66,9 @@ pub(crate) fn assemble(
     let mut assembly = Assembly {
         problem,
         placement,
-        stage_of: stages(problem, placement, pipelined),
+        stage_of: find_stages(problem, placement, pipelined),
         buffers: TiVec::new(),
         rings: TiVec::new(),
-        buffer_at: BTreeMap::new(),
         rings_of: problem.graph.channels.iter().map(|_| Vec::new()).collect(),
         ring_into: BTreeMap::new(),
         readers: BTreeMap::new(),
@@ -77,49 +77,75 @@ pub(crate) fn assemble(
     };
     assembly.find_readers();
     assembly.make_buffers()?;
+
     for &cluster in &problem.order {
         assembly.receive_for(cluster);
         assembly.fire(cluster);
         assembly.send_from(cluster);
     }
     assembly.close_periods();
-    assembly.finish(name)
+
+    let mut plan = assembly.finish(name);
+    layout::lay_out(problem, &mut plan)?;
+    Ok(plan)
+}
+
+/// A component that another depends on, and how many stages earlier it must run at least.
+#[derive(Clone, Copy)]
+struct StageInput {
+    component: usize,
+    stages: u32,
 }
 
 /// Stage of each cluster. Clusters of one strongly connected component share a stage, because each depends on the
 /// others' last block; along every other edge stages do not fall.
-fn stages(problem: &Problem<'_>, placement: &[DeviceId], pipelined: bool) -> Vec<u32> {
-    let components = problem.component_of.iter().max().map_or(0, |m| m + 1);
-    let mut incoming: Vec<Vec<(usize, u32)>> = vec![Vec::new(); components];
+fn find_stages(problem: &BlockProblem<'_>, placement: &[DeviceId], pipelined: bool) -> Vec<u32> {
+    let components = problem.component_of.iter().max().map_or(0, |max| max + 1);
+    let mut incoming: Vec<Vec<StageInput>> = vec![Vec::new(); components];
     let mut outgoing: Vec<Vec<usize>> = vec![Vec::new(); components];
+
     for edge in &problem.edges.all {
-        let (from, to) = (
-            problem.cluster_of(edge.writer),
-            problem.cluster_of(edge.reader),
-        );
-        let (a, b) = (problem.component_of[from], problem.component_of[to]);
-        if a != b {
-            incoming[b].push((a, u32::from(pipelined && placement[from] != placement[to])));
-            outgoing[a].push(b);
+        let writer_cluster = problem.cluster_of(edge.writer);
+        let reader_cluster = problem.cluster_of(edge.reader);
+        let from_component = problem.component_of[writer_cluster];
+        let to_component = problem.component_of[reader_cluster];
+        if from_component != to_component {
+            // Another device's block is read one period later when pipelined.
+            incoming[to_component].push(StageInput {
+                component: from_component,
+                stages: u32::from(
+                    pipelined && placement[writer_cluster] != placement[reader_cluster],
+                ),
+            });
+            outgoing[from_component].push(to_component);
         }
     }
-    let mut waiting: Vec<usize> = incoming.iter().map(Vec::len).collect();
-    let mut ready: Vec<usize> = (0..components).filter(|&c| waiting[c] == 0).collect();
-    let mut stage = vec![0u32; components];
-    while let Some(c) = ready.pop() {
-        stage[c] = incoming[c]
+
+    // Kahn's algorithm: a component's stage is known once those of all its inputs are.
+    let mut waiting_for: Vec<usize> = incoming.iter().map(Vec::len).collect();
+    let mut ready: Vec<usize> = (0..components)
+        .filter(|&component| waiting_for[component] == 0)
+        .collect();
+    let mut stage_of_component = vec![0u32; components];
+
+    while let Some(component) = ready.pop() {
+        stage_of_component[component] = incoming[component]
             .iter()
-            .map(|&(from, step)| stage[from] + step)
+            .map(|input| stage_of_component[input.component] + input.stages)
             .max()
             .unwrap_or(0);
-        for &next in &outgoing[c] {
-            waiting[next] -= 1;
-            if waiting[next] == 0 {
+        for &next in &outgoing[component] {
+            waiting_for[next] -= 1;
+            if waiting_for[next] == 0 {
                 ready.push(next);
             }
         }
     }
-    problem.component_of.iter().map(|&c| stage[c]).collect()
+
+    let component_of = problem.component_of.iter();
+    component_of
+        .map(|&component| stage_of_component[component])
+        .collect()
 }
 
 impl Assembly<'_, '_> {
@@ -131,181 +157,175 @@ impl Assembly<'_, '_> {
         self.placement[self.problem.cluster_of(actor)]
     }
 
-    fn draft(&mut self, device: DeviceId) -> &mut Draft {
+    fn draft(&mut self, device: DeviceId) -> &mut LaneDraft {
         self.drafts.entry(device).or_default()
     }
 
     fn find_readers(&mut self) {
-        for (channel, ch) in self.problem.graph.channels.iter_enumerated() {
-            for reader in &ch.readers {
+        for (id, channel) in self.problem.graph.channels.iter_enumerated() {
+            for reader in &channel.readers {
                 let stage = self.stage(reader.to.actor);
-                let entry = self
-                    .readers
-                    .entry((channel, self.device(reader.to.actor)))
-                    .or_insert(Readers {
-                        head: 0,
-                        min_stage: stage,
-                        max_stage: stage,
-                    });
-                entry.head = entry.head.max(reader.delay);
-                entry.min_stage = entry.min_stage.min(stage);
-                entry.max_stage = entry.max_stage.max(stage);
+                let device = self.device(reader.to.actor);
+                let readers = self.readers.entry((id, device)).or_insert(DeviceReaders {
+                    head_tokens: 0,
+                    min_stage: stage,
+                    max_stage: stage,
+                });
+                readers.head_tokens = readers.head_tokens.max(reader.delay);
+                readers.min_stage = readers.min_stage.min(stage);
+                readers.max_stage = readers.max_stage.max(stage);
             }
         }
     }
 
+    /// Makes the buffers of each channel: one on the writer's device, and with its ring one on each other device that
+    /// has a reader.
     fn make_buffers(&mut self) -> Result<(), ScheduleError> {
         let graph = self.problem.graph;
-        for (channel, ch) in graph.channels.iter_enumerated() {
-            let home = self.device(ch.from.actor);
-            let stage = self.stage(ch.from.actor);
-            let tokens = self.problem.block_tokens(channel)?;
-            let local = self.readers.get(&(channel, home)).copied();
-            if graph.is_state(channel) {
-                self.add_buffer(channel, home, Region::Arena, 1, 1, 0)?;
+
+        for (id, channel) in graph.channels.iter_enumerated() {
+            let home_device = self.device(channel.from.actor);
+            let writer_stage = self.stage(channel.from.actor);
+            let block_tokens = self.problem.block_tokens(id)?;
+            let mut buffer = Buffer {
+                channel: id,
+                device: home_device,
+                region: Region::Arena,
+                offset_bytes: 0,
+                stride_bytes: 0,
+                blocks: 1,
+                head_tokens: 1,
+                block_tokens: 0,
+            };
+            // A state has one place of one token, which each firing replaces.
+            if graph.is_state(id) {
+                self.add_buffer(buffer)?;
                 continue;
             }
-            let lag = local.map_or(0, |r| r.max_stage - stage);
-            self.add_buffer(
-                channel,
-                home,
-                Region::Arena,
-                lag + 1,
-                local.map_or(0, |r| r.head),
-                tokens,
-            )?;
-            let remote: Vec<(DeviceId, Readers)> = self
+
+            buffer.head_tokens = 0;
+            buffer.block_tokens = block_tokens;
+            // Readers of later stages still need the blocks before: a place more for each stage.
+            if let Some(local) = self.readers.get(&(id, home_device)) {
+                buffer.head_tokens = local.head_tokens;
+                buffer.blocks = local.max_stage - writer_stage + 1;
+            }
+            self.add_buffer(buffer.clone())?;
+
+            let all_devices = (id, DeviceId(0))..=(id, DeviceId(u32::MAX));
+            let remote_readers: Vec<(DeviceId, DeviceReaders)> = self
                 .readers
-                .range((channel, DeviceId(0))..=(channel, DeviceId(u32::MAX)))
-                .filter(|((_, device), _)| *device != home)
-                .map(|((_, device), readers)| (*device, *readers))
+                .range(all_devices)
+                .map(|(&(_, device), &readers)| (device, readers))
+                .filter(|&(device, _)| device != home_device)
                 .collect();
-            for (device, readers) in remote {
-                if self.problem.machine.link(home, device).is_none() {
-                    return Err(ScheduleError::NoLink {
-                        channel,
-                        from: home,
-                        to: device,
-                    });
-                }
+            for (device, readers) in remote_readers {
+                buffer.device = device;
+                buffer.region = Region::Exchange;
+                buffer.head_tokens = readers.head_tokens;
                 // One place more than the lag, so that the sender runs ahead of a receiver that is a little late.
-                let blocks = readers.max_stage - stage + 2;
-                let buffer = self.add_buffer(
-                    channel,
-                    device,
-                    Region::Exchange,
-                    blocks,
-                    readers.head,
-                    tokens,
-                )?;
-                let ring = self.rings.push_and_get_key(Ring {
-                    channel,
-                    from: home,
-                    to: device,
-                    buffer,
-                });
-                self.sent_ns.push(0);
-                self.rings_of[channel].push(ring);
-                self.ring_into.insert((channel, device), ring);
+                buffer.blocks = readers.max_stage - writer_stage + 2;
+                self.add_ring(buffer.clone(), home_device)?;
             }
         }
         Ok(())
     }
 
-    fn add_buffer(
-        &mut self,
-        channel: ChannelId,
-        device: DeviceId,
-        region: Region,
-        blocks: u32,
-        head_tokens: u64,
-        block_tokens: u64,
-    ) -> Result<BufferId, ScheduleError> {
-        let too_big = ScheduleError::TooBig {
-            channel,
-            block: self.problem.block,
-        };
-        if blocks > limits::MAX_BLOCKS {
-            return Err(too_big);
+    fn add_ring(&mut self, buffer: Buffer, from: DeviceId) -> Result<(), ScheduleError> {
+        let channel = buffer.channel;
+        let to = buffer.device;
+        if self.problem.link(from, to).is_none() {
+            return Err(ScheduleError::NoLink { channel, from, to });
         }
-        let token_bytes = self.problem.graph.channels[channel].token.bytes();
-        let stride_bytes = head_tokens
-            .checked_add(block_tokens)
-            .and_then(|n| n.checked_mul(token_bytes))
-            .and_then(|n| n.checked_next_multiple_of(limits::ALIGN_BYTES))
-            .map(|n| n.max(limits::ALIGN_BYTES))
-            .filter(|&n| n <= limits::MAX_ARENA_BYTES)
-            .ok_or(too_big)?;
-        let id = self.buffers.push_and_get_key(Buffer {
+
+        // The ring's data is the receiver's buffer.
+        let buffer = self.add_buffer(buffer)?;
+        let ring = self.rings.push_and_get_key(Ring {
             channel,
-            device,
-            region,
-            offset_bytes: 0,
-            stride_bytes,
-            blocks,
-            head_tokens,
-            block_tokens,
+            from,
+            to,
+            buffer,
         });
-        self.buffer_at.insert((channel, device), id);
-        Ok(id)
+        self.sent_ns.push(0);
+        self.rings_of[channel].push(ring);
+        self.ring_into.insert((channel, to), ring);
+        Ok(())
     }
 
-    /// Appends a slot; `at_ns` is the earliest start.
-    fn push(
+    /// Adds a buffer, whose stride follows from its tokens.
+    fn add_buffer(&mut self, mut buffer: Buffer) -> Result<BufferId, ScheduleError> {
+        let too_big = ScheduleError::TooBig {
+            channel: buffer.channel,
+            block: self.problem.block,
+        };
+        if buffer.blocks > limits::MAX_BLOCKS {
+            return Err(too_big);
+        }
+
+        let token_bytes = self.problem.graph.channels[buffer.channel].token.bytes();
+        buffer.stride_bytes = buffer
+            .head_tokens
+            .checked_add(buffer.block_tokens)
+            .and_then(|tokens| tokens.checked_mul(token_bytes))
+            .and_then(|bytes| bytes.checked_next_multiple_of(limits::ALIGN_BYTES))
+            .map(|bytes| bytes.max(limits::ALIGN_BYTES))
+            .filter(|&bytes| bytes <= limits::MAX_ARENA_BYTES)
+            .ok_or(too_big)?;
+        Ok(self.buffers.push_and_get_key(buffer))
+    }
+
+    /// Appends a slot that starts at `earliest_ns` or later; returns its end.
+    fn push_slot(
         &mut self,
         device: DeviceId,
         stage: u32,
-        at_ns: u64,
+        earliest_ns: u64,
         duration_ns: u64,
         action: Action,
     ) -> u64 {
-        let draft = self.draft(device);
-        let start_ns = draft.now_ns.max(at_ns);
-        draft.now_ns = start_ns.saturating_add(duration_ns);
-        draft.busy_ns = draft.busy_ns.saturating_add(duration_ns);
-        draft.entries.push(Entry::Slot(Slot {
+        let lane_draft = self.draft(device);
+        let start_ns = lane_draft.now_ns.max(earliest_ns);
+        lane_draft.now_ns = start_ns.saturating_add(duration_ns);
+        lane_draft.busy_ns = lane_draft.busy_ns.saturating_add(duration_ns);
+        lane_draft.entries.push(Entry::Slot(Slot {
             stage,
             start_ns,
             duration_ns,
             action,
         }));
-        draft.now_ns
+        lane_draft.now_ns
     }
 
+    /// Receives a ring's block, unless its device has done so already.
     fn receive(&mut self, ring: RingId) {
         let Ring {
             channel,
+            from,
             to,
             buffer,
-            ..
         } = self.rings[ring];
-        if self.draft(to).received.insert(ring, ()).is_some() {
+        if !self.draft(to).received.insert(ring) {
             return;
         }
-        let stage = self.readers[&(channel, to)].min_stage;
-        let count = self.buffers[buffer].block_tokens;
-        let same_stage = stage == self.stage(self.problem.graph.channels[channel].from.actor);
-        let latency = self
-            .problem
-            .machine
-            .link(self.rings[ring].from, to)
-            .map_or(0, |l| l.latency_ns);
-        let ready = if same_stage {
-            self.sent_ns[ring].saturating_add(latency)
-        } else {
-            0
+
+        let reader_stage = self.readers[&(channel, to)].min_stage;
+        let writer_actor = self.problem.graph.channels[channel].from.actor;
+        // In a later stage the block was sent in an earlier period.
+        let earliest_ns = match reader_stage == self.stage(writer_actor) {
+            true => {
+                let link = self.problem.link(from, to);
+                let latency_ns = link.map_or(0, |link| link.latency_ns);
+                self.sent_ns[ring].saturating_add(latency_ns)
+            }
+            false => 0,
         };
-        self.push(
-            to,
-            stage,
-            ready,
-            RECV_PS / 1000,
-            Action::Recv {
-                ring,
-                first: 0,
-                count,
-            },
-        );
+        // One receive for the whole block, whatever its readers take at a time.
+        let action = Action::Recv {
+            ring,
+            first: 0,
+            count: self.buffers[buffer].block_tokens,
+        };
+        self.push_slot(to, reader_stage, earliest_ns, RECV_PS / PS_PER_NS, action);
     }
 
     /// Receives what the cluster is the first on its device to need of this block. What only the next block needs
@@ -313,54 +333,55 @@ impl Assembly<'_, '_> {
     fn receive_for(&mut self, cluster: usize) {
         let problem = self.problem;
         let device = self.placement[cluster];
-        for &(channel, writer) in &problem.tight_inputs_of[cluster] {
-            if self.placement[writer] != device {
-                let ring = self.ring_into[&(channel, device)];
+
+        for input in &problem.tight_inputs_of[cluster] {
+            if self.placement[input.writer] != device {
+                let ring = self.ring_into[&(input.channel, device)];
                 self.receive(ring);
             }
         }
     }
 
     fn fire(&mut self, cluster: usize) {
-        let problem = self.problem;
         let device = self.placement[cluster];
-        let stage = self.stage_of[cluster];
-        let start = self.draft(device).now_ns;
-        let mut fired: BTreeMap<ActorId, u64> = BTreeMap::new();
-        let mut now = start;
-        let mut entries = Vec::new();
-        for call in &problem.clusters.all[cluster].calls {
-            entries.push(lower(problem, device, stage, call, &mut fired, &mut now));
-        }
+        let start_ns = self.draft(device).now_ns;
+        let mut lowering = CallLowering {
+            problem: self.problem,
+            device,
+            stage: self.stage_of[cluster],
+            fired: BTreeMap::new(),
+            now_ns: start_ns,
+        };
+        let calls = self.problem.clusters.all[cluster].calls.iter();
+        let entries: Vec<Entry> = calls.map(|call| lowering.lower(call)).collect();
+        let end_ns = lowering.now_ns;
+
+        // The calls of a cluster follow one another without waiting.
         let draft = self.draft(device);
         draft.entries.extend(entries);
-        draft.busy_ns = draft.busy_ns.saturating_add(now - start);
-        draft.now_ns = now;
+        draft.busy_ns = draft.busy_ns.saturating_add(end_ns - start_ns);
+        draft.now_ns = end_ns;
     }
 
     fn send_from(&mut self, cluster: usize) {
         let problem = self.problem;
         let stage = self.stage_of[cluster];
+
         for &actor in &problem.clusters.all[cluster].members {
-            for channel in problem.ports.outputs[actor].iter().flatten() {
-                for ring in self.rings_of[*channel].clone() {
+            for &channel in problem.ports.outputs[actor].iter().flatten() {
+                // One ring for each device that reads the channel.
+                for ring in self.rings_of[channel].clone() {
                     let Ring {
                         from, to, buffer, ..
                     } = self.rings[ring];
-                    let count = self.buffers[buffer].block_tokens;
-                    let duration =
-                        (problem.send_ps(*channel, from, to).max(SEND_PS)).div_ceil(1000);
-                    self.sent_ns[ring] = self.push(
-                        from,
-                        stage,
-                        0,
-                        duration,
-                        Action::Send {
-                            ring,
-                            first: 0,
-                            count,
-                        },
-                    );
+                    let send_ps = problem.send_ps(channel, from, to).max(SEND_PS);
+                    let duration_ns = send_ps.div_ceil(PS_PER_NS);
+                    let action = Action::Send {
+                        ring,
+                        first: 0,
+                        count: self.buffers[buffer].block_tokens,
+                    };
+                    self.sent_ns[ring] = self.push_slot(from, stage, 0, duration_ns, action);
                 }
             }
         }
@@ -371,175 +392,201 @@ impl Assembly<'_, '_> {
         for ring in self.rings.keys() {
             self.receive(ring);
         }
+
         for buffer in self.buffers.keys() {
-            let Buffer {
-                channel,
-                device,
-                head_tokens,
-                ..
-            } = self.buffers[buffer];
-            let token_bytes = self.problem.graph.channels[channel].token.bytes();
-            if head_tokens > 0 && !self.problem.graph.is_state(channel) {
-                let stage = self.readers[&(channel, device)].min_stage;
-                let bytes_per_s = self.problem.machine.devices[device].bytes_per_s.max(1);
-                let copied = u128::from(head_tokens) * u128::from(token_bytes) * 2_000_000_000
-                    / u128::from(bytes_per_s);
-                let duration = u64::try_from(copied).unwrap_or(u64::MAX / 4) + 10;
-                self.push(device, stage, 0, duration, Action::Carry { buffer });
-            }
+            // After the last write of the block and before the first read of the next.
+            self.carry(buffer);
         }
+
         for ring in self.rings.keys() {
             let Ring { channel, to, .. } = self.rings[ring];
             let stage = self.readers[&(channel, to)].max_stage;
-            self.push(to, stage, 0, 20, Action::Release { ring });
+            self.push_slot(to, stage, 0, RELEASE_NS, Action::Release { ring });
         }
     }
 
-    fn finish(mut self, name: &str) -> Result<Plan, ScheduleError> {
+    /// Carries a buffer's history over to its next place, if it has any.
+    fn carry(&mut self, buffer: BufferId) {
+        let Buffer {
+            channel,
+            device,
+            head_tokens,
+            ..
+        } = self.buffers[buffer];
+        if head_tokens == 0 || self.problem.graph.is_state(channel) {
+            return;
+        }
+
+        let stage = self.readers[&(channel, device)].min_stage;
+        let token_bytes = self.problem.graph.channels[channel].token.bytes();
+        let bytes_per_s = self.problem.machine.devices[device].bytes_per_s.max(1);
+        // Each byte is read and written.
+        let moved_bytes = 2 * u128::from(head_tokens) * u128::from(token_bytes);
+        let copy_ns = moved_bytes * 1_000_000_000 / u128::from(bytes_per_s);
+        let duration_ns = u64::try_from(copy_ns).unwrap_or(u64::MAX / 4) + CARRY_NS;
+        self.push_slot(device, stage, 0, duration_ns, Action::Carry { buffer });
+    }
+
+    /// The plan without offsets.
+    fn finish(mut self, name: &str) -> Plan {
         let problem = self.problem;
-        let drafts = std::mem::take(&mut self.drafts);
-        let period_ns = drafts.values().map(|d| d.now_ns).max().unwrap_or(0).max(1);
-        let busiest = drafts
-            .iter()
-            .max_by_key(|(device, d)| (d.busy_ns, std::cmp::Reverse(**device)));
-        let bound_by = busiest.map_or_else(String::new, |(device, d)| {
-            let name = &problem.machine.devices[*device].name;
-            if d.busy_ns + d.busy_ns / 20 >= period_ns {
-                name.clone()
-            } else {
-                format!("waits between devices ({name} busiest)")
-            }
-        });
+        let lane_drafts = std::mem::take(&mut self.drafts);
+        let ends_ns = lane_drafts.values().map(|draft| draft.now_ns);
+        let period_ns = ends_ns.max().unwrap_or(0).max(1);
+        let bound_by = self.describe_bound(&lane_drafts, period_ns);
+
         let mut stages = 1;
         let mut latency_ns = 0;
         let mut calendars = Vec::new();
-        for (device, draft) in drafts {
-            for (stage, end) in draft.entries.iter().map(stage_and_end) {
-                stages = stages.max(stage + 1);
-                latency_ns = latency_ns.max(
-                    period_ns
-                        .saturating_mul(u64::from(stage))
-                        .saturating_add(end),
-                );
+        for (device, draft) in lane_drafts {
+            for end in draft.entries.iter().map(entry_end) {
+                // A slot of stage s works on a block that began s periods earlier.
+                let stage_ns = period_ns.saturating_mul(u64::from(end.stage));
+                stages = stages.max(end.stage + 1);
+                latency_ns = latency_ns.max(stage_ns.saturating_add(end.end_ns));
             }
-            let lane = Lane {
-                kind: LaneKind::Compute,
-                entries: draft.entries,
-            };
             calendars.push(Calendar {
                 device,
                 arena_bytes: 0,
                 exchange_bytes: 0,
                 scratch_offset_bytes: 0,
                 scratch_bytes: self.scratch_bytes(device),
-                lanes: vec![lane],
+                lanes: vec![Lane {
+                    kind: LaneKind::Compute,
+                    entries: draft.entries,
+                }],
             });
         }
-        let mut plan = Plan {
+
+        let actors = problem.graph.actors.keys();
+        Plan {
             name: name.to_owned(),
             block: problem.block,
             period_ns,
             latency_ns,
             bound_by,
             stages,
-            placement: problem
-                .graph
-                .actors
-                .keys()
-                .map(|a| self.device(a))
-                .collect(),
+            placement: actors.map(|actor| self.device(actor)).collect(),
             calendars,
             buffers: self.buffers,
             rings: self.rings,
             variants: BTreeMap::new(),
+        }
+    }
+
+    /// What bounds the period, for people: a device that is busy for at least 20 of 21 parts of it, or waiting.
+    fn describe_bound(&self, drafts: &BTreeMap<DeviceId, LaneDraft>, period_ns: u64) -> String {
+        let busiest_lane = drafts
+            .iter()
+            .max_by_key(|&(&device, draft)| (draft.busy_ns, Reverse(device)));
+        let Some((&device, draft)) = busiest_lane else {
+            return String::new();
         };
-        layout::lay_out(problem, &mut plan)?;
-        Ok(plan)
+
+        let device_name = &self.problem.machine.devices[device].name;
+        match draft.busy_ns + draft.busy_ns / 20 >= period_ns {
+            true => device_name.clone(),
+            false => format!("waits between devices ({device_name} busiest)"),
+        }
     }
 
     fn scratch_bytes(&self, device: DeviceId) -> u64 {
-        let costs = &self.problem.costs.table;
-        let on_device = self
-            .problem
-            .graph
-            .actors
-            .keys()
-            .filter(|&a| self.device(a) == device);
-        on_device
-            .filter_map(|a| costs[a][device])
-            .map(|c| c.scratch_bytes)
+        let costs = self.problem.costs.table.iter_enumerated();
+        // Actors run one at a time, so that they can share what the largest needs.
+        costs
+            .filter(|&(actor, _)| self.device(actor) == device)
+            .filter_map(|(_, row)| row[device])
+            .map(|cost| cost.scratch_bytes)
             .max()
             .unwrap_or(0)
     }
 }
 
-/// The entry of a call, starting at `now`, which moves to its end.
-fn lower(
-    problem: &Problem<'_>,
+/// Turns the calls of a cluster into entries with times, one after the other.
+struct CallLowering<'p, 'a> {
+    problem: &'p BlockProblem<'a>,
     device: DeviceId,
     stage: u32,
-    call: &Call,
-    fired: &mut BTreeMap<ActorId, u64>,
-    now: &mut u64,
-) -> Entry {
-    match call {
-        Call::Fire { actor, count } => {
-            let first = fired.entry(*actor).or_insert(0);
-            let cost = problem.costs.table[*actor][device];
-            let duration_ns = cost.map_or(1, |c| c.duration_ns(*count));
-            let slot = Slot {
-                stage,
-                start_ns: *now,
-                duration_ns,
-                action: Action::Fire {
-                    actor: *actor,
-                    first: *first,
-                    count: *count,
-                },
-            };
-            *first += count;
-            *now = now.saturating_add(duration_ns);
-            Entry::Slot(slot)
+    /// Firings of each actor so far.
+    fired: BTreeMap<ActorId, u64>,
+    now_ns: u64,
+}
+
+impl CallLowering<'_, '_> {
+    fn lower(&mut self, call: &ClusterCall) -> Entry {
+        match call {
+            &ClusterCall::Fire { actor, count } => Entry::Slot(self.lower_firings(actor, count)),
+            ClusterCall::Repeat { count, body } => self.lower_loop(*count, body),
         }
-        Call::Repeat { count, body } => {
-            let start = *now;
-            let before = fired.clone();
-            let entries = body
-                .iter()
-                .map(|c| lower(problem, device, stage, c, fired, now))
-                .collect();
-            // One run of the body advanced the counters once; the loop does so `count` times.
-            for (actor, n) in fired.iter_mut() {
-                let once = *n - before.get(actor).copied().unwrap_or(0);
-                *n += once * (count - 1);
-            }
-            *now = start.saturating_add((*now - start).saturating_mul(*count));
-            Entry::Loop {
-                count: *count,
-                body: entries,
-            }
+    }
+
+    fn lower_firings(&mut self, actor: ActorId, count: u64) -> Slot {
+        let cost = self.problem.costs.table[actor][self.device];
+        let duration_ns = cost.map_or(1, |cost| cost.duration_ns(count));
+        let fired = self.fired.entry(actor).or_insert(0);
+        let slot = Slot {
+            stage: self.stage,
+            start_ns: self.now_ns,
+            duration_ns,
+            action: Action::Fire {
+                actor,
+                first: *fired,
+                count,
+            },
+        };
+        *fired += count;
+        self.now_ns = self.now_ns.saturating_add(duration_ns);
+        slot
+    }
+
+    fn lower_loop(&mut self, count: u64, body: &[ClusterCall]) -> Entry {
+        let start_ns = self.now_ns;
+        let fired_before = self.fired.clone();
+        let entries = body.iter().map(|call| self.lower(call)).collect();
+
+        // One run of the body advanced the counters once; the loop does so `count` times.
+        for (actor, fired) in &mut self.fired {
+            let in_body = *fired - fired_before.get(actor).copied().unwrap_or(0);
+            *fired += in_body * (count - 1);
+        }
+        let body_ns = self.now_ns - start_ns;
+        self.now_ns = start_ns.saturating_add(body_ns.saturating_mul(count));
+        Entry::Loop {
+            count,
+            body: entries,
         }
     }
 }
 
-/// Stage and end time of an entry; a loop's body has one stage.
-fn stage_and_end(entry: &Entry) -> (u32, u64) {
+/// When an entry ends, and in which stage.
+#[derive(Clone, Copy, Default)]
+struct EntryEnd {
+    stage: u32,
+    end_ns: u64,
+}
+
+/// The end of an entry; a loop's body has one stage.
+fn entry_end(entry: &Entry) -> EntryEnd {
     match entry {
-        Entry::Slot(slot) => (slot.stage, slot.start_ns.saturating_add(slot.duration_ns)),
+        Entry::Slot(slot) => EntryEnd {
+            stage: slot.stage,
+            end_ns: slot.start_ns.saturating_add(slot.duration_ns),
+        },
         Entry::Loop { count, body } => {
-            let start = body.first().map_or(0, start_of);
-            let (stage, end) = body.last().map_or((0, 0), stage_and_end);
-            (
-                stage,
-                start.saturating_add((end - start).saturating_mul(*count)),
-            )
+            let start_ns = body.first().map_or(0, entry_start_ns);
+            let once = body.last().map(entry_end).unwrap_or_default();
+            let all_ns = (once.end_ns - start_ns).saturating_mul(*count);
+            EntryEnd {
+                stage: once.stage,
+                end_ns: start_ns.saturating_add(all_ns),
+            }
         }
     }
 }
 
-fn start_of(entry: &Entry) -> u64 {
+fn entry_start_ns(entry: &Entry) -> u64 {
     match entry {
         Entry::Slot(slot) => slot.start_ns,
-        Entry::Loop { body, .. } => body.first().map_or(0, start_of),
+        Entry::Loop { body, .. } => body.first().map_or(0, entry_start_ns),
     }
 }

@@ -1,151 +1,172 @@
 //! How many iterations one block has, and whether the plan is pipelined: the trade of throughput against latency and
 //! memory.
 
-use zbmd_ir::{ActorId, Costs, DeviceId, Graph, Machine, Plan, PortChannels, TiVec, limits};
+use zbmd_ir::{ActorId, Buffer, Calendar, DeviceId, Plan, limits};
 
-use crate::analysis::Edges;
+use crate::analysis::EdgeList;
 use crate::assemble::assemble;
 use crate::assign::Objective;
 use crate::buffers::{Mode, Unit};
-use crate::place::{Aim, allowed_devices, loads, place};
-use crate::problem::Problem;
+use crate::cluster::components;
+use crate::cost::{BLOCK_BYTES, BLOCK_WORK_PS, PS_PER_NS, WAITING_GAP, WORK_PER_CALL};
+use crate::error::ScheduleError;
+use crate::inputs::{Analysis, Inputs, RepetitionVector, allowed_devices};
+use crate::options::{Block, Estimate, Options};
+use crate::place::{ClusterLoads, PlacementGoal, cluster_loads, place};
+use crate::problem::BlockProblem;
 use crate::search::Control;
-use crate::{Block, Estimate, Options, ScheduleError};
 
-/// What every attempt starts from.
-pub(crate) struct Input<'a> {
-    pub(crate) given: (&'a Graph, &'a Machine, &'a Costs, &'a Options),
-    pub(crate) derived: (&'a PortChannels, &'a Edges, &'a TiVec<ActorId, u64>),
-}
-
-/// Work that a block should hold, in picoseconds: a hundred times what a hand-over between devices costs.
-const BLOCK_WORK_PS: u64 = 50_000_000;
-/// Work per call that makes the call's own cost small.
-const CALLS_PER_WORK: u64 = 20;
-/// Bytes of one block on all channels beyond which larger blocks fall out of the cache.
-const BLOCK_BYTES: u64 = 256 << 10;
-/// Largest block chosen unasked.
+/// Largest block that is chosen without being asked for.
 const MAX_AUTO_BLOCK: u64 = 1 << 20;
 
 /// A plan, and how good its placement is.
-pub(crate) type Found = (Plan, Option<Estimate>);
+pub(crate) struct RatedPlan {
+    pub(crate) plan: Plan,
+    pub(crate) estimate: Option<Estimate>,
+}
 
 /// The best plan within the options' bounds.
+///
+/// # Errors
+/// See [`ScheduleError`].
 pub(crate) fn best_plan(
-    input: &Input<'_>,
+    inputs: Inputs<'_>,
+    analysis: &Analysis,
     control: &mut Control<'_>,
-) -> Result<Found, ScheduleError> {
-    let options = input.given.3;
-    let largest = match (options.block, options.buffers) {
+) -> Result<RatedPlan, ScheduleError> {
+    let options = inputs.options;
+    let largest_block = match (options.block, options.buffers) {
         (Block::Fixed(block), _) => {
-            check_range(input, block)?;
-            return bounded_plan(input, block, control);
+            check_block_range(analysis, block)?;
+            return plan_within_bounds(inputs, analysis, block, control);
         }
-        (Block::Auto, Mode::Min(_)) => return smallest_plan(input, control),
-        (Block::Auto, _) => auto_block(input),
+        (Block::Auto, Mode::Min(_)) => return smallest_plan(inputs, analysis, control),
+        (Block::Auto, _) => choose_block(inputs, analysis),
     };
+
     // Larger blocks are quicker per iteration, so the first that keeps the bounds is the best.
     let mut refusal = ScheduleError::NoDevices;
-    for block in std::iter::successors(Some(largest), |b| (*b > 1).then_some(b / 2)) {
-        match bounded_plan(input, block, control) {
+    let halves = |block: &u64| (*block > 1).then_some(block / 2);
+    for block in std::iter::successors(Some(largest_block), halves) {
+        match plan_within_bounds(inputs, analysis, block, control) {
             Ok(found) => return Ok(found),
             Err(error) => refusal = error,
         }
     }
-    if matches!(
-        refusal,
-        ScheduleError::Buffers { .. } | ScheduleError::Memory { .. }
-    ) {
-        return smallest_plan(input, control).and_then(|found| within_bounds(found, options));
+
+    match refusal {
+        ScheduleError::Buffers { .. } | ScheduleError::Memory { .. } => {
+            let found = smallest_plan(inputs, analysis, control)?;
+            check_bounds(found, options)
+        }
+        _ => Err(refusal),
     }
-    Err(refusal)
 }
 
 /// Single iterations without pipelining, on all devices or on one, whatever takes the fewest bytes.
-fn smallest_plan(input: &Input<'_>, control: &mut Control<'_>) -> Result<Found, ScheduleError> {
-    let (graph, machine, costs, options) = input.given;
-    let allowed = allowed_devices(machine, options.devices.as_deref());
-    let mut best: Result<Found, ScheduleError> = Err(ScheduleError::NoDevices);
-    let mut consider = |devices: Vec<DeviceId>, control: &mut Control<'_>| {
+fn smallest_plan(
+    inputs: Inputs<'_>,
+    analysis: &Analysis,
+    control: &mut Control<'_>,
+) -> Result<RatedPlan, ScheduleError> {
+    let allowed = allowed_devices(inputs.machine, inputs.options.devices.as_deref());
+    let mut device_sets: Vec<Vec<DeviceId>> = vec![allowed.clone()];
+    // On one device no channel needs a second buffer.
+    if allowed.len() > 1 {
+        device_sets.extend(allowed.iter().map(|&device| vec![device]));
+    }
+
+    let mut best: Result<RatedPlan, ScheduleError> = Err(ScheduleError::NoDevices);
+    for devices in device_sets {
         let options = Options {
             devices: Some(devices),
-            ..options.clone()
+            ..inputs.options.clone()
         };
-        let input = Input {
-            given: (graph, machine, costs, &options),
-            derived: input.derived,
+        let inputs = Inputs {
+            options: &options,
+            ..inputs
         };
-        let found = plan_of(&input, 1, false, "main", control)
-            .and_then(|found| within_latency(found, &options));
-        let better = match (&found, &best) {
-            (Ok(new), Ok(old)) => bytes(&new.0) < bytes(&old.0),
+        let found = make_plan(inputs, analysis, PlanKind::SEQUENTIAL, control)
+            .and_then(|found| check_latency(found, &options));
+
+        let is_improvement = match (&found, &best) {
+            (Ok(new), Ok(old)) => plan_bytes(&new.plan) < plan_bytes(&old.plan),
             (Ok(_), Err(_)) => true,
+            // The first refusal is that of all devices together, and says the most.
             (Err(_), old) => matches!(old, Err(ScheduleError::NoDevices)),
         };
-        if better {
+        if is_improvement {
             best = found;
         }
-    };
-    consider(allowed.clone(), control);
-    for &device in allowed.iter().filter(|_| allowed.len() > 1) {
-        consider(vec![device], control);
     }
     best
 }
 
 /// Bytes of all regions of a plan.
-fn bytes(plan: &Plan) -> u64 {
-    let sum = |c: &zbmd_ir::Calendar| c.arena_bytes.saturating_add(c.exchange_bytes);
-    plan.calendars.iter().map(sum).fold(0, u64::saturating_add)
+fn plan_bytes(plan: &Plan) -> u64 {
+    plan.calendars
+        .iter()
+        .map(calendar_bytes)
+        .fold(0, u64::saturating_add)
 }
 
-/// Tokens that the buffers of a plan hold at most.
-fn tokens(plan: &Plan) -> u64 {
-    let places = |b: &zbmd_ir::Buffer| {
-        b.head_tokens
-            .saturating_add(b.block_tokens)
-            .saturating_mul(b.blocks.into())
-    };
-    plan.buffers.iter().map(places).fold(0, u64::saturating_add)
+fn calendar_bytes(calendar: &Calendar) -> u64 {
+    calendar.arena_bytes.saturating_add(calendar.exchange_bytes)
+}
+
+/// Tokens that the buffers of a plan can hold.
+fn plan_tokens(plan: &Plan) -> u64 {
+    plan.buffers
+        .iter()
+        .map(buffer_tokens)
+        .fold(0, u64::saturating_add)
+}
+
+fn buffer_tokens(buffer: &Buffer) -> u64 {
+    buffer
+        .head_tokens
+        .saturating_add(buffer.block_tokens)
+        .saturating_mul(buffer.blocks.into())
 }
 
 /// The plan that runs single iterations on the same devices as `main`.
+///
+/// # Errors
+/// See [`ScheduleError`].
 pub(crate) fn tail_plan(
-    input: &Input<'_>,
+    inputs: Inputs<'_>,
+    analysis: &Analysis,
     main: &Plan,
     control: &mut Control<'_>,
 ) -> Result<Plan, ScheduleError> {
-    let (graph, machine, costs, options) = input.given;
-    let mut options = options.clone();
-    options.pins = main
-        .placement
-        .iter_enumerated()
-        .map(|(actor, &device)| (actor, device))
-        .collect();
-    let input = Input {
-        given: (graph, machine, costs, &options),
-        derived: input.derived,
+    // The tail continues where the main plan stops, on the same devices.
+    let pins = main.placement.iter_enumerated();
+    let pinned_options = Options {
+        pins: pins.map(|(actor, &device)| (actor, device)).collect(),
+        ..inputs.options.clone()
     };
-    let plan = match plan_of(&input, 1, true, "tail", control) {
+    let pinned_inputs = Inputs {
+        options: &pinned_options,
+        ..inputs
+    };
+
+    let rated = match make_plan(pinned_inputs, analysis, PlanKind::TAIL, control) {
         // With single iterations a delay may cover less of a cycle, or more: let the actors move together again.
-        Err(ScheduleError::PinnedApart { .. }) => plan_of(
-            &Input {
-                given: (graph, machine, costs, input.given.3),
-                ..input
-            },
-            1,
-            true,
-            "tail",
-            control,
-        ),
+        Err(ScheduleError::PinnedApart { .. }) => {
+            make_plan(inputs, analysis, PlanKind::TAIL, control)
+        }
         other => other,
     };
-    plan.map(|(plan, _)| plan)
+    rated.map(|rated| rated.plan)
 }
 
-fn check_range(input: &Input<'_>, block: u64) -> Result<(), ScheduleError> {
-    let most = input.derived.2.iter().copied().max().unwrap_or(1).max(1);
-    let limit = limits::MAX_FIRINGS / most;
+/// Firings of the actor that fires most often in one iteration, at least 1.
+fn max_firings(repetition: &RepetitionVector) -> u64 {
+    repetition.iter().copied().max().unwrap_or(1).max(1)
+}
+
+fn check_block_range(analysis: &Analysis, block: u64) -> Result<(), ScheduleError> {
+    let limit = limits::MAX_FIRINGS / max_firings(&analysis.repetition);
     if block == 0 || block > limit {
         return Err(ScheduleError::BlockRange { block, limit });
     }
@@ -153,143 +174,206 @@ fn check_range(input: &Input<'_>, block: u64) -> Result<(), ScheduleError> {
 }
 
 /// Pipelined, unless latency is all that counts or the latency does not allow it.
-fn bounded_plan(
-    input: &Input<'_>,
+fn plan_within_bounds(
+    inputs: Inputs<'_>,
+    analysis: &Analysis,
     block: u64,
     control: &mut Control<'_>,
-) -> Result<Found, ScheduleError> {
-    let options = input.given.3;
-    let pipeline = options.objective.period > 0;
-    let mut found = plan_of(input, block, pipeline, "main", control)?;
-    let late = options
+) -> Result<RatedPlan, ScheduleError> {
+    let options = inputs.options;
+    let mut kind = PlanKind {
+        name: "main",
+        block,
+        pipelined: options.objective.period > 0,
+    };
+    let mut found = make_plan(inputs, analysis, kind, control)?;
+
+    let is_late = options
         .max_latency_ns
-        .is_some_and(|limit| found.0.latency_ns > limit);
-    if found.0.stages > 1 && late {
-        found = plan_of(input, block, false, "main", control)?;
+        .is_some_and(|limit_ns| found.plan.latency_ns > limit_ns);
+    // Each stage adds a period to the latency.
+    if found.plan.stages > 1 && is_late {
+        kind.pipelined = false;
+        found = make_plan(inputs, analysis, kind, control)?;
     }
-    within_bounds(found, options)
+    check_bounds(found, options)
 }
 
-fn within_bounds(found: Found, options: &Options) -> Result<Found, ScheduleError> {
+fn check_bounds(found: RatedPlan, options: &Options) -> Result<RatedPlan, ScheduleError> {
     let Mode::Within(limit, unit) = options.buffers else {
-        return within_latency(found, options);
+        return check_latency(found, options);
     };
+
     let needed = match unit {
-        Unit::Tokens => tokens(&found.0),
-        Unit::Bytes => bytes(&found.0),
+        Unit::Tokens => plan_tokens(&found.plan),
+        Unit::Bytes => plan_bytes(&found.plan),
     };
     if needed > limit {
         return Err(ScheduleError::Buffers {
             needed,
             limit,
             unit,
-            block: found.0.block,
+            block: found.plan.block,
         });
     }
-    within_latency(found, options)
+    check_latency(found, options)
 }
 
-fn within_latency(found: Found, options: &Options) -> Result<Found, ScheduleError> {
+fn check_latency(found: RatedPlan, options: &Options) -> Result<RatedPlan, ScheduleError> {
+    let best_ns = found.plan.latency_ns;
     match options.max_latency_ns {
-        Some(limit_ns) if found.0.latency_ns > limit_ns => Err(ScheduleError::Latency {
-            best_ns: found.0.latency_ns,
-            limit_ns,
-        }),
+        Some(limit_ns) if best_ns > limit_ns => Err(ScheduleError::Latency { best_ns, limit_ns }),
         _ => Ok(found),
     }
 }
 
-fn plan_of(
-    input: &Input<'_>,
+/// Which plan is made.
+#[derive(Clone, Copy)]
+struct PlanKind {
+    name: &'static str,
     block: u64,
     pipelined: bool,
-    name: &str,
+}
+
+impl PlanKind {
+    /// A main plan with the smallest buffers: single iterations, one after the other.
+    const SEQUENTIAL: PlanKind = PlanKind {
+        name: "main",
+        block: 1,
+        pipelined: false,
+    };
+
+    const TAIL: PlanKind = PlanKind {
+        name: "tail",
+        block: 1,
+        pipelined: true,
+    };
+}
+
+/// Places the clusters of one block size and assembles the plan.
+fn make_plan(
+    inputs: Inputs<'_>,
+    analysis: &Analysis,
+    kind: PlanKind,
     control: &mut Control<'_>,
-) -> Result<Found, ScheduleError> {
-    let problem = Problem::new(input.given, input.derived, block)?;
+) -> Result<RatedPlan, ScheduleError> {
+    let problem = BlockProblem::new(inputs, analysis, kind.block)?;
     let allowed = allowed_devices(problem.machine, problem.options.devices.as_deref());
     if allowed.is_empty() {
         return Err(ScheduleError::NoDevices);
     }
-    let load = loads(&problem, &allowed)?;
-    let objective = if pipelined {
-        problem.options.objective
-    } else {
-        Objective::LATENCY
+
+    let attempts = Attempts {
+        problem: &problem,
+        loads: cluster_loads(&problem, &allowed)?,
+        allowed,
+        kind,
     };
-    let mut aim = Aim {
-        objective,
-        memory: false,
-        together: false,
+    let mut goal = PlacementGoal {
+        objective: match kind.pipelined {
+            true => problem.options.objective,
+            false => Objective::LATENCY,
+        },
+        within_memory: false,
+        keep_loops_together: false,
     };
-    let mut attempt = |aim: Aim| -> Result<Found, ScheduleError> {
-        let placed = place(&problem, &load, &allowed, aim, control);
-        let plan = assemble(&problem, &placed.devices, pipelined, name)?;
-        let estimate = placed.estimate.map(|mut estimate| {
-            if objective == Objective::PERIOD {
-                // The loads of the devices leave out what they wait for each other.
-                estimate.cost = estimate.cost.max(plan.period_ns.saturating_mul(1_000));
-            }
-            estimate
-        });
-        Ok((plan, estimate))
-    };
-    let mut found = attempt(aim);
-    if matches!(found, Err(ScheduleError::Memory { .. })) && allowed.len() > 1 {
+    let mut first = attempts.make(goal, control);
+    if matches!(first, Err(ScheduleError::Memory { .. })) && attempts.allowed.len() > 1 {
         // Placed for speed it does not fit; placed with an eye on memory it may.
-        aim.memory = true;
-        found = attempt(aim).or(found);
+        goal.within_memory = true;
+        first = attempts.make(goal, control).or(first);
     }
-    let (plan, estimate) = found?;
-    let waits = estimate.is_some_and(|e| e.gap() > WAITING);
-    if pipelined && waits && problem.has_loops() {
-        aim.together = true;
-        if let Ok((other, quality)) = attempt(aim)
-            && other.period_ns < plan.period_ns
+    let found = first?;
+
+    let may_wait = found
+        .estimate
+        .is_some_and(|estimate| estimate.gap() > WAITING_GAP);
+    if kind.pipelined && may_wait && problem.has_loops() {
+        goal.keep_loops_together = true;
+        if let Ok(mut other) = attempts.make(goal, control)
+            && other.plan.period_ns < found.plan.period_ns
         {
             // The bound is that of all placements, not only of those that keep loops together.
-            let quality = quality.zip(estimate).map(|(q, e)| Estimate {
-                bound: e.bound,
-                ..q
+            let estimates = other.estimate.zip(found.estimate);
+            other.estimate = estimates.map(|(own, of_all)| Estimate {
+                bound: of_all.bound,
+                ..own
             });
-            return Ok((other, quality));
+            return Ok(other);
         }
     }
-    Ok((plan, estimate))
+    Ok(found)
 }
 
-/// Gap from which on a plan whose devices wait for each other within the period is tried with loops kept together.
-const WAITING: f64 = 0.05;
+/// What several attempts at one plan share.
+struct Attempts<'p, 'a> {
+    problem: &'p BlockProblem<'a>,
+    loads: ClusterLoads,
+    allowed: Vec<DeviceId>,
+    kind: PlanKind,
+}
+
+impl Attempts<'_, '_> {
+    fn make(
+        &self,
+        goal: PlacementGoal,
+        control: &mut Control<'_>,
+    ) -> Result<RatedPlan, ScheduleError> {
+        let placed = place(self.problem, &self.loads, &self.allowed, goal, control);
+        let plan = assemble(
+            self.problem,
+            &placed.devices,
+            self.kind.pipelined,
+            self.kind.name,
+        )?;
+
+        let mut estimate = placed.estimate;
+        if let Some(estimate) = &mut estimate
+            && goal.objective == Objective::PERIOD
+        {
+            // The loads of the devices leave out what they wait for each other.
+            let period_ps = plan.period_ns.saturating_mul(PS_PER_NS);
+            estimate.cost = estimate.cost.max(period_ps);
+        }
+        Ok(RatedPlan { plan, estimate })
+    }
+}
 
 /// Smallest power of two whose work outweighs calls and hand-overs, unless the block would outgrow the cache first.
-fn auto_block(input: &Input<'_>) -> u64 {
-    let (graph, _, costs, options) = input.given;
-    let (_, edges, q) = input.derived;
-    let (mut work, mut calls, mut bytes) = (0u64, 0u64, 0u64);
-    for (actor, a) in graph.actors.iter_enumerated() {
-        let cost = costs.table[actor]
-            .iter()
-            .flatten()
-            .map(|c| (c.firing_ps, c.call_ps))
+fn choose_block(inputs: Inputs<'_>, analysis: &Analysis) -> u64 {
+    let repetition = &analysis.repetition;
+    let mut work_ps = 0u64;
+    let mut call_ps = 0u64;
+    let mut iteration_bytes = 0u64;
+
+    for (id, actor) in inputs.graph.actors.iter_enumerated() {
+        // On the device that is cheapest for the actor.
+        let known_costs = inputs.costs.table[id].iter().flatten();
+        let (cheapest_firing_ps, cheapest_call_ps) = known_costs
+            .map(|cost| (cost.firing_ps, cost.call_ps))
             .min()
             .unwrap_or((0, 0));
-        work = work.saturating_add(cost.0.saturating_mul(q[actor]));
-        calls = calls.saturating_add(cost.1);
-        for out in &a.outputs {
-            let tokens = q[actor].saturating_mul(out.rate);
-            bytes = bytes.saturating_add(tokens.saturating_mul(out.token.bytes()));
+        work_ps = work_ps.saturating_add(cheapest_firing_ps.saturating_mul(repetition[id]));
+        call_ps = call_ps.saturating_add(cheapest_call_ps);
+
+        for output in &actor.outputs {
+            let tokens = repetition[id].saturating_mul(output.rate);
+            let written_bytes = tokens.saturating_mul(output.token.bytes());
+            iteration_bytes = iteration_bytes.saturating_add(written_bytes);
         }
     }
-    let wanted = BLOCK_WORK_PS.max(calls.saturating_mul(CALLS_PER_WORK));
-    let most = limits::MAX_FIRINGS / q.iter().copied().max().unwrap_or(1).max(1);
+
+    let wanted_ps = BLOCK_WORK_PS.max(call_ps.saturating_mul(WORK_PER_CALL));
+    let max_block = limits::MAX_FIRINGS / max_firings(repetition);
     // In the worst case every firing inside a cycle is a call of its own.
-    let cyclic: u64 = cyclic_firings(edges, q);
+    let cyclic_calls = cyclic_firings(&analysis.edges, repetition);
+
     let mut block = 1u64;
     while block < MAX_AUTO_BLOCK
-        && block * 2 <= most
-        && work.saturating_mul(block) < wanted
-        && bytes.saturating_mul(block * 2) <= BLOCK_BYTES
-        && cyclic.saturating_mul(block * 2) <= options.max_executions
+        && block * 2 <= max_block
+        && work_ps.saturating_mul(block) < wanted_ps
+        && iteration_bytes.saturating_mul(block * 2) <= BLOCK_BYTES
+        && cyclic_calls.saturating_mul(block * 2) <= inputs.options.max_executions
     {
         block *= 2;
     }
@@ -297,17 +381,22 @@ fn auto_block(input: &Input<'_>) -> u64 {
 }
 
 /// Firings of one iteration that may have to interleave, because their actor lies on a cycle.
-fn cyclic_firings(edges: &Edges, q: &TiVec<ActorId, u64>) -> u64 {
-    let components = crate::cluster::components(edges, q.len(), |e| !e.state);
-    let mut sum = 0u64;
-    for members in components {
-        let own_loop = edges.into[members[0]].iter().any(|&e| {
-            let edge = &edges.all[e as usize];
-            edge.writer == members[0] && !edge.state
-        });
-        if members.len() > 1 || own_loop {
-            sum = members.iter().fold(sum, |sum, &a| sum.saturating_add(q[a]));
+fn cyclic_firings(edges: &EdgeList, repetition: &RepetitionVector) -> u64 {
+    let mut firings = 0u64;
+
+    for members in components(edges, repetition.len(), |edge| !edge.state) {
+        if members.len() > 1 || has_own_loop(edges, members[0]) {
+            for actor in members {
+                firings = firings.saturating_add(repetition[actor]);
+            }
         }
     }
-    sum
+    firings
+}
+
+/// Whether an actor reads what it writes itself, other than as a state.
+fn has_own_loop(edges: &EdgeList, actor: ActorId) -> bool {
+    edges
+        .edges_into(actor)
+        .any(|edge| edge.writer == actor && !edge.state)
 }

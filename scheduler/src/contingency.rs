@@ -7,12 +7,14 @@
 use std::collections::BTreeSet;
 
 use zbmd_ir::{
-    Alike, Contingencies, Contingency, Costs, DeviceId, Graph, KindId, Loss, Machine, Plan, PlanId,
-    TiVec, limits,
+    Alike, Contingencies, Contingency, Costs, DeviceId, KindId, Loss, Machine, Plan, PlanId, TiVec,
+    limits,
 };
 
-use crate::place::allowed_devices;
-use crate::{Block, Options, ScheduleError, schedule};
+use crate::error::ScheduleError;
+use crate::inputs::{Inputs, allowed_devices};
+use crate::options::{Block, Options};
+use crate::schedule;
 
 /// Which losses plans are made for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,29 +33,46 @@ pub enum Losses {
 ///
 /// O(kinds * links) for alike devices.
 pub fn kinds(machine: &Machine, costs: &Costs, options: &Options) -> TiVec<KindId, Vec<DeviceId>> {
-    let alike = Alike::new(machine);
-    let pinned: BTreeSet<DeviceId> = options.pins.values().copied().collect();
-    let allowed: BTreeSet<DeviceId> = allowed_devices(machine, options.devices.as_deref())
-        .into_iter()
-        .collect();
-    let same = |a: DeviceId, b: DeviceId| {
-        !pinned.contains(&a)
-            && !pinned.contains(&b)
-            && allowed.contains(&a) == allowed.contains(&b)
-            && alike.difference(a, b).is_none()
-            && costs.table.iter().all(|row| row[a] == row[b])
+    let comparison = DeviceComparison {
+        alike: Alike::new(machine),
+        costs,
+        pinned: options.pins.values().copied().collect(),
+        allowed: allowed_devices(machine, options.devices.as_deref())
+            .into_iter()
+            .collect(),
     };
     let mut kinds: TiVec<KindId, Vec<DeviceId>> = TiVec::new();
+
     for device in machine.devices.keys() {
-        match kinds
-            .iter_mut()
-            .find(|kind| kind.first().is_some_and(|&first| same(first, device)))
-        {
-            Some(kind) => kind.push(device),
+        // Being alike is an equivalence, so that the first of each kind stands for all.
+        let known_kind = kinds.iter_mut().find(|devices| {
+            let first = devices.first();
+            first.is_some_and(|&first| comparison.is_same_kind(first, device))
+        });
+        match known_kind {
+            Some(devices) => devices.push(device),
             None => kinds.push(vec![device]),
         }
     }
     kinds
+}
+
+/// What tells devices apart.
+struct DeviceComparison<'a> {
+    alike: Alike<'a>,
+    costs: &'a Costs,
+    pinned: BTreeSet<DeviceId>,
+    allowed: BTreeSet<DeviceId>,
+}
+
+impl DeviceComparison<'_> {
+    fn is_same_kind(&self, first: DeviceId, second: DeviceId) -> bool {
+        !self.pinned.contains(&first)
+            && !self.pinned.contains(&second)
+            && self.allowed.contains(&first) == self.allowed.contains(&second)
+            && self.alike.difference(first, second).is_none()
+            && self.costs.table.iter().all(|row| row[first] == row[second])
+    }
 }
 
 /// The losses to make plans for, fewer devices first, then by kind. Includes those that leave no device.
@@ -64,18 +83,21 @@ pub fn losses(
     kinds: &TiVec<KindId, Vec<DeviceId>>,
     which: Losses,
 ) -> Result<Vec<Vec<Loss>>, ScheduleError> {
-    let n = kinds.len();
-    let twice = kinds.iter().filter(|devices| devices.len() > 1).count();
+    let kind_count = kinds.len();
+    let kinds_of_several = kinds.iter().filter(|devices| devices.len() > 1).count();
     let count = match which {
         Losses::None => 0,
-        Losses::Single => n,
-        Losses::Pairs => n + twice + n * n.saturating_sub(1) / 2,
+        Losses::Single => kind_count,
+        Losses::Pairs => {
+            kind_count + kinds_of_several + kind_count * kind_count.saturating_sub(1) / 2
+        }
     };
     // Each may need a plan and a tail, beside plan 0 and its own.
     let limit = limits::MAX_CONTINGENCIES.min(limits::MAX_PLANS / 2 - 1);
     if count > limit {
         return Err(ScheduleError::TooManyContingencies { count, limit });
     }
+
     let mut losses = Vec::with_capacity(count);
     if which >= Losses::Single {
         losses.extend(kinds.keys().map(|kind| vec![Loss { kind, count: 1 }]));
@@ -85,26 +107,25 @@ pub fn losses(
             if devices.len() > 1 {
                 losses.push(vec![Loss { kind, count: 2 }]);
             }
-            let others = kinds.keys().filter(|&other| other > kind);
-            losses.extend(
-                others.map(|other| [kind, other].map(|kind| Loss { kind, count: 1 }).to_vec()),
-            );
+            // Each pair of kinds once.
+            for other in kinds.keys().filter(|&other| other > kind) {
+                losses.push([kind, other].map(|kind| Loss { kind, count: 1 }).to_vec());
+            }
         }
     }
     Ok(losses)
 }
 
 /// The roles that are left, by device: each kind without its last ones.
-fn left(kinds: &TiVec<KindId, Vec<DeviceId>>, lost: &[Loss]) -> BTreeSet<DeviceId> {
-    let mut left = BTreeSet::new();
+fn remaining_devices(kinds: &TiVec<KindId, Vec<DeviceId>>, losses: &[Loss]) -> BTreeSet<DeviceId> {
+    let mut remaining = BTreeSet::new();
+
     for (kind, devices) in kinds.iter_enumerated() {
-        let lost = lost
-            .iter()
-            .find(|loss| loss.kind == kind)
-            .map_or(0, |loss| loss.count as usize);
-        left.extend(devices.iter().take(devices.len().saturating_sub(lost)));
+        let loss = losses.iter().find(|loss| loss.kind == kind);
+        let lost = loss.map_or(0, |loss| loss.count as usize);
+        remaining.extend(devices.iter().take(devices.len().saturating_sub(lost)));
     }
-    left
+    remaining
 }
 
 fn uses_only(plan: &Plan, left: &BTreeSet<DeviceId>) -> bool {
@@ -118,47 +139,45 @@ fn uses_only(plan: &Plan, left: &BTreeSet<DeviceId>) -> bool {
 /// without the lost roles anyway.
 ///
 /// # Errors
-/// Why the loss cannot be borne: [`schedule`]'s errors for the machine that is left.
+/// Why there is no plan after the loss: [`schedule`]'s errors for the machine that is left.
 pub fn schedule_loss(
-    given: (&Graph, &Machine, &Costs, &Options),
+    inputs: Inputs<'_>,
     plans: &[Plan],
     kinds: &TiVec<KindId, Vec<DeviceId>>,
     lost: &[Loss],
 ) -> Result<Vec<Plan>, ScheduleError> {
-    let (graph, machine, costs, options) = given;
-    let left = left(kinds, lost);
-    if plans.iter().all(|plan| uses_only(plan, &left)) {
+    let remaining = remaining_devices(kinds, lost);
+    if plans.iter().all(|plan| uses_only(plan, &remaining)) {
         return Ok(plans.to_vec());
     }
-    let allowed = allowed_devices(machine, options.devices.as_deref());
+
+    let mut allowed = allowed_devices(inputs.machine, inputs.options.devices.as_deref());
+    allowed.retain(|device| remaining.contains(device));
     let options = Options {
-        block: plans
-            .first()
-            .map_or(Block::Auto, |main| Block::Fixed(main.block)),
-        devices: Some(
-            allowed
-                .into_iter()
-                .filter(|device| left.contains(device))
-                .collect(),
-        ),
-        ..options.clone()
+        block: match plans.first() {
+            Some(main) => Block::Fixed(main.block),
+            None => Block::Auto,
+        },
+        devices: Some(allowed),
+        ..inputs.options.clone()
     };
-    let what = zbmd_ir::text::loss(machine, kinds, lost);
-    let mut made = schedule(graph, machine, costs, &options)?;
-    for plan in &mut made {
-        plan.name = format!("{} without {what}", plan.name);
+    let mut loss_plans = schedule(inputs.graph, inputs.machine, inputs.costs, &options)?;
+
+    let loss_text = zbmd_ir::text::loss(inputs.machine, kinds, lost);
+    for plan in &mut loss_plans {
+        plan.name = format!("{} without {loss_text}", plan.name);
     }
-    Ok(made)
+    Ok(loss_plans)
 }
 
-/// A program's plans and contingencies, and the losses that it cannot bear.
+/// A program's plans and contingencies, and the losses that it does not survive.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contingent {
     /// All plans, the given ones first.
     pub plans: Vec<Plan>,
     /// Which of them run after which loss.
     pub contingencies: Contingencies,
-    /// The devices by kind, also where no loss can be borne.
+    /// The devices by kind, also where there is a plan for no loss.
     pub kinds: TiVec<KindId, Vec<DeviceId>>,
     /// Losses without a plan, and why.
     pub impossible: Vec<(Vec<Loss>, ScheduleError)>,
@@ -169,42 +188,52 @@ impl Contingent {
     pub fn collect(
         plans: Vec<Plan>,
         kinds: TiVec<KindId, Vec<DeviceId>>,
-        made: impl IntoIterator<Item = (Vec<Loss>, Result<Vec<Plan>, ScheduleError>)>,
+        results: impl IntoIterator<Item = (Vec<Loss>, Result<Vec<Plan>, ScheduleError>)>,
     ) -> Self {
-        let mut all = Contingent {
+        let mut contingent = Contingent {
             plans,
             ..Contingent::default()
         };
-        for (lost, result) in made {
+
+        for (lost, result) in results {
             match result {
-                Err(error) => all.impossible.push((lost, error)),
+                Err(error) => contingent.impossible.push((lost, error)),
                 Ok(plans) => {
-                    let ids: Vec<PlanId> = plans.into_iter().map(|plan| all.add(plan)).collect();
+                    let ids: Vec<PlanId> = plans
+                        .into_iter()
+                        .map(|plan| contingent.add_plan(plan))
+                        .collect();
                     let Some(&main) = ids.first() else { continue };
                     let tail = ids.get(1).copied();
-                    all.contingencies
-                        .list
-                        .push(Contingency { lost, main, tail });
+                    let list = &mut contingent.contingencies.list;
+                    list.push(Contingency { lost, main, tail });
                 }
             }
         }
-        if !all.contingencies.list.is_empty() {
-            all.contingencies.kinds = kinds.clone();
+
+        if !contingent.contingencies.list.is_empty() {
+            contingent.contingencies.kinds = kinds.clone();
         }
-        all.kinds = kinds;
-        all
+        contingent.kinds = kinds;
+        contingent
     }
 
-    fn add(&mut self, mut plan: Plan) -> PlanId {
-        let equal = self.plans.iter().position(|known| {
-            let name = std::mem::replace(&mut plan.name, known.name.clone());
-            let equal = plan == *known;
-            plan.name = name;
-            equal
-        });
-        if let Some(id) = equal {
-            return PlanId::from(id);
+    /// The id of a plan, which is added unless one that differs in name only is there already.
+    fn add_plan(&mut self, mut plan: Plan) -> PlanId {
+        let own_name = std::mem::take(&mut plan.name);
+        let mut known_id = None;
+        for (index, known) in self.plans.iter().enumerate() {
+            plan.name.clone_from(&known.name);
+            if plan == *known {
+                known_id = Some(PlanId::from(index));
+                break;
+            }
         }
+        if let Some(id) = known_id {
+            return id;
+        }
+
+        plan.name = own_name;
         // Devices may be called anything, so that two losses can read alike.
         while self.plans.iter().any(|known| known.name == plan.name) {
             plan.name.push('\'');
@@ -218,292 +247,20 @@ impl Contingent {
 /// arguments.
 ///
 /// # Errors
-/// [`ScheduleError::TooManyContingencies`]. A loss that cannot be borne is no error: see [`Contingent::impossible`].
+/// [`ScheduleError::TooManyContingencies`]. A loss without a plan is not an error: see [`Contingent::impossible`].
 pub fn schedule_contingencies(
-    given: (&Graph, &Machine, &Costs, &Options),
+    inputs: Inputs<'_>,
     plans: Vec<Plan>,
     which: Losses,
 ) -> Result<Contingent, ScheduleError> {
-    let kinds = kinds(given.1, given.2, given.3);
-    let made: Vec<_> = losses(&kinds, which)?
-        .into_iter()
-        .map(|lost| {
-            let result = schedule_loss(given, &plans, &kinds, &lost);
-            (lost, result)
-        })
-        .collect();
-    Ok(Contingent::collect(plans, kinds, made))
+    let kinds = kinds(inputs.machine, inputs.costs, inputs.options);
+    let mut results = Vec::new();
+    for lost in losses(&kinds, which)? {
+        let result = schedule_loss(inputs, &plans, &kinds, &lost);
+        results.push((lost, result));
+    }
+    Ok(Contingent::collect(plans, kinds, results))
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use zbmd_ir::ActorId;
-
-    use super::*;
-    use crate::testing::{costs, graph, machine};
-
-    /// A chain of `actors`, one microsecond each in a firing, in blocks of 100.
-    fn chain(actors: u32) -> Graph {
-        let links: Vec<_> = (1..actors).map(|i| (i - 1, 1, i, 1, 0)).collect();
-        graph(actors as usize, &links)
-    }
-
-    fn options() -> Options {
-        Options {
-            block: Block::Fixed(100),
-            ..Options::default()
-        }
-    }
-
-    fn make(
-        graph: &Graph,
-        machine: &Machine,
-        costs: &Costs,
-        options: &Options,
-        which: Losses,
-    ) -> Contingent {
-        let given = (graph, machine, costs, options);
-        let plans = schedule(graph, machine, costs, options).expect("the whole machine has a plan");
-        schedule_contingencies(given, plans, which).expect("few losses")
-    }
-
-    fn sizes(kinds: &TiVec<KindId, Vec<DeviceId>>) -> Vec<usize> {
-        kinds.iter().map(Vec::len).collect()
-    }
-
-    #[test]
-    fn eight_alike_devices_of_which_two_may_fail_need_two_entries() {
-        let (graph, machine) = (chain(32), machine(8));
-        let costs = costs(&graph, &machine, 1_000_000);
-        let made = make(&graph, &machine, &costs, &options(), Losses::Pairs);
-        assert_eq!(made.plans[0].calendars.len(), 8, "all devices have work");
-        assert_eq!(sizes(&made.contingencies.kinds), [8]);
-        assert_eq!(
-            (made.contingencies.list.len(), made.impossible.len()),
-            (2, 0)
-        );
-        for (entry, lost) in made.contingencies.list.iter().zip([1usize, 2]) {
-            assert_eq!(
-                entry.lost,
-                [Loss {
-                    kind: KindId(0),
-                    count: lost as u32
-                }]
-            );
-            for id in [Some(entry.main), entry.tail].into_iter().flatten() {
-                let plan = &made.plans[usize::from(id)];
-                assert!(
-                    plan.calendars.iter().all(|c| c.device.index() < 8 - lost),
-                    "{lost} lost"
-                );
-            }
-            let main = &made.plans[usize::from(entry.main)];
-            assert_eq!(main.block, made.plans[0].block);
-            assert!(main.period_ns > made.plans[0].period_ns);
-        }
-        let names: Vec<&str> = made.plans.iter().map(|p| p.name.as_str()).collect();
-        let expected = [
-            "main",
-            "tail",
-            "main without 1 like cpu:0",
-            "tail without 1 like cpu:0",
-            "main without 2 like cpu:0",
-            "tail without 2 like cpu:0",
-        ];
-        assert_eq!(names, expected);
-    }
-
-    /// Four devices: two quick, two slow.
-    fn two_kinds(graph: &Graph) -> (Machine, Costs) {
-        let mut machine = machine(4);
-        for device in [DeviceId(1), DeviceId(3)] {
-            machine.devices[device].flops_per_s /= 2;
-        }
-        let costs = costs(graph, &machine, 1_000_000);
-        (machine, costs)
-    }
-
-    #[test]
-    fn kinds_of_devices_are_lost_by_kind() {
-        let graph = chain(16);
-        let (machine, costs) = two_kinds(&graph);
-        let single = make(&graph, &machine, &costs, &options(), Losses::Single);
-        let ids = |list: &[u32]| list.iter().map(|&d| DeviceId(d)).collect::<Vec<_>>();
-        assert_eq!(single.contingencies.kinds.raw, [ids(&[0, 2]), ids(&[1, 3])]);
-        let lost = |made: &Contingent| -> Vec<Vec<(u32, u32)>> {
-            let pairs =
-                |entry: &Contingency| entry.lost.iter().map(|l| (l.kind.0, l.count)).collect();
-            made.contingencies.list.iter().map(pairs).collect()
-        };
-        assert_eq!(lost(&single), [vec![(0, 1)], vec![(1, 1)]]);
-        let pairs = make(&graph, &machine, &costs, &options(), Losses::Pairs);
-        let expected = [
-            vec![(0, 1)],
-            vec![(1, 1)],
-            vec![(0, 2)],
-            vec![(0, 1), (1, 1)],
-            vec![(1, 2)],
-        ];
-        assert_eq!(lost(&pairs), expected);
-        assert!(
-            pairs
-                .plans
-                .iter()
-                .any(|p| p.name == "main without 1 like cpu:0 and 1 like cpu:1")
-        );
-        assert!(
-            make(&graph, &machine, &costs, &options(), Losses::None)
-                .contingencies
-                .list
-                .is_empty()
-        );
-    }
-
-    #[test]
-    fn what_costs_differently_or_is_pinned_is_not_alike() {
-        let (graph, machine) = (chain(4), machine(4));
-        let mut dear = costs(&graph, &machine, 1_000_000);
-        let Some(cost) = &mut dear.table[ActorId(2)][DeviceId(3)] else {
-            panic!("a cost")
-        };
-        cost.firing_ps += 1;
-        assert_eq!(sizes(&kinds(&machine, &dear, &options())), [3, 1]);
-        let even = costs(&graph, &machine, 1_000_000);
-        let pins = BTreeMap::from([(ActorId(0), DeviceId(1))]);
-        assert_eq!(
-            sizes(&kinds(&machine, &even, &Options { pins, ..options() })),
-            [3, 1]
-        );
-        let devices = Some(vec![DeviceId(0), DeviceId(2)]);
-        assert_eq!(
-            sizes(&kinds(
-                &machine,
-                &even,
-                &Options {
-                    devices,
-                    ..options()
-                }
-            )),
-            [2, 2]
-        );
-    }
-
-    #[test]
-    fn losses_that_cannot_be_borne_are_listed() {
-        let graph = chain(4);
-        // One device: nothing is left.
-        let one = machine(1);
-        let made = make(
-            &graph,
-            &one,
-            &costs(&graph, &one, 1000),
-            &options(),
-            Losses::Pairs,
-        );
-        let lost = vec![Loss {
-            kind: KindId(0),
-            count: 1,
-        }];
-        assert_eq!(made.impossible, [(lost, ScheduleError::NoDevices)]);
-        assert_eq!(made.contingencies, Contingencies::default());
-        // Only device 0 has a kernel for actor 1.
-        let two = machine(2);
-        let mut special = costs(&graph, &two, 1_000_000);
-        special.table[ActorId(1)][DeviceId(1)] = None;
-        let made = make(&graph, &two, &special, &options(), Losses::Single);
-        let actor = ActorId(1);
-        assert_eq!(made.impossible.len(), 1);
-        assert_eq!(made.impossible[0].1, ScheduleError::NoDevice { actor });
-        assert_eq!(
-            made.contingencies.list[0].lost,
-            [Loss {
-                kind: KindId(1),
-                count: 1
-            }]
-        );
-        // Half of the histories fit a device, all do not.
-        let links: Vec<_> = (1..8).map(|i| (i - 1, 1, i, 1, 100)).collect();
-        let (long, mut small) = (crate::testing::graph(8, &links), machine(2));
-        let even = costs(&long, &small, 1_000_000);
-        small
-            .devices
-            .iter_mut()
-            .for_each(|d| d.memory_bytes = 10_500);
-        let made = make(&long, &small, &even, &options(), Losses::Single);
-        let Some((_, error)) = made.impossible.first() else {
-            panic!("{:?}", made.contingencies)
-        };
-        assert!(
-            matches!(
-                error,
-                ScheduleError::Memory {
-                    limit_bytes: 10_500,
-                    ..
-                }
-            ),
-            "{error}"
-        );
-        // A pin to what is lost.
-        let pinned = Options {
-            pins: BTreeMap::from([(ActorId(0), DeviceId(0))]),
-            ..options()
-        };
-        let made = make(
-            &graph,
-            &two,
-            &costs(&graph, &two, 1_000_000),
-            &pinned,
-            Losses::Single,
-        );
-        assert!(matches!(
-            made.impossible[..],
-            [(_, ScheduleError::PinImpossible { .. })]
-        ));
-        assert_eq!(made.contingencies.list.len(), 1);
-    }
-
-    #[test]
-    fn a_loss_that_changes_nothing_needs_no_plan() {
-        // One actor: one device works, the others wait.
-        let (graph, machine) = (chain(1), machine(4));
-        let costs = costs(&graph, &machine, 1_000_000);
-        let made = make(&graph, &machine, &costs, &options(), Losses::Pairs);
-        assert_eq!((made.plans.len(), made.contingencies.list.len()), (2, 2));
-        for entry in &made.contingencies.list {
-            assert_eq!((entry.main, entry.tail), (PlanId(0), Some(PlanId(1))));
-        }
-    }
-
-    #[test]
-    fn names_are_unique_whatever_devices_are_called() {
-        let graph = chain(6);
-        let mut machine = machine(3);
-        for (i, device) in machine.devices.iter_mut().enumerate() {
-            device.memory_bytes += i as u64;
-        }
-        machine.devices[DeviceId(0)].name = "a".into();
-        machine.devices[DeviceId(1)].name = "b".into();
-        machine.devices[DeviceId(2)].name = "a and b".into();
-        let costs = costs(&graph, &machine, 1_000_000);
-        let made = make(&graph, &machine, &costs, &options(), Losses::Pairs);
-        let names: BTreeSet<&str> = made.plans.iter().map(|p| p.name.as_str()).collect();
-        assert_eq!(names.len(), made.plans.len());
-        assert!(names.contains("main without a and b"), "{names:?}");
-    }
-
-    #[test]
-    fn too_many_losses_are_refused() {
-        let kinds: TiVec<KindId, Vec<DeviceId>> = (0..64).map(|d| vec![DeviceId(d)]).collect();
-        assert_eq!(losses(&kinds, Losses::Single).map(|l| l.len()), Ok(64));
-        let refused = losses(&kinds, Losses::Pairs);
-        assert_eq!(
-            refused,
-            Err(ScheduleError::TooManyContingencies {
-                count: 2080,
-                limit: 2047
-            })
-        );
-    }
-}
+mod tests;

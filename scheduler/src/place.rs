@@ -1,404 +1,562 @@
 //! Placement: which device each cluster runs on.
 //!
 //! Up to some thousand clusters [`crate::assign`] decides; beyond, two greedy heuristics do. Ties go to fewer devices.
+//! Time is bounded whatever the number of devices: of very many, a search sees a choice ([`candidate_devices`]) and
+//! tries a choice of their numbers ([`device_counts`]).
 
-use zbmd_ir::{ActorId, DeviceId, Machine, TiVec};
+use std::collections::BTreeSet;
 
-use crate::assign::{self, Assignment, Channel, Device, Fanout, Link, Node, Objective};
-use crate::cluster::is_tight;
-use crate::problem::Problem;
+use zbmd_ir::{ActorId, DeviceId, TiVec};
+
+use crate::assign::{
+    self, Assignment, Fanout, Objective, PlacementChannel, PlacementDevice, PlacementLink,
+    PlacementNode, PlacementProblem,
+};
+use crate::cluster::{Cluster, is_tight};
+use crate::cost::{self, MIN_GAIN_PERCENT, PS_PER_S, RECV_PS, SEND_PS};
+use crate::error::ScheduleError;
+use crate::options::Estimate;
+use crate::problem::BlockProblem;
 use crate::search::{Control, Level, LinkTime};
-use crate::{Estimate, ScheduleError};
 
-/// Predicted gain that a further device must bring, in percent of the period: hand-over and jitter eat less.
-pub(crate) const MIN_GAIN_PERCENT: u64 = 8;
-
-/// Picoseconds of work per block of each cluster on each device; `None` where a member has no kernel or is pinned
+/// Picoseconds of work per block of one cluster on each device; `None` where a member has no kernel or is pinned
 /// elsewhere.
-pub(crate) type Load = Vec<TiVec<DeviceId, Option<u64>>>;
+pub(crate) type DeviceLoads = TiVec<DeviceId, Option<u64>>;
+
+/// [`DeviceLoads`] of each cluster, by index of the cluster.
+pub(crate) type ClusterLoads = Vec<DeviceLoads>;
 
 /// Work of every cluster on every device.
 ///
 /// # Errors
 /// [`ScheduleError::NoDevice`] for an actor that no device can run, [`ScheduleError::PinnedApart`] where the members
 /// of one cluster are pinned to different devices.
-pub(crate) fn loads(problem: &Problem<'_>, allowed: &[DeviceId]) -> Result<Load, ScheduleError> {
+pub(crate) fn cluster_loads(
+    problem: &BlockProblem<'_>,
+    allowed: &[DeviceId],
+) -> Result<ClusterLoads, ScheduleError> {
     let mut loads = Vec::with_capacity(problem.clusters.all.len());
+
     for cluster in &problem.clusters.all {
-        let mut load: TiVec<DeviceId, Option<u64>> =
-            vec![None; problem.machine.devices.len()].into();
+        let mut row: DeviceLoads = vec![None; problem.machine.devices.len()].into();
         for &device in allowed {
-            load[device] = cluster.members.iter().try_fold(0u64, |sum, &actor| {
-                if problem
-                    .options
-                    .pins
-                    .get(&actor)
-                    .is_some_and(|&pin| pin != device)
-                {
-                    return None;
-                }
-                let cost = problem.costs.table[actor][device]?;
-                let firings = problem.q[actor].saturating_mul(problem.block);
-                let calls = if cluster.members.len() > 1 {
-                    cluster.executions / cluster.members.len() as u64
-                } else {
-                    cluster.executions
-                };
-                Some(
-                    sum.saturating_add(cost.call_ps.saturating_mul(calls))
-                        .saturating_add(cost.firing_ps.saturating_mul(firings)),
-                )
-            });
+            row[device] = cluster_load(problem, cluster, device);
         }
-        if load.iter().all(Option::is_none) {
-            return Err(nowhere(problem, &cluster.members, allowed));
+        if row.iter().all(Option::is_none) {
+            return Err(explain_no_device(problem, &cluster.members, allowed));
         }
-        loads.push(load);
+        loads.push(row);
     }
     Ok(loads)
 }
 
-fn nowhere(problem: &Problem<'_>, members: &[ActorId], allowed: &[DeviceId]) -> ScheduleError {
+fn cluster_load(problem: &BlockProblem<'_>, cluster: &Cluster, device: DeviceId) -> Option<u64> {
+    let calls_of_each = match cluster.members.len() as u64 {
+        0 | 1 => cluster.executions,
+        members => cluster.executions / members,
+    };
+    let mut load_ps = 0u64;
+
+    for &actor in &cluster.members {
+        let pin = problem.options.pins.get(&actor);
+        // One pinned member decides for all.
+        // One pinned member decides for all.
+        if pin.is_some_and(|&pin| pin != device) {
+            return None;
+        }
+        let cost = problem.costs.table[actor][device]?;
+        let firings = problem.repetition[actor].saturating_mul(problem.block);
+        load_ps = load_ps.saturating_add(cost::work_ps(cost, calls_of_each, firings));
+    }
+    Some(load_ps)
+}
+
+/// Why no allowed device can run all members of a cluster.
+fn explain_no_device(
+    problem: &BlockProblem<'_>,
+    members: &[ActorId],
+    allowed: &[DeviceId],
+) -> ScheduleError {
+    let pin_of = |actor: ActorId| problem.options.pins.get(&actor).copied();
+
     for &actor in members {
-        let runs = |device: &DeviceId| problem.costs.table[actor][*device].is_some();
-        if let Some(&pin) = problem.options.pins.get(&actor) {
-            if !allowed.contains(&pin) || !runs(&pin) {
-                return ScheduleError::PinImpossible { actor, device: pin };
+        let runs_on = |device: DeviceId| problem.costs.table[actor][device].is_some();
+        match pin_of(actor) {
+            Some(device) if !allowed.contains(&device) || !runs_on(device) => {
+                return ScheduleError::PinImpossible { actor, device };
             }
-        } else if !allowed.iter().any(runs) {
-            return ScheduleError::NoDevice { actor };
+            None if !allowed.iter().any(|&device| runs_on(device)) => {
+                return ScheduleError::NoDevice { actor };
+            }
+            _ => {}
         }
     }
+
     let mut pins = members
         .iter()
-        .filter_map(|a| problem.options.pins.get(a).map(|&d| (*a, d)));
-    match pins
-        .next()
-        .and_then(|first| pins.find(|p| p.1 != first.1).map(|second| (first, second)))
+        .filter_map(|&actor| Some((actor, pin_of(actor)?)));
+    if let Some((first, first_device)) = pins.next()
+        && let Some((second, second_device)) = pins.find(|&(_, device)| device != first_device)
     {
-        Some((a, b)) => ScheduleError::PinnedApart {
-            first: a.0,
-            first_device: a.1,
-            second: b.0,
-            second_device: b.1,
-        },
-        None => ScheduleError::NoDevice { actor: members[0] },
+        return ScheduleError::PinnedApart {
+            first,
+            first_device,
+            second,
+            second_device,
+        };
     }
+    // Each member alone has a device, but no device has all of them.
+    ScheduleError::NoDevice { actor: members[0] }
 }
 
 /// Predicted period in picoseconds of a placement: the largest sum of work and sends of any device.
-pub(crate) fn period_ps(problem: &Problem<'_>, load: &Load, placement: &[DeviceId]) -> u64 {
-    let mut busy: TiVec<DeviceId, u64> = vec![0; problem.machine.devices.len()].into();
+fn period_ps(problem: &BlockProblem<'_>, loads: &ClusterLoads, placement: &[DeviceId]) -> u64 {
+    let mut busy_ps: TiVec<DeviceId, u64> = vec![0; problem.machine.devices.len()].into();
     for (cluster, &device) in placement.iter().enumerate() {
-        busy[device] = busy[device].saturating_add(load[cluster][device].unwrap_or(u64::MAX / 4));
+        let load_ps = loads[cluster][device].unwrap_or(u64::MAX / 4);
+        busy_ps[device] = busy_ps[device].saturating_add(load_ps);
     }
-    let mut receivers: Vec<DeviceId> = Vec::new();
-    for (channel, ch) in problem.graph.channels.iter_enumerated() {
-        let from = placement[problem.cluster_of(ch.from.actor)];
-        receivers.clear();
-        for reader in &ch.readers {
+
+    let mut receiver_devices: Vec<DeviceId> = Vec::new();
+    for (id, channel) in problem.graph.channels.iter_enumerated() {
+        let from = placement[problem.cluster_of(channel.from.actor)];
+        receiver_devices.clear();
+        for reader in &channel.readers {
             let to = placement[problem.cluster_of(reader.to.actor)];
-            if to != from && !receivers.contains(&to) {
-                receivers.push(to);
-                busy[from] = busy[from].saturating_add(problem.send_ps(channel, from, to));
-                busy[to] = busy[to].saturating_add(RECV_PS);
+            // Several readers on one device share one ring.
+            // Several readers on one device share one ring.
+            if to != from && !receiver_devices.contains(&to) {
+                receiver_devices.push(to);
+                busy_ps[from] = busy_ps[from].saturating_add(problem.send_ps(id, from, to));
+                busy_ps[to] = busy_ps[to].saturating_add(RECV_PS);
             }
         }
     }
-    busy.into_iter().max().unwrap_or(0)
+    busy_ps.into_iter().max().unwrap_or(0)
 }
 
-/// Cost of the synchronisation of one receive and one send.
-pub(crate) const RECV_PS: u64 = 100_000;
-pub(crate) const SEND_PS: u64 = 100_000;
-
 /// Clusters beyond which placements are not searched for: splitting a line of them takes quadratic time.
-const MAX_SOLVED: usize = 2_000;
+const MAX_SEARCHED_CLUSTERS: usize = 2_000;
+
+/// Devices up to which a search sees all of them, and each number of them is tried.
+const ALL_DEVICES: usize = 64;
+
+/// Devices that a search sees at most: telling alike devices apart takes up to the cube of their number.
+const MAX_SEARCHED_DEVICES: usize = 256;
+
+/// Prices that a search keeps at most, one for each channel and ordered pair of devices: some hundred megabytes.
+const MAX_PRICES: usize = 1 << 24;
 
 /// A placement, and how good it is.
-pub(crate) struct Placed {
+pub(crate) struct PlacedClusters {
     /// Device of each cluster, by index of the cluster.
     pub(crate) devices: Vec<DeviceId>,
     /// Unknown where no search was made.
     pub(crate) estimate: Option<Estimate>,
 }
 
+impl PlacedClusters {
+    /// What a search found on some devices; the bound is that of a search on all.
+    fn found(assignment: &Assignment, devices: &[DeviceId], bound: u64) -> Self {
+        let placement = assignment.placement.iter();
+        PlacedClusters {
+            devices: placement.map(|&index| devices[index as usize]).collect(),
+            estimate: Some(Estimate {
+                cost: assignment.evaluation.cost,
+                bound,
+            }),
+        }
+    }
+}
+
 /// What a placement is to be good for.
 #[derive(Clone, Copy)]
-pub(crate) struct Aim {
+pub(crate) struct PlacementGoal {
     pub(crate) objective: Objective,
     /// Only where all buffers of a device fit at the same time.
-    pub(crate) memory: bool,
+    pub(crate) within_memory: bool,
     /// Clusters that depend on each other across blocks stay on one device: apart they share a stage and wait for each
-    /// other within the period, which the loads of the devices do not tell.
-    pub(crate) together: bool,
+    /// other within the period, which the loads of the devices leave out.
+    pub(crate) keep_loops_together: bool,
 }
 
 /// Places the clusters.
 ///
 /// Of placements that are about as good, the one on fewer devices is taken.
 pub(crate) fn place(
-    problem: &Problem<'_>,
-    load: &Load,
+    problem: &BlockProblem<'_>,
+    loads: &ClusterLoads,
     allowed: &[DeviceId],
-    aim: Aim,
+    goal: PlacementGoal,
     control: &mut Control<'_>,
-) -> Placed {
-    let level = problem.options.level;
-    let solve = |devices: &[DeviceId], level: Level, control: &mut Control<'_>| {
-        if load.len() > MAX_SOLVED {
-            return None;
-        }
-        assign::solve(
-            &placement_problem(problem, load, devices, aim),
-            level,
-            control,
-        )
-        .ok()
-    };
-    let placed = |found: &Assignment, bound: u64| Placed {
-        devices: found
-            .placement
-            .iter()
-            .map(|&d| allowed[d as usize])
-            .collect(),
-        estimate: Some(Estimate {
-            cost: found.evaluation.cost,
-            bound,
-        }),
-    };
-    let Some(best) = solve(allowed, level, control) else {
-        return Placed {
-            devices: greedy(problem, load, allowed),
+) -> PlacedClusters {
+    let search_level = problem.options.level;
+    let devices = candidate_devices(problem, loads, allowed);
+
+    let Some(best_assignment) =
+        search_placement(problem, loads, &devices, goal, search_level, control)
+    else {
+        return PlacedClusters {
+            devices: place_greedily(problem, loads, allowed),
             estimate: None,
         };
     };
-    let cost = best.evaluation.cost;
-    let good_enough = cost.saturating_add(cost / 100 * MIN_GAIN_PERCENT);
-    let alone = allowed.iter().filter_map(|&device| {
-        let one = solve(&[device], Level::Fast, control)?;
-        (one.evaluation.cost <= good_enough).then_some((one.evaluation.cost, device))
-    });
-    if let Some((cost, device)) = alone.min() {
-        let estimate = Some(Estimate {
-            cost,
-            bound: best.bound,
-        });
-        return Placed {
-            devices: vec![device; load.len()],
-            estimate,
+    let best_cost = best_assignment.evaluation.cost;
+    let good_enough = best_cost.saturating_add(best_cost / 100 * MIN_GAIN_PERCENT);
+
+    // One device at a time, quickly: where all clusters share a device there is little to search.
+    let mut best_alone: Option<(u64, DeviceId)> = None;
+    for &device in &devices {
+        let quick_found = search_placement(problem, loads, &[device], goal, Level::Fast, control);
+        let quick_cost = quick_found.map(|quick_found| quick_found.evaluation.cost);
+        let quick_candidate = quick_cost.filter(|&quick_cost| quick_cost <= good_enough);
+        best_alone = quick_candidate
+            .map(|quick_cost| (quick_cost, device))
+            .into_iter()
+            .chain(best_alone)
+            .min();
+    }
+    if let Some((quick_cost, device)) = best_alone {
+        return PlacedClusters {
+            devices: vec![device; loads.len()],
+            estimate: Some(Estimate {
+                cost: quick_cost,
+                bound: best_assignment.bound,
+            }),
         };
     }
-    for devices in 2..allowed.len() {
-        let few = solve(&allowed[..devices], Level::Fast, control);
-        if few.is_some_and(|f| f.evaluation.cost <= good_enough)
-            && let Some(few) = solve(&allowed[..devices], level, control)
+
+    // Then more and more devices: a quick search says whether so few may do, and a thorough one places them.
+    for count in device_counts(devices.len()).filter(|&count| count > 1 && count < devices.len()) {
+        let few = &devices[..count];
+        let quick = search_placement(problem, loads, few, goal, Level::Fast, control);
+        if quick.is_some_and(|quick| quick.evaluation.cost <= good_enough)
+            && let Some(quick_found) =
+                search_placement(problem, loads, few, goal, search_level, control)
         {
-            return placed(&few, best.bound);
+            return PlacedClusters::found(&quick_found, few, best_assignment.bound);
         }
     }
-    placed(&best, best.bound)
+    PlacedClusters::found(&best_assignment, &devices, best_assignment.bound)
+}
+
+fn search_placement(
+    problem: &BlockProblem<'_>,
+    loads: &ClusterLoads,
+    devices: &[DeviceId],
+    goal: PlacementGoal,
+    level: Level,
+    control: &mut Control<'_>,
+) -> Option<Assignment> {
+    if loads.len() > MAX_SEARCHED_CLUSTERS {
+        return None;
+    }
+    let placement_problem = placement_problem(problem, loads, devices, goal);
+    assign::solve(&placement_problem, level, control).ok()
+}
+
+/// Numbers of devices that are tried, ascending, from 1 to `devices`: every one up to [`ALL_DEVICES`], then each a quarter
+/// more than the one before, so that there are O(log devices) of them.
+fn device_counts(devices: usize) -> impl Iterator<Item = usize> {
+    let next_count = move |&count: &usize| {
+        let step = match count < ALL_DEVICES {
+            true => 1,
+            false => count / 4,
+        };
+        (count < devices).then(|| (count + step).min(devices))
+    };
+    std::iter::successors(Some(1), next_count).filter(move |_| devices > 0)
+}
+
+/// The devices that a search sees, in id order: all up to [`ALL_DEVICES`]. Of more, the cheapest of each cluster, as many
+/// for each as there are clusters: if a cluster sits elsewhere, one of its own is free and, links apart, no worse.
+fn candidate_devices(
+    problem: &BlockProblem<'_>,
+    loads: &ClusterLoads,
+    allowed: &[DeviceId],
+) -> Vec<DeviceId> {
+    if allowed.len() <= ALL_DEVICES || loads.len() > MAX_SEARCHED_CLUSTERS {
+        return allowed.to_vec();
+    }
+    let channels = problem.graph.channels.len().max(1);
+    let max_devices = (MAX_PRICES / channels)
+        .isqrt()
+        .clamp(ALL_DEVICES, MAX_SEARCHED_DEVICES);
+    let by_cost: Vec<Vec<DeviceId>> = loads
+        .iter()
+        .map(|row| devices_by_cost(row, allowed))
+        .collect();
+
+    let mut chosen_devices = BTreeSet::new();
+    // The cheapest of every cluster first, then the next cheapest: each gets its share of the choice.
+    // The cheapest of every cluster first, then the next cheapest: each gets its share of the choice.
+    for rank in 0..loads.len() {
+        for devices in &by_cost {
+            if chosen_devices.len() == max_devices {
+                return chosen_devices.into_iter().collect();
+            }
+            chosen_devices.extend(devices.get(rank));
+        }
+    }
+    chosen_devices.into_iter().collect()
+}
+
+/// The devices that can run a cluster, cheapest first, then by id.
+fn devices_by_cost(row: &DeviceLoads, allowed: &[DeviceId]) -> Vec<DeviceId> {
+    let mut devices: Vec<(u64, DeviceId)> = allowed
+        .iter()
+        .filter_map(|&device| Some((row[device]?, device)))
+        .collect();
+    // Equal costs keep the order of ids.
+    // Equal costs keep the order of ids.
+    devices.sort_unstable();
+    devices.into_iter().map(|(_, device)| device).collect()
 }
 
 /// The problem of placing the clusters on some devices, in picoseconds and bytes.
 fn placement_problem(
-    problem: &Problem<'_>,
-    load: &Load,
+    problem: &BlockProblem<'_>,
+    loads: &ClusterLoads,
     devices: &[DeviceId],
-    aim: Aim,
-) -> assign::Problem {
-    let nodes = load
-        .iter()
-        .zip(&problem.component_of)
-        .map(|(row, &component)| Node {
-            ticks: devices.iter().map(|&d| row[d]).collect(),
+    goal: PlacementGoal,
+) -> PlacementProblem {
+    let mut nodes = Vec::with_capacity(loads.len());
+    for (row, &component) in loads.iter().zip(&problem.component_of) {
+        nodes.push(PlacementNode {
+            ticks: devices.iter().map(|&device| row[device]).collect(),
             bytes: 0,
-            group: aim.together.then_some(component as u32),
+            group: goal.keep_loops_together.then_some(component as u32),
         });
-    let link = |from: DeviceId, to: DeviceId| {
-        problem.machine.link(from, to).map(|link| Link {
-            send: LinkTime {
-                latency: SEND_PS,
-                numerator: 1_000_000_000_000,
-                denominator: link.bytes_per_s.max(1),
-            },
-            receive: LinkTime {
-                latency: RECV_PS,
-                ..LinkTime::FREE
-            },
-        })
-    };
-    let bound = problem.options.max_memory_bytes.unwrap_or(u64::MAX);
-    let room = |device: DeviceId| match aim.memory {
-        true => problem.machine.devices[device].memory_bytes.min(bound),
-        false => u64::MAX,
-    };
-    assign::Problem {
-        nodes: nodes.collect(),
+    }
+
+    let mut links = Vec::with_capacity(devices.len() * devices.len());
+    for &from in devices {
+        for &to in devices {
+            links.push(placement_link(problem, from, to));
+        }
+    }
+
+    PlacementProblem {
+        nodes,
         channels: placement_channels(problem),
-        devices: devices.iter().map(|&d| Device { bytes: room(d) }).collect(),
-        links: devices
+        devices: devices
             .iter()
-            .flat_map(|&from| devices.iter().map(move |&to| (from, to)))
-            .map(|(from, to)| if from == to { None } else { link(from, to) })
+            .map(|&device| placement_device(problem, device, goal))
             .collect(),
+        links,
         fanout: Fanout::EachDevice,
         max_latency: None,
-        objective: aim.objective,
+        objective: goal.objective,
     }
 }
 
-/// What clusters hand over to one another in a block.
-fn placement_channels(problem: &Problem<'_>) -> Vec<Channel> {
-    let mut loose = vec![false; problem.graph.channels.len()];
-    for edge in problem
-        .edges
-        .all
-        .iter()
-        .filter(|e| !is_tight(e, problem.q, problem.block))
-    {
-        loose[edge.channel.index()] = true;
+fn placement_device(
+    problem: &BlockProblem<'_>,
+    device: DeviceId,
+    goal: PlacementGoal,
+) -> PlacementDevice {
+    let max_bytes = problem.options.max_memory_bytes.unwrap_or(u64::MAX);
+    PlacementDevice {
+        bytes: match goal.within_memory {
+            true => problem.machine.devices[device].memory_bytes.min(max_bytes),
+            false => u64::MAX,
+        },
     }
+}
+
+fn placement_link(
+    problem: &BlockProblem<'_>,
+    from: DeviceId,
+    to: DeviceId,
+) -> Option<PlacementLink> {
+    if from == to {
+        return None;
+    }
+    let link = problem.link(from, to)?;
+    Some(PlacementLink {
+        send: LinkTime {
+            latency: SEND_PS,
+            numerator: PS_PER_S,
+            denominator: link.bytes_per_s.max(1),
+        },
+        receive: LinkTime {
+            latency: RECV_PS,
+            ..LinkTime::FREE
+        },
+    })
+}
+
+/// What clusters hand over to one another in a block.
+fn placement_channels(problem: &BlockProblem<'_>) -> Vec<PlacementChannel> {
+    let mut is_loose = vec![false; problem.graph.channels.len()];
+    for edge in &problem.edges.all {
+        if !is_tight(edge, problem.repetition, problem.block) {
+            is_loose[edge.channel.index()] = true;
+        }
+    }
+
     let mut channels = Vec::new();
-    for (id, ch) in problem.graph.channels.iter_enumerated() {
-        let from = problem.cluster_of(ch.from.actor) as u32;
-        let mut to: Vec<u32> = ch
+    for (id, channel) in problem.graph.channels.iter_enumerated() {
+        let writer_cluster = problem.cluster_of(channel.from.actor) as u32;
+        let mut reader_clusters: Vec<u32> = channel
             .readers
             .iter()
-            .map(|r| problem.cluster_of(r.to.actor) as u32)
+            .map(|reader| problem.cluster_of(reader.to.actor) as u32)
             .collect();
-        to.sort_unstable();
-        to.dedup();
-        if to == [from] {
+        reader_clusters.sort_unstable();
+        reader_clusters.dedup();
+        // A channel within one cluster costs no transfer.
+        // A channel within one cluster costs no transfer.
+        if reader_clusters == [writer_cluster] {
             continue;
         }
-        let tokens = problem.block_tokens(id).unwrap_or(u64::MAX);
-        let head = ch.readers.iter().map(|r| r.delay).max().unwrap_or(0);
-        let size = ch.token.bytes();
-        channels.push(Channel {
-            from,
-            to,
-            amount: tokens.saturating_mul(size),
-            bytes: tokens.saturating_add(head).saturating_mul(size),
+
+        let reader_delays = channel.readers.iter().map(|reader| reader.delay);
+        let head_tokens = reader_delays.max().unwrap_or(0);
+        let block_tokens = problem.block_tokens(id).unwrap_or(u64::MAX);
+        let token_bytes = channel.token.bytes();
+        channels.push(PlacementChannel {
+            from: writer_cluster,
+            to: reader_clusters,
+            amount: block_tokens.saturating_mul(token_bytes),
+            bytes: block_tokens
+                .saturating_add(head_tokens)
+                .saturating_mul(token_bytes),
             // Tight edges alone are sure to have no cycle.
-            delayed: loose[id.index()],
+            delayed: is_loose[id.index()],
         });
     }
     channels
 }
 
 /// The best of some quick placements, on as few devices as are about as good.
-fn greedy(problem: &Problem<'_>, load: &Load, allowed: &[DeviceId]) -> Vec<DeviceId> {
-    let order = &problem.order;
-    let mut best: Option<(u64, Vec<DeviceId>)> = None;
-    for devices in 1..=allowed.len() {
-        let mut round: Vec<Vec<DeviceId>> = Vec::new();
-        if devices == 1 {
-            round.extend(allowed.iter().filter_map(|&d| on_one(load, d)));
+fn place_greedily(
+    problem: &BlockProblem<'_>,
+    loads: &ClusterLoads,
+    allowed: &[DeviceId],
+) -> Vec<DeviceId> {
+    let mut best_placement: Option<(u64, Vec<DeviceId>)> = None;
+
+    for count in device_counts(allowed.len()) {
+        let devices = &allowed[..count];
+        let mut placement_candidates: Vec<Vec<DeviceId>> = Vec::new();
+        if count == 1 {
+            let each_alone = allowed.iter();
+            placement_candidates
+                .extend(each_alone.filter_map(|&device| place_on_one(loads, device)));
         }
-        round.push(contiguous(problem, load, order, &allowed[..devices]));
-        round.push(list(problem, load, order, &allowed[..devices]));
-        for candidate in round {
-            let period = period_ps(problem, load, &candidate);
-            let better = match &best {
-                None => true,
-                Some((known, _)) => {
-                    period < known - known / 100 * MIN_GAIN_PERCENT
-                        || (devices == 1 && period < *known)
-                }
-            };
-            if better {
-                best = Some((period, candidate));
+        placement_candidates.push(place_stretches(problem, loads, devices));
+        placement_candidates.push(place_in_order(problem, loads, devices));
+
+        for candidate in placement_candidates {
+            let candidate_period = period_ps(problem, loads, &candidate);
+            let is_improvement = best_placement.as_ref().is_none_or(|(known, _)| {
+                let worth_a_device = known - known / 100 * MIN_GAIN_PERCENT;
+                candidate_period < worth_a_device || (count == 1 && candidate_period < *known)
+            });
+            if is_improvement {
+                best_placement = Some((candidate_period, candidate));
             }
         }
     }
-    best.map(|(_, p)| p).unwrap_or_default()
+    best_placement
+        .map(|(_, placement)| placement)
+        .unwrap_or_default()
 }
 
-fn on_one(load: &Load, device: DeviceId) -> Option<Vec<DeviceId>> {
-    load.iter()
-        .all(|l| l[device].is_some())
-        .then(|| vec![device; load.len()])
+fn place_on_one(loads: &ClusterLoads, device: DeviceId) -> Option<Vec<DeviceId>> {
+    loads
+        .iter()
+        .all(|row| row[device].is_some())
+        .then(|| vec![device; loads.len()])
 }
 
-fn cheapest(load: &TiVec<DeviceId, Option<u64>>) -> DeviceId {
-    load.iter_enumerated()
-        .filter_map(|(device, cost)| cost.map(|c| (c, device)))
+/// The device on which a cluster takes the shortest time, and that time.
+fn cheapest(row: &DeviceLoads) -> (u64, DeviceId) {
+    row.iter_enumerated()
+        .filter_map(|(device, load)| load.map(|load| (load, device)))
         .min()
-        .map_or(DeviceId(0), |(_, device)| device)
+        .unwrap_or((0, DeviceId(0)))
 }
 
 /// Splits the topological order into as many stretches as devices, each about as heavy as the others.
-fn contiguous(
-    problem: &Problem<'_>,
-    load: &Load,
-    order: &[usize],
+fn place_stretches(
+    problem: &BlockProblem<'_>,
+    loads: &ClusterLoads,
     devices: &[DeviceId],
 ) -> Vec<DeviceId> {
-    let weight = |c: usize| load[c][cheapest(&load[c])].unwrap_or(0);
-    let total: u128 = order.iter().map(|&c| u128::from(weight(c))).sum();
-    let mut placement = vec![devices[0]; problem.clusters.all.len()];
-    let mut before = 0u128;
-    for &c in order {
-        let middle = before + u128::from(weight(c)) / 2;
-        let part = (middle * devices.len() as u128)
+    let best_loads: Vec<(u64, DeviceId)> = loads.iter().map(cheapest).collect();
+    let total: u128 = best_loads.iter().map(|&(load, _)| u128::from(load)).sum();
+    let mut placement = vec![devices[0]; loads.len()];
+    let mut sum_before = 0u128;
+
+    for &cluster in &problem.order {
+        let (load, best_device) = best_loads[cluster];
+        // A cluster belongs to the stretch that its middle falls into.
+        // A cluster belongs to the stretch that its middle falls into.
+        let middle_load = sum_before + u128::from(load) / 2;
+        let stretch_index = (middle_load * devices.len() as u128)
             .checked_div(total)
             .unwrap_or(0) as usize;
-        let wish = devices[part.min(devices.len() - 1)];
-        placement[c] = if load[c][wish].is_some() {
-            wish
-        } else {
-            cheapest(&load[c])
+
+        let wanted_device = devices[stretch_index.min(devices.len() - 1)];
+        placement[cluster] = match loads[cluster][wanted_device] {
+            Some(_) => wanted_device,
+            None => best_device,
         };
-        before += u128::from(weight(c));
+        sum_before += u128::from(load);
     }
     placement
 }
 
-/// Greedy in topological order: each cluster to where the largest load, transfers included, grows least.
-fn list(
-    problem: &Problem<'_>,
-    load: &Load,
-    order: &[usize],
+/// In topological order each cluster to where the largest load, transfers included, grows least.
+fn place_in_order(
+    problem: &BlockProblem<'_>,
+    loads: &ClusterLoads,
     devices: &[DeviceId],
 ) -> Vec<DeviceId> {
-    let mut busy: TiVec<DeviceId, u64> = vec![0; problem.machine.devices.len()].into();
-    let mut placed: Vec<Option<DeviceId>> = vec![None; problem.clusters.all.len()];
-    for &c in order {
-        let choose = devices.iter().filter_map(|&device| {
-            let mut here = busy[device].saturating_add(load[c][device]?);
-            let mut there = 0;
-            for &(channel, from) in &problem.inputs_of[c] {
-                if let Some(from) = placed[from].filter(|&f| f != device) {
-                    here = here.saturating_add(RECV_PS);
-                    there = there
-                        .max(busy[from].saturating_add(problem.send_ps(channel, from, device)));
+    let mut busy_ps: TiVec<DeviceId, u64> = vec![0; problem.machine.devices.len()].into();
+    let mut placed_on: Vec<Option<DeviceId>> = vec![None; loads.len()];
+
+    for &cluster in &problem.order {
+        let inputs = &problem.inputs_of[cluster];
+        let mut best_choice: Option<(u64, DeviceId)> = None;
+
+        for &device in devices {
+            let Some(load) = loads[cluster][device] else {
+                continue;
+            };
+            // Its own load with the receives, and the largest of the senders' with their sends.
+            // Its own load with the receives, and the largest of the senders' with their sends.
+            let mut load_here = busy_ps[device].saturating_add(load);
+            let mut max_sender_load = 0;
+            for input in inputs {
+                if let Some(sender) = placed_on[input.writer].filter(|&sender| sender != device) {
+                    let send_ps = problem.send_ps(input.channel, sender, device);
+                    load_here = load_here.saturating_add(RECV_PS);
+                    max_sender_load = max_sender_load.max(busy_ps[sender].saturating_add(send_ps));
                 }
             }
-            Some((here.max(there), device))
-        });
-        let device = choose
-            .min()
-            .map_or_else(|| cheapest(&load[c]), |(_, device)| device);
-        busy[device] = busy[device].saturating_add(load[c][device].unwrap_or(0));
-        for &(channel, from) in &problem.inputs_of[c] {
-            if let Some(from) = placed[from].filter(|&f| f != device) {
-                busy[from] = busy[from].saturating_add(problem.send_ps(channel, from, device));
+            let device_choice = (load_here.max(max_sender_load), device);
+            best_choice = Some(best_choice.map_or(device_choice, |known| known.min(device_choice)));
+        }
+
+        let (_, device) = best_choice.unwrap_or_else(|| cheapest(&loads[cluster]));
+        busy_ps[device] = busy_ps[device].saturating_add(loads[cluster][device].unwrap_or(0));
+        for input in inputs {
+            if let Some(sender) = placed_on[input.writer].filter(|&sender| sender != device) {
+                let send_ps = problem.send_ps(input.channel, sender, device);
+                busy_ps[sender] = busy_ps[sender].saturating_add(send_ps);
             }
         }
-        placed[c] = Some(device);
+        placed_on[cluster] = Some(device);
     }
-    placed
-        .into_iter()
-        .map(|d| d.unwrap_or(DeviceId(0)))
+
+    let placement = placed_on.into_iter();
+    placement
+        .map(|device| device.unwrap_or(DeviceId(0)))
         .collect()
 }
 
-/// Devices that may be used: all, or those the options name, in id order.
-pub(crate) fn allowed_devices(machine: &Machine, only: Option<&[DeviceId]>) -> Vec<DeviceId> {
-    machine
-        .devices
-        .keys()
-        .filter(|d| only.is_none_or(|o| o.contains(d)))
-        .collect()
-}
+#[cfg(test)]
+mod tests;

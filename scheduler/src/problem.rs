@@ -1,126 +1,116 @@
 //! One scheduling problem: the graph at one block size, with everything that the stages ask for precomputed.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeSet;
 
-use zbmd_ir::{ActorId, ChannelId, Costs, DeviceId, Graph, Machine, PortChannels, TiVec};
+use zbmd_ir::{ActorId, ChannelId, Costs, DeviceId, Graph, Link, Machine, PortChannels};
 
-use crate::analysis::Edges;
-use crate::cluster::{Clusters, components, is_tight};
-use crate::place::SEND_PS;
-use crate::{Options, ScheduleError};
+use crate::analysis::EdgeList;
+use crate::cluster::{Cluster, Clusters, components, is_tight};
+use crate::cost::{self, SEND_PS};
+use crate::error::ScheduleError;
+use crate::inputs::{Analysis, Inputs, LinkTable, RepetitionVector};
+use crate::options::Options;
+use crate::topological::{order_by_priority, upward_ranks};
 
-pub(crate) struct Problem<'a> {
+/// What a cluster reads from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ClusterInput {
+    pub(crate) channel: ChannelId,
+    /// Cluster of the channel's writer.
+    pub(crate) writer: usize,
+}
+
+pub(crate) struct BlockProblem<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) machine: &'a Machine,
     pub(crate) costs: &'a Costs,
     pub(crate) options: &'a Options,
     pub(crate) ports: &'a PortChannels,
-    pub(crate) edges: &'a Edges,
-    pub(crate) q: &'a TiVec<ActorId, u64>,
+    pub(crate) edges: &'a EdgeList,
+    pub(crate) repetition: &'a RepetitionVector,
+    links: &'a LinkTable,
     pub(crate) block: u64,
     pub(crate) clusters: Clusters,
     /// Clusters in a topological order of the tight edges, critical path first.
     pub(crate) order: Vec<usize>,
-    /// Channels that each cluster reads from other clusters, with the cluster of the writer.
-    pub(crate) inputs_of: Vec<Vec<(ChannelId, usize)>>,
+    /// What each cluster reads from other clusters.
+    pub(crate) inputs_of: Vec<Vec<ClusterInput>>,
     /// Those of them whose tokens of the block itself it needs.
-    pub(crate) tight_inputs_of: Vec<Vec<(ChannelId, usize)>>,
+    pub(crate) tight_inputs_of: Vec<Vec<ClusterInput>>,
     /// Strongly connected component over all edges, of each cluster: its clusters share one stage.
     pub(crate) component_of: Vec<usize>,
 }
 
-impl<'a> Problem<'a> {
+impl<'a> BlockProblem<'a> {
+    /// # Errors
+    /// [`ScheduleError::TooManySlots`] where the order inside a cluster is longer than the options allow.
     pub(crate) fn new(
-        (graph, machine, costs, options): (&'a Graph, &'a Machine, &'a Costs, &'a Options),
-        (ports, edges, q): (&'a PortChannels, &'a Edges, &'a TiVec<ActorId, u64>),
+        inputs: Inputs<'a>,
+        analysis: &'a Analysis,
         block: u64,
     ) -> Result<Self, ScheduleError> {
-        let clusters = Clusters::of(edges, q, block, options.max_executions).ok_or(
-            ScheduleError::TooManySlots {
-                block,
-                limit: options.max_executions,
-            },
-        )?;
-        let count = clusters.all.len();
-        let mut inputs_of: Vec<Vec<(ChannelId, usize)>> = vec![Vec::new(); count];
-        let mut tight_inputs_of = inputs_of.clone();
-        let mut successors: Vec<Vec<usize>> = vec![Vec::new(); count];
-        for edge in &edges.all {
-            let (from, to) = (
-                clusters.of[edge.writer] as usize,
-                clusters.of[edge.reader] as usize,
-            );
-            if from != to {
-                inputs_of[to].push((edge.channel, from));
-                if is_tight(edge, q, block) {
-                    tight_inputs_of[to].push((edge.channel, from));
-                    successors[from].push(to);
-                }
-            }
-        }
-        for list in inputs_of.iter_mut().chain(&mut tight_inputs_of) {
-            list.sort_unstable();
-            list.dedup();
-        }
-        let mut component_of = vec![0; count];
-        for (index, members) in components(edges, graph.actors.len(), |_| true)
-            .iter()
-            .enumerate()
-        {
-            for &actor in members {
-                component_of[clusters.of[actor] as usize] = index;
-            }
-        }
+        let edges = &analysis.edges;
+        let repetition = &analysis.repetition;
+        let limit = inputs.options.max_executions;
+
+        let clusters = Clusters::of(edges, repetition, block, limit)
+            .ok_or(ScheduleError::TooManySlots { block, limit })?;
+        let neighbours = Neighbours::of(edges, repetition, block, &clusters);
+        let component_of = components_of_clusters(edges, inputs.graph, &clusters);
         let work = clusters
             .all
             .iter()
-            .map(|c| {
-                c.members
-                    .iter()
-                    .map(|&a| mean_ps(costs, a, q[a] * block))
-                    .sum()
-            })
+            .map(|cluster| mean_work_ps(inputs.costs, repetition, block, cluster))
             .collect();
-        let order = topological(&successors, work);
-        Ok(Problem {
-            graph,
-            machine,
-            costs,
-            options,
-            ports,
+        let order = order_clusters(&neighbours.tight_successors_of, work);
+
+        Ok(BlockProblem {
+            graph: inputs.graph,
+            machine: inputs.machine,
+            costs: inputs.costs,
+            options: inputs.options,
+            ports: &analysis.ports,
             edges,
-            q,
+            repetition,
+            links: &analysis.links,
             block,
             clusters,
             order,
-            inputs_of,
-            tight_inputs_of,
+            inputs_of: neighbours.inputs_of,
+            tight_inputs_of: neighbours.tight_inputs_of,
             component_of,
         })
     }
 
     /// Whether clusters depend on each other in a circle, across blocks.
     pub(crate) fn has_loops(&self) -> bool {
-        let mut seen = std::collections::BTreeSet::new();
-        !self.component_of.iter().all(|c| seen.insert(c))
+        let mut seen = BTreeSet::new();
+        !self
+            .component_of
+            .iter()
+            .all(|component| seen.insert(component))
     }
 
     pub(crate) fn cluster_of(&self, actor: ActorId) -> usize {
         self.clusters.of[actor] as usize
     }
 
+    pub(crate) fn link(&self, from: DeviceId, to: DeviceId) -> Option<&'a Link> {
+        self.links.link(self.machine, from, to)
+    }
+
     /// New tokens on a channel in one block.
     ///
     /// # Errors
-    /// [`ScheduleError::TooBig`] if they do not fit 63 bits.
+    /// [`ScheduleError::TooBig`] if they do not fit 62 bits.
     pub(crate) fn block_tokens(&self, channel: ChannelId) -> Result<u64, ScheduleError> {
-        let ch = &self.graph.channels[channel];
-        let rate = self.graph.actors[ch.from.actor].outputs[ch.from.port as usize].rate;
-        self.q[ch.from.actor]
+        let writer = self.graph.channels[channel].from;
+        let rate = self.graph.actors[writer.actor].outputs[writer.port as usize].rate;
+
+        self.repetition[writer.actor]
             .checked_mul(self.block)
-            .and_then(|n| n.checked_mul(rate))
-            .filter(|&n| n < 1 << 62)
+            .and_then(|firings| firings.checked_mul(rate))
+            .filter(|&tokens| tokens < 1 << 62)
             .ok_or(ScheduleError::TooBig {
                 channel,
                 block: self.block,
@@ -129,69 +119,115 @@ impl<'a> Problem<'a> {
 
     /// Predicted picoseconds of the sends of one block of a channel over a link.
     pub(crate) fn send_ps(&self, channel: ChannelId, from: DeviceId, to: DeviceId) -> u64 {
-        let bytes = self
+        let token_bytes = self.graph.channels[channel].token.bytes();
+        let block_bytes = self
             .block_tokens(channel)
             .unwrap_or(u64::MAX)
-            .saturating_mul(self.graph.channels[channel].token.bytes());
-        let over = self
-            .machine
+            .saturating_mul(token_bytes);
+
+        // Without a link it costs so much that no placement wants it, and a sum of a few does not overflow.
+        let transfer_ps = self
             .link(from, to)
-            .map_or(u64::MAX / 8, |link| Machine::transfer_ps(link, bytes));
-        over.saturating_add(SEND_PS)
+            .map_or(u64::MAX / 8, |link| Machine::transfer_ps(link, block_bytes));
+        transfer_ps.saturating_add(SEND_PS)
     }
+}
+
+/// Which clusters read from which, by cluster.
+struct Neighbours {
+    inputs_of: Vec<Vec<ClusterInput>>,
+    tight_inputs_of: Vec<Vec<ClusterInput>>,
+    tight_successors_of: Vec<Vec<usize>>,
+}
+
+impl Neighbours {
+    fn of(
+        edges: &EdgeList,
+        repetition: &RepetitionVector,
+        block: u64,
+        clusters: &Clusters,
+    ) -> Self {
+        let count = clusters.all.len();
+        let mut neighbours = Neighbours {
+            inputs_of: vec![Vec::new(); count],
+            tight_inputs_of: vec![Vec::new(); count],
+            tight_successors_of: vec![Vec::new(); count],
+        };
+
+        for edge in &edges.all {
+            let writer = clusters.of[edge.writer] as usize;
+            let reader = clusters.of[edge.reader] as usize;
+            if writer == reader {
+                continue;
+            }
+            let input = ClusterInput {
+                channel: edge.channel,
+                writer,
+            };
+            neighbours.inputs_of[reader].push(input);
+            // Only these order clusters within a period.
+            if is_tight(edge, repetition, block) {
+                neighbours.tight_inputs_of[reader].push(input);
+                neighbours.tight_successors_of[writer].push(reader);
+            }
+        }
+
+        let lists = neighbours.inputs_of.iter_mut();
+        for list in lists.chain(&mut neighbours.tight_inputs_of) {
+            list.sort_unstable();
+            list.dedup();
+        }
+        neighbours
+    }
+}
+
+fn components_of_clusters(edges: &EdgeList, graph: &Graph, clusters: &Clusters) -> Vec<usize> {
+    let mut component_of = vec![0; clusters.all.len()];
+    let all = components(edges, graph.actors.len(), |_| true);
+
+    for (component, members) in all.iter().enumerate() {
+        for &actor in members {
+            component_of[clusters.of[actor] as usize] = component;
+        }
+    }
+    component_of
+}
+
+/// Work of a cluster in one block, each member at its mean cost.
+fn mean_work_ps(
+    costs: &Costs,
+    repetition: &RepetitionVector,
+    block: u64,
+    cluster: &Cluster,
+) -> u64 {
+    cluster
+        .members
+        .iter()
+        .map(|&actor| mean_ps(costs, actor, repetition[actor] * block))
+        .sum()
 }
 
 /// Mean cost over the devices that can run the actor: the priority of list scheduling (HEFT).
 fn mean_ps(costs: &Costs, actor: ActorId, firings: u64) -> u64 {
-    let known: Vec<u64> = costs.table[actor]
-        .iter()
-        .flatten()
-        .map(|c| {
-            c.call_ps
-                .saturating_add(c.firing_ps.saturating_mul(firings))
-        })
-        .collect();
-    let sum: u128 = known.iter().map(|&c| u128::from(c)).sum();
-    u64::try_from(sum.checked_div(known.len() as u128).unwrap_or(0)).unwrap_or(u64::MAX)
+    let mut sum = 0u128;
+    let mut count = 0u128;
+
+    for &cost in costs.table[actor].iter().flatten() {
+        sum += u128::from(cost::work_ps(cost, 1, firings));
+        count += 1;
+    }
+    u64::try_from(sum.checked_div(count).unwrap_or(0)).unwrap_or(u64::MAX)
 }
 
-/// Kahn's algorithm with a priority queue: longest remaining path first, then the lower id, so that equal input gives
-/// equal order. The edges are acyclic because clusters are strongly connected components.
-///
-/// Source of the priority ("upward rank"): Topcuoglu, Hariri & Wu 2002, IEEE TPDS 13(3).
-fn topological(successors: &[Vec<usize>], work: Vec<u64>) -> Vec<usize> {
-    let plain = kahn(successors, &vec![0; successors.len()]);
-    let mut rank = work;
-    for &c in plain.iter().rev() {
-        let after = successors[c].iter().map(|&s| rank[s]).max().unwrap_or(0);
-        rank[c] = rank[c].saturating_add(after);
-    }
-    kahn(successors, &rank)
-}
-
-fn kahn(successors: &[Vec<usize>], priority: &[u64]) -> Vec<usize> {
-    let mut waiting = vec![0usize; successors.len()];
-    for &s in successors.iter().flatten() {
-        waiting[s] += 1;
-    }
-    let mut ready: BinaryHeap<(u64, Reverse<usize>)> = (0..successors.len())
-        .filter(|&c| waiting[c] == 0)
-        .map(|c| (priority[c], Reverse(c)))
-        .collect();
-    let mut order = Vec::with_capacity(successors.len());
-    while let Some((_, Reverse(c))) = ready.pop() {
-        order.push(c);
-        for &s in &successors[c] {
-            waiting[s] -= 1;
-            if waiting[s] == 0 {
-                ready.push((priority[s], Reverse(s)));
-            }
-        }
-    }
+/// Clusters along their tight edges, longest remaining path first.
+fn order_clusters(successors_of: &[Vec<usize>], work: Vec<u64>) -> Vec<usize> {
+    let any_order = order_by_priority(successors_of, |_| 0);
+    // Clusters are strongly connected components of the tight edges.
     assert_eq!(
-        order.len(),
-        successors.len(),
+        any_order.len(),
+        successors_of.len(),
         "tight edges between clusters form a cycle"
     );
-    order
+    let rank = upward_ranks(successors_of, &any_order, work);
+    order_by_priority(successors_of, |cluster| rank[cluster])
 }

@@ -3,10 +3,10 @@
 
 use std::time::Instant;
 
-use zbmd_scheduler::offsets::{Item, Layout, Limits, solve};
+use zbmd_scheduler::offsets::{Item, ItemLayout, LayoutLimits, solve};
 use zbmd_tests::dsa::{self, CAPACITY};
 
-fn timed(items: &[Item], limits: &Limits) -> (Layout, f64) {
+fn timed(items: &[Item], limits: &LayoutLimits) -> (ItemLayout, f64) {
     let before = Instant::now();
     let layout = solve(items, limits).expect("valid items");
     let seconds = before.elapsed().as_secs_f64();
@@ -14,10 +14,10 @@ fn timed(items: &[Item], limits: &Limits) -> (Layout, f64) {
     (layout, seconds)
 }
 
-fn row(name: &str, items: &[Item], limits: &Limits) -> f64 {
+fn row(name: &str, items: &[Item], limits: &LayoutLimits) -> f64 {
     let (greedy, _) = timed(
         items,
-        &Limits {
+        &LayoutLimits {
             steps: 0,
             ..*limits
         },
@@ -45,7 +45,7 @@ fn random(name: &str, items: impl Fn(u64, u64) -> Vec<Item>) {
     let (mut sum, mut worst, mut seconds, mut cases) = (0.0, 0.0f64, 0.0, 0u32);
     for count in [20, 50, 100, 200, 500, 1000, 2000] {
         for seed in 0..10 {
-            let (layout, time) = timed(&items(seed, count), &Limits::default());
+            let (layout, time) = timed(&items(seed, count), &LayoutLimits::default());
             sum += layout.gap();
             worst = worst.max(layout.gap());
             seconds += time;
@@ -67,7 +67,7 @@ fn main() {
         "{:<18} {:>7} {:>10} {:>10} {:>10} {:>8} {:>10} {:>10} {:>11}",
         "instance", "items", "ours", "published", "bound", "greedy", "gap", "nodes", "time"
     );
-    let limits = Limits {
+    let limits = LayoutLimits {
         capacity: Some(CAPACITY),
         steps: 100_000_000,
     };
@@ -89,7 +89,7 @@ fn main() {
         ("crossing", dsa::crossing(3, many)),
     ];
     for (name, items) in lists.iter().filter(|(name, _)| wanted(name)) {
-        row(name, items, &Limits::default());
+        row(name, items, &LayoutLimits::default());
     }
     println!(
         "\n{:<18} {:>7} {:>14} {:>10} {:>11}",

@@ -65,14 +65,14 @@ fn programmatic(registry: &Registry) {
     let mut drivers = Drivers::default();
     let devices = [false, true].map(|programmatic| {
         let options = Options {
-            programmatic,
+            dependent_launch: programmatic,
             ..Options::default()
         };
         drivers
             .open("cuda", "cuda:0", &options)
             .expect("it was opened before")
     });
-    if !matches!(&devices[1], Device::Cuda(device) if device.is_programmatic()) {
+    if !devices[1].has_dependent_launch() {
         return println!("programmatic edges: not run: the device or its driver has none");
     }
     println!(
@@ -356,7 +356,7 @@ fn products(device: &Device, registry: &Registry) {
             let Ok(kernels) = lower(Some(name)) else {
                 continue;
             };
-            match device.refuses(&kernels).expect("no fault") {
+            match device.unsupported_reason(&kernels).expect("no fault") {
                 Some(why) => println!("not run, {name}: {why}"),
                 None if name == "cublaslt" => its = Some(seconds(device, &actor, &kernels, more)),
                 None => ours.push((seconds(device, &actor, &kernels, more), name)),

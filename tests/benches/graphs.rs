@@ -27,11 +27,8 @@ impl Memory {
     fn at(&mut self, byte: usize, bytes: usize, dtype: zbmd_ir::DType) -> RawPort {
         assert!(byte + bytes <= self.lines.len() * 64);
         // SAFETY: the offset was just checked to lie inside the allocation.
-        RawPort {
-            ptr: unsafe { self.lines.as_mut_ptr().cast::<u8>().add(byte) },
-            bytes,
-            dtype,
-        }
+        let ptr = unsafe { self.lines.as_mut_ptr().cast::<u8>().add(byte) };
+        RawPort { ptr, bytes, dtype }
     }
 }
 

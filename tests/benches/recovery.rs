@@ -445,10 +445,10 @@ mod linux {
                 .iter()
                 .find(|(name, _)| *name == what)
                 .map(|(_, m)| *m);
-            let (Device::Cuda(device), Some(misdeed)) = (device, misdeed) else {
+            let (Some(device), Some(misdeed)) = (device.downcast::<cuda::Device>(), misdeed) else {
                 return;
             };
-            let (device, file) = (Arc::clone(device), PathBuf::from(file));
+            let file = PathBuf::from(file);
             std::thread::spawn(move || {
                 // Longer than it takes until the calendar is at work.
                 std::thread::sleep(Duration::from_millis(700));

@@ -530,7 +530,7 @@ fn main() {
             "cuda",
             "cuda:0",
             &Options {
-                programmatic,
+                dependent_launch: programmatic,
                 ..Options::default()
             },
         )

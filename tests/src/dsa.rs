@@ -1,6 +1,6 @@
 //! Items for arena layouts: the challenging instances that MiniMalloc was published with, random ones, and a checker.
 
-use zbmd_scheduler::offsets::{Item, Layout};
+use zbmd_scheduler::offsets::{Item, ItemLayout};
 
 use crate::data;
 
@@ -49,7 +49,7 @@ pub fn passing(seed: u64, count: u64, life: u64) -> Vec<Item> {
 ///
 /// # Panics
 /// If one does.
-pub fn assert_apart(items: &[Item], layout: &Layout) {
+pub fn assert_apart(items: &[Item], layout: &ItemLayout) {
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
     for (i, item) in items.iter().enumerate() {
         events.extend([(item.first, true, i), (item.end, false, i)]);

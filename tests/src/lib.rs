@@ -1,6 +1,7 @@
 //! What the cross-crate tests and benches share: random graphs, an op that hashes its windows, machines, data files.
 
 pub mod actors;
+pub mod bundles;
 pub mod chain;
 pub mod data;
 pub mod dsa;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use zbmd_ir::{ActorId, ChannelId, TiVec};
-use zbmd_scheduler::buffers::{Front, Limits, Mode, Point, Unit, front, size};
+use zbmd_scheduler::buffers::{Mode, ParetoFront, ParetoPoint, SizingLimits, Unit, front, size};
 use zbmd_scheduler::order::{least_buffers, looped};
 use zbmd_scheduler::throughput::{Period, TimedSdf, analyse, analyse_bounded};
 
@@ -91,7 +91,7 @@ fn row(instance: &str, what: &str, ours: &str, published: &str, took: Duration) 
     );
 }
 
-fn points(front: &Front) -> Vec<(u64, Period)> {
+fn points(front: &ParetoFront) -> Vec<(u64, Period)> {
     front.points.iter().map(total).collect()
 }
 
@@ -149,8 +149,14 @@ fn check_throughput(name: &str, sdf: &TimedSdf, expected: &Expected) -> Period {
 }
 
 /// The whole front, each point of it confirmed by a simulation.
-fn check_front(name: &str, sdf: &TimedSdf, shortest: Period, published: &[(u64, Period)]) -> Front {
-    let (front, took) = timed(|| front(sdf, Unit::Tokens, Limits::default()).expect("it runs"));
+fn check_front(
+    name: &str,
+    sdf: &TimedSdf,
+    shortest: Period,
+    published: &[(u64, Period)],
+) -> ParetoFront {
+    let (front, took) =
+        timed(|| front(sdf, Unit::Tokens, SizingLimits::default()).expect("it runs"));
     assert!(front.complete, "{name}: {:?}", points(&front));
     assert_eq!(
         front.points.last().map(|p| p.period),
@@ -211,7 +217,7 @@ pub fn check(name: &str) {
 }
 
 /// The modes agree with the front.
-fn check_modes(name: &str, sdf: &TimedSdf, front: &Front) {
+fn check_modes(name: &str, sdf: &TimedSdf, front: &ParetoFront) {
     let (Some(first), Some(last)) = (front.points.first(), front.points.last()) else {
         return;
     };
@@ -224,7 +230,7 @@ fn check_modes(name: &str, sdf: &TimedSdf, front: &Front) {
         (Mode::Within(first.total, Unit::Bytes), first),
     ];
     for (mode, point) in cases {
-        let (found, took) = timed(|| size(sdf, mode, Limits::default()).expect("it runs"));
+        let (found, took) = timed(|| size(sdf, mode, SizingLimits::default()).expect("it runs"));
         let (ours, theirs) = ((found.tokens, found.period), (point.total, point.period));
         assert!(found.exact, "{name}: {mode:?} is not proven");
         assert_eq!(ours, theirs, "{name}: {mode:?}");
@@ -339,7 +345,8 @@ pub fn h263decoder() {
     };
     let shortest = check_throughput(name, &sdf, &expected);
     let front = check_front(name, &sdf, shortest, &[]);
-    let ends = |front: &Front| [front.points.first(), front.points.last()].map(|p| p.map(total));
+    let ends =
+        |front: &ParetoFront| [front.points.first(), front.points.last()].map(|p| p.map(total));
     assert_eq!(
         ends(&front),
         [Some((1189, 646_262.into())), Some((1257, 332_046.into()))]
@@ -364,7 +371,7 @@ pub fn h263decoder() {
     published_capacities(name, &sdf, &expected);
 }
 
-fn total(point: &Point) -> (u64, Period) {
+fn total(point: &ParetoPoint) -> (u64, Period) {
     (point.total, point.period)
 }
 
@@ -376,7 +383,7 @@ pub fn cd_to_dat_orders() {
     let Some((sdf, _)) = load("samplerate") else {
         return;
     };
-    let (least, took) = timed(|| least_buffers(&sdf, Limits::default()).expect("it runs"));
+    let (least, took) = timed(|| least_buffers(&sdf, SizingLimits::default()).expect("it runs"));
     row(
         "samplerate",
         "least tokens",
@@ -442,7 +449,8 @@ pub fn coprime_rates(without: usize) {
         firings >= if without == 0 { 1_000_000 } else { 40_000 },
         "{firings}"
     );
-    let (front, took) = timed(|| front(&sdf, Unit::Tokens, Limits::default()).expect("it runs"));
+    let (front, took) =
+        timed(|| front(&sdf, Unit::Tokens, SizingLimits::default()).expect("it runs"));
     let complete = if front.complete { "all" } else { "not all" };
     row(
         name,
@@ -463,7 +471,7 @@ pub fn coprime_rates(without: usize) {
         (Mode::Min(Unit::Tokens), None),
         (Mode::Throughput(Unit::Tokens), Some(found.period)),
     ] {
-        let (sized, took) = timed(|| size(&sdf, mode, Limits::default()).expect("it runs"));
+        let (sized, took) = timed(|| size(&sdf, mode, SizingLimits::default()).expect("it runs"));
         let ours = format!("{} -> {}", sized.tokens, sized.period);
         row(
             name,
@@ -475,7 +483,7 @@ pub fn coprime_rates(without: usize) {
         assert!(sized.least <= sized.tokens, "{name}: {mode:?}");
         assert!(period.is_none_or(|p| p == sized.period), "{name}: {mode:?}");
     }
-    let (least, took) = timed(|| least_buffers(&sdf, Limits::default()).expect("it runs"));
+    let (least, took) = timed(|| least_buffers(&sdf, SizingLimits::default()).expect("it runs"));
     row(name, "least tokens", &least.tokens.to_string(), "", took);
     assert_eq!(least.tokens, first.total);
     assert_eq!(least.calls.iter().map(|c| c.1).sum::<u64>(), firings);
@@ -509,7 +517,7 @@ pub fn a_million_firings_on_the_critical_cycle() {
         .keys()
         .map(|c| {
             if sdf.is_buffered(c) {
-                sdf.least_capacity(c)
+                sdf.min_capacity(c)
             } else {
                 0
             }

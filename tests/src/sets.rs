@@ -3,8 +3,11 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use zbmd_scheduler::assign::{Channel, Device, Fanout, Link, Node, Objective, Problem};
-use zbmd_scheduler::search::{Dag, Edge, LinkTime};
+use zbmd_scheduler::assign::{
+    Fanout, Objective, PlacementChannel, PlacementDevice, PlacementLink, PlacementNode,
+    PlacementProblem,
+};
+use zbmd_scheduler::search::{Dag, LinkTime, TaskEdge};
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
@@ -34,7 +37,7 @@ pub fn stg(path: &Path, processors: usize) -> Dag {
         }
         times.push(vec![Some(time); processors]);
         for before in line.skip(1).filter(|&b| b > 0) {
-            edges.push(Edge {
+            edges.push(TaskEdge {
                 from: before as u32 - 1,
                 to: id as u32 - 1,
                 cost: 0,
@@ -99,7 +102,7 @@ pub fn small_dag(times: &Path, edges: &Path) -> Dag {
     let mut list = Vec::new();
     for (from, row) in (0u32..).zip(table(edges)) {
         let costs = (0u32..).zip(row).filter(|(_, cost)| *cost > 0);
-        list.extend(costs.map(|(to, cost)| Edge { from, to, cost }));
+        list.extend(costs.map(|(to, cost)| TaskEdge { from, to, cost }));
     }
     Dag::new(times, list).expect("a valid graph")
 }
@@ -144,7 +147,7 @@ pub const PS_PER_MS: f64 = 1e9;
 ///
 /// # Panics
 /// If the text is no such workload.
-pub fn workload(path: &Path) -> Problem {
+pub fn workload(path: &Path) -> PlacementProblem {
     let w: Workload = serde_json::from_str(&read(path)).expect("a workload");
     let devices = w.accelerators + w.cpus;
     let ps = |ms: f64| (ms * PS_PER_MS).round() as u64;
@@ -156,14 +159,14 @@ pub fn workload(path: &Path) -> Problem {
             let fast = (n.supported_on_fpga == 1).then(|| ps(n.fpga_latency));
             let mut ticks = vec![fast; w.accelerators];
             ticks.resize(devices, Some(ps(n.cpu_latency)));
-            Node {
+            PlacementNode {
                 ticks,
                 bytes: n.size as u64,
                 group: Some(n.color_class),
             }
         })
         .collect();
-    let mut channels: Vec<Channel> = Vec::new();
+    let mut channels: Vec<PlacementChannel> = Vec::new();
     for edge in &w.edges {
         let (from, to, amount) = (index(edge.source_id), index(edge.dest_id), ps(edge.cost));
         match channels
@@ -172,7 +175,7 @@ pub fn workload(path: &Path) -> Problem {
         {
             Some(channel) => channel.to.push(to),
             None => {
-                channels.push(Channel {
+                channels.push(PlacementChannel {
                     from,
                     to: vec![to],
                     amount,
@@ -196,7 +199,7 @@ pub fn workload(path: &Path) -> Problem {
     };
     let links = (0..devices * devices)
         .map(|pair| {
-            Some(Link {
+            Some(PlacementLink {
                 send: time(pair / devices),
                 receive: time(pair % devices),
             })
@@ -209,10 +212,12 @@ pub fn workload(path: &Path) -> Problem {
             1 << 60
         }
     };
-    Problem {
+    PlacementProblem {
         nodes,
         channels,
-        devices: (0..devices).map(|d| Device { bytes: bytes(d) }).collect(),
+        devices: (0..devices)
+            .map(|d| PlacementDevice { bytes: bytes(d) })
+            .collect(),
         links,
         fanout: Fanout::Once,
         max_latency: None,

@@ -6,7 +6,7 @@ use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
     Contingencies, Contingency, Costs, DeviceId, Graph, Machine, PlanId, Program, bundle,
 };
-use zbmd_scheduler::{Block, Options, schedule, schedule_contingencies};
+use zbmd_scheduler::{Block, Inputs, Options, schedule, schedule_contingencies};
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{graph_file, interpret_program, random_inputs, replay_program};
 use zbmd_tests::{mix, stepper};
@@ -17,9 +17,14 @@ fn contingent(graph: Graph, machine: Machine, costs: &Costs, block: Block) -> Pr
         block,
         ..Options::default()
     };
-    let given = (&graph, &machine, costs, &options);
+    let inputs = Inputs {
+        graph: &graph,
+        machine: &machine,
+        costs,
+        options: &options,
+    };
     let plans = schedule(&graph, &machine, costs, &options).expect("random graphs have schedules");
-    let made = schedule_contingencies(given, plans, Losses::Pairs).expect("few losses");
+    let made = schedule_contingencies(inputs, plans, Losses::Pairs).expect("few losses");
     // What leaves no device is all that cannot be borne.
     assert_eq!(
         made.impossible.len(),

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use zbmd_backends::cuda::{
     self, Code, Device, Fault, Halt, Injection, Instance, Kept, Lacking, Machine, OpenError,
-    Options, Peers, Replay, ReplayError, Site, Stopped, Summary, Transport, Verdict,
+    Options, Peers, Replay, ReplayError, ReplayRequest, Site, Stopped, Summary, Transport, Verdict,
 };
 use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, compile_str};
@@ -25,15 +25,15 @@ const GPU: DeviceId = DeviceId(1);
 /// With kernels that wait for others themselves.
 const PROGRAMMATIC: Options = Options {
     bank_bytes: None,
-    programmatic: true,
+    dependent_launch: true,
 };
 
 /// A device in software, which can do what the options ask for.
 fn soft(options: &Options) -> (Arc<Device>, Arc<Machine>) {
     let instance = Instance::software();
     let machine = Arc::clone(instance.machine().expect("software"));
-    if options.programmatic {
-        machine.is_of((9, 0));
+    if options.dependent_launch {
+        machine.set_arch((9, 0));
     }
     let listed = instance.find("cuda:0").expect("the only one");
     (
@@ -91,15 +91,14 @@ fn keeping(
         .iter()
         .find(|c| c.device == GPU)
         .expect("a calendar");
-    Replay::keeping(
-        device,
-        registry,
+    let request = ReplayRequest {
+        kernels: registry,
         program,
         plan,
         calendar,
-        &player.exchange(),
-        kept,
-    )
+        exchange: &player.exchange(),
+    };
+    Replay::prepare(device, &request, kept)
 }
 
 /// [`beside`] on a device.
@@ -119,7 +118,14 @@ fn check(
         ways,
         tolerance,
         |plan, calendar, exchange| {
-            let made = Replay::keeping(device, registry, program, plan, calendar, exchange, kept);
+            let request = ReplayRequest {
+                kernels: registry,
+                program,
+                plan,
+                calendar,
+                exchange,
+            };
+            let made = Replay::prepare(device, &request, kept);
             Box::new(made.expect("a replay"))
         },
     )
@@ -165,7 +171,7 @@ fn models_run_on_a_device_in_software_as_in_the_interpreter() {
         let program = place_model(model, &registry, block, on_gpu);
         for options in [Options::default(), PROGRAMMATIC] {
             let (device, machine) = soft(&options);
-            machine.check();
+            machine.check_edges();
             let mut kept = Kept::default();
             let filters = model.starts_with("fm") || model.starts_with("cd2dat");
             for (i, (shares, lazy, want)) in WAYS.into_iter().enumerate() {
@@ -207,10 +213,10 @@ fn models_run_on_a_device_in_software_as_in_the_interpreter() {
                 "{model}: {counts:?}"
             );
             assert!(
-                options.programmatic || counts.programmatic == 0,
+                options.dependent_launch || counts.dependent_launches == 0,
                 "{model}: {counts:?}"
             );
-            programmatic += counts.programmatic;
+            programmatic += counts.dependent_launches;
         }
     }
     assert!(programmatic > 0, "no kernel waits itself");
@@ -243,7 +249,7 @@ fn random_models_run_as_in_the_interpreter() {
         };
         let (shares, lazy, want) = WAYS[rng.usize(..WAYS.len())];
         let (device, machine) = soft(&Options::default());
-        machine.check();
+        machine.check_edges();
         let (ways, kept) = ((lazy, shares), &mut Kept::default());
         let made = check(
             &device,
@@ -279,8 +285,8 @@ fn graphs_without_edges_are_noticed() {
     let no_tokens = program.graph.channels.iter().map(|_| vec![]).collect();
     let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
     let (device, machine) = soft(&Options::default());
-    machine.check();
-    machine.cut();
+    machine.check_edges();
+    machine.drop_edges();
     let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
     replay
         .load_state(&State::initial(&program.graph))
@@ -309,7 +315,7 @@ fn objects_of_kernels_are_taken_from_the_bundle() {
     for (arch, takes) in [("sm_80", true), ("sm_80", false), ("sm_90", true)] {
         let mut program = plain.clone();
         for (&key, text) in &texts {
-            let object = cuda::in_software(if takes { text } else { "for another driver" });
+            let object = cuda::software_object(if takes { text } else { "for another driver" });
             let blob = program.blobs.push_and_get_key(object.into());
             program.kernels.push(KernelCode {
                 format: cuda::format(arch),
@@ -352,7 +358,7 @@ fn kernels_that_wait_themselves_run_on_a_gpu_as_in_the_interpreter() {
     let Some(device) = real(&PROGRAMMATIC) else {
         return;
     };
-    match device.is_programmatic() {
+    match device.has_dependent_launch() {
         true => on_a_gpu(&device),
         false => eprintln!("SKIPPED: the device or its driver has no programmatic edges"),
     }
@@ -390,7 +396,7 @@ fn on_a_gpu(device: &Arc<Device>) {
 fn constants_are_uploaded_once() {
     let registry = Registry::standard();
     let (device, machine) = soft(&Options::default());
-    machine.idle();
+    machine.skip_launches();
     let mut kept = Kept::default();
     let mut uploaded = |cutoffs: &[f64]| {
         let program = filters(cutoffs, &registry);
@@ -462,7 +468,7 @@ fn without_registration_or_operations_on_words_the_host_goes_on() {
     ] {
         let instance = Instance::software();
         let machine = Arc::clone(instance.machine().expect("software"));
-        machine.lacks(lacking);
+        machine.set_lacking(lacking);
         let listed = instance.find("cuda:0").expect("the only one");
         let device = Device::open(&instance, &listed, &Options::default()).expect("a device");
         let ways = (false, Shares::Counters);
@@ -529,7 +535,7 @@ fn a_device_that_waits_for_a_silent_peer_is_let_go() {
         let mut steps = (0..20).map(|period| replay.step(period, None, &mut Silent { publishes }));
         assert_eq!(steps.find_map(Result::err), Some(Halt::Stopped));
         assert!(machine.is_waiting());
-        replay.let_go().expect("it goes on at once");
+        replay.release_waits().expect("it goes on at once");
         assert!(!machine.is_waiting() && device.is_alive());
         drop(replay);
         assert_eq!(
@@ -596,7 +602,7 @@ fn a_dead_device_is_not_let_go() {
     );
     machine.inject(None);
     let before = machine.counts();
-    replay.let_go().expect("nothing is done");
+    replay.release_waits().expect("nothing is done");
     drop(replay);
     assert_eq!(machine.counts(), before);
     assert_eq!(before.registered, 1);

@@ -1,6 +1,6 @@
 //! Static memory allocation instances; the whole family runs under `cargo bench -p zbmd-tests --bench dsa`.
 
-use zbmd_scheduler::offsets::{Limits, solve};
+use zbmd_scheduler::offsets::{LayoutLimits, solve};
 use zbmd_tests::dsa::{self, CAPACITY};
 
 /// The quickest of the family; greedy orders miss the capacity by more than a tenth.
@@ -9,11 +9,11 @@ fn a_challenging_instance_fits_the_published_capacity() {
     let Some(items) = dsa::published("E") else {
         return;
     };
-    let limits = Limits {
+    let limits = LayoutLimits {
         capacity: Some(CAPACITY),
         steps: 100_000_000,
     };
-    let greedy = solve(&items, &Limits { steps: 0, ..limits }).expect("valid items");
+    let greedy = solve(&items, &LayoutLimits { steps: 0, ..limits }).expect("valid items");
     let found = solve(&items, &limits).expect("valid items");
     dsa::assert_apart(&items, &greedy);
     dsa::assert_apart(&items, &found);

@@ -170,7 +170,7 @@ mod linux {
         let soft = SOFT.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = soft.as_ref().map(|machine| machine.counts());
         assert!(
-            counts.is_none_or(|counts| counts.programmatic > 0),
+            counts.is_none_or(|counts| counts.dependent_launches > 0),
             "{counts:?}"
         );
     }
@@ -558,7 +558,8 @@ mod linux {
 
     /// Makes the first device that is opened fail, as the end of the note's name says.
     fn fail_as_told(device: &Device) {
-        if let Device::Cuda(device) = device {
+        let cuda_device = device.downcast::<cuda::Device>();
+        if let Some(device) = &cuda_device {
             let machine = device.instance().machine().cloned();
             *SOFT.lock().unwrap_or_else(PoisonError::into_inner) = machine;
         }
@@ -570,8 +571,8 @@ mod linux {
         }
         let name = note.display().to_string();
         let how = name.rsplit('-').next().unwrap_or_default();
-        match device {
-            Device::Vulkan(device) => {
+        match (device.downcast::<vulkan::Device>(), cuda_device) {
+            (Some(device), _) => {
                 use vulkan::{Injected, Injection, Site};
                 let (site, after, error) = match how {
                     "submit" => (Site::Submit, 200, Injected::Lost),
@@ -582,7 +583,7 @@ mod linux {
                 };
                 device.inject(Injection { site, after, error });
             }
-            Device::Cuda(device) => {
+            (None, Some(device)) => {
                 use cuda::{Code, Injection, Misdeed, Site};
                 let misdeed = match how {
                     "illegal" => Some(Misdeed::IllegalAddress),
@@ -591,7 +592,7 @@ mod linux {
                     _ => None,
                 };
                 if let Some(misdeed) = misdeed {
-                    let device = Arc::clone(device);
+                    let device = Arc::clone(&device);
                     std::thread::spawn(move || {
                         // Until its calendar is at work.
                         std::thread::sleep(Duration::from_millis(500));
@@ -610,6 +611,7 @@ mod linux {
                 let machine = device.instance().machine().expect("a device in software");
                 machine.inject(Some(Injection { site, after, code }));
             }
+            (None, None) => panic!("no failure of {}", device.backend()),
         }
     }
 
@@ -658,10 +660,12 @@ mod linux {
                 })
                 .collect();
             let said = match (how, is_cuda()) {
-                ("submit", false) => "the device is lost, says vkQueueSubmit",
-                ("submit", true) => "the device is lost, says cuGraphLaunch: CUDA_ERROR_ILLEGAL",
-                ("wait", false) => "the device is lost, says vkWaitSemaphores",
-                ("wait", true) => "the device is lost, says cuEventQuery: CUDA_ERROR_LAUNCH_FAILED",
+                ("submit", false) => "the device is lost, vkQueueSubmit reports it",
+                ("submit", true) => "the device is lost, cuGraphLaunch reports CUDA_ERROR_ILLEGAL",
+                ("wait", false) => "the device is lost, vkWaitSemaphores reports it",
+                ("wait", true) => {
+                    "the device is lost, cuEventQuery reports CUDA_ERROR_LAUNCH_FAILED"
+                }
                 ("broken", _) => "its device is broken: device cuda:0: the device is lost",
                 ("hang", false) => "the queue hangs",
                 // The worker waits for it; whoever looks on says so before the worker gives up.
@@ -709,7 +713,7 @@ mod linux {
                 "{said}"
             );
             assert!(
-                said.contains(&format!("the device is lost, says {call}")),
+                said.contains(&format!("the device is lost, {call} reports")),
                 "{said}"
             );
         }
@@ -729,7 +733,10 @@ mod linux {
         let api = if is_cuda() { "CUDA" } else { "Vulkan" };
         let said = format!("there is no {api} device `{absent}` here: {}:0", backend());
         assert!(why.contains(&said), "{why}");
-        assert!(why.contains("`zbmdc devices` lists what is here"), "{why}");
+        assert!(
+            why.contains("`zbmdc devices` lists what this machine has"),
+            "{why}"
+        );
 
         let feed = Feed {
             iterations: 20_000,

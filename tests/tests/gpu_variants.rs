@@ -185,7 +185,8 @@ fn tiles(backend: &str) {
 /// Whether the CUDA device at hand has the library; else it says so.
 fn has_library() -> bool {
     let opened = zbmd_backends::gpu::Drivers::default().open("cuda", "cuda:0", &Default::default());
-    let Device::Cuda(device) = opened.expect("asked before") else {
+    let opened: Device = opened.expect("asked before");
+    let Some(device) = opened.downcast::<zbmd_backends::cuda::Device>() else {
         return false;
     };
     let library = device.library();

@@ -12,7 +12,7 @@ fn options(devices: usize, without: &[&str]) -> CompileOptions {
         machine,
         ..CompileOptions::default()
     };
-    options.onnx.without = without.iter().map(|w| (*w).to_owned()).collect();
+    options.skipped_passes = without.iter().map(|w| (*w).to_owned()).collect();
     options
 }
 

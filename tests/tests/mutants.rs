@@ -3,7 +3,9 @@
 use zbmd_ir::testing::mutate::mutants;
 use zbmd_ir::verify::verify;
 use zbmd_ir::{Contingency, DeviceId, PlanId, Program};
-use zbmd_scheduler::{Block, Losses, Options, repetition, schedule, schedule_contingencies};
+use zbmd_scheduler::{
+    Block, Inputs, Losses, Options, repetition, schedule, schedule_contingencies,
+};
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{Streams, interpret_program, replay_program};
 use zbmd_tests::{mix, stepper};
@@ -28,8 +30,13 @@ fn program(seed: u64) -> Program {
     } else {
         Losses::None
     };
-    let given = (&graph, &machine, &costs, &options);
-    let made = schedule_contingencies(given, plans, which).expect("few losses");
+    let inputs = Inputs {
+        graph: &graph,
+        machine: &machine,
+        costs: &costs,
+        options: &options,
+    };
+    let made = schedule_contingencies(inputs, plans, which).expect("few losses");
     let (plans, contingencies) = (made.plans.into(), made.contingencies);
     Program {
         graph,

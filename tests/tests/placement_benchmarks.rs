@@ -1,10 +1,10 @@
 //! Published placement workloads; also under `cargo bench -p zbmd-tests --bench placement`.
 
-use zbmd_scheduler::assign::{AssignError, Assignment, Problem, solve};
+use zbmd_scheduler::assign::{AssignError, Assignment, PlacementProblem, solve};
 use zbmd_scheduler::search::{Level, unattended};
 use zbmd_tests::{data, sets};
 
-fn run(problem: &Problem, level: Level) -> Result<Assignment, AssignError> {
+fn run(problem: &PlacementProblem, level: Level) -> Result<Assignment, AssignError> {
     unattended(|control| solve(problem, level, control))
 }
 

@@ -6,7 +6,7 @@ use zbmd_compiler::{
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{Graph, PlanId, Program, TiSlice};
 use zbmd_scheduler::replicate::{Factors, obstacles};
-use zbmd_scheduler::{Block, Losses, Options, schedule, schedule_contingencies};
+use zbmd_scheduler::{Block, Inputs, Losses, Options, schedule, schedule_contingencies};
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{interpret_program, random_inputs, replay, replay_program};
 use zbmd_tests::{mix, stepper};
@@ -52,10 +52,15 @@ fn program(graph: Graph, seed: u64) -> Verified<Program> {
         block,
         ..Options::default()
     };
-    let given = (&graph, &machine, &costs, &options);
+    let inputs = Inputs {
+        graph: &graph,
+        machine: &machine,
+        costs: &costs,
+        options: &options,
+    };
     let plans =
         schedule(&graph, &machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    let made = schedule_contingencies(given, plans, Losses::Single).expect("few losses");
+    let made = schedule_contingencies(inputs, plans, Losses::Single).expect("few losses");
     let (plans, contingencies) = (made.plans.into(), made.contingencies);
     verify(Program {
         graph,

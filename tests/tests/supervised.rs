@@ -339,6 +339,7 @@ mod linux {
         let Err(RunError::GaveUp {
             verdict,
             iterations,
+            ..
         }) = &told.outcome
         else {
             panic!("a storm should end the run: {:?}", told.outcome)

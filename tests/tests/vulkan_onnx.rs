@@ -247,7 +247,7 @@ fn check_model(name: &str) {
     let registry = Registry::standard();
     // As a compilation for a machine with a GPU has it.
     let mut compile = CompileOptions::default();
-    compile.onnx.without.push("channels-last".to_owned());
+    compile.skipped_passes.push("channels-last".to_owned());
     let (graph, blobs) = graph_of_file(dir.join(format!("{name}.onnx")), &compile)
         .unwrap_or_else(|e| panic!("{name}: {e}"));
     let left = left(&graph, &blobs, &registry, &device);
@@ -322,7 +322,7 @@ fn silero_vad_runs_on_the_gpu() {
             .collect(),
         ..CompileOptions::default()
     };
-    options.onnx.without.push("pack-weights".to_owned());
+    options.skipped_passes.push("pack-weights".to_owned());
     let compiled = compile_file(graph_file("vad/model.ron"), &options)
         .unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
     let program = &compiled.program;

@@ -1,36 +1,49 @@
-//! One open device, and what is made on it: memory, kernels, graphs. Everything is given back when it is dropped,
+//! One open device: what is loaded on it, and how its queue is waited for. Everything is given back when it is dropped,
 //! unless the device is lost.
+#![expect(unsafe_code, reason = "waits for events by their handles")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use zbmd_ir::Program;
+use zbmd_ir::{Actor, Program};
 
-use super::cubins::Cubins;
-use super::driver::{Address, Driver, Event, Exec, Function, Graph, Image, Launch, Node};
-use super::error::{Fault, OpenError, Said};
+use super::cubins::{Cubins, MIN_DEPENDENT_LAUNCH};
+use super::driver::{Driver, Event, Function, Image};
+use super::error::{CallError, Fault, OpenError};
 use super::instance::{Instance, Listed};
 use super::ptx;
-use super::registered::Registered;
-use crate::kernels::Caps;
+use super::queue::Queue;
 use crate::kernels::lang::Kernel;
-use crate::kernels::library::{Product, Shape};
-use crate::replay::Home;
+use crate::kernels::library::Shape;
+use crate::kernels::{Caps, KernelPlan};
+use crate::replay::{
+    self, GpuCalls, GpuDevice, GpuReplay, KeptConstants, ReplayRequest, boxed_calls, boxed_replay,
+};
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Bytes of one allocation at most: arenas are cut into several then. By default they are one each.
+    /// Bytes of the largest allocation: larger arenas are divided into several. By default each is one.
     pub bank_bytes: Option<u64>,
-    /// Lets kernels of a calendar start before the end of the one that they wait for, and wait for that end themselves
-    /// (programmatic dependent launch), where device and driver can: compute capability 9.0, CUDA 12.3.
-    pub programmatic: bool,
+    /// Use CUDA programmatic dependent launch: kernels of a calendar may start before the end of the one that they wait
+    /// for, and wait for that end themselves, where device and driver support it: compute capability 9.0, CUDA 12.3.
+    pub dependent_launch: bool,
 }
 
-/// The oldest compute capability whose kernels can wait for others themselves.
-pub(super) const PROGRAMMATIC: (u32, u32) = (9, 0);
+/// A loaded kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LoadedKernel {
+    pub(super) function: Function,
+    /// Threads of a group.
+    pub(super) local: u32,
+    /// How many pointers it declares; its words are one more.
+    pub(super) bindings: usize,
+}
+
+/// Kernels that have been loaded, by a digest of their code and the values of their constants.
+type LoadedKernels = BTreeMap<(u128, Vec<u32>), LoadedKernel>;
 
 /// An open device. One thread drives it at a time.
 ///
@@ -40,11 +53,10 @@ pub struct Device {
     driver: Arc<dyn Driver>,
     listed: Listed,
     options: Options,
-    programmatic: bool,
-    /// Kernels by what their code is printed from.
-    functions: Mutex<BTreeMap<(u128, Vec<u32>), Function>>,
+    has_dependent_launch: bool,
+    kernels: Mutex<LoadedKernels>,
     /// A fatal fault was seen.
-    dead: AtomicBool,
+    is_dead: AtomicBool,
     // Last: the driver outlives its devices.
     instance: Arc<Instance>,
 }
@@ -67,15 +79,17 @@ impl Device {
         listed: &Listed,
         options: &Options,
     ) -> Result<Arc<Device>, OpenError> {
-        let driver = instance.open(listed)?;
-        let can = listed.arch >= PROGRAMMATIC && driver.has_programmatic_edges();
+        let driver = instance.open_driver(listed)?;
+        let has_dependent_launch = options.dependent_launch
+            && listed.arch >= MIN_DEPENDENT_LAUNCH
+            && driver.supports_dependent_launch();
         Ok(Arc::new(Device {
             driver,
-            programmatic: options.programmatic && can,
+            has_dependent_launch,
             listed: listed.clone(),
             options: options.clone(),
-            functions: Mutex::default(),
-            dead: AtomicBool::new(false),
+            kernels: Mutex::default(),
+            is_dead: AtomicBool::new(false),
             instance: Arc::clone(instance),
         }))
     }
@@ -95,80 +109,80 @@ impl Device {
         &self.listed.caps
     }
 
-    /// Whether kernels wait for others themselves: [`Options::programmatic`], and the device and its driver can.
-    pub fn is_programmatic(&self) -> bool {
-        self.programmatic
+    /// Whether kernels wait for others themselves: [`Options::dependent_launch`], and the device and its driver support
+    /// it.
+    pub fn has_dependent_launch(&self) -> bool {
+        self.has_dependent_launch
     }
 
     pub(super) fn bank_bytes(&self) -> u64 {
-        // No allocation is as large as a card; sums of offsets stay far from the end of numbers.
+        // No card has that much memory, and sums of such offsets do not overflow.
         self.options.bank_bytes.unwrap_or(1 << 48)
     }
 
     /// Whether no fault was seen after which the driver must be left alone. If one was, the device is of no use, and
-    /// the process must end before it is asked for it again.
+    /// the process must end before the driver is called for it again.
     pub fn is_alive(&self) -> bool {
-        !self.dead.load(Ordering::Relaxed)
+        !self.is_dead.load(Ordering::Relaxed)
     }
 
-    /// Makes calls that can fail, on the calling thread, and sorts what they say.
+    /// Makes calls that can fail, on the calling thread, and sorts what they report.
     pub(super) fn call<T>(
         &self,
-        call: impl FnOnce(&dyn Driver) -> Result<T, Said>,
+        call: impl FnOnce(&dyn Driver) -> Result<T, CallError>,
     ) -> Result<T, Fault> {
         let driver = &*self.driver;
         driver
-            .bind()
+            .bind_thread()
             .and_then(|()| call(driver))
-            .map_err(|said| self.note(Fault::new(said)))
+            .map_err(|error| self.note_fault(Fault::new(error)))
     }
 
     /// Gives something back, unless the device is lost.
     pub(super) fn give_back(&self, call: impl FnOnce(&dyn Driver)) {
-        if self.is_alive() && self.driver.bind().is_ok() {
+        if self.is_alive() && self.driver.bind_thread().is_ok() {
             call(&*self.driver);
         }
     }
 
     /// Remembers a fault after which the driver is left alone.
-    fn note(&self, fault: Fault) -> Fault {
+    fn note_fault(&self, fault: Fault) -> Fault {
         if fault.is_fatal() {
-            self.dead.store(true, Ordering::Relaxed);
+            self.is_dead.store(true, Ordering::Relaxed);
         }
         fault
     }
 
-    /// Makes kernels ready, for later.
-    pub(crate) fn warm<'k>(
+    /// Loads a kernel, from the bundle if that has it; each is loaded once.
+    pub(super) fn load_kernel(
         &self,
-        mut kernels: impl Iterator<Item = &'k Kernel>,
-        program: &Program,
-    ) -> Result<(), Fault> {
-        let cubins = Cubins::of(program, self.listed.arch);
-        kernels.try_for_each(|kernel| self.function(kernel, &cubins).map(drop))
-    }
-
-    /// A kernel made ready, from the bundle if that has it; each is loaded once.
-    pub(super) fn function(&self, kernel: &Kernel, cubins: &Cubins) -> Result<Function, Fault> {
-        // Sizes are in the code as numbers.
+        kernel: &Kernel,
+        cubins: &Cubins,
+    ) -> Result<LoadedKernel, Fault> {
+        // The values of constants are numbers in the code.
         let key = (kernel.digest("ptx"), kernel.specs.clone());
-        let mut functions = self
-            .functions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = functions.get(&key) {
-            return Ok(*function);
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(loaded) = kernels.get(&key) {
+            return Ok(*loaded);
         }
-        let (text, entry) = ptx::print(kernel, self.programmatic);
-        let load = |image| self.call(|driver| driver.function(image, &entry));
-        let function = match cubins.find(&text).map(|cubin| load(Image::Cubin(cubin))) {
+
+        let (text, entry) = ptx::print(kernel, self.has_dependent_launch);
+        let load = |image| self.call(|driver| driver.load_function(image, &entry));
+        let from_bundle = cubins.find(&text).map(|cubin| load(Image::Cubin(cubin)));
+        let function = match from_bundle {
             Some(Ok(function)) => function,
             Some(Err(fault)) if fault.is_fatal() => return Err(fault),
-            // None, or one that this driver does not take.
+            // None, or one that this driver rejects.
             _ => load(Image::Ptx(&text))?,
         };
-        functions.insert(key, function);
-        Ok(function)
+
+        let loaded = LoadedKernel {
+            function,
+            local: kernel.local,
+            bindings: kernel.bindings.len(),
+        };
+        kernels.insert(key, loaded);
+        Ok(loaded)
     }
 
     /// The vendor's library for products, with its version; or why there is none, as a clause.
@@ -177,45 +191,45 @@ impl Device {
     /// That clause.
     pub fn library(&self) -> Result<String, String> {
         self.driver
-            .bind()
-            .map_err(|said| Fault::new(said).to_string())?;
-        self.driver.library()
+            .bind_thread()
+            .map_err(|error| Fault::new(error).to_string())?;
+        self.driver.product_library()
     }
 
     /// Why the library cannot do products of a shape, as a clause; `None` where it can.
-    pub(crate) fn refuses(&self, shape: &Shape) -> Result<Option<String>, Fault> {
-        self.call(|driver| driver.refuses(shape))
+    pub(crate) fn unsupported_shape(&self, shape: &Shape) -> Result<Option<String>, Fault> {
+        self.call(|driver| driver.unsupported_reason(shape))
     }
 
-    /// Waits for the mark that follows launch `value`.
+    /// Waits for the fence that follows launch `value`.
     ///
-    /// The driver's own waits have no end; this one asks again and again, at first without a pause, because most of
-    /// what is waited for is nearly there.
+    /// The driver's own waits have no timeout; this one polls, at first without a pause, because most waits are short.
     ///
     /// # Errors
     /// [`Fault::Hung`] after `timeout_ns`.
-    pub(super) fn wait(&self, event: Event, value: u64, timeout_ns: u64) -> Result<(), Fault> {
-        self.wait_until(event, value, timeout_ns, &mut || false)
+    pub(super) fn wait_for(&self, fence: &Fence, value: u64, timeout_ns: u64) -> Result<(), Fault> {
+        self.wait_until(fence, value, timeout_ns, &mut || false)
     }
 
-    /// The same, or until `done` says true, which is asked before each look.
+    /// The same, or until `is_done` returns true, which is asked before each poll.
     pub(super) fn wait_until(
         &self,
-        event: Event,
+        fence: &Fence,
         value: u64,
         timeout_ns: u64,
-        done: &mut dyn FnMut() -> bool,
+        is_done: &mut dyn FnMut() -> bool,
     ) -> Result<(), Fault> {
-        const BUSY: Duration = Duration::from_micros(200);
+        const BUSY_TIME: Duration = Duration::from_micros(200);
         const PAUSE: Duration = Duration::from_micros(20);
+
         let start = Instant::now();
-        while !done() && !self.call(|driver| driver.query(event))? {
+        while !is_done() && !fence.has_passed()? {
             let waited = start.elapsed();
             if waited.as_nanos() > timeout_ns.into() {
                 let waited_ms = timeout_ns / 1_000_000;
-                return Err(self.note(Fault::Hung { value, waited_ms }));
+                return Err(self.note_fault(Fault::Hung { value, waited_ms }));
             }
-            if waited < BUSY {
+            if waited < BUSY_TIME {
                 std::hint::spin_loop();
             } else {
                 std::thread::sleep(PAUSE);
@@ -225,197 +239,131 @@ impl Device {
     }
 
     /// Runs what `put` puts into the queue, and waits for its end.
-    pub(super) fn once(
+    pub(super) fn run_and_wait(
         self: &Arc<Self>,
         timeout_ns: u64,
-        put: impl FnOnce(&dyn Driver) -> Result<(), Said>,
+        put: impl FnOnce(&dyn Driver) -> Result<(), CallError>,
     ) -> Result<(), Fault> {
-        let mark = Mark::new(self)?;
-        self.call(put)?;
-        self.call(|driver| driver.record(mark.event))?;
-        self.wait(mark.event, 0, timeout_ns)
+        let fence = Fence::new(self)?;
+        let put = self.call(put);
+        if self.is_alive() {
+            // Also where only a part of it was put: what the caller then frees must not be in the queue.
+            self.call(|driver| fence.record(driver))?;
+            self.wait_for(&fence, 0, timeout_ns)?;
+        }
+        put
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // Everything made on the device holds it, so nothing else is left.
-        self.give_back(|driver| driver.close());
-    }
-}
-
-/// Memory of the device or of the host.
-pub struct Bank {
-    pub(super) at: Address,
-    pub(super) bytes: u64,
-    owner: Owner,
-}
-
-/// Who takes the memory back.
-enum Owner {
-    Driver(Home, Arc<Device>),
-    /// It is lent: others' on the host.
-    Others(#[expect(dead_code, reason = "keeps the memory registered")] Arc<Registered>),
-}
-
-impl Bank {
-    /// A bank of at least `bytes` bytes, of any content.
-    pub(super) fn new(device: &Arc<Device>, bytes: u64, home: Home) -> Result<Self, Fault> {
-        let bytes = bytes.max(256).next_multiple_of(256);
-        let at = device.call(|driver| match home {
-            Home::Device => driver.alloc(bytes),
-            Home::Host => driver.alloc_host(bytes),
+        self.give_back(|driver| {
+            // SAFETY: everything made on the device holds it, so nothing else is left and nothing is called later;
+            // queues have waited for their work.
+            unsafe { driver.close_device() }
         });
-        let at = at.map_err(|fault| fault.wanting(bytes))?;
-        Ok(Self {
-            at,
-            bytes,
-            owner: Owner::Driver(home, Arc::clone(device)),
-        })
+    }
+}
+
+impl GpuDevice for Device {
+    fn backend_name(&self) -> &'static str {
+        "cuda"
     }
 
-    /// Memory of others.
-    pub(super) fn adopt(registered: Arc<Registered>) -> Self {
-        Self {
-            at: registered.at,
-            bytes: registered.bytes,
-            owner: Owner::Others(registered),
+    fn caps(&self) -> &Caps {
+        self.caps()
+    }
+
+    fn describe(&self) -> String {
+        let Listed { title, driver, .. } = &self.listed;
+        let library = self.library();
+        let library = library.map(|name| format!(" {name}")).unwrap_or_default();
+        format!(
+            "cuda: {} {title} {driver}{library}",
+            self.listed.uuid_text()
+        )
+    }
+
+    fn is_alive(&self) -> bool {
+        self.is_alive()
+    }
+
+    fn has_dependent_launch(&self) -> bool {
+        self.has_dependent_launch
+    }
+
+    fn unsupported_reason(&self, plan: &KernelPlan) -> Result<Option<String>, replay::Fault> {
+        for shape in plan.products() {
+            if let Some(reason) = self.unsupported_shape(shape)? {
+                return Ok(Some(reason));
+            }
         }
+        Ok(None)
     }
 
-    /// Where the host sees a range of the bank.
-    pub(super) fn host(&self, at: u64, len: usize) -> *mut u8 {
-        assert!(
-            at + len as u64 <= self.bytes,
-            "{at} + {len} of a bank of {}",
-            self.bytes
-        );
-        assert!(
-            matches!(self.owner, Owner::Driver(Home::Host, _)),
-            "a bank that the host sees"
-        );
-        (self.at + at) as *mut u8
+    fn warm_kernels(&self, plans: &[KernelPlan], program: &Program) -> Result<(), replay::Fault> {
+        let cubins = Cubins::of_program(program, self.listed.arch);
+        for kernel in plans.iter().flat_map(KernelPlan::kernels) {
+            self.load_kernel(kernel, &cubins)?;
+        }
+        Ok(())
+    }
+
+    fn prepare_calls(
+        self: Arc<Self>,
+        actor: &Actor,
+        plan: &KernelPlan,
+        firings: usize,
+        calls: usize,
+    ) -> Result<Box<dyn GpuCalls>, replay::Fault> {
+        boxed_calls::<Queue>(&self, actor, plan, firings, calls)
+    }
+
+    fn prepare_replay(
+        self: Arc<Self>,
+        request: &ReplayRequest<'_>,
+        kept: &mut KeptConstants,
+    ) -> Result<Box<dyn GpuReplay>, replay::Fault> {
+        boxed_replay::<Queue>(&self, request, kept)
     }
 }
 
-impl Drop for Bank {
-    fn drop(&mut self) {
-        // Owners drop banks only when nothing in the queue uses them.
-        let Owner::Driver(home, device) = &self.owner else {
-            return;
-        };
-        device.give_back(|driver| match home {
-            Home::Device => driver.free(self.at),
-            Home::Host => driver.free_host(self.at),
-        });
-    }
-}
-
-/// A mark in the queue.
-pub(super) struct Mark {
-    pub(super) event: Event,
+/// A point in the queue that can be waited for.
+pub(super) struct Fence {
+    event: Event,
     device: Arc<Device>,
 }
 
-impl Mark {
+impl Fence {
     pub(super) fn new(device: &Arc<Device>) -> Result<Self, Fault> {
-        let event = device.call(|driver| driver.event())?;
+        let event = device.call(|driver| driver.create_event())?;
         Ok(Self {
             event,
             device: Arc::clone(device),
         })
     }
-}
 
-impl Drop for Mark {
-    fn drop(&mut self) {
-        self.device
-            .give_back(|driver| driver.free_event(self.event));
+    /// Puts the fence into the queue of its device.
+    pub(super) fn record(&self, driver: &dyn Driver) -> Result<(), CallError> {
+        // SAFETY: the event is this fence's, and given back when it is dropped; drivers keep what is in the queue of it.
+        unsafe { driver.record_event(self.event) }
     }
-}
 
-/// A graph in the making.
-pub(super) struct Draft {
-    graph: Graph,
-    device: Arc<Device>,
-}
-
-impl Draft {
-    pub(super) fn new(device: &Arc<Device>) -> Result<Self, Fault> {
-        let graph = device.call(|driver| driver.graph())?;
-        Ok(Self {
-            graph,
-            device: Arc::clone(device),
+    /// Whether everything has ended that was in the queue before it.
+    pub(super) fn has_passed(&self) -> Result<bool, Fault> {
+        self.device.call(|driver| {
+            // SAFETY: the event is this fence's, and given back when it is dropped.
+            unsafe { driver.query_event(self.event) }
         })
     }
-
-    pub(super) fn kernel(&self, after: &[Node], launch: &Launch) -> Result<Node, Fault> {
-        self.device
-            .call(|driver| driver.kernel_node(self.graph, after, launch))
-    }
-
-    /// A kernel that waits for the end of another one itself.
-    pub(super) fn kernel_behind(&self, before: Node, launch: &Launch) -> Result<Node, Fault> {
-        let node = self.kernel(&[], launch)?;
-        self.device
-            .call(|driver| driver.programmatic_edge(self.graph, before, node))?;
-        Ok(node)
-    }
-
-    pub(super) fn copy(
-        &self,
-        after: &[Node],
-        from: Address,
-        to: Address,
-        bytes: u64,
-    ) -> Result<Node, Fault> {
-        self.device
-            .call(|driver| driver.copy_node(self.graph, after, from, to, bytes))
-    }
-
-    pub(super) fn zero(&self, after: &[Node], at: Address, bytes: u64) -> Result<Node, Fault> {
-        self.device
-            .call(|driver| driver.zero_node(self.graph, after, at, bytes))
-    }
-
-    pub(super) fn product(
-        &self,
-        after: &[Node],
-        product: &Product<Address>,
-        count: u64,
-    ) -> Result<Node, Fault> {
-        self.device
-            .call(|driver| driver.product_node(self.graph, after, product, count))
-    }
-
-    /// The graph, ready to be launched.
-    pub(super) fn finish(self) -> Result<Ready, Fault> {
-        let exec = self.device.call(|driver| driver.instantiate(self.graph))?;
-        let ready = Ready {
-            exec,
-            device: Arc::clone(&self.device),
-        };
-        self.device.call(|driver| driver.upload(ready.exec))?;
-        Ok(ready)
-    }
 }
 
-impl Drop for Draft {
+impl Drop for Fence {
     fn drop(&mut self) {
-        self.device
-            .give_back(|driver| driver.free_graph(self.graph));
-    }
-}
-
-/// A graph that can be launched.
-pub(super) struct Ready {
-    pub(super) exec: Exec,
-    device: Arc<Device>,
-}
-
-impl Drop for Ready {
-    fn drop(&mut self) {
-        // Owners drop graphs only when they are not in the queue.
-        self.device.give_back(|driver| driver.free_exec(self.exec));
+        self.device.give_back(|driver| {
+            // SAFETY: made by `new`, and given back here only. Of an event that is still in the queue drivers free the
+            // memory when the queue has reached it.
+            unsafe { driver.destroy_event(self.event) }
+        });
     }
 }

@@ -2,9 +2,14 @@
 //! use, answer alike.
 //!
 //! Memory is an address, the host's included: both sides use the same one. Work is put into one queue per device, in
-//! order. Handles are numbers, whoever holds one gives it back once, and only while the device is alive.
+//! order. Handles are numbers, and nothing about a number says that what it names still exists: so every function that
+//! is given one is unsafe, and [`Driver`] says what its callers promise. Those who own what a number names are
+//! [`super::memory::Bank`], [`super::registered::RegisteredMemory`], [`super::device::Fence`] and [`super::graph`]:
+//! each is made by one function, and its `drop` is the one place that gives it back.
+#![expect(unsafe_code, reason = "functions over raw addresses and handles")]
 
-use super::error::Said;
+use super::cubins::WholeCubin;
+use super::error::CallError;
 use crate::kernels::library::{Product, Shape};
 
 /// Memory of the device or of the host.
@@ -18,11 +23,11 @@ macro_rules! handles {
     )* };
 }
 handles!(
-    /// A kernel, loaded.
+    /// A loaded kernel.
     Function,
-    /// A mark in the queue.
+    /// A point in the queue that can be waited for.
     Event,
-    /// A graph in the making.
+    /// A graph that is being built.
     Graph,
     /// A node of it.
     Node,
@@ -35,119 +40,217 @@ handles!(
 pub(super) enum Image<'a> {
     /// A text that the driver compiles.
     Ptx(&'a str),
-    /// An object file of which all parts are there.
-    Cubin(&'a [u8]),
+    /// An object file.
+    Cubin(WholeCubin<'a>),
 }
 
-/// One run of a kernel.
+/// One run of a kernel. The threads of a group are as many as the kernel declares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Launch {
     pub(super) function: Function,
     pub(super) groups: u32,
     /// Threads of a group.
     pub(super) local: u32,
-    /// What the bindings point to.
+    /// The address of each binding.
     pub(super) pointers: Box<[Address]>,
     /// The kernel's arguments.
     pub(super) words: Box<[u32]>,
 }
 
-/// One operation on a word of 64 bits, done by the queue itself when it comes to it.
+/// One operation on a word of 64 bits, done by the queue itself when it reaches it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Signal {
+pub(super) struct WordOp {
     /// In registered memory, a multiple of 8.
-    pub(super) at: Address,
+    pub(super) word: Address,
     pub(super) value: u64,
-    /// Waits until the word is at least the value, as numbers with a sign; else stores it, after all that came before in
+    /// Waits until the word is at least the value, as signed numbers; otherwise stores it, after all that came before in
     /// the queue, for the whole system.
     pub(super) waits: bool,
 }
 
-/// Operations of one batch at most.
-pub(super) const MAX_SIGNALS: usize = 32;
+/// Operations of one batch.
+pub(super) const MAX_WORD_OPS: usize = 32;
 
-/// A driver with one device open. What it makes, it takes back by the function named alike; what is not taken back is
-/// gone with the process.
+/// A driver with one device open. What is not given back is freed with the process.
+///
+/// # Safety of its functions
+/// What callers of an unsafe function promise, as far as its arguments name it:
+/// - *Handles* come from this driver, and were not given back. A node is one of the graph named beside it.
+/// - *Memory* that is given to the queue, to a graph or to a word operation is at least as long as the call says, and it
+///   is freed only after the queue has reached the end of the last work that names it.
+/// - *Giving back* happens once, when nothing in the queue uses what is given back, and nothing is done with it later.
 pub(super) trait Driver: Send + Sync {
     /// The calling thread is the one that drives the device from now on.
-    fn bind(&self) -> Result<(), Said>;
+    fn bind_thread(&self) -> Result<(), CallError>;
 
     /// Memory of the device, of any content, aligned to 256 bytes.
-    fn alloc(&self, bytes: u64) -> Result<Address, Said>;
-    fn free(&self, at: Address);
-    /// Memory of the host that both sides see, of any content, aligned to 256 bytes.
-    fn alloc_host(&self, bytes: u64) -> Result<Address, Said>;
-    fn free_host(&self, at: Address);
+    fn alloc_device(&self, bytes: u64) -> Result<Address, CallError>;
 
-    /// Lets the device reach memory of the host's that is there already, whole pages, until `unregister`; where it sees
-    /// it.
-    fn register(&self, first: *mut u8, bytes: u64) -> Result<Address, Said>;
-    fn unregister(&self, first: *mut u8);
+    /// # Safety
+    /// See [`Driver`], for memory of [`Self::alloc_device`].
+    unsafe fn free_device(&self, address: Address);
+
+    /// Memory of the host that both sides see, of any content, aligned to 256 bytes.
+    fn alloc_host(&self, bytes: u64) -> Result<Address, CallError>;
+
+    /// # Safety
+    /// See [`Driver`], for memory of [`Self::alloc_host`].
+    unsafe fn free_host(&self, address: Address);
+
+    /// Lets the device reach memory on the host that others own, whole pages, until `unregister_host`; where it sees it.
+    ///
+    /// # Safety
+    /// The memory is valid until it is given back.
+    unsafe fn register_host(&self, first: *mut u8, bytes: u64) -> Result<Address, CallError>;
+
+    /// # Safety
+    /// See [`Driver`], for memory of [`Self::register_host`].
+    unsafe fn unregister_host(&self, first: *mut u8);
 
     /// The entry of a module, which stays loaded as long as the device is open.
-    fn function(&self, image: Image<'_>, entry: &str) -> Result<Function, Said>;
+    fn load_function(&self, image: Image<'_>, entry: &str) -> Result<Function, CallError>;
 
     /// Puts zeros into the queue.
-    fn zero(&self, at: Address, bytes: u64) -> Result<(), Said>;
+    ///
+    /// # Safety
+    /// See [`Driver`].
+    unsafe fn put_zero(&self, address: Address, bytes: u64) -> Result<(), CallError>;
+
     /// Puts a copy into the queue.
-    fn copy(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said>;
+    ///
+    /// # Safety
+    /// See [`Driver`].
+    unsafe fn put_copy(&self, from: Address, to: Address, bytes: u64) -> Result<(), CallError>;
 
-    /// The same, between a wait and a store of [`Self::signal`]'s.
-    fn give(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said>;
-    /// Puts operations on words into the queue, [`MAX_SIGNALS`] at most; none is nothing.
-    fn signal(&self, signals: &[Signal]) -> Result<(), Said>;
+    /// The same, between operations of [`Self::put_word_ops`].
+    ///
+    /// # Safety
+    /// See [`Driver`].
+    unsafe fn put_exchange_copy(
+        &self,
+        from: Address,
+        to: Address,
+        bytes: u64,
+    ) -> Result<(), CallError>;
 
-    fn event(&self) -> Result<Event, Said>;
-    fn free_event(&self, event: Event);
-    /// Puts a mark into the queue.
-    fn record(&self, event: Event) -> Result<(), Said>;
-    /// Whether all that was in the queue before the mark has ended.
-    fn query(&self, event: Event) -> Result<bool, Said>;
+    /// Puts operations on words into the queue, at most [`MAX_WORD_OPS`]; none is nothing.
+    ///
+    /// # Safety
+    /// See [`Driver`]; words are parts of registered memory, and others access them atomically.
+    unsafe fn put_word_ops(&self, word_ops: &[WordOp]) -> Result<(), CallError>;
 
-    fn graph(&self) -> Result<Graph, Said>;
-    fn free_graph(&self, graph: Graph);
-    fn kernel_node(&self, graph: Graph, after: &[Node], launch: &Launch) -> Result<Node, Said>;
-    /// Whether the driver has programmatic edges.
-    fn has_programmatic_edges(&self) -> bool;
-    /// Adds a programmatic edge between the nodes of two kernels: see [`super::ptx`].
-    fn programmatic_edge(&self, graph: Graph, before: Node, after: Node) -> Result<(), Said>;
-    fn copy_node(
+    fn create_event(&self) -> Result<Event, CallError>;
+
+    /// # Safety
+    /// See [`Driver`].
+    unsafe fn destroy_event(&self, event: Event);
+
+    /// Puts an event into the queue.
+    ///
+    /// # Safety
+    /// See [`Driver`].
+    unsafe fn record_event(&self, event: Event) -> Result<(), CallError>;
+
+    /// Whether everything has ended that was in the queue before the event.
+    ///
+    /// # Safety
+    /// See [`Driver`].
+    unsafe fn query_event(&self, event: Event) -> Result<bool, CallError>;
+
+    fn create_graph(&self) -> Result<Graph, CallError>;
+
+    /// # Safety
+    /// See [`Driver`]. Executable graphs made of it are not concerned.
+    unsafe fn destroy_graph(&self, graph: Graph);
+
+    /// # Safety
+    /// See [`Driver`]. The kernel declares as many parameters as the launch has pointers and words, and it touches
+    /// nothing outside of the memory that the pointers lead to.
+    unsafe fn add_kernel_node(
+        &self,
+        graph: Graph,
+        after: &[Node],
+        launch: &Launch,
+    ) -> Result<Node, CallError>;
+
+    /// Whether the driver has edges over which kernels are launched early.
+    fn supports_dependent_launch(&self) -> bool;
+
+    /// Adds an edge between the nodes of two kernels over which the second one is launched early: see [`super::ptx`].
+    ///
+    /// # Safety
+    /// See [`Driver`].
+    unsafe fn add_dependent_launch_edge(
+        &self,
+        graph: Graph,
+        before: Node,
+        after: Node,
+    ) -> Result<(), CallError>;
+
+    /// # Safety
+    /// See [`Driver`].
+    unsafe fn add_copy_node(
         &self,
         graph: Graph,
         after: &[Node],
         from: Address,
         to: Address,
         bytes: u64,
-    ) -> Result<Node, Said>;
-    fn zero_node(
+    ) -> Result<Node, CallError>;
+
+    /// # Safety
+    /// See [`Driver`].
+    unsafe fn add_zero_node(
         &self,
         graph: Graph,
         after: &[Node],
-        at: Address,
+        address: Address,
         bytes: u64,
-    ) -> Result<Node, Said>;
+    ) -> Result<Node, CallError>;
 
     /// The vendor's library for products, with its version; or why there is none, as a clause.
-    fn library(&self) -> Result<String, String>;
-    /// Why the library cannot do products of a shape, as a clause; `None` where it can. What it then does them by is
-    /// settled from now on.
-    fn refuses(&self, shape: &Shape) -> Result<Option<String>, Said>;
-    /// So many products in a row, of a shape that was not refused.
-    fn product_node(
+    fn product_library(&self) -> Result<String, String>;
+
+    /// Why the library cannot do products of a shape, as a clause; `None` where it can. The algorithm that it will use
+    /// is chosen now.
+    fn unsupported_reason(&self, shape: &Shape) -> Result<Option<String>, CallError>;
+
+    /// So many products in a row, of a supported shape.
+    ///
+    /// # Safety
+    /// See [`Driver`]: matrices are as long as [`Shape::spans`] says for so many products, and scratch memory as
+    /// [`crate::kernels::library::WORKSPACE`].
+    unsafe fn add_product_node(
         &self,
         graph: Graph,
         after: &[Node],
         product: &Product<Address>,
         count: u64,
-    ) -> Result<Node, Said>;
+    ) -> Result<Node, CallError>;
 
-    fn instantiate(&self, graph: Graph) -> Result<Exec, Said>;
+    /// # Safety
+    /// See [`Driver`].
+    unsafe fn instantiate_graph(&self, graph: Graph) -> Result<Exec, CallError>;
+
     /// Puts into the queue what the first launch of a graph would do besides.
-    fn upload(&self, exec: Exec) -> Result<(), Said>;
-    fn free_exec(&self, exec: Exec);
-    /// Puts a graph into the queue.
-    fn launch(&self, exec: Exec) -> Result<(), Said>;
+    ///
+    /// # Safety
+    /// See [`Driver`].
+    unsafe fn upload_graph(&self, exec: Exec) -> Result<(), CallError>;
 
-    /// Ends: nothing is in the queue, everything else was given back.
-    fn close(&self);
+    /// # Safety
+    /// See [`Driver`].
+    unsafe fn destroy_exec(&self, exec: Exec);
+
+    /// Puts a graph into the queue.
+    ///
+    /// # Safety
+    /// See [`Driver`], for the graph and all memory that its nodes name.
+    unsafe fn launch_graph(&self, exec: Exec) -> Result<(), CallError>;
+
+    /// Closes the device.
+    ///
+    /// # Safety
+    /// Nothing is in the queue, everything else was given back, and no other function is called later.
+    unsafe fn close_device(&self);
 }

@@ -1,94 +1,96 @@
-//! Which nodes of a graph must wait for which: exactly those whose memory asks for it, and no pair that follows from
-//! others.
+//! Which nodes of a graph must wait for which: exactly those whose memory asks for it, without the pairs that follow
+//! from others.
 
-use crate::replay::Range;
+use crate::replay::BankRange;
 
 /// Nodes up to which edges that follow from others are left out: beyond, finding them takes more memory than they do.
 const MAX_REDUCED: usize = 1 << 13;
 
-/// Memory that a node touches, and nobody after it has written as a whole.
+/// Memory that a node accesses, and that no later node has overwritten completely.
 #[derive(Clone, Copy, Debug)]
-struct Touch {
+struct NodeAccess {
     node: u32,
-    range: Range,
+    range: BankRange,
     writes: bool,
 }
 
-/// The order of nodes as they come.
-#[derive(Debug, Default)]
-pub(super) struct Edges {
-    live: Vec<Touch>,
-    /// For each node, the set of those that end before it, as bits.
-    before: Vec<Box<[u64]>>,
-    nodes: u32,
+impl NodeAccess {
+    /// Whether the order of the two matters: one writes what the other accesses.
+    fn conflicts_with(&self, other: &NodeAccess) -> bool {
+        (self.writes || other.writes) && self.range.overlaps(other.range)
+    }
 }
 
-impl Edges {
-    /// Notes a node that comes after all before it in the calendar; those that it must wait for, in order.
-    ///
-    /// Two nodes conflict where one writes what the other touches.
-    pub(super) fn note(
+/// Finds the edges of a graph, node by node in the calendar's order.
+#[derive(Debug, Default)]
+pub(super) struct EdgeBuilder {
+    live: Vec<NodeAccess>,
+    /// For each node, the set of those that end before it, as bits.
+    ended_before: Vec<Box<[u64]>>,
+    node_count: u32,
+}
+
+impl EdgeBuilder {
+    /// Adds a node that comes after all earlier ones in the calendar; those that it must wait for, in order.
+    pub(super) fn note_node(
         &mut self,
-        reads: impl Iterator<Item = Range>,
-        writes: impl Iterator<Item = Range>,
+        reads: impl IntoIterator<Item = BankRange>,
+        writes: impl IntoIterator<Item = BankRange>,
     ) -> Vec<u32> {
-        let node = self.nodes;
-        self.nodes += 1;
-        let mut touches: Vec<Touch> = reads
-            .map(|range| Touch {
-                node,
-                range,
-                writes: false,
-            })
-            .collect();
-        touches.extend(writes.map(|range| Touch {
+        let node = self.node_count;
+        self.node_count += 1;
+
+        let mut accesses: Vec<NodeAccess> = Vec::new();
+        accesses.extend(reads.into_iter().map(|range| NodeAccess {
+            node,
+            range,
+            writes: false,
+        }));
+        accesses.extend(writes.into_iter().map(|range| NodeAccess {
             node,
             range,
             writes: true,
         }));
-        touches.retain(|t| t.range.len() > 0);
-        let conflict = |old: &Touch| {
-            touches
-                .iter()
-                .any(|t| (t.writes || old.writes) && t.range.overlaps(old.range))
-        };
-        let mut after: Vec<u32> = self
+        accesses.retain(|access| access.range.len() > 0);
+
+        let conflicting = self
             .live
             .iter()
-            .filter(|t| conflict(t))
-            .map(|t| t.node)
-            .collect();
+            .filter(|old| accesses.iter().any(|new| new.conflicts_with(old)));
+        let mut after: Vec<u32> = conflicting.map(|old| old.node).collect();
         after.sort_unstable();
         after.dedup();
-        // Whoever conflicts with what is overwritten as a whole conflicts with the overwriting too.
-        let hidden = |old: &Touch| {
-            touches
-                .iter()
-                .any(|t| t.writes && t.range.contains(old.range))
-        };
-        self.live.retain(|old| !hidden(old));
-        self.live.extend(touches);
-        self.reduce(after)
+
+        // A later node that conflicts with what is overwritten completely conflicts with the overwriting node too.
+        self.live.retain(|old| {
+            let overwrites = |new: &NodeAccess| new.writes && new.range.contains(old.range);
+            !accesses.iter().any(overwrites)
+        });
+        self.live.extend(accesses);
+        self.reduce_edges(after)
     }
 
     /// Leaves out those that end before another one of them.
-    fn reduce(&mut self, after: Vec<u32>) -> Vec<u32> {
-        if self.before.len() >= MAX_REDUCED {
+    fn reduce_edges(&mut self, after: Vec<u32>) -> Vec<u32> {
+        if self.ended_before.len() >= MAX_REDUCED {
             return after;
         }
-        let mut before = vec![0_u64; self.before.len().div_ceil(64)];
+
+        let mut ended = vec![0_u64; self.ended_before.len().div_ceil(64)];
         let mut kept = Vec::new();
+        // From the latest on: a node can end only before later ones.
         for &node in after.iter().rev() {
-            let (word, bit) = (node as usize / 64, 1_u64 << (node % 64));
-            if before[word] & bit == 0 {
+            let word = node as usize / 64;
+            let bit = 1_u64 << (node % 64);
+            if ended[word] & bit == 0 {
                 kept.push(node);
             }
-            before[word] |= bit;
-            for (all, theirs) in before.iter_mut().zip(&self.before[node as usize]) {
-                *all |= theirs;
+            ended[word] |= bit;
+            for (all, own) in ended.iter_mut().zip(&self.ended_before[node as usize]) {
+                *all |= own;
             }
         }
-        self.before.push(before.into());
+        self.ended_before.push(ended.into());
         kept.reverse();
         kept
     }
@@ -98,8 +100,8 @@ impl Edges {
 mod tests {
     use super::*;
 
-    fn range(start: u64, end: u64) -> Range {
-        Range {
+    fn range(start: u64, end: u64) -> BankRange {
+        BankRange {
             bank: 0,
             start,
             end,
@@ -107,10 +109,10 @@ mod tests {
     }
 
     /// Reads, writes, nodes waited for; one node a line.
-    fn check(nodes: &[(&[Range], &[Range], &[u32])]) {
-        let mut edges = Edges::default();
+    fn check(nodes: &[(&[BankRange], &[BankRange], &[u32])]) {
+        let mut edges = EdgeBuilder::default();
         for (i, (reads, writes, after)) in nodes.iter().enumerate() {
-            let found = edges.note(reads.iter().copied(), writes.iter().copied());
+            let found = edges.note_node(reads.iter().copied(), writes.iter().copied());
             assert_eq!(found, *after, "node {i}");
         }
     }
@@ -118,7 +120,7 @@ mod tests {
     #[test]
     fn edges_follow_the_data_and_nothing_else() {
         let (a, b, c) = (range(0, 64), range(64, 128), range(32, 96));
-        let elsewhere = Range { bank: 1, ..a };
+        let elsewhere = BankRange { bank: 1, ..a };
         check(&[
             (&[], &[a], &[]),
             (&[], &[b], &[]),
@@ -141,10 +143,10 @@ mod tests {
 
     #[test]
     fn many_nodes_in_a_chain_wait_for_one_each() {
-        let mut edges = Edges::default();
+        let mut edges = EdgeBuilder::default();
         for i in 0..2 * MAX_REDUCED as u64 {
             let (from, to) = (range(64 * (i % 2), 64 * (i % 2) + 64), 64 * ((i + 1) % 2));
-            let after = edges.note([from].into_iter(), [range(to, to + 64)].into_iter());
+            let after = edges.note_node([from], [range(to, to + 64)]);
             assert_eq!(after.last().copied(), i.checked_sub(1).map(|n| n as u32));
             assert!(after.len() <= 2, "{after:?}");
         }

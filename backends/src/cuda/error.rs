@@ -2,76 +2,65 @@
 
 use std::fmt;
 
-use crate::replay::sites;
+use crate::replay::{self, FaultKind, Unavailable, sites};
 
-/// No CUDA here: everything else works without.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no CUDA: {0}")]
-pub struct Unavailable(pub String);
-
-/// A device that cannot be opened.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OpenError {
-    /// No driver, or no device at all.
-    #[error(transparent)]
-    Unavailable(#[from] Unavailable),
-    /// There is no such device.
-    #[error("there is no CUDA device `{wanted}` here: {known}")]
-    NoDevice {
-        /// Name or UUID asked for.
-        wanted: String,
-        /// Names of those that there are.
-        known: String,
-    },
-    /// The device lacks something that all of zbmd's calendars need.
-    #[error("device {device} has no {what}")]
-    Lacks {
-        /// The device.
-        device: String,
-        /// What is missing.
-        what: String,
-    },
-    /// The driver failed.
-    #[error(transparent)]
-    Fault(#[from] Fault),
+/// Why there is no CUDA, as a clause.
+pub(super) fn unavailable(reason: String) -> Unavailable {
+    Unavailable {
+        api: "CUDA",
+        reason,
+    }
 }
 
-/// What a number of the driver's says about the device.
+/// A device that cannot be opened.
+pub type OpenError = replay::OpenError<Fault>;
+
+impl From<Fault> for OpenError {
+    fn from(fault: Fault) -> Self {
+        OpenError::Fault(fault)
+    }
+}
+
+impl replay::DriverFault for Fault {
+    const INSTALL: &'static str = "install NVIDIA's driver (`nvidia-smi` shows whether it works), or compile for a machine without it";
+}
+
+/// What an error code of the driver means for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
-    /// A kernel touched memory that is not its own, or not as it must.
+    /// A kernel accessed memory that is not its own, or a misaligned address.
     IllegalAddress,
-    /// A kernel trapped: an assertion, an instruction that is none, a launch that failed.
+    /// A kernel trapped: an assertion, an illegal instruction, a failed launch.
     Trap,
-    /// A kernel ran longer than the system lets it, as with a display attached.
+    /// A kernel ran longer than the system allows, as with a display attached.
     LaunchTimeout,
     /// Memory or a link is damaged beyond correction.
     Ecc,
-    /// The device no longer answers, or is not there any more.
+    /// The device no longer answers, or has left the bus.
     FallenOff,
-    /// The context is gone: after another fault, or because someone else destroyed it.
+    /// The context no longer exists: after another fault, or because it was destroyed elsewhere.
     ContextGone,
     /// Memory is used up.
     OutOfMemory,
-    /// The code is not for this device or this driver.
+    /// The code does not fit this device or this driver.
     Unfit,
     /// Anything else.
     Other,
 }
 
-/// What whoever watches a worker should do about its fault.
+/// What the supervisor of a worker should do about its fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// The device is well: a fresh process can use it. Measured on driver 580: after such a fault every context of the
-    /// process is lost, and neighbours go on.
+    /// The device is usable: a new process can open it. Measured on driver 580: after such a fault every context of the
+    /// process is lost, and other processes continue.
     RestartWorker,
-    /// The device is not to be used until a person has seen to it.
+    /// The device is not to be used until a person has looked at it.
     DropDevice,
-    /// Trying again would end in the same way: the calendar does not fit the device.
+    /// Trying again would fail in the same way: the calendar does not fit the device.
     Refuse,
 }
 
-/// Numbers of the driver's with their names, as far as they mean something to us.
+/// Error codes of the driver with their names, those that need a meaning here.
 const CODES: &[(i32, &str, Cause)] = &[
     (1, "CUDA_ERROR_INVALID_VALUE", Cause::Other),
     (2, "CUDA_ERROR_OUT_OF_MEMORY", Cause::OutOfMemory),
@@ -126,9 +115,9 @@ const CODES: &[(i32, &str, Cause)] = &[
         Cause::Unfit,
     ),
     (909, "CUDA_ERROR_TIMEOUT", Cause::Other),
-    // What drivers say of a card that has left the bus, and of much else; in doubt the card is the one to distrust.
+    // Reported of a card that has left the bus, and in many other cases; in doubt the card is not trusted.
     (999, "CUDA_ERROR_UNKNOWN", Cause::FallenOff),
-    // The library for products has numbers of its own, which begin again at 1.
+    // The library for products has codes of its own, which begin again at 1.
     (
         Code::LIBRARY + 1,
         "CUBLAS_STATUS_NOT_INITIALIZED",
@@ -166,12 +155,12 @@ const CODES: &[(i32, &str, Cause)] = &[
     ),
 ];
 
-/// A number of the driver's, whether known to us or not: newer drivers have more.
+/// An error code of the driver, known here or not: newer drivers have more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Code(pub i32);
 
 impl Code {
-    /// What is added to the numbers of cuBLASLt.
+    /// What is added to the codes of cuBLASLt.
     pub(super) const LIBRARY: i32 = 10_000;
 
     /// What it means.
@@ -192,23 +181,23 @@ impl fmt::Display for Code {
     }
 }
 
-/// A driver's failure that no caller could foresee.
+/// A driver's failure that no caller can foresee.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The context or the device is gone; everything of the process on it is.
-    #[error("the device is lost, says {site}: {code}")]
+    /// The context or the device is lost, and everything that the process had on it.
+    #[error("the device is lost, {site} reports {code}")]
     Lost {
-        /// The call that said so, which need not be the one that caused it.
+        /// The call that reported it, which need not be the one that caused it.
         site: Site,
-        /// What it said.
+        /// What it reported.
         code: Code,
     },
     /// Memory is used up.
     #[error("{site}: out of memory{wanted}")]
     OutOfMemory {
-        /// The call that said so.
+        /// The call that reported it.
         site: Site,
-        /// How much was asked for, as text; empty if unknown.
+        /// How much was requested, as text; empty if unknown.
         wanted: String,
     },
     /// Work did not end in time.
@@ -216,15 +205,15 @@ pub enum Fault {
     Hung {
         /// Number of the launch waited for.
         value: u64,
-        /// How long it was waited for.
+        /// How long the wait lasted.
         waited_ms: u64,
     },
     /// Anything else.
-    #[error("{site} says {code}")]
+    #[error("{site} reports {code}")]
     Other {
         /// The call.
         site: Site,
-        /// What it said.
+        /// What it reported.
         code: Code,
     },
 }
@@ -257,16 +246,16 @@ sites! {
     Launch "cuGraphLaunch",
 }
 
-/// What a call said that did not go well.
+/// The error of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct CallError {
     pub(super) site: Site,
     pub(super) code: Code,
 }
 
 impl Fault {
-    /// Sorts what a call said.
-    pub(super) fn new(Said { site, code }: Said) -> Fault {
+    /// Sorts the error of a call.
+    pub(super) fn new(CallError { site, code }: CallError) -> Fault {
         match code.cause() {
             Cause::IllegalAddress
             | Cause::Trap
@@ -282,9 +271,9 @@ impl Fault {
         }
     }
 
-    /// With the number of bytes asked for, where memory is what is missing.
+    /// With the number of bytes requested, where memory is what is missing.
     #[must_use]
-    pub(super) fn wanting(self, bytes: u64) -> Fault {
+    pub(super) fn with_wanted(self, bytes: u64) -> Fault {
         match self {
             Fault::OutOfMemory { site, .. } => Fault::OutOfMemory {
                 site,
@@ -294,15 +283,15 @@ impl Fault {
         }
     }
 
-    /// Whether the driver must not be asked for anything any more, not even to take things back. After a wait that went
-    /// wrong nobody knows what is still at work.
+    /// Whether the driver must not be called any more, not even to free things. After a wait that failed it is unknown
+    /// what is still running.
     pub fn is_fatal(&self) -> bool {
         match self {
             Fault::Lost { .. } | Fault::Hung { .. } => true,
             Fault::OutOfMemory { site, .. } | Fault::Other { site, .. } => {
-                // Part of a submission that is in the queue already waits, maybe, for what will not come.
-                let submits = matches!(site, Site::Give | Site::Signal | Site::Launch);
-                submits || matches!(site, Site::Query | Site::Record)
+                // A part of the submission may be in the queue, and wait for something that the rest would have done.
+                let is_submission = matches!(site, Site::Give | Site::Signal | Site::Launch);
+                is_submission || matches!(site, Site::Query | Site::Record)
             }
         }
     }
@@ -321,6 +310,19 @@ impl Fault {
     }
 }
 
+impl From<Fault> for replay::Fault {
+    fn from(fault: Fault) -> Self {
+        let kind = match (fault.is_fatal(), fault.verdict()) {
+            (true, Verdict::DropDevice) => FaultKind::Broken,
+            (true, _) => FaultKind::Lost,
+            (false, _) if matches!(fault, Fault::OutOfMemory { .. }) => FaultKind::Memory,
+            (false, Verdict::Refuse) => FaultKind::Unfit,
+            (false, _) => FaultKind::Failed,
+        };
+        Self::new(kind, &fault)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -334,63 +336,63 @@ mod tests {
                 700,
                 RestartWorker,
                 true,
-                "the device is lost, says cuEventQuery: CUDA_ERROR_ILLEGAL_ADDRESS (700)",
+                "the device is lost, cuEventQuery reports CUDA_ERROR_ILLEGAL_ADDRESS (700)",
             ),
             (
                 Site::Launch,
                 716,
                 RestartWorker,
                 true,
-                "the device is lost, says cuGraphLaunch: CUDA_ERROR_MISALIGNED_ADDRESS (716)",
+                "the device is lost, cuGraphLaunch reports CUDA_ERROR_MISALIGNED_ADDRESS (716)",
             ),
             (
                 Site::Query,
                 719,
                 RestartWorker,
                 true,
-                "the device is lost, says cuEventQuery: CUDA_ERROR_LAUNCH_FAILED (719)",
+                "the device is lost, cuEventQuery reports CUDA_ERROR_LAUNCH_FAILED (719)",
             ),
             (
                 Site::Query,
                 715,
                 RestartWorker,
                 true,
-                "the device is lost, says cuEventQuery: CUDA_ERROR_ILLEGAL_INSTRUCTION (715)",
+                "the device is lost, cuEventQuery reports CUDA_ERROR_ILLEGAL_INSTRUCTION (715)",
             ),
             (
                 Site::Query,
                 702,
                 RestartWorker,
                 true,
-                "the device is lost, says cuEventQuery: CUDA_ERROR_LAUNCH_TIMEOUT (702)",
+                "the device is lost, cuEventQuery reports CUDA_ERROR_LAUNCH_TIMEOUT (702)",
             ),
             (
                 Site::Query,
                 214,
                 DropDevice,
                 true,
-                "the device is lost, says cuEventQuery: CUDA_ERROR_ECC_UNCORRECTABLE (214)",
+                "the device is lost, cuEventQuery reports CUDA_ERROR_ECC_UNCORRECTABLE (214)",
             ),
             (
                 Site::Alloc,
                 46,
                 DropDevice,
                 true,
-                "the device is lost, says cuMemAlloc: CUDA_ERROR_DEVICE_UNAVAILABLE (46)",
+                "the device is lost, cuMemAlloc reports CUDA_ERROR_DEVICE_UNAVAILABLE (46)",
             ),
             (
                 Site::Query,
                 999,
                 DropDevice,
                 true,
-                "the device is lost, says cuEventQuery: CUDA_ERROR_UNKNOWN (999)",
+                "the device is lost, cuEventQuery reports CUDA_ERROR_UNKNOWN (999)",
             ),
             (
                 Site::Bind,
                 709,
                 RestartWorker,
                 true,
-                "the device is lost, says cuCtxSetCurrent: CUDA_ERROR_CONTEXT_IS_DESTROYED (709)",
+                "the device is lost, cuCtxSetCurrent reports CUDA_ERROR_CONTEXT_IS_DESTROYED (709)",
             ),
             (
                 Site::Alloc,
@@ -404,29 +406,29 @@ mod tests {
                 222,
                 Refuse,
                 false,
-                "cuModuleLoadDataEx says CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222)",
+                "cuModuleLoadDataEx reports CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222)",
             ),
             (
                 Site::Copy,
                 1,
                 RestartWorker,
                 false,
-                "cuMemcpyAsync says CUDA_ERROR_INVALID_VALUE (1)",
+                "cuMemcpyAsync reports CUDA_ERROR_INVALID_VALUE (1)",
             ),
-            // Whatever comes out of a launch that nobody knows: what is at work is not known either.
+            // An unknown code of a launch: what is running is unknown too.
             (
                 Site::Launch,
                 4711,
                 RestartWorker,
                 true,
-                "cuGraphLaunch says error 4711",
+                "cuGraphLaunch reports error 4711",
             ),
         ] {
-            let fault = Fault::new(Said {
+            let fault = Fault::new(CallError {
                 site,
                 code: Code(code),
             })
-            .wanting(64);
+            .with_wanted(64);
             let found = (fault.verdict(), fault.is_fatal(), fault.to_string());
             assert_eq!(found, (verdict, fatal, text.to_owned()));
         }

@@ -6,32 +6,36 @@ use std::sync::{Arc, Mutex, Weak};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 
 use super::driver::Driver;
-use super::error::{Code, Fault, OpenError, Unavailable};
-use super::registered::Registered;
-use super::sys::{Api, Cuda, attribute, text};
-use crate::devices;
+use super::error::{Code, Fault, OpenError, unavailable};
+use super::registered::RegisteredMemory;
+use super::sys::{Api, Cuda, device_attribute, read_text};
 use crate::kernels::{Caps, Needs};
+use crate::replay::{ListedDevice, Unavailable, find_device};
 
 /// The oldest architecture that the printed code is for: Volta.
 const MIN_ARCH: (u32, u32) = (7, 0);
 
-/// Set to `software` in the environment of tests to have [`Instance::software`] loaded. After a comma may follow what it
-/// lacks: `signals`, `registration` or `library`; or `sm_90`, which it then is.
+/// Set to `software` in the environment of tests to load [`Instance::software`]. A comma may follow, and what it lacks:
+/// `signals`, `registration` or `library`; or `sm_90`, which it then is.
 #[cfg(any(test, feature = "testing"))]
-const SOFTWARE: &str = "ZBMD_CUDA_DRIVER";
+const DRIVER_VARIABLE: &str = "ZBMD_CUDA_DRIVER";
 
 #[cfg(any(test, feature = "testing"))]
-fn software(value: &str) -> Option<Arc<Instance>> {
+fn parse_software(value: &str) -> Option<Arc<Instance>> {
     use super::soft::Lacking;
-    let (what, more) = value.split_once(',').unwrap_or((value, ""));
-    let instance = (what == "software").then(Instance::software)?;
+
+    let (driver, variation) = value.split_once(',').unwrap_or((value, ""));
+    if driver != "software" {
+        return None;
+    }
+    let instance = Instance::software();
     let machine = instance.machine()?;
-    match more {
+    match variation {
         "" => {}
-        "sm_90" => machine.is_of((9, 0)),
-        "signals" => machine.lacks(Lacking::Signals),
-        "registration" => machine.lacks(Lacking::Registration),
-        "library" => machine.lacks(Lacking::Library),
+        "sm_90" => machine.set_arch((9, 0)),
+        "signals" => machine.set_lacking(Lacking::Signals),
+        "registration" => machine.set_lacking(Lacking::Registration),
+        "library" => machine.set_lacking(Lacking::Library),
         _ => return None,
     }
     Some(instance)
@@ -39,13 +43,13 @@ fn software(value: &str) -> Option<Arc<Instance>> {
 
 /// The driver of this machine. Kept while any device of it is open.
 pub struct Instance {
-    source: Source,
+    source: DriverSource,
     version: i32,
     /// Memory of others that devices of this process reach.
-    pub(super) registered: Mutex<Vec<Weak<Registered>>>,
+    pub(super) registered: Mutex<Vec<Weak<RegisteredMemory>>>,
 }
 
-enum Source {
+enum DriverSource {
     Cuda(Box<Api>),
     #[cfg(any(test, feature = "testing"))]
     Software(Arc<super::soft::Machine>),
@@ -60,7 +64,7 @@ impl std::fmt::Debug for Instance {
 }
 
 impl Instance {
-    fn new(source: Source, version: i32) -> Arc<Instance> {
+    fn new(source: DriverSource, version: i32) -> Arc<Instance> {
         Arc::new(Instance {
             source,
             version,
@@ -71,42 +75,44 @@ impl Instance {
     /// Loads the driver.
     ///
     /// # Errors
-    /// [`Unavailable`] without a driver, with too old a one, or without a device.
+    /// [`Unavailable`] without a driver, with one that is too old, or without a device.
     pub fn load() -> Result<Arc<Instance>, Unavailable> {
         #[cfg(any(test, feature = "testing"))]
-        if let Some(instance) = std::env::var(SOFTWARE).ok().as_deref().and_then(software) {
+        if let Ok(value) = std::env::var(DRIVER_VARIABLE)
+            && let Some(instance) = parse_software(&value)
+        {
             return Ok(instance);
         }
         let (api, version) = Api::load()?;
-        Ok(Self::new(Source::Cuda(Box::new(api)), version))
+        Ok(Self::new(DriverSource::Cuda(Box::new(api)), version))
     }
 
-    /// A driver in software, with one device, which runs the printed code slowly: for tests of everything but the real
-    /// driver.
+    /// A driver in software, with one device, which interprets the printed code: for tests of everything except the
+    /// real driver.
     #[cfg(any(test, feature = "testing"))]
     pub fn software() -> Arc<Instance> {
-        Self::new(Source::Software(super::soft::Machine::new()), 12_000)
+        Self::new(DriverSource::Software(super::soft::Machine::new()), 12_000)
     }
 
     /// The software behind [`Self::software`].
     #[cfg(any(test, feature = "testing"))]
     pub fn machine(&self) -> Option<&Arc<super::soft::Machine>> {
         match &self.source {
-            Source::Software(machine) => Some(machine),
-            Source::Cuda(_) => None,
+            DriverSource::Software(machine) => Some(machine),
+            DriverSource::Cuda(_) => None,
         }
     }
 
-    /// CUDA version that the driver has, as `12.4`.
+    /// CUDA version of the driver, as `12.4`.
     pub fn api_text(&self) -> String {
         format!("{}.{}", self.version / 1000, self.version % 1000 / 10)
     }
 
     /// The devices, in the driver's order, which [`Listed::name`] counts: fastest first unless `CUDA_DEVICE_ORDER` says
-    /// otherwise, and only those that `CUDA_VISIBLE_DEVICES` leaves.
+    /// otherwise, and only those that `CUDA_VISIBLE_DEVICES` includes.
     ///
     /// # Errors
-    /// [`Unavailable`] if the driver refuses.
+    /// [`Unavailable`] if the driver cannot list them.
     pub fn devices(&self) -> Result<Vec<Listed>, Unavailable> {
         #[cfg_attr(
             not(any(test, feature = "testing")),
@@ -116,54 +122,53 @@ impl Instance {
             )
         )]
         let api = match &self.source {
-            Source::Cuda(api) => api,
+            DriverSource::Cuda(api) => api,
             #[cfg(any(test, feature = "testing"))]
-            Source::Software(machine) => return Ok(vec![machine.listed()]),
+            DriverSource::Software(machine) => return Ok(vec![machine.listed()]),
         };
-        let refused = |code: i32| Unavailable(format!("cuDeviceGetCount says {}", Code(code)));
+        let failed = |code: i32| unavailable(format!("cuDeviceGetCount reports {}", Code(code)));
         let mut count = 0;
         // SAFETY: the pointer is to a local.
         match unsafe { (api.device_count)(&raw mut count) } {
             0 => (0..count)
-                .map(|i| self.listed(api, i).map_err(refused))
+                .map(|ordinal| self.list_device(api, ordinal).map_err(failed))
                 .collect(),
-            code => Err(refused(code)),
+            code => Err(failed(code)),
         }
     }
 
     /// The device of that name (`cuda:0`) or UUID.
     ///
     /// # Errors
-    /// [`OpenError::NoDevice`] with the names that there are.
+    /// [`OpenError::NoDevice`] with the names of those that exist.
     pub fn find(&self, wanted: &str) -> Result<Listed, OpenError> {
-        let is_wanted = |d: &Listed| d.name == wanted || d.uuid_text() == wanted;
-        devices::find(self.devices()?, |d| &d.name, is_wanted).map_err(|known| {
-            OpenError::NoDevice {
-                wanted: wanted.to_owned(),
-                known,
-            }
-        })
+        find_device("CUDA", self.devices()?, wanted)
     }
 
-    fn listed(&self, api: &Api, ordinal: i32) -> Result<Listed, i32> {
-        let said = |code: i32| if code == 0 { Ok(()) } else { Err(code) };
-        let (mut device, mut memory, mut uuid) = (0, 0, sys::CUuuid { bytes: [0; 16] });
+    fn list_device(&self, api: &Api, ordinal: i32) -> Result<Listed, i32> {
+        let check = |code: i32| if code == 0 { Ok(()) } else { Err(code) };
+        let mut device = 0;
+        let mut memory_bytes = 0;
+        let mut uuid = sys::CUuuid { bytes: [0; 16] };
         // SAFETY: the pointers are to locals; the device is one of those counted.
         unsafe {
-            said((api.device)(&raw mut device, ordinal))?;
-            said((api.device_memory)(&raw mut memory, device))?;
-            said((api.device_uuid)(&raw mut uuid, device))?;
+            check((api.device)(&raw mut device, ordinal))?;
+            check((api.device_memory)(&raw mut memory_bytes, device))?;
+            check((api.device_uuid)(&raw mut uuid, device))?;
         }
-        // SAFETY: the buffer is as long as said.
-        let title = text(|to, len| unsafe { (api.device_name)(to, len, device) })?;
-        let number = |which| attribute(api, device, which).map(|n| n.max(0).cast_unsigned());
+        // SAFETY: `read_text` gives a buffer of the length that it gives beside it.
+        let title = read_text(|to, len| unsafe { (api.device_name)(to, len, device) })?;
+
+        let number = |attribute| {
+            device_attribute(api, device, attribute).map(|value| value.max(0).cast_unsigned())
+        };
         let arch = (
             number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         );
         Ok(Listed {
             name: format!("cuda:{ordinal}"),
-            uuid: uuid.bytes.map(|b| b as u8),
+            uuid: uuid.bytes.map(|byte| byte as u8),
             title,
             driver: format!("NVIDIA, CUDA {}", self.api_text()),
             driver_version: self.version.cast_unsigned(),
@@ -173,9 +178,9 @@ impl Instance {
             clock_khz: number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
             memory_clock_khz: number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
             memory_bits: number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
-            memory_bytes: memory as u64,
+            memory_bytes: memory_bytes as u64,
             groups: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
-            signals: number(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)? != 0,
+            memory_ops: number(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)? != 0,
             caps: Caps {
                 has: Needs {
                     f64: true,
@@ -194,7 +199,7 @@ impl Instance {
     }
 
     /// Opens one of the devices.
-    pub(super) fn open(&self, listed: &Listed) -> Result<Arc<dyn Driver>, OpenError> {
+    pub(super) fn open_driver(&self, listed: &Listed) -> Result<Arc<dyn Driver>, OpenError> {
         if listed.arch < MIN_ARCH {
             return Err(OpenError::Lacks {
                 device: format!("{} ({})", listed.name, listed.title),
@@ -202,31 +207,31 @@ impl Instance {
             });
         }
         match &self.source {
-            Source::Cuda(api) => match Cuda::open(**api, listed.device) {
+            DriverSource::Cuda(api) => match Cuda::open(**api, listed.device) {
                 Ok(cuda) => Ok(cuda),
-                Err(said) => Err(Fault::new(said).into()),
+                Err(error) => Err(Fault::new(error).into()),
             },
             #[cfg(any(test, feature = "testing"))]
-            Source::Software(machine) => Ok(Arc::new(machine.open())),
+            DriverSource::Software(machine) => Ok(Arc::new(machine.open())),
         }
     }
 }
 
-/// A pointer and a word for each, of the 4 KiB of parameters that every driver grants.
+/// Each binding takes a pointer and a word, of the 4 KiB of parameters that every driver supports.
 pub(super) const MAX_BINDINGS: u32 = 256;
 
-/// A device that there is.
+/// A device that the driver lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// `cuda:N`, as the driver counts.
+    /// `cuda:N`, in the driver's order.
     pub name: String,
-    /// The device's UUID, the same for ever.
+    /// The device's UUID, which never changes.
     pub uuid: [u8; 16],
     /// What the driver calls the device.
     pub title: String,
     /// Driver and its version, for people.
     pub driver: String,
-    /// CUDA version that the driver has: 12040 for 12.4.
+    /// CUDA version of the driver: 12040 for 12.4.
     pub driver_version: u32,
     /// Compute capability, major and minor.
     pub arch: (u32, u32),
@@ -242,32 +247,42 @@ pub struct Listed {
     pub memory_bits: u32,
     /// Its memory.
     pub memory_bytes: u64,
-    /// Groups of one run at most.
+    /// Groups of the largest launch.
     pub groups: u32,
     /// Whether its queue waits for, and stores, words of 64 bits itself: stream memory operations.
-    pub signals: bool,
+    pub memory_ops: bool,
     /// What kernels can do there.
     pub caps: Caps,
     pub(super) device: i32,
 }
 
+impl ListedDevice for Listed {
+    fn device_name(&self) -> &str {
+        &self.name
+    }
+
+    fn uuid_text(&self) -> String {
+        self.uuid_text()
+    }
+}
+
 impl Listed {
     /// The UUID in hexadecimal.
     pub fn uuid_text(&self) -> String {
-        self.uuid.iter().map(|b| format!("{b:02x}")).collect()
+        self.uuid.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Whether the device's memory is the host's, so that there is nothing to gain by copying.
+    /// Whether the device's memory is the host's, so that copying gains nothing.
     pub fn shares_memory(&self) -> bool {
         self.integrated
     }
 
-    /// A guess of arithmetic per second, of 64 fused products and sums per processor and cycle.
+    /// Estimated operations per second: 64 fused multiply-adds per processor and cycle.
     pub fn flops_per_s(&self) -> u64 {
         u64::from(self.processors) * u64::from(self.clock_khz) * 1000 * 128
     }
 
-    /// What the memory's bus can carry, twice per cycle.
+    /// Peak bandwidth of the memory's bus, with two transfers per cycle.
     pub fn bytes_per_s(&self) -> u64 {
         u64::from(self.memory_bits / 8) * u64::from(self.memory_clock_khz) * 1000 * 2
     }

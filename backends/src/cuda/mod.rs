@@ -1,23 +1,24 @@
 //! NVIDIA GPUs by way of CUDA 12 and later: devices, kernels printed as PTX, calendars as graphs.
 //!
-//! The driver (libcuda) is looked for at run time, and nothing else of CUDA's is needed, neither to build nor to run;
-//! without it everything here says [`Unavailable`], in one sentence. [`list`] finds devices, [`Device::open`] opens
-//! one, [`Replay`] runs the calendar of one device of a plan.
+//! The driver (libcuda) is loaded at run time, and nothing else of CUDA is needed, neither to build nor to run; without
+//! it everything here returns [`Unavailable`], with one sentence. [`list`] finds devices, [`Device::open`] opens one,
+//! [`Replay`] runs the calendar of one device of a plan.
 //!
-//! Invariant: a device is driven by one thread at a time. What goes wrong after opening is a [`Fault`], with a
-//! [`Verdict`] for whoever watches the worker; the worker reports it and ends. After a fatal fault nothing more is asked
-//! of the driver: see [`Device`].
+//! Invariant: a device is driven by one thread at a time. An error after opening is a [`Fault`], with a [`Verdict`] for
+//! the worker's supervisor; the worker reports it and ends. After a fatal fault the driver is not called again: see
+//! [`Device`].
 //!
-//! What was never run on a real device is said in the README. Tests run everything but the driver's functions on a
-//! device in software, which reads the printed code.
+//! Tests run everything except the driver's own functions on a device in software, which interprets the printed code.
 
 mod cubins;
 mod device;
 mod driver;
 mod edges;
 mod error;
+mod graph;
 mod instance;
 mod lt;
+mod memory;
 #[cfg(any(test, feature = "testing"))]
 mod misdeed;
 mod ptx;
@@ -30,16 +31,18 @@ mod sys;
 mod tests;
 
 #[cfg(any(test, feature = "testing"))]
-pub use self::cubins::in_software;
-pub use self::cubins::{capability, format, launches_early, texts};
+pub use self::cubins::software_object;
+pub use self::cubins::{capability, format, supports_dependent_launch, texts};
 pub use self::device::{Device, Options};
-pub use self::error::{Cause, Code, Fault, OpenError, Site, Unavailable, Verdict};
+pub use self::error::{Cause, Code, Fault, OpenError, Site, Verdict};
 pub use self::instance::{Instance, Listed, list};
 #[cfg(any(test, feature = "testing"))]
 pub use self::misdeed::Misdeed;
 #[cfg(any(test, feature = "testing"))]
 pub use self::soft::{Counts, Injection, Lacking, Machine};
-pub use crate::replay::{Exchange, HostRegion, Peers, Stopped, Summary, Transport};
+pub use crate::replay::{
+    Exchange, HostRegion, Peers, ReplayRequest, Stopped, Summary, Transport, Unavailable,
+};
 
 /// A CUDA device's calendar, ready to run.
 pub type Replay = crate::replay::Replay<queue::Queue>;

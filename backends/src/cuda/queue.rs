@@ -1,263 +1,217 @@
 //! Calendars' lists of commands as graphs: a node for each command, an edge where data asks for it and nowhere else.
+#![expect(
+    unsafe_code,
+    reason = "puts work over raw addresses into the device's queue"
+)]
 
 use std::sync::Arc;
 
-use zbmd_ir::{Actor, Calendar, Plan, Program};
+use zbmd_ir::Program;
 
 use super::cubins::Cubins;
-use super::device::{Bank, Device, Draft, Mark, Ready};
-use super::driver::{Address, Driver, Function, Launch, MAX_SIGNALS, Node, Signal};
-use super::edges::Edges;
-use super::error::{Fault, Said};
-use super::registered::Registered;
-use super::{GpuCall, Kept, Replay, ReplayError};
+use super::device::{Device, Fence, LoadedKernel};
+use super::driver::{Driver, MAX_WORD_OPS, WordOp};
+use super::edges::EdgeBuilder;
+use super::error::{CallError, Fault};
+use super::graph::{GraphDraft, ReadyGraph};
+use super::memory::{Bank, BankTable};
+use super::registered::RegisteredMemory;
+use crate::kernels::Caps;
 use crate::kernels::lang::Kernel;
 use crate::kernels::library::Shape;
-use crate::kernels::{Caps, KernelPlan};
-use crate::op::Registry;
 use crate::replay::{
-    Command, Exchange, Handover, Home, HostRegion, Limits, List, PATIENCE_NS, Queue as _, Range,
-    Run,
+    Backend, BankRange, BoundRun, Command, CommandList, HostRegion, MemoryKind, PATIENCE_NS,
+    Queue as _, QueueLimits, QueueOp,
 };
 
-/// Marks in use at a time: launches beyond that are waited for by a later one's mark.
-const MARKS: u64 = 16;
+/// Fences in use at a time: launches beyond that are waited for by a later one's fence.
+const FENCES: u64 = 16;
 
 /// One device's graphs for a calendar, and their memory.
+///
+/// Everything that work in the queue names is held here, and dropped only after `drop` has waited for the last
+/// submission (or after the device is lost, when nothing is given back).
 pub struct Queue {
     device: Arc<Device>,
     submitted: u64,
     // In the order in which they can be given back.
-    lists: Vec<Ready>,
-    marks: Vec<Mark>,
-    work: Work,
+    lists: Vec<ReadyGraph>,
+    fences: Vec<Fence>,
+    work: QueueWork,
 }
 
-/// What commands speak of by numbers.
-pub(super) struct Work {
-    pub(super) device: Arc<Device>,
+/// What commands name by numbers.
+pub(super) struct QueueWork {
+    device: Arc<Device>,
     cubins: Cubins,
-    /// Kernels, with the threads of a group.
-    pub(super) functions: Vec<(Function, u32)>,
-    pub(super) banks: Vec<Arc<Bank>>,
+    kernels: Vec<LoadedKernel>,
+    banks: BankTable,
 }
 
-impl Replay {
-    /// Makes a device ready for its calendar in a plan of a verified program: allocates, compiles, makes the graphs.
-    ///
-    /// # Errors
-    /// See [`ReplayError`].
-    ///
-    /// # Panics
-    /// If the program was not verified, or the calendar is not one of the plan's.
-    pub fn new(
-        device: &Arc<Device>,
-        registry: &Registry,
-        program: &Program,
-        plan: &Plan,
-        calendar: &Calendar,
-        exchange: &Exchange,
-    ) -> Result<Replay, ReplayError> {
-        Self::keeping(
-            device,
-            registry,
-            program,
-            plan,
-            calendar,
-            exchange,
-            &mut Kept::default(),
-        )
-    }
-
-    /// The same with the constants that the device has, which then are those that it has now.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    ///
-    /// # Panics
-    /// As [`Self::new`].
-    pub fn keeping(
-        device: &Arc<Device>,
-        registry: &Registry,
-        program: &Program,
-        plan: &Plan,
-        calendar: &Calendar,
-        exchange: &Exchange,
-        kept: &mut Kept,
-    ) -> Result<Replay, ReplayError> {
-        let queue = Queue::new(device, Cubins::of(program, device.listed().arch))?;
-        Self::prepare(queue, registry, program, plan, calendar, exchange, kept)
-    }
+/// A node of a graph that later ones may wait for.
+#[derive(Clone, Copy)]
+struct CommandNode {
+    number: u32,
+    is_kernel: bool,
 }
 
-impl GpuCall {
-    /// Memory for calls of `firings` (at least 1) firings, and the commands of `calls` of them in a row, on the same
-    /// memory, each time it runs: the difference of two numbers of calls is what one takes apart from its submission.
-    ///
-    /// # Errors
-    /// The driver's faults; [`ReplayError::TooLarge`] for a call that is too long for the device.
-    pub fn new(
-        device: &Arc<Device>,
-        actor: &Actor,
-        plan: &KernelPlan,
-        firings: usize,
-        calls: usize,
-    ) -> Result<Self, ReplayError> {
-        Self::prepare(
-            Queue::new(device, Cubins::default())?,
-            actor,
-            plan,
-            firings,
-            calls,
-        )
-    }
-}
-
-impl Work {
+impl QueueWork {
     pub(super) fn new(device: &Arc<Device>, cubins: Cubins) -> Self {
-        let device = Arc::clone(device);
         Self {
-            device,
+            device: Arc::clone(device),
             cubins,
-            functions: Vec::new(),
-            banks: Vec::new(),
+            kernels: Vec::new(),
+            banks: BankTable::default(),
         }
     }
 
     /// Makes kernels ready, in order.
-    pub(super) fn load<'k>(
+    pub(super) fn load_kernels<'k>(
         &mut self,
         kernels: impl IntoIterator<Item = &'k Kernel>,
     ) -> Result<(), Fault> {
         for kernel in kernels {
-            self.functions
-                .push((self.device.function(kernel, &self.cubins)?, kernel.local));
+            let loaded = self.device.load_kernel(kernel, &self.cubins)?;
+            self.kernels.push(loaded);
         }
         Ok(())
     }
 
-    pub(super) fn address(&self, range: Range) -> Address {
-        let bank = &self.banks[range.bank as usize];
-        assert!(
-            range.end <= bank.bytes,
-            "{range:?} of a bank of {}",
-            bank.bytes
-        );
-        bank.at + range.start
-    }
+    /// Puts what a submission does besides its list into the queue: word operations in batches, between copies.
+    ///
+    /// # Safety
+    /// The banks exist until the queue has ended it.
+    unsafe fn put_ops(&self, driver: &dyn Driver, queue_ops: &[QueueOp]) -> Result<(), CallError> {
+        let mut batch = [WordOp::default(); MAX_WORD_OPS];
+        let mut batch_len = 0;
+        for queue_op in queue_ops {
+            if let QueueOp::Copy { from, to } = *queue_op {
+                // SAFETY: `word_op` has checked the words against their banks, which exist as the caller promises.
+                unsafe { driver.put_word_ops(&batch[..batch_len]) }?;
+                batch_len = 0;
 
-    fn launch(&self, run: &Run) -> Launch {
-        let (function, local) = self.functions[run.kernel as usize];
-        // Pointers go straight to the operands, so the offsets are all 0.
-        let mut words = vec![0; run.operands.len() + 1];
-        words[0] = run.firings as u32;
-        Launch {
-            function,
-            groups: run.groups.clamp(1, self.device.listed().groups.into()) as u32,
-            local,
-            pointers: run
-                .operands
-                .iter()
-                .map(|(range, ..)| self.address(*range))
-                .collect(),
-            words: words.into(),
-        }
-    }
-
-    /// Puts what a submission does besides its list into the queue: words in batches, between copies.
-    fn hand_over(&self, driver: &dyn Driver, steps: &[Handover]) -> Result<(), Said> {
-        let mut batch = [Signal::default(); MAX_SIGNALS];
-        let mut count = 0;
-        for step in steps {
-            let (word, value, waits) = match *step {
-                Handover::Wait { word, least } => (word, least, true),
-                Handover::Write { word, value } => (word, value, false),
-                Handover::Copy { from, to } => {
-                    driver.signal(&batch[..std::mem::take(&mut count)])?;
-                    driver.give(self.address(from), self.address(to), from.len())?;
-                    continue;
-                }
-            };
-            if count == MAX_SIGNALS {
-                driver.signal(&batch[..std::mem::take(&mut count)])?;
+                let source = self.banks.address(from);
+                let target = self.banks.address(to);
+                // SAFETY: `address` has checked both ranges against their banks, which exist as the caller promises.
+                unsafe { driver.put_exchange_copy(source, target, from.len().min(to.len())) }?;
+                continue;
             }
-            batch[count] = Signal {
-                at: self.address(word),
-                value,
-                waits,
-            };
-            count += 1;
+
+            if batch_len == MAX_WORD_OPS {
+                // SAFETY: `word_op` has checked the words against their banks, which exist as the caller promises.
+                unsafe { driver.put_word_ops(&batch) }?;
+                batch_len = 0;
+            }
+            batch[batch_len] = self.word_op(*queue_op);
+            batch_len += 1;
         }
-        driver.signal(&batch[..count])
+        // SAFETY: `word_op` has checked the words against their banks, which exist as the caller promises.
+        unsafe { driver.put_word_ops(&batch[..batch_len]) }
+    }
+
+    fn word_op(&self, queue_op: QueueOp) -> WordOp {
+        let (word, value, waits) = match queue_op {
+            QueueOp::Wait { word, min } => (word, min, true),
+            QueueOp::Write { word, value } => (word, value, false),
+            QueueOp::Copy { .. } => unreachable!("a copy is not an operation on a word"),
+        };
+        assert_eq!(word.len(), 8, "bytes of a word");
+        WordOp {
+            word: self.banks.address(word),
+            value,
+            waits,
+        }
     }
 
     /// The graph of commands, and the number of its edges.
-    pub(super) fn graph(&self, commands: &[&Command]) -> Result<(Ready, usize), Fault> {
-        let draft = Draft::new(&self.device)?;
-        let (mut edges, mut nodes, mut count) = (Edges::default(), Vec::<(Node, bool)>::new(), 0);
-        let programmatic = self.device.is_programmatic();
+    pub(super) fn build_graph(&self, commands: &[&Command]) -> Result<(ReadyGraph, usize), Fault> {
+        let mut draft = GraphDraft::new(&self.device, &self.banks)?;
+        let mut edges = EdgeBuilder::default();
+        let mut nodes: Vec<CommandNode> = Vec::with_capacity(commands.len());
+        let mut edge_count = 0;
         for command in commands {
-            let after = match command {
-                Command::Copy { from, .. } if from.len() == 0 => continue,
-                Command::Zero { to } if to.len() == 0 => continue,
-                Command::Copy { from, to } => edges.note([*from].into_iter(), [*to].into_iter()),
-                Command::Zero { to } => edges.note([].into_iter(), [*to].into_iter()),
-                Command::Run(run) => {
-                    let of = |writes: bool| {
-                        run.operands
-                            .iter()
-                            .filter(move |o| o.2 == writes)
-                            .map(|(range, ..)| *range)
-                    };
-                    edges.note(of(false), of(true))
-                }
-                Command::Product(product, _) => edges.note(product.reads(), product.writes()),
+            let Some(after) = note_command(&mut edges, command) else {
+                continue;
             };
-            count += after.len();
-            let behind: Vec<(Node, bool)> = after.into_iter().map(|n| nodes[n as usize]).collect();
-            let after: Vec<Node> = behind.iter().map(|(node, _)| *node).collect();
-            let node = match command {
-                Command::Copy { from, to } => {
-                    draft.copy(&after, self.address(*from), self.address(*to), from.len())?
-                }
-                Command::Zero { to } => draft.zero(&after, self.address(*to), to.len())?,
-                // Of one kernel alone: the form that drivers make of streams, and that of chains.
-                Command::Run(run) => match behind[..] {
-                    [(before, true)] if programmatic => {
-                        draft.kernel_behind(before, &self.launch(run))?
-                    }
-                    _ => draft.kernel(&after, &self.launch(run))?,
-                },
-                Command::Product(product, count) => {
-                    draft.product(&after, &product.at(|range| self.address(range)), *count)?
-                }
-            };
-            nodes.push((node, matches!(command, Command::Run(_))));
+            edge_count += after.len();
+            let before: Vec<CommandNode> =
+                after.into_iter().map(|node| nodes[node as usize]).collect();
+            let number = self.add_command(&mut draft, command, &before)?;
+            nodes.push(CommandNode {
+                number,
+                is_kernel: matches!(command, Command::Run(_)),
+            });
         }
-        Ok((draft.finish()?, count))
+        Ok((draft.finish()?, edge_count))
+    }
+
+    /// Adds a command's node; its number.
+    fn add_command(
+        &self,
+        draft: &mut GraphDraft,
+        command: &Command,
+        before: &[CommandNode],
+    ) -> Result<u32, Fault> {
+        let after: Vec<u32> = before.iter().map(|node| node.number).collect();
+        match command {
+            Command::Copy { from, to } => draft.add_copy(&after, *from, *to),
+            Command::Zero { to } => draft.add_zero(&after, *to),
+            Command::Run(run) => {
+                let kernel = &self.kernels[run.kernel as usize];
+                match before {
+                    // Launched early only behind a single kernel: the form that drivers make of streams, and that of
+                    // chains.
+                    [only] if only.is_kernel && self.device.has_dependent_launch() => {
+                        draft.add_dependent_kernel(only.number, kernel, run)
+                    }
+                    _ => draft.add_kernel(&after, kernel, run),
+                }
+            }
+            Command::Product(product, count) => draft.add_product(&after, product, *count),
+        }
+    }
+}
+
+/// The nodes that a command's node must wait for; none for a command that does nothing and has no node.
+fn note_command(edges: &mut EdgeBuilder, command: &Command) -> Option<Vec<u32>> {
+    let nothing = std::iter::empty::<BankRange>;
+    match command {
+        Command::Copy { from, .. } if from.len() == 0 => None,
+        Command::Zero { to } if to.len() == 0 => None,
+        Command::Copy { from, to } => Some(edges.note_node([*from], [*to])),
+        Command::Zero { to } => Some(edges.note_node(nothing(), [*to])),
+        Command::Run(run) => Some(edges.note_node(run.ranges(false), run.ranges(true))),
+        Command::Product(product, _) => Some(edges.note_node(product.reads(), product.writes())),
     }
 }
 
 impl Queue {
     pub(super) fn new(device: &Arc<Device>, cubins: Cubins) -> Result<Self, Fault> {
-        let marks: Result<Vec<Mark>, Fault> = (0..MARKS).map(|_| Mark::new(device)).collect();
+        let fences: Result<Vec<Fence>, Fault> = (0..FENCES).map(|_| Fence::new(device)).collect();
         Ok(Self {
             device: Arc::clone(device),
             submitted: 0,
             lists: Vec::new(),
-            marks: marks?,
-            work: Work::new(device, cubins),
+            fences: fences?,
+            work: QueueWork::new(device, cubins),
         })
     }
 }
 
-impl crate::replay::Backend for Queue {
+impl Backend for Queue {
     type Fault = Fault;
     type Bank = Bank;
+    type Device = Device;
+
+    fn open_queue(device: &Arc<Device>, program: Option<&Program>) -> Result<Self, Fault> {
+        let arch = device.listed().arch;
+        let cubins = program.map(|program| Cubins::of_program(program, arch));
+        Self::new(device, cubins.unwrap_or_default())
+    }
 }
 
 impl crate::replay::Queue for Queue {
-    fn name(&self) -> String {
+    fn device_name(&self) -> String {
         self.device.listed().name.clone()
     }
 
@@ -265,84 +219,91 @@ impl crate::replay::Queue for Queue {
         self.device.caps()
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> QueueLimits {
         // Elements are counted in 32 bits.
-        Limits {
+        QueueLimits {
             align_bytes: 1,
             range_bytes: u32::MAX.into(),
             bank_bytes: self.device.bank_bytes(),
         }
     }
 
-    fn refuses(&mut self, shape: &Shape) -> Result<Option<String>, Fault> {
-        self.device.refuses(shape)
+    fn unsupported_reason(&mut self, shape: &Shape) -> Result<Option<String>, Fault> {
+        self.device.unsupported_shape(shape)
     }
 
-    fn bank(&mut self, bytes: u64, home: Home) -> Result<u32, Fault> {
-        let bank = Bank::new(&self.device, bytes, home)?;
-        Ok(self.take(Arc::new(bank)))
+    fn allocate_bank(&mut self, bytes: u64, kind: MemoryKind) -> Result<u32, Fault> {
+        let bank = Bank::allocate(&self.device, bytes, kind)?;
+        Ok(self.adopt_bank(Arc::new(bank)))
     }
 
-    fn take(&mut self, bank: Arc<Bank>) -> u32 {
-        self.work.banks.push(bank);
-        self.work.banks.len() as u32 - 1
+    fn adopt_bank(&mut self, bank: Arc<Bank>) -> u32 {
+        self.work.banks.push(bank)
     }
 
-    fn share(&self, bank: u32) -> Arc<Bank> {
-        Arc::clone(&self.work.banks[bank as usize])
+    fn bank(&self, bank: u32) -> Arc<Bank> {
+        Arc::clone(self.work.banks.bank(bank))
     }
 
     fn bank_bytes(&self, bank: u32) -> u64 {
-        self.work.banks[bank as usize].bytes
+        self.work.banks.bank(bank).bytes
     }
 
-    fn pop_bank(&mut self) {
+    fn free_last_bank(&mut self) {
         self.work.banks.pop();
     }
 
-    fn host(&self, bank: u32, at: u64, len: usize) -> *mut u8 {
-        self.work.banks[bank as usize].host(at, len)
+    fn host_pointer(&self, bank: u32, offset: u64, len: usize) -> *mut u8 {
+        self.work.banks.bank(bank).host_pointer(offset, len)
     }
 
-    fn adopt(&mut self, memory: HostRegion) -> Result<Option<u32>, Fault> {
-        let Some(registered) = Registered::of(&self.device, memory)? else {
-            return Ok(None);
-        };
-        Ok(Some(self.take(Arc::new(Bank::adopt(registered)))))
+    fn import_host_memory(&mut self, memory: HostRegion) -> Result<Option<u32>, Fault> {
+        let registered = RegisteredMemory::find_or_register(&self.device, memory)?;
+        Ok(registered.map(|registered| self.adopt_bank(Arc::new(Bank::import(registered)))))
     }
 
-    fn hands_over(&self) -> bool {
-        self.device.listed().signals
+    fn supports_memory_ops(&self) -> bool {
+        self.device.listed().memory_ops
     }
 
-    fn load(
+    fn load_kernels(
         &mut self,
         kernels: &[Arc<Kernel>],
-        _runs: &mut dyn Iterator<Item = &Run>,
+        _runs: &mut dyn Iterator<Item = &BoundRun>,
     ) -> Result<(), Fault> {
-        self.work.load(kernels.iter().map(|k| &**k))
+        self.work
+            .load_kernels(kernels.iter().map(|kernel| &**kernel))
     }
 
-    fn record(&mut self, commands: &[&Command]) -> Result<(List, usize), Fault> {
-        let (ready, edges) = self.work.graph(commands)?;
-        self.lists.push(ready);
-        Ok((List(self.lists.len() as u32 - 1), edges))
+    fn record_list(&mut self, commands: &[&Command]) -> Result<(CommandList, usize), Fault> {
+        let (graph, edge_count) = self.work.build_graph(commands)?;
+        self.lists.push(graph);
+        Ok((CommandList(self.lists.len() as u32 - 1), edge_count))
     }
 
-    fn record_again(&mut self, list: List, commands: &[&Command]) -> Result<(), Fault> {
-        self.lists[list.0 as usize] = self.work.graph(commands)?.0;
+    fn rerecord_list(&mut self, list: CommandList, commands: &[&Command]) -> Result<(), Fault> {
+        let (graph, _) = self.work.build_graph(commands)?;
+        self.lists[list.0 as usize] = graph;
         Ok(())
     }
 
     fn run_once(&mut self, commands: &[Command], patience_ns: u64) -> Result<(), Fault> {
-        self.device.once(patience_ns, |driver| {
+        let banks = &self.work.banks;
+        self.device.run_and_wait(patience_ns, |driver| {
             for command in commands {
                 match command {
                     Command::Copy { from, to } => {
-                        let (at, to) = (self.work.address(*from), self.work.address(*to));
-                        driver.copy(at, to, from.len())?;
+                        let bytes = from.len().min(to.len());
+                        // SAFETY: `address` checks both ranges against their banks, which this queue holds until it
+                        // has waited.
+                        unsafe {
+                            driver.put_copy(banks.address(*from), banks.address(*to), bytes)
+                        }?;
                     }
-                    Command::Zero { to } => driver.zero(self.work.address(*to), to.len())?,
+                    Command::Zero { to } => {
+                        // SAFETY: as for a copy.
+                        unsafe { driver.put_zero(banks.address(*to), to.len()) }?;
+                    }
                     Command::Run(_) | Command::Product(..) => {
                         unreachable!("only copies and zeros run once")
                     }
@@ -352,29 +313,35 @@ impl crate::replay::Queue for Queue {
         })
     }
 
-    fn submit(&mut self, list: List) -> Result<(), Fault> {
-        self.submit_between(&[], Some(list), &[])
+    fn submit_list(&mut self, list: CommandList) -> Result<(), Fault> {
+        self.submit_with_ops(&[], Some(list), &[])
     }
 
-    fn submit_between(
+    fn submit_with_ops(
         &mut self,
-        before: &[Handover],
-        list: Option<List>,
-        after: &[Handover],
+        before: &[QueueOp],
+        list: Option<CommandList>,
+        after: &[QueueOp],
     ) -> Result<(), Fault> {
-        let exec = list.map(|list| self.lists[list.0 as usize].exec);
-        let mark = self.marks[((self.submitted + 1) % MARKS) as usize].event;
+        let graph = list.map(|list| &self.lists[list.0 as usize]);
+        let fence = &self.fences[((self.submitted + 1) % FENCES) as usize];
         self.device.call(|driver| {
-            self.work.hand_over(driver, before)?;
-            exec.map_or(Ok(()), |exec| driver.launch(exec))?;
-            self.work.hand_over(driver, after)?;
-            driver.record(mark)
+            // SAFETY: the graph and the banks are this queue's, which drops them only after it has waited for its last
+            // submission; a list is recorded anew only once its last submission has been waited for.
+            unsafe {
+                self.work.put_ops(driver, before)?;
+                if let Some(graph) = graph {
+                    graph.launch(driver)?;
+                }
+                self.work.put_ops(driver, after)?;
+            }
+            fence.record(driver)
         })?;
         self.submitted += 1;
         Ok(())
     }
 
-    fn wait(&mut self, submissions: u64, patience_ns: u64) -> Result<(), Fault> {
+    fn wait_for(&mut self, submissions: u64, patience_ns: u64) -> Result<(), Fault> {
         self.wait_until(submissions, patience_ns, &mut || false)
     }
 
@@ -382,16 +349,17 @@ impl crate::replay::Queue for Queue {
         &mut self,
         submissions: u64,
         patience_ns: u64,
-        done: &mut dyn FnMut() -> bool,
+        is_done: &mut dyn FnMut() -> bool,
     ) -> Result<(), Fault> {
-        // The mark of a launch long ago was used again: that of a later one says as much.
-        let marked = submissions.max((self.submitted + 1).saturating_sub(MARKS));
-        let mark = self.marks[(marked % MARKS) as usize].event;
-        self.device.wait_until(mark, submissions, patience_ns, done)
+        // The fence of an older launch was used again: that of a later one implies it.
+        let oldest_fence = (self.submitted + 1).saturating_sub(FENCES);
+        let fence = &self.fences[(submissions.max(oldest_fence) % FENCES) as usize];
+        self.device
+            .wait_until(fence, submissions, patience_ns, is_done)
     }
 
-    fn marks(&self) -> u64 {
-        MARKS
+    fn fence_count(&self) -> u64 {
+        FENCES
     }
 
     fn is_alive(&self) -> bool {
@@ -402,8 +370,8 @@ impl crate::replay::Queue for Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         if self.device.is_alive() && self.submitted > 0 {
-            // What cannot be waited for is not given back either: a hang marks the device.
-            let _ = self.wait(self.submitted, PATIENCE_NS);
+            // What cannot be waited for is not given back either: a hang marks the device as dead.
+            let _ = self.wait_for(self.submitted, PATIENCE_NS);
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Memory of the host's that others made, and that devices reach as long as somebody here uses it.
+//! Memory of the host that others own, and that devices of this process reach as long as one of them uses it.
 //!
-//! The driver takes a page once, for all devices of the process. So those that exchange tokens by the same pages share
-//! what is registered, and the last one gives it back, before its epoch's memory goes.
+//! The driver registers a page once, for all devices of the process. So those that exchange tokens by the same pages
+//! share the registration, and the last one ends it, before the memory of its epoch is freed.
+#![expect(unsafe_code, reason = "registers memory by its address")]
 
 use std::sync::{Arc, PoisonError};
 
@@ -11,49 +12,62 @@ use super::error::Fault;
 use crate::replay::HostRegion;
 
 /// Registered memory.
-pub(super) struct Registered {
+pub(super) struct RegisteredMemory {
     /// Where devices see it.
-    pub(super) at: Address,
-    pub(super) bytes: u64,
+    pub(super) address: Address,
     memory: HostRegion,
     /// The device that registered it.
     device: Arc<Device>,
 }
 
-impl Registered {
-    /// The memory, for a device; `None` where the driver does not take it, which costs a copy and nothing else.
+impl RegisteredMemory {
+    /// The memory, for a device; `None` where the driver does not accept it, which costs a copy and nothing else.
     ///
     /// # Errors
     /// A device that is lost.
-    pub(super) fn of(device: &Arc<Device>, memory: HostRegion) -> Result<Option<Arc<Self>>, Fault> {
-        let all = &device.instance().registered;
-        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|other| other.strong_count() > 0);
-        let same = |other: &Arc<Self>| other.memory == memory;
-        if let Some(found) = all.iter().filter_map(|other| other.upgrade()).find(same) {
+    pub(super) fn find_or_register(
+        device: &Arc<Device>,
+        memory: HostRegion,
+    ) -> Result<Option<Arc<Self>>, Fault> {
+        let registered = &device.instance().registered;
+        let mut registered = registered.lock().unwrap_or_else(PoisonError::into_inner);
+        registered.retain(|other| other.strong_count() > 0);
+        let mut alive = registered.iter().filter_map(|other| other.upgrade());
+        if let Some(found) = alive.find(|other| other.memory == memory) {
             return Ok(Some(found));
         }
-        match device.call(|driver| driver.register(memory.first(), memory.bytes())) {
-            Ok(at) => {
-                let (bytes, device) = (memory.bytes(), Arc::clone(device));
-                let registered = Arc::new(Self {
-                    at,
-                    bytes,
+
+        let address = device.call(|driver| {
+            // SAFETY: the region's maker promised that the memory is valid as long as any replay has the region, and a
+            // replay has this registration among its banks: it ends first.
+            unsafe { driver.register_host(memory.first(), memory.bytes()) }
+        });
+        match address {
+            Ok(address) => {
+                let new = Arc::new(Self {
+                    address,
                     memory,
-                    device,
+                    device: Arc::clone(device),
                 });
-                all.push(Arc::downgrade(&registered));
-                Ok(Some(registered))
+                registered.push(Arc::downgrade(&new));
+                Ok(Some(new))
             }
             Err(fault) if fault.is_fatal() => Err(fault),
             Err(_) => Ok(None),
         }
     }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.memory.bytes()
+    }
 }
 
-impl Drop for Registered {
+impl Drop for RegisteredMemory {
     fn drop(&mut self) {
-        self.device
-            .give_back(|driver| driver.unregister(self.memory.first()));
+        self.device.give_back(|driver| {
+            // SAFETY: registered by `find_or_register`, and given back here only. Queues hold it among their banks, and
+            // wait for what they were given before they drop those.
+            unsafe { driver.unregister_host(self.memory.first()) }
+        });
     }
 }

@@ -1,9 +1,10 @@
-//! The driver as it is: libcuda's functions, looked up once. Types come from cudarc; the functions are loaded by their
-//! names here, so that one that is missing is an error and not a panic, and results are numbers, because newer drivers
-//! say what no list of ours has.
+//! The real driver: libcuda's functions, looked up once. Types come from cudarc; the functions are loaded by their names
+//! here, so that one that is missing is an error and not a panic, and results are numbers, because newer drivers report
+//! codes that are not listed here.
 #![expect(unsafe_code, reason = "calls the CUDA driver")]
 
-mod programmatic;
+mod dependent_launch;
+mod exchange;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr::{null, null_mut};
@@ -11,13 +12,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::sys;
 
-use super::driver::{Address, Driver, Event, Exec, Function, Graph, Image, Launch, Node, Signal};
-use super::error::{Code, Said, Site, Unavailable};
+use super::driver::{Address, Driver, Event, Exec, Function, Graph, Image, Launch, Node, WordOp};
+use super::error::{CallError, Code, Site, unavailable};
 use super::lt::Lt;
 use crate::kernels::library::{Product, Shape};
-use programmatic::Programmatic;
-
-mod exchange;
+use crate::replay::Unavailable;
+use dependent_launch::DependentLaunch;
 
 /// Functions with the signatures of driver 12.0; later drivers keep them.
 macro_rules! functions {
@@ -32,16 +32,16 @@ macro_rules! functions {
             /// Looks them up.
             ///
             /// # Safety
-            /// The library is the driver's.
+            /// The library is installed, and the driver's.
             unsafe fn look_up() -> Result<Api, Unavailable> {
-                // SAFETY: callers have made sure that the library is there, without which this panics.
+                // SAFETY: the library is installed, as the caller promises; without it this panics.
                 let library = unsafe { sys::culib() };
                 Ok(Api { $($field: {
                     type Wanted = unsafe extern "C" fn($($argument),*) -> c_int;
                     // SAFETY: the driver's function of that name has this signature.
                     match unsafe { library.get::<Wanted>($symbol.as_bytes()) } {
                         Ok(found) => *found,
-                        Err(_) => return Err(Unavailable(format!(
+                        Err(_) => return Err(unavailable(format!(
                             "the driver has no {}: install a newer one", $symbol
                         ))),
                     }
@@ -109,8 +109,11 @@ functions! {
 const MIN_VERSION: i32 = 12_000;
 /// `CUDA_ERROR_NO_DEVICE`, `CUDA_ERROR_STUB_LIBRARY`, `CUDA_ERROR_NOT_READY`.
 const NO_DEVICE: i32 = 100;
-const STUB: i32 = 34;
+const STUB_LIBRARY: i32 = 34;
 const NOT_READY: i32 = 600;
+/// `CUDA_ERROR_INVALID_PTX`, `CUDA_ERROR_NOT_SUPPORTED`.
+const INVALID_PTX: Code = Code(218);
+const NOT_SUPPORTED: i32 = 801;
 
 /// `11.4` of 11040.
 fn version_text(version: i32) -> String {
@@ -118,9 +121,9 @@ fn version_text(version: i32) -> String {
 }
 
 /// What a driver's answers to the first calls mean; its version if all is well.
-pub(super) fn judge(init: i32, version: Result<i32, i32>) -> Result<i32, Unavailable> {
-    let sentence = match (init, version) {
-        // Too old a driver often cannot be initialised either, for reasons that help nobody.
+pub(super) fn check_version(init: i32, version: Result<i32, i32>) -> Result<i32, Unavailable> {
+    let reason = match (init, version) {
+        // A driver that is too old often cannot be initialised either, for reasons that do not help.
         (_, Ok(version)) if version < MIN_VERSION => format!(
             "the driver has CUDA {}, {} is needed: install driver 525 or newer",
             version_text(version),
@@ -128,11 +131,11 @@ pub(super) fn judge(init: i32, version: Result<i32, i32>) -> Result<i32, Unavail
         ),
         (0, Ok(version)) => return Ok(version),
         (NO_DEVICE, _) => "the driver (libcuda) is installed, but finds no device".to_owned(),
-        (STUB, _) => "libcuda is the stub of a toolkit, not a driver".to_owned(),
-        (0, Err(code)) => format!("cuDriverGetVersion says {}", Code(code)),
-        (code, _) => format!("cuInit says {}", Code(code)),
+        (STUB_LIBRARY, _) => "libcuda is the stub of a toolkit, not a driver".to_owned(),
+        (0, Err(code)) => format!("cuDriverGetVersion reports {}", Code(code)),
+        (code, _) => format!("cuInit reports {}", Code(code)),
     };
-    Err(Unavailable(sentence))
+    Err(unavailable(reason))
 }
 
 impl Api {
@@ -140,29 +143,35 @@ impl Api {
     pub(super) fn load() -> Result<(Api, i32), Unavailable> {
         // SAFETY: loads and unloads the system's CUDA driver, which is safe to load.
         if !unsafe { sys::is_culib_present() } {
-            return Err(Unavailable(
+            return Err(unavailable(
                 "the driver (libcuda) is not installed".to_owned(),
             ));
         }
-        // SAFETY: the library is there, and the driver's.
+        // SAFETY: the library is present, and the driver's.
         let api = unsafe { Api::look_up() }?;
+
+        // SAFETY: `cuInit` has no preconditions.
+        let init_code = unsafe { (api.init)(0) };
         let mut version = 0;
-        // SAFETY: neither has preconditions; the pointer is to a local.
-        let (init, said) = unsafe { ((api.init)(0), (api.driver_version)(&raw mut version)) };
-        let version = judge(init, if said == 0 { Ok(version) } else { Err(said) })?;
-        Ok((api, version))
+        // SAFETY: the pointer is to a local; the function needs no initialisation.
+        let version_code = unsafe { (api.driver_version)(&raw mut version) };
+        let version = match version_code {
+            0 => Ok(version),
+            code => Err(code),
+        };
+        Ok((api, check_version(init_code, version)?))
     }
 }
 
 /// One attribute of a device.
-pub(super) fn attribute(
+pub(super) fn device_attribute(
     api: &Api,
     device: sys::CUdevice,
-    which: sys::CUdevice_attribute,
+    attribute: sys::CUdevice_attribute,
 ) -> Result<i32, i32> {
     let mut value = 0;
-    // SAFETY: the device was given by the driver; the pointer is to a local.
-    match unsafe { (api.device_attribute)(&raw mut value, which, device) } {
+    // SAFETY: the pointer is to a local; the driver checks the device's number.
+    match unsafe { (api.device_attribute)(&raw mut value, attribute, device) } {
         0 => Ok(value),
         code => Err(code),
     }
@@ -174,89 +183,100 @@ pub(super) struct Cuda {
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
-    modules: Mutex<Vec<Handle>>,
-    /// Loaded when it is asked for.
+    modules: Mutex<Vec<ModuleHandle>>,
+    /// Loaded when it is first needed.
     library: OnceLock<Result<Lt, String>>,
-    programmatic: Option<Programmatic>,
+    dependent_launch: Option<DependentLaunch>,
 }
 
 /// A module's handle.
-struct Handle(sys::CUmodule);
+struct ModuleHandle(sys::CUmodule);
 
-// SAFETY: handles are the driver's, which takes them from any thread whose context is theirs.
-unsafe impl Send for Handle {}
-// SAFETY: as above; every call binds its thread first, and the driver locks itself.
+// SAFETY: handles are the driver's, which accepts them from any thread whose context is theirs.
+unsafe impl Send for ModuleHandle {}
+// SAFETY: the handles may be used on any thread whose context is theirs: every call binds its thread first.
 unsafe impl Send for Cuda {}
-// SAFETY: as above.
+// SAFETY: the driver locks itself, and what is not the driver's is behind locks.
 unsafe impl Sync for Cuda {}
 
-fn said(site: Site, code: c_int) -> Result<(), Said> {
+/// What a call has reported.
+fn check_code(site: Site, code: c_int) -> Result<(), CallError> {
     if code == 0 {
-        Ok(())
-    } else {
-        Err(Said {
-            site,
-            code: Code(code),
-        })
+        return Ok(());
     }
+    Err(CallError {
+        site,
+        code: Code(code),
+    })
 }
 
 impl Cuda {
     /// Opens a device.
-    pub(super) fn open(api: Api, device: sys::CUdevice) -> Result<Arc<Cuda>, Said> {
-        const NON_BLOCKING: c_uint = 1;
-        let (mut context, mut stream) = (null_mut(), null_mut());
-        // SAFETY: the device was given by the driver; the pointers are to locals.
-        said(Site::Context, unsafe {
-            (api.retain)(&raw mut context, device)
-        })?;
-        let opened = || {
-            // SAFETY: the context is alive.
-            said(Site::Bind, unsafe { (api.set_current)(context) })?;
-            // SAFETY: a context is current; the pointer is to a local.
-            said(Site::Stream, unsafe {
-                (api.stream_create)(&raw mut stream, NON_BLOCKING)
-            })
-        };
-        let mut opened = opened;
-        if let Err(error) = opened() {
-            // SAFETY: retained above.
+    pub(super) fn open(api: Api, device: sys::CUdevice) -> Result<Arc<Cuda>, CallError> {
+        let mut context = null_mut();
+        // SAFETY: the pointer is to a local; the driver checks the device's number.
+        let retained = unsafe { (api.retain)(&raw mut context, device) };
+        check_code(Site::Context, retained)?;
+
+        // SAFETY: the context was retained above.
+        let stream = unsafe { Self::create_stream(&api, context) }.inspect_err(|_| {
+            // SAFETY: retained above, and nothing uses the context.
             unsafe { (api.release)(device) };
-            return Err(error);
-        }
-        let (modules, library) = (Mutex::new(Vec::new()), OnceLock::new());
-        let programmatic = Programmatic::look_up();
+        })?;
         Ok(Arc::new(Cuda {
             api,
             device,
             context,
             stream,
-            modules,
-            library,
-            programmatic,
+            modules: Mutex::default(),
+            library: OnceLock::new(),
+            dependent_launch: DependentLaunch::look_up(&api),
         }))
     }
 
+    /// # Safety
+    /// The context is retained.
+    unsafe fn create_stream(
+        api: &Api,
+        context: sys::CUcontext,
+    ) -> Result<sys::CUstream, CallError> {
+        const NON_BLOCKING: c_uint = 1;
+        // SAFETY: the context is retained, as the caller promises.
+        let bound = unsafe { (api.set_current)(context) };
+        check_code(Site::Bind, bound)?;
+
+        let mut stream = null_mut();
+        // SAFETY: a context is current; the pointer is to a local.
+        let created = unsafe { (api.stream_create)(&raw mut stream, NON_BLOCKING) };
+        check_code(Site::Stream, created)?;
+        Ok(stream)
+    }
+
     /// The library for products, or why there is none. The context is current.
-    fn lt(&self) -> Result<&Lt, &String> {
+    fn products(&self) -> Result<&Lt, &String> {
         self.library.get_or_init(|| Lt::load(self.api)).as_ref()
+    }
+
+    fn lock_modules(&self) -> std::sync::MutexGuard<'_, Vec<ModuleHandle>> {
+        self.modules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Handles as numbers, and back.
-fn number<T>(handle: *mut T) -> u64 {
+/// A handle as a number.
+fn handle_number<T>(handle: *mut T) -> u64 {
     handle as u64
 }
 
-fn handle<T>(number: u64) -> *mut T {
+/// The handle that a number was made of.
+fn raw_handle<T>(number: u64) -> *mut T {
     number as *mut T
 }
 
-fn handles(nodes: &[Node]) -> Vec<sys::CUgraphNode> {
-    nodes.iter().map(|n| handle(n.0)).collect()
+fn raw_nodes(nodes: &[Node]) -> Vec<sys::CUgraphNode> {
+    nodes.iter().map(|node| raw_handle(node.0)).collect()
 }
 
-/// Attributes of a node, checked by the driver: 1-d copies between addresses that both sides know.
+/// A copy of bytes in a row between addresses that both sides know.
 fn flat_copy(from: Address, to: Address, bytes: u64) -> sys::CUDA_MEMCPY3D {
     sys::CUDA_MEMCPY3D {
         srcXInBytes: 0,
@@ -287,169 +307,178 @@ fn flat_copy(from: Address, to: Address, bytes: u64) -> sys::CUDA_MEMCPY3D {
     }
 }
 
+/// The bytes with at least one zero behind them, from a multiple of eight on: images of both kinds begin there.
+fn aligned_image(bytes: &[u8]) -> Vec<u64> {
+    let mut words = vec![0_u64; bytes.len() / 8 + 1];
+    for (word, chunk) in words.iter_mut().zip(bytes.chunks(8)) {
+        let mut word_bytes = [0; 8];
+        word_bytes[..chunk.len()].copy_from_slice(chunk);
+        *word = u64::from_ne_bytes(word_bytes);
+    }
+    words
+}
+
 impl Driver for Cuda {
-    fn bind(&self) -> Result<(), Said> {
-        // SAFETY: the context is retained until `close`.
-        said(Site::Bind, unsafe { (self.api.set_current)(self.context) })
+    fn bind_thread(&self) -> Result<(), CallError> {
+        // SAFETY: the context is retained until `close_device`.
+        let code = unsafe { (self.api.set_current)(self.context) };
+        check_code(Site::Bind, code)
     }
 
-    fn alloc(&self, bytes: u64) -> Result<Address, Said> {
-        let mut at = 0;
+    fn alloc_device(&self, bytes: u64) -> Result<Address, CallError> {
+        let mut address = 0;
         // SAFETY: the pointer is to a local.
-        said(Site::Alloc, unsafe {
-            (self.api.alloc)(&raw mut at, bytes as usize)
-        })?;
-        Ok(at)
+        let code = unsafe { (self.api.alloc)(&raw mut address, bytes as usize) };
+        check_code(Site::Alloc, code)?;
+        Ok(address)
     }
 
-    fn free(&self, at: Address) {
-        // SAFETY: given by `alloc`, given back once, nothing in the queue uses it. What this says was said before.
-        unsafe { (self.api.free)(at) };
+    unsafe fn free_device(&self, address: Address) {
+        // SAFETY: of `alloc_device`, unused and given back once, as the caller promises. An error here was reported by
+        // an earlier call too.
+        unsafe { (self.api.free)(address) };
     }
 
-    fn alloc_host(&self, bytes: u64) -> Result<Address, Said> {
-        // Plain: what is write-combined is slow to read.
+    fn alloc_host(&self, bytes: u64) -> Result<Address, CallError> {
+        // Plain: write-combined memory is slow to read.
         const FLAGS: c_uint = 0;
-        let mut at = null_mut();
-        let code = // SAFETY: the pointer is to a local.
-            unsafe { (self.api.alloc_host)(&raw mut at, bytes as usize, FLAGS) };
-        said(Site::AllocHost, code)?;
-        Ok(number(at))
+        let mut first = null_mut();
+        // SAFETY: the pointer is to a local.
+        let code = unsafe { (self.api.alloc_host)(&raw mut first, bytes as usize, FLAGS) };
+        check_code(Site::AllocHost, code)?;
+        Ok(handle_number(first))
     }
 
-    fn free_host(&self, at: Address) {
-        // SAFETY: as in `free`.
-        unsafe { (self.api.free_host)(handle(at)) };
+    unsafe fn free_host(&self, address: Address) {
+        // SAFETY: of `alloc_host`, unused and given back once, as the caller promises.
+        unsafe { (self.api.free_host)(raw_handle(address)) };
     }
 
-    fn register(&self, first: *mut u8, bytes: u64) -> Result<Address, Said> {
-        exchange::register(self, first, bytes)
+    unsafe fn register_host(&self, first: *mut u8, bytes: u64) -> Result<Address, CallError> {
+        // SAFETY: valid until it is given back, as the caller promises.
+        unsafe { exchange::register_host(self, first, bytes) }
     }
 
-    fn unregister(&self, first: *mut u8) {
-        // SAFETY: as in `free`, for `register`.
+    unsafe fn unregister_host(&self, first: *mut u8) {
+        // SAFETY: of `register_host`, unused and given back once, as the caller promises.
         unsafe { (self.api.unregister)(first.cast()) };
     }
 
-    fn function(&self, image: Image<'_>, entry: &str) -> Result<Function, Said> {
-        let unfit = |site| Said {
+    fn load_function(&self, image: Image<'_>, entry: &str) -> Result<Function, CallError> {
+        let invalid = |site| CallError {
             site,
-            code: Code(218),
+            code: INVALID_PTX,
         };
-        // Words, for both begin at a multiple of eight bytes then; a text ends with a zero.
         let bytes = match image {
-            Image::Ptx(text) if text.contains('\0') => return Err(unfit(Site::Load)),
+            Image::Ptx(text) if text.contains('\0') => return Err(invalid(Site::Load)),
             Image::Ptx(text) => text.as_bytes(),
-            Image::Cubin(bytes) => bytes,
+            Image::Cubin(cubin) => cubin.bytes(),
         };
-        let mut words = vec![0_u64; bytes.len() / 8 + 1];
-        for (word, part) in words.iter_mut().zip(bytes.chunks(8)) {
-            let mut all = [0; 8];
-            all[..part.len()].copy_from_slice(part);
-            *word = u64::from_ne_bytes(all);
-        }
-        let entry = CString::new(entry).map_err(|_| unfit(Site::Function))?;
+        let words = aligned_image(bytes);
+        let entry_name = CString::new(entry).map_err(|_| invalid(Site::Function))?;
+
         let mut module = null_mut();
-        let (image, options) = (words.as_ptr().cast(), 0);
-        // SAFETY: the text ends with a zero, all parts of an object lie in it, and it outlives the call; there are no
-        // options.
-        let code = unsafe {
-            (self.api.module_load)(&raw mut module, image, options, null_mut(), null_mut())
-        };
-        said(Site::Load, code)?;
-        self.modules
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Handle(module));
+        let image = words.as_ptr().cast();
+        // SAFETY: a text ends with a zero, and an object has all parts that its headers name (`WholeCubin`); the image
+        // outlives the call; there are no options.
+        let code =
+            unsafe { (self.api.module_load)(&raw mut module, image, 0, null_mut(), null_mut()) };
+        check_code(Site::Load, code)?;
+        self.lock_modules().push(ModuleHandle(module));
+
         let mut function = null_mut();
         // SAFETY: the module is loaded; the name ends with a zero and outlives the call.
-        let code = unsafe { (self.api.module_function)(&raw mut function, module, entry.as_ptr()) };
-        said(Site::Function, code)?;
-        Ok(Function(number(function)))
+        let code =
+            unsafe { (self.api.module_function)(&raw mut function, module, entry_name.as_ptr()) };
+        check_code(Site::Function, code)?;
+        Ok(Function(handle_number(function)))
     }
 
-    fn zero(&self, at: Address, bytes: u64) -> Result<(), Said> {
-        // SAFETY: callers hold the memory, of at least that many bytes, until the queue is empty.
-        said(Site::Zero, unsafe {
-            (self.api.zero)(at, 0, bytes as usize, self.stream)
-        })
+    unsafe fn put_zero(&self, address: Address, bytes: u64) -> Result<(), CallError> {
+        // SAFETY: memory of that length that outlives the work, as the caller promises.
+        let code = unsafe { (self.api.zero)(address, 0, bytes as usize, self.stream) };
+        check_code(Site::Zero, code)
     }
 
-    fn copy(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said> {
-        // SAFETY: as in `zero`, for both.
-        said(Site::Copy, unsafe {
-            (self.api.copy)(to, from, bytes as usize, self.stream)
-        })
+    unsafe fn put_copy(&self, from: Address, to: Address, bytes: u64) -> Result<(), CallError> {
+        // SAFETY: both have that length and outlive the work, as the caller promises.
+        let code = unsafe { (self.api.copy)(to, from, bytes as usize, self.stream) };
+        check_code(Site::Copy, code)
     }
 
-    fn give(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said> {
-        // SAFETY: as in `copy`.
-        said(Site::Give, unsafe {
-            (self.api.copy)(to, from, bytes as usize, self.stream)
-        })
+    unsafe fn put_exchange_copy(
+        &self,
+        from: Address,
+        to: Address,
+        bytes: u64,
+    ) -> Result<(), CallError> {
+        // SAFETY: both have that length and outlive the work, as the caller promises.
+        let code = unsafe { (self.api.copy)(to, from, bytes as usize, self.stream) };
+        check_code(Site::Give, code)
     }
 
-    fn signal(&self, signals: &[Signal]) -> Result<(), Said> {
-        exchange::signal(self, signals)
+    unsafe fn put_word_ops(&self, word_ops: &[WordOp]) -> Result<(), CallError> {
+        // SAFETY: words of registered memory that outlives the work, as the caller promises.
+        unsafe { exchange::put_word_ops(self, word_ops) }
     }
 
-    fn event(&self) -> Result<Event, Said> {
-        const WITHOUT_TIME: c_uint = 2;
+    fn create_event(&self) -> Result<Event, CallError> {
+        const DISABLE_TIMING: c_uint = 2;
         let mut event = null_mut();
         // SAFETY: the pointer is to a local.
-        let code = unsafe { (self.api.event_create)(&raw mut event, WITHOUT_TIME) };
-        said(Site::Event, code)?;
-        Ok(Event(number(event)))
+        let code = unsafe { (self.api.event_create)(&raw mut event, DISABLE_TIMING) };
+        check_code(Site::Event, code)?;
+        Ok(Event(handle_number(event)))
     }
 
-    fn free_event(&self, event: Event) {
-        // SAFETY: as in `free`.
-        unsafe { (self.api.event_destroy)(handle(event.0)) };
+    unsafe fn destroy_event(&self, event: Event) {
+        // SAFETY: of `create_event`, given back once, as the caller promises.
+        unsafe { (self.api.event_destroy)(raw_handle(event.0)) };
     }
 
-    fn record(&self, event: Event) -> Result<(), Said> {
-        // SAFETY: the event is alive.
-        said(Site::Record, unsafe {
-            (self.api.event_record)(handle(event.0), self.stream)
-        })
+    unsafe fn record_event(&self, event: Event) -> Result<(), CallError> {
+        // SAFETY: of `create_event` and not given back, as the caller promises.
+        let code = unsafe { (self.api.event_record)(raw_handle(event.0), self.stream) };
+        check_code(Site::Record, code)
     }
 
-    fn query(&self, event: Event) -> Result<bool, Said> {
-        // SAFETY: the event is alive.
-        match unsafe { (self.api.event_query)(handle(event.0)) } {
+    unsafe fn query_event(&self, event: Event) -> Result<bool, CallError> {
+        // SAFETY: of `create_event` and not given back, as the caller promises.
+        match unsafe { (self.api.event_query)(raw_handle(event.0)) } {
             NOT_READY => Ok(false),
-            code => said(Site::Query, code).map(|()| true),
+            code => check_code(Site::Query, code).map(|()| true),
         }
     }
 
-    fn graph(&self) -> Result<Graph, Said> {
+    fn create_graph(&self) -> Result<Graph, CallError> {
         let mut graph = null_mut();
         // SAFETY: the pointer is to a local.
-        said(Site::Graph, unsafe {
-            (self.api.graph_create)(&raw mut graph, 0)
-        })?;
-        Ok(Graph(number(graph)))
+        let code = unsafe { (self.api.graph_create)(&raw mut graph, 0) };
+        check_code(Site::Graph, code)?;
+        Ok(Graph(handle_number(graph)))
     }
 
-    fn free_graph(&self, graph: Graph) {
-        // SAFETY: as in `free`.
-        unsafe { (self.api.graph_destroy)(handle(graph.0)) };
+    unsafe fn destroy_graph(&self, graph: Graph) {
+        // SAFETY: of `create_graph`, given back once, as the caller promises.
+        unsafe { (self.api.graph_destroy)(raw_handle(graph.0)) };
     }
 
-    fn kernel_node(&self, graph: Graph, after: &[Node], launch: &Launch) -> Result<Node, Said> {
-        let after = handles(after);
+    unsafe fn add_kernel_node(
+        &self,
+        graph: Graph,
+        after: &[Node],
+        launch: &Launch,
+    ) -> Result<Node, CallError> {
         // The driver copies the arguments now, by the sizes that the kernel declares: pointers, then words.
-        let pointers = launch
-            .pointers
-            .iter()
-            .map(|p| std::ptr::from_ref(p).cast_mut().cast());
-        let words = launch
-            .words
-            .iter()
-            .map(|w| std::ptr::from_ref(w).cast_mut().cast());
-        let mut arguments: Vec<*mut c_void> = pointers.chain(words).collect();
-        let node = sys::CUDA_KERNEL_NODE_PARAMS {
-            func: handle(launch.function.0),
+        let mut arguments: Vec<*mut c_void> = Vec::new();
+        for pointer in &launch.pointers {
+            arguments.push(std::ptr::from_ref(pointer).cast_mut().cast());
+        }
+        for word in &launch.words {
+            arguments.push(std::ptr::from_ref(word).cast_mut().cast());
+        }
+        let params = sys::CUDA_KERNEL_NODE_PARAMS {
+            func: raw_handle(launch.function.0),
             gridDimX: launch.groups,
             gridDimY: 1,
             gridDimZ: 1,
@@ -462,153 +491,169 @@ impl Driver for Cuda {
             kern: null_mut(),
             ctx: null_mut(),
         };
-        let (mut made, count) = (null_mut(), after.len());
-        // SAFETY: graph, nodes and function are alive; the arguments are as many and as large as the printer declared,
-        // and outlive the call.
+
+        let after = raw_nodes(after);
+        let mut node = null_mut();
+        // SAFETY: graph, nodes and function exist, and the arguments are as many as the kernel declares, as the caller
+        // promises; they have the sizes of pointers and words, and outlive the call.
         let code = unsafe {
-            (self.api.kernel_node)(&raw mut made, handle(graph.0), after.as_ptr(), count, &node)
+            (self.api.kernel_node)(
+                &raw mut node,
+                raw_handle(graph.0),
+                after.as_ptr(),
+                after.len(),
+                &params,
+            )
         };
-        said(Site::KernelNode, code)?;
-        Ok(Node(number(made)))
+        check_code(Site::KernelNode, code)?;
+        Ok(Node(handle_number(node)))
     }
 
-    fn has_programmatic_edges(&self) -> bool {
-        self.programmatic.is_some()
+    fn supports_dependent_launch(&self) -> bool {
+        self.dependent_launch.is_some()
     }
 
-    fn programmatic_edge(&self, graph: Graph, before: Node, after: Node) -> Result<(), Said> {
-        // `CUDA_ERROR_NOT_SUPPORTED`.
-        let Some(edges) = self.programmatic else {
-            return said(Site::KernelNode, 801);
+    unsafe fn add_dependent_launch_edge(
+        &self,
+        graph: Graph,
+        before: Node,
+        after: Node,
+    ) -> Result<(), CallError> {
+        let Some(edges) = self.dependent_launch else {
+            return check_code(Site::KernelNode, NOT_SUPPORTED);
         };
-        // SAFETY: graph and nodes are alive.
-        unsafe { edges.add(handle(graph.0), handle(before.0), handle(after.0)) }
+        // SAFETY: the graph exists and the nodes are its own, as the caller promises.
+        unsafe {
+            edges.add_edge(
+                raw_handle(graph.0),
+                raw_handle(before.0),
+                raw_handle(after.0),
+            )
+        }
     }
 
-    fn copy_node(
+    unsafe fn add_copy_node(
         &self,
         graph: Graph,
         after: &[Node],
         from: Address,
         to: Address,
         bytes: u64,
-    ) -> Result<Node, Said> {
-        let (after, copy) = (handles(after), flat_copy(from, to, bytes));
-        let (mut made, count) = (null_mut(), after.len());
-        // SAFETY: graph and nodes are alive; callers hold the memory as long as the graph.
+    ) -> Result<Node, CallError> {
+        let params = flat_copy(from, to, bytes);
+        let after = raw_nodes(after);
+        let mut node = null_mut();
+        // SAFETY: graph and nodes exist, and the memory outlives what is made of the graph, as the caller promises; the
+        // other pointers are to locals.
         let code = unsafe {
-            let graph = handle(graph.0);
             (self.api.copy_node)(
-                &raw mut made,
-                graph,
+                &raw mut node,
+                raw_handle(graph.0),
                 after.as_ptr(),
-                count,
-                &copy,
+                after.len(),
+                &params,
                 self.context,
             )
         };
-        said(Site::CopyNode, code)?;
-        Ok(Node(number(made)))
+        check_code(Site::CopyNode, code)?;
+        Ok(Node(handle_number(node)))
     }
 
-    fn zero_node(
+    unsafe fn add_zero_node(
         &self,
         graph: Graph,
         after: &[Node],
-        at: Address,
+        address: Address,
         bytes: u64,
-    ) -> Result<Node, Said> {
-        let after = handles(after);
-        let zero = sys::CUDA_MEMSET_NODE_PARAMS {
-            dst: at,
+    ) -> Result<Node, CallError> {
+        let params = sys::CUDA_MEMSET_NODE_PARAMS {
+            dst: address,
             pitch: 0,
             value: 0,
             elementSize: 1,
             width: bytes as usize,
             height: 1,
         };
-        let (mut made, count) = (null_mut(), after.len());
-        // SAFETY: as in `copy_node`.
+        let after = raw_nodes(after);
+        let mut node = null_mut();
+        // SAFETY: graph and nodes exist, and the memory outlives what is made of the graph, as the caller promises; the
+        // other pointers are to locals.
         let code = unsafe {
-            let graph = handle(graph.0);
             (self.api.zero_node)(
-                &raw mut made,
-                graph,
+                &raw mut node,
+                raw_handle(graph.0),
                 after.as_ptr(),
-                count,
-                &zero,
+                after.len(),
+                &params,
                 self.context,
             )
         };
-        said(Site::ZeroNode, code)?;
-        Ok(Node(number(made)))
+        check_code(Site::ZeroNode, code)?;
+        Ok(Node(handle_number(node)))
     }
 
-    fn library(&self) -> Result<String, String> {
-        self.lt()
-            .map(|lt| lt.title().to_owned())
-            .map_err(String::clone)
+    fn product_library(&self) -> Result<String, String> {
+        let products = self.products().map_err(String::clone)?;
+        Ok(products.title().to_owned())
     }
 
-    fn refuses(&self, shape: &Shape) -> Result<Option<String>, Said> {
-        match self.lt() {
-            Ok(lt) => Ok(lt.algorithm(shape)?.err()),
+    fn unsupported_reason(&self, shape: &Shape) -> Result<Option<String>, CallError> {
+        match self.products() {
+            Ok(products) => Ok(products.choose_algorithm(shape)?.err()),
             Err(why) => Ok(Some(why.clone())),
         }
     }
 
-    fn product_node(
+    unsafe fn add_product_node(
         &self,
         graph: Graph,
         after: &[Node],
         product: &Product<Address>,
         count: u64,
-    ) -> Result<Node, Said> {
+    ) -> Result<Node, CallError> {
         // Status 1: not initialised.
-        let none = Said {
+        const NOT_INITIALISED: CallError = CallError {
             site: Site::Library,
             code: Code(Code::LIBRARY + 1),
         };
-        self.lt()
-            .map_err(|_| none)?
-            .node(graph, after, product, count)
+        let products = self.products().map_err(|_| NOT_INITIALISED)?;
+        // SAFETY: graph, nodes and memory are as `Lt` needs them, as the caller promises.
+        unsafe { products.add_node(graph, after, product, count) }
     }
 
-    fn instantiate(&self, graph: Graph) -> Result<Exec, Said> {
+    unsafe fn instantiate_graph(&self, graph: Graph) -> Result<Exec, CallError> {
         let mut exec = null_mut();
-        // SAFETY: the graph is alive.
-        let code = unsafe { (self.api.instantiate)(&raw mut exec, handle(graph.0), 0) };
-        said(Site::Instantiate, code)?;
-        Ok(Exec(number(exec)))
+        // SAFETY: the graph exists, as the caller promises; the pointer is to a local.
+        let code = unsafe { (self.api.instantiate)(&raw mut exec, raw_handle(graph.0), 0) };
+        check_code(Site::Instantiate, code)?;
+        Ok(Exec(handle_number(exec)))
     }
 
-    fn upload(&self, exec: Exec) -> Result<(), Said> {
-        // SAFETY: the graph is alive.
-        said(Site::Upload, unsafe {
-            (self.api.upload)(handle(exec.0), self.stream)
-        })
+    unsafe fn upload_graph(&self, exec: Exec) -> Result<(), CallError> {
+        // SAFETY: the graph exists, as the caller promises.
+        let code = unsafe { (self.api.upload)(raw_handle(exec.0), self.stream) };
+        check_code(Site::Upload, code)
     }
 
-    fn free_exec(&self, exec: Exec) {
-        // SAFETY: as in `free`.
-        unsafe { (self.api.exec_destroy)(handle(exec.0)) };
+    unsafe fn destroy_exec(&self, exec: Exec) {
+        // SAFETY: of `instantiate_graph`, unused and given back once, as the caller promises.
+        unsafe { (self.api.exec_destroy)(raw_handle(exec.0)) };
     }
 
-    fn launch(&self, exec: Exec) -> Result<(), Said> {
-        // SAFETY: the graph is alive, and so is all memory that it names.
-        said(Site::Launch, unsafe {
-            (self.api.launch)(handle(exec.0), self.stream)
-        })
+    unsafe fn launch_graph(&self, exec: Exec) -> Result<(), CallError> {
+        // SAFETY: the graph and all memory that it names exist until it has ended, as the caller promises.
+        let code = unsafe { (self.api.launch)(raw_handle(exec.0), self.stream) };
+        check_code(Site::Launch, code)
     }
 
-    fn close(&self) {
-        let modules =
-            std::mem::take(&mut *self.modules.lock().unwrap_or_else(PoisonError::into_inner));
-        // SAFETY: the caller's promise: nothing is in the queue, and everything else was given back.
+    unsafe fn close_device(&self) {
+        let modules = std::mem::take(&mut *self.lock_modules());
+        // SAFETY: nothing is in the queue, everything else was given back and nothing is called later, as the caller
+        // promises; modules, stream and context are this device's, and each is given back here only.
         unsafe {
             (self.api.set_current)(self.context);
-            if let Some(Ok(lt)) = self.library.get() {
-                lt.close();
+            if let Some(Ok(products)) = self.library.get() {
+                products.close();
             }
             for module in modules {
                 (self.api.module_unload)(module.0);
@@ -619,11 +664,11 @@ impl Driver for Cuda {
     }
 }
 
-/// A text that the driver writes into a buffer of its size.
-pub(super) fn text(fill: impl FnOnce(*mut c_char, c_int) -> c_int) -> Result<String, i32> {
+/// A text that the driver writes into a buffer of the given length.
+pub(super) fn read_text(fill: impl FnOnce(*mut c_char, c_int) -> c_int) -> Result<String, i32> {
     let mut buffer = [0 as c_char; 256];
     match fill(buffer.as_mut_ptr(), buffer.len() as c_int - 1) {
-        // SAFETY: the last byte is zero, and no one else has the buffer.
+        // SAFETY: the last byte is zero, because the driver was given one byte less; the buffer is a local.
         0 => Ok(unsafe { CStr::from_ptr(buffer.as_ptr()) }
             .to_string_lossy()
             .into_owned()),
@@ -666,15 +711,15 @@ mod tests {
             (
                 999,
                 Ok(12_040),
-                Err("no CUDA: cuInit says CUDA_ERROR_UNKNOWN (999)"),
+                Err("no CUDA: cuInit reports CUDA_ERROR_UNKNOWN (999)"),
             ),
             (
                 803,
                 Ok(12_040),
-                Err("no CUDA: cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"),
+                Err("no CUDA: cuInit reports CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"),
             ),
         ] {
-            let found = judge(init, version).map_err(|e| e.to_string());
+            let found = check_version(init, version).map_err(|e| e.to_string());
             assert_eq!(found, said.map_err(str::to_owned));
         }
     }

@@ -6,7 +6,7 @@ use super::lang::{Builder, Mem, Ty, Val};
 use super::math;
 use super::plan::{Amount, Grid, KernelPlan, Operand};
 
-/// How a dtype lies in memory; complex numbers as floats.
+/// How a dtype is stored in memory; complex numbers as floats.
 pub(crate) fn mem(dtype: DType) -> Mem {
     match dtype {
         DType::F32 | DType::C32 => Mem::F32,
@@ -21,7 +21,7 @@ pub(crate) fn mem(dtype: DType) -> Mem {
 }
 
 /// One thread for each of the `elements` elements of a token; `f` from what is loaded to what is stored.
-fn each(
+fn elementwise_kernel(
     name: &'static str,
     from: Mem,
     to: Mem,
@@ -29,20 +29,23 @@ fn each(
     f: impl for<'k> Fn(Val<'k>) -> Val<'k>,
 ) -> Option<KernelPlan> {
     let k = Builder::new(name, 64);
-    let (x, y) = (k.reads(from), k.writes(to));
-    let each = k.spec(u32::try_from(elements).ok()?);
-    k.each(k.firings() * each, |i| k.store(y, i, f(k.load(x, i))));
-    let operands = [Operand::Input(0), Operand::Output(0)];
+    let input_binding = k.reads(from);
+    let output_binding = k.writes(to);
+    let elements_per_firing = k.spec(u32::try_from(elements).ok()?);
+    k.each(k.firings() * elements_per_firing, |i| {
+        k.store(output_binding, i, f(k.load(input_binding, i)))
+    });
+    let port_operands = [Operand::Input(0), Operand::Output(0)];
     Some(KernelPlan::one(
         k.finish(),
-        &operands,
+        &port_operands,
         Grid::Threads(Amount::each(elements)),
     ))
 }
 
 /// From integers to floats in [−1, 1]: (x − bias) / scale.
 pub(crate) fn decode(raw: DType, elements: u64, bias: f32, scale: f32) -> Option<KernelPlan> {
-    each("decode", mem(raw), Mem::F32, elements, |v| {
+    elementwise_kernel("decode", mem(raw), Mem::F32, elements, |v| {
         let k = v.builder();
         (v.cast(Ty::F32) - k.f32(bias)) / k.f32(scale)
     })
@@ -50,19 +53,19 @@ pub(crate) fn decode(raw: DType, elements: u64, bias: f32, scale: f32) -> Option
 
 /// The other way round.
 pub(crate) fn encode(raw: DType, elements: u64, bias: f32, scale: f32) -> Option<KernelPlan> {
-    each("encode", Mem::F32, mem(raw), elements, |v| {
-        let k = v.builder();
-        let v = v * k.f32(scale) + k.f32(bias);
-        let (low, high) = bounds(raw);
-        let level = match raw {
-            DType::I32 => to_i32(v),
-            _ => math::nearest(clamp(v, low, high)),
+    elementwise_kernel("encode", Mem::F32, mem(raw), elements, |value| {
+        let k = value.builder();
+        let scaled_value = value * k.f32(scale) + k.f32(bias);
+        let (low, high) = integer_bounds(raw);
+        let integer_level = match raw {
+            DType::I32 => to_i32(scaled_value),
+            _ => math::nearest(clamp_number(scaled_value, low, high)),
         };
-        level.cast(mem(raw).ty())
+        integer_level.cast(mem(raw).ty())
     })
 }
 
-fn bounds(dtype: DType) -> (f64, f64) {
+fn integer_bounds(dtype: DType) -> (f64, f64) {
     match dtype {
         DType::U8 => (0.0, 255.0),
         DType::I8 => (-128.0, 127.0),
@@ -72,81 +75,92 @@ fn bounds(dtype: DType) -> (f64, f64) {
 }
 
 /// Within bounds; 0 for a NaN.
-fn clamp<'k>(v: Val<'k>, low: f64, high: f64) -> Val<'k> {
-    let k = v.builder();
-    let v = k.select(v.eq(v), v, v.like(0.0));
-    let v = k.select(v.lt(v.like(low)), v.like(low), v);
-    k.select(v.gt(v.like(high)), v.like(high), v)
+fn clamp_number<'k>(value: Val<'k>, low: f64, high: f64) -> Val<'k> {
+    let k = value.builder();
+    let number = k.select(value.eq(value), value, value.like(0.0));
+    let lower_bounded = k.select(number.lt(number.like(low)), number.like(low), number);
+    let is_above = lower_bounded.gt(lower_bounded.like(high));
+    k.select(is_above, lower_bounded.like(high), lower_bounded)
 }
 
 /// A float as the nearest `i32`: the largest has no `f32` of its own.
 fn to_i32<'k>(v: Val<'k>) -> Val<'k> {
     let k = v.builder();
     let rounded = v.round();
-    let over = v.like(2_147_483_648.0).le(rounded);
-    let inside = clamp(rounded, -2_147_483_648.0, 2_147_483_520.0);
+    let is_over = v.like(2_147_483_648.0).le(rounded);
+    let inside_value = clamp_number(rounded, -2_147_483_648.0, 2_147_483_520.0);
+
     // Between the two bounds f64 has integers that f32 has not.
-    let inside = match v.ty {
-        Ty::F64 => clamp(rounded, -2_147_483_648.0, 2_147_483_647.0),
-        _ => inside,
+    let inside_value = match v.ty {
+        Ty::F64 => clamp_number(rounded, -2_147_483_648.0, 2_147_483_647.0),
+        _ => inside_value,
     };
-    k.select(over, k.i32(i32::MAX), inside.cast(Ty::I32))
+    k.select(is_over, k.i32(i32::MAX), inside_value.cast(Ty::I32))
 }
 
 /// A float as the nearest `i64`.
 fn to_i64<'k>(v: Val<'k>) -> Val<'k> {
     let k = v.builder();
     let rounded = v.round();
-    let limit = 9_223_372_036_854_775_808.0;
-    let over = v.like(limit).le(rounded);
-    let below = if v.ty == Ty::F64 {
-        limit - 1024.0
+    let upper_limit = 9_223_372_036_854_775_808.0;
+    // The largest integers have no float of their own: what is beyond is selected at the end.
+    let is_over = v.like(upper_limit).le(rounded);
+    let largest_below = if v.ty == Ty::F64 {
+        upper_limit - 1024.0
     } else {
-        limit - 549_755_813_888.0
+        upper_limit - 549_755_813_888.0
     };
-    let inside = clamp(rounded, -limit, below).cast(Ty::I64);
-    k.select(over, k.bits(Ty::I64, i64::MAX as u64), inside)
+    let inside_value = clamp_number(rounded, -upper_limit, largest_below).cast(Ty::I64);
+    k.select(is_over, k.bits(Ty::I64, i64::MAX as u64), inside_value)
 }
 
 /// An `f32` as the bits of the nearest `f16`.
 pub(super) fn to_half<'k>(v: Val<'k>) -> Val<'k> {
     let k = v.builder();
     let bits = v.as_bits(Ty::U32);
-    let (sign, a) = ((bits >> 16) & 0x8000, bits & 0x7fff_ffff);
+    let sign_bit = (bits >> 16) & 0x8000;
+    let abs_bits = bits & 0x7fff_ffff;
+
     // Normal results: the exponent moves by 112, and half of what is cut off, and one if the rest is odd, rounds.
-    let moved = a - (112 << 23);
-    let normal = (moved + 0xfff + ((moved >> 13) & 1)) >> 13;
+    let moved_bits = abs_bits - (112 << 23);
+    let normal_bits = (moved_bits + 0xfff + ((moved_bits >> 13) & 1)) >> 13;
     // Below them the sum with 0.5 leaves the bits of the nearest multiple of 2^−24.
-    let tiny = (a.as_bits(Ty::F32) + k.f32(0.5)).as_bits(Ty::U32) - 0.5f32.to_bits();
-    let is_tiny = a.lt(k.u32(113 << 23));
-    let finite = k.select(is_tiny, tiny, normal);
-    let is_large = k.u32(0x477f_f000).le(a);
-    let some = k.select(is_large, k.u32(0x7c00), finite);
-    let is_nan = a.gt(k.u32(0x7f80_0000));
-    let all = k.select(is_nan, k.u32(0x7e00) | ((a >> 13) & 0x3ff), some);
-    sign | all
+    let subnormal_bits =
+        (abs_bits.as_bits(Ty::F32) + k.f32(0.5)).as_bits(Ty::U32) - 0.5f32.to_bits();
+    let is_tiny = abs_bits.lt(k.u32(113 << 23));
+    let finite_bits = k.select(is_tiny, subnormal_bits, normal_bits);
+    let is_large = k.u32(0x477f_f000).le(abs_bits);
+    let number_bits = k.select(is_large, k.u32(0x7c00), finite_bits);
+    let is_nan = abs_bits.gt(k.u32(0x7f80_0000));
+    let result_bits = k.select(
+        is_nan,
+        k.u32(0x7e00) | ((abs_bits >> 13) & 0x3ff),
+        number_bits,
+    );
+    sign_bit | result_bits
 }
 
 /// The `f32` of the bits of an `f16`.
 pub(super) fn from_half<'k>(half: Val<'k>) -> Val<'k> {
     let k = half.builder();
-    let sign = (half & 0x8000) << 16;
-    let exponent = (half >> 10) & 0x1f;
-    let mantissa = half & 0x3ff;
-    let normal = ((exponent + 112) << 23) | (mantissa << 13);
-    let tiny = (mantissa.cast(Ty::F32) * k.f32(1.0 / 16_777_216.0)).as_bits(Ty::U32);
-    let special = (mantissa << 13) | 0x7f80_0000;
-    let value = k.select(exponent.eq(k.u32(0)), tiny, normal);
-    let value = k.select(exponent.eq(k.u32(31)), special, value);
-    (sign | value).as_bits(Ty::F32)
+    let sign_bit = (half & 0x8000) << 16;
+    let exponent_bits = (half >> 10) & 0x1f;
+    let mantissa_bits = half & 0x3ff;
+    let normal_bits = ((exponent_bits + 112) << 23) | (mantissa_bits << 13);
+    let subnormal_bits = (mantissa_bits.cast(Ty::F32) * k.f32(1.0 / 16_777_216.0)).as_bits(Ty::U32);
+    // Infinity and NaNs have the largest exponent in both formats.
+    let special_bits = (mantissa_bits << 13) | 0x7f80_0000;
+    let value_bits = k.select(exponent_bits.eq(k.u32(0)), subnormal_bits, normal_bits);
+    let value_bits = k.select(exponent_bits.eq(k.u32(31)), special_bits, value_bits);
+    (sign_bit | value_bits).as_bits(Ty::F32)
 }
 
 /// An `f32` as the bits of the nearest `bf16`.
 pub(super) fn to_bfloat<'k>(v: Val<'k>) -> Val<'k> {
     let k = v.builder();
     let bits = v.as_bits(Ty::U32);
-    let rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    k.select(v.ne(v), (bits >> 16) | 0x40, rounded)
+    let rounded_bits = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    k.select(v.ne(v), (bits >> 16) | 0x40, rounded_bits)
 }
 
 /// The `f32` of the bits of a `bf16`.
@@ -155,7 +169,7 @@ pub(super) fn from_bfloat<'k>(half: Val<'k>) -> Val<'k> {
 }
 
 /// What is loaded as a number of its natural type.
-fn widen<'k>(from: DType, v: Val<'k>) -> Val<'k> {
+fn widen_element<'k>(from: DType, v: Val<'k>) -> Val<'k> {
     match from {
         DType::F16 => from_half(v),
         DType::Bf16 => from_bfloat(v),
@@ -167,63 +181,66 @@ fn widen<'k>(from: DType, v: Val<'k>) -> Val<'k> {
 /// Between dtypes; none for those that need two roundings here and one on the CPU.
 pub(crate) fn cast(from: DType, to: DType, elements: u64) -> Option<KernelPlan> {
     let small_floats = matches!(to, DType::F16 | DType::Bf16);
-    let wide = matches!(from, DType::F64 | DType::I32 | DType::I64);
-    if small_floats && wide {
+    let is_wide = matches!(from, DType::F64 | DType::I32 | DType::I64);
+    if small_floats && is_wide {
         return None;
     }
+
     match (from, to) {
         (DType::C32, _) => Some(super::straight(8 * elements, 1)),
-        (_, DType::C32) => complex(from, elements),
+        (_, DType::C32) => to_complex(from, elements),
         // Through f64, as the CPU has it, and back in one rounding.
         (DType::I64, DType::F32) => None,
-        _ => each("convert", mem(from), mem(to), elements, |v| {
-            narrow(to, widen(from, v))
+        _ => elementwise_kernel("convert", mem(from), mem(to), elements, |v| {
+            narrow_element(to, widen_element(from, v))
         }),
     }
 }
 
-fn complex(from: DType, elements: u64) -> Option<KernelPlan> {
+fn to_complex(from: DType, elements: u64) -> Option<KernelPlan> {
     if from == DType::I64 {
         return None;
     }
     let k = Builder::new("convert", 64);
-    let (x, y) = (k.reads(mem(from)), k.writes(Mem::Pair));
-    let each = k.spec(u32::try_from(elements).ok()?);
-    k.each(k.firings() * each, |i| {
-        let re = widen(from, k.load(x, i)).cast(Ty::F32);
-        k.store_pair(y, i, [re, k.f32(0.0)]);
+    let input_binding = k.reads(mem(from));
+    let output_binding = k.writes(Mem::Pair);
+    let elements_per_firing = k.spec(u32::try_from(elements).ok()?);
+    k.each(k.firings() * elements_per_firing, |i| {
+        let real_part = widen_element(from, k.load(input_binding, i)).cast(Ty::F32);
+        k.store_pair(output_binding, i, [real_part, k.f32(0.0)]);
     });
-    let operands = [Operand::Input(0), Operand::Output(0)];
+    let port_operands = [Operand::Input(0), Operand::Output(0)];
     Some(KernelPlan::one(
         k.finish(),
-        &operands,
+        &port_operands,
         Grid::Threads(Amount::each(elements)),
     ))
 }
 
 /// A number as what is stored for `to`.
-fn narrow<'k>(to: DType, v: Val<'k>) -> Val<'k> {
+fn narrow_element<'k>(to: DType, v: Val<'k>) -> Val<'k> {
     let k = v.builder();
-    let float = v.ty.is_float();
+    let is_float = v.ty.is_float();
     match to {
         DType::F32 => v.cast(Ty::F32),
         DType::F64 => v.cast(Ty::F64),
         DType::F16 => to_half(v.cast(Ty::F32)),
         DType::Bf16 => to_bfloat(v.cast(Ty::F32)),
-        DType::I64 if float => to_i64(v),
+        DType::I64 if is_float => to_i64(v),
         DType::I64 => v.cast(Ty::I64),
-        DType::I32 if float => to_i32(v),
+        DType::I32 if is_float => to_i32(v),
         DType::Bool => v.cast(Ty::Bool).cast(Ty::U32),
         _ => {
-            let (low, high) = bounds(to);
-            let inside = match float {
-                true => math::nearest(clamp(v, low, high)),
+            let (low, high) = integer_bounds(to);
+            let inside_value = match is_float {
+                true => math::nearest(clamp_number(v, low, high)),
                 false => {
                     let v = k.select(v.lt(v.like(low)), v.like(low), v);
                     k.select(v.gt(v.like(high)), v.like(high), v).cast(Ty::I32)
                 }
             };
-            inside.cast(mem(to).ty())
+
+            inside_value.cast(mem(to).ty())
         }
     }
 }

@@ -24,91 +24,104 @@ const MAX_LEN: usize = 1024;
 const MAX_FACTOR: usize = 127;
 
 /// The radices of the passes; none if a prime factor is too large.
-fn factors(n: usize) -> Option<Vec<usize>> {
-    let (mut rest, mut radices) = (n, Vec::new());
+fn radix_factors(n: usize) -> Option<Vec<usize>> {
+    let mut unfactored = n;
+    let mut radices = Vec::new();
     for radix in [4, 2].into_iter().chain(3..=MAX_FACTOR) {
-        while rest.is_multiple_of(radix) {
+        while unfactored.is_multiple_of(radix) {
             radices.push(radix);
-            rest /= radix;
+            unfactored /= radix;
         }
     }
-    (rest == 1).then_some(radices)
+
+    (unfactored == 1).then_some(radices)
 }
 
 /// The kernel for `rows` rows of `n` elements in each token; none for long rows and large prime factors.
 pub(crate) fn fft(transform: Transform, n: usize, rows: u64) -> Option<KernelPlan> {
-    let radices = factors(n).filter(|_| n <= MAX_LEN)?;
-    let inverse = matches!(transform, Transform::Inverse | Transform::RealInverse);
-    let threads = (n as u32 / 4).next_power_of_two().clamp(16, 256);
-    let k = Builder::new("fft", threads);
-    let (real_in, real_out) = (
-        transform == Transform::Real,
-        transform == Transform::RealInverse,
-    );
-    let mem = |real: bool| if real { Mem::F32 } else { Mem::Pair };
-    let (x, turns, y) = (
-        k.reads(mem(real_in)),
-        k.reads(Mem::Pair),
-        k.writes(mem(real_out)),
-    );
-    let len = n as u32;
-    let bins = len / 2 + 1;
+    let radices = radix_factors(n).filter(|_| n <= MAX_LEN)?;
+    let is_inverse = matches!(transform, Transform::Inverse | Transform::RealInverse);
+    // A thread computes about four elements of each pass.
+    let group_threads = (n as u32 / 4).next_power_of_two().clamp(16, 256);
+    let k = Builder::new("fft", group_threads);
+    let real_in = transform == Transform::Real;
+    let real_out = transform == Transform::RealInverse;
+    let memory_type = |real: bool| if real { Mem::F32 } else { Mem::Pair };
+    let input_binding = k.reads(memory_type(real_in));
+    let root_binding = k.reads(Mem::Pair);
+    let output_binding = k.writes(memory_type(real_out));
+    let row_len = n as u32;
+    let bin_count = row_len / 2 + 1;
+
+    // Real and imaginary parts are separate arrays, and each pass reads one pair of them and writes the other.
     let mut row = Row {
         k: &k,
-        n: len,
-        turns,
-        forward: !inverse,
-        from: [k.shared(Ty::F32, len), k.shared(Ty::F32, len)],
-        to: [k.shared(Ty::F32, len), k.shared(Ty::F32, len)],
+        n: row_len,
+        turns: root_binding,
+        forward: !is_inverse,
+        from: [k.shared(Ty::F32, row_len), k.shared(Ty::F32, row_len)],
+        to: [k.shared(Ty::F32, row_len), k.shared(Ty::F32, row_len)],
     };
+
     let rows32 = k.spec(u32::try_from(rows).ok()?);
     k.each_group(k.firings() * rows32, |at| {
         match transform {
-            Transform::RealInverse => row.load_half(x, at * bins, bins),
-            _ => k.each_local(k.u32(len), |i| {
-                let z = match real_in {
-                    true => Cx::new(k.load(x, at * len + i), k.f32(0.0)),
-                    false => Cx::load(&k, x, at * len + i),
+            Transform::RealInverse => row.load_half(input_binding, at * bin_count, bin_count),
+            _ => k.each_local(k.u32(row_len), |i| {
+                let row_element = match real_in {
+                    true => Cx::new(k.load(input_binding, at * row_len + i), k.f32(0.0)),
+                    false => Cx::load(&k, input_binding, at * row_len + i),
                 };
-                row.set(row.from, i, z);
+                row.set(row.from, i, row_element);
             }),
         }
+
         k.barrier();
-        let mut done = 1;
+        // Each pass joins as many transforms as its radix has inputs.
+        let mut radix_product = 1;
         for &radix in &radices {
-            row.pass(radix as u32, done);
+            row.run_pass(radix as u32, radix_product);
             k.barrier();
-            done *= radix as u32;
+            radix_product *= radix as u32;
             std::mem::swap(&mut row.from, &mut row.to);
         }
-        let scale = k.f32(if inverse { 1.0 / n as f32 } else { 1.0 });
-        let count = if real_in { bins } else { len };
-        k.each_local(k.u32(count), |i| {
-            let z = row.get(row.from, i);
-            let z = if inverse { z.scale(scale) } else { z };
+
+        // Only the inverse is scaled, so that both in a row give the input back.
+        let result_scale = k.f32(if is_inverse { 1.0 / n as f32 } else { 1.0 });
+        let result_len = if real_in { bin_count } else { row_len };
+        k.each_local(k.u32(result_len), |i| {
+            let row_element = row.get(row.from, i);
+            let row_element = if is_inverse {
+                row_element.scale(result_scale)
+            } else {
+                row_element
+            };
             match real_out {
-                true => k.store(y, at * count + i, z.re),
-                false => z.store(y, at * count + i),
+                true => k.store(output_binding, at * result_len + i, row_element.re),
+                false => row_element.store(output_binding, at * result_len + i),
             }
         });
+
         k.barrier();
+        // The next row begins with the same arrays, whichever was written last.
         if radices.len() % 2 == 1 {
             std::mem::swap(&mut row.from, &mut row.to);
         }
     });
-    let operands = [Operand::Input(0), Operand::Const(0), Operand::Output(0)];
-    let plan = KernelPlan::one(k.finish(), &operands, Grid::Groups(Amount::each(rows)));
-    Some(plan.constants(vec![table(roots(n, inverse))]))
+
+    let port_operands = [Operand::Input(0), Operand::Const(0), Operand::Output(0)];
+    let kernel_plan = KernelPlan::one(k.finish(), &port_operands, Grid::Groups(Amount::each(rows)));
+    Some(kernel_plan.constants(vec![table(unit_roots(n, is_inverse))]))
 }
 
 /// e^{∓j2πi/n} for every i.
-fn roots(n: usize, inverse: bool) -> Vec<f32> {
+fn unit_roots(n: usize, inverse: bool) -> Vec<f32> {
     let sign = if inverse { 1.0 } else { -1.0 };
-    let root = |i: usize| {
-        let (sin, cos) = (std::f64::consts::TAU * i as f64 / n as f64).sin_cos();
-        [cos as f32, (sign * sin) as f32]
+    let root_parts = |i: usize| {
+        let (sin_part, cos_part) = (std::f64::consts::TAU * i as f64 / n as f64).sin_cos();
+        [cos_part as f32, (sign * sin_part) as f32]
     };
-    (0..n).flat_map(root).collect()
+    (0..n).flat_map(root_parts).collect()
 }
 
 /// A row in shared memory, and a second one.
@@ -133,81 +146,116 @@ impl<'k> Row<'k> {
 
     /// The conjugate-symmetric row of which `bins` frequencies are given.
     fn load_half(&self, x: u32, first: Val<'k>, bins: u32) {
-        let (k, n) = (self.k, self.n);
+        let k = self.k;
+        let n = self.n;
         k.each_local(k.u32(bins), |i| {
-            let z = Cx::load(k, x, first + i);
+            let half_element = Cx::load(k, x, first + i);
             // The frequencies that are their own mirror image are real.
-            let own = i.eq(k.u32(0)) | (i * 2).eq(k.u32(n));
-            let z = Cx::new(z.re, k.select(own, k.f32(0.0), z.im));
-            self.set(self.from, i, z);
-            k.if_(!own, || self.set(self.from, k.u32(n) - i, z.conj()));
+            let is_own_mirror = i.eq(k.u32(0)) | (i * 2).eq(k.u32(n));
+            let half_element = Cx::new(
+                half_element.re,
+                k.select(is_own_mirror, k.f32(0.0), half_element.im),
+            );
+            self.set(self.from, i, half_element);
+            k.if_(!is_own_mirror, || {
+                self.set(self.from, k.u32(n) - i, half_element.conj())
+            });
         });
     }
 
     /// One pass: butterflies of `radix` elements, `done` being the product of the radices before.
-    fn pass(&self, radix: u32, done: u32) {
+    fn run_pass(&self, radix: u32, done: u32) {
         if radix == 4 || radix == 2 {
-            self.butterflies(radix, done);
+            self.run_butterflies(radix, done);
         } else {
-            self.sums(radix, done);
+            self.radix_sums(radix, done);
         }
     }
 
-    fn butterflies(&self, radix: u32, done: u32) {
-        let (k, n) = (self.k, self.n);
-        let part = n / radix;
-        k.each_local(k.u32(part), |j| {
-            let at = j % done;
-            let turn = at * (n / (done * radix));
-            let v: Vec<Cx<'k>> = (0..radix)
+    fn run_butterflies(&self, radix: u32, done: u32) {
+        let k = self.k;
+        let n = self.n;
+        let part_len = n / radix;
+
+        k.each_local(k.u32(part_len), |j| {
+            let index_in_part = j % done;
+            // Twiddle factors are powers of one root, stored for all of the row.
+            let root_index = index_in_part * (n / (done * radix));
+            let radix_inputs: Vec<Cx<'k>> = (0..radix)
                 .map(|p| {
-                    let z = self.get(self.from, j + p * part);
+                    let input_element = self.get(self.from, j + p * part_len);
                     if p == 0 || done == 1 {
-                        return z;
+                        return input_element;
                     }
-                    z.times(Cx::load(k, self.turns, turn * p))
+                    input_element.times(Cx::load(k, self.turns, root_index * p))
                 })
                 .collect();
-            let out = (j / done) * (done * radix) + at;
+
+            // Stockham's order: results are written where the next pass reads them in order.
+            let output_index = (j / done) * (done * radix) + index_in_part;
             let results = if radix == 4 {
-                self.four(&v)
+                self.radix_four(&radix_inputs)
             } else {
-                vec![v[0].plus(v[1]), v[0].minus(v[1])]
+                vec![
+                    radix_inputs[0].plus(radix_inputs[1]),
+                    radix_inputs[0].minus(radix_inputs[1]),
+                ]
             };
-            for (q, z) in results.into_iter().enumerate() {
-                self.set(self.to, out + done * q as u32, z);
+            for (q, input_element) in results.into_iter().enumerate() {
+                self.set(self.to, output_index + done * q as u32, input_element);
             }
         });
     }
 
-    fn four(&self, v: &[Cx<'k>]) -> Vec<Cx<'k>> {
-        let (a, b) = (v[0].plus(v[2]), v[0].minus(v[2]));
-        let (c, d) = (v[1].plus(v[3]), v[1].minus(v[3]).turn());
-        let (second, fourth) = if self.forward {
-            (b.minus(d), b.plus(d))
+    fn radix_four(&self, v: &[Cx<'k>]) -> Vec<Cx<'k>> {
+        let even_sum = v[0].plus(v[2]);
+        let even_difference = v[0].minus(v[2]);
+        let odd_sum = v[1].plus(v[3]);
+        let odd_difference = v[1].minus(v[3]).turn();
+        let (second_output, fourth_output) = if self.forward {
+            (
+                even_difference.minus(odd_difference),
+                even_difference.plus(odd_difference),
+            )
         } else {
-            (b.plus(d), b.minus(d))
+            (
+                even_difference.plus(odd_difference),
+                even_difference.minus(odd_difference),
+            )
         };
-        vec![a.plus(c), second, a.minus(c), fourth]
+        vec![
+            even_sum.plus(odd_sum),
+            second_output,
+            even_sum.minus(odd_sum),
+            fourth_output,
+        ]
     }
 
     /// A thread for each result: Σ v[p]·root^(p·…), powers taken modulo n.
-    fn sums(&self, radix: u32, done: u32) {
-        let (k, n) = (self.k, self.n);
-        let part = n / radix;
+    fn radix_sums(&self, radix: u32, done: u32) {
+        let k = self.k;
+        let n = self.n;
+        let part_len = n / radix;
+
         k.each_local(k.u32(n), |e| {
-            let (j, q) = (e % part, e / part);
-            let at = j % done;
-            let turn = at * (n / (done * radix)) + q * part;
-            let [re, im] = [k.var(k.f32(0.0)), k.var(k.f32(0.0))];
+            let butterfly_index = e % part_len;
+            let output_part = e / part_len;
+            let index_in_part = butterfly_index % done;
+            let root_index = index_in_part * (n / (done * radix)) + output_part * part_len;
+            let [re_sum, im_sum] = [k.var(k.f32(0.0)), k.var(k.f32(0.0))];
+
             k.times(k.u32(radix), |p| {
-                let root = Cx::load(k, self.turns, (turn * p) % n);
-                let z = self.get(self.from, j + p * part).times(root);
-                re.set(re.get() + z.re);
-                im.set(im.get() + z.im);
+                let root_power = Cx::load(k, self.turns, (root_index * p) % n);
+                let input_element = self
+                    .get(self.from, butterfly_index + p * part_len)
+                    .times(root_power);
+                re_sum.set(re_sum.get() + input_element.re);
+                im_sum.set(im_sum.get() + input_element.im);
             });
-            let out = (j / done) * (done * radix) + at + q * done;
-            self.set(self.to, out, Cx::new(re.get(), im.get()));
+
+            let output_index =
+                (butterfly_index / done) * (done * radix) + index_in_part + output_part * done;
+            self.set(self.to, output_index, Cx::new(re_sum.get(), im_sum.get()));
         });
     }
 }

@@ -21,71 +21,86 @@ pub(crate) fn fir(
     complex_x: bool,
     complex_taps: bool,
 ) -> Option<KernelPlan> {
-    let len = phases.first()?.re.len();
+    let tap_count = phases.first()?.re.len();
     let k = Builder::new("fir", 64);
-    let x = k.reads(if complex_x { Mem::Pair } else { Mem::F32 });
-    let (re, starts) = (k.reads(Mem::F32), k.reads(Mem::U32));
+    let input_binding = k.reads(if complex_x { Mem::Pair } else { Mem::F32 });
+    let re = k.reads(Mem::F32);
+    let start_binding = k.reads(Mem::U32);
     let im = complex_taps.then(|| k.reads(Mem::F32));
-    let y = k.writes(if complex_x || complex_taps {
+    let output_binding = k.writes(if complex_x || complex_taps {
         Mem::Pair
     } else {
         Mem::F32
     });
-    let spec = |v: usize| u32::try_from(v).ok().map(|v| k.spec(v));
-    let (outputs, len, step) = (spec(phases.len())?, spec(len)?, spec(decimate)?);
-    k.each(k.firings() * outputs, |i| {
-        let (firing, phase) = (i / outputs, i % outputs);
-        let first = firing * step + k.load(starts, phase);
-        let taps = phase * len;
-        let sums: [_; 4] = std::array::from_fn(|_| k.var(k.f32(0.0)));
-        let add = |sum: usize, a: Val<'_>, b: Val<'_>| {
-            let sum = sums[sum];
+    // Sizes are specialisation constants: all filters share their code.
+    let size_spec = |v: usize| u32::try_from(v).ok().map(|v| k.spec(v));
+    let output_count = size_spec(phases.len())?;
+    let tap_count = size_spec(tap_count)?;
+    let sample_step = size_spec(decimate)?;
+
+    k.each(k.firings() * output_count, |i| {
+        let firing_index = i / output_count;
+        let phase_index = i % output_count;
+        let first_sample = firing_index * sample_step + k.load(start_binding, phase_index);
+        let first_tap = phase_index * tap_count;
+        // Sums of the four products of real and imaginary parts, as far as there are any.
+        let part_sums: [_; 4] = std::array::from_fn(|_| k.var(k.f32(0.0)));
+        let add_product = |sum: usize, a: Val<'_>, b: Val<'_>| {
+            let sum = part_sums[sum];
             sum.set(k.fma(a, b, sum.get()));
         };
-        k.times(len, |c| {
-            let z = match complex_x {
-                true => Cx::load(&k, x, first + c),
-                false => Cx::new(k.load(x, first + c), k.f32(0.0)),
+
+        k.times(tap_count, |c| {
+            let sample_value = match complex_x {
+                true => Cx::load(&k, input_binding, first_sample + c),
+                false => Cx::new(k.load(input_binding, first_sample + c), k.f32(0.0)),
             };
-            let h = k.load(re, taps + c);
-            add(0, z.re, h);
+            let tap_value = k.load(re, first_tap + c);
+            add_product(0, sample_value.re, tap_value);
             if complex_x {
-                add(1, z.im, h);
+                add_product(1, sample_value.im, tap_value);
             }
+
             if let Some(im) = im {
-                let h = k.load(im, taps + c);
-                add(2, z.re, h);
+                let tap_value = k.load(im, first_tap + c);
+                add_product(2, sample_value.re, tap_value);
                 if complex_x {
-                    add(3, z.im, h);
+                    add_product(3, sample_value.im, tap_value);
                 }
             }
         });
-        let [rr, ir, ri, ii] = sums.map(|s| s.get());
+
+        // Products are combined at the end, so that each sum is a chain of fused steps.
+        let [rr, ir, ri, ii] = part_sums.map(|s| s.get());
         match (complex_x, complex_taps) {
-            (false, false) => k.store(y, i, rr),
-            (true, false) => k.store_pair(y, i, [rr, ir]),
-            (false, true) => k.store_pair(y, i, [rr, ri]),
-            (true, true) => k.store_pair(y, i, [rr - ii, ir + ri]),
+            (false, false) => k.store(output_binding, i, rr),
+            (true, false) => k.store_pair(output_binding, i, [rr, ir]),
+            (false, true) => k.store_pair(output_binding, i, [rr, ri]),
+            (true, true) => k.store_pair(output_binding, i, [rr - ii, ir + ri]),
         }
     });
-    let starts = phases
+
+    let start_binding = phases
         .iter()
         .flat_map(|p| (p.offset as u32).to_le_bytes())
         .collect();
-    let mut consts = vec![
+    let mut const_tables = vec![
         table(phases.iter().flat_map(|p| p.re.iter().copied())),
-        starts,
+        start_binding,
     ];
-    let mut operands = vec![Operand::Input(0), Operand::Const(0), Operand::Const(1)];
+    let mut port_operands = vec![Operand::Input(0), Operand::Const(0), Operand::Const(1)];
+
+    // Phases without imaginary taps count as having zeros.
     if complex_taps {
-        let zeros = vec![0.0; phases.first()?.re.len()];
+        let zero_taps = vec![0.0; phases.first()?.re.len()];
         let im = phases
             .iter()
-            .flat_map(|p| p.im.as_ref().unwrap_or(&zeros).iter().copied());
-        consts.push(table(im));
-        operands.push(Operand::Const(2));
+            .flat_map(|p| p.im.as_ref().unwrap_or(&zero_taps).iter().copied());
+        const_tables.push(table(im));
+        port_operands.push(Operand::Const(2));
     }
-    operands.push(Operand::Output(0));
-    let grid = Grid::Threads(Amount::each(phases.len() as u64));
-    Some(KernelPlan::one(k.finish(), &operands, grid).constants(consts))
+
+    port_operands.push(Operand::Output(0));
+    let output_grid = Grid::Threads(Amount::each(phases.len() as u64));
+    Some(KernelPlan::one(k.finish(), &port_operands, output_grid).constants(const_tables))
 }

@@ -13,20 +13,20 @@ pub(crate) const NAME: &str = "cublaslt";
 pub(crate) const WORKSPACE: u64 = 4 << 20;
 
 /// Why other devices cannot have it, as a clause.
-pub(crate) fn elsewhere() -> String {
+pub(crate) fn needs_cuda() -> String {
     format!("products by {TITLE} are for CUDA devices")
 }
 
 /// What the library chooses its algorithm by. One algorithm does all products of a shape, however many are done at once
 /// and wherever they lie, so that calls of n firings have the bits of n calls of one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// Products of one firing.
     pub(crate) batches: u64,
     pub(crate) rows: u64,
     pub(crate) columns: u64,
     pub(crate) depth: u64,
-    /// Whether the left matrix lies column by column, and the right one.
+    /// Whether the left matrix is stored column by column, and the right one.
     pub(crate) transposed: [bool; 2],
     /// Whether all products have the same left matrix, and the same right one.
     pub(crate) shared: [bool; 2],
@@ -38,9 +38,9 @@ pub(crate) struct Shape {
     pub(crate) relu: bool,
 }
 
-/// `relu(alpha · left · right + bias)`, of dense matrices of `f32` that lie row by row, somewhere.
+/// `relu(alpha · left · right + bias)`, of dense matrices of `f32` that are stored row by row, at places of type `At`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Product<At> {
+pub struct Product<At> {
     pub(crate) shape: Shape,
     pub(crate) left: At,
     pub(crate) right: At,
@@ -89,17 +89,18 @@ impl Shape {
     /// Elements from one product's left, right and resulting matrix to the next one's.
     pub(crate) fn strides(&self) -> [u64; 3] {
         let [left, right, out] = self.elements();
-        let apart = |shared: bool, elements: u64| if shared { 0 } else { elements };
+        let stride_of = |shared: bool, elements: u64| if shared { 0 } else { elements };
         [
-            apart(self.shared[0], left),
-            apart(self.shared[1], right),
+            stride_of(self.shared[0], left),
+            stride_of(self.shared[1], right),
             out,
         ]
     }
 
     /// Elements of all left, right and resulting matrices of so many products.
     pub(crate) fn spans(&self, products: u64) -> [u64; 3] {
-        let (elements, strides) = (self.elements(), self.strides());
+        let elements = self.elements();
+        let strides = self.strides();
         std::array::from_fn(|i| elements[i] + strides[i] * (products - 1))
     }
 

@@ -34,10 +34,16 @@ pub(crate) fn exp<'k>(x: Val<'k>) -> Val<'k> {
     let k = x.builder();
     let x = k.select(x.gt(k.f32(89.0)), k.f32(89.0), x);
     let x = k.select(x.lt(k.f32(-104.0)), k.f32(-104.0), x);
-    let n = (x * k.f32(LOG2_E)).round();
-    let r = k.fma(n, k.f32(-LN2_LOW), k.fma(n, k.f32(-LN2_HIGH), x));
-    let p = horner(
-        r,
+    let power_index = (x * k.f32(LOG2_E)).round();
+    // Cody and Waite's reduction: ln 2 in two parts.
+    let reduced = k.fma(
+        power_index,
+        k.f32(-LN2_LOW),
+        k.fma(power_index, k.f32(-LN2_HIGH), x),
+    );
+
+    let rest_terms = horner(
+        reduced,
         &[
             1.987_569_1e-4,
             1.398_199_9e-3,
@@ -47,29 +53,38 @@ pub(crate) fn exp<'k>(x: Val<'k>) -> Val<'k> {
             0.5,
         ],
     );
-    let y = k.fma(p, r * r, r) + k.f32(1.0);
+
+    let reduced_exp = k.fma(rest_terms, reduced * reduced, reduced) + k.f32(1.0);
     // A NaN has no integer: where x is one, y is.
-    let n = k.select(n.eq(n), n, k.f32(0.0)).cast(Ty::I32);
-    let half = n >> 1;
-    y * power_of_two(half) * power_of_two(n - half)
+    let power_index = k
+        .select(power_index.eq(power_index), power_index, k.f32(0.0))
+        .cast(Ty::I32);
+    // Two factors, because the power itself may not be a normal number.
+    let half_power = power_index >> 1;
+    reduced_exp * power_of_two(half_power) * power_of_two(power_index - half_power)
 }
 
 /// Exponent and mantissa − 1 of a positive x: x = 2^e (1 + m), m within [1/√2 − 1, √2 − 1].
-fn split<'k>(x: Val<'k>) -> [Val<'k>; 2] {
+fn split_float<'k>(x: Val<'k>) -> [Val<'k>; 2] {
     let k = x.builder();
-    let tiny = x.lt(k.f32(f32::MIN_POSITIVE));
-    let scaled = k.select(tiny, x * k.f32(8_388_608.0), x);
-    let bits = scaled.as_bits(Ty::U32);
-    let exponent = ((bits >> 23) & 0xff).cast(Ty::I32) - k.select(tiny, k.i32(149), k.i32(126));
-    let mantissa = ((bits & 0x007f_ffff) | 0x3f00_0000).as_bits(Ty::F32);
-    let low = mantissa.lt(k.f32(std::f32::consts::FRAC_1_SQRT_2));
-    let e = (exponent - low.cast(Ty::I32)).cast(Ty::F32);
-    [e, k.select(low, mantissa + mantissa, mantissa) - k.f32(1.0)]
+    // Subnormal numbers are scaled into the normal range first.
+    let is_tiny = x.lt(k.f32(f32::MIN_POSITIVE));
+    let scaled_value = k.select(is_tiny, x * k.f32(8_388_608.0), x);
+    let bits = scaled_value.as_bits(Ty::U32);
+    let exponent_value =
+        ((bits >> 23) & 0xff).cast(Ty::I32) - k.select(is_tiny, k.i32(149), k.i32(126));
+    let mantissa_value = ((bits & 0x007f_ffff) | 0x3f00_0000).as_bits(Ty::F32);
+    let is_low = mantissa_value.lt(k.f32(std::f32::consts::FRAC_1_SQRT_2));
+    let float_exponent = (exponent_value - is_low.cast(Ty::I32)).cast(Ty::F32);
+    [
+        float_exponent,
+        k.select(is_low, mantissa_value + mantissa_value, mantissa_value) - k.f32(1.0),
+    ]
 }
 
 /// ln(1 + m) − m + m²/2.
 fn log_rest<'k>(m: Val<'k>) -> Val<'k> {
-    let p = horner(
+    let rest_terms = horner(
         m,
         &[
             7.037_683_6e-2,
@@ -83,98 +98,123 @@ fn log_rest<'k>(m: Val<'k>) -> Val<'k> {
             0.333_333_3,
         ],
     );
-    p * m * (m * m)
+    rest_terms * m * (m * m)
 }
 
 /// Natural logarithm: NaN below 0, −∞ at 0.
 pub(crate) fn ln<'k>(x: Val<'k>) -> Val<'k> {
     let k = x.builder();
-    let [e, m] = split(x);
-    let y = k.fma(e, k.f32(LN2_LOW), log_rest(m));
-    let y = k.fma(k.f32(-0.5), m * m, y);
-    let y = k.fma(e, k.f32(LN2_HIGH), m + y);
-    let y = k.select(x.eq(k.f32(f32::INFINITY)), x, y);
-    let y = k.select(x.eq(k.f32(0.0)), k.f32(f32::NEG_INFINITY), y);
-    k.select(k.f32(0.0).le(x), y, k.f32(f32::NAN))
+    let [e, m] = split_float(x);
+    let log_value = k.fma(e, k.f32(LN2_LOW), log_rest(m));
+    let log_value = k.fma(k.f32(-0.5), m * m, log_value);
+    let log_value = k.fma(e, k.f32(LN2_HIGH), m + log_value);
+    let log_value = k.select(x.eq(k.f32(f32::INFINITY)), x, log_value);
+    let log_value = k.select(x.eq(k.f32(0.0)), k.f32(f32::NEG_INFINITY), log_value);
+    k.select(k.f32(0.0).le(x), log_value, k.f32(f32::NAN))
 }
 
 /// The sum and what its rounding left (Knuth).
 pub(crate) fn two_sum<'k>(a: Val<'k>, b: Val<'k>) -> [Val<'k>; 2] {
     let sum = a + b;
-    let from_b = sum - a;
-    let from_a = sum - from_b;
-    [sum, (a - from_a) + (b - from_b)]
+    let rounded_b = sum - a;
+    let rounded_a = sum - rounded_b;
+    [sum, (a - rounded_a) + (b - rounded_b)]
 }
 
 /// The product and what its rounding left (Dekker), for factors below 10^34.
 fn two_product<'k>(a: Val<'k>, b: Val<'k>) -> [Val<'k>; 2] {
     let k = a.builder();
-    let halves = |v: Val<'k>| {
-        let big = v * k.f32(4097.0);
-        let high = big - (big - v);
-        [high, v - high]
+    let split_halves = |v: Val<'k>| {
+        let scaled_value = v * k.f32(4097.0);
+        let high_half = scaled_value - (scaled_value - v);
+        [high_half, v - high_half]
     };
-    let ([ah, al], [bh, bl]) = (halves(a), halves(b));
-    let product = a * b;
-    [product, ((ah * bh - product) + ah * bl + al * bh) + al * bl]
+    let [ah, al] = split_halves(a);
+    let [bh, bl] = split_halves(b);
+    let rounded_product = a * b;
+    [
+        rounded_product,
+        ((ah * bh - rounded_product) + ah * bl + al * bh) + al * bl,
+    ]
 }
 
 /// x to the y, with the special values of C's `powf`.
 pub(crate) fn pow<'k>(x: Val<'k>, y: Val<'k>) -> Val<'k> {
     let k = x.builder();
-    let (a, zero, one, inf) = (x.abs(), k.f32(0.0), k.f32(1.0), k.f32(f32::INFINITY));
-    let [e, m] = split(a);
+    let abs_base = x.abs();
+    let zero_value = k.f32(0.0);
+    let one_value = k.f32(1.0);
+    let infinity = k.f32(f32::INFINITY);
+    let [e, m] = split_float(abs_base);
+
     // The logarithm in two parts: its error counts y·ln x times over.
-    let square = two_product(m, m);
-    let [high, rest] = two_sum(e * k.f32(LN2_HIGH), m);
-    let [high, more] = two_sum(high, k.f32(-0.5) * square[0]);
-    let small = k.fma(e, k.f32(LN2_LOW), log_rest(m)) + k.f32(-0.5) * square[1];
-    let [high, low] = two_sum(high, rest + more + small);
-    let [product, left] = two_product(high, y);
-    let power = exp(product);
+    let mantissa_square = two_product(m, m);
+    let [high, low_sum] = two_sum(e * k.f32(LN2_HIGH), m);
+    let [high, square_low] = two_sum(high, k.f32(-0.5) * mantissa_square[0]);
+    let small_terms = k.fma(e, k.f32(LN2_LOW), log_rest(m)) + k.f32(-0.5) * mantissa_square[1];
+    let [high, low] = two_sum(high, low_sum + square_low + small_terms);
+    let [log_product, product_low] = two_product(high, y);
+    let raw_power = exp(log_product);
+
     // Beyond the floats there is nothing to correct, and what is left may be no number.
-    let beyond = k.f32(1e30).lt(product.abs()) | power.eq(inf);
-    let power = k.select(beyond, power, power + power * (left + low * y));
+    let is_beyond = k.f32(1e30).lt(log_product.abs()) | raw_power.eq(infinity);
+    let raw_power = k.select(
+        is_beyond,
+        raw_power,
+        raw_power + raw_power * (product_low + low * y),
+    );
     // Of infinite and of zero bases and exponents.
-    let rises = y.gt(zero);
-    let of_zero = k.select(rises, zero, inf);
-    let of_inf = k.select(rises, inf, zero);
-    let grows = a.gt(one);
-    let to_inf = k.select(a.eq(one), one, k.select(grows.eq(rises), inf, zero));
-    let power = k.select(y.abs().eq(inf), to_inf, power);
-    let power = k.select(a.eq(zero), of_zero, power);
-    let power = k.select(a.eq(inf), of_inf, power);
-    let whole = y.floor().eq(y);
-    let odd = whole & (y * k.f32(0.5)).floor().ne(y * k.f32(0.5));
-    let negative = (x.as_bits(Ty::U32) >> 31).ne(k.u32(0));
-    let below = k.select(odd, -power, power);
-    let below = k.select(whole | a.eq(zero) | a.eq(inf), below, k.f32(f32::NAN));
-    let power = k.select(negative, below, power);
-    let power = k.select(x.ne(x) | y.ne(y), k.f32(f32::NAN), power);
-    k.select(y.eq(zero) | x.eq(one), one, power)
+    let has_positive_exponent = y.gt(zero_value);
+    let zero_result = k.select(has_positive_exponent, zero_value, infinity);
+    let infinite_result = k.select(has_positive_exponent, infinity, zero_value);
+    let is_above_one = abs_base.gt(one_value);
+    let infinite_power = k.select(
+        abs_base.eq(one_value),
+        one_value,
+        k.select(is_above_one.eq(has_positive_exponent), infinity, zero_value),
+    );
+    let raw_power = k.select(y.abs().eq(infinity), infinite_power, raw_power);
+    let raw_power = k.select(abs_base.eq(zero_value), zero_result, raw_power);
+    let raw_power = k.select(abs_base.eq(infinity), infinite_result, raw_power);
+    // Negative bases have real powers for integer exponents only.
+    let is_whole = y.floor().eq(y);
+    let is_odd = is_whole & (y * k.f32(0.5)).floor().ne(y * k.f32(0.5));
+    let is_negative = (x.as_bits(Ty::U32) >> 31).ne(k.u32(0));
+    let negative_power = k.select(is_odd, -raw_power, raw_power);
+    let negative_power = k.select(
+        is_whole | abs_base.eq(zero_value) | abs_base.eq(infinity),
+        negative_power,
+        k.f32(f32::NAN),
+    );
+    let raw_power = k.select(is_negative, negative_power, raw_power);
+    let raw_power = k.select(x.ne(x) | y.ne(y), k.f32(f32::NAN), raw_power);
+    k.select(y.eq(zero_value) | x.eq(one_value), one_value, raw_power)
 }
 
 /// Sine and cosine of r in [−π/4, π/4] plus `quadrant` quarter turns.
 fn sin_cos_reduced<'k>(r: Val<'k>, quadrant: Val<'k>) -> [Val<'k>; 2] {
     let k = r.builder();
-    let z = r * r;
-    let s = k.fma(
-        horner(z, &[-1.951_529_6e-4, 8.332_161e-3, -0.166_666_55]) * z,
+    let square = r * r;
+    let sine_terms = k.fma(
+        horner(square, &[-1.951_529_6e-4, 8.332_161e-3, -0.166_666_55]) * square,
         r,
         r,
     );
-    let c = k.fma(
-        horner(z, &[2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2]) * z,
-        z,
-        k.fma(k.f32(-0.5), z, k.f32(1.0)),
+    let cosine_terms = k.fma(
+        horner(square, &[2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2]) * square,
+        square,
+        k.fma(k.f32(-0.5), square, k.f32(1.0)),
     );
-    let swap = (quadrant & 1).ne(k.u32(0));
-    let (sin, cos) = (k.select(swap, c, s), k.select(swap, s, c));
-    let sign = |v: Val<'k>, bit: Val<'k>| (v.as_bits(Ty::U32) ^ ((bit & 2) << 30)).as_bits(Ty::F32);
-    [sign(sin, quadrant), sign(cos, quadrant + 1)]
+    // Every odd quarter turn exchanges sine and cosine; signs follow from bit 1 of the quadrant.
+    let swaps_parts = (quadrant & 1).ne(k.u32(0));
+    let sin = k.select(swaps_parts, cosine_terms, sine_terms);
+    let cos = k.select(swaps_parts, sine_terms, cosine_terms);
+    let apply_sign =
+        |v: Val<'k>, bit: Val<'k>| (v.as_bits(Ty::U32) ^ ((bit & 2) << 30)).as_bits(Ty::F32);
+    [apply_sign(sin, quadrant), apply_sign(cos, quadrant + 1)]
 }
 
-/// Bits of 2/π, most significant first; the first word lies before the point.
+/// Bits of 2/π, most significant first; the first word is before the point.
 const TWO_OVER_PI: [u32; 8] = [
     0,
     0xa2f9_836e,
@@ -191,10 +231,13 @@ fn reduce_large<'k>(a: Val<'k>) -> [Val<'k>; 2] {
     let k = a.builder();
     let bits = a.as_bits(Ty::U32);
     let mantissa = (bits << 8) | 0x8000_0000;
+
     // |x| = mantissa · 2^(e − 31): bits of 2/π above the (e − 33)th behind the point make whole turns.
     let e = (bits >> 23) - 127;
     let first = e - 1;
-    let (word, shift) = (first >> 5, first & 31);
+    let word = first >> 5;
+    let shift = first & 31;
+
     let pick = |step: u32| {
         let at = word + step;
         let zero = k.u32(0);
@@ -205,18 +248,18 @@ fn reduce_large<'k>(a: Val<'k>) -> [Val<'k>; 2] {
                 k.select(at.eq(k.u32(i as u32)), k.u32(value), found)
             })
     };
+
     let words = [pick(0), pick(1), pick(2), pick(3)];
     let none = shift.eq(k.u32(0));
     let aligned: [Val<'k>; 3] = std::array::from_fn(|i| {
         let low = k.select(none, k.u32(0), words[i + 1] >> ((k.u32(32) - shift) & 31));
         (words[i] << shift) | low
     });
+
     // The upper 64 bits of mantissa · aligned, turns being those above 2^62.
     let middle = aligned[1] * mantissa;
-    let (carry_low, carry) = (
-        k.mul_high(aligned[2], mantissa),
-        k.mul_high(aligned[1], mantissa),
-    );
+    let carry_low = k.mul_high(aligned[2], mantissa);
+    let carry = k.mul_high(aligned[1], mantissa);
     let low = middle + carry_low;
     let over = low.lt(carry_low).cast(Ty::U32);
     let high = aligned[0] * mantissa + carry + over;
@@ -231,7 +274,9 @@ fn reduce_large<'k>(a: Val<'k>) -> [Val<'k>; 2] {
 pub(crate) fn sin_cos<'k>(x: Val<'k>) -> [Val<'k>; 2] {
     let k = x.builder();
     let a = x.abs();
-    let (quadrant, rest) = (k.var(k.u32(0)), k.var(k.f32(f32::NAN)));
+    let quadrant = k.var(k.u32(0));
+    let rest = k.var(k.f32(f32::NAN));
+
     k.if_else(
         a.lt(k.f32(8192.0)),
         || {
@@ -250,6 +295,7 @@ pub(crate) fn sin_cos<'k>(x: Val<'k>) -> [Val<'k>; 2] {
             });
         },
     );
+
     let [sin, cos] = sin_cos_reduced(rest.get(), quadrant.get());
     let sign = x.as_bits(Ty::U32) & 0x8000_0000;
     [(sin.as_bits(Ty::U32) ^ sign).as_bits(Ty::F32), cos]
@@ -267,21 +313,23 @@ pub(crate) fn cis_turns<'k>(phase: Val<'k>) -> Cx<'k> {
 
 /// |a| with the sign of b.
 pub(super) fn copysign<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
-    let (magnitude, sign) = (
-        a.as_bits(Ty::U32) & 0x7fff_ffff,
-        b.as_bits(Ty::U32) & 0x8000_0000,
-    );
+    let magnitude = a.as_bits(Ty::U32) & 0x7fff_ffff;
+    let sign = b.as_bits(Ty::U32) & 0x8000_0000;
     (magnitude | sign).as_bits(Ty::F32)
 }
 
 /// Angle of the point (x, y) in [−π, π].
 pub(crate) fn atan2<'k>(y: Val<'k>, x: Val<'k>) -> Val<'k> {
     let k = x.builder();
-    let (zero, inf) = (k.f32(0.0), k.f32(f32::INFINITY));
-    let (ax, ay) = (x.abs(), y.abs());
+    let zero = k.f32(0.0);
+    let inf = k.f32(f32::INFINITY);
+    let ax = x.abs();
+    let ay = y.abs();
     let flat = ax.gt(ay);
-    let (small, large) = (k.select(flat, ay, ax), k.select(flat, ax, ay));
-    // Where one is no number, neither comparison holds, and what follows is none.
+    let small = k.select(flat, ay, ax);
+    let large = k.select(flat, ax, ay);
+
+    // Where one is not a number, neither comparison holds, and the result is not a number.
     let corner = small.eq(inf) & large.eq(inf);
     let diagonal = small.gt(k.f32(0.414_213_57) * large) | corner;
     let top = k.select(diagonal, small - large, small);
@@ -305,6 +353,7 @@ pub(crate) fn tanh<'k>(x: Val<'k>) -> Val<'k> {
     let k = x.builder();
     let a = x.abs();
     let z = x * x;
+
     let p = horner(
         z,
         &[
@@ -315,6 +364,7 @@ pub(crate) fn tanh<'k>(x: Val<'k>) -> Val<'k> {
             -0.333_332_8,
         ],
     );
+
     let near = k.fma(p * z, x, x);
     let far = k.f32(1.0) - k.f32(2.0) / (exp(a + a) + k.f32(1.0));
     let y = k.select(a.lt(k.f32(0.625)), near, copysign(far, x));

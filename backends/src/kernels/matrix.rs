@@ -32,32 +32,36 @@ pub(crate) fn matmul(product: &MatMul) -> Option<KernelPlan> {
         complex,
         ref constant,
     } = *product;
-    let outputs = (m * n) as u64;
-    let rows = if constant.is_some() { usize::MAX } else { m };
-    let size = |v: usize| u32::try_from(v).ok();
+
+    let output_count = (m * n) as u64;
+    let shared_rows = if constant.is_some() { usize::MAX } else { m };
+    // Sizes are words of the kernel; larger matrices stay on the CPU.
+    let checked_size = |v: usize| u32::try_from(v).ok();
+
     let shape = Shape {
-        m: size(m)?,
-        k: size(k)?,
-        n: size(n)?,
+        m: checked_size(m)?,
+        k: checked_size(k)?,
+        n: checked_size(n)?,
         shared_b: constant.is_some(),
     };
-    let b = if constant.is_some() {
+
+    let right_operand = if constant.is_some() {
         Operand::Const(0)
     } else {
         Operand::Input(1)
     };
-    let operands = [Operand::Input(0), b, Operand::Output(0)];
-    let plan = if complex {
+    let port_operands = [Operand::Input(0), right_operand, Operand::Output(0)];
+    let kernel_plan = if complex {
         KernelPlan::one(
-            elements(&shape, true),
-            &operands,
-            Grid::Threads(Amount::each(outputs)),
+            element_kernel(&shape, true),
+            &port_operands,
+            Grid::Threads(Amount::each(output_count)),
         )
-    } else if rows <= FEW_ROWS || n < SIDE as usize {
+    } else if shared_rows <= FEW_ROWS || n < SIDE as usize {
         KernelPlan::one(
-            elements(&shape, false),
-            &operands,
-            Grid::Threads(Amount::each(outputs)),
+            element_kernel(&shape, false),
+            &port_operands,
+            Grid::Threads(Amount::each(output_count)),
         )
     } else {
         let per_thread = if n >= 32 && (m >= 32 || constant.is_some()) {
@@ -65,20 +69,29 @@ pub(crate) fn matmul(product: &MatMul) -> Option<KernelPlan> {
         } else {
             2
         };
-        let tile = u64::from(SIDE * per_thread);
+        let tile_side = u64::from(SIDE * per_thread);
         // Firings' rows may share a tile: one more than whole tiles is the most there are.
-        let across = (n as u64).div_ceil(tile);
-        let groups = match constant {
+        let tiles_across = (n as u64).div_ceil(tile_side);
+
+        let group_count = match constant {
             Some(_) => Amount {
-                per_firing: (m as u64).div_ceil(tile) * across,
+                per_firing: (m as u64).div_ceil(tile_side) * tiles_across,
                 fixed: 0,
             },
-            None => Amount::each((m as u64).div_ceil(tile) * across),
+            None => Amount::each((m as u64).div_ceil(tile_side) * tiles_across),
         };
-        KernelPlan::one(tiles(&shape, per_thread), &operands, Grid::Groups(groups))
+        KernelPlan::one(
+            tile_kernel(&shape, per_thread),
+            &port_operands,
+            Grid::Groups(group_count),
+        )
     };
-    let consts = constant.iter().map(|b| table(b.iter().copied())).collect();
-    Some(plan.constants(consts))
+
+    let const_tables = constant
+        .iter()
+        .map(|right_operand| table(right_operand.iter().copied()))
+        .collect();
+    Some(kernel_plan.constants(const_tables))
 }
 
 struct Shape {
@@ -89,7 +102,7 @@ struct Shape {
 }
 
 /// A thread for each element.
-fn elements(shape: &Shape, complex: bool) -> Kernel {
+fn element_kernel(shape: &Shape, complex: bool) -> Kernel {
     let g = Builder::new(
         if complex {
             "complex product"
@@ -98,93 +111,143 @@ fn elements(shape: &Shape, complex: bool) -> Kernel {
         },
         64,
     );
-    let mem = if complex { Mem::Pair } else { Mem::F32 };
-    let (x, b, y) = (g.reads(mem), g.reads(mem), g.writes(mem));
-    let (m, k, n) = (g.spec(shape.m), g.spec(shape.k), g.spec(shape.n));
+
+    let element_memory = if complex { Mem::Pair } else { Mem::F32 };
+    let left_binding = g.reads(element_memory);
+    let right_binding = g.reads(element_memory);
+    let output_binding = g.writes(element_memory);
+    let m = g.spec(shape.m);
+    let k = g.spec(shape.k);
+    let n = g.spec(shape.n);
+
     g.each(g.firings() * m * n, |i| {
-        let (row, column) = (i / n, i % n);
-        let first = row * k;
-        let matrix = if shape.shared_b {
+        let row = i / n;
+        let column = i % n;
+        let row_start = row * k;
+        let matrix_start = if shape.shared_b {
             g.u32(0)
         } else {
             (row / m) * k * n
         };
-        let [re, im] = [g.var(g.f32(0.0)), g.var(g.f32(0.0))];
+        let [re_sum, im_sum] = [g.var(g.f32(0.0)), g.var(g.f32(0.0))];
+
         g.times(k, |c| {
-            let (at_x, at_b) = (first + c, matrix + c * n + column);
+            let at_x = row_start + c;
+            let at_b = matrix_start + c * n + column;
             if complex {
-                let product = Cx::load(&g, x, at_x).times(Cx::load(&g, b, at_b));
-                re.set(re.get() + product.re);
-                im.set(im.get() + product.im);
+                let complex_product =
+                    Cx::load(&g, left_binding, at_x).times(Cx::load(&g, right_binding, at_b));
+                re_sum.set(re_sum.get() + complex_product.re);
+                im_sum.set(im_sum.get() + complex_product.im);
             } else {
-                re.set(g.fma(g.load(x, at_x), g.load(b, at_b), re.get()));
+                re_sum.set(g.fma(
+                    g.load(left_binding, at_x),
+                    g.load(right_binding, at_b),
+                    re_sum.get(),
+                ));
             }
         });
+
         match complex {
-            true => g.store_pair(y, i, [re.get(), im.get()]),
-            false => g.store(y, i, re.get()),
+            true => g.store_pair(output_binding, i, [re_sum.get(), im_sum.get()]),
+            false => g.store(output_binding, i, re_sum.get()),
         }
     });
     g.finish()
 }
 
 /// A group for each tile of `8 r` by `8 r` elements, r by r of them to a thread.
-fn tiles(shape: &Shape, r: u32) -> Kernel {
+fn tile_kernel(shape: &Shape, r: u32) -> Kernel {
     let g = Builder::new("matrix product", SIDE * SIDE);
-    let (x, b, y) = (g.reads(Mem::F32), g.reads(Mem::F32), g.writes(Mem::F32));
-    let (m, k, n) = (g.spec(shape.m), g.spec(shape.k), g.spec(shape.n));
-    let tile = SIDE * r;
-    let (xs, bs) = (
-        g.shared(Ty::F32, tile * DEPTH),
-        g.shared(Ty::F32, tile * DEPTH),
-    );
-    let local = g.place(Place::Local);
-    let (ty, tx) = (local / SIDE, local % SIDE);
+    let left_binding = g.reads(Mem::F32);
+    let right_binding = g.reads(Mem::F32);
+    let output_binding = g.writes(Mem::F32);
+    let m = g.spec(shape.m);
+    let k = g.spec(shape.k);
+    let n = g.spec(shape.n);
+    let tile_side = SIDE * r;
+    let left_tile = g.shared(Ty::F32, tile_side * DEPTH);
+    let right_tile = g.shared(Ty::F32, tile_side * DEPTH);
+    let local_index = g.place(Place::Local);
+    let thread_row = local_index / SIDE;
+    let thread_column = local_index % SIDE;
+
     // With one b for all, the rows of all firings make one tall matrix.
-    let rows = if shape.shared_b { g.firings() * m } else { m };
-    let (down, across) = (up_of(rows, tile), up_of(n, tile));
-    let matrices = if shape.shared_b {
+    let total_rows = if shape.shared_b { g.firings() * m } else { m };
+    let tiles_down = tiles_over(total_rows, tile_side);
+    let tiles_across = tiles_over(n, tile_side);
+    let matrix_count = if shape.shared_b {
         g.u32(1)
     } else {
         g.firings()
     };
-    g.each_group(matrices * down * across, |t| {
-        let (matrix, rest) = (t / (down * across), t % (down * across));
-        let (row, column) = ((rest / across) * tile, (rest % across) * tile);
-        let (base_x, base_b) = (matrix * rows * k, matrix * k * n);
-        let sums: Vec<_> = (0..r * r).map(|_| g.var(g.f32(0.0))).collect();
+
+    g.each_group(matrix_count * tiles_down * tiles_across, |t| {
+        let matrix_index = t / (tiles_down * tiles_across);
+        let tile_index = t % (tiles_down * tiles_across);
+        let first_row = (tile_index / tiles_across) * tile_side;
+        let first_column = (tile_index % tiles_across) * tile_side;
+        let base_x = matrix_index * total_rows * k;
+        let base_b = matrix_index * k * n;
+        // Each thread keeps r by r sums in registers, for elements that are `SIDE` apart.
+        let element_sums: Vec<_> = (0..r * r).map(|_| g.var(g.f32(0.0))).collect();
+
         g.range(g.u32(0), k, g.u32(DEPTH), |depth| {
-            g.each_local(g.u32(tile * DEPTH), |e| {
-                let (i, d) = (e / DEPTH, e % DEPTH);
-                let inside = (row + i).lt(rows) & (depth + d).lt(k);
-                let at = base_x + (row + i) * k + depth + d;
-                fill(xs, d * tile + i, inside, x, at);
-                let (d, j) = (e / tile, e % tile);
-                let inside = (column + j).lt(n) & (depth + d).lt(k);
-                let at = base_b + (depth + d) * n + column + j;
-                fill(bs, d * tile + j, inside, b, at);
+            // All threads of the group load both tiles, zeros outside of the matrices.
+            g.each_local(g.u32(tile_side * DEPTH), |e| {
+                let i = e / DEPTH;
+                let d = e % DEPTH;
+                let is_inside = (first_row + i).lt(total_rows) & (depth + d).lt(k);
+                let left_index = base_x + (first_row + i) * k + depth + d;
+                let left_place = d * tile_side + i;
+                fill_shared(left_tile, left_place, is_inside, left_binding, left_index);
+
+                let d = e / tile_side;
+                let j = e % tile_side;
+                let is_inside = (first_column + j).lt(n) & (depth + d).lt(k);
+                let right_index = base_b + (depth + d) * n + first_column + j;
+                let right_place = d * tile_side + j;
+                fill_shared(
+                    right_tile,
+                    right_place,
+                    is_inside,
+                    right_binding,
+                    right_index,
+                );
             });
             g.barrier();
-            let most = (k - depth).min(g.u32(DEPTH));
-            g.times(most, |d| {
-                let line = d * tile;
-                let left: Vec<_> = (0..r).map(|i| xs.get(line + ty + SIDE * i)).collect();
-                let right: Vec<_> = (0..r).map(|j| bs.get(line + tx + SIDE * j)).collect();
-                for (i, a) in left.iter().enumerate() {
-                    for (j, b) in right.iter().enumerate() {
-                        let sum = sums[i * r as usize + j];
-                        sum.set(g.fma(*a, *b, sum.get()));
+
+            // Each thread adds its r by r products of every inner element, in their order.
+            let inner_count = (k - depth).min(g.u32(DEPTH));
+            g.times(inner_count, |d| {
+                let line_start = d * tile_side;
+                let left_values: Vec<_> = (0..r)
+                    .map(|i| left_tile.get(line_start + thread_row + SIDE * i))
+                    .collect();
+                let right_values: Vec<_> = (0..r)
+                    .map(|j| right_tile.get(line_start + thread_column + SIDE * j))
+                    .collect();
+                for (i, left) in left_values.iter().enumerate() {
+                    for (j, right) in right_values.iter().enumerate() {
+                        let sum = element_sums[i * r as usize + j];
+                        sum.set(g.fma(*left, *right, sum.get()));
                     }
                 }
             });
             g.barrier();
         });
+
         for i in 0..r {
             for j in 0..r {
-                let (at_row, at_column) = (row + ty + SIDE * i, column + tx + SIDE * j);
-                g.if_(at_row.lt(rows) & at_column.lt(n), || {
-                    let at = (matrix * rows + at_row) * n + at_column;
-                    g.store(y, at, sums[(i * r + j) as usize].get());
+                let at_row = first_row + thread_row + SIDE * i;
+                let at_column = first_column + thread_column + SIDE * j;
+                g.if_(at_row.lt(total_rows) & at_column.lt(n), || {
+                    let output_index = (matrix_index * total_rows + at_row) * n + at_column;
+                    g.store(
+                        output_binding,
+                        output_index,
+                        element_sums[(i * r + j) as usize].get(),
+                    );
                 });
             }
         }
@@ -192,12 +255,12 @@ fn tiles(shape: &Shape, r: u32) -> Kernel {
     g.finish()
 }
 
-fn up_of<'k>(v: Val<'k>, tile: u32) -> Val<'k> {
+fn tiles_over<'k>(v: Val<'k>, tile: u32) -> Val<'k> {
     (v + (tile - 1)) / tile
 }
 
 /// An element of shared memory: that of a binding, or 0 outside.
-fn fill<'k>(to: Shared<'k>, at: Val<'k>, inside: Val<'k>, from: u32, index: Val<'k>) {
+fn fill_shared<'k>(to: Shared<'k>, at: Val<'k>, inside: Val<'k>, from: u32, index: Val<'k>) {
     let g = at.builder();
     g.if_else(
         inside,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use zbmd_ir::{Actor, BlobId, TiSlice};
 
 use super::factors::Math;
 use super::lang::{Kernel, Needs};
@@ -61,7 +62,7 @@ pub(crate) enum Grid {
 
 /// One run of a kernel; operands are its bindings in order.
 #[derive(Clone, Debug)]
-pub(crate) struct Run {
+pub(crate) struct KernelRun {
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) operands: Vec<Operand>,
     pub(crate) grid: Grid,
@@ -77,7 +78,7 @@ pub(crate) enum Step {
         bytes: Amount,
     },
     /// Runs a kernel.
-    Run(Run),
+    Run(KernelRun),
     /// Has the vendor's library multiply matrices.
     Product(Product<Operand>),
 }
@@ -160,8 +161,9 @@ impl KernelPlan {
             "operands of {}",
             kernel.name
         );
+
         let operands = operands.to_vec();
-        self.steps.push(Step::Run(Run {
+        self.steps.push(Step::Run(KernelRun {
             kernel: Arc::new(kernel),
             operands,
             grid,
@@ -226,44 +228,48 @@ impl KernelPlan {
 
     /// Why a device cannot run it, as a clause; `None` where it can.
     pub fn lacks(&self, caps: &Caps) -> Option<String> {
-        let missing = self.needs().beyond(caps.has);
-        if !missing.is_empty() {
-            return Some(format!("the device lacks {}", missing.join(" and ")));
+        let missing_needs = self.needs().beyond(caps.has);
+        if !missing_needs.is_empty() {
+            return Some(format!("the device lacks {}", missing_needs.join(" and ")));
         }
         if self.products().next().is_some() && caps.capability.is_none() {
-            return Some(library::elsewhere());
+            return Some(library::needs_cuda());
         }
-        let rounds = self.kernels().any(|k| k.multiplies)
+        // Tensor cores exist from a certain capability on.
+        let rounds_factors = self.kernels().any(|k| k.multiplies)
             || self.products().any(|shape| shape.math != Math::F32);
-        if rounds && caps.capability < Some(Math::CAPABILITY) {
-            let need = format!(
+
+        if rounds_factors && caps.capability < Some(Math::CAPABILITY) {
+            let needed_text = format!(
                 "products in {} need compute capability {}",
                 self.math,
                 dotted(Math::CAPABILITY)
             );
-            let has = caps.capability.map_or("none".to_owned(), dotted);
-            return Some(format!("{need}, the device has {has}"));
+            let found_text = caps.capability.map_or("none".to_owned(), dotted);
+            return Some(format!("{needed_text}, the device has {found_text}"));
         }
-        let over = |what: &str, most: u64, has: u64| {
-            (most > has).then(|| format!("a kernel needs {most} {what}, the device has {has}"))
+
+        let exceeds = |what: &str, largest: u64, found_text: u64| {
+            (largest > found_text)
+                .then(|| format!("a kernel needs {largest} {what}, the device has {found_text}"))
         };
-        let most = |of: fn(&Kernel) -> u64| self.kernels().map(|k| of(k)).max().unwrap_or(0);
-        over(
+        let largest = |of: fn(&Kernel) -> u64| self.kernels().map(|k| of(k)).max().unwrap_or(0);
+        exceeds(
             "operands",
-            most(|k| k.bindings.len() as u64),
+            largest(|k| k.bindings.len() as u64),
             caps.bindings.into(),
         )
         .or_else(|| {
-            over(
+            exceeds(
                 "bytes of shared memory",
-                most(Kernel::shared_bytes),
+                largest(Kernel::shared_bytes),
                 caps.shared_bytes,
             )
         })
         .or_else(|| {
-            over(
+            exceeds(
                 "threads in a group",
-                most(|k| k.local.into()),
+                largest(|k| k.local.into()),
                 caps.group.into(),
             )
         })
@@ -293,4 +299,19 @@ pub(crate) fn dotted((major, minor): (u32, u32)) -> String {
 /// A table of floats as bytes.
 pub(crate) fn table(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
     values.into_iter().flat_map(f32::to_le_bytes).collect()
+}
+
+/// The kernels of actors, from the op catalogue: given to those who prepare calendars and know no op.
+pub trait LowerKernels {
+    /// The kernels of an actor for a device, in the variant of that name or the default one.
+    ///
+    /// # Errors
+    /// Why there are none, as a clause.
+    fn lower_kernels(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        caps: &Caps,
+        variant: Option<&str>,
+    ) -> Result<KernelPlan, String>;
 }

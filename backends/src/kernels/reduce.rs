@@ -26,19 +26,21 @@ pub(crate) fn reduce(
     inner: u64,
     scale: Option<f64>,
 ) -> Option<KernelPlan> {
-    let parts = if let Reduction::F32(parts) = what {
-        parts
+    // The parts of complex numbers are summed like further columns.
+    let part_count = if let Reduction::F32(part_count) = what {
+        part_count
     } else {
         1
     };
-    let inner = inner * u64::from(parts);
-    let sums = outer * inner;
-    let grid = Amount::each(sums);
-    let operands = [Operand::Input(0), Operand::Output(0)];
+    let inner = inner * u64::from(part_count);
+    let sum_count = outer * inner;
+    let sum_grid = Amount::each(sum_count);
+    let sum_operands = [Operand::Input(0), Operand::Output(0)];
+
     let shape = Shape {
         count: u32::try_from(count).ok()?,
         inner: u32::try_from(inner).ok()?,
-        sums: u32::try_from(sums).ok()?,
+        sums: u32::try_from(sum_count).ok()?,
         mem: match what {
             Reduction::F32(_) => Mem::F32,
             Reduction::F64 => Mem::F64,
@@ -47,10 +49,11 @@ pub(crate) fn reduce(
         },
         scale,
     };
+
     // Neighbouring threads read neighbouring elements where there are many columns; rows are shared by a group.
     Some(match inner <= 2 && count >= u64::from(ROW) {
-        true => KernelPlan::one(rows(&shape), &operands, Grid::Groups(grid)),
-        false => KernelPlan::one(columns(&shape), &operands, Grid::Threads(grid)),
+        true => KernelPlan::one(sum_rows(&shape), &sum_operands, Grid::Groups(sum_grid)),
+        false => KernelPlan::one(sum_columns(&shape), &sum_operands, Grid::Threads(sum_grid)),
     })
 }
 
@@ -72,7 +75,8 @@ pub(super) struct Sum<'k> {
 
 impl<'k> Sum<'k> {
     pub(super) fn new(k: &'k Builder, ty: Ty) -> Self {
-        let (sum, rest) = (k.var(k.number(ty, 0.0)), k.var(k.number(ty, 0.0)));
+        let sum = k.var(k.number(ty, 0.0));
+        let rest = k.var(k.number(ty, 0.0));
         Self {
             sum,
             rest,
@@ -84,19 +88,20 @@ impl<'k> Sum<'k> {
         if !self.compensated {
             return self.sum.set(self.sum.get() + value);
         }
-        let [sum, rest] = two_sum(self.sum.get(), value);
-        self.rest.set(self.rest.get() + rest);
+        let [sum, rounding_error] = two_sum(self.sum.get(), value);
+        self.rest.set(self.rest.get() + rounding_error);
         self.sum.set(sum);
     }
 
-    /// Where the sum is no finite number, what is left is none.
+    /// Where the sum is not finite, its rounding error is not a number, and is left out.
     pub(super) fn total(&self) -> Val<'k> {
-        let (sum, rest) = (self.sum.get(), self.rest.get());
+        let sum = self.sum.get();
+        let rounding_error = self.rest.get();
         let k = sum.builder();
         if !self.compensated {
             return sum;
         }
-        k.select(rest.eq(rest), sum + rest, sum)
+        k.select(rounding_error.eq(rounding_error), sum + rounding_error, sum)
     }
 
     fn finish(&self, scale: Option<f64>) -> Val<'k> {
@@ -105,47 +110,60 @@ impl<'k> Sum<'k> {
     }
 }
 
-fn columns(shape: &Shape) -> super::lang::Kernel {
+fn sum_columns(shape: &Shape) -> super::lang::Kernel {
     let k = Builder::new("reduce columns", 64);
-    let (x, y) = (k.reads(shape.mem), k.writes(shape.mem));
-    let (count, inner) = (k.spec(shape.count), k.spec(shape.inner));
+    let x = k.reads(shape.mem);
+    let y = k.writes(shape.mem);
+    let count = k.spec(shape.count);
+    let inner = k.spec(shape.inner);
+
     k.each(k.firings() * k.spec(shape.sums), |i| {
-        let first = (i / inner) * count * inner + i % inner;
-        let sum = Sum::new(&k, shape.mem.ty());
-        k.times(count, |c| sum.add(k.load(x, first + c * inner)));
-        k.store(y, i, sum.finish(shape.scale));
+        let first_index = (i / inner) * count * inner + i % inner;
+        let column_sum = Sum::new(&k, shape.mem.ty());
+        k.times(count, |c| {
+            column_sum.add(k.load(x, first_index + c * inner))
+        });
+        k.store(y, i, column_sum.finish(shape.scale));
     });
     k.finish()
 }
 
-fn rows(shape: &Shape) -> super::lang::Kernel {
+fn sum_rows(shape: &Shape) -> super::lang::Kernel {
     let k = Builder::new("reduce rows", ROW);
-    let (x, y) = (k.reads(shape.mem), k.writes(shape.mem));
-    let (count, inner) = (k.spec(shape.count), k.spec(shape.inner));
-    let ty = shape.mem.ty();
-    let shared: [Shared<'_>; 2] = std::array::from_fn(|_| k.shared(ty, ROW));
-    let local = k.place(Place::Local);
+    let x = k.reads(shape.mem);
+    let y = k.writes(shape.mem);
+    let count = k.spec(shape.count);
+    let inner = k.spec(shape.inner);
+    let sum_type = shape.mem.ty();
+    let shared_sums: [Shared<'_>; 2] = std::array::from_fn(|_| k.shared(sum_type, ROW));
+    // A thread adds every `ROW`-th element; then the group adds the threads' sums.
+    let local_index = k.place(Place::Local);
+
     k.each_group(k.firings() * k.spec(shape.sums), |i| {
-        let first = (i / inner) * count * inner + i % inner;
-        let sum = Sum::new(&k, ty);
-        k.each_local(count, |c| sum.add(k.load(x, first + c * inner)));
-        shared[0].set(local, sum.sum.get());
-        shared[1].set(local, sum.rest.get());
+        let first_index = (i / inner) * count * inner + i % inner;
+        let row_sum = Sum::new(&k, sum_type);
+        k.each_local(count, |c| row_sum.add(k.load(x, first_index + c * inner)));
+        shared_sums[0].set(local_index, row_sum.sum.get());
+        shared_sums[1].set(local_index, row_sum.rest.get());
         k.barrier();
+
         // Each half adds the other's: the same order whatever the device.
-        let mut half = ROW / 2;
-        while half > 0 {
-            k.if_(local.lt(k.u32(half)), || {
-                sum.add(shared[0].get(local + half));
-                sum.rest.set(sum.rest.get() + shared[1].get(local + half));
-                shared[0].set(local, sum.sum.get());
-                shared[1].set(local, sum.rest.get());
+        let mut half_size = ROW / 2;
+        while half_size > 0 {
+            k.if_(local_index.lt(k.u32(half_size)), || {
+                row_sum.add(shared_sums[0].get(local_index + half_size));
+                row_sum
+                    .rest
+                    .set(row_sum.rest.get() + shared_sums[1].get(local_index + half_size));
+                shared_sums[0].set(local_index, row_sum.sum.get());
+                shared_sums[1].set(local_index, row_sum.rest.get());
             });
             k.barrier();
-            half /= 2;
+            half_size /= 2;
         }
-        k.if_(local.eq(k.u32(0)), || {
-            k.store(y, i, sum.finish(shape.scale))
+
+        k.if_(local_index.eq(k.u32(0)), || {
+            k.store(y, i, row_sum.finish(shape.scale))
         });
         k.barrier();
     });

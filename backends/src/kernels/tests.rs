@@ -10,7 +10,8 @@ use crate::ops::conformance::{CASES, subject};
 #[test]
 fn kernels_read_like_kernels() {
     let k = Builder::new("row sums", 64);
-    let (x, y) = (k.reads(Mem::F32), k.writes(Mem::F32));
+    let x = k.reads(Mem::F32);
+    let y = k.writes(Mem::F32);
     let len = k.spec(12);
     k.each(k.firings(), |row| {
         let sum = k.var(k.f32(0.0));

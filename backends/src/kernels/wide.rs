@@ -34,7 +34,8 @@ impl<'k> Wide<'k> {
     }
 
     pub(crate) fn store(self, binding: u32, index: Val<'k>) {
-        let (k, at) = (self.low.builder(), index * 2);
+        let k = self.low.builder();
+        let at = index * 2;
         k.store(binding, at, self.low);
         k.store(binding, at + 1, self.high);
     }

@@ -10,7 +10,7 @@ use crate::expr::Ty;
 use crate::expr::lower::{Meaning, lower};
 use crate::expr::parse::{ExprError, names, parse};
 use crate::expr::run::ExprKernel;
-use crate::kernels;
+use crate::expr_kernels;
 use crate::op::{OpDoc, OpError};
 
 const X: &str = "`x` -> `y`, one token a firing, any shape";
@@ -392,7 +392,7 @@ fn build(
     let made = Made::new(ports, vec![out_port("y", y, 1)], make)
         .flops(flops)
         .over(along);
-    Ok(made.gpu(move || kernels::expr(&lowered, elements)))
+    Ok(made.gpu(move || expr_kernels::expression(&lowered, elements)))
 }
 
 fn at_text(args: &Args<'_>, text: &str, error: ExprError) -> OpError {

@@ -1,4 +1,4 @@
-//! A calendar's slots in execution order, loops counted out, cut into segments. Knows no device.
+//! A calendar's slots in execution order, loops unrolled, divided into segments. Knows no device.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use zbmd_ir::{Action, ActorId, BufferId, Calendar, Entry, RingId};
 
 /// One execution of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Exec {
+pub(super) struct SlotExecution {
     pub(super) stage: u32,
-    pub(super) what: What,
+    pub(super) action: SlotAction,
 }
 
 /// What an execution does: [`Action`] with its place in the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum SlotAction {
     Fire {
         actor: ActorId,
         first: u64,
@@ -39,83 +39,95 @@ pub(super) enum What {
 
 /// Slots between two points at which the device waits for others: it receives, computes, then sends and releases.
 ///
-/// Tokens may be received earlier than in the calendar, and given out later, but never across the end of a segment,
-/// which lies before each receipt that follows a sending or a release: another device may need the one to do the other.
+/// Tokens may be received earlier than in the calendar, and sent later, but never across the end of a segment,
+/// which is before each receipt that follows a send or a release: another device may need the latter for the former.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Segment {
-    pub(super) execs: Vec<Exec>,
+pub(super) struct SlotSegment {
+    pub(super) executions: Vec<SlotExecution>,
 }
 
-/// More executions than a calendar of command buffers is made for.
+/// More executions than are worth recording as commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooMany;
+pub(super) struct TooManySlots;
 
 /// The segments of a calendar of at most `limit` executions.
-pub(super) fn segments(calendar: &Calendar, limit: usize) -> Result<Vec<Segment>, TooMany> {
-    let mut expand = Expand {
+pub(super) fn expand_segments(
+    calendar: &Calendar,
+    limit: usize,
+) -> Result<Vec<SlotSegment>, TooManySlots> {
+    let mut expansion = SlotExpansion {
         limit,
         cursors: BTreeMap::new(),
-        execs: Vec::new(),
+        executions: Vec::new(),
     };
     for lane in &calendar.lanes {
-        expand.entries(&lane.entries)?;
+        expansion.expand_entries(&lane.entries)?;
     }
-    let mut segments = vec![Segment::default()];
-    let mut gave = false;
-    for exec in expand.execs {
-        let receives = matches!(exec.what, What::Recv { .. });
-        if receives && gave {
-            segments.push(Segment::default());
-            gave = false;
+
+    let mut segments = vec![SlotSegment::default()];
+    let mut has_handed_over = false;
+    for execution in expansion.executions {
+        let receives = matches!(execution.action, SlotAction::Recv { .. });
+        if receives && has_handed_over {
+            segments.push(SlotSegment::default());
+            has_handed_over = false;
         }
-        gave |= matches!(exec.what, What::Send { .. } | What::Release { .. });
+        has_handed_over |= matches!(
+            execution.action,
+            SlotAction::Send { .. } | SlotAction::Release { .. }
+        );
         if let Some(segment) = segments.last_mut() {
-            segment.push(exec);
+            segment.push_execution(execution);
         }
     }
     Ok(segments)
 }
 
-impl Segment {
-    /// Adds an execution; transfers that go on where the last one ended are one.
-    fn push(&mut self, exec: Exec) {
-        if let (Some(last), What::Recv { ring, first, count }) = (self.execs.last_mut(), exec.what)
-            && let What::Recv {
-                ring: same,
-                first: start,
-                count: so_far,
-            } = &mut last.what
-            && (*same, *start + *so_far, last.stage) == (ring, first, exec.stage)
+impl SlotSegment {
+    /// Adds an execution; a receipt that continues the one before is joined with it.
+    fn push_execution(&mut self, execution: SlotExecution) {
+        if let SlotAction::Recv { ring, first, count } = execution.action
+            && let Some(last) = self.executions.last_mut()
+            && last.stage == execution.stage
+            && let SlotAction::Recv {
+                ring: last_ring,
+                first: last_first,
+                count: last_count,
+            } = &mut last.action
+            && *last_ring == ring
+            && *last_first + *last_count == first
         {
-            *so_far += count;
+            *last_count += count;
             return;
         }
-        self.execs.push(exec);
+        self.executions.push(execution);
     }
 }
 
+/// What goes on from one execution to the next.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Counted {
+enum CursorKey {
     Actor(ActorId),
     Send(RingId),
     Recv(RingId),
 }
 
-struct Expand {
+/// A calendar whose entries are being unrolled.
+struct SlotExpansion {
     limit: usize,
-    /// Where the next execution goes on.
-    cursors: BTreeMap<Counted, u64>,
-    execs: Vec<Exec>,
+    /// Firings or tokens of earlier executions.
+    cursors: BTreeMap<CursorKey, u64>,
+    executions: Vec<SlotExecution>,
 }
 
-impl Expand {
-    fn entries(&mut self, entries: &[Entry]) -> Result<(), TooMany> {
+impl SlotExpansion {
+    fn expand_entries(&mut self, entries: &[Entry]) -> Result<(), TooManySlots> {
         for entry in entries {
             match entry {
-                Entry::Slot(slot) => self.slot(slot.stage, slot.action)?,
+                Entry::Slot(slot) => self.push_slot(slot.stage, slot.action)?,
                 Entry::Loop { count, body } => {
                     for _ in 0..*count {
-                        self.entries(body)?;
+                        self.expand_entries(body)?;
                     }
                 }
             }
@@ -123,36 +135,40 @@ impl Expand {
         Ok(())
     }
 
-    fn slot(&mut self, stage: u32, action: Action) -> Result<(), TooMany> {
-        if self.execs.len() >= self.limit {
-            return Err(TooMany);
+    /// A verified calendar does an actor's firings, and a ring's tokens, one after the other: the first of this
+    /// execution.
+    fn advance_cursor(&mut self, key: CursorKey, count: u64) -> u64 {
+        let cursor = self.cursors.entry(key).or_insert(0);
+        let first = *cursor;
+        *cursor += count;
+        first
+    }
+
+    fn push_slot(&mut self, stage: u32, action: Action) -> Result<(), TooManySlots> {
+        if self.executions.len() >= self.limit {
+            return Err(TooManySlots);
         }
-        // A verified calendar does an actor's firings, and a ring's tokens, one after the other.
-        let mut next = |counted, by: u64| {
-            let cursor = self.cursors.entry(counted).or_insert(0);
-            *cursor += by;
-            *cursor - by
-        };
-        let what = match action {
-            Action::Fire { actor, count, .. } => What::Fire {
+
+        let action = match action {
+            Action::Fire { actor, count, .. } => SlotAction::Fire {
                 actor,
-                first: next(Counted::Actor(actor), count),
+                first: self.advance_cursor(CursorKey::Actor(actor), count),
                 count,
             },
-            Action::Send { ring, count, .. } => What::Send {
+            Action::Send { ring, count, .. } => SlotAction::Send {
                 ring,
-                first: next(Counted::Send(ring), count),
+                first: self.advance_cursor(CursorKey::Send(ring), count),
                 count,
             },
-            Action::Recv { ring, count, .. } => What::Recv {
+            Action::Recv { ring, count, .. } => SlotAction::Recv {
                 ring,
-                first: next(Counted::Recv(ring), count),
+                first: self.advance_cursor(CursorKey::Recv(ring), count),
                 count,
             },
-            Action::Release { ring } => What::Release { ring },
-            Action::Carry { buffer } => What::Carry { buffer },
+            Action::Release { ring } => SlotAction::Release { ring },
+            Action::Carry { buffer } => SlotAction::Carry { buffer },
         };
-        self.execs.push(Exec { stage, what });
+        self.executions.push(SlotExecution { stage, action });
         Ok(())
     }
 }
@@ -221,10 +237,15 @@ mod tests {
             fire(3, 2),
             slot(Action::Release { ring: r }),
         ];
-        let segments = segments(&calendar(entries), 100).expect("few");
+        let segments = expand_segments(&calendar(entries), 100).expect("few");
         let texts: Vec<Vec<String>> = segments
             .iter()
-            .map(|s| s.execs.iter().map(|e| format!("{:?}", e.what)).collect())
+            .map(|s| {
+                s.executions
+                    .iter()
+                    .map(|e| format!("{:?}", e.action))
+                    .collect()
+            })
             .collect();
         assert_eq!(
             texts,
@@ -253,6 +274,6 @@ mod tests {
             count: 1 << 40,
             body,
         }];
-        assert_eq!(segments(&calendar(entries), 1000), Err(TooMany));
+        assert_eq!(expand_segments(&calendar(entries), 1000), Err(TooManySlots));
     }
 }

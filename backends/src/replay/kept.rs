@@ -1,4 +1,4 @@
-//! Constants that a device keeps from one calendar to the next: weights are uploaded once, as long as the process lives.
+//! Constants that a device keeps from one calendar to the next: weights are uploaded once in the life of the process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3Default;
 
-use super::queue::{Backend, Queue, Range};
+use super::queue::{Backend, BankRange, MemoryKind, Queue};
 
 /// Alignment of constants.
-const ALIGN: u64 = 256;
+const ALIGN_BYTES: u64 = 256;
 /// Constants of this size and more have a bank of their own, so that another calendar finds them whatever else it
 /// needs; smaller ones share banks, because drivers have only so many.
-const ALONE: u64 = 64 << 10;
-/// Bytes that are uploaded together at most, where no single constant is larger: so much memory of the host's it takes.
-const TOGETHER: u64 = 64 << 20;
+const OWN_BANK_BYTES: u64 = 64 << 10;
+/// Bytes that are uploaded together, unless a single constant is larger: the upload takes as much memory on the host.
+const MAX_UPLOAD_BYTES: u64 = 64 << 20;
 
 /// Constants on a device, by their content; nothing at first.
 pub struct Kept<Q: Backend>(BTreeMap<u128, Arc<Q::Bank>>);
@@ -31,106 +31,142 @@ impl<Q: Backend> std::fmt::Debug for Kept<Q> {
     }
 }
 
-/// Constants in the making: which lie together, and where.
-pub(super) struct Constants {
-    limit: u64,
-    groups: Vec<Group>,
+/// The constants of a calendar: which share a bank, and where.
+pub(super) struct ConstantLayout {
+    max_bank_bytes: u64,
+    groups: Vec<BankGroup>,
     /// The group that small ones go to.
     shared: Option<usize>,
 }
 
+/// The constants of one bank.
 #[derive(Default)]
-struct Group {
+struct BankGroup {
+    /// Each with its offset.
     parts: Vec<(u64, Bytes)>,
     bytes: u64,
 }
 
-impl Group {
-    fn key(&self) -> u128 {
-        let mut sum = Xxh3Default::new();
-        for (at, bytes) in &self.parts {
-            sum.update(&at.to_le_bytes());
-            sum.update(&(bytes.len() as u64).to_le_bytes());
-            sum.update(bytes);
+impl BankGroup {
+    /// Where another constant would begin.
+    fn next_offset(&self) -> u64 {
+        self.bytes.next_multiple_of(ALIGN_BYTES)
+    }
+
+    /// The same for the same constants at the same offsets.
+    fn content_key(&self) -> u128 {
+        let mut hasher = Xxh3Default::new();
+        for (offset, bytes) in &self.parts {
+            hasher.update(&offset.to_le_bytes());
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
         }
-        sum.digest128()
+        hasher.digest128()
     }
 }
 
-impl Constants {
-    /// For banks of at most `limit` bytes.
-    pub(super) fn new(limit: u64) -> Self {
+/// What [`ConstantLayout::upload`] has done.
+pub(super) struct UploadedConstants {
+    /// The bank of each group.
+    pub(super) banks: Vec<u32>,
+    /// Bytes that the device did not have yet.
+    pub(super) bytes: u64,
+}
+
+impl ConstantLayout {
+    /// For banks of at most `max_bank_bytes` bytes.
+    pub(super) fn new(max_bank_bytes: u64) -> Self {
         Self {
-            limit,
+            max_bank_bytes,
             groups: Vec::new(),
             shared: None,
         }
     }
 
-    /// Where it will lie; the bank is the number of its group.
-    pub(super) fn put(&mut self, bytes: &Bytes) -> Range {
+    /// Adds a constant; where it will be, the bank being the number of its group.
+    pub(super) fn add_constant(&mut self, bytes: &Bytes) -> BankRange {
         let len = bytes.len() as u64;
-        let start = |group: &Group| group.bytes.next_multiple_of(ALIGN);
-        let found = self
-            .shared
-            .filter(|g| start(&self.groups[*g]) + len <= self.limit);
-        let group = found.filter(|_| len < ALONE).unwrap_or_else(|| {
-            self.groups.push(Group::default());
+        let is_small = len < OWN_BANK_BYTES;
+
+        let shared = self.shared.filter(|group| {
+            is_small && self.groups[*group].next_offset() + len <= self.max_bank_bytes
+        });
+        let group_index = shared.unwrap_or_else(|| {
+            self.groups.push(BankGroup::default());
             self.groups.len() - 1
         });
-        if len < ALONE {
-            self.shared = Some(group);
+        if is_small {
+            self.shared = Some(group_index);
         }
-        let at = start(&self.groups[group]);
-        self.groups[group].parts.push((at, bytes.clone()));
-        self.groups[group].bytes = at + len;
-        Range::new(group as u32, at, len)
+
+        let group = &mut self.groups[group_index];
+        let offset = group.next_offset();
+        group.parts.push((offset, bytes.clone()));
+        group.bytes = offset + len;
+        BankRange::new(group_index as u32, offset, len)
     }
 
-    /// Brings them to the device; the bank of each group, and how many bytes were not there yet. What was kept and is
-    /// not among them is given back before.
+    /// Brings them to the device. What was kept and is not among them is freed before.
     pub(super) fn upload<Q: Queue>(
         &self,
         queue: &mut Q,
         kept: &mut Kept<Q>,
         patience_ns: u64,
-    ) -> Result<(Vec<u32>, u64), Q::Fault> {
-        let keys: Vec<u128> = self.groups.iter().map(Group::key).collect();
+    ) -> Result<UploadedConstants, Q::Fault> {
+        let keys: Vec<u128> = self.groups.iter().map(BankGroup::content_key).collect();
         kept.0.retain(|key, _| keys.contains(key));
-        let (mut banks, mut uploaded) = (Vec::new(), 0);
-        let (mut parts, mut waiting) = (Vec::new(), Vec::new());
+
+        let mut banks = Vec::with_capacity(self.groups.len());
+        let mut new_banks = Vec::new();
+        let mut uploads: Vec<(BankRange, &[u8])> = Vec::new();
+        let mut uploaded_bytes = 0;
         for (group, &key) in self.groups.iter().zip(&keys) {
             if let Some(bank) = kept.0.get(&key) {
-                banks.push(queue.take(Arc::clone(bank)));
+                banks.push(queue.adopt_bank(Arc::clone(bank)));
                 continue;
             }
-            let bank = queue.bank(group.bytes, super::Home::Device)?;
+            let bank = queue.allocate_bank(group.bytes, MemoryKind::Device)?;
             banks.push(bank);
-            waiting.push((key, bank));
-            for (at, bytes) in group.parts.iter().filter(|(_, bytes)| !bytes.is_empty()) {
-                parts.push((Range::new(bank, *at, bytes.len() as u64), &**bytes));
+            new_banks.push((key, bank));
+            for (offset, bytes) in group.parts.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+                let target = BankRange::new(bank, *offset, bytes.len() as u64);
+                uploads.push((target, &**bytes));
             }
-            uploaded += group.bytes;
+            uploaded_bytes += group.bytes;
         }
-        let mut rest = &parts[..];
-        while !rest.is_empty() {
-            let mut sum = 0;
-            let next = rest.iter().position(|(to, _)| {
-                sum += to.len();
-                sum > TOGETHER
-            });
-            let (now, later) = rest.split_at(next.unwrap_or(rest.len()).max(1));
-            queue.upload(now, patience_ns)?;
-            rest = later;
+        upload_in_batches(queue, &uploads, patience_ns)?;
+
+        // Only now: a bank that is found later has all of its bytes.
+        for (key, bank) in new_banks {
+            kept.0.insert(key, queue.bank(bank));
         }
-        // Whoever finds one later finds it whole.
-        kept.0.extend(
-            waiting
-                .into_iter()
-                .map(|(key, bank)| (key, queue.share(bank))),
-        );
-        Ok((banks, uploaded))
+        Ok(UploadedConstants {
+            banks,
+            bytes: uploaded_bytes,
+        })
     }
+}
+
+/// Uploads parts in order, as many together as fit into [`MAX_UPLOAD_BYTES`].
+fn upload_in_batches<Q: Queue>(
+    queue: &mut Q,
+    uploads: &[(BankRange, &[u8])],
+    patience_ns: u64,
+) -> Result<(), Q::Fault> {
+    let mut remaining = uploads;
+    while !remaining.is_empty() {
+        let mut batch_bytes = 0;
+        let first_beyond = remaining.iter().position(|(to, _)| {
+            batch_bytes += to.len();
+            batch_bytes > MAX_UPLOAD_BYTES
+        });
+        let batch_len = first_beyond.unwrap_or(remaining.len()).max(1);
+
+        let (batch, later) = remaining.split_at(batch_len);
+        queue.upload(batch, patience_ns)?;
+        remaining = later;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -141,19 +177,31 @@ mod tests {
     fn large_constants_are_alone_and_small_ones_share() {
         let (small, large) = (
             Bytes::from(vec![1; 300]),
-            Bytes::from(vec![2; ALONE as usize]),
+            Bytes::from(vec![2; OWN_BANK_BYTES as usize]),
         );
-        let mut constants = Constants::new(ALONE + 1000);
-        let put = [&small, &large, &small, &large].map(|bytes| constants.put(bytes));
+        let mut constants = ConstantLayout::new(OWN_BANK_BYTES + 1000);
+        let put = [&small, &large, &small, &large].map(|bytes| constants.add_constant(bytes));
         let places = put.map(|range| (range.bank, range.start, range.len()));
         assert_eq!(
             places,
-            [(0, 0, 300), (1, 0, ALONE), (0, 512, 300), (2, 0, ALONE)]
+            [
+                (0, 0, 300),
+                (1, 0, OWN_BANK_BYTES),
+                (0, 512, 300),
+                (2, 0, OWN_BANK_BYTES)
+            ]
         );
         // The same bytes are the same; another place is not.
-        let keys: Vec<u128> = constants.groups.iter().map(Group::key).collect();
+        let keys: Vec<u128> = constants
+            .groups
+            .iter()
+            .map(BankGroup::content_key)
+            .collect();
         assert!(keys[1] == keys[2] && keys[0] != keys[1]);
-        let mut full = Constants::new(512);
-        assert_eq!([&small, &small].map(|bytes| full.put(bytes).bank), [0, 1]);
+        let mut full = ConstantLayout::new(512);
+        assert_eq!(
+            [&small, &small].map(|bytes| full.add_constant(bytes).bank),
+            [0, 1]
+        );
     }
 }

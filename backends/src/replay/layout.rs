@@ -1,45 +1,38 @@
-//! Where the bytes of a device's regions lie: a region is a row of banks, because single buffers end at a few GiB, and
-//! no buffer of the plan lies in two.
+//! Where the bytes of a device's regions are: a region is a row of banks, because single buffers end at a few GiB, and
+//! no buffer of the plan is divided between two.
 
-use super::queue::Range;
+use super::queue::BankRange;
 
-/// A region cut into banks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+/// Half-open range of offsets.
+pub(super) type OffsetRange = (u64, u64);
+
+/// A region divided into banks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RegionLayout {
     /// Number of the first bank in the table.
     first: u32,
-    /// Half-open ranges of offsets, in order; what lies between is not used.
-    banks: Vec<(u64, u64)>,
+    /// In order; what is between them is not used.
+    banks: Vec<OffsetRange>,
 }
 
-/// A run of live bytes that no bank holds.
+/// A run of live bytes that no bank can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooLarge {
+pub(super) struct BufferTooLarge {
     pub(super) bytes: u64,
     pub(super) limit: u64,
 }
 
-impl Layout {
+impl RegionLayout {
     /// Banks of at most `limit` bytes for memory `[offset, end)`, in any order and overlapping; numbered from `first`.
     pub(super) fn new(
-        mut memory: Vec<(u64, u64)>,
+        memory: Vec<OffsetRange>,
         limit: u64,
         first: u32,
-    ) -> Result<Self, TooLarge> {
-        memory.retain(|(offset, end)| offset < end);
-        memory.sort_unstable();
-        // What overlaps stays together.
-        let mut whole: Vec<(u64, u64)> = Vec::new();
-        for (offset, end) in memory {
-            match whole.last_mut() {
-                Some(last) if offset < last.1 => last.1 = last.1.max(end),
-                _ => whole.push((offset, end)),
-            }
-        }
-        let mut banks: Vec<(u64, u64)> = Vec::new();
-        for (offset, end) in whole {
+    ) -> Result<Self, BufferTooLarge> {
+        let mut banks: Vec<OffsetRange> = Vec::new();
+        for (offset, end) in merge_overlapping(memory) {
             if end - offset > limit {
-                return Err(TooLarge {
+                return Err(BufferTooLarge {
                     bytes: end - offset,
                     limit,
                 });
@@ -53,21 +46,36 @@ impl Layout {
     }
 
     /// Bytes of each bank.
-    pub(super) fn sizes(&self) -> impl Iterator<Item = u64> {
+    pub(super) fn bank_sizes(&self) -> impl Iterator<Item = u64> {
         self.banks.iter().map(|(offset, end)| end - offset)
     }
 
-    /// `len` bytes from `offset`, which lie in one of the buffers that the layout was made for.
-    pub(super) fn range(&self, offset: u64, len: u64) -> Range {
-        let after = self.banks.partition_point(|bank| bank.0 <= offset);
-        let index = after.saturating_sub(1);
-        let bank = self.banks.get(index).copied().unwrap_or((offset, offset));
+    /// `len` bytes from `offset`, which are part of one of the buffers that the layout was made for.
+    pub(super) fn range(&self, offset: u64, len: u64) -> BankRange {
+        let banks_before = self.banks.partition_point(|bank| bank.0 <= offset);
+        let index = banks_before.saturating_sub(1);
+        let (bank_start, bank_end) = self.banks.get(index).copied().unwrap_or((offset, offset));
         assert!(
-            offset + len <= bank.1 || len == 0,
+            offset + len <= bank_end || len == 0,
             "{offset} + {len} is in no bank"
         );
-        Range::new(self.first + index as u32, offset - bank.0, len)
+        BankRange::new(self.first + index as u32, offset - bank_start, len)
     }
+}
+
+/// The same memory in order; what overlaps becomes one range.
+fn merge_overlapping(mut memory: Vec<OffsetRange>) -> Vec<OffsetRange> {
+    memory.retain(|(offset, end)| offset < end);
+    memory.sort_unstable();
+
+    let mut merged: Vec<OffsetRange> = Vec::new();
+    for (offset, end) in memory {
+        match merged.last_mut() {
+            Some(last) if offset < last.1 => last.1 = last.1.max(end),
+            _ => merged.push((offset, end)),
+        }
+    }
+    merged
 }
 
 #[cfg(test)]
@@ -87,19 +95,20 @@ mod tests {
             (
                 vec![(0, 64), (32, 160)],
                 128,
-                Err(TooLarge {
+                Err(BufferTooLarge {
                     bytes: 160,
                     limit: 128,
                 }),
             ),
             (vec![(64, 64)], 128, Ok(vec![])),
         ] {
-            let found = Layout::new(memory, limit, 0).map(|l| l.banks);
+            let found = RegionLayout::new(memory, limit, 0).map(|l| l.banks);
             assert_eq!(found, banks);
         }
-        let layout = Layout::new(vec![(0, 64), (128, 256), (256, 320)], 192, 5).expect("fits");
-        assert_eq!(layout.range(16, 8), Range::new(5, 16, 8));
-        assert_eq!(layout.range(256, 64), Range::new(6, 128, 64));
-        assert_eq!(layout.sizes().collect::<Vec<_>>(), [64, 192]);
+        let layout =
+            RegionLayout::new(vec![(0, 64), (128, 256), (256, 320)], 192, 5).expect("fits");
+        assert_eq!(layout.range(16, 8), BankRange::new(5, 16, 8));
+        assert_eq!(layout.range(256, 64), BankRange::new(6, 128, 64));
+        assert_eq!(layout.bank_sizes().collect::<Vec<_>>(), [64, 192]);
     }
 }

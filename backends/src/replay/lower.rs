@@ -3,57 +3,76 @@
 use bytes::Bytes;
 use zbmd_ir::{Actor, BlobId, Role, TiSlice};
 
-use super::{Queue, ReplayError};
-use crate::kernels::KernelPlan;
-use crate::op::Registry;
+use super::ReplayError;
+use super::queue::Queue;
+use crate::kernels::{KernelPlan, LowerKernels};
 
-/// The kernels of an actor. What is wanted of a library that is not here is done by the default variant, with a note.
-///
-/// # Errors
-/// What has no kernel, or not in that variant, or needs more scratch memory than there is.
-pub(super) fn lower<Q: Queue>(
-    queue: &mut Q,
-    (registry, blobs): (&Registry, &TiSlice<BlobId, Bytes>),
-    (actor, variant): (&Actor, Option<&str>),
-    scratch_bytes: u64,
-    notes: &mut Vec<String>,
-) -> Result<KernelPlan, ReplayError<Q::Fault>> {
-    let (name, device, caps) = (actor.name.clone(), queue.name(), *queue.caps());
-    if actor.role != Role::Compute {
-        return Err(ReplayError::Stream {
-            actor: name,
-            device,
-        });
-    }
-    let lower = |variant: Option<&str>| {
-        let plan = registry.lower_in(actor, blobs, &caps, variant);
-        plan.map_err(|why| {
-            let (actor, op, device) = (name.clone(), actor.op.clone(), device.clone());
-            ReplayError::NoKernel {
-                actor,
-                op,
-                device,
+/// What an actor's kernels are made from.
+#[derive(Clone, Copy)]
+pub(super) struct ActorSource<'a> {
+    pub(super) kernels: &'a dyn LowerKernels,
+    pub(super) blobs: &'a TiSlice<BlobId, Bytes>,
+    pub(super) actor: &'a Actor,
+    /// The variant that the plan names.
+    pub(super) variant: Option<&'a str>,
+}
+
+impl ActorSource<'_> {
+    /// The kernels in a variant.
+    fn lower_variant<Q: Queue>(
+        &self,
+        queue: &Q,
+        variant: Option<&str>,
+    ) -> Result<KernelPlan, ReplayError<Q::Fault>> {
+        self.kernels
+            .lower_kernels(self.actor, self.blobs, queue.caps(), variant)
+            .map_err(|why| ReplayError::NoKernel {
+                actor: self.actor.name.clone(),
+                op: self.actor.op.clone(),
+                device: queue.device_name(),
                 why,
-            }
-        })
-    };
-    let mut plan = lower(variant)?;
-    let refused = plan
-        .products()
-        .find_map(|shape| queue.refuses(shape).transpose());
-    if let (Some(variant), Some(why)) = (variant, refused.transpose()?) {
-        notes.push(format!(
-            "`{name}` was to run by {variant} on {device}, but {why}: the default kernel runs instead, and sums may differ in their last bits; compile again with costs measured here"
-        ));
-        plan = lower(None)?;
+            })
     }
-    if plan.scratch_bytes() > scratch_bytes {
-        let (needed, found) = (plan.scratch_bytes(), scratch_bytes);
-        return Err(ReplayError::Scratch {
-            actor: name,
-            needed,
-            found,
-        });
+
+    /// The kernels of the actor. What needs a library that this device does not have is done by the default variant,
+    /// with a note.
+    ///
+    /// # Errors
+    /// What has no kernel, or not in that variant, or needs more scratch memory than there is.
+    pub(super) fn lower<Q: Queue>(
+        &self,
+        queue: &mut Q,
+        scratch_bytes: u64,
+        notes: &mut Vec<String>,
+    ) -> Result<KernelPlan, ReplayError<Q::Fault>> {
+        let name = &self.actor.name;
+        let device = queue.device_name();
+        if self.actor.role != Role::Compute {
+            return Err(ReplayError::Stream {
+                actor: name.clone(),
+                device,
+            });
+        }
+
+        let mut plan = self.lower_variant(queue, self.variant)?;
+        let first_unsupported = plan
+            .products()
+            .find_map(|shape| queue.unsupported_reason(shape).transpose());
+        let reason = first_unsupported.transpose()?;
+        if let (Some(variant), Some(why)) = (self.variant, reason) {
+            notes.push(format!(
+                "`{name}` was to run by {variant} on {device}, but {why}: the default kernel runs instead, and sums may differ in their last bits; compile again with costs measured here"
+            ));
+            plan = self.lower_variant(queue, None)?;
+        }
+
+        if plan.scratch_bytes() > scratch_bytes {
+            return Err(ReplayError::Scratch {
+                actor: name.clone(),
+                needed: plan.scratch_bytes(),
+                found: scratch_bytes,
+            });
+        }
+        Ok(plan)
     }
-    Ok(plan)
 }

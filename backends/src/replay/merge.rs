@@ -1,95 +1,113 @@
-//! Whether a calendar of several segments can run as one: whether nobody deadlocks when the device receives all that a
-//! period needs before it gives out anything. The verifier, which knows, is asked.
+//! Whether a calendar of several segments can run as one: whether no device deadlocks when this one receives all that a
+//! period needs before it sends anything. The verifier, which knows, is asked.
 
 use zbmd_ir::verify::{MAX_ERRORS, check_plan};
 use zbmd_ir::{Action, Calendar, Entry, Lane, LaneKind, Plan, PlanId, Program, Slot};
 
-use super::expand::{Segment, What};
+use super::expand::{SlotAction, SlotExecution, SlotSegment};
 
-/// Executions beyond which asking would take longer than it is worth.
-const MAX_ASKED: usize = 1 << 14;
+/// Executions beyond which the verifier would take longer than the answer is worth.
+const MAX_CHECKED: usize = 1 << 14;
 
-/// One segment, if that is safe; otherwise what was given.
-pub(super) fn merge(
+/// One segment, if that is safe; otherwise the given ones.
+pub(super) fn merge_segments(
     program: &Program,
     plan: &Plan,
     calendar: &Calendar,
-    segments: Vec<Segment>,
-) -> Vec<Segment> {
-    let slots: usize = segments.iter().map(|s| s.execs.len()).sum();
-    if segments.len() < 2 || slots > MAX_ASKED || !is_safe(program, plan, calendar, &segments) {
+    segments: Vec<SlotSegment>,
+) -> Vec<SlotSegment> {
+    let execution_count: usize = segments
+        .iter()
+        .map(|segment| segment.executions.len())
+        .sum();
+    if segments.len() < 2
+        || execution_count > MAX_CHECKED
+        || !is_merge_safe(program, plan, calendar, &segments)
+    {
         return segments;
     }
-    vec![Segment {
-        execs: segments.into_iter().flat_map(|s| s.execs).collect(),
+    vec![SlotSegment {
+        executions: segments
+            .into_iter()
+            .flat_map(|segment| segment.executions)
+            .collect(),
     }]
 }
 
-fn is_safe(program: &Program, plan: &Plan, calendar: &Calendar, segments: &[Segment]) -> bool {
-    let mut asked = plan.clone();
-    for other in asked
+fn is_merge_safe(
+    program: &Program,
+    plan: &Plan,
+    calendar: &Calendar,
+    segments: &[SlotSegment],
+) -> bool {
+    let mut merged_plan = plan.clone();
+    for own in merged_plan
         .calendars
         .iter_mut()
-        .filter(|c| c.device == calendar.device)
+        .filter(|other| other.device == calendar.device)
     {
-        other.lanes = vec![Lane {
+        own.lanes = vec![Lane {
             kind: LaneKind::Compute,
-            entries: entries(segments),
+            entries: merged_entries(segments),
         }];
     }
+
     let checked = check_plan(
         &program.graph,
         &program.machine,
         &program.blobs,
         PlanId(0),
-        &asked,
+        &merged_plan,
     );
-    // On the device everything keeps its place, so order, memory and times there are not what is asked about. With any
-    // other error, or too many, the answer may be missing.
-    let beside_the_point = ["V05", "V06", "V09"];
+    // On the device everything keeps its place, so errors of order, memory and times are expected here. With any other
+    // error, or too many, the answer may be missing.
+    let ignored_codes = ["V05", "V06", "V09"];
     checked.err().is_none_or(|errors| {
         errors.len() < MAX_ERRORS
-            && errors
-                .iter()
-                .all(|e| beside_the_point.iter().any(|b| e.code().starts_with(b)))
+            && errors.iter().all(|error| {
+                ignored_codes
+                    .iter()
+                    .any(|prefix| error.code().starts_with(prefix))
+            })
     })
 }
 
-/// All receipts, then all work, then all that is given out, each in the calendar's order.
-fn entries(segments: &[Segment]) -> Vec<Entry> {
-    let mut slots: Vec<(u8, Slot)> = Vec::new();
-    for exec in segments.iter().flat_map(|s| &s.execs) {
-        let (turn, action) = match exec.what {
-            What::Recv { ring, first, count } => (0, Action::Recv { ring, first, count }),
-            What::Fire {
-                actor,
-                first,
-                count,
-            } => (
-                1,
-                Action::Fire {
-                    actor,
-                    first,
-                    count,
-                },
-            ),
-            What::Carry { buffer } => (1, Action::Carry { buffer }),
-            What::Send { ring, first, count } => (2, Action::Send { ring, first, count }),
-            What::Release { ring } => (2, Action::Release { ring }),
-        };
-        slots.push((
-            turn,
-            Slot {
-                stage: exec.stage,
-                start_ns: 0,
-                duration_ns: 0,
-                action,
-            },
-        ));
-    }
-    slots.sort_by_key(|(turn, _)| *turn);
+/// All receipts, then all work, then everything that is handed over, each in the calendar's order.
+fn merged_entries(segments: &[SlotSegment]) -> Vec<Entry> {
+    let executions = segments.iter().flat_map(|segment| &segment.executions);
+    let mut slots: Vec<(u8, Slot)> = executions.map(ranked_slot).collect();
+    slots.sort_by_key(|(rank, _)| *rank);
     slots
         .into_iter()
         .map(|(_, slot)| Entry::Slot(slot))
         .collect()
+}
+
+/// An execution as a slot without times, and its place among receipts (0), work (1) and what is handed over (2).
+fn ranked_slot(execution: &SlotExecution) -> (u8, Slot) {
+    let (rank, action) = match execution.action {
+        SlotAction::Recv { ring, first, count } => (0, Action::Recv { ring, first, count }),
+        SlotAction::Fire {
+            actor,
+            first,
+            count,
+        } => (
+            1,
+            Action::Fire {
+                actor,
+                first,
+                count,
+            },
+        ),
+        SlotAction::Carry { buffer } => (1, Action::Carry { buffer }),
+        SlotAction::Send { ring, first, count } => (2, Action::Send { ring, first, count }),
+        SlotAction::Release { ring } => (2, Action::Release { ring }),
+    };
+    let slot = Slot {
+        stage: execution.stage,
+        start_ns: 0,
+        duration_ns: 0,
+        action,
+    };
+    (rank, slot)
 }

@@ -2,206 +2,249 @@
 
 mod commands;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use zbmd_ir::{
-    ActorId, BlobId, BufferId, Calendar, ChannelId, DeviceId, Graph, Plan, PortChannels, Program,
-    Region, RingId, TiSlice,
+    ActorId, BufferId, Calendar, ChannelId, DeviceId, Graph, Plan, PortChannels, Program, Region,
+    RingId,
 };
 
-use super::exchange::{Adopted, Direct};
-use super::expand::{self, What};
-use super::kept::{Constants, Kept};
-use super::layout::Layout;
-use super::lower::lower;
-use super::queue::{Command, Home, Queue, Range};
-use super::segment::{RingInfo, Segment};
-use super::state::Head;
+use super::device::ReplayRequest;
+use super::exchange::{DeviceExchange, ImportedMemory, RingCounters};
+use super::expand::{self, SlotAction};
+use super::kept::{ConstantLayout, Kept};
+use super::layout::{OffsetRange, RegionLayout};
+use super::lower::ActorSource;
+use super::queue::{BankRange, Command, CommandList, MemoryKind, Queue, StepBinder};
+use super::segment::{ReadySegment, RingInfo};
+use super::state::ChannelHead;
 use super::{
     DEPTH, Exchange, HostRegion, PATIENCE_NS, Replay, ReplayError, Summary, Transport, buffer_name,
+    merge,
 };
 use crate::kernels::lang::Kernel;
-use crate::kernels::{KernelPlan, Step};
-use crate::op::Registry;
+use crate::kernels::{KernelPlan, LowerKernels};
 
 /// Commands that are recorded at most, all phases together: some tens of MiB in drivers.
 const MAX_COMMANDS: usize = 1 << 18;
 
-/// An actor of the device: its kernels and where its constants lie.
-struct Ready {
+/// An actor of the device: its kernels and the memory of its constants.
+struct ReadyActor {
     plan: KernelPlan,
     /// Numbers of the plan's kernels.
     kernels: Vec<u32>,
-    consts: Vec<Range>,
+    consts: Vec<BankRange>,
 }
 
-struct Preparing<'a, Q> {
+/// A calendar that is being prepared.
+struct Preparation<'a, Q> {
     queue: Q,
     graph: &'a Graph,
     plan: &'a Plan,
     calendar: &'a Calendar,
-    joined: PortChannels,
-    places: BTreeMap<ChannelId, BufferId>,
+    port_channels: PortChannels,
+    /// The device's buffer of each channel.
+    own_buffers: BTreeMap<ChannelId, BufferId>,
     rings: Vec<RingInfo>,
     ring_numbers: BTreeMap<RingId, u32>,
-    actors: BTreeMap<ActorId, Ready>,
-    arena: Layout,
-    exchange: Layout,
-    /// Memory between the two halves of a carry whose ends overlap.
+    actors: BTreeMap<ActorId, ReadyActor>,
+    arena: RegionLayout,
+    exchange: RegionLayout,
+    /// The bank between the two halves of a carry whose source and target overlap.
     bounce: u32,
-    /// What is received, at the offsets of the exchange region.
-    inbox: Range,
+    /// Received tokens, at the offsets of the exchange region.
+    inbox: BankRange,
     outbox: u32,
-    /// The memory that is exchanged by, if the device reaches it, and whether it waits and tells itself.
-    adopted: Option<Adopted>,
-    hands_over: bool,
+    /// The memory that tokens are exchanged by, if the device reaches it.
+    imported: Option<ImportedMemory>,
+    /// Whether the device itself waits for others and publishes to them.
+    uses_memory_ops: bool,
     kernels: Vec<Arc<Kernel>>,
-    runs: u32,
-    /// Number of banks.
-    banks: u32,
+    binder: StepBinder,
+    bank_count: u32,
     /// Bytes of constants that the device did not have yet.
     uploaded: u64,
-    /// What is not as the plan has it, in sentences.
+    /// Differences from the plan, in sentences.
     notes: Vec<String>,
 }
 
 impl<Q: Queue> Replay<Q> {
     /// Makes a device ready for its calendar in a plan of a verified program: allocates, compiles, records.
     ///
-    /// `kept` has the constants that the device has, and then those that it has now.
+    /// # Errors
+    /// See [`ReplayError`].
+    ///
+    /// # Panics
+    /// If the program was not verified, or the calendar is not one of the plan's.
+    pub fn new(
+        device: &Arc<Q::Device>,
+        kernels: &dyn LowerKernels,
+        program: &Program,
+        plan: &Plan,
+        calendar: &Calendar,
+        exchange: &Exchange,
+    ) -> Result<Self, ReplayError<Q::Fault>> {
+        let request = ReplayRequest {
+            kernels,
+            program,
+            plan,
+            calendar,
+            exchange,
+        };
+        Self::prepare(device, &request, &mut Kept::default())
+    }
+
+    /// The same with constants that the device already has: `kept` has them, and afterwards those of this calendar.
     ///
     /// # Errors
     /// See [`ReplayError`].
     ///
     /// # Panics
-    /// If the program was not verified, the calendar is not one of the plan's, or something of the exchange lies outside
-    /// of its memory.
-    pub(crate) fn prepare(
-        queue: Q,
-        registry: &Registry,
-        program: &Program,
-        plan: &Plan,
-        calendar: &Calendar,
-        exchange: &Exchange,
+    /// If the program was not verified, the calendar is not one of the plan's, or a part of the exchange is outside of
+    /// its memory.
+    pub fn prepare(
+        device: &Arc<Q::Device>,
+        request: &ReplayRequest<'_>,
         kept: &mut Kept<Q>,
     ) -> Result<Self, ReplayError<Q::Fault>> {
-        let listed = queue.name();
+        let ReplayRequest {
+            program,
+            plan,
+            calendar,
+            exchange,
+            ..
+        } = *request;
+        let queue = Q::open_queue(device, Some(program))?;
+
         let too_many = |what: String| ReplayError::TooMany {
-            device: listed.clone(),
+            device: queue.device_name(),
             what,
             limit: MAX_COMMANDS,
         };
-        let segments = expand::segments(calendar, MAX_COMMANDS)
-            .map_err(|_| too_many("its slots, loops counted out,".to_owned()))?;
-        let segments = super::merge::merge(program, plan, calendar, segments);
-        let phases = phases(plan, calendar.device);
-        let slots: usize = segments.iter().map(|s| s.execs.len()).sum();
-        let all = phases.and_then(|p| p.checked_mul(slots as u64));
-        let Some(phases) = phases.filter(|_| all.is_some_and(|n| n <= MAX_COMMANDS as u64)) else {
-            return Err(too_many(format!(
-                "{slots} slots, for every residue of its places,"
-            )));
-        };
-        let mut preparing = Preparing::new(queue, program, plan, calendar, exchange)?;
-        preparing.make_banks(exchange)?;
-        preparing.make_actors(registry, &program.blobs, &segments, kept)?;
-        let mut ready = Vec::new();
+        let expanded = expand::expand_segments(calendar, MAX_COMMANDS)
+            .map_err(|_| too_many("its slots, with all loops unrolled,".to_owned()))?;
+        let segments = merge::merge_segments(program, plan, calendar, expanded);
+        let slot_count: usize = segments
+            .iter()
+            .map(|segment| segment.executions.len())
+            .sum();
+        let phases = count_phases(plan, calendar.device)
+            .filter(|phases| {
+                let commands = phases.checked_mul(slot_count as u64);
+                commands.is_some_and(|count| count <= MAX_COMMANDS as u64)
+            })
+            .ok_or_else(|| {
+                too_many(format!(
+                    "{slot_count} slots, for every residue of its places,"
+                ))
+            })?;
+
+        let mut preparation = Preparation::new(queue, request)?;
+        preparation.allocate_banks(exchange)?;
+        preparation.lower_actors(request, &segments, kept)?;
+        let mut ready = Vec::with_capacity(segments.len());
         for segment in &segments {
-            ready.push(preparing.segment(segment, phases)?);
+            ready.push(preparation.prepare_segment(segment, phases)?);
         }
-        preparing.finish(&Stages::of(&segments), ready, phases, exchange)
+        preparation.finish(&StageTable::of_segments(&segments), ready, phases, exchange)
     }
 }
 
 /// In which stage buffers are carried and actors fire.
 #[derive(Default)]
-struct Stages {
+struct StageTable {
     carries: BTreeMap<BufferId, u32>,
     fires: BTreeMap<ActorId, u32>,
 }
 
-impl Stages {
-    fn of(segments: &[expand::Segment]) -> Self {
+impl StageTable {
+    fn of_segments(segments: &[expand::SlotSegment]) -> Self {
         let mut stages = Self::default();
-        for exec in segments.iter().flat_map(|s| &s.execs) {
-            match exec.what {
-                What::Carry { buffer } => _ = stages.carries.insert(buffer, exec.stage),
-                What::Fire { actor, .. } => _ = stages.fires.insert(actor, exec.stage),
-                What::Send { .. } | What::Recv { .. } | What::Release { .. } => {}
+        for execution in segments.iter().flat_map(|segment| &segment.executions) {
+            match execution.action {
+                SlotAction::Carry { buffer } => {
+                    stages.carries.insert(buffer, execution.stage);
+                }
+                SlotAction::Fire { actor, .. } => {
+                    stages.fires.insert(actor, execution.stage);
+                }
+                SlotAction::Send { .. } | SlotAction::Recv { .. } | SlotAction::Release { .. } => {}
             }
         }
         stages
     }
 }
 
-/// Periods after which every place of the device is the same again, a multiple of the depth.
-fn phases(plan: &Plan, device: DeviceId) -> Option<u64> {
-    let lcm = |a: u64, b: u64| {
-        let (mut x, mut y) = (a, b);
-        while y > 0 {
-            (x, y) = (y, x % y);
-        }
-        (a / x).checked_mul(b)
-    };
-    let own = plan.buffers.iter().filter(|b| b.device == device);
-    own.map(|b| u64::from(b.blocks)).try_fold(DEPTH, lcm)
+/// Periods after which every place of the device is the same again, a multiple of the depth; none beyond 64 bits.
+fn count_phases(plan: &Plan, device: DeviceId) -> Option<u64> {
+    plan.buffers
+        .iter()
+        .filter(|buffer| buffer.device == device)
+        .map(|buffer| u64::from(buffer.blocks))
+        .try_fold(DEPTH, least_common_multiple)
 }
 
-impl<'a, Q: Queue> Preparing<'a, Q> {
-    fn new(
-        queue: Q,
-        program: &'a Program,
-        plan: &'a Plan,
-        calendar: &'a Calendar,
-        exchange: &Exchange,
-    ) -> Result<Self, ReplayError<Q::Fault>> {
-        let graph = &program.graph;
-        let own = plan
+fn least_common_multiple(left: u64, right: u64) -> Option<u64> {
+    let mut divisor = left;
+    let mut remainder = right;
+    while remainder > 0 {
+        (divisor, remainder) = (remainder, divisor % remainder);
+    }
+    (left / divisor).checked_mul(right)
+}
+
+impl<'a, Q: Queue> Preparation<'a, Q> {
+    fn new(queue: Q, request: &ReplayRequest<'a>) -> Result<Self, ReplayError<Q::Fault>> {
+        let graph = &request.program.graph;
+        let own_buffers = request
+            .plan
             .buffers
             .iter_enumerated()
-            .filter(|(_, b)| b.device == calendar.device);
-        let mut this = Self {
+            .filter(|(_, buffer)| buffer.device == request.calendar.device)
+            .map(|(id, buffer)| (buffer.channel, id));
+        let binder = StepBinder::new(queue.limits());
+        let mut preparation = Self {
             queue,
             graph,
-            plan,
-            calendar,
-            joined: graph.port_channels(),
-            places: own.map(|(id, b)| (b.channel, id)).collect(),
+            plan: request.plan,
+            calendar: request.calendar,
+            port_channels: graph.port_channels(),
+            own_buffers: own_buffers.collect(),
             rings: Vec::new(),
             ring_numbers: BTreeMap::new(),
             actors: BTreeMap::new(),
-            arena: Layout::new(Vec::new(), 0, 0).expect("nothing is not too large"),
-            exchange: Layout::new(Vec::new(), 0, 0).expect("nothing is not too large"),
+            arena: RegionLayout::default(),
+            exchange: RegionLayout::default(),
             bounce: 0,
-            inbox: Range::new(0, 0, 0),
+            inbox: BankRange::new(0, 0, 0),
             outbox: 0,
-            adopted: None,
-            hands_over: false,
+            imported: None,
+            uses_memory_ops: false,
             kernels: Vec::new(),
-            runs: 0,
-            banks: 0,
+            binder,
+            bank_count: 0,
             uploaded: 0,
             notes: Vec::new(),
         };
-        this.make_rings(&exchange.regions)?;
-        Ok(this)
+        preparation.collect_rings(&request.exchange.regions)?;
+        Ok(preparation)
     }
 
-    fn make_rings(
+    fn collect_rings(
         &mut self,
         regions: &BTreeMap<DeviceId, HostRegion>,
     ) -> Result<(), ReplayError<Q::Fault>> {
-        let mine = self.calendar.device;
+        let own_device = self.calendar.device;
         for (id, ring) in self.plan.rings.iter_enumerated() {
-            if ring.from != mine && ring.to != mine {
+            if ring.from != own_device && ring.to != own_device {
                 continue;
             }
+
             let buffer = &self.plan.buffers[ring.buffer];
             let needed = buffer.offset_bytes + buffer.size_bytes();
             let region = regions.get(&ring.to).copied();
-            let found = region.map_or(0, |r| r.bytes);
+            let found = region.map_or(0, |region| region.bytes);
             if found < needed {
                 return Err(ReplayError::Region {
                     device: ring.to,
@@ -209,6 +252,7 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
                     found,
                 });
             }
+
             let token_bytes = self.graph.channels[buffer.channel].token.bytes();
             self.ring_numbers.insert(id, self.rings.len() as u32);
             self.rings.push(RingInfo {
@@ -219,243 +263,289 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
                 head_tokens: buffer.head_tokens,
                 offset_bytes: buffer.offset_bytes,
                 stride_bytes: buffer.stride_bytes,
-                region: region.filter(|_| ring.from == mine),
+                region: region.filter(|_| ring.from == own_device),
                 outbox_stride: (buffer.block_tokens * token_bytes).next_multiple_of(64),
             });
         }
         Ok(())
     }
 
-    fn name(&self) -> String {
-        self.queue.name()
-    }
-
-    fn layout(&self, region: Region, first: u32) -> Result<Layout, ReplayError<Q::Fault>> {
-        let buffers = self
-            .places
+    /// Banks for the device's buffers of a region, numbered from `first`.
+    fn lay_out_region(
+        &self,
+        region: Region,
+        first: u32,
+    ) -> Result<RegionLayout, ReplayError<Q::Fault>> {
+        let buffers: Vec<_> = self
+            .own_buffers
             .values()
-            .map(|id| (*id, &self.plan.buffers[*id]));
-        let buffers: Vec<_> = buffers.filter(|(_, b)| b.region == region).collect();
-        let mut memory: Vec<(u64, u64)> = buffers
+            .map(|id| (*id, &self.plan.buffers[*id]))
+            .filter(|(_, buffer)| buffer.region == region)
+            .collect();
+        let mut memory: Vec<OffsetRange> = buffers
             .iter()
-            .map(|(_, b)| (b.offset_bytes, b.offset_bytes + b.size_bytes()))
+            .map(|(_, buffer)| {
+                let end = buffer.offset_bytes + buffer.size_bytes();
+                (buffer.offset_bytes, end)
+            })
             .collect();
         if region == Region::Arena {
-            let start = self.calendar.scratch_offset_bytes;
-            memory.push((start, start + self.calendar.scratch_bytes));
+            let scratch_start = self.calendar.scratch_offset_bytes;
+            memory.push((scratch_start, scratch_start + self.calendar.scratch_bytes));
         }
-        Layout::new(memory, self.queue.limits().bank_bytes, first).map_err(|e| {
-            let largest = buffers.iter().max_by_key(|(_, b)| b.size_bytes());
+
+        let bank_bytes = self.queue.limits().bank_bytes;
+        RegionLayout::new(memory, bank_bytes, first).map_err(|too_large| {
+            let largest = buffers.iter().max_by_key(|(_, buffer)| buffer.size_bytes());
             let what = largest.map(|(id, _)| buffer_name(self.graph, self.plan, *id));
             ReplayError::TooLarge {
                 what: what.unwrap_or_else(|| "scratch memory".to_owned()),
-                bytes: e.bytes,
-                limit: e.limit,
-                device: self.name(),
+                bytes: too_large.bytes,
+                limit: too_large.limit,
+                device: self.queue.device_name(),
             }
         })
     }
 
-    /// All memory but that of constants.
-    fn make_banks(&mut self, exchange: &Exchange) -> Result<(), ReplayError<Q::Fault>> {
-        self.arena = self.layout(Region::Arena, 0)?;
-        let arenas = self.arena.sizes().count() as u32;
-        self.exchange = self.layout(Region::Exchange, arenas)?;
-        let sizes: Vec<u64> = self.arena.sizes().chain(self.exchange.sizes()).collect();
-        for bytes in sizes {
-            self.push_bank(bytes, Home::Device)?;
+    /// All memory except that of constants.
+    fn allocate_banks(&mut self, exchange: &Exchange) -> Result<(), ReplayError<Q::Fault>> {
+        self.arena = self.lay_out_region(Region::Arena, 0)?;
+        let arena_banks = self.arena.bank_sizes().count() as u32;
+        self.exchange = self.lay_out_region(Region::Exchange, arena_banks)?;
+        let region_sizes: Vec<u64> = self
+            .arena
+            .bank_sizes()
+            .chain(self.exchange.bank_sizes())
+            .collect();
+        for bytes in region_sizes {
+            self.push_bank(bytes, MemoryKind::Device)?;
         }
-        let carried = self.places.values().map(|id| {
-            let b = &self.plan.buffers[*id];
-            b.head_tokens * self.graph.channels[b.channel].token.bytes()
+
+        let carried_bytes = self.own_buffers.values().map(|id| {
+            let buffer = &self.plan.buffers[*id];
+            buffer.head_tokens * self.graph.channels[buffer.channel].token.bytes()
         });
-        let bounce = carried.max().unwrap_or(0);
-        self.bounce = self.push_bank(bounce, Home::Device)?;
+        let bounce_bytes = carried_bytes.max().unwrap_or(0);
+        self.bounce = self.push_bank(bounce_bytes, MemoryKind::Device)?;
+        self.allocate_exchange(exchange)?;
+
+        // As the CPU's regions: zero at first.
+        let zeros: Vec<Command> = self
+            .own_banks()
+            .map(|bank| Command::Zero {
+                to: BankRange::new(bank, 0, self.queue.bank_bytes(bank)),
+            })
+            .collect();
+        Ok(self.queue.run_once(&zeros, PATIENCE_NS)?)
+    }
+
+    /// The memory that tokens are received from and sent by.
+    fn allocate_exchange(&mut self, exchange: &Exchange) -> Result<(), ReplayError<Q::Fault>> {
         if let Some(memory) = exchange.memory
-            && let Some(bank) = self.queue.adopt(memory)?
+            && let Some(bank) = self.queue.import_host_memory(memory)?
         {
-            self.banks = bank + 1;
-            self.adopted = Some(Adopted { bank, memory });
-            self.hands_over = self.queue.hands_over() && !exchange.counters.is_empty();
+            self.bank_count = bank + 1;
+            self.imported = Some(ImportedMemory { bank, memory });
+            self.uses_memory_ops =
+                self.queue.supports_memory_ops() && !exchange.counters.is_empty();
         }
-        self.inbox = match (&self.adopted, exchange.regions.get(&self.calendar.device)) {
-            (Some(adopted), Some(own)) => adopted.range(*own),
+
+        let own_region = exchange.regions.get(&self.calendar.device);
+        self.inbox = match (&self.imported, own_region) {
+            (Some(imported), Some(region)) => imported.range_of(*region),
             _ => {
                 let bytes = self.calendar.exchange_bytes;
-                Range::new(self.push_bank(bytes, Home::Host)?, 0, bytes)
+                BankRange::new(self.push_bank(bytes, MemoryKind::Host)?, 0, bytes)
             }
         };
-        let sent = self.rings.iter().filter(|r| r.region.is_some());
-        let outbox = sent.map(|r| DEPTH * r.outbox_stride).sum();
-        let home = if self.hands_over {
-            Home::Device
+
+        let sent_rings = self.rings.iter().filter(|ring| ring.region.is_some());
+        let outbox_bytes = sent_rings.map(|ring| DEPTH * ring.outbox_stride).sum();
+        let outbox_kind = if self.uses_memory_ops {
+            MemoryKind::Device
         } else {
-            Home::Host
+            MemoryKind::Host
         };
-        self.outbox = self.push_bank(outbox, home)?;
-        // As the CPU's regions: zero at first.
-        let whole = |i| Range::new(i, 0, self.queue.bank_bytes(i));
-        let fills: Vec<Command> = self
-            .own_banks()
-            .map(|i| Command::Zero { to: whole(i) })
-            .collect();
-        Ok(self.queue.run_once(&fills, PATIENCE_NS)?)
+        self.outbox = self.push_bank(outbox_bytes, outbox_kind)?;
+        Ok(())
     }
 
-    /// All banks so far but that of others.
+    /// All banks so far except imported memory.
     fn own_banks(&self) -> impl Iterator<Item = u32> + use<Q> {
-        let others = self.adopted.map(|adopted| adopted.bank);
-        (0..self.banks).filter(move |bank| Some(*bank) != others)
+        let imported = self.imported.map(|imported| imported.bank);
+        (0..self.bank_count).filter(move |bank| Some(*bank) != imported)
     }
 
-    fn push_bank(&mut self, bytes: u64, home: Home) -> Result<u32, Q::Fault> {
-        let number = self.queue.bank(bytes, home)?;
-        self.banks = number + 1;
+    fn push_bank(&mut self, bytes: u64, kind: MemoryKind) -> Result<u32, Q::Fault> {
+        let number = self.queue.allocate_bank(bytes, kind)?;
+        self.bank_count = number + 1;
         Ok(number)
     }
 
     /// Kernels and constants of every actor that fires.
-    fn make_actors(
+    fn lower_actors(
         &mut self,
-        registry: &Registry,
-        blobs: &TiSlice<BlobId, Bytes>,
-        segments: &[expand::Segment],
+        request: &ReplayRequest<'_>,
+        segments: &[expand::SlotSegment],
         kept: &mut Kept<Q>,
     ) -> Result<(), ReplayError<Q::Fault>> {
         let mut plans: BTreeMap<ActorId, KernelPlan> = BTreeMap::new();
-        for exec in segments.iter().flat_map(|s| &s.execs) {
-            if let What::Fire { actor, .. } = exec.what
-                && !plans.contains_key(&actor)
-            {
-                let chosen = (&self.graph.actors[actor], self.plan.variant(actor));
-                let scratch = self.calendar.scratch_bytes;
-                let known = (registry, blobs);
-                let plan = lower(&mut self.queue, known, chosen, scratch, &mut self.notes)?;
-                plans.insert(actor, plan);
+        for execution in segments.iter().flat_map(|segment| &segment.executions) {
+            let SlotAction::Fire { actor, .. } = execution.action else {
+                continue;
+            };
+            if plans.contains_key(&actor) {
+                continue;
             }
+            let source = ActorSource {
+                kernels: request.kernels,
+                blobs: &request.program.blobs,
+                actor: &self.graph.actors[actor],
+                variant: self.plan.variant(actor),
+            };
+            let scratch_bytes = self.calendar.scratch_bytes;
+            let plan = source.lower(&mut self.queue, scratch_bytes, &mut self.notes)?;
+            plans.insert(actor, plan);
         }
-        let mut constants = Constants::new(self.queue.limits().bank_bytes);
+
+        let mut constants = ConstantLayout::new(self.queue.limits().bank_bytes);
         for (actor, plan) in plans {
-            let mut kernels = Vec::new();
-            for step in &plan.steps {
-                let Step::Run(run) = step else { continue };
-                kernels.push(self.kernels.len() as u32);
-                self.kernels.push(Arc::clone(&run.kernel));
+            let mut kernel_numbers = Vec::new();
+            for kernel in plan.kernels() {
+                kernel_numbers.push(self.kernels.len() as u32);
+                self.kernels.push(Arc::clone(kernel));
             }
-            let consts = plan.consts.iter().map(|c| constants.put(c)).collect();
-            self.actors.insert(
-                actor,
-                Ready {
-                    plan,
-                    kernels,
-                    consts,
-                },
-            );
+            let consts = plan
+                .consts
+                .iter()
+                .map(|bytes| constants.add_constant(bytes))
+                .collect();
+            let ready = ReadyActor {
+                plan,
+                kernels: kernel_numbers,
+                consts,
+            };
+            self.actors.insert(actor, ready);
         }
-        let (banks, uploaded) = constants.upload(&mut self.queue, kept, PATIENCE_NS)?;
+
+        let uploaded = constants.upload(&mut self.queue, kept, PATIENCE_NS)?;
         for range in self.actors.values_mut().flat_map(|ready| &mut ready.consts) {
-            range.bank = banks[range.bank as usize];
+            range.bank = uploaded.banks[range.bank as usize];
         }
-        self.banks += banks.len() as u32;
-        self.uploaded = uploaded;
+        self.bank_count += uploaded.banks.len() as u32;
+        self.uploaded = uploaded.bytes;
         Ok(())
     }
 
-    /// `stages` has the stage of each carried buffer, and of each actor that fires.
-    fn heads(&self, stages: &Stages) -> Vec<Head> {
-        let head = |id: &BufferId| {
-            let b = &self.plan.buffers[*id];
-            let places =
-                (0..u64::from(b.blocks)).map(|p| self.tokens(*id, 0, p, 0, (0, b.head_tokens)));
-            let writer = self.graph.channels[b.channel].from.actor;
-            let stage = stages.carries.get(id).or_else(|| stages.fires.get(&writer));
-            Head {
-                buffer: *id,
-                channel: b.channel,
-                stage: stage.copied().unwrap_or(0),
-                places: places.collect(),
-            }
-        };
-        let filled = self
-            .places
-            .values()
-            .filter(|id| self.plan.buffers[**id].head_tokens > 0);
-        filled.map(head).collect()
+    /// The heads of all buffers that have one.
+    fn channel_heads(&self, stages: &StageTable) -> Vec<ChannelHead> {
+        let own_buffers = self.own_buffers.values();
+        let with_head = own_buffers.filter(|id| self.plan.buffers[**id].head_tokens > 0);
+        with_head
+            .map(|id| {
+                let buffer = &self.plan.buffers[*id];
+                let places = (0..u64::from(buffer.blocks))
+                    .map(|place| self.token_range(*id, 0, place, 0..buffer.head_tokens));
+                let writer = self.graph.channels[buffer.channel].from.actor;
+                let carried_in = stages.carries.get(id);
+                let stage = carried_in.or_else(|| stages.fires.get(&writer));
+                ChannelHead {
+                    buffer: *id,
+                    channel: buffer.channel,
+                    stage: stage.copied().unwrap_or(0),
+                    places: places.collect(),
+                }
+            })
+            .collect()
     }
 
     /// The exchange as the device does it itself, if it does.
-    fn direct(&self, segments: &[Segment], exchange: &Exchange) -> Option<Direct> {
-        let adopted = self.adopted.as_ref().filter(|_| self.hands_over)?;
-        let rings = self
-            .rings
-            .iter()
-            .map(|r| (exchange.counters[r.id.0 as usize], r.region));
-        let most = |len: fn(&Segment) -> usize| segments.iter().map(len).max().unwrap_or(0);
-        let most = (most(|s| s.receipts.len()), most(|s| s.gifts.len()));
-        Some(Direct::new(adopted, self.outbox, rings, most))
+    fn device_exchange(
+        &self,
+        segments: &[ReadySegment],
+        exchange: &Exchange,
+    ) -> Option<DeviceExchange> {
+        let imported = self.imported.as_ref().filter(|_| self.uses_memory_ops)?;
+        let rings = self.rings.iter().map(|ring| RingCounters {
+            counters: exchange.counters[ring.id.0 as usize],
+            region: ring.region,
+        });
+        Some(DeviceExchange::new(imported, self.outbox, rings, segments))
     }
 
-    fn finish(
-        mut self,
-        stages: &Stages,
-        segments: Vec<Segment>,
-        phases: u64,
-        exchange: &Exchange,
-    ) -> Result<Replay<Q>, ReplayError<Q::Fault>> {
-        let heads = self.heads(stages);
-        let direct = self.direct(&segments, exchange);
-        let own_banks = self.own_banks();
-        let queue = &mut self.queue;
-        let all = segments.iter().flat_map(|s| s.commands.iter().flatten());
-        let mut runs = all.filter_map(|(_, command)| match command {
-            Command::Run(run) => Some(run),
-            Command::Copy { .. } | Command::Zero { .. } | Command::Product(..) => None,
-        });
-        queue.load(&self.kernels, &mut runs)?;
-        let mut summary = Summary {
-            segments: segments.len(),
-            phases,
-            bytes: own_banks.map(|i| queue.bank_bytes(i)).sum(),
-            uploaded: self.uploaded,
-            transport: match (&self.adopted, &direct) {
-                (None, _) => Transport::Staged,
-                (Some(_), None) => Transport::Fetched,
-                (Some(_), Some(_)) => Transport::Device,
-            },
-            ..Summary::default()
-        };
-        let mut steady = Vec::new();
-        for phase in 0..phases as usize {
-            for segment in &segments {
-                let commands: Vec<&Command> =
-                    segment.commands[phase].iter().map(|(_, c)| c).collect();
+    /// Loads the kernels of all commands, and records the lists of every phase.
+    fn record_phases(
+        &mut self,
+        segments: &[ReadySegment],
+        summary: &mut Summary,
+    ) -> Result<Vec<Option<CommandList>>, Q::Fault> {
+        let all_commands = segments
+            .iter()
+            .flat_map(|segment| segment.commands.iter().flatten());
+        let mut runs = all_commands.filter_map(|(_, command)| command.kernel_run());
+        self.queue.load_kernels(&self.kernels, &mut runs)?;
+
+        let mut lists = Vec::new();
+        for phase in 0..summary.phases as usize {
+            for segment in segments {
+                let commands: Vec<&Command> = segment.commands[phase]
+                    .iter()
+                    .map(|(_, command)| command)
+                    .collect();
                 if commands.is_empty() {
-                    steady.push(None);
+                    lists.push(None);
                     continue;
                 }
-                let (list, barriers) = queue.record(&commands)?;
-                steady.push(Some(list));
+                let (list, barriers) = self.queue.record_list(&commands)?;
+                lists.push(Some(list));
                 if phase == 0 {
                     summary.commands += commands.len();
                     summary.barriers += barriers;
                 }
             }
         }
+        Ok(lists)
+    }
+
+    fn finish(
+        mut self,
+        stages: &StageTable,
+        segments: Vec<ReadySegment>,
+        phases: u64,
+        exchange: &Exchange,
+    ) -> Result<Replay<Q>, ReplayError<Q::Fault>> {
+        let heads = self.channel_heads(stages);
+        let device_exchange = self.device_exchange(&segments, exchange);
+        let own_banks = self.own_banks();
+        let mut summary = Summary {
+            segments: segments.len(),
+            phases,
+            bytes: own_banks.map(|bank| self.queue.bank_bytes(bank)).sum(),
+            uploaded: self.uploaded,
+            transport: match (&self.imported, &device_exchange) {
+                (None, _) => Transport::Staged,
+                (Some(_), None) => Transport::Fetched,
+                (Some(_), Some(_)) => Transport::Device,
+            },
+            ..Summary::default()
+        };
+        let steady = self.record_phases(&segments, &mut summary)?;
+
         // What the device fetches itself, the host need not copy.
-        let copies = self.calendar.exchange_bytes > 0 && self.adopted.is_none();
-        // And a save in each.
-        let in_flight = (segments.len() + 1) * (DEPTH as usize + 1);
+        let host_copies = self.calendar.exchange_bytes > 0 && self.imported.is_none();
+        // One more than the segments: a save in each period.
+        let max_in_flight = (segments.len() + 1) * (DEPTH as usize + 1);
         Ok(Replay {
             rings: self.rings,
             stages: self.plan.stages.into(),
             phases,
             steady,
             spare: vec![None; segments.len() * DEPTH as usize],
-            inbox: copies.then_some(self.inbox.bank),
+            inbox: host_copies.then_some(self.inbox.bank),
             outbox: Some(self.outbox),
-            own: exchange.regions.get(&self.calendar.device).copied(),
-            direct,
-            in_flight: std::collections::VecDeque::with_capacity(in_flight),
+            own_region: exchange.regions.get(&self.calendar.device).copied(),
+            device_exchange,
+            in_flight: VecDeque::with_capacity(max_in_flight),
             submitted: 0,
             begun: 0,
             saves: None,

@@ -7,20 +7,22 @@
 
 use std::sync::Arc;
 
+use zbmd_ir::Program;
+
 use super::HostRegion;
 use crate::kernels::lang::{Kernel, Mem};
 use crate::kernels::library::{self, Product, Shape};
-use crate::kernels::{Caps, Grid, KernelPlan, Operand, Step};
+use crate::kernels::{Caps, Grid, KernelPlan, KernelRun, Operand, Step};
 
 /// Bytes of a bank, by its number in the table at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Range {
+pub struct BankRange {
     pub(crate) bank: u32,
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
 
-impl Range {
+impl BankRange {
     pub(crate) fn new(bank: u32, start: u64, len: u64) -> Self {
         Self {
             bank,
@@ -33,61 +35,83 @@ impl Range {
         self.end - self.start
     }
 
-    pub(crate) fn overlaps(self, other: Range) -> bool {
+    pub(crate) fn overlaps(self, other: BankRange) -> bool {
         self.bank == other.bank && self.start < other.end && other.start < self.end
     }
 
-    /// Whether all of `other` lies here.
+    /// Whether all of `other` is part of this range.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only graphs ask"))]
-    pub(crate) fn contains(self, other: Range) -> bool {
+    pub(crate) fn contains(self, other: BankRange) -> bool {
         self.bank == other.bank && self.start <= other.start && other.end <= self.end
     }
 }
 
-/// Where a bank lies.
+/// Which memory a bank is allocated in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Home {
-    /// In the device's own memory.
+pub enum MemoryKind {
+    /// The device's own memory.
     Device,
-    /// In memory that host and device see at once, without flushing.
+    /// Memory that host and device both see at once, without flushing.
     Host,
 }
 
-/// What of a device's limits calendars must respect.
+/// The limits of a device that calendars must respect.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// Alignment of what a kernel is given.
+pub struct QueueLimits {
+    /// Alignment of a kernel's operands.
     pub(crate) align_bytes: u64,
-    /// Bytes of what a kernel is given.
+    /// Size of a kernel's operand.
     pub(crate) range_bytes: u64,
-    /// Bytes of one bank.
+    /// Size of one bank.
     pub(crate) bank_bytes: u64,
 }
 
 /// One command.
 #[derive(Clone, Debug)]
-pub(crate) enum Command {
-    /// Ranges of one length that do not overlap.
+pub enum Command {
+    /// Copies between ranges of one length that do not overlap.
     Copy {
-        from: Range,
-        to: Range,
+        /// What is read.
+        from: BankRange,
+        /// What is written.
+        to: BankRange,
     },
-    /// Zeros.
+    /// Writes zeros.
     Zero {
-        to: Range,
+        /// What is written.
+        to: BankRange,
     },
-    Run(Run),
+    /// Runs a kernel.
+    Run(BoundRun),
     /// So many products by the vendor's library.
+    Product(Product<BankRange>, u64),
+}
+
+impl Command {
+    /// The run of a kernel, if it is one.
+    pub(crate) fn kernel_run(&self) -> Option<&BoundRun> {
+        match self {
+            Command::Run(run) => Some(run),
+            Command::Copy { .. } | Command::Zero { .. } | Command::Product(..) => None,
+        }
+    }
+}
+
+/// The memory of one binding of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BoundOperand {
+    pub(crate) range: BankRange,
     #[cfg_attr(
-        not(feature = "cuda"),
-        expect(dead_code, reason = "only CUDA has the library")
+        not(feature = "vulkan"),
+        expect(dead_code, reason = "only Vulkan gives offsets in elements")
     )]
-    Product(Product<Range>, u64),
+    pub(crate) mem: Mem,
+    pub(crate) writes: bool,
 }
 
 /// A run of a kernel on given memory.
 #[derive(Clone, Debug)]
-pub(crate) struct Run {
+pub struct BoundRun {
     /// Counts all runs of a calendar.
     #[cfg_attr(
         not(feature = "vulkan"),
@@ -96,218 +120,327 @@ pub(crate) struct Run {
     pub(crate) number: u32,
     /// Number of the kernel among those that were loaded.
     pub(crate) kernel: u32,
-    /// The memory of each binding, and whether it is written.
-    pub(crate) operands: Box<[(Range, Mem, bool)]>,
+    /// The memory of each binding.
+    pub(crate) operands: Box<[BoundOperand]>,
     pub(crate) firings: u64,
-    /// Groups that suffice; kernels share the rest out.
+    /// Groups that suffice; kernels distribute the elements over fewer if the device has fewer.
     pub(crate) groups: u64,
 }
 
-/// A kernel plan cannot run on this memory: more bytes than a kernel can be given.
+impl BoundRun {
+    /// The ranges that the kernel writes, or those that it only reads.
+    pub(crate) fn ranges(&self, written: bool) -> impl Iterator<Item = BankRange> + Clone {
+        self.operands
+            .iter()
+            .filter(move |operand| operand.writes == written)
+            .map(|operand| operand.range)
+    }
+}
+
+/// A kernel plan cannot run on this memory: an operand has more bytes than a kernel can be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooLong {
+pub(crate) struct OperandTooLong {
     pub(crate) bytes: u64,
     pub(crate) limit: u64,
 }
 
-/// The commands of one call of `firings` firings; `kernels` are the numbers of the plan's runs, in order, and `runs`
-/// counts those of the calendar.
-pub(crate) fn bind(
-    limits: Limits,
-    plan: &KernelPlan,
-    kernels: &[u32],
-    firings: u64,
-    place: &dyn Fn(Operand) -> Range,
-    runs: &mut u32,
-    out: &mut Vec<Command>,
-) -> Result<(), TooLong> {
-    let mut kernels = kernels.iter();
-    for step in &plan.steps {
-        match step {
-            Step::Copy { from, to, bytes } => {
-                let len = bytes.of(firings);
-                let cut = |range: Range| Range::new(range.bank, range.start, len);
-                if len > 0 {
-                    out.push(Command::Copy {
-                        from: cut(place(*from)),
-                        to: cut(place(*to)),
-                    });
-                }
-            }
-            Step::Run(run) => {
-                let bindings = run.kernel.bindings.iter();
-                let operands = run.operands.iter().zip(bindings);
-                let operands: Box<[_]> = operands
-                    .map(|(o, b)| (place(*o), b.mem, b.writes))
-                    .collect();
-                for (range, ..) in &operands {
-                    // What a kernel is given begins at a multiple of the device's own.
-                    let bytes = range.len() + range.start % limits.align_bytes;
-                    if bytes > limits.range_bytes || firings > u64::from(u32::MAX) {
-                        return Err(TooLong {
-                            bytes,
-                            limit: limits.range_bytes,
+/// Turns the steps of kernel plans into commands, and counts the runs of a calendar.
+pub(crate) struct StepBinder {
+    limits: QueueLimits,
+    run_count: u32,
+}
+
+impl StepBinder {
+    pub(crate) fn new(limits: QueueLimits) -> Self {
+        Self {
+            limits,
+            run_count: 0,
+        }
+    }
+
+    /// The commands of one call of `firings` firings; `kernels` are the numbers of the plan's runs, in order.
+    pub(crate) fn bind_call(
+        &mut self,
+        plan: &KernelPlan,
+        kernels: &[u32],
+        firings: u64,
+        place: &dyn Fn(Operand) -> BankRange,
+    ) -> Result<Vec<Command>, OperandTooLong> {
+        let mut commands = Vec::with_capacity(plan.steps.len());
+        let mut kernels = kernels.iter();
+
+        for step in &plan.steps {
+            match step {
+                Step::Copy { from, to, bytes } => {
+                    let len = bytes.of(firings);
+                    if len > 0 {
+                        let source = place(*from);
+                        let target = place(*to);
+                        commands.push(Command::Copy {
+                            from: BankRange::new(source.bank, source.start, len),
+                            to: BankRange::new(target.bank, target.start, len),
                         });
                     }
                 }
-                let groups = match run.grid {
-                    Grid::Groups(rows) => rows.of(firings),
-                    Grid::Threads(all) => all.of(firings).div_ceil(run.kernel.local.into()),
-                };
-                let Some(&kernel) = kernels.next() else { break };
-                out.push(Command::Run(Run {
-                    number: *runs,
-                    kernel,
-                    operands,
-                    firings,
-                    groups,
-                }));
-                *runs += 1;
-            }
-            Step::Product(product) => {
-                let (count, product) = (product.shape.batches * firings, product.at(place));
-                // Products are counted in 31 bits.
-                if count > i32::MAX as u64 {
-                    let bytes = count.saturating_mul(4 * product.shape.elements()[2]);
-                    return Err(TooLong {
-                        bytes,
-                        limit: limits.range_bytes,
-                    });
+                Step::Run(run) => {
+                    let Some(&kernel) = kernels.next() else { break };
+                    commands.push(Command::Run(self.bind_run(run, kernel, firings, place)?));
                 }
-                let spans = product.shape.spans(count).map(|elements| 4 * elements);
-                for (range, span) in [product.left, product.right, product.out].iter().zip(spans) {
-                    assert!(span <= range.len(), "{span} bytes of {range:?}");
+                Step::Product(product) => {
+                    commands.push(self.bind_product(&product.at(place), firings)?);
                 }
-                out.push(Command::Product(product, count));
             }
         }
+        Ok(commands)
     }
-    Ok(())
+
+    fn bind_run(
+        &mut self,
+        run: &KernelRun,
+        kernel: u32,
+        firings: u64,
+        place: &dyn Fn(Operand) -> BankRange,
+    ) -> Result<BoundRun, OperandTooLong> {
+        let bindings = run.operands.iter().zip(&run.kernel.bindings);
+        let operands: Box<[BoundOperand]> = bindings
+            .map(|(operand, binding)| BoundOperand {
+                range: place(*operand),
+                mem: binding.mem,
+                writes: binding.writes,
+            })
+            .collect();
+
+        for operand in &operands {
+            // The driver binds from a multiple of the device's alignment on, and so a little more than the operand.
+            let bytes = operand.range.len() + operand.range.start % self.limits.align_bytes;
+            self.check_length(bytes, firings <= u64::from(u32::MAX))?;
+        }
+
+        let groups = match run.grid {
+            Grid::Groups(rows) => rows.of(firings),
+            Grid::Threads(all) => all.of(firings).div_ceil(run.kernel.local.into()),
+        };
+        let number = self.run_count;
+        self.run_count += 1;
+        Ok(BoundRun {
+            number,
+            kernel,
+            operands,
+            firings,
+            groups,
+        })
+    }
+
+    fn bind_product(
+        &self,
+        product: &Product<BankRange>,
+        firings: u64,
+    ) -> Result<Command, OperandTooLong> {
+        let count = product.shape.batches * firings;
+        // The library counts products in 31 bits.
+        if count > i32::MAX as u64 {
+            let [.., out_elements] = product.shape.elements();
+            self.check_length(count.saturating_mul(4 * out_elements), false)?;
+        }
+
+        let spans = product.shape.spans(count).map(|elements| 4 * elements);
+        for (range, span) in [product.left, product.right, product.out].iter().zip(spans) {
+            assert!(span <= range.len(), "{span} bytes of {range:?}");
+        }
+        Ok(Command::Product(*product, count))
+    }
+
+    fn check_length(&self, bytes: u64, is_countable: bool) -> Result<(), OperandTooLong> {
+        let limit = self.limits.range_bytes;
+        if bytes > limit || !is_countable {
+            return Err(OperandTooLong { bytes, limit });
+        }
+        Ok(())
+    }
 }
 
-/// What a submission does besides running its list, in order: it waits for others and tells them.
+/// What a submission does besides running its list, in order: it waits for other devices and publishes to them.
 #[cfg_attr(
     not(feature = "cuda"),
-    allow(dead_code, reason = "only CUDA's queues hand over")
+    allow(dead_code, reason = "only CUDA's queues have memory operations")
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Handover {
-    /// Goes on when a word of 64 bits is at least so large.
+pub enum QueueOp {
+    /// Waits until a word of 64 bits is at least `min`.
     Wait {
-        word: Range,
-        least: u64,
+        /// The word.
+        word: BankRange,
+        /// The value that it must reach.
+        min: u64,
     },
+    /// Copies bytes.
     Copy {
-        from: Range,
-        to: Range,
+        /// What is read.
+        from: BankRange,
+        /// What is written.
+        to: BankRange,
     },
-    /// Stores a word; whoever sees it sees all that was done before.
+    /// Stores a word; a reader that sees it sees all that was done before.
     Write {
-        word: Range,
+        /// The word.
+        word: BankRange,
+        /// The value stored.
         value: u64,
     },
 }
 
-/// Commands, recorded.
+/// Recorded commands, by their number in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct List(pub(crate) u32);
+pub struct CommandList(pub(crate) u32);
 
-/// A kind of device, to those who drive one.
-pub trait Backend {
+/// How a backend opens its devices' queues, and the types that its users name.
+pub trait Backend: Sized {
     /// What can go wrong with the driver.
     type Fault: std::error::Error + 'static;
     /// Memory of the device.
     type Bank;
+    /// An open device.
+    type Device;
+
+    /// A queue of the device. With a program, the machine code that its bundle holds is used where it fits.
+    ///
+    /// # Errors
+    /// The driver's faults.
+    fn open_queue(
+        device: &Arc<Self::Device>,
+        program: Option<&Program>,
+    ) -> Result<Self, Self::Fault>;
 }
 
-/// A device, as calendars see it. Lists are run one after the other, each after the one before has ended. Banks are
-/// numbered as they are made, from 0; lists too.
-pub(crate) trait Queue: Backend {
+/// A device, as calendars see it.
+///
+/// Lists run one after the other, each after the one before has ended. Banks are numbered as they are made, from 0, and
+/// so are lists. A queue that is dropped waits for what it was given, so that memory is freed only when nothing uses it.
+pub trait Queue: Backend {
     /// The device's name.
-    fn name(&self) -> String;
+    fn device_name(&self) -> String;
 
+    /// What kernels can do there.
     fn caps(&self) -> &Caps;
 
-    fn limits(&self) -> Limits;
+    /// What operands and banks are limited to.
+    fn limits(&self) -> QueueLimits;
 
-    /// Why products of a shape cannot be had of the vendor's library here, as a clause; `None` where they can.
-    fn refuses(&mut self, _shape: &Shape) -> Result<Option<String>, Self::Fault> {
-        Ok(Some(library::elsewhere()))
+    /// Why the vendor's library has no products of a shape here, as a clause; `None` where it has.
+    ///
+    /// # Errors
+    /// The driver's faults.
+    fn unsupported_reason(&mut self, _shape: &Shape) -> Result<Option<String>, Self::Fault> {
+        Ok(Some(library::needs_cuda()))
     }
 
-    /// Makes a bank of at least `bytes` bytes, of any content; its number.
-    fn bank(&mut self, bytes: u64, home: Home) -> Result<u32, Self::Fault>;
+    /// Allocates a bank of at least `bytes` bytes, of any content; its number.
+    ///
+    /// # Errors
+    /// The driver's faults.
+    fn allocate_bank(&mut self, bytes: u64, kind: MemoryKind) -> Result<u32, Self::Fault>;
 
-    /// Gives a bank of another list of this device the next number.
-    fn take(&mut self, bank: Arc<Self::Bank>) -> u32;
+    /// Gives a bank of another queue of this device the next number.
+    fn adopt_bank(&mut self, bank: Arc<Self::Bank>) -> u32;
 
-    /// A bank of the device's own memory, for other lists as well.
-    fn share(&self, bank: u32) -> Arc<Self::Bank>;
+    /// A bank of the device's own memory, to be shared with other queues.
+    fn bank(&self, bank: u32) -> Arc<Self::Bank>;
 
-    /// Bytes of a bank, rounded up as they are.
+    /// Bytes of a bank, rounded up as it was allocated.
     fn bank_bytes(&self, bank: u32) -> u64;
 
-    /// Gives back the last bank. No list has it.
-    fn pop_bank(&mut self);
+    /// Frees the last bank. No list uses it, and nothing is in the queue.
+    fn free_last_bank(&mut self);
 
     /// Where the host sees a range of one of its banks.
-    fn host(&self, bank: u32, at: u64, len: usize) -> *mut u8;
+    fn host_pointer(&self, bank: u32, offset: u64, len: usize) -> *mut u8;
 
-    /// Makes memory of others on the host a bank, as long as this queue lives; `None` where the device cannot reach it.
-    fn adopt(&mut self, memory: HostRegion) -> Result<Option<u32>, Self::Fault> {
+    /// Makes memory on the host that others own a bank, as long as this queue exists; `None` where the device cannot
+    /// reach it.
+    ///
+    /// # Errors
+    /// The driver's faults.
+    fn import_host_memory(&mut self, memory: HostRegion) -> Result<Option<u32>, Self::Fault> {
         let _ = memory;
         Ok(None)
     }
 
-    /// Whether [`Self::submit_between`] and [`Self::wait_until`] may be asked for.
-    fn hands_over(&self) -> bool {
+    /// Whether the queue itself waits for words of memory and stores them: only then may [`Self::submit_with_ops`] and
+    /// [`Self::wait_until`] be called.
+    fn supports_memory_ops(&self) -> bool {
         false
     }
 
-    /// Makes kernels and all runs of them ready. Once, before anything is recorded.
-    fn load(
+    /// Makes kernels and all runs of them ready. Called once, before anything is recorded.
+    ///
+    /// # Errors
+    /// The driver's faults.
+    fn load_kernels(
         &mut self,
         kernels: &[Arc<Kernel>],
-        runs: &mut dyn Iterator<Item = &Run>,
+        runs: &mut dyn Iterator<Item = &BoundRun>,
     ) -> Result<(), Self::Fault>;
 
     /// Records commands, which run as if one after the other; the list, and how often one must wait for another.
-    fn record(&mut self, commands: &[&Command]) -> Result<(List, usize), Self::Fault>;
+    ///
+    /// # Errors
+    /// The driver's faults.
+    fn record_list(&mut self, commands: &[&Command]) -> Result<(CommandList, usize), Self::Fault>;
 
-    /// Records a list anew, which is not at work.
-    fn record_again(&mut self, list: List, commands: &[&Command]) -> Result<(), Self::Fault>;
+    /// Replaces the commands of a list, whose last submission has been waited for.
+    ///
+    /// # Errors
+    /// The driver's faults.
+    fn rerecord_list(
+        &mut self,
+        list: CommandList,
+        commands: &[&Command],
+    ) -> Result<(), Self::Fault>;
 
     /// Runs copies and zeros, and waits for their end.
+    ///
+    /// # Errors
+    /// The driver's faults.
     fn run_once(&mut self, commands: &[Command], patience_ns: u64) -> Result<(), Self::Fault>;
 
-    /// Puts a list into the queue. Allocates nothing.
-    fn submit(&mut self, list: List) -> Result<(), Self::Fault>;
+    /// Puts a list into the queue, whose last submission has been waited for. Allocates nothing.
+    ///
+    /// # Errors
+    /// The driver's faults.
+    fn submit_list(&mut self, list: CommandList) -> Result<(), Self::Fault>;
 
     /// Puts a list, if there is one, into the queue, and what is done before and after it; counts as one list.
     /// Allocates nothing.
-    fn submit_between(
+    ///
+    /// # Errors
+    /// The driver's faults.
+    fn submit_with_ops(
         &mut self,
-        before: &[Handover],
-        list: Option<List>,
-        after: &[Handover],
+        before: &[QueueOp],
+        list: Option<CommandList>,
+        after: &[QueueOp],
     ) -> Result<(), Self::Fault> {
         let _ = (before, list, after);
-        unreachable!("this queue does not hand over")
+        unreachable!("this queue has no memory operations")
     }
 
-    /// Waits until so many lists have ended, or `done`, which is asked again and again, says true.
+    /// Waits until so many lists have ended, or until `is_done`, which is asked again and again, returns true.
+    ///
+    /// # Errors
+    /// The driver's faults.
     fn wait_until(
         &mut self,
         submissions: u64,
         patience_ns: u64,
-        done: &mut dyn FnMut() -> bool,
+        is_done: &mut dyn FnMut() -> bool,
     ) -> Result<(), Self::Fault> {
-        let _ = (submissions, patience_ns, done);
-        unreachable!("this queue does not hand over")
+        let _ = (submissions, patience_ns, is_done);
+        unreachable!("this queue has no memory operations")
     }
 
-    /// Lists in flight of which each end can be waited for by itself; for an older one's, a later one's may be waited for.
-    fn marks(&self) -> u64 {
+    /// Lists in flight whose ends can each be waited for separately; an older one's end is then waited for by a newer
+    /// one's.
+    fn fence_count(&self) -> u64 {
         u64::MAX
     }
 
@@ -317,59 +450,81 @@ pub(crate) trait Queue: Backend {
     }
 
     /// Waits until so many lists have ended. Allocates nothing.
-    fn wait(&mut self, submissions: u64, patience_ns: u64) -> Result<(), Self::Fault>;
+    ///
+    /// # Errors
+    /// The driver's faults.
+    fn wait_for(&mut self, submissions: u64, patience_ns: u64) -> Result<(), Self::Fault>;
 
     /// Copies bytes of the host's to the device, and waits for their end. Nothing is in the queue.
-    fn upload(&mut self, parts: &[(Range, &[u8])], patience_ns: u64) -> Result<(), Self::Fault> {
-        let total = parts.iter().map(|(to, _)| to.len()).sum();
-        if total == 0 {
+    ///
+    /// # Errors
+    /// The driver's faults.
+    fn upload(
+        &mut self,
+        parts: &[(BankRange, &[u8])],
+        patience_ns: u64,
+    ) -> Result<(), Self::Fault> {
+        let total_bytes = parts.iter().map(|(to, _)| to.len()).sum();
+        if total_bytes == 0 {
             return Ok(());
         }
-        let bank = self.bank(total, Home::Host)?;
-        let (mut at, mut copies) = (0, Vec::new());
+
+        let staging_bank = self.allocate_bank(total_bytes, MemoryKind::Host)?;
+        let mut staging_offset = 0;
+        let mut copies = Vec::with_capacity(parts.len());
         for (to, bytes) in parts {
-            let place = self.host(bank, at, bytes.len());
-            // SAFETY: the place was checked against the bank, which the device does not know yet.
-            unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+            assert_eq!(bytes.len() as u64, to.len(), "bytes of {to:?}");
+            let staging = self.host_pointer(staging_bank, staging_offset, bytes.len());
+            // SAFETY: `host_pointer` has checked the range against the bank, which no command uses yet.
+            unsafe { staging.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
             copies.push(Command::Copy {
-                from: Range::new(bank, at, to.len()),
+                from: BankRange::new(staging_bank, staging_offset, to.len()),
                 to: *to,
             });
-            at += to.len();
+            staging_offset += to.len();
         }
+
         self.run_once(&copies, patience_ns)?;
-        self.pop_bank();
+        self.free_last_bank();
         Ok(())
     }
 
     /// Copies bytes of the device's to the host, likewise.
+    ///
+    /// # Errors
+    /// The driver's faults.
     fn download(
         &mut self,
-        parts: &mut [(Range, &mut [u8])],
+        parts: &mut [(BankRange, &mut [u8])],
         patience_ns: u64,
     ) -> Result<(), Self::Fault> {
-        let total = parts.iter().map(|(from, _)| from.len()).sum();
-        if total == 0 {
+        let total_bytes = parts.iter().map(|(from, _)| from.len()).sum();
+        if total_bytes == 0 {
             return Ok(());
         }
-        let bank = self.bank(total, Home::Host)?;
-        let (mut at, mut copies) = (0, Vec::new());
-        for (from, _) in parts.iter() {
+
+        let staging_bank = self.allocate_bank(total_bytes, MemoryKind::Host)?;
+        let mut staging_offset = 0;
+        let mut copies = Vec::with_capacity(parts.len());
+        for (from, bytes) in parts.iter() {
+            assert_eq!(bytes.len() as u64, from.len(), "bytes of {from:?}");
             copies.push(Command::Copy {
                 from: *from,
-                to: Range::new(bank, at, from.len()),
+                to: BankRange::new(staging_bank, staging_offset, from.len()),
             });
-            at += from.len();
+            staging_offset += from.len();
         }
         self.run_once(&copies, patience_ns)?;
-        at = 0;
+
+        staging_offset = 0;
         for (from, bytes) in parts {
-            let place = self.host(bank, at, bytes.len());
-            // SAFETY: the place was checked against the bank; the copies have ended, and the host sees them.
-            unsafe { place.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
-            at += from.len();
+            let staging = self.host_pointer(staging_bank, staging_offset, bytes.len());
+            // SAFETY: `host_pointer` has checked the range against the bank; `run_once` has waited for the copies that
+            // wrote it, and the host sees them.
+            unsafe { staging.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+            staging_offset += from.len();
         }
-        self.pop_bank();
+        self.free_last_bank();
         Ok(())
     }
 }

@@ -3,80 +3,90 @@
 
 use zbmd_ir::{BufferId, ChannelId};
 
-use super::queue::{Command, Home, List, Queue, Range};
-use super::state::Head;
-use super::{DEPTH, Peers, Replay, Stopped, block_at};
+use super::queue::{BankRange, Command, CommandList, MemoryKind, Queue};
+use super::state::ChannelHead;
+use super::{DEPTH, Peers, PeriodOfRun, Replay, Stopped};
+
+/// Alignment of a channel's tokens in the bank.
+const ALIGN_BYTES: u64 = 64;
 
 /// What is saved at borders, and how.
 ///
 /// At the end of period p the heads of stage s are those of border p + 1 - s, until the end of the next period at
-/// least: only the carry, or the last firing, of the next block writes them. Borders lie as many blocks apart as there
-/// are stages, or more; so in each period the heads of one stage are due at most.
-pub(super) struct Saves {
+/// least: only the carry, or the last firing, of the next block writes them. Borders are at least as many blocks apart
+/// as there are stages; so in each period the heads of at most one stage are due.
+pub(super) struct BorderSaves {
+    /// Blocks from one saved border to the next.
     every: u64,
-    groups: Vec<Group>,
+    stages: Vec<StageHeads>,
     bank: u32,
     /// Bytes between the places of periods of different parity.
     stride: u64,
 }
 
 /// The heads of one stage.
-struct Group {
+struct StageHeads {
     stage: u32,
-    /// Channel, place in the bank, bytes.
-    parts: Vec<(ChannelId, u64, usize)>,
+    parts: Vec<SavedChannel>,
     /// For each phase of the period.
-    lists: Vec<List>,
+    lists: Vec<CommandList>,
+}
+
+/// A channel's tokens in the bank.
+struct SavedChannel {
+    channel: ChannelId,
+    offset: u64,
+    len: usize,
 }
 
 /// A save that was submitted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Due {
+pub(super) struct DueSave {
+    /// Index of the stage's heads.
     group: usize,
     border: u64,
-    /// Where its period's tokens lie in the bank.
-    at: u64,
+    /// Where its period's tokens begin in the bank.
+    offset: u64,
 }
 
-impl Saves {
+impl BorderSaves {
     /// What is to be saved at the end of a period.
-    pub(super) fn due(&self, period: u64, blocks: u64) -> Option<(Due, List)> {
-        self.groups.iter().enumerate().find_map(|(group, g)| {
-            let border = block_at(g.stage, period, blocks)? + 1;
-            let phase = (period % g.lists.len() as u64) as usize;
-            let due = Due {
+    pub(super) fn due_at(&self, when: PeriodOfRun) -> Option<(DueSave, CommandList)> {
+        self.stages.iter().enumerate().find_map(|(group, heads)| {
+            let border = when.block_of_stage(heads.stage)? + 1;
+            let phase = (when.period % heads.lists.len() as u64) as usize;
+            let due = DueSave {
                 group,
                 border,
-                at: (period % DEPTH) * self.stride,
+                offset: (when.period % DEPTH) * self.stride,
             };
-            border
-                .is_multiple_of(self.every)
-                .then_some((due, g.lists[phase]))
+            let is_due = border.is_multiple_of(self.every);
+            is_due.then_some((due, heads.lists[phase]))
         })
     }
 
-    /// Hands over what was copied.
-    pub(super) fn give(
+    /// Gives the executor what was copied.
+    pub(super) fn hand_over(
         &self,
-        due: Due,
+        due: DueSave,
         queue: &impl Queue,
         peers: &mut dyn Peers,
     ) -> Result<(), Stopped> {
-        for &(channel, at, bytes) in &self.groups[due.group].parts {
-            let from = queue.host(self.bank, due.at + at, bytes);
+        for part in &self.stages[due.group].parts {
+            let first = queue.host_pointer(self.bank, due.offset + part.offset, part.len);
             // SAFETY: the copy has ended, with a barrier towards the host; the next one to this place is submitted
             // only after this period has ended.
-            let tokens = unsafe { std::slice::from_raw_parts(from, bytes) };
-            peers.save(due.border, channel, tokens)?;
+            let tokens = unsafe { std::slice::from_raw_parts(first, part.len) };
+            peers.save(due.border, part.channel, tokens)?;
         }
         Ok(())
     }
 }
 
 impl<Q: Queue> Replay<Q> {
-    /// From now on hands the heads of these buffers to [`Peers::save`] at every border that is a multiple of `every`
-    /// blocks (at least as many as there are stages). Buffers of other devices are passed over. Before the first
-    /// period.
+    /// From now on gives the heads of these buffers to [`Peers::save`] at every border that is a multiple of `every`
+    /// blocks (at least as many as there are stages). Buffers of other devices are ignored. To be called before the
+    /// first period.
     ///
     /// # Errors
     /// The driver's faults.
@@ -88,61 +98,76 @@ impl<Q: Queue> Replay<Q> {
             every >= self.stages && self.begun == 0,
             "borders {every} blocks apart"
         );
-        let kept = |h: &&Head| buffers.contains(&h.buffer);
-        let mut stages: Vec<u32> = self.heads.iter().filter(kept).map(|h| h.stage).collect();
-        stages.sort_unstable();
-        stages.dedup();
-        let (mut groups, mut stride) = (Vec::new(), 0);
-        let mut copies = Vec::new();
-        for stage in stages {
-            let mut parts = Vec::new();
-            let mut from: Vec<&[Range]> = Vec::new();
-            let mut at = 0;
-            for head in self.heads.iter().filter(kept).filter(|h| h.stage == stage) {
-                let bytes = head.places.first().map_or(0, |place| place.len());
-                parts.push((head.channel, at, bytes as usize));
-                from.push(&head.places);
-                at = (at + bytes).next_multiple_of(64);
-            }
-            stride = stride.max(at);
-            copies.push(from);
-            groups.push(Group {
+        let saved: Vec<ChannelHead> = self
+            .heads
+            .iter()
+            .filter(|head| buffers.contains(&head.buffer))
+            .cloned()
+            .collect();
+        let mut stage_numbers: Vec<u32> = saved.iter().map(|head| head.stage).collect();
+        stage_numbers.sort_unstable();
+        stage_numbers.dedup();
+        if stage_numbers.is_empty() {
+            return Ok(());
+        }
+
+        // The heads of different stages are never saved together, so all stages share one place for each parity.
+        let of_stage = |stage: u32| saved.iter().filter(move |head| head.stage == stage);
+        let mut stages = Vec::with_capacity(stage_numbers.len());
+        let mut stride = 0;
+        for stage in stage_numbers {
+            let (parts, end) = lay_out(of_stage(stage));
+            stride = stride.max(end);
+            stages.push(StageHeads {
                 stage,
                 parts,
                 lists: Vec::new(),
             });
         }
-        if groups.is_empty() {
-            return Ok(());
-        }
-        let bank = self.queue.bank(DEPTH * stride, Home::Host)?;
-        for (group, heads) in groups.iter_mut().zip(copies) {
+
+        let bank = self.queue.allocate_bank(DEPTH * stride, MemoryKind::Host)?;
+        for heads in &mut stages {
             for phase in 0..self.phases {
-                let copies: Vec<Command> = heads
-                    .iter()
-                    .zip(&group.parts)
-                    .map(|(places, &(_, at, _))| {
-                        let border = i128::from(phase + 1) - i128::from(group.stage);
-                        let place = border.rem_euclid(places.len() as i128) as usize;
-                        let from = places[place];
-                        let at = (phase % DEPTH) * stride + at;
-                        Command::Copy {
-                            from,
-                            to: Range::new(bank, at, from.len()),
-                        }
+                let target_offset = (phase % DEPTH) * stride;
+                let sources = of_stage(heads.stage).map(|head| {
+                    // The history of the border at which a period of this phase ends.
+                    let border = i128::from(phase + 1) - i128::from(heads.stage);
+                    head.places[border.rem_euclid(head.places.len() as i128) as usize]
+                });
+                let copies: Vec<Command> = sources
+                    .zip(&heads.parts)
+                    .map(|(from, part)| Command::Copy {
+                        from,
+                        to: BankRange::new(bank, target_offset + part.offset, from.len()),
                     })
                     .collect();
-                group
-                    .lists
-                    .push(self.queue.record(&copies.iter().collect::<Vec<_>>())?.0);
+                let (list, _) = self.queue.record_list(&copies.iter().collect::<Vec<_>>())?;
+                heads.lists.push(list);
             }
         }
-        self.saves = Some(Saves {
+
+        self.saves = Some(BorderSaves {
             every,
-            groups,
+            stages,
             bank,
             stride,
         });
         Ok(())
     }
+}
+
+/// Where the bank has the tokens of each head, and where they all end.
+fn lay_out<'h>(heads: impl Iterator<Item = &'h ChannelHead>) -> (Vec<SavedChannel>, u64) {
+    let mut parts = Vec::new();
+    let mut offset = 0;
+    for head in heads {
+        let len = head.places.first().map_or(0, |place| place.len());
+        parts.push(SavedChannel {
+            channel: head.channel,
+            offset,
+            len: len as usize,
+        });
+        offset = (offset + len).next_multiple_of(ALIGN_BYTES);
+    }
+    (parts, offset)
 }

@@ -16,29 +16,36 @@ pub(super) struct RingInfo {
     pub(super) head_tokens: u64,
     pub(super) offset_bytes: u64,
     pub(super) stride_bytes: u64,
-    /// Where the receiver's buffer lies, for rings that the device sends into.
+    /// The receiver's exchange region, for rings that the device sends into.
     pub(super) region: Option<HostRegion>,
     /// Distance between the outbox's places of this ring.
     pub(super) outbox_stride: u64,
 }
 
+/// Bytes of a region.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TokenPlace {
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
 impl RingInfo {
     /// Tokens of the run up to token `end` of a block.
-    pub(super) fn tokens(&self, block: u64, end: u64) -> u64 {
+    pub(super) fn tokens_until(&self, block: u64, end: u64) -> u64 {
         block * self.block_tokens + end
     }
 
-    /// Offset in the receiver's region and bytes of new tokens `[first, first + count)` of a block.
-    pub(super) fn place(&self, block: u64, first: u64, count: u64) -> (u64, u64) {
-        let place = self.offset_bytes + (block % self.blocks) * self.stride_bytes;
-        (
-            place + (self.head_tokens + first) * self.token_bytes,
-            count * self.token_bytes,
-        )
+    /// Where the receiver's region has the new tokens `[first, first + count)` of a block.
+    pub(super) fn token_place(&self, block: u64, first: u64, count: u64) -> TokenPlace {
+        let block_offset = self.offset_bytes + (block % self.blocks) * self.stride_bytes;
+        TokenPlace {
+            offset: block_offset + (self.head_tokens + first) * self.token_bytes,
+            len: count * self.token_bytes,
+        }
     }
 }
 
-/// Tokens that must be there before the list runs.
+/// Tokens that must be published before the list runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receipt {
     pub(super) stage: u32,
@@ -47,28 +54,29 @@ pub(super) struct Receipt {
     pub(super) count: u64,
 }
 
-/// What is done when the list has ended: tokens are given out, or a place back.
+/// What is done when the list has ended: tokens are sent, or a place is released.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Gift {
+pub(super) struct Handover {
     pub(super) stage: u32,
     pub(super) ring: u32,
-    pub(super) sends: Option<Tokens>,
+    /// None for a release.
+    pub(super) sends: Option<SentTokens>,
 }
 
 /// Tokens that are sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tokens {
+pub(super) struct SentTokens {
     pub(super) first: u64,
     pub(super) count: u64,
-    /// Where the device puts them, in periods of parity 0.
+    /// Where the device writes them, in periods of parity 0.
     pub(super) outbox: u64,
 }
 
-/// A segment, ready.
+/// A segment with its commands.
 #[derive(Debug, Default)]
-pub(super) struct Segment {
+pub(super) struct ReadySegment {
     pub(super) receipts: Vec<Receipt>,
-    pub(super) gifts: Vec<Gift>,
+    pub(super) handovers: Vec<Handover>,
     /// For each phase, commands with their stage.
     pub(super) commands: Vec<Vec<(u32, Command)>>,
 }

@@ -8,46 +8,48 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ash::prelude::VkResult;
 use ash::{ext, khr, vk};
 
+use zbmd_ir::{Actor, Program};
+
+use super::codes::Codes;
 use super::error::{Fault, OpenError, Site};
 use super::instance::{Instance, Kind, Listed};
 use super::pipelines::Pipelines;
+use super::queue::Queue;
 use super::spirv::Floats;
-use crate::kernels::{Caps, Needs};
+use crate::kernels::{Caps, KernelPlan, Needs, library};
+use crate::replay::{
+    self, GpuCalls, GpuDevice, GpuReplay, KeptConstants, QueueLimits, ReplayRequest, boxed_calls,
+    boxed_replay,
+};
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Where compiled kernels are kept from run to run, a file for each driver; nowhere by default.
+    /// Where compiled kernels are stored from run to run, a file for each driver; nowhere by default.
     pub cache: Option<PathBuf>,
-    /// Bytes of one buffer at most, where the driver would allow more: arenas are cut into several then.
+    /// Bytes of the largest buffer, where the driver would allow more: larger arenas are divided into several.
     pub bank_bytes: Option<u64>,
 }
 
-/// What of a device's limits calendars must respect.
+/// The limits of a device that calendars must respect.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// Alignment of what a kernel is given.
+pub(super) struct DeviceLimits {
+    /// Alignment of a kernel's operands.
     pub(super) align_bytes: u64,
-    /// Bytes of what a kernel is given.
+    /// Size of a kernel's operand.
     pub(super) range_bytes: u64,
-    /// Bytes of one buffer.
+    /// Size of one buffer.
     pub(super) bank_bytes: u64,
-    /// Groups of one run.
+    /// Groups of one dispatch.
     pub(super) groups: u32,
 }
 
-impl From<Limits> for crate::replay::Limits {
-    fn from(limits: Limits) -> Self {
-        let Limits {
-            align_bytes,
-            range_bytes,
-            bank_bytes,
-            groups: _,
-        } = limits;
-        Self {
-            align_bytes,
-            range_bytes,
-            bank_bytes,
+impl DeviceLimits {
+    pub(super) fn for_queue(self) -> QueueLimits {
+        QueueLimits {
+            align_bytes: self.align_bytes,
+            range_bytes: self.range_bytes,
+            bank_bytes: self.bank_bytes,
         }
     }
 }
@@ -58,7 +60,7 @@ impl From<Limits> for crate::replay::Limits {
 /// never answer again: nothing is freed then, and nothing is waited for. The process is expected to end.
 pub struct Device {
     pub(super) raw: ash::Device,
-    pub(super) limits: Limits,
+    pub(super) limits: DeviceLimits,
     pub(super) caps: Caps,
     pub(super) floats: Floats,
     pub(super) memory: vk::PhysicalDeviceMemoryProperties,
@@ -68,29 +70,29 @@ pub struct Device {
     queue: Mutex<vk::Queue>,
     fault_report: Option<ext::device_fault::Device>,
     /// A fatal fault was seen.
-    dead: AtomicBool,
+    is_dead: AtomicBool,
     #[cfg(any(test, feature = "testing"))]
     pub(super) inject: Mutex<Option<Injection>>,
     /// See [`Self::keeps_order`].
     #[cfg(test)]
-    pub(super) careless: AtomicBool,
+    pub(super) skips_barriers: AtomicBool,
     // Last: the device is destroyed before its instance.
     instance: Arc<Instance>,
 }
 
-/// An error that a test wants a call to give: after so many calls of the site that go well.
+/// An error that a test injects into a call: after so many successful calls of the site.
 #[cfg(any(test, feature = "testing"))]
 #[derive(Clone, Copy, Debug)]
 pub struct Injection {
     /// The call.
     pub site: Site,
-    /// Calls that go well before.
+    /// Successful calls before it.
     pub after: u32,
-    /// What it then says, every time.
+    /// What it then returns, every time.
     pub error: Injected,
 }
 
-/// What calls can be made to say.
+/// Results that can be injected.
 #[cfg(any(test, feature = "testing"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Injected {
@@ -100,9 +102,9 @@ pub enum Injected {
     DeviceMemory,
     /// Out of the host's memory.
     HostMemory,
-    /// An error that nobody knows.
+    /// An unknown error.
     Unknown,
-    /// Of a wait: the time ran out.
+    /// Of a wait: it has timed out.
     Hang,
 }
 
@@ -127,8 +129,8 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// What is asked of a device before it is opened.
-struct Asked {
+/// What a device offers of what calendars use.
+struct OfferedFeatures {
     features: vk::PhysicalDeviceFeatures,
     bytes: bool,
     halves: bool,
@@ -155,31 +157,35 @@ impl Device {
         if listed.api < vk::API_VERSION_1_2 {
             return Err(lacks("Vulkan 1.2"));
         }
-        let (vulkan, physical) = (&instance.raw, listed.physical);
-        let asked = ask(vulkan, physical);
-        if !asked.timeline {
+        let vulkan = &instance.raw;
+        let physical = listed.physical;
+        let offered = query_features(vulkan, physical);
+        if !offered.timeline {
             return Err(lacks("timeline semaphores"));
         }
+
         // SAFETY: the device is the instance's.
         let families = unsafe { vulkan.get_physical_device_queue_family_properties(physical) };
-        let computes =
-            |f: &vk::QueueFamilyProperties| f.queue_flags.contains(vk::QueueFlags::COMPUTE);
-        let family = families
+        let compute_family = families
             .iter()
-            .position(computes)
-            .ok_or_else(|| lacks("compute queue"))?;
-        let family = family as u32;
-        let raw = create(vulkan, physical, family, &asked)
+            .position(|family| family.queue_flags.contains(vk::QueueFlags::COMPUTE));
+        let family = compute_family.ok_or_else(|| lacks("compute queue"))? as u32;
+        let raw = create_device(vulkan, physical, family, &offered)
             .map_err(|result| Fault::new(Site::CreateDevice, result))?;
-        // SAFETY: the queue was asked for.
+        // SAFETY: the device was created with a queue of that family.
         let queue = Mutex::new(unsafe { raw.get_device_queue(family, 0) });
         // SAFETY: the device is the instance's.
         let memory = unsafe { vulkan.get_physical_device_memory_properties(physical) };
-        let (mut limits, caps, floats) = capabilities(vulkan, physical, &asked);
+
+        let DeviceProperties {
+            mut limits,
+            caps,
+            floats,
+        } = query_properties(vulkan, physical, &offered);
         if let Some(bytes) = options.bank_bytes {
             limits.bank_bytes = limits.bank_bytes.min(bytes);
         }
-        let fault_report = asked
+        let fault_report = offered
             .device_fault
             .then(|| ext::device_fault::Device::new(vulkan, &raw));
         let device = Arc::new(Device {
@@ -193,11 +199,11 @@ impl Device {
             listed: listed.clone(),
             queue,
             fault_report,
-            dead: AtomicBool::new(false),
+            is_dead: AtomicBool::new(false),
             #[cfg(any(test, feature = "testing"))]
             inject: Mutex::new(None),
             #[cfg(test)]
-            careless: AtomicBool::new(false),
+            skips_barriers: AtomicBool::new(false),
             instance: Arc::clone(instance),
         });
         device.open_cache(options.cache.as_deref())?;
@@ -209,7 +215,7 @@ impl Device {
         &self.listed
     }
 
-    /// Its instance.
+    /// The loader's instance that it belongs to.
     pub fn instance(&self) -> &Arc<Instance> {
         &self.instance
     }
@@ -219,7 +225,7 @@ impl Device {
         &self.caps
     }
 
-    /// Makes a call that can fail, and sorts what it says.
+    /// Makes a call that can fail, and sorts its result.
     pub(super) fn call<T>(
         &self,
         site: Site,
@@ -227,12 +233,12 @@ impl Device {
     ) -> Result<T, Fault> {
         #[cfg(any(test, feature = "testing"))]
         if let Some(result) = self.injected(site) {
-            return Err(self.fault(site, result));
+            return Err(self.sort_fault(site, result));
         }
-        call().map_err(|result| self.fault(site, result))
+        call().map_err(|result| self.sort_fault(site, result))
     }
 
-    /// Makes a call of that site fail, once so many have gone well. [`Injected::Hang`] makes waits run out instead.
+    /// Makes calls of a site fail, after so many successful ones. [`Injected::Hang`] makes waits time out instead.
     #[cfg(any(test, feature = "testing"))]
     pub fn inject(&self, injection: Injection) {
         *self.inject.lock().unwrap_or_else(PoisonError::into_inner) = Some(injection);
@@ -249,41 +255,41 @@ impl Device {
         Some(injection.error.result())
     }
 
-    /// Whether barriers are recorded; tests leave them out to see that somebody notices.
+    /// Whether barriers are recorded; tests leave them out to see that it is noticed.
     pub(super) fn keeps_order(&self) -> bool {
         #[cfg(test)]
-        if self.careless.load(Ordering::Relaxed) {
+        if self.skips_barriers.load(Ordering::Relaxed) {
             return false;
         }
         true
     }
 
-    fn fault(&self, site: Site, result: vk::Result) -> Fault {
+    fn sort_fault(&self, site: Site, result: vk::Result) -> Fault {
         let mut fault = Fault::new(site, result);
         if let Fault::Lost { report, .. } = &mut fault
             && report.is_empty()
         {
-            *report = self.report();
+            *report = self.loss_report();
         }
-        self.note(&fault);
+        self.note_fault(&fault);
         fault
     }
 
     /// Remembers a fault after which the driver is left alone.
-    pub(super) fn note(&self, fault: &Fault) {
+    pub(super) fn note_fault(&self, fault: &Fault) {
         if fault.is_fatal() {
-            self.dead.store(true, Ordering::Relaxed);
+            self.is_dead.store(true, Ordering::Relaxed);
         }
     }
 
     /// Whether no fault was seen after which the driver must be left alone. If one was, the device is of no use, and
     /// its instance must not be destroyed before the process ends.
     pub fn is_alive(&self) -> bool {
-        !self.dead.load(Ordering::Relaxed)
+        !self.is_dead.load(Ordering::Relaxed)
     }
 
     /// What the driver knows about a loss.
-    fn report(&self) -> String {
+    fn loss_report(&self) -> String {
         let Some(functions) = &self.fault_report else {
             return String::new();
         };
@@ -306,86 +312,88 @@ impl Device {
     }
 
     /// Puts a command buffer into the queue; `semaphore` reaches `value` when it has ended.
-    pub(super) fn submit(
+    ///
+    /// # Safety
+    /// Both are this device's. The command buffer is recorded and not pending; they and what the buffer names exist until
+    /// it has ended.
+    pub(super) unsafe fn submit(
         &self,
-        commands: vk::CommandBuffer,
+        command_buffer: vk::CommandBuffer,
         semaphore: vk::Semaphore,
         value: u64,
     ) -> Result<(), Fault> {
-        let (commands, semaphores, values) = ([commands], [semaphore], [value]);
+        let command_buffers = [command_buffer];
+        let semaphores = [semaphore];
+        let values = [value];
         let mut timeline =
             vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
         let info = vk::SubmitInfo::default()
-            .command_buffers(&commands)
+            .command_buffers(&command_buffers)
             .signal_semaphores(&semaphores)
             .push_next(&mut timeline);
+
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: all objects are this device's and alive; the queue is locked; callers see to it that the command
-        // buffer is recorded and not pending.
+        // SAFETY: the queue is this device's and locked; the rest is as the caller promises.
         self.call(Site::Submit, || unsafe {
             self.raw.queue_submit(*queue, &[info], vk::Fence::null())
         })
     }
+}
 
-    /// A semaphore that counts submissions.
-    pub(super) fn timeline(&self) -> Result<vk::Semaphore, Fault> {
-        let mut kind =
-            vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
-        let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
-        // SAFETY: timeline semaphores are enabled.
-        self.call(Site::CreateSemaphore, || unsafe {
-            self.raw.create_semaphore(&info, None)
-        })
+impl GpuDevice for Device {
+    fn backend_name(&self) -> &'static str {
+        "vulkan"
     }
 
-    /// Waits until the semaphore has reached `value`.
-    ///
-    /// # Errors
-    /// [`Fault::Hung`] after `timeout_ns`.
-    pub(super) fn wait(
-        &self,
-        semaphore: vk::Semaphore,
-        value: u64,
-        timeout_ns: u64,
-    ) -> Result<(), Fault> {
-        let (semaphores, values) = ([semaphore], [value]);
-        let info = vk::SemaphoreWaitInfo::default()
-            .semaphores(&semaphores)
-            .values(&values);
-        let waited = self.call(Site::Wait, || {
-            // SAFETY: the semaphore is this device's and counts.
-            match unsafe { self.raw.wait_semaphores(&info, timeout_ns) } {
-                Err(vk::Result::TIMEOUT) => Ok(false),
-                other => other.map(|()| true),
-            }
-        });
-        let waited = match waited {
-            // Only tests make the call itself say so.
-            Err(Fault::Other {
-                site: Site::Wait,
-                result,
-            }) if result == "TIMEOUT" => false,
-            other => other?,
-        };
-        if waited {
-            return Ok(());
-        }
-        let reached = self.reached(semaphore)?;
-        let fault = Fault::Hung {
-            value,
-            reached,
-            waited_ms: timeout_ns / 1_000_000,
-        };
-        self.note(&fault);
-        Err(fault)
+    fn caps(&self) -> &Caps {
+        &self.caps
     }
 
-    /// What the semaphore has counted.
-    pub(super) fn reached(&self, semaphore: vk::Semaphore) -> Result<u64, Fault> {
-        // SAFETY: the semaphore is this device's and counts.
-        self.call(Site::Counter, || unsafe {
-            self.raw.get_semaphore_counter_value(semaphore)
-        })
+    fn describe(&self) -> String {
+        let Listed { title, driver, .. } = &self.listed;
+        format!("vulkan: {} {title} {driver}", self.listed.uuid_text())
+    }
+
+    fn is_alive(&self) -> bool {
+        self.is_alive()
+    }
+
+    fn unsupported_reason(&self, plan: &KernelPlan) -> Result<Option<String>, replay::Fault> {
+        let has_products = plan.products().next().is_some();
+        Ok(has_products.then(library::needs_cuda))
+    }
+
+    fn warm_kernels(&self, plans: &[KernelPlan], program: &Program) -> Result<(), replay::Fault> {
+        let kernels = plans.iter().flat_map(KernelPlan::kernels);
+        let codes = Codes::of_program(program);
+        self.pipelines(kernels.map(|kernel| &**kernel), &codes)?;
+        Ok(())
+    }
+
+    fn save_kernel_cache(&self) {
+        self.save_cache();
+    }
+
+    fn validation_messages(&self) -> Vec<String> {
+        self.instance.messages()
+    }
+
+    fn prepare_calls(
+        self: Arc<Self>,
+        actor: &Actor,
+        plan: &KernelPlan,
+        firings: usize,
+        calls: usize,
+    ) -> Result<Box<dyn GpuCalls>, replay::Fault> {
+        boxed_calls::<Queue>(&self, actor, plan, firings, calls)
+    }
+
+    fn prepare_replay(
+        self: Arc<Self>,
+        request: &ReplayRequest<'_>,
+        kept: &mut KeptConstants,
+    ) -> Result<Box<dyn GpuReplay>, replay::Fault> {
+        boxed_replay::<Queue>(&self, request, kept)
     }
 }
 
@@ -394,7 +402,7 @@ impl Drop for Device {
         if !self.is_alive() {
             return;
         }
-        // SAFETY: everything made on the device holds it, so nothing else is left.
+        // SAFETY: everything made on the device holds it, so nothing else is left; pipelines are unused after the wait.
         unsafe {
             let _ = self.raw.device_wait_idle();
             self.pipelines.destroy(&self.raw);
@@ -403,15 +411,15 @@ impl Drop for Device {
     }
 }
 
-fn ask(vulkan: &ash::Instance, physical: vk::PhysicalDevice) -> Asked {
+fn query_features(vulkan: &ash::Instance, physical: vk::PhysicalDevice) -> OfferedFeatures {
     // SAFETY: the device is the instance's.
     let extensions = unsafe { vulkan.enumerate_device_extension_properties(physical) };
     let extensions = extensions.unwrap_or_default();
     let offers = |name| {
-        extensions
-            .iter()
-            .any(|e| e.extension_name_as_c_str() == Ok(name))
+        let mut names = extensions.iter().map(|e| e.extension_name_as_c_str());
+        names.any(|offered| offered == Ok(name))
     };
+
     let mut eleven = vk::PhysicalDeviceVulkan11Features::default();
     let mut twelve = vk::PhysicalDeviceVulkan12Features::default();
     let mut fault = vk::PhysicalDeviceFaultFeaturesEXT::default();
@@ -425,7 +433,7 @@ fn ask(vulkan: &ash::Instance, physical: vk::PhysicalDevice) -> Asked {
     // SAFETY: the device has Vulkan 1.2 and the extension whose struct is chained.
     unsafe { vulkan.get_physical_device_features2(physical, &mut all) };
     let features = all.features;
-    Asked {
+    OfferedFeatures {
         features: vk::PhysicalDeviceFeatures {
             shader_float64: features.shader_float64,
             shader_int64: features.shader_int64,
@@ -439,47 +447,54 @@ fn ask(vulkan: &ash::Instance, physical: vk::PhysicalDevice) -> Asked {
     }
 }
 
-fn create(
+fn create_device(
     vulkan: &ash::Instance,
     physical: vk::PhysicalDevice,
     family: u32,
-    asked: &Asked,
+    offered: &OfferedFeatures,
 ) -> VkResult<ash::Device> {
     let priorities = [1.0];
     let queues = [vk::DeviceQueueCreateInfo::default()
         .queue_family_index(family)
         .queue_priorities(&priorities)];
     let mut extensions = Vec::new();
-    if asked.device_fault {
+    if offered.device_fault {
         extensions.push(ext::device_fault::NAME.as_ptr());
     }
-    if asked.portability {
+    if offered.portability {
         extensions.push(khr::portability_subset::NAME.as_ptr());
     }
     let mut eleven =
-        vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(asked.halves);
+        vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(offered.halves);
     let mut twelve = vk::PhysicalDeviceVulkan12Features::default()
-        .storage_buffer8_bit_access(asked.bytes)
+        .storage_buffer8_bit_access(offered.bytes)
         .timeline_semaphore(true);
     let mut fault = vk::PhysicalDeviceFaultFeaturesEXT::default().device_fault(true);
     let mut info = vk::DeviceCreateInfo::default()
         .queue_create_infos(&queues)
         .enabled_extension_names(&extensions)
-        .enabled_features(&asked.features)
+        .enabled_features(&offered.features)
         .push_next(&mut eleven)
         .push_next(&mut twelve);
-    if asked.device_fault {
+    if offered.device_fault {
         info = info.push_next(&mut fault);
     }
     // SAFETY: features, extensions and the queue family are what the device offers; pointers outlive the call.
     unsafe { vulkan.create_device(physical, &info, None) }
 }
 
-fn capabilities(
+/// What calendars and kernels depend on.
+struct DeviceProperties {
+    limits: DeviceLimits,
+    caps: Caps,
+    floats: Floats,
+}
+
+fn query_properties(
     vulkan: &ash::Instance,
     physical: vk::PhysicalDevice,
-    asked: &Asked,
-) -> (Limits, Caps, Floats) {
+    offered: &OfferedFeatures,
+) -> DeviceProperties {
     let mut three = vk::PhysicalDeviceMaintenance3Properties::default();
     let mut floats = vk::PhysicalDeviceFloatControlsProperties::default();
     let mut all = vk::PhysicalDeviceProperties2::default()
@@ -488,10 +503,7 @@ fn capabilities(
     // SAFETY: the device is the instance's and has Vulkan 1.2, to which both structs belong.
     unsafe { vulkan.get_physical_device_properties2(physical, &mut all) };
     let limits = all.properties.limits;
-    let (has_f64, has_i64) = (
-        asked.features.shader_float64 != 0,
-        asked.features.shader_int64 != 0,
-    );
+
     // Arguments are the number of firings and an offset for each binding.
     let arguments = (limits.max_push_constants_size / 4).saturating_sub(1);
     let bindings = limits
@@ -500,10 +512,10 @@ fn capabilities(
         .min(arguments);
     let caps = Caps {
         has: Needs {
-            f64: has_f64,
-            i64: has_i64,
-            bytes: asked.bytes,
-            halves: asked.halves,
+            f64: offered.features.shader_float64 != 0,
+            i64: offered.features.shader_int64 != 0,
+            bytes: offered.bytes,
+            halves: offered.halves,
         },
         bindings,
         shared_bytes: limits.max_compute_shared_memory_size.into(),
@@ -513,10 +525,10 @@ fn capabilities(
         capability: None,
     };
     let range_bytes = u64::from(limits.max_storage_buffer_range);
-    let limits = Limits {
+    let limits = DeviceLimits {
         align_bytes: limits.min_storage_buffer_offset_alignment.max(16),
         range_bytes,
-        // Many drivers end at 2 or 4 GiB for one buffer; none ends below what it lets a kernel see.
+        // Many drivers limit one buffer to 2 or 4 GiB; none limits it to less than what a kernel may access.
         bank_bytes: three
             .max_memory_allocation_size
             .min(1 << 31)
@@ -527,11 +539,15 @@ fn capabilities(
         keep32: floats.shader_signed_zero_inf_nan_preserve_float32 != 0,
         keep64: floats.shader_signed_zero_inf_nan_preserve_float64 != 0,
     };
-    (limits, caps, floats)
+    DeviceProperties {
+        limits,
+        caps,
+        floats,
+    }
 }
 
 impl Listed {
-    /// Whether the device's memory is the host's, so that there is nothing to gain by copying.
+    /// Whether the device's memory is the host's, so that copying gains nothing.
     pub fn shares_memory(&self) -> bool {
         matches!(self.kind, Kind::Integrated | Kind::Cpu)
     }

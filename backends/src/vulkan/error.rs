@@ -2,79 +2,68 @@
 
 use ash::vk;
 
-use crate::replay::sites;
+use crate::replay::{self, FaultKind, Unavailable, sites};
 
-/// No Vulkan here: everything else works without.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no Vulkan: {0}")]
-pub struct Unavailable(pub String);
-
-/// A device that cannot be opened.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OpenError {
-    /// No loader or no driver.
-    #[error(transparent)]
-    Unavailable(#[from] Unavailable),
-    /// There is no such device.
-    #[error("there is no Vulkan device `{wanted}` here: {known}")]
-    NoDevice {
-        /// Name or UUID asked for.
-        wanted: String,
-        /// Names of those that there are.
-        known: String,
-    },
-    /// The device lacks something that all of zbmd's calendars need.
-    #[error("device {device} has no {what}")]
-    Lacks {
-        /// The device.
-        device: String,
-        /// What is missing.
-        what: String,
-    },
-    /// The driver failed.
-    #[error(transparent)]
-    Fault(#[from] Fault),
+/// Why there is no Vulkan, as a clause.
+pub(super) fn unavailable(reason: String) -> Unavailable {
+    Unavailable {
+        api: "Vulkan",
+        reason,
+    }
 }
 
-/// A driver's failure that no caller could foresee.
+/// A device that cannot be opened.
+pub type OpenError = replay::OpenError<Fault>;
+
+impl From<Fault> for OpenError {
+    fn from(fault: Fault) -> Self {
+        OpenError::Fault(fault)
+    }
+}
+
+impl replay::DriverFault for Fault {
+    const INSTALL: &'static str = "install the Vulkan loader and a driver (Debian: libvulkan1 and mesa-vulkan-drivers), or compile for a machine without it";
+}
+
+/// A driver's failure that no caller can foresee.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The device or the instance is gone; everything on it is.
-    #[error("the device is lost, says {site}{report}")]
+    /// The device or the instance is lost, and everything on it.
+    #[error("the device is lost, {site} reports it{report}")]
     Lost {
-        /// The call that said so.
+        /// The call that reported it.
         site: Site,
-        /// What the driver knows about it, from a comma on; empty if nothing.
+        /// What the driver knows about it, from a colon on; empty if nothing.
         report: String,
     },
     /// Memory is used up.
     #[error("{site}: out of {whose} memory{wanted}")]
     OutOfMemory {
-        /// The call that said so.
+        /// The call that reported it.
         site: Site,
         /// `device` or `host`.
         whose: &'static str,
-        /// How much was asked for, as text; empty if unknown.
+        /// How much was requested, as text; empty if unknown.
         wanted: String,
     },
     /// Work did not end in time.
     #[error(
-        "submission {value} has not ended after {waited_ms} ms, {reached} are done: the queue hangs"
+        "submission {value} has not ended after {waited_ms} ms, {reached} have: the queue hangs"
     )]
     Hung {
         /// Number of the submission waited for.
         value: u64,
-        /// Submissions done.
+        /// Submissions that have ended.
         reached: u64,
-        /// How long it was waited for.
+        /// How long the wait lasted.
         waited_ms: u64,
     },
     /// Anything else.
-    #[error("{site} says {result}")]
+    #[error("{site} reports {result}")]
     Other {
         /// The call.
         site: Site,
-        /// What it said.
+        /// What it reported.
         result: String,
     },
 }
@@ -103,7 +92,7 @@ sites! {
 }
 
 impl Fault {
-    /// Sorts what a call said.
+    /// Sorts the result of a call.
     pub(super) fn new(site: Site, result: vk::Result) -> Fault {
         match result {
             vk::Result::ERROR_DEVICE_LOST => Fault::Lost {
@@ -133,9 +122,9 @@ impl Fault {
         }
     }
 
-    /// Whether memory that was asked for is what is missing.
+    /// With the number of bytes requested, where memory is what is missing.
     #[must_use]
-    pub(super) fn wanting(self, bytes: u64) -> Fault {
+    pub(super) fn with_wanted(self, bytes: u64) -> Fault {
         match self {
             Fault::OutOfMemory { site, whose, .. } => Fault::OutOfMemory {
                 site,
@@ -146,8 +135,8 @@ impl Fault {
         }
     }
 
-    /// Whether the driver must not be asked for anything any more, not even to take things back. After a wait that went
-    /// wrong nobody knows what is still at work.
+    /// Whether the driver must not be called any more, not even to free things. After a wait that failed it is unknown
+    /// what is still running.
     pub fn is_fatal(&self) -> bool {
         match self {
             Fault::Lost { .. } | Fault::Hung { .. } => true,
@@ -155,6 +144,17 @@ impl Fault {
                 matches!(site, Site::Wait | Site::Counter)
             }
         }
+    }
+}
+
+impl From<Fault> for replay::Fault {
+    fn from(fault: Fault) -> Self {
+        let kind = match &fault {
+            fault if fault.is_fatal() => FaultKind::Lost,
+            Fault::OutOfMemory { .. } => FaultKind::Memory,
+            _ => FaultKind::Failed,
+        };
+        Self::new(kind, &fault)
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
             (
                 Site::Submit,
                 vk::Result::ERROR_DEVICE_LOST,
-                "the device is lost, says vkQueueSubmit",
+                "the device is lost, vkQueueSubmit reports it",
             ),
             (
                 Site::AllocateMemory,
@@ -183,10 +183,10 @@ mod tests {
             (
                 Site::Wait,
                 vk::Result::ERROR_UNKNOWN,
-                "vkWaitSemaphores says ERROR_UNKNOWN",
+                "vkWaitSemaphores reports ERROR_UNKNOWN",
             ),
         ] {
-            assert_eq!(Fault::new(site, result).wanting(64).to_string(), text);
+            assert_eq!(Fault::new(site, result).with_wanted(64).to_string(), text);
         }
     }
 }

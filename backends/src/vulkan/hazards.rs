@@ -1,59 +1,74 @@
 //! Which commands must wait for which: what was read and written since the last barrier.
 
-use crate::replay::Range;
+use crate::replay::BankRange;
 
-/// Kinds of work that barriers tell apart.
+/// Kinds of work that barriers distinguish.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stages {
+pub(super) struct PipelineStages {
     pub(super) compute: bool,
     pub(super) transfer: bool,
 }
 
-impl Stages {
-    pub(super) const ALL: Stages = Stages {
+impl PipelineStages {
+    pub(super) const ALL: PipelineStages = PipelineStages {
         compute: true,
         transfer: true,
     };
+    pub(super) const COMPUTE: PipelineStages = PipelineStages {
+        compute: true,
+        transfer: false,
+    };
+    pub(super) const TRANSFER: PipelineStages = PipelineStages {
+        compute: false,
+        transfer: true,
+    };
 
-    fn and(self, other: Stages) -> Stages {
-        Stages {
+    fn union(self, other: PipelineStages) -> PipelineStages {
+        PipelineStages {
             compute: self.compute || other.compute,
             transfer: self.transfer || other.transfer,
         }
     }
 }
 
-/// What has been touched since the last barrier.
+/// What has been accessed since the last barrier.
 #[derive(Debug, Default)]
-pub(super) struct Hazards {
-    written: Vec<Range>,
-    read: Vec<Range>,
-    stages: Stages,
+pub(super) struct HazardTracker {
+    written: Vec<BankRange>,
+    read: Vec<BankRange>,
+    stages: PipelineStages,
 }
 
-impl Hazards {
-    /// Notes a command; if it must wait for one before it, the stages that a barrier in front of it must wait for,
+fn overlaps_any(pending: &[BankRange], range: BankRange) -> bool {
+    pending.iter().any(|other| other.overlaps(range))
+}
+
+impl HazardTracker {
+    /// Notes a command; if it must wait for an earlier one, the stages that a barrier in front of it must wait for,
     /// after which nothing else is pending.
     ///
-    /// Two commands conflict where one writes what the other touches.
-    pub(super) fn note(
+    /// Two commands conflict where one writes what the other accesses.
+    pub(super) fn note_command(
         &mut self,
-        reads: impl Iterator<Item = Range> + Clone,
-        writes: impl Iterator<Item = Range> + Clone,
-        stages: Stages,
-    ) -> Option<Stages> {
-        let touches = |pending: &[Range], range: Range| pending.iter().any(|p| p.overlaps(range));
-        let must_wait = reads.clone().any(|r| touches(&self.written, r))
+        reads: impl Iterator<Item = BankRange> + Clone,
+        writes: impl Iterator<Item = BankRange> + Clone,
+        stages: PipelineStages,
+    ) -> Option<PipelineStages> {
+        let reads_written = reads
+            .clone()
+            .any(|range| overlaps_any(&self.written, range));
+        let must_wait = reads_written
             || writes
                 .clone()
-                .any(|w| touches(&self.written, w) || touches(&self.read, w));
+                .any(|range| overlaps_any(&self.written, range) || overlaps_any(&self.read, range));
         let barrier = must_wait.then_some(self.stages);
         if must_wait {
             self.clear();
         }
+
         self.written.extend(writes);
         self.read.extend(reads);
-        self.stages = self.stages.and(stages);
+        self.stages = self.stages.union(stages);
         barrier
     }
 
@@ -61,7 +76,7 @@ impl Hazards {
     pub(super) fn clear(&mut self) {
         self.written.clear();
         self.read.clear();
-        self.stages = Stages::default();
+        self.stages = PipelineStages::default();
     }
 }
 
@@ -69,19 +84,17 @@ impl Hazards {
 mod tests {
     use super::*;
 
-    fn range(bank: u32, start: u64, end: u64) -> Range {
-        Range { bank, start, end }
+    fn range(bank: u32, start: u64, end: u64) -> BankRange {
+        BankRange { bank, start, end }
     }
 
     /// Reads, writes, whether a barrier must come before; one command a line.
-    fn check(commands: &[(&[Range], &[Range], bool)]) {
-        let mut hazards = Hazards::default();
-        let compute = Stages {
-            compute: true,
-            transfer: false,
-        };
+    fn check(commands: &[(&[BankRange], &[BankRange], bool)]) {
+        let mut hazards = HazardTracker::default();
+        let compute = PipelineStages::COMPUTE;
         for (i, (reads, writes, waits)) in commands.iter().enumerate() {
-            let found = hazards.note(reads.iter().copied(), writes.iter().copied(), compute);
+            let found =
+                hazards.note_command(reads.iter().copied(), writes.iter().copied(), compute);
             assert_eq!(found.is_some(), *waits, "command {i}");
         }
     }
@@ -110,21 +123,21 @@ mod tests {
 
     #[test]
     fn barriers_wait_for_what_was_pending() {
-        let mut hazards = Hazards::default();
+        let mut hazards = HazardTracker::default();
         let (a, none) = (range(0, 0, 8), [].into_iter());
-        let transfer = Stages {
-            compute: false,
-            transfer: true,
-        };
-        let compute = Stages {
-            compute: true,
-            transfer: false,
-        };
-        assert_eq!(hazards.note(none.clone(), [a].into_iter(), transfer), None);
+        let transfer = PipelineStages::TRANSFER;
+        let compute = PipelineStages::COMPUTE;
         assert_eq!(
-            hazards.note([a].into_iter(), none.clone(), compute),
+            hazards.note_command(none.clone(), [a].into_iter(), transfer),
+            None
+        );
+        assert_eq!(
+            hazards.note_command([a].into_iter(), none.clone(), compute),
             Some(transfer)
         );
-        assert_eq!(hazards.note(none, [a].into_iter(), transfer), Some(compute));
+        assert_eq!(
+            hazards.note_command(none, [a].into_iter(), transfer),
+            Some(compute)
+        );
     }
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ash::{ext, khr, vk};
 
-use super::error::{OpenError, Unavailable};
-use crate::devices;
+use super::error::{OpenError, unavailable};
+use crate::replay::{ListedDevice, Unavailable, find_device};
 
 /// The loader of this machine, and an instance. Kept while any device of it is open.
 pub struct Instance {
@@ -30,72 +30,96 @@ impl std::fmt::Debug for Instance {
     }
 }
 
+/// What the loader offers and what is used of it.
+struct InstanceSetup {
+    /// The validation layers are requested and installed.
+    validate: bool,
+    /// Devices that do not conform completely are listed only on request.
+    portability: bool,
+}
+
+impl InstanceSetup {
+    fn query(entry: &ash::Entry, validate: bool) -> Result<Self, Unavailable> {
+        // SAFETY: the function has no preconditions.
+        let layers = unsafe { entry.enumerate_instance_layer_properties() }
+            .map_err(|result| call_failed("vkEnumerateInstanceLayerProperties", result))?;
+        let is_installed = layers
+            .iter()
+            .any(|layer| layer.layer_name_as_c_str() == Ok(VALIDATION));
+
+        // SAFETY: the function has no preconditions.
+        let extensions = unsafe { entry.enumerate_instance_extension_properties(None) }
+            .map_err(|result| call_failed("vkEnumerateInstanceExtensionProperties", result))?;
+        let portability = extensions.iter().any(|extension| {
+            extension.extension_name_as_c_str() == Ok(khr::portability_enumeration::NAME)
+        });
+        Ok(Self {
+            validate: validate && is_installed,
+            portability,
+        })
+    }
+
+    fn create_instance(&self, entry: &ash::Entry) -> Result<ash::Instance, Unavailable> {
+        let mut layer_names = Vec::new();
+        let mut extension_names = Vec::new();
+        let mut flags = vk::InstanceCreateFlags::empty();
+        if self.validate {
+            layer_names.push(VALIDATION.as_ptr());
+            extension_names.push(ext::debug_utils::NAME.as_ptr());
+            extension_names.push(ext::validation_features::NAME.as_ptr());
+        }
+        if self.portability {
+            extension_names.push(khr::portability_enumeration::NAME.as_ptr());
+            flags |= vk::InstanceCreateFlags::ENUMERATE_PORTABILITY_KHR;
+        }
+
+        let application = vk::ApplicationInfo::default()
+            .application_name(c"zbmd")
+            .api_version(vk::API_VERSION_1_2);
+        let synchronization = [vk::ValidationFeatureEnableEXT::SYNCHRONIZATION_VALIDATION];
+        let mut features =
+            vk::ValidationFeaturesEXT::default().enabled_validation_features(&synchronization);
+        let mut info = vk::InstanceCreateInfo::default()
+            .application_info(&application)
+            .flags(flags)
+            .enabled_layer_names(&layer_names)
+            .enabled_extension_names(&extension_names);
+        if self.validate {
+            info = info.push_next(&mut features);
+        }
+
+        // SAFETY: the layers and extensions named are offered; all pointers outlive the call.
+        unsafe { entry.create_instance(&info, None) }.map_err(|result| match result {
+            vk::Result::ERROR_INCOMPATIBLE_DRIVER => {
+                unavailable("the loader finds no driver".to_owned())
+            }
+            other => call_failed("vkCreateInstance", other),
+        })
+    }
+}
+
+fn call_failed(function: &str, result: vk::Result) -> Unavailable {
+    unavailable(format!("{function} reports {result:?}"))
+}
+
 impl Instance {
-    /// Loads the loader and makes an instance. With `validate`, every call is checked by the validation layers,
+    /// Loads the loader and creates an instance. With `validate`, every call is checked by the validation layers,
     /// synchronization included, if they are installed: see [`Self::validates`].
     ///
     /// # Errors
     /// [`Unavailable`] without a loader or a driver.
     pub fn load(validate: bool) -> Result<Arc<Instance>, Unavailable> {
-        // SAFETY: the loader's initialisation code runs; it is the system's Vulkan loader, which is safe to load.
+        // SAFETY: runs the initialisation code of the system's Vulkan loader, which is safe to load.
         let entry = unsafe { ash::Entry::load() }
-            .map_err(|_| Unavailable("the loader (libvulkan) is not installed".to_owned()))?;
-        let refused = |what: &str, result| Unavailable(format!("{what} says {result:?}"));
-        // SAFETY: no preconditions.
-        let layers = unsafe { entry.enumerate_instance_layer_properties() }
-            .map_err(|e| refused("vkEnumerateInstanceLayerProperties", e))?;
-        let validate = validate
-            && layers
-                .iter()
-                .any(|l| l.layer_name_as_c_str() == Ok(VALIDATION));
-        // SAFETY: no preconditions.
-        let offered = unsafe { entry.enumerate_instance_extension_properties(None) }
-            .map_err(|e| refused("vkEnumerateInstanceExtensionProperties", e))?;
-        let portability = offered
-            .iter()
-            .any(|e| e.extension_name_as_c_str() == Ok(khr::portability_enumeration::NAME));
+            .map_err(|_| unavailable("the loader (libvulkan) is not installed".to_owned()))?;
+        let setup = InstanceSetup::query(&entry, validate)?;
+        let raw = setup.create_instance(&entry)?;
 
-        let application = vk::ApplicationInfo::default()
-            .application_name(c"zbmd")
-            .api_version(vk::API_VERSION_1_2);
-        let layer_names: Vec<_> = validate
-            .then_some(VALIDATION.as_ptr())
-            .into_iter()
-            .collect();
-        let mut extensions = Vec::new();
-        let mut flags = vk::InstanceCreateFlags::empty();
-        if validate {
-            extensions.push(ext::debug_utils::NAME.as_ptr());
-            extensions.push(ext::validation_features::NAME.as_ptr());
-        }
-        if portability {
-            extensions.push(khr::portability_enumeration::NAME.as_ptr());
-            flags |= vk::InstanceCreateFlags::ENUMERATE_PORTABILITY_KHR;
-        }
-        let synchronization = [vk::ValidationFeatureEnableEXT::SYNCHRONIZATION_VALIDATION];
-        let mut features =
-            vk::ValidationFeaturesEXT::default().enabled_validation_features(&synchronization);
-        let info = vk::InstanceCreateInfo::default()
-            .application_info(&application)
-            .flags(flags)
-            .enabled_layer_names(&layer_names)
-            .enabled_extension_names(&extensions);
-        let info = if validate {
-            info.push_next(&mut features)
-        } else {
-            info
-        };
-        // SAFETY: the layers and extensions named are offered; all pointers outlive the call.
-        let raw = unsafe { entry.create_instance(&info, None) }.map_err(|e| match e {
-            vk::Result::ERROR_INCOMPATIBLE_DRIVER => {
-                Unavailable("the loader finds no driver".to_owned())
-            }
-            other => refused("vkCreateInstance", other),
-        })?;
         let messages = Box::new(Messages::default());
-        let messenger = validate
-            .then(|| messenger(&entry, &raw, &messages))
-            .flatten();
+        let messenger = match setup.validate {
+            true => create_messenger(&entry, &raw, &messages),
+            false => None,
+        };
         Ok(Arc::new(Instance {
             raw,
             messenger,
@@ -104,7 +128,7 @@ impl Instance {
         }))
     }
 
-    /// Whether the validation layers look on.
+    /// Whether the validation layers are on.
     pub fn validates(&self) -> bool {
         self.messenger.is_some()
     }
@@ -117,38 +141,37 @@ impl Instance {
     /// The devices, in the order of their names; see [`list`].
     ///
     /// # Errors
-    /// [`Unavailable`] if the drivers refuse.
+    /// [`Unavailable`] if the drivers cannot list them.
     pub fn devices(&self) -> Result<Vec<Listed>, Unavailable> {
-        // SAFETY: the instance is alive.
-        let physical = unsafe { self.raw.enumerate_physical_devices() }.map_err(|e| match e {
+        // SAFETY: the instance exists until it is dropped.
+        let enumerated = unsafe { self.raw.enumerate_physical_devices() };
+        let physical_devices = enumerated.map_err(|result| match result {
             vk::Result::ERROR_INITIALIZATION_FAILED => {
-                Unavailable("the loader finds no driver that works".to_owned())
+                unavailable("the loader finds no driver that works".to_owned())
             }
-            other => Unavailable(format!("vkEnumeratePhysicalDevices says {other:?}")),
+            other => call_failed("vkEnumeratePhysicalDevices", other),
         })?;
-        let mut found: Vec<Listed> = physical.into_iter().map(|p| self.listed(p)).collect();
-        found.sort_by_key(|d| (d.kind, d.uuid));
-        for (i, device) in found.iter_mut().enumerate() {
-            device.name = format!("vulkan:{i}");
+
+        let mut listed: Vec<Listed> = physical_devices
+            .into_iter()
+            .map(|physical| self.list_device(physical))
+            .collect();
+        listed.sort_by_key(|device| (device.kind, device.uuid));
+        for (index, device) in listed.iter_mut().enumerate() {
+            device.name = format!("vulkan:{index}");
         }
-        Ok(found)
+        Ok(listed)
     }
 
     /// The device of that name (`vulkan:0`) or UUID.
     ///
     /// # Errors
-    /// [`OpenError::NoDevice`] with the names that there are.
+    /// [`OpenError::NoDevice`] with the names of those that exist.
     pub fn find(&self, wanted: &str) -> Result<Listed, OpenError> {
-        let is_wanted = |d: &Listed| d.name == wanted || d.uuid_text() == wanted;
-        devices::find(self.devices()?, |d| &d.name, is_wanted).map_err(|known| {
-            OpenError::NoDevice {
-                wanted: wanted.to_owned(),
-                known,
-            }
-        })
+        find_device("Vulkan", self.devices()?, wanted)
     }
 
-    fn listed(&self, physical: vk::PhysicalDevice) -> Listed {
+    fn list_device(&self, physical: vk::PhysicalDevice) -> Listed {
         let mut id = vk::PhysicalDeviceIDProperties::default();
         let mut driver = vk::PhysicalDeviceDriverProperties::default();
         let mut all = vk::PhysicalDeviceProperties2::default()
@@ -157,23 +180,21 @@ impl Instance {
         // SAFETY: the device is the instance's; both structs belong to Vulkan 1.2, and older devices leave them alone.
         unsafe { self.raw.get_physical_device_properties2(physical, &mut all) };
         let core = all.properties;
+
         // SAFETY: the device is the instance's.
         let memory = unsafe { self.raw.get_physical_device_memory_properties(physical) };
-        let local = memory.memory_heaps_as_slice().iter();
-        let local = local.filter(|h| h.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
-        let text = |name: Result<&CStr, _>| {
-            name.map(|n: &CStr| n.to_string_lossy().into_owned())
-                .unwrap_or_default()
-        };
-        let (driver_name, driver_info) = (
-            text(driver.driver_name_as_c_str()),
-            text(driver.driver_info_as_c_str()),
-        );
+        let local_heaps = memory
+            .memory_heaps_as_slice()
+            .iter()
+            .filter(|heap| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
+
+        let driver_name = lossy_text(driver.driver_name_as_c_str());
+        let driver_info = lossy_text(driver.driver_info_as_c_str());
         Listed {
             name: String::new(),
             uuid: id.device_uuid,
             driver_uuid: id.driver_uuid,
-            title: text(core.device_name_as_c_str()),
+            title: lossy_text(core.device_name_as_c_str()),
             driver: format!("{driver_name} {driver_info}").trim().to_owned(),
             driver_version: core.driver_version,
             api: core.api_version,
@@ -184,10 +205,15 @@ impl Instance {
                 vk::PhysicalDeviceType::CPU => Kind::Cpu,
                 _ => Kind::Other,
             },
-            memory_bytes: local.map(|h| h.size).max().unwrap_or(0),
+            memory_bytes: local_heaps.map(|heap| heap.size).max().unwrap_or(0),
             physical,
         }
     }
+}
+
+fn lossy_text<E>(name: Result<&CStr, E>) -> String {
+    let name = name.map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_default()
 }
 
 impl Drop for Instance {
@@ -202,7 +228,8 @@ impl Drop for Instance {
     }
 }
 
-fn messenger(
+/// Has the layers' messages kept; none where the messenger cannot be created.
+fn create_messenger(
     entry: &ash::Entry,
     raw: &ash::Instance,
     messages: &Messages,
@@ -216,29 +243,29 @@ fn messenger(
         .message_type(Type::VALIDATION)
         .pfn_user_callback(Some(keep_message))
         .user_data(std::ptr::from_ref(messages).cast_mut().cast());
-    // SAFETY: the extension is enabled; the list lies in a box that outlives the messenger.
+    // SAFETY: the extension is enabled; the list is in a box that outlives the messenger.
     let messenger = unsafe { functions.create_debug_utils_messenger(&info, None) }.ok()?;
     Some((functions, messenger))
 }
 
-/// Called by the layers, on whatever thread makes the call that is wrong.
+/// Called by the layers, on the thread that makes the invalid call.
 unsafe extern "system" fn keep_message(
     _: vk::DebugUtilsMessageSeverityFlagsEXT,
     _: vk::DebugUtilsMessageTypeFlagsEXT,
     data: *const vk::DebugUtilsMessengerCallbackDataEXT<'_>,
     messages: *mut c_void,
 ) -> vk::Bool32 {
-    // SAFETY: the layers hand over a valid struct, and the pointer given in `messenger`, whose box is alive.
-    let (data, messages) = unsafe { (&*data, &*messages.cast::<Messages>()) };
+    // SAFETY: the layers give a valid struct.
+    let data = unsafe { &*data };
+    // SAFETY: the pointer is the one given in `create_messenger`, to a box that outlives the messenger.
+    let messages = unsafe { &*messages.cast::<Messages>() };
     // SAFETY: the layers terminate their text.
-    let text = unsafe { data.message_as_c_str() };
-    let text = text
-        .map(|t| t.to_string_lossy().into_owned())
-        .unwrap_or_default();
+    let message = unsafe { data.message_as_c_str() };
+    let text = message.map(|text| text.to_string_lossy().into_owned());
     messages
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
-        .push(text);
+        .push(text.unwrap_or_default());
     vk::FALSE
 }
 
@@ -257,12 +284,12 @@ pub enum Kind {
     Cpu,
 }
 
-/// A device that there is.
+/// A device that a driver lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// `vulkan:N`, counted by kind and then by UUID: the same while the same devices are there.
+    /// `vulkan:N`, counted by kind and then by UUID: the same while the machine has the same devices.
     pub name: String,
-    /// The device's UUID, the same for ever.
+    /// The device's UUID, which never changes.
     pub uuid: [u8; 16],
     /// The driver's, which changes with its version.
     pub driver_uuid: [u8; 16],
@@ -272,7 +299,7 @@ pub struct Listed {
     pub driver: String,
     /// The driver's version, as a number.
     pub driver_version: u32,
-    /// Vulkan version that it has.
+    /// Vulkan version that it supports.
     pub api: u32,
     /// What it is.
     pub kind: Kind,
@@ -281,23 +308,31 @@ pub struct Listed {
     pub(super) physical: vk::PhysicalDevice,
 }
 
+impl ListedDevice for Listed {
+    fn device_name(&self) -> &str {
+        &self.name
+    }
+
+    fn uuid_text(&self) -> String {
+        self.uuid_text()
+    }
+}
+
 impl Listed {
     /// The UUID in hexadecimal.
     pub fn uuid_text(&self) -> String {
-        self.uuid.iter().map(|b| format!("{b:02x}")).collect()
+        self.uuid.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// Vulkan version as `1.3.230`.
     pub fn api_text(&self) -> String {
-        let (major, minor) = (
-            vk::api_version_major(self.api),
-            vk::api_version_minor(self.api),
-        );
+        let major = vk::api_version_major(self.api);
+        let minor = vk::api_version_minor(self.api);
         format!("{major}.{minor}.{}", vk::api_version_patch(self.api))
     }
 }
 
-/// The devices of this machine: discrete ones first, CPUs that pass for devices last, by UUID among themselves.
+/// The devices of this machine: discrete ones first, software devices last, ordered by UUID within each kind.
 ///
 /// # Errors
 /// [`Unavailable`] without a loader or a driver.

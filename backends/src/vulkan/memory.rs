@@ -10,9 +10,12 @@ use ash::vk;
 
 use super::device::Device;
 use super::error::{Fault, Site};
-use crate::replay::Home;
+use crate::replay::MemoryKind;
 
 /// A buffer and its memory.
+///
+/// A bank is dropped only when no submission that uses it is pending: queues, descriptor sets and command buffers hold
+/// the banks that their work names, and a queue waits for all of its work before it drops them.
 pub struct Bank {
     pub(super) buffer: vk::Buffer,
     memory: vk::DeviceMemory,
@@ -22,14 +25,18 @@ pub struct Bank {
     device: Arc<Device>,
 }
 
-// SAFETY: the pointer is to memory that lives as long as the bank; whoever dereferences it keeps threads apart.
+// SAFETY: the pointer is to memory that exists as long as the bank; every access through it says why it is not a race.
 unsafe impl Send for Bank {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives the pointer only.
 unsafe impl Sync for Bank {}
 
 impl Bank {
     /// A bank of at least `bytes` bytes, of any content.
-    pub(super) fn new(device: &Arc<Device>, bytes: u64, home: Home) -> Result<Bank, Fault> {
+    pub(super) fn allocate(
+        device: &Arc<Device>,
+        bytes: u64,
+        kind: MemoryKind,
+    ) -> Result<Bank, Fault> {
         let bytes = bytes.max(256).next_multiple_of(256);
         let usage = vk::BufferUsageFlags::STORAGE_BUFFER
             | vk::BufferUsageFlags::TRANSFER_SRC
@@ -38,31 +45,34 @@ impl Bank {
             .size(bytes)
             .usage(usage)
             .sharing_mode(vk::SharingMode::EXCLUSIVE);
-        // SAFETY: no preconditions beyond a living device.
-        let buffer = device
-            .call(Site::CreateBuffer, || unsafe {
-                device.raw.create_buffer(&info, None)
-            })
-            .map_err(|f| f.wanting(bytes))?;
+        // SAFETY: the device exists, and has no preconditions beyond that.
+        let created = device.call(Site::CreateBuffer, || unsafe {
+            device.raw.create_buffer(&info, None)
+        });
         let mut bank = Bank {
-            buffer,
+            buffer: created.map_err(|fault| fault.with_wanted(bytes))?,
             memory: vk::DeviceMemory::null(),
             bytes,
             mapped: None,
             device: Arc::clone(device),
         };
-        bank.fill(home).map_err(|f| f.wanting(bytes))?;
+        bank.bind_memory(kind)
+            .map_err(|fault| fault.with_wanted(bytes))?;
         Ok(bank)
     }
 
     /// Gives the buffer its memory.
-    fn fill(&mut self, home: Home) -> Result<(), Fault> {
+    fn bind_memory(&mut self, kind: MemoryKind) -> Result<(), Fault> {
         let device = &self.device;
         // SAFETY: the buffer is the device's.
-        let needs = unsafe { device.raw.get_buffer_memory_requirements(self.buffer) };
+        let requirements = unsafe { device.raw.get_buffer_memory_requirements(self.buffer) };
         let info = vk::MemoryAllocateInfo::default()
-            .allocation_size(needs.size)
-            .memory_type_index(memory_type(&device.memory, needs.memory_type_bits, home));
+            .allocation_size(requirements.size)
+            .memory_type_index(memory_type(
+                &device.memory,
+                requirements.memory_type_bits,
+                kind,
+            ));
         // SAFETY: the memory type is one of the device's.
         self.memory = device.call(Site::AllocateMemory, || unsafe {
             device.raw.allocate_memory(&info, None)
@@ -71,11 +81,11 @@ impl Bank {
         device.call(Site::BindMemory, || unsafe {
             device.raw.bind_buffer_memory(self.buffer, self.memory, 0)
         })?;
-        if home == Home::Host {
-            let whole = vk::MemoryMapFlags::empty();
+        if kind == MemoryKind::Host {
+            let flags = vk::MemoryMapFlags::empty();
             // SAFETY: the type is host-visible and the memory is mapped once.
             let first = device.call(Site::MapMemory, || unsafe {
-                device.raw.map_memory(self.memory, 0, vk::WHOLE_SIZE, whole)
+                device.raw.map_memory(self.memory, 0, vk::WHOLE_SIZE, flags)
             })?;
             self.mapped = Some(first.cast());
         }
@@ -83,14 +93,14 @@ impl Bank {
     }
 
     /// Where the host sees a range of the bank.
-    pub(super) fn host(&self, at: u64, len: usize) -> *mut u8 {
+    pub(super) fn host_pointer(&self, offset: u64, len: usize) -> *mut u8 {
         assert!(
-            at + len as u64 <= self.bytes,
-            "{at} + {len} of a bank of {}",
+            offset + len as u64 <= self.bytes,
+            "{offset} + {len} of a bank of {}",
             self.bytes
         );
         let first = self.mapped.expect("a bank that the host sees");
-        first.wrapping_add(at as usize)
+        first.wrapping_add(offset as usize)
     }
 }
 
@@ -99,8 +109,8 @@ impl Drop for Bank {
         if !self.device.is_alive() {
             return;
         }
-        // SAFETY: owners drop banks only when no submission that uses them is pending. Freeing unmaps; freeing
-        // nothing is allowed.
+        // SAFETY: made by `allocate` and destroyed here only; no pending submission uses a bank that is dropped, as said
+        // at the type. Freeing memory unmaps it, and freeing a null handle is allowed.
         unsafe {
             self.device.raw.destroy_buffer(self.buffer, None);
             self.device.raw.free_memory(self.memory, None);
@@ -108,21 +118,23 @@ impl Drop for Bank {
     }
 }
 
-/// The memory type to take: of the device's own, the first; of the host's, cached if there is one, for reading.
-fn memory_type(memory: &vk::PhysicalDeviceMemoryProperties, allowed: u32, home: Home) -> u32 {
+/// The memory type to allocate from: of the device's own, the first; of the host's, a cached one if there is any, because
+/// the host reads it.
+fn memory_type(memory: &vk::PhysicalDeviceMemoryProperties, allowed: u32, kind: MemoryKind) -> u32 {
     use vk::MemoryPropertyFlags as Flags;
     let host = Flags::HOST_VISIBLE | Flags::HOST_COHERENT;
-    let wishes = match home {
-        Home::Device => [Flags::DEVICE_LOCAL, Flags::empty()],
-        Home::Host => [host | Flags::HOST_CACHED, host],
+    let wishes = match kind {
+        MemoryKind::Device => [Flags::DEVICE_LOCAL, Flags::empty()],
+        MemoryKind::Host => [host | Flags::HOST_CACHED, host],
     };
-    let types = memory.memory_types_as_slice();
-    let find = |wish: Flags| {
-        let fits = |(i, t): &(usize, &vk::MemoryType)| {
-            allowed & (1 << i) != 0 && t.property_flags.contains(wish)
-        };
-        types.iter().enumerate().find(fits).map(|(i, _)| i as u32)
-    };
-    // Vulkan promises one type with each of the plainer wishes.
-    wishes.into_iter().find_map(find).unwrap_or(0)
+
+    for wish in wishes {
+        for (index, memory_type) in memory.memory_types_as_slice().iter().enumerate() {
+            if allowed & (1 << index) != 0 && memory_type.property_flags.contains(wish) {
+                return index as u32;
+            }
+        }
+    }
+    // Vulkan guarantees a type with each of the plainer wishes.
+    0
 }

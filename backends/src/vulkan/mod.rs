@@ -1,10 +1,10 @@
 //! GPUs by way of Vulkan 1.2: devices, kernels as pipelines, calendars as command buffers.
 //!
-//! The loader and the drivers are looked for at run time; without them everything here says [`Unavailable`], in one
+//! The loader and the drivers are loaded at run time; without them everything here returns [`Unavailable`], with one
 //! sentence. [`list`] finds devices, [`Device::open`] opens one, [`Replay`] runs the calendar of one device of a plan.
 //!
-//! Invariant: a device is driven by one thread. What goes wrong after opening is a [`Fault`]: the worker reports it
-//! and ends, whoever watches it decides. After a fault nothing more is asked of the driver: see [`Device`].
+//! Invariant: a device is driven by one thread. An error after opening is a [`Fault`]: the worker reports it and ends,
+//! and its supervisor decides. After a fatal fault the driver is not called again: see [`Device`].
 
 mod codes;
 mod commands;
@@ -19,12 +19,14 @@ mod spirv;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use crate::replay::{Exchange, HostRegion, Peers, Stopped, Summary, Transport};
+pub use crate::replay::{
+    Exchange, HostRegion, Peers, ReplayRequest, Stopped, Summary, Transport, Unavailable,
+};
 pub use codes::{FORMAT, print_all};
 pub use device::{Device, Options};
 #[cfg(any(test, feature = "testing"))]
 pub use device::{Injected, Injection};
-pub use error::{Fault, OpenError, Site, Unavailable};
+pub use error::{Fault, OpenError, Site};
 pub use instance::{Instance, Kind, Listed, list};
 
 /// A Vulkan device's calendar, ready to run.

@@ -1,4 +1,4 @@
-//! Kernels made ready: modules, layouts, pipelines, and what of them is kept on disk.
+//! Kernels made ready: modules, layouts, pipelines, and what of them is stored on disk.
 #![expect(unsafe_code, reason = "calls the Vulkan driver")]
 
 use std::collections::BTreeMap;
@@ -12,28 +12,38 @@ use super::device::Device;
 use super::error::{Fault, Site};
 use crate::kernels::lang::Kernel;
 
+/// A pipeline of a device, which exists as long as the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pipeline(vk::Pipeline);
+
+impl Pipeline {
+    pub(super) fn raw(self) -> vk::Pipeline {
+        self.0
+    }
+}
+
 /// Layouts of kernels with a given number of bindings.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layouts {
+pub(super) struct BindingLayouts {
     pub(super) set: vk::DescriptorSetLayout,
     pub(super) pipeline: vk::PipelineLayout,
 }
 
 /// All pipelines of a device, made once each.
 #[derive(Default)]
-pub(super) struct Pipelines(Mutex<Made>);
+pub(super) struct Pipelines(Mutex<PipelineStore>);
 
 #[derive(Default)]
-struct Made {
+struct PipelineStore {
     cache: vk::PipelineCache,
     file: Option<PathBuf>,
-    layouts: BTreeMap<usize, Layouts>,
-    pipelines: BTreeMap<Key, vk::Pipeline>,
+    layouts: BTreeMap<usize, BindingLayouts>,
+    pipelines: BTreeMap<PipelineKey, Pipeline>,
 }
 
-/// Code (by its key), values of specialisation constants, number of bindings.
+/// Code (by its digest), values of specialisation constants, number of bindings.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct PipelineKey {
     code: u128,
     specs: Vec<u32>,
     bindings: usize,
@@ -43,54 +53,53 @@ struct Key {
 const MAGIC: &[u8; 8] = b"zbmdvkc1";
 
 impl Pipelines {
-    fn lock(&self) -> MutexGuard<'_, Made> {
+    fn lock(&self) -> MutexGuard<'_, PipelineStore> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives everything back.
+    /// Destroys everything.
     ///
     /// # Safety
     /// Nothing that was made here is in use.
     pub(super) unsafe fn destroy(&self, raw: &ash::Device) {
-        let made = std::mem::take(&mut *self.lock());
-        // SAFETY: promised by the caller; each was made by this device and is destroyed once.
+        let store = std::mem::take(&mut *self.lock());
+        // SAFETY: unused, as the caller promises; each was made on this device, and is destroyed here only.
         unsafe {
-            made.pipelines
-                .values()
-                .for_each(|p| raw.destroy_pipeline(*p, None));
-            for layouts in made.layouts.values() {
+            for pipeline in store.pipelines.values() {
+                raw.destroy_pipeline(pipeline.raw(), None);
+            }
+            for layouts in store.layouts.values() {
                 raw.destroy_pipeline_layout(layouts.pipeline, None);
                 raw.destroy_descriptor_set_layout(layouts.set, None);
             }
-            raw.destroy_pipeline_cache(made.cache, None);
+            raw.destroy_pipeline_cache(store.cache, None);
         }
     }
 }
 
 impl Device {
-    /// Starts the driver's cache with what an earlier run has left for this driver.
+    /// Starts the driver's cache with what an earlier run has stored for this driver.
     pub(super) fn open_cache(&self, folder: Option<&Path>) -> Result<(), Fault> {
-        let file = folder.map(|f| f.join(self.cache_name()));
-        let data = file.as_deref().and_then(|f| std::fs::read(f).ok());
-        let data = data.as_deref().and_then(unpack).unwrap_or_default();
+        let file = folder.map(|folder| folder.join(self.cache_name()));
+        let stored = file.as_deref().and_then(|file| std::fs::read(file).ok());
+        let data = stored.as_deref().and_then(unpack_cache).unwrap_or_default();
         let info = vk::PipelineCacheCreateInfo::default().initial_data(data);
-        // SAFETY: the driver checks the data's header itself; the checksum keeps damage away from it.
+        // SAFETY: the driver checks the data's header itself; `unpack_cache` has checked the data against damage.
         let cache = self.call(Site::CreateCache, || unsafe {
             self.raw.create_pipeline_cache(&info, None)
         })?;
-        let mut made = self.pipelines.lock();
-        (made.cache, made.file) = (cache, file);
+
+        let mut store = self.pipelines.lock();
+        store.cache = cache;
+        store.file = file;
         Ok(())
     }
 
     /// One file for each device and version of its driver.
     fn cache_name(&self) -> String {
         let listed = self.listed();
-        let driver: String = listed
-            .driver_uuid
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect();
+        let driver_bytes = listed.driver_uuid.iter();
+        let driver: String = driver_bytes.map(|byte| format!("{byte:02x}")).collect();
         format!(
             "vulkan-{}-{driver}-{:08x}.pipelines",
             listed.uuid_text(),
@@ -98,19 +107,21 @@ impl Device {
         )
     }
 
-    /// Keeps compiled kernels for later runs, where the device was opened with a place for them. Not being able to
-    /// costs time only.
+    /// Stores compiled kernels for later runs, where the device was opened with a folder for them. A failure costs later
+    /// runs time and nothing else.
     pub fn save_cache(&self) {
-        let made = self.pipelines.lock();
-        let Some(file) = &made.file else { return };
+        let store = self.pipelines.lock();
+        let Some(file) = &store.file else { return };
+        let Some(folder) = file.parent() else { return };
         // SAFETY: the cache is this device's.
-        let Ok(data) = (unsafe { self.raw.get_pipeline_cache_data(made.cache) }) else {
+        let Ok(data) = (unsafe { self.raw.get_pipeline_cache_data(store.cache) }) else {
             return;
         };
-        let Some(folder) = file.parent() else { return };
+
+        // Renamed when it is whole, because another process may read the file.
         let temporary = folder.join(format!(".{}.{}", self.cache_name(), std::process::id()));
         let written = std::fs::create_dir_all(folder)
-            .and_then(|()| std::fs::write(&temporary, pack(&data)))
+            .and_then(|()| std::fs::write(&temporary, pack_cache(&data)))
             .and_then(|()| std::fs::rename(&temporary, file));
         if written.is_err() {
             let _ = std::fs::remove_file(&temporary);
@@ -118,25 +129,27 @@ impl Device {
     }
 
     /// Layouts for kernels with so many bindings.
-    pub(super) fn layouts(&self, bindings: usize) -> Result<Layouts, Fault> {
-        let mut made = self.pipelines.lock();
-        if let Some(layouts) = made.layouts.get(&bindings) {
+    pub(super) fn layouts(&self, bindings: usize) -> Result<BindingLayouts, Fault> {
+        let mut store = self.pipelines.lock();
+        if let Some(layouts) = store.layouts.get(&bindings) {
             return Ok(*layouts);
         }
-        let slots: Vec<_> = (0..bindings as u32)
-            .map(|i| {
+
+        let set_bindings: Vec<_> = (0..bindings as u32)
+            .map(|binding| {
                 vk::DescriptorSetLayoutBinding::default()
-                    .binding(i)
+                    .binding(binding)
                     .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
                     .descriptor_count(1)
                     .stage_flags(vk::ShaderStageFlags::COMPUTE)
             })
             .collect();
-        let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&slots);
+        let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&set_bindings);
         // SAFETY: plain data that outlives the call.
         let set = self.call(Site::CreateSetLayout, || unsafe {
             self.raw.create_descriptor_set_layout(&info, None)
         })?;
+
         let arguments = [vk::PushConstantRange::default()
             .stage_flags(vk::ShaderStageFlags::COMPUTE)
             .size(4 * (1 + bindings as u32))];
@@ -144,135 +157,138 @@ impl Device {
         let info = vk::PipelineLayoutCreateInfo::default()
             .set_layouts(&sets)
             .push_constant_ranges(&arguments);
-        // SAFETY: as above; the caller's kernels fit the device's limits.
-        let pipeline = self.call(Site::CreateLayout, || unsafe {
+        // SAFETY: plain data that outlives the call; `KernelPlan::lacks` keeps kernels with more bindings than the device
+        // supports away.
+        let created = self.call(Site::CreateLayout, || unsafe {
             self.raw.create_pipeline_layout(&info, None)
         });
-        let pipeline = pipeline.inspect_err(|_| {
+        let pipeline = created.inspect_err(|_| {
             // SAFETY: made above, and used by nothing.
             unsafe { self.raw.destroy_descriptor_set_layout(set, None) }
         })?;
-        let layouts = Layouts { set, pipeline };
-        made.layouts.insert(bindings, layouts);
+
+        let layouts = BindingLayouts { set, pipeline };
+        store.layouts.insert(bindings, layouts);
         Ok(layouts)
     }
 
-    fn key(&self, kernel: &Kernel) -> Key {
-        Key {
-            code: codes::key(kernel, self.floats.of(kernel)),
+    fn pipeline_key(&self, kernel: &Kernel) -> PipelineKey {
+        PipelineKey {
+            code: codes::module_key(kernel, self.floats.of_kernel(kernel)),
             specs: kernel.specs.clone(),
             bindings: kernel.bindings.len(),
         }
     }
 
-    /// Makes the pipelines of kernels, for later.
-    pub(crate) fn warm<'k>(
-        &self,
-        kernels: impl IntoIterator<Item = &'k Kernel>,
-        program: &zbmd_ir::Program,
-    ) -> Result<(), Fault> {
-        self.pipelines(kernels, &Codes::of(program)).map(drop)
-    }
-
-    /// The pipelines of kernels, in order; those not made before are made now, on all cores.
+    /// The pipelines of kernels, in order; those that do not exist yet are made now, on all cores.
     pub(super) fn pipelines<'k>(
         &self,
         kernels: impl IntoIterator<Item = &'k Kernel>,
         codes: &Codes,
-    ) -> Result<Vec<vk::Pipeline>, Fault> {
-        let kernels: Vec<(Key, &Kernel)> = kernels.into_iter().map(|k| (self.key(k), k)).collect();
-        let missing: BTreeMap<&Key, &Kernel> = {
-            let made = self.pipelines.lock();
-            let new = kernels
+    ) -> Result<Vec<Pipeline>, Fault> {
+        let keyed: Vec<(PipelineKey, &Kernel)> = kernels
+            .into_iter()
+            .map(|kernel| (self.pipeline_key(kernel), kernel))
+            .collect();
+        let missing: BTreeMap<&PipelineKey, &Kernel> = {
+            let store = self.pipelines.lock();
+            let new = keyed
                 .iter()
-                .filter(|(key, _)| !made.pipelines.contains_key(key));
+                .filter(|(key, _)| !store.pipelines.contains_key(key));
             new.map(|(key, kernel)| (key, *kernel)).collect()
         };
-        let missing: Vec<(&Key, &Kernel)> = missing.into_iter().collect();
+        let missing: Vec<(&PipelineKey, &Kernel)> = missing.into_iter().collect();
         for (key, _) in &missing {
             self.layouts(key.bindings)?;
         }
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let share = missing.len().div_ceil(threads).max(1);
-        let compile = |part: &[(&Key, &Kernel)]| -> Result<Vec<vk::Pipeline>, Fault> {
-            let words = |kernel: &Kernel, key| codes.words(key, kernel, self.floats.of(kernel));
-            part.iter()
-                .map(|(key, kernel)| self.compile(key, &words(kernel, key.code)))
-                .collect()
-        };
-        let results: Vec<_> = std::thread::scope(|scope| {
-            let parts: Vec<_> = missing
-                .chunks(share)
-                .map(|part| (part, scope.spawn(move || compile(part))))
-                .collect();
-            let joined = parts.into_iter().map(|(keys, part)| (keys, part.join()));
-            joined.collect()
-        });
-        let mut fault = None;
-        for (part, result) in results {
-            match result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
-                Ok(pipelines) => {
-                    let new = part.iter().map(|(key, _)| (*key).clone()).zip(pipelines);
-                    self.pipelines.lock().pipelines.extend(new);
-                }
-                Err(e) => fault = Some(e),
-            }
-        }
-        if let Some(fault) = fault {
-            return Err(fault);
-        }
-        let made = self.pipelines.lock();
-        Ok(kernels.iter().map(|(key, _)| made.pipelines[key]).collect())
+        self.compile_all(&missing, codes)?;
+
+        let store = self.pipelines.lock();
+        let pipelines = keyed.iter().map(|(key, _)| store.pipelines[key]);
+        Ok(pipelines.collect())
     }
 
-    fn compile(&self, key: &Key, words: &[u32]) -> Result<vk::Pipeline, Fault> {
+    /// Makes pipelines on all cores, and stores them.
+    fn compile_all(&self, missing: &[(&PipelineKey, &Kernel)], codes: &Codes) -> Result<(), Fault> {
+        let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+        let share = missing.len().div_ceil(threads).max(1);
+        let results: Vec<Result<(), Fault>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = missing
+                .chunks(share)
+                .map(|part| scope.spawn(move || self.compile_part(part, codes)))
+                .collect();
+            workers
+                .into_iter()
+                .map(|worker| {
+                    let joined = worker.join();
+                    joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .collect()
+        });
+        results.into_iter().collect()
+    }
+
+    /// Makes pipelines one by one, and stores them.
+    fn compile_part(&self, part: &[(&PipelineKey, &Kernel)], codes: &Codes) -> Result<(), Fault> {
+        for (key, kernel) in part {
+            let words = codes.module_words(key.code, kernel, self.floats.of_kernel(kernel));
+            let pipeline = self.compile(key, &words)?;
+            let mut store = self.pipelines.lock();
+            store.pipelines.insert((*key).clone(), pipeline);
+        }
+        Ok(())
+    }
+
+    fn compile(&self, key: &PipelineKey, words: &[u32]) -> Result<Pipeline, Fault> {
         let layout = self.layouts(key.bindings)?.pipeline;
         let cache = self.pipelines.lock().cache;
         let info = vk::ShaderModuleCreateInfo::default().code(words);
         // SAFETY: the printer makes valid modules (the tests have them all checked), of capabilities that the device
-        // has; a bundle has the printer's, unless somebody forged it (see `codes`).
+        // has; a bundle has the printer's modules, unless it was forged (see `codes`).
         let module = self.call(Site::CreateModule, || unsafe {
             self.raw.create_shader_module(&info, None)
         })?;
+
         let entries: Vec<_> = (0..key.specs.len() as u32)
-            .map(|i| vk::SpecializationMapEntry {
-                constant_id: i,
-                offset: 4 * i,
+            .map(|index| vk::SpecializationMapEntry {
+                constant_id: index,
+                offset: 4 * index,
                 size: 4,
             })
             .collect();
-        let data: &[u8] = bytemuck::cast_slice(&key.specs);
-        let special = vk::SpecializationInfo::default()
+        let spec_bytes: &[u8] = bytemuck::cast_slice(&key.specs);
+        let specialization = vk::SpecializationInfo::default()
             .map_entries(&entries)
-            .data(data);
+            .data(spec_bytes);
         let stage = vk::PipelineShaderStageCreateInfo::default()
             .stage(vk::ShaderStageFlags::COMPUTE)
             .module(module)
             .name(c"main")
-            .specialization_info(&special);
+            .specialization_info(&specialization);
         let infos = [vk::ComputePipelineCreateInfo::default()
             .stage(stage)
             .layout(layout)];
-        // SAFETY: all objects are this device's; all pointers outlive the call; the cache locks itself.
-        let made = self.call(Site::CreatePipeline, || unsafe {
-            let made = self.raw.create_compute_pipelines(cache, &infos, None);
-            made.map_err(|(_, result)| result)
+        // SAFETY: module, layout and cache are this device's; all pointers outlive the call; the cache locks itself.
+        let created = self.call(Site::CreatePipeline, || unsafe {
+            let created = self.raw.create_compute_pipelines(cache, &infos, None);
+            created.map_err(|(_, result)| result)
         });
-        // SAFETY: pipelines do not need their module any more.
+        // SAFETY: made above, and pipelines do not need their module any more.
         unsafe { self.raw.destroy_shader_module(module, None) };
-        Ok(made?[0])
+        Ok(Pipeline(created?[0]))
     }
 }
 
 /// FNV-1a.
 fn checksum(data: &[u8]) -> u64 {
-    let start = 0xcbf2_9ce4_8422_2325_u64;
-    data.iter().fold(start, |sum, b| {
-        (sum ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)
+    const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    data.iter().fold(OFFSET_BASIS, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(PRIME)
     })
 }
 
-fn pack(data: &[u8]) -> Vec<u8> {
+fn pack_cache(data: &[u8]) -> Vec<u8> {
     let mut file = MAGIC.to_vec();
     file.extend((data.len() as u64).to_le_bytes());
     file.extend(checksum(data).to_le_bytes());
@@ -280,13 +296,13 @@ fn pack(data: &[u8]) -> Vec<u8> {
     file
 }
 
-/// The driver's data, if the file is whole.
-fn unpack(file: &[u8]) -> Option<&[u8]> {
+/// The driver's data, if the file is undamaged.
+fn unpack_cache(file: &[u8]) -> Option<&[u8]> {
     let rest = file.strip_prefix(MAGIC)?;
     let (len, rest) = rest.split_first_chunk::<8>()?;
     let (sum, data) = rest.split_first_chunk::<8>()?;
-    let whole = u64::from_le_bytes(*len) == data.len() as u64;
-    (whole && u64::from_le_bytes(*sum) == checksum(data)).then_some(data)
+    let is_complete = u64::from_le_bytes(*len) == data.len() as u64;
+    (is_complete && u64::from_le_bytes(*sum) == checksum(data)).then_some(data)
 }
 
 #[cfg(test)]
@@ -295,15 +311,15 @@ mod tests {
 
     #[test]
     fn damaged_files_are_not_shown_to_the_driver() {
-        let file = pack(b"compiled");
-        assert_eq!(unpack(&file), Some(&b"compiled"[..]));
+        let file = pack_cache(b"compiled");
+        assert_eq!(unpack_cache(&file), Some(&b"compiled"[..]));
         for len in 0..file.len() {
-            assert_eq!(unpack(&file[..len]), None, "cut to {len}");
+            assert_eq!(unpack_cache(&file[..len]), None, "cut to {len}");
         }
         for at in 0..file.len() {
             let mut spoiled = file.clone();
             spoiled[at] ^= 1;
-            assert_eq!(unpack(&spoiled), None, "byte {at}");
+            assert_eq!(unpack_cache(&spoiled), None, "byte {at}");
         }
     }
 }

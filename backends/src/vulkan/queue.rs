@@ -1,141 +1,105 @@
 //! Calendars' lists of commands as command buffers, and the numbers of what they work on.
+#![expect(unsafe_code, reason = "submits command buffers")]
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ash::vk;
-use zbmd_ir::{Actor, Calendar, Plan, Program};
+use zbmd_ir::Program;
 
 use super::codes::Codes;
-use super::commands::{Draft, Pool, Sets, Timeline, once};
+use super::commands::{CommandPool, DescriptorDraft, DescriptorSets, Timeline, run_once};
 use super::device::Device;
 use super::error::Fault;
-use super::hazards::Hazards;
+use super::hazards::HazardTracker;
 use super::memory::Bank;
-use super::{GpuCall, Kept, Replay, ReplayError};
+use crate::kernels::Caps;
 use crate::kernels::lang::Kernel;
-use crate::kernels::{Caps, KernelPlan};
-use crate::op::Registry;
-use crate::replay::{Command, Exchange, Home, Limits, List, PATIENCE_NS, Run};
+use crate::replay::{
+    Backend, BoundRun, Command, CommandList, MemoryKind, PATIENCE_NS, QueueLimits,
+};
+
+/// A list of commands in a command buffer of the pool.
+struct RecordedList {
+    buffer: usize,
+    /// How many submissions have ended when its last one has.
+    last_submission: u64,
+}
 
 /// One device's command buffers for a calendar, and their memory.
+///
+/// Everything that work in the queue names is held here, and dropped only after `drop` has waited for the last
+/// submission (or after the device is lost, when nothing is destroyed).
 pub struct Queue {
     device: Arc<Device>,
     codes: Codes,
-    hazards: Hazards,
-    lists: Vec<vk::CommandBuffer>,
+    hazards: HazardTracker,
+    lists: Vec<RecordedList>,
     submitted: u64,
-    // In the order in which they can be given back.
+    /// Submissions that have been waited for.
+    ended: u64,
+    // In the order in which they can be destroyed.
     timeline: Timeline,
-    pool: Pool,
-    sets: Sets,
+    pool: CommandPool,
+    sets: DescriptorSets,
     banks: Vec<Arc<Bank>>,
 }
 
-impl Replay {
-    /// Makes a device ready for its calendar in a plan of a verified program: allocates, compiles, records.
-    ///
-    /// # Errors
-    /// See [`ReplayError`].
-    ///
-    /// # Panics
-    /// If the program was not verified, or the calendar is not one of the plan's.
-    pub fn new(
-        device: &Arc<Device>,
-        registry: &Registry,
-        program: &Program,
-        plan: &Plan,
-        calendar: &Calendar,
-        exchange: &Exchange,
-    ) -> Result<Replay, ReplayError> {
-        Self::keeping(
-            device,
-            registry,
-            program,
-            plan,
-            calendar,
-            exchange,
-            &mut Kept::default(),
-        )
-    }
-
-    /// The same with the constants that the device has, which then are those that it has now.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    ///
-    /// # Panics
-    /// As [`Self::new`].
-    pub fn keeping(
-        device: &Arc<Device>,
-        registry: &Registry,
-        program: &Program,
-        plan: &Plan,
-        calendar: &Calendar,
-        exchange: &Exchange,
-        kept: &mut Kept,
-    ) -> Result<Replay, ReplayError> {
-        let queue = Queue::new(device, Codes::of(program))?;
-        Self::prepare(queue, registry, program, plan, calendar, exchange, kept)
-    }
-}
-
-impl GpuCall {
-    /// Memory for calls of `firings` (at least 1) firings, and the commands of `calls` of them in a row, on the same
-    /// memory, each time it runs: the difference of two numbers of calls is what one takes apart from its submission.
-    ///
-    /// # Errors
-    /// The driver's faults; [`ReplayError::TooLarge`] for a call that is too long for the device.
-    pub fn new(
-        device: &Arc<Device>,
-        actor: &Actor,
-        plan: &KernelPlan,
-        firings: usize,
-        calls: usize,
-    ) -> Result<Self, ReplayError> {
-        Self::prepare(
-            Queue::new(device, Codes::default())?,
-            actor,
-            plan,
-            firings,
-            calls,
-        )
-    }
-}
-
 impl Queue {
-    fn new(device: &Arc<Device>, codes: Codes) -> Result<Self, Fault> {
-        Ok(Self {
-            device: Arc::clone(device),
-            codes,
-            hazards: Hazards::default(),
-            lists: Vec::new(),
-            submitted: 0,
-            timeline: Timeline::new(device)?,
-            pool: Pool::new(device)?,
-            sets: Draft::new(device).finish(Vec::new(), &[])?,
-            banks: Vec::new(),
-        })
+    /// The buffer of a list, which is not pending.
+    fn idle_buffer(&self, list: CommandList) -> usize {
+        let RecordedList {
+            buffer,
+            last_submission,
+        } = self.lists[list.0 as usize];
+        assert!(
+            last_submission <= self.ended,
+            "submission {last_submission} of {list:?} was not waited for: {} have ended",
+            self.ended
+        );
+        buffer
     }
 
-    fn record_into(
+    /// Records commands; the number of barriers between them.
+    ///
+    /// # Safety
+    /// The buffer is not pending.
+    unsafe fn record_buffer(
         &mut self,
-        buffer: vk::CommandBuffer,
+        buffer: usize,
         commands: &[&Command],
     ) -> Result<usize, Fault> {
         let commands = commands.iter().copied();
-        self.pool
-            .record(buffer, commands, &self.sets, &self.banks, &mut self.hazards)
+        // SAFETY: the buffer is not pending, as the caller promises; sets and banks are this queue's, which waits for
+        // its last submission before it drops them.
+        unsafe {
+            self.pool
+                .record(buffer, commands, &self.sets, &self.banks, &mut self.hazards)
+        }
     }
 }
 
-impl crate::replay::Backend for Queue {
+impl Backend for Queue {
     type Fault = Fault;
     type Bank = Bank;
+    type Device = Device;
+
+    fn open_queue(device: &Arc<Device>, program: Option<&Program>) -> Result<Self, Fault> {
+        Ok(Self {
+            device: Arc::clone(device),
+            codes: program.map(Codes::of_program).unwrap_or_default(),
+            hazards: HazardTracker::default(),
+            lists: Vec::new(),
+            submitted: 0,
+            ended: 0,
+            timeline: Timeline::new(device)?,
+            pool: CommandPool::new(device)?,
+            sets: DescriptorDraft::new(device).finish(&[])?,
+            banks: Vec::new(),
+        })
+    }
 }
 
 impl crate::replay::Queue for Queue {
-    fn name(&self) -> String {
+    fn device_name(&self) -> String {
         self.device.listed().name.clone()
     }
 
@@ -143,21 +107,21 @@ impl crate::replay::Queue for Queue {
         self.device.caps()
     }
 
-    fn limits(&self) -> Limits {
-        self.device.limits.into()
+    fn limits(&self) -> QueueLimits {
+        self.device.limits.for_queue()
     }
 
-    fn bank(&mut self, bytes: u64, home: Home) -> Result<u32, Fault> {
-        let bank = Bank::new(&self.device, bytes, home)?;
-        Ok(self.take(Arc::new(bank)))
+    fn allocate_bank(&mut self, bytes: u64, kind: MemoryKind) -> Result<u32, Fault> {
+        let bank = Bank::allocate(&self.device, bytes, kind)?;
+        Ok(self.adopt_bank(Arc::new(bank)))
     }
 
-    fn take(&mut self, bank: Arc<Bank>) -> u32 {
+    fn adopt_bank(&mut self, bank: Arc<Bank>) -> u32 {
         self.banks.push(bank);
         self.banks.len() as u32 - 1
     }
 
-    fn share(&self, bank: u32) -> Arc<Bank> {
+    fn bank(&self, bank: u32) -> Arc<Bank> {
         Arc::clone(&self.banks[bank as usize])
     }
 
@@ -165,73 +129,74 @@ impl crate::replay::Queue for Queue {
         self.banks[bank as usize].bytes
     }
 
-    fn pop_bank(&mut self) {
+    fn free_last_bank(&mut self) {
         self.banks.pop();
     }
 
-    fn host(&self, bank: u32, at: u64, len: usize) -> *mut u8 {
-        self.banks[bank as usize].host(at, len)
+    fn host_pointer(&self, bank: u32, offset: u64, len: usize) -> *mut u8 {
+        self.banks[bank as usize].host_pointer(offset, len)
     }
 
-    fn load(
+    fn load_kernels(
         &mut self,
         kernels: &[Arc<Kernel>],
-        runs: &mut dyn Iterator<Item = &Run>,
+        runs: &mut dyn Iterator<Item = &BoundRun>,
     ) -> Result<(), Fault> {
         let pipelines = self
             .device
-            .pipelines(kernels.iter().map(|k| &**k), &self.codes)?;
-        let mut draft = Draft::new(&self.device);
-        let mut bound = BTreeMap::new();
+            .pipelines(kernels.iter().map(|kernel| &**kernel), &self.codes)?;
+        let mut draft = DescriptorDraft::new(&self.device);
         for run in runs {
-            bound.insert(run.number, draft.bind(pipelines[run.kernel as usize], run)?);
+            draft.bind_run(pipelines[run.kernel as usize], run)?;
         }
-        // Every run of the calendar is here, so their numbers are the places in the list.
-        assert!(
-            bound.keys().copied().eq(0..bound.len() as u32),
-            "runs are missing"
-        );
-        self.sets = draft.finish(bound.into_values().collect(), &self.banks)?;
+        self.sets = draft.finish(&self.banks)?;
         Ok(())
     }
 
-    fn record(&mut self, commands: &[&Command]) -> Result<(List, usize), Fault> {
-        let buffer = self.pool.buffers(1)?[0];
-        let barriers = self.record_into(buffer, commands)?;
-        self.lists.push(buffer);
-        Ok((List(self.lists.len() as u32 - 1), barriers))
+    fn record_list(&mut self, commands: &[&Command]) -> Result<(CommandList, usize), Fault> {
+        let buffer = self.pool.add_buffer()?;
+        // SAFETY: the buffer is new.
+        let barrier_count = unsafe { self.record_buffer(buffer, commands) }?;
+        self.lists.push(RecordedList {
+            buffer,
+            last_submission: 0,
+        });
+        Ok((CommandList(self.lists.len() as u32 - 1), barrier_count))
     }
 
-    fn record_again(&mut self, list: List, commands: &[&Command]) -> Result<(), Fault> {
-        self.record_into(self.lists[list.0 as usize], commands)
-            .map(drop)
+    fn rerecord_list(&mut self, list: CommandList, commands: &[&Command]) -> Result<(), Fault> {
+        let buffer = self.idle_buffer(list);
+        // SAFETY: `idle_buffer` has checked that its last submission has ended.
+        unsafe { self.record_buffer(buffer, commands) }.map(drop)
     }
 
     fn run_once(&mut self, commands: &[Command], patience_ns: u64) -> Result<(), Fault> {
-        once(&self.device, commands, &self.sets, &self.banks, patience_ns)
+        run_once(&self.device, commands, &self.sets, &self.banks, patience_ns)
     }
 
-    fn submit(&mut self, list: List) -> Result<(), Fault> {
-        let buffer = self.lists[list.0 as usize];
-        self.device
-            .submit(buffer, self.timeline.raw, self.submitted + 1)?;
-        self.submitted += 1;
+    fn submit_list(&mut self, list: CommandList) -> Result<(), Fault> {
+        let buffer = self.idle_buffer(list);
+        let submission = self.submitted + 1;
+        // SAFETY: a list is recorded, and `idle_buffer` has checked that it is not pending; pool, timeline and what the
+        // list names are this queue's, which waits for its last submission before it drops them.
+        unsafe { self.pool.submit(buffer, &self.timeline, submission) }?;
+        self.submitted = submission;
+        self.lists[list.0 as usize].last_submission = submission;
         Ok(())
     }
 
-    fn wait(&mut self, submissions: u64, patience_ns: u64) -> Result<(), Fault> {
-        self.device
-            .wait(self.timeline.raw, submissions, patience_ns)
+    fn wait_for(&mut self, submissions: u64, patience_ns: u64) -> Result<(), Fault> {
+        self.timeline.wait(submissions, patience_ns)?;
+        self.ended = self.ended.max(submissions);
+        Ok(())
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
         if self.device.is_alive() && self.submitted > 0 {
-            // What cannot be waited for is not given back either: a hang marks the device.
-            let _ = self
-                .device
-                .wait(self.timeline.raw, self.submitted, PATIENCE_NS);
+            // What cannot be waited for is not destroyed either: a hang marks the device as dead.
+            let _ = self.timeline.wait(self.submitted, PATIENCE_NS);
         }
     }
 }

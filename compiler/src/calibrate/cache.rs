@@ -10,16 +10,16 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::codes::Code;
 use crate::costs::{CostKey, MeasuredCost};
 use crate::diag::{Diagnostic, Sink};
+use crate::files::{self, ReadError};
+use crate::write::write_whole;
 
-use super::write_whole;
-
-/// Changes with what the entries mean.
+/// Changes with the meaning of the entries.
 const FORMAT: u32 = 2;
 /// Largest file that is read.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The code whose kernels were measured. Its version does not change with every build, its speed does most with the
-/// profile.
+/// The code whose kernels were measured. The version does not change with every build; what matters most for speed is
+/// the profile.
 fn driver() -> String {
     let profile = if cfg!(debug_assertions) {
         "debug"
@@ -31,16 +31,16 @@ fn driver() -> String {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct CacheFile {
     format: u32,
     device: String,
     driver: String,
-    costs: BTreeMap<String, Entry>,
+    costs: BTreeMap<String, CacheEntry>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct CacheEntry {
     op: String,
     ports: String,
     call_ps: u64,
@@ -49,15 +49,17 @@ struct Entry {
     samples: u32,
 }
 
-/// Costs by key and variant, the default one being none.
-type Costs = BTreeMap<(CostKey, Option<String>), MeasuredCost>;
+/// A kernel's key, and its variant, `None` for the default one.
+type VariantKey = (CostKey, Option<String>);
+
+type CostsByVariant = BTreeMap<VariantKey, MeasuredCost>;
 
 /// The costs of one kind of device.
 pub(crate) struct Cache {
-    /// `None` where nothing shall be written.
+    /// `None` where nothing is to be written.
     path: Option<PathBuf>,
     device: String,
-    costs: Costs,
+    costs: CostsByVariant,
     changed: bool,
 }
 
@@ -71,34 +73,37 @@ impl Cache {
             changed: false,
         };
         let Some(folder) = folder else { return cache };
-        let name = format!(
-            "costs-{:016x}.ron",
-            xxh3_64(format!("{device}\n{}", driver()).as_bytes())
-        );
-        let path = folder.join(name);
-        let bytes = match read(&path) {
-            Ok(bytes) => bytes,
+
+        // One file for each kind of device and build: neither can take the costs of another for its own.
+        let identity = format!("{device}\n{}", driver());
+        let file_name = format!("costs-{:016x}.ron", xxh3_64(identity.as_bytes()));
+        let file_path = folder.join(file_name);
+        let file_bytes = match read_limited(&file_path) {
+            Ok(file_bytes) => file_bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                cache.path = Some(path);
+                cache.path = Some(file_path);
                 return cache;
             }
+            // Nothing is written over a file that cannot be read.
             Err(error) => {
-                warn(&path, &format!("cannot be read: {error}"), sink);
+                warn(&file_path, &format!("cannot be read: {error}"), sink);
                 return cache;
             }
         };
-        match parse(&bytes, device) {
+
+        match parse(&file_bytes, device) {
             Ok(costs) => cache.costs = costs,
-            Err(what) => {
-                warn(&path, &what, sink);
+            Err(problem) => {
+                warn(&file_path, &problem, sink);
+                // A damaged file is replaced even if nothing new is measured.
                 cache.changed = true;
             }
         }
-        cache.path = Some(path);
+        cache.path = Some(file_path);
         cache
     }
 
-    /// What was measured earlier of a variant, the default one without a name.
+    /// What was measured earlier of a variant, `None` being the default one.
     pub(crate) fn get(&self, key: CostKey, variant: Option<&str>) -> Option<&MeasuredCost> {
         self.costs.get(&(key, variant.map(str::to_owned)))
     }
@@ -114,99 +119,114 @@ impl Cache {
         let Some(path) = self.path.filter(|_| self.changed) else {
             return;
         };
-        let name = |(key, variant): (CostKey, Option<String>)| match variant {
-            None => key.to_string(),
-            Some(variant) => format!("{key} {variant}"),
-        };
-        let costs = self
-            .costs
-            .into_iter()
-            .map(|(key, cost)| (name(key), cost.into()));
-        let file = File {
+        let mut costs = BTreeMap::new();
+        for (key, cost) in self.costs {
+            costs.insert(entry_name(&key), CacheEntry::from(cost));
+        }
+        let file = CacheFile {
             format: FORMAT,
             device: self.device,
             driver: driver(),
-            costs: costs.collect(),
+            costs,
         };
-        let written =
-            ron::ser::to_string_pretty(&file, ron::ser::PrettyConfig::new().depth_limit(2))
-                .map_err(std::io::Error::other)
-                .and_then(|text| {
-                    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-                    write_whole(&path, &(text + "\n"))
-                });
-        if let Err(error) = written {
+        if let Err(error) = write(&file, &path) {
             warn(&path, &format!("cannot be written: {error}"), sink);
         }
     }
 }
 
-fn warn(path: &Path, what: &str, sink: &mut Sink) {
-    let message = format!("the cache `{}` {what}", path.display());
+/// The key, and the variant if it is not the default one.
+fn entry_name((key, variant): &VariantKey) -> String {
+    match variant {
+        None => key.to_string(),
+        Some(variant) => format!("{key} {variant}"),
+    }
+}
+
+/// Reads back what [`entry_name`] writes.
+fn parse_entry_name(name: &str) -> Option<VariantKey> {
+    let (key, variant) = match name.split_once(' ') {
+        Some((key, variant)) => (key, Some(variant.to_owned())),
+        None => (name, None),
+    };
+    Some((CostKey::parse(key)?, variant))
+}
+
+fn warn(path: &Path, problem: &str, sink: &mut Sink) {
+    let message = format!("the cache `{}` {problem}", path.display());
     sink.push(Diagnostic::new(Code::W0701, message).help("name another folder with `--cache`"));
 }
 
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
-    let bytes = std::fs::metadata(path)?.len();
-    if bytes > MAX_BYTES {
-        let what = format!("it has {bytes} bytes, more than the limit of {MAX_BYTES}");
-        return Err(std::io::Error::new(ErrorKind::InvalidData, what));
+fn read_limited(path: &Path) -> std::io::Result<Vec<u8>> {
+    files::read(path, MAX_BYTES).map_err(|error| match error {
+        ReadError::Io(error) => error,
+        refused => std::io::Error::new(ErrorKind::InvalidData, refused.to_string()),
+    })
+}
+
+fn write(file: &CacheFile, path: &Path) -> std::io::Result<()> {
+    let config = ron::ser::PrettyConfig::new().depth_limit(2);
+    let text = ron::ser::to_string_pretty(file, config).map_err(std::io::Error::other)?;
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
     }
-    std::fs::read(path)
+    write_whole(path, &(text + "\n"))
 }
 
 /// The costs of a cache file, or what is wrong with it.
-fn parse(bytes: &[u8], device: &str) -> Result<Costs, String> {
-    let file: File =
-        ron::de::from_bytes(bytes).map_err(|e| format!("is damaged and is written anew: {e}"))?;
-    let foreign = file.format != FORMAT || file.device != device || file.driver != driver();
-    if foreign {
+fn parse(bytes: &[u8], device: &str) -> Result<CostsByVariant, String> {
+    let file: CacheFile = ron::de::from_bytes(bytes)
+        .map_err(|error| format!("is damaged and is written anew: {error}"))?;
+    let is_foreign = file.format != FORMAT || file.device != device || file.driver != driver();
+
+    // The name of the file is a hash of the same: two may have the same one.
+    if is_foreign {
         return Err("is of another processor or version and is written anew".to_owned());
     }
-    let entries = file.costs.into_iter().map(|(name, entry)| {
-        let (key, variant) = match name.split_once(' ') {
-            Some((key, variant)) => (key, Some(variant.to_owned())),
-            None => (name.as_str(), None),
+
+    let mut costs = BTreeMap::new();
+    for (name, entry) in file.costs {
+        let impossible = format!("has an impossible entry `{name}` and is written anew");
+        let Some(key) = parse_entry_name(&name) else {
+            return Err(impossible);
         };
+
+        // The variant is in the name of the entry, not in the entry.
         let cost = MeasuredCost {
-            variant: variant.clone(),
+            variant: key.1.clone(),
             ..entry.into()
         };
-        CostKey::parse(key)
-            .filter(|_| cost.is_sane())
-            .map(|key| ((key, variant), cost))
-            .ok_or(name)
-    });
-    let checked: Result<_, String> = entries.collect();
-    checked.map_err(|key| format!("has an impossible entry `{key}` and is written anew"))
+        if !cost.is_sane() {
+            return Err(impossible);
+        }
+        costs.insert(key, cost);
+    }
+    Ok(costs)
 }
 
-impl From<Entry> for MeasuredCost {
-    fn from(e: Entry) -> Self {
-        let (call_ps, firing_ps, samples) = (e.call_ps, e.firing_ps, e.samples);
-        let (op, ports, spread_percent) = (e.op, e.ports, e.spread);
+impl From<CacheEntry> for MeasuredCost {
+    fn from(entry: CacheEntry) -> Self {
         Self {
-            op,
-            ports,
-            call_ps,
-            firing_ps,
-            spread_percent,
-            samples,
+            op: entry.op,
+            ports: entry.ports,
+            call_ps: entry.call_ps,
+            firing_ps: entry.firing_ps,
+            spread_percent: entry.spread,
+            samples: entry.samples,
             variant: None,
         }
     }
 }
 
-impl From<MeasuredCost> for Entry {
-    fn from(c: MeasuredCost) -> Self {
-        let (call_ps, firing_ps, samples) = (c.call_ps, c.firing_ps, c.samples);
+impl From<MeasuredCost> for CacheEntry {
+    fn from(cost: MeasuredCost) -> Self {
         Self {
-            op: c.op,
-            ports: c.ports,
-            call_ps,
-            firing_ps,
-            spread: c.spread_percent,
-            samples,
+            op: cost.op,
+            ports: cost.ports,
+            call_ps: cost.call_ps,
+            firing_ps: cost.firing_ps,
+            spread: cost.spread_percent,
+            samples: cost.samples,
         }
     }
 }

@@ -2,11 +2,10 @@
 
 use zbmd_backends::gpu::{Calls, Device, Fault};
 use zbmd_backends::kernels::KernelPlan;
-use zbmd_backends::op::Registry;
-use zbmd_ir::{Actor, BlobId, TiSlice};
+use zbmd_ir::Actor;
 
-use super::measure::{Limits, Measurement, Refusal, by_turns, port_bytes};
-use bytes::Bytes;
+use super::KernelSources;
+use super::measure::{Limits, Measurement, Probe, Refusal, measure_in_turns, port_bytes};
 
 /// Calls of the longer of two submissions, whose difference is what is measured.
 const CALLS: usize = 17;
@@ -14,57 +13,98 @@ const CALLS: usize = 17;
 const MAX_SAMPLES: usize = 101;
 /// Ports of the longest call.
 const CALL_BYTES: u64 = 1 << 20;
-/// Longer submissions need no more firings: what a call costs besides is lost in them.
+/// Longer submissions need no more firings: the fixed cost of a call does not matter in them.
 const LONG_NS: u64 = 20_000_000;
 const MAX_FIRINGS: u64 = 1 << 18;
 
 /// Submissions of one and of several calls of a number of firings.
-struct Size {
+struct Submissions {
     one: Box<dyn Calls>,
     many: Box<dyn Calls>,
 }
 
-impl Size {
-    /// Picoseconds that one call more takes; and nanoseconds of the longer submission.
-    fn sample(&mut self, clock: &dyn Fn() -> u64) -> Result<(f64, u64), Fault> {
-        let time = |call: &mut dyn Calls| {
-            let start = clock();
-            call.submit()?;
-            call.wait().map(|()| clock().saturating_sub(start))
-        };
-        let (one, many) = (time(&mut *self.one)?, time(&mut *self.many)?);
-        let ps = many.saturating_sub(one).max(1) as f64 * 1e3 / (CALLS - 1) as f64;
-        Ok((ps, many))
+/// What a pair of submissions took.
+struct Sample {
+    /// Picoseconds that one more call takes.
+    call_ps: f64,
+    /// Nanoseconds of the longer submission.
+    many_ns: u64,
+}
+
+impl Submissions {
+    fn new(
+        device: &Device,
+        actor: &Actor,
+        plan: &KernelPlan,
+        firings: u64,
+    ) -> Result<Self, Refusal> {
+        let firings = firings as usize;
+        Ok(Self {
+            one: device.calls(actor, plan, firings, 1).map_err(refuse)?,
+            many: device.calls(actor, plan, firings, CALLS).map_err(refuse)?,
+        })
+    }
+
+    fn sample(&mut self, clock: &dyn Fn() -> u64) -> Result<Sample, Refusal> {
+        let one_ns = submission_ns(&mut *self.one, clock)?;
+        let many_ns = submission_ns(&mut *self.many, clock)?;
+        let difference_ns = many_ns.saturating_sub(one_ns).max(1);
+        Ok(Sample {
+            call_ps: difference_ns as f64 * 1e3 / (CALLS - 1) as f64,
+            many_ns,
+        })
     }
 }
 
-/// Kernels of an actor for a device, by turns those of all variants that it can run; each with its name, the default
-/// one without.
-pub(crate) type Plans = Vec<(Option<&'static str>, KernelPlan)>;
+/// Nanoseconds from a submission to its end.
+fn submission_ns(calls: &mut dyn Calls, clock: &dyn Fn() -> u64) -> Result<u64, Refusal> {
+    let start_ns = clock();
+    calls.submit().map_err(refuse)?;
+    calls.wait().map_err(refuse)?;
+    Ok(clock().saturating_sub(start_ns))
+}
 
-/// The kernels of an actor in every variant that a device can run.
+fn refuse(fault: Fault) -> Refusal {
+    Refusal::Device(fault.to_string())
+}
+
+/// Kernels of an actor in one variant.
+pub(super) struct VariantPlan {
+    /// None for the default one.
+    pub(super) variant: Option<&'static str>,
+    plan: KernelPlan,
+}
+
+/// The kernels of an actor in every variant that a device can run, the default one first.
 ///
 /// # Errors
 /// A device without kernels for the actor, or its fault, in words.
-pub(crate) fn plans(
-    (registry, blobs): (&Registry, &TiSlice<BlobId, Bytes>),
+pub(super) fn variant_plans(
+    sources: &KernelSources<'_>,
     actor: &Actor,
     device: &Device,
-) -> Result<Plans, String> {
-    let default = registry.lower(actor, blobs, device.caps());
-    let default = default.ok_or_else(|| "the device has no kernel for it".to_owned())?;
-    let names: Vec<&'static str> = default.variants().iter().skip(1).copied().collect();
-    let mut plans = vec![(None, default)];
-    for name in names {
+) -> Result<Vec<VariantPlan>, String> {
+    let KernelSources { registry, blobs } = sources;
+    let default_plan = registry.lower(actor, blobs, device.caps());
+    let default_plan = default_plan.ok_or("the device has no kernel for it")?;
+    let other_variants: Vec<&'static str> =
+        default_plan.variants().iter().skip(1).copied().collect();
+
+    let mut plans = vec![VariantPlan {
+        variant: None,
+        plan: default_plan,
+    }];
+    for name in other_variants {
+        // Not every variant exists for every shape, and not every device can run all that exist.
         let Ok(plan) = registry.lower_in(actor, blobs, device.caps(), Some(name)) else {
             continue;
         };
-        if device
-            .refuses(&plan)
-            .map_err(|fault| fault.to_string())?
-            .is_none()
-        {
-            plans.push((Some(name), plan));
+        let refusal_reason = device
+            .unsupported_reason(&plan)
+            .map_err(|fault| fault.to_string())?;
+        if refusal_reason.is_none() {
+            let variant = Some(name);
+            plans.push(VariantPlan { variant, plan });
         }
     }
     Ok(plans)
@@ -74,83 +114,77 @@ pub(crate) fn plans(
 /// several ways.
 ///
 /// # Errors
-/// The device's fault, in words.
-pub(crate) fn chains(
+/// The device's fault.
+pub(super) fn measure_chains(
     actor: &Actor,
     ways: &[&Device],
     plan: &KernelPlan,
     limits: &Limits,
     clock: &dyn Fn() -> u64,
 ) -> Result<Vec<Measurement>, Refusal> {
-    let refuse = |fault: Fault| Refusal::Device(fault.to_string());
-    let made = |device: &&Device| -> Result<Vec<(u64, Size)>, Refusal> {
-        let call = |calls| device.calls(actor, plan, 1, calls).map_err(refuse);
-        let mut size = Size {
-            one: call(1)?,
-            many: call(CALLS)?,
-        };
-        size.sample(clock).map_err(refuse)?;
-        Ok(vec![(1, size)])
-    };
-    let probed = ways.iter().map(made).collect::<Result<Vec<_>, Refusal>>()?;
-    let start = clock();
+    let mut probed = Vec::with_capacity(ways.len());
+    for device in ways {
+        let mut call = Submissions::new(device, actor, plan, 1)?;
+        // The first submission is slower than all others.
+        call.sample(clock)?;
+        probed.push(vec![Probe { firings: 1, call }]);
+    }
+
+    let start_ns = clock();
     let budget_ns = limits.budget_ns.saturating_mul(ways.len() as u64);
-    let spent = || clock().saturating_sub(start) >= budget_ns;
-    let sample = |_, size: &mut Size| Ok(size.sample(clock).map_err(refuse)?.0);
-    by_turns(probed, MAX_SAMPLES, spent, sample)
+    let is_spent = || clock().saturating_sub(start_ns) >= budget_ns;
+    measure_in_turns(probed, MAX_SAMPLES, is_spent, |_, call| {
+        Ok(call.sample(clock)?.call_ps)
+    })
 }
 
 /// Measures the variants of an actor's kernels on a device, taking turns.
 ///
 /// # Errors
-/// The device's fault, in words.
-pub(crate) fn measure(
+/// The device's fault.
+pub(super) fn measure(
     actor: &Actor,
     device: &Device,
-    plans: &Plans,
+    plans: &[VariantPlan],
     limits: &Limits,
     clock: &dyn Fn() -> u64,
 ) -> Result<Vec<Measurement>, Refusal> {
-    let refuse = |fault: Fault| Refusal::Device(fault.to_string());
-    let start = clock();
-    let budget_ns = limits.budget_ns.saturating_mul(plans.len() as u64);
-    let spent = || clock().saturating_sub(start) >= budget_ns;
-    let size = |plan: &KernelPlan, firings: u64| -> Result<(Size, u64), Refusal> {
-        let call = |calls| {
-            device
-                .calls(actor, plan, firings as usize, calls)
-                .map_err(refuse)
-        };
-        let mut size = Size {
-            one: call(1)?,
-            many: call(CALLS)?,
-        };
-        let (_, ns) = size.sample(clock).map_err(refuse)?;
-        Ok((size, ns))
-    };
-    let Some(((_, default), others)) = plans.split_first() else {
+    let Some((default, others)) = plans.split_first() else {
         return Ok(Vec::new());
     };
-    let mut probed = vec![Vec::new()];
+    let start_ns = clock();
+    let budget_ns = limits.budget_ns.saturating_mul(plans.len() as u64);
+    let is_spent = || clock().saturating_sub(start_ns) >= budget_ns;
+
+    let mut default_probes = Vec::new();
     let mut firings = 1;
     loop {
-        let (made, ns) = size(default, firings)?;
-        probed[0].push((firings, made));
+        let mut call = Submissions::new(device, actor, &default.plan, firings)?;
+        let sample = call.sample(clock)?;
+        default_probes.push(Probe { firings, call });
+
+        // The steps are large: only the first, the middle and the last number of firings are measured.
         firings *= 8;
-        let bytes = port_bytes(actor, firings);
-        let fits = firings <= MAX_FIRINGS && bytes <= CALL_BYTES.min(limits.memory_bytes);
-        if ns >= LONG_NS || !fits || spent() {
+        let next_bytes = port_bytes(actor, firings);
+        let fits_memory =
+            firings <= MAX_FIRINGS && next_bytes <= CALL_BYTES.min(limits.memory_bytes);
+        if sample.many_ns >= LONG_NS || !fits_memory || is_spent() {
             break;
         }
     }
-    for (_, plan) in others {
+
+    let mut probed = vec![default_probes];
+    for variant in others {
         // The same numbers of firings, so that they compare.
-        let same = probed[0]
-            .iter()
-            .map(|(firings, _)| Ok((*firings, size(plan, *firings)?.0)));
-        let same = same.collect::<Result<Vec<_>, Refusal>>()?;
-        probed.push(same);
+        let mut probes = Vec::with_capacity(probed[0].len());
+        for &Probe { firings, .. } in &probed[0] {
+            let mut call = Submissions::new(device, actor, &variant.plan, firings)?;
+            call.sample(clock)?;
+            probes.push(Probe { firings, call });
+        }
+        probed.push(probes);
     }
-    let sample = |_, size: &mut Size| Ok(size.sample(clock).map_err(refuse)?.0);
-    by_turns(probed, MAX_SAMPLES, spent, sample)
+    measure_in_turns(probed, MAX_SAMPLES, is_spent, |_, call| {
+        Ok(call.sample(clock)?.call_ps)
+    })
 }

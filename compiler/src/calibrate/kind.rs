@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 
 /// The processors of this computer, as the system describes them.
 pub(crate) struct Computer {
+    /// The description of each core, by its number.
     cores: BTreeMap<u32, String>,
 }
 
-/// Flags that change how fast kernels are, by their beginnings.
-const FEATURES: &[&str] = &[
+/// How the flags begin that change how fast kernels are.
+const FEATURE_PREFIXES: &[&str] = &[
     "sse", "ssse", "avx", "fma", "f16c", "bmi", "asimd", "sve", "fphp",
 ];
 /// Fields that name a processor, on x86-64 and on AArch64.
-const FIELDS: &[&str] = &[
+const NAME_FIELDS: &[&str] = &[
     "model name",
     "cpu family",
     "model",
@@ -24,15 +25,13 @@ const FIELDS: &[&str] = &[
 ];
 
 impl Computer {
-    /// This computer. Where the system does not tell, all cores are alike.
+    /// This computer. Where the system has no description, all cores are taken to be alike.
     pub(crate) fn read() -> Self {
-        Self::parse(
-            &std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default(),
-            max_khz,
-        )
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        Self::parse(&cpuinfo, max_khz)
     }
 
-    fn parse(cpuinfo: &str, khz: impl Fn(u32) -> Option<u64>) -> Self {
+    fn parse(cpuinfo: &str, core_khz: impl Fn(u32) -> Option<u64>) -> Self {
         let mut cores = BTreeMap::new();
         for block in cpuinfo.split("\n\n") {
             let fields: BTreeMap<&str, &str> = block
@@ -40,46 +39,56 @@ impl Computer {
                 .filter_map(|line| line.split_once(':'))
                 .map(|(name, value)| (name.trim(), value.trim()))
                 .collect();
-            let number = fields.get("processor").and_then(|n| n.parse().ok());
-            let Some(number) = number else { continue };
-            let mut parts: Vec<String> = FIELDS
-                .iter()
-                .filter_map(|name| fields.get(name).map(|value| format!("{name} {value}")))
-                .collect();
-            // Cores of one model may still be made for different clocks.
-            parts.extend(khz(number).map(|khz| format!("{khz} kHz")));
-            let flags = fields
-                .get("flags")
-                .or(fields.get("Features"))
-                .copied()
-                .unwrap_or_default();
-            let mut flags: Vec<&str> = flags
-                .split_whitespace()
-                .filter(|flag| FEATURES.iter().any(|begin| flag.starts_with(begin)))
-                .collect();
-            flags.sort_unstable();
-            parts.push(flags.join(" "));
-            cores.insert(number, parts.join(", "));
+            let number = fields.get("processor").and_then(|text| text.parse().ok());
+            if let Some(number) = number {
+                cores.insert(number, describe_core(&fields, core_khz(number)));
+            }
         }
         Self { cores }
     }
 
     /// The kind of a device with these cores; without any, or with unknown ones, that of the first core.
     pub(crate) fn kind(&self, cores: &[u32]) -> String {
-        let known = cores.first().and_then(|core| self.cores.get(core));
-        let described = known.or_else(|| self.cores.values().next());
-        let described = described.map_or("unknown processor", String::as_str);
-        let cores = if cores.len() > 1 {
-            format!(", {} cores", cores.len())
-        } else {
-            String::new()
+        let own_description = cores.first().and_then(|core| self.cores.get(core));
+        let core_description = own_description.or_else(|| self.cores.values().next());
+        let description = core_description.map_or("unknown processor", String::as_str);
+        let core_count = match cores.len() {
+            0 | 1 => String::new(),
+            several => format!(", {several} cores"),
         };
-        format!(
-            "{}-{}: {described}{cores}",
-            std::env::consts::ARCH,
-            std::env::consts::OS
-        )
+
+        let arch = std::env::consts::ARCH;
+        let system = std::env::consts::OS;
+        format!("{arch}-{system}: {description}{core_count}")
     }
+}
+
+/// The model of a core, its clock and its features, whatever the order of its flags.
+fn describe_core(fields: &BTreeMap<&str, &str>, max_khz: Option<u64>) -> String {
+    let mut parts = Vec::new();
+    for name in NAME_FIELDS {
+        parts.extend(fields.get(name).map(|value| format!("{name} {value}")));
+    }
+    // Cores of one model may still be made for different clocks.
+    parts.extend(max_khz.map(|khz| format!("{khz} kHz")));
+
+    let flags = fields.get("flags").or_else(|| fields.get("Features"));
+
+    // Most flags have nothing to do with speed, and change with the system's version.
+    let is_feature = |flag: &&str| {
+        FEATURE_PREFIXES
+            .iter()
+            .any(|prefix| flag.starts_with(prefix))
+    };
+    let mut features: Vec<&str> = flags
+        .copied()
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter(is_feature)
+        .collect();
+    features.sort_unstable();
+    parts.push(features.join(" "));
+    parts.join(", ")
 }
 
 fn max_khz(core: u32) -> Option<u64> {

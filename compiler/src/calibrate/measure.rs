@@ -11,17 +11,17 @@ const MIN_SAMPLES: usize = 5;
 const MAX_SAMPLES: usize = 1001;
 /// Length of a sample: long beside the clock's resolution, short beside the system's time slices.
 const SAMPLE_NS: u64 = 20_000;
-/// Calls longer than this need no more firings: what a call costs besides is lost in them.
+/// Calls longer than this need no more firings: the fixed cost of a call does not matter in them.
 const LONG_CALL_NS: u64 = 1_000_000;
-/// Ports of the longest call: blocks of a calendar stay in a core's own cache, and so shall these.
+/// Ports of the longest call: blocks of a calendar stay in a core's own cache, and so should these.
 const CALL_BYTES: u64 = 256 << 10;
 /// Memory of one firing beyond which nothing is measured.
 const MAX_FIRING_BYTES: u64 = 1 << 30;
-/// Calls in one sample, for clocks that stand still.
+/// Calls in one sample, for clocks that do not advance.
 const MAX_CALLS: u64 = 1 << 22;
 const MAX_FIRINGS: u64 = 1 << 20;
 
-/// What to measure.
+/// A kernel to measure.
 pub(crate) struct Task<'a> {
     pub(crate) actor: &'a Actor,
     pub(crate) kernel: &'a dyn Kernel,
@@ -29,7 +29,7 @@ pub(crate) struct Task<'a> {
     pub(crate) states: &'a [&'a [u8]],
 }
 
-/// How much it may take.
+/// What measuring a kernel may take.
 pub(crate) struct Limits {
     pub(crate) budget_ns: u64,
     pub(crate) memory_bytes: u64,
@@ -51,16 +51,22 @@ pub(crate) struct Measurement {
 pub(crate) enum Refusal {
     #[error("a firing needs {needed} bytes, {limit} are allowed")]
     Memory { needed: u64, limit: u64 },
-    #[error("{ports} outputs or states, a kernel call carries {most}")]
-    Ports { ports: usize, most: usize },
+    #[error("{ports} outputs or states, a kernel call carries {max}")]
+    Ports { ports: usize, max: usize },
     #[error("the kernel reports a fault: {0}")]
     Fault(#[from] KernelFault),
     #[error("{0}")]
     Device(String),
 }
 
-/// Calls of one number of firings.
-struct Size {
+/// A call that was tried out, ready to be measured.
+pub(crate) struct Probe<C> {
+    pub(crate) firings: u64,
+    pub(crate) call: C,
+}
+
+/// Calls of one number of firings on a CPU.
+struct CpuCalls {
     call: Call,
     /// Calls in one sample.
     calls: u64,
@@ -76,116 +82,146 @@ pub(crate) fn measure(
     limits: &Limits,
     clock: &dyn Fn() -> u64,
 ) -> Result<Vec<Measurement>, Refusal> {
-    let Some(task) = tasks.first() else {
+    let Some(default) = tasks.first() else {
         return Ok(Vec::new());
     };
-    let outputs = task.actor.outputs.len() - task.actor.state.len();
-    let ports = outputs.max(task.actor.state.len());
-    if ports > Io::MAX_MUT_PORTS {
-        return Err(Refusal::Ports {
-            ports,
-            most: Io::MAX_MUT_PORTS,
-        });
-    }
-    let (needed, limit) = (
-        call_bytes(task, 1),
-        limits.memory_bytes.min(MAX_FIRING_BYTES),
-    );
-    if needed > limit {
-        return Err(Refusal::Memory { needed, limit });
-    }
-    let start = clock();
-    let mut probed = vec![probe(task, needed, limit, clock)?];
+    check_ports(default.actor)?;
+    let memory_bytes = check_memory(default, limits)?;
+
+    let start_ns = clock();
+    let mut probed = vec![probe(default, memory_bytes, clock)?];
     for task in &tasks[1..] {
         // The same numbers of firings, so that they compare.
-        let mut same = Vec::with_capacity(probed[0].len());
-        for (firings, _) in &probed[0] {
-            let mut size = Size::new(task, *firings);
-            size.warm_up(task, clock)?;
-            same.push((*firings, size));
+        let mut probes = Vec::with_capacity(probed[0].len());
+        for &Probe { firings, .. } in &probed[0] {
+            let mut call = CpuCalls::new(task, firings);
+            call.warm_up(task, clock)?;
+            probes.push(Probe { firings, call });
         }
-        probed.push(same);
+        probed.push(probes);
     }
+
     let budget_ns = limits.budget_ns.saturating_mul(tasks.len() as u64);
-    let spent = || clock().saturating_sub(start) >= budget_ns;
-    by_turns(probed, MAX_SAMPLES, spent, |number, size| {
-        size.sample(&tasks[number], clock)
+    let is_spent = || clock().saturating_sub(start_ns) >= budget_ns;
+    measure_in_turns(probed, MAX_SAMPLES, is_spent, |index, call| {
+        call.sample(&tasks[index], clock)
     })
 }
 
+/// Refuses actors with more outputs or states than a call carries.
+fn check_ports(actor: &Actor) -> Result<(), Refusal> {
+    let states = actor.state.len();
+    let outputs = actor.outputs.len() - states;
+    let ports = outputs.max(states);
+    let max = Io::MAX_MUT_PORTS;
+    if ports > max {
+        return Err(Refusal::Ports { ports, max });
+    }
+    Ok(())
+}
+
+/// The bytes that calls may take; refuses kernels of which one firing needs more.
+fn check_memory(task: &Task<'_>, limits: &Limits) -> Result<u64, Refusal> {
+    let needed = call_bytes(task, 1);
+    let limit = limits.memory_bytes.min(MAX_FIRING_BYTES);
+    if needed > limit {
+        return Err(Refusal::Memory { needed, limit });
+    }
+    Ok(limit)
+}
+
+/// A call with the picoseconds that its samples took.
+struct Series<C> {
+    probe: Probe<C>,
+    samples_ps: Vec<f64>,
+}
+
 /// Takes samples of calls of the first, the middle and the last number of firings of each kernel, in picoseconds, until
-/// the time is `spent` or there are `most`; the lines through their medians. `sample` is told the kernel's number.
-pub(crate) fn by_turns<S>(
-    probed: Vec<Vec<(u64, S)>>,
-    most: usize,
-    spent: impl Fn() -> bool,
-    sample: impl Fn(usize, &mut S) -> Result<f64, Refusal>,
+/// the time is spent or there are `max_samples`; the lines through their medians. `sample` is given the kernel's index.
+pub(crate) fn measure_in_turns<C>(
+    probed: Vec<Vec<Probe<C>>>,
+    max_samples: usize,
+    is_spent: impl Fn() -> bool,
+    sample: impl Fn(usize, &mut C) -> Result<f64, Refusal>,
 ) -> Result<Vec<Measurement>, Refusal> {
-    type Sizes<S> = Vec<(u64, S, Vec<f64>)>;
-    let thin = |probed: Vec<(u64, S)>| -> Sizes<S> {
-        let (middle, last) = (probed.len() / 2, probed.len() - 1);
-        let chosen = probed
-            .into_iter()
-            .enumerate()
-            .filter(|(i, _)| [0, middle, last].contains(i));
-        chosen
-            .map(|(_, (firings, size))| (firings, size, Vec::new()))
-            .collect()
-    };
-    let mut kernels: Vec<Sizes<S>> = probed.into_iter().map(thin).collect();
-    let mut taken = 0;
-    while taken < most && (taken < MIN_SAMPLES || !spent()) {
-        // Taking turns spreads what disturbs the computer for a while over all kernels and sizes.
-        for (number, sizes) in kernels.iter_mut().enumerate() {
-            for (_, size, samples) in sizes {
-                samples.push(sample(number, size)?);
+    let mut kernel_series: Vec<Vec<Series<C>>> = probed.into_iter().map(select_probes).collect();
+    let mut samples_taken = 0;
+    while samples_taken < max_samples && (samples_taken < MIN_SAMPLES || !is_spent()) {
+        // Taking turns spreads what disturbs the computer for a while over all kernels and numbers of firings.
+        for (index, kernel) in kernel_series.iter_mut().enumerate() {
+            for series in kernel {
+                let sample_ps = sample(index, &mut series.probe.call)?;
+                series.samples_ps.push(sample_ps);
             }
         }
-        taken += 1;
+        samples_taken += 1;
     }
-    let measurement = |sizes: &mut Sizes<S>| {
-        let (mut points, mut spread) = (Vec::with_capacity(sizes.len()), 0.0f64);
-        for (firings, _, samples) in sizes {
-            let middle = median(samples);
-            let mut off: Vec<f64> = samples.iter().map(|s| (s - middle).abs()).collect();
-            points.push((*firings as f64, middle));
-            spread = spread.max(100.0 * median(&mut off) / middle);
+    Ok(kernel_series
+        .iter_mut()
+        .map(|kernel| summarise(kernel))
+        .collect())
+}
+
+/// The first, the middle and the last of the probes: a line needs no more.
+fn select_probes<C>(probes: Vec<Probe<C>>) -> Vec<Series<C>> {
+    let chosen_indices = [0, probes.len() / 2, probes.len() - 1];
+    let mut series = Vec::with_capacity(chosen_indices.len());
+    for (index, probe) in probes.into_iter().enumerate() {
+        if chosen_indices.contains(&index) {
+            let samples_ps = Vec::new();
+            series.push(Series { probe, samples_ps });
         }
-        let (call_ps, firing_ps) = fit(&points);
-        let spread_percent = (spread * 10.0).round() / 10.0;
-        Measurement {
-            call_ps,
-            firing_ps,
-            spread_percent,
-            samples: taken as u32,
-        }
-    };
-    Ok(kernels.iter_mut().map(measurement).collect())
+    }
+    series
+}
+
+/// The line through the medians of a kernel's samples.
+fn summarise<C>(kernel: &mut [Series<C>]) -> Measurement {
+    let mut line_points = Vec::with_capacity(kernel.len());
+    let mut max_spread_percent = 0.0f64;
+    let mut samples = 0;
+    for Series { probe, samples_ps } in kernel {
+        let median_ps = median(samples_ps);
+        let mut deviations: Vec<f64> = samples_ps.iter().map(|ps| (ps - median_ps).abs()).collect();
+        let spread_percent = 100.0 * median(&mut deviations) / median_ps;
+        max_spread_percent = max_spread_percent.max(spread_percent);
+        line_points.push((probe.firings as f64, median_ps));
+        samples = samples_ps.len();
+    }
+
+    let (call_ps, firing_ps) = fit(&line_points);
+    Measurement {
+        call_ps,
+        firing_ps,
+        spread_percent: (max_spread_percent * 10.0).round() / 10.0,
+        samples: samples as u32,
+    }
 }
 
 /// Calls of one firing, of as many as fit the bounds on the longest call, and of some between.
 fn probe(
     task: &Task<'_>,
-    firing_bytes: u64,
     memory_bytes: u64,
     clock: &dyn Fn() -> u64,
-) -> Result<Vec<(u64, Size)>, Refusal> {
-    let most_bytes = CALL_BYTES
-        .max(firing_bytes.saturating_mul(4))
+) -> Result<Vec<Probe<CpuCalls>>, Refusal> {
+    let single_bytes = call_bytes(task, 1);
+    let max_bytes = CALL_BYTES
+        .max(single_bytes.saturating_mul(4))
         .min(memory_bytes);
-    let mut probed = Vec::new();
+    let mut probes = Vec::new();
     let mut firings = 1;
     loop {
-        let mut size = Size::new(task, firings);
-        let ns = size.warm_up(task, clock)?;
-        probed.push((firings, size));
+        let mut call = CpuCalls::new(task, firings);
+        let call_ns = call.warm_up(task, clock)?;
+        probes.push(Probe { firings, call });
+
+        // Longer calls must fit the memory, and a core's own cache where single firings do.
         firings *= 4;
-        let fits = firings <= MAX_FIRINGS && call_bytes(task, firings) <= most_bytes;
-        if ns >= LONG_CALL_NS || !fits {
-            break;
+        let fits = firings <= MAX_FIRINGS && call_bytes(task, firings) <= max_bytes;
+        if call_ns >= LONG_CALL_NS || !fits {
+            return Ok(probes);
         }
     }
-    Ok(probed)
 }
 
 /// Bytes that a call of `firings` firings needs.
@@ -195,58 +231,65 @@ fn call_bytes(task: &Task<'_>, firings: u64) -> u64 {
 
 /// Bytes of the ports of a call.
 pub(crate) fn port_bytes(actor: &Actor, firings: u64) -> u64 {
-    let tokens = |rate: u64, window: u64| rate.saturating_mul(firings - 1).saturating_add(window);
-    let inputs = actor
-        .inputs
-        .iter()
-        .map(|p| (&p.token, tokens(p.rate, p.window)));
-    let outputs = actor
-        .outputs
-        .iter()
-        .map(|p| (&p.token, tokens(p.rate, p.rate)));
-    let ports = inputs
-        .chain(outputs)
-        .map(|(token, n)| token.bytes().saturating_mul(n));
-    ports.fold(0, u64::saturating_add)
+    // Windows overlap: each firing after the first one adds its rate.
+    let earlier_firings = firings - 1;
+    let mut total_bytes: u64 = 0;
+    for port in &actor.inputs {
+        let call_tokens = port.rate.saturating_mul(earlier_firings);
+        let call_tokens = call_tokens.saturating_add(port.window);
+        total_bytes = total_bytes.saturating_add(port.token.bytes().saturating_mul(call_tokens));
+    }
+    for port in &actor.outputs {
+        let call_tokens = port.rate.saturating_mul(earlier_firings);
+        let call_tokens = call_tokens.saturating_add(port.rate);
+        total_bytes = total_bytes.saturating_add(port.token.bytes().saturating_mul(call_tokens));
+    }
+    total_bytes
 }
 
-impl Size {
+impl CpuCalls {
     fn new(task: &Task<'_>, firings: u64) -> Self {
-        let mut call = Call::new(task.actor, task.kernel.scratch_bytes(), firings as usize);
-        let inputs = task.actor.inputs.iter().enumerate();
-        let inputs = inputs.filter(|(i, _)| task.actor.state_of_input(*i as u32).is_none());
-        for (index, (_, port)) in inputs.enumerate() {
-            fill(call.input(index), port.token.dtype, index as u64 + 1);
+        let actor = task.actor;
+        let mut call = Call::new(actor, task.kernel.scratch_bytes(), firings as usize);
+
+        let mut streams = 0;
+        for (index, port) in actor.inputs.iter().enumerate() {
+            if actor.state_of_input(index as u32).is_none() {
+                let seed = streams as u64 + 1;
+                fill(call.input(streams), port.token.dtype, seed);
+                streams += 1;
+            }
         }
         Self { call, calls: 1 }
     }
 
     /// Finds how many calls make a sample; nanoseconds of one call.
     fn warm_up(&mut self, task: &Task<'_>, clock: &dyn Fn() -> u64) -> Result<u64, Refusal> {
-        // The first call is of no use to anybody: it touches the memory for the first time.
+        // The first sample does not count: it touches the memory for the first time.
         self.sample(task, clock)?;
         loop {
-            let ns = (self.sample(task, clock)? * self.calls as f64 / 1e3) as u64;
-            if ns >= SAMPLE_NS || self.calls >= MAX_CALLS {
-                return Ok(ns / self.calls);
+            let sample_ns = (self.sample(task, clock)? * self.calls as f64 / 1e3) as u64;
+            if sample_ns >= SAMPLE_NS || self.calls >= MAX_CALLS {
+                return Ok(sample_ns / self.calls);
             }
-            self.calls *= (SAMPLE_NS / ns.max(1)).clamp(2, 16);
+            self.calls *= (SAMPLE_NS / sample_ns.max(1)).clamp(2, 16);
         }
     }
 
     /// Picoseconds of one call, from several in a row that start from the initial states.
     fn sample(&mut self, task: &Task<'_>, clock: &dyn Fn() -> u64) -> Result<f64, Refusal> {
         for (index, initial) in task.states.iter().enumerate() {
-            let state = self.call.state(index);
-            let n = state.len().min(initial.len());
-            state[..n].copy_from_slice(&initial[..n]);
+            let state_bytes = self.call.state(index);
+            let common_bytes = state_bytes.len().min(initial.len());
+            state_bytes[..common_bytes].copy_from_slice(&initial[..common_bytes]);
         }
-        let start = clock();
+
+        let start_ns = clock();
         for _ in 0..self.calls {
             self.call.run(task.kernel)?;
         }
-        let ns = clock().saturating_sub(start);
-        Ok(ns.max(1) as f64 * 1e3 / self.calls as f64)
+        let elapsed_ns = clock().saturating_sub(start_ns);
+        Ok(elapsed_ns.max(1) as f64 * 1e3 / self.calls as f64)
     }
 }
 
@@ -256,69 +299,105 @@ fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// The line `call + n * firing` through points (n, time) with the least sum of squared relative errors, both parts
-/// non-negative and not both zero, in whole units of time. A single point is all firings.
-fn fit(points: &[(f64, f64)]) -> (u64, u64) {
-    let sum = |term: fn(f64, f64) -> f64| points.iter().map(|&(n, t)| term(n, t)).sum::<f64>();
-    let (one, slope) = (sum(|_, t| 1.0 / (t * t)), sum(|n, t| n / (t * t)));
-    let (square, right_one, right_slope) = (
-        sum(|n, t| n * n / (t * t)),
-        sum(|_, t| 1.0 / t),
-        sum(|n, t| n / t),
-    );
-    let determinant = one * square - slope * slope;
-    let (call, firing) = if points.len() < 2 || determinant <= 0.0 {
-        (0.0, right_slope / square)
-    } else {
-        let call = (right_one * square - right_slope * slope) / determinant;
-        let firing = (right_slope * one - right_one * slope) / determinant;
-        match (call < 0.0, firing < 0.0) {
-            (true, _) => (0.0, right_slope / square),
-            (_, true) => (right_one / one, 0.0),
-            _ => (call, firing),
+/// Sums over the points, each weighted for relative errors.
+#[derive(Default)]
+struct WeightedSums {
+    /// Of 1 / t^2.
+    ones: f64,
+    /// Of n / t^2.
+    firings: f64,
+    /// Of n^2 / t^2.
+    squares: f64,
+    /// Of 1 / t.
+    times: f64,
+    /// Of n / t.
+    products: f64,
+}
+
+impl WeightedSums {
+    fn of(points: &[(f64, f64)]) -> Self {
+        let mut sums = Self::default();
+        for &(firings, time) in points {
+            sums.ones += 1.0 / (time * time);
+            sums.firings += firings / (time * time);
+            sums.squares += firings * firings / (time * time);
+            sums.times += 1.0 / time;
+            sums.products += firings / time;
         }
-    };
-    let (call, firing) = (call.round() as u64, firing.round() as u64);
-    if call == 0 && firing == 0 {
-        (0, 1)
-    } else {
-        (call, firing)
+        sums
     }
 }
 
-/// Fills a port with values that a stream could have, the same every time: zeros would take short cuts.
-fn fill(bytes: &mut [u8], dtype: DType, seed: u64) {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    // In [-1, 1), and never so small that arithmetic on it would be slow.
-    let mut real = || (next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
-    let size = usize::try_from(dtype.size_bytes()).unwrap_or(1);
-    match dtype {
-        DType::F32 | DType::C32 => {
-            bytes
-                .chunks_exact_mut(4)
-                .for_each(|b| b.copy_from_slice(&real().to_ne_bytes()));
+/// The line `call + n * firing` through points (n, time) with the least sum of squared relative errors, both parts
+/// non-negative and not both zero, in whole units of time. A single point is all firings.
+fn fit(points: &[(f64, f64)]) -> (u64, u64) {
+    let sums = WeightedSums::of(points);
+    let determinant = sums.ones * sums.squares - sums.firings * sums.firings;
+    let firings_only = (0.0, sums.products / sums.squares);
+    let calls_only = (sums.times / sums.ones, 0.0);
+
+    let (call, firing) = if points.len() < 2 || determinant <= 0.0 {
+        firings_only
+    } else {
+        // The normal equations of the weighted least squares, solved by Cramer's rule.
+        let call = (sums.times * sums.squares - sums.products * sums.firings) / determinant;
+        let firing = (sums.products * sums.ones - sums.times * sums.firings) / determinant;
+        match (call < 0.0, firing < 0.0) {
+            // A negative part is not possible: the best line without it is taken.
+            (true, _) => firings_only,
+            (_, true) => calls_only,
+            _ => (call, firing),
         }
-        DType::F64 => bytes
-            .chunks_exact_mut(size)
-            .for_each(|b| b.copy_from_slice(&f64::from(real()).to_ne_bytes())),
-        DType::F16 => bytes
-            .chunks_exact_mut(size)
-            .for_each(|b| b.copy_from_slice(&f16::from_f32(real()).to_ne_bytes())),
-        DType::Bf16 => bytes
-            .chunks_exact_mut(size)
-            .for_each(|b| b.copy_from_slice(&bf16::from_f32(real()).to_ne_bytes())),
-        DType::Bool => bytes.iter_mut().for_each(|b| *b = u8::from(real() > 0.0)),
-        // Small integers of either sign where the type has one.
-        _ => bytes.chunks_exact_mut(size).for_each(|b| {
-            let value = (real() * 100.0) as i64;
-            b.copy_from_slice(&value.to_le_bytes()[..size]);
-        }),
+    };
+    match (call.round() as u64, firing.round() as u64) {
+        (0, 0) => (0, 1),
+        line => line,
+    }
+}
+
+/// Values that a stream could have, the same every time.
+struct StreamValues {
+    state: u64,
+}
+
+impl StreamValues {
+    fn new(seed: u64) -> Self {
+        Self {
+            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        }
+    }
+
+    /// The next value in [-1, 1), by xorshift; never so small that arithmetic on it would be slow.
+    fn next(&mut self) -> f32 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        (self.state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+}
+
+/// Fills a port with values that a stream could have: zeros would take short cuts.
+fn fill(bytes: &mut [u8], dtype: DType, seed: u64) {
+    let mut stream_values = StreamValues::new(seed);
+    let element_bytes = match dtype {
+        // A complex element is two values.
+        DType::C32 => 4,
+        _ => usize::try_from(dtype.size_bytes()).unwrap_or(1),
+    };
+    for element in bytes.chunks_exact_mut(element_bytes) {
+        let next_value = stream_values.next();
+        match dtype {
+            DType::F32 | DType::C32 => element.copy_from_slice(&next_value.to_ne_bytes()),
+            DType::F64 => element.copy_from_slice(&f64::from(next_value).to_ne_bytes()),
+            DType::F16 => element.copy_from_slice(&f16::from_f32(next_value).to_ne_bytes()),
+            DType::Bf16 => element.copy_from_slice(&bf16::from_f32(next_value).to_ne_bytes()),
+            DType::Bool => element[0] = u8::from(next_value > 0.0),
+            // Small integers of either sign where the type has one.
+            _ => {
+                let integer = (next_value * 100.0) as i64;
+                element.copy_from_slice(&integer.to_le_bytes()[..element_bytes]);
+            }
+        }
     }
 }
 

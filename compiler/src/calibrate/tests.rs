@@ -1,9 +1,10 @@
-use zbmd_backends::kernel::{Io, KernelFault};
+use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_backends::op::{CustomActor, Signature};
 use zbmd_ir::text::{self, TextOptions};
-use zbmd_ir::{DType, InPort, OutPort, PlanId, TokenType};
+use zbmd_ir::{DType, InPort, OutPort, PlanId, Role, TokenType};
 
 use super::*;
+use crate::costs::{CostKey, ports_text};
 use crate::{CompileOptions, Compiled, MachineChoice, calibrate_str, compile_str};
 
 /// Three kernels, of which two actors share one.
@@ -209,12 +210,12 @@ fn another_variant_must_be_clearly_better() {
         let costs = [cost(None, default.0, default.1), cost(Some("a"), a.0, a.1)];
         let costs = [&costs[..], &[cost(Some("b"), b.0, b.1)]].concat();
         assert_eq!(
-            best(&costs).and_then(|c| c.variant.as_deref()),
+            best_cost(&costs).and_then(|c| c.variant.as_deref()),
             expect,
             "{costs:?}"
         );
     }
-    assert_eq!(best(&[]), None);
+    assert_eq!(best_cost(&[]), None);
 }
 
 /// The model's costs, all of them the same.

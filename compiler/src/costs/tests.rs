@@ -1,4 +1,4 @@
-use zbmd_ir::{DType, DeviceId, InPort, OutPort, Params, Role, StatePort, TiVec};
+use zbmd_ir::{DType, DeviceId, InPort, OutPort, Params, Role, StatePort, TiVec, TokenType};
 
 use super::*;
 use crate::machine;
@@ -230,7 +230,7 @@ fn bad_sections() {
         ),
         (
             "E (op: \"Fir\", key: \"12\", call_ps: 1, firing_ps: 1)",
-            "E0203 `12` is no key of a cost",
+            "E0203 `12` is not a key of a cost",
         ),
         (
             "E (op: \"Fir\", key: KEY, call_ps: -1, firing_ps: 1)",
@@ -250,15 +250,15 @@ fn bad_sections() {
         ),
         (
             "E (op: \"Fir\", key: KEY, call_ps: 1, firing_ps: 0, variant: \"6 x 64\")",
-            "E0203 `6 x 64` is no variant of a kernel",
+            "E0203 `6 x 64` is not a variant of a kernel",
         ),
         (
             "E (op: \"Fir\", key: KEY, call_ps: 1, firing_ps: 1, spread: NaN)",
-            "E0203 a spread of NaN percent cannot be",
+            "E0203 a spread of NaN percent is not possible",
         ),
         (
             "E (op: \"Fir\", key: KEY, call_ps: 1, firing_ps: 1, spread: -0.5)",
-            "E0203 a spread of -0.5 percent cannot be",
+            "E0203 a spread of -0.5 percent is not possible",
         ),
         (
             "E (op: \"Fir\", key: KEY, call_ps: 1, firing_ps: 1, samples: 0)",

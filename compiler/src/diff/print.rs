@@ -1,6 +1,6 @@
 //! A difference as text, JSON and a page.
 
-use zbmd_ir::text::{Table, left, right};
+use zbmd_ir::text::{Table, left, printable_json, right};
 
 use super::{Change, Diff, Kind};
 use crate::view::View;
@@ -97,7 +97,8 @@ pub fn text(diff: &Diff) -> String {
 /// # Panics
 /// Never: it has only what JSON has.
 pub fn json(diff: &Diff) -> String {
-    let mut text = serde_json::to_string(diff).expect("a difference has only what JSON has");
+    let text = serde_json::to_string(diff).expect("a difference has only what JSON has");
+    let mut text = printable_json(&text).into_owned();
     text.push('\n');
     text
 }

@@ -20,10 +20,11 @@ impl Expander<'_> {
             None => (end.value.as_str(), None),
         };
         let Some((thing, declared)) = names.get(name) else {
+            let help = self.sink.suggest(name, names.keys().map(String::as_str));
             self.sink.push(
                 Diagnostic::new(Code::E0206, format!("nothing here is called `{name}`"))
                     .primary(end.span, if writer { "this writer" } else { "this reader" })
-                    .help(suggest(name, names.keys().map(String::as_str))),
+                    .help(help),
             );
             return None;
         };

@@ -1,5 +1,7 @@
 //! Instances of sub-models: which definition, which parameters, which ports.
 
+use std::collections::BTreeSet;
+
 use zbmd_ir::limits;
 
 use super::{Env, Expander, MAX_INSTANCE_DEPTH, Names, Scope, Thing};
@@ -175,12 +177,12 @@ impl Expander<'_> {
                 );
             }
         }
-        let known: Vec<&str> = model.params.iter().map(|(n, _)| n.value.as_str()).collect();
+        let known: BTreeSet<&str> = model.params.iter().map(|(n, _)| n.value.as_str()).collect();
         for arg in args {
             let unknown = arg
                 .name
                 .as_ref()
-                .filter(|n| !known.contains(&n.value.as_str()));
+                .filter(|n| !known.contains(n.value.as_str()));
             let (span, what) = match (unknown, &arg.name) {
                 (Some(name), _) => (
                     name.span,

@@ -151,8 +151,9 @@ pub(super) const PAGES: &[Page] = &[
     entry!(
         E0505,
         "Something is larger than zbmd's limits, which keep hostile or mistaken models from taking all memory: 2^32 \
-         for rates and windows and the bytes of a token, 2^30 bytes of initial tokens, 8 dimensions, 2^20 actors, 8 \
-         MiB of model text.",
+         for rates and windows and the bytes of a token, 2^30 bytes of initial tokens on all channels together, 8 \
+         dimensions, 2^20 actors and instances, 1 KiB of an actor's name with the instances around it, 8 MiB of text in \
+         a model file and 64 MiB in all, and data files of this computer's memory.",
         r#"Model(
     sources: { "in": Stream(dtype: f32) },
     sinks: { "out": Stream() },
@@ -164,14 +165,15 @@ pub(super) const PAGES: &[Page] = &[
     command!(
         E0506,
         "No plan keeps the bound that was asked for: the latency is below what the work itself takes, the block is \
-         too large, or more losses of devices are to be planned for than a bundle holds.",
+         too large, more losses of devices are to be planned for than a bundle holds, or the plan has more executions of \
+         slots than a bundle may have or than can be verified in bounded time.",
         "compile model.ron --devices 1 --max-latency 1ns -o model.zbmd",
         "allow more, or split long iterations."
     ),
     machine!(
         E0507,
-        "A device of the machine is impossible: no devices at all, an unknown backend, no memory, an op measured to \
-         cost nothing.",
+        "A device of the machine is impossible: no devices at all, an unknown backend, no memory, a core named twice, \
+         an op measured to cost nothing.",
         r#"Machine(devices: [(name: "tpu:0", backend: tpu)])
 "#,
         "start from `zbmdc devices --ron`, which describes this computer."

@@ -38,7 +38,9 @@ pub(super) const PAGES: &[Page] = &[
     entry!(
         E0204,
         "Names are made of letters, digits, `_` and `-`. A dot separates an actor from its port and a slash a \
-         sub-model's instance from its actors, so neither can be part of a name.",
+         sub-model's instance from its actors, so neither can be part of a name. Names of models and devices may have other \
+         characters too, but none that cannot be seen: control characters, marks of the writing direction, zero-width \
+         characters. At most 200 bytes.",
         r#"Model(
     sources: { "radio.in": Stream(dtype: f32) },
 )

@@ -137,7 +137,8 @@ pub(super) const PAGES: &[Page] = &[
     ),
     entry!(
         E0701,
-        "A file that is named on the command line or in a model cannot be read. Paths in a model are relative to it.",
+        "A file that is named on the command line or in a model cannot be read, or is none: directories, \
+         devices, FIFOs and sockets are refused. Paths in a model are relative to it.",
         r#"Model(
     sources: { "in": Stream(dtype: f32) },
     actors: { "smooth": Fir(Npy("no-such-file.npy")) },

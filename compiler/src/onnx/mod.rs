@@ -21,7 +21,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use zbmd_backends::op::Registry;
-use zbmd_ir::{Params, Role, TokenType};
+use zbmd_ir::text::is_hidden;
+use zbmd_ir::{Params, Role, TokenType, limits};
 
 pub(crate) use emit::{Emitted, Writer, emit};
 pub use error::OnnxError;
@@ -52,8 +53,7 @@ pub struct ImportOptions {
     pub set: BTreeMap<String, SetValue>,
     /// Inputs that are closed as state, each with the output that gives its next token; the first one is zero.
     pub state: BTreeMap<String, String>,
-    /// Passes to leave out, by name: those of [`passes`], `in-place`, which lets outputs be written over inputs, and
-    /// `pack-weights`, the last of a compilation, which puts weights into the order of the CPU's kernels.
+    /// Passes over the imported graph to leave out, by name: see [`passes`].
     pub without: Vec<String>,
 }
 
@@ -64,10 +64,7 @@ pub fn passes() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 /// Sweeps a new graph and runs the passes.
 fn finish(mut graph: Graph, name: String, options: &ImportOptions) -> Result<Graph, OnnxError> {
-    let known: Vec<&str> = passes()
-        .map(|p| p.0)
-        .chain([crate::in_place::NAME, crate::pack::NAME])
-        .collect();
+    let known: Vec<&str> = passes().map(|p| p.0).collect();
     if let Some(wrong) = options
         .without
         .iter()
@@ -79,10 +76,41 @@ fn finish(mut graph: Graph, name: String, options: &ImportOptions) -> Result<Gra
         )));
     }
     graph.name = name;
+    check_names(&graph)?;
     graph.sweep();
     graph.reports = passes::run(&mut graph, &options.without);
     Ok(graph)
 }
+
+/// Refuses names that cannot be seen or are too long for a program. Names of ONNX files are odd, but whoever made one
+/// with a control character in it did so to deceive, or has a damaged file.
+fn check_names(graph: &Graph) -> Result<(), OnnxError> {
+    let values = graph.values.iter().map(|value| ("value", &value.name));
+    let nodes = graph.nodes.iter().map(|node| ("node", &node.name));
+    let outputs = graph.outputs.iter().map(|(name, _)| ("output", name));
+    let names = [("file", &graph.name)].into_iter();
+    for (what, name) in names.chain(values).chain(nodes).chain(outputs) {
+        let why = match name.chars().find(|&c| is_hidden(c)) {
+            Some(character) => format!(
+                "has the character U+{:04X}, which cannot be seen",
+                u32::from(character)
+            ),
+            None if name.len() > MAX_NAME_BYTES => format!(
+                "has {} bytes, more than the limit of {MAX_NAME_BYTES}",
+                name.len()
+            ),
+            None => continue,
+        };
+        let shown: String = name.chars().take(200).collect();
+        return Err(OnnxError::Malformed(format!(
+            "the name `{shown}` of a {what} {why}"
+        )));
+    }
+    Ok(())
+}
+
+/// Bytes of a name in an ONNX file; sub-models and passes put more in front and behind.
+const MAX_NAME_BYTES: usize = limits::MAX_NAME_BYTES / 2;
 
 /// Whether a path names an ONNX model.
 pub(crate) fn is_onnx(path: &Path) -> bool {

@@ -7,29 +7,30 @@ use std::path::{Component, Path};
 
 use bytes::Bytes;
 use rten_onnx::onnx::{DataLocation, DataType, ModelProto, TensorProto};
+use zbmd_backends::devices::memory_bytes;
 use zbmd_ir::{DType, TokenType, limits};
 
 use super::error::OnnxError;
 use super::scan::scan;
+use crate::files::{self, ReadError};
 
 /// Reads a model from a file; weights in it are read once, into memory of their own.
 pub(super) fn read_file(path: &Path) -> Result<ModelProto, OnnxError> {
     let shown = path.display().to_string();
-    let refuse = |e: std::io::Error| OnnxError::File {
+    let refuse = |error: ReadError| OnnxError::File {
         path: shown.clone(),
-        why: e.to_string(),
+        why: error.to_string(),
     };
-    let file = File::open(path).map_err(refuse)?;
-    let meta = file.metadata().map_err(refuse)?;
-    if !meta.is_file() {
-        return Err(OnnxError::File {
-            path: shown,
-            why: "it is no file".to_owned(),
-        });
+    let (file, bytes) = files::open(path).map_err(refuse)?;
+    let limit = memory_bytes();
+    if bytes > limit {
+        return Err(refuse(ReadError::Size { bytes, limit }));
     }
     let mut reader = BufReader::new(&file);
-    scan(&mut reader, meta.len())?;
-    (&file).seek(SeekFrom::Start(0)).map_err(refuse)?;
+    scan(&mut reader, bytes)?;
+    (&file)
+        .seek(SeekFrom::Start(0))
+        .map_err(|error| refuse(error.into()))?;
     ModelProto::parse_file(file).map_err(|e| OnnxError::Parse(e.to_string()))
 }
 
@@ -42,7 +43,9 @@ pub(super) fn read_bytes(bytes: &[u8]) -> Result<ModelProto, OnnxError> {
 /// Files of external data, each opened once.
 pub(super) struct External<'a> {
     dir: Option<&'a Path>,
-    open: BTreeMap<String, File>,
+    open: BTreeMap<String, (File, u64)>,
+    /// Bytes that may still be read: weights go into memory.
+    left_bytes: u64,
 }
 
 impl<'a> External<'a> {
@@ -51,6 +54,7 @@ impl<'a> External<'a> {
         Self {
             dir,
             open: BTreeMap::new(),
+            left_bytes: memory_bytes(),
         }
     }
 
@@ -79,12 +83,22 @@ impl<'a> External<'a> {
         let dir = self
             .dir
             .ok_or_else(|| refuse(format!("is in `{location}`, but the model has no folder")))?;
-        let number = |key: &str| entry(key).map(str::parse::<u64>).transpose().ok().flatten();
-        let offset = number("offset").unwrap_or(0);
-        if number("length").is_some_and(|l| l != bytes) {
+        let number = |key: &str| {
+            let Some(text) = entry(key) else {
+                return Ok(None);
+            };
+            // Negative, too large for 64 bits, or no number at all.
+            let number = text.trim().parse::<u64>().map_err(|_| {
+                refuse(format!(
+                    "has the {key} `{text}` in `{location}`, which is not a number from 0 to 2^64 - 1"
+                ))
+            });
+            number.map(Some)
+        };
+        let offset = number("offset")?.unwrap_or(0);
+        if let Some(length) = number("length")?.filter(|&length| length != bytes) {
             return Err(refuse(format!(
-                "has {} bytes in `{location}`, its type {bytes}",
-                entry("length").unwrap_or_default()
+                "has {length} bytes in `{location}`, its type {bytes}"
             )));
         }
         if !self.open.contains_key(location) {
@@ -103,18 +117,25 @@ impl<'a> External<'a> {
                     "is said to be in `{location}`, which leaves the model's folder"
                 )));
             }
-            let file = File::open(&path).map_err(|e| refuse(format!("is in `{location}`: {e}")))?;
-            self.open.insert(location.to_owned(), file);
+            let opened =
+                files::open(&path).map_err(|e| refuse(format!("is in `{location}`: {e}")))?;
+            self.open.insert(location.to_owned(), opened);
         }
-        let Some(mut file) = self.open.get(location) else {
+        let Some((mut file, len)) = self.open.get(location).map(|(file, len)| (file, *len)) else {
             return Err(refuse("is missing".to_owned()));
         };
-        let len = file.metadata().map_err(|e| refuse(e.to_string()))?.len();
         if offset.checked_add(bytes).is_none_or(|end| end > len) {
             return Err(refuse(format!(
                 "needs {bytes} bytes from byte {offset} of `{location}`, which has {len}"
             )));
         }
+        if bytes > self.left_bytes {
+            return Err(refuse(format!(
+                "has {bytes} bytes, more than the {} that the other tensors leave of this computer's memory",
+                self.left_bytes
+            )));
+        }
+        self.left_bytes -= bytes;
         let mut data = vec![0; bytes as usize];
         file.seek(SeekFrom::Start(offset))
             .and_then(|_| file.read_exact(&mut data))

@@ -1,16 +1,17 @@
 //! The graph with replicas: actor `a` becomes `a#split -> a#0 … a#k-1 -> a#merge`, which deal its firings out in runs.
 //!
-//! Ids of all other actors and of all channels that were there stay; `a#0` takes the id of `a`. The new channels carry
+//! All other actors and all channels of the model keep their ids; `a#0` takes the id of `a`. The new channels carry
 //! no initial tokens.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use zbmd_backends::op::{Registry, ResolveCx};
+use zbmd_ir::math::gcd_u64;
 use zbmd_ir::verify::VerifyError;
 use zbmd_ir::{
-    Actor, ActorId, BlobId, Channel, Endpoint, Graph, Params, Reader, Role, TiSlice, TokenType,
-    Value, verify,
+    Actor, ActorId, BlobId, Channel, Endpoint, Graph, Params, Reader, Role, TiSlice, TiVec,
+    TokenType, Value, verify,
 };
 use zbmd_scheduler::AnalysisError;
 use zbmd_scheduler::replicate::{Factors, Obstacle, obstacles};
@@ -36,15 +37,15 @@ pub enum ReplicateError {
         /// The actor asked for.
         actor: ActorId,
     },
-    /// Something about the actor is against it.
+    /// The actor cannot be replicated.
     #[error("`{name}` cannot be replicated: {obstacle}")]
     Obstacle {
         /// Name of the actor.
         name: String,
-        /// What is against it.
+        /// What prevents it.
         obstacle: Obstacle,
     },
-    /// An actor of the graph is called what a new one would be called.
+    /// An actor of the graph has the name that a new one would get.
     #[error("the name `{name}`, which a replica needs, is taken")]
     Name {
         /// The name.
@@ -60,7 +61,7 @@ pub enum ReplicateError {
         /// Tokens of a run.
         tokens: u64,
     },
-    /// The new graph breaks a rule of graphs or is beyond a limit.
+    /// The new graph breaks a rule of graphs or exceeds a limit.
     #[error("the graph with replicas is refused: {0}")]
     Refused(VerifyError),
     /// Unconnected parts of the graph would no longer make the same number of iterations.
@@ -68,7 +69,7 @@ pub enum ReplicateError {
     Step,
 }
 
-/// Replaces each actor of `factors` by so many replicas that take turns in runs of firings. Outputs stay the same to
+/// Replaces each actor of `factors` by that many replicas, which take turns in runs of firings. Outputs stay the same to
 /// the bit, for whole iterations of the new graph. The graph must have passed `zbmd_ir::verify::check_graph`.
 ///
 /// # Errors
@@ -79,139 +80,241 @@ pub fn replicate(
     registry: &Registry,
     blobs: &TiSlice<BlobId, Bytes>,
 ) -> Result<Replicated, ReplicateError> {
-    let q = zbmd_scheduler::repetition(graph)?;
-    let mut against = obstacles(graph);
-    let mut pass = Pass {
+    let repetitions = zbmd_scheduler::repetition(graph)?;
+    let obstacles = obstacles(graph);
+
+    // Channels of the model are re-routed and new ones appended: ids of the model stay valid.
+    let mut rewrite = Rewrite {
         graph: graph.clone(),
         registry,
         blobs,
     };
     for (&actor, &replicas) in factors {
-        let obstacle = against
-            .get_mut(actor)
-            .ok_or(ReplicateError::Unknown { actor })?
-            .take();
+        let obstacle = obstacles
+            .get(actor)
+            .ok_or(ReplicateError::Unknown { actor })?;
         if let Some(obstacle) = obstacle {
-            let name = graph.actors[actor].name.clone();
-            return Err(ReplicateError::Obstacle { name, obstacle });
+            return Err(ReplicateError::Obstacle {
+                name: graph.actors[actor].name.clone(),
+                obstacle: obstacle.clone(),
+            });
         }
         if replicas > 1 {
-            pass.replicate(actor, u64::from(replicas), q[actor])?;
+            rewrite.replicate_actor(actor, u64::from(replicas), repetitions[actor])?;
         }
     }
-    let graph = pass.graph;
-    let mut names = BTreeSet::new();
-    if let Some(twice) = graph.actors.iter().find(|a| !names.insert(a.name.as_str())) {
-        return Err(ReplicateError::Name {
-            name: twice.name.clone(),
-        });
-    }
-    let first = |errors: Vec<VerifyError>| errors.into_iter().next();
-    let now = match verify::check_graph(&graph, blobs).map_err(first) {
-        Ok(now) => now,
-        Err(Some(error)) => return Err(ReplicateError::Refused(error)),
-        Err(None) => return Err(ReplicateError::Step),
-    };
-    let firings =
-        |id: ActorId| now[id].saturating_mul(factors.get(&id).map_or(1, |&k| u64::from(k.max(1))));
-    let iterations = q.keys().next().map_or(1, |first| firings(first) / q[first]);
-    let in_step = q
-        .iter_enumerated()
-        .all(|(id, &before)| Some(firings(id)) == before.checked_mul(iterations));
-    if in_step {
-        Ok(Replicated { graph, iterations })
-    } else {
-        Err(ReplicateError::Step)
+
+    let graph = rewrite.graph;
+    check_names(&graph)?;
+
+    // The verifier checks the rewritten graph here, in every build: attempts may exceed limits.
+    let new_repetitions = verify::check_graph(&graph, blobs).map_err(first_refusal)?;
+    let iterations = model_iterations(&repetitions, &new_repetitions, factors)?;
+    Ok(Replicated { graph, iterations })
+}
+
+/// Refuses replicas that are called what an actor of the model is called.
+fn check_names(graph: &Graph) -> Result<(), ReplicateError> {
+    let mut known_names = BTreeSet::new();
+    let mut actors = graph.actors.iter();
+    match actors.find(|actor| !known_names.insert(actor.name.as_str())) {
+        Some(taken) => Err(ReplicateError::Name {
+            name: taken.name.clone(),
+        }),
+        None => Ok(()),
     }
 }
 
-struct Pass<'a> {
+fn first_refusal(errors: Vec<VerifyError>) -> ReplicateError {
+    match errors.into_iter().next() {
+        Some(error) => ReplicateError::Refused(error),
+        None => ReplicateError::Step,
+    }
+}
+
+/// How many of the model's iterations one of the new graph's is.
+///
+/// # Errors
+/// Unconnected parts for which the numbers differ.
+fn model_iterations(
+    repetitions: &TiVec<ActorId, u64>,
+    new_repetitions: &TiVec<ActorId, u64>,
+    factors: &Factors,
+) -> Result<u64, ReplicateError> {
+    // Firings of all replicas of an actor of the model.
+    let replica_firings = |actor: ActorId| {
+        let replicas = factors
+            .get(&actor)
+            .map_or(1, |&count| u64::from(count.max(1)));
+        new_repetitions[actor].saturating_mul(replicas)
+    };
+    let first_actor = repetitions.keys().next();
+    let iterations = first_actor.map_or(1, |first| replica_firings(first) / repetitions[first]);
+
+    for (actor, &before) in repetitions.iter_enumerated() {
+        if before.checked_mul(iterations) != Some(replica_firings(actor)) {
+            return Err(ReplicateError::Step);
+        }
+    }
+    Ok(iterations)
+}
+
+/// A graph while actors are replaced by replicas.
+struct Rewrite<'a> {
     graph: Graph,
     registry: &'a Registry,
     blobs: &'a TiSlice<BlobId, Bytes>,
 }
 
-impl Pass<'_> {
-    fn replicate(
+/// The actors that deal tokens out to replicas and merge them again: where their ops differ.
+#[derive(Clone, Copy)]
+struct DealOp {
+    op: &'static str,
+    /// The parameter with the number of replicas.
+    count_param: &'static str,
+    /// What its actors are called after.
+    suffix: &'static str,
+}
+
+const SPLIT: DealOp = DealOp {
+    op: "Split",
+    count_param: "outputs",
+    suffix: "split",
+};
+const MERGE: DealOp = DealOp {
+    op: "Merge",
+    count_param: "inputs",
+    suffix: "merge",
+};
+
+/// How tokens of one port are dealt out: in turns, runs of tokens.
+struct Deal<'a> {
+    replicas: u64,
+    run_tokens: u64,
+    token: &'a TokenType,
+}
+
+impl Rewrite<'_> {
+    fn replicate_actor(
         &mut self,
         id: ActorId,
         replicas: u64,
         firings: u64,
     ) -> Result<(), ReplicateError> {
-        let ports = self.graph.port_channels();
+        let port_channels = self.graph.port_channels();
         let actor = self.graph.actors[id].clone();
+        let replica_ids = self.add_replicas(id, &actor, replicas);
         // The longest run deals an iteration out at once: fewest and largest copies.
-        let run = firings / gcd(firings, replicas);
-        let mut ids = vec![id];
-        for i in 0..replicas {
-            let replica = Actor {
-                name: format!("{}#{i}", actor.name),
-                ..actor.clone()
+        let run_firings = firings / gcd_u64(firings, replicas);
+
+        for (port, (input, channel_end)) in actor
+            .inputs
+            .iter()
+            .zip(&port_channels.inputs[id])
+            .enumerate()
+        {
+            let name = deal_name(&actor, SPLIT, &input.name, actor.inputs.len());
+            let deal = Deal {
+                replicas,
+                run_tokens: run_firings.saturating_mul(input.rate),
+                token: &input.token,
             };
-            match i {
-                0 => self.graph.actors[id] = replica,
-                _ => ids.push(self.graph.actors.push_and_get_key(replica)),
-            }
-        }
-        for (port, (input, from)) in actor.inputs.iter().zip(&ports.inputs[id]).enumerate() {
-            let name = part(&actor, "split", &input.name, actor.inputs.len());
-            let tokens = run.saturating_mul(input.rate);
-            let split = self.deal(name, "Split", ("outputs", replicas), tokens, &input.token)?;
+            let split_actor = self.add_deal(name, SPLIT, &deal)?;
+
             // A port without a channel stays without, and the graph is refused.
-            if let Some((channel, reader)) = *from {
-                self.graph.channels[channel].readers[reader as usize].to = end(split, 0);
+            if let Some((channel, reader)) = *channel_end {
+                self.graph.channels[channel].readers[reader as usize].to = endpoint(split_actor, 0);
             }
-            for (i, &replica) in ids.iter().enumerate() {
-                let (from, to) = (end(split, i), end(replica, port));
-                self.join(from, to, &input.token);
+            for (index, &replica) in replica_ids.iter().enumerate() {
+                let from = endpoint(split_actor, index);
+                self.connect(from, endpoint(replica, port), &input.token);
             }
         }
-        for (port, (output, to)) in actor.outputs.iter().zip(&ports.outputs[id]).enumerate() {
-            let name = part(&actor, "merge", &output.name, actor.outputs.len());
-            let tokens = run.saturating_mul(output.rate);
-            let merge = self.deal(name, "Merge", ("inputs", replicas), tokens, &output.token)?;
-            if let Some(channel) = *to {
-                self.graph.channels[channel].from = end(merge, 0);
+
+        for (port, (output, channel)) in actor
+            .outputs
+            .iter()
+            .zip(&port_channels.outputs[id])
+            .enumerate()
+        {
+            let name = deal_name(&actor, MERGE, &output.name, actor.outputs.len());
+            let deal = Deal {
+                replicas,
+                run_tokens: run_firings.saturating_mul(output.rate),
+                token: &output.token,
+            };
+            let merge_actor = self.add_deal(name, MERGE, &deal)?;
+
+            if let Some(channel) = *channel {
+                self.graph.channels[channel].from = endpoint(merge_actor, 0);
             }
-            for (i, &replica) in ids.iter().enumerate() {
-                let (from, to) = (end(replica, port), end(merge, i));
-                self.join(from, to, &output.token);
+            for (index, &replica) in replica_ids.iter().enumerate() {
+                let to = endpoint(merge_actor, index);
+                self.connect(endpoint(replica, port), to, &output.token);
             }
         }
         Ok(())
     }
 
-    /// Adds an actor that deals tokens out or takes them together again.
-    fn deal(
+    /// Puts the first replica in the place of the actor, and adds the others.
+    fn add_replicas(&mut self, id: ActorId, actor: &Actor, replicas: u64) -> Vec<ActorId> {
+        let mut replica_ids = vec![id];
+        self.graph.actors[id].name = format!("{}#0", actor.name);
+        for index in 1..replicas {
+            let replica = Actor {
+                name: format!("{}#{index}", actor.name),
+                ..actor.clone()
+            };
+            replica_ids.push(self.graph.actors.push_and_get_key(replica));
+        }
+        replica_ids
+    }
+
+    /// Adds an actor that deals tokens out or merges them again.
+    fn add_deal(
         &mut self,
         name: String,
-        op: &'static str,
-        (count_name, runs): (&str, u64),
-        tokens: u64,
-        token: &TokenType,
+        deal_op: DealOp,
+        deal: &Deal<'_>,
     ) -> Result<ActorId, ReplicateError> {
-        let refused = || ReplicateError::Op { op, runs, tokens };
-        let int = |n: u64| i64::try_from(n).map(Value::Int).map_err(|_| refused());
+        // The op may be missing in a registry of the embedding program, or refuse the numbers.
+        let refusal = ReplicateError::Op {
+            op: deal_op.op,
+            runs: deal.replicas,
+            tokens: deal.run_tokens,
+        };
+        let Ok(runs) = i64::try_from(deal.replicas) else {
+            return Err(refusal);
+        };
+        let Ok(run_tokens) = i64::try_from(deal.run_tokens) else {
+            return Err(refusal);
+        };
         let params: Params = [
-            (count_name.to_owned(), int(runs)?),
-            ("run".to_owned(), int(tokens)?),
+            (deal_op.count_param.to_owned(), Value::Int(runs)),
+            ("run".to_owned(), Value::Int(run_tokens)),
         ]
         .into();
-        let named = (0..runs).map(|i| (format!("x{i}"), token.clone()));
-        let types: BTreeMap<String, TokenType> =
-            named.chain([("x".to_owned(), token.clone())]).collect();
+
+        // The ports of replicas are `x0`, `x1`, …, the other one is `x`.
+        let replica_ports = (0..deal.replicas).map(|index| format!("x{index}"));
+        let port_names = replica_ports.chain(["x".to_owned()]);
+        let port_types: BTreeMap<String, TokenType> =
+            port_names.map(|port| (port, deal.token.clone())).collect();
         let cx = ResolveCx {
             params: &params,
             connected: &[],
-            types: &types,
+            types: &port_types,
             blobs: self.blobs,
         };
-        let resolved = self.registry.op(op).map(|op| op.resolve(&cx));
-        let signature = resolved.ok_or_else(refused)?.map_err(|_| refused())?;
+        let resolved_ports = self.registry.op(deal_op.op).map(|op| op.resolve(&cx));
+        let Some(Ok(signature)) = resolved_ports else {
+            return Err(refusal);
+        };
+
         Ok(self.graph.actors.push_and_get_key(Actor {
             name,
             role: Role::Compute,
-            op: op.to_owned(),
+            op: deal_op.op.to_owned(),
             params,
             inputs: signature.inputs,
             outputs: signature.outputs,
@@ -220,19 +323,17 @@ impl Pass<'_> {
         }))
     }
 
-    fn join(&mut self, from: Endpoint, to: Endpoint, token: &TokenType) {
-        let readers = vec![Reader { to, delay: 0 }];
-        let channel = Channel {
+    fn connect(&mut self, from: Endpoint, to: Endpoint, token: &TokenType) {
+        self.graph.channels.push(Channel {
             from,
-            readers,
+            readers: vec![Reader { to, delay: 0 }],
             token: token.clone(),
             initial: Vec::new(),
-        };
-        self.graph.channels.push(channel);
+        });
     }
 }
 
-fn end(actor: ActorId, port: usize) -> Endpoint {
+fn endpoint(actor: ActorId, port: usize) -> Endpoint {
     Endpoint {
         actor,
         port: port as u32,
@@ -240,13 +341,10 @@ fn end(actor: ActorId, port: usize) -> Endpoint {
 }
 
 /// `actor#split`, with the port where there are several.
-fn part(actor: &Actor, what: &str, port: &str, ports: usize) -> String {
+fn deal_name(actor: &Actor, deal_op: DealOp, port: &str, ports: usize) -> String {
+    let suffix = deal_op.suffix;
     match ports {
-        1 => format!("{}#{what}", actor.name),
-        _ => format!("{}#{what}:{port}", actor.name),
+        1 => format!("{}#{suffix}", actor.name),
+        _ => format!("{}#{suffix}:{port}", actor.name),
     }
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -1,6 +1,7 @@
 //! Graphs with replicas, and when they are chosen.
 
-use zbmd_ir::{ActorId, ChannelId, Graph, PlanId, text};
+use zbmd_backends::op::Registry;
+use zbmd_ir::{ActorId, ChannelId, Graph, PlanId, TiSlice, text};
 use zbmd_scheduler::Losses;
 
 use super::*;

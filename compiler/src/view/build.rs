@@ -10,6 +10,8 @@ use zbmd_ir::{
     Program, Region, RingId, Role, text, verify,
 };
 
+use zbmd_ir::text::printable;
+
 use super::expand::{Expansion, parts, visit};
 use super::{
     Act, ActorView, BufferView, ChannelView, ContingencyView, DeviceView, FORMAT, FiredView,
@@ -31,7 +33,10 @@ pub(super) fn view(program: &Verified<Program>, meta: &BTreeMap<String, String>)
         format: FORMAT,
         version: VERSION,
         model: graph.name.clone(),
-        meta: meta.clone(),
+        meta: meta
+            .iter()
+            .map(|(word, value)| (printable(word).into_owned(), printable(value).into_owned()))
+            .collect(),
         devices: devices(machine),
         links: links(machine),
         actors: actors(program, &ports),
@@ -63,7 +68,7 @@ fn rounded(graph: &Graph) -> BTreeMap<String, u32> {
         .iter()
         .filter_map(|a| a.params.get(Math::PARAM)?.as_str())
     {
-        *counts.entry(word.to_owned()).or_default() += 1;
+        *counts.entry(printable(word).into_owned()).or_default() += 1;
     }
     counts.remove(Math::F32.name());
     counts

@@ -34,10 +34,7 @@ pub fn page(view: &View) -> String {
 
 /// JSON that cannot end the element it stands in: names of models are not ours.
 fn embedded(json: &str) -> String {
-    json.trim_end()
-        .replace('<', "\\u003c")
-        .replace('\u{2028}', "\\u2028")
-        .replace('\u{2029}', "\\u2029")
+    json.trim_end().replace('<', "\\u003c")
 }
 
 /// Replaces `{{name}}` in one pass, so that nothing that is put in is read again.

@@ -1,5 +1,7 @@
 //! A view as JSON and as RON: field by field, for programs.
 
+use zbmd_ir::text::{printable_json, printable_lines};
+
 use super::View;
 
 /// The view as JSON, without blanks and with a line end. See the documentation of [`super`] for what it means.
@@ -7,7 +9,8 @@ use super::View;
 /// # Panics
 /// Never: a view has no maps with other keys than strings, and no numbers that JSON lacks.
 pub fn write(view: &View) -> String {
-    let mut text = serde_json::to_string(view).expect("a view has only what JSON has");
+    let text = serde_json::to_string(view).expect("a view has only what JSON has");
+    let mut text = printable_json(&text).into_owned();
     text.push('\n');
     text
 }
@@ -20,7 +23,9 @@ pub fn ron(view: &View) -> String {
     let config = ron::ser::PrettyConfig::new()
         .depth_limit(4)
         .compact_arrays(true);
-    let mut text = ron::ser::to_string_pretty(view, config).expect("a view has only what RON has");
+    let text = ron::ser::to_string_pretty(view, config).expect("a view has only what RON has");
+    // Within strings, where alone such characters are, RON has the same escapes.
+    let mut text = printable_lines(&text).into_owned();
     text.push('\n');
     text
 }

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use zbmd_ir::text::duration;
+use zbmd_ir::text::{duration, printable};
 
 use super::labels::step;
 use super::measured::Row;
@@ -236,16 +236,15 @@ fn colour(slot: &SlotView) -> String {
     }
 }
 
-/// Text within XML. Control characters, which XML lacks, become blanks.
+/// Text within XML. Control characters, which XML lacks, are shown as escapes such as `\u{1b}`.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in printable(text).chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            c if c.is_control() => out.push(' '),
             c => out.push(c),
         }
     }

@@ -1,6 +1,7 @@
 //! What C programs cannot try: the header's making, panics, and several threads at one handle. All else is in
 //! `tests/examples.rs`.
 
+mod extremes;
 mod header;
 mod threads;
 

@@ -22,12 +22,18 @@ pub(super) struct Args {
     /// The bundle, made by `zbmdc compile`.
     #[arg(required = true)]
     pub(super) bundle: Option<PathBuf>,
-    /// Read a source from a file; `-` is standard input. Without it, the source's parameter `file` says.
+    /// Read a source from a file; `-` is standard input. Without it, the source's parameter `file` says, where
+    /// --allow-files does.
     #[arg(short, long = "input", value_name = "NAME=FILE", value_parser = binding)]
     pub(super) inputs: Vec<(String, PathBuf)>,
-    /// Write a sink to a file; `-` is standard output. Without it, the sink's parameter `file` says.
+    /// Write a sink to a file; `-` is standard output. Without it, the sink's parameter `file` says, where --allow-files
+    /// does.
     #[arg(short, long = "output", value_name = "NAME=FILE", value_parser = binding)]
     pub(super) outputs: Vec<(String, PathBuf)>,
+    /// Take the names of files that the bundle has for streams without an option: relative ones, in or below the
+    /// working folder.
+    #[arg(long)]
+    pub(super) allow_files: bool,
     /// Stop after so many iterations of the graph.
     #[arg(short = 'n', long)]
     pub(super) iterations: Option<u64>,
@@ -71,7 +77,8 @@ pub(super) struct Args {
     /// Write every decision of the supervisor to a file, one JSON object a line; `-` is standard error.
     #[arg(long, value_name = "FILE")]
     pub(super) events: Option<PathBuf>,
-    /// Write checkpoints to this folder, from which a run that was killed can go on.
+    /// Write checkpoints to this folder, from which a run that was killed can go on. It is this run's alone: a folder
+    /// that holds anything is refused without --resume or --checkpoint-replace.
     #[arg(long, value_name = "DIR")]
     pub(super) checkpoint: Option<PathBuf>,
     /// How often: `500ms`, `5s`, `2m`.
@@ -80,10 +87,16 @@ pub(super) struct Args {
     /// How many checkpoints to keep.
     #[arg(long, value_name = "N", default_value_t = 3, requires = "checkpoint")]
     pub(super) checkpoint_keep: usize,
+    /// Remove the checkpoints of an earlier run from the folder, and begin anew.
+    #[arg(long, requires = "checkpoint", conflicts_with = "resume")]
+    pub(super) checkpoint_replace: bool,
     /// Go on at the newest checkpoint, or begin if there is none. Sources are read from where they were, files of sinks
-    /// are cut off where they were.
+    /// are cut off where they were. Refused with another bundle, input or output.
     #[arg(long, requires = "checkpoint", conflicts_with = "load_state")]
     pub(super) resume: bool,
+    /// Resume with another bundle of the same graph: compiled for other devices, or with other parameters.
+    #[arg(long, requires = "resume")]
+    pub(super) other_bundle: bool,
     /// Bring faults about, to see what becomes of them: a seed (kills a worker every 50 to 500 ms), or a file in RON.
     #[arg(long, value_name = "SEED|FILE")]
     pub(super) inject: Option<String>,
@@ -120,7 +133,7 @@ Examples:
 
 Files by extension: npy, wav, u8, s16, f32, cu8, cs16, cf32; bin and no extension are raw tokens.
 
-Exit codes: 0 done, 2 usage, 4 file error, 5 bundle refused, 6 fault at run time,
+Exit codes: 0 done, 2 usage, 4 file error, 5 bundle or state refused, 6 fault at run time,
 7 gave up after too many losses, 70 our bug, 130 interrupted.";
 
 const TOP_HELP: &str = "\
@@ -148,12 +161,19 @@ fn binding(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
+/// More than a century: deadlines are sums of such times, and must not overflow.
+const MAX_HOURS: u64 = 1_000_000;
+
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let units = [("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
     let found = units
         .iter()
         .find_map(|(unit, s)| Some((text.strip_suffix(unit)?, s)));
     let seconds = found.and_then(|(number, s)| Some(number.trim().parse::<f64>().ok()? * s));
+    let longest = Duration::from_secs(MAX_HOURS * 3600);
+    if seconds.is_some_and(|s| s > longest.as_secs_f64()) {
+        return Err(format!("is longer than {MAX_HOURS}h, the longest time"));
+    }
     seconds
         .and_then(|s| Duration::try_from_secs_f64(s).ok())
         .ok_or_else(|| "write a number and a unit: 500ms, 5s, 2m or 1h".to_owned())
@@ -175,10 +195,20 @@ mod tests {
             ("s", None),
             ("-1s", None),
             ("infs", None),
+            ("nans", None),
             ("5d", None),
+            ("1000000h", Some(3_600_000_000_000)),
+            ("1000001h", None),
+            ("4e15h", None),
         ] {
             assert_eq!(duration(text).ok().map(|d| d.as_millis()), expect, "{text}");
         }
+    }
+
+    #[test]
+    fn a_time_that_is_too_long_is_told_the_longest() {
+        let error = duration("4e15h").expect_err("too long");
+        assert!(error.contains("longer than 1000000h"), "{error}");
     }
 
     #[test]

@@ -1,23 +1,25 @@
 //! Which file each stream has, and the threads that read and write them.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc;
 
 use zbmd_ir::{Actor, Program, Value};
 
-use super::CliError;
 use super::args::Args;
+use super::{CliError, file_roles, startup};
 use crate::checkpoint::{Checkpoint, Origin};
 use crate::error::EngineError;
 use crate::io::pump::{self, PumpEnd, SharedFile};
-use crate::io::{FileError, Port, create_sink, is_standard, open_source, resume_sink};
+use crate::io::relay;
+use crate::io::{FileError, FileKind, Port, PreparedSink, is_standard, open_source};
 use crate::session::{Engine, Session};
 
 /// Which file each stream has.
 pub(super) struct Files {
-    inputs: BTreeMap<String, PathBuf>,
+    pub(super) inputs: BTreeMap<String, PathBuf>,
     pub(super) outputs: BTreeMap<String, PathBuf>,
 }
 
@@ -27,8 +29,28 @@ impl Files {
     pub(super) fn of(args: &Args, program: &Program) -> Result<Self, CliError> {
         let sources: Vec<&Actor> = program.graph.sources().map(|(_, a)| a).collect();
         let sinks: Vec<&Actor> = program.graph.sinks().map(|(_, a)| a).collect();
-        let inputs = bind("source", "--input", &sources, &args.inputs)?;
-        let outputs = bind("sink", "--output", &sinks, &args.outputs)?;
+        let inputs = bind(
+            "source",
+            "--input",
+            &sources,
+            &args.inputs,
+            args.allow_files,
+        )?;
+        let outputs = bind("sink", "--output", &sinks, &args.outputs, args.allow_files)?;
+        for (kind, files, was_closed) in [
+            ("source", &inputs, startup::STANDARD_INPUT.was_closed()),
+            ("sink", &outputs, startup::STANDARD_OUTPUT.was_closed()),
+        ] {
+            let standard = files.iter().find(|(_, path)| is_standard(path));
+            if let (Some((name, path)), true) = (standard, was_closed) {
+                return Err(CliError::File(FileError::Content {
+                    path: path.clone(),
+                    message: format!(
+                        "{kind} `{name}` has this standard stream, and it was closed when the program was started: give it a file"
+                    ),
+                }));
+            }
+        }
         Ok(Self { inputs, outputs })
     }
 
@@ -61,40 +83,86 @@ impl Files {
         Ok(opened)
     }
 
-    pub(super) fn create_sinks(
+    /// Opens the files of all sinks, and changes none of them yet.
+    pub(super) fn prepare_sinks(
         &self,
         engine: &Engine,
-        origin: &Origin,
+        bundle: &Path,
         resumed: Option<&Checkpoint>,
-    ) -> Result<Opened<SharedFile>, FileError> {
-        let mut created = Vec::new();
-        for (id, actor) in engine.program().graph.sinks() {
+    ) -> Result<Opened<SharedFile>, CliError> {
+        let mut prepared = Vec::new();
+        for (_, actor) in engine.program().graph.sinks() {
             let path = &self.outputs[&actor.name];
-            let port = Port {
-                stream: &actor.name,
-                token: &actor.inputs[0].token,
-                params: &actor.params,
-            };
-            let file = match resumed {
-                None => SharedFile::new(create_sink(path, port)?, 0),
-                Some(checkpoint) => {
-                    let done = checkpoint.state.iterations - origin.iterations;
-                    let tokens = done * engine.inner.tokens_per_iteration(id);
-                    SharedFile::new(resume_sink(path, port, tokens)?, tokens)
-                }
-            };
-            created.push((actor.name.clone(), path.clone(), file));
+            prepared.push((
+                &actor.name,
+                path,
+                PreparedSink::open(path, sink_port(actor))?,
+            ));
         }
-        Ok(created)
+        let open: Vec<_> = prepared
+            .iter()
+            .filter(|(_, path, _)| !is_standard(path))
+            .map(|(name, _, sink)| (name.as_str(), sink.file()))
+            .collect();
+        file_roles::check_open(&open, bundle)?;
+
+        let ids = engine.program().graph.sinks().map(|(id, _)| id);
+        let shared = prepared
+            .into_iter()
+            .zip(ids)
+            .map(|((name, path, sink), id)| {
+                let resume_at = resumed.map(|checkpoint| {
+                    checkpoint.iterations_in_files() * engine.inner.tokens_per_iteration(id)
+                });
+                (name.clone(), path.clone(), SharedFile::new(sink, resume_at))
+            });
+        Ok(shared.collect())
     }
 }
 
-/// A file for each actor: from the command line, else from its parameter `file`.
+/// What a sink's file is to hold.
+pub(super) fn sink_port(actor: &Actor) -> Port<'_> {
+    Port {
+        stream: &actor.name,
+        token: &actor.inputs[0].token,
+        params: &actor.params,
+    }
+}
+
+/// A name of a file that a bundle decides: it leads nowhere but into the working folder. `Err` says why not.
+fn name_from_bundle(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    if is_standard(&path) {
+        return Ok(path);
+    }
+    let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+    if !path.components().all(is_plain) {
+        return Err("it must be relative, without `..`".to_owned());
+    }
+    // What exists of it may be a link that leads out; what does not exist yet is made in a folder that does.
+    let folder = fs::canonicalize(".").map_err(|e| format!("the working folder: {e}"))?;
+    let mut existing = path.as_path();
+    while fs::symlink_metadata(existing).is_err() {
+        existing = match existing.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => return Ok(path),
+        };
+    }
+    let target =
+        fs::canonicalize(existing).map_err(|e| format!("`{}`: {e}", existing.display()))?;
+    if !target.starts_with(&folder) {
+        return Err(format!("it leads to {}", target.display()));
+    }
+    Ok(path)
+}
+
+/// A file for each actor: from the command line, else from its parameter `file`, if that is allowed.
 fn bind(
     kind: &str,
     option: &str,
     actors: &[&Actor],
     given: &[(String, PathBuf)],
+    allow_files: bool,
 ) -> Result<BTreeMap<String, PathBuf>, CliError> {
     let mut files = BTreeMap::new();
     for (name, path) in given {
@@ -112,16 +180,27 @@ fn bind(
         }
     }
     for actor in actors {
-        let default = actor.params.get("file").and_then(Value::as_str);
-        if let (Some(default), false) = (default, files.contains_key(&actor.name)) {
-            files.insert(actor.name.clone(), default.into());
+        let name = &actor.name;
+        if files.contains_key(name) {
+            continue;
         }
-        if !files.contains_key(&actor.name) {
-            let name = &actor.name;
+        let default = actor.params.get("file").and_then(Value::as_str);
+        let Some(default) = default else {
             return Err(CliError::Usage(format!(
                 "{kind} `{name}` has no file: say {option} {name}=FILE, or {option} {name}=- for a standard stream"
             )));
+        };
+        if !allow_files {
+            return Err(CliError::Usage(format!(
+                "{kind} `{name}` has no file: say {option} {name}=FILE, or --allow-files to take {default:?}, the name in the bundle"
+            )));
         }
+        let path = name_from_bundle(default).map_err(|why| {
+            CliError::Usage(format!(
+                "{kind} `{name}`: the bundle names the file {default:?}, which --allow-files does not allow: {why}; say {option} {name}=FILE"
+            ))
+        })?;
+        files.insert(name.clone(), path);
     }
     let standard: Vec<&String> = files
         .iter()
@@ -136,22 +215,39 @@ fn bind(
     Ok(files)
 }
 
-/// Starts a thread for each file; the number of sinks, whose ends the command waits for.
+/// A sink whose file is being written.
+pub(super) struct OpenSink {
+    pub(super) stream: String,
+    pub(super) file: SharedFile,
+}
+
+/// Starts a thread for each file; the sinks, whose ends the command waits for.
 pub(super) fn start_pumps(
     session: &mut Session,
     sources: Opened<Box<dyn io::Read + Send>>,
-    sinks: Opened<SharedFile>,
+    sinks: &Opened<SharedFile>,
     ends: &mpsc::Sender<PumpEnd>,
-) -> Result<usize, CliError> {
-    let count = sinks.len();
+) -> Result<Vec<OpenSink>, CliError> {
     let no_thread = |e| CliError::Engine(EngineError::Thread(e));
+    let stopper = session.stopper();
+    let mut open_sinks = Vec::with_capacity(sinks.len());
     for (name, path, file) in sinks {
-        let Ok(sink) = session.sink(&name) else {
+        let Ok(sink) = session.sink(name) else {
             continue;
         };
+        open_sinks.push(OpenSink {
+            stream: name.clone(),
+            file: file.clone(),
+        });
         let stream = name.clone();
-        pump::spawn(&name, ends.clone(), move || {
-            pump::drain(&stream, &path, sink, &file)
+        let path = path.clone();
+        let file = file.clone();
+        let stopper = stopper.clone();
+        pump::spawn(name, ends.clone(), move || match file.kind() {
+            FileKind::Regular => pump::drain(&stream, &path, sink, &file),
+            FileKind::Device | FileKind::Stream => {
+                relay::drain(&stream, &path, sink, &file, &stopper)
+            }
         })
         .map_err(no_thread)?;
     }
@@ -165,5 +261,5 @@ pub(super) fn start_pumps(
         })
         .map_err(no_thread)?;
     }
-    Ok(count)
+    Ok(open_sinks)
 }

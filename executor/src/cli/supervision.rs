@@ -6,16 +6,21 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use super::args::Args;
+use super::console::CONSOLE;
 use super::{CliError, say};
-use crate::driver::Supervised;
 use crate::inject::Injector;
-use crate::io::{FileError, is_standard};
-use crate::supervise::Event;
+use crate::io::{FileError, is_named_pipe, is_standard, read_whole};
 use crate::supervise::declare::Supervision;
+use crate::supervise::{Event, What};
+use crate::supervised::Supervised;
 
 type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
-pub(super) fn of(args: &Args, names: &[&str]) -> Result<Option<Supervised>, CliError> {
+/// No declaration is longer.
+const MAX_DECLARATION_BYTES: u64 = 1 << 20;
+
+/// What the declarations say; nothing is opened to be written yet.
+pub(super) fn read(args: &Args, names: &[&str]) -> Result<Option<Supervised>, CliError> {
     let asked = args.supervise.is_some()
         || args.events.is_some()
         || args.inject.is_some()
@@ -29,7 +34,7 @@ pub(super) fn of(args: &Args, names: &[&str]) -> Result<Option<Supervised>, CliE
         text,
     };
     let declaration = match path {
-        Some(path) => Supervision::parse(&read(path)?).map_err(|e| failed(e.to_string()))?,
+        Some(path) => Supervision::parse(&read_text(path)?).map_err(|e| failed(e.to_string()))?,
         None => Supervision::default(),
     };
     let resolved = declaration
@@ -41,44 +46,88 @@ pub(super) fn of(args: &Args, names: &[&str]) -> Result<Option<Supervised>, CliE
     Ok(Some(Supervised {
         settings: resolved.settings,
         tree: resolved.tree,
-        listener: args.events.as_deref().map(listener).transpose()?,
+        listener: None,
         states: None,
         inject: args.inject.as_deref().map(injector).transpose()?,
         save_every: None,
     }))
 }
 
-fn read(path: &Path) -> Result<String, CliError> {
-    let failed = |source| FileError::Io {
+fn read_text(path: &Path) -> Result<String, CliError> {
+    let bytes = read_whole(path, MAX_DECLARATION_BYTES)?;
+    String::from_utf8(bytes).map_err(|error| CliError::Declaration {
         path: path.to_owned(),
-        source,
-    };
-    Ok(std::fs::read_to_string(path).map_err(failed)?)
+        text: format!(
+            "is not UTF-8 from byte {} on",
+            error.utf8_error().valid_up_to()
+        ),
+    })
 }
 
-fn listener(path: &Path) -> Result<Listener, CliError> {
-    let failed = |source| FileError::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let out: Box<dyn Write + Send> = if is_standard(path) {
-        Box::new(io::stderr())
-    } else {
-        Box::new(io::LineWriter::new(File::create(path).map_err(failed)?))
-    };
-    let out = Mutex::new(out);
+/// Opens the file of events, if one is asked for: it is emptied. The listener also says what the person at the terminal
+/// should know. It is called on a thread of its own, which may wait for whoever reads the file.
+pub(super) fn open_events(args: &Args) -> Result<Listener, CliError> {
+    let out = args.events.as_deref().map(EventFile::open).transpose()?;
+    let out = out.map(Mutex::new);
     Ok(Arc::new(move |event: &Event| {
-        let mut out = out.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // A full disk must not end the run that the events are about.
-        let _ = writeln!(out, "{}", event.line());
+        if let Some(out) = &out {
+            let mut out = out.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            out.write(event.line());
+        }
+        if let What::SupervisorLate { activity, after_ns } = &event.what {
+            let seconds = after_ns / 1_000_000_000;
+            say(format_args!(
+                "zbmd-run: note: the supervising thread has made no progress for {seconds} s while {activity}"
+            ));
+        }
     }))
+}
+
+/// Where events go.
+enum EventFile {
+    StandardError,
+    /// A pipe with a name can be opened only when it has a reader: that is left to the first event.
+    NamedPipe(PathBuf),
+    Open(io::LineWriter<File>),
+    /// It could not be opened.
+    None,
+}
+
+impl EventFile {
+    fn open(path: &Path) -> Result<Self, CliError> {
+        if is_standard(path) {
+            return Ok(Self::StandardError);
+        }
+        if is_named_pipe(path) {
+            return Ok(Self::NamedPipe(path.to_owned()));
+        }
+        let failed = |source| FileError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let file = File::create(path).map_err(failed)?;
+        Ok(Self::Open(io::LineWriter::new(file)))
+    }
+
+    fn write(&mut self, line: String) {
+        if let Self::NamedPipe(path) = self {
+            let opened = File::options().write(true).open(path);
+            *self = opened.map_or(Self::None, |file| Self::Open(io::LineWriter::new(file)));
+        }
+        match self {
+            Self::StandardError => CONSOLE.say_in_turn(line),
+            // A full disk must not end the run that the events are about.
+            Self::Open(file) => drop(writeln!(file, "{line}")),
+            Self::NamedPipe(_) | Self::None => {}
+        }
+    }
 }
 
 fn injector(text: &str) -> Result<Injector, CliError> {
     let path = PathBuf::from(text);
     let declaration = match text.parse::<u64>() {
         Ok(_) => Injector::parse(text),
-        Err(_) => Injector::parse(&read(&path)?),
+        Err(_) => Injector::parse(&read_text(&path)?),
     };
     let declaration = declaration.map_err(|text| CliError::Declaration { path, text })?;
     Ok(Injector::new(declaration))

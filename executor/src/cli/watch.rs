@@ -1,50 +1,205 @@
-//! The thread that looks on while a run is on.
+//! The threads that look on while a run is on: one sees to its end, another shows how far it is.
 
 use std::io::{self, IsTerminal};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use super::args::Args;
-use crate::io::FileError;
+use super::files::OpenSink;
 use crate::io::pump::PumpEnd;
+use crate::io::{FileError, FileKind};
 use crate::live::Page;
 use crate::session::Stopper;
+
+/// How often the end of the run is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The page for those who watch is written at every so-manieth look.
+const LOOKS: u64 = 4;
+/// When a run was told to end, readers that take nothing for so long are waited for no longer.
+const READER_LIMIT: Duration = Duration::from_millis(400);
+/// A terminal that takes nothing for so long is waited for no longer.
+const DISPLAY_LIMIT: Duration = Duration::from_millis(500);
 
 /// What the watching thread saw.
 #[derive(Default)]
 pub(super) struct Watched {
     pub(super) failure: Option<FileError>,
     pub(super) notes: Vec<String>,
+    /// Sinks whose readers did not take all of it: which, and how many tokens they took.
+    pub(super) cut_off: Vec<(String, u64)>,
 }
-
-/// The page for those who watch is written at every so-manieth look.
-const LOOKS: u64 = 4;
 
 /// Watches the files, the clock and the progress while the run is on.
 pub(super) struct Watch {
-    thread: std::thread::JoinHandle<Watched>,
-    over: mpsc::Sender<()>,
+    thread: JoinHandle<Watched>,
+    over: Sender<()>,
+    display: Display,
 }
 
 impl Watch {
     pub(super) fn start(
         args: &Args,
         stopper: Stopper,
-        ended: mpsc::Receiver<PumpEnd>,
-        sinks: usize,
+        ended: Receiver<PumpEnd>,
+        open_sinks: Vec<OpenSink>,
     ) -> Self {
         let (over, is_over) = mpsc::channel();
+        let display = Display::start(args, stopper.clone());
+        let now = Instant::now();
+        let watcher = Watcher {
+            until: args.duration.and_then(|duration| now.checked_add(duration)),
+            stopper,
+            ended,
+            is_over,
+            open_sinks,
+            taken: 0,
+            last_taken: now,
+            watched: Watched::default(),
+        };
+        let thread = std::thread::spawn(move || watcher.watch());
+        Self {
+            thread,
+            over,
+            display,
+        }
+    }
+
+    /// Waits until every sink's file is complete, or as complete as it gets.
+    pub(super) fn finish(self) -> Watched {
+        // If the watch has ended already, there is nobody to tell.
+        let _ = self.over.send(());
+        let watched = self.thread.join();
+        self.display.finish();
+        match watched {
+            Ok(watched) => watched,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+/// The thread that sees to the end of the run. It waits for nobody else.
+struct Watcher {
+    /// When the run is to end.
+    until: Option<Instant>,
+    stopper: Stopper,
+    ended: Receiver<PumpEnd>,
+    is_over: Receiver<()>,
+    open_sinks: Vec<OpenSink>,
+    /// Tokens that all readers together have taken, and when that was last more than before.
+    taken: u64,
+    last_taken: Instant,
+    watched: Watched,
+}
+
+impl Watcher {
+    fn watch(mut self) -> Watched {
+        let mut run_is_over = false;
+        while !(run_is_over && self.open_sinks.is_empty()) {
+            let pause = self.until.map(|until| until - Instant::now().min(until));
+            match self
+                .ended
+                .recv_timeout(pause.unwrap_or(LOOK_EVERY).min(LOOK_EVERY))
+            {
+                Ok(end) => self.see(end),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            run_is_over = run_is_over || self.is_over.try_recv().is_ok();
+            if self.until.is_some_and(|until| Instant::now() >= until) {
+                self.until = None;
+                self.stopper.stop();
+            }
+            if self.readers_have_stalled() && run_is_over {
+                self.cut_off();
+                break;
+            }
+        }
+        // Sources that had ended before the sinks did.
+        while let Ok(end) = self.ended.try_recv() {
+            self.see(end);
+        }
+        self.watched
+    }
+
+    /// Whether the run was told to end and the readers of all files that are still open take nothing.
+    fn readers_have_stalled(&mut self) -> bool {
+        let mut sinks = self.open_sinks.iter();
+        // A file on a disk is always waited for.
+        if sinks.any(|sink| sink.file.kind() == FileKind::Regular) {
+            return false;
+        }
+        let taken = self.open_sinks.iter().map(|sink| sink.file.tokens()).sum();
+        if taken != self.taken || !self.stopper.is_stopping() {
+            self.taken = taken;
+            self.last_taken = Instant::now();
+        }
+        self.last_taken.elapsed() >= READER_LIMIT
+    }
+
+    fn cut_off(&mut self) {
+        for sink in &self.open_sinks {
+            let tokens = sink.file.tokens();
+            self.watched.cut_off.push((sink.stream.clone(), tokens));
+        }
+    }
+
+    fn close_sink(&mut self, stream: &str) {
+        self.open_sinks.retain(|sink| sink.stream != stream);
+        // What it had taken does not count any more.
+        self.last_taken = Instant::now();
+    }
+
+    fn see(&mut self, end: PumpEnd) {
+        match end {
+            PumpEnd::SourceEnded {
+                stream,
+                partial_bytes,
+            } if partial_bytes > 0 => {
+                self.watched.notes.push(format!(
+                    "the file of `{stream}` ends with {partial_bytes} bytes that are no whole token"
+                ));
+            }
+            PumpEnd::SourceEnded { .. } | PumpEnd::SourceRefused { .. } => {}
+            PumpEnd::SinkEnded { stream } => self.close_sink(&stream),
+            PumpEnd::PipeClosed { stream } => {
+                self.close_sink(&stream);
+                self.watched
+                    .notes
+                    .push(format!("the reader of `{stream}` went away"));
+                self.stopper.stop();
+            }
+            PumpEnd::SourceFailed(error) => {
+                self.watched.failure.get_or_insert(error);
+                self.stopper.stop();
+            }
+            PumpEnd::SinkFailed { stream, error } => {
+                self.close_sink(&stream);
+                self.watched.failure.get_or_insert(error);
+                self.stopper.stop();
+            }
+        }
+    }
+}
+
+/// The thread that shows how far the run is, on the terminal and on the page for `zbmd-run top`. A terminal that was
+/// stopped keeps only this thread waiting.
+struct Display {
+    over: Sender<()>,
+    ended: Receiver<()>,
+}
+
+impl Display {
+    fn start(args: &Args, stopper: Stopper) -> Self {
+        let (over, is_over) = mpsc::channel();
+        let (tell_end, ended) = mpsc::channel::<()>();
         let bar = progress_bar(args);
         // A run that nobody can watch is as good as any.
         let mut page = Page::create().ok();
-        let mut looks = 0u64;
-        let until = args.duration.map(|d| std::time::Instant::now() + d);
-        let thread = std::thread::spawn(move || {
-            let mut watched = Watched::default();
-            let mut open_sinks = sinks;
-            let mut timed_out = false;
-            let mut run_is_over = false;
-            while !(run_is_over && open_sinks == 0) {
+        let show = move || {
+            let _tell_end = tell_end;
+            let mut looks = 0u64;
+            loop {
                 if looks.is_multiple_of(LOOKS)
                     && page
                         .as_mut()
@@ -53,68 +208,26 @@ impl Watch {
                     page = None;
                 }
                 looks += 1;
-                match ended.recv_timeout(Duration::from_millis(50)) {
-                    Ok(end) => watched.see(end, &mut open_sinks, &stopper),
-                    Err(mpsc::RecvTimeoutError::Disconnected) => break,
-                    Err(mpsc::RecvTimeoutError::Timeout) => {}
-                }
-                run_is_over = run_is_over || is_over.try_recv().is_ok();
                 bar.set_position(stopper.iterations());
-                if !timed_out && until.is_some_and(|t| std::time::Instant::now() >= t) {
-                    timed_out = true;
-                    stopper.stop();
+                if is_over.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout) {
+                    break;
                 }
             }
-            // Sources that had ended before the sinks did.
-            while let Ok(end) = ended.try_recv() {
-                watched.see(end, &mut open_sinks, &stopper);
-            }
+            // Removed first: the terminal may not take what follows.
+            drop(page);
             bar.finish_and_clear();
-            watched
-        });
-        Self { thread, over }
+        };
+        // Without a thread nothing is shown.
+        let _ = std::thread::Builder::new()
+            .name("zbmd display".to_owned())
+            .spawn(show);
+        Self { over, ended }
     }
 
-    /// Waits until every sink's file is complete.
-    pub(super) fn finish(self) -> Watched {
-        // If the watch has ended already, there is nobody to tell.
+    fn finish(self) {
+        // If it has ended already, there is nobody to tell.
         let _ = self.over.send(());
-        match self.thread.join() {
-            Ok(watched) => watched,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    }
-}
-
-impl Watched {
-    fn see(&mut self, end: PumpEnd, open_sinks: &mut usize, stopper: &Stopper) {
-        match end {
-            PumpEnd::SourceEnded {
-                stream,
-                partial_bytes,
-            } if partial_bytes > 0 => {
-                self.notes.push(format!(
-                    "the file of `{stream}` ends with {partial_bytes} bytes that are no whole token"
-                ));
-            }
-            PumpEnd::SourceEnded { .. } | PumpEnd::SourceRefused { .. } => {}
-            PumpEnd::SinkEnded { .. } => *open_sinks -= 1,
-            PumpEnd::PipeClosed { stream } => {
-                *open_sinks -= 1;
-                self.notes
-                    .push(format!("the reader of `{stream}` went away"));
-                stopper.stop();
-            }
-            PumpEnd::SourceFailed(error) => {
-                self.failure.get_or_insert(error);
-                stopper.stop();
-            }
-            PumpEnd::SinkFailed(error) => {
-                self.failure.get_or_insert(error);
-                *open_sinks -= 1;
-                stopper.stop();
-            }
-        }
+        let _ = self.ended.recv_timeout(DISPLAY_LIMIT);
     }
 }
 

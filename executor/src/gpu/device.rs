@@ -101,11 +101,10 @@ impl Gpus {
 impl Shelf {
     fn open(&mut self, which: &zbmd_ir::Device) -> Result<Device, DeviceFault> {
         let validate = std::env::var_os(VALIDATE).is_some_and(|v| v != "0");
-        let (cache, programmatic) = (cache_folder(), which.programmatic);
         let options = Options {
             validate,
-            cache,
-            programmatic,
+            cache: cache_folder(),
+            dependent_launch: which.programmatic,
         };
         let opened = self.drivers.open(&which.backend, &which.name, &options);
         let device = opened.map_err(|fault| DeviceFault {
@@ -149,13 +148,13 @@ impl Lent {
     /// Keeps what the driver compiled for later runs.
     pub(crate) fn keep_kernels(&self) {
         if self.is_first {
-            self.device.keep_kernels();
+            self.device.save_kernel_cache();
         }
     }
 
     /// What the validation layers have found, if they look on.
     pub(crate) fn complaints(&self) -> Option<String> {
-        let messages = self.device.complaints();
+        let messages = self.device.validation_messages();
         let first = messages.first()?;
         Some(format!(
             "the validation layers have {} messages, the first: {first}",

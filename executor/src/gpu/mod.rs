@@ -188,7 +188,7 @@ impl Gpu {
         if by_device && done.is_err() && epoch.common.stop.is_set() {
             // Only now: before the stop, what is let go would count. A fault meanwhile marks the device as lost.
             self.others.see_off();
-            let _ = self.replay.let_go();
+            let _ = self.replay.release_waits();
         }
         let blocks = done?;
         self.sample = self.others.sample();
@@ -262,7 +262,7 @@ impl Gpu {
                 return Ok(verdict);
             }
             let mut peers = self.others.with(gate);
-            let settled = self.replay.settle(&mut peers);
+            let settled = self.replay.end_next(&mut peers);
             if !self.others.outcome(self.lent.name(), settled)? {
                 break;
             }

@@ -113,7 +113,7 @@ impl Others {
                 let token_bytes = graph.channels[buffer.channel].token.bytes();
                 let offset = buffer.offset_bytes + buffer.head_tokens * token_bytes;
                 end.sums = sums.firsts[id.0 as usize];
-                end.sends = checksum::sends(plan, id);
+                end.sends = sums.sends[id].clone();
                 end.block_tokens = buffer.block_tokens;
                 end.blocks = buffer.blocks.into();
                 end.token_bytes = token_bytes;

@@ -10,23 +10,42 @@
 //! | `x.bin`, no extension, `-` | raw bytes of the tokens, in the machine's byte order |
 
 mod npy;
+pub(crate) mod pipe;
 pub mod pump;
+pub(crate) mod relay;
+mod sink;
 mod wav;
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use self::pipe::PipeReader;
+pub(crate) use self::pipe::is_named_pipe;
+pub use self::sink::{FileKind, Position, PreparedSink, SinkFile, tokens_in};
 use zbmd_ir::{DType, Params, TokenType};
 
 /// Why a file cannot be a stream. Every variant names the file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The system refuses.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}{}", path.display(), remedy(source))]
     Io {
         /// The file.
         path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A sink's file cannot be written on.
+    #[error("{}: {source}{}; it holds {tokens} whole tokens of `{stream}`", path.display(), remedy(source))]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The sink.
+        stream: String,
+        /// Whole tokens that are in the file.
+        tokens: u64,
         /// What the system says.
         source: io::Error,
     },
@@ -49,6 +68,19 @@ pub enum FileError {
         /// Its extension.
         extension: String,
     },
+}
+
+/// What to do about errors of the system whose words do not say which limit was met.
+fn remedy(error: &io::Error) -> &'static str {
+    use rustix::io::Errno;
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::FBIG) => {
+            ": a file may be no longer, by the limit of this process (`ulimit -f`) or of the file system"
+        }
+        Some(Errno::MFILE) => ": too few descriptors; raise the limit (`ulimit -n`)",
+        Some(Errno::NFILE) => ": the whole system has too few descriptors; close programs",
+        _ => "",
+    }
 }
 
 /// A file and a stream that do not fit.
@@ -76,28 +108,6 @@ pub struct Port<'a> {
     pub token: &'a TokenType,
     /// The actor's parameters: `sample_rate`, `channels` and `format` matter to sound files.
     pub params: &'a Params,
-}
-
-/// A file that tokens are written to.
-pub trait TokenWrite: Send {
-    /// Writes whole tokens.
-    ///
-    /// # Errors
-    /// What the system says.
-    fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()>;
-
-    /// Makes the file complete as far as it goes, header and all, and safe against the loss of this process and of
-    /// power.
-    ///
-    /// # Errors
-    /// What the system says.
-    fn sync(&mut self) -> io::Result<()>;
-
-    /// Completes headers and flushes.
-    ///
-    /// # Errors
-    /// What the system says.
-    fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -180,7 +190,11 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> FileError {
 pub fn open_source(path: &Path, port: Port<'_>) -> Result<Box<dyn Read + Send>, FileError> {
     let format = format(path, port)?;
     if is_standard(path) {
-        return Ok(Box::new(io::stdin()));
+        let standard = io::stdin().as_fd().try_clone_to_owned();
+        return Ok(Box::new(File::from(standard.map_err(io_error(path))?)));
+    }
+    if format == Format::Raw && is_named_pipe(path) {
+        return Ok(Box::new(PipeReader::new(path)));
     }
     let file = File::open(path).map_err(io_error(path))?;
     match format {
@@ -194,90 +208,37 @@ pub fn open_source(path: &Path, port: Port<'_>) -> Result<Box<dyn Read + Send>, 
 ///
 /// # Errors
 /// See [`FileError`].
-pub fn create_sink(path: &Path, port: Port<'_>) -> Result<Box<dyn TokenWrite>, FileError> {
-    let format = format(path, port)?;
-    if is_standard(path) {
-        return Ok(Box::new(Raw(io::stdout())));
-    }
-    let file = File::create(path).map_err(io_error(path))?;
-    match format {
-        Format::Raw => Ok(Box::new(RawFile(file))),
-        Format::Npy => npy::create(file, port).map_err(io_error(path)),
-        Format::Wav => wav::create(path, file, port),
-    }
+pub fn create_sink(path: &Path, port: Port<'_>) -> Result<SinkFile, FileError> {
+    PreparedSink::open(path, port)?.begin()
 }
 
-/// Opens a file that a run was writing when it was killed, to go on after its first `tokens` tokens. What lies beyond
-/// is dropped. The file must have been synced when it had at least those.
+/// Opens a file that a run was writing when it was killed, to go on after its first `tokens` tokens. What is beyond is
+/// dropped. The file must have been synced when it had at least those.
 ///
 /// # Errors
 /// See [`FileError`]; a file with fewer tokens is refused.
-pub fn resume_sink(
-    path: &Path,
-    port: Port<'_>,
-    tokens: u64,
-) -> Result<Box<dyn TokenWrite>, FileError> {
-    let bytes = tokens * port.token.bytes();
-    let too_short = |found: u64| FileError::Content {
-        path: path.to_owned(),
-        message: format!(
-            "has {} whole tokens, {tokens} were written before the checkpoint: it was changed since",
-            found / port.token.bytes()
-        ),
-    };
-    if format(path, port)? == Format::Raw {
-        let mut file = File::options()
-            .write(true)
-            .open(path)
-            .map_err(io_error(path))?;
-        let found = file.metadata().map_err(io_error(path))?.len();
-        if found < bytes {
-            return Err(too_short(found));
-        }
-        file.set_len(bytes).map_err(io_error(path))?;
-        file.seek(SeekFrom::End(0)).map_err(io_error(path))?;
-        return Ok(Box::new(RawFile(file)));
-    }
-    // Its beginning goes to a new file, which then takes its name: killed again meanwhile, the old one is still there.
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let copy = path.with_file_name(format!(".zbmd-resumed-{name}"));
-    let mut from = open_source(path, port)?.take(bytes);
-    let mut to = create_sink(&copy, port)?;
-    let mut piece = vec![
-        0;
-        (64 << 10) / port.token.bytes().min(64 << 10) as usize
-            * port.token.bytes() as usize
-    ];
-    let mut done = 0;
-    loop {
-        let there = fill(&mut from, &mut piece).map_err(io_error(path))?;
-        if there == 0 {
-            break;
-        }
-        done += there as u64;
-        to.write_tokens(&piece[..there]).map_err(io_error(&copy))?;
-    }
-    if done < bytes {
-        let _ = std::fs::remove_file(&copy);
-        return Err(too_short(done));
-    }
-    to.sync().map_err(io_error(&copy))?;
-    std::fs::rename(&copy, path).map_err(io_error(path))?;
-    Ok(to)
+pub fn resume_sink(path: &Path, port: Port<'_>, tokens: u64) -> Result<SinkFile, FileError> {
+    PreparedSink::open(path, port)?.resume(tokens)
 }
 
-/// Reads until the buffer is full or the end; how many bytes.
-fn fill(from: &mut impl Read, to: &mut [u8]) -> io::Result<usize> {
-    let mut there = 0;
-    while there < to.len() {
-        match from.read(&mut to[there..]) {
-            Ok(0) => break,
-            Ok(bytes) => there += bytes,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+/// Reads a file whose content is no stream: a declaration or a state. It may be a pipe, so its length is not known, and
+/// a device may never end: what is longer than `max_bytes` is refused after so many.
+///
+/// # Errors
+/// See [`FileError`].
+pub fn read_whole(path: &Path, max_bytes: u64) -> Result<Vec<u8>, FileError> {
+    let file = File::open(path).map_err(io_error(path))?;
+    let mut bytes = Vec::new();
+    file.take(max_bytes.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(io_error(path))?;
+    if bytes.len() as u64 > max_bytes {
+        return Err(FileError::Content {
+            path: path.to_owned(),
+            message: format!("is longer than {max_bytes} bytes, the most that it can have here"),
+        });
     }
-    Ok(there)
+    Ok(bytes)
 }
 
 /// Skips the first `tokens` tokens of a source.
@@ -285,7 +246,7 @@ fn fill(from: &mut impl Read, to: &mut [u8]) -> io::Result<usize> {
 /// # Errors
 /// What the system says, or a source that has fewer.
 pub fn skip(from: &mut dyn Read, token: &TokenType, tokens: u64) -> io::Result<()> {
-    let bytes = tokens * token.bytes();
+    let bytes = tokens.saturating_mul(token.bytes());
     let skipped = io::copy(&mut from.take(bytes), &mut io::sink())?;
     if skipped < bytes {
         let found = skipped / token.bytes();
@@ -293,45 +254,6 @@ pub fn skip(from: &mut dyn Read, token: &TokenType, tokens: u64) -> io::Result<(
         return Err(io::Error::other(text));
     }
     Ok(())
-}
-
-/// Bytes as they are, in a file.
-struct RawFile(File);
-
-impl TokenWrite for RawFile {
-    fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all(bytes)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        match self.0.sync_data() {
-            // A device or a pipe has nothing to sync.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
-            other => other,
-        }
-    }
-
-    fn finish(self: Box<Self>) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Bytes as they are, handed on at once: a pipe's reader waits for them.
-struct Raw<W>(W);
-
-impl<W: Write + Send> TokenWrite for Raw<W> {
-    fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all(bytes)?;
-        self.0.flush()
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-
-    fn finish(mut self: Box<Self>) -> io::Result<()> {
-        self.0.flush()
-    }
 }
 
 #[cfg(test)]

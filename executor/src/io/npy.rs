@@ -2,12 +2,12 @@
 //! Source: NEP 1, "A Simple File Format for NumPy Arrays".
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek};
 use std::path::Path;
 
 use zbmd_ir::{DType, TokenType};
 
-use super::{FileError, Port, TokenWrite, io_error};
+use super::{FileError, Port, io_error};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// More than any header of an array of numbers needs.
@@ -189,24 +189,8 @@ fn check(path: &Path, header: &Header, port: Port<'_>) -> Result<(), FileError> 
     Ok(())
 }
 
-/// An array that grows; its header gets the number of tokens at the end.
-struct Writer {
-    file: File,
-    token: TokenType,
-    bytes: u64,
-}
-
-pub(super) fn create(mut file: File, port: Port<'_>) -> io::Result<Box<dyn TokenWrite>> {
-    file.write_all(&header(port.token, 0))?;
-    Ok(Box::new(Writer {
-        file,
-        token: port.token.clone(),
-        bytes: 0,
-    }))
-}
-
 /// A header of the same length for every number of tokens, a multiple of 64 bytes.
-fn header(token: &TokenType, tokens: u64) -> Vec<u8> {
+pub(super) fn header(token: &TokenType, tokens: u64) -> Vec<u8> {
     let mut sizes = format!("{tokens},");
     for size in &token.shape {
         sizes.push_str(&format!(" {size},"));
@@ -227,29 +211,13 @@ fn header(token: &TokenType, tokens: u64) -> Vec<u8> {
     bytes
 }
 
-impl Writer {
-    fn write_header(&mut self) -> io::Result<()> {
-        self.file.seek(SeekFrom::Start(0))?;
-        self.file
-            .write_all(&header(&self.token, self.bytes / self.token.bytes()))
-    }
-}
-
-impl TokenWrite for Writer {
-    fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.bytes += bytes.len() as u64;
-        self.file.write_all(bytes)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.write_header()?;
-        self.file.seek(SeekFrom::End(0))?;
-        self.file.sync_data()
-    }
-
-    fn finish(mut self: Box<Self>) -> io::Result<()> {
-        self.write_header()
-    }
+/// Whether a file begins with a header of ours for these tokens, with any number of them.
+pub(super) fn owns_header(token: &TokenType, found: &[u8]) -> bool {
+    let text = found.get(MAGIC.len() + 4..).map(String::from_utf8_lossy);
+    let count = text
+        .and_then(|text| parse(&text).ok())
+        .and_then(|header| header.shape.first().copied());
+    count.is_some_and(|count| header(token, count) == found)
 }
 
 #[cfg(test)]
@@ -266,11 +234,10 @@ mod tests {
             token,
             params: &params,
         };
-        let mut writer = create(File::create(&path).expect("created"), port).expect("written");
+        let mut sink = super::super::create_sink(&path, port).expect("created");
         for piece in bytes.chunks(token.bytes() as usize) {
-            writer.write_tokens(piece).expect("written");
+            sink.write_tokens(piece).expect("written");
         }
-        writer.finish().expect("finished");
         let mut back = Vec::new();
         let file = File::open(&path).expect("there");
         open(&path, file, port)

@@ -1,11 +1,12 @@
 //! Threads that move tokens between files and a session: one for each stream, so that live pipes flow.
 
 use std::io::{self, ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
-use super::{FileError, TokenWrite, is_standard};
+use super::{FileError, FileKind, Position, PreparedSink, SinkFile, is_standard};
 use crate::stream::{SinkHandle, SourceHandle, StreamError};
 
 /// Bytes moved at a time, or one token where that is more.
@@ -39,10 +40,15 @@ pub enum PumpEnd {
     /// A source's file cannot be read on; the source was closed.
     SourceFailed(FileError),
     /// A sink's file cannot be written on; the tokens that still come are dropped.
-    SinkFailed(FileError),
+    SinkFailed {
+        /// The sink.
+        stream: String,
+        /// What the system says.
+        error: FileError,
+    },
 }
 
-fn piece(token_bytes: u64) -> Vec<u8> {
+pub(super) fn piece(token_bytes: u64) -> Vec<u8> {
     let token_bytes = token_bytes as usize;
     vec![0; token_bytes * (PIECE_BYTES / token_bytes).max(1)]
 }
@@ -88,52 +94,142 @@ pub fn fill(
     }
 }
 
-/// A sink's file, and how much has been written to it: shared by the pump and whoever makes it safe.
+/// A sink's file, shared by the pump that writes it and whoever makes it safe or reports what it holds.
 #[derive(Clone)]
 pub struct SharedFile {
-    inner: Arc<Mutex<Written>>,
+    shared: Arc<Shared>,
 }
 
-/// The file until it is finished, and the tokens in it.
-type Written = (Option<Box<dyn TokenWrite>>, u64);
+struct Shared {
+    file: Mutex<SinkState>,
+    /// Told whenever there are more tokens, or there will be none.
+    grown: Condvar,
+    position: Position,
+    kind: FileKind,
+}
+
+struct SinkState {
+    stage: Stage,
+    /// No more tokens come.
+    is_over: bool,
+}
+
+enum Stage {
+    /// Open, and not changed yet; and how many of the tokens in it are kept.
+    Prepared(PreparedSink, Option<u64>),
+    Writing(SinkFile),
+    /// Its beginning failed.
+    Unusable,
+}
 
 impl SharedFile {
-    /// A file that holds `tokens` tokens.
-    pub fn new(file: Box<dyn TokenWrite>, tokens: u64) -> Self {
+    /// A file that is emptied by [`Self::begin`], or cut off after its first `resume_at` tokens.
+    pub fn new(file: PreparedSink, resume_at: Option<u64>) -> Self {
+        let shared = Shared {
+            position: file.position().clone(),
+            kind: file.kind(),
+            file: Mutex::new(SinkState {
+                stage: Stage::Prepared(file, resume_at),
+                is_over: false,
+            }),
+            grown: Condvar::new(),
+        };
         Self {
-            inner: Arc::new(Mutex::new((Some(file), tokens))),
+            shared: Arc::new(shared),
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Written> {
-        self.inner
+    /// Makes the file ready to be written, if it is not: from here on what it held is gone.
+    ///
+    /// # Errors
+    /// See [`FileError`].
+    pub fn begin(&self) -> Result<(), FileError> {
+        let mut state = self.locked();
+        let stage = std::mem::replace(&mut state.stage, Stage::Unusable);
+        state.stage = match stage {
+            Stage::Prepared(file, None) => Stage::Writing(file.begin()?),
+            Stage::Prepared(file, Some(tokens)) => Stage::Writing(file.resume(tokens)?),
+            other => other,
+        };
+        Ok(())
+    }
+
+    /// Whole tokens in the file, those from before a resumption included. Does not wait for a write under way.
+    pub fn tokens(&self) -> u64 {
+        self.shared.position.tokens()
+    }
+
+    /// What the file is.
+    pub fn kind(&self) -> FileKind {
+        self.shared.kind
+    }
+
+    fn locked(&self) -> MutexGuard<'_, SinkState> {
+        self.shared
+            .file
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn write(&self, bytes: &[u8], tokens: u64) -> io::Result<()> {
-        let (file, there) = &mut *self.locked();
-        *there += tokens;
-        file.as_mut()
-            .map_or(Ok(()), |file| file.write_tokens(bytes))
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let written = match &mut self.locked().stage {
+            Stage::Writing(file) => file.write_tokens(bytes),
+            Stage::Prepared(..) | Stage::Unusable => {
+                Err(io::Error::other("the file was never begun"))
+            }
+        };
+        self.shared.grown.notify_all();
+        written
     }
 
-    fn finish(&self) -> io::Result<()> {
-        let file = self.locked().0.take();
-        file.map_or(Ok(()), TokenWrite::finish)
+    pub(super) fn end(&self) {
+        self.locked().is_over = true;
+        self.shared.grown.notify_all();
     }
 
-    /// Makes the file safe if it holds `tokens` tokens; whether it does, and is.
+    /// Waits until the file holds `tokens` tokens, then makes it safe; whether it does, and is.
     ///
     /// # Errors
     /// What the system says.
-    pub fn sync_at(&self, tokens: u64) -> io::Result<bool> {
-        let (file, there) = &mut *self.locked();
-        match file {
-            _ if *there < tokens => Ok(false),
-            Some(file) => file.sync().map(|()| true),
-            // Finished: complete, header and all.
-            None => Ok(true),
+    pub fn sync_when(&self, tokens: u64, limit: Duration) -> io::Result<bool> {
+        let is_short = |state: &mut SinkState| {
+            let may_grow = !state.is_over && !matches!(state.stage, Stage::Unusable);
+            may_grow && self.held(state) < tokens
+        };
+        let (mut state, _) = self
+            .shared
+            .grown
+            .wait_timeout_while(self.locked(), limit, is_short)
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let holds_them = self.held(&state) >= tokens;
+        match &mut state.stage {
+            Stage::Writing(file) if holds_them => file.sync().map(|()| true),
+            // The earlier run that wrote them made them safe.
+            Stage::Prepared(..) => Ok(holds_them),
+            Stage::Writing(_) | Stage::Unusable => Ok(false),
+        }
+    }
+
+    /// Tokens in the file that count: of one that has not been begun, those that it will keep.
+    fn held(&self, state: &SinkState) -> u64 {
+        match &state.stage {
+            Stage::Prepared(_, resume_at) => resume_at.unwrap_or(0),
+            Stage::Writing(_) | Stage::Unusable => self.tokens(),
+        }
+    }
+
+    /// Drops what a regular file holds beyond its first `tokens` tokens; other files keep what they were given.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn cut_back(&self, tokens: u64) -> io::Result<()> {
+        if self.shared.kind != FileKind::Regular {
+            // Whoever writes to a pipe may be waiting for its reader, with the file in hand.
+            return Ok(());
+        }
+        match &mut self.locked().stage {
+            Stage::Writing(file) => file.cut_back(tokens),
+            Stage::Prepared(..) | Stage::Unusable => Ok(()),
         }
     }
 }
@@ -143,23 +239,48 @@ pub fn drain(stream: &str, path: &Path, mut sink: SinkHandle, to: &SharedFile) -
     let token_bytes = sink.token().bytes() as usize;
     let mut buffer = piece(token_bytes as u64);
     let stream = stream.to_owned();
-    let failed = |source: io::Error, path: PathBuf, stream: String| {
-        if source.kind() == ErrorKind::BrokenPipe && is_standard(&path) {
-            PumpEnd::PipeClosed { stream }
-        } else {
-            PumpEnd::SinkFailed(FileError::Io { path, source })
-        }
-    };
     // After a fault of the run, what was made before it is still written: the loop ends as at the end of a run.
     while let Ok(tokens @ 1..) = sink.pull_some_bytes(&mut buffer) {
-        if let Err(error) = to.write(&buffer[..tokens as usize * token_bytes], tokens) {
-            return failed(error, path.to_owned(), stream);
+        let bytes = &buffer[..tokens as usize * token_bytes];
+        if let Err(end) = write_piece(&stream, path, to, bytes) {
+            to.end();
+            return end;
         }
     }
-    match to.finish() {
-        Ok(()) => PumpEnd::SinkEnded { stream },
-        Err(error) => failed(error, path.to_owned(), stream),
+    to.end();
+    PumpEnd::SinkEnded { stream }
+}
+
+/// Writes some tokens to a sink's file; how the file came to its end if it cannot be written.
+pub(super) fn write_piece(
+    stream: &str,
+    path: &Path,
+    to: &SharedFile,
+    bytes: &[u8],
+) -> Result<(), PumpEnd> {
+    // A run that fails before it has made anything leaves the file as it was.
+    let begun = to.begin();
+    begun.map_err(|error| PumpEnd::SinkFailed {
+        stream: stream.to_owned(),
+        error,
+    })?;
+    let Err(source) = to.write(bytes) else {
+        return Ok(());
+    };
+    if source.kind() == ErrorKind::BrokenPipe && is_standard(path) {
+        return Err(PumpEnd::PipeClosed {
+            stream: stream.to_owned(),
+        });
     }
+    Err(PumpEnd::SinkFailed {
+        stream: stream.to_owned(),
+        error: FileError::Write {
+            path: path.to_owned(),
+            stream: stream.to_owned(),
+            tokens: to.tokens(),
+            source,
+        },
+    })
 }
 
 /// Runs a pump on a thread of its own, which tells its end to `ends`.

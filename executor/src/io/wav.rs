@@ -1,13 +1,13 @@
 //! Sound files: s16 and float samples, as i16 or float tokens. A token holds whole frames, or a frame is one token.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read};
+use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use hound::{SampleFormat, WavIntoSamples, WavReader, WavSpec, WavWriter};
 use zbmd_ir::{DType, Params, Value};
 
-use super::{FileError, Port, TokenWrite, io_error, mismatch};
+use super::{FileError, Port, io_error, mismatch};
 
 /// Full scale of 16-bit samples: what 1.0 becomes, and saturates just below.
 const FULL_SCALE: f32 = 32768.0;
@@ -129,13 +129,6 @@ impl Read for Reader {
     }
 }
 
-struct Writer {
-    writer: WavWriter<BufWriter<File>>,
-    /// The same file, to sync it.
-    file: File,
-    tokens_are_floats: bool,
-}
-
 /// A parameter that counts something, if it is there and fits.
 fn number(params: &Params, name: &str) -> Option<u32> {
     params
@@ -145,68 +138,155 @@ fn number(params: &Params, name: &str) -> Option<u32> {
         .filter(|n| *n > 0)
 }
 
-/// The sink's `sample_rate` (48000 without one), `channels` (2 for c32, else 1) and `format` (`s16`, or `f32`).
-pub(super) fn create(
-    path: &Path,
-    file: File,
-    port: Port<'_>,
-) -> Result<Box<dyn TokenWrite>, FileError> {
-    let Some((per_token, floats)) = samples(port) else {
-        let found = "sound".to_owned();
-        return Err(mismatch(
-            path,
-            port,
-            found,
-            "sound needs tokens of f32, c32 or i16",
-        ));
-    };
-    let default_channels = if port.token.dtype == DType::C32 { 2 } else { 1 };
-    let channels = number(port.params, "channels").unwrap_or(default_channels);
-    let format = port
-        .params
-        .get("format")
-        .and_then(Value::as_str)
-        .unwrap_or("s16");
-    let as_floats = match format {
-        "s16" => false,
-        "f32" if floats => true,
-        other => {
-            let found = format!("`{other}` samples by its parameter `format`");
-            return Err(mismatch(
-                path,
-                port,
-                found,
-                "s16 and, for float tokens, f32 can be written",
+/// How samples stand in a file that is written.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    /// The header of a file without samples.
+    empty_header: Vec<u8>,
+    samples_per_token: u64,
+    tokens_are_floats: bool,
+    samples_are_floats: bool,
+}
+
+/// Where a header has the length of what follows these four bytes.
+const RIFF_LENGTH_AT: usize = 4;
+/// A header's last bytes, and what comes before what they and the RIFF length count.
+const LENGTH_BYTES: usize = 4;
+const RIFF_PREFIX_BYTES: u64 = 8;
+
+impl Layout {
+    /// The sink's `sample_rate` (48000 without one), `channels` (2 for c32, else 1) and `format` (`s16`, or `f32`).
+    pub(super) fn of(path: &Path, port: Port<'_>) -> Result<Self, FileError> {
+        let Some((samples_per_token, tokens_are_floats)) = samples(port) else {
+            let help = "sound needs tokens of f32, c32 or i16";
+            return Err(mismatch(path, port, "sound".to_owned(), help));
+        };
+        let format = port
+            .params
+            .get("format")
+            .and_then(Value::as_str)
+            .unwrap_or("s16");
+        let samples_are_floats = match format {
+            "s16" => false,
+            "f32" if tokens_are_floats => true,
+            other => {
+                let found = format!("`{other}` samples by its parameter `format`");
+                let help = "s16 and, for float tokens, f32 can be written";
+                return Err(mismatch(path, port, found, help));
+            }
+        };
+
+        let default_channels = if port.token.dtype == DType::C32 { 2 } else { 1 };
+        let channels = number(port.params, "channels").unwrap_or(default_channels);
+        if samples_per_token % u64::from(channels) != 0 || channels > u32::from(u16::MAX) {
+            let found = format!("{channels} channels");
+            let help = "make a token hold whole frames of all channels";
+            return Err(mismatch(path, port, found, help));
+        }
+
+        let sample_rate = number(port.params, "sample_rate").unwrap_or(48_000);
+        let bits_per_sample: u16 = if samples_are_floats { 32 } else { 16 };
+        let bytes_per_s =
+            u64::from(sample_rate) * u64::from(channels) * u64::from(bits_per_sample / 8);
+        if bytes_per_s > u64::from(u32::MAX) {
+            let found = format!("{bytes_per_s} bytes per second");
+            let help = "its header holds up to 4294967295: name the file .npy or .bin";
+            return Err(mismatch(path, port, found, help));
+        }
+        let spec = WavSpec {
+            channels: channels as u16,
+            sample_rate,
+            bits_per_sample,
+            sample_format: if samples_are_floats {
+                SampleFormat::Float
+            } else {
+                SampleFormat::Int
+            },
+        };
+        Ok(Self {
+            empty_header: empty_header(spec).map_err(io_error(path))?,
+            samples_per_token,
+            tokens_are_floats,
+            samples_are_floats,
+        })
+    }
+
+    /// Bytes of a token in the file.
+    pub(super) fn token_bytes(&self) -> u64 {
+        self.samples_per_token * if self.samples_are_floats { 4 } else { 2 }
+    }
+
+    /// The header for so many tokens, which [`Self::check_room`] has let pass.
+    pub(super) fn header(&self, tokens: u64) -> Vec<u8> {
+        let mut header = self.empty_header.clone();
+        let data_bytes = tokens * self.token_bytes();
+        let riff_bytes = data_bytes + header.len() as u64 - RIFF_PREFIX_BYTES;
+        let data_length_at = header.len() - LENGTH_BYTES;
+        put_length(&mut header, RIFF_LENGTH_AT, riff_bytes);
+        put_length(&mut header, data_length_at, data_bytes);
+        header
+    }
+
+    /// Whether a file begins with this header, with any lengths in it.
+    pub(super) fn owns_header(&self, found: &[u8]) -> bool {
+        let mut expected = self.empty_header.clone();
+        let mut found = found.to_vec();
+        if found.len() != expected.len() {
+            return false;
+        }
+        let data_length_at = expected.len() - LENGTH_BYTES;
+        for header in [&mut expected, &mut found] {
+            put_length(header, RIFF_LENGTH_AT, 0);
+            put_length(header, data_length_at, 0);
+        }
+        expected == found
+    }
+
+    /// Refuses data that would make the file longer than its header can say.
+    pub(super) fn check_room(&self, data_bytes: u64, more_bytes: u64) -> io::Result<()> {
+        let riff_bytes =
+            data_bytes + more_bytes + self.empty_header.len() as u64 - RIFF_PREFIX_BYTES;
+        if riff_bytes > u64::from(u32::MAX) {
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "a WAV file holds up to 4 GiB: write .npy or .bin",
             ));
         }
-    };
-    if per_token % u64::from(channels) != 0 || channels > u32::from(u16::MAX) {
-        let found = format!("{channels} channels");
-        return Err(mismatch(
-            path,
-            port,
-            found,
-            "make a token hold whole frames of all channels",
-        ));
+        Ok(())
     }
-    let spec = WavSpec {
-        channels: channels as u16,
-        sample_rate: number(port.params, "sample_rate").unwrap_or(48_000),
-        bits_per_sample: if as_floats { 32 } else { 16 },
-        sample_format: if as_floats {
-            SampleFormat::Float
+
+    /// Puts the bytes of tokens into `encoded` as samples.
+    pub(super) fn encode(&self, tokens: &[u8], encoded: &mut Vec<u8>) {
+        encoded.clear();
+        if !self.tokens_are_floats {
+            let samples = tokens.as_chunks::<2>().0.iter();
+            encoded.extend(samples.flat_map(|s| i16::from_ne_bytes(*s).to_le_bytes()));
+            return;
+        }
+        let samples = tokens
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|s| f32::from_ne_bytes(*s));
+        if self.samples_are_floats {
+            encoded.extend(samples.flat_map(f32::to_le_bytes));
         } else {
-            SampleFormat::Int
-        },
-    };
-    let same = file.try_clone().map_err(io_error(path))?;
-    let writer =
-        WavWriter::new(BufWriter::new(file), spec).map_err(|e| io_error(path)(into_io(e)))?;
-    Ok(Box::new(Writer {
-        writer,
-        file: same,
-        tokens_are_floats: floats,
-    }))
+            encoded.extend(samples.flat_map(|sample| quantise(sample).to_le_bytes()));
+        }
+    }
+}
+
+fn put_length(header: &mut [u8], at: usize, length: u64) {
+    let length = u32::try_from(length).unwrap_or(u32::MAX);
+    header[at..at + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+}
+
+fn empty_header(spec: WavSpec) -> io::Result<Vec<u8>> {
+    let mut header = io::Cursor::new(Vec::new());
+    WavWriter::new(&mut header, spec)
+        .and_then(WavWriter::finalize)
+        .map_err(into_io)?;
+    Ok(header.into_inner())
 }
 
 fn into_io(error: hound::Error) -> io::Error {
@@ -222,39 +302,6 @@ fn quantise(x: f32) -> i16 {
     (x * FULL_SCALE).round() as i16
 }
 
-impl TokenWrite for Writer {
-    fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let as_floats = self.writer.spec().sample_format == SampleFormat::Float;
-        if !self.tokens_are_floats {
-            for piece in bytes.as_chunks::<2>().0 {
-                self.writer
-                    .write_sample(i16::from_ne_bytes(*piece))
-                    .map_err(into_io)?;
-            }
-            return Ok(());
-        }
-        for piece in bytes.as_chunks::<4>().0 {
-            let x = f32::from_ne_bytes(*piece);
-            let written = if as_floats {
-                self.writer.write_sample(x)
-            } else {
-                self.writer.write_sample(quantise(x))
-            };
-            written.map_err(into_io)?;
-        }
-        Ok(())
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.writer.flush().map_err(into_io)?;
-        self.file.sync_data()
-    }
-
-    fn finish(self: Box<Self>) -> io::Result<()> {
-        self.writer.finalize().map_err(into_io)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,9 +315,8 @@ mod tests {
             token,
             params,
         };
-        let mut writer = create(&path, File::create(&path).expect("created"), port).expect("sound");
-        writer.write_tokens(bytes).expect("written");
-        writer.finish().expect("finished");
+        let mut sink = super::super::create_sink(&path, port).expect("sound");
+        sink.write_tokens(bytes).expect("written");
         let spec = WavReader::open(&path).expect("sound").spec();
         let mut back = Vec::new();
         let mut reader = open(&path, File::open(&path).expect("there"), port).expect("sound");
@@ -333,6 +379,33 @@ mod tests {
     }
 
     #[test]
+    fn a_header_never_says_more_than_it_can_hold() {
+        let token = TokenType::scalar(DType::F32);
+        let path = Path::new("x.wav");
+        let mut params = Params::new();
+        params.insert("sample_rate".to_owned(), Value::Int(4_000_000_000));
+        let port = |params| Port {
+            stream: "x",
+            token: &token,
+            params,
+        };
+        let refused = Layout::of(path, port(&params)).expect_err("too fast");
+        assert!(
+            refused.to_string().contains("8000000000 bytes per second"),
+            "{refused}"
+        );
+
+        let usual = Params::new();
+        let layout = Layout::of(path, port(&usual)).expect("sound");
+        let longest = u64::from(u32::MAX) - 36;
+        layout.check_room(longest - 2, 2).expect("it just fits");
+        let error = layout.check_room(longest, 2).expect_err("too long");
+        assert!(error.to_string().contains("up to 4 GiB"), "{error}");
+        assert!(layout.owns_header(&layout.header(77)));
+        assert!(!layout.owns_header(&layout.header(77)[1..]));
+    }
+
+    #[test]
     fn beyond_full_scale_samples_saturate() {
         for (x, expect) in [
             (1.0, 32767),
@@ -357,9 +430,7 @@ mod tests {
         };
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x.wav");
-        let error = create(&path, File::create(&path).expect("created"), port)
-            .err()
-            .expect("refused");
+        let error = super::super::create_sink(&path, port).expect_err("refused");
         assert!(
             error
                 .to_string()

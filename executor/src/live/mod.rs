@@ -4,6 +4,11 @@
 //! Whoever looks reads counters that workers keep anyway, so that watching costs them nothing but the cache lines that
 //! a look fetches, a few times a second.
 
+#[cfg(unix)]
+mod folder;
+#[cfg(not(unix))]
+#[path = "folder_elsewhere.rs"]
+mod folder;
 mod page;
 pub(crate) mod top;
 

@@ -1,19 +1,20 @@
 //! The page: a small file in memory that a run writes a few times a second, and that others read.
 //!
-//! It lies in `$XDG_RUNTIME_DIR`, or else in the temporary folder, and is called `zbmd-PID.live`. 16-byte head: `ZBLV`,
-//! version (u32), length of the body (u32), 0; then a checksum (u64) of the body, then the body, which is [`Live`] as
-//! JSON. It is written with one call and read with one call; a reader that meets a writer in the middle finds a
-//! checksum that does not fit, and reads again. Neither waits for the other.
+//! It lies in the user's runtime folder ([`super::folder`]), and is called `zbmd-PID.live`. 16-byte head: `ZBLV`, version
+//! (u32), length of the body (u32), 0; then a checksum (u64) of the body, then the body, which is [`Live`] as JSON. It is
+//! written with one call and read with one call; a reader that meets a writer in the middle finds a checksum that does
+//! not fit, and reads again. Neither waits for the other.
 
 use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
+use zbmd_ir::text::printable;
 
-use super::Progress;
+use super::{Progress, folder};
 use crate::measure::Clock;
 
 const MAGIC: [u8; 4] = *b"ZBLV";
@@ -67,18 +68,6 @@ pub enum PageError {
     },
 }
 
-/// Where pages lie.
-fn folder() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    runtime
-        .filter(|path| path.is_absolute())
-        .unwrap_or_else(std::env::temp_dir)
-}
-
-fn path_of(pid: u32) -> PathBuf {
-    folder().join(format!("zbmd-{pid}.live"))
-}
-
 /// The page of this process. Removed when it is dropped.
 #[derive(Debug)]
 pub struct Page {
@@ -98,14 +87,7 @@ impl Page {
     /// What the system says.
     pub fn create() -> io::Result<Self> {
         let pid = std::process::id();
-        let path = path_of(pid);
-        // Left behind by a process of the same number that is gone. Nothing else is ever written through.
-        let _ = std::fs::remove_file(&path);
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(&path)?;
+        let (file, path) = folder::create(pid)?;
         let live = Live {
             pid,
             started: started(pid).unwrap_or(0),
@@ -197,7 +179,7 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // A page that is left behind is found to be of a dead process.
+        // A page that is left behind is removed by whoever finds it.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -231,31 +213,62 @@ fn started(pid: u32) -> Option<u64> {
 /// # Errors
 /// No such run, or a dead one; see [`PageError`].
 pub(crate) fn read(pid: u32) -> Result<Live, PageError> {
-    let path = path_of(pid);
-    let live = match read_file(&path) {
-        Ok(live) => live,
+    let unreadable = |path: PathBuf| move |source| PageError::Unreadable { path, source };
+    let path =
+        folder::path_of(pid).map_err(unreadable(PathBuf::from("the folder of live pages")))?;
+    let file = match folder::open(&path) {
+        Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(PageError::Absent(pid));
         }
-        Err(source) => return Err(PageError::Unreadable { path, source }),
+        Err(error) => return Err(unreadable(path)(error)),
     };
-    if cfg!(target_os = "linux") && started(pid) != Some(live.started) {
-        let _ = std::fs::remove_file(&path);
-        return Err(PageError::Dead(pid, live.progress.iterations));
+    let live = read_file(&file).map(Live::printable);
+    if folder::is_left_behind(&file) {
+        folder::remove(&path);
+        let iterations = live.map_or(0, |live| live.progress.iterations);
+        return Err(PageError::Dead(pid, iterations));
     }
-    Ok(live)
+    live.map_err(unreadable(path))
 }
 
-fn read_file(path: &Path) -> io::Result<Live> {
+fn read_file(file: &File) -> io::Result<Live> {
     for _ in 0..ATTEMPTS {
-        let bytes = std::fs::read(path)?;
+        let bytes = read_at_start(file)?;
         let Some(body) = body(&bytes) else {
             std::thread::sleep(std::time::Duration::from_millis(1));
             continue;
         };
         return serde_json::from_slice(body).map_err(io::Error::other);
     }
-    Err(io::Error::other("it is no page of a run of this version"))
+    Err(io::Error::other("is not a page of a run of this version"))
+}
+
+/// The whole page, or the beginning of what is too long for one.
+fn read_at_start(mut file: &File) -> io::Result<Vec<u8>> {
+    use std::io::{Read, Seek, SeekFrom};
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    let limit = (HEAD_BYTES + MAX_BYTES) as u64;
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+impl Live {
+    /// The same with names that can be shown on a terminal, whatever a model calls its parts.
+    fn printable(mut self) -> Self {
+        let progress = &mut self.progress;
+        let fills = progress.rings.iter_mut().chain(&mut progress.queues);
+        let names = fills.map(|fill| &mut fill.name);
+        let devices = progress.devices.iter_mut().map(|device| &mut device.device);
+        for name in names
+            .chain(devices)
+            .chain([&mut progress.model, &mut progress.plan])
+        {
+            *name = printable(name).into_owned();
+        }
+        self
+    }
 }
 
 /// The body, if it is whole.
@@ -268,20 +281,12 @@ fn body(bytes: &[u8]) -> Option<&[u8]> {
     (head[..4] == MAGIC && number(4) == VERSION && xxh3_64(body) == sum).then_some(body)
 }
 
-/// The runs that are on, by process.
+/// The runs of this user that are on, by process. Pages that were left behind are removed.
 pub fn running() -> Vec<Live> {
-    let files = std::fs::read_dir(folder()).into_iter().flatten().flatten();
-    let pid = |name: &str| {
-        name.strip_prefix("zbmd-")?
-            .strip_suffix(".live")?
-            .parse()
-            .ok()
-    };
-    let mut pids: Vec<u32> = files
-        .filter_map(|file| pid(file.file_name().to_str()?))
-        .collect();
-    pids.sort_unstable();
-    pids.into_iter().filter_map(|pid| read(pid).ok()).collect()
+    folder::remove_left_behind();
+    let pids = folder::folder().map(|folder| folder::pids_in(&folder));
+    let pids = pids.unwrap_or_default().into_iter();
+    pids.filter_map(|pid| read(pid).ok()).collect()
 }
 
 #[cfg(test)]
@@ -316,6 +321,31 @@ mod tests {
         assert_eq!(read(pid).expect("there").progress, progress);
         drop(page);
         assert!(matches!(read(pid), Err(PageError::Absent(p)) if p == pid));
+    }
+
+    #[test]
+    fn names_cannot_write_to_the_terminal() {
+        let fill = |name: &str| super::super::Fill {
+            name: name.into(),
+            ..Default::default()
+        };
+        let live = Live {
+            progress: Progress {
+                model: "a\x1b[2Jb".into(),
+                plan: "\r\u{9b}1m".into(),
+                rings: vec![fill("\x07")],
+                queues: vec![fill("fine \u{e4}\n")],
+                devices: vec![super::super::DeviceProgress {
+                    device: "cpu\x7f".into(),
+                    ..Default::default()
+                }],
+                ..Progress::default()
+            },
+            ..Live::default()
+        };
+        let shown = serde_json::to_string(&live.printable()).expect("plain data");
+        assert!(!shown.chars().any(char::is_control), "{shown}");
+        assert!(shown.contains("fine \u{e4}"), "{shown}");
     }
 
     #[test]

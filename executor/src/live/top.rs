@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use zbmd_ir::text::{printable_json, printable_lines};
 
 use super::page::{Live, PageError, read, running};
 use crate::cli::exit;
@@ -56,7 +57,10 @@ pub(crate) fn top(args: &Top) -> u8 {
         seen = true;
         let text = match args.format {
             // Plain data with string keys: serialising cannot fail.
-            Format::Json => serde_json::to_string(&live).unwrap_or_default() + "\n",
+            Format::Json => {
+                let json = serde_json::to_string(&live).unwrap_or_default();
+                printable_json(&json).into_owned() + "\n"
+            }
             Format::Text => screen(&live),
         };
         if !say(&text, is_screen) || args.once {
@@ -67,17 +71,19 @@ pub(crate) fn top(args: &Top) -> u8 {
 }
 
 fn refuse(code: u8, text: &str) -> u8 {
-    let _ = writeln!(io::stderr(), "zbmd-run: {text}");
+    let _ = writeln!(io::stderr(), "zbmd-run: {}", printable_lines(text));
     code
 }
 
 /// Writes to standard output, over what was there before on a screen; false if nobody reads it any more.
 fn say(text: &str, is_screen: bool) -> bool {
     let mut out = io::stdout().lock();
+    // The page is another process's, maybe another user's: only the sequences below are ours.
+    let text = printable_lines(text);
     // Cursor to the corner, then each line to its end and everything below cleared: no flicker.
     let text = match is_screen {
         true => format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n")),
-        false => text.to_owned(),
+        false => text.into_owned(),
     };
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())

@@ -95,11 +95,9 @@ impl Ring {
     pub(crate) unsafe fn find(arena: &Arc<Arena>, place: (u64, u64), words: u64) -> Self {
         // SAFETY: the caller's promise.
         let ends = unsafe { In::<[Ends]>::find(arena, place.0, 1) }.one(0);
-        // SAFETY: as above.
-        Self {
-            ends,
-            words: unsafe { In::find(arena, place.1, words as usize) },
-        }
+        // SAFETY: the caller's promise, which covers the words as well.
+        let words = unsafe { In::find(arena, place.1, words as usize) };
+        Self { ends, words }
     }
 
     /// Hands the words that are there to `each`, in order, and makes their room free; how many they were.

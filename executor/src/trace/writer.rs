@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,8 +17,9 @@ use super::profile::{Cursor, Profile};
 use super::recorder::{Ring, Ticks};
 use crate::epoch::{EpochMemory, Spec};
 use crate::error::EngineError;
+use crate::io::is_named_pipe;
 use crate::measure::Clock;
-use crate::primitive::Ordering;
+use crate::primitive::{AtomicU64, Ordering};
 use crate::report::{ProfileReport, TraceReport};
 use crate::session::Inner;
 use crate::supervise::Event;
@@ -53,10 +54,21 @@ pub(crate) struct Traced {
     pub profile: Vec<ProfileReport>,
 }
 
-/// The conductor's end.
+/// Orders that wait for the writer, at most.
+const QUEUE_LENGTH: usize = 1024;
+/// A file that takes nothing for so long at the end of the run is left as it is.
+const FINISH_LIMIT: Duration = Duration::from_secs(2);
+
+/// The conductor's end. Nothing that it does waits for the file, until [`Self::finish`].
 pub(crate) struct Tracer {
-    orders: Sender<Order>,
-    thread: JoinHandle<Traced>,
+    orders: SyncSender<Order>,
+    thread: JoinHandle<()>,
+    traced: Receiver<Traced>,
+    /// Counts up as the writer gets on.
+    progress: Arc<AtomicU64>,
+    path: Option<PathBuf>,
+    /// Events and epochs that the queue had no room for.
+    dropped: u64,
     /// What all workers of the run count time by.
     pub ticks: Ticks,
 }
@@ -72,13 +84,15 @@ impl Tracer {
         profile: bool,
     ) -> Result<Self, EngineError> {
         let ticks = Ticks::of_this_machine();
-        let (orders, told) = mpsc::channel();
+        let (orders, told) = mpsc::sync_channel(QUEUE_LENGTH);
+        let (tell_traced, traced) = mpsc::channel();
+        let progress = Arc::<AtomicU64>::default();
         let out = path.map(|path| Out::create(path, engine)).transpose();
         let out = out.map_err(|source| EngineError::Trace {
             path: path.unwrap_or(Path::new("")).to_owned(),
             source,
         })?;
-        let mut writer = Writer {
+        let writer = Writer {
             out,
             profile: profile.then(Profile::default),
             sources: Vec::new(),
@@ -87,26 +101,36 @@ impl Tracer {
             began: clocks(ticks),
             dropped: 0,
             told,
+            progress: Arc::clone(&progress),
         };
-        writer.put(&Chunk::Clocks(writer.began));
         let thread = std::thread::Builder::new()
             .name("zbmd trace".to_owned())
-            .spawn(move || writer.run())
+            .spawn(move || drop(tell_traced.send(writer.run())))
             .map_err(EngineError::Thread)?;
         Ok(Self {
             orders,
             thread,
+            traced,
+            progress,
+            path: path.map(Path::to_owned),
+            dropped: 0,
             ticks,
         })
     }
 
-    // The thread ends after this end does, so an order is never lost.
-    fn tell(&self, order: Order) {
-        let _ = self.orders.send(order);
+    fn tell(&mut self, order: Order) {
+        if self.orders.try_send(order).is_err() {
+            self.dropped += 1;
+        }
     }
 
     /// The workers of an epoch are about to begin.
-    pub(crate) fn begin(&self, engine: &Arc<Inner>, spec: &Arc<Spec>, memory: &Arc<EpochMemory>) {
+    pub(crate) fn begin(
+        &mut self,
+        engine: &Arc<Inner>,
+        spec: &Arc<Spec>,
+        memory: &Arc<EpochMemory>,
+    ) {
         let (engine, spec, memory) = (Arc::clone(engine), Arc::clone(spec), Arc::clone(memory));
         self.tell(Order::Begin {
             engine,
@@ -117,7 +141,7 @@ impl Tracer {
     }
 
     /// Nothing more of an epoch counts.
-    pub(crate) fn end(&self, epoch: u64) {
+    pub(crate) fn end(&mut self, epoch: u64) {
         self.tell(Order::End {
             epoch,
             at_ns: Clock.now_ns(),
@@ -125,7 +149,7 @@ impl Tracer {
     }
 
     /// The supervisor decided or saw something.
-    pub(crate) fn event(&self, event: &Event) {
+    pub(crate) fn event(&mut self, event: &Event) {
         let line = event.line();
         let name = event.what.name();
         self.tell(Order::Event(TraceEvent {
@@ -135,12 +159,49 @@ impl Tracer {
         }));
     }
 
-    /// The run is over: waits until all is written.
+    /// The run is over: waits until all is written, or until the file has taken nothing for a while. Then the thread that
+    /// waits for it is left behind.
     pub(crate) fn finish(self) -> Traced {
         drop(self.orders);
+        let mut progress = self.progress.load(Ordering::Acquire);
+        loop {
+            match self.traced.recv_timeout(FINISH_LIMIT) {
+                Ok(mut traced) => {
+                    if let Some(trace) = &mut traced.trace {
+                        trace.dropped_events = self.dropped;
+                    }
+                    return traced;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    let now = self.progress.load(Ordering::Acquire);
+                    if now == progress {
+                        return Traced::cut_off(self.path.as_deref(), self.dropped);
+                    }
+                    progress = now;
+                }
+            }
+        }
         match self.thread.join() {
-            Ok(traced) => traced,
+            Ok(()) => Traced::default(),
             Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Traced {
+    /// What is known of a file that takes nothing.
+    fn cut_off(path: Option<&Path>, dropped_events: u64) -> Self {
+        let seconds = FINISH_LIMIT.as_secs();
+        let trace = path.map(|path| TraceReport {
+            file: path.display().to_string(),
+            dropped_events,
+            error: Some(format!("it took nothing for {seconds} s, and is cut off")),
+            ..TraceReport::default()
+        });
+        Self {
+            trace,
+            profile: Vec::new(),
         }
     }
 }
@@ -154,16 +215,23 @@ fn clocks(ticks: Ticks) -> Clocks {
 
 /// The file, and what is in it.
 struct Out {
-    file: File,
+    /// None until a pipe with a name has a reader.
+    file: Option<File>,
     path: PathBuf,
+    /// What the file begins with.
+    beginning: Vec<u8>,
     words: u64,
     bytes: u64,
     error: Option<io::Error>,
 }
 
 impl Out {
+    /// Makes the file. A pipe with a name can be opened only when it has a reader: that is left to the writer's thread.
     fn create(path: &Path, engine: &Inner) -> io::Result<Self> {
-        let mut file = File::create(path)?;
+        let file = match is_named_pipe(path) {
+            true => None,
+            false => Some(File::create(path)?),
+        };
         let program = &engine.program;
         let begin = Begin {
             model: program.graph.name.clone(),
@@ -175,16 +243,25 @@ impl Out {
                 .collect(),
             fingerprint: fingerprint(program),
         };
-        let begin = [&head()[..], &Chunk::Begin(begin).bytes()].concat();
-        file.write_all(&begin)?;
-        let bytes = begin.len() as u64;
         Ok(Self {
             file,
             path: path.to_owned(),
+            beginning: [&head()[..], &Chunk::Begin(begin).bytes()].concat(),
             words: 0,
-            bytes,
+            bytes: 0,
             error: None,
         })
+    }
+
+    fn begin(&mut self) {
+        if self.file.is_none() {
+            match File::create(&self.path) {
+                Ok(file) => self.file = Some(file),
+                Err(error) => self.error = Some(error),
+            }
+        }
+        let beginning = std::mem::take(&mut self.beginning);
+        self.put(&beginning);
     }
 
     /// After the first error nothing more is written: what follows could not be read.
@@ -192,7 +269,8 @@ impl Out {
         if self.error.is_some() {
             return;
         }
-        match self.file.write_all(bytes) {
+        let Some(file) = &mut self.file else { return };
+        match file.write_all(bytes) {
             Ok(()) => self.bytes += bytes.len() as u64,
             Err(error) => self.error = Some(error),
         }
@@ -219,12 +297,18 @@ struct Writer {
     began: Clocks,
     dropped: u64,
     told: Receiver<Order>,
+    progress: Arc<AtomicU64>,
 }
 
 impl Writer {
     fn run(mut self) -> Traced {
         let mut pause = PAUSE;
+        if let Some(out) = &mut self.out {
+            out.begin();
+        }
+        self.put(&Chunk::Clocks(self.began));
         loop {
+            self.progress.fetch_add(1, Ordering::AcqRel);
             match self.told.recv_timeout(pause) {
                 Ok(order) => self.obey(order),
                 Err(RecvTimeoutError::Timeout) => {
@@ -254,6 +338,7 @@ impl Writer {
                 records: out.words,
                 bytes: out.bytes,
                 dropped_periods: self.dropped,
+                dropped_events: 0,
                 error: out.error.map(|e| e.to_string()),
             }),
             profile: self

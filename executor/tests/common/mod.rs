@@ -2,6 +2,8 @@
 //! command with these ops.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod case;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -199,6 +201,13 @@ fn planned_with(
 pub(crate) fn with_tail(mut program: Program) -> Program {
     program.contingencies = Contingencies::default();
     program.plans.push(planned(&program, 1, "tail"));
+    program
+}
+
+/// The program with a plan of its own for blocks of so many iterations, and nothing else.
+pub(crate) fn replanned(mut program: Program, block: u64) -> Program {
+    program.contingencies = Contingencies::default();
+    program.plans = vec![planned(&program, block, "main")].into();
     program
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
-use super::differences::{Base, Difference};
+use super::differences::{Base, Difference, check_sizes};
 use super::{ALIGN, BundleError, ENTRY_BYTES, HEADER_BYTES, MAGIC, Meta, Section, VERSION};
 use crate::{BlobId, Contingencies, Plan, PlanId, Program, TiVec, limits};
 
@@ -19,7 +19,7 @@ pub fn decode(bytes: Bytes) -> Result<Program, BundleError> {
     let lengths: Vec<u64> = read(Section::BlobLengths, &find(Section::BlobLengths))?;
     let plans = read(Section::Plans, &find(Section::Plans))?;
     let table = read(Section::Contingencies, &find(Section::Contingencies))?;
-    let (plans, contingencies) = join(plans, table)?;
+    let (plans, contingencies) = join(plans, table, bytes.len() as u64)?;
     Ok(Program {
         graph: read(Section::Graph, &find(Section::Graph))?,
         machine: read(Section::Machine, &find(Section::Machine))?,
@@ -34,6 +34,7 @@ pub fn decode(bytes: Bytes) -> Result<Program, BundleError> {
 pub(super) fn join(
     mut plans: TiVec<PlanId, Plan>,
     (contingencies, differences): (Contingencies, Vec<Difference>),
+    bundle_bytes: u64,
 ) -> Result<(TiVec<PlanId, Plan>, Contingencies), BundleError> {
     if differences.is_empty() {
         return Ok((plans, contingencies));
@@ -56,6 +57,7 @@ pub(super) fn join(
             message,
         });
     }
+    check_sizes(&differences, bundle_bytes)?;
     let base = Base::new(main);
     for difference in &differences {
         plans.push(base.unpack(difference)?);
@@ -69,6 +71,32 @@ pub(super) fn join(
 /// See [`decode`].
 pub fn decode_meta(bytes: &Bytes) -> Result<Meta, BundleError> {
     read(Section::Meta, &sections(bytes)?[Section::Meta as usize - 1])
+}
+
+/// Whether the first bytes of a file of so many bytes can be those of a bundle. Says nothing of what is too short to
+/// tell: [`decode`] does.
+pub(super) fn check_start(start: &[u8], file_bytes: u64) -> Result<(), BundleError> {
+    if start.len() < HEADER_BYTES {
+        return Ok(());
+    }
+    if !start.starts_with(&MAGIC) {
+        return Err(BundleError::Magic {
+            found: [start[0], start[1], start[2], start[3]],
+        });
+    }
+    let version = u32_at(start, 4);
+    if version != VERSION {
+        return Err(BundleError::Version { found: version });
+    }
+
+    let length = u64_at(start, 16);
+    if length != file_bytes {
+        return Err(BundleError::Length {
+            expected: length,
+            found: file_bytes,
+        });
+    }
+    Ok(())
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

@@ -17,7 +17,7 @@ use crate::{Entry, Plan};
 
 /// A plan as its difference from another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Difference {
+pub(crate) struct Difference {
     /// Bytes of the plan once decompressed.
     bytes: u64,
     /// LZ4 block.
@@ -28,6 +28,73 @@ pub(super) struct Difference {
 const MAX_EXPANSION: u64 = 255;
 /// Bytes that the first byte of a block may stand for beyond that.
 const MIN_MATCH: u64 = 64;
+/// Bytes that all differences of a bundle together may stand for, however small it is…
+const MIN_UNPACKED_BYTES: u64 = 4 << 20;
+/// …and further ones for each of its bytes. Plans of real models are 3 to 8 times as long as their differences.
+const UNPACKED_PER_BYTE: u64 = 8;
+
+/// Bytes that differences may stand for in a bundle of so many bytes.
+fn unpacked_limit(bundle_bytes: u64) -> u64 {
+    MIN_UNPACKED_BYTES.saturating_add(bundle_bytes.saturating_mul(UNPACKED_PER_BYTE))
+}
+
+/// Refuses differences that would unpack to much more than the bundle's bytes, before any is unpacked.
+pub(super) fn check_sizes(
+    differences: &[Difference],
+    bundle_bytes: u64,
+) -> Result<(), BundleError> {
+    let sizes = differences.iter().map(|difference| difference.bytes);
+    let unpacked = sizes.fold(0, u64::saturating_add);
+    let limit = unpacked_limit(bundle_bytes);
+    if unpacked <= limit {
+        return Ok(());
+    }
+
+    let count = differences.len();
+    let message = format!(
+        "{count} plans unpack to {unpacked} bytes, at most {limit} in a bundle of {bundle_bytes} bytes"
+    );
+    Err(BundleError::Content {
+        section: Section::Contingencies,
+        message,
+    })
+}
+
+/// The differences of plans from plan 0. Where compressed ones would be refused when they are read, because they are
+/// very short for what they stand for, they are stored without compression.
+pub(super) fn pack_all(main: &Plan, others: &[Plan]) -> Vec<Difference> {
+    let base = Base::new(main);
+    let differences: Vec<Difference> = others.iter().map(|plan| base.pack(plan)).collect();
+    let packed_bytes: usize = differences.iter().map(|d| d.packed.len()).sum();
+
+    match check_sizes(&differences, packed_bytes as u64) {
+        Ok(()) => differences,
+        Err(_) => others.iter().map(|plan| stored(&relative(plan))).collect(),
+    }
+}
+
+/// Bytes as an LZ4 block of one run of literals.
+fn stored(bytes: &[u8]) -> Difference {
+    const NIBBLE: usize = 15;
+    const BYTE: usize = 255;
+    let length = bytes.len();
+    let mut packed = Vec::with_capacity(length + length / BYTE + 2);
+
+    packed.push((length.min(NIBBLE) as u8) << 4);
+    if let Some(mut rest) = length.checked_sub(NIBBLE) {
+        while rest >= BYTE {
+            packed.push(BYTE as u8);
+            rest -= BYTE;
+        }
+        packed.push(rest as u8);
+    }
+    packed.extend_from_slice(bytes);
+
+    Difference {
+        bytes: length as u64,
+        packed,
+    }
+}
 
 /// What plans are compared with: plan 0, in the form that differences are made of.
 pub(super) struct Base(Vec<u8>);
@@ -82,9 +149,25 @@ impl Base {
     }
 }
 
-fn relative(plan: &Plan) -> Vec<u8> {
+/// A plan in the form that differences are made of.
+pub(crate) fn relative_form(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     walk(&mut plan, u64::wrapping_sub, false);
+    plan
+}
+
+/// A difference from `main` that unpacks to these bytes, whatever they are.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn difference(main: &Plan, bytes: &[u8]) -> Difference {
+    let packed = lz4_flex::block::compress_with_dict(bytes, &relative(main));
+    Difference {
+        bytes: bytes.len() as u64,
+        packed,
+    }
+}
+
+fn relative(plan: &Plan) -> Vec<u8> {
+    let plan = relative_form(plan);
     postcard::to_stdvec(&plan).expect("every sequence has a length")
 }
 
@@ -169,6 +252,46 @@ mod tests {
         );
         let base = Base::new(&plan);
         assert_eq!(base.unpack(&base.pack(&plan)), Ok(plan));
+    }
+
+    #[test]
+    fn plans_that_compress_too_well_are_stored() {
+        let main = programs::chain().plans[PlanId(0)].clone();
+        let mut long = main.clone();
+        long.name = "a".repeat(3 << 20);
+        let few = pack_all(&main, &[long.clone()]);
+        let many = pack_all(&main, &[long.clone(), long.clone()]);
+        assert!(few[0].packed.len() < 20_000);
+        assert!(many[0].packed.len() > 3 << 20);
+
+        let base = Base::new(&main);
+        for difference in few.iter().chain(&many) {
+            assert_eq!(base.unpack(difference), Ok(long.clone()));
+        }
+        for length in [0, 1, 14, 15, 16, 269, 270, 271, 525, 70_000] {
+            let bytes = vec![7; length];
+            let Difference { packed, .. } = stored(&bytes);
+            let plain = lz4_flex::block::decompress(&packed, length);
+            assert_eq!(plain.expect("a block"), bytes);
+        }
+    }
+
+    #[test]
+    fn differences_that_would_fill_the_memory_are_refused_before_they_are_unpacked() {
+        let one = Difference {
+            bytes: 3 << 20,
+            packed: Vec::new(),
+        };
+        assert_eq!(check_sizes(&[one.clone()], 0), Ok(()));
+        let error = check_sizes(&[one.clone(), one.clone()], 1000).expect_err("6 MiB");
+        let text = error.to_string();
+        assert!(
+            text.contains(
+                "2 plans unpack to 6291456 bytes, at most 4202304 in a bundle of 1000 bytes"
+            ),
+            "{text}"
+        );
+        assert_eq!(check_sizes(&[one.clone(), one], 1 << 20), Ok(()));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3Default;
 
-use super::differences::{Base, Difference};
+use super::differences::{Difference, pack_all};
 use super::{ALIGN, ENTRY_BYTES, HEADER_BYTES, MAGIC, Meta, Section, VERSION};
 use crate::{Plan, Program};
 
@@ -57,9 +57,7 @@ fn postcard<T: Serialize + ?Sized>(value: &T) -> Vec<Cow<'static, [u8]>> {
 fn split(program: &Program) -> (&[Plan], Vec<Difference>) {
     match program.plans.raw.split_first() {
         Some((main, others)) if !program.contingencies.list.is_empty() => {
-            let base = Base::new(main);
-            let differences = others.iter().map(|plan| base.pack(plan)).collect();
-            (std::slice::from_ref(main), differences)
+            (std::slice::from_ref(main), pack_all(main, others))
         }
         _ => (&program.plans.raw, Vec::new()),
     }

@@ -1,17 +1,12 @@
-//! Bundles on disk: written whole or not at all, mapped when opened.
-#![expect(
-    unsafe_code,
-    reason = "maps the file, so that gigabytes of weights are not copied"
-)]
+//! Bundles on disk: written whole or not at all, copied when opened.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use bytes::Bytes;
-
 use super::decode::{decode, decode_meta};
 use super::encode::Layout;
+use super::image::{self, Image};
 use super::{BundleError, Meta};
 use crate::Program;
 use crate::verify::{Verified, VerifyError, verify};
@@ -26,6 +21,14 @@ pub enum OpenError {
     /// The file is no bundle, or damaged.
     #[error("not a bundle that can be used: {0}")]
     Bundle(#[from] BundleError),
+    /// Its copy would not fit the memory.
+    #[error("the bundle takes {needed} bytes of memory, {available} bytes are available")]
+    Memory {
+        /// Bytes of the file.
+        needed: u64,
+        /// What the machine can give.
+        available: u64,
+    },
     /// The program in it breaks rules that the executor relies on.
     #[error("the program is refused: {} ({} in all)", .0.first().map(VerifyError::to_string).unwrap_or_default(), .0.len())]
     Verify(Vec<VerifyError>),
@@ -86,13 +89,40 @@ pub(crate) fn replace(
     Ok(())
 }
 
-/// Maps, checks and verifies a bundle. Blobs stay in the mapped file: it may be replaced (as [`write()`] does) but must
-/// not be changed in place while the program lives.
+/// Copies, checks and verifies a bundle. Blobs share the copy's memory: what becomes of the file later is of no concern.
 ///
 /// # Errors
 /// See [`OpenError`].
 pub fn open(path: &Path) -> Result<Verified<Program>, OpenError> {
-    verify(decode(map(path)?)?).map_err(OpenError::Verify)
+    let (bytes, image) = image::load(path)?;
+    let verified = verify(decode(bytes)?).map_err(OpenError::Verify)?;
+    Ok(verified.with_image(image))
+}
+
+/// As [`open`], with the meta strings: the file is copied once.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn open_with_meta(path: &Path) -> Result<(Verified<Program>, Meta), OpenError> {
+    let (bytes, image) = image::load(path)?;
+    let meta = decode_meta(&bytes)?;
+    let verified = verify(decode(bytes)?).map_err(OpenError::Verify)?;
+    Ok((verified.with_image(image), meta))
+}
+
+/// A bundle of a program, for processes that are to map it: the copy that it was opened from, or else a new one.
+///
+/// # Errors
+/// What the system says; always where files cannot be sealed.
+pub fn image_of(program: &Verified<Program>) -> io::Result<Image> {
+    if let Some(image) = program.image() {
+        return Ok(image.clone());
+    }
+    image::seal(|out| {
+        let mut out = BufWriter::new(out);
+        write_to(&mut out, program)?;
+        out.flush()
+    })
 }
 
 /// The meta strings of a bundle.
@@ -100,17 +130,6 @@ pub fn open(path: &Path) -> Result<Verified<Program>, OpenError> {
 /// # Errors
 /// See [`OpenError`]; nothing is verified.
 pub fn open_meta(path: &Path) -> Result<Meta, OpenError> {
-    Ok(decode_meta(&map(path)?)?)
-}
-
-fn map(path: &Path) -> io::Result<Bytes> {
-    let file = File::open(path)?;
-    // An empty file cannot be mapped everywhere; it is no bundle either way.
-    if file.metadata()?.len() == 0 {
-        return Ok(Bytes::new());
-    }
-    // SAFETY: the mapping is private and read-only. That no one changes or shortens the file in place is required of
-    // callers by `open`; bundles are only ever replaced by renaming, which leaves the mapped file as it is.
-    let map = unsafe { memmap2::Mmap::map(&file)? };
-    Ok(Bytes::from_owner(map))
+    let (bytes, _) = image::load(path)?;
+    Ok(decode_meta(&bytes)?)
 }

@@ -23,7 +23,7 @@
 //! | 5 | contingencies, postcard: the table, and the other plans as differences from plan 0 |
 //! | 6 | kernels of GPUs, postcard: format, key and blob of each |
 //! | 7 | lengths of the blobs, postcard |
-//! | 8 | the blobs, each at the next multiple of 64: mapped, not read |
+//! | 8 | the blobs, each at the next multiple of 64 |
 //!
 //! Checksums are XXH3 of 64 bits (xxhash-rust: kept, no dependencies, tens of GB/s, so that gigabytes of weights can
 //! be checked at every load; a CRC of 32 bits is too short to name a graph by). They find accidents; an attacker can
@@ -34,6 +34,13 @@ mod decode;
 mod differences;
 mod encode;
 mod file;
+mod image;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing {
+    //! What a mutator needs to know of differences.
+
+    pub(crate) use super::differences::{difference, relative_form as relative};
+}
 #[cfg(test)]
 mod tests;
 
@@ -41,7 +48,10 @@ use std::collections::BTreeMap;
 
 pub use self::decode::{decode, decode_meta};
 pub use self::encode::{encode, encode_with};
-pub use self::file::{OpenError, open, open_meta, write, write_to, write_with};
+pub use self::file::{
+    OpenError, image_of, open, open_meta, open_with_meta, write, write_to, write_with,
+};
+pub use self::image::Image;
 
 /// First bytes of every bundle.
 pub const MAGIC: [u8; 4] = *b"ZBMD";

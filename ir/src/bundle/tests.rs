@@ -173,7 +173,7 @@ fn contingencies_need_a_plan_0_and_few_others() {
     let join = super::decode::join;
     let refused = |plans: &Program, count: usize| {
         let many = vec![differences[0].clone(); count];
-        join(plans.plans.clone(), (contingencies.clone(), many))
+        join(plans.plans.clone(), (contingencies.clone(), many), u64::MAX)
             .expect_err("refused")
             .to_string()
     };
@@ -214,6 +214,8 @@ fn files_are_replaced_whole_and_verified_when_opened() {
         write_with(&path, &verified, &meta()).expect("a writable folder");
         assert_eq!(open(&path).expect("a valid bundle").into_inner(), program);
         assert_eq!(open_meta(&path).expect("a valid bundle"), meta());
+        let (opened, words) = open_with_meta(&path).expect("a valid bundle");
+        assert_eq!((opened.into_inner(), words), (program, meta()));
     }
     assert_eq!(
         std::fs::read_dir(folder.path()).expect("readable").count(),
@@ -231,4 +233,79 @@ fn files_are_replaced_whole_and_verified_when_opened() {
         open(&path),
         Err(OpenError::Bundle(BundleError::Truncated { .. }))
     ));
+}
+
+/// Overwritten or cut off, the file is of no concern once it has been opened.
+#[test]
+fn an_open_bundle_is_a_copy_that_nobody_can_change() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("model.zbmd");
+    let mut program = programs::chain();
+    program.blobs.push(vec![7; 100_000].into());
+    let expected = crate::verify::verify(program.clone()).expect("a valid program");
+    write_with(&path, &expected, &meta()).expect("a writable folder");
+
+    let opened = open(&path).expect("a valid bundle");
+    let length = std::fs::metadata(&path).expect("a file").len() as usize;
+    std::fs::write(&path, vec![0xff; length]).expect("overwritten in place");
+    assert_eq!(*opened, program);
+    std::fs::write(&path, b"").expect("cut off in place");
+    assert_eq!(*opened, program);
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    {
+        use std::io::Write;
+        let image = image_of(&opened).expect("it has one");
+        let mut file = image.file();
+        assert!(file.write(b"x").is_err() && file.set_len(0).is_err());
+        // Another process maps the very same file.
+        use std::os::fd::AsRawFd;
+        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let again = open(std::path::Path::new(&again)).expect("a valid bundle");
+        let inode = |image: &Image| {
+            use std::os::unix::fs::MetadataExt;
+            image.file().metadata().expect("a file").ino()
+        };
+        assert_eq!(*again, program);
+        assert_eq!(inode(&image_of(&again).expect("it has one")), inode(&image));
+        // A program that was made here gets an image of its own.
+        let made = image_of(&expected).expect("memory");
+        assert_ne!(inode(&made), inode(&image));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_refused() {
+    for path in ["/dev/zero", "/dev/null", "/"] {
+        let error = open(std::path::Path::new(path)).expect_err(path);
+        assert!(matches!(error, OpenError::Io(_)), "{path}: {error}");
+    }
+}
+
+/// What is plainly not a bundle is not copied first, however long it is.
+#[test]
+fn long_files_that_are_not_bundles_are_refused_by_their_start() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("sparse.zbmd");
+    let file = std::fs::File::create(&path).expect("a writable folder");
+    file.set_len(1 << 45)
+        .or_else(|_| file.set_len(1 << 33))
+        .expect("a sparse file");
+    let refused = |path: &std::path::Path| open(path).expect_err("not a bundle").to_string();
+    assert!(refused(&path).contains("starts with"), "{}", refused(&path));
+
+    let mut start = encode(&programs::chain());
+    start.truncate(HEADER_BYTES);
+    std::fs::write(&path, &start).expect("writable");
+    let file = std::fs::File::options()
+        .write(true)
+        .open(&path)
+        .expect("writable");
+    file.set_len(1 << 33).expect("a sparse file");
+    assert!(
+        refused(&path).contains("should end at byte"),
+        "{}",
+        refused(&path)
+    );
 }

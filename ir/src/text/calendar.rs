@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::table::{Cell, Table, left, right};
 use super::units::{bytes, column_unit, duration, in_unit};
-use super::{actor_name, device_name, device_of, place, token_bytes};
+use super::{actor_name, device_name, device_of, place, printable, token_bytes};
 use crate::{
     Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, LaneKind, Plan,
     PortChannels, Program, RingId, Role, Slot,
@@ -83,7 +83,7 @@ impl Cx<'_> {
             parts.push(format!("exchange {}", bytes(calendar.exchange_bytes)));
         }
         if self.options.times {
-            parts.push(format!("bound by {}", self.plan.bound_by));
+            parts.push(format!("bound by {}", printable(&self.plan.bound_by)));
         }
         parts.join("   ") + "\n"
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::table::{Table, left, right};
-use super::{in_port, out_port};
+use super::{in_port, out_port, printable};
 use crate::{Actor, ActorId, Channel, Graph, Role, TiSlice, Value};
 
 /// Items of a list that are shown before it is cut.
@@ -15,7 +15,7 @@ pub fn graph(graph: &Graph, q: Option<&TiSlice<ActorId, u64>>) -> String {
     let (actors, channels) = (graph.actors.len(), graph.channels.len());
     let mut out = format!(
         "graph {}   {actors} actors   {channels} channels\n",
-        graph.name
+        printable(&graph.name)
     );
     let groups = replicas(graph);
     if !groups.is_empty() {
@@ -23,7 +23,8 @@ pub fn graph(graph: &Graph, q: Option<&TiSlice<ActorId, u64>>) -> String {
             .iter()
             .map(|(name, n)| format!("{name} x{n}"))
             .collect();
-        out.push_str(&format!("replicated: {}\n", groups.join(", ")));
+        let groups = groups.join(", ");
+        out.push_str(&format!("replicated: {}\n", printable(&groups)));
     }
     let mut table = Table::default();
     for (id, actor) in graph.actors.iter_enumerated() {
@@ -91,13 +92,14 @@ pub fn op(actor: &Actor) -> String {
         Role::Source => "source",
         Role::Sink => "sink",
     };
+    let name = printable(name);
     if actor.params.is_empty() {
-        return name.to_owned();
+        return name.into_owned();
     }
     let params: Vec<String> = actor
         .params
         .iter()
-        .map(|(k, v)| format!("{k}: {}", value(v, 0)))
+        .map(|(k, v)| format!("{}: {}", printable(k), value(v, 0)))
         .collect();
     format!("{name}({})", params.join(", "))
 }
@@ -168,7 +170,7 @@ fn value(v: &Value, depth: usize) -> String {
         Value::Map(items) => {
             let shown: Vec<String> = items
                 .iter()
-                .map(|(k, v)| format!("{k}: {}", value(v, depth + 1)))
+                .map(|(k, v)| format!("{}: {}", printable(k), value(v, depth + 1)))
                 .collect();
             format!("{{{}}}", shown.join(", "))
         }

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 
 use super::table::{Table, left, right};
 use super::units::{bytes, duration};
-use super::{actor_name, device_name, device_of, out_port, place};
+use super::{actor_name, device_name, device_of, out_port, place, printable};
 use crate::{Action, ActorId, BufferId, Calendar, Entry, Plan, Program, Region, TiVec};
 
 fn head(what: &str, plan: &Plan) -> String {
     format!(
         "{what} {}   block {}   stages {}\n",
-        plan.name, plan.block, plan.stages
+        printable(&plan.name),
+        plan.block,
+        plan.stages
     )
 }
 

@@ -10,6 +10,7 @@ mod calendar;
 mod contingencies;
 mod graph;
 mod layout;
+mod printable;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ pub use self::calendar::{TextOptions, calendar};
 pub use self::contingencies::{contingencies, loss};
 pub use self::graph::{graph, op, replicas};
 pub use self::layout::{layout, placement, schedule};
+pub use self::printable::{is_hidden, masked, printable, printable_json, printable_lines};
 pub use self::table::{Cell, Table, left, right};
 pub use self::units::{bytes, count, duration};
 
@@ -50,14 +52,14 @@ pub fn program(
 
 fn actor_name(graph: &Graph, id: ActorId) -> Cow<'_, str> {
     match graph.actors.get(id) {
-        Some(actor) => Cow::Borrowed(&actor.name),
+        Some(actor) => printable(&actor.name),
         None => Cow::Owned(format!("{id}?")),
     }
 }
 
 fn device_name(machine: &Machine, id: DeviceId) -> Cow<'_, str> {
     match machine.devices.get(id) {
-        Some(device) => Cow::Borrowed(&device.name),
+        Some(device) => printable(&device.name),
         None => Cow::Owned(format!("{id}?")),
     }
 }
@@ -67,7 +69,10 @@ fn out_port(graph: &Graph, end: Endpoint) -> String {
         .actors
         .get(end.actor)
         .and_then(|a| a.outputs.get(end.port as usize));
-    let port = port.map_or_else(|| format!("{}?", end.port), |p| p.name.clone());
+    let port = port.map_or_else(
+        || format!("{}?", end.port),
+        |p| printable(&p.name).into_owned(),
+    );
     format!("{}.{port}", actor_name(graph, end.actor))
 }
 
@@ -76,7 +81,10 @@ fn in_port(graph: &Graph, end: Endpoint) -> String {
         .actors
         .get(end.actor)
         .and_then(|a| a.inputs.get(end.port as usize));
-    let port = port.map_or_else(|| format!("{}?", end.port), |p| p.name.clone());
+    let port = port.map_or_else(
+        || format!("{}?", end.port),
+        |p| printable(&p.name).into_owned(),
+    );
     format!("{}.{port}", actor_name(graph, end.actor))
 }
 

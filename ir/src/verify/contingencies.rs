@@ -28,6 +28,10 @@ pub(super) fn check(program: &Program, errors: &mut Errors) {
     if errors.len() > before {
         return;
     }
+    let tail = program
+        .plan("tail")
+        .map(|(id, _)| id)
+        .filter(|&id| id != PlanId(0));
     let mut losses: BTreeMap<&[Loss], usize> = BTreeMap::new();
     for (entry, contingency) in list.iter().enumerate() {
         if let Some(&first) = losses.get(contingency.lost.as_slice()) {
@@ -38,7 +42,7 @@ pub(super) fn check(program: &Program, errors: &mut Errors) {
         }
         losses.entry(&contingency.lost).or_insert(entry);
         check_lost(program, entry, contingency, errors);
-        check_plans(program, &roles, entry, contingency, errors);
+        check_plans(program, (&roles, tail), entry, contingency, errors);
         if errors.full() {
             return;
         }
@@ -54,6 +58,9 @@ fn check_kinds(program: &Program, errors: &mut Errors) -> Roles {
             errors.push(VerifyError::KindEmpty { kind });
         }
         for (i, &device) in members.iter().enumerate() {
+            if errors.full() {
+                return roles;
+            }
             let Some(role) = roles.get_mut(device) else {
                 errors.push(VerifyError::KindDevice {
                     kind,
@@ -91,6 +98,9 @@ fn check_kinds(program: &Program, errors: &mut Errors) -> Roles {
         let mut known = members.iter().copied().filter(|d| d.index() < devices);
         let Some(first) = known.next() else { continue };
         for device in known {
+            if errors.full() {
+                return roles;
+            }
             if let Some(difference) = alike.difference(first, device) {
                 errors.push(VerifyError::NotAlike {
                     kind,
@@ -110,6 +120,9 @@ fn check_lost(program: &Program, entry: usize, contingency: &Contingency, errors
         errors.push(VerifyError::NothingLost { entry });
     }
     for &Loss { kind, count } in &contingency.lost {
+        if errors.full() {
+            return;
+        }
         match kinds.get(kind) {
             None => errors.push(VerifyError::LossKind {
                 entry,
@@ -142,15 +155,12 @@ fn check_lost(program: &Program, entry: usize, contingency: &Contingency, errors
 
 fn check_plans(
     program: &Program,
-    roles: &Roles,
+    (roles, expected): (&Roles, Option<PlanId>),
     entry: usize,
     contingency: &Contingency,
     errors: &mut Errors,
 ) {
-    let expected = program
-        .plan("tail")
-        .map(|(id, _)| id)
-        .filter(|&id| id != PlanId(0));
+    let lost: BTreeMap<KindId, u32> = contingency.lost.iter().map(|l| (l.kind, l.count)).collect();
     if expected.is_some() != contingency.tail.is_some() {
         let found = contingency.tail;
         errors.push(VerifyError::ContingencyTail {
@@ -185,15 +195,14 @@ fn check_plans(
         }
         // The calendars of a plan that passes are those of the devices that it places actors on.
         for calendar in &plan.calendars {
+            if errors.full() {
+                return;
+            }
             let device = calendar.device;
             let Some(&Some((kind, role))) = roles.get(device) else {
                 continue;
             };
-            let lost = contingency
-                .lost
-                .iter()
-                .find(|l| l.kind == kind)
-                .map_or(0, |l| l.count);
+            let lost = lost.get(&kind).copied().unwrap_or(0);
             let left = program.contingencies.kinds[kind]
                 .len()
                 .saturating_sub(lost as usize);

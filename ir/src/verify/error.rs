@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::budget::{Budget, Overrun};
+use crate::text::printable;
 use crate::{
     ActorId, BlobId, BufferId, ChannelId, DeviceId, KindId, LinkId, PlanId, Region, RingId, Role,
     TokenType,
@@ -94,6 +96,61 @@ fn maybe(id: &Option<PlanId>) -> String {
     id.map_or_else(|| "none".to_owned(), |id| id.to_string())
 }
 
+/// A value in an error, which takes little memory once it is bounded: names and shapes are the file's to choose.
+trait Bounded {
+    fn bound(&mut self) {}
+}
+
+macro_rules! small {
+    ($($ty:ty),* $(,)?) => { $(impl Bounded for $ty {})* };
+}
+
+// Cycles are as long as what they pass through, and no actor or device is in two that are reported.
+small!(
+    bool,
+    u32,
+    u64,
+    u128,
+    i64,
+    usize,
+    &'static str,
+    ActorId,
+    BlobId,
+    BufferId,
+    ChannelId,
+    DeviceId,
+    KindId,
+    LinkId,
+    PlanId,
+    RingId,
+    Option<PlanId>,
+    Region,
+    Role,
+    Port,
+    Access,
+    Memory,
+    Vec<ActorId>,
+    Vec<Wait>,
+);
+
+impl Bounded for String {
+    fn bound(&mut self) {
+        const MAX_CHARS: usize = 200;
+        if let Some((end, _)) = self.char_indices().nth(MAX_CHARS) {
+            self.truncate(end);
+            self.push('…');
+            self.shrink_to_fit();
+        }
+    }
+}
+
+impl Bounded for TokenType {
+    fn bound(&mut self) {
+        self.shape.truncate(crate::limits::MAX_RANK + 1);
+        self.shape.shrink_to_fit();
+    }
+}
+
 macro_rules! errors {
     ($($code:literal $name:ident { $($field:ident: $ty:ty),* $(,)? } $msg:literal $(, $arg:expr)*;)*) => {
         /// A property that does not hold.
@@ -116,6 +173,15 @@ macro_rules! errors {
                 }
             }
 
+            /// Cuts what a hostile program can make as long as it likes.
+            fn bound(&mut self) {
+                match self {
+                    $(VerifyError::$name { $($field),* } => {
+                        $(Bounded::bound($field);)*
+                    })*
+                }
+            }
+
             /// Every code, in the order of the enum.
             pub const CODES: &'static [&'static str] = &[$($code),*];
         }
@@ -124,8 +190,8 @@ macro_rules! errors {
 
 errors! {
     // Graph.
-    "V0101" Limit { what: String, count: u128, limit: u128 } "{what}: {count}, at most {limit}";
-    "V0102" DuplicateActor { name: String, first: ActorId, second: ActorId } "{first} and {second} are both called `{name}`";
+    "V0101" Limit { what: String, count: u128, limit: u128 } "{}: {count}, at most {limit}", printable(what);
+    "V0102" DuplicateActor { name: String, first: ActorId, second: ActorId } "{first} and {second} are both called `{}`", printable(name);
     "V0103" DuplicatePort { actor: ActorId, first: Port, second: Port } "{first} and {second} of {actor} have the same name";
     "V0104" ZeroDimension { actor: ActorId, port: Port, token: TokenType } "{port} of {actor} has a dimension of 0: {token}";
     "V0105" ZeroRate { actor: ActorId, port: Port } "{port} of {actor} has rate 0, must be at least 1";
@@ -141,26 +207,28 @@ errors! {
     "V0115" StatePort { actor: ActorId, port: Port, ports: usize } "a state of {actor} names {port} of {ports}";
     "V0116" StatePortTwice { actor: ActorId, port: Port } "{port} of {actor} is in two states";
     "V0117" StateShape { actor: ActorId, port: Port, channel: ChannelId } "the state at {port} of {actor} is not alone on a self-loop {channel} with rate 1, window 1, delay 1";
-    "V0118" UnknownBlob { actor: ActorId, param: String, blob: BlobId, blobs: usize } "parameter `{param}` of {actor} names {blob} of {blobs}";
-    "V0119" BlobLength { actor: ActorId, param: String, blob: BlobId, expected: u64, found: u64 } "parameter `{param}` of {actor} needs {expected} bytes, {blob} has {found}";
+    "V0118" UnknownBlob { actor: ActorId, param: String, blob: BlobId, blobs: usize } "parameter `{}` of {actor} names {blob} of {blobs}", printable(param);
+    "V0119" BlobLength { actor: ActorId, param: String, blob: BlobId, expected: u64, found: u64 } "parameter `{}` of {actor} needs {expected} bytes, {blob} has {found}", printable(param);
     "V0120" Inconsistent { channel: ChannelId, from: ActorId, to: ActorId, produced: u128, consumed: u128 } "{channel}: while {from} produces {produced} tokens, {to} consumes {consumed}";
     "V0121" TooManyFirings { actor: ActorId, firings: u128, limit: u128 } "one iteration fires actors up to {actor} at least {firings} times, at most {limit}";
     "V0122" GraphDeadlock { actor: ActorId, fired: u64, needed: u64, cycle: Vec<ActorId> } "{actor} stops after {fired} of {needed} firings: {} wait for each other", list(cycle);
     "V0123" LivenessSteps { limit: u64 } "no proof within {limit} steps that an iteration can be completed";
     "V0124" UnknownCode { kernel: usize, blob: BlobId, blobs: usize } "the code of kernel {kernel} is {blob} of {blobs}";
-    "V0125" CodeOrder { kernel: usize, format: String, key: u128 } "kernel {kernel} is `{format}` {key:032x}, which must come after the one before it";
+    "V0125" CodeOrder { kernel: usize, format: String, key: u128 } "kernel {kernel} is `{}` {key:032x}, which must come after the one before it", printable(format);
     "V0126" InPlacePort { actor: ActorId, port: Port, ports: usize } "{actor} may write in place at {port}, which is in a state or none of {ports}";
     "V0127" InPlaceShape { actor: ActorId, input: u32, output: u32, at: u64, read: u128, written: u128, window: u64, rate: u64 } "{actor} may write output {output} over input {input}: {written} bytes a firing over {read}, the smaller {at} bytes into the larger, with a window of {window} at rate {rate}";
+    "V0128" Name { place: String, name: String, why: String } "the name `{}` of {place} {why}", printable(name);
     // Machine.
-    "V0201" DuplicateDevice { name: String, first: DeviceId, second: DeviceId } "{first} and {second} are both called `{name}`";
+    "V0201" DuplicateDevice { name: String, first: DeviceId, second: DeviceId } "{first} and {second} are both called `{}`", printable(name);
     "V0202" LinkDevice { link: LinkId, device: DeviceId, devices: usize } "{link} names {device} of {devices} devices";
     "V0203" LinkToSelf { link: LinkId, device: DeviceId } "{link} goes from {device} to itself";
     "V0204" DuplicateLink { first: LinkId, second: LinkId } "{first} and {second} join the same devices";
     "V0205" ZeroBandwidth { link: LinkId } "{link} has a bandwidth of 0 bytes per second, must be at least 1";
     "V0206" DuplicateCore { device: DeviceId, core: u32 } "{device} names core {core} twice";
+    "V0207" CoreNumber { device: DeviceId, core: u32, limit: u32 } "{device} names core {core}, at most {limit}";
     // Plans and calendars.
     "V0301" NoPlan {} "a program needs at least 1 plan, has 0";
-    "V0302" DuplicatePlan { name: String, first: PlanId, second: PlanId } "{first} and {second} are both called `{name}`";
+    "V0302" DuplicatePlan { name: String, first: PlanId, second: PlanId } "{first} and {second} are both called `{}`", printable(name);
     "V0303" TailBlock { plan: PlanId, block: u64 } "{plan} is called `tail` and has block {block}, must be 1";
     "V0304" ZeroBlock { plan: PlanId } "{plan} has block 0, must be at least 1";
     "V0305" PlacementLength { plan: PlanId, placed: usize, actors: usize } "{plan} places {placed} of {actors} actors";
@@ -238,7 +306,7 @@ errors! {
     "V1003" KindTwice { device: DeviceId, first: KindId, second: KindId } "{device} is in {first} and again in {second}";
     "V1004" KindOrder { kind: KindId, above: DeviceId, device: DeviceId } "{kind} has {device} after {above}, must be ascending";
     "V1005" KindMissing { device: DeviceId } "{device} is of no kind";
-    "V1006" NotAlike { kind: KindId, first: DeviceId, device: DeviceId, difference: String } "{kind} has {first} and {device}, which are not alike: {difference}";
+    "V1006" NotAlike { kind: KindId, first: DeviceId, device: DeviceId, difference: String } "{kind} has {first} and {device}, which are not alike: {}", printable(difference);
     "V1007" NothingLost { entry: usize } "contingency {entry} is for 0 lost devices, must be at least 1";
     "V1008" LossKind { entry: usize, kind: KindId, kinds: usize } "contingency {entry} names {kind} of {kinds} kinds";
     "V1009" LossCount { entry: usize, kind: KindId, count: u32, devices: usize } "contingency {entry} loses {count} of {devices} devices of {kind}, must be 1 to {devices}";
@@ -248,21 +316,36 @@ errors! {
     "V1013" ContingencyBlock { entry: usize, plan: PlanId, found: u64, expected: u64 } "{plan} of contingency {entry} has block {found}, must be {expected}";
     "V1014" ContingencyTail { entry: usize, found: Option<PlanId>, expected: Option<PlanId> } "contingency {entry} has {} as its tail, the program has {}", maybe(found), maybe(expected);
     "V1015" LostRole { entry: usize, plan: PlanId, device: DeviceId, kind: KindId, role: usize, left: usize } "{plan} of contingency {entry} uses {device}, role {role} of {kind}, of which {left} are left";
+    // Work.
+    "V1101" TooMuchWork { what: String, steps: u64, limit: u64 } "to verify {what} takes {steps} steps in all, at most {limit} for a program of this size: use shorter blocks, or loops of one stage";
 }
 
 /// Most errors that one verification reports: enough to mend a program by, and a bound on memory.
 pub const MAX_ERRORS: usize = 100;
 
-/// Collects errors, at most [`MAX_ERRORS`].
-#[derive(Debug, Default)]
+/// Collects errors, at most [`MAX_ERRORS`], and counts the work done to find them.
+#[derive(Debug)]
 pub(super) struct Errors {
     list: Vec<VerifyError>,
     seen: std::collections::BTreeSet<(&'static str, u64, u64)>,
+    pub(super) budget: Budget,
+    /// The budget was not enough for a check, so that further errors would say little.
+    is_overrun: bool,
 }
 
 impl Errors {
-    pub(super) fn push(&mut self, error: VerifyError) {
+    pub(super) fn new(budget: Budget) -> Self {
+        Self {
+            list: Vec::new(),
+            seen: std::collections::BTreeSet::new(),
+            budget,
+            is_overrun: false,
+        }
+    }
+
+    pub(super) fn push(&mut self, mut error: VerifyError) {
         if !self.full() {
+            error.bound();
             self.list.push(error);
         }
     }
@@ -270,7 +353,20 @@ impl Errors {
     /// Adds the error unless one of the same code and key was added: a slot in a loop fails once, not 147 times.
     pub(super) fn push_once(&mut self, key: (u64, u64), error: VerifyError) {
         if !self.full() && self.seen.insert((error.code(), key.0, key.1)) {
-            self.list.push(error);
+            self.push(error);
+        }
+    }
+
+    /// Sets work aside that is not bounded by the program's size; false, and an error, if that is too much in all.
+    pub(super) fn reserve(&mut self, what: impl FnOnce() -> String, steps: u64) -> bool {
+        match self.budget.reserve(steps) {
+            Ok(()) => true,
+            Err(Overrun { steps, limit }) => {
+                let what = what();
+                self.push(VerifyError::TooMuchWork { what, steps, limit });
+                self.is_overrun = true;
+                false
+            }
         }
     }
 
@@ -290,8 +386,9 @@ impl Errors {
         count <= limit
     }
 
+    /// Whether nothing further would be reported.
     pub(super) fn full(&self) -> bool {
-        self.list.len() >= MAX_ERRORS
+        self.list.len() >= MAX_ERRORS || self.is_overrun
     }
 
     pub(super) fn len(&self) -> usize {

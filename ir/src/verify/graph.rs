@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::error::{Errors, Port, VerifyError};
-use super::liveness;
 pub use super::repetition::repetition;
 use super::repetition::{Edge, edges};
+use super::{liveness, names};
 use crate::limits::{
     MAX_ACTORS, MAX_CHANNELS, MAX_INITIAL_BYTES, MAX_NESTING, MAX_PORTS, MAX_RANK, MAX_RATE,
     MAX_TOKEN_BYTES,
@@ -38,16 +38,20 @@ pub(super) fn check(
     if !actors || !channels {
         return None;
     }
-    let mut names = BTreeMap::new();
+    names::check_graph(graph, errors);
+    let mut actor_names = BTreeMap::new();
     for (id, actor) in graph.actors.iter_enumerated() {
-        if let Some(&first) = names.get(actor.name.as_str()) {
+        if errors.full() {
+            return None;
+        }
+        if let Some(&first) = actor_names.get(actor.name.as_str()) {
             errors.push(VerifyError::DuplicateActor {
                 name: actor.name.clone(),
                 first,
                 second: id,
             });
         }
-        names.entry(actor.name.as_str()).or_insert(id);
+        actor_names.entry(actor.name.as_str()).or_insert(id);
         check_actor(id, actor, errors);
         check_params(id, actor, blobs, errors);
     }
@@ -162,6 +166,9 @@ fn check_port(actor: ActorId, port: Port, token: &TokenType, rate: u64, errors: 
 fn check_state_ports(id: ActorId, actor: &Actor, errors: &mut Errors) {
     let mut taken = BTreeSet::new();
     for state in &actor.state {
+        if errors.full() {
+            return;
+        }
         let ends = [
             (Port::In(state.input), actor.inputs.len()),
             (Port::Out(state.output), actor.outputs.len()),
@@ -183,16 +190,20 @@ fn check_state_ports(id: ActorId, actor: &Actor, errors: &mut Errors) {
 
 /// Outputs that may be written over inputs: of a firing's bytes at both ports, those of one lie within the other's.
 fn check_in_place(id: ActorId, actor: &Actor, errors: &mut Errors) {
+    let state_inputs: BTreeSet<u32> = actor.state.iter().map(|s| s.input).collect();
+    let state_outputs: BTreeSet<u32> = actor.state.iter().map(|s| s.output).collect();
     for pair in &actor.in_place {
-        let (i, o) = (pair.input as usize, pair.output as usize);
+        if errors.full() {
+            return;
+        }
         let input = actor
             .inputs
-            .get(i)
-            .filter(|_| actor.state_of_input(pair.input).is_none());
+            .get(pair.input as usize)
+            .filter(|_| !state_inputs.contains(&pair.input));
         let output = actor
             .outputs
-            .get(o)
-            .filter(|_| actor.state_of_output(pair.output).is_none());
+            .get(pair.output as usize)
+            .filter(|_| !state_outputs.contains(&pair.output));
         let (Some(read), Some(written)) = (input, output) else {
             let (port, ports) = match input {
                 None => (Port::In(pair.input), actor.inputs.len()),
@@ -231,6 +242,9 @@ fn check_params(id: ActorId, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>, erro
     for (name, value) in &actor.params {
         let mut open = vec![(value, 0)];
         while let Some((value, depth)) = open.pop() {
+            if errors.full() {
+                return;
+            }
             match value {
                 Value::List(_) | Value::Map(_) if depth == MAX_NESTING => {
                     let what = || format!("nesting of parameter `{name}` of {id}");
@@ -334,10 +348,16 @@ fn check_channels(graph: &Graph, errors: &mut Errors) {
             .collect(),
     };
     for (id, channel) in graph.channels.iter_enumerated() {
+        if errors.full() {
+            return;
+        }
         let from = channel.from;
         check_end(graph, id, from.actor, Port::Out(from.port), errors);
         joined.join(from.actor, Port::Out(from.port), id, errors);
         for reader in &channel.readers {
+            if errors.full() {
+                return;
+            }
             let (to, port) = (reader.to, Port::In(reader.to.port));
             check_end(graph, id, to.actor, port, errors);
             joined.join(to.actor, port, id, errors);
@@ -362,6 +382,12 @@ fn check_channels(graph: &Graph, errors: &mut Errors) {
         }
         check_initial(id, channel, errors);
     }
+    let initial_bytes: u128 = graph.channels.iter().map(|c| c.initial.len() as u128).sum();
+    errors.limit(
+        || "initial bytes of all channels".to_owned(),
+        initial_bytes,
+        MAX_INITIAL_BYTES.into(),
+    );
     joined.finish(errors);
 }
 

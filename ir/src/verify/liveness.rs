@@ -35,6 +35,9 @@ pub(super) fn check(edges: &[Edge], q: &TiVec<ActorId, u64>, errors: &mut Errors
         steps: 0,
     };
     for cycle in members.chunk_by(|&a, &b| component[a] == component[b]) {
+        if errors.full() {
+            return;
+        }
         if cycle.len() > 1 {
             run.cycle(cycle, &component, errors);
         }

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::{Errors, VerifyError};
+use super::names::check_name;
 use crate::Machine;
-use crate::limits::MAX_DEVICES;
+use crate::limits::{MAX_CORE, MAX_DEVICES};
 
 /// Checks a machine. O(n log n) in its devices, cores and links.
 pub(super) fn check(machine: &Machine, errors: &mut Errors) {
@@ -18,6 +19,11 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
     }
     let mut names = BTreeMap::new();
     for (id, device) in machine.devices.iter_enumerated() {
+        if errors.full() {
+            return;
+        }
+        check_name(|| id.to_string(), &device.name, errors);
+        check_name(|| format!("the backend of {id}"), &device.backend, errors);
         if let Some(&first) = names.get(device.name.as_str()) {
             errors.push(VerifyError::DuplicateDevice {
                 name: device.name.clone(),
@@ -28,6 +34,13 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
         names.entry(device.name.as_str()).or_insert(id);
         let mut cores = BTreeSet::new();
         for &core in &device.cores {
+            if core > MAX_CORE {
+                errors.push(VerifyError::CoreNumber {
+                    device: id,
+                    core,
+                    limit: MAX_CORE,
+                });
+            }
             if !cores.insert(core) {
                 errors.push(VerifyError::DuplicateCore { device: id, core });
             }
@@ -35,6 +48,9 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
     }
     let mut ends = BTreeMap::new();
     for (id, link) in machine.links.iter_enumerated() {
+        if errors.full() {
+            return;
+        }
         for device in [link.from, link.to] {
             if device.index() >= devices {
                 errors.push(VerifyError::LinkDevice {

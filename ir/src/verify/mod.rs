@@ -2,15 +2,19 @@
 //!
 //! Recomputes everything from the graph and the crate's semantics; shares no code with the scheduler. Reports all
 //! errors, at most [`MAX_ERRORS`]. Never panics on any program whose loops and parameters nest as deep as the
-//! bundle's decoder allows. Each part runs only if the parts that it indexes by passed. Loops are counted out, not
-//! stored: O(n log n) time for n slot executions (at most [`crate::limits::MAX_SLOT_EXECUTIONS`] a device), and
-//! memory in the size of the program.
+//! bundle's decoder allows. Each part runs only if the parts that it indexes by passed.
+//!
+//! Time is O(n log n) and memory O(n) in the size of the program, whatever is in it. Of a loop the first and the last
+//! repetition are looked at (`plan/cursor.rs` says why that is enough); only transfers in loops, and loops whose slots
+//! have different stages, are counted out. All that work is reserved beforehand from one budget (`budget.rs`), which
+//! grows with the program; and no error holds more than a few lines of what the program says.
 //!
 //! Checked (code, file):
-//! - graph (`V01..`, `graph.rs`, `repetition.rs`, `liveness.rs`): limits, unique names, types, rates and windows,
+//! - graph (`V01..`, `graph.rs`, `names.rs`, `repetition.rs`, `liveness.rs`): limits, unique names of characters that
+//!   can be seen (those of devices and plans too), types, rates and windows,
 //!   every port on exactly one channel, delays, initial bytes, roles, states, tensors of parameters; consistency,
 //!   and that one iteration can be completed;
-//! - machine (`V02..`, `machine.rs`): unique names, links between different existing devices, cores;
+//! - machine (`V02..`, `machine.rs`): unique names, links between different existing devices, cores (each once in a device; two devices may share one);
 //! - plan (`V03..`, `plan/calendar.rs`, `plan/firings.rs`): placement, one calendar and one compute lane for each
 //!   device with actors, loops, ids, stages, every firing exactly once and in order on its actor's device;
 //!   variants of kernels (`plan/variants.rs`): for actors that run a kernel, with a name that may be one;
@@ -24,18 +28,23 @@
 //! - deadlock (`V08..`, `plan/deadlock.rs`): no cycle of devices waiting for each other;
 //! - times (`V09..`, `plan/times.rs`): no overlap on a lane, end within the period, no receipt before its sending;
 //! - contingencies (`V10..`, `contingencies.rs`): kinds that partition the devices into alike ones, losses within them
-//!   and none twice, plans that use only roles that are left, in blocks of plan 0; tails of single iterations.
+//!   and none twice, plans that use only roles that are left, in blocks of plan 0; tails of single iterations;
+//! - work (`V11..`, `budget.rs`): no more of it than a program of this size may take.
 //!
 //! Not yet: lanes other than one `Compute` a device (refused); `latency_ns`, `bound_by` and times of releases (only
 //! for people); that devices of a kind cost the same (the machine does not say; only times depend on it); that
 //! `scratch_bytes` suffices, ops exist and their kernels have the variants chosen (the executor asks the kernels);
 //! `Bool` bytes.
 
+mod budget;
 mod contingencies;
 mod error;
 pub mod graph;
 mod liveness;
+#[cfg(test)]
+mod loop_tests;
 mod machine;
+mod names;
 mod plan;
 mod repetition;
 #[cfg(test)]
@@ -45,19 +54,35 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+pub use self::budget::Work;
+use self::budget::{Budget, graph_elements, machine_elements, plan_elements, program_elements};
 use self::error::Errors;
 pub use self::error::{Access, MAX_ERRORS, Memory, Port, VerifyError, Wait};
+use crate::bundle::Image;
 use crate::limits::MAX_PLANS;
 use crate::{ActorId, BlobId, Graph, KernelCode, Machine, Plan, PlanId, Program, TiSlice, TiVec};
 
 /// A value that passed its verification. Only [`verify`] makes one.
 #[derive(Clone, Debug)]
-pub struct Verified<T>(T);
+pub struct Verified<T> {
+    value: T,
+    image: Option<Image>,
+}
 
 impl<T> Verified<T> {
     /// The value, which is no longer known to be verified once it can be changed.
     pub fn into_inner(self) -> T {
-        self.0
+        self.value
+    }
+
+    /// The copy of the bundle's file that the value was read from, if there is one.
+    pub(crate) fn image(&self) -> Option<&Image> {
+        self.image.as_ref()
+    }
+
+    /// The same value, which was read from `image`.
+    pub(crate) fn with_image(self, image: Option<Image>) -> Self {
+        Self { image, ..self }
     }
 }
 
@@ -65,7 +90,7 @@ impl<T> std::ops::Deref for Verified<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        &self.value
     }
 }
 
@@ -75,7 +100,10 @@ impl<T> std::ops::Deref for Verified<T> {
 /// Every property found not to hold, at most [`MAX_ERRORS`], never an empty list.
 pub fn verify(program: Program) -> Result<Verified<Program>, Vec<VerifyError>> {
     check(&program)?;
-    Ok(Verified(program))
+    Ok(Verified {
+        value: program,
+        image: None,
+    })
 }
 
 /// What [`verify`] checks, for a program that is kept.
@@ -83,7 +111,12 @@ pub fn verify(program: Program) -> Result<Verified<Program>, Vec<VerifyError>> {
 /// # Errors
 /// See [`verify`].
 pub fn check(program: &Program) -> Result<(), Vec<VerifyError>> {
-    let mut errors = Errors::default();
+    check_counting(program).0
+}
+
+/// What [`check`] finds, and the work that it took.
+pub fn check_counting(program: &Program) -> (Result<(), Vec<VerifyError>>, Work) {
+    let mut errors = Errors::new(Budget::for_elements(program_elements(program)));
     machine::check(&program.machine, &mut errors);
     let q = graph::check(&program.graph, &program.blobs, &mut errors);
     check_kernels(program, &mut errors);
@@ -97,7 +130,8 @@ pub fn check(program: &Program) -> Result<(), Vec<VerifyError>> {
             }
         }
     }
-    errors.into_result()
+    let work = errors.budget.work();
+    (errors.into_result(), work)
 }
 
 /// Checks a graph alone, as a compiler does after each pass; its repetition vector if it is well formed.
@@ -108,9 +142,29 @@ pub fn check_graph(
     graph: &Graph,
     blobs: &TiSlice<BlobId, Bytes>,
 ) -> Result<TiVec<ActorId, u64>, Vec<VerifyError>> {
-    let mut errors = Errors::default();
+    let mut errors = Errors::new(Budget::for_elements(graph_elements(graph)));
     let q = graph::check(graph, blobs, &mut errors);
     errors.into_result().map(|()| q.unwrap_or_default())
+}
+
+/// Checks the names in a graph alone: those that a model chooses for ports and parameters too.
+///
+/// # Errors
+/// See [`verify`].
+pub fn check_graph_names(graph: &Graph) -> Result<(), Vec<VerifyError>> {
+    let mut errors = Errors::new(Budget::for_elements(graph_elements(graph)));
+    names::check_graph(graph, &mut errors);
+    errors.into_result()
+}
+
+/// Checks a machine alone, for one that was made in Rust.
+///
+/// # Errors
+/// See [`verify`].
+pub fn check_machine(machine: &Machine) -> Result<(), Vec<VerifyError>> {
+    let mut errors = Errors::new(Budget::for_elements(machine_elements(machine)));
+    machine::check(machine, &mut errors);
+    errors.into_result()
 }
 
 /// Checks one plan against a graph and a machine that are checked too; `blobs` are the graph's.
@@ -124,7 +178,8 @@ pub fn check_plan(
     id: PlanId,
     plan: &Plan,
 ) -> Result<(), Vec<VerifyError>> {
-    let mut errors = Errors::default();
+    let elements = graph_elements(graph) + machine_elements(machine) + plan_elements(plan);
+    let mut errors = Errors::new(Budget::for_elements(elements));
     machine::check(machine, &mut errors);
     let q = graph::check(graph, blobs, &mut errors);
     if let (Some(q), true) = (q, errors.len() == 0) {
@@ -137,6 +192,14 @@ pub fn check_plan(
 fn check_kernels(program: &Program, errors: &mut Errors) {
     let blobs = program.blobs.len();
     for (kernel, code) in program.kernels.iter().enumerate() {
+        if errors.full() {
+            return;
+        }
+        names::check_name(
+            || format!("the format of kernel {kernel}"),
+            &code.format,
+            errors,
+        );
         if program.blobs.get(code.blob).is_none() {
             errors.push(VerifyError::UnknownCode {
                 kernel,
@@ -147,6 +210,9 @@ fn check_kernels(program: &Program, errors: &mut Errors) {
     }
     let name = |i: usize| (&program.kernels[i].format, program.kernels[i].key);
     for kernel in (1..program.kernels.len()).filter(|i| name(i - 1) >= name(*i)) {
+        if errors.full() {
+            return;
+        }
         let KernelCode { format, key, .. } = program.kernels[kernel].clone();
         errors.push(VerifyError::CodeOrder {
             kernel,
@@ -165,16 +231,25 @@ fn check_plan_names(program: &Program, errors: &mut Errors) {
         program.plans.len() as u128,
         MAX_PLANS as u128,
     );
-    let mut names = BTreeMap::new();
+    let mut plan_names = BTreeMap::new();
     for (id, plan) in program.plans.iter_enumerated() {
-        if let Some(&first) = names.get(plan.name.as_str()) {
+        if errors.full() {
+            return;
+        }
+        names::check_name(|| id.to_string(), &plan.name, errors);
+        names::check_name(
+            || format!("what limits the period of {id}"),
+            &plan.bound_by,
+            errors,
+        );
+        if let Some(&first) = plan_names.get(plan.name.as_str()) {
             errors.push(VerifyError::DuplicatePlan {
                 name: plan.name.clone(),
                 first,
                 second: id,
             });
         }
-        names.entry(plan.name.as_str()).or_insert(id);
+        plan_names.entry(plan.name.as_str()).or_insert(id);
         if plan.name == "tail" && plan.block > 1 {
             errors.push(VerifyError::TailBlock {
                 plan: id,

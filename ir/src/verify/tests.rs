@@ -1,6 +1,7 @@
 //! Tests of the verifier: valid programs pass, each broken property is named by its code, mutants are refused.
 
 use super::*;
+use crate::testing::hostile::{self, Hostile};
 use crate::testing::mutate::mutants;
 use crate::testing::programs::{
     self, chain, feedback, over, parts, pipeline, round_trip, spare, state, two_devices, window,
@@ -17,7 +18,7 @@ fn hand_built_programs_pass() {
     }
 }
 
-fn codes(program: &Program) -> Vec<&'static str> {
+pub(super) fn codes(program: &Program) -> Vec<&'static str> {
     check(program)
         .err()
         .unwrap_or_default()
@@ -26,11 +27,11 @@ fn codes(program: &Program) -> Vec<&'static str> {
         .collect()
 }
 
-fn main(p: &mut Program) -> &mut Plan {
+pub(super) fn main(p: &mut Program) -> &mut Plan {
     &mut p.plans[PlanId(0)]
 }
 
-fn calendar(p: &mut Program, device: usize) -> &mut Calendar {
+pub(super) fn calendar(p: &mut Program, device: usize) -> &mut Calendar {
     &mut main(p).calendars[device]
 }
 
@@ -138,6 +139,22 @@ fn graphs() {
         ("V0126", state, |p| {
             actor(p, 1).in_place.push(InPlace::whole(1, 1))
         }),
+        ("V0128", chain, |p| p.graph.name = "a\u{1b}[2J".into()),
+        ("V0128", chain, |p| actor(p, 1).name.push('\n')),
+        ("V0128", chain, |p| actor(p, 1).name = "x".repeat(1025)),
+        ("V0128", chain, |p| actor(p, 1).op.push('\u{202e}')),
+        ("V0128", chain, |p| actor(p, 1).inputs[0].name.push('\r')),
+        ("V0128", chain, |p| actor(p, 1).outputs[0].name.push('\t')),
+        ("V0128", chain, |p| {
+            actor(p, 1)
+                .params
+                .insert("a\u{200b}".into(), Value::Bool(true));
+        }),
+        ("V0128", chain, |p| {
+            let inner = [("\u{7f}".to_owned(), Value::Bool(true))];
+            let nested = Value::List(vec![Value::Map(inner.into())]);
+            actor(p, 1).params.insert("a".into(), nested);
+        }),
         ("V0127", over, |p| actor(p, 2).inputs[0].window = 2),
         ("V0127", over, |p| actor(p, 2).in_place[0].at_bytes = 64),
         ("V0127", parts, |p| actor(p, 3).in_place[1].at_bytes = 65),
@@ -188,6 +205,15 @@ fn machines() {
         }),
         ("V0205", two_devices, |p| {
             p.machine.links[crate::LinkId(0)].bytes_per_s = 0
+        }),
+        ("V0128", two_devices, |p| {
+            p.machine.devices[DeviceId(0)].name.push('\0');
+        }),
+        ("V0128", two_devices, |p| {
+            p.machine.devices[DeviceId(1)].backend.push('\u{9b}');
+        }),
+        ("V0207", two_devices, |p| {
+            p.machine.devices[DeviceId(0)].cores = vec![u32::MAX];
         }),
         ("V0206", two_devices, |p| {
             p.machine.devices[DeviceId(0)].cores = vec![3, 3]
@@ -732,7 +758,7 @@ fn codes_are_unique_and_all_reachable_ones_are_tested() {
     codes.sort_unstable();
     codes.dedup();
     assert_eq!(codes.len(), VerifyError::CODES.len());
-    // V0123 needs a run of 2^27 steps.
+    // V0123 needs a run of 2^26 steps.
     let tests = include_str!("tests.rs");
     for code in codes.into_iter().filter(|&code| code != "V0123") {
         assert!(
@@ -759,6 +785,36 @@ fn mutants_that_must_fail_do() {
     }
 }
 
+/// Each hidden character is refused in each kind of name, and no error prints it.
+#[test]
+fn hidden_characters_are_refused_in_every_name() {
+    let places: [fn(&mut Program) -> &mut String; 8] = [
+        |p| &mut p.graph.name,
+        |p| &mut actor(p, 1).name,
+        |p| &mut actor(p, 1).op,
+        |p| &mut actor(p, 1).inputs[0].name,
+        |p| &mut actor(p, 1).outputs[0].name,
+        |p| &mut p.machine.devices[DeviceId(0)].name,
+        |p| &mut main(p).name,
+        |p| &mut main(p).bound_by,
+    ];
+    let hidden = (0..=0x2_0000)
+        .filter_map(char::from_u32)
+        .filter(|&c| crate::text::is_hidden(c));
+    for character in hidden {
+        for place in places {
+            let mut program = chain();
+            place(&mut program).push(character);
+
+            let errors = check(&program).expect_err("a hidden character");
+            assert!(errors.iter().any(|e| e.code() == "V0128"), "{errors:?}");
+
+            let said: String = errors.iter().map(ToString::to_string).collect();
+            assert!(!said.contains(crate::text::is_hidden), "{said:?}");
+        }
+    }
+}
+
 #[test]
 fn errors_are_capped() {
     let mut program = chain();
@@ -768,6 +824,67 @@ fn errors_are_capped() {
         check(&program).expect_err("1000 wrong slots").len(),
         MAX_ERRORS
     );
+}
+
+/// All work that is not bounded by the program's size is reserved before it is done, and never more than the budget.
+#[test]
+fn hostile_programs_take_no_more_work_than_their_size_allows() {
+    for size in [500, 5_000, 50_000] {
+        for Hostile { name, program } in hostile::all(size) {
+            let bytes = crate::bundle::encode(&program);
+            let program = crate::bundle::decode(bytes.into()).expect("it is well formed");
+            let (result, work) = check_counting(&program);
+            let what = format!("{name} of {size}: {work:?}");
+            assert!(work.steps <= work.reserved, "{what}");
+            assert!(work.reserved <= work.limit, "{what}");
+
+            let text: usize = result
+                .err()
+                .unwrap_or_default()
+                .iter()
+                .map(|error| error.to_string().len())
+                .sum();
+            assert!(
+                text <= 100_000 + 10 * size,
+                "{what}: {text} bytes of errors"
+            );
+        }
+    }
+}
+
+#[test]
+fn work_beyond_the_budget_is_one_error_with_both_numbers() {
+    let many = hostile::all(5_000);
+    let refused = |name: &str| {
+        let one = many.iter().find(|h| h.name == name).expect("there is one");
+        check(&one.program).expect_err("too much work")
+    };
+    for (code, name) in [
+        ("V1101", "loops of two stages"),
+        ("V1101", "transfers in loops"),
+    ] {
+        let errors = refused(name);
+        assert_eq!(
+            errors.last().map(VerifyError::code),
+            Some(code),
+            "{name}: {errors:?}"
+        );
+        let VerifyError::TooMuchWork { steps, limit, .. } = errors[errors.len() - 1] else {
+            panic!("{errors:?}")
+        };
+        assert!(steps > limit, "{name}: {steps} of {limit}");
+    }
+}
+
+/// Of a loop in one stage only its ends are looked at, however often it is repeated.
+#[test]
+fn repetitions_of_loops_are_not_counted_out() {
+    let steps = |rounds| {
+        let (result, work) = check_counting(&large(200, rounds));
+        result.expect("a valid program");
+        work.steps
+    };
+    assert_eq!(steps(4), steps(16));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Simulated annealing over placements.
 
-use super::merged::Merged;
-use super::problem::Problem;
-use super::state::State;
+use super::merged::MergedProblem;
+use super::problem::PlacementProblem;
+use super::state::PlacementState;
 use crate::search::rng::Rng;
 use crate::search::{Control, exp_approx};
 
@@ -10,182 +10,280 @@ use crate::search::{Control, exp_approx};
 const ASK_EVERY: u64 = 1024;
 
 /// What the annealing minimises: figures as fractions of typical ones.
-pub(crate) struct Energy<'a> {
-    pub(crate) problem: &'a Problem,
-    pub(crate) merged: &'a Merged,
-    /// Whether latency matters: it is dear to compute.
-    pub(crate) latency: bool,
+pub(crate) struct AnnealingEnergy<'a> {
+    pub(crate) problem: &'a PlacementProblem,
+    pub(crate) merged: &'a MergedProblem,
+    /// Whether latency matters: it is expensive to compute.
+    pub(crate) with_latency: bool,
 }
 
-impl Energy<'_> {
-    /// The cost; whether all limits hold; and the smooth energy.
-    fn of(&self, state: &State<'_>) -> (u64, bool, f64) {
-        let latency = if self.latency {
-            self.problem
-                .latency(&self.merged.expand(&state.placement))
-                .unwrap_or(u64::MAX / 4)
-        } else {
-            0
+/// Figures of one placement.
+struct PlacementFigures {
+    cost: u64,
+    /// Whether all limits hold.
+    feasible: bool,
+    /// The cost with a slope on its plateaus and beyond the limits.
+    energy: f64,
+}
+
+impl AnnealingEnergy<'_> {
+    fn figures(&self, state: &PlacementState<'_>) -> PlacementFigures {
+        let problem = self.problem;
+        let latency = match self.with_latency {
+            true => {
+                let placement = self.merged.expand(&state.placement);
+                problem.latency(&placement).unwrap_or(u64::MAX / 4)
+            }
+            false => 0,
         };
         let period = state.period();
-        let cost = self.problem.cost(period, latency, state.most_bytes());
-        let late = latency.saturating_sub(self.problem.max_latency.unwrap_or(u64::MAX));
-        let excess = state.excess();
-        let weights = self.problem.objective;
-        let smooth = weights.period as f64 * (norm(&state.load) - period as f64)
-            + weights.memory as f64 * (norm(&state.bytes) - state.most_bytes() as f64);
-        let room: u64 = self
+        let max_bytes = state.max_bytes();
+        let cost = problem.cost(period, latency, max_bytes);
+
+        let period_slope = norm(&state.load) - period as f64;
+        let bytes_slope = norm(&state.bytes) - max_bytes as f64;
+        let smooth = problem.objective.period as f64 * period_slope
+            + problem.objective.memory as f64 * bytes_slope;
+
+        let excess_bytes = state.excess_bytes();
+        let excess_latency = latency.saturating_sub(problem.max_latency.unwrap_or(u64::MAX));
+        let total_bytes = self
             .merged
             .capacity
             .iter()
-            .fold(1, |sum: u64, c| sum.saturating_add(*c));
-        let over = excess as f64 / room as f64
-            + late as f64 / self.problem.max_latency.unwrap_or(1).max(1) as f64;
-        let energy = (cost as f64 + smooth) * (1.0 + 20.0 * over);
-        (cost, excess == 0 && late == 0, energy)
+            .fold(1u64, |sum, bytes| sum.saturating_add(*bytes));
+        let excess = excess_bytes as f64 / total_bytes as f64
+            + excess_latency as f64 / problem.max_latency.unwrap_or(1).max(1) as f64;
+
+        PlacementFigures {
+            cost,
+            feasible: excess_bytes == 0 && excess_latency == 0,
+            energy: (cost as f64 + smooth) * (1.0 + 20.0 * excess),
+        }
     }
 }
 
 /// The 16-norm: near the largest, with a slope for the others. Square roots are exact on every platform.
 fn norm(values: &[u64]) -> f64 {
-    let most = values.iter().copied().max().unwrap_or(0).max(1) as f64;
-    let sum: f64 = values
-        .iter()
-        .map(|&v| {
-            let x = v as f64 / most;
-            let x4 = x * x * x * x;
-            x4 * x4 * x4 * x4
-        })
-        .sum();
-    most * sum.sqrt().sqrt().sqrt().sqrt()
+    let max = values.iter().copied().max().unwrap_or(0).max(1) as f64;
+    let mut sum = 0.0;
+
+    for &value in values {
+        let fraction = value as f64 / max;
+        let fourth_power = fraction * fraction * fraction * fraction;
+        sum += fourth_power * fourth_power * fourth_power * fourth_power;
+    }
+    max * f64::sqrt(sum).sqrt().sqrt().sqrt()
 }
 
 /// The best placement that keeps all limits, or if there is none so far the nearest.
-pub(crate) struct Best {
+pub(crate) struct BestPlacement {
     pub(crate) placement: Vec<u32>,
     pub(crate) cost: u64,
     pub(crate) feasible: bool,
+    /// How far from keeping all limits, for comparison.
     energy: f64,
 }
 
-impl Best {
-    /// How far from keeping all limits, for comparison.
-    pub(crate) fn distance(&self) -> f64 {
-        self.energy
+impl BestPlacement {
+    fn new(state: &PlacementState<'_>, figures: &PlacementFigures) -> Self {
+        BestPlacement {
+            placement: state.placement.clone(),
+            cost: figures.cost,
+            feasible: figures.feasible,
+            energy: figures.energy,
+        }
+    }
+
+    pub(crate) fn is_better_than(&self, other: &BestPlacement) -> bool {
+        match (self.feasible, other.feasible) {
+            (true, true) => self.cost < other.cost,
+            (false, false) => self.energy < other.energy,
+            (own, _) => own,
+        }
     }
 }
 
-/// Anneals from a placement for `steps` moves and returns the best on the way.
-///
-/// Moves put a unit somewhere else, there where a neighbour is, or swap two units.
+/// How long and how hot one annealing is.
+#[derive(Clone, Copy)]
+pub(crate) struct AnnealingPlan {
+    /// Moves.
+    pub(crate) steps: u64,
+    pub(crate) seed: u64,
+    /// Temperature at the start as a fraction of the energy.
+    pub(crate) heat: f64,
+    /// Cost at which it ends: no placement has less.
+    pub(crate) bound: u64,
+}
+
+/// Anneals from a placement and returns the best on the way.
 pub(crate) fn anneal(
-    energy: &Energy<'_>,
-    first: Vec<u32>,
-    bound: u64,
-    (steps, seed, heat): (u64, u64, f64),
+    energy: &AnnealingEnergy<'_>,
+    start: Vec<u32>,
+    plan: AnnealingPlan,
     control: &mut Control<'_>,
-) -> Best {
-    let merged = energy.merged;
-    let mut rng = Rng::new(seed);
-    let choices: Vec<Vec<u32>> = (0..merged.units())
-        .map(|u| merged.choices(u).collect())
-        .collect();
-    let movable: Vec<usize> = (0..merged.units())
-        .filter(|&u| choices[u].len() > 1)
-        .collect();
-    let mut state = State::new(merged, first);
-    let (cost, feasible, mut now) = energy.of(&state);
-    let mut best = Best {
-        placement: state.placement.clone(),
-        cost,
-        feasible,
-        energy: now,
-    };
-    if movable.is_empty() {
+) -> BestPlacement {
+    let mut mover = Mover::new(energy.merged, start, plan.seed);
+    let mut current = energy.figures(&mover.state);
+    let mut best = BestPlacement::new(&mover.state, &current);
+    if mover.movable.is_empty() {
         return best;
     }
-    let hot = best.energy * heat;
-    for step in 0..steps {
-        if best.feasible && best.cost <= bound || step % ASK_EVERY == 0 && control.stopped() {
+
+    let start_temperature = best.energy * plan.heat;
+    for step in 0..plan.steps {
+        let is_proved = best.feasible && best.cost <= plan.bound;
+        if is_proved || step % ASK_EVERY == 0 && control.stopped() {
             break;
         }
-        let left = 1.0 - step as f64 / steps as f64;
-        let temperature = hot * left * left * left;
-        let unit = movable[rng.below(movable.len())];
-        let home = state.placement[unit];
-        let mut other = None;
-        match rng.below(4) {
-            0 => state.relocate(unit, choices[unit][rng.below(choices[unit].len())]),
-            1 => {
-                let with = movable[rng.below(movable.len())];
-                let there = state.placement[with];
-                if there == home
-                    || !choices[unit].contains(&there)
-                    || !choices[with].contains(&home)
-                {
-                    continue;
-                }
-                other = Some((with, there));
-                state.relocate(unit, there);
-                state.relocate(with, home);
-            }
-            kind => {
-                let Some(near) = neighbour(merged, unit, &mut rng) else {
-                    continue;
-                };
-                let there = state.placement[near];
-                if there == home || !choices[unit].contains(&there) {
-                    continue;
-                }
-                state.relocate(unit, there);
-                // Half the time the neighbour makes room.
-                if kind == 3 && choices[near].len() > 1 {
-                    other = Some((near, there));
-                    state.relocate(near, choices[near][rng.below(choices[near].len())]);
-                }
-            }
+        let left = 1.0 - step as f64 / plan.steps as f64;
+        let temperature = start_temperature * left * left * left;
+        let Some(applied) = mover.apply_random_move() else {
+            continue;
+        };
+
+        let found = energy.figures(&mover.state);
+        let increase = found.energy - current.energy;
+        let is_accepted =
+            increase <= 0.0 || mover.rng.unit() < exp_approx(increase / temperature.max(1e-9));
+        if !is_accepted {
+            mover.undo(applied);
+            continue;
         }
-        let (cost, feasible, found) = energy.of(&state);
-        let worse = found - now;
-        if worse <= 0.0 || rng.unit() < exp_approx(worse / temperature.max(1e-9)) {
-            now = found;
-            let better = match (feasible, best.feasible) {
-                (true, true) => cost < best.cost,
-                (false, false) => found < best.energy,
-                (new, _) => new,
-            };
-            if better {
-                if feasible {
-                    control.report("annealing", cost, bound, step);
-                }
-                best = Best {
-                    placement: state.placement.clone(),
-                    cost,
-                    feasible,
-                    energy: found,
-                };
+
+        let is_improvement = match (found.feasible, best.feasible) {
+            (true, true) => found.cost < best.cost,
+            (false, false) => found.energy < best.energy,
+            (feasible, _) => feasible,
+        };
+        if is_improvement {
+            if found.feasible {
+                control.report("annealing", found.cost, plan.bound, step);
             }
-        } else {
-            if let Some((with, there)) = other {
-                state.relocate(with, there);
-            }
-            state.relocate(unit, home);
+            best = BestPlacement::new(&mover.state, &found);
         }
+        current = found;
     }
     best
 }
 
-/// A random unit that shares a net with this one.
-fn neighbour(merged: &Merged, unit: usize, rng: &mut Rng) -> Option<usize> {
-    let nets = &merged.nets_of[unit];
-    if nets.is_empty() {
-        return None;
+/// A move that was made: the units that it moved, with the devices that they came from.
+struct AppliedMove {
+    unit: usize,
+    home: u32,
+    other: Option<(usize, u32)>,
+}
+
+/// Moves that put a unit somewhere else, there where a neighbour is, or swap two units.
+struct Mover<'a> {
+    merged: &'a MergedProblem,
+    state: PlacementState<'a>,
+    /// Devices that can run each unit.
+    choices: Vec<Vec<u32>>,
+    /// Units with more than one choice.
+    movable: Vec<usize>,
+    rng: Rng,
+}
+
+impl<'a> Mover<'a> {
+    fn new(merged: &'a MergedProblem, start: Vec<u32>, seed: u64) -> Self {
+        let units = 0..merged.units();
+        let choices: Vec<Vec<u32>> = units
+            .clone()
+            .map(|unit| merged.choices(unit).collect())
+            .collect();
+        Mover {
+            merged,
+            state: PlacementState::new(merged, start),
+            movable: units.filter(|&unit| choices[unit].len() > 1).collect(),
+            choices,
+            rng: Rng::new(seed),
+        }
     }
-    let net = &merged.nets[nets[rng.below(nets.len())]];
-    let near = if net.from == unit {
-        net.to[rng.below(net.to.len())]
-    } else {
-        net.from
-    };
-    Some(near)
+
+    /// Makes a random move; `None` if it would change nothing or is not allowed.
+    fn apply_random_move(&mut self) -> Option<AppliedMove> {
+        let unit = self.movable[self.rng.below(self.movable.len())];
+        match self.rng.below(4) {
+            0 => Some(self.move_anywhere(unit)),
+            1 => self.swap(unit),
+            2 => self.move_to_neighbour(unit, false),
+            // Half the time the neighbour makes room.
+            _ => self.move_to_neighbour(unit, true),
+        }
+    }
+
+    fn random_choice(&mut self, unit: usize) -> u32 {
+        let index = self.rng.below(self.choices[unit].len());
+        self.choices[unit][index]
+    }
+
+    fn move_anywhere(&mut self, unit: usize) -> AppliedMove {
+        let home = self.state.placement[unit];
+        let device = self.random_choice(unit);
+        self.state.relocate(unit, device);
+        AppliedMove {
+            unit,
+            home,
+            other: None,
+        }
+    }
+
+    fn swap(&mut self, unit: usize) -> Option<AppliedMove> {
+        let home = self.state.placement[unit];
+        let partner = self.movable[self.rng.below(self.movable.len())];
+        let partner_home = self.state.placement[partner];
+        let is_possible = partner_home != home
+            && self.choices[unit].contains(&partner_home)
+            && self.choices[partner].contains(&home);
+        if !is_possible {
+            return None;
+        }
+
+        self.state.relocate(unit, partner_home);
+        self.state.relocate(partner, home);
+        Some(AppliedMove {
+            unit,
+            home,
+            other: Some((partner, partner_home)),
+        })
+    }
+
+    fn move_to_neighbour(&mut self, unit: usize, make_room: bool) -> Option<AppliedMove> {
+        let home = self.state.placement[unit];
+        let neighbour = self.random_neighbour(unit)?;
+        let device = self.state.placement[neighbour];
+        if device == home || !self.choices[unit].contains(&device) {
+            return None;
+        }
+
+        self.state.relocate(unit, device);
+        let mut other = None;
+        if make_room && self.choices[neighbour].len() > 1 {
+            other = Some((neighbour, device));
+            let elsewhere = self.random_choice(neighbour);
+            self.state.relocate(neighbour, elsewhere);
+        }
+        Some(AppliedMove { unit, home, other })
+    }
+
+    fn undo(&mut self, applied: AppliedMove) {
+        if let Some((other, home)) = applied.other {
+            self.state.relocate(other, home);
+        }
+        self.state.relocate(applied.unit, applied.home);
+    }
+
+    /// A random unit that shares a net with this one.
+    fn random_neighbour(&mut self, unit: usize) -> Option<usize> {
+        let nets = &self.merged.nets_of[unit];
+        if nets.is_empty() {
+            return None;
+        }
+        let net = &self.merged.nets[nets[self.rng.below(nets.len())]];
+        Some(match net.from == unit {
+            true => net.to[self.rng.below(net.to.len())],
+            false => net.from,
+        })
+    }
 }

@@ -1,14 +1,14 @@
 //! Every placement of a tiny problem: quicker than any search, and a proof.
 
-use super::merged::Merged;
-use super::problem::Problem;
+use super::merged::MergedProblem;
+use super::problem::PlacementProblem;
 use crate::search::Control;
 
 /// Placements between questions to the caller.
 const ASK_EVERY: u64 = 256;
 
-/// What trying all placements told.
-pub(crate) struct Tried {
+/// What trying all placements gave.
+pub(crate) struct Enumeration {
     /// The cheapest placement that keeps all limits, and its cost.
     pub(crate) cheapest: Option<(u64, Vec<u32>)>,
     /// Placements tried.
@@ -21,55 +21,69 @@ pub(crate) struct Tried {
 ///
 /// Of devices that are alike the i-th is only used beside the others of its kind.
 pub(crate) fn exhaust(
-    problem: &Problem,
-    merged: &Merged,
+    problem: &PlacementProblem,
+    merged: &MergedProblem,
     limit: u64,
     control: &Control<'_>,
-) -> Tried {
+) -> Enumeration {
     let choices: Vec<Vec<u32>> = (0..merged.units())
-        .map(|u| merged.choices(u).collect())
+        .map(|unit| merged.choices(unit).collect())
         .collect();
-    let count = choices
-        .iter()
-        .try_fold(1u64, |n, c| n.checked_mul(c.len() as u64));
-    let mut tried = Tried {
+    let placements = choices.iter().try_fold(1u64, |product, devices| {
+        product.checked_mul(devices.len() as u64)
+    });
+    let mut enumeration = Enumeration {
         cheapest: None,
         work: 0,
         complete: false,
     };
-    if count.is_none_or(|n| n > limit) {
-        return tried;
+    if placements.is_none_or(|placements| placements > limit) {
+        return enumeration;
     }
-    let before: Vec<Option<usize>> = (0..merged.devices)
-        .map(|d| (0..d).rev().find(|&e| merged.kind[e] == merged.kind[d]))
+    let twin_before: Vec<Option<usize>> = (0..merged.devices)
+        .map(|device| {
+            let kind = merged.kind_of[device];
+            (0..device).rev().find(|&twin| merged.kind_of[twin] == kind)
+        })
         .collect();
-    let mut at = vec![0usize; choices.len()];
+
+    // Counts through all choices, the first unit's as the lowest digit.
+    let mut digits = vec![0usize; choices.len()];
     loop {
-        if tried.work.is_multiple_of(ASK_EVERY) && control.stopped() {
-            return tried;
+        if enumeration.work.is_multiple_of(ASK_EVERY) && control.stopped() {
+            return enumeration;
         }
-        tried.work += 1;
-        let placement: Vec<u32> = at.iter().zip(&choices).map(|(&i, c)| c[i]).collect();
-        if is_canonical(&placement, &before)
+        enumeration.work += 1;
+
+        let devices = digits.iter().zip(&choices);
+        let placement: Vec<u32> = devices.map(|(&digit, choice)| choice[digit]).collect();
+        if is_canonical(&placement, &twin_before)
             && let Ok(found) = problem.evaluate(&merged.expand(&placement))
-            && tried.cheapest.as_ref().is_none_or(|c| found.cost < c.0)
         {
-            tried.cheapest = Some((found.cost, placement));
+            let known = enumeration.cheapest.as_ref();
+            if known.is_none_or(|(cost, _)| found.cost < *cost) {
+                enumeration.cheapest = Some((found.cost, placement));
+            }
         }
-        let Some(next) = at.iter().zip(&choices).position(|(&i, c)| i + 1 < c.len()) else {
-            tried.complete = true;
-            return tried;
+
+        let mut radices = digits.iter().zip(&choices);
+        let Some(next) = radices.position(|(&digit, choice)| digit + 1 < choice.len()) else {
+            enumeration.complete = true;
+            return enumeration;
         };
-        at[..next].fill(0);
-        at[next] += 1;
+        digits[..next].fill(0);
+        digits[next] += 1;
     }
 }
 
 /// Whether each device is first used after the one of its kind before it.
-fn is_canonical(placement: &[u32], before: &[Option<usize>]) -> bool {
-    let first = |d: usize| placement.iter().position(|&p| p as usize == d);
-    (0..before.len()).all(|d| match (before[d], first(d)) {
-        (Some(twin), Some(mine)) => first(twin).is_some_and(|its| its < mine),
-        _ => true,
+fn is_canonical(placement: &[u32], twin_before: &[Option<usize>]) -> bool {
+    let first_use = |device: usize| placement.iter().position(|&used| used as usize == device);
+
+    twin_before.iter().enumerate().all(|(device, twin)| {
+        let (Some(twin), Some(own_use)) = (*twin, first_use(device)) else {
+            return true;
+        };
+        first_use(twin).is_some_and(|twin_use| twin_use < own_use)
     })
 }

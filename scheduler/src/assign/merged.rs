@@ -2,60 +2,66 @@
 
 use std::collections::BTreeMap;
 
-use super::problem::{AssignError, Fanout, Problem};
+use super::problem::{AssignError, Fanout, PlacementLink, PlacementProblem};
 
 /// One hyperedge between units.
 #[derive(Clone, Debug)]
-pub(crate) struct Net {
+pub(crate) struct UnitNet {
     pub(crate) from: usize,
     /// Units that read it, without the writer.
     pub(crate) to: Vec<usize>,
     pub(crate) bytes: u64,
     pub(crate) delayed: bool,
-    /// By `from * devices + to`.
+    /// Ticks of the sender by `from * devices + to`.
     pub(crate) send: Vec<u64>,
+    /// Ticks of the receiver by `from * devices + to`.
     pub(crate) receive: Vec<u64>,
 }
 
 /// Units (groups of co-located nodes) and nets.
 #[derive(Clone, Debug)]
-pub(crate) struct Merged {
+pub(crate) struct MergedProblem {
     pub(crate) devices: usize,
+    /// Bytes of each device.
     pub(crate) capacity: Vec<u64>,
+    /// Ticks of each unit on each device; `None` where it cannot run.
     pub(crate) ticks: Vec<Vec<Option<u64>>>,
+    /// Bytes of each unit.
     pub(crate) bytes: Vec<u64>,
-    pub(crate) nets: Vec<Net>,
+    pub(crate) nets: Vec<UnitNet>,
     /// Nets of each unit, as writer or reader.
     pub(crate) nets_of: Vec<Vec<usize>>,
-    /// Unit of each node.
-    pub(crate) unit: Vec<usize>,
+    pub(crate) unit_of_node: Vec<usize>,
     /// Units in a near-topological order of the nodes.
     pub(crate) order: Vec<usize>,
-    pub(crate) once: bool,
+    /// Whether a sender pays once for all readers of a net.
+    pub(crate) sends_once: bool,
     /// Kind of each device: alike devices have the same.
-    pub(crate) kind: Vec<usize>,
+    pub(crate) kind_of: Vec<usize>,
 }
 
-impl Merged {
+impl MergedProblem {
     /// Merges by the groups of a valid problem.
     ///
     /// # Errors
     /// [`AssignError::Nowhere`] for a group that no device can run.
-    pub(crate) fn of(problem: &Problem) -> Result<Merged, AssignError> {
-        let mut first = BTreeMap::new();
-        let mut unit = Vec::with_capacity(problem.nodes.len());
+    pub(crate) fn of(problem: &PlacementProblem) -> Result<MergedProblem, AssignError> {
+        let mut unit_of_group = BTreeMap::new();
+        let mut unit_of_node = Vec::with_capacity(problem.nodes.len());
         let mut count = 0;
+
         for node in &problem.nodes {
-            let mut fresh = || {
+            let known = node.group.and_then(|group| unit_of_group.get(&group));
+            let unit = known.copied().unwrap_or(count);
+            if unit == count {
                 count += 1;
-                count - 1
-            };
-            unit.push(match node.group {
-                Some(group) => *first.entry(group).or_insert_with(fresh),
-                None => fresh(),
-            });
+            }
+            if let Some(group) = node.group {
+                unit_of_group.insert(group, unit);
+            }
+            unit_of_node.push(unit);
         }
-        Merged::by(problem, unit, count)
+        MergedProblem::by(problem, unit_of_node, count)
     }
 
     /// Merges by a given map from nodes to `count` units, which must not split groups.
@@ -63,74 +69,56 @@ impl Merged {
     /// # Errors
     /// [`AssignError::Nowhere`] for a unit that no device can run.
     pub(crate) fn by(
-        problem: &Problem,
-        unit: Vec<usize>,
+        problem: &PlacementProblem,
+        unit_of_node: Vec<usize>,
         count: usize,
-    ) -> Result<Merged, AssignError> {
+    ) -> Result<MergedProblem, AssignError> {
         let devices = problem.devices.len();
         let mut ticks = vec![vec![Some(0u64); devices]; count];
         let mut bytes = vec![0; count];
-        for (node, n) in problem.nodes.iter().enumerate() {
-            let row = &mut ticks[unit[node]];
-            for (sum, &t) in row.iter_mut().zip(&n.ticks) {
-                *sum = sum.zip(t).map(|(a, b)| a + b);
+        for (index, node) in problem.nodes.iter().enumerate() {
+            let unit = unit_of_node[index];
+            for (sum, &own) in ticks[unit].iter_mut().zip(&node.ticks) {
+                *sum = sum.zip(own).map(|(sum, own)| sum + own);
             }
-            if row.iter().all(Option::is_none) {
-                return Err(AssignError::Nowhere { node: node as u32 });
+            // No device can run all of its nodes.
+            if ticks[unit].iter().all(Option::is_none) {
+                return Err(AssignError::Nowhere { node: index as u32 });
             }
-            bytes[unit[node]] += n.bytes;
+            bytes[unit] += node.bytes;
         }
-        // A missing link costs so much that no placement wants it, and so little that no sum overflows.
-        let no_link = (1u64 << 61) / (2 * problem.channels.len() as u64 * devices as u64 + 1);
-        let mut nets = Vec::new();
-        for c in &problem.channels {
-            let from = unit[c.from as usize];
-            let mut to: Vec<usize> = c.to.iter().map(|&t| unit[t as usize]).collect();
-            to.sort_unstable();
-            to.dedup();
-            to.retain(|&t| t != from);
-            bytes[from] += c.bytes;
-            if to.is_empty() {
-                continue;
-            }
-            let price = |l: &Option<super::Link>, send: bool| match l {
-                Some(link) => if send { link.send } else { link.receive }.ticks(c.amount),
-                None => no_link,
-            };
-            let send = problem.links.iter().map(|l| price(l, true)).collect();
-            let receive = problem.links.iter().map(|l| price(l, false)).collect();
-            nets.push(Net {
-                from,
-                to,
-                bytes: c.bytes,
-                delayed: c.delayed,
-                send,
-                receive,
-            });
+        for channel in &problem.channels {
+            bytes[unit_of_node[channel.from as usize]] += channel.bytes;
         }
+
+        let nets = price_nets(problem, &unit_of_node);
         let mut nets_of = vec![Vec::new(); count];
         for (index, net) in nets.iter().enumerate() {
-            nets_of[net.from].push(index);
-            net.to.iter().for_each(|&t| nets_of[t].push(index));
-        }
-        let mut order: Vec<usize> = Vec::with_capacity(count);
-        let mut known = vec![false; count];
-        for &n in &problem.order()? {
-            if !std::mem::replace(&mut known[unit[n as usize]], true) {
-                order.push(unit[n as usize]);
+            for &unit in net.to.iter().chain([&net.from]) {
+                nets_of[unit].push(index);
             }
         }
-        Ok(Merged {
+
+        let mut order: Vec<usize> = Vec::with_capacity(count);
+        let mut is_ordered = vec![false; count];
+        for node in problem.order()? {
+            let unit = unit_of_node[node];
+            if !std::mem::replace(&mut is_ordered[unit], true) {
+                order.push(unit);
+            }
+        }
+
+        Ok(MergedProblem {
             devices,
-            capacity: problem.devices.iter().map(|d| d.bytes).collect(),
+            capacity: problem.devices.iter().map(|device| device.bytes).collect(),
             ticks,
             bytes,
             nets,
             nets_of,
-            unit,
+            unit_of_node,
             order,
-            once: problem.fanout == Fanout::Once,
-            kind: kinds(problem),
+            sends_once: problem.fanout == Fanout::Once,
+            kind_of: find_kinds(problem),
         })
     }
 
@@ -140,52 +128,110 @@ impl Merged {
 
     /// Device of each node from the device of each unit.
     pub(crate) fn expand(&self, placement: &[u32]) -> Vec<u32> {
-        self.unit.iter().map(|&u| placement[u]).collect()
+        let units = self.unit_of_node.iter();
+        units.map(|&unit| placement[unit]).collect()
     }
 
     /// Device of each unit from the device of each node.
     pub(crate) fn contract(&self, placement: &[u32]) -> Vec<u32> {
-        let mut units = vec![0; self.units()];
-        for (node, &unit) in self.unit.iter().enumerate() {
-            units[unit] = placement[node];
+        let mut device_of_unit = vec![0; self.units()];
+        for (node, &unit) in self.unit_of_node.iter().enumerate() {
+            device_of_unit[unit] = placement[node];
         }
-        units
+        device_of_unit
     }
 
     /// Devices that can run a unit.
     pub(crate) fn choices(&self, unit: usize) -> impl Iterator<Item = u32> {
         (0u32..)
             .zip(&self.ticks[unit])
-            .filter(|(_, t)| t.is_some())
-            .map(|(d, _)| d)
+            .filter(|(_, ticks)| ticks.is_some())
+            .map(|(device, _)| device)
+    }
+
+    /// Ticks of a unit on the device that is quickest for it.
+    pub(crate) fn min_ticks(&self, unit: usize) -> u64 {
+        let ticks = self.ticks[unit].iter().flatten();
+        ticks.min().copied().unwrap_or(0)
     }
 
     /// Kinds of devices: for each the devices of that kind.
-    pub(crate) fn kinds(&self) -> Vec<Vec<usize>> {
-        let count = self.kind.iter().max().map_or(0, |k| k + 1);
-        let of = |k: usize| (0..self.devices).filter(|&d| self.kind[d] == k).collect();
-        (0..count).map(of).collect()
+    pub(crate) fn devices_by_kind(&self) -> Vec<Vec<usize>> {
+        let count = self.kind_of.iter().max().map_or(0, |max| max + 1);
+        let mut devices_of = vec![Vec::new(); count];
+        for (device, &kind) in self.kind_of.iter().enumerate() {
+            devices_of[kind].push(device);
+        }
+        devices_of
     }
 }
 
-/// Devices between which every placement can be swapped without changing any figure.
-fn kinds(problem: &Problem) -> Vec<usize> {
-    let devices = problem.devices.len();
-    let alike = |a: usize, b: usize| {
-        let others = || (0..devices).filter(|&o| o != a && o != b);
-        problem.devices[a] == problem.devices[b]
-            && problem.nodes.iter().all(|n| n.ticks[a] == n.ticks[b])
-            && problem.link(a, b) == problem.link(b, a)
-            && others().all(|o| {
-                problem.link(a, o) == problem.link(b, o) && problem.link(o, a) == problem.link(o, b)
-            })
-    };
-    let mut kind: Vec<usize> = Vec::with_capacity(devices);
-    let mut count = 0;
-    for d in 0..devices {
-        let twin = (0..d).find(|&e| alike(e, d));
-        kind.push(twin.map_or(count, |e| kind[e]));
-        count += usize::from(twin.is_none());
+/// The nets of the channels between different units.
+fn price_nets(problem: &PlacementProblem, unit_of_node: &[usize]) -> Vec<UnitNet> {
+    // A missing link costs so much that no placement wants it, and so little that no sum overflows.
+    let devices = problem.devices.len() as u64;
+    let no_link_ticks = (1u64 << 61) / (2 * problem.channels.len() as u64 * devices + 1);
+    let mut nets = Vec::new();
+
+    for channel in &problem.channels {
+        let from = unit_of_node[channel.from as usize];
+        let readers = channel.to.iter().map(|&node| unit_of_node[node as usize]);
+        let mut to: Vec<usize> = readers.filter(|&unit| unit != from).collect();
+        to.sort_unstable();
+        to.dedup();
+        if to.is_empty() {
+            continue;
+        }
+
+        let price = |ticks: fn(&PlacementLink, u64) -> u64| -> Vec<u64> {
+            let links = problem.links.iter();
+            links
+                .map(|link| match link {
+                    Some(link) => ticks(link, channel.amount),
+                    None => no_link_ticks,
+                })
+                .collect()
+        };
+        nets.push(UnitNet {
+            from,
+            to,
+            bytes: channel.bytes,
+            delayed: channel.delayed,
+            send: price(|link, amount| link.send.ticks(amount)),
+            receive: price(|link, amount| link.receive.ticks(amount)),
+        });
     }
-    kind
+    nets
+}
+
+/// Kind of each device: the same for devices between which every placement can be swapped without changing any figure.
+fn find_kinds(problem: &PlacementProblem) -> Vec<usize> {
+    let devices = problem.devices.len();
+    let mut kind_of: Vec<usize> = Vec::with_capacity(devices);
+    let mut count = 0;
+
+    for device in 0..devices {
+        match (0..device).find(|&known| are_alike(problem, known, device)) {
+            Some(twin) => kind_of.push(kind_of[twin]),
+            None => {
+                kind_of.push(count);
+                count += 1;
+            }
+        }
+    }
+    kind_of
+}
+
+fn are_alike(problem: &PlacementProblem, first: usize, second: usize) -> bool {
+    let mut others = (0..problem.devices.len()).filter(|&other| other != first && other != second);
+    let mut nodes = problem.nodes.iter();
+
+    problem.devices[first] == problem.devices[second]
+        && nodes.all(|node| node.ticks[first] == node.ticks[second])
+        // Exchanged, each takes the other's place in all links.
+        && problem.link(first, second) == problem.link(second, first)
+        && others.all(|other| {
+            problem.link(first, other) == problem.link(second, other)
+                && problem.link(other, first) == problem.link(other, second)
+        })
 }

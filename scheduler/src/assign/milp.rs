@@ -1,233 +1,312 @@
-//! The assignment of least period as a mixed-integer linear programme, through `good_lp` with `microlp`.
+//! The assignment of least period as a mixed-integer linear program, through `good_lp` with `microlp`.
 //!
 //! Binary x(u, d): unit u runs on device d. For each net and device, s >= x(writer, d) - x(reader, d) counts a send
 //! and r >= x(reader, d) - x(writer, d) a receive, at the cheapest link. The period T is at least every load. Of alike
 //! devices, the i-th largest unit uses only the first i: without that every solution has 6! twins. The incumbent cuts
-//! off: T must be smaller. With equal links and [`Fanout::Once`](super::Fanout) the programme is exact; otherwise a
+//! off: T must be smaller. With equal links and [`Fanout::Once`](super::Fanout) the program is exact; otherwise a
 //! relaxation, whose bound is still one, and whose placements are evaluated like any other.
 //!
 //! The search runs in slices of nodes, so that the caller can stop it; it is limited in nodes and not in time.
 
+use std::cmp::Reverse;
+
 use good_lp::{Expression, ProblemVariables, SolverModel, Variable, constraint, variable};
 use microlp::{SolveOptions, SolveOutcome, TerminationReason};
 
-use super::merged::Merged;
-use super::state::State;
+use super::merged::{MergedProblem, UnitNet};
+use super::state::PlacementState;
 use crate::search::Control;
 
-/// Variables beyond which the programme is not tried: `microlp` keeps up to about so many, and a single relaxation
+/// Variables beyond which the program is not tried: `microlp` keeps up to about so many, and a single relaxation
 /// cannot be interrupted.
 pub(crate) const MAX_VARIABLES: usize = 2_500;
 
 /// Nodes between questions to the caller.
 const SLICE: u64 = 10;
 
-/// The incumbent's period in the units of the programme, whose tolerances are absolute.
+/// The incumbent's period in the units of the program, whose tolerances are absolute.
 const SCALE: f64 = 1000.0;
 
 /// By how much a placement must be better than the incumbent, as a fraction: above the solver's tolerances.
 const STEP: f64 = 1e-5;
 
-/// What the programme told.
-pub(crate) struct Outcome {
+/// What the solver found.
+pub(crate) struct ProgramOutcome {
     pub(crate) better: Option<Vec<u32>>,
     /// Proved lower bound on the period.
     pub(crate) bound: u64,
     pub(crate) nodes: u64,
 }
 
-struct Model {
+struct ProgramModel {
     variables: ProblemVariables,
-    /// By unit, then device.
-    x: Vec<Vec<Option<Variable>>>,
+    /// Whether a unit runs on a device, by unit, then device; `None` where it cannot.
+    is_on: Vec<Vec<Option<Variable>>>,
     period: Variable,
-    rows: Vec<good_lp::Constraint>,
+    constraints: Vec<good_lp::Constraint>,
 }
 
-/// The number of variables that the programme would have.
-pub(crate) fn size(merged: &Merged) -> usize {
+/// The number of variables that the program would have.
+pub(crate) fn size(merged: &MergedProblem) -> usize {
     merged.devices * (merged.units() + 2 * merged.nets.len()) + 1
 }
 
 /// Searches for a placement of smaller period than `incumbent` has, in at most `limit` nodes.
 pub(crate) fn improve(
-    merged: &Merged,
+    merged: &MergedProblem,
     incumbent: &[u32],
     bound: u64,
     limit: u64,
     control: &mut Control<'_>,
-) -> Outcome {
-    let best = State::new(merged, incumbent.to_vec()).period();
-    let mut outcome = Outcome {
+) -> ProgramOutcome {
+    let best_period = PlacementState::new(merged, incumbent.to_vec()).period();
+    let mut outcome = ProgramOutcome {
         better: None,
         bound,
         nodes: 0,
     };
-    let unit = SCALE / best.max(1) as f64;
-    let Model {
+
+    let tick_unit = SCALE / best_period.max(1) as f64;
+    let ProgramModel {
         variables,
-        x,
+        is_on,
         period,
-        rows,
-    } = model(merged, best, bound, unit);
+        constraints,
+    } = build_model(merged, best_period, bound, tick_unit);
+
     let mut problem = variables
         .minimise(period)
         .using(good_lp::solvers::microlp::microlp);
-    for row in rows {
-        problem.add_constraint(row);
+    for constraint in constraints {
+        problem.add_constraint(constraint);
     }
+
     let mut options = SolveOptions::default();
     options.node_limit = Some(SLICE);
-    let mut result = problem.as_inner().solve_with(options);
+    let mut solve_result = problem.as_inner().solve_with(options);
+
     loop {
-        let Ok(solved) = result else {
+        let Ok(solved) = solve_result else {
             // Nothing below the cut-off: the incumbent is optimal but for the step. Other errors prove nothing.
-            if matches!(result, Err(microlp::Error::Infeasible)) {
-                outcome.bound = outcome
-                    .bound
-                    .max(whole_ticks(SCALE * (1.0 - STEP), unit).min(best));
+            if matches!(solve_result, Err(microlp::Error::Infeasible)) {
+                let cut_off_ticks = whole_ticks(SCALE * (1.0 - STEP), tick_unit);
+                outcome.bound = outcome.bound.max(cut_off_ticks.min(best_period));
             }
             break;
         };
-        let stats = solved.stats();
-        outcome.nodes = stats.nodes_solved;
-        if let Some(proved) = stats.best_bound {
-            outcome.bound = outcome.bound.max(whole_ticks(proved, unit).min(best));
+        let statistics = solved.stats();
+        outcome.nodes = statistics.nodes_solved;
+        if let Some(proved) = statistics.best_bound {
+            let proved_ticks = whole_ticks(proved, tick_unit).min(best_period);
+            outcome.bound = outcome.bound.max(proved_ticks);
         }
         if let SolveOutcome::Solution(solution) = &solved {
-            let values: Vec<f64> = solution.iter().map(|(_, v)| v).collect();
-            outcome.better = read(merged, &x, &values);
+            let values: Vec<f64> = solution.iter().map(|(_, value)| value).collect();
+            outcome.better = read_placement(merged, &is_on, &values);
         }
-        let now = outcome
-            .better
-            .as_ref()
-            .map(|p| State::new(merged, p.clone()).period());
-        control.report(
-            "milp",
-            now.unwrap_or(best).min(best),
-            outcome.bound,
-            outcome.nodes,
-        );
-        let done = !matches!(
+        let found = outcome.better.as_ref();
+        let found_period = found.map(|found| PlacementState::new(merged, found.clone()).period());
+        let period_now = found_period.unwrap_or(best_period).min(best_period);
+        control.report("milp", period_now, outcome.bound, outcome.nodes);
+
+        let is_done = !matches!(
             solved.termination_reason(),
             TerminationReason::NodeLimit | TerminationReason::TimeLimit
         );
-        if done || outcome.nodes >= limit || control.stopped() {
+        if is_done || outcome.nodes >= limit || control.stopped() {
             break;
         }
-        result = solved.resume();
+        solve_result = solved.resume();
     }
     outcome
 }
 
-/// A bound of the programme in ticks, with a margin for its arithmetic. Periods are whole ticks.
-fn whole_ticks(value: f64, unit: f64) -> u64 {
-    ((value - SCALE * 1e-6) / unit).max(0.0).ceil() as u64
+/// A bound of the program in ticks, with a margin for its arithmetic. Periods are whole ticks.
+fn whole_ticks(value: f64, tick_unit: f64) -> u64 {
+    ((value - SCALE * 1e-6) / tick_unit).max(0.0).ceil() as u64
 }
 
-fn model(merged: &Merged, best: u64, bound: u64, unit: f64) -> Model {
-    let devices = merged.devices;
+fn build_model(
+    merged: &MergedProblem,
+    best_period: u64,
+    bound: u64,
+    tick_unit: f64,
+) -> ProgramModel {
     let mut variables = ProblemVariables::new();
-    let low = (bound as f64 * unit).min(SCALE * (1.0 - STEP));
-    let period = variables.add(variable().min(low).max(SCALE * (1.0 - STEP)));
-    let rank = ranks(merged);
-    let place = places(merged);
-    let x: Vec<Vec<Option<Variable>>> = (0..merged.units())
-        .map(|u| {
-            let may =
-                |d: usize| merged.ticks[u][d].is_some_and(|t| t < best) && place[d] <= rank[u];
-            (0..devices)
-                .map(|d| may(d).then(|| variables.add(variable().binary())))
-                .collect()
-        })
-        .collect();
-    let mut rows = Vec::new();
-    let mut load: Vec<Expression> = vec![Expression::from(0.0); devices];
-    let mut bytes = load.clone();
-    for (u, row) in x.iter().enumerate() {
-        rows.push(row.iter().flatten().copied().sum::<Expression>().eq(1));
-        for (d, v) in row.iter().enumerate() {
-            let Some(v) = *v else { continue };
-            load[d] += merged.ticks[u][d].unwrap_or(0) as f64 * unit * v;
-            bytes[d] += merged.bytes[u] as f64 / merged.capacity[d].max(1) as f64 * v;
-        }
-    }
+    let max_period = SCALE * (1.0 - STEP);
+    let min_period = (bound as f64 * tick_unit).min(max_period);
+    let period = variables.add(variable().min(min_period).max(max_period));
+    let is_on = add_assignment_variables(merged, best_period, &mut variables);
+
+    let mut builder = ModelBuilder {
+        merged,
+        tick_unit,
+        is_on: &is_on,
+        variables: &mut variables,
+        constraints: Vec::new(),
+        load: vec![Expression::from(0.0); merged.devices],
+        bytes: vec![Expression::from(0.0); merged.devices],
+    };
+    builder.add_units();
     for net in &merged.nets {
-        for d in 0..devices {
-            let cheapest = |price: &dyn Fn(usize) -> u64| {
-                (0..devices)
-                    .filter(|&o| o != d)
-                    .map(price)
-                    .min()
-                    .unwrap_or(0)
-            };
-            let send = cheapest(&|o| net.send[d * devices + o]) as f64 * unit;
-            let receive = cheapest(&|o| net.receive[o * devices + d]) as f64 * unit;
-            let at = |u: usize| x[u][d].map_or(Expression::from(0.0), Expression::from);
-            if send > 0.0 && x[net.from][d].is_some() {
-                let s = variables.add(variable().min(0.0).max(1.0));
-                load[d] += send * s;
-                rows.extend(
-                    net.to
-                        .iter()
-                        .map(|&r| constraint!(s >= at(net.from) - at(r))),
-                );
-            }
-            if (receive > 0.0 || net.bytes > 0) && net.to.iter().any(|&r| x[r][d].is_some()) {
-                let r = variables.add(variable().min(0.0).max(1.0));
-                load[d] += receive * r;
-                bytes[d] += net.bytes as f64 / merged.capacity[d].max(1) as f64 * r;
-                let readers = net.to.iter().filter(|&&to| x[to][d].is_some());
-                rows.extend(readers.map(|&to| constraint!(r >= at(to) - at(net.from))));
+        for device in 0..merged.devices {
+            builder.add_net(net, device);
+        }
+    }
+
+    let mut constraints = builder.constraints;
+    for (load, bytes) in builder.load.into_iter().zip(builder.bytes) {
+        constraints.push(constraint!(load <= period));
+        constraints.push(constraint!(bytes <= 1.0));
+    }
+    ProgramModel {
+        variables,
+        is_on,
+        period,
+        constraints,
+    }
+}
+
+/// A binary variable for each unit and device on which it may run: quickly enough, and not a later one of alike devices
+/// than its rank.
+fn add_assignment_variables(
+    merged: &MergedProblem,
+    best_period: u64,
+    variables: &mut ProblemVariables,
+) -> Vec<Vec<Option<Variable>>> {
+    let rank_of = rank_units(merged);
+    let place_of = place_among_kind(merged);
+    let mut is_on = Vec::with_capacity(merged.units());
+
+    for (unit, row) in merged.ticks.iter().enumerate() {
+        let mut unit_variables = Vec::with_capacity(merged.devices);
+        for (device, ticks) in row.iter().enumerate() {
+            let is_quick = ticks.is_some_and(|ticks| ticks < best_period);
+            let may_run = is_quick && place_of[device] <= rank_of[unit];
+            unit_variables.push(may_run.then(|| variables.add(variable().binary())));
+        }
+        is_on.push(unit_variables);
+    }
+    is_on
+}
+
+struct ModelBuilder<'a> {
+    merged: &'a MergedProblem,
+    /// Units of the program in a tick.
+    tick_unit: f64,
+    is_on: &'a [Vec<Option<Variable>>],
+    variables: &'a mut ProblemVariables,
+    constraints: Vec<good_lp::Constraint>,
+    /// Load of each device.
+    load: Vec<Expression>,
+    /// Bytes on each device, as a fraction of its memory.
+    bytes: Vec<Expression>,
+}
+
+impl ModelBuilder<'_> {
+    /// Each unit runs once, with its ticks and bytes there.
+    fn add_units(&mut self) {
+        for (unit, row) in self.is_on.iter().enumerate() {
+            let devices = row.iter().flatten().copied();
+            self.constraints.push(devices.sum::<Expression>().eq(1));
+
+            for (device, is_on) in row.iter().enumerate() {
+                let Some(is_on) = *is_on else { continue };
+                let ticks = self.merged.ticks[unit][device].unwrap_or(0);
+                let capacity = self.merged.capacity[device].max(1);
+                self.load[device] += ticks as f64 * self.tick_unit * is_on;
+                self.bytes[device] += self.merged.bytes[unit] as f64 / capacity as f64 * is_on;
             }
         }
     }
-    for (load, bytes) in load.into_iter().zip(bytes) {
-        rows.push(constraint!(load <= period));
-        rows.push(constraint!(bytes <= 1.0));
+
+    /// What a net costs a device as the sender's and as a receiver's.
+    fn add_net(&mut self, net: &UnitNet, device: usize) {
+        let devices = self.merged.devices;
+        let others = (0..devices).filter(|&other| other != device);
+        let send_prices = others
+            .clone()
+            .map(|other| net.send[device * devices + other]);
+        let receive_prices = others.map(|other| net.receive[other * devices + device]);
+        let send = send_prices.min().unwrap_or(0) as f64 * self.tick_unit;
+        let receive = receive_prices.min().unwrap_or(0) as f64 * self.tick_unit;
+
+        // Counts a send if the writer is here and some reader is not.
+        if send > 0.0 && self.is_on[net.from][device].is_some() {
+            let sends = self.variables.add(variable().min(0.0).max(1.0));
+            self.load[device] += send * sends;
+            for &reader in &net.to {
+                let apart = self.presence(net.from, device) - self.presence(reader, device);
+                self.constraints.push(constraint!(sends >= apart));
+            }
+        }
+
+        // Counts a receive if some reader is here and the writer is not.
+        let mut readers_here = net.to.clone();
+        readers_here.retain(|&reader| self.is_on[reader][device].is_some());
+        if (receive > 0.0 || net.bytes > 0) && !readers_here.is_empty() {
+            let receives = self.variables.add(variable().min(0.0).max(1.0));
+            let capacity = self.merged.capacity[device].max(1);
+            self.load[device] += receive * receives;
+            self.bytes[device] += net.bytes as f64 / capacity as f64 * receives;
+            for reader in readers_here {
+                let apart = self.presence(reader, device) - self.presence(net.from, device);
+                self.constraints.push(constraint!(receives >= apart));
+            }
+        }
     }
-    Model {
-        variables,
-        x,
-        period,
-        rows,
+
+    /// Whether a unit is on a device, as an expression.
+    fn presence(&self, unit: usize, device: usize) -> Expression {
+        self.is_on[unit][device].map_or(Expression::from(0.0), Expression::from)
     }
 }
 
 /// Place of each unit by least ticks, largest first.
-fn ranks(merged: &Merged) -> Vec<usize> {
-    let least = |u: usize| merged.ticks[u].iter().flatten().min().copied().unwrap_or(0);
+fn rank_units(merged: &MergedProblem) -> Vec<usize> {
     let mut by_size: Vec<usize> = (0..merged.units()).collect();
-    by_size.sort_by_key(|&u| (std::cmp::Reverse(least(u)), u));
-    let mut rank = vec![0; merged.units()];
-    by_size
-        .into_iter()
-        .enumerate()
-        .for_each(|(place, u)| rank[u] = place);
-    rank
+    by_size.sort_by_key(|&unit| (Reverse(merged.min_ticks(unit)), unit));
+
+    let mut rank_of = vec![0; merged.units()];
+    for (rank, unit) in by_size.into_iter().enumerate() {
+        rank_of[unit] = rank;
+    }
+    rank_of
 }
 
 /// Place of each device among those of its kind.
-fn places(merged: &Merged) -> Vec<usize> {
-    let before = |d: usize| (0..d).filter(|&e| merged.kind[e] == merged.kind[d]).count();
-    (0..merged.devices).map(before).collect()
+fn place_among_kind(merged: &MergedProblem) -> Vec<usize> {
+    let kinds = &merged.kind_of;
+    (0..merged.devices)
+        .map(|device| {
+            let before = kinds[..device].iter();
+            before.filter(|&&kind| kind == kinds[device]).count()
+        })
+        .collect()
 }
 
-fn read(merged: &Merged, x: &[Vec<Option<Variable>>], values: &[f64]) -> Option<Vec<u32>> {
+/// The placement that the program's values state; `None` if a unit is nowhere.
+fn read_placement(
+    merged: &MergedProblem,
+    is_on: &[Vec<Option<Variable>>],
+    values: &[f64],
+) -> Option<Vec<u32>> {
     // Variables were added period first, then by unit and device.
-    let mut next = 1;
+    let mut next_variable = 1;
     let mut placement = Vec::with_capacity(merged.units());
-    for row in x {
-        let mut device = None;
-        for (d, v) in row.iter().enumerate() {
-            if v.is_some() {
-                if values.get(next).is_some_and(|v| *v > 0.5) {
-                    device = Some(d as u32);
-                }
-                next += 1;
+
+    for row in is_on {
+        let mut unit_device = None;
+        for (device, variable) in row.iter().enumerate() {
+            if variable.is_none() {
+                continue;
             }
+            if values.get(next_variable).is_some_and(|value| *value > 0.5) {
+                unit_device = Some(device as u32);
+            }
+            next_variable += 1;
         }
-        placement.push(device?);
+        placement.push(unit_device?);
     }
     Some(placement)
 }

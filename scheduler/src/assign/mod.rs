@@ -1,11 +1,11 @@
 //! Placement of a pipeline on devices: which device runs which node, for the shortest period, latency or least
 //! memory, or a weighted mix.
 //!
-//! [`solve`] tries all placements of tiny problems (`exhaust`). Of others it takes contiguous splits by dynamic programming (`split`), improves them by simulated annealing
-//! (`anneal`), and states a lower bound (`bound`, `pack`). On small problems a mixed-integer linear programme (`milp`)
+//! [`solve`] tries all placements of tiny problems (`exhaust`). Of others it takes contiguous splits by dynamic
+//! programming (`split`), improves them by simulated annealing (`anneal`), and states a lower bound (`bound`, `pack`). On small problems a mixed-integer linear program (`milp`)
 //! goes on from there: it finds what is left or proves that nothing is; larger ones it sees coarsened, as an improver
 //! only. It states the period alone.
-//! [`Problem::evaluate`] is the definition of a placement's figures and checks what the solvers return.
+//! [`PlacementProblem::evaluate`] is the definition of a placement's figures and checks what the solvers return.
 
 mod anneal;
 mod bound;
@@ -17,13 +17,17 @@ mod problem;
 mod split;
 mod state;
 
-use anneal::{Best, Energy, anneal};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use anneal::{AnnealingEnergy, AnnealingPlan, BestPlacement, anneal};
 use exhaust::exhaust;
-use merged::Merged;
+use merged::MergedProblem;
 pub use problem::{
-    AssignError, Channel, Device, Evaluation, Fanout, Link, Node, Objective, Problem,
+    AssignError, Evaluation, Fanout, Objective, PlacementChannel, PlacementDevice, PlacementLink,
+    PlacementNode, PlacementProblem,
 };
-use state::State;
+use state::PlacementState;
 
 use crate::search::{Control, Level, gap};
 
@@ -54,7 +58,7 @@ impl Assignment {
     }
 }
 
-struct Limits {
+struct PlacementLimits {
     /// Moves of one annealing for each unit.
     moves: u64,
     /// Annealings with different seeds.
@@ -63,15 +67,15 @@ struct Limits {
     enumerated: u64,
     /// Nodes of each question of the packing bound.
     packing: u64,
-    /// Work of the programme, in nodes times squared variables: about what it takes. 0 leaves it out.
+    /// Work of the linear program, in nodes times squared variables: about what it takes. 0 leaves it out.
     nodes: u64,
-    /// Variables of the largest programme.
+    /// Variables of the largest linear program.
     variables: usize,
 }
 
-fn limits(level: Level) -> Limits {
+fn placement_limits(level: Level) -> PlacementLimits {
     match level {
-        Level::Fast => Limits {
+        Level::Fast => PlacementLimits {
             moves: 300,
             rounds: 1,
             enumerated: 200,
@@ -79,7 +83,7 @@ fn limits(level: Level) -> Limits {
             nodes: 0,
             variables: 0,
         },
-        Level::Balanced => Limits {
+        Level::Balanced => PlacementLimits {
             moves: 6_000,
             rounds: 4,
             enumerated: 20_000,
@@ -87,7 +91,7 @@ fn limits(level: Level) -> Limits {
             nodes: 50_000_000,
             variables: 300,
         },
-        Level::Exact => Limits {
+        Level::Exact => PlacementLimits {
             moves: 40_000,
             rounds: 6,
             enumerated: 500_000,
@@ -100,6 +104,9 @@ fn limits(level: Level) -> Limits {
 
 const SEED: u64 = 0x70_6c61_6365;
 
+/// Temperature at the start of an annealing as a fraction of the energy, in turns.
+const HEATS: [f64; 3] = [0.01, 0.02, 0.005];
+
 /// Finds a placement of small cost that keeps all limits.
 ///
 /// Deterministic unless `control.stop` cuts it short.
@@ -107,169 +114,233 @@ const SEED: u64 = 0x70_6c61_6365;
 /// # Errors
 /// [`AssignError`] for an invalid problem; [`AssignError::NotFound`] if nothing found keeps the limits.
 pub fn solve(
-    problem: &Problem,
+    problem: &PlacementProblem,
     level: Level,
     control: &mut Control<'_>,
 ) -> Result<Assignment, AssignError> {
     problem.validate()?;
-    let merged = Merged::of(problem)?;
-    let limits = limits(level);
-    let latency = problem.objective.latency > 0 || problem.max_latency.is_some();
-    let energy = Energy {
+    let merged = MergedProblem::of(problem)?;
+    let limits = placement_limits(level);
+    let mut placement_search = PlacementSearch {
         problem,
         merged: &merged,
-        latency,
+        limits: &limits,
+        bound: cost_bound(problem, &merged, u64::MAX),
+        work: 0,
     };
-    let mut bound = cost_bound(problem, &merged, u64::MAX);
-    let starts = starts(&merged);
-    let mut best: Option<Best> = None;
-    let mut contiguous = None;
-    for start in &starts.contiguous {
-        contiguous = contiguous
-            .into_iter()
-            .chain(cost_of(problem, &merged, start))
-            .min();
-    }
-    let mut firsts: Vec<Vec<u32>> = starts
-        .contiguous
-        .into_iter()
-        .chain([starts.greedy])
-        .collect();
-    let tried = exhaust(problem, &merged, limits.enumerated, control);
-    let mut work = tried.work;
-    if let Some((cost, placement)) = tried.cheapest {
-        bound = if tried.complete { cost } else { bound };
-        firsts.insert(0, placement);
-    }
-    // The latency of each move is computed anew: fewer moves then.
-    let moves = limits.moves * merged.units() as u64 / if latency { 20 } else { 1 };
-    for round in 0..limits.rounds.max(firsts.len() as u64) {
-        let from = best
-            .as_ref()
-            .filter(|b| b.feasible && round as usize >= firsts.len());
-        let first = match from {
-            Some(best) => best.placement.clone(),
-            None => firsts[round as usize % firsts.len()].clone(),
-        };
-        let heat = [0.01, 0.02, 0.005][round as usize % 3];
-        let (seed, steps) = (SEED + round, if round < limits.rounds { moves } else { 0 });
-        let found = anneal(&energy, first, bound, (steps, seed, heat), control);
-        work += steps;
-        if best.as_ref().is_none_or(|b| found.better_than(b)) {
-            best = Some(found);
+
+    let mut start_placements = split::splits(&merged);
+    let contiguous = start_placements
+        .iter()
+        .filter_map(|start| placement_cost(problem, &merged, start))
+        .min();
+    start_placements.push(place_largest_first(&merged));
+
+    let enumeration = exhaust(problem, &merged, limits.enumerated, control);
+    // An exhaustive search is a proof; otherwise its best is one more start.
+    placement_search.work += enumeration.work;
+    if let Some((cost, placement)) = enumeration.cheapest {
+        if enumeration.complete {
+            placement_search.bound = cost;
         }
-        if best.as_ref().is_some_and(|b| b.feasible && b.cost <= bound) {
-            break;
-        }
+        start_placements.insert(0, placement);
     }
-    let Some(mut best) = best else {
-        return Err(AssignError::NoDevice);
-    };
-    if best.feasible && best.cost > bound {
-        bound = bound
-            .max(cost_bound(problem, &merged, best.cost))
-            .min(best.cost);
-        let weights = problem.objective;
-        if weights.period > 0 && weights.latency == 0 && weights.memory == 0 && best.cost > bound {
-            let period = best.cost / weights.period;
-            let packed = pack::bound(
-                &merged,
-                bound / weights.period,
-                period,
-                limits.packing,
-                control,
-            );
-            bound = bound
-                .max(packed.saturating_mul(weights.period))
-                .min(best.cost);
-        }
-        let only_period = problem.objective == Objective::PERIOD && problem.max_latency.is_none();
-        if only_period && best.cost > bound && limits.nodes > 0 {
-            work += programme(problem, &merged, &mut best, &mut bound, &limits, control);
-        }
+
+    let mut best = placement_search.anneal_from(&start_placements, control);
+    if best.feasible {
+        placement_search.prove_or_improve(&mut best, control);
     }
+
     let placement = merged.expand(&best.placement);
-    let evaluation = problem
-        .evaluate(&placement)
-        .map_err(|nearest| AssignError::NotFound {
-            nearest: Box::new(nearest),
-        })?;
-    let bound = bound.min(evaluation.cost);
-    control.report("placement", evaluation.cost, bound, work);
+    let evaluation = problem.evaluate(&placement);
+    let evaluation = evaluation.map_err(|nearest| AssignError::NotFound {
+        nearest: Box::new(nearest),
+    })?;
+    let bound = placement_search.bound.min(evaluation.cost);
+    control.report("placement", evaluation.cost, bound, placement_search.work);
     Ok(Assignment {
         placement,
         evaluation,
         bound,
         contiguous,
-        work,
+        work: placement_search.work,
     })
 }
 
-impl Best {
-    fn better_than(&self, other: &Best) -> bool {
-        match (self.feasible, other.feasible) {
-            (true, true) => self.cost < other.cost,
-            (new, old) => !old && (new || self.distance() < other.distance()),
+/// What the steps of a search share.
+struct PlacementSearch<'a> {
+    problem: &'a PlacementProblem,
+    merged: &'a MergedProblem,
+    limits: &'a PlacementLimits,
+    /// Proved lower bound on the cost.
+    bound: u64,
+    /// Moves and nodes so far.
+    work: u64,
+}
+
+impl PlacementSearch<'_> {
+    /// Anneals from each start and then on from the best, as often as the limits allow. There is at least one start.
+    fn anneal_from(&mut self, starts: &[Vec<u32>], control: &mut Control<'_>) -> BestPlacement {
+        let with_latency = self.problem.objective.latency > 0 || self.problem.max_latency.is_some();
+        let energy = AnnealingEnergy {
+            problem: self.problem,
+            merged: self.merged,
+            with_latency,
+        };
+        // The latency of each move is computed anew: fewer moves then.
+        let slowdown = if with_latency { 20 } else { 1 };
+        let moves = self.limits.moves * self.merged.units() as u64 / slowdown;
+
+        let mut best = self.anneal_once(&energy, starts[0].clone(), 0, moves, control);
+        for round in 1..self.limits.rounds.max(starts.len() as u64) {
+            if best.feasible && best.cost <= self.bound {
+                break;
+            }
+            let index = round as usize;
+            let start = match best.feasible && index >= starts.len() {
+                true => &best.placement,
+                false => &starts[index % starts.len()],
+            };
+            let found = self.anneal_once(&energy, start.clone(), round, moves, control);
+            if found.is_better_than(&best) {
+                best = found;
+            }
+        }
+        best
+    }
+
+    fn anneal_once(
+        &mut self,
+        energy: &AnnealingEnergy<'_>,
+        start: Vec<u32>,
+        round: u64,
+        moves: u64,
+        control: &mut Control<'_>,
+    ) -> BestPlacement {
+        let plan = AnnealingPlan {
+            // Starts beyond the rounds are only evaluated.
+            steps: if round < self.limits.rounds { moves } else { 0 },
+            seed: SEED + round,
+            heat: HEATS[round as usize % HEATS.len()],
+            bound: self.bound,
+        };
+        self.work += plan.steps;
+        anneal(energy, start, plan, control)
+    }
+
+    /// Raises the bound by packing, and lets the linear program look for what is left between it and the best.
+    fn prove_or_improve(&mut self, best: &mut BestPlacement, control: &mut Control<'_>) {
+        if best.cost <= self.bound {
+            return;
+        }
+        let below_best = cost_bound(self.problem, self.merged, best.cost);
+        self.bound = self.bound.max(below_best).min(best.cost);
+
+        let weights = self.problem.objective;
+        let weighs_period_only = weights.period > 0 && weights.latency == 0 && weights.memory == 0;
+        if weighs_period_only && best.cost > self.bound {
+            // In ticks of the period alone: its weight scales both bounds.
+            let packed_period = pack::bound(
+                self.merged,
+                self.bound / weights.period,
+                best.cost / weights.period,
+                self.limits.packing,
+                control,
+            );
+            let packed_cost = packed_period.saturating_mul(weights.period);
+            self.bound = self.bound.max(packed_cost).min(best.cost);
+        }
+
+        // The program states the period alone.
+        let is_stated = weights == Objective::PERIOD && self.problem.max_latency.is_none();
+        if is_stated && best.cost > self.bound && self.limits.nodes > 0 {
+            self.solve_program(best, control);
+        }
+    }
+
+    /// Lets the linear program improve the best placement or prove it, whole if it is small enough, else coarsened.
+    fn solve_program(&mut self, best: &mut BestPlacement, control: &mut Control<'_>) {
+        let max_variables = self.limits.variables;
+        let is_whole = milp::size(self.merged) <= max_variables;
+        if !is_whole && max_variables < milp::MAX_VARIABLES {
+            return;
+        }
+        let coarse;
+        let stated = if is_whole {
+            self.merged
+        } else {
+            match coarsen(self.problem, self.merged, &best.placement, max_variables) {
+                Some(merged) => {
+                    coarse = merged;
+                    &coarse
+                }
+                None => return,
+            }
+        };
+
+        let incumbent = stated.contract(&self.merged.expand(&best.placement));
+        let max_nodes = self.limits.nodes / (milp::size(stated) as u64).pow(2);
+        let outcome = milp::improve(stated, &incumbent, self.bound, max_nodes, control);
+        self.work += outcome.nodes;
+
+        if let Some(better) = &outcome.better {
+            let placement = stated.expand(better);
+            if let Ok(found) = self.problem.evaluate(&placement)
+                && found.cost < best.cost
+            {
+                best.cost = found.cost;
+                best.placement = self.merged.contract(&placement);
+            }
+        }
+        // A bound of the coarsened program says nothing about placements that part what it merges.
+        if is_whole {
+            self.bound = outcome.bound.max(self.bound).min(best.cost);
         }
     }
 }
 
-fn cost_of(problem: &Problem, merged: &Merged, placement: &[u32]) -> Option<u64> {
-    problem
-        .evaluate(&merged.expand(placement))
-        .ok()
-        .map(|e| e.cost)
+fn placement_cost(
+    problem: &PlacementProblem,
+    merged: &MergedProblem,
+    placement: &[u32],
+) -> Option<u64> {
+    let evaluation = problem.evaluate(&merged.expand(placement)).ok()?;
+    Some(evaluation.cost)
 }
 
 /// Lower bound on the cost of any placement cheaper than `below`.
-fn cost_bound(problem: &Problem, merged: &Merged, below: u64) -> u64 {
-    let weights = problem.objective;
-    // A cost below c means a period below c / weight.
-    let period = below.div_ceil(weights.period.max(1)).max(1);
-    let period = if weights.period > 0 {
-        bound::period_bound(merged, period)
-    } else {
-        0
+fn cost_bound(problem: &PlacementProblem, merged: &MergedProblem, below: u64) -> u64 {
+    let period_bound = match problem.objective.period {
+        0 => 0,
+        // A cost below c means a period below c / weight.
+        weight => bound::period_bound(merged, below.div_ceil(weight).max(1)),
     };
     problem.cost(
-        period,
+        period_bound,
         bound::latency_bound(problem),
         bound::memory_bound(merged),
     )
 }
 
-struct Starts {
-    contiguous: Vec<Vec<u32>>,
-    greedy: Vec<u32>,
-}
-
-fn starts(merged: &Merged) -> Starts {
-    Starts {
-        contiguous: split::splits(merged),
-        greedy: greedy(merged),
-    }
-}
-
 /// Largest unit first, each to where the largest load and the bytes allow.
-fn greedy(merged: &Merged) -> Vec<u32> {
-    let first = |u: usize| merged.choices(u).next().unwrap_or(0);
-    let mut state = State::new(merged, (0..merged.units()).map(first).collect());
-    let least = |u: usize| merged.ticks[u].iter().flatten().min().copied().unwrap_or(0);
+fn place_largest_first(merged: &MergedProblem) -> Vec<u32> {
+    let first_choices = (0..merged.units()).map(|unit| merged.choices(unit).next().unwrap_or(0));
+    let mut state = PlacementState::new(merged, first_choices.collect());
     let mut by_size: Vec<usize> = (0..merged.units()).collect();
-    by_size.sort_by_key(|&u| {
-        (
-            std::cmp::Reverse(least(u)),
-            std::cmp::Reverse(merged.bytes[u]),
-            u,
-        )
+    by_size.sort_by_key(|&unit| {
+        let size = (merged.min_ticks(unit), merged.bytes[unit]);
+        (Reverse(size), unit)
     });
-    for &unit in &by_size {
+
+    for unit in by_size {
         let mut best: Option<((u64, u64, u64), u32)> = None;
         for device in merged.choices(unit) {
             state.relocate(unit, device);
-            let key = (state.excess(), state.period(), state.load.iter().sum());
-            if best.is_none_or(|b| key < b.0) {
-                best = Some((key, device));
+            let total_load = state.load.iter().sum();
+            // First that it fits, then the period, then as little load as possible.
+            let figures = (state.excess_bytes(), state.period(), total_load);
+            if best.is_none_or(|(known, _)| figures < known) {
+                best = Some((figures, device));
             }
         }
         if let Some((_, device)) = best {
@@ -279,104 +350,78 @@ fn greedy(merged: &Merged) -> Vec<u32> {
     state.placement
 }
 
-/// Lets the programme improve the best placement or prove it, whole if it is small enough, else coarsened.
-fn programme(
-    problem: &Problem,
-    merged: &Merged,
-    best: &mut Best,
-    bound: &mut u64,
-    limits: &Limits,
-    control: &mut Control<'_>,
-) -> u64 {
-    let whole = milp::size(merged) <= limits.variables;
-    if !whole && limits.variables < milp::MAX_VARIABLES {
-        return 0;
-    }
-    let coarse;
-    let seen = if whole {
-        merged
-    } else {
-        match coarsen(problem, merged, &best.placement, limits.variables) {
-            Some(c) => {
-                coarse = c;
-                &coarse
-            }
-            None => return 0,
-        }
-    };
-    let incumbent = seen.contract(&merged.expand(&best.placement));
-    let nodes = limits.nodes / (milp::size(seen) as u64).pow(2);
-    let outcome = milp::improve(seen, &incumbent, *bound, nodes, control);
-    if let Some(better) = &outcome.better {
-        let placement = seen.expand(better);
-        if let Ok(found) = problem.evaluate(&placement)
-            && found.cost < best.cost
-        {
-            best.cost = found.cost;
-            best.placement = merged.contract(&placement);
-        }
-    }
-    if whole {
-        *bound = outcome.bound.max(*bound).min(best.cost);
-    }
-    outcome.nodes
-}
-
-/// Merges units that the placement has on one device, those with the dearest nets between them first, until the
-/// programme is small enough.
+/// Merges units that the placement has on one device, those with the most expensive nets between them first, until the
+/// program is small enough.
 fn coarsen(
-    problem: &Problem,
-    merged: &Merged,
+    problem: &PlacementProblem,
+    merged: &MergedProblem,
     placement: &[u32],
-    variables: usize,
-) -> Option<Merged> {
-    let mut leader: Vec<usize> = (0..merged.units()).collect();
-    fn find(leader: &mut [usize], mut u: usize) -> usize {
-        while leader[u] != u {
-            leader[u] = leader[leader[u]];
-            u = leader[u];
-        }
-        u
-    }
-    let mut pairs: Vec<(std::cmp::Reverse<u64>, usize, usize)> = Vec::new();
+    max_variables: usize,
+) -> Option<MergedProblem> {
+    let mut pairs: Vec<(Reverse<u64>, usize, usize)> = Vec::new();
     for net in &merged.nets {
-        let dearest = net
-            .send
-            .iter()
-            .zip(&net.receive)
-            .map(|(s, r)| s + r)
-            .max()
-            .unwrap_or(0);
-        for &to in net
-            .to
-            .iter()
-            .filter(|&&t| placement[t] == placement[net.from])
-        {
-            pairs.push((std::cmp::Reverse(dearest), net.from, to));
+        let prices = net.send.iter().zip(&net.receive);
+        let max_price = prices.map(|(send, receive)| send + receive).max();
+        for &to in &net.to {
+            if placement[to] == placement[net.from] {
+                pairs.push((Reverse(max_price.unwrap_or(0)), net.from, to));
+            }
         }
     }
     pairs.sort_unstable();
-    let wanted = variables / (4 * merged.devices).max(1);
-    let mut left = merged.units();
-    for (_, a, b) in pairs {
-        if left <= wanted {
+
+    let mut groups = UnitGroups::new(merged.units());
+    // About four variables for each unit and device: its own, and those of its nets.
+    let max_groups = max_variables / (4 * merged.devices).max(1);
+    for (_, first, second) in pairs {
+        if groups.count <= max_groups {
             break;
         }
-        let (a, b) = (find(&mut leader, a), find(&mut leader, b));
-        if a != b {
-            leader[a.max(b)] = a.min(b);
-            left -= 1;
+        groups.join(first, second);
+    }
+
+    let mut index_of_leader = BTreeMap::new();
+    let mut unit_of_node = Vec::with_capacity(problem.nodes.len());
+    for &unit in &merged.unit_of_node {
+        let leader = groups.leader(unit);
+        let next_index = index_of_leader.len();
+        unit_of_node.push(*index_of_leader.entry(leader).or_insert(next_index));
+    }
+    let coarse = MergedProblem::by(problem, unit_of_node, index_of_leader.len()).ok()?;
+    (milp::size(&coarse) <= max_variables).then_some(coarse)
+}
+
+/// Disjoint groups of units (union-find with path halving); the lowest unit of a group leads it.
+struct UnitGroups {
+    leader_of: Vec<usize>,
+    count: usize,
+}
+
+impl UnitGroups {
+    fn new(units: usize) -> Self {
+        UnitGroups {
+            leader_of: (0..units).collect(),
+            count: units,
         }
     }
-    let mut index = std::collections::BTreeMap::new();
-    let mut unit = Vec::with_capacity(problem.nodes.len());
-    for &u in &merged.unit {
-        let root = find(&mut leader, u);
-        let next = index.len();
-        unit.push(*index.entry(root).or_insert(next));
+
+    fn leader(&mut self, unit: usize) -> usize {
+        let mut current = unit;
+        while self.leader_of[current] != current {
+            self.leader_of[current] = self.leader_of[self.leader_of[current]];
+            current = self.leader_of[current];
+        }
+        current
     }
-    let coarse = Merged::by(problem, unit, index.len()).ok()?;
-    (milp::size(&coarse) <= variables).then_some(coarse)
+
+    fn join(&mut self, first: usize, second: usize) {
+        let first_leader = self.leader(first);
+        let second_leader = self.leader(second);
+        if first_leader != second_leader {
+            self.leader_of[first_leader.max(second_leader)] = first_leader.min(second_leader);
+            self.count -= 1;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,11 +2,14 @@
 //!
 //! Asked "is there a period below t?", a depth-first search puts the units, largest first, on devices with alike and
 //! equally loaded ones taken once. It cuts where a load reaches t, where the weighted work no longer fits (see
-//! [`weigh`]), or where the large units left are more than the places that the free ticks offer. Transfers between
+//! [`find_weights`]), or where the large units left are more than the places that the free ticks offer. Transfers between
 //! units that have been put count. If no branch survives until only fluid is left, the answer is no.
 
-use super::bound::{allowed, weigh};
-use super::merged::Merged;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use super::bound::{allowed_ticks, find_weights, min_weighted};
+use super::merged::{MergedProblem, UnitNet};
 use crate::search::Control;
 
 /// A unit is large if it takes a fortieth of the period or more.
@@ -18,213 +21,222 @@ const MAX_LARGE: usize = 64;
 /// Nodes between questions to the caller.
 const ASK_EVERY: u64 = 4096;
 
-/// Questions asked at most.
+/// Periods that are asked about at most.
 const QUESTIONS: u32 = 24;
 
 /// The largest bound on the period between `low` and `high`, the period of a known placement, that is proved with at
 /// most `limit` nodes a question.
 pub(crate) fn bound(
-    merged: &Merged,
+    merged: &MergedProblem,
     low: u64,
     high: u64,
     limit: u64,
     control: &mut Control<'_>,
 ) -> u64 {
-    let (mut low, mut high) = (low, high.saturating_add(1));
+    let mut proved = low;
+    let mut unproved = high.saturating_add(1);
     // The known period itself first: often nothing is below it.
-    let mut target = high - 1;
+    let mut target = unproved - 1;
+
     for _ in 0..QUESTIONS {
-        if target <= low || control.stopped() {
+        if target <= proved || control.stopped() {
             break;
         }
-        let fails = Packing::new(merged, target, limit).is_some_and(|mut p| p.fails(control));
-        if fails {
-            low = target;
-        } else {
-            high = target;
+        let search = PackingSearch::new(merged, target, limit);
+        // A search that is not possible proves nothing.
+        match search.is_some_and(|mut search| search.is_impossible(control)) {
+            true => proved = target,
+            false => unproved = target,
         }
-        target = low + (high - low) / 2;
+        target = proved + (unproved - proved) / 2;
     }
-    low
+    proved
 }
 
-struct Packing<'a> {
-    merged: &'a Merged,
+struct PackingSearch<'a> {
+    merged: &'a MergedProblem,
     /// Every load must be less.
     below: u64,
     ticks: Vec<Vec<Option<u64>>>,
     /// Large units, largest first.
     large: Vec<usize>,
     /// For each device the least ticks of the large units from each place on.
-    smallest: Vec<Vec<u64>>,
+    min_ticks_from: Vec<Vec<u64>>,
     /// Least weighted work of the large units from each place on, and of all small ones.
-    rest: Vec<u128>,
+    weighted_work_from: Vec<u128>,
+    /// Weight of each device.
     weight: Vec<u128>,
     load: Vec<u64>,
+    /// Device of each unit that has been put.
     home: Vec<Option<usize>>,
     nodes: u64,
     limit: u64,
 }
 
-enum Step {
+enum PackingStep {
     /// Some branch may hold a placement.
     May,
     Fails,
     OutOfNodes,
 }
 
-impl<'a> Packing<'a> {
-    fn new(merged: &'a Merged, below: u64, limit: u64) -> Option<Packing<'a>> {
-        let ticks = allowed(merged, below);
-        let weight = weigh(&ticks, merged).of;
-        let least = |u: usize| ticks[u].iter().flatten().min().copied().unwrap_or(below);
+impl<'a> PackingSearch<'a> {
+    /// `None` if there are too many large units to search.
+    fn new(merged: &'a MergedProblem, below: u64, limit: u64) -> Option<PackingSearch<'a>> {
+        let ticks = allowed_ticks(merged, below);
+        let weight = find_weights(&ticks, merged).of;
+        let min_ticks: Vec<u64> = ticks
+            .iter()
+            .map(|row| row.iter().flatten().min().copied().unwrap_or(below))
+            .collect();
         let mut large: Vec<usize> = (0..merged.units())
-            .filter(|&u| least(u) >= (below / LARGE).max(1))
+            .filter(|&unit| min_ticks[unit] >= (below / LARGE).max(1))
             .collect();
         if large.len() > MAX_LARGE {
             return None;
         }
-        large.sort_by_key(|&u| (std::cmp::Reverse(least(u)), u));
-        let work = |u: usize| {
-            let on = ticks[u].iter().zip(&weight);
-            on.filter_map(|(t, w)| Some(u128::from((*t)?) * w))
-                .min()
-                .unwrap_or(0)
-        };
-        let all: u128 = (0..merged.units()).map(work).sum();
-        let mut rest = vec![all];
-        for &u in &large {
-            rest.push(rest[rest.len() - 1] - work(u));
+        large.sort_by_key(|&unit| (Reverse(min_ticks[unit]), unit));
+
+        let mut weighted_work: u128 = ticks.iter().map(|row| min_weighted(row, &weight)).sum();
+        let mut weighted_work_from = vec![weighted_work];
+        for &unit in &large {
+            weighted_work -= min_weighted(&ticks[unit], &weight);
+            weighted_work_from.push(weighted_work);
         }
-        let mut smallest = vec![vec![u64::MAX; large.len() + 1]; merged.devices];
-        for (d, row) in smallest.iter_mut().enumerate() {
-            for (place, &u) in large.iter().enumerate().rev() {
-                row[place] = row[place + 1].min(ticks[u][d].unwrap_or(u64::MAX));
+
+        let mut min_ticks_from = vec![vec![u64::MAX; large.len() + 1]; merged.devices];
+        for (device, row) in min_ticks_from.iter_mut().enumerate() {
+            for (place, &unit) in large.iter().enumerate().rev() {
+                row[place] = row[place + 1].min(ticks[unit][device].unwrap_or(u64::MAX));
             }
         }
-        let (load, home) = (vec![0; merged.devices], vec![None; merged.units()]);
-        Some(Packing {
+
+        Some(PackingSearch {
             merged,
             below,
             ticks,
             large,
-            smallest,
-            rest,
+            min_ticks_from,
+            weighted_work_from,
             weight,
-            load,
-            home,
+            load: vec![0; merged.devices],
+            home: vec![None; merged.units()],
             nodes: 0,
             limit,
         })
     }
 
     /// Whether there is certainly no placement with a period below the target.
-    fn fails(&mut self, control: &Control<'_>) -> bool {
-        matches!(self.put(0, control), Step::Fails)
+    fn is_impossible(&mut self, control: &Control<'_>) -> bool {
+        matches!(self.put_next(0, control), PackingStep::Fails)
     }
 
-    fn put(&mut self, place: usize, control: &Control<'_>) -> Step {
+    /// Puts the large unit at `place`, and all after it, on each device in turn.
+    fn put_next(&mut self, place: usize, control: &Control<'_>) -> PackingStep {
         self.nodes += 1;
         if self.nodes > self.limit || (self.nodes.is_multiple_of(ASK_EVERY) && control.stopped()) {
-            return Step::OutOfNodes;
+            return PackingStep::OutOfNodes;
         }
         if !self.may_fit(place) {
-            return Step::Fails;
+            return PackingStep::Fails;
         }
         let Some(&unit) = self.large.get(place) else {
-            return Step::May;
+            return PackingStep::May;
         };
+
         for device in 0..self.merged.devices {
             let Some(ticks) = self.ticks[unit][device] else {
                 continue;
             };
-            // An alike device that is as empty was tried before.
-            let twin = (0..device).any(|e| {
-                self.merged.kind[e] == self.merged.kind[device]
-                    && self.load[e] == 0
-                    && self.load[device] == 0
-            });
-            if twin || self.load[device] + ticks >= self.below {
+            if self.has_empty_twin(device) || self.load[device] + ticks >= self.below {
                 continue;
             }
-            let before = self.load.clone();
+
+            // Nets charge several devices: all loads are restored at once.
+            let load_before = self.load.clone();
             self.home[unit] = Some(device);
             self.load[device] += ticks;
-            self.charge(unit);
-            let step = if self.load.iter().all(|&l| l < self.below) {
-                self.put(place + 1, control)
-            } else {
-                Step::Fails
+            self.charge_nets(unit, device);
+            let step = match self.load.iter().all(|&load| load < self.below) {
+                true => self.put_next(place + 1, control),
+                false => PackingStep::Fails,
             };
-            self.load = before;
+            self.load = load_before;
             self.home[unit] = None;
-            if !matches!(step, Step::Fails) {
+
+            if !matches!(step, PackingStep::Fails) {
                 return step;
             }
         }
-        Step::Fails
+        PackingStep::Fails
     }
 
-    /// Adds what the nets of a unit just put cost more because of it.
-    fn charge(&mut self, unit: usize) {
+    /// Whether the device is empty, and an alike device that is as empty was tried before.
+    fn has_empty_twin(&self, device: usize) -> bool {
+        let kinds = &self.merged.kind_of;
+        self.load[device] == 0
+            && (0..device).any(|twin| kinds[twin] == kinds[device] && self.load[twin] == 0)
+    }
+
+    /// Adds what the nets of a unit just put on `device` cost more because of it.
+    fn charge_nets(&mut self, unit: usize, device: usize) {
         let merged = self.merged;
         let devices = merged.devices;
-        let Some(here) = self.home[unit] else { return };
+
         for &index in &merged.nets_of[unit] {
             let net = &merged.nets[index];
             let Some(from) = self.home[net.from] else {
                 continue;
             };
-            let others = |s: &Self, skip: usize| -> Vec<usize> {
-                let put = net
-                    .to
-                    .iter()
-                    .filter(|&&t| t != skip)
-                    .filter_map(|&t| s.home[t]);
-                let mut put: Vec<usize> = put.filter(|&d| d != from).collect();
-                put.sort_unstable();
-                put.dedup();
-                put
-            };
-            let price = |list: &[usize], receive: bool| -> u64 {
-                let row = if receive { &net.receive } else { &net.send };
-                let costs = list.iter().map(|&d| row[from * devices + d]);
-                if receive || !merged.once {
-                    costs.sum()
-                } else {
-                    costs.max().unwrap_or(0)
-                }
-            };
+            let other_readers = self.devices_of_readers(net, from, unit);
             if net.from == unit {
-                let readers = others(self, unit);
-                self.load[from] += price(&readers, false);
-                for &d in &readers {
-                    self.load[d] += price(&[d], true);
+                self.load[from] += self.send_ticks(net, from, &other_readers);
+                for &reader in &other_readers {
+                    self.load[reader] += net.receive[from * devices + reader];
                 }
-            } else {
-                let was = others(self, unit);
-                if here == from || was.contains(&here) {
-                    continue;
-                }
-                self.load[here] += price(&[here], true);
-                let mut is = was.clone();
-                is.push(here);
-                self.load[from] += price(&is, false) - price(&was, false);
+            // A further reader on a device that has one already costs nothing.
+            } else if device != from && !other_readers.contains(&device) {
+                let mut readers = other_readers.clone();
+                readers.insert(device);
+                self.load[device] += net.receive[from * devices + device];
+                self.load[from] += self.send_ticks(net, from, &readers)
+                    - self.send_ticks(net, from, &other_readers);
             }
         }
     }
 
+    /// Devices other than the writer's of the readers that have been put, one unit left out.
+    fn devices_of_readers(&self, net: &UnitNet, from: usize, without: usize) -> BTreeSet<usize> {
+        let readers = net.to.iter().filter(|&&reader| reader != without);
+        readers
+            .filter_map(|&reader| self.home[reader])
+            .filter(|&device| device != from)
+            .collect()
+    }
+
+    fn send_ticks(&self, net: &UnitNet, from: usize, readers: &BTreeSet<usize>) -> u64 {
+        let first = from * self.merged.devices;
+        let ticks = readers.iter().map(|&device| net.send[first + device]);
+        match self.merged.sends_once {
+            true => ticks.max().unwrap_or(0),
+            false => ticks.sum(),
+        }
+    }
+
+    /// Whether the weighted work from `place` on fits the free ticks, and there is a place for each large unit.
     fn may_fit(&self, place: usize) -> bool {
-        let most = u128::from(self.below - 1);
-        let mut room = 0;
+        let mut weighted_room = 0;
         let mut places = 0u64;
-        for (d, &load) in self.load.iter().enumerate() {
+
+        for (device, &load) in self.load.iter().enumerate() {
             let free = self.below - 1 - load;
-            room += self.weight[d] * (most - u128::from(load));
-            if self.smallest[d][place] < u64::MAX {
-                places = places.saturating_add(free / self.smallest[d][place].max(1));
+            weighted_room += self.weight[device] * u128::from(free);
+            let min_ticks = self.min_ticks_from[device][place];
+            if min_ticks < u64::MAX {
+                places = places.saturating_add(free / min_ticks.max(1));
             }
         }
-        room >= self.rest[place] && places >= (self.large.len() - place) as u64
+        let left = (self.large.len() - place) as u64;
+        weighted_room >= self.weighted_work_from[place] && places >= left
     }
 }

@@ -1,10 +1,13 @@
 //! The placement problem and its evaluation, which is also the independent checker of every solver.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::search::LinkTime;
+use crate::topological::{order_by_priority, upward_ranks};
 
 /// A piece of work that runs on one device in every period.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct PlacementNode {
     /// Ticks per period on each device; `None` where it cannot or must not run: so nodes are pinned and placements
     /// forbidden.
     pub ticks: Vec<Option<u64>>,
@@ -16,7 +19,7 @@ pub struct Node {
 
 /// Data that one node writes and others read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Channel {
+pub struct PlacementChannel {
     /// Writer.
     pub from: u32,
     /// Readers.
@@ -31,18 +34,25 @@ pub struct Channel {
 
 /// A place to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct PlacementDevice {
     /// Bytes it has.
     pub bytes: u64,
 }
 
 /// What a transfer over one ordered pair of devices costs each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct PlacementLink {
     /// Ticks that the sender is busy.
     pub send: LinkTime,
     /// Ticks that the receiver is busy.
     pub receive: LinkTime,
+}
+
+impl PlacementLink {
+    /// Ticks of both ends for an amount.
+    fn total_ticks(&self, amount: u64) -> u128 {
+        u128::from(self.send.ticks(amount)) + u128::from(self.receive.ticks(amount))
+    }
 }
 
 /// How often a sender pays for a channel with readers on several devices.
@@ -85,22 +95,21 @@ impl Objective {
         memory: 1,
     };
 }
-
 /// Which device runs which node so that a pipeline has the shortest period.
 ///
 /// The load of a device is the work of its nodes and of the transfers it takes part in; the period of a software
 /// pipeline is the largest load. Source of the objective: Tarnawski et al. 2020 (NeurIPS), "Efficient Algorithms for
 /// Device Placement of DNN Graph Operators".
 #[derive(Clone, Debug)]
-pub struct Problem {
-    /// Nodes.
-    pub nodes: Vec<Node>,
-    /// Channels.
-    pub channels: Vec<Channel>,
-    /// Devices.
-    pub devices: Vec<Device>,
+pub struct PlacementProblem {
+    /// What is to be placed.
+    pub nodes: Vec<PlacementNode>,
+    /// What nodes hand over to one another.
+    pub channels: Vec<PlacementChannel>,
+    /// Where nodes may run.
+    pub devices: Vec<PlacementDevice>,
     /// Entry `from * devices + to`: the link, `None` where there is none. The diagonal is ignored.
-    pub links: Vec<Option<Link>>,
+    pub links: Vec<Option<PlacementLink>>,
     /// How often a sender pays.
     pub fanout: Fanout,
     /// Bound on the latency in ticks.
@@ -109,7 +118,9 @@ pub struct Problem {
     pub objective: Objective,
 }
 
+/// Why a problem is not valid, or why a placement breaks its rules.
 /// Why a problem is none, or why a placement breaks its rules.
+#[expect(missing_docs, reason = "fields that say what their names say")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AssignError {
     /// There is no device.
@@ -118,33 +129,24 @@ pub enum AssignError {
     /// A row of ticks has another length than there are devices.
     #[error("node {node} has ticks for {found} devices, there are {expected}")]
     Ticks {
-        /// The node.
         node: u32,
         /// Entries of its row.
         found: usize,
-        /// Devices.
         expected: usize,
     },
     /// No device can run the node, or all nodes of its group.
     #[error("no device can run node {node} and its group")]
-    Nowhere {
-        /// The node.
-        node: u32,
-    },
+    Nowhere { node: u32 },
     /// A channel names a node that is not there.
     #[error("channel {channel} names node {node}, there are {nodes}")]
     Channel {
-        /// The channel.
         channel: u32,
-        /// The node.
         node: u32,
-        /// Nodes.
         nodes: usize,
     },
     /// The link table is not devices x devices.
     #[error("the table of links has {found} entries, {expected} are needed")]
     Links {
-        /// Its entries.
         found: usize,
         /// Devices squared.
         expected: usize,
@@ -160,20 +162,10 @@ pub enum AssignError {
     Overflow,
     /// A placement has another length than there are nodes.
     #[error("the placement has {found} entries for {nodes} nodes")]
-    Length {
-        /// Its entries.
-        found: usize,
-        /// Nodes.
-        nodes: usize,
-    },
+    Length { found: usize, nodes: usize },
     /// A node is where it cannot run.
     #[error("node {node} is on device {device}, which cannot run it")]
-    Forbidden {
-        /// The node.
-        node: u32,
-        /// The device.
-        device: u32,
-    },
+    Forbidden { node: u32, device: u32 },
     /// Two nodes of one group are apart.
     #[error("nodes {first} and {second} are of one group, but on different devices")]
     Apart {
@@ -185,7 +177,6 @@ pub enum AssignError {
     /// A channel crosses between devices without a link.
     #[error("channel {channel} needs a link from device {from} to device {to}, which there is not")]
     NoLink {
-        /// The channel.
         channel: u32,
         /// Device of the writer.
         from: u32,
@@ -195,7 +186,6 @@ pub enum AssignError {
     /// A device has too little memory.
     #[error("device {device} needs {needed} bytes of {limit}")]
     Memory {
-        /// The device.
         device: u32,
         /// Bytes needed.
         needed: u64,
@@ -207,7 +197,6 @@ pub enum AssignError {
     Latency {
         /// Latency of the placement.
         latency: u64,
-        /// The bound.
         limit: u64,
     },
     /// No placement was found that fits the memories, links and the bound on the latency. Not a proof that there is
@@ -235,98 +224,101 @@ pub struct Evaluation {
     pub cost: u64,
 }
 
-impl Problem {
+impl PlacementProblem {
     /// Checks ids, table sizes, sums and acyclicity.
     ///
     /// # Errors
     /// See [`AssignError`].
     pub fn validate(&self) -> Result<(), AssignError> {
-        let (nodes, devices) = (self.nodes.len(), self.devices.len());
+        let devices = self.devices.len();
         if devices == 0 {
             return Err(AssignError::NoDevice);
         }
         if self.links.len() != devices * devices {
-            let (found, expected) = (self.links.len(), devices * devices);
-            return Err(AssignError::Links { found, expected });
+            return Err(AssignError::Links {
+                found: self.links.len(),
+                expected: devices * devices,
+            });
         }
-        let (mut ticks, mut bytes) = (0u128, 0u128);
-        for (node, n) in (0u32..).zip(&self.nodes) {
-            if n.ticks.len() != devices {
-                let found = n.ticks.len();
+
+        // Sums that no placement exceeds.
+        let mut max_ticks = 0u128;
+        let mut max_bytes = 0u128;
+        for (index, node) in (0u32..).zip(&self.nodes) {
+            if node.ticks.len() != devices {
                 return Err(AssignError::Ticks {
-                    node,
-                    found,
+                    node: index,
+                    found: node.ticks.len(),
                     expected: devices,
                 });
             }
-            let most = n
-                .ticks
-                .iter()
-                .flatten()
-                .max()
-                .ok_or(AssignError::Nowhere { node })?;
-            ticks += u128::from(*most);
-            bytes += u128::from(n.bytes);
+            let longest_ticks = node.ticks.iter().flatten().max();
+            let longest_ticks = longest_ticks.ok_or(AssignError::Nowhere { node: index })?;
+            max_ticks += u128::from(*longest_ticks);
+            max_bytes += u128::from(node.bytes);
         }
-        for (channel, c) in (0u32..).zip(&self.channels) {
-            let named = c.to.iter().chain([&c.from]);
-            if let Some(&node) = named.into_iter().find(|n| **n as usize >= nodes) {
+
+        let nodes = self.nodes.len();
+        for (index, channel) in (0u32..).zip(&self.channels) {
+            let mut channel_ends = channel.to.iter().chain([&channel.from]);
+            if let Some(&node) = channel_ends.find(|&&node| node as usize >= nodes) {
                 return Err(AssignError::Channel {
-                    channel,
+                    channel: index,
                     node,
                     nodes,
                 });
             }
-            bytes += u128::from(c.bytes) * devices as u128;
-            let slowest = self.links.iter().flatten().map(|l| {
-                u128::from(l.send.ticks(c.amount)) + u128::from(l.receive.ticks(c.amount))
-            });
-            ticks += slowest.max().unwrap_or(0) * devices as u128;
+            let transfer_ticks = self.links.iter().flatten();
+            let slowest_ticks = transfer_ticks
+                .map(|link| link.total_ticks(channel.amount))
+                .max();
+            max_ticks += slowest_ticks.unwrap_or(0) * devices as u128;
+            max_bytes += u128::from(channel.bytes) * devices as u128;
         }
-        if ticks.max(bytes) >= 1 << 62 {
+
+        if max_ticks.max(max_bytes) >= 1 << 62 {
             return Err(AssignError::Overflow);
         }
         self.order().map(|_| ())
     }
 
     /// The link of an ordered pair.
-    pub fn link(&self, from: usize, to: usize) -> Option<&Link> {
+    pub fn link(&self, from: usize, to: usize) -> Option<&PlacementLink> {
         self.links[from * self.devices.len() + to].as_ref()
+    }
+
+    /// Channels whose readers need the data of the same period.
+    pub(crate) fn channels_within_period(&self) -> impl Iterator<Item = &PlacementChannel> {
+        self.channels.iter().filter(|channel| !channel.delayed)
+    }
+
+    /// Least ticks of a node on any device.
+    pub(crate) fn min_ticks(&self, node: usize) -> u64 {
+        let ticks = self.nodes[node].ticks.iter().flatten();
+        ticks.min().copied().unwrap_or(0)
     }
 
     /// Nodes in a topological order of the channels that are not delayed: longest remaining path (by least ticks)
     /// first, then the lower index.
-    pub(crate) fn order(&self) -> Result<Vec<u32>, AssignError> {
+    pub(crate) fn order(&self) -> Result<Vec<usize>, AssignError> {
         let nodes = self.nodes.len();
-        let mut after: Vec<Vec<u32>> = vec![Vec::new(); nodes];
-        for c in self.channels.iter().filter(|c| !c.delayed) {
-            after[c.from as usize].extend(c.to.iter().filter(|t| **t != c.from));
+        let mut successors_of: Vec<Vec<usize>> = vec![Vec::new(); nodes];
+        for channel in self.channels_within_period() {
+            let readers = channel.to.iter().filter(|&&to| to != channel.from);
+            successors_of[channel.from as usize].extend(readers.map(|&to| to as usize));
         }
-        let plain = kahn(&after, &vec![0; nodes]);
-        if plain.len() < nodes {
-            let placed: std::collections::BTreeSet<u32> = plain.into_iter().collect();
-            let node = (0..nodes as u32).find(|n| !placed.contains(n)).unwrap_or(0);
-            return Err(AssignError::Cycle { node });
+
+        let any_order = order_by_priority(&successors_of, |_| 0);
+        if any_order.len() < nodes {
+            let ordered_nodes: BTreeSet<usize> = any_order.into_iter().collect();
+            let first_left = (0..nodes).find(|node| !ordered_nodes.contains(node));
+            return Err(AssignError::Cycle {
+                node: first_left.unwrap_or(0) as u32,
+            });
         }
-        let least = |n: usize| {
-            self.nodes[n]
-                .ticks
-                .iter()
-                .flatten()
-                .min()
-                .copied()
-                .unwrap_or(0)
-        };
-        let mut rank: Vec<u64> = (0..nodes).map(least).collect();
-        for &n in plain.iter().rev() {
-            let next = after[n as usize]
-                .iter()
-                .map(|&a| rank[a as usize])
-                .max()
-                .unwrap_or(0);
-            rank[n as usize] = rank[n as usize].saturating_add(next);
-        }
-        Ok(kahn(&after, &rank))
+        let node_work = (0..nodes).map(|node| self.min_ticks(node)).collect();
+        let upward_rank = upward_ranks(&successors_of, &any_order, node_work);
+        Ok(order_by_priority(&successors_of, |node| upward_rank[node]))
     }
 
     /// The figures of a placement.
@@ -334,87 +326,119 @@ impl Problem {
     /// # Errors
     /// The first rule that the placement breaks.
     pub fn evaluate(&self, placement: &[u32]) -> Result<Evaluation, AssignError> {
-        self.check_places(placement)?;
+        self.check_nodes(placement)?;
         let devices = self.devices.len();
-        let (mut load, mut bytes) = (vec![0u64; devices], vec![0u64; devices]);
+        let mut device_load = vec![0u64; devices];
+        let mut device_bytes = vec![0u64; devices];
         for (node, &device) in self.nodes.iter().zip(placement) {
-            load[device as usize] += node.ticks[device as usize].unwrap_or(0);
-            bytes[device as usize] += node.bytes;
+            device_load[device as usize] += node.ticks[device as usize].unwrap_or(0);
+            device_bytes[device as usize] += node.bytes;
         }
-        for (channel, c) in (0u32..).zip(&self.channels) {
-            let from = placement[c.from as usize];
-            bytes[from as usize] += c.bytes;
-            let mut receivers: Vec<u32> = c.to.iter().map(|&t| placement[t as usize]).collect();
-            receivers.sort_unstable();
-            receivers.dedup();
-            let (mut sum, mut most) = (0, 0);
-            for &to in receivers.iter().filter(|&&to| to != from) {
-                let link = self
-                    .link(from as usize, to as usize)
-                    .ok_or(AssignError::NoLink { channel, from, to })?;
-                let send = link.send.ticks(c.amount);
-                (sum, most) = (sum + send, most.max(send));
-                load[to as usize] += link.receive.ticks(c.amount);
-                bytes[to as usize] += c.bytes;
-            }
-            load[from as usize] += if self.fanout == Fanout::Once {
-                most
-            } else {
-                sum
-            };
+
+        for index in 0..self.channels.len() {
+            self.add_transfers(index, placement, &mut device_load, &mut device_bytes)?;
         }
-        for (device, (&needed, d)) in (0u32..).zip(bytes.iter().zip(&self.devices)) {
-            if needed > d.bytes {
-                return Err(AssignError::Memory {
-                    device,
-                    needed,
-                    limit: d.bytes,
-                });
-            }
-        }
+        self.check_memory(&device_bytes)?;
         let latency = self.latency(placement)?;
         if let Some(limit) = self.max_latency.filter(|&limit| latency > limit) {
             return Err(AssignError::Latency { latency, limit });
         }
-        let period = load.iter().copied().max().unwrap_or(0);
-        let cost = self.cost(period, latency, bytes.iter().copied().max().unwrap_or(0));
+
+        let period = device_load.iter().copied().max().unwrap_or(0);
+        let max_bytes = device_bytes.iter().copied().max().unwrap_or(0);
         Ok(Evaluation {
-            load,
-            bytes,
+            load: device_load,
+            bytes: device_bytes,
             period,
             latency,
-            cost,
+            cost: self.cost(period, latency, max_bytes),
         })
     }
 
-    pub(crate) fn cost(&self, period: u64, latency: u64, bytes: u64) -> u64 {
-        let Objective {
-            period: a,
-            latency: b,
-            memory: c,
-        } = self.objective;
-        let cost = a
-            .saturating_mul(period)
-            .saturating_add(b.saturating_mul(latency));
-        cost.saturating_add(c.saturating_mul(bytes))
+    /// Adds the ticks and bytes of one channel to those of the devices.
+    fn add_transfers(
+        &self,
+        index: usize,
+        placement: &[u32],
+        load: &mut [u64],
+        bytes: &mut [u64],
+    ) -> Result<(), AssignError> {
+        let channel = &self.channels[index];
+        let from = placement[channel.from as usize];
+        let readers = channel.to.iter().map(|&to| placement[to as usize]);
+        let receivers: BTreeSet<u32> = readers.filter(|&to| to != from).collect();
+        let mut sum_ticks = 0;
+        let mut max_ticks = 0;
+
+        bytes[from as usize] += channel.bytes;
+        for to in receivers {
+            let link = self
+                .link(from as usize, to as usize)
+                .ok_or(AssignError::NoLink {
+                    channel: index as u32,
+                    from,
+                    to,
+                })?;
+            let send_ticks = link.send.ticks(channel.amount);
+            sum_ticks += send_ticks;
+            max_ticks = send_ticks.max(max_ticks);
+            load[to as usize] += link.receive.ticks(channel.amount);
+            bytes[to as usize] += channel.bytes;
+        }
+        load[from as usize] += match self.fanout {
+            Fanout::Once => max_ticks,
+            Fanout::EachDevice => sum_ticks,
+        };
+        Ok(())
     }
 
-    fn check_places(&self, placement: &[u32]) -> Result<(), AssignError> {
-        if placement.len() != self.nodes.len() {
-            let (found, nodes) = (placement.len(), self.nodes.len());
-            return Err(AssignError::Length { found, nodes });
-        }
-        let mut home = std::collections::BTreeMap::new();
-        for ((node, n), &device) in (0u32..).zip(&self.nodes).zip(placement) {
-            if n.ticks.get(device as usize).copied().flatten().is_none() {
-                return Err(AssignError::Forbidden { node, device });
+    fn check_memory(&self, bytes: &[u64]) -> Result<(), AssignError> {
+        for (index, device) in self.devices.iter().enumerate() {
+            if bytes[index] > device.bytes {
+                return Err(AssignError::Memory {
+                    device: index as u32,
+                    needed: bytes[index],
+                    limit: device.bytes,
+                });
             }
-            let Some(group) = n.group else { continue };
-            let (first, at) = *home.entry(group).or_insert((node, device));
-            if at != device {
+        }
+        Ok(())
+    }
+
+    /// The weighted sum of figures (saturating).
+    pub(crate) fn cost(&self, period: u64, latency: u64, bytes: u64) -> u64 {
+        let weights = self.objective;
+        weights
+            .period
+            .saturating_mul(period)
+            .saturating_add(weights.latency.saturating_mul(latency))
+            .saturating_add(weights.memory.saturating_mul(bytes))
+    }
+
+    /// Every node is on a device that can run it, and those of one group are together.
+    fn check_nodes(&self, placement: &[u32]) -> Result<(), AssignError> {
+        if placement.len() != self.nodes.len() {
+            return Err(AssignError::Length {
+                found: placement.len(),
+                nodes: self.nodes.len(),
+            });
+        }
+
+        let mut first_of_group = BTreeMap::new();
+        for (index, node) in (0u32..).zip(&self.nodes) {
+            let device = placement[index as usize];
+            if node.ticks.get(device as usize).copied().flatten().is_none() {
+                return Err(AssignError::Forbidden {
+                    node: index,
+                    device,
+                });
+            }
+            let Some(group) = node.group else { continue };
+            let &mut first = first_of_group.entry(group).or_insert(index);
+            if placement[first as usize] != device {
                 return Err(AssignError::Apart {
                     first,
-                    second: node,
+                    second: index,
                 });
             }
         }
@@ -424,50 +448,35 @@ impl Problem {
     /// See [`Evaluation::latency`]. The placement must name devices that exist; O(V log V + E).
     pub(crate) fn latency(&self, placement: &[u32]) -> Result<u64, AssignError> {
         let order = self.order()?;
-        let mut ready = vec![0u64; self.nodes.len()];
-        let mut free = vec![0u64; self.devices.len()];
-        let mut written: Vec<Vec<&Channel>> = vec![Vec::new(); self.nodes.len()];
-        for c in self.channels.iter().filter(|c| !c.delayed) {
-            written[c.from as usize].push(c);
+        let mut ready_at = vec![0u64; self.nodes.len()];
+        let mut free_at = vec![0u64; self.devices.len()];
+        let mut written_by: Vec<Vec<&PlacementChannel>> = vec![Vec::new(); self.nodes.len()];
+        for channel in self.channels_within_period() {
+            written_by[channel.from as usize].push(channel);
         }
-        for &node in &order {
-            let device = placement[node as usize] as usize;
-            let ticks = self.nodes[node as usize].ticks[device].unwrap_or(0);
-            let end = ready[node as usize].max(free[device]) + ticks;
-            free[device] = end;
-            for c in &written[node as usize] {
-                for &to in &c.to {
-                    let there = placement[to as usize] as usize;
-                    let link = self.link(device, there).filter(|_| there != device);
-                    let over =
-                        link.map_or(0, |l| l.send.ticks(c.amount) + l.receive.ticks(c.amount));
-                    ready[to as usize] = ready[to as usize].max(end + over);
+
+        for node in order {
+            let device = placement[node] as usize;
+            let ticks = self.nodes[node].ticks[device].unwrap_or(0);
+            let node_end = ready_at[node].max(free_at[device]) + ticks;
+            free_at[device] = node_end;
+
+            for channel in &written_by[node] {
+                for &reader in &channel.to {
+                    let reader_device = placement[reader as usize] as usize;
+                    let transfer_link = self.link(device, reader_device);
+                    let transfer_ticks = match transfer_link.filter(|_| reader_device != device) {
+                        Some(transfer_link) => {
+                            transfer_link.send.ticks(channel.amount)
+                                + transfer_link.receive.ticks(channel.amount)
+                        }
+                        None => 0,
+                    };
+                    let reader_ready = &mut ready_at[reader as usize];
+                    *reader_ready = (*reader_ready).max(node_end + transfer_ticks);
                 }
             }
         }
-        Ok(free.into_iter().max().unwrap_or(0))
+        Ok(free_at.into_iter().max().unwrap_or(0))
     }
-}
-
-fn kahn(after: &[Vec<u32>], rank: &[u64]) -> Vec<u32> {
-    let mut waiting = vec![0usize; after.len()];
-    for &a in after.iter().flatten() {
-        waiting[a as usize] += 1;
-    }
-    let entry = |n: u32| (rank[n as usize], std::cmp::Reverse(n));
-    let mut ready: std::collections::BinaryHeap<_> = (0..after.len() as u32)
-        .filter(|&n| waiting[n as usize] == 0)
-        .map(entry)
-        .collect();
-    let mut order = Vec::with_capacity(after.len());
-    while let Some((_, std::cmp::Reverse(n))) = ready.pop() {
-        order.push(n);
-        for &a in &after[n as usize] {
-            waiting[a as usize] -= 1;
-            if waiting[a as usize] == 0 {
-                ready.push(entry(a));
-            }
-        }
-    }
-    order
 }

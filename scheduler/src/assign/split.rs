@@ -2,216 +2,309 @@
 
 use std::collections::BTreeMap;
 
-use super::merged::Merged;
+use super::merged::MergedProblem;
 
 /// Units beyond which no split is computed: the loads of all stretches take V^2 words for each kind of device.
 const MAX_UNITS: usize = 1500;
 
-/// Most combinations of used devices; beyond that devices are used in index order.
+/// Combinations of used devices at most; beyond that devices are used in index order.
 const MAX_USES: usize = 600;
 
 /// What a stretch of the order costs on each kind of device.
-struct Stretches {
+struct StretchLoads {
     units: usize,
     kinds: usize,
     load: Vec<u64>,
 }
 
-impl Stretches {
-    fn at(&self, from: usize, to: usize, kind: usize) -> u64 {
-        self.load[(from * (self.units + 1) + to) * self.kinds + kind]
+impl StretchLoads {
+    fn index(&self, from: usize, to: usize, kind: usize) -> usize {
+        (from * (self.units + 1) + to) * self.kinds + kind
     }
+
+    /// Load of the units `from..to` of the order; `u64::MAX` where they do not fit.
+    fn load(&self, from: usize, to: usize, kind: usize) -> u64 {
+        self.load[self.index(from, to, kind)]
+    }
+}
+
+/// Combinations of how many devices of each lane are used, as the digits of a number.
+struct LaneUses {
+    radix: Vec<usize>,
+    /// Place value of each digit.
+    step: Vec<usize>,
+    count: usize,
+}
+
+impl LaneUses {
+    /// `None` where there are more than all counts, as for 64 unlike devices.
+    fn of(lanes: &[Vec<usize>]) -> Option<Self> {
+        let mut uses = LaneUses {
+            radix: Vec::with_capacity(lanes.len()),
+            step: Vec::with_capacity(lanes.len()),
+            count: 1,
+        };
+        for devices in lanes {
+            let radix = devices.len() + 1;
+            uses.radix.push(radix);
+            uses.step.push(uses.count);
+            uses.count = uses.count.checked_mul(radix)?;
+        }
+        Some(uses)
+    }
+
+    /// Devices of a lane in a combination.
+    fn devices(&self, used: usize, lane: usize) -> usize {
+        used / self.step[lane] % self.radix[lane]
+    }
+}
+
+/// The last stretch of the best split so far: where it begins, and its lane.
+#[derive(Clone, Copy, Default)]
+struct LastStretch {
+    from: u32,
+    lane: u32,
 }
 
 /// The placement of least period among those that give each device one stretch of the order, if any fits.
 ///
 /// `lanes` lists interchangeable devices together: a lane is a kind and how many there are. Exact where all links of
-/// a kind are equal; otherwise each transfer counts with the dearest link. O(V^2 * uses * lanes).
-fn split(merged: &Merged, order: &[usize], lanes: &[Vec<usize>]) -> Option<Vec<u32>> {
+/// a kind are equal; otherwise each transfer counts with the most expensive link. O(V^2 * uses * lanes).
+fn split(
+    merged: &MergedProblem,
+    order: &[usize],
+    lanes: &[Vec<usize>],
+    uses: &LaneUses,
+) -> Option<Vec<u32>> {
     let units = order.len();
-    let stretches = stretches(merged, order, lanes);
-    let radix: Vec<usize> = lanes.iter().map(|l| l.len() + 1).collect();
-    let uses: usize = radix.iter().product();
-    // best[end][use]: least largest load of the units before `end` with so many devices of each lane.
-    let mut best = vec![u64::MAX; (units + 1) * uses];
-    let mut via: Vec<(u32, u32)> = vec![(0, 0); (units + 1) * uses];
-    best[0] = 0;
-    for end in 1..=units {
-        for used in 1..uses {
-            let mut step = 1;
-            for (lane, &r) in radix.iter().enumerate() {
-                let count = used / step % r;
-                if count > 0 {
-                    let before = used - step;
-                    for from in (0..end).rev() {
-                        let load = stretches.at(from, end, lane);
-                        let worst = best[from * uses + before].max(load);
-                        if worst < best[end * uses + used] {
-                            best[end * uses + used] = worst;
-                            via[end * uses + used] = (from as u32, lane as u32);
-                        }
+    let stretch_loads = stretch_loads(merged, order, lanes);
+
+    // best[end][used]: least largest load of the units before `end` with so many devices of each lane.
+    let mut best_load = vec![u64::MAX; (units + 1) * uses.count];
+    let mut last_stretch = vec![LastStretch::default(); (units + 1) * uses.count];
+    best_load[0] = 0;
+    for stretch_end in 1..=units {
+        for used_devices in 1..uses.count {
+            let table_cell = stretch_end * uses.count + used_devices;
+            for lane_index in 0..lanes.len() {
+                if uses.devices(used_devices, lane_index) == 0 {
+                    continue;
+                }
+                let used_before = used_devices - uses.step[lane_index];
+                for from in (0..stretch_end).rev() {
+                    let stretch_load = stretch_loads.load(from, stretch_end, lane_index);
+                    let max_load = best_load[from * uses.count + used_before].max(stretch_load);
+                    if max_load < best_load[table_cell] {
+                        best_load[table_cell] = max_load;
+                        last_stretch[table_cell] = LastStretch {
+                            from: from as u32,
+                            lane: lane_index as u32,
+                        };
                     }
                 }
-                step *= r;
             }
         }
     }
-    let last = (0..uses).min_by_key(|&u| best[units * uses + u])?;
-    if best[units * uses + last] == u64::MAX {
+
+    let mut stretch_end = units;
+    let mut used_devices =
+        (0..uses.count).min_by_key(|&used_devices| best_load[units * uses.count + used_devices])?;
+    if best_load[units * uses.count + used_devices] == u64::MAX {
         return None;
     }
     let mut placement = vec![0; units];
-    let (mut end, mut used) = (units, last);
-    while end > 0 {
-        let (from, lane) = via[end * uses + used];
-        let step: usize = radix[..lane as usize].iter().product();
-        let count = used / step % radix[lane as usize];
-        for &unit in &order[from as usize..end] {
-            placement[unit] = lanes[lane as usize][count - 1] as u32;
+    while stretch_end > 0 {
+        let final_stretch = last_stretch[stretch_end * uses.count + used_devices];
+        let lane_index = final_stretch.lane as usize;
+        let lane_device = lanes[lane_index][uses.devices(used_devices, lane_index) - 1];
+        for &unit in &order[final_stretch.from as usize..stretch_end] {
+            placement[unit] = lane_device as u32;
         }
-        (end, used) = (from as usize, used - step);
+        stretch_end = final_stretch.from as usize;
+        used_devices -= uses.step[lane_index];
     }
     Some(placement)
 }
 
-fn stretches(merged: &Merged, order: &[usize], lanes: &[Vec<usize>]) -> Stretches {
-    let (units, kinds) = (order.len(), lanes.len());
-    let mut load = vec![u64::MAX; (units + 1) * (units + 1) * kinds];
-    let dearest = |row: &[u64], d: usize, sends: bool| {
-        let others = (0..merged.devices).filter(|&o| o != d);
-        let pair = |o| {
-            if sends {
-                d * merged.devices + o
-            } else {
-                o * merged.devices + d
-            }
-        };
-        others.map(|o| row[pair(o)]).max().unwrap_or(0)
+/// What a net costs the device of a stretch at most.
+#[derive(Clone, Copy)]
+struct NetPrice {
+    send: u64,
+    receive: u64,
+}
+
+/// What a net adds to a stretch.
+#[derive(Clone, Copy)]
+struct NetCharge {
+    ticks: u64,
+    bytes: u64,
+}
+
+/// Which ends of a net a stretch has.
+#[derive(Clone, Copy, Default)]
+struct NetEnds {
+    has_writer: bool,
+    readers: usize,
+}
+
+impl NetEnds {
+    fn charge(self, net: &super::merged::UnitNet, price: NetPrice) -> NetCharge {
+        match self.has_writer {
+            true if self.readers < net.to.len() => NetCharge {
+                ticks: price.send,
+                bytes: 0,
+            },
+            false if self.readers > 0 => NetCharge {
+                ticks: price.receive,
+                bytes: net.bytes,
+            },
+            _ => NetCharge { ticks: 0, bytes: 0 },
+        }
+    }
+}
+
+fn stretch_loads(merged: &MergedProblem, order: &[usize], lanes: &[Vec<usize>]) -> StretchLoads {
+    let units = order.len();
+    let kinds = lanes.len();
+    let mut loads = StretchLoads {
+        units,
+        kinds,
+        load: vec![u64::MAX; (units + 1) * (units + 1) * kinds],
     };
+
     for (lane, devices) in lanes.iter().enumerate() {
         let device = devices[0];
-        let price: Vec<(u64, u64)> = merged
-            .nets
-            .iter()
-            .map(|n| {
-                (
-                    dearest(&n.send, device, true),
-                    dearest(&n.receive, device, false),
-                )
-            })
-            .collect();
-        let (mut writer, mut readers) = (
-            vec![false; merged.nets.len()],
-            vec![0usize; merged.nets.len()],
-        );
+        let net_prices = net_prices(merged, device);
+        let mut net_ends = vec![NetEnds::default(); merged.nets.len()];
         for from in 0..units {
-            writer.fill(false);
-            readers.fill(0);
-            let (mut work, mut bytes) = (0u64, 0u64);
-            let mut transfers = 0u64;
+            net_ends.fill(NetEnds::default());
+            let mut work_ticks = 0u64;
+            let mut stretch_bytes = 0u64;
+            let mut transfer_ticks = 0u64;
             for (to, &unit) in order.iter().enumerate().skip(from) {
+                // What cannot run there ends all longer stretches too.
                 let Some(ticks) = merged.ticks[unit][device] else {
                     break;
                 };
-                work += ticks;
-                bytes += merged.bytes[unit];
-                for &net in &merged.nets_of[unit] {
-                    let n = &merged.nets[net];
-                    let cost = |w: bool, r: usize| match (w, r) {
-                        (true, r) if r < n.to.len() => (price[net].0, 0),
-                        (false, r) if r > 0 => (price[net].1, n.bytes),
-                        _ => (0, 0),
-                    };
-                    let was = cost(writer[net], readers[net]);
-                    if n.from == unit {
-                        writer[net] = true;
-                    } else {
-                        readers[net] += 1;
+                work_ticks += ticks;
+                stretch_bytes += merged.bytes[unit];
+
+                for &load_index in &merged.nets_of[unit] {
+                    let net = &merged.nets[load_index];
+                    let charge_before = net_ends[load_index].charge(net, net_prices[load_index]);
+                    match net.from == unit {
+                        true => net_ends[load_index].has_writer = true,
+                        false => net_ends[load_index].readers += 1,
                     }
-                    let is = cost(writer[net], readers[net]);
-                    transfers = transfers + is.0 - was.0;
-                    bytes = bytes + is.1 - was.1;
+                    let charge_after = net_ends[load_index].charge(net, net_prices[load_index]);
+                    transfer_ticks = transfer_ticks + charge_after.ticks - charge_before.ticks;
+                    stretch_bytes = stretch_bytes + charge_after.bytes - charge_before.bytes;
                 }
-                if bytes <= merged.capacity[device] {
-                    let at = (from * (units + 1) + to + 1) * kinds + lane;
-                    load[at] = work + transfers;
+                if stretch_bytes <= merged.capacity[device] {
+                    let load_index = loads.index(from, to + 1, lane);
+                    loads.load[load_index] = work_ticks + transfer_ticks;
                 }
             }
         }
     }
-    Stretches { units, kinds, load }
+    loads
+}
+
+/// The most that each net costs a device, over all devices at the other end.
+fn net_prices(merged: &MergedProblem, device: usize) -> Vec<NetPrice> {
+    let devices = merged.devices;
+    let mut prices = Vec::with_capacity(merged.nets.len());
+
+    for net in &merged.nets {
+        let mut price = NetPrice {
+            send: 0,
+            receive: 0,
+        };
+        for other in (0..devices).filter(|&other| other != device) {
+            price.send = price.send.max(net.send[device * devices + other]);
+            price.receive = price.receive.max(net.receive[other * devices + device]);
+        }
+        prices.push(price);
+    }
+    prices
 }
 
 /// The best contiguous placements over a few linear orders.
-pub(crate) fn splits(merged: &Merged) -> Vec<Vec<u32>> {
+pub(crate) fn splits(merged: &MergedProblem) -> Vec<Vec<u32>> {
     if merged.units() == 0 || merged.units() > MAX_UNITS {
         return Vec::new();
     }
-    let mut lanes = merged.kinds();
-    if lanes.iter().map(|l| l.len() + 1).product::<usize>() > MAX_USES {
+    let mut lanes = merged.devices_by_kind();
+    let mut uses = LaneUses::of(&lanes).filter(|uses| uses.count <= MAX_USES);
+    if uses.is_none() {
+        // The first of each kind, and as few kinds as have fewer combinations.
         lanes.truncate(MAX_USES.ilog2() as usize);
-        lanes.iter_mut().for_each(|l| l.truncate(1));
+        lanes.iter_mut().for_each(|devices| devices.truncate(1));
+        uses = LaneUses::of(&lanes);
     }
+    let Some(uses) = uses else {
+        return Vec::new();
+    };
+
     let mut orders = vec![
         merged.order.clone(),
-        depth_first(merged),
-        breadth_first(merged),
+        depth_first_order(merged),
+        breadth_first_order(merged),
     ];
     orders.dedup();
     orders
         .iter()
-        .filter_map(|order| split(merged, order, &lanes))
+        .filter_map(|order| split(merged, order, &lanes, &uses))
         .collect()
 }
 
 /// A topological order that goes on from the unit placed last where it can: neighbours stay together.
-fn depth_first(merged: &Merged) -> Vec<usize> {
-    topological(merged, |ready| ready.len() - 1)
+fn depth_first_order(merged: &MergedProblem) -> Vec<usize> {
+    topological_order(merged, |ready| ready.len() - 1)
 }
 
-fn breadth_first(merged: &Merged) -> Vec<usize> {
-    topological(merged, |_| 0)
+fn breadth_first_order(merged: &MergedProblem) -> Vec<usize> {
+    topological_order(merged, |_| 0)
 }
 
-fn topological(merged: &Merged, pick: impl Fn(&[usize]) -> usize) -> Vec<usize> {
-    let mut waiting: BTreeMap<usize, usize> = BTreeMap::new();
-    for net in merged.nets.iter().filter(|n| !n.delayed) {
-        net.to
-            .iter()
-            .for_each(|&t| *waiting.entry(t).or_default() += 1);
+/// An order along the nets that are not delayed; `pick` chooses among the units that are ready.
+fn topological_order(merged: &MergedProblem, pick: impl Fn(&[usize]) -> usize) -> Vec<usize> {
+    let mut waiting_for: BTreeMap<usize, usize> = BTreeMap::new();
+    for net in merged.nets.iter().filter(|net| !net.delayed) {
+        for &reader in &net.to {
+            *waiting_for.entry(reader).or_default() += 1;
+        }
     }
-    let mut ready: Vec<usize> = merged
-        .order
-        .iter()
-        .copied()
-        .filter(|u| !waiting.contains_key(u))
-        .collect();
+    let mut ready = merged.order.clone();
+    ready.retain(|unit| !waiting_for.contains_key(unit));
     ready.reverse();
+
     let mut order = Vec::with_capacity(merged.units());
-    let mut taken = vec![false; merged.units()];
+    let mut is_ordered = vec![false; merged.units()];
     loop {
         if ready.is_empty() {
             // Merging may close cycles: then the next unit of the given order breaks one.
-            match merged.order.iter().find(|u| !taken[**u]) {
+            match merged.order.iter().find(|&&unit| !is_ordered[unit]) {
                 Some(&unit) => ready.push(unit),
                 None => return order,
             }
         }
         let unit = ready.remove(pick(&ready));
-        if std::mem::replace(&mut taken[unit], true) {
+        if std::mem::replace(&mut is_ordered[unit], true) {
             continue;
         }
+
         order.push(unit);
-        for &net in &merged.nets_of[unit] {
-            let n = &merged.nets[net];
-            if n.from != unit || n.delayed {
+        for &index in &merged.nets_of[unit] {
+            let net = &merged.nets[index];
+            if net.from != unit || net.delayed {
                 continue;
             }
-            for &to in &n.to {
-                let left = waiting.entry(to).or_default();
-                *left = left.saturating_sub(1);
-                if *left == 0 && !taken[to] {
-                    ready.push(to);
+            for &reader in &net.to {
+                let waiting = waiting_for.entry(reader).or_default();
+                *waiting = waiting.saturating_sub(1);
+                if *waiting == 0 && !is_ordered[reader] {
+                    ready.push(reader);
                 }
             }
         }

@@ -14,13 +14,17 @@ fn plain(ticks: u64) -> LinkTime {
     }
 }
 
-fn problem(nodes: Vec<Node>, channels: Vec<Channel>, devices: usize) -> Problem {
-    Problem {
+fn problem(
+    nodes: Vec<PlacementNode>,
+    channels: Vec<PlacementChannel>,
+    devices: usize,
+) -> PlacementProblem {
+    PlacementProblem {
         nodes,
         channels,
-        devices: vec![Device { bytes: ROOM }; devices],
+        devices: vec![PlacementDevice { bytes: ROOM }; devices],
         links: vec![
-            Some(Link {
+            Some(PlacementLink {
                 send: plain(1),
                 receive: plain(1)
             });
@@ -32,16 +36,16 @@ fn problem(nodes: Vec<Node>, channels: Vec<Channel>, devices: usize) -> Problem 
     }
 }
 
-fn node(ticks: &[u64]) -> Node {
-    Node {
+fn node(ticks: &[u64]) -> PlacementNode {
+    PlacementNode {
         ticks: ticks.iter().copied().map(Some).collect(),
         bytes: 1,
         group: None,
     }
 }
 
-fn channel(from: u32, to: &[u32], amount: u64) -> Channel {
-    Channel {
+fn channel(from: u32, to: &[u32], amount: u64) -> PlacementChannel {
+    PlacementChannel {
         from,
         to: to.to_vec(),
         amount,
@@ -51,7 +55,7 @@ fn channel(from: u32, to: &[u32], amount: u64) -> Channel {
 }
 
 /// Least cost by trying every placement.
-fn enumerate(problem: &Problem) -> Option<u64> {
+fn enumerate(problem: &PlacementProblem) -> Option<u64> {
     let devices = problem.devices.len() as u32;
     let mut best = None;
     let mut placement = vec![0u32; problem.nodes.len()];
@@ -66,7 +70,7 @@ fn enumerate(problem: &Problem) -> Option<u64> {
     }
 }
 
-fn random(rng: &mut Rng, nodes: usize, devices: usize) -> Problem {
+fn random(rng: &mut Rng, nodes: usize, devices: usize) -> PlacementProblem {
     let kinds = rng.below(devices) + 1;
     let row = |rng: &mut Rng| {
         let speeds: Vec<u64> = (0..kinds).map(|_| 1 + rng.below(30) as u64).collect();
@@ -82,7 +86,7 @@ fn random(rng: &mut Rng, nodes: usize, devices: usize) -> Problem {
         } else {
             ticks
         };
-        Node {
+        PlacementNode {
             ticks,
             bytes,
             group,
@@ -97,7 +101,7 @@ fn random(rng: &mut Rng, nodes: usize, devices: usize) -> Problem {
         if !to.is_empty() {
             let delayed = rng.below(5) == 0;
             let (amount, bytes) = (rng.below(6) as u64, rng.below(4) as u64);
-            channels.push(Channel {
+            channels.push(PlacementChannel {
                 from,
                 to,
                 amount,
@@ -112,7 +116,7 @@ fn random(rng: &mut Rng, nodes: usize, devices: usize) -> Problem {
     }
     if rng.below(3) == 0 {
         for link in &mut problem.links {
-            *link = Some(Link {
+            *link = Some(PlacementLink {
                 send: plain(rng.below(3) as u64),
                 receive: plain(1),
             });
@@ -153,20 +157,20 @@ fn periods_are_enumerated_optima_and_bounds_hold() {
 }
 
 #[test]
-fn the_programme_finds_and_proves_enumerated_optima() {
+fn the_linear_program_finds_and_proves_enumerated_optima() {
     let mut rng = Rng::new(5);
     for case in 0..12 {
         let problem = random(&mut rng, 6, 3);
-        let merged = Merged::of(&problem).expect("valid");
+        let merged = MergedProblem::of(&problem).expect("valid");
         let optimum = enumerate(&problem).expect("there is room");
         let first: Vec<u32> = (0..merged.units())
             .map(|u| merged.choices(u).last().expect("it runs somewhere"))
             .collect();
-        let start = cost_of(&problem, &merged, &first).expect("there is room");
+        let start = placement_cost(&problem, &merged, &first).expect("there is room");
         let found = unattended(|c| milp::improve(&merged, &first, 0, 10_000, c));
         let best = found
             .better
-            .and_then(|p| cost_of(&problem, &merged, &p))
+            .and_then(|p| placement_cost(&problem, &merged, &p))
             .unwrap_or(start);
         assert!(
             found.bound <= optimum,
@@ -174,7 +178,7 @@ fn the_programme_finds_and_proves_enumerated_optima() {
             found.bound
         );
         assert!(best >= optimum, "case {case}: {best} of {optimum}");
-        // Elsewhere the programme is a relaxation.
+        // Elsewhere the program is a relaxation.
         if problem.fanout == Fanout::Once && problem.links.windows(2).all(|l| l[0] == l[1]) {
             assert_eq!((best, found.bound), (optimum, optimum), "case {case}");
         }
@@ -206,16 +210,23 @@ fn annealing_is_close_to_enumerated_optima() {
             4 => Objective::PERIOD,
             other => OBJECTIVES[other],
         };
-        let merged = Merged::of(&problem).expect("valid");
-        let energy = Energy {
+        let merged = MergedProblem::of(&problem).expect("valid");
+        let energy = AnnealingEnergy {
             problem: &problem,
             merged: &merged,
-            latency: true,
+            with_latency: true,
         };
         let optimum = enumerate(&problem).expect("there is room");
-        let found = unattended(|c| anneal(&energy, greedy(&merged), 0, (2_000, SEED, 0.02), c));
+        let plan = AnnealingPlan {
+            steps: 2_000,
+            seed: SEED,
+            heat: 0.02,
+            bound: 0,
+        };
+        let start = place_largest_first(&merged);
+        let found = unattended(|control| anneal(&energy, start, plan, control));
         assert_eq!(
-            cost_of(&problem, &merged, &found.placement),
+            placement_cost(&problem, &merged, &found.placement),
             Some(found.cost),
             "case {case}"
         );
@@ -287,7 +298,7 @@ fn the_evaluation_counts_each_transfer_as_said() {
     let mut p = problem(nodes, vec![channel(0, &[1, 2, 3], 1)], 3);
     p.channels[0].bytes = 100;
     p.links = vec![
-        Some(Link {
+        Some(PlacementLink {
             send: plain(5),
             receive: plain(2)
         });
@@ -327,7 +338,7 @@ fn the_checker_names_each_broken_rule() {
     small.devices[1].bytes = 0;
     let mut late = base();
     late.max_latency = Some(4);
-    let cases: [(Problem, &[u32], AssignError); 6] = [
+    let cases: [(PlacementProblem, &[u32], AssignError); 6] = [
         (base(), &[0], AssignError::Length { found: 1, nodes: 2 }),
         (
             forbidden,
@@ -388,7 +399,7 @@ fn bad_problems_are_refused() {
         change(&mut p);
         unattended(|c| solve(&p, Level::Fast, c)).err()
     };
-    type Change<'a> = &'a dyn Fn(&mut Problem);
+    type Change<'a> = &'a dyn Fn(&mut PlacementProblem);
     let cases: [(Change<'_>, AssignError); 7] = [
         (&|p| p.devices.clear(), AssignError::NoDevice),
         (

@@ -1,6 +1,6 @@
 //! What a critical cycle says about all capacities, not only those it was found with.
 
-use crate::throughput::{Hop, Net, Period, Supply, Verdict};
+use crate::throughput::{CriticalCycle, CycleHop, DependencyNet, Period, TokenSupply};
 
 /// What is asked of the period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,42 +19,50 @@ impl Goal {
         match (self, period) {
             (_, None) => false,
             (Goal::Live, Some(_)) => true,
-            (Goal::Below(bound), Some(p)) => p < bound,
-            (Goal::AtMost(bound), Some(p)) => p <= bound,
+            (Goal::Below(bound), Some(period)) => period < bound,
+            (Goal::AtMost(bound), Some(period)) => period <= bound,
         }
     }
 }
 
 /// Tokens that a cycle of that time needs for the goal.
-fn needed(goal: Goal, time: i128) -> i128 {
+fn needed_tokens(goal: Goal, time: i128) -> i128 {
     // What does not fit asks for more tokens than there can be.
     const NEVER: i128 = i128::MAX / 4;
     let (Goal::Below(period) | Goal::AtMost(period)) = goal else {
         return 1;
     };
-    let (num, den) = (period.num() as i128, period.den() as i128);
-    let Some(work) = time.checked_mul(den) else {
+    let period_num = period.num() as i128;
+    let Some(scaled_time) = time.checked_mul(period.den() as i128) else {
         return NEVER;
     };
-    match (goal, num) {
-        (Goal::AtMost(_), 0) if work == 0 => 1,
+
+    match (goal, period_num) {
+        (Goal::AtMost(_), 0) if scaled_time == 0 => 1,
         (_, 0) => NEVER,
-        (Goal::AtMost(_), _) => ((work + num - 1) / num).max(1),
-        _ => work / num + 1,
+        (Goal::AtMost(_), _) => ((scaled_time + period_num - 1) / period_num).max(1),
+        _ => scaled_time / period_num + 1,
     }
 }
 
-/// The channel and its places taken at the start, if the dependency waits for space.
-fn space(net: &Net, hop: &Hop) -> Option<(usize, i64)> {
+/// Places of a channel's buffer that are taken at the start.
+#[derive(Clone, Copy)]
+struct TakenSpace {
+    channel: usize,
+    taken: i64,
+}
+
+/// The space that a dependency waits for, if it waits for any.
+fn awaited_space(net: &DependencyNet, hop: &CycleHop) -> Option<TakenSpace> {
     match net.links[hop.link?].supply {
-        Supply::Space { channel, taken } => Some((channel, taken)),
-        Supply::Fixed(_) => None,
+        TokenSupply::Space { channel, taken } => Some(TakenSpace { channel, taken }),
+        TokenSupply::Fixed(_) => None,
     }
 }
 
 /// A dependency of a cycle that goes back along a buffer: `step * scale * ceil((capacity - base) / step)` tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Use {
+struct CutTerm {
     channel: usize,
     base: i64,
     step: i64,
@@ -62,10 +70,15 @@ struct Use {
     scale: i128,
 }
 
-impl Use {
+impl CutTerm {
+    /// What terms have in common that give tokens at the same capacities.
+    fn key(&self) -> (usize, i64, i64) {
+        (self.channel, self.base, self.step)
+    }
+
     fn tokens(&self, capacity: i64) -> i128 {
-        let blocks = -(self.base - capacity).div_euclid(self.step);
-        i128::from(blocks) * i128::from(self.step) * self.scale
+        let steps = -(self.base - capacity).div_euclid(self.step);
+        i128::from(steps) * i128::from(self.step) * self.scale
     }
 
     /// The least number of places more that makes a difference.
@@ -85,8 +98,8 @@ impl Use {
 /// period. So one analysis rules out many capacities.
 #[derive(Clone, Debug)]
 pub(super) struct Cut {
-    uses: Vec<Use>,
-    /// Distinct channels of `uses`, ascending.
+    terms: Vec<CutTerm>,
+    /// Distinct channels of `terms`, ascending.
     pub(super) channels: Vec<usize>,
     time: i128,
     fixed: i128,
@@ -96,149 +109,206 @@ pub(super) struct Cut {
 
 impl Cut {
     /// The cut of a cycle.
-    fn of(net: &Net, hops: &[Hop], time: i128, goal: Goal) -> Self {
+    fn of(net: &DependencyNet, hops: &[CycleHop], time: i128, goal: Goal) -> Self {
         let mut cut = Cut {
-            uses: Vec::new(),
+            terms: Vec::new(),
             channels: Vec::new(),
             time,
             fixed: 0,
-            needed: needed(goal, time),
+            needed: needed_tokens(goal, time),
         };
         for hop in hops {
-            match space(net, hop) {
-                Some((channel, taken)) => {
-                    let (base, step, scale) = (hop.base + taken, hop.step, hop.scale.into());
-                    cut.uses.push(Use {
-                        channel,
-                        base,
-                        step,
-                        scale,
-                    });
-                }
+            match awaited_space(net, hop) {
+                Some(space) => cut.terms.push(CutTerm {
+                    channel: space.channel,
+                    base: hop.base + space.taken,
+                    step: hop.step,
+                    scale: hop.scale.into(),
+                }),
                 None => cut.fixed += i128::from(hop.tokens),
             }
         }
-        cut.uses
-            .sort_unstable_by_key(|u| (u.channel, u.base, u.step));
-        cut.uses.dedup_by(|next, u| {
-            let same = (next.channel, next.base, next.step) == (u.channel, u.base, u.step);
-            u.scale += i128::from(same) * next.scale;
-            same
+
+        // Equal terms are one that counts as often.
+        cut.terms.sort_unstable_by_key(CutTerm::key);
+        cut.terms.dedup_by(|next, term| {
+            let is_same = next.key() == term.key();
+            if is_same {
+                term.scale += next.scale;
+            }
+            is_same
         });
-        cut.channels = cut.uses.iter().map(|u| u.channel).collect();
+        cut.channels = cut.terms.iter().map(|term| term.channel).collect();
         cut.channels.dedup();
         cut
     }
 
     /// Asks for the tokens of another goal from now on.
-    pub(super) fn aim(&mut self, goal: Goal) {
-        self.needed = needed(goal, self.time);
+    pub(super) fn set_goal(&mut self, goal: Goal) {
+        self.needed = needed_tokens(goal, self.time);
     }
 
     /// Tokens that the cycle lacks for the goal; not positive if the capacities suffice.
-    pub(super) fn lacks(&self, room: &[i64]) -> i128 {
-        let given: i128 = self.uses.iter().map(|u| u.tokens(room[u.channel])).sum();
-        self.needed - self.fixed - given
+    pub(super) fn missing_tokens(&self, room: &[i64]) -> i128 {
+        let given_tokens = self
+            .terms
+            .iter()
+            .map(|term| term.tokens(room[term.channel]));
+        self.needed - self.fixed - given_tokens.sum::<i128>()
+    }
+
+    fn terms_of(&self, channel: usize) -> impl Iterator<Item = &CutTerm> {
+        self.terms
+            .iter()
+            .filter(move |term| term.channel == channel)
     }
 
     /// The least number of places more on the channel that gives the cycle more tokens.
     pub(super) fn first_step(&self, channel: usize, room: &[i64]) -> i64 {
-        let of = self.uses.iter().filter(|u| u.channel == channel);
-        of.map(|u| u.first_step(room[channel]))
+        let first_steps = self.terms_of(channel);
+        first_steps
+            .map(|term| term.first_step(room[channel]))
             .min()
             .unwrap_or(i64::MAX)
     }
 
-    /// Gives the channel the fewest places more with which the cycle lacks nothing; `None` if `most` are too few.
-    pub(super) fn enough(&self, channel: usize, room: &mut [i64], most: i64) -> Option<i64> {
-        let before = room[channel];
-        let mut lacks_with = |places: i64| {
-            room[channel] = places;
-            self.lacks(room) > 0
-        };
+    /// Gives the channel the fewest places more with which the cycle lacks nothing; `None` if `max_places` are too few.
+    pub(super) fn fill_up(&self, channel: usize, room: &mut [i64], max_places: i64) -> Option<i64> {
+        let places_before = room[channel];
         // Capacities beyond this are beyond any memory.
-        let most = most.min(1 << 60);
-        let (mut low, mut step) = (before, 1i64);
-        while lacks_with(low.saturating_add(step).min(most)) {
-            low = low.saturating_add(step).min(most);
-            if low >= most {
+        let max_places = max_places.min(1 << 60);
+
+        // Doubles the step until enough lies within it, then bisects.
+        let mut too_few = places_before;
+        let mut places_step = 1i64;
+        room[channel] = too_few.saturating_add(places_step).min(max_places);
+        // The tokens grow in steps, so that a search is quicker than a formula for all terms.
+        while self.missing_tokens(room) > 0 {
+            too_few = room[channel];
+            if too_few >= max_places {
                 return None;
             }
-            step = step.saturating_mul(2);
+            places_step = places_step.saturating_mul(2);
+            room[channel] = too_few.saturating_add(places_step).min(max_places);
         }
-        let mut high = low.saturating_add(step).min(most);
-        while high - low > 1 {
-            let middle = low + (high - low) / 2;
-            match lacks_with(middle) {
-                true => low = middle,
-                false => high = middle,
+
+        let mut enough_places = room[channel];
+        while enough_places - too_few > 1 {
+            let middle_places = too_few + (enough_places - too_few) / 2;
+            room[channel] = middle_places;
+            match self.missing_tokens(room) > 0 {
+                true => too_few = middle_places,
+                false => enough_places = middle_places,
             }
         }
-        room[channel] = high;
-        Some(high - before)
+        room[channel] = enough_places;
+        Some(enough_places - places_before)
     }
 
     /// Adds the first step of the channel that gives the most tokens for its weight; whether any can.
     pub(super) fn grow(&self, room: &mut [i64], weights: &[u64]) -> bool {
-        let mut best: Option<(i128, i128, usize, i64)> = None;
+        let mut best_growth: Option<ChannelGrowth> = None;
+
         for &channel in &self.channels {
-            let step = self.first_step(channel, room);
-            let own = || self.uses.iter().filter(|u| u.channel == channel);
-            let after: i128 = own()
-                .map(|u| u.tokens(room[channel].saturating_add(step)))
+            let current_places = room[channel];
+            let first_step = self.first_step(channel, room);
+            let grown_places = current_places.saturating_add(first_step);
+            let tokens_before: i128 = self
+                .terms_of(channel)
+                .map(|term| term.tokens(current_places))
                 .sum();
-            let gain = after - own().map(|u| u.tokens(room[channel])).sum::<i128>();
-            let price = i128::from(step) * i128::from(weights[channel].max(1));
-            if best.is_none_or(|(g, p, ..)| gain.saturating_mul(p) > g.saturating_mul(price)) {
-                best = Some((gain, price, channel, step));
+            let tokens_after: i128 = self
+                .terms_of(channel)
+                .map(|term| term.tokens(grown_places))
+                .sum();
+            let channel_growth = ChannelGrowth {
+                channel,
+                step: first_step,
+                tokens: tokens_after - tokens_before,
+                price: i128::from(first_step) * i128::from(weights[channel].max(1)),
+            };
+            if best_growth.is_none_or(|best_growth| channel_growth.is_better_than(best_growth)) {
+                best_growth = Some(channel_growth);
             }
         }
-        let Some((_, _, channel, step)) = best else {
+
+        let Some(best_growth) = best_growth else {
             return false;
         };
-        room[channel] = room[channel].saturating_add(step);
+        room[best_growth.channel] = room[best_growth.channel].saturating_add(best_growth.step);
         true
     }
 
-    /// A lower bound on the weight of the places that give it what it lacks, if only channels that are `free` to
+    /// A lower bound on the weight of the places that give it the missing tokens, if only channels that are `free` to
     /// grow by a first step may.
-    pub(super) fn least_weight(
+    pub(super) fn min_weight(
         &self,
-        lacks: i128,
+        missing: i128,
         room: &[i64],
         weights: &[u64],
-        free: impl Fn(usize) -> bool,
+        free: &[usize],
     ) -> u64 {
-        let mut first = u64::MAX;
-        let mut slack = 0i128;
+        let mut min_first_weight = u64::MAX;
+        let mut slack_tokens = 0i128;
         // The channel that gives the most tokens for its weight, as a fraction.
-        let mut best = (0i128, 1i128);
-        for &channel in self.channels.iter().filter(|&&c| free(c)) {
-            let weight = weights[channel];
-            let step = self.first_step(channel, room) as u64;
-            first = first.min(step.saturating_mul(weight));
-            let mut scale = 0i128;
-            for u in self.uses.iter().filter(|u| u.channel == channel) {
-                scale += u.scale;
-                slack += u.scale * i128::from(u.slack(room[channel]));
+        let mut best_tokens = 0i128;
+        let mut best_weight = 1i128;
+
+        for &channel in self
+            .channels
+            .iter()
+            .filter(|channel| free.contains(channel))
+        {
+            let channel_weight = weights[channel];
+            let first_step = self.first_step(channel, room) as u64;
+            min_first_weight = min_first_weight.min(first_step.saturating_mul(channel_weight));
+
+            let mut channel_tokens = 0i128;
+            for term in self.terms_of(channel) {
+                channel_tokens += term.scale;
+                slack_tokens += term.scale * i128::from(term.slack(room[channel]));
             }
-            if scale * best.1 > best.0 * i128::from(weight.max(1)) {
-                best = (scale, i128::from(weight.max(1)));
+            let channel_weight = i128::from(channel_weight.max(1));
+            if channel_tokens * best_weight > best_tokens * channel_weight {
+                best_tokens = channel_tokens;
+                best_weight = channel_weight;
             }
         }
-        if best.0 == 0 {
-            return first;
+
+        if best_tokens == 0 {
+            return min_first_weight;
         }
-        let rest = (lacks - slack).max(0).saturating_mul(best.1);
-        let even = u64::try_from((rest + best.0 - 1) / best.0).unwrap_or(u64::MAX);
-        even.max(first)
+        let missing_rest = (missing - slack_tokens).max(0).saturating_mul(best_weight);
+        let even_weight = (missing_rest + best_tokens - 1) / best_tokens;
+        u64::try_from(even_weight)
+            .unwrap_or(u64::MAX)
+            .max(min_first_weight)
+    }
+}
+
+/// What the first step of a channel gives a cut.
+#[derive(Clone, Copy)]
+struct ChannelGrowth {
+    channel: usize,
+    /// Places more.
+    step: i64,
+    tokens: i128,
+    price: i128,
+}
+
+impl ChannelGrowth {
+    /// Whether it gives more tokens for its price.
+    fn is_better_than(self, other: ChannelGrowth) -> bool {
+        self.tokens.saturating_mul(other.price) > other.tokens.saturating_mul(self.price)
     }
 }
 
 /// Cuts of one cycle beyond this many are not worth their while.
 const MAX_LIFTS: usize = 32;
+
 /// Dependencies that may be looked at in all to make them.
 const LIFT_WORK: usize = 1 << 24;
+
 /// Firings by which a path is shifted at most, and dependencies that are shifted with it.
 const MAX_SHIFT: i64 = 8;
 const MAX_SHIFTED: usize = 32;
@@ -249,159 +319,209 @@ const MAX_SHIFTED: usize = 32;
 /// earlier one. If that firing is on the cycle too, or leads back to it by the same steps a little later, what lies
 /// between can be left out: another cycle, which exists up to that many places more. As long as it still misses the
 /// goal, it says more than the one it was made of.
-pub(super) fn cuts(net: &Net, verdict: &Verdict, goal: Goal) -> Vec<Cut> {
-    let mut work = LIFT_WORK;
-    let mut cycle = Cycle {
+pub(super) fn make_cuts(net: &DependencyNet, cycle: &CriticalCycle, goal: Goal) -> Vec<Cut> {
+    let hops = &cycle.hops[..];
+    let plain_cut = Cut::of(net, hops, cycle.time, goal);
+    let single_waits = channels_waited_for_once(net, hops);
+    if cycle.tokens <= 0 || single_waits.is_empty() || plain_cut.needed <= cycle.tokens {
+        return vec![plain_cut];
+    }
+
+    let mut shortening = CycleShortening {
         net,
         goal,
-        time_scale: verdict.time_scale,
-        work: &mut work,
+        time_scale: cycle.time_scale,
+        work_left: LIFT_WORK,
     };
-    let hops = &verdict.hops[..];
-    let plain = Cut::of(net, hops, verdict.time, goal);
-    let mut waits: Vec<usize> = hops.iter().filter_map(|h| Some(space(net, h)?.0)).collect();
-    waits.sort_unstable();
-    let runs = waits.chunk_by(|a, b| a == b);
-    let once: Vec<usize> = runs
-        .filter(|run| run.len() == 1)
-        .map(|run| run[0])
-        .collect();
-    if verdict.tokens <= 0 || once.is_empty() || plain.needed <= verdict.tokens {
-        return vec![plain];
-    }
-    let mut cuts = Vec::new();
-    for &first in once.iter().take(3) {
-        let others = || once.iter().filter(|&&c| c != first).take(3);
+    let mut all_cuts = Vec::new();
+    for &first in single_waits.iter().take(3) {
+        let other_channels: Vec<usize> = single_waits
+            .iter()
+            .copied()
+            .filter(|&channel| channel != first)
+            .take(3)
+            .collect();
         let mut lifted = hops.to_vec();
         for _ in 0..MAX_LIFTS {
             // With nothing to choose from, only the strongest one says something.
-            if others().next().is_some() {
-                let mut full = lifted.clone();
-                others().for_each(|&channel| while cycle.lift(&mut full, channel) {});
-                cuts.push(Cut::of(net, &full, cycle.time(&full), goal));
+            if !other_channels.is_empty() {
+                let mut fully_lifted = lifted.clone();
+                for &channel in &other_channels {
+                    while shortening.lift(&mut fully_lifted, channel) {}
+                }
+                let lifted_time = shortening.time(&fully_lifted);
+                all_cuts.push(Cut::of(net, &fully_lifted, lifted_time, goal));
             }
-            if !cycle.lift(&mut lifted, first) {
+            if !shortening.lift(&mut lifted, first) {
                 break;
             }
         }
-        cuts.push(Cut::of(net, &lifted, cycle.time(&lifted), goal));
+        all_cuts.push(Cut::of(net, &lifted, shortening.time(&lifted), goal));
     }
-    cuts.sort_by(|a, b| a.uses.cmp(&b.uses));
-    cuts.dedup_by(|a, b| a.uses == b.uses);
-    cuts
+
+    all_cuts.sort_by(|a, b| a.terms.cmp(&b.terms));
+    all_cuts.dedup_by(|a, b| a.terms == b.terms);
+    all_cuts
+}
+
+/// Channels for whose space a cycle waits exactly once, ascending.
+fn channels_waited_for_once(net: &DependencyNet, hops: &[CycleHop]) -> Vec<usize> {
+    let awaited_spaces = hops.iter().filter_map(|hop| awaited_space(net, hop));
+    let mut all_channels: Vec<usize> = awaited_spaces.map(|space| space.channel).collect();
+    all_channels.sort_unstable();
+    let channel_runs = all_channels.chunk_by(|a, b| a == b);
+    channel_runs
+        .filter(|run| run.len() == 1)
+        .map(|run| run[0])
+        .collect()
 }
 
 /// A cycle to be shortened.
-struct Cycle<'a> {
-    net: &'a Net,
+struct CycleShortening<'a> {
+    net: &'a DependencyNet,
     goal: Goal,
     time_scale: i128,
     /// Dependencies that may still be looked at.
-    work: &'a mut usize,
+    work_left: usize,
 }
 
-impl Cycle<'_> {
-    fn time(&self, hops: &[Hop]) -> i128 {
-        let real = hops.iter().filter(|h| h.link.is_some());
-        real.map(|h| i128::from(self.net.times[h.from]))
-            .sum::<i128>()
-            * self.time_scale
+/// How a cycle gets shorter at the wait that it begins with.
+enum Shortcut {
+    /// The wait is for an earlier firing, at which the dependency at `end` begins.
+    WaitForEarlier { end: usize },
+    /// The firing that waits goes ahead, and those after it by these shifts, until they meet the cycle at `end`.
+    GoAhead { shifts: Vec<i64>, end: usize },
+}
+
+impl Shortcut {
+    /// The dependencies that it leaves out.
+    fn skipped<'h>(&self, hops: &'h [CycleHop]) -> &'h [CycleHop] {
+        match self {
+            Shortcut::WaitForEarlier { end } => &hops[*end..],
+            Shortcut::GoAhead { shifts, end } => &hops[shifts.len()..*end],
+        }
+    }
+}
+
+impl CycleShortening<'_> {
+    fn time(&self, hops: &[CycleHop]) -> i128 {
+        let waiting_hops = hops.iter().filter(|hop| hop.link.is_some());
+        let unscaled_time: i128 = waiting_hops
+            .map(|hop| i128::from(self.net.times[hop.from]))
+            .sum();
+        unscaled_time * self.time_scale
     }
 
     /// Shortens the cycle at its only wait for space of the channel; `false`, and the cycle stays, if it cannot
     /// be or would then meet the goal.
-    fn lift(&mut self, hops: &mut Vec<Hop>, channel: usize) -> bool {
-        let work = hops.len() * 4;
-        if *self.work < work {
+    fn lift(&mut self, hops: &mut Vec<CycleHop>, channel: usize) -> bool {
+        let lift_work = hops.len() * 4;
+        if self.work_left < lift_work {
             return false;
         }
-        *self.work -= work;
-        let waits = |h: &Hop| space(self.net, h).is_some_and(|(c, _)| c == channel);
-        let Some(at) = hops.iter().position(waits) else {
+        self.work_left -= lift_work;
+        let wait_index = hops.iter().position(|hop| {
+            awaited_space(self.net, hop).is_some_and(|space| space.channel == channel)
+        });
+        let Some(wait_index) = wait_index else {
             return false;
         };
-        hops.rotate_left(at);
-        let tokens: i128 = hops.iter().map(|h| i128::from(h.tokens)).sum();
-        let whole = self.time(hops);
-        let lost = |h: &[Hop]| self.time(h);
-        let back = self
-            .wait_for_earlier(hops)
-            .map(|i| (lost(&hops[i..]), None, i));
-        let ahead = self
-            .let_go_ahead(hops)
-            .map(|(shift, i)| (lost(&hops[shift.len()..i]), Some(shift), i));
-        let best = [back, ahead]
-            .into_iter()
-            .flatten()
-            .min_by_key(|(lost, ..)| *lost);
-        let Some((_, shift, i)) =
-            best.filter(|(lost, ..)| needed(self.goal, whole - lost) > tokens)
+        // The wait comes first, and what may be left out behind it.
+        hops.rotate_left(wait_index);
+
+        // Of both ways the one that loses less time, if what is left still misses the goal.
+        let shortcuts = [self.wait_for_earlier(hops), self.let_go_ahead(hops)];
+        let timed_shortcuts = shortcuts.into_iter().flatten().map(|shortcut| {
+            let lost_time = self.time(shortcut.skipped(hops));
+            (lost_time, shortcut)
+        });
+        let Some((lost_time, shortcut)) = timed_shortcuts.min_by_key(|&(lost_time, _)| lost_time)
         else {
             return false;
         };
+        let cycle_tokens: i128 = hops.iter().map(|hop| i128::from(hop.tokens)).sum();
+        if needed_tokens(self.goal, self.time(hops) - lost_time) <= cycle_tokens {
+            return false;
+        }
+        self.apply(shortcut, hops)
+    }
+
+    /// Takes a shortcut; `false` where the cycle does not begin with a link.
+    fn apply(&self, shortcut: Shortcut, hops: &mut Vec<CycleHop>) -> bool {
         let Some(link) = hops[0].link else {
             return false;
         };
         let link = &self.net.links[link];
-        match shift {
-            None => {
-                hops[0].base += link.produce * (hops[0].phase - hops[i].phase);
-                hops[0].phase = hops[i].phase;
-                hops.truncate(i);
+
+        match shortcut {
+            Shortcut::WaitForEarlier { end } => {
+                // The same link from an earlier phase: its tokens move with the phase.
+                hops[0].base += link.produce * (hops[0].phase - hops[end].phase);
+                hops[0].phase = hops[end].phase;
+                hops.truncate(end);
             }
-            Some(shift) => {
-                hops[0].base += link.consume * shift[0];
-                for (hop, by) in hops[1..shift.len()].iter_mut().zip(&shift) {
-                    hop.phase += by;
+            Shortcut::GoAhead { shifts, end } => {
+                hops[0].base += link.consume * shifts[0];
+                for (hop, shift) in hops[1..shifts.len()].iter_mut().zip(&shifts) {
+                    hop.phase += shift;
                 }
-                hops.drain(shift.len()..i);
+                hops.drain(shifts.len()..end);
             }
         }
         true
     }
 
     /// The last dependency that starts at an earlier firing of the actor that the first one waits for.
-    fn wait_for_earlier(&self, hops: &[Hop]) -> Option<usize> {
-        let mut between = 0i128;
-        let earlier = (1..hops.len()).rev().find(|&i| {
-            between += i128::from(hops[i].tokens);
-            hops[i].from == hops[0].from
+    fn wait_for_earlier(&self, hops: &[CycleHop]) -> Option<Shortcut> {
+        let mut tokens_between = 0i128;
+        let end = (1..hops.len()).rev().find(|&index| {
+            tokens_between += i128::from(hops[index].tokens);
+            hops[index].from == hops[0].from
         })?;
-        (between == 0 && hops[earlier].phase < hops[0].phase).then_some(earlier)
+        let is_earlier = tokens_between == 0 && hops[end].phase < hops[0].phase;
+        is_earlier.then_some(Shortcut::WaitForEarlier { end })
     }
 
     /// Shifts of the firings from the one that waits on, until they meet the cycle again, and where that is.
-    fn let_go_ahead(&self, hops: &[Hop]) -> Option<(Vec<i64>, usize)> {
-        (1..=MAX_SHIFT).find_map(|by| self.shifted(hops, by))
+    fn let_go_ahead(&self, hops: &[CycleHop]) -> Option<Shortcut> {
+        (1..=MAX_SHIFT).find_map(|shift| self.shift_until_met(hops, shift))
     }
 
-    fn shifted(&self, hops: &[Hop], by: i64) -> Option<(Vec<i64>, usize)> {
-        let mut shift = vec![by];
-        for k in 1..hops.len().min(MAX_SHIFTED) {
-            let (hop, by) = (&hops[k], shift[k - 1]);
-            let phase = hop.phase + by;
-            if phase >= self.net.phases(hop.from) {
+    fn shift_until_met(&self, hops: &[CycleHop], first_shift: i64) -> Option<Shortcut> {
+        let mut shifts = vec![first_shift];
+
+        for index in 1..hops.len().min(MAX_SHIFTED) {
+            let hop = &hops[index];
+            let own_shift = shifts[index - 1];
+            let shifted_phase = hop.phase + own_shift;
+            if shifted_phase >= self.net.phases(hop.from) {
                 return None;
             }
+
             // As far as the cycle goes on within one iteration.
-            let mut between = 0i64;
-            let within = hops[k..].iter().take_while(|h| {
-                let now = between == 0;
-                between += h.tokens;
-                now
+            let mut tokens_between = 0i64;
+            let mut within_iteration = hops[index..].iter().take_while(|hop| {
+                let is_within = tokens_between == 0;
+                tokens_between += hop.tokens;
+                is_within
             });
-            let later = { within }.position(|h| h.from == hop.from && h.phase >= phase);
-            if let Some(later) = later {
-                return Some((shift, k + later));
+            let met_index = within_iteration
+                .position(|other| other.from == hop.from && other.phase >= shifted_phase);
+            if let Some(met_index) = met_index {
+                return Some(Shortcut::GoAhead {
+                    shifts,
+                    end: index + met_index,
+                });
             }
-            let next = match hop.link.map(|l| &self.net.links[l]) {
-                None => by,
-                Some(link) if by * link.produce % link.consume == 0 => {
-                    by * link.produce / link.consume
+
+            let next_shift = match hop.link.map(|link| &self.net.links[link]) {
+                None => own_shift,
+                Some(link) if own_shift * link.produce % link.consume == 0 => {
+                    own_shift * link.produce / link.consume
                 }
                 Some(_) => return None,
             };
-            shift.push(next);
+            shifts.push(next_shift);
         }
         None
     }

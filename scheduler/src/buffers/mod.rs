@@ -12,11 +12,11 @@ use std::str::FromStr;
 use zbmd_ir::{ChannelId, TiVec};
 
 use crate::throughput::{
-    Bound, Net, Period, Throughput, ThroughputError, TimedChannel, TimedSdf, analyse,
+    Bound, DependencyNet, Period, Throughput, ThroughputError, TimedChannel, TimedSdf, analyse,
     analyse_bounded,
 };
 use cut::Goal;
-use search::{Found, Outcome, Search};
+use search::{CapacitySearch, FoundCapacities, SearchOutcome};
 
 /// What sizes are added up in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,41 +45,44 @@ impl FromStr for Mode {
     /// `min`, `throughput`, a number of tokens (`1200`) or of bytes with its unit (`4096 B`, `64 KiB`, `3 MiB`,
     /// `1 GiB`). `min` and `throughput` count tokens.
     fn from_str(text: &str) -> Result<Self, BufferError> {
-        let bad = || BufferError::Mode { text: text.into() };
+        let not_a_mode = || BufferError::Mode { text: text.into() };
+
         let trimmed = text.trim();
         match trimmed {
             "min" => return Ok(Mode::Min(Unit::Tokens)),
             "throughput" => return Ok(Mode::Throughput(Unit::Tokens)),
             _ => {}
         }
+
         let digits = trimmed
             .find(|c: char| !c.is_ascii_digit())
             .unwrap_or(trimmed.len());
-        let number: u64 = trimmed[..digits].parse().map_err(|_| bad())?;
+        let number: u64 = trimmed[..digits].parse().map_err(|_| not_a_mode())?;
         let shift = match trimmed[digits..].trim_start() {
             "" => return Ok(Mode::Within(number, Unit::Tokens)),
             "B" => 0,
             "KiB" => 10,
             "MiB" => 20,
             "GiB" => 30,
-            _ => return Err(bad()),
+            _ => return Err(not_a_mode()),
         };
-        let bytes = number.checked_mul(1 << shift).ok_or_else(bad)?;
+
+        let bytes = number.checked_mul(1 << shift).ok_or_else(not_a_mode)?;
         Ok(Mode::Within(bytes, Unit::Bytes))
     }
 }
 
 /// Bounds on the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct SizingLimits {
     /// Steps before the rest is estimated, each of a few microseconds: to look at one set of capacities, or at 64
     /// dependencies between firings to analyse it.
     pub steps: u64,
 }
 
-impl Default for Limits {
+impl Default for SizingLimits {
     fn default() -> Self {
-        Limits { steps: 1 << 17 }
+        SizingLimits { steps: 1 << 17 }
     }
 }
 
@@ -145,7 +148,7 @@ pub struct Sizing {
 
 /// One trade-off: no less total gives that period, no shorter period has that total.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Point {
+pub struct ParetoPoint {
     /// Total of the capacities, in the front's unit.
     pub total: u64,
     /// Places of each channel, in tokens; one of possibly several choices.
@@ -156,9 +159,9 @@ pub struct Point {
 
 /// The Pareto front of total buffer size against period.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Front {
+pub struct ParetoFront {
     /// From the least total that runs at all on; periods decrease.
-    pub points: Vec<Point>,
+    pub points: Vec<ParetoPoint>,
     /// Whether it goes on to the throughput of unbounded buffers; otherwise the points are exact, but
     /// larger ones are missing.
     pub complete: bool,
@@ -168,18 +171,23 @@ pub struct Front {
 ///
 /// # Errors
 /// See [`ThroughputError`].
-pub fn front(sdf: &TimedSdf, unit: Unit, limits: Limits) -> Result<Front, ThroughputError> {
-    let explored = Sizer::new(sdf, unit, limits)?.explore(u64::MAX)?;
-    let bound = match explored.end {
-        End::Stopped(bound) => bound,
-        End::Shortest | End::Heaviest => u64::MAX,
+pub fn front(
+    sdf: &TimedSdf,
+    unit: Unit,
+    limits: SizingLimits,
+) -> Result<ParetoFront, ThroughputError> {
+    let exploration = Sizer::new(sdf, unit, limits)?.explore(u64::MAX)?;
+    let end_total = match exploration.end {
+        ExplorationEnd::Stopped(bound) => bound,
+        ExplorationEnd::Shortest | ExplorationEnd::Heaviest => u64::MAX,
     };
-    let mut points = explored.points;
+
+    let mut pareto_points = exploration.points;
     // The last point may have a better one of the same total.
-    points.retain(|p| p.total < bound);
-    Ok(Front {
-        points,
-        complete: matches!(explored.end, End::Shortest),
+    pareto_points.retain(|point| point.total < end_total);
+    Ok(ParetoFront {
+        points: pareto_points,
+        complete: matches!(exploration.end, ExplorationEnd::Shortest),
     })
 }
 
@@ -188,35 +196,40 @@ pub fn front(sdf: &TimedSdf, unit: Unit, limits: Limits) -> Result<Front, Throug
 /// # Errors
 /// [`BufferError::TooSmall`] if nothing runs within the given size, [`BufferError::Unbounded`] if the throughput
 /// grows for ever with the buffers; otherwise see [`ThroughputError`].
-pub fn size(sdf: &TimedSdf, mode: Mode, limits: Limits) -> Result<Sizing, BufferError> {
+pub fn size(sdf: &TimedSdf, mode: Mode, limits: SizingLimits) -> Result<Sizing, BufferError> {
     match mode {
         Mode::Min(unit) => Ok(Sizer::new(sdf, unit, limits)?.smallest()?),
         Mode::Throughput(unit) => {
             let mut sizer = Sizer::new(sdf, unit, limits)?;
+            // Then there is no period to aim at.
+            // Then there is no period to aim at.
             if sizer.is_unbounded() {
                 return Err(BufferError::Unbounded);
             }
-            let goal = Goal::AtMost(sizer.unbounded.period);
-            sizer.lightest(goal).map_err(BufferError::from)
+            let throughput_goal = Goal::AtMost(sizer.unbounded.period);
+            sizer.lightest(throughput_goal).map_err(BufferError::from)
         }
         Mode::Within(limit, unit) => Sizer::new(sdf, unit, limits)?.within(limit),
     }
 }
 
 /// Capacities of the least total that run at all.
-pub(crate) struct Live {
+pub(crate) struct LiveCapacities {
     pub(crate) room: Vec<i64>,
     /// No total below this runs.
     pub(crate) bound: u64,
     pub(crate) exact: bool,
 }
 
-pub(crate) fn least_live(sdf: &TimedSdf, limits: Limits) -> Result<Live, ThroughputError> {
+pub(crate) fn min_live_capacities(
+    sdf: &TimedSdf,
+    limits: SizingLimits,
+) -> Result<LiveCapacities, ThroughputError> {
     Sizer::new(sdf, Unit::Tokens, limits)?.lightest_room(Goal::Live)
 }
 
 /// Why an exploration ended.
-enum End {
+enum ExplorationEnd {
     /// With the period of unbounded buffers.
     Shortest,
     /// All that weighs no more than allowed was seen.
@@ -225,13 +238,13 @@ enum End {
     Stopped(u64),
 }
 
-struct Explored {
-    points: Vec<Point>,
-    end: End,
+struct Exploration {
+    points: Vec<ParetoPoint>,
+    end: ExplorationEnd,
 }
 
 /// Dependencies of an unfolding that is looked at while buffers of a large graph are shrunk.
-const MOST_DEPS: u64 = 1 << 17;
+const MAX_SHRINK_DEPS: u64 = 1 << 17;
 
 /// How often all buffers of a large graph are doubled.
 const MAX_DOUBLINGS: u32 = 30;
@@ -240,91 +253,89 @@ const MAX_DOUBLINGS: u32 = 30;
 struct Sizer<'a> {
     sdf: &'a TimedSdf,
     unit: Unit,
-    limits: Limits,
+    limits: SizingLimits,
+    /// Weight of a place of each channel.
     weights: Vec<u64>,
-    least: Vec<i64>,
+    /// Places that each channel needs by itself.
+    min_room: Vec<i64>,
     unbounded: Throughput,
-    net: Net,
+    net: DependencyNet,
 }
 
 impl<'a> Sizer<'a> {
-    fn new(sdf: &'a TimedSdf, unit: Unit, limits: Limits) -> Result<Self, ThroughputError> {
-        let weight = |ch: &TimedChannel| match unit {
-            Unit::Tokens => 1,
-            Unit::Bytes => ch.token_bytes,
-        };
-        let weights = sdf.channels.iter().map(weight).collect();
-        let places = |c| i64::try_from(sdf.least_capacity(c)).unwrap_or(i64::MAX / 4);
-        let least = sdf.channels.keys().map(places).collect();
-        let unbounded = analyse(sdf)?;
+    fn new(sdf: &'a TimedSdf, unit: Unit, limits: SizingLimits) -> Result<Self, ThroughputError> {
+        let channels = sdf.channels.iter_enumerated();
+        let mut weights = Vec::with_capacity(sdf.channels.len());
+        let mut min_room = Vec::with_capacity(sdf.channels.len());
+        for (id, channel) in channels {
+            weights.push(match unit {
+                Unit::Tokens => 1,
+                Unit::Bytes => channel.token_bytes,
+            });
+            min_room.push(i64::try_from(sdf.min_capacity(id)).unwrap_or(i64::MAX / 4));
+        }
+
         Ok(Sizer {
             sdf,
             unit,
             limits,
             weights,
-            least,
-            unbounded,
-            net: Net::new(sdf, true)?,
+            min_room,
+            unbounded: analyse(sdf)?,
+            net: DependencyNet::new(sdf, true)?,
         })
     }
 
-    fn search(&mut self, goal: Goal, exact: bool) -> Search<'_> {
-        let least = self.least.clone();
-        Search::new(
+    fn start_search(&mut self, goal: Goal, exact: bool) -> CapacitySearch<'_> {
+        CapacitySearch::new(
             &mut self.net,
             &self.weights,
-            least,
+            self.min_room.clone(),
             goal,
-            (exact, self.limits.steps),
+            exact,
+            self.limits.steps,
         )
     }
 
     /// Whether larger buffers help for ever: a buffered actor takes time, and nothing else bounds the period.
     fn is_unbounded(&self) -> bool {
-        let takes_time = |ch: &TimedChannel| {
-            let mut ends = ch.readers.iter().map(|r| r.to).chain([ch.from]);
-            ends.any(|a| self.sdf.actors[a].time > 0)
-        };
         let mut channels = self.sdf.channels.iter_enumerated();
         self.unbounded.period == Period::ZERO
-            && channels.any(|(id, ch)| self.sdf.is_buffered(id) && takes_time(ch))
+            && channels.any(|(id, channel)| self.sdf.is_buffered(id) && self.takes_time(channel))
+    }
+
+    /// Whether the writer or a reader of a channel takes time.
+    fn takes_time(&self, channel: &TimedChannel) -> bool {
+        let reader_actors = channel.readers.iter().map(|reader| reader.to);
+        let mut end_actors = reader_actors.chain([channel.from]);
+        end_actors.any(|actor| self.sdf.actors[actor].time > 0)
     }
 
     /// Pareto points in order of their totals, up to the heaviest allowed.
-    fn explore(&mut self, heaviest: u64) -> Result<Explored, ThroughputError> {
+    fn explore(&mut self, max_weight: u64) -> Result<Exploration, ThroughputError> {
         let shortest = self.unbounded.period;
-        let mut search = self.search(Goal::Live, true);
-        search.heaviest = heaviest;
-        let mut points: Vec<Point> = Vec::new();
-        loop {
-            match search.next()? {
-                Outcome::Found(found) => {
+        let mut search = self.start_search(Goal::Live, true);
+        search.max_weight = max_weight;
+        let mut points: Vec<ParetoPoint> = Vec::new();
+
+        let end = loop {
+            match search.find_next()? {
+                SearchOutcome::Found(found) => {
+                    // A shorter period of the same total takes the place of the one before.
                     if points.last().is_some_and(|last| last.total == found.weight) {
                         points.pop();
                     }
-                    points.push(point(&found));
+                    points.push(pareto_point(&found));
                     if found.period <= shortest {
-                        return Ok(Explored {
-                            points,
-                            end: End::Shortest,
-                        });
+                        break ExplorationEnd::Shortest;
                     }
-                    search.aim(Goal::Below(found.period));
+                    search.set_goal(Goal::Below(found.period));
                 }
-                Outcome::None => {
-                    return Ok(Explored {
-                        points,
-                        end: End::Heaviest,
-                    });
-                }
-                Outcome::Stopped(bound, _) => {
-                    return Ok(Explored {
-                        points,
-                        end: End::Stopped(bound),
-                    });
-                }
+                SearchOutcome::None => break ExplorationEnd::Heaviest,
+                SearchOutcome::Stopped(bound, _) => break ExplorationEnd::Stopped(bound),
             }
-        }
+        };
+        Ok(Exploration { points, end })
     }
 
     /// The least total for a goal that large buffers meet.
@@ -333,21 +344,21 @@ impl<'a> Sizer<'a> {
         self.sizing(&found.room, found.bound, found.exact)
     }
 
-    fn lightest_room(&mut self, goal: Goal) -> Result<Live, ThroughputError> {
-        match self.search(goal, false).next()? {
-            Outcome::Found(found) => Ok(Live {
+    fn lightest_room(&mut self, goal: Goal) -> Result<LiveCapacities, ThroughputError> {
+        match self.start_search(goal, false).find_next()? {
+            SearchOutcome::Found(found) => Ok(LiveCapacities {
                 room: found.room,
                 bound: found.weight,
                 exact: true,
             }),
-            Outcome::Stopped(bound, room) => Ok(Live {
+            SearchOutcome::Stopped(bound, room) => Ok(LiveCapacities {
                 room: self.climb(room, goal)?,
                 bound,
                 exact: false,
             }),
             // Large enough buffers meet the goal: the graph itself was analysed before.
-            Outcome::None => Ok(Live {
-                room: self.least.clone(),
+            SearchOutcome::None => Ok(LiveCapacities {
+                room: self.min_room.clone(),
                 bound: 0,
                 exact: false,
             }),
@@ -355,36 +366,39 @@ impl<'a> Sizer<'a> {
     }
 
     fn smallest(&mut self) -> Result<Sizing, ThroughputError> {
-        let first = self.lightest(Goal::Live)?;
-        let total = self.total(&first);
-        if !first.exact {
-            return Ok(first);
+        let live_sizing = self.lightest(Goal::Live)?;
+        let live_total = self.total(&live_sizing);
+        if !live_sizing.exact {
+            return Ok(live_sizing);
         }
-        let explored = self.explore(total)?;
-        match explored.points.last() {
+
+        let explored_points = self.explore(live_total)?;
+        match explored_points.points.last() {
             Some(point) => {
                 // Those of the least total are all seen unless the budget ran out.
-                let exact = !matches!(explored.end, End::Stopped(..));
-                self.sizing(&room_of(point), total, exact)
+                let exact = !matches!(explored_points.end, ExplorationEnd::Stopped(..));
+                self.sizing(&room_of(point), live_total, exact)
             }
-            None => Ok(first),
+            None => Ok(live_sizing),
         }
     }
 
     fn within(&mut self, limit: u64) -> Result<Sizing, BufferError> {
         if !self.is_unbounded() {
-            let best = self.lightest(Goal::AtMost(self.unbounded.period))?;
-            if self.total(&best) <= limit {
-                return Ok(best);
+            let quickest = self.lightest(Goal::AtMost(self.unbounded.period))?;
+            if self.total(&quickest) <= limit {
+                return Ok(quickest);
             }
         }
-        let explored = self.explore(limit)?;
-        if let (Some(point), End::Heaviest | End::Shortest) =
-            (explored.points.last(), &explored.end)
-        {
+
+        let explored_points = self.explore(limit)?;
+        let is_stopped = matches!(explored_points.end, ExplorationEnd::Stopped(_));
+        if let (Some(point), false) = (explored_points.points.last(), is_stopped) {
             return Ok(self.sizing(&room_of(point), point.total, true)?);
         }
-        let start = match explored.points.last() {
+
+        // Out of budget: goes on from the best so far.
+        let start_room = match explored_points.points.last() {
             Some(point) => room_of(point),
             None => {
                 let smallest = self.lightest(Goal::Live)?;
@@ -396,56 +410,72 @@ impl<'a> Sizer<'a> {
                         unit: self.unit,
                     });
                 }
-                smallest.capacities.iter().map(|&c| c as i64).collect()
+                let capacities = smallest.capacities.iter();
+                capacities.map(|&capacity| capacity as i64).collect()
             }
         };
-        let room = self.climb_within(start, limit)?;
-        Ok(self.sizing(&room, search::total(&self.least, &self.weights), false)?)
+        let climbed_room = self.climb_within(start_room, limit)?;
+        let least = search::total_weight(&self.min_room, &self.weights);
+        Ok(self.sizing(&climbed_room, least, false)?)
     }
 
     /// Grows buffers until the goal is met, on critical cycles or, where those take too long, all at once; then
     /// shrinks what was not needed.
     fn climb(&mut self, mut room: Vec<i64>, goal: Goal) -> Result<Vec<i64>, ThroughputError> {
-        let large = self.net.is_large();
-        let most = if large { MOST_DEPS } else { u64::MAX };
-        if !large || !self.double(&mut room, goal, most)? {
-            self.grow(&mut room, goal)?;
+        let is_large = self.net.is_large();
+        let max_dependencies = match is_large {
+            true => MAX_SHRINK_DEPS,
+            false => u64::MAX,
+        };
+        if !is_large || !self.double_all(&mut room, goal, max_dependencies)? {
+            self.grow_until(&mut room, goal)?;
         }
-        for c in 0..room.len() {
-            let (mut low, mut high) = (self.least[c], room[c]);
-            while low < high {
-                room[c] = low + (high - low) / 2;
-                match search::meets(&mut self.net, &room, goal, most)? {
-                    true => high = room[c],
-                    false => low = room[c] + 1,
+
+        // Bisects each channel's places while the others stay.
+        for channel in 0..room.len() {
+            let mut fewest_places = self.min_room[channel];
+            let mut enough_places = room[channel];
+            while fewest_places < enough_places {
+                let middle_places = fewest_places + (enough_places - fewest_places) / 2;
+                room[channel] = middle_places;
+                match search::meets(&mut self.net, &room, goal, max_dependencies)? {
+                    true => enough_places = middle_places,
+                    false => fewest_places = middle_places + 1,
                 }
             }
-            room[c] = high;
+            room[channel] = enough_places;
         }
         Ok(room)
     }
 
     /// Grows buffers on critical cycles until the goal is met.
-    fn grow(&mut self, room: &mut [i64], goal: Goal) -> Result<(), ThroughputError> {
+    fn grow_until(&mut self, room: &mut [i64], goal: Goal) -> Result<(), ThroughputError> {
         loop {
             let (_, cuts) = search::analyse(&mut self.net, room, goal)?;
             if cuts.is_empty() {
                 return Ok(());
             }
+            // Every component that misses the goal has a cut, and all must be satisfied.
             for cut in cuts {
-                while cut.lacks(room) > 0 && cut.grow(room, &self.weights) {}
+                while cut.missing_tokens(room) > 0 && cut.grow(room, &self.weights) {}
             }
         }
     }
 
     /// Doubles all buffers until they are known to meet the goal; whether they are.
-    fn double(&mut self, room: &mut [i64], goal: Goal, most: u64) -> Result<bool, ThroughputError> {
+    fn double_all(
+        &mut self,
+        room: &mut [i64],
+        goal: Goal,
+        max_dependencies: u64,
+    ) -> Result<bool, ThroughputError> {
         for _ in 0..MAX_DOUBLINGS {
-            if search::meets(&mut self.net, room, goal, most)? {
+            if search::meets(&mut self.net, room, goal, max_dependencies)? {
                 return Ok(true);
             }
-            room.iter_mut()
-                .for_each(|r| *r = r.saturating_mul(2).min(i64::MAX / 4));
+            for places in room.iter_mut() {
+                *places = places.saturating_mul(2).min(i64::MAX / 4);
+            }
         }
         Ok(false)
     }
@@ -457,19 +487,24 @@ impl<'a> Sizer<'a> {
         limit: u64,
     ) -> Result<Vec<i64>, ThroughputError> {
         let goal = Goal::AtMost(self.unbounded.period);
+        let more_work = self.limits.steps.saturating_mul(search::DEPS_PER_STEP);
+        let max_work = self.net.work + more_work;
         let mut best: Option<(Period, Vec<i64>)> = None;
-        let most = self.net.work + self.limits.steps.saturating_mul(search::DEPS_PER_STEP);
-        while search::total(&room, &self.weights) <= limit && self.net.work <= most {
+
+        while search::total_weight(&room, &self.weights) <= limit && self.net.work <= max_work {
             let (period, cuts) = search::analyse(&mut self.net, &room, goal)?;
-            if period.is_some_and(|p| best.as_ref().is_none_or(|(known, _)| p < *known)) {
-                best = period.map(|p| (p, room.clone()));
+            if let Some(period) = period
+                && best.as_ref().is_none_or(|(known, _)| period < *known)
+            {
+                best = Some((period, room.clone()));
             }
+            // One cut at a time: the next analysis shows what it has changed.
             let Some(cut) = cuts.first() else { break };
             if !cut.grow(&mut room, &self.weights) {
                 break;
             }
         }
-        Ok(best.map_or(room, |(_, room)| room))
+        Ok(best.map_or(room, |(_, best_room)| best_room))
     }
 
     fn total(&self, sizing: &Sizing) -> u64 {
@@ -480,23 +515,27 @@ impl<'a> Sizer<'a> {
     }
 
     fn sizing(&self, room: &[i64], least: u64, exact: bool) -> Result<Sizing, ThroughputError> {
-        let capacities: TiVec<ChannelId, u64> = room.iter().map(|&r| r.max(0) as u64).collect();
-        let sizes = |(c, &r): (&TimedChannel, &u64)| r.saturating_mul(c.token_bytes);
-        let bytes = self.sdf.channels.iter().zip(&capacities).map(sizes);
-        let bytes = bytes.fold(0u64, u64::saturating_add);
-        let tokens = capacities
+        let channel_places = room
             .iter()
-            .fold(0u64, |sum, &c| sum.saturating_add(c));
-        let found = analyse_bounded(self.sdf, &capacities)?;
-        let (period, bound) = match found.period > self.unbounded.period {
-            true => (found.period, found.bound),
-            false => (found.period, self.unbounded.bound.clone()),
+            .map(|&channel_places| channel_places.max(0) as u64);
+        let capacities: TiVec<ChannelId, u64> = channel_places.collect();
+        let mut tokens = 0u64;
+        let mut bytes = 0u64;
+        for (channel, &capacity) in self.sdf.channels.iter().zip(&capacities) {
+            tokens = tokens.saturating_add(capacity);
+            bytes = bytes.saturating_add(capacity.saturating_mul(channel.token_bytes));
+        }
+
+        let bounded_throughput = analyse_bounded(self.sdf, &capacities)?;
+        let bound = match bounded_throughput.period > self.unbounded.period {
+            true => bounded_throughput.bound,
+            false => self.unbounded.bound.clone(),
         };
         Ok(Sizing {
             capacities,
             tokens,
             bytes,
-            period,
+            period: bounded_throughput.period,
             bound,
             least,
             exact,
@@ -504,270 +543,18 @@ impl<'a> Sizer<'a> {
     }
 }
 
-fn room_of(point: &Point) -> Vec<i64> {
-    point.capacities.iter().map(|&c| c as i64).collect()
+fn room_of(point: &ParetoPoint) -> Vec<i64> {
+    let capacities = point.capacities.iter();
+    capacities.map(|&capacity| capacity as i64).collect()
 }
 
-fn point(found: &Found) -> Point {
-    let capacities = found.room.iter().map(|&r| r as u64).collect();
-    Point {
+fn pareto_point(found: &FoundCapacities) -> ParetoPoint {
+    ParetoPoint {
         total: found.weight,
-        capacities,
+        capacities: found.room.iter().map(|&places| places as u64).collect(),
         period: found.period,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::throughput::selftimed;
-    use zbmd_ir::ActorId;
-
-    /// Calls `see` for all capacities of at least `room` whose weight grows by at most `more`.
-    fn every(
-        room: &mut Vec<u64>,
-        sdf: &TimedSdf,
-        weights: &[u64],
-        from: usize,
-        more: u64,
-        see: &mut impl FnMut(&[u64]),
-    ) {
-        let Some(channel) = (from..room.len()).find(|&c| sdf.is_buffered(c.into())) else {
-            return see(room);
-        };
-        let before = room[channel];
-        for places in 0..=more / weights[channel] {
-            room[channel] = before + places;
-            every(
-                room,
-                sdf,
-                weights,
-                channel + 1,
-                more - places * weights[channel],
-                see,
-            );
-        }
-        room[channel] = before;
-    }
-
-    /// All Pareto points up to a total, by simulating all capacities.
-    fn simulated(sdf: &TimedSdf, weights: &[u64], most: u64) -> Vec<(u64, Period)> {
-        let mut least: Vec<u64> = sdf.channels.keys().map(|c| sdf.least_capacity(c)).collect();
-        let sum = |room: &[u64]| room.iter().zip(weights).map(|(r, w)| r * w).sum::<u64>();
-        let more = most.saturating_sub(sum(&least));
-        let mut best: std::collections::BTreeMap<u64, Period> = Default::default();
-        every(&mut least, sdf, weights, 0, more, &mut |room| {
-            let Some(period) = selftimed::period(sdf, room) else {
-                return;
-            };
-            let known = best.entry(sum(room)).or_insert(period);
-            *known = period.min(*known);
-        });
-        let mut shortest: Option<Period> = None;
-        best.retain(|_, period| {
-            let better = shortest.is_none_or(|s| *period < s);
-            shortest = shortest.into_iter().chain([*period]).min();
-            better
-        });
-        best.into_iter().collect()
-    }
-
-    fn token_sizes(sdf: &mut TimedSdf, seed: u64) {
-        for (i, ch) in sdf.channels.iter_mut().enumerate() {
-            ch.token_bytes = [1, 3, 2][(i + seed as usize) % 3];
-        }
-    }
-
-    #[test]
-    fn goals_are_met_just_when_exact_periods_meet_them() {
-        let (mut met, mut missed) = (0, 0);
-        for seed in 0..1000 {
-            let (sdf, room) = selftimed::random(seed);
-            let period = match analyse_bounded(&sdf, &room.clone().into()) {
-                Ok(found) => Some(found.period),
-                Err(_) => None,
-            };
-            let room: Vec<i64> = room.iter().map(|&r| r as i64).collect();
-            let known = period.unwrap_or(Period::from(1000));
-            let goals = [Goal::Live, Goal::AtMost(known), Goal::Below(known)];
-            for goal in goals {
-                let mut net = Net::new(&sdf, true).expect("consistent");
-                let exact = search::meets(&mut net, &room, goal, u64::MAX).expect("small");
-                assert_eq!(exact, goal.met(period), "seed {seed}, {goal:?}: {sdf:?}");
-                let mut net = Net::new(&sdf, true).expect("consistent");
-                let quick = search::meets(&mut net, &room, goal, 12).expect("small");
-                assert!(exact || !quick, "seed {seed}, {goal:?}: {sdf:?}");
-                met += u32::from(quick);
-                missed += u32::from(exact && !quick);
-            }
-        }
-        assert!(
-            met > 100 && missed > 100,
-            "{met} met, {missed} left aside: too few of either"
-        );
-    }
-
-    #[test]
-    fn a_stopped_search_still_sizes_buffers() {
-        let (mut sizings, mut estimated) = (0, 0);
-        for seed in 0..200 {
-            let (sdf, _) = selftimed::random(seed);
-            for mode in [Mode::Min(Unit::Tokens), Mode::Throughput(Unit::Tokens)] {
-                let Ok(best) = size(&sdf, mode, Limits::default()) else {
-                    continue;
-                };
-                let found = size(&sdf, mode, Limits { steps: 2 }).expect("it is possible");
-                assert!(found.least <= best.tokens, "seed {seed}, {mode:?}: {sdf:?}");
-                assert!(
-                    found.tokens >= best.tokens,
-                    "seed {seed}, {mode:?}: {sdf:?}"
-                );
-                if let Mode::Throughput(_) = mode {
-                    assert_eq!(found.period, best.period, "seed {seed}: {sdf:?}");
-                }
-                sizings += 1;
-                estimated += u32::from(!found.exact);
-            }
-        }
-        assert!(
-            sizings > 100 && estimated > 10,
-            "{sizings} sizings, {estimated} estimated"
-        );
-    }
-
-    #[test]
-    fn fronts_equal_those_of_all_capacities() {
-        let mut compared = 0;
-        for seed in 0..400 {
-            let (mut sdf, _) = selftimed::random(seed);
-            token_sizes(&mut sdf, seed);
-            if sdf.channels.keys().filter(|&c| sdf.is_buffered(c)).count() > 4
-                || analyse(&sdf).is_err()
-            {
-                continue;
-            }
-            for unit in [Unit::Tokens, Unit::Bytes] {
-                let found = front(&sdf, unit, Limits { steps: 2000 }).expect("live");
-                let mut ours: Vec<_> = found.points.iter().map(|p| (p.total, p.period)).collect();
-                let weights: Vec<u64> = match unit {
-                    Unit::Tokens => sdf.channels.iter().map(|_| 1).collect(),
-                    Unit::Bytes => sdf.channels.iter().map(|c| c.token_bytes).collect(),
-                };
-                let least = sdf
-                    .channels
-                    .keys()
-                    .map(|c| sdf.least_capacity(c) * weights[c.index()]);
-                let most = least.sum::<u64>() + 9;
-                ours.retain(|p| p.0 <= most);
-                assert_eq!(
-                    ours,
-                    simulated(&sdf, &weights, most),
-                    "seed {seed}, {unit:?}: {sdf:?}"
-                );
-                compared += ours.len();
-            }
-        }
-        assert!(compared > 1000, "only {compared} points compared");
-    }
-
-    fn example() -> TimedSdf {
-        let mut sdf = TimedSdf::default();
-        for (name, time) in [("a", 1), ("b", 2), ("c", 2)] {
-            let id = sdf.add_actor(name, time);
-            sdf.actors[id].at_once = Some(1);
-        }
-        sdf.add_channel(ActorId(0), 2, ActorId(1), 3, 0);
-        sdf.add_channel(ActorId(1), 1, ActorId(2), 2, 0);
-        sdf.channels[ChannelId(1)].token_bytes = 5;
-        sdf
-    }
-
-    /// `tokens, bytes -> period by cycle`, with what is less than proven.
-    fn text(found: Result<Sizing, BufferError>) -> String {
-        match found {
-            Ok(s) => {
-                let bound = s.bound.map(|b| format!(" by {b}")).unwrap_or_default();
-                let exact = if s.exact {
-                    "".into()
-                } else {
-                    format!(", at least {}", s.least)
-                };
-                format!(
-                    "{} tokens, {} B -> {}{bound}{exact}",
-                    s.tokens, s.bytes, s.period
-                )
-            }
-            Err(e) => e.to_string(),
-        }
-    }
-
-    #[test]
-    fn modes() {
-        let check = |mode: &str, expect: &str| {
-            let found = mode
-                .parse()
-                .and_then(|m| size(&example(), m, Limits::default()));
-            assert_eq!(text(found), expect, "{mode}");
-        };
-        check("min", "6 tokens, 14 B -> 7 by a -> b -> a");
-        check("throughput", "10 tokens, 22 B -> 4 by b -> b");
-        check("1000", "10 tokens, 22 B -> 4 by b -> b");
-        check("9", "9 tokens, 21 B -> 5 by a -> b -> a");
-        check("8", "8 tokens, 16 B -> 6 by b -> c -> b");
-        check("7", "6 tokens, 14 B -> 7 by a -> b -> a");
-        check("5", "the buffers need at least 6 tokens, 5 are allowed");
-        check("20 B", "8 tokens, 16 B -> 6 by b -> c -> b");
-        check("1KiB", "10 tokens, 22 B -> 4 by b -> b");
-        check("13B", "the buffers need at least 14 bytes, 13 are allowed");
-        for bad in ["", "most", "-1", "1 KB", "99999999999 GiB"] {
-            let expect = format!(
-                "`{bad}` is none of `min`, `throughput`, a number of tokens, or of B, KiB, MiB or GiB"
-            );
-            check(bad, &expect);
-        }
-    }
-
-    #[test]
-    fn a_stopped_search_gives_what_it_has() {
-        let few = Limits { steps: 1 };
-        let check = |mode, expect: &str| assert_eq!(text(size(&example(), mode, few)), expect);
-        check(
-            Mode::Throughput(Unit::Tokens),
-            "10 tokens, 22 B -> 4 by b -> b, at least 6",
-        );
-        check(
-            Mode::Within(9, Unit::Tokens),
-            "9 tokens, 21 B -> 5 by a -> b -> a, at least 6",
-        );
-        let front = front(&example(), Unit::Tokens, Limits { steps: 3 }).expect("live");
-        assert!(!front.complete);
-    }
-
-    #[test]
-    fn throughput_without_bounds_is_refused() {
-        let mut sdf = example();
-        sdf.actors.iter_mut().for_each(|a| a.at_once = None);
-        assert_eq!(
-            size(&sdf, Mode::Throughput(Unit::Tokens), Limits::default()),
-            Err(BufferError::Unbounded)
-        );
-        assert!(size(&sdf, Mode::Within(30, Unit::Tokens), Limits::default()).is_ok());
-    }
-
-    #[test]
-    fn readers_share_one_buffer() {
-        let mut sdf = example();
-        let mut reader = sdf.channels[ChannelId(1)].readers[0];
-        reader.to = sdf.add_actor("d", 4);
-        sdf.actors[reader.to].at_once = Some(1);
-        sdf.channels[ChannelId(1)].readers.push(reader);
-        assert_eq!(
-            text(size(
-                &sdf,
-                Mode::Throughput(Unit::Tokens),
-                Limits::default()
-            )),
-            "11 tokens, 27 B -> 4 by b -> b"
-        );
-    }
-}
+mod tests;

@@ -10,49 +10,57 @@
 //! Buffering Trade-Off Exploration for Cyclo-Static and Synchronous Dataflow Graphs", IEEE Trans. Comput. 57(10);
 //! cuts and bounds take the place of its exhaustive enumeration.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use super::cut::{self, Cut, Goal};
-use crate::throughput::{Net, Period, ThroughputError, Verdict};
+use super::cut::{Cut, Goal, make_cuts};
+use crate::throughput::{CriticalCycle, DependencyNet, Period, ThroughputError};
 
 /// Capacities from a lower to an upper corner.
 #[derive(Clone, Debug)]
-struct Node {
+struct CapacityBox {
     /// No capacities of the box that meet the goal weigh less.
     bound: u64,
     /// Weight of the lower corner.
     weight: u64,
     /// When it was made: among equals the newest goes first.
-    made: u64,
+    serial: u64,
+    /// The lower corner.
     room: Vec<i64>,
-    most: Vec<i64>,
+    /// The upper corner.
+    max_room: Vec<i64>,
 }
 
-impl Ord for Node {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let key = |n: &Node| (std::cmp::Reverse(n.bound), n.weight, n.made);
-        key(self).cmp(&key(other))
+impl CapacityBox {
+    /// What boxes are opened by, the greatest first.
+    fn key(&self) -> (Reverse<u64>, u64, u64) {
+        (Reverse(self.bound), self.weight, self.serial)
     }
 }
 
-impl PartialOrd for Node {
+impl Ord for CapacityBox {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl PartialOrd for CapacityBox {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Node {
+impl PartialEq for CapacityBox {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Node {}
+impl Eq for CapacityBox {}
 
 /// Capacities that meet the goal.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct FoundCapacities {
     pub(super) room: Vec<i64>,
     pub(super) weight: u64,
     pub(super) period: Period,
@@ -60,9 +68,9 @@ pub(super) struct Found {
 
 /// How a search went on.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum SearchOutcome {
     /// The lightest capacities that meet the goal.
-    Found(Found),
+    Found(FoundCapacities),
     /// None of at most the greatest weight do; lighter ones than that bound are ruled out in any case.
     None,
     /// The budget ran out with all lighter than this ruled out; the most promising corner.
@@ -70,7 +78,7 @@ pub(super) enum Outcome {
 }
 
 /// What the cuts say about a box.
-enum State {
+enum BoxState {
     Dead,
     /// Its lower corner violates no cut.
     Clean,
@@ -82,89 +90,105 @@ enum State {
 pub(super) const DEPS_PER_STEP: u64 = 64;
 
 /// A search over the capacities of one graph.
-pub(super) struct Search<'a> {
-    net: &'a mut Net,
+pub(super) struct CapacitySearch<'a> {
+    net: &'a mut DependencyNet,
     weights: &'a [u64],
     cuts: Vec<Cut>,
     /// Whether the periods found are to be exact, as those of trade-offs must be.
     exact: bool,
-    /// What was said of the capacities found last.
-    last: Vec<Verdict>,
+    /// Critical cycles of the capacities found last.
+    last_cycles: Vec<CriticalCycle>,
     goal: Goal,
-    heap: BinaryHeap<Node>,
-    made: u64,
+    heap: BinaryHeap<CapacityBox>,
+    boxes_made: u64,
     /// Steps that may still be taken: boxes to be opened, or [`DEPS_PER_STEP`] dependencies to be looked at.
     pub(super) budget: u64,
     /// Heavier capacities are of no interest.
-    pub(super) heaviest: u64,
+    pub(super) max_weight: u64,
 }
 
-impl<'a> Search<'a> {
-    /// A search among all capacities of at least `least`, channel i weighing `weights[i]` per place.
+/// A cut that the lower corner of a box violates.
+struct ViolatedCut {
+    index: usize,
+    /// Weight that satisfies it at least.
+    min_weight: u64,
+    /// Its channels that the box lets grow.
+    free_channels: Vec<usize>,
+}
+
+impl<'a> CapacitySearch<'a> {
+    /// A search among all capacities of at least `min_room`, channel i weighing `weights[i]` per place, in at most
+    /// `budget` steps.
     pub(super) fn new(
-        net: &'a mut Net,
+        net: &'a mut DependencyNet,
         weights: &'a [u64],
-        least: Vec<i64>,
+        min_room: Vec<i64>,
         goal: Goal,
-        (exact, budget): (bool, u64),
+        exact: bool,
+        budget: u64,
     ) -> Self {
-        let weight = total(&least, weights);
-        let most = vec![i64::MAX; least.len()];
-        let root = Node {
+        let weight = total_weight(&min_room, weights);
+        let root = CapacityBox {
             bound: weight,
             weight,
-            made: 0,
-            room: least,
-            most,
+            serial: 0,
+            max_room: vec![i64::MAX; min_room.len()],
+            room: min_room,
         };
-        let heap = BinaryHeap::from([root]);
-        Search {
+        CapacitySearch {
             net,
             weights,
             cuts: Vec::new(),
             exact,
-            last: Vec::new(),
+            last_cycles: Vec::new(),
             goal,
-            heap,
-            made: 0,
+            heap: BinaryHeap::from([root]),
+            boxes_made: 0,
             budget,
-            heaviest: u64::MAX,
+            max_weight: u64::MAX,
         }
     }
 
     /// Searches on for another goal, which must ask for more than the one before. Only if periods are exact.
-    pub(super) fn aim(&mut self, goal: Goal) {
+    pub(super) fn set_goal(&mut self, goal: Goal) {
         self.goal = goal;
-        self.cuts.iter_mut().for_each(|cut| cut.aim(goal));
-        for verdict in std::mem::take(&mut self.last) {
-            if !goal.met(verdict.period()) {
-                self.cuts.extend(cut::cuts(self.net, &verdict, goal));
+        self.cuts.iter_mut().for_each(|cut| cut.set_goal(goal));
+
+        for cycle in std::mem::take(&mut self.last_cycles) {
+            // What met the last goal may miss this one.
+            if !goal.met(cycle.period()) {
+                self.cuts.extend(make_cuts(self.net, &cycle, goal));
             }
         }
     }
 
     /// The lightest capacities that meet the goal. They stay in the search, for the next goal.
-    pub(super) fn next(&mut self) -> Result<Outcome, ThroughputError> {
-        while let Some(mut node) = self.heap.pop() {
-            if node.bound > self.heaviest {
-                self.heap.push(node);
-                return Ok(Outcome::None);
+    pub(super) fn find_next(&mut self) -> Result<SearchOutcome, ThroughputError> {
+        while let Some(mut lightest_box) = self.heap.pop() {
+            if lightest_box.bound > self.max_weight {
+                self.heap.push(lightest_box);
+                return Ok(SearchOutcome::None);
             }
             if self.budget == 0 {
-                return Ok(Outcome::Stopped(node.bound, node.room));
+                return Ok(SearchOutcome::Stopped(
+                    lightest_box.bound,
+                    lightest_box.room,
+                ));
             }
             self.budget -= 1;
-            let before = node.bound;
-            let state = self.settle(&mut node);
-            match state {
-                State::Dead => {}
-                _ if node.bound > before => self.heap.push(node),
-                State::Split(cut, channels) => self.split(&node, cut, &channels),
-                State::Clean => {
-                    let (room, weight) = (node.room.clone(), node.weight);
-                    self.heap.push(node);
+
+            let bound_before = lightest_box.bound;
+            match self.settle(&mut lightest_box) {
+                BoxState::Dead => {}
+                // Another may be lighter now.
+                _ if lightest_box.bound > bound_before => self.heap.push(lightest_box),
+                BoxState::Split(cut, channels) => self.split(&lightest_box, cut, &channels),
+                BoxState::Clean => {
+                    let room = lightest_box.room.clone();
+                    let weight = lightest_box.weight;
+                    self.heap.push(lightest_box);
                     if let Some(period) = self.analyse(&room)? {
-                        return Ok(Outcome::Found(Found {
+                        return Ok(SearchOutcome::Found(FoundCapacities {
                             room,
                             weight,
                             period,
@@ -173,172 +197,202 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        Ok(Outcome::None)
+        Ok(SearchOutcome::None)
     }
 
     /// The period at the capacities if it meets the goal; new cuts if not.
     fn analyse(&mut self, room: &[i64]) -> Result<Option<Period>, ThroughputError> {
-        let before = self.net.work;
+        let work_before = self.net.work;
         let goal = self.goal;
-        let verdicts = match self.exact {
-            true => self.net.verdicts(room)?,
-            false => verdicts(self.net, room, goal)?,
+        let cycles = match self.exact {
+            true => self.net.critical_cycles(room)?,
+            false => cycles_for_goal(self.net, room, goal)?,
         };
-        self.budget = self
-            .budget
-            .saturating_sub((self.net.work - before) / DEPS_PER_STEP);
-        self.last = verdicts;
-        let missed = self.last.iter().filter(|v| !self.goal.met(v.period()));
-        let cuts: Vec<Cut> = missed
-            .flat_map(|v| cut::cuts(self.net, v, self.goal))
-            .collect();
-        if cuts.is_empty() {
-            return Ok(longest(&self.last));
+        let spent_work = self.net.work - work_before;
+        self.budget = self.budget.saturating_sub(spent_work / DEPS_PER_STEP);
+
+        let new_cuts = cuts_of_missed(self.net, &cycles, goal);
+        self.last_cycles = cycles;
+        if new_cuts.is_empty() {
+            return Ok(longest_period(&self.last_cycles));
         }
-        self.cuts.extend(cuts);
+        self.cuts.extend(new_cuts);
         Ok(None)
     }
 
     /// Grows what must grow and finds out what the box costs at least.
-    fn settle(&self, node: &mut Node) -> State {
-        let mut violated: Vec<(u64, usize, Vec<usize>)> = Vec::new();
-        let mut grown = true;
-        while grown {
-            grown = false;
-            violated.clear();
+    fn settle(&self, opened: &mut CapacityBox) -> BoxState {
+        let mut violated_cuts: Vec<ViolatedCut> = Vec::new();
+        let mut any_grown = true;
+
+        while any_grown {
+            any_grown = false;
+            // Growing one channel may satisfy other cuts, or take channels from them.
+            violated_cuts.clear();
             for (index, cut) in self.cuts.iter().enumerate() {
-                let lacks = cut.lacks(&node.room);
-                if lacks <= 0 {
+                let missing_tokens = cut.missing_tokens(&opened.room);
+                if missing_tokens <= 0 {
                     continue;
                 }
-                let free = free_channels(cut, node);
-                match free[..] {
-                    [] => return State::Dead,
+                let free_channels = free_channels(cut, opened);
+                match free_channels[..] {
+                    [] => return BoxState::Dead,
+                    // With one channel left to choose it grows at once.
                     [only] => {
-                        let Some(step) = cut.enough(only, &mut node.room, node.most[only]) else {
-                            return State::Dead;
+                        let max_places = opened.max_room[only];
+                        let Some(added_places) = cut.fill_up(only, &mut opened.room, max_places)
+                        else {
+                            return BoxState::Dead;
                         };
-                        let more = (step as u64).saturating_mul(self.weights[only]);
-                        node.weight = node.weight.saturating_add(more);
-                        grown = true;
+                        let added_weight = (added_places as u64).saturating_mul(self.weights[only]);
+                        opened.weight = opened.weight.saturating_add(added_weight);
+                        any_grown = true;
                     }
-                    _ => {
-                        let may = |c: usize| free.contains(&c);
-                        let least = cut.least_weight(lacks, &node.room, self.weights, may);
-                        violated.push((least, index, free));
-                    }
+                    _ => violated_cuts.push(ViolatedCut {
+                        index,
+                        min_weight: cut.min_weight(
+                            missing_tokens,
+                            &opened.room,
+                            self.weights,
+                            &free_channels,
+                        ),
+                        free_channels,
+                    }),
                 }
-                if node.weight > self.heaviest {
-                    return State::Dead;
+                if opened.weight > self.max_weight {
+                    return BoxState::Dead;
                 }
             }
         }
-        self.price(node, &mut violated)
+        self.raise_bound(opened, &mut violated_cuts)
     }
 
-    /// Bounds the price of a settled box by cuts without common channels.
-    fn price(&self, node: &mut Node, violated: &mut [(u64, usize, Vec<usize>)]) -> State {
-        violated.sort_unstable_by_key(|(least, index, _)| (std::cmp::Reverse(*least), *index));
-        let mut taken = vec![false; node.room.len()];
-        let mut times = vec![0u32; node.room.len()];
-        let mut rest = 0u64;
-        for (least, _, free) in violated.iter() {
-            free.iter().for_each(|&c| times[c] += 1);
-            if free.iter().all(|&c| !taken[c]) {
-                free.iter().for_each(|&c| taken[c] = true);
-                rest = rest.saturating_add(*least);
+    /// Bounds the weight of a settled box by cuts without common channels.
+    fn raise_bound(&self, opened: &mut CapacityBox, violated: &mut [ViolatedCut]) -> BoxState {
+        violated.sort_unstable_by_key(|cut| (Reverse(cut.min_weight), cut.index));
+        let split_channels = opened.room.len();
+        let mut is_taken = vec![false; split_channels];
+        let mut cuts_with = vec![0u32; split_channels];
+        let mut min_added = 0u64;
+
+        for cut in violated.iter() {
+            for &channel in &cut.free_channels {
+                cuts_with[channel] += 1;
+            }
+            // Cuts without common channels cost what they cost together; the heaviest are taken first.
+            if cut.free_channels.iter().all(|&channel| !is_taken[channel]) {
+                min_added = min_added.saturating_add(cut.min_weight);
+                for &channel in &cut.free_channels {
+                    is_taken[channel] = true;
+                }
             }
         }
-        node.bound = node.bound.max(node.weight.saturating_add(rest));
-        let narrowest = violated
+        let min_weight = opened.weight.saturating_add(min_added);
+        opened.bound = opened.bound.max(min_weight);
+
+        let narrowest_cut = violated
             .iter()
-            .min_by_key(|(least, index, free)| (free.len(), std::cmp::Reverse(*least), *index));
-        let Some((_, index, free)) = narrowest else {
-            return State::Clean;
+            .min_by_key(|cut| (cut.free_channels.len(), Reverse(cut.min_weight), cut.index));
+        let Some(narrowest_cut) = narrowest_cut else {
+            return BoxState::Clean;
         };
-        let mut channels = free.clone();
+        let mut split_channels = narrowest_cut.free_channels.clone();
         // The channel that helps most cuts goes first: its box keeps all choices.
-        channels.sort_by_key(|&c| (std::cmp::Reverse(times[c]), c));
-        State::Split(*index, channels)
+        split_channels.sort_by_key(|&channel| (Reverse(cuts_with[channel]), channel));
+        BoxState::Split(narrowest_cut.index, split_channels)
     }
 
     /// Splits a box by the first of the channels that grows by its first step.
-    fn split(&mut self, node: &Node, cut: usize, channels: &[usize]) {
-        let mut most = node.most.clone();
-        let mut children = Vec::with_capacity(channels.len());
-        for &c in channels {
-            let step = self.cuts[cut].first_step(c, &node.room);
-            let mut child = Node {
-                most: most.clone(),
-                room: node.room.clone(),
-                ..*node
+    fn split(&mut self, parent: &CapacityBox, cut: usize, channels: &[usize]) {
+        let mut max_room = parent.max_room.clone();
+        let mut child_boxes = Vec::with_capacity(channels.len());
+
+        for &channel in channels {
+            let first_step = self.cuts[cut].first_step(channel, &parent.room);
+            let added_weight = (first_step as u64).saturating_mul(self.weights[channel]);
+            let mut child_box = CapacityBox {
+                max_room: max_room.clone(),
+                room: parent.room.clone(),
+                ..*parent
             };
-            child.room[c] += step;
-            child.weight = child
-                .weight
-                .saturating_add((step as u64).saturating_mul(self.weights[c]));
-            child.bound = child.bound.max(child.weight);
-            children.push(child);
-            most[c] = node.room[c] + step - 1;
+            child_box.room[channel] += first_step;
+            child_box.weight = child_box.weight.saturating_add(added_weight);
+            child_box.bound = child_box.bound.max(child_box.weight);
+            child_boxes.push(child_box);
+            // The boxes of the other channels are those in which this one does not grow.
+            max_room[channel] = parent.room[channel] + first_step - 1;
         }
-        for mut child in children.into_iter().rev() {
-            self.made += 1;
-            child.made = self.made;
-            self.heap.push(child);
+
+        for mut child_box in child_boxes.into_iter().rev() {
+            self.boxes_made += 1;
+            child_box.serial = self.boxes_made;
+            self.heap.push(child_box);
         }
     }
 }
 
 /// Channels of the cut that the box lets grow by their first step.
-fn free_channels(cut: &Cut, node: &Node) -> Vec<usize> {
-    let grows = |&c: &usize| {
-        let step = cut.first_step(c, &node.room);
-        node.room[c]
-            .checked_add(step)
-            .is_some_and(|r| r <= node.most[c])
-    };
-    cut.channels.iter().copied().filter(grows).collect()
+fn free_channels(cut: &Cut, opened: &CapacityBox) -> Vec<usize> {
+    let mut free_list = cut.channels.clone();
+    free_list.retain(|&channel| {
+        let first_step = cut.first_step(channel, &opened.room);
+        let grown_places = opened.room[channel].checked_add(first_step);
+        grown_places.is_some_and(|places| places <= opened.max_room[channel])
+    });
+    free_list
 }
 
-/// Verdicts that are exact where they miss the goal.
-fn verdicts(net: &mut Net, room: &[i64], goal: Goal) -> Result<Vec<Verdict>, ThroughputError> {
-    let verdicts = net.verdicts_until(room, &|p| goal.met(p), u64::MAX)?;
-    Ok(verdicts.unwrap_or_default())
+/// Critical cycles that are exact where they miss the goal.
+fn cycles_for_goal(
+    net: &mut DependencyNet,
+    room: &[i64],
+    goal: Goal,
+) -> Result<Vec<CriticalCycle>, ThroughputError> {
+    let cycles = net.critical_cycles_until(room, &|period| goal.met(period), u64::MAX)?;
+    Ok(cycles.unwrap_or_default())
+}
+
+fn cuts_of_missed(net: &DependencyNet, cycles: &[CriticalCycle], goal: Goal) -> Vec<Cut> {
+    let missed = cycles.iter().filter(|cycle| !goal.met(cycle.period()));
+    missed
+        .flat_map(|cycle| make_cuts(net, cycle, goal))
+        .collect()
 }
 
 /// Whether the capacities are known to meet the goal by unfoldings of at most so many dependencies.
 pub(super) fn meets(
-    net: &mut Net,
+    net: &mut DependencyNet,
     room: &[i64],
     goal: Goal,
-    most: u64,
+    max_dependencies: u64,
 ) -> Result<bool, ThroughputError> {
-    let verdicts = net.verdicts_until(room, &|p| goal.met(p), most)?;
-    Ok(verdicts.is_some_and(|all| all.iter().all(|v| goal.met(v.period()))))
+    let cycles = net.critical_cycles_until(room, &|period| goal.met(period), max_dependencies)?;
+    Ok(cycles.is_some_and(|all| all.iter().all(|cycle| goal.met(cycle.period()))))
 }
 
 /// The period at the capacities, or a longer one that meets the goal, and cuts for every component that misses it.
 pub(super) fn analyse(
-    net: &mut Net,
+    net: &mut DependencyNet,
     room: &[i64],
     goal: Goal,
 ) -> Result<(Option<Period>, Vec<Cut>), ThroughputError> {
-    let verdicts = verdicts(net, room, goal)?;
-    let missed = verdicts.iter().filter(|v| !goal.met(v.period()));
-    let cuts = missed.flat_map(|v| cut::cuts(net, v, goal)).collect();
-    Ok((longest(&verdicts), cuts))
+    let cycles = cycles_for_goal(net, room, goal)?;
+    let cuts = cuts_of_missed(net, &cycles, goal);
+    Ok((longest_period(&cycles), cuts))
 }
 
 /// The longest period of all components; `None` if any is deadlocked.
-fn longest(verdicts: &[Verdict]) -> Option<Period> {
-    verdicts
-        .iter()
-        .try_fold(Period::ZERO, |longest, v| Some(longest.max(v.period()?)))
+fn longest_period(cycles: &[CriticalCycle]) -> Option<Period> {
+    cycles.iter().try_fold(Period::ZERO, |longest, cycle| {
+        Some(longest.max(cycle.period()?))
+    })
 }
 
-pub(super) fn total(room: &[i64], weights: &[u64]) -> u64 {
-    let places = room.iter().map(|&r| r.max(0) as u64);
-    places
-        .zip(weights)
-        .fold(0u64, |sum, (r, &w)| sum.saturating_add(r.saturating_mul(w)))
+/// Weight of the places of all channels (saturating).
+pub(super) fn total_weight(room: &[i64], weights: &[u64]) -> u64 {
+    let mut total = 0u64;
+    for (&places, &weight) in room.iter().zip(weights) {
+        total = total.saturating_add((places.max(0) as u64).saturating_mul(weight));
+    }
+    total
 }

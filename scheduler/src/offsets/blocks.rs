@@ -7,7 +7,7 @@ use super::{Item, MAX_BYTES, OffsetsError};
 
 /// Items that move as one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
+pub(super) struct ItemBlock {
     /// Live in sections `[lo, hi)`. A section is a stretch of time in which blocks first start and then end; two
     /// blocks are live at the same time exactly when they share one. There are at most as many as blocks.
     pub(super) lo: u32,
@@ -24,7 +24,7 @@ pub(super) struct Block {
     pub(super) root: u32,
 }
 
-impl Block {
+impl ItemBlock {
     /// The lowest allowed offset from `offset` on, were the block not fixed.
     pub(super) fn fit(&self, offset: u64) -> u64 {
         offset + (self.residue.wrapping_sub(offset) & (self.align - 1))
@@ -35,139 +35,116 @@ impl Block {
 ///
 /// All sizes in here are rounded up to the smallest alignment, of which all offsets are multiples. That costs nothing
 /// but at the top of the region, where up to `padding` bytes may be left unused.
-pub(super) struct Problem {
+pub(super) struct LayoutProblem {
     /// All blocks that are live at some time and have a size, by `(lo, id)`.
-    pub(super) blocks: Vec<Block>,
+    pub(super) blocks: Vec<ItemBlock>,
     /// Ranges of `blocks` that share no section.
     pub(super) groups: Vec<Range<usize>>,
     /// Bytes live in each section.
     pub(super) loads: Vec<u64>,
     /// The largest load, or the highest end of a block that is fixed or never live.
     pub(super) lower_bound: u64,
-    /// Most bytes by which a block's size was rounded up.
+    /// Largest number of bytes by which a block's size was rounded up.
     pub(super) padding: u64,
     /// Sum over blocks of the others that are live when it starts.
     pub(super) meetings: u64,
-    /// Size, root and offset in the root's block of each item.
-    ties: Vec<(u64, u32, u64)>,
-    /// Offsets of blocks that conflict with none, by root.
-    free: Vec<(u32, u64)>,
+    /// Size of each item.
+    item_sizes: Vec<u64>,
+    /// Place of each item in its root's block.
+    places: Vec<RootPlace>,
+    /// Root and offset of blocks that conflict with none.
+    idle_offsets: Vec<(u32, u64)>,
     /// Highest end of a block that conflicts with none.
     idle_top: u64,
 }
 
-impl Problem {
-    pub(super) fn new(items: &[Item]) -> Result<Problem, OffsetsError> {
-        let total = items.iter().try_fold(0u64, |sum, item| {
-            let reach = item
-                .alias
-                .map_or(0, |a| a.offset)
-                .max(item.fixed.unwrap_or(0));
-            sum.checked_add(item.size)?
-                .checked_add(reach)?
-                .checked_add(item.align)
-        });
-        if total.is_none_or(|t| t > MAX_BYTES) || items.len() > u32::MAX as usize / 4 {
-            return Err(OffsetsError::TooBig { limit: MAX_BYTES });
+impl LayoutProblem {
+    pub(super) fn new(items: &[Item]) -> Result<LayoutProblem, OffsetsError> {
+        check_total(items)?;
+        let places = find_roots(items)?;
+        let mut hulls = make_hulls(items, &places)?;
+
+        // Blocks that are never live or have no size conflict with none.
+        let mut idle_offsets = Vec::new();
+        let mut idle_top = 0;
+        for hull in hulls.iter().filter(|hull| hull.is_idle()) {
+            let offset = hull.fixed.unwrap_or(hull.residue);
+            idle_offsets.push((hull.root, offset));
+            if hull.size > 0 {
+                idle_top = (offset + hull.size).max(idle_top);
+            }
         }
-        let roots = roots(items)?;
-        let mut boxes = boxes(items, &roots)?;
-        let ties = items
+        hulls.retain(|hull| !hull.is_idle());
+        check_fixed(&hulls)?;
+
+        let offset_steps = hulls.iter().map(BlockHull::offset_step);
+        // All offsets are multiples of this step, so that sizes may be rounded up to it.
+        let size_step = offset_steps.min().unwrap_or(1);
+        let paddings = hulls
             .iter()
-            .zip(&roots)
-            .map(|(item, &(r, rel))| (item.size, r, rel))
-            .collect();
-        let idle = |b: &Boxed| b.size == 0 || b.end <= b.first;
-        let resting = |b: &Boxed| b.fixed.unwrap_or(b.residue);
-        let free = boxes
-            .iter()
-            .filter(|b| idle(b))
-            .map(|b| (b.root, resting(b)))
-            .collect();
-        let idle_top = boxes
-            .iter()
-            .filter(|b| idle(b) && b.size > 0)
-            .map(|b| resting(b) + b.size);
-        let idle_top = idle_top.max().unwrap_or(0);
-        boxes.retain(|b| !idle(b));
-        check_fixed(&boxes)?;
-        let step = boxes
-            .iter()
-            .map(|b| b.align.min(lowest_bit(b.residue)))
-            .min()
-            .unwrap_or(1);
-        let padding = boxes
-            .iter()
-            .map(|b| b.size.next_multiple_of(step) - b.size)
-            .max()
-            .unwrap_or(0);
-        let (spans, meetings) = sections(&boxes);
-        let mut blocks: Vec<Block> = boxes
-            .iter()
-            .zip(&spans)
-            .map(|(b, span)| Block {
+            .map(|hull| hull.size.next_multiple_of(size_step) - hull.size);
+        let padding = paddings.max().unwrap_or(0);
+
+        let (section_spans, meetings) = find_sections(&hulls);
+        let mut blocks = Vec::with_capacity(hulls.len());
+        for (hull, span) in hulls.iter().zip(&section_spans) {
+            blocks.push(ItemBlock {
                 lo: span.start,
                 hi: span.end,
-                width: b.end - b.first,
-                size: b.size.next_multiple_of(step),
-                align: b.align,
-                residue: b.residue,
-                fixed: b.fixed,
-                root: b.root,
-            })
-            .collect();
-        blocks.sort_unstable_by_key(|b| (b.lo, b.root));
-        let loads = loads(&blocks);
-        let fixed_top = blocks
+                width: hull.end - hull.first,
+                size: hull.size.next_multiple_of(size_step),
+                align: hull.align,
+                residue: hull.residue,
+                fixed: hull.fixed,
+                root: hull.root,
+            });
+        }
+        blocks.sort_unstable_by_key(|block| (block.lo, block.root));
+
+        let loads = sum_loads(&blocks);
+        let max_load = loads.iter().copied().max().unwrap_or(0);
+        let fixed_tops = blocks
             .iter()
-            .filter_map(|b| Some(b.fixed? + b.size))
-            .max()
-            .unwrap_or(0);
-        let lower_bound = loads
-            .iter()
-            .copied()
-            .max()
-            .unwrap_or(0)
-            .max(fixed_top)
-            .max(idle_top);
-        let groups = groups(&blocks);
-        Ok(Problem {
+            .filter_map(|block| Some(block.fixed? + block.size));
+        let fixed_top = fixed_tops.max().unwrap_or(0);
+        Ok(LayoutProblem {
+            groups: find_groups(&blocks),
             blocks,
-            groups,
             loads,
-            lower_bound,
+            lower_bound: max_load.max(fixed_top).max(idle_top),
             padding,
             meetings,
-            ties,
-            free,
+            item_sizes: items.iter().map(|item| item.size).collect(),
+            places,
+            idle_offsets,
             idle_top,
         })
     }
 
     /// Offsets of items from offsets of blocks.
-    pub(super) fn item_offsets(&self, of_blocks: &[u64]) -> Vec<u64> {
-        let mut of_root = vec![0; self.ties.len()];
-        for (block, &offset) in self.blocks.iter().zip(of_blocks) {
-            of_root[block.root as usize] = offset;
+    pub(super) fn item_offsets(&self, block_offsets: &[u64]) -> Vec<u64> {
+        let mut offset_of_root = vec![0; self.places.len()];
+        for (block, &offset) in self.blocks.iter().zip(block_offsets) {
+            offset_of_root[block.root as usize] = offset;
         }
-        for &(root, offset) in &self.free {
-            of_root[root as usize] = offset;
+        for &(root, offset) in &self.idle_offsets {
+            offset_of_root[root as usize] = offset;
         }
-        self.ties
-            .iter()
-            .map(|&(_, root, rel)| of_root[root as usize] + rel)
+
+        let places = self.places.iter();
+        places
+            .map(|place| offset_of_root[place.root as usize] + place.offset)
             .collect()
     }
 
     /// The highest end of an item, without the rounding.
     pub(super) fn real_size(&self, offsets: &[u64]) -> u64 {
-        let tops = self
-            .ties
-            .iter()
-            .zip(offsets)
-            .filter(|(t, _)| t.0 > 0)
-            .map(|(t, o)| t.0 + o);
-        tops.max().unwrap_or(0)
+        let placed = self.item_sizes.iter().zip(offsets);
+        placed
+            .filter(|&(&size, _)| size > 0)
+            .map(|(size, offset)| size + offset)
+            .max()
+            .unwrap_or(0)
     }
 
     /// A bound on sizes without the rounding from one with it.
@@ -176,64 +153,85 @@ impl Problem {
     }
 
     /// Items of a block.
-    pub(super) fn items_of(&self, block: &Block) -> impl Iterator<Item = usize> {
+    pub(super) fn items_of(&self, block: &ItemBlock) -> impl Iterator<Item = usize> {
         let root = block.root;
-        self.ties
+        self.places
             .iter()
             .enumerate()
-            .filter(move |(_, tie)| tie.1 == root)
-            .map(|(i, _)| i)
+            .filter(move |(_, place)| place.root == root)
+            .map(|(index, _)| index)
     }
 }
 
-/// The largest power of two that divides the offset.
-fn lowest_bit(offset: u64) -> u64 {
-    if offset == 0 {
-        u64::MAX
-    } else {
-        offset & offset.wrapping_neg()
+/// Sizes and offsets must not add up to more than any address.
+fn check_total(items: &[Item]) -> Result<(), OffsetsError> {
+    let total_bytes = items.iter().try_fold(0u64, |sum, item| {
+        let alias_offset = item.alias.map_or(0, |alias| alias.offset);
+        let item_reach = alias_offset.max(item.fixed.unwrap_or(0));
+        sum.checked_add(item.size)?
+            .checked_add(item_reach)?
+            .checked_add(item.align)
+    });
+    if total_bytes.is_none_or(|total_bytes| total_bytes > MAX_BYTES)
+        || items.len() > u32::MAX as usize / 4
+    {
+        return Err(OffsetsError::TooBig { limit: MAX_BYTES });
     }
+    Ok(())
 }
 
-/// Root of each item and the offset from the root's start.
-fn roots(items: &[Item]) -> Result<Vec<(u32, u64)>, OffsetsError> {
-    let mut roots: Vec<Option<(u32, u64)>> = vec![None; items.len()];
-    let mut path = Vec::new();
+/// The item that all others of a block are tied to, and bytes from its start.
+#[derive(Clone, Copy)]
+struct RootPlace {
+    root: u32,
+    offset: u64,
+}
+
+/// Root of each item.
+fn find_roots(items: &[Item]) -> Result<Vec<RootPlace>, OffsetsError> {
+    let mut places: Vec<Option<RootPlace>> = vec![None; items.len()];
+    let mut alias_path = Vec::new();
+
     for start in 0..items.len() {
-        let mut at = start;
-        let (root, mut offset) = loop {
-            if let Some(known) = roots[at] {
+        // Up to an item whose root is known, or that is one.
+        let mut current_item = start;
+        let mut root_place = loop {
+            if let Some(known) = places[current_item] {
                 break known;
             }
-            let Some(alias) = items[at].alias else {
-                break (at as u32, 0);
+            let Some(alias) = items[current_item].alias else {
+                break RootPlace {
+                    root: current_item as u32,
+                    offset: 0,
+                };
             };
             if alias.item >= items.len() {
-                let count = items.len();
                 return Err(OffsetsError::AliasRange {
-                    item: at,
+                    item: current_item,
                     to: alias.item,
-                    count,
+                    count: items.len(),
                 });
             }
-            path.push((at, alias.offset));
-            if path.len() > items.len() {
-                return Err(OffsetsError::AliasCycle { item: at });
+            alias_path.push((current_item, alias.offset));
+            if alias_path.len() > items.len() {
+                return Err(OffsetsError::AliasCycle { item: current_item });
             }
-            at = alias.item;
+            current_item = alias.item;
         };
-        roots[at] = Some((root, offset));
-        while let Some((item, step)) = path.pop() {
-            offset += step;
-            roots[item] = Some((root, offset));
+
+        // And back down again, each further from the root by its own offset.
+        places[current_item] = Some(root_place);
+        while let Some((item, step)) = alias_path.pop() {
+            root_place.offset += step;
+            places[item] = Some(root_place);
         }
     }
-    Ok(roots.into_iter().flatten().collect())
+    Ok(places.into_iter().flatten().collect())
 }
 
 /// A block before time is cut into sections.
 #[derive(Clone, Debug)]
-struct Boxed {
+struct BlockHull {
     root: u32,
     first: u64,
     end: u64,
@@ -244,24 +242,9 @@ struct Boxed {
     fixed: Option<u64>,
 }
 
-/// The hull of each root's items in time and space.
-fn boxes(items: &[Item], roots: &[(u32, u64)]) -> Result<Vec<Boxed>, OffsetsError> {
-    let mut boxes: BTreeMap<u32, Boxed> = BTreeMap::new();
-    for (i, (item, &(root, rel))) in items.iter().zip(roots).enumerate() {
-        if !item.align.is_power_of_two() {
-            return Err(OffsetsError::Align {
-                item: i,
-                align: item.align,
-            });
-        }
-        if let Some(fixed) = item.fixed.filter(|f| f % item.align != 0) {
-            return Err(OffsetsError::FixedAlign {
-                item: i,
-                fixed,
-                align: item.align,
-            });
-        }
-        let empty = Boxed {
+impl BlockHull {
+    fn empty(root: u32) -> Self {
+        BlockHull {
             root,
             first: u64::MAX,
             end: 0,
@@ -269,147 +252,219 @@ fn boxes(items: &[Item], roots: &[(u32, u64)]) -> Result<Vec<Boxed>, OffsetsErro
             align: 1,
             residue: 0,
             fixed: None,
-        };
-        let block = boxes.entry(root).or_insert(empty);
-        if item.first < item.end {
-            block.first = block.first.min(item.first);
-            block.end = block.end.max(item.end);
         }
-        block.size = block.size.max(rel + item.size);
-        let residue = rel.wrapping_neg() & (item.align - 1);
-        let common = item.align.min(block.align) - 1;
-        if residue & common != block.residue & common {
-            let align = item.align.max(block.align);
+    }
+
+    /// Whether it conflicts with no other.
+    fn is_idle(&self) -> bool {
+        self.size == 0 || self.end <= self.first
+    }
+
+    /// The largest power of two that divides all offsets it may have.
+    fn offset_step(&self) -> u64 {
+        match self.residue {
+            0 => self.align,
+            residue => self.align.min(1 << residue.trailing_zeros()),
+        }
+    }
+
+    /// Takes in an item `offset` bytes after the root.
+    fn add(&mut self, index: usize, item: &Item, offset: u64) -> Result<(), OffsetsError> {
+        if item.first < item.end {
+            self.first = self.first.min(item.first);
+            self.end = self.end.max(item.end);
+        }
+        self.size = self.size.max(offset + item.size);
+
+        // The block's start is where the item's alignment wants it, less the item's offset.
+        let residue = offset.wrapping_neg() & (item.align - 1);
+        let common_mask = item.align.min(self.align) - 1;
+        if residue & common_mask != self.residue & common_mask {
             return Err(OffsetsError::AliasAlign {
-                item: i,
-                offset: rel,
+                item: index,
+                offset,
+                align: item.align.max(self.align),
+            });
+        }
+        if item.align > self.align {
+            self.align = item.align;
+            self.residue = residue;
+        }
+
+        if let Some(fixed) = item.fixed {
+            let start = fixed.checked_sub(offset);
+            let contradicts = self.fixed.is_some_and(|known| Some(known) != start);
+            if start.is_none() || contradicts {
+                return Err(OffsetsError::AliasFixed {
+                    item: index,
+                    fixed,
+                    wanted: self.fixed.unwrap_or(0) + offset,
+                });
+            }
+            self.fixed = start;
+        }
+        Ok(())
+    }
+}
+
+/// The hull of each root's items in time and space.
+fn make_hulls(items: &[Item], places: &[RootPlace]) -> Result<Vec<BlockHull>, OffsetsError> {
+    let mut hulls: BTreeMap<u32, BlockHull> = BTreeMap::new();
+    for (index, (item, place)) in items.iter().zip(places).enumerate() {
+        let align = item.align;
+        if !align.is_power_of_two() {
+            return Err(OffsetsError::Align { item: index, align });
+        }
+        if let Some(fixed) = item.fixed.filter(|fixed| fixed % align != 0) {
+            return Err(OffsetsError::FixedAlign {
+                item: index,
+                fixed,
                 align,
             });
         }
-        if item.align > block.align {
-            (block.align, block.residue) = (item.align, residue);
-        }
-        if let Some(fixed) = item.fixed {
-            let base = fixed.checked_sub(rel);
-            let wanted = block.fixed.map_or(rel, |b| b + rel);
-            if base.is_none() || block.fixed.is_some_and(|b| Some(b) != base) {
-                return Err(OffsetsError::AliasFixed {
-                    item: i,
-                    fixed,
-                    wanted,
-                });
-            }
-            block.fixed = base;
-        }
+        let root_hull = hulls
+            .entry(place.root)
+            .or_insert_with(|| BlockHull::empty(place.root));
+        root_hull.add(index, item, place.offset)?;
     }
-    for block in boxes.values() {
-        if let Some(fixed) = block
+
+    for root_hull in hulls.values() {
+        let misplaced = root_hull
             .fixed
-            .filter(|f| f & (block.align - 1) != block.residue)
-        {
-            let item = block.root as usize;
+            .filter(|fixed| fixed & (root_hull.align - 1) != root_hull.residue);
+        if let Some(fixed) = misplaced {
             return Err(OffsetsError::FixedAlign {
-                item,
+                item: root_hull.root as usize,
                 fixed,
-                align: block.align,
+                align: root_hull.align,
             });
         }
     }
-    Ok(boxes.into_values().collect())
+    Ok(hulls.into_values().collect())
 }
 
-/// Starts and ends in order of time, ends first.
-fn events(boxes: &[Boxed]) -> Vec<(u64, bool, u32)> {
-    let mut events: Vec<(u64, bool, u32)> = boxes
-        .iter()
-        .enumerate()
-        .flat_map(|(i, b)| [(b.first, true, i as u32), (b.end, false, i as u32)])
-        .collect();
+/// A block's start or end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct LifeEvent {
+    time: u64,
+    /// Of one time, ends come first.
+    is_start: bool,
+    /// Index of the block.
+    block: u32,
+}
+
+/// Starts and ends in order of time.
+fn life_events(hulls: &[BlockHull]) -> Vec<LifeEvent> {
+    let mut events = Vec::with_capacity(2 * hulls.len());
+    for (block, hull) in (0u32..).zip(hulls) {
+        for (time, is_start) in [(hull.first, true), (hull.end, false)] {
+            events.push(LifeEvent {
+                time,
+                is_start,
+                block,
+            });
+        }
+    }
     events.sort_unstable();
     events
 }
 
 /// No two fixed blocks may overlap in time and space.
-fn check_fixed(boxes: &[Boxed]) -> Result<(), OffsetsError> {
-    let fixed: Vec<Boxed> = boxes
-        .iter()
-        .filter(|b| b.fixed.is_some())
-        .cloned()
-        .collect();
-    let mut live: BTreeMap<u64, u32> = BTreeMap::new();
-    for (_, starts, i) in events(&fixed) {
-        let block = &fixed[i as usize];
-        let Some(offset) = block.fixed else { continue };
-        if !starts {
-            live.remove(&offset);
+fn check_fixed(hulls: &[BlockHull]) -> Result<(), OffsetsError> {
+    let mut fixed_hulls = hulls.to_vec();
+    fixed_hulls.retain(|hull| hull.fixed.is_some());
+    // Live blocks by offset.
+    let mut live_hulls: BTreeMap<u64, &BlockHull> = BTreeMap::new();
+
+    for event in life_events(&fixed_hulls) {
+        let hull = &fixed_hulls[event.block as usize];
+        let Some(fixed_offset) = hull.fixed else {
+            continue;
+        };
+        if !event.is_start {
+            live_hulls.remove(&fixed_offset);
             continue;
         }
-        if let Some((&other_offset, &j)) = live.range(..offset + block.size).next_back() {
-            let other = &fixed[j as usize];
-            if other_offset + other.size > offset {
-                return Err(OffsetsError::FixedOverlap {
-                    first: other.root as usize,
-                    first_fixed: other_offset,
-                    second: block.root as usize,
-                    second_fixed: offset,
-                });
-            }
+        // The highest that begins below the end: if it does not overlap, none does.
+        let below_end = live_hulls.range(..fixed_offset + hull.size).next_back();
+        if let Some((&other_offset, other)) = below_end
+            && other_offset + other.size > fixed_offset
+        {
+            return Err(OffsetsError::FixedOverlap {
+                first: other.root as usize,
+                first_fixed: other_offset,
+                second: hull.root as usize,
+                second_fixed: fixed_offset,
+            });
         }
-        live.insert(offset, i);
+        live_hulls.insert(fixed_offset, hull);
     }
     Ok(())
 }
 
-/// Sections of each box, and how often a box starts while another is live.
-fn sections(boxes: &[Boxed]) -> (Vec<Range<u32>>, u64) {
-    let mut spans = vec![0..0; boxes.len()];
-    let (mut section, mut ending, mut live, mut meetings) = (0u32, false, 0u64, 0u64);
-    for (_, starts, i) in events(boxes) {
-        if starts {
-            section += u32::from(ending);
-            ending = false;
-            spans[i as usize].start = section;
-            meetings += live;
-            live += 1;
+/// Sections of each block, and how often a block starts while another is live.
+fn find_sections(hulls: &[BlockHull]) -> (Vec<Range<u32>>, u64) {
+    let mut spans = vec![0..0; hulls.len()];
+    let mut current_section = 0u32;
+    let mut has_ends = false;
+    let mut live_count = 0u64;
+    let mut meeting_count = 0u64;
+
+    for event in life_events(hulls) {
+        let hull_span = &mut spans[event.block as usize];
+        if event.is_start {
+            // A start after an end opens the next section.
+            current_section += u32::from(has_ends);
+            has_ends = false;
+            hull_span.start = current_section;
+            meeting_count += live_count;
+            live_count += 1;
         } else {
-            ending = true;
-            live -= 1;
-            spans[i as usize].end = section + 1;
+            has_ends = true;
+            live_count -= 1;
+            hull_span.end = current_section + 1;
         }
     }
-    (spans, meetings)
+    (spans, meeting_count)
 }
 
 /// Sum of sizes in each section.
-fn loads(blocks: &[Block]) -> Vec<u64> {
-    let sections = blocks.iter().map(|b| b.hi).max().unwrap_or(0) as usize;
-    let mut change = vec![0u64; sections + 1];
+fn sum_loads(blocks: &[ItemBlock]) -> Vec<u64> {
+    let section_count = blocks.iter().map(|block| block.hi).max().unwrap_or(0) as usize;
+    let mut load_changes = vec![0u64; section_count + 1];
     for block in blocks {
-        change[block.lo as usize] = change[block.lo as usize].wrapping_add(block.size);
-        change[block.hi as usize] = change[block.hi as usize].wrapping_sub(block.size);
+        // A block adds its size where it starts and takes it away where it ends.
+        let start_change = &mut load_changes[block.lo as usize];
+        *start_change = start_change.wrapping_add(block.size);
+        let end_change = &mut load_changes[block.hi as usize];
+        *end_change = end_change.wrapping_sub(block.size);
     }
-    let mut load = 0u64;
-    change.truncate(sections);
-    for slot in &mut change {
-        load = load.wrapping_add(*slot);
-        *slot = load;
+
+    // Running sums, in place. Differences wrap, their sums do not.
+    load_changes.truncate(section_count);
+    let mut current_load = 0u64;
+    for change in &mut load_changes {
+        current_load = current_load.wrapping_add(*change);
+        *change = current_load;
     }
-    change
+    load_changes
 }
 
 /// Maximal ranges of blocks that are tied together by shared sections. `blocks` are sorted by `lo`.
-fn groups(blocks: &[Block]) -> Vec<Range<usize>> {
+fn find_groups(blocks: &[ItemBlock]) -> Vec<Range<usize>> {
     let mut groups = Vec::new();
-    let (mut start, mut reach) = (0, 0);
-    for (i, block) in blocks.iter().enumerate() {
-        if block.lo >= reach && i > start {
-            groups.push(start..i);
-            start = i;
+    let mut group_start = 0;
+    let mut group_reach = 0;
+
+    for (index, block) in blocks.iter().enumerate() {
+        if block.lo >= group_reach && index > group_start {
+            groups.push(group_start..index);
+            group_start = index;
         }
-        reach = reach.max(block.hi);
+        group_reach = group_reach.max(block.hi);
     }
-    if start < blocks.len() {
-        groups.push(start..blocks.len());
+    if group_start < blocks.len() {
+        groups.push(group_start..blocks.len());
     }
     groups
 }

@@ -2,13 +2,12 @@
 //!
 //! Two items may share memory when their live ranges are disjoint. Finding the smallest region is the *dynamic
 //! storage allocation* problem, which is strongly NP-hard (Garey & Johnson 1979, SR2). [`solve`] goes from cheap to
-//! dear and stops as soon as the region is as small as it can be or, where a capacity is given, small enough:
+//! expensive and stops as soon as the region is as small as it can be or, where a capacity is given, small enough:
 //!
 //! 1. aliases are taken together into blocks (`blocks`), and time falls apart into groups that share no moment;
 //! 2. greedy orders, each group keeping its best (`greedy`);
-//! 3. branch and bound, group by group, the largest first (`search`, `descend`), or, where groups are too large, window
-//!    by window
-//!    (`repair`).
+//! 3. branch and bound, group by group, the largest first (`descend`, `group`, `search`), or, where groups are too
+//!    large, window by window (`repair`).
 //!
 //! No clock, no randomness: the budget is counted in steps, so that the same input gives the same layout.
 
@@ -16,14 +15,15 @@ mod blocks;
 mod conflict;
 mod descend;
 mod greedy;
+mod group;
 mod repair;
 mod search;
 #[cfg(test)]
 mod tests;
 
-pub use conflict::{Verdict, conflict};
+pub use conflict::{ConflictVerdict, conflict};
 
-use blocks::Problem;
+use blocks::LayoutProblem;
 
 /// Something that needs memory for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,16 +70,16 @@ pub struct Alias {
 
 /// What a layout must keep to and may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct LayoutLimits {
     /// Bytes that are small enough; without it, the smallest region is looked for.
     pub capacity: Option<u64>,
-    /// Most steps of branch and bound, each about a tenth of a microsecond. 0: greedy only.
+    /// Steps of branch and bound, at most, each about a tenth of a microsecond. 0: greedy only.
     pub steps: u64,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for LayoutLimits {
+    fn default() -> LayoutLimits {
+        LayoutLimits {
             capacity: None,
             steps: 10_000_000,
         }
@@ -88,10 +88,10 @@ impl Default for Limits {
 
 /// Offsets of all items.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct ItemLayout {
     /// Offset of each item.
     pub offsets: Vec<u64>,
-    /// Bytes of the region: the highest end of an item. May exceed [`Limits::capacity`].
+    /// Bytes of the region: the highest end of an item. May exceed [`LayoutLimits::capacity`].
     pub size: u64,
     /// Bytes below which no layout exists (with aliases taken as blocks): the largest sum of sizes live at one
     /// moment, or more where the search proved more.
@@ -100,7 +100,7 @@ pub struct Layout {
     pub nodes: u64,
 }
 
-impl Layout {
+impl ItemLayout {
     /// Whether no layout is smaller.
     pub fn proved(&self) -> bool {
         self.size == self.lower_bound
@@ -116,26 +116,15 @@ impl Layout {
 }
 
 /// Why items have no layout at all.
+#[expect(missing_docs, reason = "fields that say what their names say")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OffsetsError {
-    /// An alignment is no power of two.
-    #[error("item {item} has alignment {align}, which is no power of two")]
-    Align {
-        /// The item.
-        item: usize,
-        /// Its alignment.
-        align: u64,
-    },
+    /// An alignment is not a power of two.
+    #[error("item {item} has alignment {align}, which is not a power of two")]
+    Align { item: usize, align: u64 },
     /// A fixed offset is not aligned.
-    #[error("item {item} is fixed at {fixed}, which is no multiple of its alignment {align}")]
-    FixedAlign {
-        /// The item.
-        item: usize,
-        /// Its offset.
-        fixed: u64,
-        /// Its alignment.
-        align: u64,
-    },
+    #[error("item {item} is fixed at {fixed}, which is not a multiple of its alignment {align}")]
+    FixedAlign { item: usize, fixed: u64, align: u64 },
     /// Two items fixed at overlapping places are live at the same time.
     #[error(
         "item {first}, fixed at {first_fixed}, overlaps item {second}, fixed at {second_fixed}"
@@ -143,17 +132,14 @@ pub enum OffsetsError {
     FixedOverlap {
         /// One item.
         first: usize,
-        /// Its offset.
         first_fixed: u64,
         /// The other item.
         second: usize,
-        /// Its offset.
         second_fixed: u64,
     },
     /// An alias names an item that does not exist.
     #[error("item {item} is tied to item {to}, but there are only {count}")]
     AliasRange {
-        /// The item.
         item: usize,
         /// What it is tied to.
         to: usize,
@@ -169,7 +155,6 @@ pub enum OffsetsError {
     /// Items tied together have alignments that no offset satisfies.
     #[error("item {item} lies {offset} bytes into a block, which its alignment {align} forbids")]
     AliasAlign {
-        /// The item.
         item: usize,
         /// Bytes from the block's start.
         offset: u64,
@@ -179,7 +164,6 @@ pub enum OffsetsError {
     /// Items tied together are fixed at offsets that contradict each other.
     #[error("item {item} is fixed at {fixed}, but what it is tied to wants it at {wanted}")]
     AliasFixed {
-        /// The item.
         item: usize,
         /// Its fixed offset.
         fixed: u64,
@@ -188,13 +172,10 @@ pub enum OffsetsError {
     },
     /// Sizes and offsets add up to more than any address.
     #[error("the items reach beyond {limit} bytes")]
-    TooBig {
-        /// The limit.
-        limit: u64,
-    },
+    TooBig { limit: u64 },
 }
 
-/// Most bytes that all items together may need.
+/// Bytes that all items together may need at most.
 pub const MAX_BYTES: u64 = 1 << 60;
 
 /// Lays out items: greedy first, then branch and bound while the region is larger than need be.
@@ -202,18 +183,19 @@ pub const MAX_BYTES: u64 = 1 << 60;
 /// O(n log n) memory and, but for the budget of the search, close to O(n log n) time.
 ///
 /// # Errors
-/// See [`OffsetsError`]. A layout larger than the capacity is no error: compare [`Layout::size`].
-pub fn solve(items: &[Item], limits: &Limits) -> Result<Layout, OffsetsError> {
-    let problem = Problem::new(items)?;
+/// See [`OffsetsError`]. A layout larger than the capacity is not an error: compare [`ItemLayout::size`].
+pub fn solve(items: &[Item], limits: &LayoutLimits) -> Result<ItemLayout, OffsetsError> {
+    let problem = LayoutProblem::new(items)?;
     let goal = limits.capacity.unwrap_or(0).max(problem.lower_bound);
-    let mut draft = greedy::best(&problem, goal);
-    let mut budget = descend::Budget::new(limits.steps);
+    let mut draft = greedy::lay_out_greedily(&problem, goal);
+    let mut budget = group::StepBudget::new(limits.steps);
     let mut lower_bound = problem.lower_bound;
     descend::descend(&problem, goal, &mut budget, &mut draft, &mut lower_bound);
+
     let offsets = problem.item_offsets(&draft.offsets);
     let size = problem.real_size(&offsets);
     let lower_bound = problem.real_bound(lower_bound).min(size);
-    Ok(Layout {
+    Ok(ItemLayout {
         offsets,
         size,
         lower_bound,

@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
-use super::blocks::{Block, Problem};
-use super::descend::{Budget, Group};
-use super::greedy::Ends;
-use super::search::{Failed, Outcome};
+use super::blocks::{ItemBlock, LayoutProblem};
+use super::greedy::EndTree;
+use super::group::{BlockGroup, StepBudget};
+use super::search::{FailedStates, FitOutcome};
 
 /// Blocks to be placed anew in the first window around a block; each further window holds four times as many.
 const FIRST_WINDOW: usize = 64;
@@ -20,22 +20,27 @@ const LAST_WINDOW: usize = 1024;
 const STEPS: u64 = 2_000;
 
 /// A layout under repair.
-pub(super) struct Repair<'a> {
-    problem: &'a Problem,
+pub(super) struct WindowRepair<'a> {
+    problem: &'a LayoutProblem,
     /// Blocks of the group.
     range: Range<usize>,
-    ends: Ends,
+    ends: EndTree,
     /// Offset of each block of the group.
     pub(super) offsets: Vec<u64>,
 }
 
-impl<'a> Repair<'a> {
-    pub(super) fn new(problem: &'a Problem, range: Range<usize>, offsets: &[u64]) -> Repair<'a> {
-        let mut ends = Ends::new(range.len());
-        for (i, block) in problem.blocks[range.clone()].iter().enumerate() {
-            ends.insert(i, block.hi);
+impl<'a> WindowRepair<'a> {
+    pub(super) fn new(
+        problem: &'a LayoutProblem,
+        range: Range<usize>,
+        offsets: &[u64],
+    ) -> WindowRepair<'a> {
+        let mut ends = EndTree::new(range.len());
+        for (index, block) in problem.blocks[range.clone()].iter().enumerate() {
+            ends.insert(index, block.hi);
         }
-        Repair {
+
+        WindowRepair {
             problem,
             range,
             ends,
@@ -45,91 +50,101 @@ impl<'a> Repair<'a> {
 
     /// Bytes needed now.
     pub(super) fn size(&self) -> u64 {
-        let tops = self
-            .blocks()
-            .iter()
-            .zip(&self.offsets)
-            .map(|(b, o)| o + b.size);
+        let placed = self.blocks().iter().zip(&self.offsets);
+        let tops = placed.map(|(block, offset)| offset + block.size);
         tops.max().unwrap_or(0)
     }
 
     /// Tries to get all blocks under `ceiling`; whether it worked. What was repaired stays so.
-    pub(super) fn under(&mut self, ceiling: u64, budget: &mut Budget, failed: &mut Failed) -> bool {
-        for i in 0..self.offsets.len() {
-            let mut aim = FIRST_WINDOW;
-            while self.offsets[i] + self.blocks()[i].size > ceiling {
-                if aim > LAST_WINDOW || budget.left() == 0 {
+    pub(super) fn lower_under(
+        &mut self,
+        ceiling: u64,
+        budget: &mut StepBudget,
+        failed: &mut FailedStates,
+    ) -> bool {
+        for index in 0..self.offsets.len() {
+            let mut wanted = FIRST_WINDOW;
+            // A larger window if the smaller one does not do.
+            while self.offsets[index] + self.blocks()[index].size > ceiling {
+                if wanted > LAST_WINDOW || budget.left() == 0 {
                     return false;
                 }
-                self.window(i, aim, ceiling, budget, failed);
-                aim *= 4;
+                self.place_window_anew(index, wanted, ceiling, budget, failed);
+                wanted *= 4;
             }
         }
         true
     }
 
-    fn blocks(&self) -> &'a [Block] {
+    fn blocks(&self) -> &'a [ItemBlock] {
         &self.problem.blocks[self.range.clone()]
     }
 
-    /// Places anew what lives wholly within a window of about `aim` blocks around block `i`.
-    fn window(
+    /// Places anew what lives wholly within a window of about `wanted` blocks around a block.
+    fn place_window_anew(
         &mut self,
-        i: usize,
-        aim: usize,
+        index: usize,
+        wanted: usize,
         ceiling: u64,
-        budget: &mut Budget,
-        failed: &mut Failed,
+        budget: &mut StepBudget,
+        failed: &mut FailedStates,
     ) {
         let blocks = self.blocks();
-        let (lo, hi) = self.grow(i, aim);
-        let mut ids = Vec::new();
-        let before = blocks.partition_point(|b| b.lo < hi);
-        self.ends.later_than(lo, before, |j| ids.push(j));
-        let clipped: Vec<Block> = ids
+        let window = self.grow_window(index, wanted);
+        let mut members = Vec::new();
+        let before_end = blocks.partition_point(|block| block.lo < window.end);
+        self.ends
+            .later_than(window.start, before_end, |member| members.push(member));
+
+        let clipped: Vec<ItemBlock> = members
             .iter()
-            .map(|&j| {
-                let block = blocks[j];
-                let within = lo <= block.lo && block.hi <= hi;
-                let fixed = if within {
-                    block.fixed
-                } else {
-                    Some(self.offsets[j])
-                };
-                Block {
-                    lo: block.lo.max(lo),
-                    hi: block.hi.min(hi),
-                    fixed,
+            .map(|&member| {
+                let block = blocks[member];
+                let is_within = window.start <= block.lo && block.hi <= window.end;
+                ItemBlock {
+                    lo: block.lo.max(window.start),
+                    hi: block.hi.min(window.end),
+                    // What lives on outside stays where it is.
+                    fixed: match is_within {
+                        true => block.fixed,
+                        false => Some(self.offsets[member]),
+                    },
                     ..block
                 }
             })
             .collect();
-        let Some(group) = Group::new(&clipped, &self.problem.loads) else {
+        let Some(group) = BlockGroup::new(&clipped, &self.problem.loads) else {
             return;
         };
-        let mut part = budget.share(STEPS * ids.len() as u64);
+
+        let mut share = budget.share(STEPS * members.len() as u64);
         failed.forget();
-        let (outcome, found) = group.fit(group.units(ceiling), &mut part, failed);
-        budget.spend(&part);
-        if outcome == Outcome::Found {
-            for (&j, offset) in ids.iter().zip(found) {
-                self.offsets[j] = u64::from(offset) * group.unit;
+        let (outcome, found) = group.fit(group.units(ceiling), &mut share, failed);
+        budget.spend(&share);
+        if outcome == FitOutcome::Found {
+            for (&member, units) in members.iter().zip(found) {
+                self.offsets[member] = u64::from(units) * group.unit;
             }
         }
     }
 
-    /// Sections around block `i` in which about `aim` blocks start.
-    fn grow(&self, i: usize, aim: usize) -> (u32, u32) {
+    /// Sections around a block in which about `wanted` blocks start.
+    fn grow_window(&self, index: usize, wanted: usize) -> Range<u32> {
         let blocks = self.blocks();
-        let ends_in = |hi: u32| blocks.partition_point(|b| b.lo < hi);
-        let (mut lo, mut hi) = (blocks[i].lo, blocks[i].hi);
-        let (first, last) = (blocks[0].lo, blocks[blocks.len() - 1].lo + 1);
+        let starts_before = |section: u32| blocks.partition_point(|block| block.lo < section);
+        let first = blocks[0].lo;
+        let last = blocks[blocks.len() - 1].lo + 1;
+        let mut window = blocks[index].lo..blocks[index].hi;
         let mut step = 1;
-        while ends_in(hi) - ends_in(lo) < aim && (lo > first || hi < last) {
-            lo = lo.saturating_sub(step).max(first);
-            hi = hi.saturating_add(step).min(last.max(hi));
+
+        while starts_before(window.end) - starts_before(window.start) < wanted
+            && (window.start > first || window.end < last)
+        {
+            window.start = window.start.saturating_sub(step).max(first);
+            window.end = window.end.saturating_add(step).min(last.max(window.end));
+            // By steps that grow, so that long windows take few.
             step += step.div_ceil(4);
         }
-        (lo, hi)
+        window
     }
 }

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// A block in units: sections `[lo, hi)`, size, and offsets `residue` modulo `mask + 1`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct BlockShape {
     pub(super) lo: u32,
     pub(super) hi: u32,
     pub(super) size: u32,
@@ -22,8 +22,8 @@ pub(super) struct Shape {
     pub(super) fixed: Option<u32>,
 }
 
-impl Shape {
-    fn meets(&self, other: &Shape) -> bool {
+impl BlockShape {
+    fn meets(&self, other: &BlockShape) -> bool {
         self.lo < other.hi && other.lo < self.hi
     }
 
@@ -35,8 +35,8 @@ impl Shape {
 
 /// What became of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// A layout under the ceiling; `Search::offsets` has it.
+pub(super) enum FitOutcome {
+    /// A layout under the ceiling; `BlockSearch::offsets` has it.
     Found,
     /// There is none.
     Impossible,
@@ -45,16 +45,16 @@ pub(super) enum Outcome {
 }
 
 /// States without a layout, in a table of fixed size in which the newer entry wins.
-pub(super) struct Failed {
+pub(super) struct FailedStates {
     slots: Vec<u128>,
     /// Counts the ceilings and problems that the table has served.
     epoch: u64,
     salt: u64,
 }
 
-impl Default for Failed {
-    fn default() -> Failed {
-        Failed {
+impl Default for FailedStates {
+    fn default() -> FailedStates {
+        FailedStates {
             slots: vec![0; 1 << 18],
             epoch: 0,
             salt: 0,
@@ -62,16 +62,16 @@ impl Default for Failed {
     }
 }
 
-impl Failed {
+impl FailedStates {
     /// Forgets all states: what comes is another problem or another ceiling.
     pub(super) fn forget(&mut self) {
         self.epoch += 1;
-        self.part(0);
+        self.separate_ranking(0);
     }
 
-    /// Parts the states to come from those of another ranking.
-    pub(super) fn part(&mut self, ranking: usize) {
-        self.salt = mix((self.epoch << 8) + ranking as u64 + 1);
+    /// Separates the states to come from those of another ranking.
+    pub(super) fn separate_ranking(&mut self, ranking: usize) {
+        self.salt = mix_bits((self.epoch << 8) + ranking as u64 + 1);
     }
 
     fn slot(&self, state: u128) -> usize {
@@ -88,71 +88,85 @@ impl Failed {
     }
 }
 
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+/// A permutation of words that spreads their bits (the finisher of splitmix64).
+fn mix_bits(word: u64) -> u64 {
+    let once = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let twice = (once ^ (once >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    twice ^ (twice >> 31)
 }
 
 /// An unplaced block: its lowest possible offset above its rank. Ordered as blocks are placed.
-type Key = u64;
+type BlockKey = u64;
 
-fn key(offset: u32, rank: u32) -> Key {
+fn make_key(offset: u32, rank: u32) -> BlockKey {
     u64::from(offset) << 32 | u64::from(rank)
 }
 
-fn offset_of(key: Key) -> u32 {
+fn rank_of(key: BlockKey) -> usize {
+    key as u32 as usize
+}
+
+fn offset_of(key: BlockKey) -> u32 {
     (key >> 32) as u32
 }
 
 /// One search over blocks in order of rank. Ids are ranks.
-pub(super) struct Search<'a> {
-    shapes: &'a [Shape],
+pub(super) struct BlockSearch<'a> {
+    shapes: &'a [BlockShape],
     ceiling: u32,
     /// Lists of unplaced blocks of all levels, one after the other, each sorted.
-    keys: Vec<Key>,
-    raised: Vec<Key>,
+    keys: Vec<BlockKey>,
+    raised: Vec<BlockKey>,
     /// Unplaced blocks that live in both section s and section s + 1.
     cuts: Vec<u32>,
     /// Scratch of the bound: height of each section.
     heights: Vec<u32>,
-    failed: &'a mut Failed,
+    failed: &'a mut FailedStates,
     pub(super) offsets: Vec<u32>,
     /// Placements tried.
     pub(super) nodes: u64,
     /// Looks at a block or at [`LANES`] sections of one.
     looks: u64,
-    /// Most looks.
+    /// Looks that may be taken.
     limit: u64,
+}
+
+/// Blocks of a list that share no section with the others.
+struct ListPart {
+    /// Least room under the ceiling, by the bound.
+    slack: u32,
+    count: usize,
+    sections: Range<u32>,
 }
 
 /// Looks in a step.
 const LOOKS: u64 = 64;
 
-/// Sections that are about as dear as a block.
+/// Sections that take about as long to look at as a block.
 const LANES: usize = 8;
 
-impl<'a> Search<'a> {
+impl<'a> BlockSearch<'a> {
     pub(super) fn new(
-        shapes: &'a [Shape],
+        shapes: &'a [BlockShape],
         ceiling: u32,
         steps: u64,
-        failed: &'a mut Failed,
-    ) -> Search<'a> {
-        let sections = shapes.iter().map(|s| s.hi).max().unwrap_or(0) as usize;
-        let mut cuts = vec![0; sections];
+        failed: &'a mut FailedStates,
+    ) -> BlockSearch<'a> {
+        let section_count = shapes.iter().map(|s| s.hi).max().unwrap_or(0) as usize;
+        let mut section_cuts = vec![0; section_count];
         for shape in shapes {
-            for cut in &mut cuts[shape.lo as usize..shape.hi as usize - 1] {
+            for cut in &mut section_cuts[shape.lo as usize..shape.hi as usize - 1] {
                 *cut += 1;
             }
         }
-        Search {
+
+        BlockSearch {
             shapes,
             ceiling,
             keys: Vec::new(),
             raised: Vec::new(),
-            cuts,
-            heights: vec![0; sections],
+            cuts: section_cuts,
+            heights: vec![0; section_count],
             failed,
             offsets: vec![0; shapes.len()],
             nodes: 0,
@@ -166,43 +180,44 @@ impl<'a> Search<'a> {
         self.looks.div_ceil(LOOKS)
     }
 
-    pub(super) fn run(&mut self) -> Outcome {
+    pub(super) fn run(&mut self) -> FitOutcome {
         self.keys.clear();
-        for (rank, shape) in self.shapes.iter().enumerate() {
+        for (rank, shape) in (0u32..).zip(self.shapes) {
             let offset = shape.fixed.unwrap_or_else(|| shape.fit(0));
-            self.keys.push(key(offset, rank as u32));
+            self.keys.push(make_key(offset, rank));
         }
         self.keys.sort_unstable();
+
         let sections = self.heights.len();
-        if !self.bound(0, 0, 0..sections) {
-            return Outcome::Impossible;
+        if !self.fits_bound(0, 0, 0..sections) {
+            return FitOutcome::Impossible;
         }
-        self.split(0, 0, 0..sections - 1)
+        self.solve_parts(0, 0, 0..sections - 1)
     }
 
-    fn shape(&self, key: Key) -> &'a Shape {
-        &self.shapes[key as u32 as usize]
+    fn shape(&self, key: BlockKey) -> &'a BlockShape {
+        &self.shapes[rank_of(key)]
     }
 
     /// Tries each block that may come next in the list that starts at `from` and ends the stack.
-    fn branch(&mut self, from: usize, last: Key) -> Outcome {
+    fn branch(&mut self, from: usize, last: BlockKey) -> FitOutcome {
         let to = self.keys.len();
         if from == to {
-            return Outcome::Found;
+            return FitOutcome::Found;
         }
-        let state = self.state(from, last);
-        if self.failed.has(state) {
-            return Outcome::Impossible;
+        let list_state = self.state_of(from, last);
+        if self.failed.has(list_state) {
+            return FitOutcome::Impossible;
         }
+
         // Above the lowest possible top nothing is placed: the block with that top could be dropped beneath it.
-        let lowest_top = self.keys[from..to]
+        let possible_tops = self.keys[from..to]
             .iter()
-            .map(|&k| offset_of(k).saturating_add(self.shape(k).size))
-            .min()
-            .unwrap_or(0);
-        let mut over = None;
-        for at in from..to {
-            let next = self.keys[at];
+            .map(|&key| offset_of(key).saturating_add(self.shape(key).size));
+        let lowest_top = possible_tops.min().unwrap_or(0);
+        let mut passed_over: Option<BlockKey> = None;
+        for index in from..to {
+            let next = self.keys[index];
             if next < last {
                 continue;
             }
@@ -210,69 +225,79 @@ impl<'a> Search<'a> {
                 break;
             }
             // All choices from here on pass over the one before.
-            if let Some(over) = over {
-                let shape = self.shape(over);
-                if !self.bound(from, next, shape.lo as usize..shape.hi as usize) {
+            if let Some(passed) = passed_over {
+                let shape = self.shape(passed);
+                if !self.fits_bound(from, next, shape.lo as usize..shape.hi as usize) {
                     break;
                 }
             }
-            over = Some(next);
-            let outcome = self.place(from..to, at);
+            passed_over = Some(next);
+
+            let outcome = self.place(from..to, index);
             self.keys.truncate(to);
-            if outcome != Outcome::Impossible {
+            if outcome != FitOutcome::Impossible {
                 return outcome;
             }
         }
-        self.failed.add(state);
-        Outcome::Impossible
+        self.failed.add(list_state);
+        FitOutcome::Impossible
     }
 
-    /// Places the block at `at` of a list, and goes on with the others.
-    fn place(&mut self, list: Range<usize>, at: usize) -> Outcome {
+    /// Places the block at `index` of a list, and goes on with the others.
+    fn place(&mut self, list: Range<usize>, index: usize) -> FitOutcome {
         if self.looks >= self.limit {
-            return Outcome::Budget;
+            return FitOutcome::Budget;
         }
         self.nodes += 1;
-        let (from, to) = (list.start, list.end);
-        self.looks += (to - from) as u64;
-        let last = self.keys[at];
-        let placed = self.shape(last);
-        let top = offset_of(last) + placed.size;
-        if top > self.ceiling {
-            return Outcome::Impossible;
+        self.looks += list.len() as u64;
+        let placed_key = self.keys[index];
+        let placed = self.shape(placed_key);
+        let offset = offset_of(placed_key);
+        let placed_top = offset + placed.size;
+        if placed_top > self.ceiling {
+            return FitOutcome::Impossible;
         }
-        self.offsets[last as u32 as usize] = offset_of(last);
+        self.offsets[rank_of(placed_key)] = offset;
+
+        // The list of the others: those in its way are raised onto it.
+        let list_end = list.end;
+        let mut raised_hull = placed.lo..placed.hi;
         self.raised.clear();
-        let mut hull = placed.lo..placed.hi;
-        for other in (from..to).filter(|&other| other != at) {
-            let k = self.keys[other];
-            let shape = self.shape(k);
-            if !shape.meets(placed) || offset_of(k) >= top {
-                self.keys.push(k);
+        for other in list.filter(|&other| other != index) {
+            let key = self.keys[other];
+            let shape = self.shape(key);
+            if !shape.meets(placed) || offset_of(key) >= placed_top {
+                self.keys.push(key);
                 continue;
             }
             if shape.fixed.is_some() {
-                return Outcome::Impossible;
+                return FitOutcome::Impossible;
             }
-            self.raised.push(key(shape.fit(top), k as u32));
-            hull = hull.start.min(shape.lo)..hull.end.max(shape.hi);
+            self.raised
+                .push(make_key(shape.fit(placed_top), key as u32));
+            raised_hull = raised_hull.start.min(shape.lo)..raised_hull.end.max(shape.hi);
         }
-        self.merge_raised(to);
-        if !self.bound(to, last, hull.start as usize..hull.end as usize) {
-            return Outcome::Impossible;
+        self.merge_raised(list_end);
+        if !self.fits_bound(
+            list_end,
+            placed_key,
+            raised_hull.start as usize..raised_hull.end as usize,
+        ) {
+            return FitOutcome::Impossible;
         }
-        let inner = placed.lo as usize..placed.hi as usize - 1;
-        let mut apart = false;
-        for cut in &mut self.cuts[inner.clone()] {
+
+        // Without it, the others may fall apart in time.
+        let inner_cuts = placed.lo as usize..placed.hi as usize - 1;
+        let mut falls_apart = false;
+        for cut in &mut self.cuts[inner_cuts.clone()] {
             *cut -= 1;
-            apart |= *cut == 0;
+            falls_apart |= *cut == 0;
         }
-        let outcome = if apart {
-            self.split(to, last, inner.clone())
-        } else {
-            self.branch(to, last)
+        let outcome = match falls_apart {
+            true => self.solve_parts(list_end, placed_key, inner_cuts.clone()),
+            false => self.branch(list_end, placed_key),
         };
-        for cut in &mut self.cuts[inner] {
+        for cut in &mut self.cuts[inner_cuts] {
             *cut += 1;
         }
         outcome
@@ -299,56 +324,59 @@ impl<'a> Search<'a> {
 
     /// Whether the one-machine bound of every section in `hull` is under the ceiling, given that blocks of the list
     /// at `from` are placed at keys above `last`.
-    fn bound(&mut self, from: usize, last: Key, hull: Range<usize>) -> bool {
+    fn fits_bound(&mut self, from: usize, last: BlockKey, hull: Range<usize>) -> bool {
         let list = &self.keys[from..];
-        let passed = list.partition_point(|&k| k < last);
+        let passed_count = list.partition_point(|&key| key < last);
         let mut hull = hull;
+
+        // A block that was passed over can only be placed once a neighbour has raised it.
         self.raised.clear();
-        for (i, &k) in list[..passed].iter().enumerate() {
-            let shape = &self.shapes[k as u32 as usize];
-            let mut release = u32::MAX;
-            for (j, &other) in list.iter().enumerate() {
-                let below = &self.shapes[other as u32 as usize];
-                if i != j && shape.meets(below) {
-                    release = release.min(offset_of(other).max(offset_of(last)) + below.size);
+        for (index, &key) in list[..passed_count].iter().enumerate() {
+            let shape = &self.shapes[rank_of(key)];
+            let mut release_offset = u32::MAX;
+            for (other, &other_key) in list.iter().enumerate() {
+                let lower_shape = &self.shapes[rank_of(other_key)];
+                if index != other && shape.meets(lower_shape) {
+                    let offset = offset_of(other_key).max(offset_of(last));
+                    release_offset = release_offset.min(offset + lower_shape.size);
                 }
             }
-            if release == u32::MAX || shape.fixed.is_some() {
+            if release_offset == u32::MAX || shape.fixed.is_some() {
                 return false;
             }
-            let release = shape.fit(release);
             hull = hull.start.min(shape.lo as usize)..hull.end.max(shape.hi as usize);
-            self.raised.push(key(release, k as u32));
+            self.raised
+                .push(make_key(shape.fit(release_offset), key as u32));
         }
         self.raised.sort_unstable();
+
+        // Both lists in order of their release offsets, each block on what is in its sections.
         self.heights[hull.clone()].fill(0);
-        let (mut i, mut j) = (passed, 0);
+        let mut placeable_keys = list[passed_count..].iter().copied().peekable();
+        let mut raised_keys = self.raised.iter().copied().peekable();
         loop {
-            let next = match (list.get(i), self.raised.get(j)) {
-                (Some(&a), Some(&b)) if b < a => {
-                    j += 1;
-                    b
-                }
-                (Some(&a), _) => {
-                    i += 1;
-                    a
-                }
-                (None, Some(&b)) => {
-                    j += 1;
-                    b
-                }
+            let is_raised_first = match (placeable_keys.peek(), raised_keys.peek()) {
+                (Some(placeable_key), Some(raised_key)) => raised_key < placeable_key,
+                (Some(_), None) => false,
+                (None, Some(_)) => true,
                 (None, None) => return true,
             };
-            let shape = &self.shapes[next as u32 as usize];
+            let next_key = match is_raised_first {
+                true => raised_keys.next(),
+                false => placeable_keys.next(),
+            };
+            let Some(key) = next_key else { return true };
+            let shape = &self.shapes[rank_of(key)];
             let span = hull.start.max(shape.lo as usize)..hull.end.min(shape.hi as usize);
             if span.is_empty() {
                 continue;
             }
+
             self.looks += (1 + span.len() / LANES) as u64;
-            let (offset, size) = (offset_of(next), shape.size);
+            let offset = offset_of(key);
             let mut highest = 0;
             for height in &mut self.heights[span] {
-                *height = (*height).max(offset) + size;
+                *height = (*height).max(offset) + shape.size;
                 highest = highest.max(*height);
             }
             if highest > self.ceiling {
@@ -358,61 +386,74 @@ impl<'a> Search<'a> {
     }
 
     /// Solves the parts into which the list at `from` falls at the cuts in `inner` that are zero, tightest first.
-    fn split(&mut self, from: usize, last: Key, inner: Range<usize>) -> Outcome {
+    fn solve_parts(&mut self, from: usize, last: BlockKey, inner: Range<usize>) -> FitOutcome {
         let to = self.keys.len();
-        let mut starts = vec![0u32];
-        starts.extend(inner.filter(|&s| self.cuts[s] == 0).map(|s| s as u32 + 1));
-        let mut parts = Vec::with_capacity(starts.len());
-        for (i, &lo) in starts.iter().enumerate() {
-            let hi = starts.get(i + 1).copied().unwrap_or(u32::MAX);
-            let mut count = 0;
-            let mut slack = u32::MAX;
-            for &k in &self.keys[from..to] {
-                let shape = self.shape(k);
-                if lo <= shape.lo && shape.lo < hi {
-                    count += 1;
-                    let highest = self.heights[shape.lo as usize..shape.hi as usize]
-                        .iter()
-                        .max()
-                        .copied();
-                    slack = slack.min(self.ceiling.saturating_sub(highest.unwrap_or(0)));
-                }
-            }
-            if count > 0 {
-                parts.push((slack, count, lo, hi));
-            }
+        let mut part_starts = vec![0u32];
+        part_starts.extend(
+            inner
+                .filter(|&section| self.cuts[section] == 0)
+                .map(|section| section as u32 + 1),
+        );
+        let mut list_parts = Vec::with_capacity(part_starts.len());
+        for (index, &start) in part_starts.iter().enumerate() {
+            let end = part_starts.get(index + 1).copied().unwrap_or(u32::MAX);
+            list_parts.extend(self.measure_part(from..to, start..end));
         }
-        parts.sort_unstable();
-        for (_, _, lo, hi) in parts {
-            for at in from..to {
-                let k = self.keys[at];
-                if (lo..hi).contains(&self.shape(k).lo) {
-                    self.keys.push(k);
+        list_parts.sort_unstable_by_key(|part| (part.slack, part.count, part.sections.start));
+
+        for part in list_parts {
+            for index in from..to {
+                let key = self.keys[index];
+                if part.sections.contains(&self.shape(key).lo) {
+                    self.keys.push(key);
                 }
             }
-            let outcome = if self.keys.len() == to + 1 {
-                let only = self.keys[to];
-                self.offsets[only as u32 as usize] = offset_of(only);
-                Outcome::Found
+            let outcome = if part.count == 1 {
+                let only_key = self.keys[to];
+                self.offsets[rank_of(only_key)] = offset_of(only_key);
+                FitOutcome::Found
             } else {
                 self.branch(to, last)
             };
             self.keys.truncate(to);
-            if outcome != Outcome::Found {
+            if outcome != FitOutcome::Found {
                 return outcome;
             }
         }
-        Outcome::Found
+        FitOutcome::Found
+    }
+
+    /// Blocks of a list that start in some sections; `None` if there are none.
+    fn measure_part(&self, list: Range<usize>, sections: Range<u32>) -> Option<ListPart> {
+        let mut block_count = 0;
+        let mut min_slack = u32::MAX;
+        for &key in &self.keys[list] {
+            let shape = self.shape(key);
+            if !sections.contains(&shape.lo) {
+                continue;
+            }
+            let shape_heights = &self.heights[shape.lo as usize..shape.hi as usize];
+            let highest = shape_heights.iter().max().copied().unwrap_or(0);
+            block_count += 1;
+            min_slack = min_slack.min(self.ceiling.saturating_sub(highest));
+        }
+        (block_count > 0).then_some(ListPart {
+            slack: min_slack,
+            count: block_count,
+            sections,
+        })
     }
 
     /// What decides whether the list at `from` can be placed at keys from `last` on.
-    fn state(&self, from: usize, last: Key) -> u128 {
-        let (mut a, mut b) = (self.failed.salt, self.failed.salt);
-        for &k in &self.keys[from..] {
-            let word = if k < last { !k } else { k };
-            a = a.wrapping_add(mix(word));
-            b = b.wrapping_add(mix(word ^ 0x9e37_79b9_7f4a_7c15));
+    fn state_of(&self, from: usize, last: BlockKey) -> u128 {
+        let mut high_hash = self.failed.salt;
+        let mut low_hash = self.failed.salt;
+        for &key in &self.keys[from..] {
+            // Blocks that were passed over count otherwise than those that may still come.
+            let key_word = if key < last { !key } else { key };
+            high_hash = high_hash.wrapping_add(mix_bits(key_word));
+            low_hash = low_hash.wrapping_add(mix_bits(key_word ^ 0x9e37_79b9_7f4a_7c15));
         }
-        u128::from(a) << 64 | u128::from(b)
+        u128::from(high_hash) << 64 | u128::from(low_hash)
     }
 }

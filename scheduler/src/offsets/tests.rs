@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Alias, Item, Layout, Limits, OffsetsError, Verdict, conflict, solve};
+use super::{
+    Alias, ConflictVerdict, Item, ItemLayout, LayoutLimits, OffsetsError, conflict, solve,
+};
 
 /// Seeded xorshift: the tests need variety, not quality.
 struct Random(u64);
@@ -48,7 +50,7 @@ fn root(items: &[Item], mut i: usize) -> usize {
 
 /// Everything a layout promises, by definition and pair by pair.
 #[track_caller]
-fn check(items: &[Item], layout: &Layout) {
+fn check(items: &[Item], layout: &ItemLayout) {
     let o = &layout.offsets;
     for (i, a) in items.iter().enumerate() {
         assert_eq!(o[i] % a.align, 0, "item {i} is misaligned");
@@ -78,7 +80,7 @@ fn check(items: &[Item], layout: &Layout) {
 }
 
 /// As [`check`] for many items without aliases: a sweep over those live.
-fn check_many(items: &[Item], layout: &Layout) {
+fn check_many(items: &[Item], layout: &ItemLayout) {
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
     for (i, item) in items.iter().enumerate() {
         events.extend([(item.first, true, i), (item.end, false, i)]);
@@ -187,7 +189,7 @@ fn offsets_are_as_expected() {
         ),
     ];
     for (reason, items, offsets, size) in cases {
-        let layout = solve(items, &Limits::default()).unwrap();
+        let layout = solve(items, &LayoutLimits::default()).unwrap();
         check(items, &layout);
         assert_eq!(
             (&layout.offsets[..], layout.size),
@@ -271,7 +273,7 @@ fn bad_items_are_rejected() {
         ),
     ];
     for (items, error) in cases {
-        assert_eq!(solve(items, &Limits::default()).as_ref(), Err(error));
+        assert_eq!(solve(items, &LayoutLimits::default()).as_ref(), Err(error));
     }
 }
 
@@ -305,7 +307,7 @@ fn random_layouts_keep_all_promises() {
         let steps = [0, 1000, 100_000][round as usize % 3];
         if let Ok(layout) = solve(
             &items,
-            &Limits {
+            &LayoutLimits {
                 capacity: None,
                 steps,
             },
@@ -382,7 +384,7 @@ fn tiny_instances_are_solved_to_the_optimum() {
                 }
             })
             .collect();
-        let Ok(layout) = solve(&items, &Limits::default()) else {
+        let Ok(layout) = solve(&items, &LayoutLimits::default()) else {
             continue;
         };
         check(&items, &layout);
@@ -425,7 +427,7 @@ fn random_layouts_are_within_two_percent_of_the_bound() {
         let items = random_lives(&mut random, 20 + 10 * round);
         let layout = solve(
             &items,
-            &Limits {
+            &LayoutLimits {
                 capacity: None,
                 steps: 1_000_000,
             },
@@ -447,7 +449,7 @@ fn a_hundred_thousand_ranges() {
     for (name, items, worst) in [("local", local, 0.15), ("dense", dense, 0.05)] {
         let layout = solve(
             &items,
-            &Limits {
+            &LayoutLimits {
                 capacity: None,
                 steps: 0,
             },
@@ -467,7 +469,7 @@ fn repair_lowers_a_group_too_large_to_search() {
     let [greedy, repaired] = [0, 1_000_000].map(|steps| {
         solve(
             &items,
-            &Limits {
+            &LayoutLimits {
                 capacity: None,
                 steps,
             },
@@ -487,15 +489,15 @@ fn repair_lowers_a_group_too_large_to_search() {
 fn a_capacity_ends_the_search() {
     let mut random = Random(9);
     let items = random_lives(&mut random, 60);
-    let free = solve(&items, &Limits::default()).unwrap();
-    let limits = Limits {
+    let free = solve(&items, &LayoutLimits::default()).unwrap();
+    let limits = LayoutLimits {
         capacity: Some(free.lower_bound * 2),
-        ..Limits::default()
+        ..LayoutLimits::default()
     };
     let roomy = solve(&items, &limits).unwrap();
     assert_eq!(roomy.nodes, 0);
     assert!(roomy.size <= free.lower_bound * 2);
-    assert_eq!(solve(&items, &Limits::default()).unwrap(), free);
+    assert_eq!(solve(&items, &LayoutLimits::default()).unwrap(), free);
 }
 
 #[test]
@@ -536,14 +538,14 @@ fn conflicts_name_what_cannot_fit() {
     ];
     for (reason, items, capacity, expect) in cases {
         let verdict = conflict(items, *capacity, 100_000).unwrap();
-        let expect = Verdict::Conflict {
+        let expect = ConflictVerdict::Conflict {
             items: expect.to_vec(),
             minimal: true,
         };
         assert_eq!(verdict, expect, "{reason}");
     }
     let fits = [a(0, 2, 4), a(1, 3, 6)];
-    assert!(matches!(conflict(&fits, 10, 0), Ok(Verdict::Fits(l)) if l.size == 10));
+    assert!(matches!(conflict(&fits, 10, 0), Ok(ConflictVerdict::Fits(l)) if l.size == 10));
 }
 
 #[test]
@@ -557,8 +559,8 @@ fn conflicts_of_shape_are_minimal() {
                 item(first, first + 1 + random.below(5), 1 + random.below(6))
             })
             .collect();
-        let layout = solve(&items, &Limits::default()).unwrap();
-        let Ok(Verdict::Conflict {
+        let layout = solve(&items, &LayoutLimits::default()).unwrap();
+        let Ok(ConflictVerdict::Conflict {
             items: set,
             minimal,
         }) = conflict(&items, layout.size - 1, 1_000_000)

@@ -9,31 +9,33 @@ use petgraph::algo::kosaraju_scc;
 use petgraph::graph::DiGraph;
 use zbmd_ir::{ActorId, ChannelId, TiVec};
 
+use zbmd_ir::math::gcd_u64;
+
 use super::OrderError;
-use crate::throughput::{ThroughputError, TimedSdf, gcd};
+use crate::throughput::{ThroughputError, TimedChannel, TimedSdf};
 
 /// Actors up to which loops are compared: the work grows with the third power.
 const MAX_ACTORS: usize = 256;
 
 /// One step of a looped order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LoopStep {
     /// The actor fires so often in a row.
     Fire(ActorId, u64),
     /// The steps in order, so often.
-    Loop(u64, Vec<Step>),
+    Loop(u64, Vec<LoopStep>),
 }
 
-impl std::fmt::Display for Step {
+impl std::fmt::Display for LoopStep {
     /// As in the literature: `3(a 2b)`, with actor ids.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Step::Fire(actor, 1) => write!(f, "{actor}"),
-            Step::Fire(actor, count) => write!(f, "{count}{actor}"),
-            Step::Loop(count, body) => {
+            LoopStep::Fire(actor, 1) => write!(f, "{actor}"),
+            LoopStep::Fire(actor, count) => write!(f, "{count}{actor}"),
+            LoopStep::Loop(count, body) => {
                 write!(f, "{count}(")?;
-                for (i, step) in body.iter().enumerate() {
-                    write!(f, "{}{step}", if i > 0 { " " } else { "" })?;
+                for (index, step) in body.iter().enumerate() {
+                    write!(f, "{}{step}", if index > 0 { " " } else { "" })?;
                 }
                 write!(f, ")")
             }
@@ -45,7 +47,7 @@ impl std::fmt::Display for Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loops {
     /// Steps in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<LoopStep>,
     /// Places that each channel needs, in tokens; 0 for channels without a buffer.
     pub capacities: TiVec<ChannelId, u64>,
     /// Sum of the capacities.
@@ -60,14 +62,13 @@ pub struct Loops {
 /// # Errors
 /// See [`looped`].
 pub fn flat(sdf: &TimedSdf) -> Result<Loops, OrderError> {
-    let problem = Problem::new(sdf)?;
-    let steps = problem
-        .order
-        .iter()
-        .map(|&a| Step::Fire(a.into(), problem.q[a]))
+    let problem = LoopProblem::new(sdf)?;
+    let actors = problem.order.iter();
+    let steps = actors
+        .map(|&actor| LoopStep::Fire(actor.into(), problem.repetition[actor]))
         .collect();
     let shared = vec![1; sdf.channels.len()];
-    Ok(problem.loops(steps, &shared, problem.exact))
+    Ok(problem.sum_up(steps, &shared))
 }
 
 /// The order in nested loops, at most `depth` deep, in which every actor appears once and the buffers are smallest.
@@ -80,32 +81,34 @@ pub fn flat(sdf: &TimedSdf) -> Result<Loops, OrderError> {
 /// [`OrderError::InTurns`] if actors on a cycle have to take turns, [`OrderError::TooManyActors`] beyond 256;
 /// otherwise see [`ThroughputError`].
 pub fn looped(sdf: &TimedSdf, depth: usize) -> Result<Loops, OrderError> {
-    let problem = Problem::new(sdf)?;
-    if problem.order.len() > MAX_ACTORS {
+    let problem = LoopProblem::new(sdf)?;
+    let actors = problem.order.len();
+    if actors > MAX_ACTORS {
         return Err(OrderError::TooManyActors {
-            actors: problem.order.len(),
+            actors,
             limit: MAX_ACTORS,
         });
     }
-    let mut planner = Planner {
+
+    let mut planner = LoopPlanner {
         problem: &problem,
         known: BTreeMap::new(),
     };
-    let all = Range {
+    let whole_range = OrderRange {
         first: 0,
-        end: problem.order.len(),
+        end: actors,
         shared: 1,
         depth,
     };
-    planner.cost(all);
+    planner.min_tokens(whole_range);
     let mut shared = vec![1; sdf.channels.len()];
-    let steps = planner.steps(all, &mut shared);
-    Ok(problem.loops(steps, &shared, problem.exact))
+    let steps = planner.steps_of(whole_range, &mut shared);
+    Ok(problem.sum_up(steps, &shared))
 }
 
 /// A channel between two positions of the order that has to be written before it is read.
 #[derive(Clone, Copy, Debug)]
-struct Edge {
+struct OrderEdge {
     channel: usize,
     from: usize,
     to: usize,
@@ -113,36 +116,48 @@ struct Edge {
     tokens: u64,
 }
 
-struct Problem<'a> {
+struct LoopProblem<'a> {
     sdf: &'a TimedSdf,
-    q: Vec<u64>,
+    repetition: Vec<u64>,
     /// Actors in topological order.
     order: Vec<usize>,
     /// Whether there is no other topological order, and one reader for each channel.
     exact: bool,
-    edges: Vec<Edge>,
+    edges: Vec<OrderEdge>,
 }
 
-impl<'a> Problem<'a> {
+impl<'a> LoopProblem<'a> {
     fn new(sdf: &'a TimedSdf) -> Result<Self, OrderError> {
-        let q = sdf.repetition()?.raw;
-        let arcs = precedence(sdf, &q)?;
-        acyclic(q.len(), &arcs)?;
-        let (order, only_order) = topological(q.len(), &arcs);
-        let mut position = vec![0; q.len()];
-        for (i, &a) in order.iter().enumerate() {
-            position[a] = i;
+        let repetition = sdf.repetition()?.raw;
+        let actors = repetition.len();
+        let arcs = find_precedence(sdf, &repetition)?;
+        check_acyclic(actors, &arcs)?;
+        let (order, is_only_order) = depth_first_order(actors, &arcs);
+        let mut position_of = vec![0; actors];
+        for (position, &actor) in order.iter().enumerate() {
+            position_of[actor] = position;
         }
+
         let mut edges = Vec::new();
-        for (id, ch) in sdf.channels.iter_enumerated() {
-            for r in ch.readers.iter().filter(|r| r.to != ch.from) {
-                let (from, to) = (position[ch.from.index()], position[r.to.index()]);
-                let tokens = q[ch.from.index()]
-                    .checked_mul(ch.produce)
-                    .ok_or(ThroughputError::Overflow { actor: ch.from })?;
+        let mut one_reader_each = true;
+        for (id, channel) in sdf.channels.iter_enumerated() {
+            let writer = channel.from.index();
+            let others = channel
+                .readers
+                .iter()
+                .filter(|reader| reader.to != channel.from);
+            one_reader_each &= others.clone().count() < 2;
+            for reader in others {
+                let tokens = repetition[writer].checked_mul(channel.produce).ok_or(
+                    ThroughputError::Overflow {
+                        actor: channel.from,
+                    },
+                )?;
+                let from = position_of[writer];
+                let to = position_of[reader.to.index()];
                 // A reader that goes first lives on the initial tokens: they leave room for what replaces them.
                 if from < to {
-                    edges.push(Edge {
+                    edges.push(OrderEdge {
                         channel: id.index(),
                         from,
                         to,
@@ -151,158 +166,186 @@ impl<'a> Problem<'a> {
                 }
             }
         }
-        let one_reader = sdf
-            .channels
-            .iter()
-            .all(|c| c.readers.iter().filter(|r| r.to != c.from).count() < 2);
-        Ok(Problem {
+        Ok(LoopProblem {
             sdf,
-            q,
+            repetition,
             order,
-            exact: only_order && one_reader,
+            exact: is_only_order && one_reader_each,
             edges,
         })
     }
 
     /// Sums up an order in which the ends of channel c share loops that run `shared[c]` times.
-    fn loops(&self, steps: Vec<Step>, shared: &[u64], exact: bool) -> Loops {
-        let mut crosses = vec![false; self.sdf.channels.len()];
-        self.edges.iter().for_each(|e| crosses[e.channel] = true);
-        let need = |(id, ch): (ChannelId, &crate::throughput::TimedChannel)| {
-            if !self.sdf.is_buffered(id) {
-                return 0;
-            }
-            let block = match crosses[id.index()] {
-                true => self.q[ch.from.index()] * ch.produce / shared[id.index()],
-                false => 0,
-            };
-            let held = ch
-                .readers
-                .iter()
-                .map(|r| r.free.saturating_add(r.overlap))
-                .max();
-            held.unwrap_or(0).saturating_add(block)
-        };
-        let capacities: TiVec<ChannelId, u64> =
-            self.sdf.channels.iter_enumerated().map(need).collect();
-        let tokens = capacities
-            .iter()
-            .fold(0u64, |sum, &c| sum.saturating_add(c));
+    fn sum_up(&self, steps: Vec<LoopStep>, shared: &[u64]) -> Loops {
+        let mut is_crossed = vec![false; self.sdf.channels.len()];
+        for edge in &self.edges {
+            is_crossed[edge.channel] = true;
+        }
+
+        let mut capacities: TiVec<ChannelId, u64> = TiVec::new();
+        for (id, channel) in self.sdf.channels.iter_enumerated() {
+            let runs = is_crossed[id.index()].then_some(shared[id.index()]);
+            capacities.push(self.places_needed(id, channel, runs));
+        }
         Loops {
             steps,
+            tokens: capacities.iter().copied().fold(0, u64::saturating_add),
             capacities,
-            tokens,
-            exact,
+            exact: self.exact,
         }
+    }
+
+    /// Places of a channel's buffer, whose ends share loops of so many runs; `None` if the reader goes first.
+    fn places_needed(&self, id: ChannelId, channel: &TimedChannel, runs: Option<u64>) -> u64 {
+        if !self.sdf.is_buffered(id) {
+            return 0;
+        }
+        let written_tokens = self.repetition[channel.from.index()] * channel.produce;
+        let in_one_run = runs.map_or(0, |runs| written_tokens / runs);
+        let readers = channel.readers.iter();
+        let held_tokens = readers.map(|reader| reader.free.saturating_add(reader.overlap));
+        held_tokens.max().unwrap_or(0).saturating_add(in_one_run)
     }
 }
 
 /// Who must be through before whom: channels whose initial tokens do not last for an iteration.
-fn precedence(sdf: &TimedSdf, q: &[u64]) -> Result<BTreeSet<(usize, usize)>, OrderError> {
+fn find_precedence(
+    sdf: &TimedSdf,
+    repetition: &[u64],
+) -> Result<BTreeSet<(usize, usize)>, OrderError> {
     let mut arcs = BTreeSet::new();
-    for ch in &sdf.channels {
-        for r in &ch.readers {
-            let read = u128::from(q[r.to.index()]) * u128::from(r.consume);
-            if read > u128::from(r.free) {
-                match r.to == ch.from {
-                    false => _ = arcs.insert((ch.from.index(), r.to.index())),
-                    // A state that cannot even fire once is a deadlock; firing by firing it is in order.
-                    true if r.free >= r.consume => {}
-                    true => return Err(OrderError::InTurns { actors: vec![r.to] }),
-                }
+
+    for channel in &sdf.channels {
+        for reader in &channel.readers {
+            let reader_firings = repetition[reader.to.index()];
+            let read_tokens = u128::from(reader_firings) * u128::from(reader.consume);
+            if read_tokens <= u128::from(reader.free) {
+                continue;
+            }
+            if reader.to != channel.from {
+                arcs.insert((channel.from.index(), reader.to.index()));
+            } else if reader.free < reader.consume {
+                // A state that cannot even fire once is a deadlock; firing by firing it is in order.
+                return Err(OrderError::InTurns {
+                    actors: vec![reader.to],
+                });
             }
         }
     }
     Ok(arcs)
 }
 
-fn acyclic(actors: usize, arcs: &BTreeSet<(usize, usize)>) -> Result<(), OrderError> {
-    let mut graph = DiGraph::<(), ()>::new();
-    let nodes: Vec<_> = (0..actors).map(|_| graph.add_node(())).collect();
+fn check_acyclic(cycle_actors: usize, arcs: &BTreeSet<(usize, usize)>) -> Result<(), OrderError> {
+    let mut arc_graph = DiGraph::<(), ()>::new();
+    let nodes: Vec<_> = (0..cycle_actors).map(|_| arc_graph.add_node(())).collect();
     for &(from, to) in arcs {
-        graph.add_edge(nodes[from], nodes[to], ());
+        arc_graph.add_edge(nodes[from], nodes[to], ());
     }
-    match kosaraju_scc(&graph)
-        .into_iter()
-        .filter(|c| c.len() > 1)
-        .min()
-    {
-        None => Ok(()),
-        Some(component) => {
-            let mut actors: Vec<ActorId> = component.iter().map(|n| n.index().into()).collect();
-            actors.sort_unstable();
-            Err(OrderError::InTurns { actors })
-        }
-    }
+
+    let strong_components = kosaraju_scc(&arc_graph).into_iter();
+    let Some(actor_cycle) = strong_components.filter(|members| members.len() > 1).min() else {
+        return Ok(());
+    };
+    let mut cycle_actors: Vec<ActorId> =
+        actor_cycle.iter().map(|node| node.index().into()).collect();
+    cycle_actors.sort_unstable();
+    Err(OrderError::InTurns {
+        actors: cycle_actors,
+    })
 }
 
 /// A topological order that goes on with what just became ready, and whether it is the only one.
-fn topological(actors: usize, arcs: &BTreeSet<(usize, usize)>) -> (Vec<usize>, bool) {
-    let mut waits = vec![0usize; actors];
-    let mut out = vec![Vec::new(); actors];
+fn depth_first_order(actors: usize, arcs: &BTreeSet<(usize, usize)>) -> (Vec<usize>, bool) {
+    let mut waiting_for = vec![0usize; actors];
+    let mut successors_of = vec![Vec::new(); actors];
     for &(from, to) in arcs {
-        waits[to] += 1;
-        out[from].push(to);
+        waiting_for[to] += 1;
+        successors_of[from].push(to);
     }
-    let mut ready: Vec<usize> = (0..actors).rev().filter(|&a| waits[a] == 0).collect();
-    let mut order = Vec::with_capacity(actors);
-    let mut only = true;
-    while let Some(a) = ready.pop() {
-        only &= ready.is_empty();
-        order.push(a);
-        for &to in out[a].iter().rev() {
-            waits[to] -= 1;
-            if waits[to] == 0 {
-                ready.push(to);
+
+    let all = (0..actors).rev();
+    let mut ready_actors: Vec<usize> = all.filter(|&actor| waiting_for[actor] == 0).collect();
+    let mut actor_order = Vec::with_capacity(actors);
+    let mut is_only_order = true;
+    while let Some(actor) = ready_actors.pop() {
+        is_only_order &= ready_actors.is_empty();
+        actor_order.push(actor);
+        for &successor in successors_of[actor].iter().rev() {
+            waiting_for[successor] -= 1;
+            if waiting_for[successor] == 0 {
+                ready_actors.push(successor);
             }
         }
     }
-    (order, only)
+    (actor_order, is_only_order)
 }
 
 /// Actors `first..end` of the order, inside loops that run `shared` times in all, with `depth` loops left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Range {
+struct OrderRange {
     first: usize,
     end: usize,
     shared: u64,
     depth: usize,
 }
 
-struct Planner<'a> {
-    problem: &'a Problem<'a>,
-    /// Least tokens of each range and where it is split; `looped`: the loops around it as it is split.
-    known: BTreeMap<Range, Best>,
+struct LoopPlanner<'a> {
+    problem: &'a LoopProblem<'a>,
+    /// The best split of each range, by its key.
+    known: BTreeMap<OrderRange, BestSplit>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Best {
+struct BestSplit {
     tokens: u64,
+    /// Where the range is split.
     split: usize,
-    inner: (u64, usize),
+    inner: InnerLoops,
 }
 
-impl Planner<'_> {
-    fn common(&self, range: Range) -> u64 {
+/// Loops around both parts of a split.
+#[derive(Clone, Copy, Debug)]
+struct InnerLoops {
+    /// How often they run in all.
+    shared: u64,
+    /// Loops left.
+    depth: usize,
+}
+
+impl OrderRange {
+    fn part(first: usize, end: usize, inner: InnerLoops) -> Self {
+        OrderRange {
+            first,
+            end,
+            shared: inner.shared,
+            depth: inner.depth,
+        }
+    }
+}
+
+impl LoopPlanner<'_> {
+    /// How often a loop around the range can run at most.
+    fn common_firings(&self, range: OrderRange) -> u64 {
         let actors = self.problem.order[range.first..range.end].iter();
-        actors.fold(0, |g, &a| gcd(g, self.problem.q[a].into())) as u64
+        let actor_firings = actors.map(|&actor| self.problem.repetition[actor]);
+        actor_firings.fold(0, gcd_u64)
     }
 
     /// The range under which the best is known: with loops enough for every split, those around do not matter.
-    fn key(range: Range) -> Range {
-        let enough = (range.end - range.first).saturating_sub(1);
-        match range.depth >= enough {
-            true => Range {
+    fn key(range: OrderRange) -> OrderRange {
+        let enough_depth = (range.end - range.first).saturating_sub(1);
+        match range.depth >= enough_depth {
+            true => OrderRange {
                 shared: 0,
-                depth: enough,
+                depth: enough_depth,
                 ..range
             },
             false => range,
         }
     }
 
-    /// Fills `known` for the range. Recurses as deep as there are actors, of which there are few.
-    fn cost(&mut self, range: Range) -> u64 {
+    /// Least tokens of the range; fills `known`. Recurses as deep as there are actors, of which there are few.
+    fn min_tokens(&mut self, range: OrderRange) -> u64 {
         if range.end - range.first < 2 {
             return 0;
         }
@@ -310,274 +353,113 @@ impl Planner<'_> {
         if let Some(best) = self.known.get(&key) {
             return best.tokens;
         }
-        let common = self.common(range);
-        let mut choices = Vec::with_capacity(2);
-        if range.depth > 0 {
-            let depth = range.depth - usize::from(common > range.shared);
-            choices.push((common, depth.min(key.depth)));
-        }
-        if key.shared > 0 && (common > range.shared || range.depth == 0) {
-            choices.push((range.shared, range.depth));
-        }
-        let mut best: Option<Best> = None;
-        for inner in choices {
-            let crossing = self.crossing(range, inner.0);
+
+        let mut best: Option<BestSplit> = None;
+        for inner in self.loop_choices(range, key) {
+            let crossing_tokens = self.crossing_tokens(range, inner.shared);
             for split in range.first + 1..range.end {
-                let sub = |first, end| Range {
-                    first,
-                    end,
-                    shared: inner.0,
-                    depth: inner.1,
-                };
-                let tokens = self
-                    .cost(sub(range.first, split))
-                    .saturating_add(self.cost(sub(split, range.end)))
-                    .saturating_add(crossing[split - range.first]);
-                if best.is_none_or(|b| tokens < b.tokens) {
-                    best = Some(Best {
-                        tokens,
+                let tokens_before = self.min_tokens(OrderRange::part(range.first, split, inner));
+                let tokens_after = self.min_tokens(OrderRange::part(split, range.end, inner));
+                let split_tokens = tokens_before
+                    .saturating_add(tokens_after)
+                    .saturating_add(crossing_tokens[split - range.first]);
+                if best.is_none_or(|best| split_tokens < best.tokens) {
+                    best = Some(BestSplit {
+                        tokens: split_tokens,
                         split,
                         inner,
                     });
                 }
             }
         }
-        let best = best.unwrap_or(Best {
+
+        let best = best.unwrap_or(BestSplit {
             tokens: 0,
             split: range.end,
-            inner: (range.shared, 0),
+            inner: InnerLoops {
+                shared: range.shared,
+                depth: 0,
+            },
         });
         self.known.insert(key, best);
         best.tokens
     }
 
+    /// A loop of its own around the range, or none.
+    fn loop_choices(&self, range: OrderRange, key: OrderRange) -> Vec<InnerLoops> {
+        let common = self.common_firings(range);
+        let mut choices = Vec::with_capacity(2);
+
+        // A loop that runs as often as those around it is none.
+        if range.depth > 0 {
+            let depth = range.depth - usize::from(common > range.shared);
+            choices.push(InnerLoops {
+                shared: common,
+                depth: depth.min(key.depth),
+            });
+        }
+        if key.shared > 0 && (common > range.shared || range.depth == 0) {
+            choices.push(InnerLoops {
+                shared: range.shared,
+                depth: range.depth,
+            });
+        }
+        choices
+    }
+
     /// Tokens on the channels of the range that cross each split, per run of the loops around it.
-    fn crossing(&self, range: Range, shared: u64) -> Vec<u64> {
-        let mut crossing = vec![0u64; range.end - range.first + 1];
+    fn crossing_tokens(&self, range: OrderRange, shared: u64) -> Vec<u64> {
         // A channel with several readers has one buffer: it counts where its writer and a reader part first.
-        let mut counted = BTreeMap::new();
-        for e in &self.problem.edges {
-            if e.from >= range.first && e.to < range.end {
-                let span = counted
-                    .entry(e.channel)
-                    .or_insert((e.from, e.to, e.tokens / shared));
-                *span = (span.0.min(e.from), span.1.max(e.to), span.2);
+        let mut hull_of_channel: BTreeMap<usize, OrderEdge> = BTreeMap::new();
+        for edge in &self.problem.edges {
+            if edge.from >= range.first && edge.to < range.end {
+                // From the writer to the last reader.
+                let hull = hull_of_channel.entry(edge.channel).or_insert(*edge);
+                hull.from = hull.from.min(edge.from);
+                hull.to = hull.to.max(edge.to);
             }
         }
-        for (from, to, tokens) in counted.into_values() {
-            for at in &mut crossing[from + 1 - range.first..=to - range.first] {
-                *at = at.saturating_add(tokens);
+
+        let mut crossing_sums = vec![0u64; range.end - range.first + 1];
+        for hull in hull_of_channel.into_values() {
+            let crossed_splits = hull.from + 1 - range.first..=hull.to - range.first;
+            for sum in &mut crossing_sums[crossed_splits] {
+                *sum = sum.saturating_add(hull.tokens / shared);
             }
         }
-        crossing
+        crossing_sums
     }
 
     /// The steps of a range, and for each channel inside how often the loops around both its ends run.
-    fn steps(&self, range: Range, shared: &mut [u64]) -> Vec<Step> {
+    fn steps_of(&self, range: OrderRange, shared: &mut [u64]) -> Vec<LoopStep> {
         let Some(&best) = self.known.get(&Self::key(range)) else {
-            let actors = &self.problem.order[range.first..range.end];
-            let fire = |&a: &usize| Step::Fire(a.into(), self.problem.q[a] / range.shared);
-            return actors.iter().map(fire).collect();
+            let actors = self.problem.order[range.first..range.end].iter();
+            return actors
+                .map(|&actor| {
+                    let firings = self.problem.repetition[actor] / range.shared;
+                    LoopStep::Fire(actor.into(), firings)
+                })
+                .collect();
         };
-        let sub = |first, end| Range {
-            first,
-            end,
-            shared: best.inner.0,
-            depth: best.inner.1,
-        };
-        let mut body = self.steps(sub(range.first, best.split), shared);
-        body.extend(self.steps(sub(best.split, range.end), shared));
-        for e in &self.problem.edges {
-            if (range.first..best.split).contains(&e.from)
-                && (best.split..range.end).contains(&e.to)
+
+        let range_before = OrderRange::part(range.first, best.split, best.inner);
+        let range_after = OrderRange::part(best.split, range.end, best.inner);
+        let mut loop_body = self.steps_of(range_before, shared);
+        loop_body.extend(self.steps_of(range_after, shared));
+        for edge in &self.problem.edges {
+            if (range_before.first..range_before.end).contains(&edge.from)
+                && (range_after.first..range_after.end).contains(&edge.to)
             {
-                shared[e.channel] = best.inner.0;
+                shared[edge.channel] = best.inner.shared;
             }
         }
-        match best.inner.0 / range.shared {
-            1 => body,
-            times => vec![Step::Loop(times, body)],
+        // The loop of its own, if the split has one.
+        match best.inner.shared / range.shared {
+            1 => loop_body,
+            times => vec![LoopStep::Loop(times, loop_body)],
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sdf(actors: usize, channels: &[(usize, u64, usize, u64, u64)]) -> TimedSdf {
-        let mut sdf = TimedSdf::default();
-        for i in 0..actors {
-            sdf.add_actor(&format!("n{i}"), 1);
-        }
-        for &(from, produce, to, consume, initial) in channels {
-            sdf.add_channel(from.into(), produce, to.into(), consume, initial);
-        }
-        sdf
-    }
-
-    fn text(found: &Loops) -> String {
-        let steps: Vec<String> = found.steps.iter().map(|s| s.to_string()).collect();
-        let exact = if found.exact { "" } else { ", maybe" };
-        format!("{}: {}{exact}", steps.join(" "), found.tokens)
-    }
-
-    /// Runs the steps and returns the most tokens on each channel, overlaps included.
-    fn replay(sdf: &TimedSdf, steps: &[Step]) -> Vec<u64> {
-        fn flatten(steps: &[Step], out: &mut Vec<ActorId>) {
-            for step in steps {
-                match step {
-                    Step::Fire(a, n) => (0..*n).for_each(|_| out.push(*a)),
-                    Step::Loop(n, body) => (0..*n).for_each(|_| flatten(body, out)),
-                }
-            }
-        }
-        let mut firings = Vec::new();
-        flatten(steps, &mut firings);
-        let mut held: Vec<i64> = sdf
-            .channels
-            .iter()
-            .map(|c| c.readers[0].free as i64)
-            .collect();
-        let mut peak = held.clone();
-        for actor in firings {
-            for (i, ch) in sdf.channels.iter().enumerate() {
-                held[i] -= i64::from(ch.readers[0].to == actor) * ch.readers[0].consume as i64;
-                assert!(held[i] >= 0, "{actor} reads what ch{i} lacks");
-                held[i] += i64::from(ch.from == actor) * ch.produce as i64;
-                peak[i] = peak[i].max(held[i]);
-            }
-        }
-        let buffered = |i: usize| u64::from(sdf.is_buffered(i.into()));
-        peak.iter()
-            .enumerate()
-            .map(|(i, &p)| p as u64 * buffered(i))
-            .collect()
-    }
-
-    #[test]
-    fn loops() {
-        let cd2dat = [
-            (0, 1, 1, 1, 0),
-            (1, 2, 2, 3, 0),
-            (2, 2, 3, 7, 0),
-            (3, 8, 4, 7, 0),
-            (4, 5, 5, 1, 0),
-        ];
-        let check = |actors, channels: &[_], depth, expect: &str| {
-            let sdf = sdf(actors, channels);
-            let found = looped(&sdf, depth).expect("a single-appearance order");
-            assert_eq!(text(&found), expect, "{channels:?}");
-            assert_eq!(
-                replay(&sdf, &found.steps),
-                found.capacities.raw,
-                "{channels:?}"
-            );
-        };
-        check(6, &cd2dat, 9, "49(3(a0 a1) 2a2) 4(7a3 8(a4 5a5)): 264");
-        check(6, &cd2dat, 1, "49(3a0 3a1 2a2) 4(7a3 8a4 40a5): 301");
-        check(6, &cd2dat, 0, "147a0 147a1 98a2 28a3 32a4 160a5: 1021");
-        check(0, &[], 9, ": 0");
-        check(1, &[(0, 1, 0, 1, 1)], 9, "a0: 0");
-        check(
-            3,
-            &[(0, 1, 1, 4, 0), (1, 4, 2, 1, 0), (0, 1, 2, 1, 0)],
-            9,
-            "4a0 a1 4a2: 12",
-        );
-        // The initial tokens on the way back last for an iteration: the cycle is open.
-        check(2, &[(0, 3, 1, 2, 0), (1, 2, 0, 3, 6)], 9, "2a0 3a1: 12");
-        check(
-            3,
-            &[(0, 1, 1, 1, 0), (0, 1, 2, 1, 0)],
-            9,
-            "a0 a1 a2: 2, maybe",
-        );
-    }
-
-    #[test]
-    fn flat_orders_fire_everything_at_once() {
-        let found = flat(&sdf(2, &[(0, 2, 1, 3, 0)])).expect("a chain");
-        assert_eq!(text(&found), "3a0 2a1: 6");
-    }
-
-    #[test]
-    fn turns_are_refused() {
-        let ring = sdf(3, &[(0, 3, 1, 2, 0), (1, 2, 0, 3, 4), (1, 1, 2, 1, 0)]);
-        assert_eq!(
-            looped(&ring, 9).expect_err("4 of 6 tokens").to_string(),
-            "2 actors around a0 have to fire in turns: no order lets each appear just once"
-        );
-        let many = sdf(257, &[]);
-        assert_eq!(
-            looped(&many, 9).expect_err("too many"),
-            OrderError::TooManyActors {
-                actors: 257,
-                limit: 256
-            }
-        );
-    }
-
-    /// Least tokens over all loop nests of a chain, by trying every split and every loop.
-    fn brute(
-        sdf: &TimedSdf,
-        q: &[u64],
-        first: usize,
-        end: usize,
-        shared: u64,
-        depth: usize,
-    ) -> u64 {
-        if end - first < 2 {
-            return 0;
-        }
-        let common = q[first..end].iter().fold(0, |g, &n| gcd(g, n.into())) as u64;
-        let mut best = u64::MAX;
-        for inner in (1..=common).filter(|i| common.is_multiple_of(*i) && i.is_multiple_of(shared))
-        {
-            if inner > shared && depth == 0 {
-                continue;
-            }
-            let depth = depth - usize::from(inner > shared);
-            for split in first + 1..end {
-                let ch = &sdf.channels.raw[split - 1];
-                let crossing = q[split - 1] * ch.produce / inner;
-                let left = brute(sdf, q, first, split, inner, depth);
-                best = best.min(left + brute(sdf, q, split, end, inner, depth) + crossing);
-            }
-        }
-        best
-    }
-
-    #[test]
-    fn chains_equal_brute_force() {
-        let mut random = 1u64;
-        let mut below = |n: u64| {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % n
-        };
-        for case in 0..200 {
-            let actors = 2 + below(4) as usize;
-            let channels: Vec<_> = (1..actors)
-                .map(|i| (i - 1, 1 + below(6), i, 1 + below(6), 0))
-                .collect();
-            let sdf = sdf(actors, &channels);
-            let q = sdf.repetition().expect("a chain").raw;
-            for depth in 0..4 {
-                let found = looped(&sdf, depth).expect("a chain");
-                assert!(found.exact);
-                let least = brute(&sdf, &q, 0, actors, 1, depth);
-                assert_eq!(
-                    found.tokens, least,
-                    "case {case}, depth {depth}: {channels:?}"
-                );
-                assert_eq!(
-                    replay(&sdf, &found.steps),
-                    found.capacities.raw,
-                    "case {case}"
-                );
-            }
-        }
-    }
-}
+mod tests;

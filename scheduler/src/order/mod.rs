@@ -10,7 +10,7 @@
 mod looped;
 mod minimal;
 
-pub use looped::{Loops, Step, flat, looped};
+pub use looped::{LoopStep, Loops, flat, looped};
 pub use minimal::{LeastBuffers, least_buffers};
 
 use zbmd_ir::ActorId;
@@ -18,6 +18,7 @@ use zbmd_ir::ActorId;
 use crate::throughput::ThroughputError;
 
 /// Why there is no such order.
+#[expect(missing_docs, reason = "fields that say what their names say")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
     /// The graph has no schedule, or none that can be analysed.
@@ -35,16 +36,12 @@ pub enum OrderError {
     },
     /// The order has too many calls.
     #[error("the order of one iteration has more than {limit} calls")]
-    TooLong {
-        /// The limit.
-        limit: u64,
-    },
+    TooLong { limit: u64 },
     /// Too many actors for the choice of loops.
     #[error("loops for {actors} actors are too many to compare, {limit} are allowed")]
     TooManyActors {
         /// Actors of the graph.
         actors: usize,
-        /// The limit.
         limit: usize,
     },
 }

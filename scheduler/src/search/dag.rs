@@ -4,7 +4,7 @@ use std::fmt;
 
 /// One precedence constraint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Edge {
+pub struct TaskEdge {
     /// Task that must have ended.
     pub from: u32,
     /// Task that waits for it.
@@ -43,6 +43,7 @@ impl LinkTime {
 }
 
 /// Why a [`Dag`] cannot be built.
+#[expect(missing_docs, reason = "fields that say what their names say")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DagError {
     /// There is no processor.
@@ -51,29 +52,17 @@ pub enum DagError {
     /// A row of times has another length than there are processors.
     #[error("task {task} has {found} times, there are {expected} processors")]
     Times {
-        /// The task.
         task: u32,
         /// Entries of its row.
         found: usize,
-        /// Processors.
         expected: usize,
     },
     /// No processor can run the task.
     #[error("no processor can run task {task}")]
-    Nowhere {
-        /// The task.
-        task: u32,
-    },
+    Nowhere { task: u32 },
     /// An edge names a task that is not there.
     #[error("edge {from} -> {to}, but there are {tasks} tasks")]
-    Edge {
-        /// Its source.
-        from: u32,
-        /// Its destination.
-        to: u32,
-        /// Tasks.
-        tasks: usize,
-    },
+    Edge { from: u32, to: u32, tasks: usize },
     /// The edges form a cycle.
     #[error("the edges form a cycle through task {task}")]
     Cycle {
@@ -83,7 +72,6 @@ pub enum DagError {
     /// The link table is not processors x processors.
     #[error("the table of links has {found} entries, {expected} are needed")]
     Links {
-        /// Its entries.
         found: usize,
         /// Processors squared.
         expected: usize,
@@ -102,7 +90,7 @@ pub enum DagError {
 pub struct Dag {
     processors: usize,
     times: Vec<Vec<Option<u64>>>,
-    edges: Vec<Edge>,
+    edges: Vec<TaskEdge>,
     /// Indices into `edges`, by task.
     into: Vec<Vec<u32>>,
     out: Vec<Vec<u32>>,
@@ -122,7 +110,7 @@ impl Dag {
     ///
     /// # Errors
     /// See [`DagError`].
-    pub fn new(times: Vec<Vec<Option<u64>>>, edges: Vec<Edge>) -> Result<Dag, DagError> {
+    pub fn new(times: Vec<Vec<Option<u64>>>, edges: Vec<TaskEdge>) -> Result<Dag, DagError> {
         let transfers = edges.iter().map(|e| e.cost).collect();
         Dag::build(times, edges, transfers, false)
     }
@@ -134,7 +122,7 @@ impl Dag {
     /// See [`DagError`].
     pub fn with_links(
         times: Vec<Vec<Option<u64>>>,
-        edges: Vec<Edge>,
+        edges: Vec<TaskEdge>,
         links: &[LinkTime],
     ) -> Result<Dag, DagError> {
         let processors = times.first().map_or(0, Vec::len);
@@ -157,7 +145,7 @@ impl Dag {
 
     fn build(
         times: Vec<Vec<Option<u64>>>,
-        edges: Vec<Edge>,
+        edges: Vec<TaskEdge>,
         transfers: Vec<u64>,
         pairs: bool,
     ) -> Result<Dag, DagError> {
@@ -165,55 +153,37 @@ impl Dag {
         if processors == 0 && !times.is_empty() {
             return Err(DagError::NoProcessor);
         }
-        let mut sum = 0u128;
-        for (task, row) in (0u32..).zip(&times) {
-            if row.len() != processors {
-                return Err(DagError::Times {
-                    task,
-                    found: row.len(),
-                    expected: processors,
-                });
-            }
-            let longest = row
-                .iter()
-                .flatten()
-                .max()
-                .ok_or(DagError::Nowhere { task })?;
-            sum += u128::from(*longest);
-        }
-        let mut into = vec![Vec::new(); times.len()];
-        let mut out = into.clone();
+        let longest_times = sum_longest_times(&times, processors)?;
+
+        let tasks = times.len();
+        let mut into = vec![Vec::new(); tasks];
+        let mut out = vec![Vec::new(); tasks];
         for (index, edge) in (0u32..).zip(&edges) {
-            if edge.from as usize >= times.len() || edge.to as usize >= times.len() {
-                let (from, to) = (edge.from, edge.to);
+            if edge.from as usize >= tasks || edge.to as usize >= tasks {
                 return Err(DagError::Edge {
-                    from,
-                    to,
-                    tasks: times.len(),
+                    from: edge.from,
+                    to: edge.to,
+                    tasks,
                 });
             }
             into[edge.to as usize].push(index);
             out[edge.from as usize].push(index);
         }
+
+        // With times by pair, those from a processor to itself are 0 and not counted in the mean.
         let stride = if pairs { processors * processors } else { 1 };
-        let chunks = || transfers.chunks(stride);
-        let largest_transfer: Vec<u64> = chunks()
-            .map(|c| c.iter().copied().max().unwrap_or(0))
-            .collect();
-        let between = if pairs {
-            (stride - processors).max(1) as u128
-        } else {
-            1
-        };
-        let mean_transfer = chunks()
-            .map(|c| c.iter().map(|&t| u128::from(t)).sum::<u128>() / between)
-            .map(|mean| if processors < 2 { 0 } else { mean as u64 })
-            .collect();
-        sum += largest_transfer
-            .iter()
-            .map(|&t| u128::from(t))
-            .sum::<u128>();
-        if sum >= 1 << 62 {
+        let counted = if pairs { stride - processors } else { 1 };
+        let mut largest_transfer = Vec::with_capacity(edges.len());
+        let mut mean_transfer = Vec::with_capacity(edges.len());
+        for edge_transfers in transfers.chunks(stride.max(1)) {
+            let sum: u128 = edge_transfers.iter().map(|&ticks| u128::from(ticks)).sum();
+            let mean = sum / counted.max(1) as u128;
+            largest_transfer.push(edge_transfers.iter().copied().max().unwrap_or(0));
+            mean_transfer.push(if processors < 2 { 0 } else { mean as u64 });
+        }
+
+        let largest_transfers = largest_transfer.iter().map(|&ticks| u128::from(ticks));
+        if longest_times + largest_transfers.sum::<u128>() >= 1 << 62 {
             return Err(DagError::Overflow);
         }
         let topological = topological(&edges, &into, &out)?;
@@ -247,7 +217,7 @@ impl Dag {
     }
 
     /// All edges.
-    pub fn edges(&self) -> &[Edge] {
+    pub fn edges(&self) -> &[TaskEdge] {
         &self.edges
     }
 
@@ -263,14 +233,14 @@ impl Dag {
     }
 
     /// Edges into a task: index and edge.
-    pub(crate) fn edges_into(&self, task: usize) -> impl Iterator<Item = (usize, &Edge)> {
+    pub(crate) fn edges_into(&self, task: usize) -> impl Iterator<Item = (usize, &TaskEdge)> {
         self.into[task]
             .iter()
             .map(|&e| (e as usize, &self.edges[e as usize]))
     }
 
     /// Edges out of a task: index and edge.
-    pub(crate) fn out_of(&self, task: usize) -> impl Iterator<Item = (usize, &Edge)> {
+    pub(crate) fn out_of(&self, task: usize) -> impl Iterator<Item = (usize, &TaskEdge)> {
         self.out[task]
             .iter()
             .map(|&e| (e as usize, &self.edges[e as usize]))
@@ -286,7 +256,7 @@ impl Dag {
     }
 
     /// Least time over the processors.
-    pub(crate) fn least_time(&self, task: usize) -> u64 {
+    pub(crate) fn min_time(&self, task: usize) -> u64 {
         self.times[task]
             .iter()
             .flatten()
@@ -305,7 +275,29 @@ impl Dag {
     }
 }
 
-fn topological(edges: &[Edge], into: &[Vec<u32>], out: &[Vec<u32>]) -> Result<Vec<u32>, DagError> {
+/// Ticks of all tasks, each on the processor that takes the longest.
+fn sum_longest_times(times: &[Vec<Option<u64>>], processors: usize) -> Result<u128, DagError> {
+    let mut sum = 0u128;
+
+    for (task, row) in (0u32..).zip(times) {
+        if row.len() != processors {
+            return Err(DagError::Times {
+                task,
+                found: row.len(),
+                expected: processors,
+            });
+        }
+        let longest = row.iter().flatten().max();
+        sum += u128::from(*longest.ok_or(DagError::Nowhere { task })?);
+    }
+    Ok(sum)
+}
+
+fn topological(
+    edges: &[TaskEdge],
+    into: &[Vec<u32>],
+    out: &[Vec<u32>],
+) -> Result<Vec<u32>, DagError> {
     let mut waiting: Vec<usize> = into.iter().map(Vec::len).collect();
     let mut order: Vec<u32> = (0u32..)
         .zip(&waiting)
@@ -330,7 +322,7 @@ fn topological(edges: &[Edge], into: &[Vec<u32>], out: &[Vec<u32>]) -> Result<Ve
 }
 
 /// Where and when each task runs, by task.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// Processor.
     pub processor: Vec<u32>,
@@ -339,6 +331,7 @@ pub struct Schedule {
 }
 
 /// What [`check`] found wrong.
+#[expect(missing_docs, reason = "fields that say what their names say")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
     /// The vectors are not one entry a task.
@@ -346,13 +339,11 @@ pub enum CheckError {
     Length {
         /// Entries.
         found: usize,
-        /// Tasks.
         tasks: usize,
     },
     /// The processor does not exist or cannot run the task.
     #[error("task {task} is on processor {processor}, which cannot run it")]
     Processor {
-        /// The task.
         task: u32,
         /// The processor.
         processor: u32,
@@ -360,7 +351,6 @@ pub enum CheckError {
     /// A task starts before its input is there.
     #[error("task {to} starts at {start}, but what it needs of task {from} is there at {ready}")]
     Early {
-        /// Writer.
         from: u32,
         /// Reader.
         to: u32,
@@ -456,149 +446,4 @@ pub fn check(dag: &Dag, schedule: &Schedule) -> Result<u64, CheckError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn chain() -> Dag {
-        let times = vec![vec![Some(3), Some(5)], vec![Some(4), None]];
-        Dag::new(
-            times,
-            vec![Edge {
-                from: 0,
-                to: 1,
-                cost: 2,
-            }],
-        )
-        .expect("valid")
-    }
-
-    #[test]
-    fn the_checker_names_each_kind_of_flaw() {
-        let dag = chain();
-        type Case<'a> = (&'a [u32], &'a [u64], Result<u64, CheckError>);
-        let cases: [Case<'_>; 6] = [
-            (&[0, 0], &[0, 3], Ok(7)),
-            (&[1, 0], &[0, 7], Ok(11)),
-            (
-                &[1, 0],
-                &[0, 6],
-                Err(CheckError::Early {
-                    from: 0,
-                    to: 1,
-                    ready: 7,
-                    start: 6,
-                }),
-            ),
-            (
-                &[0, 1],
-                &[0, 5],
-                Err(CheckError::Processor {
-                    task: 1,
-                    processor: 1,
-                }),
-            ),
-            (
-                &[0, 7],
-                &[0, 5],
-                Err(CheckError::Processor {
-                    task: 1,
-                    processor: 7,
-                }),
-            ),
-            (
-                &[0],
-                &[0, 5],
-                Err(CheckError::Length { found: 1, tasks: 2 }),
-            ),
-        ];
-        for (processor, start, expected) in cases {
-            let schedule = Schedule {
-                processor: processor.to_vec(),
-                start: start.to_vec(),
-            };
-            assert_eq!(check(&dag, &schedule), expected, "{schedule}");
-        }
-        let two = Dag::new(vec![vec![Some(3)], vec![Some(3)]], vec![]).expect("valid");
-        let both = Schedule {
-            processor: vec![0, 0],
-            start: vec![2, 0],
-        };
-        let overlap = CheckError::Overlap {
-            first: 1,
-            end: 3,
-            second: 0,
-            start: 2,
-            processor: 0,
-        };
-        assert_eq!(check(&two, &both), Err(overlap));
-    }
-
-    #[test]
-    fn bad_graphs_are_refused() {
-        let edge = |from, to| Edge { from, to, cost: 1 };
-        let one = || vec![vec![Some(1)], vec![Some(1)]];
-        type Case = (Vec<Vec<Option<u64>>>, Vec<Edge>, DagError);
-        let cases: [Case; 6] = [
-            (
-                one(),
-                vec![edge(0, 1), edge(1, 0)],
-                DagError::Cycle { task: 0 },
-            ),
-            (
-                one(),
-                vec![edge(0, 2)],
-                DagError::Edge {
-                    from: 0,
-                    to: 2,
-                    tasks: 2,
-                },
-            ),
-            (
-                vec![vec![Some(1)], vec![None]],
-                vec![],
-                DagError::Nowhere { task: 1 },
-            ),
-            (
-                vec![vec![Some(1)], vec![]],
-                vec![],
-                DagError::Times {
-                    task: 1,
-                    found: 0,
-                    expected: 1,
-                },
-            ),
-            (vec![vec![]], vec![], DagError::NoProcessor),
-            (vec![vec![Some(1 << 62)]], vec![], DagError::Overflow),
-        ];
-        for (times, edges, expected) in cases {
-            assert_eq!(Dag::new(times, edges).err(), Some(expected));
-        }
-    }
-
-    #[test]
-    fn links_scale_costs_by_pair() {
-        let times = vec![vec![Some(1), Some(1)]; 2];
-        let slow = LinkTime {
-            latency: 5,
-            numerator: 3,
-            denominator: 2,
-        };
-        let fast = LinkTime {
-            latency: 0,
-            numerator: 1,
-            denominator: 1,
-        };
-        let dag = Dag::with_links(
-            times,
-            vec![Edge {
-                from: 0,
-                to: 1,
-                cost: 7,
-            }],
-            &[slow, slow, fast, slow],
-        )
-        .expect("valid");
-        let found = [(0, 0), (0, 1), (1, 0)].map(|(a, b)| dag.transfer(0, a, b));
-        assert_eq!(found, [0, 16, 7]);
-    }
-}
+mod tests;

@@ -1,8 +1,9 @@
 //! Local search over task lists for identical processors, with forward-backward improvement.
 
 use super::control::Control;
-use super::identical::{Identical, Scratch};
+use super::identical::{IdenticalProblem, MachineUsage};
 use super::rng::Rng;
+use crate::topological::order_by_priority;
 
 /// Iterations between questions to the caller.
 const ASK_EVERY: u64 = 64;
@@ -11,117 +12,111 @@ const ASK_EVERY: u64 = 64;
 const PATIENCE: u64 = 400;
 
 /// What a local search found and how many lists it decoded.
-pub(crate) struct Found {
+pub(crate) struct LocalResult {
     pub(crate) start: Vec<u64>,
     pub(crate) work: u64,
 }
 
 /// Priority orders of list scheduling: longest tail first, most successors first and so on, each as a topological
 /// list.
-pub(crate) fn priority_lists(problem: &Identical) -> Vec<Vec<usize>> {
-    let tasks = problem.tasks();
-    let mut level = vec![0u64; tasks];
-    for &t in problem.topological.iter().rev() {
-        let below = problem.after[t]
+pub(crate) fn priority_lists(problem: &IdenticalProblem) -> Vec<Vec<usize>> {
+    // Longest path from the start of each task to the end of all.
+    let mut path_level = vec![0u64; problem.tasks()];
+    for &task in problem.topological.iter().rev() {
+        let after_levels = problem.after[task]
             .iter()
-            .map(|&a| level[a])
-            .max()
-            .unwrap_or(0);
-        level[t] = below + problem.time[t];
+            .map(|&successor| path_level[successor]);
+        path_level[task] = after_levels.max().unwrap_or(0) + problem.time[task];
     }
-    let load = |t: usize| problem.time[t] + problem.tail[t];
-    let weight = |t: usize| problem.after[t].iter().map(|&a| level[a]).sum::<u64>();
-    let keys: [&dyn Fn(usize) -> (u64, u64, u64); 7] = [
+
+    let path_load = |task: usize| problem.time[task] + problem.tail[task];
+    let freed_level = |task: usize| {
+        problem.after[task]
+            .iter()
+            .map(|&successor| path_level[successor])
+            .sum::<u64>()
+    };
+    let successor_count = |task: usize| problem.after[task].len() as u64;
+    let priority_keys: [&dyn Fn(usize) -> (u64, u64, u64); 7] = [
         // Critical path; CP/MISF; by load; and three that look at what a task sets free.
-        &|t| (level[t], 0, 0),
-        &|t| (level[t], problem.after[t].len() as u64, problem.time[t]),
-        &|t| (load(t), level[t], problem.time[t]),
-        &|t| (load(t), problem.after[t].len() as u64, problem.time[t]),
-        &|t| (weight(t) + problem.time[t], level[t], 0),
-        &|t| (problem.after[t].len() as u64, level[t], 0),
-        &|t| (level[t] + u64::MAX / 4 - problem.head[t], level[t], 0),
+        &|task| (path_level[task], 0, 0),
+        &|task| (path_level[task], successor_count(task), problem.time[task]),
+        &|task| (path_load(task), path_level[task], problem.time[task]),
+        &|task| (path_load(task), successor_count(task), problem.time[task]),
+        &|task| (freed_level(task) + problem.time[task], path_level[task], 0),
+        &|task| (successor_count(task), path_level[task], 0),
+        &|task| {
+            (
+                path_level[task] + u64::MAX / 4 - problem.head[task],
+                path_level[task],
+                0,
+            )
+        },
     ];
-    keys.iter()
-        .map(|key| topological_by(problem, key))
+    priority_keys
+        .iter()
+        .map(|key| order_by_priority(&problem.after, key))
         .collect()
 }
 
-fn topological_by(problem: &Identical, key: impl Fn(usize) -> (u64, u64, u64)) -> Vec<usize> {
-    let mut waiting: Vec<usize> = problem.before.iter().map(Vec::len).collect();
-    let entry = |t: usize| (key(t), std::cmp::Reverse(t));
-    let mut ready: std::collections::BinaryHeap<_> = (0..problem.tasks())
-        .filter(|&t| waiting[t] == 0)
-        .map(entry)
-        .collect();
-    let mut list = Vec::with_capacity(problem.tasks());
-    while let Some((_, std::cmp::Reverse(t))) = ready.pop() {
-        list.push(t);
-        for &a in &problem.after[t] {
-            waiting[a] -= 1;
-            if waiting[a] == 0 {
-                ready.push(entry(a));
-            }
-        }
-    }
-    list
-}
-
 /// The best of all priority lists, decoded both ways.
-pub(crate) fn construct(problem: &Identical, scratch: &mut Scratch) -> Vec<u64> {
+pub(crate) fn construct(problem: &IdenticalProblem, usage: &mut MachineUsage) -> Vec<u64> {
     let mut best: Option<(u64, Vec<u64>)> = None;
     for list in priority_lists(problem) {
-        for start in [problem.parallel(&list), problem.serial(&list, scratch)] {
+        for start in [problem.parallel(&list), problem.serial(&list, usage)] {
             let makespan = problem.makespan(&start);
-            if best.as_ref().is_none_or(|b| makespan < b.0) {
+            if best.as_ref().is_none_or(|(known, _)| makespan < *known) {
                 best = Some((makespan, start));
             }
         }
     }
-    best.map(|b| b.1).unwrap_or_default()
+    best.map(|(_, start)| start).unwrap_or_default()
 }
 
-struct Search<'a> {
-    problem: &'a Identical,
-    mirror: Identical,
-    place: Vec<usize>,
-    mirror_place: Vec<usize>,
-    scratch: Scratch,
+struct LocalSearch<'a> {
+    problem: &'a IdenticalProblem,
+    /// The problem with time running backwards.
+    mirror: IdenticalProblem,
+    place_of: Vec<usize>,
+    mirror_place_of: Vec<usize>,
+    usage: MachineUsage,
     bound: u64,
     work: u64,
 }
 
-impl Search<'_> {
+impl LocalSearch<'_> {
     /// Decodes a list forwards, then backwards from its end, then forwards again: never worse than the first.
     fn decode(&mut self, list: &[usize], parallel: bool) -> Vec<u64> {
-        let first = if parallel {
-            self.problem.parallel(list)
-        } else {
-            self.problem.serial(list, &mut self.scratch)
+        let problem = self.problem;
+        let forward_start = match parallel {
+            true => problem.parallel(list),
+            false => problem.serial(list, &mut self.usage),
         };
         self.work += 3;
-        let end = self.problem.makespan(&first);
-        if end <= self.bound {
-            return first;
+        if problem.makespan(&forward_start) <= self.bound {
+            return forward_start;
         }
-        let time = &self.problem.time;
-        let from_end: Vec<u64> = first.iter().zip(time).map(|(s, t)| end - s - t).collect();
-        let back = self.mirror.list_of(&from_end, &self.mirror_place);
-        let back = self.mirror.serial(&back, &mut self.scratch);
-        let end = self.mirror.makespan(&back);
-        let again: Vec<u64> = back.iter().zip(time).map(|(s, t)| end - s - t).collect();
-        let list = self.problem.list_of(&again, &self.place);
-        self.problem.serial(&list, &mut self.scratch)
+
+        // Backwards, from the latest starts that the end allows.
+        let from_end = problem.mirror_starts(&forward_start);
+        let back_list = self.mirror.list_of(&from_end, &self.mirror_place_of);
+        let back_start = self.mirror.serial(&back_list, &mut self.usage);
+
+        // And forwards again, from the starts that the backward list gives.
+        let again_starts = self.mirror.mirror_starts(&back_start);
+        let forward_list = problem.list_of(&again_starts, &self.place_of);
+        problem.serial(&forward_list, &mut self.usage)
     }
 
     /// Makespan first; then how much work lies too late for the bound, so that plateaus have a slope.
     fn cost(&self, start: &[u64]) -> (u64, u64) {
         let problem = self.problem;
-        let late =
-            |t: usize| (start[t] + problem.time[t] + problem.tail[t]).saturating_sub(self.bound);
-        (
-            problem.makespan(start),
-            (0..problem.tasks()).map(late).sum(),
-        )
+        let mut lateness = 0;
+        for (task, &task_start) in start.iter().enumerate() {
+            let end_of_all = task_start + problem.time[task] + problem.tail[task];
+            lateness += end_of_all.saturating_sub(self.bound);
+        }
+        (problem.makespan(start), lateness)
     }
 }
 
@@ -131,21 +126,20 @@ impl Search<'_> {
 /// worse; after a while without gain it goes on from a random list or the best one.
 /// Source of the forward-backward step: Tormos & Lova 2001 (Ann. Oper. Res. 102).
 pub(crate) fn improve(
-    problem: &Identical,
+    problem: &IdenticalProblem,
     start: Vec<u64>,
     bound: u64,
-    (limit, seed): (u64, u64),
+    limit: u64,
+    seed: u64,
     control: &mut Control<'_>,
-) -> Found {
+) -> LocalResult {
     let mirror = problem.reversed();
-    let (place, mirror_place) = (problem.places(), mirror.places());
-    let scratch = Scratch::default();
-    let mut search = Search {
+    let mut search = LocalSearch {
         problem,
+        place_of: problem.places(),
+        mirror_place_of: mirror.places(),
         mirror,
-        place,
-        mirror_place,
-        scratch,
+        usage: MachineUsage::default(),
         bound,
         work: 0,
     };
@@ -153,84 +147,102 @@ pub(crate) fn improve(
     let lists = priority_lists(problem);
     let mut best_cost = search.cost(&start);
     let mut best = start;
-    let mut list = problem.list_of(&best, &search.place);
-    let mut cost = best_cost;
-    let (mut stale, mut round, mut restarts) = (0, 0u64, 0usize);
+    let mut current_list = problem.list_of(&best, &search.place_of);
+    let mut current_cost = best_cost;
+    let mut without_gain = 0;
+    let mut round_count = 0u64;
+    let mut restart_count = 0usize;
+
     while best_cost.0 > bound && search.work < limit {
-        if round % ASK_EVERY == 0 && control.stopped() {
+        if round_count.is_multiple_of(ASK_EVERY) && control.stopped() {
             break;
         }
-        round += 1;
-        if stale > PATIENCE {
-            stale = 0;
-            restarts += 1;
-            list = restart(problem, &lists, restarts, &best, &search.place, &mut rng);
-            let start = search.decode(&list, false);
-            cost = search.cost(&start);
-            list = problem.list_of(&start, &search.place);
+        round_count += 1;
+        if without_gain > PATIENCE {
+            without_gain = 0;
+            restart_count += 1;
+            current_list = restart_list(
+                problem,
+                &lists,
+                restart_count,
+                &best,
+                &search.place_of,
+                &mut rng,
+            );
+            let start = search.decode(&current_list, false);
+            current_cost = search.cost(&start);
+            current_list = problem.list_of(&start, &search.place_of);
         }
-        let mut candidate = list.clone();
+
+        // Up to three tasks move at once: some plateaus are too wide for one.
+        let mut candidate_list = current_list.clone();
         for _ in 0..=rng.below(3) {
-            shift(problem, &mut candidate, &mut rng);
+            shift_task(problem, &mut candidate_list, &mut rng);
         }
         let parallel = rng.below(4) == 0;
-        let start = search.decode(&candidate, parallel);
-        let found = search.cost(&start);
-        stale += 1;
-        if found <= cost {
-            if found < cost {
-                stale = 0;
+        let start = search.decode(&candidate_list, parallel);
+        let found_cost = search.cost(&start);
+        without_gain += 1;
+
+        // What is not worse is kept, to cross plateaus.
+        if found_cost <= current_cost {
+            if found_cost < current_cost {
+                without_gain = 0;
             }
-            cost = found;
-            list = problem.list_of(&start, &search.place);
+            current_cost = found_cost;
+            current_list = problem.list_of(&start, &search.place_of);
         }
-        if found < best_cost {
-            if found.0 < best_cost.0 {
-                control.report("local search", found.0, bound, search.work);
+        if found_cost < best_cost {
+            if found_cost.0 < best_cost.0 {
+                control.report("local search", found_cost.0, bound, search.work);
             }
-            best_cost = found;
+            best_cost = found_cost;
             best = start;
         }
     }
-    Found {
+    LocalResult {
         start: best,
         work: search.work,
     }
 }
 
 /// A list to go on from: now a shaken priority list, now the best schedule, well shaken.
-fn restart(
-    problem: &Identical,
+fn restart_list(
+    problem: &IdenticalProblem,
     lists: &[Vec<usize>],
     restarts: usize,
     best: &[u64],
-    place: &[usize],
+    place_of: &[usize],
     rng: &mut Rng,
 ) -> Vec<usize> {
     let mut list = match restarts % 3 {
-        0 => problem.list_of(best, place),
-        k => lists[(restarts / 3 * 2 + k) % lists.len()].clone(),
+        // => Three kinds of restart in turn: from the best schedule, and from two priority lists.
+        0 => problem.list_of(best, place_of),
+        offset => lists[(restarts / 3 * 2 + offset) % lists.len()].clone(),
     };
     for _ in 0..problem.tasks() / 4 + 2 {
-        shift(problem, &mut list, rng);
+        shift_task(problem, &mut list, rng);
     }
     list
 }
 
 /// Moves a random task to a random place between its last predecessor and its first successor.
-fn shift(problem: &Identical, list: &mut [usize], rng: &mut Rng) {
+fn shift_task(problem: &IdenticalProblem, list: &mut [usize], rng: &mut Rng) {
     let from = rng.below(list.len());
-    let task = list[from];
-    let low = (0..from)
+    let moved_task = list[from];
+    let last_before = (0..from)
         .rev()
-        .find(|&k| problem.before[task].contains(&list[k]));
-    let low = low.map_or(0, |k| k + 1);
-    let high = (from + 1..list.len()).find(|&k| problem.after[task].contains(&list[k]));
-    let high = high.unwrap_or(list.len());
-    let to = low + rng.below(high - low);
-    if to < from {
-        list[to..=from].rotate_right(1);
+        .find(|&place| problem.before[moved_task].contains(&list[place]));
+    let first_after =
+        (from + 1..list.len()).find(|&place| problem.after[moved_task].contains(&list[place]));
+
+    // Between the two the list stays topological.
+    let lowest_place = last_before.map_or(0, |place| place + 1);
+    let highest_place = first_after.unwrap_or(list.len());
+    let new_place = lowest_place + rng.below(highest_place - lowest_place);
+    if new_place < from {
+        list[new_place..=from].rotate_right(1);
     } else {
-        list[from..=to].rotate_left(1);
+        list[from..=new_place].rotate_left(1);
     }
 }

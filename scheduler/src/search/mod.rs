@@ -20,9 +20,9 @@ pub(crate) mod rng;
 mod unrelated;
 
 pub use control::{Control, Level, Progress, gap, unattended};
-pub use dag::{CheckError, Dag, DagError, Edge, LinkTime, Schedule, check};
-use exact_identical::{Answer, Exact};
-use identical::{Identical, Scratch};
+pub use dag::{CheckError, Dag, DagError, LinkTime, Schedule, TaskEdge, check};
+use exact_identical::{EndAnswer, ExactSearch};
+use identical::{IdenticalProblem, MachineUsage};
 pub(crate) use unrelated::exp_approx;
 
 /// What a search found.
@@ -54,24 +54,24 @@ impl Solution {
 
 /// Work that a level may do.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct EffortLimits {
     /// Task placements of the local search: decoding a list of n tasks takes n.
     placements: u64,
     /// Nodes of the exact search.
     nodes: u64,
 }
 
-fn limits(level: Level) -> Limits {
+fn effort_limits(level: Level) -> EffortLimits {
     match level {
-        Level::Fast => Limits {
+        Level::Fast => EffortLimits {
             placements: 50_000,
             nodes: 1_000,
         },
-        Level::Balanced => Limits {
+        Level::Balanced => EffortLimits {
             placements: 1_000_000,
             nodes: 60_000,
         },
-        Level::Exact => Limits {
+        Level::Exact => EffortLimits {
             placements: 4_000_000,
             nodes: 20_000_000,
         },
@@ -85,44 +85,43 @@ const SEED: u64 = 0x7a62_6d64;
 ///
 /// Deterministic unless `control.stop` cuts it short. Time grows with tasks + edges times the limits of the level.
 pub fn solve(dag: &Dag, level: Level, control: &mut Control<'_>) -> Solution {
-    let limits = limits(level);
+    let limits = effort_limits(level);
     let tasks = dag.tasks() as u64;
-    let lists = (limits.placements / tasks.max(1)).max(20);
-    let found = if dag.is_identical() {
-        solve_identical(dag, lists, limits.nodes, control)
-    } else {
-        solve_unrelated(dag, lists, limits.nodes, control)
+    let list_count = (limits.placements / tasks.max(1)).max(20);
+    let found_solution = match dag.is_identical() {
+        true => solve_identical(dag, list_count, limits.nodes, control),
+        false => solve_unrelated(dag, list_count, limits.nodes, control),
     };
-    let makespan = check(dag, &found.schedule);
+
+    let makespan = check(dag, &found_solution.schedule);
     assert_eq!(
         makespan,
-        Ok(found.makespan),
+        Ok(found_solution.makespan),
         "a solver returned a wrong schedule"
     );
     assert!(
-        found.bound <= found.makespan,
+        found_solution.bound <= found_solution.makespan,
         "a bound lies above a schedule"
     );
-    found
+    found_solution
 }
 
 fn solve_identical(dag: &Dag, lists: u64, nodes: u64, control: &mut Control<'_>) -> Solution {
-    let problem = Identical::of(dag);
+    let problem = IdenticalProblem::of(dag);
     let mut bound = problem.bound();
-    let mut start = local::construct(&problem, &mut Scratch::default());
-    let listed = problem.makespan(&start);
+    let listed_start = local::construct(&problem, &mut MachineUsage::default());
+    let listed = problem.makespan(&listed_start);
     control.report("list scheduling", listed, bound, 0);
-    let found = local::improve(&problem, start, bound, (lists, SEED), control);
-    start = found.start;
-    let mut work = found.work;
+
+    let local_result = local::improve(&problem, listed_start, bound, lists, SEED, control);
+    let mut start = local_result.start;
+    let mut work = local_result.work;
     if problem.makespan(&start) > bound {
-        work += exact_identical(&problem, &mut start, &mut bound, nodes, control);
+        work += search_exactly(&problem, &mut start, &mut bound, nodes, control);
     }
+
     let makespan = problem.makespan(&start);
-    let schedule = problem.assign(&start).unwrap_or(Schedule {
-        processor: vec![],
-        start: vec![],
-    });
+    let schedule = problem.assign(&start).unwrap_or_default();
     Solution {
         schedule,
         makespan,
@@ -134,8 +133,8 @@ fn solve_identical(dag: &Dag, lists: u64, nodes: u64, control: &mut Control<'_>)
 
 /// Asks whether all can end by a time between the bound and the best schedule, forwards and backwards in turn, with
 /// more and more nodes; returns the nodes used.
-fn exact_identical(
-    problem: &Identical,
+fn search_exactly(
+    problem: &IdenticalProblem,
     start: &mut Vec<u64>,
     bound: &mut u64,
     nodes: u64,
@@ -143,87 +142,90 @@ fn exact_identical(
 ) -> u64 {
     let mirror = problem.reversed();
     let stop = control.stop;
-    let (Some(forwards), Some(backwards)) = (Exact::new(problem, stop), Exact::new(&mirror, stop))
-    else {
+    let forwards = ExactSearch::new(problem, stop);
+    let backwards = ExactSearch::new(&mirror, stop);
+    let (Some(forwards), Some(backwards)) = (forwards, backwards) else {
         return 0;
     };
     let mut sides = [forwards, backwards];
-    let mut best = problem.makespan(start);
-    let (mut share, mut used, mut turn) = (nodes.div_ceil(64), 0, 0usize);
-    while best > *bound && used < nodes {
+    let mut best_makespan = problem.makespan(start);
+    let mut node_share = nodes.div_ceil(64);
+    let mut used_nodes = 0;
+    let mut turn = 0usize;
+
+    while best_makespan > *bound && used_nodes < nodes {
         // Low targets are refuted and high ones met most easily: look at the middle, then at both ends.
-        let target = match turn / 2 % 3 {
-            0 => *bound + (best - *bound) / 2,
-            1 => best - 1,
+        let target_end = match turn / 2 % 3 {
+            0 => *bound + (best_makespan - *bound) / 2,
+            1 => best_makespan - 1,
             _ => *bound,
         };
-        let side = &mut sides[turn % 2];
-        let before = side.nodes;
-        let answer = side.ends_by(target, share.min(nodes - used));
-        used += side.nodes - before;
-        match answer {
-            Answer::Yes(found) => {
-                let end = problem.makespan(&found);
-                best = end;
-                *start = if turn % 2 == 0 {
-                    found
-                } else {
-                    found
-                        .iter()
-                        .zip(&problem.time)
-                        .map(|(s, t)| end - s - t)
-                        .collect()
+        let search_side = &mut sides[turn % 2];
+        let nodes_before = search_side.nodes;
+        let end_answer = search_side.ends_by(target_end, node_share.min(nodes - used_nodes));
+        used_nodes += search_side.nodes - nodes_before;
+
+        match end_answer {
+            EndAnswer::Yes(found) => {
+                best_makespan = problem.makespan(&found);
+                *start = match turn % 2 {
+                    0 => found,
+                    _ => problem.mirror_starts(&found),
                 };
             }
-            Answer::No => *bound = target + 1,
-            Answer::Unknown => {
+            EndAnswer::No => *bound = target_end + 1,
+            EndAnswer::Unknown => {
                 turn += 1;
-                if turn % 6 == 0 {
-                    share *= 4;
+                if turn.is_multiple_of(6) {
+                    node_share *= 4;
                 }
             }
         }
-        control.report("branch and bound", best, *bound, used);
-        if side.was_stopped() {
+        control.report("branch and bound", best_makespan, *bound, used_nodes);
+        if search_side.was_stopped() {
             break;
         }
     }
-    used
+    used_nodes
 }
 
 fn solve_unrelated(dag: &Dag, lists: u64, nodes: u64, control: &mut Control<'_>) -> Solution {
     let mut bound = unrelated::bound(dag);
-    let scheduled = list::portfolio(dag)
-        .into_iter()
-        .map(|(_, s)| (check(dag, &s), s));
-    let checked = scheduled.filter_map(|(makespan, s)| Some((makespan.ok()?, s)));
-    let first = checked.min_by_key(|c| c.0);
-    let (listed, mut schedule) = first.unwrap_or((
-        0,
-        Schedule {
-            processor: vec![],
-            start: vec![],
-        },
-    ));
+    let mut schedule = Schedule::default();
+    let mut listed: Option<u64> = None;
+    for (_, candidate) in list::portfolio(dag) {
+        if let Ok(makespan) = check(dag, &candidate)
+            && listed.is_none_or(|known| makespan < known)
+        {
+            listed = Some(makespan);
+            schedule = candidate;
+        }
+    }
+    let listed = listed.unwrap_or(0);
     control.report("list scheduling", listed, bound, 0);
+
     let mut makespan = listed;
     let mut work = 0;
     if makespan > bound {
-        let (found, steps) = unrelated::anneal(dag, &schedule, bound, (lists, SEED), control);
+        let (annealed_schedule, steps) =
+            unrelated::anneal(dag, &schedule, bound, lists, SEED, control);
         work += steps;
-        makespan = check(dag, &found).unwrap_or(u64::MAX).min(makespan);
+        makespan = check(dag, &annealed_schedule)
+            .unwrap_or(u64::MAX)
+            .min(makespan);
         if makespan < listed {
-            schedule = found;
+            schedule = annealed_schedule;
         }
     }
+
     if makespan > bound {
-        let proof = unrelated::branch_and_bound(dag, makespan, nodes, control.stop);
-        work += proof.nodes;
-        if let Some(better) = proof.better {
+        let branch_result = unrelated::branch_and_bound(dag, makespan, nodes, control.stop);
+        work += branch_result.nodes;
+        if let Some(better) = branch_result.better {
             makespan = check(dag, &better).unwrap_or(makespan);
             schedule = better;
         }
-        if proof.complete {
+        if branch_result.complete {
             bound = makespan;
         }
         control.report("branch and bound", makespan, bound, work);

@@ -78,7 +78,7 @@ fn dag<const P: usize>(times: &[[u64; P]], edges: &[(u32, u32, u64)]) -> Dag {
         .collect();
     let edges = edges
         .iter()
-        .map(|&(from, to, cost)| Edge { from, to, cost })
+        .map(|&(from, to, cost)| TaskEdge { from, to, cost })
         .collect();
     Dag::new(times, edges).expect("a valid graph")
 }
@@ -126,7 +126,7 @@ fn enumerate(dag: &Dag) -> u64 {
                 let Some(time) = dag.time(task, p) else {
                     continue;
                 };
-                let arrival = |(index, e): (usize, &Edge)| {
+                let arrival = |(index, e): (usize, &TaskEdge)| {
                     let (from, end) = at[e.from as usize];
                     end + dag.transfer(index, from, p)
                 };
@@ -171,7 +171,7 @@ fn random(rng: &mut Rng, tasks: usize, processors: usize, alike: bool) -> Dag {
         for from in 0..to {
             if rng.below(3) == 0 {
                 let cost = if alike { 0 } else { rng.below(12) as u64 };
-                edges.push(Edge { from, to, cost });
+                edges.push(TaskEdge { from, to, cost });
             }
         }
     }
@@ -207,15 +207,17 @@ fn the_exact_search_agrees_with_enumeration_on_every_target() {
         let machines = 2 + case % 2;
         let dag = random(&mut rng, 7, machines, true);
         let optimum = enumerate_identical(&dag);
-        let problem = Identical::of(&dag);
+        let problem = IdenticalProblem::of(&dag);
         let mirror = problem.reversed();
         for side in [&problem, &mirror] {
-            let mut exact = Exact::new(side, &|| false).expect("few tasks");
+            let mut exact = ExactSearch::new(side, &|| false).expect("few tasks");
             for end in optimum - 1..=optimum + 2 {
                 match exact.ends_by(end, u64::MAX / 2) {
-                    Answer::Yes(start) => assert!(end >= optimum && side.makespan(&start) <= end),
-                    Answer::No => assert!(end < optimum, "case {case}: {end} of {optimum}"),
-                    Answer::Unknown => panic!("no limit was set"),
+                    EndAnswer::Yes(start) => {
+                        assert!(end >= optimum && side.makespan(&start) <= end)
+                    }
+                    EndAnswer::No => assert!(end < optimum, "case {case}: {end} of {optimum}"),
+                    EndAnswer::Unknown => panic!("no limit was set"),
                 }
             }
         }

@@ -3,7 +3,7 @@
 //! Actor t has K\[t\] nodes, which stand for its firings modulo K\[t\]. A schedule of that shape repeats every K\[t\]
 //! firings of t; the shortest such period is the maximum cycle ratio of this small graph, and it is exact as soon
 //! as K of every actor on the critical cycle is a multiple of its firings in one iteration of that cycle alone.
-//! Otherwise K grows by just these factors: never beyond q, mostly far below.
+//! Otherwise K grows by just these factors: never beyond the repetition vector, mostly far below.
 //!
 //! Source: Bodin, Munier-Kordon & de Dinechin 2016, "Optimal and Fast Throughput Evaluation of CSDF", DAC. Unlike
 //! there, firings of an actor are kept in order, so that of all dependencies of a firing on the phases of another
@@ -11,21 +11,21 @@
 
 use petgraph::algo::kosaraju_scc;
 use petgraph::graph::DiGraph;
-use zbmd_ir::ChannelId;
+use zbmd_ir::math::gcd;
+use zbmd_ir::{ActorId, ChannelId};
 
-use super::howard::{Dep, DepGraph, Policy, critical};
-use super::period::gcd;
+use super::howard::{Dependency, DependencyGraph, Policy, critical_cycle};
 use super::{Period, ThroughputError, TimedSdf, Wait};
 
 /// Dependencies after which an unfolding is refused: some hundred megabytes.
 const MAX_DEPS: u64 = 1 << 23;
 
 /// Phases of all actors together beyond which an analysis takes more than a moment.
-const LARGE: i64 = 1 << 14;
+const LARGE_PHASES: i64 = 1 << 14;
 
 /// Where the initial tokens of a link come from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Supply {
+pub(crate) enum TokenSupply {
     /// They are what the graph says.
     Fixed(i64),
     /// The free places of a channel's buffer: capacity less `taken`.
@@ -39,30 +39,30 @@ pub(crate) enum Supply {
 
 /// A dependency between actors: firings of `to` need `consume` tokens that ends of firings of `from` give.
 #[derive(Clone, Debug)]
-pub(crate) struct Link {
+pub(crate) struct DependencyLink {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) produce: i64,
     pub(crate) consume: i64,
-    pub(crate) supply: Supply,
+    pub(crate) supply: TokenSupply,
     pub(crate) wait: Wait,
 }
 
 /// Actors that depend on one another, and the links among them.
 #[derive(Debug)]
-struct Component {
+struct CyclicComponent {
     actors: Vec<usize>,
     /// Links into each of `actors`.
     into: Vec<Vec<usize>>,
     /// Divides the firings of all actors.
     divisor: i64,
-    /// A token of link l counts `unit / (produce * q[from] / divisor)`: all in whole numbers.
+    /// A token of link l counts `unit / (produce * repetition[from] / divisor)`: all in whole numbers.
     unit: i64,
 }
 
 /// One dependency of a critical cycle.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hop {
+pub(crate) struct CycleHop {
     pub(crate) from: usize,
     pub(crate) to: usize,
     /// Firing of `from`, modulo its phases.
@@ -81,8 +81,8 @@ pub(crate) struct Hop {
 
 /// The critical cycle of one component.
 #[derive(Clone, Debug)]
-pub(crate) struct Verdict {
-    pub(crate) hops: Vec<Hop>,
+pub(crate) struct CriticalCycle {
+    pub(crate) hops: Vec<CycleHop>,
     /// Execution times along the cycle, scaled so that `time / tokens` is the period.
     pub(crate) time: i128,
     /// Scaled time per unit of execution time.
@@ -91,26 +91,28 @@ pub(crate) struct Verdict {
     pub(crate) tokens: i128,
 }
 
-impl Verdict {
+impl CriticalCycle {
     /// The period that the cycle asks for; `None` for a deadlock.
     pub(crate) fn period(&self) -> Option<Period> {
-        let tokens = u128::try_from(self.tokens).ok().filter(|&t| t > 0)?;
+        let tokens = u128::try_from(self.tokens)
+            .ok()
+            .filter(|&tokens| tokens > 0)?;
         Period::new(self.time.max(0).unsigned_abs(), tokens)
     }
 }
 
 /// Links of a graph, with buffers of given sizes or without bounds.
 #[derive(Debug)]
-pub(crate) struct Net {
-    pub(crate) q: Vec<u64>,
+pub(crate) struct DependencyNet {
+    pub(crate) repetition: Vec<u64>,
     pub(crate) times: Vec<u64>,
-    pub(crate) links: Vec<Link>,
-    components: Vec<Component>,
+    pub(crate) links: Vec<DependencyLink>,
+    components: Vec<CyclicComponent>,
     /// Phases of each actor. Kept from call to call: what one critical cycle needed, the next is likely to need.
     phases: Vec<i64>,
     /// First node of each actor in the unfolding of its component.
-    node: Vec<u32>,
-    unfolding: DepGraph,
+    first_node: Vec<u32>,
+    unfolding: DependencyGraph,
     /// Where the search for the critical cycle of each component ended last.
     policies: Vec<Policy>,
     /// Dependencies looked at so far: what the analyses cost.
@@ -119,78 +121,89 @@ pub(crate) struct Net {
 
 /// What is asked of an analysis.
 #[derive(Clone, Copy)]
-struct Question<'a> {
+struct CycleQuery<'a> {
     room: &'a [i64],
     /// Periods that are short enough: then their cycle need not be the critical one. A period is known to be
     /// reached as soon as any unfolding has it, since that has a schedule of that shape.
     enough: &'a dyn Fn(Option<Period>) -> bool,
     /// Unfoldings of more dependencies are left aside.
-    most: u64,
+    max_dependencies: u64,
+    /// Whether each firing counts as one unit of time.
     count_firings: bool,
 }
 
-impl Net {
+impl DependencyNet {
     /// Links of the graph; with `bounded`, each buffered channel has one back that carries its free places.
     pub(crate) fn new(sdf: &TimedSdf, bounded: bool) -> Result<Self, ThroughputError> {
-        let q = sdf.repetition()?.raw;
-        let mut net = Net {
-            times: sdf.actors.iter().map(|a| a.time).collect(),
-            links: links(sdf, bounded)?,
+        let repetition = sdf.repetition()?.raw;
+        let mut net = DependencyNet {
+            times: sdf.actors.iter().map(|actor| actor.time).collect(),
+            links: make_links(sdf, bounded)?,
             components: Vec::new(),
-            phases: vec![1; q.len()],
-            node: vec![0; q.len()],
-            unfolding: DepGraph::default(),
+            phases: vec![1; repetition.len()],
+            first_node: vec![0; repetition.len()],
+            unfolding: DependencyGraph::default(),
             policies: Vec::new(),
             work: 0,
-            q,
+            repetition,
         };
-        net.components = net.components()?;
+        net.components = net.find_components()?;
         net.policies = vec![Policy::new(); net.components.len()];
         Ok(net)
     }
 
-    fn components(&self) -> Result<Vec<Component>, ThroughputError> {
-        let mut graph = DiGraph::<(), ()>::with_capacity(self.q.len(), self.links.len());
-        let nodes: Vec<_> = self.q.iter().map(|_| graph.add_node(())).collect();
+    /// The strongly connected components that have cycles, by their first actor.
+    fn find_components(&self) -> Result<Vec<CyclicComponent>, ThroughputError> {
+        let actor_count = self.repetition.len();
+        let mut actor_graph = DiGraph::<(), ()>::with_capacity(actor_count, self.links.len());
+        let nodes: Vec<_> = (0..actor_count).map(|_| actor_graph.add_node(())).collect();
         for link in &self.links {
-            graph.add_edge(nodes[link.from], nodes[link.to], ());
+            actor_graph.add_edge(nodes[link.from], nodes[link.to], ());
         }
-        let mut home = vec![0usize; self.q.len()];
-        let mut slot = vec![0usize; self.q.len()];
-        let mut components: Vec<Component> = Vec::new();
-        for members in kosaraju_scc(&graph) {
-            let mut actors: Vec<usize> = members.iter().map(|n| n.index()).collect();
-            actors.sort_unstable();
-            for (i, &a) in actors.iter().enumerate() {
-                (home[a], slot[a]) = (components.len(), i);
+
+        let mut component_of = vec![0usize; actor_count];
+        let mut position_of = vec![0usize; actor_count];
+        let mut components: Vec<CyclicComponent> = Vec::new();
+        for nodes in kosaraju_scc(&actor_graph) {
+            let mut member_actors: Vec<usize> = nodes.iter().map(|node| node.index()).collect();
+            member_actors.sort_unstable();
+            for (position, &actor) in member_actors.iter().enumerate() {
+                // Positions within the component index its lists of links.
+                component_of[actor] = components.len();
+                position_of[actor] = position;
             }
-            let divisor = actors.iter().fold(0, |g, &a| gcd(g, self.q[a].into()));
-            let into = vec![Vec::new(); actors.len()];
-            components.push(Component {
-                actors,
-                into,
-                divisor: divisor as i64,
+            let firings = member_actors
+                .iter()
+                .map(|&actor| self.repetition[actor].into());
+            components.push(CyclicComponent {
+                divisor: firings.fold(0, gcd) as i64,
+                into: vec![Vec::new(); member_actors.len()],
+                actors: member_actors,
                 unit: 1,
             });
         }
-        for (i, link) in self.links.iter().enumerate() {
-            if home[link.from] != home[link.to] {
+
+        for (index, link) in self.links.iter().enumerate() {
+            if component_of[link.from] != component_of[link.to] {
                 continue;
             }
-            let c = &mut components[home[link.to]];
-            c.into[slot[link.to]].push(i);
-            let whole =
-                i128::from(link.produce) * i128::from(self.q[link.from]) / i128::from(c.divisor);
-            let unit = i128::from(c.unit) / gcd(c.unit as u128, whole as u128) as i128;
-            c.unit = unit
-                .checked_mul(whole)
-                .and_then(|u| i64::try_from(u).ok())
+            let component = &mut components[component_of[link.to]];
+            component.into[position_of[link.to]].push(index);
+
+            // The least common multiple of the tokens of all links in one part of an iteration.
+            let produced_tokens = i128::from(link.produce) * i128::from(self.repetition[link.from]);
+            let part_tokens = produced_tokens / i128::from(component.divisor);
+            let unit_before = i128::from(component.unit);
+            let common_divisor = gcd(unit_before as u128, part_tokens as u128) as i128;
+            component.unit = (unit_before / common_divisor)
+                .checked_mul(part_tokens)
+                .and_then(|unit_before| i64::try_from(unit_before).ok())
                 .ok_or(ThroughputError::Overflow {
                     actor: link.to.into(),
                 })?;
         }
-        components.retain(|c| c.into.iter().any(|l| !l.is_empty()));
-        components.sort_unstable_by_key(|c| c.actors[0]);
+        components.retain(|component| component.into.iter().any(|links| !links.is_empty()));
+        components.sort_unstable_by_key(|component| component.actors[0]);
         Ok(components)
     }
 
@@ -202,173 +215,179 @@ impl Net {
     /// Initial tokens of a link when the buffers have `room` places.
     pub(crate) fn initial(&self, link: usize, room: &[i64]) -> i64 {
         match self.links[link].supply {
-            Supply::Fixed(tokens) => tokens,
-            Supply::Space { channel, taken } => room[channel] - taken,
+            TokenSupply::Fixed(tokens) => tokens,
+            TokenSupply::Space { channel, taken } => room[channel] - taken,
         }
     }
 
     /// The exact critical cycle of each component that has cycles, in order of its first actor.
     ///
     /// A deadlocked component answers with a cycle without tokens.
-    pub(crate) fn verdicts(&mut self, room: &[i64]) -> Result<Vec<Verdict>, ThroughputError> {
-        let question = Question {
+    pub(crate) fn critical_cycles(
+        &mut self,
+        room: &[i64],
+    ) -> Result<Vec<CriticalCycle>, ThroughputError> {
+        let query = CycleQuery {
             room,
             enough: &|_| false,
-            most: u64::MAX,
+            max_dependencies: u64::MAX,
             count_firings: false,
         };
-        Ok(self.answers(question)?.unwrap_or_default())
+        Ok(self.find_cycles(query)?.unwrap_or_default())
     }
 
-    /// As [`Net::verdicts`], but what is short `enough` is known by a period that it may still fall below and by a
-    /// cycle that need not exist. `None` if that takes an unfolding of more than `most` dependencies.
-    pub(crate) fn verdicts_until(
+    /// As [`DependencyNet::critical_cycles`], but what is short `enough` is known by a period that it may still fall
+    /// below and by a cycle that need not exist. `None` if that takes an unfolding of more than `max_dependencies`.
+    pub(crate) fn critical_cycles_until(
         &mut self,
         room: &[i64],
         enough: &dyn Fn(Option<Period>) -> bool,
-        most: u64,
-    ) -> Result<Option<Vec<Verdict>>, ThroughputError> {
+        max_dependencies: u64,
+    ) -> Result<Option<Vec<CriticalCycle>>, ThroughputError> {
         if self.is_large() {
             // Most of what is short enough is known to be so by far fewer phases.
             self.phases.fill(1);
         }
-        self.answers(Question {
+        self.find_cycles(CycleQuery {
             room,
             enough,
-            most,
+            max_dependencies,
             count_firings: false,
         })
     }
 
     /// Whether critical cycles had to be unfolded so far that one analysis takes more than a moment.
     pub(crate) fn is_large(&self) -> bool {
-        self.phases.iter().sum::<i64>() > LARGE
+        self.phases.iter().sum::<i64>() > LARGE_PHASES
     }
 
-    fn answers(&mut self, question: Question<'_>) -> Result<Option<Vec<Verdict>>, ThroughputError> {
+    fn find_cycles(
+        &mut self,
+        query: CycleQuery<'_>,
+    ) -> Result<Option<Vec<CriticalCycle>>, ThroughputError> {
         let components = std::mem::take(&mut self.components);
         let mut policies = std::mem::take(&mut self.policies);
-        let each = components.iter().zip(&mut policies);
-        let verdicts = each
-            .map(|(c, policy)| self.verdict(c, policy, question))
+        let with_policies = components.iter().zip(&mut policies);
+        let found_cycles = with_policies
+            .map(|(component, policy)| self.find_cycle(component, policy, query))
             .collect();
-        (self.components, self.policies) = (components, policies);
-        verdicts
+        self.components = components;
+        self.policies = policies;
+        found_cycles
     }
 
-    fn verdict(
+    /// The critical cycle of one component; `None` if that takes too large an unfolding.
+    fn find_cycle(
         &mut self,
-        c: &Component,
+        component: &CyclicComponent,
         policy: &mut Policy,
-        question: Question<'_>,
-    ) -> Result<Option<Verdict>, ThroughputError> {
+        query: CycleQuery<'_>,
+    ) -> Result<Option<CriticalCycle>, ThroughputError> {
         // A cycle of firings without duration weighs nothing: count firings instead of time to see it stuck.
-        if c.actors.iter().any(|&a| self.times[a] == 0) {
-            let live = Question {
-                enough: &|p| p.is_some(),
+        if component.actors.iter().any(|&actor| self.times[actor] == 0) {
+            let liveness = CycleQuery {
+                enough: &|period| period.is_some(),
                 count_firings: true,
-                ..question
+                ..query
             };
-            match self.exact(c, policy, live)? {
+            match self.unfold_until_exact(component, policy, liveness)? {
                 Some(counted) if counted.tokens > 0 => {}
                 other => return Ok(other),
             }
         }
-        self.exact(c, policy, question)
+        self.unfold_until_exact(component, policy, query)
     }
 
-    fn exact(
+    /// Unfolds a component further and further, until its critical cycle is exact or short enough.
+    fn unfold_until_exact(
         &mut self,
-        c: &Component,
+        component: &CyclicComponent,
         policy: &mut Policy,
-        question: Question<'_>,
-    ) -> Result<Option<Verdict>, ThroughputError> {
+        query: CycleQuery<'_>,
+    ) -> Result<Option<CriticalCycle>, ThroughputError> {
         let overflow = ThroughputError::Overflow {
-            actor: c.actors[0].into(),
+            actor: component.actors[0].into(),
         };
-        let weight = i128::from(c.unit) * i128::from(c.divisor);
+        let time_scale = i128::from(component.unit) * i128::from(component.divisor);
+
         loop {
-            self.unfold(c, question.room, question.count_firings)?;
-            if self.unfolding.len() as u64 > question.most {
+            self.unfold(component, query.room, query.count_firings)?;
+            let dependency_count = self.unfolding.len() as u64;
+            if dependency_count > query.max_dependencies {
                 return Ok(None);
             }
-            self.work += self.unfolding.len() as u64;
-            let cycle = critical(&self.unfolding, policy).map_err(|_| overflow.clone())?;
-            let hops: Vec<Hop> = cycle
-                .deps
-                .iter()
-                .map(|(to, dep)| self.hop(c, *to, dep))
+            self.work += dependency_count;
+
+            let found_cycle =
+                critical_cycle(&self.unfolding, policy).map_err(|_| overflow.clone())?;
+            let found_steps = found_cycle.deps.iter();
+            let hops: Vec<CycleHop> = found_steps
+                .map(|(to, dependency)| self.make_hop(component, *to, dependency))
                 .collect();
-            let real = hops
-                .iter()
-                .filter(|h| h.link.is_some())
-                .map(|h| self.times[h.from]);
-            let time = real.map(i128::from).sum::<i128>().checked_mul(weight);
-            let time = time.ok_or_else(|| overflow.clone())?;
-            let verdict = Verdict {
+            // Waiting for the firing before of the same actor takes none of its time.
+            let waiting_hops = hops.iter().filter(|hop| hop.link.is_some());
+            let total_time: i128 = waiting_hops
+                .map(|hop| i128::from(self.times[hop.from]))
+                .sum();
+            let scaled_time = total_time.checked_mul(time_scale);
+            let exact_cycle = CriticalCycle {
                 hops,
-                time,
-                time_scale: weight,
-                tokens: cycle.tokens,
+                time: scaled_time.ok_or_else(|| overflow.clone())?,
+                time_scale,
+                tokens: found_cycle.tokens,
             };
-            if (question.enough)(verdict.period()) || !self.refine(&verdict.hops) {
-                return Ok(Some(verdict));
+            // A period that any unfolding has is reached: only one that is too long must be exact.
+            if (query.enough)(exact_cycle.period()) || !self.refine_phases(&exact_cycle.hops) {
+                return Ok(Some(exact_cycle));
             }
         }
     }
 
     /// Gives the actors of a cycle the phases that make it exact; whether any lacked some.
-    fn refine(&mut self, hops: &[Hop]) -> bool {
-        let common = hops.iter().fold(0, |g, h| gcd(g, self.q[h.from].into()));
-        let mut lacking = false;
+    fn refine_phases(&mut self, hops: &[CycleHop]) -> bool {
+        let hop_firings = hops.iter().map(|hop| self.repetition[hop.from].into());
+        let common_divisor = hop_firings.fold(0, gcd);
+        let mut any_lacked = false;
+
         for hop in hops {
-            let needed = u128::from(self.q[hop.from]) / common;
-            let now = self.phases[hop.from] as u128;
-            if !now.is_multiple_of(needed) {
-                self.phases[hop.from] = (now / gcd(now, needed) * needed) as i64;
-                lacking = true;
+            let needed_phases = u128::from(self.repetition[hop.from]) / common_divisor;
+            let current_phases = self.phases[hop.from] as u128;
+            // The least common multiple keeps what other cycles needed.
+            if !current_phases.is_multiple_of(needed_phases) {
+                self.phases[hop.from] =
+                    (current_phases / gcd(current_phases, needed_phases) * needed_phases) as i64;
+                any_lacked = true;
             }
         }
-        lacking
+        any_lacked
     }
 
     /// Fills `unfolding` with K nodes for each actor of the component.
     fn unfold(
         &mut self,
-        c: &Component,
+        component: &CyclicComponent,
         room: &[i64],
         count_firings: bool,
     ) -> Result<(), ThroughputError> {
-        let mut nodes = 0u64;
-        for &a in &c.actors {
-            self.node[a] = nodes as u32;
-            nodes += self.phases[a] as u64;
-            if nodes > MAX_DEPS {
-                return Err(too_large(a, nodes));
+        let mut node_count = 0u64;
+        for &actor in &component.actors {
+            self.first_node[actor] = node_count as u32;
+            node_count += self.phases[actor] as u64;
+            if node_count > MAX_DEPS {
+                return Err(too_large(actor, node_count));
             }
         }
+
         self.unfolding.clear();
-        for (&actor, links) in c.actors.iter().zip(&c.into) {
-            let k = self.phases[actor];
-            for phase in 0..k {
-                let to = self.node[actor] + phase as u32;
-                if k > 1 {
-                    let (from, tokens) = match phase {
-                        0 => (
-                            to + k as u32 - 1,
-                            c.unit / (self.q[actor] as i64 / c.divisor) * k,
-                        ),
-                        _ => (to - 1, 0),
-                    };
-                    self.unfolding.push(Dep {
-                        from,
-                        link: Dep::ORDER,
-                        tokens,
-                        time: 0,
-                    });
+        for (&actor, links) in component.actors.iter().zip(&component.into) {
+            for phase in 0..self.phases[actor] {
+                if self.phases[actor] > 1 {
+                    let order_dependency = self.order_dependency(component, actor, phase);
+                    self.unfolding.push(order_dependency);
                 }
                 for &link in links {
-                    self.unfold_link(c, link, phase, self.initial(link, room), count_firings)?;
+                    let initial_tokens = self.initial(link, room);
+                    self.unfold_link(component, link, phase, initial_tokens, count_firings)?;
                 }
                 self.unfolding.close();
             }
@@ -379,101 +398,136 @@ impl Net {
         Ok(())
     }
 
-    /// Dependencies of phase `b` of a link's reader on phases of its writer.
+    /// What keeps the firings of an actor in order: the first phase follows the last of the round before.
+    fn order_dependency(
+        &self,
+        component: &CyclicComponent,
+        actor: usize,
+        phase: i64,
+    ) -> Dependency {
+        let actor_phases = self.phases[actor];
+        let own_node = self.first_node[actor] + phase as u32;
+        let part_firings = self.repetition[actor] as i64 / component.divisor;
+        Dependency {
+            from: if phase == 0 {
+                own_node + actor_phases as u32 - 1
+            } else {
+                own_node - 1
+            },
+            link: Dependency::ORDER,
+            tokens: if phase == 0 {
+                component.unit / part_firings * actor_phases
+            } else {
+                0
+            },
+            time: 0,
+        }
+    }
+
+    /// Dependencies of phase `reader_phase` of a link's reader on phases of its writer.
     ///
-    /// Firing m of the reader needs the tokens before c(m+1), firing n of the writer makes those from d + pn on. So
-    /// m waits for n when pn − cm ≤ c − d − 1. For n = a + iK and m = b + jL that is x ≤ c − d − 1 + cb − pa, where
-    /// x = piK − cjL takes every multiple of s = gcd(pK, cL): the greatest allowed gives the dependency of b on a.
-    /// It matters only where the next phase of the writer gives less: once in s tokens.
+    /// With p tokens produced, c consumed, d initial, K and L phases of writer and reader: firing m of the reader needs
+    /// the tokens before c(m+1), firing n of the writer makes those from d + pn on. So m waits for n when
+    /// pn − cm ≤ c − d − 1. For n = a + iK and m = b + jL that is x ≤ c − d − 1 + cb − pa, where x = piK − cjL takes
+    /// every multiple of s = gcd(pK, cL): the greatest allowed gives the dependency of b on a. It matters only where
+    /// the next phase of the writer gives less: once in s tokens.
     fn unfold_link(
         &mut self,
-        c: &Component,
+        component: &CyclicComponent,
         index: usize,
-        b: i64,
+        reader_phase: i64,
         initial: i64,
         count_firings: bool,
     ) -> Result<(), ThroughputError> {
         let link = &self.links[index];
-        let (p, consume) = (link.produce, link.consume);
-        let overflow = || ThroughputError::Overflow {
-            actor: link.to.into(),
+        let produce = link.produce;
+        let writer_phases = self.phases[link.from];
+        let token_step = self.token_step(link);
+        let last_needed = link.consume - initial - 1 + link.consume * reader_phase;
+        let token_scale = self.token_scale(component, link);
+        let firing_time = match count_firings {
+            true => 1,
+            false => self.times[link.from],
         };
-        let (writer, reader) = (self.phases[link.from], self.phases[link.to]);
-        let step = gcd((p * writer) as u128, (consume * reader) as u128) as i64;
-        let last = consume - initial - 1 + consume * b;
-        let scale = self.scale(c, index);
-        let time = if count_firings {
-            1
-        } else {
-            self.times[link.from]
+
+        // With a step of a firing's tokens or more, only one phase in each step matters.
+        let is_sparse = token_step >= produce;
+        let phase_count = match is_sparse {
+            true => produce * writer_phases / token_step,
+            false => writer_phases,
         };
-        let count = if step >= p { p * writer / step } else { writer };
-        for i in 0..count {
-            let a = if step >= p {
-                (last - i * step).div_euclid(p).rem_euclid(writer)
-            } else {
-                i
+        for i in 0..phase_count {
+            let writer_phase = match is_sparse {
+                true => (last_needed - i * token_step)
+                    .div_euclid(produce)
+                    .rem_euclid(writer_phases),
+                false => i,
             };
-            let tokens = -(last - p * a).div_euclid(step) * step;
-            let tokens = tokens.checked_mul(scale).ok_or_else(overflow)?;
-            let from = self.node[link.from] + a as u32;
-            self.unfolding.push(Dep {
-                from,
+            let link_tokens =
+                -(last_needed - produce * writer_phase).div_euclid(token_step) * token_step;
+            let scaled_tokens = link_tokens.checked_mul(token_scale);
+            self.unfolding.push(Dependency {
+                from: self.first_node[link.from] + writer_phase as u32,
                 link: index as u32,
-                tokens,
-                time,
+                tokens: scaled_tokens.ok_or(ThroughputError::Overflow {
+                    actor: link.to.into(),
+                })?,
+                time: firing_time,
             });
         }
         Ok(())
     }
 
-    fn scale(&self, c: &Component, link: usize) -> i64 {
-        let link = &self.links[link];
-        c.unit / (link.produce * (self.q[link.from] as i64 / c.divisor))
+    /// Tokens that dependencies along a link differ by, as its ends are unfolded.
+    fn token_step(&self, link: &DependencyLink) -> i64 {
+        let produced_tokens = link.produce * self.phases[link.from];
+        let consumed_tokens = link.consume * self.phases[link.to];
+        gcd(produced_tokens as u128, consumed_tokens as u128) as i64
     }
 
-    fn hop(&self, c: &Component, to_node: u32, dep: &Dep) -> Hop {
-        let actor_of = |node: u32| {
-            let at = c.actors.partition_point(|&a| self.node[a] <= node);
-            c.actors[at - 1]
-        };
-        let (from, to) = (actor_of(dep.from), actor_of(to_node));
-        if dep.link == Dep::ORDER {
-            let phase = i64::from(dep.from - self.node[from]);
-            let tokens = dep.tokens;
-            return Hop {
-                from,
-                to,
-                phase,
-                link: None,
-                base: 0,
-                step: 1,
-                scale: 0,
-                tokens,
-            };
-        }
-        let index = dep.link as usize;
-        let link = &self.links[index];
-        let (a, b) = (
-            i64::from(dep.from - self.node[from]),
-            i64::from(to_node - self.node[to]),
-        );
-        let step = gcd(
-            (link.produce * self.phases[from]) as u128,
-            (link.consume * self.phases[to]) as u128,
-        ) as i64;
-        let base = link.consume - 1 + link.consume * b - link.produce * a;
-        let scale = self.scale(c, index);
-        Hop {
+    /// Scaled tokens per token of a link.
+    fn token_scale(&self, component: &CyclicComponent, link: &DependencyLink) -> i64 {
+        let part_firings = self.repetition[link.from] as i64 / component.divisor;
+        component.unit / (link.produce * part_firings)
+    }
+
+    /// The actor that a node of the unfolding stands for.
+    fn actor_of(&self, component: &CyclicComponent, node: u32) -> usize {
+        let actors = &component.actors;
+        let after = actors.partition_point(|&actor| self.first_node[actor] <= node);
+        actors[after - 1]
+    }
+
+    fn make_hop(
+        &self,
+        component: &CyclicComponent,
+        to_node: u32,
+        dependency: &Dependency,
+    ) -> CycleHop {
+        let from = self.actor_of(component, dependency.from);
+        let to = self.actor_of(component, to_node);
+        let phase = i64::from(dependency.from - self.first_node[from]);
+        let mut hop = CycleHop {
             from,
             to,
-            phase: a,
-            link: Some(index),
-            base,
-            step,
-            scale,
-            tokens: dep.tokens,
+            phase,
+            link: None,
+            base: 0,
+            step: 1,
+            scale: 0,
+            tokens: dependency.tokens,
+        };
+
+        if dependency.link != Dependency::ORDER {
+            let index = dependency.link as usize;
+            let link = &self.links[index];
+            let reader_phase = i64::from(to_node - self.first_node[to]);
+            hop.link = Some(index);
+            hop.base = link.consume - 1 + link.consume * reader_phase - link.produce * phase;
+            hop.step = self.token_step(link);
+            hop.scale = self.token_scale(component, link);
         }
+        hop
     }
 }
 
@@ -485,7 +539,7 @@ fn too_large(actor: usize, needed: u64) -> ThroughputError {
     }
 }
 
-fn links(sdf: &TimedSdf, bounded: bool) -> Result<Vec<Link>, ThroughputError> {
+fn make_links(sdf: &TimedSdf, bounded: bool) -> Result<Vec<DependencyLink>, ThroughputError> {
     let mut links = Vec::new();
     for (id, actor) in sdf.actors.iter_enumerated() {
         let Some(at_once) = actor.at_once else {
@@ -494,62 +548,62 @@ fn links(sdf: &TimedSdf, bounded: bool) -> Result<Vec<Link>, ThroughputError> {
         if at_once == 0 {
             return Err(ThroughputError::NeverAtOnce { actor: id });
         }
-        let supply = Supply::Fixed(tokens(at_once, id)?);
-        let (from, to) = (id.index(), id.index());
-        links.push(Link {
-            from,
-            to,
+        links.push(DependencyLink {
+            from: id.index(),
+            to: id.index(),
             produce: 1,
             consume: 1,
-            supply,
+            supply: TokenSupply::Fixed(checked_tokens(at_once, id)?),
             wait: Wait::Turn,
         });
     }
-    for (id, ch) in sdf.channels.iter_enumerated() {
-        for r in &ch.readers {
-            let (produce, consume) = (ch.produce as i64, r.consume as i64);
-            let supply = Supply::Fixed(tokens(r.free, r.to)?);
-            let (from, to) = (ch.from.index(), r.to.index());
-            links.push(Link {
-                from,
-                to,
-                produce,
-                consume,
-                supply,
+
+    for (id, channel) in sdf.channels.iter_enumerated() {
+        for reader in &channel.readers {
+            let token_link = DependencyLink {
+                from: channel.from.index(),
+                to: reader.to.index(),
+                produce: channel.produce as i64,
+                consume: reader.consume as i64,
+                supply: TokenSupply::Fixed(checked_tokens(reader.free, reader.to)?),
                 wait: Wait::Tokens(id),
-            });
-            if bounded && from != to {
-                let taken = tokens(r.free.saturating_add(r.overlap), r.to)?;
-                links.push(space(id, (from, produce), (to, consume), taken));
+            };
+            let has_buffer = token_link.from != token_link.to;
+            let taken_places = reader.free.saturating_add(reader.overlap);
+            let back_link = space_link(id, &token_link, taken_places, reader.to);
+            links.push(token_link);
+            if bounded && has_buffer {
+                links.push(back_link?);
             }
         }
     }
     Ok(links)
 }
 
-/// The way back of a channel: ends of the reader free places that starts of the writer claim.
-fn space(
+/// The way back of a channel's link: ends of the reader free places that starts of the writer claim.
+fn space_link(
     id: ChannelId,
-    (writer, produce): (usize, i64),
-    (reader, consume): (usize, i64),
-    taken: i64,
-) -> Link {
-    Link {
-        from: reader,
-        to: writer,
-        produce: consume,
-        consume: produce,
-        supply: Supply::Space {
+    link: &DependencyLink,
+    taken: u64,
+    reader: ActorId,
+) -> Result<DependencyLink, ThroughputError> {
+    Ok(DependencyLink {
+        from: link.to,
+        to: link.from,
+        produce: link.consume,
+        consume: link.produce,
+        supply: TokenSupply::Space {
             channel: id.index(),
-            taken,
+            taken: checked_tokens(taken, reader)?,
         },
         wait: Wait::Space(id),
-    }
+    })
 }
 
-fn tokens(count: u64, actor: zbmd_ir::ActorId) -> Result<i64, ThroughputError> {
+/// A count of tokens, if it leaves room for sums.
+fn checked_tokens(count: u64, actor: ActorId) -> Result<i64, ThroughputError> {
     i64::try_from(count)
         .ok()
-        .filter(|&t| t < 1 << 60)
+        .filter(|&tokens| tokens < 1 << 60)
         .ok_or(ThroughputError::Overflow { actor })
 }

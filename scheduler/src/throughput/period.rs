@@ -3,6 +3,8 @@
 use std::cmp::Ordering;
 use std::fmt;
 
+use zbmd_ir::math::gcd;
+
 /// Time of one iteration as a reduced fraction, in the unit of the actors' times.
 ///
 /// A fraction, because an iteration may overlap the next: three firings at once of an actor that takes 10 and fires
@@ -19,10 +21,13 @@ impl Period {
 
     /// `num / den` in lowest terms; `None` for a denominator of 0.
     pub fn new(num: u128, den: u128) -> Option<Self> {
-        let g = gcd(num, den);
-        (den > 0).then(|| Period {
-            num: num / g,
-            den: den / g,
+        if den == 0 {
+            return None;
+        }
+        let common = gcd(num, den);
+        Some(Period {
+            num: num / common,
+            den: den / common,
         })
     }
 
@@ -54,21 +59,32 @@ impl From<u64> for Period {
 impl Ord for Period {
     /// Compares continued fractions, so that no product can overflow.
     fn cmp(&self, other: &Self) -> Ordering {
-        let (mut a, mut b) = ((self.num, self.den), (other.num, other.den));
-        let mut flipped = false;
+        let mut left = *self;
+        let mut right = *other;
+        let mut is_flipped = false;
+
         loop {
-            let (whole_a, whole_b) = (a.0 / a.1, b.0 / b.1);
-            let (rest_a, rest_b) = (a.0 % a.1, b.0 % b.1);
-            let order = match whole_a.cmp(&whole_b) {
-                Ordering::Equal if rest_a == 0 || rest_b == 0 => rest_a.cmp(&rest_b),
+            let left_rest = left.num % left.den;
+            let right_rest = right.num % right.den;
+            let order = (left.num / left.den).cmp(&(right.num / right.den));
+            let order = match order {
+                Ordering::Equal if left_rest == 0 || right_rest == 0 => left_rest.cmp(&right_rest),
                 Ordering::Equal => {
-                    (a, b) = ((a.1, rest_a), (b.1, rest_b));
-                    flipped = !flipped;
+                    // Equal whole parts: the larger remainder has the smaller reciprocal.
+                    left = Period {
+                        num: left.den,
+                        den: left_rest,
+                    };
+                    right = Period {
+                        num: right.den,
+                        den: right_rest,
+                    };
+                    is_flipped = !is_flipped;
                     continue;
                 }
                 order => order,
             };
-            return if flipped { order.reverse() } else { order };
+            return if is_flipped { order.reverse() } else { order };
         }
     }
 }
@@ -89,48 +105,5 @@ impl fmt::Display for Period {
     }
 }
 
-pub(crate) fn gcd(mut a: u128, mut b: u128) -> u128 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a.max(1)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn order_is_that_of_the_numbers() {
-        let p = |num, den| Period::new(num, den).expect("not over zero");
-        let ascending = [
-            p(0, 5),
-            p(1, u128::MAX),
-            p(1, 3),
-            p(2, 5),
-            p(1, 2),
-            p(u128::MAX - 1, u128::MAX),
-            p(1, 1),
-            p(7, 2),
-            p(15, 4),
-            p(u128::MAX, 2),
-            p(u128::MAX, 1),
-        ];
-        for (i, a) in ascending.iter().enumerate() {
-            for (j, b) in ascending.iter().enumerate() {
-                assert_eq!(a.cmp(b), i.cmp(&j), "{a} against {b}");
-            }
-        }
-    }
-
-    #[test]
-    fn fractions_are_reduced_and_printed() {
-        for (num, den, text) in [(6, 4, "3/2"), (8, 4, "2"), (0, 9, "0")] {
-            assert_eq!(
-                Period::new(num, den).map(|p| p.to_string()).as_deref(),
-                Some(text)
-            );
-        }
-        assert_eq!(Period::new(1, 0), None);
-    }
-}
+mod tests;

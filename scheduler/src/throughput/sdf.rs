@@ -1,11 +1,9 @@
 //! The input of the analyses: rates, initial tokens and times, and nothing else of a graph.
 
-use std::collections::VecDeque;
-
+use zbmd_ir::math::{gcd, gcd_u64, lcm};
 use zbmd_ir::{ActorId, ChannelId, Graph, TiVec, limits};
 
 use super::ThroughputError;
-use super::period::gcd;
 use crate::analysis::AnalysisError;
 
 /// An actor with a constant execution time.
@@ -15,7 +13,7 @@ pub struct TimedActor {
     pub name: String,
     /// Time of one firing, in any unit; periods come out in the same.
     pub time: u64,
-    /// Most firings that may run at the same time; `None`: any number.
+    /// Firings that may run at the same time at most; `None`: any number.
     pub at_once: Option<u64>,
 }
 
@@ -45,6 +43,22 @@ pub struct TimedChannel {
     pub readers: Vec<TimedReader>,
 }
 
+impl TimedChannel {
+    /// The fewest tokens with which one of its readers and the writer can fire for ever.
+    fn min_room(&self, reader: &TimedReader) -> u64 {
+        if reader.to == self.from {
+            let initial = reader.free.saturating_add(reader.overlap);
+            return initial.saturating_add(self.produce);
+        }
+        let common = gcd_u64(self.produce, reader.consume);
+        // Tokens come and go in steps of the common divisor.
+        let live = (self.produce - common)
+            .saturating_add(reader.consume)
+            .saturating_add(reader.free % common);
+        live.max(reader.free).saturating_add(reader.overlap)
+    }
+}
+
 /// A synchronous dataflow graph with execution times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TimedSdf {
@@ -60,36 +74,36 @@ impl TimedSdf {
     ///
     /// Ids stay the same. `times` must have an entry for each actor; those missing count as 0.
     pub fn of(graph: &Graph, times: &TiVec<ActorId, u64>, at_once: Option<u64>) -> Self {
-        let actors = graph
-            .actors
-            .iter_enumerated()
-            .map(|(id, actor)| TimedActor {
+        let mut sdf = TimedSdf::default();
+        for (id, actor) in graph.actors.iter_enumerated() {
+            sdf.actors.push(TimedActor {
                 name: actor.name.clone(),
                 time: times.get(id).copied().unwrap_or(0),
                 at_once,
             });
-        let channels = graph.channels.iter().map(|ch| {
-            let readers = ch.readers.iter().map(|reader| {
+        }
+
+        for channel in &graph.channels {
+            let writer = &graph.actors[channel.from.actor];
+            let mut readers = Vec::with_capacity(channel.readers.len());
+            for reader in &channel.readers {
                 let port = &graph.actors[reader.to.actor].inputs[reader.to.port as usize];
                 let overlap = port.window.saturating_sub(port.rate);
-                TimedReader {
+                readers.push(TimedReader {
                     to: reader.to.actor,
                     consume: port.rate,
                     free: reader.delay.saturating_sub(overlap),
                     overlap,
-                }
-            });
-            TimedChannel {
-                from: ch.from.actor,
-                produce: graph.actors[ch.from.actor].outputs[ch.from.port as usize].rate,
-                token_bytes: ch.token.bytes(),
-                readers: readers.collect(),
+                });
             }
-        });
-        TimedSdf {
-            actors: actors.collect(),
-            channels: channels.collect(),
+            sdf.channels.push(TimedChannel {
+                from: channel.from.actor,
+                produce: writer.outputs[channel.from.port as usize].rate,
+                token_bytes: channel.token.bytes(),
+                readers,
+            });
         }
+        sdf
     }
 
     /// Adds an actor that may fire any number of times at once.
@@ -126,30 +140,25 @@ impl TimedSdf {
 
     /// Whether the channel has a buffer to be sized: some reader is not the writer itself.
     pub fn is_buffered(&self, channel: ChannelId) -> bool {
-        let ch = &self.channels[channel];
-        ch.readers.iter().any(|r| r.to != ch.from)
+        let channel = &self.channels[channel];
+        let mut readers = channel.readers.iter();
+        readers.any(|reader| reader.to != channel.from)
     }
 
     /// The fewest tokens with which the channel alone lets writer and readers fire for ever; 0 if it has no buffer.
     ///
     /// With rates p and c, g their greatest common divisor and d initial tokens, a reader needs the larger of d and
     /// p + c − g + (d mod g). Source: Bhattacharyya, Murthy & Lee 1996, "Software Synthesis from Dataflow Graphs".
-    pub fn least_capacity(&self, channel: ChannelId) -> u64 {
-        let ch = &self.channels[channel];
+    pub fn min_capacity(&self, channel: ChannelId) -> u64 {
         if !self.is_buffered(channel) {
             return 0;
         }
-        let needs = |r: &TimedReader| {
-            if r.to == ch.from {
-                return r.free.saturating_add(r.overlap).saturating_add(ch.produce);
-            }
-            let g = gcd(ch.produce.into(), r.consume.into()) as u64;
-            let live = (ch.produce - g)
-                .saturating_add(r.consume)
-                .saturating_add(r.free % g);
-            live.max(r.free).saturating_add(r.overlap)
-        };
-        ch.readers.iter().map(needs).max().unwrap_or(0)
+        let channel = &self.channels[channel];
+        let needs = channel
+            .readers
+            .iter()
+            .map(|reader| channel.min_room(reader));
+        needs.max().unwrap_or(0)
     }
 
     /// Firings of each actor per iteration: the smallest positive solution of the balance equations of each
@@ -159,65 +168,54 @@ impl TimedSdf {
     /// [`ThroughputError::Id`] or [`ThroughputError::Rate`] for a malformed channel, [`AnalysisError::Inconsistent`]
     /// and [`AnalysisError::Overflow`] as in [`crate::repetition`].
     pub fn repetition(&self) -> Result<TiVec<ActorId, u64>, ThroughputError> {
-        self.check()?;
-        let mut neighbours: TiVec<ActorId, Vec<(ActorId, u64, u64)>> =
+        self.check_ids_and_rates()?;
+        let mut neighbours: TiVec<ActorId, Vec<RateNeighbour>> =
             self.actors.iter().map(|_| Vec::new()).collect();
-        for ch in &self.channels {
-            for r in &ch.readers {
-                neighbours[ch.from].push((r.to, ch.produce, r.consume));
-                neighbours[r.to].push((ch.from, r.consume, ch.produce));
+        for channel in &self.channels {
+            for reader in &channel.readers {
+                neighbours[channel.from].push(RateNeighbour {
+                    actor: reader.to,
+                    factor: channel.produce,
+                    divisor: reader.consume,
+                });
+                neighbours[reader.to].push(RateNeighbour {
+                    actor: channel.from,
+                    factor: reader.consume,
+                    divisor: channel.produce,
+                });
             }
         }
-        let mut q: TiVec<ActorId, u64> = self.actors.iter().map(|_| 0).collect();
-        let mut fraction: TiVec<ActorId, (u128, u128)> =
-            self.actors.iter().map(|_| (0, 0)).collect();
+
+        let mut repetition: TiVec<ActorId, u64> = self.actors.iter().map(|_| 0).collect();
+        let mut fractions: FiringFractions = self.actors.iter().map(|_| None).collect();
         for root in self.actors.keys() {
-            if fraction[root].1 > 0 {
-                continue;
+            if fractions[root].is_none() {
+                let component = spread_fractions(root, &neighbours, &mut fractions)?;
+                scale_component(&component, &mut repetition)?;
             }
-            fraction[root] = (1, 1);
-            let mut queue = VecDeque::from([root]);
-            let mut component = vec![root];
-            while let Some(at) = queue.pop_front() {
-                for &(other, mul, div) in &neighbours[at] {
-                    if fraction[other].1 > 0 {
-                        continue;
-                    }
-                    let (n, d) = (
-                        fraction[at].0 * u128::from(mul),
-                        fraction[at].1 * u128::from(div),
-                    );
-                    let g = gcd(n, d);
-                    fraction[other] = (n / g, d / g);
-                    if n / g > limits::MAX_FIRINGS.into() || d / g > limits::MAX_FIRINGS.into() {
-                        return Err(too_many(other).into());
-                    }
-                    queue.push_back(other);
-                    component.push(other);
-                }
-            }
-            scale(&component, &fraction, &mut q)?;
         }
-        self.balanced(&q)?;
-        Ok(q)
+        self.check_balance(&repetition)?;
+        Ok(repetition)
     }
 
-    fn check(&self) -> Result<(), ThroughputError> {
+    fn check_ids_and_rates(&self) -> Result<(), ThroughputError> {
         let actors = self.actors.len();
-        for (channel, ch) in self.channels.iter_enumerated() {
-            let ends = ch.readers.iter().map(|r| (r.to, r.consume));
-            for (actor, rate) in std::iter::once((ch.from, ch.produce)).chain(ends) {
+        let limit = limits::MAX_RATE;
+
+        for (id, channel) in self.channels.iter_enumerated() {
+            let readers = channel.readers.iter();
+            let ends = readers.map(|reader| (reader.to, reader.consume));
+            for (actor, rate) in std::iter::once((channel.from, channel.produce)).chain(ends) {
                 if actor.index() >= actors {
                     return Err(ThroughputError::Id {
-                        channel,
+                        channel: id,
                         actor,
                         actors,
                     });
                 }
-                if !(1..=limits::MAX_RATE).contains(&rate) {
-                    let limit = limits::MAX_RATE;
+                if !(1..=limit).contains(&rate) {
                     return Err(ThroughputError::Rate {
-                        channel,
+                        channel: id,
                         rate,
                         limit,
                     });
@@ -227,23 +225,23 @@ impl TimedSdf {
         Ok(())
     }
 
-    fn balanced(&self, q: &TiVec<ActorId, u64>) -> Result<(), AnalysisError> {
-        for (channel, ch) in self.channels.iter_enumerated() {
-            for r in &ch.readers {
-                let (written, read) = (
-                    u128::from(q[ch.from]) * u128::from(ch.produce),
-                    u128::from(q[r.to]) * u128::from(r.consume),
-                );
+    fn check_balance(&self, repetition: &TiVec<ActorId, u64>) -> Result<(), AnalysisError> {
+        for (id, channel) in self.channels.iter_enumerated() {
+            let writer_firings = repetition[channel.from];
+            for reader in &channel.readers {
+                let reader_firings = repetition[reader.to];
+                let written = u128::from(writer_firings) * u128::from(channel.produce);
+                let read = u128::from(reader_firings) * u128::from(reader.consume);
                 if written != read {
-                    let g = gcd(q[ch.from].into(), q[r.to].into()) as u64;
+                    let common = gcd_u64(writer_firings, reader_firings).max(1);
                     return Err(AnalysisError::Inconsistent {
-                        channel,
-                        writer: ch.from,
-                        reader: r.to,
-                        produced: ch.produce,
-                        consumed: r.consume,
-                        writer_firings: q[ch.from] / g,
-                        reader_firings: q[r.to] / g,
+                        channel: id,
+                        writer: channel.from,
+                        reader: reader.to,
+                        produced: channel.produce,
+                        consumed: reader.consume,
+                        writer_firings: writer_firings / common,
+                        reader_firings: reader_firings / common,
                     });
                 }
             }
@@ -252,125 +250,91 @@ impl TimedSdf {
     }
 }
 
-fn too_many(actor: ActorId) -> AnalysisError {
+fn too_many_firings(actor: ActorId) -> AnalysisError {
     AnalysisError::Overflow {
         actor,
         limit: limits::MAX_FIRINGS,
     }
 }
 
-/// Turns the fractions of a component into its smallest whole numbers.
-fn scale(
-    component: &[ActorId],
-    fraction: &TiVec<ActorId, (u128, u128)>,
-    q: &mut TiVec<ActorId, u64>,
-) -> Result<(), AnalysisError> {
-    let mut lcm = 1u128;
-    for &actor in component {
-        let den = fraction[actor].1;
-        lcm = lcm / gcd(lcm, den) * den;
-        // Some actor has this denominator in lowest terms over the root, so that the root fires as often.
-        if lcm > limits::MAX_FIRINGS.into() {
-            return Err(too_many(actor));
+/// An actor at the other end of a channel, which fires `factor / divisor` times as often.
+struct RateNeighbour {
+    actor: ActorId,
+    factor: u64,
+    divisor: u64,
+}
+
+/// Firings relative to the first actor of the component, as a reduced fraction.
+#[derive(Clone, Copy)]
+struct FiringFraction {
+    numerator: u128,
+    denominator: u128,
+}
+
+/// The fractions of the actors that were reached.
+type FiringFractions = TiVec<ActorId, Option<FiringFraction>>;
+
+/// Finds the firings of all actors that are connected to the root, relative to its own.
+fn spread_fractions(
+    root: ActorId,
+    neighbours: &TiVec<ActorId, Vec<RateNeighbour>>,
+    fractions: &mut FiringFractions,
+) -> Result<Vec<(ActorId, FiringFraction)>, AnalysisError> {
+    let whole = FiringFraction {
+        numerator: 1,
+        denominator: 1,
+    };
+    let max = u128::from(limits::MAX_FIRINGS);
+    let mut component = vec![(root, whole)];
+    let mut next = 0;
+    fractions[root] = Some(whole);
+
+    while let Some(&(actor, known)) = component.get(next) {
+        next += 1;
+        for neighbour in &neighbours[actor] {
+            let other = neighbour.actor;
+            if fractions[other].is_some() {
+                continue;
+            }
+            let numerator = known.numerator * u128::from(neighbour.factor);
+            let denominator = known.denominator * u128::from(neighbour.divisor);
+            let common = gcd(numerator, denominator);
+            let reduced = FiringFraction {
+                numerator: numerator / common,
+                denominator: denominator / common,
+            };
+            if reduced.numerator > max || reduced.denominator > max {
+                return Err(too_many_firings(other));
+            }
+            fractions[other] = Some(reduced);
+            component.push((other, reduced));
         }
     }
-    for &actor in component {
-        let firings = fraction[actor].0 * (lcm / fraction[actor].1);
-        q[actor] = u64::try_from(firings)
+    Ok(component)
+}
+
+/// Turns the fractions of a component into its smallest whole numbers.
+fn scale_component(
+    component: &[(ActorId, FiringFraction)],
+    repetition: &mut TiVec<ActorId, u64>,
+) -> Result<(), AnalysisError> {
+    let mut multiple = 1u128;
+    for &(actor, fraction) in component {
+        // Some actor has this denominator in lowest terms over the root, so that the root fires as often.
+        multiple = lcm(multiple, fraction.denominator)
+            .filter(|&multiple| multiple <= limits::MAX_FIRINGS.into())
+            .ok_or_else(|| too_many_firings(actor))?;
+    }
+
+    for &(actor, fraction) in component {
+        let firings = fraction.numerator * (multiple / fraction.denominator);
+        repetition[actor] = u64::try_from(firings)
             .ok()
-            .filter(|&f| f <= limits::MAX_FIRINGS)
-            .ok_or_else(|| too_many(actor))?;
+            .filter(|&firings| firings <= limits::MAX_FIRINGS)
+            .ok_or_else(|| too_many_firings(actor))?;
     }
     Ok(())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sdf(actors: u32, channels: &[(u32, u64, u32, u64, u64)]) -> TimedSdf {
-        let mut sdf = TimedSdf::default();
-        for i in 0..actors {
-            sdf.add_actor(&format!("n{i}"), 1);
-        }
-        for &(from, produce, to, consume, initial) in channels {
-            sdf.add_channel(ActorId(from), produce, ActorId(to), consume, initial);
-        }
-        sdf
-    }
-
-    #[test]
-    fn repetition_vectors() {
-        let check = |actors, channels: &[_], expect: &[u64]| {
-            let q = sdf(actors, channels).repetition().expect("consistent");
-            assert_eq!(q.raw, expect, "{channels:?}");
-        };
-        check(0, &[], &[]);
-        check(2, &[(0, 2, 1, 3, 0)], &[3, 2]);
-        check(3, &[(0, 2, 1, 3, 0)], &[3, 2, 1]);
-        check(
-            3,
-            &[(1, 4, 0, 6, 0), (1, 10, 2, 15, 0), (0, 7, 0, 7, 7)],
-            &[2, 3, 2],
-        );
-        check(
-            3,
-            &[
-                (0, 147, 1, 160, 0),
-                (1, 7, 2, 5, 0),
-                (0, 147, 2, 800 / 7, 0),
-            ][..2],
-            &[800, 735, 1029],
-        );
-    }
-
-    #[test]
-    fn bad_graphs_are_refused() {
-        let inconsistent = sdf(2, &[(0, 1, 1, 1, 0), (0, 2, 1, 1, 0)]).repetition();
-        assert_eq!(
-            inconsistent.expect_err("unbalanced").to_string(),
-            "inconsistent rates on ch1: 1 firings of a0 produce 2 tokens each, 1 firings of a1 consume 1 each"
-        );
-        let zero = sdf(2, &[(0, 0, 1, 1, 0)]).repetition();
-        assert_eq!(
-            zero.expect_err("no rate").to_string(),
-            "ch0 has a rate of 0, allowed are 1 to 4294967296"
-        );
-        let nobody = sdf(2, &[(0, 1, 2, 1, 0)]).repetition();
-        assert_eq!(
-            nobody.expect_err("no such actor").to_string(),
-            "ch0 names a2 of 2 actors"
-        );
-        let chain: Vec<_> = (0..60).map(|i| (i, 3, i + 1, 2, 0)).collect();
-        assert!(matches!(
-            sdf(61, &chain).repetition(),
-            Err(ThroughputError::Analysis(AnalysisError::Overflow { .. }))
-        ));
-    }
-
-    #[test]
-    fn least_capacities() {
-        let cases = [
-            ((1, 1, 0), 1),
-            ((2, 3, 0), 4),
-            ((4, 6, 0), 8),
-            ((4, 6, 3), 9),
-            ((4, 6, 8), 8),
-            ((4, 6, 9), 9),
-            ((1, 594, 0), 594),
-        ];
-        for ((produce, consume, initial), expect) in cases {
-            let g = sdf(2, &[(0, produce, 1, consume, initial)]);
-            assert_eq!(
-                g.least_capacity(ChannelId(0)),
-                expect,
-                "{produce} {consume} {initial}"
-            );
-        }
-        assert_eq!(
-            sdf(1, &[(0, 2, 0, 2, 2)]).least_capacity(ChannelId(0)),
-            0,
-            "a state"
-        );
-    }
-}
+mod tests;

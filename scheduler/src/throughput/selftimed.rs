@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use zbmd_ir::ActorId;
+use zbmd_ir::math::gcd_u64;
 
-use super::{Period, TimedSdf, gcd};
+use super::{Period, TimedSdf};
 
 /// What a link holds, firing by firing: `(from, produce, to, consume, tokens)`.
-type Flow = (usize, u64, usize, u64, i64);
+type LinkState = (usize, u64, usize, u64, i64);
 
-fn flows(sdf: &TimedSdf, capacities: &[u64]) -> Vec<Flow> {
+fn flows(sdf: &TimedSdf, capacities: &[u64]) -> Vec<LinkState> {
     let mut flows = Vec::new();
     for (a, actor) in sdf.actors.iter_enumerated() {
         if let Some(k) = actor.at_once {
@@ -69,9 +70,9 @@ pub(crate) fn period(sdf: &TimedSdf, capacities: &[u64]) -> Option<Period> {
     }
 }
 
-struct Random(u64);
+struct TestRandom(u64);
 
-impl Random {
+impl TestRandom {
     fn below(&mut self, n: u64) -> u64 {
         self.0 = self
             .0
@@ -83,7 +84,7 @@ impl Random {
 
 /// A connected graph with positive times, and capacities that are often just enough.
 pub(crate) fn random(seed: u64) -> (TimedSdf, Vec<u64>) {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut random = TestRandom(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let actors = 2 + random.below(4) as u32;
     let mut graph = TimedSdf::default();
     let mut firings = Vec::new();
@@ -101,7 +102,7 @@ pub(crate) fn random(seed: u64) -> (TimedSdf, Vec<u64>) {
                 random.below(actors.into()) as u32,
             )
         };
-        let g = gcd(firings[from as usize] as u128, firings[to as usize] as u128) as u64;
+        let g = gcd_u64(firings[from as usize], firings[to as usize]);
         let (produce, consume) = (firings[to as usize] / g, firings[from as usize] / g);
         let k = 1 + random.below(2);
         let initial = if i < actors {
@@ -121,7 +122,7 @@ pub(crate) fn random(seed: u64) -> (TimedSdf, Vec<u64>) {
     let room = graph
         .channels
         .keys()
-        .map(|c| graph.least_capacity(c) + random.below(4));
+        .map(|c| graph.min_capacity(c) + random.below(4));
     let room = room.collect();
     (graph, room)
 }

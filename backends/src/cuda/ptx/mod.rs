@@ -30,7 +30,7 @@ use std::fmt::Write;
 use crate::kernels::lang::{Kernel, Ty};
 
 /// PTX and architecture: the oldest that the code needs.
-fn head(kernel: &Kernel, waits: bool) -> String {
+fn module_header(kernel: &Kernel, waits: bool) -> String {
     let (version, arch) = match (waits, kernel.multiplies) {
         (true, _) => ("7.8", "sm_90"),
         (_, true) => ("7.0", "sm_80"),
@@ -41,23 +41,24 @@ fn head(kernel: &Kernel, waits: bool) -> String {
 
 /// The module of a kernel, which perhaps waits for the one before itself, and the name of its entry.
 pub(crate) fn print(kernel: &Kernel, waits: bool) -> (String, String) {
-    let name = entry(kernel.name);
+    let entry_name = entry_name(kernel.name);
     let mut printer = Printer {
         kernel,
         waits,
-        text: head(kernel, waits),
+        text: module_header(kernel, waits),
         labels: 0,
     };
-    printer.function(&name);
-    (printer.text, name)
+
+    printer.write_function(&entry_name);
+    (printer.text, entry_name)
 }
 
 /// The name of a kernel as an identifier.
-fn entry(name: &str) -> String {
-    let plain = name
+fn entry_name(name: &str) -> String {
+    let plain_name = name
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
-    "zbmd_".chars().chain(plain).collect()
+    "zbmd_".chars().chain(plain_name).collect()
 }
 
 struct Printer<'k> {
@@ -68,7 +69,7 @@ struct Printer<'k> {
 }
 
 /// Class of a register: the letter of its name.
-fn letter(ty: Ty) -> char {
+fn register_class(ty: Ty) -> char {
     match ty {
         Ty::Bool => 'p',
         Ty::I32 | Ty::U32 => 'r',
@@ -79,7 +80,7 @@ fn letter(ty: Ty) -> char {
 }
 
 /// Type of a register without its sign, as declarations and moves have it.
-fn plain(ty: Ty) -> &'static str {
+fn plain_type(ty: Ty) -> &'static str {
     match ty {
         Ty::Bool => "pred",
         Ty::I32 | Ty::U32 => "b32",
@@ -90,7 +91,7 @@ fn plain(ty: Ty) -> &'static str {
 }
 
 /// Type of an operation that depends on signs.
-fn signed(ty: Ty) -> &'static str {
+fn signed_type(ty: Ty) -> &'static str {
     match ty {
         Ty::Bool => "pred",
         Ty::I32 => "s32",
@@ -108,52 +109,63 @@ fn shared_size(ty: Ty) -> u64 {
 }
 
 impl<'k> Printer<'k> {
-    fn function(&mut self, name: &str) {
+    fn write_function(&mut self, name: &str) {
         let kernel = self.kernel;
-        let pointers = (0..kernel.bindings.len()).map(|i| format!("\t.param .u64 b{i}"));
-        let words = (0..=kernel.bindings.len()).map(|i| format!("\t.param .u32 a{i}"));
-        let parameters: Vec<String> = pointers.chain(words).collect();
+        // The order that launches rely on: pointers, then words.
+        let pointer_parameters = (0..kernel.bindings.len()).map(|i| format!("\t.param .u64 b{i}"));
+        let word_parameters = (0..=kernel.bindings.len()).map(|i| format!("\t.param .u32 a{i}"));
+        let all_parameters: Vec<String> = pointer_parameters.chain(word_parameters).collect();
+
         let _ = writeln!(
             self.text,
             "\n.visible .entry {name}(\n{}\n)\n.reqntid {}, 1, 1\n{{",
-            parameters.join(",\n"),
+            all_parameters.join(",\n"),
             kernel.local
         );
+
         for (set, count) in [('v', kernel.vars.len()), ('r', kernel.regs.len())] {
-            let prefix = if set == 'v' { "v" } else { "" };
+            let name_prefix = if set == 'v' { "v" } else { "" };
             for ty in [Ty::Bool, Ty::U32, Ty::U64, Ty::F32, Ty::F64] {
-                let types = if set == 'v' {
+                let declared_types = if set == 'v' {
                     &kernel.vars
                 } else {
                     &kernel.regs
                 };
-                if types.iter().any(|t| letter(*t) == letter(ty)) {
+                if declared_types
+                    .iter()
+                    .any(|t| register_class(*t) == register_class(ty))
+                {
                     self.line(&format!(
-                        ".reg .{} %{prefix}{}<{count}>",
-                        plain(ty),
-                        letter(ty)
+                        ".reg .{} %{name_prefix}{}<{count}>",
+                        plain_type(ty),
+                        register_class(ty)
                     ));
                 }
             }
         }
+
         // Temporaries: truth values, words, addresses.
         self.line(".reg .pred %tp");
         self.line(".reg .b32 %tr<2>");
         self.line(".reg .b64 %tl<2>");
+
         for (i, (ty, len)) in kernel.shared.iter().enumerate() {
-            let bytes = shared_size(*ty) * u64::from(*len);
-            self.line(&format!(".shared .align 8 .b8 s{i}[{bytes}]"));
+            let array_bytes = shared_size(*ty) * u64::from(*len);
+            self.line(&format!(".shared .align 8 .b8 s{i}[{array_bytes}]"));
         }
+
         for i in 0..kernel.bindings.len() {
             // Once: every access needs them.
             self.line(&format!(".reg .b64 %b{i}"));
             self.line(&format!("ld.param.u64 %b{i}, [b{i}]"));
             self.line(&format!("cvta.to.global.u64 %b{i}, %b{i}"));
         }
+
         if self.waits {
             self.line("griddepcontrol.wait");
             self.line("griddepcontrol.launch_dependents");
         }
+
         self.body(&kernel.body);
         self.line("ret");
         self.text.push_str("}\n");
@@ -169,7 +181,7 @@ impl<'k> Printer<'k> {
     }
 
     /// A name for the labels of one branch or loop.
-    fn fresh(&mut self) -> u32 {
+    fn new_label(&mut self) -> u32 {
         self.labels += 1;
         self.labels
     }

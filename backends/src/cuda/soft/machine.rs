@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::super::error::Code;
 use super::matrix::{self, Factor, WARP};
-use super::memory::Memory;
+use super::memory::SoftMemory;
 use super::table::{one, three, two};
 
 /// `CUDA_ERROR_LAUNCH_FAILED`: what a kernel did wrong that did not wait. Hardware notices nothing.
@@ -80,27 +80,30 @@ struct Thread {
     done: bool,
 }
 
-fn op(name: &str) -> Op {
-    let size = |ty: &str| match ty {
+fn parse_op(name: &str) -> Op {
+    let type_bytes = |ty: &str| match ty {
         "u8" | "s8" => 1,
         "u16" | "s16" => 2,
         "b32" | "f32" => 4,
         "b64" | "f64" => 8,
         _ => panic!("memory of {ty}"),
     };
+
     if let Some(ty) = name.strip_prefix("ld.global.") {
         let (count, ty) = ty.strip_prefix("v2.").map_or((1, ty), |ty| (2, ty));
-        return Op::Load(size(ty), ty.starts_with('s'), count);
+        return Op::Load(type_bytes(ty), ty.starts_with('s'), count);
     }
+
     if let Some(ty) = name.strip_prefix("st.global.") {
         let (count, ty) = ty.strip_prefix("v2.").map_or((1, ty), |ty| (2, ty));
-        return Op::Store(size(ty), count);
+        return Op::Store(type_bytes(ty), count);
     }
+
     if let Some(ty) = name.strip_prefix("ld.shared.") {
-        return Op::LoadShared(size(ty));
+        return Op::LoadShared(type_bytes(ty));
     }
     if let Some(ty) = name.strip_prefix("st.shared.") {
-        return Op::StoreShared(size(ty));
+        return Op::StoreShared(type_bytes(ty));
     }
     match name {
         "ld.param.u64" | "ld.param.u32" => Op::Parameter,
@@ -138,6 +141,7 @@ impl Names {
             "%nctaid.x" => return Operand::Special(Special::Nctaid),
             _ => {}
         }
+
         let known = |names: &BTreeMap<String, usize>| names.get(text).copied();
         if let Some(register) = known(&self.registers) {
             return Operand::Reg(register);
@@ -162,7 +166,10 @@ impl Module {
     /// Reads a module.
     pub(super) fn read(text: &str) -> Module {
         let mut names = Names::default();
-        let (mut lines, mut shared_bytes, mut local) = (Vec::new(), 0_usize, 0);
+        let mut lines = Vec::new();
+        let mut shared_bytes = 0_usize;
+        let mut local = 0;
+
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();
             let words: Vec<&str> = line
@@ -208,14 +215,17 @@ impl Module {
                 _ => lines.push((number, line.trim_end_matches(';'))),
             }
         }
+
         let code: Vec<Instruction> = lines
             .iter()
-            .map(|(number, line)| instruction(&names, *number, line))
+            .map(|(number, line)| parse_instruction(&names, *number, line))
             .collect();
-        let (registers, parameters) = (names.registers.len(), names.parameters.len());
+        let registers = names.registers.len();
+        let parameters = names.parameters.len();
         let waits = code.iter().any(|i| matches!(i.op, Op::Wait | Op::Tell));
         let known = text.contains(".version 7.8\n.target sm_90\n");
         assert!(known || !waits, "not for sm_90");
+
         Module {
             code,
             registers,
@@ -237,38 +247,50 @@ impl Module {
         groups: u32,
         parameters: &[u64],
         waits: bool,
-        memory: &mut Memory,
+        memory: &mut SoftMemory,
     ) -> Result<(), Code> {
         assert_eq!(parameters.len(), self.parameters, "parameters");
         for group in 0..groups {
             let registers = vec![0; self.registers];
-            let thread = |tid| Thread {
+            let new_thread = |tid| Thread {
                 at: 0,
                 registers: registers.clone(),
                 tid,
                 waited: !waits,
                 done: false,
             };
-            let mut threads: Vec<Thread> = (0..self.local).map(thread).collect();
-            let mut shared = vec![0xa5; self.shared_bytes];
-            let launch = [group, groups];
+
+            let mut threads: Vec<Thread> = (0..self.local).map(new_thread).collect();
+            // Arbitrary at first, as on a real device.
+            let mut shared_memory = vec![0xa5; self.shared_bytes];
+            let launch_ids = [group, groups];
+
             while threads.iter().any(|t| !t.done) {
                 for warp in threads.chunks_mut(WARP) {
                     let mut has_met = true;
                     while has_met {
-                        for thread in &mut *warp {
-                            self.until_met(thread, launch, parameters, memory, &mut shared)?;
+                        for new_thread in &mut *warp {
+                            self.run_until_met(
+                                new_thread,
+                                launch_ids,
+                                parameters,
+                                memory,
+                                &mut shared_memory,
+                            )?;
                         }
-                        has_met = self.together(warp);
+                        has_met = self.run_warp_step(warp);
                     }
                 }
-                let first = (threads[0].at, threads[0].done);
+
+                // All threads have stopped: at the same barrier, or at the end.
+                let first_state = (threads[0].at, threads[0].done);
                 assert!(
-                    threads.iter().all(|t| (t.at, t.done) == first),
+                    threads.iter().all(|t| (t.at, t.done) == first_state),
                     "barriers are not met"
                 );
             }
         }
+
         Ok(())
     }
 
@@ -276,57 +298,68 @@ impl Module {
     ///
     /// # Panics
     /// If only some have come there.
-    fn together(&self, warp: &mut [Thread]) -> bool {
+    fn run_warp_step(&self, warp: &mut [Thread]) -> bool {
         // A thread stops behind what it waits for.
-        let before = |thread: &Thread| thread.at.checked_sub(1).map(|at| &self.code[at]);
-        let met = |thread: &Thread| {
-            before(thread).filter(|i| matches!(i.op, Op::Multiply(_) | Op::Swap) && !thread.done)
+        let last_instruction = |thread: &Thread| thread.at.checked_sub(1).map(|at| &self.code[at]);
+        let meeting_point = |thread: &Thread| {
+            last_instruction(thread)
+                .filter(|i| matches!(i.op, Op::Multiply(_) | Op::Swap) && !thread.done)
         };
-        let Some(step) = warp.iter().find_map(met) else {
+        let Some(met_instruction) = warp.iter().find_map(meeting_point) else {
             return false;
         };
         assert!(
             warp.iter().all(|t| t.at == warp[0].at && !t.done),
             "a warp is not together"
         );
-        let word = |thread: &Thread, n: usize| match step.operands[n] {
+        let register_word = |thread: &Thread, n: usize| match met_instruction.operands[n] {
             Operand::Reg(r) => thread.registers[r] as u32,
-            _ => panic!("line {}: a word lies in a register", step.line),
+            _ => panic!("line {}: a word lies in a register", met_instruction.line),
         };
-        let kind = match step.op {
-            Op::Multiply(kind) => kind,
+
+        let factor_kind = match met_instruction.op {
+            Op::Multiply(factor_kind) => factor_kind,
             _ => {
-                let Operand::Value(bits) = step.operands[2] else {
-                    panic!("line {}", step.line)
+                let Operand::Value(bits) = met_instruction.operands[2] else {
+                    panic!("line {}", met_instruction.line)
                 };
-                let all: Vec<u32> = warp.iter().map(|t| word(t, 1)).collect();
+                let all_words: Vec<u32> = warp.iter().map(|t| register_word(t, 1)).collect();
                 for (number, thread) in warp.iter_mut().enumerate() {
-                    set(thread, step, 0, all[number ^ bits as usize].into());
+                    set_register(
+                        thread,
+                        met_instruction,
+                        0,
+                        all_words[number ^ bits as usize].into(),
+                    );
                 }
                 return true;
             }
         };
-        let fragments = warp.iter().map(|t| {
-            let from = |first: usize| move |i: usize| word(t, first + i);
-            let (left, right) = (std::array::from_fn(from(4)), std::array::from_fn(from(8)));
-            (left, right, std::array::from_fn(from(10)))
+
+        let thread_fragments = warp.iter().map(|t| {
+            let words_from = |first: usize| move |i: usize| register_word(t, first + i);
+            let left = std::array::from_fn(words_from(4));
+            let right = std::array::from_fn(words_from(8));
+            (left, right, std::array::from_fn(words_from(10)))
         });
-        let sums = matrix::multiply(kind, &fragments.collect::<Vec<_>>());
+
+        let sums = matrix::multiply(factor_kind, &thread_fragments.collect::<Vec<_>>());
         for (thread, sums) in warp.iter_mut().zip(sums) {
             for (n, sum) in sums.into_iter().enumerate() {
-                set(thread, step, n, sum.into());
+                set_register(thread, met_instruction, n, sum.into());
             }
         }
+
         true
     }
 
     /// Runs a thread to the next barrier, to what its warp does together, or to its end.
-    fn until_met(
+    fn run_until_met(
         &self,
         thread: &mut Thread,
         launch: [u32; 2],
         parameters: &[u64],
-        memory: &mut Memory,
+        memory: &mut SoftMemory,
         shared: &mut [u8],
     ) -> Result<(), Code> {
         loop {
@@ -338,7 +371,8 @@ impl Module {
             {
                 continue;
             }
-            let value = |n: usize| match step.operands[n] {
+
+            let operand_value = |n: usize| match step.operands[n] {
                 Operand::Reg(r) => thread.registers[r],
                 Operand::Value(v) => v,
                 Operand::Special(Special::Tid) => thread.tid.into(),
@@ -346,18 +380,19 @@ impl Module {
                 Operand::Special(Special::Nctaid) => launch[1].into(),
                 Operand::Target(to) => panic!("line {}: {to} as a value", step.line),
             };
-            let result = match step.op {
-                Op::One(of) => of(value(1)),
-                Op::Two(of) => of(value(1), value(2)),
-                Op::Three(of) => of(value(1), value(2), value(3)),
-                Op::Parameter => parameters[value(1) as usize],
+
+            let result_bits = match step.op {
+                Op::One(of) => of(operand_value(1)),
+                Op::Two(of) => of(operand_value(1), operand_value(2)),
+                Op::Three(of) => of(operand_value(1), operand_value(2), operand_value(3)),
+                Op::Parameter => parameters[operand_value(1) as usize],
                 Op::Load(..) | Op::Store(..) if !thread.waited => return Err(EARLY),
                 Op::Load(size, signed, count) => {
                     let mut bytes = [0; 16];
                     let bytes = &mut bytes[..size * count];
-                    memory.load(value(count), bytes)?;
+                    memory.load(operand_value(count), bytes)?;
                     for (n, part) in bytes.chunks(size).enumerate() {
-                        set(thread, step, n, extend(part, signed));
+                        set_register(thread, step, n, extend_bits(part, signed));
                     }
                     continue;
                 }
@@ -365,14 +400,17 @@ impl Module {
                     let mut bytes = [0; 16];
                     let bytes = &mut bytes[..size * count];
                     for (n, part) in bytes.chunks_mut(size).enumerate() {
-                        part.copy_from_slice(&value(1 + n).to_le_bytes()[..size]);
+                        part.copy_from_slice(&operand_value(1 + n).to_le_bytes()[..size]);
                     }
-                    memory.store(value(0), bytes)?;
+                    memory.store(operand_value(0), bytes)?;
                     continue;
                 }
-                Op::LoadShared(size) => extend(&shared[value(1) as usize..][..size], false),
+                Op::LoadShared(size) => {
+                    extend_bits(&shared[operand_value(1) as usize..][..size], false)
+                }
                 Op::StoreShared(size) => {
-                    let (at, bytes) = (value(0) as usize, value(1).to_le_bytes());
+                    let at = operand_value(0) as usize;
+                    let bytes = operand_value(1).to_le_bytes();
                     shared[at..at + size].copy_from_slice(&bytes[..size]);
                     continue;
                 }
@@ -397,19 +435,19 @@ impl Module {
                     return Ok(());
                 }
             };
-            set(thread, step, 0, result);
+            set_register(thread, step, 0, result_bits);
         }
     }
 }
 
-fn set(thread: &mut Thread, step: &Instruction, operand: usize, value: u64) {
+fn set_register(thread: &mut Thread, step: &Instruction, operand: usize, value: u64) {
     let Operand::Reg(to) = step.operands[operand] else {
         panic!("line {}", step.line)
     };
     thread.registers[to] = value;
 }
 
-fn extend(bytes: &[u8], signed: bool) -> u64 {
+fn extend_bits(bytes: &[u8], signed: bool) -> u64 {
     let mut all = [0; 8];
     all[..bytes.len()].copy_from_slice(bytes);
     let value = u64::from_le_bytes(all);
@@ -420,7 +458,7 @@ fn extend(bytes: &[u8], signed: bool) -> u64 {
     }
 }
 
-fn instruction(names: &Names, line: usize, text: &str) -> Instruction {
+fn parse_instruction(names: &Names, line: usize, text: &str) -> Instruction {
     let (guard, text) = match text.strip_prefix('@') {
         None => (None, text),
         Some(rest) => {
@@ -432,12 +470,14 @@ fn instruction(names: &Names, line: usize, text: &str) -> Instruction {
             (Some((register, wanted)), text)
         }
     };
+
     let (name, rest) = text.split_once(' ').unwrap_or((text, ""));
     let operands = rest.split(',').map(str::trim).filter(|o| !o.is_empty());
     let operands = operands.map(|o| names.operand(o)).collect();
+
     Instruction {
         guard,
-        op: op(name),
+        op: parse_op(name),
         operands,
         line: line + 1,
     }

@@ -24,25 +24,25 @@ pub(super) fn product(name: &str) -> Option<Factor> {
     })
 }
 
-/// To the nearest number with 10 bits behind the point, ties away from zero; what is no number stays none.
+/// To the nearest number with 10 bits behind the point, ties away from zero; NaNs stay NaNs.
 pub(super) fn to_tf32(bits: u32) -> u32 {
     let is_finite = bits & 0x7f80_0000 != 0x7f80_0000;
-    let rounded = if is_finite { bits + 0x1000 } else { bits };
-    let quiet = if bits & 0x7fff_ffff > 0x7f80_0000 {
+    let rounded_bits = if is_finite { bits + 0x1000 } else { bits };
+    let quiet_bit = if bits & 0x7fff_ffff > 0x7f80_0000 {
         0x40_0000
     } else {
         0
     };
-    (rounded | quiet) & !0x1fff
+    (rounded_bits | quiet_bit) & !0x1fff
 }
 
 /// Two numbers in one word.
 pub(super) fn pack(factor: Factor, high: u32, low: u32) -> u32 {
-    let half = |bits: u32| match factor {
+    let half_bits = |bits: u32| match factor {
         Factor::F16 => f16::from_f32(f32::from_bits(bits)).to_bits(),
         _ => bf16::from_f32(f32::from_bits(bits)).to_bits(),
     };
-    u32::from(half(high)) << 16 | u32::from(half(low))
+    u32::from(half_bits(high)) << 16 | u32::from(half_bits(low))
 }
 
 impl Factor {
@@ -57,6 +57,7 @@ impl Factor {
             assert_eq!(registers[i] & 0x1fff, 0, "a factor is no tf32");
             return f32::from_bits(registers[i]).into();
         }
+
         let bits = (registers[i / 2] >> (16 * (i % 2))) as u16;
         match self {
             Factor::F16 => f16::from_bits(bits).to_f64(),
@@ -66,7 +67,8 @@ impl Factor {
 
     /// Row and column of factor `i` of the left matrix in a thread.
     fn left(self, thread: usize, i: usize) -> (usize, usize) {
-        let (group, member) = (thread / 4, thread % 4);
+        let group = thread / 4;
+        let member = thread % 4;
         match self {
             Factor::Tf32 => (group + 8 * (i % 2), member + 4 * (i / 2)),
             _ => (group + 8 * (i / 2 % 2), member * 2 + i % 2 + 8 * (i / 4)),
@@ -75,7 +77,8 @@ impl Factor {
 
     /// Row and column of factor `i` of the right matrix.
     fn right(self, thread: usize, i: usize) -> (usize, usize) {
-        let (group, member) = (thread / 4, thread % 4);
+        let group = thread / 4;
+        let member = thread % 4;
         match self {
             Factor::Tf32 => (member + 4 * i, group),
             _ => (member * 2 + i % 2 + 8 * (i / 2), group),
@@ -89,28 +92,35 @@ pub(super) type Fragments = ([u32; 4], [u32; 2], [u32; 4]);
 /// The sums of all threads of a warp. They are added as exactly as can be, which hardware need not do.
 pub(super) fn multiply(factor: Factor, warp: &[Fragments]) -> Vec<[u32; 4]> {
     assert_eq!(warp.len(), WARP, "threads of a warp");
-    let (mut left, mut right) = ([[0.0; 16]; 16], [[0.0; 8]; 16]);
+    let mut left_matrix = [[0.0; 16]; 16];
+    let mut right_matrix = [[0.0; 8]; 16];
+
     for (thread, (a, b, _)) in warp.iter().enumerate() {
         for i in 0..factor.depth() / 2 {
             let (row, column) = factor.left(thread, i);
-            left[row][column] = factor.of(a, i);
+            left_matrix[row][column] = factor.of(a, i);
         }
         for i in 0..factor.depth() / 4 {
             let (row, column) = factor.right(thread, i);
-            right[row][column] = factor.of(b, i);
+            right_matrix[row][column] = factor.of(b, i);
         }
     }
-    let sums = |thread: usize, before: &[u32; 4]| -> [u32; 4] {
+
+    // A thread holds two columns of two rows of the result.
+    let thread_sums = |thread: usize, before: &[u32; 4]| -> [u32; 4] {
         std::array::from_fn(|i| {
-            let (row, column) = (thread / 4 + 8 * (i / 2), thread % 4 * 2 + i % 2);
-            let products = (0..factor.depth()).map(|k| left[row][k] * right[k][column]);
-            let sum: f64 = products.sum();
-            ((f64::from(f32::from_bits(before[i])) + sum) as f32).to_bits()
+            let row = thread / 4 + 8 * (i / 2);
+            let column = thread % 4 * 2 + i % 2;
+            let row_products =
+                (0..factor.depth()).map(|k| left_matrix[row][k] * right_matrix[k][column]);
+            let product_sum: f64 = row_products.sum();
+            ((f64::from(f32::from_bits(before[i])) + product_sum) as f32).to_bits()
         })
     };
+
     warp.iter()
         .enumerate()
-        .map(|(thread, (.., before))| sums(thread, before))
+        .map(|(thread, (.., before))| thread_sums(thread, before))
         .collect()
 }
 

@@ -1,12 +1,13 @@
-//! A CUDA device in software: does what [`Driver`] says, on the host's memory, by reading the printed PTX. For tests of
-//! everything but the real driver, and therefore suspicious:
+//! A CUDA device in software: does what [`Driver`] says, on the host's memory, by interpreting the printed PTX. It tests
+//! everything except the real driver, and therefore checks as much as it can:
 //!
-//! - nodes of a graph run in any order that its edges allow, another one at each launch;
-//! - every access is checked; what a kernel does wrong is said later, by every call, as a real device does;
-//! - memory starts with rubbish, and others' memory is touched only while it is registered;
-//! - a kernel behind a programmatic edge that touches memory before it waits, or ends without, goes wrong;
+//! - nodes of a graph run in any order that its edges allow, a different one at each launch;
+//! - every access is checked; an error of a kernel is reported later, by every call, as by a real device;
+//! - memory starts with arbitrary content, and others' memory is accessed only while it is registered;
+//! - a kernel that is launched early and accesses memory before it waits, or ends without a wait, fails;
 //! - its queue waits for words that others store, and goes on by itself; calls that may wait for the queue do;
-//! - what nodes touched is compared, pair by pair, with the edges between them: see [`Machine::check`].
+//! - the accesses of nodes are compared, pair by pair, with the edges between them: see [`Machine::check_edges`].
+#![expect(unsafe_code, reason = "implements the driver's unsafe functions")]
 
 mod machine;
 mod matrix;
@@ -20,24 +21,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use self::machine::Module;
-use self::memory::{Memory, Trace};
-use self::queue::{Entry, Marked, PAUSE, Queue};
+use self::memory::{AccessTrace, SoftMemory};
+use self::queue::{EventState, PAUSE, QueueEntry, SoftQueue};
 use super::driver::{
-    Address, Driver, Event, Exec, Function, Graph, Image, Launch, MAX_SIGNALS, Node, Signal,
+    Address, Driver, Event, Exec, Function, Graph, Image, Launch, MAX_WORD_OPS, Node, WordOp,
 };
-use super::error::{Code, Fault, Said, Site};
+use super::error::{CallError, Code, Fault, Site};
 use super::instance::{Listed, MAX_BINDINGS};
 use crate::kernels::Caps;
 use crate::kernels::library::{Product, Shape};
 
-/// Groups of a run at most: few, so that threads have several elements each.
+/// Groups of the largest launch: few, so that threads have several elements each.
 const MAX_GROUPS: u32 = 3;
 
-/// Compute capability of the device: what the instructions that it knows need.
+/// Compute capability of the device: the one that its instructions need.
 const CAPABILITY: (u32, u32) = (8, 0);
 
 /// The only device.
-fn listed() -> Listed {
+fn plain_device() -> Listed {
     Listed {
         name: "cuda:0".to_owned(),
         uuid: *b"zbmd in software",
@@ -52,7 +53,7 @@ fn listed() -> Listed {
         memory_bits: 64,
         memory_bytes: 1 << 30,
         groups: MAX_GROUPS,
-        signals: true,
+        memory_ops: true,
         caps: Caps {
             bindings: MAX_BINDINGS,
             capability: Some(CAPABILITY),
@@ -62,14 +63,14 @@ fn listed() -> Listed {
     }
 }
 
-/// An error that a test wants a call to give: after so many calls of the site that go well.
+/// An error that a test injects into a call: after so many successful calls of the site.
 #[derive(Clone, Copy, Debug)]
 pub struct Injection {
     /// The call.
     pub site: Site,
-    /// Calls that go well before.
+    /// Successful calls before it.
     pub after: u32,
-    /// What it then says, every time; `None`: of a query, that the work has not ended, for ever.
+    /// What it then reports, every time; `None`: of a query, that the work never ends.
     pub code: Option<Code>,
 }
 
@@ -81,28 +82,28 @@ pub enum Lacking {
     Nothing,
     /// Its queue neither waits for words nor stores them.
     Signals,
-    /// It does not reach others' memory.
+    /// It cannot access others' memory.
     Registration,
     /// There is no library for products.
     Library,
 }
 
-/// What was asked of the driver so far.
+/// The calls of the driver so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Allocations that were not given back.
+    /// Allocations that were not freed.
     pub allocations: usize,
-    /// Others' memory that was not given back.
+    /// Others' memory that is still registered.
     pub registered: usize,
-    /// Marks that were not given back.
+    /// Events that were not destroyed.
     pub events: usize,
-    /// Graphs in the making that were not given back.
+    /// Graphs that are being built.
     pub graphs: usize,
-    /// Graphs ready to run that were not given back.
+    /// Executable graphs that were not destroyed.
     pub ready: usize,
     /// Modules loaded.
     pub modules: usize,
-    /// Objects offered instead of texts.
+    /// Objects loaded instead of texts, or rejected.
     pub cubins: usize,
     /// Launches.
     pub launches: usize,
@@ -114,16 +115,16 @@ pub struct Counts {
     pub edges: usize,
     /// Nodes of products by the vendor's library.
     pub products: usize,
-    /// Programmatic ones among these.
-    pub programmatic: usize,
+    /// Edges over which kernels are launched early.
+    pub dependent_launches: usize,
 }
 
 /// The driver's side.
 #[derive(Default)]
-pub struct Machine(Mutex<Inner>);
+pub struct Machine(Mutex<MachineState>);
 
 #[derive(Clone, Debug)]
-enum Work {
+enum NodeWork {
     Kernel(Launch),
     Copy {
         from: Address,
@@ -138,31 +139,31 @@ enum Work {
 }
 
 #[derive(Clone, Debug)]
-struct Made {
-    work: Work,
+struct SoftNode {
+    work: NodeWork,
     after: Vec<u64>,
     /// Kernels whose end it waits for itself.
-    behind: Vec<u64>,
+    launched_behind: Vec<u64>,
 }
 
 #[derive(Default)]
-struct Inner {
-    memory: Memory,
+struct MachineState {
+    memory: SoftMemory,
     modules: Vec<Arc<Module>>,
-    queue: Queue,
-    events: BTreeMap<u64, Marked>,
-    graphs: BTreeMap<u64, Vec<Made>>,
-    ready: BTreeMap<u64, Arc<[Made]>>,
-    next: u64,
-    random: u64,
-    /// What every call says since a kernel went wrong.
+    queue: SoftQueue,
+    events: BTreeMap<u64, EventState>,
+    graphs: BTreeMap<u64, Vec<SoftNode>>,
+    ready: BTreeMap<u64, Arc<[SoftNode]>>,
+    last_handle: u64,
+    random_state: u64,
+    /// What every call reports since a kernel has failed.
     lost: Option<Code>,
     injection: Option<Injection>,
     lacking: Lacking,
     arch: Option<(u32, u32)>,
-    checks: bool,
-    idle: bool,
-    cut: bool,
+    checks_edges: bool,
+    skips_launches: bool,
+    drops_edges: bool,
     conflicts: Vec<String>,
     counts: Counts,
 }
@@ -180,76 +181,77 @@ impl Machine {
         Arc::new(Machine::default())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, MachineState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens the device.
-    pub(super) fn open(self: &Arc<Self>) -> Soft {
-        Soft {
+    pub(super) fn open(self: &Arc<Self>) -> SoftDriver {
+        SoftDriver {
             machine: Arc::clone(self),
         }
     }
 
     /// The device, as it is listed.
     pub(super) fn listed(&self) -> Listed {
-        let inner = self.lock();
-        let plain = listed();
-        let arch = inner.arch.unwrap_or(plain.arch);
+        let state = self.lock();
+        let plain = plain_device();
+        let arch = state.arch.unwrap_or(plain.arch);
         let caps = Caps {
             capability: Some(arch),
             ..plain.caps
         };
+
         Listed {
-            signals: inner.lacking != Lacking::Signals,
+            memory_ops: state.lacking != Lacking::Signals,
             arch,
             caps,
             ..plain
         }
     }
 
-    /// Compute capability of devices that are found from now on.
-    pub fn is_of(&self, arch: (u32, u32)) {
+    /// Sets the compute capability of devices that are listed from now on.
+    pub fn set_arch(&self, arch: (u32, u32)) {
         self.lock().arch = Some(arch);
     }
 
-    /// What devices that are found from now on cannot do.
-    pub fn lacks(&self, lacking: Lacking) {
+    /// Sets what devices that are listed from now on cannot do.
+    pub fn set_lacking(&self, lacking: Lacking) {
         self.lock().lacking = lacking;
     }
 
-    /// Makes a call of that site fail, once so many have gone well.
+    /// Makes calls of a site fail, after so many successful ones.
     pub fn inject(&self, injection: Option<Injection>) {
         self.lock().injection = injection;
     }
 
-    /// What was asked for so far.
+    /// The calls so far.
     pub fn counts(&self) -> Counts {
-        let inner = self.lock();
+        let state = self.lock();
         Counts {
-            allocations: inner.memory.blocks().count(),
-            registered: inner.memory.registered.len(),
-            events: inner.events.len(),
-            graphs: inner.graphs.len(),
-            ready: inner.ready.len(),
-            modules: inner.modules.len(),
-            ..inner.counts
+            allocations: state.memory.blocks().count(),
+            registered: state.memory.registered.len(),
+            events: state.events.len(),
+            graphs: state.graphs.len(),
+            ready: state.ready.len(),
+            modules: state.modules.len(),
+            ..state.counts
         }
     }
 
-    /// From now on compares what nodes touch with the edges between them, which takes long.
-    pub fn check(&self) {
-        self.lock().checks = true;
+    /// From now on compares the accesses of nodes with the edges between them, which is slow.
+    pub fn check_edges(&self) {
+        self.lock().checks_edges = true;
     }
 
-    /// From now on launches do nothing: for what the host does besides.
-    pub fn idle(&self) {
-        self.lock().idle = true;
+    /// From now on launches do nothing: to measure what the host does.
+    pub fn skip_launches(&self) {
+        self.lock().skips_launches = true;
     }
 
-    /// From now on graphs lose their edges when they are made ready, which [`Self::conflicts`] must notice.
-    pub fn cut(&self) {
-        self.lock().cut = true;
+    /// From now on graphs lose their edges when they are instantiated, which [`Self::conflicts`] must show.
+    pub fn drop_edges(&self) {
+        self.lock().drops_edges = true;
     }
 
     /// Whether something in the queue has not been done yet.
@@ -257,39 +259,42 @@ impl Machine {
         !self.lock().is_settled()
     }
 
-    /// Nodes that touched the same memory, one of them writing, with no way of edges between them, in words.
+    /// Nodes that accessed the same memory, one of them writing, with no path of edges between them, in words.
     pub fn conflicts(&self) -> Vec<String> {
         self.lock().conflicts.clone()
     }
 }
 
 /// The device, opened.
-pub(super) struct Soft {
+pub(super) struct SoftDriver {
     machine: Arc<Machine>,
 }
 
-impl Inner {
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
+impl MachineState {
+    fn new_handle(&mut self) -> u64 {
+        self.last_handle += 1;
+        self.last_handle
     }
 
-    fn below(&mut self, limit: usize) -> usize {
+    fn random_below(&mut self, limit: usize) -> usize {
         // SplitMix64.
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % limit as u64) as usize
+        self.random_state = self.random_state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let state = self.random_state;
+        let mixed_once = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed_twice = (mixed_once ^ (mixed_once >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed_twice ^ (mixed_twice >> 31)) % limit as u64) as usize
     }
 
-    /// Does the work; what goes wrong is said later.
-    fn work(&mut self, work: &Work, waits: bool) {
+    /// Does the work; errors are reported later.
+    fn do_work(&mut self, work: &NodeWork, waits: bool) {
         let done = match work {
-            Work::Copy { from, to, bytes } => self.memory.copy(*from, *to, *bytes),
-            Work::Zero { at, bytes } => self.memory.fill(*at, *bytes, 0),
-            Work::Product(product, count) => product::run(product, *count, &mut self.memory),
-            Work::Kernel(launch) => {
-                let words = launch.words.iter().map(|w| u64::from(*w));
+            NodeWork::Copy { from, to, bytes } => self.memory.copy(*from, *to, *bytes),
+            NodeWork::Zero { at, bytes } => self.memory.fill(*at, *bytes, 0),
+            NodeWork::Product(product, count) => {
+                product::run_products(product, *count, &mut self.memory)
+            }
+            NodeWork::Kernel(launch) => {
+                let words = launch.words.iter().map(|word| u64::from(*word));
                 let parameters: Vec<u64> = launch.pointers.iter().copied().chain(words).collect();
                 let module = Arc::clone(&self.modules[launch.function.0 as usize]);
                 assert_eq!(module.local, launch.local, "threads of a group");
@@ -301,402 +306,454 @@ impl Inner {
         }
     }
 
-    /// All nodes of a graph, in an order that its edges allow.
-    fn nodes(&mut self, nodes: &[Made]) {
-        let mut waits: Vec<usize> = nodes.iter().map(|n| n.after.len()).collect();
-        let mut ready: Vec<usize> = (0..nodes.len()).filter(|n| waits[*n] == 0).collect();
+    /// Runs all nodes of a graph, in an order that its edges allow.
+    fn run_nodes(&mut self, nodes: &[SoftNode]) {
+        let mut waits_for: Vec<usize> = nodes.iter().map(|node| node.after.len()).collect();
         let mut followers = vec![Vec::new(); nodes.len()];
-        for (n, node) in nodes.iter().enumerate() {
-            node.after
-                .iter()
-                .for_each(|a| followers[*a as usize].push(n));
+        for (number, node) in nodes.iter().enumerate() {
+            for before in &node.after {
+                followers[*before as usize].push(number);
+            }
         }
-        let mut traces = vec![Trace::default(); nodes.len()];
-        let mut done = 0;
+
+        let mut ready: Vec<usize> = (0..nodes.len())
+            .filter(|number| waits_for[*number] == 0)
+            .collect();
+        let mut traces = vec![AccessTrace::default(); nodes.len()];
+        let mut done_count = 0;
+
         while !ready.is_empty() {
-            let chosen = self.below(ready.len());
-            let node = ready.swap_remove(chosen);
-            self.memory.trace = Trace::default();
-            self.work(&nodes[node].work, !nodes[node].behind.is_empty());
-            traces[node] = std::mem::take(&mut self.memory.trace);
-            done += 1;
-            for follower in &followers[node] {
-                waits[*follower] -= 1;
-                if waits[*follower] == 0 {
+            let chosen = self.random_below(ready.len());
+            let number = ready.swap_remove(chosen);
+            let node = &nodes[number];
+            self.memory.trace = AccessTrace::default();
+            self.do_work(&node.work, !node.launched_behind.is_empty());
+            traces[number] = std::mem::take(&mut self.memory.trace);
+            done_count += 1;
+
+            for follower in &followers[number] {
+                waits_for[*follower] -= 1;
+                if waits_for[*follower] == 0 {
                     ready.push(*follower);
                 }
             }
         }
-        assert_eq!(done, nodes.len(), "the edges of a graph make a circle");
-        if self.checks {
-            self.compare(nodes, &traces);
+
+        assert_eq!(done_count, nodes.len(), "the edges of a graph make a cycle");
+
+        if self.checks_edges {
+            self.note_conflicts(nodes, &traces);
         }
     }
 
-    fn compare(&mut self, nodes: &[Made], traces: &[Trace]) {
-        let mut before: Vec<BTreeSet<u64>> = Vec::new();
-        for (n, node) in nodes.iter().enumerate() {
-            let mut all: BTreeSet<u64> = node.after.iter().copied().collect();
-            node.after
-                .iter()
-                .for_each(|a| all.extend(&before[*a as usize]));
-            for other in (0..n).filter(|o| !all.contains(&(*o as u64))) {
-                let (a, b) = (&traces[other], &traces[n]);
-                let clash = overlap(&a.written, &b.written)
-                    || overlap(&a.written, &b.read)
-                    || overlap(&a.read, &b.written);
-                if clash {
-                    let text = format!("{:?} and {:?}", nodes[other].work, node.work);
-                    self.conflicts.push(text);
+    /// Notes the nodes that conflict and that no path of edges connects.
+    fn note_conflicts(&mut self, nodes: &[SoftNode], traces: &[AccessTrace]) {
+        let mut ended_before: Vec<BTreeSet<u64>> = Vec::new();
+        for (number, node) in nodes.iter().enumerate() {
+            let mut ended: BTreeSet<u64> = node.after.iter().copied().collect();
+            for before in &node.after {
+                ended.extend(&ended_before[*before as usize]);
+            }
+            for other in (0..number).filter(|other| !ended.contains(&(*other as u64))) {
+                if traces[other].conflicts_with(&traces[number]) {
+                    let conflict = format!("{:?} and {:?}", nodes[other].work, node.work);
+                    self.conflicts.push(conflict);
                 }
             }
-            before.push(all);
+
+            ended_before.push(ended);
         }
     }
 }
 
-fn overlap(a: &[(u64, u64)], b: &[(u64, u64)]) -> bool {
-    a.iter().any(|x| b.iter().any(|y| x.0 < y.1 && y.0 < x.1))
-}
-
-impl Soft {
+impl SoftDriver {
     /// The machine for a call, unless the call is to fail.
-    fn enter(&self, site: Site) -> Result<MutexGuard<'_, Inner>, Said> {
-        let mut inner = self.machine.lock();
-        let refuse = |code| Err(Said { site, code });
-        if let Some(code) = inner.lost.filter(|_| site != Site::Bind) {
-            return refuse(code);
+    fn enter_call(&self, site: Site) -> Result<MutexGuard<'_, MachineState>, CallError> {
+        let mut state = self.machine.lock();
+        if let Some(code) = state.lost.filter(|_| site != Site::Bind) {
+            return Err(CallError { site, code });
         }
-        if let Some(injection) = inner.injection.as_mut().filter(|i| i.site == site) {
+
+        let injection = state.injection.as_mut();
+        if let Some(injection) = injection.filter(|injection| injection.site == site) {
             match (injection.after, injection.code) {
                 (0, Some(code)) => {
-                    let said = Said { site, code };
-                    inner.queue.is_frozen |= Fault::new(said).is_fatal();
-                    return Err(said);
+                    let error = CallError { site, code };
+                    state.queue.is_frozen |= Fault::new(error).is_fatal();
+                    return Err(error);
                 }
                 (0, None) => {}
                 _ => injection.after -= 1,
             }
         }
-        Ok(inner)
+
+        Ok(state)
     }
 
-    /// Waits for the queue, as real drivers may before they take or give back memory or make graphs ready.
-    fn settle(&self) {
+    /// Waits for the queue, as real drivers may before they allocate or free memory or instantiate graphs.
+    fn wait_for_queue(&self) {
         const LIMIT: Duration = Duration::from_secs(20);
-        let begun = Instant::now();
+        let start = Instant::now();
         while self.machine.is_waiting() {
             assert!(
-                begun.elapsed() < LIMIT,
+                start.elapsed() < LIMIT,
                 "a call waits for the queue, and the queue for others"
             );
             std::thread::sleep(PAUSE);
         }
     }
 
-    fn add(&self, site: Site, graph: Graph, after: &[Node], work: Work) -> Result<Node, Said> {
-        let mut inner = self.enter(site)?;
-        let nodes = inner
+    fn add_node(
+        &self,
+        site: Site,
+        graph: Graph,
+        after: &[Node],
+        work: NodeWork,
+    ) -> Result<Node, CallError> {
+        let mut state = self.enter_call(site)?;
+        let nodes = state
             .graphs
             .get_mut(&graph.0)
-            .expect("a graph in the making");
-        let after: Vec<u64> = after.iter().map(|n| n.0).collect();
+            .expect("a graph that is being built");
+        let after: Vec<u64> = after.iter().map(|node| node.0).collect();
         assert!(
-            after.iter().all(|n| *n < nodes.len() as u64),
+            after.iter().all(|number| *number < nodes.len() as u64),
             "a node of another graph"
         );
-        nodes.push(Made {
+        nodes.push(SoftNode {
             work,
             after,
-            behind: Vec::new(),
+            launched_behind: Vec::new(),
         });
         Ok(Node(nodes.len() as u64 - 1))
     }
 }
 
-impl Driver for Soft {
-    fn bind(&self) -> Result<(), Said> {
-        self.enter(Site::Bind).map(drop)
+impl Driver for SoftDriver {
+    fn bind_thread(&self) -> Result<(), CallError> {
+        self.enter_call(Site::Bind).map(drop)
     }
 
-    fn alloc(&self, bytes: u64) -> Result<Address, Said> {
-        self.settle();
-        let mut inner = self.enter(Site::Alloc)?;
-        inner.memory.alloc(bytes).map_err(|code| Said {
+    fn alloc_device(&self, bytes: u64) -> Result<Address, CallError> {
+        self.wait_for_queue();
+        let mut state = self.enter_call(Site::Alloc)?;
+        state.memory.alloc(bytes).map_err(|code| CallError {
             site: Site::Alloc,
             code,
         })
     }
 
-    fn free(&self, at: Address) {
-        self.settle();
+    unsafe fn free_device(&self, at: Address) {
+        self.wait_for_queue();
         self.machine.lock().memory.free(at);
     }
 
-    fn alloc_host(&self, bytes: u64) -> Result<Address, Said> {
-        self.settle();
-        let mut inner = self.enter(Site::AllocHost)?;
-        inner.memory.alloc(bytes).map_err(|code| Said {
+    fn alloc_host(&self, bytes: u64) -> Result<Address, CallError> {
+        self.wait_for_queue();
+        let mut state = self.enter_call(Site::AllocHost)?;
+        state.memory.alloc(bytes).map_err(|code| CallError {
             site: Site::AllocHost,
             code,
         })
     }
 
-    fn free_host(&self, at: Address) {
-        self.free(at);
+    unsafe fn free_host(&self, at: Address) {
+        // SAFETY: both kinds of memory are the same here; the rest is as the caller promises.
+        unsafe { self.free_device(at) };
     }
 
-    fn register(&self, first: *mut u8, bytes: u64) -> Result<Address, Said> {
-        self.settle();
-        let mut inner = self.enter(Site::Register)?;
-        let registered = match inner.lacking {
+    unsafe fn register_host(&self, first: *mut u8, bytes: u64) -> Result<Address, CallError> {
+        self.wait_for_queue();
+        let mut state = self.enter_call(Site::Register)?;
+        let registered = match state.lacking {
             Lacking::Registration => Err(Code(801)),
-            _ => inner.memory.register(first as u64, bytes),
+            _ => state.memory.register(first as u64, bytes),
         };
-        registered.map_err(|code| Said {
+        registered.map_err(|code| CallError {
             site: Site::Register,
             code,
         })
     }
 
-    fn unregister(&self, first: *mut u8) {
-        self.settle();
-        let given_back = self
+    unsafe fn unregister_host(&self, first: *mut u8) {
+        self.wait_for_queue();
+        let was_registered = self
             .machine
             .lock()
             .memory
             .registered
             .remove(&(first as u64));
-        assert!(given_back.is_some(), "given back twice");
+        assert!(was_registered.is_some(), "given back twice");
     }
 
-    fn function(&self, image: Image<'_>, entry: &str) -> Result<Function, Said> {
-        self.settle();
-        let mut inner = self.enter(Site::Load)?;
+    fn load_function(&self, image: Image<'_>, entry: &str) -> Result<Function, CallError> {
+        self.wait_for_queue();
+        let mut state = self.enter_call(Site::Load)?;
         let ptx = match image {
             Image::Ptx(text) => text,
             Image::Cubin(object) => {
-                inner.counts.cubins += 1;
-                let text = std::str::from_utf8(object.get(128..).unwrap_or_default());
+                state.counts.cubins += 1;
+                let text = std::str::from_utf8(object.bytes().get(128..).unwrap_or_default());
                 // Only a device in software knows what to do with such an object.
                 let text = text.ok().filter(|text| text.starts_with(".version"));
-                text.ok_or(Said {
+                text.ok_or(CallError {
                     site: Site::Load,
                     code: Code(209),
                 })?
             }
         };
-        drop(inner);
+
+        drop(state);
         assert!(
             ptx.contains(&format!(".entry {entry}(")),
             "no entry {entry}"
         );
         let module = Arc::new(Module::read(ptx));
-        let mut inner = self.enter(Site::Function)?;
-        inner.modules.push(module);
-        Ok(Function(inner.modules.len() as u64 - 1))
+        let mut state = self.enter_call(Site::Function)?;
+        state.modules.push(module);
+        Ok(Function(state.modules.len() as u64 - 1))
     }
 
-    fn zero(&self, at: Address, bytes: u64) -> Result<(), Said> {
-        self.put(Site::Zero, Entry::Work(Work::Zero { at, bytes }))
+    unsafe fn put_zero(&self, at: Address, bytes: u64) -> Result<(), CallError> {
+        self.put(Site::Zero, QueueEntry::Work(NodeWork::Zero { at, bytes }))
     }
 
-    fn copy(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said> {
-        self.put(Site::Copy, Entry::Work(Work::Copy { from, to, bytes }))
+    unsafe fn put_copy(&self, from: Address, to: Address, bytes: u64) -> Result<(), CallError> {
+        self.put(
+            Site::Copy,
+            QueueEntry::Work(NodeWork::Copy { from, to, bytes }),
+        )
     }
 
-    fn give(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said> {
-        self.put(Site::Give, Entry::Work(Work::Copy { from, to, bytes }))
+    unsafe fn put_exchange_copy(
+        &self,
+        from: Address,
+        to: Address,
+        bytes: u64,
+    ) -> Result<(), CallError> {
+        self.put(
+            Site::Give,
+            QueueEntry::Work(NodeWork::Copy { from, to, bytes }),
+        )
     }
 
-    fn signal(&self, signals: &[Signal]) -> Result<(), Said> {
-        if signals.is_empty() {
+    unsafe fn put_word_ops(&self, word_ops: &[WordOp]) -> Result<(), CallError> {
+        if word_ops.is_empty() {
             return Ok(());
         }
         assert!(
-            signals.len() <= MAX_SIGNALS,
+            word_ops.len() <= MAX_WORD_OPS,
             "{} operations in a batch",
-            signals.len()
+            word_ops.len()
         );
-        let mut inner = self.machine.lock();
+        let mut state = self.machine.lock();
         assert!(
-            inner.lacking != Lacking::Signals,
+            state.lacking != Lacking::Signals,
             "it has no such operations"
         );
-        inner.counts.signals += signals.len();
-        drop(inner);
-        signals
+        state.counts.signals += word_ops.len();
+        drop(state);
+        word_ops
             .iter()
-            .try_for_each(|signal| self.put(Site::Signal, Entry::Signal(*signal)))
+            .try_for_each(|word_op| self.put(Site::Signal, QueueEntry::WordOp(*word_op)))
     }
 
-    fn event(&self) -> Result<Event, Said> {
-        let mut inner = self.enter(Site::Event)?;
-        let event = inner.number();
-        inner.events.insert(event, Marked::default());
+    fn create_event(&self) -> Result<Event, CallError> {
+        let mut state = self.enter_call(Site::Event)?;
+        let event = state.new_handle();
+        state.events.insert(event, EventState::default());
         Ok(Event(event))
     }
 
-    fn free_event(&self, event: Event) {
+    unsafe fn destroy_event(&self, event: Event) {
         assert!(
             self.machine.lock().events.remove(&event.0).is_some(),
             "given back twice"
         );
     }
 
-    fn record(&self, event: Event) -> Result<(), Said> {
-        self.put(Site::Record, Entry::Mark(event.0))
+    unsafe fn record_event(&self, event: Event) -> Result<(), CallError> {
+        self.put(Site::Record, QueueEntry::Event(event.0))
     }
 
-    fn query(&self, event: Event) -> Result<bool, Said> {
-        let mut inner = self.enter(Site::Query)?;
-        let hangs = |i: Injection| i.site == Site::Query && i.after == 0 && i.code.is_none();
-        inner.queue.is_frozen |= inner.injection.is_some_and(hangs);
-        Ok(inner.has_come_to(event.0) && !inner.queue.is_frozen)
+    unsafe fn query_event(&self, event: Event) -> Result<bool, CallError> {
+        let mut state = self.enter_call(Site::Query)?;
+        let hangs = state.injection.is_some_and(|injection| {
+            injection.site == Site::Query && injection.after == 0 && injection.code.is_none()
+        });
+        state.queue.is_frozen |= hangs;
+        Ok(state.has_reached(event.0) && !state.queue.is_frozen)
     }
 
-    fn graph(&self) -> Result<Graph, Said> {
-        let mut inner = self.enter(Site::Graph)?;
-        let graph = inner.number();
-        inner.graphs.insert(graph, Vec::new());
+    fn create_graph(&self) -> Result<Graph, CallError> {
+        let mut state = self.enter_call(Site::Graph)?;
+        let graph = state.new_handle();
+        state.graphs.insert(graph, Vec::new());
         Ok(Graph(graph))
     }
 
-    fn free_graph(&self, graph: Graph) {
+    unsafe fn destroy_graph(&self, graph: Graph) {
         assert!(
             self.machine.lock().graphs.remove(&graph.0).is_some(),
             "given back twice"
         );
     }
 
-    fn kernel_node(&self, graph: Graph, after: &[Node], launch: &Launch) -> Result<Node, Said> {
-        self.add(Site::KernelNode, graph, after, Work::Kernel(launch.clone()))
+    unsafe fn add_kernel_node(
+        &self,
+        graph: Graph,
+        after: &[Node],
+        launch: &Launch,
+    ) -> Result<Node, CallError> {
+        self.add_node(
+            Site::KernelNode,
+            graph,
+            after,
+            NodeWork::Kernel(launch.clone()),
+        )
     }
 
-    fn has_programmatic_edges(&self) -> bool {
+    fn supports_dependent_launch(&self) -> bool {
         true
     }
 
-    fn programmatic_edge(&self, graph: Graph, before: Node, after: Node) -> Result<(), Said> {
-        let mut inner = self.enter(Site::KernelNode)?;
-        let nodes = inner
+    unsafe fn add_dependent_launch_edge(
+        &self,
+        graph: Graph,
+        before: Node,
+        after: Node,
+    ) -> Result<(), CallError> {
+        let mut state = self.enter_call(Site::KernelNode)?;
+        let nodes = state
             .graphs
             .get_mut(&graph.0)
-            .expect("a graph in the making");
-        let both = [before, after].map(|n| &nodes[n.0 as usize].work);
-        assert!(
-            both.iter().all(|w| matches!(w, Work::Kernel(_))),
-            "an edge of what is no kernel"
-        );
-        assert!(before < after, "an edge to what came before");
-        nodes[after.0 as usize].behind.push(before.0);
+            .expect("a graph that is being built");
+        let are_kernels = [before, after]
+            .iter()
+            .all(|node| matches!(nodes[node.0 as usize].work, NodeWork::Kernel(_)));
+        assert!(are_kernels, "an edge of what is not a kernel");
+        assert!(before < after, "an edge to an earlier node");
+        nodes[after.0 as usize].launched_behind.push(before.0);
         Ok(())
     }
 
-    fn copy_node(
+    unsafe fn add_copy_node(
         &self,
         graph: Graph,
         after: &[Node],
         from: Address,
         to: Address,
         bytes: u64,
-    ) -> Result<Node, Said> {
-        self.add(Site::CopyNode, graph, after, Work::Copy { from, to, bytes })
+    ) -> Result<Node, CallError> {
+        self.add_node(
+            Site::CopyNode,
+            graph,
+            after,
+            NodeWork::Copy { from, to, bytes },
+        )
     }
 
-    fn zero_node(
+    unsafe fn add_zero_node(
         &self,
         graph: Graph,
         after: &[Node],
         at: Address,
         bytes: u64,
-    ) -> Result<Node, Said> {
-        self.add(Site::ZeroNode, graph, after, Work::Zero { at, bytes })
+    ) -> Result<Node, CallError> {
+        self.add_node(Site::ZeroNode, graph, after, NodeWork::Zero { at, bytes })
     }
 
-    fn library(&self) -> Result<String, String> {
+    fn product_library(&self) -> Result<String, String> {
         match self.machine.lock().lacking == Lacking::Library {
             true => Err("cuBLASLt is not installed".to_owned()),
             false => Ok("cuBLASLt in software".to_owned()),
         }
     }
 
-    fn refuses(&self, _shape: &Shape) -> Result<Option<String>, Said> {
-        drop(self.enter(Site::Library)?);
-        Ok(self.library().err())
+    fn unsupported_reason(&self, _shape: &Shape) -> Result<Option<String>, CallError> {
+        drop(self.enter_call(Site::Library)?);
+        Ok(self.product_library().err())
     }
 
-    fn product_node(
+    unsafe fn add_product_node(
         &self,
         graph: Graph,
         after: &[Node],
         product: &Product<Address>,
         count: u64,
-    ) -> Result<Node, Said> {
+    ) -> Result<Node, CallError> {
         assert!(
-            self.library().is_ok(),
+            self.product_library().is_ok(),
             "a library that is not there is asked for a product"
         );
-        self.add(Site::Product, graph, after, Work::Product(*product, count))
+        self.add_node(
+            Site::Product,
+            graph,
+            after,
+            NodeWork::Product(*product, count),
+        )
     }
 
-    fn instantiate(&self, graph: Graph) -> Result<Exec, Said> {
-        self.settle();
-        let mut inner = self.enter(Site::Instantiate)?;
-        let mut nodes = inner.graphs[&graph.0].clone();
-        if inner.cut {
-            nodes.iter_mut().for_each(|node| {
+    unsafe fn instantiate_graph(&self, graph: Graph) -> Result<Exec, CallError> {
+        self.wait_for_queue();
+        let mut state = self.enter_call(Site::Instantiate)?;
+        let mut nodes = state.graphs[&graph.0].clone();
+
+        if state.drops_edges {
+            for node in &mut nodes {
                 node.after.clear();
-                node.behind.clear();
-            });
+                node.launched_behind.clear();
+            }
         }
+
         for node in &mut nodes {
-            inner.counts.edges += node.after.len() + node.behind.len();
-            inner.counts.programmatic += node.behind.len();
-            let kind = match node.work {
-                Work::Kernel(_) => 0,
-                Work::Copy { .. } => 1,
-                Work::Zero { .. } => 2,
-                Work::Product(..) => {
-                    inner.counts.products += 1;
-                    continue;
-                }
-            };
-            inner.counts.nodes[kind] += 1;
-            // All that a kernel does comes behind its wait, or else is wrong.
-            node.after.extend(&node.behind);
+            state.counts.edges += node.after.len() + node.launched_behind.len();
+            state.counts.dependent_launches += node.launched_behind.len();
+            match node.work {
+                NodeWork::Kernel(_) => state.counts.nodes[0] += 1,
+                NodeWork::Copy { .. } => state.counts.nodes[1] += 1,
+                NodeWork::Zero { .. } => state.counts.nodes[2] += 1,
+                NodeWork::Product(..) => state.counts.products += 1,
+            }
+
+            // A kernel that is launched early runs after the others here, and fails if it accesses memory before its
+            // wait.
+            let launched_behind = std::mem::take(&mut node.launched_behind);
+            node.after.extend(&launched_behind);
+            node.launched_behind = launched_behind;
         }
-        let exec = inner.number();
-        inner.ready.insert(exec, nodes.into());
+
+        let exec = state.new_handle();
+        state.ready.insert(exec, nodes.into());
         Ok(Exec(exec))
     }
 
-    fn upload(&self, exec: Exec) -> Result<(), Said> {
-        self.settle();
-        let inner = self.enter(Site::Upload)?;
-        assert!(inner.ready.contains_key(&exec.0), "a graph that is ready");
+    unsafe fn upload_graph(&self, exec: Exec) -> Result<(), CallError> {
+        self.wait_for_queue();
+        let state = self.enter_call(Site::Upload)?;
+        assert!(state.ready.contains_key(&exec.0), "a graph that is ready");
         Ok(())
     }
 
-    fn free_exec(&self, exec: Exec) {
-        self.settle();
+    unsafe fn destroy_exec(&self, exec: Exec) {
+        self.wait_for_queue();
         assert!(
             self.machine.lock().ready.remove(&exec.0).is_some(),
             "given back twice"
         );
     }
 
-    fn launch(&self, exec: Exec) -> Result<(), Said> {
-        let mut inner = self.enter(Site::Launch)?;
-        inner.counts.launches += 1;
-        let nodes = Arc::clone(&inner.ready[&exec.0]);
-        if !inner.idle {
-            self.push(inner, Entry::Graph(nodes));
+    unsafe fn launch_graph(&self, exec: Exec) -> Result<(), CallError> {
+        let mut state = self.enter_call(Site::Launch)?;
+        state.counts.launches += 1;
+        let nodes = Arc::clone(&state.ready[&exec.0]);
+        if !state.skips_launches {
+            self.push_entry(state, QueueEntry::Graph(nodes));
         }
         Ok(())
     }
 
-    fn close(&self) {
+    unsafe fn close_device(&self) {
         assert!(
             self.machine.lock().is_settled(),
             "closed with work in the queue"

@@ -1,88 +1,85 @@
 //! The queue of the device in software: what is put into it is done at once, unless it waits for a word in memory, or
-//! comes after what does. Then a thread of its own looks again and again, as a real device would.
+//! comes after something that does. Then a separate thread polls the word, as a real device would.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use super::super::driver::Signal;
-use super::super::error::{Said, Site};
-use super::{Inner, Machine, Made, Soft, Work};
+use super::super::driver::WordOp;
+use super::super::error::{CallError, Site};
+use super::{Machine, MachineState, NodeWork, SoftDriver, SoftNode};
 
-/// Between two looks at a word that is waited for.
+/// Between two polls of a word that is waited for.
 pub(super) const PAUSE: Duration = Duration::from_micros(20);
 
 /// What is put into the queue.
-pub(super) enum Entry {
-    Work(Work),
-    Graph(Arc<[Made]>),
-    Signal(Signal),
-    /// An event.
-    Mark(u64),
+pub(super) enum QueueEntry {
+    Work(NodeWork),
+    Graph(Arc<[SoftNode]>),
+    WordOp(WordOp),
+    Event(u64),
 }
 
 /// What has been put into it and not been done.
 #[derive(Default)]
-pub(super) struct Queue {
-    pending: VecDeque<Entry>,
-    /// A thread looks after it.
-    is_tended: bool,
+pub(super) struct SoftQueue {
+    pending: VecDeque<QueueEntry>,
+    /// A thread polls for it.
+    has_poller: bool,
     /// Nothing more is done: the device hangs or is lost.
     pub(super) is_frozen: bool,
 }
 
-/// How often an event was put into the queue, and how often the queue came to it.
+/// How often an event was put into the queue, and how often the queue has reached it.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Marked {
-    put: u64,
-    done: u64,
+pub(super) struct EventState {
+    put_count: u64,
+    reached_count: u64,
 }
 
-impl Inner {
+impl MachineState {
     /// Whether the queue can go on with this.
-    fn is_ready(&mut self, entry: &Entry) -> bool {
-        match entry {
-            Entry::Signal(Signal {
-                at,
-                value,
-                waits: true,
-            }) => match self.memory.word(*at) {
-                Ok(word) => word.wrapping_sub(*value).cast_signed() >= 0,
-                // It goes on, to say so.
-                Err(_) => true,
-            },
-            _ => true,
+    fn is_ready(&mut self, entry: &QueueEntry) -> bool {
+        let QueueEntry::WordOp(word_op) = entry else {
+            return true;
+        };
+        if !word_op.waits {
+            return true;
+        }
+        match self.memory.load_word(word_op.word) {
+            Ok(word) => word.wrapping_sub(word_op.value).cast_signed() >= 0,
+            // It goes on, and reports the error.
+            Err(_) => true,
         }
     }
 
-    fn do_now(&mut self, entry: Entry) {
+    fn do_entry(&mut self, entry: QueueEntry) {
         match entry {
-            Entry::Work(work) => {
+            QueueEntry::Work(work) => {
                 self.memory.trace.clear();
-                self.work(&work, false);
+                self.do_work(&work, false);
             }
-            Entry::Graph(nodes) => self.nodes(&nodes),
-            Entry::Signal(signal) => {
-                let done = match signal.waits {
-                    true => self.memory.word(signal.at).map(drop),
-                    false => self.memory.set_word(signal.at, signal.value),
+            QueueEntry::Graph(nodes) => self.run_nodes(&nodes),
+            QueueEntry::WordOp(word_op) => {
+                let done = match word_op.waits {
+                    true => self.memory.load_word(word_op.word).map(drop),
+                    false => self.memory.store_word(word_op.word, word_op.value),
                 };
                 if let Err(code) = done {
                     self.lost.get_or_insert(code);
                 }
             }
-            Entry::Mark(event) => {
-                // It may have been given back meanwhile.
-                self.events
-                    .get_mut(&event)
-                    .into_iter()
-                    .for_each(|marked| marked.done += 1);
+            QueueEntry::Event(event) => {
+                // It may have been destroyed meanwhile.
+                if let Some(state) = self.events.get_mut(&event) {
+                    state.reached_count += 1;
+                }
             }
         }
     }
 
-    /// Goes on as far as it can; whether something is left that may still come about.
-    fn go_on(&mut self) -> bool {
+    /// Goes on as far as it can; whether something is left that may still be done.
+    fn advance_queue(&mut self) -> bool {
         while !self.queue.is_frozen && self.lost.is_none() {
             let Some(entry) = self.queue.pending.pop_front() else {
                 return false;
@@ -91,58 +88,61 @@ impl Inner {
                 self.queue.pending.push_front(entry);
                 return true;
             }
-            self.do_now(entry);
+            self.do_entry(entry);
         }
         false
     }
 
-    /// Nothing is in the queue, or ever will be done.
+    /// Whether nothing is in the queue, or nothing more will be done.
     pub(super) fn is_settled(&self) -> bool {
         self.queue.pending.is_empty() || self.queue.is_frozen || self.lost.is_some()
     }
 
-    /// An event has been put into the queue.
-    fn mark(&mut self, event: u64) {
-        self.events.get_mut(&event).expect("an event").put += 1;
+    /// Notes that an event has been put into the queue.
+    fn note_event(&mut self, event: u64) {
+        self.events.get_mut(&event).expect("an event").put_count += 1;
     }
 
-    /// Whether the queue has come to an event as often as it was put in.
-    pub(super) fn has_come_to(&self, event: u64) -> bool {
-        let Marked { put, done } = self.events[&event];
-        assert!(put > 0, "a mark that is not in the queue is waited for");
-        put == done
+    /// Whether the queue has reached an event as often as it was put in.
+    pub(super) fn has_reached(&self, event: u64) -> bool {
+        let state = self.events[&event];
+        assert!(
+            state.put_count > 0,
+            "a wait for an event that is not in the queue"
+        );
+        state.put_count == state.reached_count
     }
 }
 
-impl Soft {
+impl SoftDriver {
     /// Puts something into the queue.
-    pub(super) fn put(&self, site: Site, entry: Entry) -> Result<(), Said> {
-        let mut inner = self.enter(site)?;
-        if let Entry::Mark(event) = entry {
-            inner.mark(event);
+    pub(super) fn put(&self, site: Site, entry: QueueEntry) -> Result<(), CallError> {
+        let mut state = self.enter_call(site)?;
+        if let QueueEntry::Event(event) = entry {
+            state.note_event(event);
         }
-        self.push(inner, entry);
+        self.push_entry(state, entry);
         Ok(())
     }
 
-    pub(super) fn push(&self, mut inner: MutexGuard<'_, Inner>, entry: Entry) {
-        inner.queue.pending.push_back(entry);
-        if inner.go_on() && !std::mem::replace(&mut inner.queue.is_tended, true) {
+    pub(super) fn push_entry(&self, mut state: MutexGuard<'_, MachineState>, entry: QueueEntry) {
+        state.queue.pending.push_back(entry);
+        if state.advance_queue() && !std::mem::replace(&mut state.queue.has_poller, true) {
             let machine = Arc::clone(&self.machine);
-            std::thread::spawn(move || tend(&machine));
+            std::thread::spawn(move || poll_queue(&machine));
         }
     }
 }
 
-/// Looks after the queue until nothing is left in it.
-fn tend(machine: &Machine) {
+/// Advances the queue until nothing is left in it.
+fn poll_queue(machine: &Machine) {
     loop {
-        let mut inner = machine.lock();
-        if !inner.go_on() {
-            inner.queue.is_tended = false;
+        let mut state = machine.lock();
+        if !state.advance_queue() {
+            state.queue.has_poller = false;
             return;
         }
-        drop(inner);
+        drop(state);
         std::thread::sleep(PAUSE);
     }
 }

@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::soft;
 use crate::cuda::cubins::Cubins;
-use crate::cuda::device::{Bank, Mark};
-use crate::cuda::driver::{MAX_SIGNALS, Signal};
+use crate::cuda::device::Fence;
+use crate::cuda::driver::{Driver, MAX_WORD_OPS, WordOp};
+use crate::cuda::error::CallError;
+use crate::cuda::memory::Bank;
 use crate::cuda::queue::Queue;
-use crate::cuda::registered::Registered;
+use crate::cuda::registered::RegisteredMemory;
 use crate::cuda::{Code, Device, Fault, Injection, Lacking, Machine, Options, Site};
-use crate::replay::{Handover, Home, HostRegion, Queue as _, Range};
+use crate::replay::{BankRange, HostRegion, MemoryKind, Queue as _, QueueOp};
 
 /// Memory that somebody else made: whole pages of words.
 struct Others(Box<[Page]>);
@@ -42,11 +44,22 @@ fn machine(device: &Device) -> &Arc<Machine> {
 
 const PATIENCE_NS: u64 = 5_000_000_000;
 
+#[expect(
+    unsafe_code,
+    reason = "puts operations on a test's own words into the queue"
+)]
+fn put_word_ops(driver: &dyn Driver, word_ops: &[WordOp]) -> Result<(), CallError> {
+    // SAFETY: the words are parts of `Others`, which every test drops after its device has waited, or where the device
+    // in software checks them: it does not access memory that is no longer registered.
+    unsafe { driver.put_word_ops(word_ops) }
+}
+
 #[test]
 fn what_two_devices_share_is_registered_once_and_given_back_once() {
     let (others, one) = (Others::new(), soft());
     let two = Device::open(one.instance(), one.listed(), &Options::default()).expect("once more");
-    let registered = |device: &Arc<Device>| Registered::of(device, others.region());
+    let registered =
+        |device: &Arc<Device>| RegisteredMemory::find_or_register(device, others.region());
     let first = registered(&one).expect("alive").expect("it is reached");
     let second = registered(&two).expect("alive").expect("it is reached");
     assert!(Arc::ptr_eq(&first, &second));
@@ -66,24 +79,31 @@ fn memory_that_the_driver_does_not_take_is_not_reached() {
     // Somebody else has registered a page of it: the driver says CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED.
     let (others, device) = (Others::new(), soft());
     let page = std::ptr::from_ref(&others.0[1]).cast_mut().cast();
-    device
-        .call(|driver| driver.register(page, 4096))
-        .expect("nobody has it");
+    #[expect(unsafe_code, reason = "registers memory as somebody else would")]
+    let registered = device.call(|driver| {
+        // SAFETY: the page exists until the end of the test, and is unregistered before.
+        unsafe { driver.register_host(page, 4096) }
+    });
+    registered.expect("it is not registered yet");
     assert!(
-        Registered::of(&device, others.region())
+        RegisteredMemory::find_or_register(&device, others.region())
             .expect("alive")
             .is_none()
     );
-    device.give_back(|driver| driver.unregister(page));
+    #[expect(unsafe_code, reason = "unregisters what was registered above")]
+    device.give_back(|driver| {
+        // SAFETY: registered above, and nothing uses it.
+        unsafe { driver.unregister_host(page) }
+    });
     assert!(
-        Registered::of(&device, others.region())
+        RegisteredMemory::find_or_register(&device, others.region())
             .expect("alive")
             .is_some()
     );
 
-    machine(&device).lacks(Lacking::Registration);
+    machine(&device).set_lacking(Lacking::Registration);
     assert!(
-        Registered::of(&device, others.region())
+        RegisteredMemory::find_or_register(&device, others.region())
             .expect("alive")
             .is_none()
     );
@@ -97,7 +117,7 @@ fn memory_that_the_driver_does_not_take_is_not_reached() {
     };
     machine(&device).inject(Some(lost));
     assert!(matches!(
-        Registered::of(&device, others.region()),
+        RegisteredMemory::find_or_register(&device, others.region()),
         Err(Fault::Lost { .. })
     ));
 }
@@ -105,7 +125,7 @@ fn memory_that_the_driver_does_not_take_is_not_reached() {
 #[test]
 fn a_dead_device_gives_nothing_back() {
     let (others, device) = (Others::new(), soft());
-    let registered = Registered::of(&device, others.region())
+    let registered = RegisteredMemory::find_or_register(&device, others.region())
         .expect("alive")
         .expect("reached");
     let lost = Injection {
@@ -114,7 +134,9 @@ fn a_dead_device_gives_nothing_back() {
         code: Some(Code(700)),
     };
     machine(&device).inject(Some(lost));
-    device.once(1_000, |_| Ok(())).expect_err("it is lost");
+    device
+        .run_and_wait(1_000, |_| Ok(()))
+        .expect_err("it is lost");
     drop(registered);
     assert_eq!(machine(&device).counts().registered, 1);
 }
@@ -122,21 +144,21 @@ fn a_dead_device_gives_nothing_back() {
 #[test]
 fn what_is_given_back_is_touched_no_more() {
     let (others, device) = (Others::new(), soft());
-    let registered = Registered::of(&device, others.region())
+    let registered = RegisteredMemory::find_or_register(&device, others.region())
         .expect("alive")
         .expect("reached");
-    let at = registered.at;
-    let store = |value| Signal {
-        at,
+    let word = registered.address;
+    let store = |value| WordOp {
+        word,
         value,
         waits: false,
     };
     device
-        .once(PATIENCE_NS, |driver| driver.signal(&[store(3)]))
+        .run_and_wait(PATIENCE_NS, |driver| put_word_ops(driver, &[store(3)]))
         .expect("it is registered");
     assert_eq!(others.word(0).load(Ordering::Acquire), 3);
     drop(registered);
-    let fault = device.once(PATIENCE_NS, |driver| driver.signal(&[store(4)]));
+    let fault = device.run_and_wait(PATIENCE_NS, |driver| put_word_ops(driver, &[store(4)]));
     assert!(
         matches!(
             fault,
@@ -153,32 +175,29 @@ fn what_is_given_back_is_touched_no_more() {
 #[test]
 fn the_queue_waits_for_words_and_goes_on_by_itself() {
     let (others, device) = (Others::new(), soft());
-    let registered = Registered::of(&device, others.region())
+    let registered = RegisteredMemory::find_or_register(&device, others.region())
         .expect("alive")
         .expect("reached");
-    let word = |index: u64| registered.at + 8 * index;
-    let mark = Mark::new(&device).expect("a mark");
-    let put = |driver: &dyn crate::cuda::driver::Driver| {
-        driver.signal(&[
-            Signal {
-                at: word(0),
+    let word = |index: u64| registered.address + 8 * index;
+    let fence = Fence::new(&device).expect("a fence");
+    let put = |driver: &dyn Driver| {
+        let word_ops = [
+            WordOp {
+                word: word(0),
                 value: 5,
                 waits: true,
             },
-            Signal {
-                at: word(1),
+            WordOp {
+                word: word(1),
                 value: 7,
                 waits: false,
             },
-        ])?;
-        driver.record(mark.event)
+        ];
+        put_word_ops(driver, &word_ops)?;
+        fence.record(driver)
     };
     device.call(put).expect("a queue");
-    let ended = || {
-        device
-            .call(|driver| driver.query(mark.event))
-            .expect("alive")
-    };
+    let ended = || fence.has_passed().expect("alive");
     for (stored, ends) in [(0, false), (4, false), (5, true)] {
         others.word(0).store(stored, Ordering::Release);
         if ends {
@@ -186,7 +205,7 @@ fn the_queue_waits_for_words_and_goes_on_by_itself() {
             while others.word(1).load(Ordering::Acquire) != 7 {
                 std::thread::yield_now();
             }
-            device.wait(mark.event, 1, PATIENCE_NS).expect("alive");
+            device.wait_for(&fence, 1, PATIENCE_NS).expect("alive");
         }
         assert_eq!(
             (ended(), others.word(1).load(Ordering::Acquire)),
@@ -197,44 +216,44 @@ fn the_queue_waits_for_words_and_goes_on_by_itself() {
 
 /// Batches are cut where they are too long, and around copies; all of it in order.
 #[test]
-fn long_hand_overs_are_done_in_order() {
+fn long_rows_of_queue_ops_are_done_in_order() {
     let (others, device) = (Others::new(), soft());
     let mut queue = Queue::new(&device, Cubins::default()).expect("a queue");
     let shared = queue
-        .adopt(others.region())
+        .import_host_memory(others.region())
         .expect("alive")
         .expect("reached");
-    let own = queue.bank(4096, Home::Host).expect("memory");
+    let own = queue.allocate_bank(4096, MemoryKind::Host).expect("memory");
     #[expect(unsafe_code, reason = "writes a bank of its own")]
     // SAFETY: the bank has the word, and nothing is in the queue.
     unsafe {
-        queue.host(own, 0, 8).cast::<u64>().write(11);
+        queue.host_pointer(own, 0, 8).cast::<u64>().write(11);
     }
-    let word = |index: u64| Range::new(shared, 8 * index, 8);
-    let last = 2 * MAX_SIGNALS as u64 + 3;
-    let mut after: Vec<Handover> = (0..=last)
-        .map(|i| Handover::Write {
+    let word = |index: u64| BankRange::new(shared, 8 * index, 8);
+    let last = 2 * MAX_WORD_OPS as u64 + 3;
+    let mut after: Vec<QueueOp> = (0..=last)
+        .map(|i| QueueOp::Write {
             word: word(i),
             value: i + 1,
         })
         .collect();
     // What is waited for was stored just before; then a copy over one of the words, and the store that tells of it.
-    after.push(Handover::Wait {
+    after.push(QueueOp::Wait {
         word: word(last),
-        least: last + 1,
+        min: last + 1,
     });
-    after.push(Handover::Copy {
-        from: Range::new(own, 0, 8),
+    after.push(QueueOp::Copy {
+        from: BankRange::new(own, 0, 8),
         to: word(0),
     });
-    after.push(Handover::Write {
+    after.push(QueueOp::Write {
         word: word(last),
         value: 99,
     });
     queue
-        .submit_between(&[], None, &after)
+        .submit_with_ops(&[], None, &after)
         .expect("a submission");
-    queue.wait(1, PATIENCE_NS).expect("its end");
+    queue.wait_for(1, PATIENCE_NS).expect("its end");
     let found = |index| others.word(index as usize).load(Ordering::Acquire);
     assert_eq!((found(0), found(last)), (11, 99));
     assert!((1..last).all(|i| found(i) == i + 1));
@@ -248,15 +267,15 @@ fn waits_end_when_they_are_told_to() {
     let (others, device) = (Others::new(), soft());
     let mut queue = Queue::new(&device, Cubins::default()).expect("a queue");
     let shared = queue
-        .adopt(others.region())
+        .import_host_memory(others.region())
         .expect("alive")
         .expect("reached");
-    let never = Handover::Wait {
-        word: Range::new(shared, 0, 8),
-        least: 1,
+    let never = QueueOp::Wait {
+        word: BankRange::new(shared, 0, 8),
+        min: 1,
     };
     queue
-        .submit_between(&[never], None, &[])
+        .submit_with_ops(&[never], None, &[])
         .expect("a submission");
     let mut turns = 0;
     let mut told = || {
@@ -275,7 +294,40 @@ fn waits_end_when_they_are_told_to() {
         .wait_until(1, PATIENCE_NS, &mut release)
         .expect("let go");
     assert!(!machine(&device).is_waiting());
-    let bank = Bank::new(&device, 64, Home::Device).expect("it is well");
+    let bank = Bank::allocate(&device, 64, MemoryKind::Device).expect("it is well");
     drop((bank, queue));
     assert_eq!(machine(&device).counts().registered, 0);
+}
+
+/// What the caller frees after an error must not be in the queue.
+#[test]
+fn work_that_was_put_only_in_part_is_waited_for_too() {
+    let (others, device) = (Others::new(), soft());
+    let registered = RegisteredMemory::find_or_register(&device, others.region())
+        .expect("alive")
+        .expect("reached");
+    let wait = WordOp {
+        word: registered.address,
+        value: 1,
+        waits: true,
+    };
+    let failed = CallError {
+        site: Site::Copy,
+        code: Code(1),
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !machine(&device).is_waiting() {
+                std::thread::yield_now();
+            }
+            others.word(0).store(1, Ordering::Release);
+        });
+        let fault = device.run_and_wait(PATIENCE_NS, |driver| {
+            put_word_ops(driver, &[wait])?;
+            Err(failed)
+        });
+        assert!(matches!(fault, Err(Fault::Other { .. })), "{fault:?}");
+        assert!(!machine(&device).is_waiting(), "the queue still waits");
+    });
+    assert!(device.is_alive());
 }

@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use zbmd_ir::{Actor, TiVec};
 
-use super::{real, soft};
-use crate::cuda::device::{Bank, Draft};
+use super::{launch_and_wait, real, soft};
+use crate::cuda::graph::GraphDraft;
+use crate::cuda::memory::{Bank, BankTable};
 use crate::cuda::{
     Code, Device, Fault, GpuCall, Injection, Machine, Misdeed, ReplayError, Site, Verdict,
 };
 use crate::kernels::KernelPlan;
 use crate::op::Registry;
 use crate::ops::conformance::subject;
-use crate::replay::{Home, PATIENCE_NS};
+use crate::replay::{BankRange, MemoryKind, PATIENCE_NS};
 
 /// Has the vendor's library multiply, if it is there.
 fn product(device: &Arc<Device>) -> Result<(), Fault> {
@@ -23,7 +24,7 @@ fn product(device: &Arc<Device>) -> Result<(), Fault> {
     let plan = plan.expect("it is known");
     assert_eq!(
         plan.products()
-            .find_map(|p| device.refuses(p).transpose())
+            .find_map(|p| device.unsupported_shape(p).transpose())
             .transpose()?,
         None
     );
@@ -116,7 +117,7 @@ fn a_queue_that_does_not_end_is_told_from_a_slow_one() {
         after: 0,
         code: None,
     }));
-    let waited = device.once(1_000_000, |_| Ok(()));
+    let waited = device.run_and_wait(1_000_000, |_| Ok(()));
     assert_eq!(
         waited,
         Err(Fault::Hung {
@@ -131,7 +132,7 @@ fn a_queue_that_does_not_end_is_told_from_a_slow_one() {
 fn said(device: &Arc<Device>, misdeed: Misdeed) -> Fault {
     device.misbehave(misdeed).expect("nothing was wrong before");
     let fault = device
-        .once(PATIENCE_NS, |_| Ok(()))
+        .run_and_wait(PATIENCE_NS, |_| Ok(()))
         .expect_err("a kernel did wrong");
     assert!(!device.is_alive(), "{fault}");
     fault
@@ -192,24 +193,51 @@ fn edges_left_out_are_found() {
     for (keeps, conflicts) in [(true, 0), (false, 1)] {
         let device = soft();
         let machine = machine(&device);
-        machine.check();
-        let banks: Result<Vec<Bank>, Fault> = (0..3)
-            .map(|_| Bank::new(&device, 64, Home::Device))
-            .collect();
-        let at: Vec<u64> = banks
-            .as_ref()
-            .expect("memory")
-            .iter()
-            .map(|b| b.at)
-            .collect();
-        let draft = Draft::new(&device).expect("a graph");
-        let first = draft.copy(&[], at[0], at[1], 64).expect("a node");
+        machine.check_edges();
+        let mut banks = BankTable::default();
+        for _ in 0..3 {
+            let bank = Bank::allocate(&device, 64, MemoryKind::Device);
+            banks.push(Arc::new(bank.expect("memory")));
+        }
+        let whole = |bank| BankRange::new(bank, 0, 64);
+        let mut draft = GraphDraft::new(&device, &banks).expect("a graph");
+        let first = draft.add_copy(&[], whole(0), whole(1)).expect("a node");
         let after = if keeps { vec![first] } else { vec![] };
-        draft.copy(&after, at[1], at[2], 64).expect("a node");
+        let second = draft.add_copy(&after, whole(1), whole(2));
+        second.expect("a node");
         let ready = draft.finish().expect("a graph");
-        device
-            .call(|driver| driver.launch(ready.exec))
-            .expect("a launch");
+        let launched = launch_and_wait(&device, &ready);
+        launched.expect("a launch");
         assert_eq!(machine.conflicts().len(), conflicts);
     }
+}
+
+#[test]
+#[should_panic(expected = "of a bank of 256")]
+fn nodes_beyond_the_end_of_a_bank_are_rejected() {
+    let device = soft();
+    let mut banks = BankTable::default();
+    let bank = Bank::allocate(&device, 256, MemoryKind::Device);
+    let number = banks.push(Arc::new(bank.expect("memory")));
+    let mut draft = GraphDraft::new(&device, &banks).expect("a graph");
+    let beyond = BankRange::new(number, 128, 256);
+    let _ = draft.add_zero(&[], beyond);
+}
+
+#[test]
+fn a_graph_holds_the_memory_that_its_nodes_name() {
+    let device = soft();
+    let machine = machine(&device);
+    let mut banks = BankTable::default();
+    let bank = Bank::allocate(&device, 256, MemoryKind::Device);
+    let number = banks.push(Arc::new(bank.expect("memory")));
+    let mut draft = GraphDraft::new(&device, &banks).expect("a graph");
+    let node = draft.add_zero(&[], BankRange::new(number, 0, 256));
+    node.expect("a node");
+    let ready = draft.finish().expect("a graph");
+    drop(banks);
+    assert_eq!(machine.counts().allocations, 1);
+    launch_and_wait(&device, &ready).expect("its memory exists");
+    drop(ready);
+    assert_eq!(machine.counts().allocations, 0);
 }

@@ -2,17 +2,19 @@
 //! faults at every call. Where there is a GPU, the ops run on it too.
 
 mod attention;
+mod dependent_launch;
 mod exchange;
 mod faults;
 mod math;
 mod products;
-mod programmatic;
 mod ptx;
 mod suite;
 
 use std::sync::Arc;
 
-use super::{Device, Instance, OpenError, Options};
+use super::graph::ReadyGraph;
+use super::{Device, Fault, Instance, OpenError, Options};
+use crate::replay::PATIENCE_NS;
 
 /// A device in software.
 fn soft() -> Arc<Device> {
@@ -40,4 +42,13 @@ fn real() -> Option<Arc<Device>> {
             None
         }
     }
+}
+
+/// Launches a graph, and waits for its end.
+#[expect(unsafe_code, reason = "launches a graph of a test's own")]
+fn launch_and_wait(device: &Arc<Device>, graph: &ReadyGraph) -> Result<(), Fault> {
+    device.run_and_wait(PATIENCE_NS, |driver| {
+        // SAFETY: the graph is borrowed until the wait is over.
+        unsafe { graph.launch(driver) }
+    })
 }

@@ -13,15 +13,15 @@ use crate::ops::conformance::subject;
 use crate::ops::gpus::in_calls;
 use crate::ops::products::check_all;
 
-fn refuses(device: &Device, plan: &KernelPlan) -> Option<String> {
+fn unsupported_reason(device: &Device, plan: &KernelPlan) -> Option<String> {
     plan.products()
-        .find_map(|shape| device.refuses(shape).expect("no fault"))
+        .find_map(|shape| device.unsupported_shape(shape).expect("no fault"))
 }
 
 fn check(device: &Arc<Device>) {
     check_all(
         device.caps(),
-        &|plan| refuses(device, plan),
+        &|plan| unsupported_reason(device, plan),
         &|subject, plan, inputs, calls| {
             in_calls(subject, inputs, calls, |count| {
                 GpuCall::new(device, &subject.actor, plan, count, 1).expect("a call")
@@ -57,14 +57,14 @@ fn a_library_that_is_not_there_is_refused_in_a_clause() {
         .instance()
         .machine()
         .expect("software")
-        .lacks(Lacking::Library);
+        .set_lacking(Lacking::Library);
     let subject = subject("NnMatMul", "", "x: f32[8,6], y: f32[6,9]");
     let registry = Registry::standard();
     let lower = |name| registry.lower_in(&subject.actor, &TiVec::new(), &Caps::CUDA, Some(name));
-    let why = refuses(&device, &lower("cublaslt").expect("it is known"));
+    let why = unsupported_reason(&device, &lower("cublaslt").expect("it is known"));
     assert_eq!(why.as_deref(), Some("cuBLASLt is not installed"));
     assert_eq!(
-        refuses(&device, &lower("tiles-32").expect("it is known")),
+        unsupported_reason(&device, &lower("tiles-32").expect("it is known")),
         None
     );
     assert_eq!(

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use zbmd_ir::TiVec;
 
-use crate::cuda::cubins::is_whole;
+use crate::cuda::cubins::WholeCubin;
 use crate::cuda::ptx::print;
 use crate::kernels::lang::{Builder, Kernel, Mem, Place, Ty};
 use crate::kernels::{Caps, KernelPlan, Step};
@@ -120,7 +120,10 @@ fn assemble(ptxas: &Path, text: &str, arch: &str, folder: &Path) -> Result<Strin
         return Err(said);
     }
     let object = std::fs::read(&to).map_err(|e| e.to_string())?;
-    assert!(is_whole(&object), "the assembler's own object is refused");
+    assert!(
+        WholeCubin::check(&object).is_some(),
+        "the assembler's own object is rejected"
+    );
     Ok(said)
 }
 

@@ -6,14 +6,14 @@ use std::ops;
 
 use super::{Bin, Binding, Cmp, Code, Kernel, Math, Mem, Place, Reg, Stmt, Ty, Un};
 
-/// A kernel in the making.
+/// A kernel that is being built.
 pub(crate) struct Builder {
     kernel: RefCell<Kernel>,
     /// Statements of the enclosing bodies, innermost last.
     open: RefCell<Vec<Vec<Stmt>>>,
 }
 
-/// A value: a register of a kernel in the making.
+/// A value: a register of a kernel that is being built.
 #[derive(Clone, Copy)]
 pub(crate) struct Val<'k> {
     k: &'k Builder,
@@ -60,9 +60,9 @@ impl Builder {
     /// The finished kernel.
     pub(crate) fn finish(self) -> Kernel {
         let mut kernel = self.kernel.into_inner();
-        let mut open = self.open.into_inner();
-        assert_eq!(open.len(), 1, "a body is open in {}", kernel.name);
-        kernel.body = open.pop().unwrap_or_default();
+        let mut open_bodies = self.open.into_inner();
+        assert_eq!(open_bodies.len(), 1, "a body is open in {}", kernel.name);
+        kernel.body = open_bodies.pop().unwrap_or_default();
         kernel
     }
 
@@ -81,9 +81,13 @@ impl Builder {
     }
 
     fn emit(&self, ty: Ty, code: Code) -> Val<'_> {
-        let reg = self.reg(ty);
-        self.push(Stmt::Let(reg, code));
-        Val { k: self, reg, ty }
+        let new_register = self.reg(ty);
+        self.push(Stmt::Let(new_register, code));
+        Val {
+            k: self,
+            reg: new_register,
+            ty,
+        }
     }
 
     fn body(&self, fill: impl FnOnce()) -> Vec<Stmt> {
@@ -122,7 +126,7 @@ impl Builder {
 
     /// The number as a constant of type `ty`.
     pub(crate) fn number(&self, ty: Ty, value: f64) -> Val<'_> {
-        let bits = match ty {
+        let value_bits = match ty {
             Ty::Bool => u64::from(value != 0.0),
             Ty::I32 => (value as i32 as u32).into(),
             Ty::U32 => (value as u32).into(),
@@ -131,7 +135,7 @@ impl Builder {
             Ty::F32 => (value as f32).to_bits().into(),
             Ty::F64 => value.to_bits(),
         };
-        self.emit(ty, Code::Const(bits))
+        self.emit(ty, Code::Const(value_bits))
     }
 
     /// A constant by its bits.
@@ -158,10 +162,10 @@ impl Builder {
         self.emit(Ty::U32, Code::Place(place))
     }
 
-    /// Where element `index` of a binding lies in what is bound.
+    /// The index of element `index` of a binding in the memory that is bound.
     fn element(&self, binding: u32, index: Val<'_>) -> Reg {
-        let offset = self.emit(Ty::U32, Code::Arg(1 + binding));
-        (offset + index).reg
+        let binding_offset = self.emit(Ty::U32, Code::Arg(1 + binding));
+        (binding_offset + index).reg
     }
 
     fn mem(&self, binding: u32) -> Mem {
@@ -169,18 +173,18 @@ impl Builder {
     }
 
     pub(crate) fn load<'k>(&'k self, binding: u32, index: Val<'k>) -> Val<'k> {
-        let mem = self.mem(binding);
-        assert_ne!(mem, Mem::Pair, "pairs are loaded by `load_pair`");
-        let at = self.element(binding, index);
-        self.emit(mem.ty(), Code::Load(binding, at))
+        let memory_type = self.mem(binding);
+        assert_ne!(memory_type, Mem::Pair, "pairs are loaded by `load_pair`");
+        let element_register = self.element(binding, index);
+        self.emit(memory_type.ty(), Code::Load(binding, element_register))
     }
 
     pub(crate) fn load_pair<'k>(&'k self, binding: u32, index: Val<'k>) -> [Val<'k>; 2] {
         assert_eq!(self.mem(binding), Mem::Pair);
-        let at = self.element(binding, index);
-        let regs = [self.reg(Ty::F32), self.reg(Ty::F32)];
-        self.push(Stmt::LoadPair(regs, binding, at));
-        regs.map(|reg| Val {
+        let element_register = self.element(binding, index);
+        let pair_registers = [self.reg(Ty::F32), self.reg(Ty::F32)];
+        self.push(Stmt::LoadPair(pair_registers, binding, element_register));
+        pair_registers.map(|reg| Val {
             k: self,
             reg,
             ty: Ty::F32,
@@ -188,14 +192,14 @@ impl Builder {
     }
 
     pub(crate) fn store<'k>(&'k self, binding: u32, index: Val<'k>, value: Val<'k>) {
-        let mem = self.mem(binding);
+        let memory_type = self.mem(binding);
         assert_eq!(
-            (mem.ty(), mem == Mem::Pair),
+            (memory_type.ty(), memory_type == Mem::Pair),
             (value.ty, false),
             "store of another type"
         );
-        let at = self.element(binding, index);
-        self.push(Stmt::Store(binding, at, value.reg));
+        let element_register = self.element(binding, index);
+        self.push(Stmt::Store(binding, element_register, value.reg));
     }
 
     pub(crate) fn store_pair<'k>(&'k self, binding: u32, index: Val<'k>, value: [Val<'k>; 2]) {
@@ -204,8 +208,12 @@ impl Builder {
             value.iter().all(|v| v.ty == Ty::F32),
             "halves of a pair are f32"
         );
-        let at = self.element(binding, index);
-        self.push(Stmt::StorePair(binding, at, value.map(|v| v.reg)));
+        let element_register = self.element(binding, index);
+        self.push(Stmt::StorePair(
+            binding,
+            element_register,
+            value.map(|v| v.reg),
+        ));
     }
 
     pub(crate) fn select<'k>(&'k self, c: Val<'k>, a: Val<'k>, b: Val<'k>) -> Val<'k> {
@@ -232,12 +240,12 @@ impl Builder {
             values.iter().all(|v| v.ty == Ty::F32),
             "factors are made of f32"
         );
-        let code = match *values {
+        let factor_code = match *values {
             [a] if math == Math::Tf32 => Code::Factor(math, a.reg),
             [a, b] if math.is_half() => Code::Pack(math, a.reg, b.reg),
             _ => panic!("{} factors of {math} in a word", values.len()),
         };
-        self.emit(Ty::U32, code)
+        self.emit(Ty::U32, factor_code)
     }
 
     /// Adds a product of matrices to sums: see [`Stmt::Multiply`].
@@ -248,16 +256,14 @@ impl Builder {
         left: [Val<'k>; 4],
         right: [Val<'k>; 2],
     ) {
-        let words = left.iter().chain(&right).all(|v| v.ty == Ty::U32);
+        let are_words = left.iter().chain(&right).all(|v| v.ty == Ty::U32);
         assert!(
-            words && sums.iter().all(|v| v.ty == Ty::F32),
+            are_words && sums.iter().all(|v| v.ty == Ty::F32),
             "operands of a product"
         );
-        let (sums, left, right) = (
-            sums.map(|v| v.index),
-            left.map(|v| v.reg),
-            right.map(|v| v.reg),
-        );
+        let sums = sums.map(|v| v.index);
+        let left = left.map(|v| v.reg);
+        let right = right.map(|v| v.reg);
         self.kernel.borrow_mut().multiplies = true;
         self.push(Stmt::Multiply(math, sums, left, right));
     }
@@ -296,7 +302,8 @@ impl Builder {
 
     pub(crate) fn if_else(&self, c: Val<'_>, then: impl FnOnce(), other: impl FnOnce()) {
         assert_eq!(c.ty, Ty::Bool, "condition");
-        let (then, other) = (self.body(then), self.body(other));
+        let then = self.body(then);
+        let other = self.body(other);
         self.push(Stmt::If(c.reg, then, other));
     }
 
@@ -324,9 +331,9 @@ impl Builder {
 
     /// Every i below `total`, shared out among all threads.
     pub(crate) fn each<'k>(&'k self, total: Val<'k>, body: impl FnOnce(Val<'k>)) {
-        let local = self.kernel.borrow().local;
-        let threads = self.place(Place::Groups) * local;
-        self.range(self.place(Place::Thread), total, threads, body);
+        let group_threads = self.kernel.borrow().local;
+        let all_threads = self.place(Place::Groups) * group_threads;
+        self.range(self.place(Place::Thread), total, all_threads, body);
     }
 
     /// Every row below `rows`, one group at a time: all threads of a group have the same row.
@@ -341,22 +348,30 @@ impl Builder {
 
     /// Every i below `total`, shared out among the threads of a group.
     pub(crate) fn each_local<'k>(&'k self, total: Val<'k>, body: impl FnOnce(Val<'k>)) {
-        let local = self.kernel.borrow().local;
-        self.range(self.place(Place::Local), total, self.u32(local), body);
+        let group_threads = self.kernel.borrow().local;
+        self.range(
+            self.place(Place::Local),
+            total,
+            self.u32(group_threads),
+            body,
+        );
     }
 
     fn binary<'k>(&'k self, bin: Bin, a: Val<'k>, b: Val<'k>) -> Val<'k> {
-        let logic = matches!(bin, Bin::And | Bin::Or | Bin::Xor);
-        let bits = logic || matches!(bin, Bin::Shl | Bin::Shr | Bin::MulHigh | Bin::Rem);
-        let shift = matches!(bin, Bin::Shl | Bin::Shr) && b.ty == Ty::U32;
+        // Each operator has the types that every printer has an instruction for.
+        let is_logic = matches!(bin, Bin::And | Bin::Or | Bin::Xor);
+        let is_bitwise = is_logic || matches!(bin, Bin::Shl | Bin::Shr | Bin::MulHigh | Bin::Rem);
+        let is_shift = matches!(bin, Bin::Shl | Bin::Shr) && b.ty == Ty::U32;
+
         assert!(
-            a.ty == b.ty || shift,
+            a.ty == b.ty || is_shift,
             "{bin:?} of {:?} and {:?}",
             a.ty,
             b.ty
         );
-        assert!(a.ty != Ty::Bool || logic, "{bin:?} of truth values");
-        assert!(!(bits && a.ty.is_float()), "{bin:?} of floats");
+
+        assert!(a.ty != Ty::Bool || is_logic, "{bin:?} of truth values");
+        assert!(!(is_bitwise && a.ty.is_float()), "{bin:?} of floats");
         self.emit(a.ty, Code::Bin(bin, a.reg, b.reg))
     }
 }
@@ -420,12 +435,12 @@ impl<'k> Val<'k> {
         self.compare(Cmp::NotEqual, other)
     }
 
-    /// The smaller; `other` where one of them is no number.
+    /// The smaller; `other` where one of them is not a number.
     pub(crate) fn min(self, other: Val<'k>) -> Val<'k> {
         self.k.select(self.lt(other), self, other)
     }
 
-    /// The larger; `other` where one of them is no number.
+    /// The larger; `other` where one of them is not a number.
     pub(crate) fn max(self, other: Val<'k>) -> Val<'k> {
         self.k.select(self.gt(other), self, other)
     }
@@ -488,28 +503,34 @@ impl<'k> Shared<'k> {
     /// thread, and their number is a power of two.
     pub(crate) fn join(self, value: Val<'k>, f: impl Fn(Val<'k>, Val<'k>) -> Val<'k>) -> Val<'k> {
         let k = self.k;
-        let (threads, places) = {
+        let (group_threads, place_count) = {
             let kernel = k.kernel.borrow();
             (kernel.local, kernel.shared[self.index as usize].1)
         };
         assert!(
-            places == threads && threads.is_power_of_two(),
-            "{places} for {threads} threads"
+            place_count == group_threads && group_threads.is_power_of_two(),
+            "{place_count} for {group_threads} threads"
         );
-        let local = k.place(Place::Local);
-        self.set(local, value);
+        let local_index = k.place(Place::Local);
+        self.set(local_index, value);
         k.barrier();
-        let mut half = threads / 2;
-        while half > 0 {
-            k.if_(local.lt(k.u32(half)), || {
-                self.set(local, f(self.get(local), self.get(local + half)));
+        // Pairs are joined in a tree: log2 of the threads steps, in a fixed order.
+        let mut half_size = group_threads / 2;
+
+        while half_size > 0 {
+            k.if_(local_index.lt(k.u32(half_size)), || {
+                self.set(
+                    local_index,
+                    f(self.get(local_index), self.get(local_index + half_size)),
+                );
             });
             k.barrier();
-            half /= 2;
+            half_size /= 2;
         }
-        let all = self.get(k.u32(0));
+
+        let joined_value = self.get(k.u32(0));
         k.barrier();
-        all
+        joined_value
     }
 }
 

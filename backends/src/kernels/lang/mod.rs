@@ -144,7 +144,7 @@ pub(crate) enum Cmp {
     Less,
     LessEqual,
     Equal,
-    /// True where an operand is no number.
+    /// True where an operand is not a number.
     NotEqual,
 }
 
@@ -204,7 +204,7 @@ pub(crate) enum Stmt {
 
 /// A kernel.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Kernel {
+pub struct Kernel {
     pub(crate) name: &'static str,
     /// Threads of a group.
     pub(crate) local: u32,
@@ -237,13 +237,14 @@ pub struct Needs {
 impl Needs {
     /// What of this a device that can do `caps` cannot do, in words.
     pub fn beyond(self, caps: Needs) -> Vec<&'static str> {
-        let all = [
+        let all_needs = [
             (self.f64 && !caps.f64, "64-bit floats"),
             (self.i64 && !caps.i64, "64-bit integers"),
             (self.bytes && !caps.bytes, "memory of bytes"),
             (self.halves && !caps.halves, "memory of 16-bit elements"),
         ];
-        all.into_iter()
+        all_needs
+            .into_iter()
             .filter(|(lacks, _)| *lacks)
             .map(|(_, what)| what)
             .collect()

@@ -9,10 +9,11 @@ use crate::kernels::math::{atan2, copysign, exp, horner, ln, pow, sin_cos, tanh}
 /// Error function: the quotient of polynomials that the CPU has.
 pub(crate) fn erf<'k>(x: Val<'k>) -> Val<'k> {
     let k = x.builder();
-    let c = k.select(x.gt(k.f32(4.0)), k.f32(4.0), x);
-    let c = k.select(c.lt(k.f32(-4.0)), k.f32(-4.0), c);
-    let z = c * c;
-    let p = horner(
+    let clamped_x = k.select(x.gt(k.f32(4.0)), k.f32(4.0), x);
+    let clamped_x = k.select(clamped_x.lt(k.f32(-4.0)), k.f32(-4.0), clamped_x);
+    let z = clamped_x * clamped_x;
+
+    let numerator = horner(
         z,
         &[
             -2.726_142_3e-10,
@@ -24,7 +25,8 @@ pub(crate) fn erf<'k>(x: Val<'k>) -> Val<'k> {
             -1.609_603_3e-2,
         ],
     );
-    let q = horner(
+
+    let denominator = horner(
         z,
         &[
             -1.456_607_2e-5,
@@ -34,7 +36,7 @@ pub(crate) fn erf<'k>(x: Val<'k>) -> Val<'k> {
             -1.426_474e-2,
         ],
     );
-    c * p / q
+    clamped_x * numerator / denominator
 }
 
 pub(crate) fn sigmoid<'k>(x: Val<'k>) -> Val<'k> {
@@ -47,10 +49,10 @@ fn ln_1p<'k>(x: Val<'k>) -> Val<'k> {
     let k = x.builder();
     let one = k.f32(1.0);
     let u = one + x;
-    let moved = u - one;
-    let near = ln(u) * (x / moved);
-    let far = u.eq(k.f32(f32::INFINITY));
-    k.select(moved.eq(k.f32(0.0)), x, k.select(far, u, near))
+    let rounded_x = u - one;
+    let near_value = ln(u) * (x / rounded_x);
+    let is_far = u.eq(k.f32(f32::INFINITY));
+    k.select(rounded_x.eq(k.f32(0.0)), x, k.select(is_far, u, near_value))
 }
 
 /// x · x − 1 and the like lose nothing where they are written as products.
@@ -59,16 +61,17 @@ fn root_of_rest<'k>(x: Val<'k>) -> Val<'k> {
     ((one - x) * (one + x)).sqrt()
 }
 
-fn trunc<'k>(x: Val<'k>) -> Val<'k> {
+fn truncated<'k>(x: Val<'k>) -> Val<'k> {
     let k = x.builder();
     k.select(x.lt(x.like(0.0)), -((-x).floor()), x.floor())
 }
 
 fn sinh<'k>(x: Val<'k>) -> Val<'k> {
     let k = x.builder();
-    let a = x.abs();
+    let abs_x = x.abs();
     let z = x * x;
-    let near = k.fma(
+
+    let near_value = k.fma(
         horner(
             z,
             &[2.755_731_9e-6, 1.984_127e-4, 8.333_333e-3, 0.166_666_67],
@@ -76,33 +79,35 @@ fn sinh<'k>(x: Val<'k>) -> Val<'k> {
         x,
         x,
     );
+
     // e^(a/2) twice: e^a alone would be infinite too soon.
-    let e = exp(a * k.f32(0.5));
-    let far = (k.f32(0.5) * e) * e - k.f32(0.5) / (e * e);
-    k.select(a.lt(k.f32(1.0)), near, copysign(far, x))
+    let half_exp = exp(abs_x * k.f32(0.5));
+    let far_value = (k.f32(0.5) * half_exp) * half_exp - k.f32(0.5) / (half_exp * half_exp);
+    k.select(abs_x.lt(k.f32(1.0)), near_value, copysign(far_value, x))
 }
 
 fn cosh<'k>(x: Val<'k>) -> Val<'k> {
     let k = x.builder();
-    let e = exp(x.abs() * k.f32(0.5));
-    (k.f32(0.5) * e) * e + k.f32(0.5) / (e * e)
+    let half_exp = exp(x.abs() * k.f32(0.5));
+    (k.f32(0.5) * half_exp) * half_exp + k.f32(0.5) / (half_exp * half_exp)
 }
 
 fn asinh<'k>(x: Val<'k>) -> Val<'k> {
     let k = x.builder();
-    let (a, one) = (x.abs(), k.f32(1.0));
-    let z = a * a;
-    let near = ln_1p(a + z / (one + (z + one).sqrt()));
-    let far = ln(a) + k.f32(LN_2);
-    copysign(k.select(a.gt(k.f32(1e9)), far, near), x)
+    let abs_x = x.abs();
+    let one = k.f32(1.0);
+    let square_x = abs_x * abs_x;
+    let near_value = ln_1p(abs_x + square_x / (one + (square_x + one).sqrt()));
+    let far_value = ln(abs_x) + k.f32(LN_2);
+    copysign(k.select(abs_x.gt(k.f32(1e9)), far_value, near_value), x)
 }
 
 fn acosh<'k>(x: Val<'k>) -> Val<'k> {
     let k = x.builder();
-    let t = x - k.f32(1.0);
-    let near = ln_1p(t + (t + t + t * t).sqrt());
-    let far = ln(x) + k.f32(LN_2);
-    k.select(x.gt(k.f32(1e9)), far, near)
+    let above_one = x - k.f32(1.0);
+    let near_value = ln_1p(above_one + (above_one + above_one + above_one * above_one).sqrt());
+    let far_value = ln(x) + k.f32(LN_2);
+    k.select(x.gt(k.f32(1e9)), far_value, near_value)
 }
 
 fn atanh<'k>(x: Val<'k>) -> Val<'k> {
@@ -117,7 +122,7 @@ fn softplus<'k>(x: Val<'k>) -> Val<'k> {
     greatest(x, zero) + ln_1p(exp(-x.abs()))
 }
 
-/// The greater one, or that which is no number.
+/// The greater one, or the one that is not a number.
 pub(crate) fn greatest<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
     let k = a.builder();
     if !a.ty.is_float() {
@@ -126,7 +131,7 @@ pub(crate) fn greatest<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
     k.select(b.lt(a) | a.ne(a), a, b)
 }
 
-/// The lesser one, or that which is no number.
+/// The lesser one, or the one that is not a number.
 pub(crate) fn least<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
     let k = a.builder();
     if !a.ty.is_float() {
@@ -141,85 +146,97 @@ pub(crate) fn quotient<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
         return a / b;
     }
     let k = a.builder();
-    let none = b.eq(b.like(0.0));
-    let by = k.select(none, b.like(1.0), b);
+    let is_undefined = b.eq(b.like(0.0));
+    let safe_divisor = k.select(is_undefined, b.like(1.0), b);
+
     // The least number by −1 has no quotient: negated it wraps to itself.
-    let value = match a.ty.is_signed() {
+    let quotient_value = match a.ty.is_signed() {
         true => {
-            let minus = by.eq(by.like(-1.0));
-            k.select(minus, -a, a / k.select(minus, by.like(1.0), by))
+            // The smallest number has no quotient by -1: negation wraps it to itself, division may trap.
+            let is_minus_one = safe_divisor.eq(safe_divisor.like(-1.0));
+            k.select(
+                is_minus_one,
+                -a,
+                a / k.select(is_minus_one, safe_divisor.like(1.0), safe_divisor),
+            )
         }
-        false => a / by,
+        false => a / safe_divisor,
     };
-    k.select(none, a.like(0.0), value)
+    k.select(is_undefined, a.like(0.0), quotient_value)
 }
 
 /// The remainder of integers, with the sign of the divisor or (`fmod`) of the dividend; 0 by 0.
 pub(crate) fn remainder<'k>(a: Val<'k>, b: Val<'k>, fmod: bool) -> Val<'k> {
     let k = a.builder();
-    let rest = a - quotient(a, b) * b;
-    let rest = k.select(b.eq(b.like(0.0)), b.like(0.0), rest);
+    let raw_remainder = a - quotient(a, b) * b;
+    let raw_remainder = k.select(b.eq(b.like(0.0)), b.like(0.0), raw_remainder);
     if fmod || !a.ty.is_signed() {
-        return rest;
+        return raw_remainder;
     }
     let zero = a.like(0.0);
-    let apart = rest.ne(zero) & rest.lt(zero).ne(b.lt(zero));
-    k.select(apart, rest + b, rest)
+    let has_other_sign = raw_remainder.ne(zero) & raw_remainder.lt(zero).ne(b.lt(zero));
+    k.select(has_other_sign, raw_remainder + b, raw_remainder)
 }
 
 /// Functions of one float by the name of their operator; `a` and `b` are parameters.
 pub(crate) fn unary<'k>(name: &str, x: Val<'k>, a: f64, b: f64) -> Result<Val<'k>, Why> {
     let k = x.builder();
-    let (zero, one) = (x.like(0.0), x.like(1.0));
-    let (pa, pb) = (x.like(a), x.like(b));
+    let zero_value = x.like(0.0);
+    let one_value = x.like(1.0);
+    let pa = x.like(a);
+    let pb = x.like(b);
+
     // What needs no function of its own is there for f64 too.
-    let plain = match name {
+    let plain_value = match name {
         "Ceil" => -((-x).floor()),
         "Floor" => x.floor(),
-        "HardSigmoid" => greatest(least(pa * x + pb, one), zero),
-        "HardSwish" => x * greatest(least(x / x.like(6.0) + x.like(0.5), one), zero),
-        "LeakyRelu" => k.select(x.lt(zero), pa * x, x),
-        "Reciprocal" => one / x,
+        "HardSigmoid" => greatest(least(pa * x + pb, one_value), zero_value),
+        "HardSwish" => x * greatest(least(x / x.like(6.0) + x.like(0.5), one_value), zero_value),
+        "LeakyRelu" => k.select(x.lt(zero_value), pa * x, x),
+        "Reciprocal" => one_value / x,
         "Round" => x.round(),
-        "Shrink" => k.select(x.lt(-pa), x + pb, k.select(pa.lt(x), x - pb, zero)),
-        "Softsign" => x / (one + x.abs()),
+        "Shrink" => k.select(x.lt(-pa), x + pb, k.select(pa.lt(x), x - pb, zero_value)),
+        "Softsign" => x / (one_value + x.abs()),
         "Sqrt" => x.sqrt(),
-        "ThresholdedRelu" => k.select(pa.lt(x), x, zero),
+        "ThresholdedRelu" => k.select(pa.lt(x), x, zero_value),
         _ if x.ty != Ty::F32 => return Err("functions of f64 are the CPU's".to_owned()),
-        _ => return Ok(function(name, x, pa, pb)),
+        _ => return Ok(float_function(name, x, pa, pb)),
     };
-    Ok(plain)
+    Ok(plain_value)
 }
 
-fn function<'k>(name: &str, x: Val<'k>, a: Val<'k>, b: Val<'k>) -> Val<'k> {
+fn float_function<'k>(name: &str, x: Val<'k>, a: Val<'k>, b: Val<'k>) -> Val<'k> {
     let k = x.builder();
-    let (zero, one, half) = (k.f32(0.0), k.f32(1.0), k.f32(0.5));
+    let zero_value = k.f32(0.0);
+    let one_value = k.f32(1.0);
+    let half_value = k.f32(0.5);
+
     match name {
         "Acos" => atan2(root_of_rest(x), x),
         "Acosh" => acosh(x),
         "Asin" => atan2(x, root_of_rest(x)),
         "Asinh" => asinh(x),
-        "Atan" => atan2(x, one),
+        "Atan" => atan2(x, one_value),
         "Atanh" => atanh(x),
-        "Celu" => greatest(x, zero) + least(a * (exp(x / a) - one), zero),
+        "Celu" => greatest(x, zero_value) + least(a * (exp(x / a) - one_value), zero_value),
         "Cos" => sin_cos(x)[1],
         "Cosh" => cosh(x),
-        "Elu" => k.select(x.lt(zero), a * (exp(x) - one), x),
+        "Elu" => k.select(x.lt(zero_value), a * (exp(x) - one_value), x),
         "Erf" => erf(x),
         "Exp" => exp(x),
-        "Gelu" => half * x * (one + erf(x * k.f32(FRAC_1_SQRT_2))),
+        "Gelu" => half_value * x * (one_value + erf(x * k.f32(FRAC_1_SQRT_2))),
         "GeluTanh" => {
-            let inner = k.f32(0.797_884_6) * (x + k.f32(0.044_715) * x * x * x);
-            half * x * (one + tanh(inner))
+            let inner_value = k.f32(0.797_884_6) * (x + k.f32(0.044_715) * x * x * x);
+            half_value * x * (one_value + tanh(inner_value))
         }
         "Log" => ln(x),
         "Mish" => x * tanh(softplus(x)),
-        "Selu" => k.select(zero.lt(x), b * x, b * (a * exp(x) - a)),
+        "Selu" => k.select(zero_value.lt(x), b * x, b * (a * exp(x) - a)),
         "Sigmoid" => sigmoid(x),
         "Sin" => sin_cos(x)[0],
         "Sinh" => sinh(x),
         "Softplus" => softplus(x),
-        "Swish" => x / (one + exp(-(a * x))),
+        "Swish" => x / (one_value + exp(-(a * x))),
         "Tan" => {
             let [sin, cos] = sin_cos(x);
             sin / cos
@@ -247,19 +264,22 @@ impl After {
             return x;
         }
         let k = x.builder();
-        let zero = k.f32(0.0);
+        let zero_value = k.f32(0.0);
+
         match self {
             After::Nothing => x,
-            After::Relu => k.select(x.lt(zero), zero, x),
+            After::Relu => k.select(x.lt(zero_value), zero_value, x),
             After::Clip(low, high) => {
-                let v = k.select(x.lt(k.f32(low)), k.f32(low), x);
-                k.select(k.f32(high).lt(v), k.f32(high), v)
+                let lower_bounded = k.select(x.lt(k.f32(low)), k.f32(low), x);
+                k.select(k.f32(high).lt(lower_bounded), k.f32(high), lower_bounded)
             }
             After::Sigmoid => sigmoid(x),
             After::Tanh => tanh(x),
-            After::Silu => function("Swish", x, k.f32(1.0), zero),
-            After::Gelu => function("Gelu", x, zero, zero),
-            After::HardSwish => x * greatest(least(x / k.f32(6.0) + k.f32(0.5), k.f32(1.0)), zero),
+            After::Silu => float_function("Swish", x, k.f32(1.0), zero_value),
+            After::Gelu => float_function("Gelu", x, zero_value, zero_value),
+            After::HardSwish => {
+                x * greatest(least(x / k.f32(6.0) + k.f32(0.5), k.f32(1.0)), zero_value)
+            }
         }
     }
 }
@@ -273,23 +293,28 @@ pub(crate) fn power<'k>(x: Val<'k>, y: Val<'k>) -> Result<Val<'k>, Why> {
 }
 
 /// A number of one type as another, as NnCast has it: floats are cut off and bounded, integers wrap.
-pub(crate) fn cast<'k>(v: Val<'k>, to: Ty, bounds: Option<(f64, f64)>) -> Val<'k> {
-    let k = v.builder();
-    if !v.ty.is_float() || to.is_float() {
-        return v.cast(to);
+pub(crate) fn cast<'k>(whole_value: Val<'k>, to: Ty, bounds: Option<(f64, f64)>) -> Val<'k> {
+    let k = whole_value.builder();
+    if !whole_value.ty.is_float() || to.is_float() {
+        return whole_value.cast(to);
     }
-    let v = k.select(v.eq(v), trunc(v), v.like(0.0));
+    let whole_value = k.select(
+        whole_value.eq(whole_value),
+        truncated(whole_value),
+        whole_value.like(0.0),
+    );
     let (low, high) = bounds.unwrap_or((0.0, 1.0));
-    let over = v.like(high).le(v);
-    let under = v.le(v.like(low));
-    let inside = k.select(over | under, v.like(0.0), v);
-    let whole = inside.cast(to);
-    let (low, high) = (integer(k, to, low), integer(k, to, high));
-    k.select(over, high, k.select(under, low, whole))
+    let is_over = whole_value.like(high).le(whole_value);
+    let is_under = whole_value.le(whole_value.like(low));
+    let inside_value = k.select(is_over | is_under, whole_value.like(0.0), whole_value);
+    let cast_value = inside_value.cast(to);
+    let low = integer_bound(k, to, low);
+    let high = integer_bound(k, to, high);
+    k.select(is_over, high, k.select(is_under, low, cast_value))
 }
 
 /// The integer nearest to a bound.
-fn integer(k: &Builder, ty: Ty, bound: f64) -> Val<'_> {
+fn integer_bound(k: &Builder, ty: Ty, bound: f64) -> Val<'_> {
     match ty {
         Ty::I64 => k.bits(ty, bound as i64 as u64),
         Ty::I32 => k.bits(ty, u64::from(bound as i32 as u32)),

@@ -1,7 +1,7 @@
 //! Ops on elements one by one, their operands broadcast to one shape.
 
 use super::space::Space;
-use super::{Bench, Slot, Why};
+use super::{Slot, TensorKernelBuilder, Why};
 use crate::kernels::lang::Val;
 use crate::kernels::plan::{Amount, Grid, KernelPlan};
 
@@ -18,48 +18,55 @@ pub(crate) fn map(
     if out.elements == 0 {
         return Ok(plan);
     }
-    let bench = Bench::new("elementwise", LOCAL);
-    let shapes: Vec<&[usize]> = inputs.iter().map(|i| i.1.as_slice()).collect();
-    let space = Space::broadcasting(dims, &shapes);
-    let tensors = inputs
+    let bench = TensorKernelBuilder::new("elementwise", LOCAL);
+    let input_shapes: Vec<&[usize]> = inputs.iter().map(|i| i.1.as_slice()).collect();
+    let index_space = Space::broadcasting(dims, &input_shapes);
+    let input_tensors = inputs
         .iter()
         .map(|i| bench.reads(i.0))
         .collect::<Result<Vec<_>, Why>>()?;
     let y = bench.writes(out)?;
-    let each = bench.size(out.elements as usize)?;
-    // Tokens that lie like the result need no place of their own.
-    let along: Vec<bool> = (0..inputs.len())
-        .map(|i| space.is_dense(i) && !inputs[i].0.constant)
+    let elements_per_firing = bench.size(out.elements as usize)?;
+
+    // Tokens that are laid out like the result need no index arithmetic of their own.
+    let is_aligned: Vec<bool> = (0..inputs.len())
+        .map(|i| index_space.is_dense(i) && !inputs[i].0.constant)
         .collect();
-    let places = if along.iter().all(|a| *a) {
+    let tensor_places = if is_aligned.iter().all(|a| *a) {
         None
     } else {
-        Some(space.on(&bench)?)
+        Some(index_space.on(&bench)?)
     };
     let k = &bench.k;
-    let mut wrong = None;
-    k.each(k.firings() * each, |i| {
-        let (firing, at) = match &places {
+    let mut first_error = None;
+
+    k.each(k.firings() * elements_per_firing, |i| {
+        let (firing_index, input_places) = match &tensor_places {
             None => (i, Vec::new()),
-            Some(places) => (i / each, places.at(i % each)),
+            Some(tensor_places) => (
+                i / elements_per_firing,
+                tensor_places.at(i % elements_per_firing),
+            ),
         };
-        let loaded: Vec<Val<'_>> = tensors
+        let loaded_values: Vec<Val<'_>> = input_tensors
             .iter()
             .enumerate()
             .map(|(n, t)| {
-                if along[n] {
+                if is_aligned[n] {
                     t.load(i)
                 } else {
-                    t.get(firing, at[n])
+                    t.get(firing_index, input_places[n])
                 }
             })
             .collect();
-        match f(&loaded) {
+
+        match f(&loaded_values) {
             Ok(value) => y.store(i, value),
-            Err(why) => wrong = Some(why),
+            Err(why) => first_error = Some(why),
         }
     });
-    match wrong {
+
+    match first_error {
         Some(why) => Err(why),
         None => Ok(bench.finish(plan, Grid::Threads(Amount::each(out.elements)))),
     }

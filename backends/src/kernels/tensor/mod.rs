@@ -1,6 +1,6 @@
-//! Kernels over whole tensors: a token is a tensor, a call has the tokens of all its firings one behind the other.
+//! Kernels over whole tensors: a token is a tensor, a call has the tokens of all its firings in a row.
 //!
-//! A [`Bench`] is a [`Builder`] that knows which tensor each binding is: loads widen what is narrow (half precision to
+//! A [`TensorKernelBuilder`] is a [`Builder`] that knows which tensor each binding is: loads widen what is narrow (half precision to
 //! f32, small integers to 32 bits) and stores narrow it again, so that kernels compute in few types. Knows no op.
 
 mod cores;
@@ -19,7 +19,7 @@ use super::convert::{from_bfloat, from_half, mem, to_bfloat, to_half};
 use super::lang::{Builder, Mem, Ty, Val};
 use super::plan::{Grid, KernelPlan, Operand};
 
-/// What a kernel cannot do, as a clause.
+/// Why there is no kernel, as a clause.
 pub(crate) type Why = String;
 
 /// A tensor that kernels work on.
@@ -50,13 +50,13 @@ fn word(v: usize) -> Result<u32, Why> {
     u32::try_from(v).map_err(|_| format!("a size of {v} is beyond 32 bits"))
 }
 
-/// A kernel over tensors in the making.
-pub(crate) struct Bench {
+/// Builds a kernel whose bindings are tensors.
+pub(crate) struct TensorKernelBuilder {
     pub(crate) k: Builder,
     operands: RefCell<Vec<Operand>>,
 }
 
-/// A tensor as a binding of a kernel in the making.
+/// A tensor as a binding of a kernel that is being built.
 #[derive(Clone, Copy)]
 pub(crate) struct Tensor<'k> {
     k: &'k Builder,
@@ -64,11 +64,14 @@ pub(crate) struct Tensor<'k> {
     dtype: DType,
     /// Elements of a token; none for what is the same in every firing.
     each: Option<Val<'k>>,
-    /// 64-bit integers as two words, of which the lower one counts: indices.
+    /// 64-bit integers as two words, of which only the lower one is used: indices.
     index: bool,
 }
 
-impl Bench {
+/// The name that ops still use.
+pub(crate) type Bench = TensorKernelBuilder;
+
+impl TensorKernelBuilder {
     /// A kernel whose groups have `local` threads.
     pub(crate) fn new(name: &'static str, local: u32) -> Self {
         Self {
@@ -78,24 +81,29 @@ impl Bench {
     }
 
     fn tensor(&self, slot: Slot, writes: bool, index: bool) -> Result<Tensor<'_>, Why> {
-        let wide = index && slot.dtype == DType::I64;
-        let mem = if wide { Mem::U32 } else { mem(slot.dtype) };
-        let binding = if writes {
-            self.k.writes(mem)
+        let is_wide_index = index && slot.dtype == DType::I64;
+        let memory_type = if is_wide_index {
+            Mem::U32
         } else {
-            self.k.reads(mem)
+            mem(slot.dtype)
+        };
+        let binding = if writes {
+            self.k.writes(memory_type)
+        } else {
+            self.k.reads(memory_type)
         };
         self.operands.borrow_mut().push(slot.operand);
-        let each = match slot.constant {
+        let elements_per_firing = match slot.constant {
             true => None,
             false => Some(self.size(slot.elements as usize)?),
         };
+
         Ok(Tensor {
             k: &self.k,
             binding,
             dtype: slot.dtype,
-            each,
-            index: wide,
+            each: elements_per_firing,
+            index: is_wide_index,
         })
     }
 
@@ -129,10 +137,11 @@ impl Bench {
         Ok(self.k.spec(word(v)?))
     }
 
-    /// A distance, which may be negative: places wrap.
+    /// A distance, which may be negative: indices wrap.
     pub(crate) fn step(&self, v: isize) -> Result<Val<'_>, Why> {
-        let fits = i32::try_from(v).map_err(|_| format!("a step of {v} is beyond 32 bits"))?;
-        Ok(self.k.spec(fits as u32))
+        let fitting_step =
+            i32::try_from(v).map_err(|_| format!("a step of {v} is beyond 32 bits"))?;
+        Ok(self.k.spec(fitting_step as u32))
     }
 
     /// Adds the finished kernel to a plan.
@@ -159,11 +168,12 @@ impl<'k> Tensor<'k> {
         if self.index {
             return k.load(self.binding, at * 2).cast(Ty::I32);
         }
-        let raw = k.load(self.binding, at);
+        let raw_value = k.load(self.binding, at);
+
         match self.dtype {
-            DType::F16 => from_half(raw),
-            DType::Bf16 => from_bfloat(raw),
-            _ => raw,
+            DType::F16 => from_half(raw_value),
+            DType::Bf16 => from_bfloat(raw_value),
+            _ => raw_value,
         }
     }
 
@@ -188,10 +198,11 @@ impl<'k> Tensor<'k> {
     pub(crate) fn store(self, at: Val<'k>, value: Val<'k>) {
         let k = self.k;
         if self.index {
-            let word = value.cast(Ty::I32);
-            k.store(self.binding, at * 2, word.cast(Ty::U32));
-            return k.store(self.binding, at * 2 + 1, (word >> 31).cast(Ty::U32));
+            let index_word = value.cast(Ty::I32);
+            k.store(self.binding, at * 2, index_word.cast(Ty::U32));
+            return k.store(self.binding, at * 2 + 1, (index_word >> 31).cast(Ty::U32));
         }
+
         let value = if value.ty == Ty::Bool {
             value.cast(Ty::U32)
         } else {

@@ -1,7 +1,7 @@
 //! Kernels that move elements without looking at them: by steps, by a table, by indices.
 
 use super::space::Space;
-use super::{Bench, Slot, Why};
+use super::{Slot, TensorKernelBuilder, Why};
 use crate::kernels::lang::{Mem, Ty, Val};
 use crate::kernels::plan::{Amount, Grid, KernelPlan, Operand};
 
@@ -30,42 +30,59 @@ pub(crate) fn copy(plan: KernelPlan, ends: Ends, copy: &Strided) -> Result<Kerne
         return Ok(plan);
     }
     // In bytes, with the bytes of an element as the last dimension.
-    let size = copy.size as isize;
-    let bytes = |steps: &[isize]| -> Vec<isize> {
+    let element_bytes = copy.size as isize;
+    let to_bytes = |steps: &[isize]| -> Vec<isize> {
         steps
             .iter()
-            .map(|s| s.saturating_mul(size))
+            .map(|s| s.saturating_mul(element_bytes))
             .chain([1])
             .collect()
     };
-    let dims: Vec<usize> = copy.dims.iter().copied().chain([copy.size]).collect();
-    let runs = Runs::new(&dims, &bytes(&copy.from.1), &bytes(&copy.to.1));
-    let starts = (copy.from.0 * copy.size, copy.to.0 * copy.size);
-    let unit = runs.unit([starts.0, starts.1, ends.from.1 as usize, ends.to.1 as usize]);
-    let (dims, from, to) = runs.in_units(unit);
-    let each: usize = dims.iter().product();
-    let bench = Bench::new("strided copy", 64);
+
+    let copy_dims: Vec<usize> = copy.dims.iter().copied().chain([copy.size]).collect();
+    // Merged first, because the longest run of bytes decides the word.
+    let byte_runs = Runs::new(&copy_dims, &to_bytes(&copy.from.1), &to_bytes(&copy.to.1));
+    let start_offsets = (copy.from.0 * copy.size, copy.to.0 * copy.size);
+    let word_bytes = byte_runs.unit([
+        start_offsets.0,
+        start_offsets.1,
+        ends.from.1 as usize,
+        ends.to.1 as usize,
+    ]);
+    let (copy_dims, from, to) = byte_runs.in_units(word_bytes);
+    let words_per_firing: usize = copy_dims.iter().product();
+    let bench = TensorKernelBuilder::new("strided copy", 64);
     let k = &bench.k;
-    let mem = Mem::word(unit as u64);
-    let (x, y) = (
-        bench.binds(ends.from.0, mem, false),
-        bench.binds(ends.to.0, mem, true),
-    );
-    let all = bench.size(each)?;
+    let word_memory = Mem::word(word_bytes as u64);
+    let input_binding = bench.binds(ends.from.0, word_memory, false);
+    let output_binding = bench.binds(ends.to.0, word_memory, true);
+    let word_total = bench.size(words_per_firing)?;
     let token_from = bench.size(if ends.constant {
         0
     } else {
-        ends.from.1 as usize / unit
+        ends.from.1 as usize / word_bytes
     })?;
-    let token_to = bench.size(ends.to.1 as usize / unit)?;
-    let starts = (bench.size(starts.0 / unit)?, bench.size(starts.1 / unit)?);
-    let places = Space::new(&dims, &[from, to]).on(&bench)?;
-    k.each(k.firings() * all, |i| {
-        let (firing, at) = (i / all, places.at(i % all));
-        let value = k.load(x, firing * token_from + starts.0 + at[0]);
-        k.store(y, firing * token_to + starts.1 + at[1], value.cast(Ty::U32));
+    let token_to = bench.size(ends.to.1 as usize / word_bytes)?;
+    let start_offsets = (
+        bench.size(start_offsets.0 / word_bytes)?,
+        bench.size(start_offsets.1 / word_bytes)?,
+    );
+    let tensor_places = Space::new(&copy_dims, &[from, to]).on(&bench)?;
+
+    k.each(k.firings() * word_total, |i| {
+        let firing_index = i / word_total;
+        let word_places = tensor_places.at(i % word_total);
+        let copied_word = k.load(
+            input_binding,
+            firing_index * token_from + start_offsets.0 + word_places[0],
+        );
+        k.store(
+            output_binding,
+            firing_index * token_to + start_offsets.1 + word_places[1],
+            copied_word.cast(Ty::U32),
+        );
     });
-    Ok(bench.finish(plan, Grid::Threads(Amount::each(each as u64))))
+    Ok(bench.finish(plan, Grid::Threads(Amount::each(words_per_firing as u64))))
 }
 
 /// Dimensions of a copy in bytes.
@@ -78,59 +95,66 @@ struct Runs {
 impl Runs {
     /// Merges the innermost dimensions, so that the last one is as long a run of bytes as there is.
     fn new(dims: &[usize], from: &[isize], to: &[isize]) -> Self {
-        let mut runs = Runs {
+        let mut merged_runs = Runs {
             dims: Vec::new(),
             from: Vec::new(),
             to: Vec::new(),
         };
         for i in 0..dims.len() {
-            let dim = dims[i] as isize;
-            if dim == 1 && i + 1 < dims.len() {
+            let dim_size = dims[i] as isize;
+            if dim_size == 1 && i + 1 < dims.len() {
                 continue;
             }
-            let last = runs.dims.len().wrapping_sub(1);
-            let joins = runs.dims.last().is_some()
-                && runs.from[last] == from[i].saturating_mul(dim)
-                && runs.to[last] == to[i].saturating_mul(dim);
-            if joins {
-                runs.dims[last] *= dims[i];
-                (runs.from[last], runs.to[last]) = (from[i], to[i]);
+            let last_dim = merged_runs.dims.len().wrapping_sub(1);
+            let continues_last = merged_runs.dims.last().is_some()
+                && merged_runs.from[last_dim] == from[i].saturating_mul(dim_size)
+                && merged_runs.to[last_dim] == to[i].saturating_mul(dim_size);
+
+            if continues_last {
+                merged_runs.dims[last_dim] *= dims[i];
+                (merged_runs.from[last_dim], merged_runs.to[last_dim]) = (from[i], to[i]);
             } else {
-                runs.dims.push(dims[i]);
-                runs.from.push(from[i]);
-                runs.to.push(to[i]);
+                merged_runs.dims.push(dims[i]);
+                merged_runs.from.push(from[i]);
+                merged_runs.to.push(to[i]);
             }
         }
-        runs
+
+        merged_runs
     }
 
     /// Bytes of the largest word that divides everything.
     fn unit(&self, others: [usize; 4]) -> usize {
-        let last = self.dims.len() - 1;
-        let steps = self.from[..last]
+        let last_dim = self.dims.len() - 1;
+        let outer_steps = self.from[..last_dim]
             .iter()
-            .chain(&self.to[..last])
+            .chain(&self.to[..last_dim])
             .map(|s| s.unsigned_abs());
-        let fits = |unit: usize| {
-            self.dims[last].is_multiple_of(unit)
-                && steps.clone().chain(others).all(|v| v.is_multiple_of(unit))
+        let divides_all = |unit: usize| {
+            self.dims[last_dim].is_multiple_of(unit)
+                && outer_steps
+                    .clone()
+                    .chain(others)
+                    .all(|v| v.is_multiple_of(unit))
         };
-        [4, 2].into_iter().find(|u| fits(*u)).unwrap_or(1)
+        [4, 2].into_iter().find(|u| divides_all(*u)).unwrap_or(1)
     }
 
     fn in_units(mut self, unit: usize) -> (Vec<usize>, Vec<isize>, Vec<isize>) {
-        let last = self.dims.len() - 1;
-        self.dims[last] /= unit;
-        let scale = |steps: &mut Vec<isize>| {
-            steps[..last].iter_mut().for_each(|s| *s /= unit as isize);
+        let last_dim = self.dims.len() - 1;
+        self.dims[last_dim] /= unit;
+        let scale_steps = |steps: &mut Vec<isize>| {
+            steps[..last_dim]
+                .iter_mut()
+                .for_each(|s| *s /= unit as isize);
         };
-        scale(&mut self.from);
-        scale(&mut self.to);
+        scale_steps(&mut self.from);
+        scale_steps(&mut self.to);
         (self.dims, self.from, self.to)
     }
 }
 
-impl Bench {
+impl TensorKernelBuilder {
     /// The next binding, as words.
     pub(crate) fn binds(&self, operand: Operand, mem: Mem, writes: bool) -> u32 {
         self.operands.borrow_mut().push(operand);
@@ -167,7 +191,7 @@ pub(crate) fn gather(
         return Ok(plan);
     }
     let (mem, _, parts) = words(y.dtype.size_bytes() as usize);
-    let bench = Bench::new(name, 64);
+    let bench = TensorKernelBuilder::new(name, 64);
     let k = &bench.k;
     let from = bench.binds(x.operand, mem, false);
     let indices = extra
@@ -186,21 +210,27 @@ pub(crate) fn gather(
         .iter()
         .map(|s| bench.size(*s))
         .collect::<Result<Vec<_>, Why>>()?;
+
     k.each(k.firings() * each, |i| {
-        let (firing, element) = (i / each, i % each);
+        let firing = i / each;
+        let element = i % each;
         let at = At {
             firing,
             element,
             indices: &indices,
             sizes: &sizes,
         };
+
         let Place { inside, at } = place(&at);
+        // Elements of eight bytes are moved as two words.
         let move_all = |from: u32, first: Val<'_>| {
             for part in 0..parts as u32 {
-                let (p, q) = (first * parts as u32 + part, i * parts as u32 + part);
+                let p = first * parts as u32 + part;
+                let q = i * parts as u32 + part;
                 k.store(to, q, k.load(from, p));
             }
         };
+
         let place = firing * token + at;
         let Some(inside) = inside else {
             return move_all(from, place);
@@ -253,6 +283,7 @@ pub(crate) fn by_table(
         elements,
         constant: true,
     };
+
     gather(plan, "copy by table", (x, y), fill, &[table], &[], |at| {
         let place = at.indices[0].index(at.firing, at.element);
         let inside = place.ne(place.builder().i32(-1));
@@ -266,7 +297,8 @@ pub(crate) fn by_table(
 /// An index that may count from the end, within `n`; the nearest one where it lies outside.
 pub(crate) fn wrapped<'k>(index: Val<'k>, n: Val<'k>) -> Val<'k> {
     let k = index.builder();
-    let (zero, n) = (k.i32(0), n.cast(Ty::I32));
+    let zero = k.i32(0);
+    let n = n.cast(Ty::I32);
     let place = k.select(index.lt(zero), index + n, index);
     place.max(zero).min(n - 1).cast(Ty::U32)
 }

@@ -5,7 +5,7 @@
 //! of few rows; and one thread for each element. Every sum of a tile goes along the inner dimension in its order, as on
 //! the CPU.
 
-use super::{Bench, Why, cores};
+use super::{TensorKernelBuilder, Why, cores};
 use crate::kernels::Math;
 use crate::kernels::lang::{Place, Shared, Ty, Val};
 use crate::kernels::plan::{Amount, Grid};
@@ -91,7 +91,7 @@ const FEW: usize = 4;
 const BUSY: usize = 128;
 
 impl Sizes {
-    fn counted(&self, by: Grows) -> usize {
+    fn base_size(&self, by: Grows) -> usize {
         match by {
             Grows::Batches => self.batches,
             Grows::Rows => self.rows,
@@ -109,6 +109,7 @@ impl Sizes {
             depth,
             ..
         } = *self;
+
         let (default, all) = if rows <= FEW || columns < 8 {
             const SHARED: [Variant; 5] = [
                 Variant::Slices {
@@ -132,10 +133,10 @@ impl Sizes {
                 _ => (Variant::Elements, vec![]),
             }
         } else if math != Math::F32 {
-            let large = cores::tile(2) as usize;
-            let tiles = batches * rows.div_ceil(large) * columns.div_ceil(large);
+            let large_tile = cores::tile(2) as usize;
+            let tile_count = batches * rows.div_ceil(large_tile) * columns.div_ceil(large_tile);
             let all = [1, 2].map(|per| Variant::Cores { math, per });
-            (all[usize::from(tiles >= BUSY)], all.to_vec())
+            (all[usize::from(tile_count >= BUSY)], all.to_vec())
         } else {
             const TILES: [Variant; 4] = [
                 Variant::Tiles { side: 8, per: 2 },
@@ -150,8 +151,9 @@ impl Sizes {
                 _ => (TILES[0], TILES[..2].to_vec()),
             }
         };
-        let others = all.into_iter().filter(|other| *other != default);
-        std::iter::once(default).chain(others).collect()
+
+        let other_variants = all.into_iter().filter(|other| *other != default);
+        std::iter::once(default).chain(other_variants).collect()
     }
 
     fn grid(&self, variant: Variant) -> Grid {
@@ -163,13 +165,13 @@ impl Sizes {
         } = *self;
         match variant {
             Variant::Tiles { .. } | Variant::Cores { .. } => {
-                let tile = match variant {
+                let tile_side = match variant {
                     Variant::Cores { per, .. } => cores::tile(per) as usize,
                     Variant::Tiles { side, per } => (side * per) as usize,
                     _ => 1,
                 };
                 Grid::Groups(Amount::each(
-                    (batches * rows.div_ceil(tile) * columns.div_ceil(tile)) as u64,
+                    (batches * rows.div_ceil(tile_side) * columns.div_ceil(tile_side)) as u64,
                 ))
             }
             Variant::Group(_) => Grid::Groups(Amount::each((batches * rows * columns) as u64)),
@@ -191,8 +193,8 @@ impl Sizes {
     }
 
     /// A bench for a kernel of the variant.
-    pub(crate) fn bench(name: &'static str, variant: Variant) -> Bench {
-        Bench::new(name, Self::local(variant))
+    pub(crate) fn bench(name: &'static str, variant: Variant) -> TensorKernelBuilder {
+        TensorKernelBuilder::new(name, Self::local(variant))
     }
 }
 
@@ -224,7 +226,7 @@ pub(crate) struct Rules<'r, 'k> {
     pub(crate) left: Element<'r, 'k>,
     /// Element of the right matrix: inner, column.
     pub(crate) right: Element<'r, 'k>,
-    /// The same as the 16 bits of a factor, where it lies as one in memory.
+    /// The same as the 16 bits of a factor, where memory has it in that form.
     pub(crate) left_bits: Option<Element<'r, 'k>>,
     pub(crate) right_bits: Option<Element<'r, 'k>>,
     /// Takes a sum: row, column.
@@ -238,32 +240,35 @@ pub(crate) struct Rules<'r, 'k> {
 
 /// Adds the statements of a product to a bench on which everything is bound; the grid that it wants.
 pub(crate) fn product<'k>(
-    bench: &'k Bench,
+    bench: &'k TensorKernelBuilder,
     sizes: &Sizes,
     variant: Variant,
     rules: &Rules<'_, 'k>,
 ) -> Result<Grid, Why> {
     let k = &bench.k;
-    let size = |by: Grows| -> Result<Val<'k>, Why> {
-        let one = bench.size(sizes.counted(by))?;
+    // One size depends on the firings of the call; all are constants of the kernel otherwise.
+    let bind_size = |by: Grows| -> Result<Val<'k>, Why> {
+        let base_size = bench.size(sizes.base_size(by))?;
         Ok(if sizes.grows == by {
-            k.firings() * one
+            k.firings() * base_size
         } else {
-            one
+            base_size
         })
     };
-    let on = On {
-        batches: size(Grows::Batches)?,
-        rows: size(Grows::Rows)?,
-        columns: size(Grows::Columns)?,
+
+    let bound_sizes = On {
+        batches: bind_size(Grows::Batches)?,
+        rows: bind_size(Grows::Rows)?,
+        columns: bind_size(Grows::Columns)?,
         depth: bench.size(sizes.depth)?,
     };
+
     match variant {
-        Variant::Tiles { side, per } => tiles(bench, on, rules, side, per),
-        Variant::Cores { math, per } => cores::cores(bench, on, rules, math, per)?,
-        Variant::Slices { wide, slices } => self::slices(bench, on, rules, wide, slices),
-        Variant::Group(threads) => groups(bench, on, rules, threads),
-        Variant::Elements => elements(bench, on, rules),
+        Variant::Tiles { side, per } => tile_products(bench, bound_sizes, rules, side, per),
+        Variant::Cores { math, per } => cores::cores(bench, bound_sizes, rules, math, per)?,
+        Variant::Slices { wide, slices } => slice_products(bench, bound_sizes, rules, wide, slices),
+        Variant::Group(threads) => group_products(bench, bound_sizes, rules, threads),
+        Variant::Elements => element_products(bench, bound_sizes, rules),
     }
     Ok(sizes.grid(variant))
 }
@@ -278,141 +283,202 @@ fn add_product<'k>(a: Val<'k>, b: Val<'k>, c: Val<'k>) -> Val<'k> {
 }
 
 /// A thread for each element.
-fn elements<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>) {
+fn element_products<'k>(bench: &'k TensorKernelBuilder, on: On<'k>, rules: &Rules<'_, 'k>) {
     let k = &bench.k;
-    let each = on.rows * on.columns;
-    k.each(on.batches * each, |i| {
-        let (b, rest) = ((rules.batch)(i / each), i % each);
-        let (row, column) = (rest / on.columns, rest % on.columns);
-        let sum = k.var(k.number(rules.ty, 0.0));
+    let elements_per_batch = on.rows * on.columns;
+    k.each(on.batches * elements_per_batch, |i| {
+        let batch_values = (rules.batch)(i / elements_per_batch);
+        let element_index = i % elements_per_batch;
+        let row = element_index / on.columns;
+        let column = element_index % on.columns;
+        let element_sum = k.var(k.number(rules.ty, 0.0));
         k.times(on.depth, |d| {
-            let (x, y) = ((rules.left)(&b, row, d), (rules.right)(&b, d, column));
-            sum.set(add_product(x, y, sum.get()));
+            let x = (rules.left)(&batch_values, row, d);
+            let y = (rules.right)(&batch_values, d, column);
+            element_sum.set(add_product(x, y, element_sum.get()));
         });
-        (rules.store)(&b, row, column, sum.get());
+        (rules.store)(&batch_values, row, column, element_sum.get());
     });
 }
 
 /// Groups of `wide` neighbouring columns, the inner dimension shared out among `slices` threads each.
-fn slices<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>, wide: u32, slices: u32) {
+fn slice_products<'k>(
+    bench: &'k TensorKernelBuilder,
+    on: On<'k>,
+    rules: &Rules<'_, 'k>,
+    wide: u32,
+    slices: u32,
+) {
     let k = &bench.k;
-    let sums = k.shared(rules.ty, wide * slices);
-    let local = k.place(Place::Local);
-    let (slice, lane) = (local / wide, local % wide);
-    let across = up(on.columns, wide);
-    k.each_group(on.batches * on.rows * across, |g| {
-        let (row, part) = (g / across, g % across);
-        let (b, row) = ((rules.batch)(row / on.rows), row % on.rows);
-        let column = part * wide + lane;
-        let sum = k.var(k.number(rules.ty, 0.0));
+    // Neighbouring threads read neighbouring columns; each adds a share of the inner dimension.
+    let slice_sums = k.shared(rules.ty, wide * slices);
+    let local_index = k.place(Place::Local);
+    let slice_index = local_index / wide;
+    let lane_index = local_index % wide;
+    let parts_across = tiles_over(on.columns, wide);
+
+    k.each_group(on.batches * on.rows * parts_across, |g| {
+        let row = g / parts_across;
+        let part_index = g % parts_across;
+        let batch_values = (rules.batch)(row / on.rows);
+        let row = row % on.rows;
+        let column = part_index * wide + lane_index;
+        let slice_sum = k.var(k.number(rules.ty, 0.0));
+
         k.if_(column.lt(on.columns), || {
-            k.range(slice, on.depth, k.u32(slices), |d| {
-                let (x, y) = ((rules.left)(&b, row, d), (rules.right)(&b, d, column));
-                sum.set(add_product(x, y, sum.get()));
+            k.range(slice_index, on.depth, k.u32(slices), |d| {
+                let x = (rules.left)(&batch_values, row, d);
+                let y = (rules.right)(&batch_values, d, column);
+                slice_sum.set(add_product(x, y, slice_sum.get()));
             });
         });
-        sums.set(local, sum.get());
+
+        slice_sums.set(local_index, slice_sum.get());
         k.barrier();
-        k.if_(slice.eq(k.u32(0)) & column.lt(on.columns), || {
-            let total = (1..slices).fold(sum.get(), |t, s| t + sums.get(lane + s * wide));
-            (rules.store)(&b, row, column, total);
+        k.if_(slice_index.eq(k.u32(0)) & column.lt(on.columns), || {
+            // One thread adds the shares in a fixed order: the same bits on every device.
+            let total_sum = (1..slices).fold(slice_sum.get(), |t, s| {
+                t + slice_sums.get(lane_index + s * wide)
+            });
+            (rules.store)(&batch_values, row, column, total_sum);
         });
         k.barrier();
     });
 }
 
 /// A group of `threads` for each element.
-fn groups<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>, threads: u32) {
+fn group_products<'k>(
+    bench: &'k TensorKernelBuilder,
+    on: On<'k>,
+    rules: &Rules<'_, 'k>,
+    threads: u32,
+) {
     let k = &bench.k;
-    let sums = k.shared(rules.ty, threads);
-    let local = k.place(Place::Local);
-    let each = on.rows * on.columns;
-    k.each_group(on.batches * each, |g| {
-        let (b, rest) = ((rules.batch)(g / each), g % each);
-        let (row, column) = (rest / on.columns, rest % on.columns);
-        let sum = k.var(k.number(rules.ty, 0.0));
+    // Each thread adds a share of the inner dimension; then the group adds the shares in pairs.
+    let thread_sums = k.shared(rules.ty, threads);
+    let local_index = k.place(Place::Local);
+    let elements_per_batch = on.rows * on.columns;
+
+    k.each_group(on.batches * elements_per_batch, |g| {
+        let batch_values = (rules.batch)(g / elements_per_batch);
+        let element_index = g % elements_per_batch;
+        let row = element_index / on.columns;
+        let column = element_index % on.columns;
+        let thread_sum = k.var(k.number(rules.ty, 0.0));
         k.each_local(on.depth, |d| {
-            let (x, y) = ((rules.left)(&b, row, d), (rules.right)(&b, d, column));
-            sum.set(add_product(x, y, sum.get()));
+            let x = (rules.left)(&batch_values, row, d);
+            let y = (rules.right)(&batch_values, d, column);
+            thread_sum.set(add_product(x, y, thread_sum.get()));
         });
-        sums.set(local, sum.get());
+        thread_sums.set(local_index, thread_sum.get());
         k.barrier();
-        let mut half = threads / 2;
-        while half > 0 {
-            k.if_(local.lt(k.u32(half)), || {
-                sums.set(local, sums.get(local) + sums.get(local + half));
+        let mut half_size = threads / 2;
+
+        while half_size > 0 {
+            k.if_(local_index.lt(k.u32(half_size)), || {
+                thread_sums.set(
+                    local_index,
+                    thread_sums.get(local_index) + thread_sums.get(local_index + half_size),
+                );
             });
             k.barrier();
-            half /= 2;
+            half_size /= 2;
         }
-        k.if_(local.eq(k.u32(0)), || {
-            (rules.store)(&b, row, column, sums.get(k.u32(0)));
+
+        k.if_(local_index.eq(k.u32(0)), || {
+            (rules.store)(&batch_values, row, column, thread_sums.get(k.u32(0)));
         });
         k.barrier();
     });
 }
 
 /// A group for each tile of `side · r` by `side · r` elements, r by r of them to a thread.
-fn tiles<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>, side: u32, r: u32) {
+fn tile_products<'k>(
+    bench: &'k TensorKernelBuilder,
+    on: On<'k>,
+    rules: &Rules<'_, 'k>,
+    side: u32,
+    r: u32,
+) {
     let k = &bench.k;
-    let tile = side * r;
-    let (xs, ys) = (
-        k.shared(rules.ty, tile * DEPTH),
-        k.shared(rules.ty, tile * DEPTH),
-    );
-    let local = k.place(Place::Local);
-    let (down_at, across_at) = (local / side, local % side);
-    let (down, across) = (up(on.rows, tile), up(on.columns, tile));
-    k.each_group(on.batches * down * across, |t| {
-        let (batch, rest) = (t / (down * across), t % (down * across));
-        let (row, column) = ((rest / across) * tile, (rest % across) * tile);
-        let b = (rules.batch)(batch);
-        let sums: Vec<_> = (0..r * r).map(|_| k.var(k.number(rules.ty, 0.0))).collect();
+    let tile_side = side * r;
+    let left_tile = k.shared(rules.ty, tile_side * DEPTH);
+    let right_tile = k.shared(rules.ty, tile_side * DEPTH);
+    let local_index = k.place(Place::Local);
+    let thread_row = local_index / side;
+    let thread_column = local_index % side;
+    let tiles_down = tiles_over(on.rows, tile_side);
+    let tiles_across = tiles_over(on.columns, tile_side);
+
+    k.each_group(on.batches * tiles_down * tiles_across, |t| {
+        let batch_index = t / (tiles_down * tiles_across);
+        let tile_index = t % (tiles_down * tiles_across);
+        let first_row = (tile_index / tiles_across) * tile_side;
+        let first_column = (tile_index % tiles_across) * tile_side;
+        let batch_values = (rules.batch)(batch_index);
+        // Each thread keeps r by r sums in registers, for elements that are `side` apart.
+        let element_sums: Vec<_> = (0..r * r).map(|_| k.var(k.number(rules.ty, 0.0))).collect();
+
         k.range(k.u32(0), on.depth, k.u32(DEPTH), |depth| {
-            k.each_local(k.u32(tile * DEPTH), |e| {
-                let (i, d) = (e / DEPTH, e % DEPTH);
-                let inside = (row + i).lt(on.rows) & (depth + d).lt(on.depth);
-                fill(xs, d * tile + i, inside, || {
-                    (rules.left)(&b, row + i, depth + d)
+            k.each_local(k.u32(tile_side * DEPTH), |e| {
+                let i = e / DEPTH;
+                let d = e % DEPTH;
+                let is_inside = (first_row + i).lt(on.rows) & (depth + d).lt(on.depth);
+                fill_shared(left_tile, d * tile_side + i, is_inside, || {
+                    (rules.left)(&batch_values, first_row + i, depth + d)
                 });
-                let (d, j) = (e / tile, e % tile);
-                let inside = (column + j).lt(on.columns) & (depth + d).lt(on.depth);
-                fill(ys, d * tile + j, inside, || {
-                    (rules.right)(&b, depth + d, column + j)
+                let d = e / tile_side;
+                let j = e % tile_side;
+                let is_inside = (first_column + j).lt(on.columns) & (depth + d).lt(on.depth);
+                fill_shared(right_tile, d * tile_side + j, is_inside, || {
+                    (rules.right)(&batch_values, depth + d, first_column + j)
                 });
             });
+
             k.barrier();
-            let most = (on.depth - depth).min(k.u32(DEPTH));
-            k.times(most, |d| {
-                let line = d * tile;
-                let left: Vec<_> = (0..r).map(|i| xs.get(line + down_at + side * i)).collect();
-                let right: Vec<_> = (0..r)
-                    .map(|j| ys.get(line + across_at + side * j))
+            // The last part of the inner dimension may be shorter.
+            let inner_count = (on.depth - depth).min(k.u32(DEPTH));
+            k.times(inner_count, |d| {
+                let line_start = d * tile_side;
+                let left_values: Vec<_> = (0..r)
+                    .map(|i| left_tile.get(line_start + thread_row + side * i))
                     .collect();
-                for (i, x) in left.iter().enumerate() {
-                    for (j, y) in right.iter().enumerate() {
-                        let sum = sums[i * r as usize + j];
+                let right_values: Vec<_> = (0..r)
+                    .map(|j| right_tile.get(line_start + thread_column + side * j))
+                    .collect();
+
+                for (i, x) in left_values.iter().enumerate() {
+                    for (j, y) in right_values.iter().enumerate() {
+                        let sum = element_sums[i * r as usize + j];
                         sum.set(add_product(*x, *y, sum.get()));
                     }
                 }
             });
+
             k.barrier();
         });
+
         for (i, j) in (0..r).flat_map(|i| (0..r).map(move |j| (i, j))) {
-            let (at_row, at_column) = (row + down_at + side * i, column + across_at + side * j);
+            let at_row = first_row + thread_row + side * i;
+            let at_column = first_column + thread_column + side * j;
             k.if_(at_row.lt(on.rows) & at_column.lt(on.columns), || {
-                (rules.store)(&b, at_row, at_column, sums[(i * r + j) as usize].get());
+                (rules.store)(
+                    &batch_values,
+                    at_row,
+                    at_column,
+                    element_sums[(i * r + j) as usize].get(),
+                );
             });
         }
     });
 }
 
-pub(super) fn up<'k>(v: Val<'k>, tile: u32) -> Val<'k> {
+pub(super) fn tiles_over<'k>(v: Val<'k>, tile: u32) -> Val<'k> {
     (v + (tile - 1)) / tile
 }
 
 /// An element of shared memory: what is loaded, or 0 outside.
-fn fill<'k>(to: Shared<'k>, at: Val<'k>, inside: Val<'k>, load: impl FnOnce() -> Val<'k>) {
+fn fill_shared<'k>(to: Shared<'k>, at: Val<'k>, inside: Val<'k>, load: impl FnOnce() -> Val<'k>) {
     let k = at.builder();
     k.if_else(
         inside,

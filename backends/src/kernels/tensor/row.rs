@@ -5,7 +5,7 @@ use zbmd_ir::DType;
 
 use super::function::{greatest, least};
 use super::space::{Places, Space};
-use super::{Bench, Slot, Tensor, Why};
+use super::{Slot, Tensor, TensorKernelBuilder, Why};
 use crate::kernels::lang::{Place, Shared, Ty, Val};
 use crate::kernels::math::{exp, ln};
 use crate::kernels::plan::{Amount, Grid, KernelPlan};
@@ -31,7 +31,9 @@ impl Rows {
             let chosen = (0..dims.len()).filter(|d| axes.contains(d) == inside);
             chosen.map(|d| (dims[d], own[d])).unzip()
         };
-        let ((kept, ks), (over, os)) = (pick(false), pick(true));
+        let (kept, ks) = pick(false);
+        let (over, os) = pick(true);
+
         Self {
             rows: kept.iter().product(),
             len: over.iter().product(),
@@ -48,17 +50,17 @@ impl Rows {
 
 /// Those who share a row: one thread, or a group.
 pub(crate) struct Team<'k> {
-    bench: &'k Bench,
+    bench: &'k TensorKernelBuilder,
     shared: Option<Shared<'k>>,
 }
 
 impl<'k> Team<'k> {
-    pub(crate) fn bench(name: &'static str) -> Bench {
-        Bench::new(name, GROUP)
+    pub(crate) fn bench(name: &'static str) -> TensorKernelBuilder {
+        TensorKernelBuilder::new(name, GROUP)
     }
 
     /// Values that are joined have type `ty`.
-    pub(crate) fn new(bench: &'k Bench, grouped: bool, ty: Ty) -> Self {
+    pub(crate) fn new(bench: &'k TensorKernelBuilder, grouped: bool, ty: Ty) -> Self {
         Self {
             bench,
             shared: grouped.then(|| bench.k.shared(ty, GROUP)),
@@ -110,14 +112,14 @@ impl<'k> Team<'k> {
     }
 
     /// The sum of f over a row.
-    fn sum(&self, len: Val<'k>, ty: Ty, f: impl FnOnce(Val<'k>) -> Val<'k>) -> Val<'k> {
-        let sum = Sum::new(&self.bench.k, ty);
-        self.each(len, |i| sum.add(f(i)));
-        self.join(sum.total(), |a, b| a + b)
+    fn sum_row(&self, len: Val<'k>, ty: Ty, f: impl FnOnce(Val<'k>) -> Val<'k>) -> Val<'k> {
+        let team_sum = Sum::new(&self.bench.k, ty);
+        self.each(len, |i| team_sum.add(f(i)));
+        self.join(team_sum.total(), |a, b| a + b)
     }
 
     /// f chained over a row.
-    fn chain(
+    fn fold_row(
         &self,
         len: Val<'k>,
         start: Val<'k>,
@@ -163,7 +165,7 @@ pub(crate) enum Fold {
 }
 
 /// The least or greatest number of a type, infinite for floats.
-fn extreme<'k>(bench: &'k Bench, ty: Ty, greatest: bool) -> Val<'k> {
+fn extreme_value<'k>(bench: &'k TensorKernelBuilder, ty: Ty, greatest: bool) -> Val<'k> {
     let k = &bench.k;
     match (ty, greatest) {
         (Ty::F32 | Ty::F64, true) => k.number(ty, f64::INFINITY),
@@ -184,64 +186,83 @@ pub(crate) fn fold(
     (x, y): (Slot, Slot),
     kind: Fold,
 ) -> Result<KernelPlan, Why> {
-    let ty = super::computed(x.dtype)?;
-    let plain = matches!(
+    let sum_type = super::computed(x.dtype)?;
+    let is_plain = matches!(
         kind,
         Fold::Max | Fold::Min | Fold::Prod | Fold::Sum | Fold::SumSquare
     );
-    if !ty.is_float() && !plain {
+    if !sum_type.is_float() && !is_plain {
         return Err("means and norms of integers are the CPU's".to_owned());
     }
-    if ty == Ty::F64 && matches!(kind, Fold::LogSum | Fold::LogSumExp) {
+    if sum_type == Ty::F64 && matches!(kind, Fold::LogSum | Fold::LogSumExp) {
         return Err("functions of f64 are the CPU's".to_owned());
     }
     let bench = Team::bench("reduce");
     let k = &bench.k;
-    let (source, target) = (bench.reads(x)?, bench.writes(y)?);
-    let (count, len) = (bench.size(rows.rows)?, bench.size(rows.len)?);
-    let (kept, over) = (rows.kept.on(&bench)?, rows.over.on(&bench)?);
-    let team = Team::new(&bench, rows.shared(), ty);
-    team.rows(k.firings() * count, |r| {
-        let first = source.base(r / count) + kept.at(r % count)[0];
+    let source_tensor = bench.reads(x)?;
+    let target_tensor = bench.writes(y)?;
+    let row_count = bench.size(rows.rows)?;
+    let row_len = bench.size(rows.len)?;
+    let kept_places = rows.kept.on(&bench)?;
+    let row_places = rows.over.on(&bench)?;
+    let row_team = Team::new(&bench, rows.shared(), sum_type);
+
+    row_team.rows(k.firings() * row_count, |r| {
+        let first_index = source_tensor.base(r / row_count) + kept_places.at(r % row_count)[0];
         let row = Row {
-            x: source,
-            first,
-            over: over.clone(),
+            x: source_tensor,
+            first: first_index,
+            over: row_places.clone(),
         };
-        let square = |i| row.get(i) * row.get(i);
-        let value = match kind {
+        let square_of = |i| row.get(i) * row.get(i);
+
+        let folded_value = match kind {
             Fold::Max | Fold::Min => {
-                let max = kind == Fold::Max;
-                let start = match x.dtype {
-                    DType::Bool => k.u32(u32::from(!max)),
-                    _ => extreme(&bench, ty, !max),
+                let is_max = kind == Fold::Max;
+                // Truth values are words: 0 and 1 bound them.
+                let start_value = match x.dtype {
+                    DType::Bool => k.u32(u32::from(!is_max)),
+                    _ => extreme_value(&bench, sum_type, !is_max),
                 };
-                team.chain(
-                    len,
-                    start,
+                row_team.fold_row(
+                    row_len,
+                    start_value,
                     |i| row.get(i),
-                    if max { greatest } else { least },
+                    if is_max { greatest } else { least },
                 )
             }
-            Fold::Prod => team.chain(len, k.number(ty, 1.0), |i| row.get(i), |a, b| a * b),
-            Fold::Sum => team.sum(len, ty, |i| row.get(i)),
-            Fold::SumSquare => team.sum(len, ty, square),
-            Fold::L1 => team.sum(len, ty, |i| row.get(i).abs()),
-            Fold::L2 => team.sum(len, ty, square).sqrt(),
-            Fold::Mean => team.sum(len, ty, |i| row.get(i)) / k.number(ty, rows.len as f64),
-            Fold::LogSum => ln(team.sum(len, ty, |i| row.get(i))),
+            Fold::Prod => row_team.fold_row(
+                row_len,
+                k.number(sum_type, 1.0),
+                |i| row.get(i),
+                |a, b| a * b,
+            ),
+            Fold::Sum => row_team.sum_row(row_len, sum_type, |i| row.get(i)),
+            Fold::SumSquare => row_team.sum_row(row_len, sum_type, square_of),
+            Fold::L1 => row_team.sum_row(row_len, sum_type, |i| row.get(i).abs()),
+            Fold::L2 => row_team.sum_row(row_len, sum_type, square_of).sqrt(),
+            Fold::Mean => {
+                row_team.sum_row(row_len, sum_type, |i| row.get(i))
+                    / k.number(sum_type, rows.len as f64)
+            }
+            Fold::LogSum => ln(row_team.sum_row(row_len, sum_type, |i| row.get(i))),
             Fold::LogSumExp => {
-                let start = extreme(&bench, ty, false);
-                let top = team.chain(len, start, |i| row.get(i), greatest);
-                let finite = top.abs().lt(k.f32(f32::INFINITY));
-                let top = k.select(finite, top, k.f32(0.0));
-                ln(team.sum(len, ty, |i| exp(row.get(i) - top))) + top
+                // Without the largest value, the exponentials would overflow.
+                let start_value = extreme_value(&bench, sum_type, false);
+                let largest_value =
+                    row_team.fold_row(row_len, start_value, |i| row.get(i), greatest);
+                // Infinity less infinity is not a number.
+                let is_finite = largest_value.abs().lt(k.f32(f32::INFINITY));
+                let largest_value = k.select(is_finite, largest_value, k.f32(0.0));
+                ln(row_team.sum_row(row_len, sum_type, |i| exp(row.get(i) - largest_value)))
+                    + largest_value
             }
         };
-        team.lead(|| target.store(r, value));
+        row_team.lead(|| target_tensor.store(r, folded_value));
     });
-    let grid = team.grid(rows.rows);
-    Ok(bench.finish(plan, grid))
+
+    let row_grid = row_team.grid(rows.rows);
+    Ok(bench.finish(plan, row_grid))
 }
 
 /// The place of the greatest or least element of each row, of equal ones the first or the last.
@@ -254,38 +275,45 @@ pub(crate) fn arg(
 ) -> Result<KernelPlan, Why> {
     let bench = Team::bench("arg");
     let k = &bench.k;
-    let (source, target) = (bench.reads(x)?, bench.writes_index(y)?);
-    let (count, len) = (bench.size(rows.rows)?, bench.size(rows.len)?);
-    let (kept, over) = (rows.kept.on(&bench)?, rows.over.on(&bench)?);
-    k.each(k.firings() * count, |r| {
-        let first = source.base(r / count) + kept.at(r % count)[0];
+    let source_tensor = bench.reads(x)?;
+    let target_tensor = bench.writes_index(y)?;
+    let row_count = bench.size(rows.rows)?;
+    let row_len = bench.size(rows.len)?;
+    let kept_places = rows.kept.on(&bench)?;
+    let row_places = rows.over.on(&bench)?;
+
+    k.each(k.firings() * row_count, |r| {
+        let first_index = source_tensor.base(r / row_count) + kept_places.at(r % row_count)[0];
         let row = Row {
-            x: source,
-            first,
-            over: over.clone(),
+            x: source_tensor,
+            first: first_index,
+            over: row_places.clone(),
         };
-        let (best, place) = (k.var(row.get(k.u32(0))), k.var(k.u32(0)));
-        k.range(k.u32(1), len, k.u32(1), |i| {
-            let v = row.get(i);
-            let better = if is_greatest {
-                best.get().lt(v)
+        let best_value = k.var(row.get(k.u32(0)));
+        let best_index = k.var(k.u32(0));
+
+        k.range(k.u32(1), row_len, k.u32(1), |i| {
+            let row_value = row.get(i);
+            let is_better = if is_greatest {
+                best_value.get().lt(row_value)
             } else {
-                v.lt(best.get())
+                row_value.lt(best_value.get())
             };
-            let better = if last {
-                better | v.eq(best.get())
+            let is_better = if last {
+                is_better | row_value.eq(best_value.get())
             } else {
-                better
+                is_better
             };
-            k.if_(better, || {
-                best.set(v);
-                place.set(i);
+            k.if_(is_better, || {
+                best_value.set(row_value);
+                best_index.set(i);
             });
         });
-        target.store(r, place.get());
+        target_tensor.store(r, best_index.get());
     });
-    let grid = Grid::Threads(Amount::each(rows.rows as u64));
-    Ok(bench.finish(plan, grid))
+
+    let row_grid = Grid::Threads(Amount::each(rows.rows as u64));
+    Ok(bench.finish(plan, row_grid))
 }
 
 /// What a softmax makes of a row.
@@ -297,63 +325,81 @@ pub(crate) enum Soft {
     Hard,
 }
 
-/// Softmax and its kin of each row, f32 only but for [`Soft::Hard`].
+/// Softmax and related functions of each row, f32 only except for [`Soft::Hard`].
 pub(crate) fn softmax(
     plan: KernelPlan,
     rows: &Rows,
     (x, y): (Slot, Slot),
     kind: Soft,
 ) -> Result<KernelPlan, Why> {
-    let ty = super::computed(x.dtype)?;
-    if ty == Ty::F64 && kind != Soft::Hard {
+    let sum_type = super::computed(x.dtype)?;
+    if sum_type == Ty::F64 && kind != Soft::Hard {
         return Err("functions of f64 are the CPU's".to_owned());
     }
     let bench = Team::bench("softmax");
     let k = &bench.k;
-    let (source, target) = (bench.reads(x)?, bench.writes(y)?);
-    let (count, len) = (bench.size(rows.rows)?, bench.size(rows.len)?);
-    let (kept, over) = (rows.kept.on(&bench)?, rows.over.on(&bench)?);
-    let team = Team::new(&bench, rows.shared(), ty);
-    let places = Team::new(&bench, rows.shared() && kind == Soft::Hard, Ty::U32);
-    team.rows(k.firings() * count, |r| {
-        let (firing, at) = (r / count, kept.at(r % count)[0]);
+    let source_tensor = bench.reads(x)?;
+    let target_tensor = bench.writes(y)?;
+    let row_count = bench.size(rows.rows)?;
+    let row_len = bench.size(rows.len)?;
+    let kept_places = rows.kept.on(&bench)?;
+    let row_places = rows.over.on(&bench)?;
+    let row_team = Team::new(&bench, rows.shared(), sum_type);
+    let index_team = Team::new(&bench, rows.shared() && kind == Soft::Hard, Ty::U32);
+
+    row_team.rows(k.firings() * row_count, |r| {
+        let firing_index = r / row_count;
+        let row_start = kept_places.at(r % row_count)[0];
         let row = Row {
-            x: source,
-            first: source.base(firing) + at,
-            over: over.clone(),
+            x: source_tensor,
+            first: source_tensor.base(firing_index) + row_start,
+            over: row_places.clone(),
         };
-        let to = Row {
-            x: target,
-            first: target.base(firing) + at,
-            over: over.clone(),
+        let target_row = Row {
+            x: target_tensor,
+            first: target_tensor.base(firing_index) + row_start,
+            over: row_places.clone(),
         };
-        let start = extreme(&bench, ty, false);
-        let top = team.chain(len, start, |i| row.get(i), greatest);
+        let start_value = extreme_value(&bench, sum_type, false);
+        let largest_value = row_team.fold_row(row_len, start_value, |i| row.get(i), greatest);
+
         if kind == Soft::Hard {
-            let none = k.u32(u32::MAX);
-            let here = |i| k.select(row.get(i).eq(top), i, none);
-            let first = places.chain(len, none, here, |a, b| a.min(b));
-            let (one, zero) = (k.number(ty, 1.0), k.number(ty, 0.0));
-            return team.each(len, |i| {
-                target.store(to.place(i), k.select(i.eq(first), one, zero))
+            let no_index = k.u32(u32::MAX);
+            let index_if_largest = |i| k.select(row.get(i).eq(largest_value), i, no_index);
+            let first_index =
+                index_team.fold_row(row_len, no_index, index_if_largest, |a, b| a.min(b));
+            let one_value = k.number(sum_type, 1.0);
+            let zero_value = k.number(sum_type, 0.0);
+            return row_team.each(row_len, |i| {
+                target_tensor.store(
+                    target_row.place(i),
+                    k.select(i.eq(first_index), one_value, zero_value),
+                )
             });
         }
-        let sum = team.sum(len, ty, |i| exp(row.get(i) - top));
+
+        let exp_sum = row_team.sum_row(row_len, sum_type, |i| exp(row.get(i) - largest_value));
         match kind {
             Soft::Log => {
-                let log = ln(sum);
-                team.each(len, |i| target.store(to.place(i), row.get(i) - top - log));
+                let log_sum = ln(exp_sum);
+                row_team.each(row_len, |i| {
+                    target_tensor.store(target_row.place(i), row.get(i) - largest_value - log_sum)
+                });
             }
             _ => {
-                let scale = k.f32(1.0) / sum;
-                team.each(len, |i| {
-                    target.store(to.place(i), exp(row.get(i) - top) * scale)
+                let inverse_sum = k.f32(1.0) / exp_sum;
+                row_team.each(row_len, |i| {
+                    target_tensor.store(
+                        target_row.place(i),
+                        exp(row.get(i) - largest_value) * inverse_sum,
+                    )
                 });
             }
         }
     });
-    let grid = team.grid(rows.rows);
-    Ok(bench.finish(plan, grid))
+
+    let row_grid = row_team.grid(rows.rows);
+    Ok(bench.finish(plan, row_grid))
 }
 
 /// How a row is normalised.
@@ -388,6 +434,29 @@ pub(crate) struct Normed {
     pub(crate) deviation: Option<Slot>,
 }
 
+impl Norm {
+    /// What a row's elements are multiplied by: `deviation_sum` adds up the squares, or for [`Norm::One`] the absolute
+    /// values, of its elements without their mean.
+    fn inverse_deviation<'k>(self, deviation_sum: Val<'k>, element_count: f64) -> Val<'k> {
+        let k = deviation_sum.builder();
+        let one = deviation_sum.like(1.0);
+        let zero = deviation_sum.like(0.0);
+        match self {
+            Norm::Deviation(epsilon) | Norm::RootMean(epsilon) => {
+                let variance = deviation_sum / deviation_sum.like(element_count);
+                one / (variance + deviation_sum.like(epsilon)).sqrt()
+            }
+            Norm::Plain(epsilon) => {
+                let variance = deviation_sum / deviation_sum.like(element_count);
+                one / (variance.sqrt() + deviation_sum.like(epsilon))
+            }
+            // Nothing to divide by: the row is zero, and stays zero.
+            Norm::One => k.select(deviation_sum.eq(zero), zero, one / deviation_sum),
+            Norm::Two => k.select(deviation_sum.eq(zero), zero, one / deviation_sum.sqrt()),
+        }
+    }
+}
+
 /// Normalises rows, times `scale`, plus `bias`; also the mean and the inverse deviation of each row.
 pub(crate) fn normalise(
     plan: KernelPlan,
@@ -397,83 +466,95 @@ pub(crate) fn normalise(
     [scale, bias]: [Option<Affine>; 2],
 ) -> Result<KernelPlan, Why> {
     let Some(x) = what.x else { return Ok(plan) };
-    let ty = super::computed(x.dtype)?;
+    let sum_type = super::computed(x.dtype)?;
     let bench = Team::bench("normalise");
     let k = &bench.k;
-    let source = bench.reads(x)?;
-    let bound = |a: &Option<Affine>| a.as_ref().map(|a| bench.reads(a.slot)).transpose();
-    let tensors = [bound(&scale)?, bound(&bias)?];
-    let written = |slot: Option<Slot>| slot.map(|s| bench.writes(s)).transpose();
-    let (y, mean_to, deviation_to) = (
-        written(what.y)?,
-        written(what.mean)?,
-        written(what.deviation)?,
-    );
-    let sizes = |a: &Option<Affine>| -> Result<Vec<Val<'_>>, Why> {
+    let source_tensor = bench.reads(x)?;
+    let bind_affine = |a: &Option<Affine>| a.as_ref().map(|a| bench.reads(a.slot)).transpose();
+    let affine_tensors = [bind_affine(&scale)?, bind_affine(&bias)?];
+    let bind_output = |slot: Option<Slot>| slot.map(|s| bench.writes(s)).transpose();
+    let y = bind_output(what.y)?;
+    let mean_to = bind_output(what.mean)?;
+    let deviation_to = bind_output(what.deviation)?;
+
+    let bind_sizes = |a: &Option<Affine>| -> Result<Vec<Val<'_>>, Why> {
         a.iter()
             .flat_map(|a| &a.sizes)
             .map(|s| bench.size(*s))
             .collect()
     };
-    let affine = [sizes(&scale)?, sizes(&bias)?];
-    let (count, len) = (bench.size(rows.rows)?, bench.size(rows.len)?);
-    let (kept, over) = (rows.kept.on(&bench)?, rows.over.on(&bench)?);
-    let team = Team::new(&bench, rows.shared(), ty);
-    let n = rows.len as f64;
-    team.rows(k.firings() * count, |r| {
-        let (firing, at) = (r / count, r % count);
-        let place = kept.at(at)[0];
+
+    let affine_sizes = [bind_sizes(&scale)?, bind_sizes(&bias)?];
+    let row_count = bench.size(rows.rows)?;
+    let row_len = bench.size(rows.len)?;
+    let kept_places = rows.kept.on(&bench)?;
+    let row_places = rows.over.on(&bench)?;
+    let row_team = Team::new(&bench, rows.shared(), sum_type);
+    let element_count = rows.len as f64;
+
+    row_team.rows(k.firings() * row_count, |r| {
+        let firing_index = r / row_count;
+        let row_index = r % row_count;
+        let row_start = kept_places.at(row_index)[0];
         let row = Row {
-            x: source,
-            first: source.base(firing) + place,
-            over: over.clone(),
+            x: source_tensor,
+            first: source_tensor.base(firing_index) + row_start,
+            over: row_places.clone(),
         };
-        let centred = matches!(norm, Norm::Deviation(_) | Norm::Plain(_));
-        let mean = match centred {
-            true => team.sum(len, ty, |i| row.get(i)) / k.number(ty, n),
-            false => k.number(ty, 0.0),
+
+        // Two passes: the mean first, then what deviates from it, so that large means cost no precision.
+        let is_centred = matches!(norm, Norm::Deviation(_) | Norm::Plain(_));
+        let row_mean = match is_centred {
+            true => {
+                row_team.sum_row(row_len, sum_type, |i| row.get(i))
+                    / k.number(sum_type, element_count)
+            }
+            false => k.number(sum_type, 0.0),
         };
-        let spread = match norm {
-            Norm::One => team.sum(len, ty, |i| row.get(i).abs()),
-            _ => team.sum(len, ty, |i| {
-                let d = row.get(i) - mean;
+
+        let deviation_sum = match norm {
+            Norm::One => row_team.sum_row(row_len, sum_type, |i| row.get(i).abs()),
+            _ => row_team.sum_row(row_len, sum_type, |i| {
+                let d = row.get(i) - row_mean;
                 d * d
             }),
         };
-        let (one, zero) = (k.number(ty, 1.0), k.number(ty, 0.0));
-        let by = match norm {
-            Norm::Deviation(e) | Norm::RootMean(e) => {
-                one / (spread / k.number(ty, n) + k.number(ty, e)).sqrt()
-            }
-            Norm::Plain(e) => one / ((spread / k.number(ty, n)).sqrt() + k.number(ty, e)),
-            Norm::One => k.select(spread.eq(zero), zero, one / spread),
-            Norm::Two => k.select(spread.eq(zero), zero, one / spread.sqrt()),
-        };
-        team.lead(|| {
+
+        let inverse_deviation = norm.inverse_deviation(deviation_sum, element_count);
+        row_team.lead(|| {
             // Statistics are f32 whatever is normalised.
-            mean_to.inspect(|t| t.store(r, mean.cast(Ty::F32)));
-            deviation_to.inspect(|t| t.store(r, by.cast(Ty::F32)));
+            mean_to.inspect(|t| t.store(r, row_mean.cast(Ty::F32)));
+            deviation_to.inspect(|t| t.store(r, inverse_deviation.cast(Ty::F32)));
         });
         let Some(y) = y else { return };
-        let to = Row {
+        let target_row = Row {
             x: y,
-            first: y.base(firing) + place,
-            over: over.clone(),
+            first: y.base(firing_index) + row_start,
+            over: row_places.clone(),
         };
-        team.each(len, |i| {
-            let mut value = (row.get(i) - mean) * by;
+
+        row_team.each(row_len, |i| {
+            let mut normalised_value = (row.get(i) - row_mean) * inverse_deviation;
             for (j, a) in [&scale, &bias].into_iter().enumerate() {
-                let (Some(a), Some(t)) = (a, tensors[j]) else {
+                let (Some(a), Some(t)) = (a, affine_tensors[j]) else {
                     continue;
                 };
-                let more = t.get(firing, (a.place)(at, i, &affine[j])).cast(ty);
-                value = if j == 0 { value * more } else { value + more };
+                let affine_value = t
+                    .get(firing_index, (a.place)(row_index, i, &affine_sizes[j]))
+                    .cast(sum_type);
+                normalised_value = if j == 0 {
+                    normalised_value * affine_value
+                } else {
+                    normalised_value + affine_value
+                };
             }
-            y.store(to.place(i), value);
+
+            y.store(target_row.place(i), normalised_value);
         });
     });
-    let grid = team.grid(rows.rows);
-    Ok(bench.finish(plan, grid))
+
+    let row_grid = row_team.grid(rows.rows);
+    Ok(bench.finish(plan, row_grid))
 }
 
 /// Running sums or products along each row.
@@ -483,31 +564,48 @@ pub(crate) fn cumulative(
     (x, y): (Slot, Slot),
     [product, exclusive, reverse]: [bool; 3],
 ) -> Result<KernelPlan, Why> {
-    let ty = super::computed(x.dtype)?;
+    let sum_type = super::computed(x.dtype)?;
     let bench = Team::bench("running sum");
     let k = &bench.k;
-    let (source, target) = (bench.reads(x)?, bench.writes(y)?);
-    let (count, len) = (bench.size(rows.rows)?, bench.size(rows.len)?);
-    let (kept, over) = (rows.kept.on(&bench)?, rows.over.on(&bench)?);
-    k.each(k.firings() * count, |r| {
-        let (firing, at) = (r / count, kept.at(r % count)[0]);
+    let source_tensor = bench.reads(x)?;
+    let target_tensor = bench.writes(y)?;
+    let row_count = bench.size(rows.rows)?;
+    let row_len = bench.size(rows.len)?;
+    let kept_places = rows.kept.on(&bench)?;
+    let row_places = rows.over.on(&bench)?;
+
+    k.each(k.firings() * row_count, |r| {
+        let firing_index = r / row_count;
+        let row_start = kept_places.at(r % row_count)[0];
         let row = Row {
-            x: source,
-            first: source.base(firing) + at,
-            over: over.clone(),
+            x: source_tensor,
+            first: source_tensor.base(firing_index) + row_start,
+            over: row_places.clone(),
         };
-        let to = Row {
-            x: target,
-            first: target.base(firing) + at,
-            over: over.clone(),
+        let target_row = Row {
+            x: target_tensor,
+            first: target_tensor.base(firing_index) + row_start,
+            over: row_places.clone(),
         };
-        let sum = k.var(k.number(ty, if product { 1.0 } else { 0.0 }));
-        k.times(len, |i| {
-            let i = if reverse { len - 1 - i } else { i };
-            let before = sum.get();
-            let v = row.get(i);
-            sum.set(if product { before * v } else { before + v });
-            target.store(to.place(i), if exclusive { before } else { sum.get() });
+        let running_total = k.var(k.number(sum_type, if product { 1.0 } else { 0.0 }));
+
+        k.times(row_len, |i| {
+            let i = if reverse { row_len - 1 - i } else { i };
+            let total_before = running_total.get();
+            let row_value = row.get(i);
+            running_total.set(if product {
+                total_before * row_value
+            } else {
+                total_before + row_value
+            });
+            target_tensor.store(
+                target_row.place(i),
+                if exclusive {
+                    total_before
+                } else {
+                    running_total.get()
+                },
+            );
         });
     });
     Ok(bench.finish(plan, Grid::Threads(Amount::each(rows.rows as u64))))

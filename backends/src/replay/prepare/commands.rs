@@ -1,222 +1,281 @@
-//! What the slots of a segment are on a device: receipts, gifts, and commands for each phase.
+//! What the slots of a segment are on a device: receipts, handovers, and commands for each phase.
 
-use zbmd_ir::{ActorId, Buffer, BufferId, ChannelId, Region, RingId};
+use std::ops::Range;
 
-use super::super::expand::{self, Exec, What};
-use super::super::queue::{Command, Queue, Range, bind};
-use super::super::segment::{Gift, Receipt, Segment, Tokens};
+use zbmd_ir::{ActorId, BufferId, ChannelId, Region, RingId};
+
+use super::super::expand::{SlotAction, SlotExecution, SlotSegment};
+use super::super::queue::{BankRange, Command, Queue};
+use super::super::segment::{Handover, ReadySegment, Receipt, SentTokens};
 use super::super::{DEPTH, ReplayError, actor_name};
-use super::Preparing;
+use super::{Preparation, ReadyActor};
 use crate::kernels::Operand;
 
-impl<Q: Queue> Preparing<'_, Q> {
-    /// Tokens `[first, first + count)` of the buffer's place for a stage in a phase, `shift` places on.
-    pub(super) fn tokens(
+/// Firings of an actor in one slot.
+#[derive(Clone, Copy)]
+struct FiringRange {
+    actor: ActorId,
+    first: u64,
+    count: u64,
+}
+
+/// The memory of an actor's ports in one slot.
+struct PortRanges {
+    inputs: Vec<BankRange>,
+    outputs: Vec<BankRange>,
+    states: Vec<BankRange>,
+    scratch: BankRange,
+}
+
+impl PortRanges {
+    fn place(&self, operand: Operand, ready: &ReadyActor) -> BankRange {
+        match operand {
+            Operand::Input(index) => self.inputs[index as usize],
+            Operand::Output(index) => self.outputs[index as usize],
+            Operand::State(index) => self.states[index as usize],
+            Operand::Const(index) => ready.consts[index as usize],
+            Operand::Scratch => self.scratch,
+        }
+    }
+}
+
+impl<Q: Queue> Preparation<'_, Q> {
+    /// A range of tokens in the place that a buffer has for a stage in a phase.
+    pub(super) fn token_range(
         &self,
         id: BufferId,
         stage: u32,
         phase: u64,
-        shift: u64,
-        tokens: (u64, u64),
-    ) -> Range {
-        let buffer: &Buffer = &self.plan.buffers[id];
-        let blocks = i128::from(buffer.blocks);
-        let block = i128::from(phase + shift) - i128::from(stage);
-        let place = block.rem_euclid(blocks) as u64;
+        tokens: Range<u64>,
+    ) -> BankRange {
+        let buffer = &self.plan.buffers[id];
+        let block = i128::from(phase) - i128::from(stage);
+        let place = block.rem_euclid(i128::from(buffer.blocks)) as u64;
+
         let token_bytes = self.graph.channels[buffer.channel].token.bytes();
-        let offset = buffer.offset_bytes + place * buffer.stride_bytes + tokens.0 * token_bytes;
-        let layout = if buffer.region == Region::Arena {
-            &self.arena
-        } else {
-            &self.exchange
+        let place_offset = buffer.offset_bytes + place * buffer.stride_bytes;
+        let layout = match buffer.region {
+            Region::Arena => &self.arena,
+            Region::Exchange => &self.exchange,
         };
-        layout.range(offset, tokens.1 * token_bytes)
+        layout.range(
+            place_offset + tokens.start * token_bytes,
+            (tokens.end - tokens.start) * token_bytes,
+        )
     }
 
-    pub(super) fn segment(
+    pub(super) fn prepare_segment(
         &mut self,
-        segment: &expand::Segment,
+        segment: &SlotSegment,
         phases: u64,
-    ) -> Result<Segment, ReplayError<Q::Fault>> {
-        let mut ready = Segment::default();
-        for exec in &segment.execs {
-            self.host_part(exec, &mut ready);
+    ) -> Result<ReadySegment, ReplayError<Q::Fault>> {
+        let mut ready = ReadySegment::default();
+        for execution in &segment.executions {
+            self.push_host_part(execution, &mut ready);
         }
         for phase in 0..phases {
             let mut commands = Vec::new();
-            for exec in &segment.execs {
-                self.device_part(exec, phase, &mut commands)?;
+            for execution in &segment.executions {
+                let own = self.device_commands(execution, phase)?;
+                commands.extend(own.into_iter().map(|command| (execution.stage, command)));
             }
             ready.commands.push(commands);
         }
         Ok(ready)
     }
 
-    fn host_part(&self, exec: &Exec, ready: &mut Segment) {
-        let stage = exec.stage;
-        match exec.what {
-            What::Recv { ring, first, count } => {
-                let ring = self.ring_numbers[&ring];
-                ready.receipts.push(Receipt {
-                    stage,
-                    ring,
+    /// What of an execution is between the device and others.
+    fn push_host_part(&self, execution: &SlotExecution, ready: &mut ReadySegment) {
+        let stage = execution.stage;
+        match execution.action {
+            SlotAction::Recv { ring, first, count } => ready.receipts.push(Receipt {
+                stage,
+                ring: self.ring_numbers[&ring],
+                first,
+                count,
+            }),
+            SlotAction::Send { ring, first, count } => ready.handovers.push(Handover {
+                stage,
+                ring: self.ring_numbers[&ring],
+                sends: Some(SentTokens {
                     first,
                     count,
-                });
-            }
-            What::Send { ring, first, count } => {
-                let outbox = self.outbox_place(ring, first);
-                let ring = self.ring_numbers[&ring];
-                let sends = Some(Tokens {
-                    first,
-                    count,
-                    outbox,
-                });
-                ready.gifts.push(Gift { stage, ring, sends });
-            }
-            What::Release { ring } => {
-                ready.gifts.push(Gift {
-                    stage,
-                    ring: self.ring_numbers[&ring],
-                    sends: None,
-                });
-            }
-            What::Fire { .. } | What::Carry { .. } => {}
+                    outbox: self.outbox_offset(ring, first),
+                }),
+            }),
+            SlotAction::Release { ring } => ready.handovers.push(Handover {
+                stage,
+                ring: self.ring_numbers[&ring],
+                sends: None,
+            }),
+            SlotAction::Fire { .. } | SlotAction::Carry { .. } => {}
         }
     }
 
-    /// Where in the outbox a ring's token lies in periods of parity 0.
-    fn outbox_place(&self, ring: RingId, first: u64) -> u64 {
+    /// Where the outbox has a ring's token in periods of parity 0.
+    fn outbox_offset(&self, ring: RingId, first: u64) -> u64 {
         let number = self.ring_numbers[&ring] as usize;
-        let before = self.rings[..number].iter().filter(|r| r.region.is_some());
-        let start: u64 = before.map(|r| DEPTH * r.outbox_stride).sum();
-        start + first * self.rings[number].token_bytes
+        let rings_before = self.rings[..number]
+            .iter()
+            .filter(|ring| ring.region.is_some());
+        let ring_start: u64 = rings_before.map(|ring| DEPTH * ring.outbox_stride).sum();
+        ring_start + first * self.rings[number].token_bytes
     }
 
-    fn device_part(
+    /// What of an execution the device does in a phase.
+    fn device_commands(
         &mut self,
-        exec: &Exec,
+        execution: &SlotExecution,
         phase: u64,
-        out: &mut Vec<(u32, Command)>,
-    ) -> Result<(), ReplayError<Q::Fault>> {
-        let stage = exec.stage;
-        match exec.what {
-            What::Fire {
+    ) -> Result<Vec<Command>, ReplayError<Q::Fault>> {
+        let stage = execution.stage;
+        Ok(match execution.action {
+            SlotAction::Fire {
                 actor,
                 first,
                 count,
             } => {
-                let mut commands = Vec::new();
-                self.fire((actor, first, count), stage, phase, &mut commands)?;
-                out.extend(commands.into_iter().map(|c| (stage, c)));
+                let firings = FiringRange {
+                    actor,
+                    first,
+                    count,
+                };
+                self.fire_commands(firings, stage, phase)?
             }
-            What::Recv { ring, first, count } => {
-                let buffer = self.plan.rings[ring].buffer;
-                let ring = self.rings[self.ring_numbers[&ring] as usize];
-                let to = self.tokens(buffer, stage, phase, 0, (ring.head_tokens + first, count));
-                // The inbox has the region's own offsets.
-                let block = (i128::from(phase) - i128::from(stage)).rem_euclid(ring.blocks.into());
-                let (at, len) = ring.place(block as u64, first, count);
-                let from = Range::new(self.inbox.bank, self.inbox.start + at, len);
-                out.push((stage, Command::Copy { from, to }));
+            SlotAction::Recv { ring, first, count } => {
+                vec![self.receive_command(ring, stage, phase, first..first + count)]
             }
-            What::Send { ring, first, count } => {
-                let channel = self.plan.rings[ring].channel;
-                let own = self.places[&channel];
-                let head = self.plan.buffers[own].head_tokens;
-                let from = self.tokens(own, stage, phase, 0, (head + first, count));
-                let stride = self.rings[self.ring_numbers[&ring] as usize].outbox_stride;
-                let at = self.outbox_place(ring, first) + (phase % DEPTH) * stride;
-                let to = Range::new(self.outbox, at, from.len());
-                out.push((stage, Command::Copy { from, to }));
+            SlotAction::Send { ring, first, count } => {
+                vec![self.send_command(ring, stage, phase, first..first + count)]
             }
-            What::Carry { buffer } => self.carry(buffer, stage, phase, out),
-            What::Release { .. } => {}
-        }
-        Ok(())
+            SlotAction::Carry { buffer } => self.carry_commands(buffer, stage, phase),
+            SlotAction::Release { .. } => Vec::new(),
+        })
     }
 
-    fn carry(&self, id: BufferId, stage: u32, phase: u64, out: &mut Vec<(u32, Command)>) {
-        let (h, t) = (
-            self.plan.buffers[id].head_tokens,
-            self.plan.buffers[id].block_tokens,
-        );
-        let from = self.tokens(id, stage, phase, 0, (t, h));
-        let to = self.tokens(id, stage, phase, 1, (0, h));
+    /// From the inbox to the device's buffer.
+    fn receive_command(&self, ring: RingId, stage: u32, phase: u64, tokens: Range<u64>) -> Command {
+        let info = self.rings[self.ring_numbers[&ring] as usize];
+        let head = info.head_tokens;
+        let buffer = self.plan.rings[ring].buffer;
+        let to = self.token_range(buffer, stage, phase, head + tokens.start..head + tokens.end);
+
+        // The inbox has the exchange region's own offsets.
+        let block = (i128::from(phase) - i128::from(stage)).rem_euclid(info.blocks.into());
+        let place = info.token_place(block as u64, tokens.start, tokens.end - tokens.start);
+        let from = BankRange::new(self.inbox.bank, self.inbox.start + place.offset, place.len);
+        Command::Copy { from, to }
+    }
+
+    /// From the device's buffer to the outbox.
+    fn send_command(&self, ring: RingId, stage: u32, phase: u64, tokens: Range<u64>) -> Command {
+        let buffer = self.own_buffers[&self.plan.rings[ring].channel];
+        let head = self.plan.buffers[buffer].head_tokens;
+        let from = self.token_range(buffer, stage, phase, head + tokens.start..head + tokens.end);
+
+        let outbox_stride = self.rings[self.ring_numbers[&ring] as usize].outbox_stride;
+        let outbox_offset =
+            self.outbox_offset(ring, tokens.start) + (phase % DEPTH) * outbox_stride;
+        let to = BankRange::new(self.outbox, outbox_offset, from.len());
+        Command::Copy { from, to }
+    }
+
+    /// The last tokens of a block to the head of the next one.
+    fn carry_commands(&self, id: BufferId, stage: u32, phase: u64) -> Vec<Command> {
+        let buffer = &self.plan.buffers[id];
+        let head = buffer.head_tokens;
+        let block_end = buffer.block_tokens + head;
+        let from = self.token_range(id, stage, phase, buffer.block_tokens..block_end);
+        let to = self.token_range(id, stage, phase + 1, 0..head);
         if !from.overlaps(to) {
-            return out.push((stage, Command::Copy { from, to }));
+            return vec![Command::Copy { from, to }];
         }
-        let between = Range::new(self.bounce, 0, from.len());
-        out.push((stage, Command::Copy { from, to: between }));
-        out.push((stage, Command::Copy { from: between, to }));
+
+        let bounce = BankRange::new(self.bounce, 0, from.len());
+        vec![
+            Command::Copy { from, to: bounce },
+            Command::Copy { from: bounce, to },
+        ]
     }
 
-    fn fire(
-        &mut self,
-        (id, first, count): (ActorId, u64, u64),
-        stage: u32,
-        phase: u64,
-        out: &mut Vec<Command>,
-    ) -> Result<(), ReplayError<Q::Fault>> {
+    /// The memory of an actor's ports for some of its firings.
+    fn port_ranges(&self, firings: FiringRange, stage: u32, phase: u64) -> PortRanges {
+        let FiringRange {
+            actor: id,
+            first,
+            count,
+        } = firings;
         let actor = &self.graph.actors[id];
-        let buffer = |channel: ChannelId| self.places[&channel];
-        let (mut inputs, mut outputs, mut states) = (Vec::new(), Vec::new(), Vec::new());
-        for (i, port) in actor.inputs.iter().enumerate() {
-            let joined = self.joined.inputs[id][i];
-            let (Some((channel, reader)), None) = (joined, actor.state_of_input(i as u32)) else {
+        let own_buffer = |channel: ChannelId| self.own_buffers[&channel];
+
+        let mut inputs = Vec::new();
+        for (index, port) in actor.inputs.iter().enumerate() {
+            let joined = self.port_channels.inputs[id][index];
+            let (Some((channel, reader)), None) = (joined, actor.state_of_input(index as u32))
+            else {
                 continue;
             };
-            let own = buffer(channel);
+            let buffer = own_buffer(channel);
             let delay = self.graph.channels[channel].readers[reader as usize].delay;
-            let start = self.plan.buffers[own].head_tokens - delay + first * port.rate;
-            let tokens = (count - 1) * port.rate + port.window;
-            inputs.push(self.tokens(own, stage, phase, 0, (start, tokens)));
+            let start = self.plan.buffers[buffer].head_tokens - delay + first * port.rate;
+            let end = start + (count - 1) * port.rate + port.window;
+            inputs.push(self.token_range(buffer, stage, phase, start..end));
         }
-        for (i, port) in actor.outputs.iter().enumerate() {
-            let joined = self.joined.outputs[id][i];
-            let (Some(channel), None) = (joined, actor.state_of_output(i as u32)) else {
+
+        let mut outputs = Vec::new();
+        for (index, port) in actor.outputs.iter().enumerate() {
+            let joined = self.port_channels.outputs[id][index];
+            let (Some(channel), None) = (joined, actor.state_of_output(index as u32)) else {
                 continue;
             };
-            let own = buffer(channel);
-            let start = self.plan.buffers[own].head_tokens + first * port.rate;
-            outputs.push(self.tokens(own, stage, phase, 0, (start, count * port.rate)));
+            let buffer = own_buffer(channel);
+            let start = self.plan.buffers[buffer].head_tokens + first * port.rate;
+            let end = start + count * port.rate;
+            outputs.push(self.token_range(buffer, stage, phase, start..end));
         }
+
+        // A state is one token, which the actor updates in place.
+        let mut states = Vec::new();
         for state in &actor.state {
-            let Some(channel) = self.joined.outputs[id][state.output as usize] else {
-                continue;
-            };
-            states.push(self.tokens(buffer(channel), stage, phase, 0, (0, 1)));
+            let joined = self.port_channels.outputs[id][state.output as usize];
+            let Some(channel) = joined else { continue };
+            states.push(self.token_range(own_buffer(channel), stage, phase, 0..1));
         }
-        let ready = &self.actors[&id];
-        let scratch = match ready.plan.scratch_bytes() {
-            0 => Range::new(0, 0, 0),
+
+        let scratch = match self.actors[&id].plan.scratch_bytes() {
+            0 => BankRange::new(0, 0, 0),
             bytes => self.arena.range(self.calendar.scratch_offset_bytes, bytes),
         };
-        let place = |operand: Operand| match operand {
-            Operand::Input(i) => inputs[i as usize],
-            Operand::Output(i) => outputs[i as usize],
-            Operand::State(i) => states[i as usize],
-            Operand::Const(i) => ready.consts[i as usize],
-            Operand::Scratch => scratch,
-        };
-        let limits = self.queue.limits();
-        let bound = bind(
-            limits,
-            &ready.plan,
-            &ready.kernels,
-            count,
-            &place,
-            &mut self.runs,
-            out,
-        );
-        bound.map_err(|e| ReplayError::TooLarge {
+        PortRanges {
+            inputs,
+            outputs,
+            states,
+            scratch,
+        }
+    }
+
+    fn fire_commands(
+        &mut self,
+        firings: FiringRange,
+        stage: u32,
+        phase: u64,
+    ) -> Result<Vec<Command>, ReplayError<Q::Fault>> {
+        let ports = self.port_ranges(firings, stage, phase);
+        let ready = &self.actors[&firings.actor];
+        let bound = self
+            .binder
+            .bind_call(&ready.plan, &ready.kernels, firings.count, &|operand| {
+                ports.place(operand, ready)
+            });
+        bound.map_err(|too_long| ReplayError::TooLarge {
             what: format!(
-                "a call of {count} firings of `{}`",
-                actor_name(self.graph, id)
+                "a call of {} firings of `{}`",
+                firings.count,
+                actor_name(self.graph, firings.actor)
             ),
-            bytes: e.bytes,
-            limit: e.limit,
-            device: self.name(),
+            bytes: too_long.bytes,
+            limit: too_long.limit,
+            device: self.queue.device_name(),
         })
     }
 }

@@ -74,222 +74,252 @@ impl<'a> Printer<'a> {
     fn stmt(&mut self, stmt: &'a Stmt) {
         match stmt {
             Stmt::Let(reg, code) => {
-                let ty = self.type_of(*reg);
-                self.regs[reg.0 as usize] = self.code(ty, *code);
+                let register_type = self.type_of(*reg);
+                self.regs[reg.0 as usize] = self.code(register_type, *code);
             }
             Stmt::LoadPair(regs, binding, at) => {
-                let pointer = self.place_of(*binding, *at);
-                let (pair, float) = (self.element(Mem::Pair), self.ty(Ty::F32));
-                let value = self.op(Op::Load, pair, ids(&[pointer]));
+                let element_pointer = self.place_of(*binding, *at);
+                let pair_type = self.element_type(Mem::Pair);
+                let float_type = self.ty(Ty::F32);
+                let stored_value = self.op(Op::Load, pair_type, ids(&[element_pointer]));
+
                 for (part, reg) in regs.iter().enumerate() {
                     let part = Operand::LiteralBit32(part as u32);
-                    let operands = vec![Operand::IdRef(value), part];
-                    self.regs[reg.0 as usize] = self.op(Op::CompositeExtract, float, operands);
+                    let store_operands = vec![Operand::IdRef(stored_value), part];
+                    self.regs[reg.0 as usize] =
+                        self.op(Op::CompositeExtract, float_type, store_operands);
                 }
             }
-            Stmt::Store(binding, at, value) => self.store(*binding, *at, *value),
+            Stmt::Store(binding, at, stored_value) => {
+                self.store_element(*binding, *at, *stored_value)
+            }
             Stmt::StorePair(binding, at, [a, b]) => {
-                let pair = self.element(Mem::Pair);
-                let parts = ids(&[self.reg(*a), self.reg(*b)]);
-                let value = self.op(Op::CompositeConstruct, pair, parts);
-                let pointer = self.place_of(*binding, *at);
-                self.plain(Op::Store, ids(&[pointer, value]));
+                let pair_type = self.element_type(Mem::Pair);
+                let part_ids = ids(&[self.reg(*a), self.reg(*b)]);
+                let stored_value = self.op(Op::CompositeConstruct, pair_type, part_ids);
+                let element_pointer = self.place_of(*binding, *at);
+                self.plain(Op::Store, ids(&[element_pointer, stored_value]));
             }
-            Stmt::SetShared(array, at, value) => {
-                let pointer = self.shared_place(*array, *at);
-                let value = self.reg(*value);
-                self.plain(Op::Store, ids(&[pointer, value]));
+            Stmt::SetShared(array, at, stored_value) => {
+                let element_pointer = self.shared_place(*array, *at);
+                let stored_value = self.reg(*stored_value);
+                self.plain(Op::Store, ids(&[element_pointer, stored_value]));
             }
-            Stmt::SetVar(var, value) => {
-                let operands = ids(&[self.vars[*var as usize], self.reg(*value)]);
-                self.plain(Op::Store, operands);
+            Stmt::SetVar(var, stored_value) => {
+                let store_operands = ids(&[self.vars[*var as usize], self.reg(*stored_value)]);
+                self.plain(Op::Store, store_operands);
             }
             Stmt::Barrier => {
-                let semantics =
+                // Shared memory written before the barrier is visible behind it.
+                let barrier_semantics =
                     MemorySemantics::ACQUIRE_RELEASE | MemorySemantics::WORKGROUP_MEMORY;
-                let group = self.u32(Scope::Workgroup as u32);
-                let semantics = self.u32(semantics.bits());
-                let operands = vec![
-                    Operand::IdScope(group),
-                    Operand::IdScope(group),
-                    Operand::IdMemorySemantics(semantics),
+                let group_scope = self.u32(Scope::Workgroup as u32);
+                let barrier_semantics = self.u32(barrier_semantics.bits());
+                let store_operands = vec![
+                    Operand::IdScope(group_scope),
+                    Operand::IdScope(group_scope),
+                    Operand::IdMemorySemantics(barrier_semantics),
                 ];
-                self.plain(Op::ControlBarrier, operands);
+                self.plain(Op::ControlBarrier, store_operands);
             }
             // `KernelPlan::lacks` keeps such kernels away.
             Stmt::Multiply(..) => unreachable!("products on tensor cores are CUDA's"),
-            Stmt::If(c, then, other) => self.branches(*c, then, other),
-            Stmt::Loop(var, until, step, body) => self.repeat(*var, *until, *step, body),
+            Stmt::If(c, then, other) => self.write_branches(*c, then, other),
+            Stmt::Loop(var, until, step, body) => self.write_loop(*var, *until, *step, body),
         }
     }
 
-    fn branches(&mut self, c: Reg, then: &'a [Stmt], other: &'a [Stmt]) {
+    fn write_branches(&mut self, c: Reg, then: &'a [Stmt], other: &'a [Stmt]) {
         use rspirv::spirv::SelectionControl;
-        let (yes, no, end) = (self.b.id(), self.b.id(), self.b.id());
-        let no = if other.is_empty() { end } else { no };
-        let control = Operand::SelectionControl(SelectionControl::NONE);
-        self.plain(Op::SelectionMerge, vec![Operand::IdRef(end), control]);
+        let then_label = self.b.id();
+        let else_label = self.b.id();
+        let end_label = self.b.id();
+        let else_label = if other.is_empty() {
+            end_label
+        } else {
+            else_label
+        };
+        let merge_control = Operand::SelectionControl(SelectionControl::NONE);
+        self.plain(
+            Op::SelectionMerge,
+            vec![Operand::IdRef(end_label), merge_control],
+        );
         let c = self.reg(c);
-        self.plain(Op::BranchConditional, ids(&[c, yes, no]));
-        self.label(yes);
+        self.plain(Op::BranchConditional, ids(&[c, then_label, else_label]));
+        self.label(then_label);
         self.body(then);
-        self.branch(end);
+        self.branch(end_label);
+
         if !other.is_empty() {
-            self.label(no);
+            self.label(else_label);
             self.body(other);
-            self.branch(end);
+            self.branch(end_label);
         }
-        self.label(end);
+        self.label(end_label);
     }
 
-    fn repeat(&mut self, var: u32, until: Reg, step: Reg, body: &'a [Stmt]) {
+    fn write_loop(&mut self, var: u32, until: Reg, step: Reg, body: &'a [Stmt]) {
         use rspirv::spirv::LoopControl;
         let [head, check, inside, next, end] = std::array::from_fn(|_| self.b.id());
-        let (word, truth) = (self.ty(Ty::U32), self.ty(Ty::Bool));
-        let (until, step) = (self.reg(until), self.reg(step));
+        let word_type = self.ty(Ty::U32);
+        let bool_type = self.ty(Ty::Bool);
+        let until = self.reg(until);
+        let step = self.reg(step);
         let var = self.vars[var as usize];
         self.branch(head);
         self.label(head);
-        let control = Operand::LoopControl(LoopControl::NONE);
+        let merge_control = Operand::LoopControl(LoopControl::NONE);
         self.plain(
             Op::LoopMerge,
-            vec![Operand::IdRef(end), Operand::IdRef(next), control],
+            vec![Operand::IdRef(end), Operand::IdRef(next), merge_control],
         );
         self.branch(check);
         self.label(check);
-        let now = self.op(Op::Load, word, ids(&[var]));
-        let more = self.op(Op::ULessThan, truth, ids(&[now, until]));
-        self.plain(Op::BranchConditional, ids(&[more, inside, end]));
+        let loop_value = self.op(Op::Load, word_type, ids(&[var]));
+        let has_more = self.op(Op::ULessThan, bool_type, ids(&[loop_value, until]));
+        self.plain(Op::BranchConditional, ids(&[has_more, inside, end]));
         self.label(inside);
         self.body(body);
         self.branch(next);
         self.label(next);
-        let now = self.op(Op::Load, word, ids(&[var]));
-        let then = self.op(Op::IAdd, word, ids(&[now, step]));
-        self.plain(Op::Store, ids(&[var, then]));
+        let loop_value = self.op(Op::Load, word_type, ids(&[var]));
+        let next_value = self.op(Op::IAdd, word_type, ids(&[loop_value, step]));
+        self.plain(Op::Store, ids(&[var, next_value]));
         self.branch(head);
         self.label(end);
     }
 
     fn place_of(&mut self, binding: u32, at: Reg) -> Word {
-        let element = self.element(self.kernel.bindings[binding as usize].mem);
-        let pointer = self.pointer(StorageClass::StorageBuffer, element);
-        let (zero, at) = (self.u32(0), self.reg(at));
-        let base = self.bindings[binding as usize];
-        self.op(Op::AccessChain, pointer, ids(&[base, zero, at]))
+        let element_type = self.element_type(self.kernel.bindings[binding as usize].mem);
+        let pointer_type = self.pointer_type(StorageClass::StorageBuffer, element_type);
+        let zero_id = self.u32(0);
+        let at = self.reg(at);
+        let base_id = self.bindings[binding as usize];
+        self.op(Op::AccessChain, pointer_type, ids(&[base_id, zero_id, at]))
     }
 
     fn shared_place(&mut self, array: u32, at: Reg) -> Word {
-        let element = self.ty(self.kernel.shared[array as usize].0);
-        let pointer = self.pointer(StorageClass::Workgroup, element);
-        let operands = ids(&[self.shared[array as usize], self.reg(at)]);
-        self.op(Op::AccessChain, pointer, operands)
+        let element_type = self.ty(self.kernel.shared[array as usize].0);
+        let pointer_type = self.pointer_type(StorageClass::Workgroup, element_type);
+        let chain_operands = ids(&[self.shared[array as usize], self.reg(at)]);
+        self.op(Op::AccessChain, pointer_type, chain_operands)
     }
 
-    fn store(&mut self, binding: u32, at: Reg, value: Reg) {
+    fn store_element(&mut self, binding: u32, at: Reg, value_id: Reg) {
         let mem = self.kernel.bindings[binding as usize].mem;
-        let (element, value) = (self.element(mem), self.reg(value));
-        let value = match mem {
-            Mem::U8 | Mem::U16 => self.op(Op::UConvert, element, ids(&[value])),
-            Mem::I8 | Mem::I16 => self.op(Op::SConvert, element, ids(&[value])),
-            _ => value,
+        let element_type = self.element_type(mem);
+        let value_id = self.reg(value_id);
+        let value_id = match mem {
+            Mem::U8 | Mem::U16 => self.op(Op::UConvert, element_type, ids(&[value_id])),
+            Mem::I8 | Mem::I16 => self.op(Op::SConvert, element_type, ids(&[value_id])),
+            _ => value_id,
         };
-        let pointer = self.place_of(binding, at);
-        self.plain(Op::Store, ids(&[pointer, value]));
+        let element_pointer = self.place_of(binding, at);
+        self.plain(Op::Store, ids(&[element_pointer, value_id]));
     }
 
-    fn load(&mut self, binding: u32, at: Reg) -> Word {
+    fn load_element(&mut self, binding: u32, at: Reg) -> Word {
         let mem = self.kernel.bindings[binding as usize].mem;
-        let (element, ty) = (self.element(mem), self.ty(mem.ty()));
-        let pointer = self.place_of(binding, at);
-        let value = self.op(Op::Load, element, ids(&[pointer]));
+        let element_type = self.element_type(mem);
+        let ty = self.ty(mem.ty());
+        let element_pointer = self.place_of(binding, at);
+        let loaded_id = self.op(Op::Load, element_type, ids(&[element_pointer]));
+
         match mem {
-            Mem::U8 | Mem::U16 => self.op(Op::UConvert, ty, ids(&[value])),
-            Mem::I8 | Mem::I16 => self.op(Op::SConvert, ty, ids(&[value])),
-            _ => value,
+            Mem::U8 | Mem::U16 => self.op(Op::UConvert, ty, ids(&[loaded_id])),
+            Mem::I8 | Mem::I16 => self.op(Op::SConvert, ty, ids(&[loaded_id])),
+            _ => loaded_id,
         }
     }
 
     fn code(&mut self, ty: Ty, code: Code) -> Word {
-        let out = self.ty(ty);
+        let result_type = self.ty(ty);
         match code {
-            Code::Const(bits) => self.constant(ty, bits),
+            Code::Const(bits) => self.constant_id(ty, bits),
             Code::Spec(i) => self.specs[i as usize],
             Code::Arg(i) => {
-                let (pointer, zero) = (self.pointer(StorageClass::PushConstant, out), self.u32(0));
-                let operands = ids(&[self.arguments, zero, self.u32(i)]);
-                let place = self.op(Op::AccessChain, pointer, operands);
-                self.op(Op::Load, out, ids(&[place]))
+                let pointer_type = self.pointer_type(StorageClass::PushConstant, result_type);
+                let zero_id = self.u32(0);
+                let operand_ids = ids(&[self.arguments, zero_id, self.u32(i)]);
+                let place_pointer = self.op(Op::AccessChain, pointer_type, operand_ids);
+                self.op(Op::Load, result_type, ids(&[place_pointer]))
             }
-            Code::Place(place) => self.thread_place(place),
+            Code::Place(place_pointer) => self.thread_place(place_pointer),
             Code::Un(un, a) => self.unary(un, ty, a),
             Code::Bin(bin, a, b) => self.binary(bin, ty, a, b),
             Code::Cmp(cmp, a, b) => self.compare(cmp, a, b),
             Code::Select(c, a, b) => {
-                let operands = ids(&[self.reg(c), self.reg(a), self.reg(b)]);
-                self.op(Op::Select, out, operands)
+                let operand_ids = ids(&[self.reg(c), self.reg(a), self.reg(b)]);
+                self.op(Op::Select, result_type, operand_ids)
             }
             Code::Fma(a, b, c) => {
-                let operands = [self.reg(a), self.reg(b), self.reg(c)];
-                let mut all = vec![
+                let operand_ids = [self.reg(a), self.reg(b), self.reg(c)];
+                let mut all_operands = vec![
                     Operand::IdRef(self.glsl),
                     Operand::LiteralExtInstInteger(GlOp::Fma as u32),
                 ];
-                all.extend(ids(&operands));
-                self.op(Op::ExtInst, out, all)
+                all_operands.extend(ids(&operand_ids));
+                self.op(Op::ExtInst, result_type, all_operands)
             }
             Code::Cast(a) => self.cast(ty, a),
             Code::Bits(a) => {
                 let a = self.reg(a);
-                self.op(Op::Bitcast, out, ids(&[a]))
+                self.op(Op::Bitcast, result_type, ids(&[a]))
             }
             Code::Factor(..) | Code::Pack(..) | Code::Swapped(..) => {
                 unreachable!("warps and their factors are CUDA's")
             }
-            Code::Load(binding, at) => self.load(binding, at),
+            Code::Load(binding, at) => self.load_element(binding, at),
             Code::Shared(array, at) => {
-                let place = self.shared_place(array, at);
-                self.op(Op::Load, out, ids(&[place]))
+                let place_pointer = self.shared_place(array, at);
+                self.op(Op::Load, result_type, ids(&[place_pointer]))
             }
             Code::Var(var) => {
-                let operands = ids(&[self.vars[var as usize]]);
-                self.op(Op::Load, out, operands)
+                let operand_ids = ids(&[self.vars[var as usize]]);
+                self.op(Op::Load, result_type, operand_ids)
             }
         }
     }
 
-    fn thread_place(&mut self, place: Place) -> Word {
-        let word = self.ty(Ty::U32);
-        let (pointer, zero) = (self.pointer(StorageClass::Input, word), self.u32(0));
-        let operands = ids(&[self.places[&place], zero]);
-        let place = self.op(Op::AccessChain, pointer, operands);
-        self.op(Op::Load, word, ids(&[place]))
+    fn thread_place(&mut self, place_pointer: Place) -> Word {
+        let word_type = self.ty(Ty::U32);
+        let pointer_type = self.pointer_type(StorageClass::Input, word_type);
+        let zero_id = self.u32(0);
+        let chain_operands = ids(&[self.places[&place_pointer], zero_id]);
+        let place_pointer = self.op(Op::AccessChain, pointer_type, chain_operands);
+        self.op(Op::Load, word_type, ids(&[place_pointer]))
     }
 
     fn unary(&mut self, un: Un, ty: Ty, a: Reg) -> Word {
-        let (out, a) = (self.ty(ty), self.reg(a));
+        let result_type = self.ty(ty);
+        let a = self.reg(a);
         match (un, ty) {
-            (Un::Neg, ty) if ty.is_float() => self.op(Op::FNegate, out, ids(&[a])),
-            (Un::Neg, _) => self.op(Op::SNegate, out, ids(&[a])),
-            (Un::Not, Ty::Bool) => self.op(Op::LogicalNot, out, ids(&[a])),
-            (Un::Not, _) => self.op(Op::Not, out, ids(&[a])),
-            (Un::Abs, ty) if ty.is_float() => self.glsl(GlOp::FAbs, out, a),
+            (Un::Neg, ty) if ty.is_float() => self.op(Op::FNegate, result_type, ids(&[a])),
+            (Un::Neg, _) => self.op(Op::SNegate, result_type, ids(&[a])),
+            (Un::Not, Ty::Bool) => self.op(Op::LogicalNot, result_type, ids(&[a])),
+            (Un::Not, _) => self.op(Op::Not, result_type, ids(&[a])),
+            (Un::Abs, ty) if ty.is_float() => self.glsl(GlOp::FAbs, result_type, a),
             // Not SAbs, which leaves the smallest number open.
             (Un::Abs, ty) => {
-                let (truth, zero) = (self.ty(Ty::Bool), self.constant(ty, 0));
-                let below = self.op(Op::SLessThan, truth, ids(&[a, zero]));
-                let negated = self.op(Op::SNegate, out, ids(&[a]));
-                self.op(Op::Select, out, ids(&[below, negated, a]))
+                let bool_type = self.ty(Ty::Bool);
+                let zero_id = self.constant_id(ty, 0);
+                let is_negative = self.op(Op::SLessThan, bool_type, ids(&[a, zero_id]));
+                let negated_id = self.op(Op::SNegate, result_type, ids(&[a]));
+                self.op(Op::Select, result_type, ids(&[is_negative, negated_id, a]))
             }
-            (Un::Sqrt, _) => self.glsl(GlOp::Sqrt, out, a),
-            (Un::Floor, _) => self.glsl(GlOp::Floor, out, a),
-            (Un::Round, _) => self.glsl(GlOp::RoundEven, out, a),
+            (Un::Sqrt, _) => self.glsl(GlOp::Sqrt, result_type, a),
+            (Un::Floor, _) => self.glsl(GlOp::Floor, result_type, a),
+            (Un::Round, _) => self.glsl(GlOp::RoundEven, result_type, a),
         }
     }
 
     fn binary(&mut self, bin: Bin, ty: Ty, a: Reg, b: Reg) -> Word {
-        let (out, a, b) = (self.ty(ty), self.reg(a), self.reg(b));
-        let (float, signed) = (ty.is_float(), ty.is_signed());
+        let result_type = self.ty(ty);
+        let a = self.reg(a);
+        let b = self.reg(b);
+        let is_float = ty.is_float();
+        let is_signed = ty.is_signed();
+
         let op = match (bin, ty) {
             (Bin::And, Ty::Bool) => Op::LogicalAnd,
             (Bin::Or, Ty::Bool) => Op::LogicalOr,
@@ -298,35 +328,38 @@ impl<'a> Printer<'a> {
             (Bin::Or, _) => Op::BitwiseOr,
             (Bin::Xor, _) => Op::BitwiseXor,
             (Bin::Shl, _) => Op::ShiftLeftLogical,
-            (Bin::Shr, _) if signed => Op::ShiftRightArithmetic,
+            (Bin::Shr, _) if is_signed => Op::ShiftRightArithmetic,
             (Bin::Shr, _) => Op::ShiftRightLogical,
-            (Bin::Add, _) if float => Op::FAdd,
-            (Bin::Sub, _) if float => Op::FSub,
-            (Bin::Mul, _) if float => Op::FMul,
-            (Bin::Div, _) if float => Op::FDiv,
+            (Bin::Add, _) if is_float => Op::FAdd,
+            (Bin::Sub, _) if is_float => Op::FSub,
+            (Bin::Mul, _) if is_float => Op::FMul,
+            (Bin::Div, _) if is_float => Op::FDiv,
             (Bin::Add, _) => Op::IAdd,
             (Bin::Sub, _) => Op::ISub,
             (Bin::Mul, _) => Op::IMul,
-            (Bin::Div, _) if signed => Op::SDiv,
+            (Bin::Div, _) if is_signed => Op::SDiv,
             (Bin::Div, _) => Op::UDiv,
-            (Bin::Rem, _) if signed => Op::SRem,
+            (Bin::Rem, _) if is_signed => Op::SRem,
             (Bin::Rem, _) => Op::UMod,
             (Bin::MulHigh, _) => {
-                let both = self.b.type_struct([out, out]);
-                let product = self.op(Op::UMulExtended, both, ids(&[a, b]));
-                let high = vec![Operand::IdRef(product), Operand::LiteralBit32(1)];
-                return self.op(Op::CompositeExtract, out, high);
+                // The instruction returns both halves of the product.
+                let pair_type = self.b.type_struct([result_type, result_type]);
+                let product_id = self.op(Op::UMulExtended, pair_type, ids(&[a, b]));
+                let high_operands = vec![Operand::IdRef(product_id), Operand::LiteralBit32(1)];
+                return self.op(Op::CompositeExtract, result_type, high_operands);
             }
         };
-        let result = self.op(op, out, ids(&[a, b]));
+
+        let result_id = self.op(op, result_type, ids(&[a, b]));
         if matches!(op, Op::FAdd | Op::FSub | Op::FMul) {
-            self.b.decorate(result, Decoration::NoContraction, []);
+            self.b.decorate(result_id, Decoration::NoContraction, []);
         }
-        result
+        result_id
     }
 
     fn compare(&mut self, cmp: Cmp, a: Reg, b: Reg) -> Word {
-        let (ty, truth) = (self.type_of(a), self.ty(Ty::Bool));
+        let ty = self.type_of(a);
+        let bool_type = self.ty(Ty::Bool);
         let op = match (cmp, ty) {
             (Cmp::Less, ty) if ty.is_float() => Op::FOrdLessThan,
             (Cmp::LessEqual, ty) if ty.is_float() => Op::FOrdLessThanEqual,
@@ -341,31 +374,37 @@ impl<'a> Printer<'a> {
             (Cmp::Equal, _) => Op::IEqual,
             (Cmp::NotEqual, _) => Op::INotEqual,
         };
-        let operands = ids(&[self.reg(a), self.reg(b)]);
-        self.op(op, truth, operands)
+
+        let operand_ids = ids(&[self.reg(a), self.reg(b)]);
+        self.op(op, bool_type, operand_ids)
     }
 
     fn cast(&mut self, to: Ty, a: Reg) -> Word {
-        let (from, out) = (self.type_of(a), self.ty(to));
+        let from = self.type_of(a);
+        let result_type = self.ty(to);
         let a = self.reg(a);
+
         if from == Ty::Bool {
-            let one = match to {
+            let one_id = match to {
                 Ty::F32 => u64::from(1f32.to_bits()),
                 Ty::F64 => 1f64.to_bits(),
                 _ => 1,
             };
-            let (one, zero) = (self.constant(to, one), self.constant(to, 0));
-            return self.op(Op::Select, out, ids(&[a, one, zero]));
+            let one_id = self.constant_id(to, one_id);
+            let zero_id = self.constant_id(to, 0);
+            return self.op(Op::Select, result_type, ids(&[a, one_id, zero_id]));
         }
+
         if to == Ty::Bool {
-            let zero = self.constant(from, 0);
+            let zero_id = self.constant_id(from, 0);
             let op = if from.is_float() {
                 Op::FUnordNotEqual
             } else {
                 Op::INotEqual
             };
-            return self.op(op, out, ids(&[a, zero]));
+            return self.op(op, result_type, ids(&[a, zero_id]));
         }
+
         let op = match (from.is_float(), to.is_float()) {
             (true, true) => Op::FConvert,
             (true, false) if to.is_signed() => Op::ConvertFToS,
@@ -374,25 +413,27 @@ impl<'a> Printer<'a> {
             (false, true) => Op::ConvertUToF,
             (false, false) => return self.cast_integer(from, to, a),
         };
-        self.op(op, out, ids(&[a]))
+        self.op(op, result_type, ids(&[a]))
     }
 
     /// Widens by the sign of what is widened; the result's sign is a matter of names.
     fn cast_integer(&mut self, from: Ty, to: Ty, a: Word) -> Word {
-        let out = self.ty(to);
+        let result_type = self.ty(to);
         if from.is_wide() == to.is_wide() {
-            return self.op(Op::Bitcast, out, ids(&[a]));
+            return self.op(Op::Bitcast, result_type, ids(&[a]));
         }
         if from.is_signed() {
-            return self.op(Op::SConvert, out, ids(&[a]));
+            return self.op(Op::SConvert, result_type, ids(&[a]));
         }
-        let unsigned = if to.is_wide() { Ty::U64 } else { Ty::U32 };
-        let middle = self.ty(unsigned);
-        let value = self.op(Op::UConvert, middle, ids(&[a]));
-        if unsigned == to {
-            value
+        // Extended by zeros as an unsigned number first.
+        let unsigned_type = if to.is_wide() { Ty::U64 } else { Ty::U32 };
+        let middle_type = self.ty(unsigned_type);
+        let converted_id = self.op(Op::UConvert, middle_type, ids(&[a]));
+
+        if unsigned_type == to {
+            converted_id
         } else {
-            self.op(Op::Bitcast, out, ids(&[value]))
+            self.op(Op::Bitcast, result_type, ids(&[converted_id]))
         }
     }
 }

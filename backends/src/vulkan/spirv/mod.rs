@@ -16,7 +16,7 @@ use rspirv::spirv::{
 
 use crate::kernels::lang::{Kernel, Mem, Place, Ty};
 
-/// What a device can be told about floats.
+/// The float modes that a device supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Floats {
     /// Zeros keep their signs, infinities and NaNs are values: of `f32`.
@@ -27,7 +27,7 @@ pub(crate) struct Floats {
 
 impl Floats {
     /// As much of it as makes a difference to a kernel.
-    pub(crate) fn of(self, kernel: &Kernel) -> Self {
+    pub(crate) fn of_kernel(self, kernel: &Kernel) -> Self {
         Self {
             keep64: self.keep64 && kernel.needs().f64,
             ..self
@@ -54,11 +54,12 @@ pub(crate) fn print(kernel: &Kernel, floats: Floats) -> Vec<u32> {
         regs: vec![0; kernel.regs.len()],
         entry: 0,
     };
-    printer.head(floats);
-    printer.storage();
-    printer.arguments();
-    printer.places();
-    printer.function();
+
+    printer.write_header(floats);
+    printer.declare_storage();
+    printer.declare_arguments();
+    printer.declare_places();
+    printer.write_function();
     let interface: Vec<Word> = printer.places.values().copied().collect();
     printer
         .b
@@ -84,24 +85,28 @@ struct Printer<'a> {
 }
 
 impl Printer<'_> {
-    fn head(&mut self, floats: Floats) {
-        let needs = self.kernel.needs();
-        let (keep32, keep64) = (floats.keep32, floats.keep64 && needs.f64);
+    fn write_header(&mut self, floats: Floats) {
+        let kernel_needs = self.kernel.needs();
+        let keep32 = floats.keep32;
+        let keep64 = floats.keep64 && kernel_needs.f64;
         let b = &mut self.b;
         b.set_version(1, 3);
-        let wanted = [
+
+        // A module declares what it uses, and nothing that a device might lack needlessly.
+        let wanted_capabilities = [
             (true, Capability::Shader),
-            (needs.f64, Capability::Float64),
-            (needs.i64, Capability::Int64),
-            (needs.bytes, Capability::StorageBuffer8BitAccess),
-            (needs.halves, Capability::StorageBuffer16BitAccess),
+            (kernel_needs.f64, Capability::Float64),
+            (kernel_needs.i64, Capability::Int64),
+            (kernel_needs.bytes, Capability::StorageBuffer8BitAccess),
+            (kernel_needs.halves, Capability::StorageBuffer16BitAccess),
             (keep32 || keep64, Capability::SignedZeroInfNanPreserve),
         ];
-        wanted
+
+        wanted_capabilities
             .into_iter()
             .filter(|(on, _)| *on)
             .for_each(|(_, c)| b.capability(c));
-        if needs.bytes {
+        if kernel_needs.bytes {
             b.extension("SPV_KHR_8bit_storage");
         }
         if keep32 || keep64 {
@@ -110,12 +115,14 @@ impl Printer<'_> {
         self.glsl = b.ext_inst_import("GLSL.std.450");
         b.memory_model(AddressingModel::Logical, MemoryModel::GLSL450);
         self.entry = b.id();
+
         for (on, width) in [(keep32, 32), (keep64, 64)] {
             if on {
                 let mode = ExecutionMode::SignedZeroInfNanPreserve;
                 b.execution_mode(self.entry, mode, [width]);
             }
         }
+
         b.execution_mode(
             self.entry,
             ExecutionMode::LocalSize,
@@ -124,10 +131,10 @@ impl Printer<'_> {
     }
 
     fn ty(&mut self, ty: Ty) -> Word {
-        if let Some(&word) = self.types.get(&ty) {
-            return word;
+        if let Some(&type_id) = self.types.get(&ty) {
+            return type_id;
         }
-        let word = match ty {
+        let type_id = match ty {
             Ty::Bool => self.b.type_bool(),
             Ty::I32 => self.b.type_int(32, 1),
             Ty::U32 => self.b.type_int(32, 0),
@@ -136,161 +143,186 @@ impl Printer<'_> {
             Ty::F32 => self.b.type_float(32, None),
             Ty::F64 => self.b.type_float(64, None),
         };
-        self.types.insert(ty, word);
-        word
+
+        self.types.insert(ty, type_id);
+        type_id
     }
 
     /// The type of an element in memory.
-    fn element(&mut self, mem: Mem) -> Word {
-        if let Some(&word) = self.memory.get(&mem) {
-            return word;
+    fn element_type(&mut self, mem: Mem) -> Word {
+        if let Some(&type_id) = self.memory.get(&mem) {
+            return type_id;
         }
-        let word = match mem {
+        let type_id = match mem {
             Mem::U8 => self.b.type_int(8, 0),
             Mem::I8 => self.b.type_int(8, 1),
             Mem::U16 => self.b.type_int(16, 0),
             Mem::I16 => self.b.type_int(16, 1),
             Mem::Pair => {
-                let float = self.ty(Ty::F32);
-                self.b.type_vector(float, 2)
+                let float_type = self.ty(Ty::F32);
+                self.b.type_vector(float_type, 2)
             }
             other => self.ty(other.ty()),
         };
-        self.memory.insert(mem, word);
-        word
+
+        self.memory.insert(mem, type_id);
+        type_id
     }
 
-    fn constant(&mut self, ty: Ty, bits: u64) -> Word {
-        if let Some(&word) = self.consts.get(&(ty, bits)) {
-            return word;
+    fn constant_id(&mut self, ty: Ty, bits: u64) -> Word {
+        if let Some(&constant_id) = self.consts.get(&(ty, bits)) {
+            return constant_id;
         }
-        let id = self.ty(ty);
-        let word = match ty {
-            Ty::Bool if bits != 0 => self.b.constant_true(id),
-            Ty::Bool => self.b.constant_false(id),
-            wide if wide.is_wide() => self.b.constant_bit64(id, bits),
-            _ => self.b.constant_bit32(id, bits as u32),
+        let type_id = self.ty(ty);
+        let constant_id = match ty {
+            Ty::Bool if bits != 0 => self.b.constant_true(type_id),
+            Ty::Bool => self.b.constant_false(type_id),
+            wide if wide.is_wide() => self.b.constant_bit64(type_id, bits),
+            _ => self.b.constant_bit32(type_id, bits as u32),
         };
-        self.consts.insert((ty, bits), word);
-        word
+
+        self.consts.insert((ty, bits), constant_id);
+        constant_id
     }
 
     fn u32(&mut self, value: u32) -> Word {
-        self.constant(Ty::U32, value.into())
+        self.constant_id(Ty::U32, value.into())
     }
 
-    fn pointer(&mut self, class: StorageClass, to: Word) -> Word {
+    fn pointer_type(&mut self, class: StorageClass, to: Word) -> Word {
         self.b.type_pointer(None, class, to)
     }
 
     /// A struct of one member, as memory outside of kernels must be.
-    fn block(&mut self, member: Word) -> Word {
-        let id = self.b.id();
-        self.b.type_struct_id(Some(id), [member]);
-        self.b.decorate(id, Decoration::Block, []);
+    fn block_struct(&mut self, member: Word) -> Word {
+        let struct_id = self.b.id();
+        self.b.type_struct_id(Some(struct_id), [member]);
+        self.b.decorate(struct_id, Decoration::Block, []);
         self.b
-            .member_decorate(id, 0, Decoration::Offset, [Operand::LiteralBit32(0)]);
-        id
+            .member_decorate(struct_id, 0, Decoration::Offset, [Operand::LiteralBit32(0)]);
+        struct_id
     }
 
-    fn storage(&mut self) {
+    fn declare_storage(&mut self) {
         let mut blocks: BTreeMap<Mem, Word> = BTreeMap::new();
         for (i, binding) in self.kernel.bindings.iter().enumerate() {
-            let known = blocks.get(&binding.mem).copied();
-            let block = known.unwrap_or_else(|| {
-                let (element, array) = (self.element(binding.mem), self.b.id());
-                self.b.type_runtime_array_id(Some(array), element);
-                let stride = Operand::LiteralBit32(binding.mem.bytes() as u32);
-                self.b.decorate(array, Decoration::ArrayStride, [stride]);
-                self.block(array)
+            // Bindings of one element type share their block type.
+            let known_block = blocks.get(&binding.mem).copied();
+            let block = known_block.unwrap_or_else(|| {
+                let element_type = self.element_type(binding.mem);
+                let array_id = self.b.id();
+                self.b.type_runtime_array_id(Some(array_id), element_type);
+                let stride_operand = Operand::LiteralBit32(binding.mem.bytes() as u32);
+                self.b
+                    .decorate(array_id, Decoration::ArrayStride, [stride_operand]);
+                self.block_struct(array_id)
             });
+
             blocks.insert(binding.mem, block);
-            let pointer = self.pointer(StorageClass::StorageBuffer, block);
-            let variable = self
-                .b
-                .variable(pointer, None, StorageClass::StorageBuffer, None);
+            let pointer_type = self.pointer_type(StorageClass::StorageBuffer, block);
+            let variable_id =
+                self.b
+                    .variable(pointer_type, None, StorageClass::StorageBuffer, None);
             self.b.decorate(
-                variable,
+                variable_id,
                 Decoration::DescriptorSet,
                 [Operand::LiteralBit32(0)],
             );
             self.b.decorate(
-                variable,
+                variable_id,
                 Decoration::Binding,
                 [Operand::LiteralBit32(i as u32)],
             );
             if !binding.writes {
-                self.b.decorate(variable, Decoration::NonWritable, []);
+                self.b.decorate(variable_id, Decoration::NonWritable, []);
             }
-            self.bindings.push(variable);
+            self.bindings.push(variable_id);
         }
+
         for (i, _) in self.kernel.specs.iter().enumerate() {
             let ty = self.ty(Ty::U32);
-            let spec = self.b.spec_constant_bit32(ty, 1);
-            self.b
-                .decorate(spec, Decoration::SpecId, [Operand::LiteralBit32(i as u32)]);
-            self.specs.push(spec);
+            let spec_id = self.b.spec_constant_bit32(ty, 1);
+            self.b.decorate(
+                spec_id,
+                Decoration::SpecId,
+                [Operand::LiteralBit32(i as u32)],
+            );
+            self.specs.push(spec_id);
         }
+
         for &(ty, len) in &self.kernel.shared {
-            let (element, len) = (self.ty(ty), self.u32(len));
-            let array = self.b.type_array(element, len);
-            let pointer = self.pointer(StorageClass::Workgroup, array);
+            let element_type = self.ty(ty);
+            let len = self.u32(len);
+            let array_id = self.b.type_array(element_type, len);
+            let pointer_type = self.pointer_type(StorageClass::Workgroup, array_id);
             self.shared.push(
                 self.b
-                    .variable(pointer, None, StorageClass::Workgroup, None),
+                    .variable(pointer_type, None, StorageClass::Workgroup, None),
             );
         }
     }
 
     /// Push constants: the number of firings, then an offset for each binding.
-    fn arguments(&mut self) {
-        let (word, len) = (
-            self.ty(Ty::U32),
-            self.u32(1 + self.kernel.bindings.len() as u32),
+    fn declare_arguments(&mut self) {
+        let word_type = self.ty(Ty::U32);
+        let len = self.u32(1 + self.kernel.bindings.len() as u32);
+        let array_id = self.b.id();
+        self.b.type_array_id(Some(array_id), word_type, len);
+        self.b.decorate(
+            array_id,
+            Decoration::ArrayStride,
+            [Operand::LiteralBit32(4)],
         );
-        let array = self.b.id();
-        self.b.type_array_id(Some(array), word, len);
-        self.b
-            .decorate(array, Decoration::ArrayStride, [Operand::LiteralBit32(4)]);
-        let block = self.block(array);
-        let pointer = self.pointer(StorageClass::PushConstant, block);
+        let block = self.block_struct(array_id);
+        let pointer_type = self.pointer_type(StorageClass::PushConstant, block);
         self.arguments = self
             .b
-            .variable(pointer, None, StorageClass::PushConstant, None);
+            .variable(pointer_type, None, StorageClass::PushConstant, None);
     }
 
-    fn places(&mut self) {
-        let word = self.ty(Ty::U32);
-        let vector = self.b.type_vector(word, 3);
-        let pointer = self.pointer(StorageClass::Input, vector);
+    fn declare_places(&mut self) {
+        let word_type = self.ty(Ty::U32);
+        // Built-in inputs have three dimensions; kernels use the first.
+        let vector_type = self.b.type_vector(word_type, 3);
+        let pointer_type = self.pointer_type(StorageClass::Input, vector_type);
+
         for (place, built_in) in [
             (Place::Thread, BuiltIn::GlobalInvocationId),
             (Place::Local, BuiltIn::LocalInvocationId),
             (Place::Group, BuiltIn::WorkgroupId),
             (Place::Groups, BuiltIn::NumWorkgroups),
         ] {
-            let variable = self.b.variable(pointer, None, StorageClass::Input, None);
-            self.b
-                .decorate(variable, Decoration::BuiltIn, [Operand::BuiltIn(built_in)]);
-            self.places.insert(place, variable);
+            let variable_id = self
+                .b
+                .variable(pointer_type, None, StorageClass::Input, None);
+            self.b.decorate(
+                variable_id,
+                Decoration::BuiltIn,
+                [Operand::BuiltIn(built_in)],
+            );
+            self.places.insert(place, variable_id);
         }
     }
 
-    fn function(&mut self) {
+    fn write_function(&mut self) {
         const MADE: &str = "blocks are opened and closed in turn";
-        let void = self.b.type_void();
-        let signature = self.b.type_function(void, []);
-        let none = FunctionControl::NONE;
+        let void_type = self.b.type_void();
+        let signature_type = self.b.type_function(void_type, []);
+        let no_control = FunctionControl::NONE;
         self.b
-            .begin_function(void, Some(self.entry), none, signature)
+            .begin_function(void_type, Some(self.entry), no_control, signature_type)
             .expect(MADE);
         self.b.begin_block(None).expect(MADE);
+
         for &ty in &self.kernel.vars {
             let ty = self.ty(ty);
-            let pointer = self.pointer(StorageClass::Function, ty);
-            self.vars
-                .push(self.b.variable(pointer, None, StorageClass::Function, None));
+            let pointer_type = self.pointer_type(StorageClass::Function, ty);
+            self.vars.push(
+                self.b
+                    .variable(pointer_type, None, StorageClass::Function, None),
+            );
         }
+
         self.body(&self.kernel.body);
         self.plain(Op::Return, vec![]);
         self.b.end_function().expect(MADE);

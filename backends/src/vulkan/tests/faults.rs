@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use zbmd_ir::TiVec;
 
+use super::super::commands::Timeline;
 use super::super::device::{Device, Injected, Injection};
 use super::super::error::{Fault, Site};
 use super::super::{GpuCall, Options, ReplayError};
@@ -86,10 +87,10 @@ fn every_error_at_every_call_is_a_fault_of_its_kind() {
 fn a_queue_that_does_not_end_is_told_from_a_slow_one() {
     let _turn = turn();
     let Some(device) = open() else { return };
-    let semaphore = device.timeline().expect("a semaphore");
-    let fault = device
-        .wait(semaphore, 7, 1_000_000)
-        .expect_err("nobody signals it");
+    let timeline = Timeline::new(&device).expect("a semaphore");
+    let fault = timeline
+        .wait(7, 1_000_000)
+        .expect_err("it is never signalled");
     assert_eq!(
         fault,
         Fault::Hung {
@@ -121,7 +122,7 @@ fn barriers_left_out_are_found() {
     if !device.instance().validates() {
         return eprintln!("SKIPPED: the validation layers are not installed");
     }
-    device.careless.store(true, Ordering::Relaxed);
+    device.skips_barriers.store(true, Ordering::Relaxed);
     // The state is read by the oscillator, then moved on: write after read.
     let _ = work(&device);
     let messages = device.instance().messages();

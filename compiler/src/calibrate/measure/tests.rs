@@ -169,7 +169,7 @@ fn what_cannot_be_measured() {
         ports,
         Err(Refusal::Ports {
             ports: 40,
-            most: Io::MAX_MUT_PORTS
+            max: Io::MAX_MUT_PORTS
         })
     );
 }

@@ -25,6 +25,9 @@ pub(super) fn check(cx: &Cx<'_>, errors: &mut Errors) -> BufferOf {
     }
     let mut table = BufferOf::new();
     for (id, buffer) in cx.plan.buffers.iter_enumerated() {
+        if errors.full() {
+            break;
+        }
         let (channel, device) = (buffer.channel, buffer.device);
         if channel.index() >= cx.graph.channels.len() || device.index() >= cx.machine.devices.len()
         {
@@ -141,7 +144,7 @@ fn inside(
 
 fn sizes(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, head: u64, errors: &mut Errors) {
     let plan = cx.id;
-    let state = cx.graph.is_state(buffer.channel);
+    let state = cx.is_state[buffer.channel];
     let expected = if state { 0 } else { cx.tokens[buffer.channel] };
     if buffer.block_tokens != expected {
         errors.push(VerifyError::BlockTokens {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cursor::{Flat, Node};
+use super::cursor::{Begin, Flat, Node};
 use super::{Cx, Lanes, Stages};
 use crate::limits::{MAX_LOOP_DEPTH, MAX_SLOT_EXECUTIONS, MAX_STAGES};
 use crate::verify::error::{Errors, VerifyError};
@@ -116,6 +116,9 @@ impl<'a> Flattening<'_, 'a> {
     fn entries(&mut self, entries: &'a [Entry], depth: usize, times: u64) {
         let (plan, device) = (self.cx.id, self.device);
         for entry in entries {
+            if self.errors.full() {
+                return;
+            }
             match entry {
                 Entry::Slot(slot) => {
                     let index = self.slots;
@@ -147,15 +150,36 @@ impl<'a> Flattening<'_, 'a> {
                         continue;
                     }
                     let begin = self.flat.nodes.len();
-                    self.flat.nodes.push(Node::Begin {
+                    let runs = times.saturating_mul(*count);
+                    self.flat.nodes.push(Node::Begin(Begin {
                         count: *count,
                         span_ns: 0,
-                    });
-                    self.entries(body, depth + 1, times.saturating_mul(*count));
-                    self.flat.nodes.push(Node::End { begin });
+                        runs,
+                        end: begin,
+                        has_one_stage: false,
+                    }));
+                    self.entries(body, depth + 1, runs);
+                    self.end_loop(begin);
                 }
             }
         }
+    }
+
+    fn end_loop(&mut self, begin: usize) {
+        let nodes = &mut self.flat.nodes;
+        let end = nodes.len();
+        let mut stages = nodes[begin..].iter().filter_map(|node| match node {
+            Node::Slot { slot, .. } => Some(slot.stage),
+            Node::Begin(_) | Node::End { .. } => None,
+        });
+        let first = stages.next();
+        let is_one = stages.all(|stage| Some(stage) == first);
+
+        if let Node::Begin(b) = &mut nodes[begin] {
+            b.end = end;
+            b.has_one_stage = is_one;
+        }
+        nodes.push(Node::End { begin });
     }
 
     fn slot(&mut self, s: &Slot, slot: usize, depth: usize, times: u64) {

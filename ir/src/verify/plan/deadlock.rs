@@ -9,11 +9,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::cursor::{Cursor, Execution};
+use super::cursor::{Cursor, Execution, Flat};
 use super::rings::RingOf;
 use super::{Cx, Lanes, Stages};
 use crate::verify::error::{Errors, VerifyError, Wait};
-use crate::{Action, DeviceId, RingId, TiVec};
+use crate::{Action, DeviceId, RingId, Slot, TiVec};
+
+/// Steps that an execution of a transfer takes: a few, and the memory of a sending that nobody has received yet is as
+/// dear as many more.
+const STEPS_PER_TRANSFER: u64 = 16;
 
 /// A ring in the period that is run through.
 #[derive(Clone, Default)]
@@ -43,9 +47,22 @@ pub(super) fn check(
     let Some(hands) = hands(cx, stages, errors) else {
         return;
     };
+    // What devices do for themselves delays nobody for ever.
+    let transfers: Vec<(DeviceId, Flat<'_>)> = lanes
+        .list
+        .iter()
+        .map(|(device, flat)| (*device, flat.filtered(is_transfer)))
+        .collect();
+    let steps = transfers.iter().flat_map(|(_, flat)| flat.slots());
+    let steps = steps.map(|(.., executions)| executions.saturating_mul(STEPS_PER_TRANSFER));
+    let steps = steps.fold(0, u64::saturating_add);
+    if !errors.reserve(|| format!("the transfers of {}", cx.id), steps) {
+        return;
+    }
+
     let mut index: BTreeMap<DeviceId, usize> = BTreeMap::new();
-    let mut runners = Vec::with_capacity(lanes.list.len());
-    for (i, (device, flat)) in lanes.list.iter().enumerate() {
+    let mut runners = Vec::with_capacity(transfers.len());
+    for (i, (device, flat)) in transfers.iter().enumerate() {
         index.insert(*device, i);
         runners.push(Runner {
             device: *device,
@@ -76,6 +93,13 @@ pub(super) fn check(
     }
     if let Some(cycle) = cycle(cx, &runners, &index) {
         errors.push(VerifyError::PlanDeadlock { plan: cx.id, cycle });
+    }
+}
+
+fn is_transfer(slot: &Slot) -> bool {
+    match slot.action {
+        Action::Send { .. } | Action::Recv { .. } | Action::Release { .. } => true,
+        Action::Fire { .. } | Action::Carry { .. } => false,
     }
 }
 
@@ -158,6 +182,7 @@ impl Runner<'_> {
 impl Period<'_> {
     fn execute(&mut self, device: DeviceId, execution: &Execution<'_>) -> Option<Wait> {
         let slot = execution.slot;
+        self.errors.budget.take(1);
         let end_ns = slot
             .start_ns
             .saturating_add(execution.offset_ns)

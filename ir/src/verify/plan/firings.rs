@@ -1,12 +1,16 @@
 //! Every firing and every transferred token exactly once and in order; one release and one carry where needed.
 
+use super::cursor::{Node, Visitor};
 use super::{Cx, Lanes, Stages};
 use crate::verify::error::{Errors, VerifyError};
-use crate::{Action, ActorId, BufferId, DeviceId, RingId, TiVec};
+use crate::{Action, ActorId, BufferId, DeviceId, RingId, Slot, TiVec};
 
 /// Progress of one period.
 struct Count<'c, 'a> {
     cx: &'c Cx<'a>,
+    /// The device whose lane is visited.
+    device: DeviceId,
+    errors: &'c mut Errors,
     fired: TiVec<ActorId, u64>,
     sent: TiVec<RingId, u64>,
     received: TiVec<RingId, u64>,
@@ -14,95 +18,108 @@ struct Count<'c, 'a> {
     carried: TiVec<BufferId, u64>,
 }
 
-/// Runs through every lane and compares what it does with what the plan needs.
+/// Visits every lane and compares what it does with what the plan needs.
 pub(super) fn check(cx: &Cx<'_>, lanes: &Lanes<'_>, stages: &Stages, errors: &mut Errors) {
     let rings = stages.send.len();
     let mut count = Count {
         cx,
+        device: DeviceId(0),
+        errors,
         fired: vec![0; stages.fire.len()].into(),
         sent: vec![0; rings].into(),
         received: vec![0; rings].into(),
         released: vec![0; rings].into(),
         carried: vec![0; stages.carry.len()].into(),
     };
+
     for (device, flat) in &lanes.list {
-        for execution in flat.cursor() {
-            count.execute(*device, &execution.slot.action, execution.number, errors);
-            if errors.full() {
-                return;
-            }
+        count.device = *device;
+        flat.visit(&mut count);
+        if count.errors.full() {
+            return;
         }
     }
-    count.finish(errors);
+    count.finish();
 }
 
-impl Count<'_, '_> {
-    fn execute(&mut self, device: DeviceId, action: &Action, number: u64, errors: &mut Errors) {
+impl Visitor for Count<'_, '_> {
+    fn execute(&mut self, slot: &Slot, _position: u64, is_first: bool) {
+        self.errors.budget.take(1);
         let plan = self.cx.id;
+
         // Executions go on where the last one of the actor or ring ended; only a slot's first one says where that is.
-        let says = number == 0;
-        match *action {
-            Action::Fire {
-                actor,
-                first,
-                count,
-            } => {
+        match slot.action {
+            Action::Fire { actor, first, .. } => {
                 let expected = self.fired[actor];
-                if says && expected != first {
+                if is_first && expected != first {
                     let error = VerifyError::FiringOrder {
                         plan,
                         actor,
                         expected,
                         found: first,
                     };
-                    errors.push_once((plan.0.into(), actor.0.into()), error);
+                    self.errors
+                        .push_once((plan.0.into(), actor.0.into()), error);
                 }
-                self.fired[actor] = expected.saturating_add(count);
             }
-            Action::Send { ring, first, count } => {
-                self.on(ring, device, self.cx.plan.rings[ring].from, errors);
+            Action::Send { ring, first, .. } => {
+                self.on(ring, self.cx.plan.rings[ring].from);
                 let expected = self.sent[ring];
-                self.sent[ring] = expected.saturating_add(count);
-                self.in_order(
-                    ring,
-                    "send",
-                    expected,
-                    if says { first } else { expected },
-                    errors,
-                );
+                let found = if is_first { first } else { expected };
+                self.in_order(ring, "send", expected, found);
             }
-            Action::Recv { ring, first, count } => {
-                self.on(ring, device, self.cx.plan.rings[ring].to, errors);
+            Action::Recv { ring, first, .. } => {
+                self.on(ring, self.cx.plan.rings[ring].to);
                 let expected = self.received[ring];
-                self.received[ring] = expected.saturating_add(count);
-                self.in_order(
-                    ring,
-                    "recv",
-                    expected,
-                    if says { first } else { expected },
-                    errors,
-                );
+                let found = if is_first { first } else { expected };
+                self.in_order(ring, "recv", expected, found);
             }
             Action::Release { ring } => {
-                self.on(ring, device, self.cx.plan.rings[ring].to, errors);
+                self.on(ring, self.cx.plan.rings[ring].to);
                 self.released[ring] += 1;
             }
             Action::Carry { buffer } => {
                 let expected = self.cx.plan.buffers[buffer].device;
-                if device != expected {
-                    errors.push(VerifyError::CarryElsewhere {
+                if self.device != expected {
+                    self.errors.push(VerifyError::CarryElsewhere {
                         plan,
                         buffer,
-                        device,
+                        device: self.device,
                         expected,
                     });
                 }
                 self.carried[buffer] += 1;
             }
         }
+        self.skip(slot, 1);
     }
 
-    fn on(&self, ring: RingId, device: DeviceId, expected: DeviceId, errors: &mut Errors) {
+    fn enter(&mut self, _body: &[Node<'_>]) {}
+
+    fn leave(&mut self) {}
+
+    fn skip(&mut self, slot: &Slot, executions: u64) {
+        self.errors.budget.take(1);
+        match slot.action {
+            Action::Fire { actor, count, .. } => add(&mut self.fired[actor], count, executions),
+            Action::Send { ring, count, .. } => add(&mut self.sent[ring], count, executions),
+            Action::Recv { ring, count, .. } => add(&mut self.received[ring], count, executions),
+            Action::Release { .. } | Action::Carry { .. } => {}
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.errors.full()
+    }
+}
+
+fn add(total: &mut u64, count: u64, executions: u64) {
+    *total = total.saturating_add(count.saturating_mul(executions));
+}
+
+impl Count<'_, '_> {
+    fn on(&mut self, ring: RingId, expected: DeviceId) {
+        let device = self.device;
         if device != expected {
             let plan = self.cx.id;
             let error = VerifyError::RingSlotElsewhere {
@@ -111,18 +128,11 @@ impl Count<'_, '_> {
                 device,
                 expected,
             };
-            errors.push_once((plan.0.into(), ring.0.into()), error);
+            self.errors.push_once((plan.0.into(), ring.0.into()), error);
         }
     }
 
-    fn in_order(
-        &self,
-        ring: RingId,
-        what: &'static str,
-        expected: u64,
-        found: u64,
-        errors: &mut Errors,
-    ) {
+    fn in_order(&mut self, ring: RingId, what: &'static str, expected: u64, found: u64) {
         if expected != found {
             let plan = self.cx.id;
             let error = VerifyError::TransferOrder {
@@ -132,12 +142,14 @@ impl Count<'_, '_> {
                 expected,
                 found,
             };
-            errors.push_once((plan.0.into(), ring.0.into()), error);
+            self.errors.push_once((plan.0.into(), ring.0.into()), error);
         }
     }
 
-    fn finish(&self, errors: &mut Errors) {
-        let (cx, plan) = (self.cx, self.cx.id);
+    fn finish(self) {
+        let cx = self.cx;
+        let plan = cx.id;
+        let errors = self.errors;
         for (actor, &fired) in self.fired.iter_enumerated() {
             let needed = cx.firings[actor];
             if fired != needed {
@@ -171,7 +183,7 @@ impl Count<'_, '_> {
             }
         }
         for (buffer, data) in cx.plan.buffers.iter_enumerated() {
-            let expected = u64::from(data.head_tokens > 0 && !cx.graph.is_state(data.channel));
+            let expected = u64::from(data.head_tokens > 0 && !cx.is_state[data.channel]);
             let found = self.carried[buffer];
             if found != expected {
                 errors.push(VerifyError::CarryCount {

@@ -14,6 +14,7 @@ mod variants;
 use std::collections::BTreeMap;
 
 use self::cursor::Flat;
+use super::budget::graph_elements;
 use super::error::{Errors, VerifyError};
 use crate::limits::MAX_FIRINGS;
 use crate::{
@@ -34,6 +35,8 @@ struct Cx<'a> {
     tokens: TiVec<ChannelId, u64>,
     /// Largest delay of each channel's readers on each device that has the writer or a reader.
     heads: BTreeMap<(ChannelId, DeviceId), u64>,
+    /// See [`Graph::is_state`].
+    is_state: TiVec<ChannelId, bool>,
 }
 
 /// Stages of all slots that serve one actor, ring or buffer. Filled once the slots' ids are known to exist.
@@ -55,6 +58,13 @@ pub(super) fn check(
     plan: &Plan,
     errors: &mut Errors,
 ) {
+    // Every plan goes through the whole graph again.
+    const STEPS_PER_GRAPH_ELEMENT: u64 = 8;
+    let steps = graph_elements(graph).saturating_mul(STEPS_PER_GRAPH_ELEMENT);
+    if !errors.reserve(|| format!("the tables of {id}"), steps) {
+        return;
+    }
+
     let before = errors.len();
     let Some(cx) = Cx::new(graph, machine, q, id, plan, errors) else {
         return;
@@ -70,6 +80,16 @@ pub(super) fn check(
     let Some(stages) = calendar::stages(&cx, &lanes, errors) else {
         return;
     };
+    let visits = lanes.list.iter().map(|(_, flat)| {
+        let steps = flat.visit_steps(|slot| order::steps(&cx, slot));
+        // Twice: for firings, and for the order.
+        steps.saturating_mul(2)
+    });
+    let steps = visits.fold(0, u64::saturating_add);
+    if !errors.reserve(|| format!("the slots of {id}"), steps) {
+        return;
+    }
+
     let before = errors.len();
     firings::check(&cx, &lanes, &stages, errors);
     if errors.len() > before {
@@ -146,6 +166,7 @@ impl<'a> Cx<'a> {
         }
         let ports = graph.port_channels();
         let heads = heads(graph, plan);
+        let is_state = states(graph, &ports);
         Some(Self {
             graph,
             machine,
@@ -155,6 +176,7 @@ impl<'a> Cx<'a> {
             firings,
             tokens,
             heads,
+            is_state,
         })
     }
 
@@ -177,6 +199,19 @@ fn heads(graph: &Graph, plan: &Plan) -> BTreeMap<(ChannelId, DeviceId), u64> {
         }
     }
     heads
+}
+
+/// Which channels are states; [`Graph::is_state`] would search the writer's states for each.
+fn states(graph: &Graph, ports: &PortChannels) -> TiVec<ChannelId, bool> {
+    let mut is_state: TiVec<ChannelId, bool> = vec![false; graph.channels.len()].into();
+    for (id, actor) in graph.actors.iter_enumerated() {
+        for state in &actor.state {
+            if let Some(&Some(channel)) = ports.outputs[id].get(state.output as usize) {
+                is_state[channel] = true;
+            }
+        }
+    }
+    is_state
 }
 
 /// Device and flattened lane of each calendar.

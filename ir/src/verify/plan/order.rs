@@ -11,10 +11,13 @@
 //! What an actor writes over its input destroys that for everybody else: no one may read it once the actor has begun.
 //! The actor itself reads just the bytes that it writes next, so that of each firing only the order counts.
 
+use std::collections::BTreeMap;
+
 use super::buffers::BufferOf;
+use super::cursor::{Node, Visitor};
 use super::{Cx, Lanes, Stages};
 use crate::verify::error::{Access, Errors, VerifyError};
-use crate::{Action, ActorId, BufferId, DeviceId, Over, RingId, TiVec};
+use crate::{Action, ActorId, BufferId, DeviceId, Over, RingId, Slot, TiVec};
 
 /// Executions `[first, last]` of a lane in which a buffer is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,18 +91,13 @@ pub(super) fn check(
         carried: vec![false; cx.plan.buffers.len()].into(),
         over,
         begun: vec![None; cx.plan.buffers.len()].into(),
+        entered: None,
         errors,
     };
     for (_, flat) in &lanes.list {
-        for execution in flat.cursor() {
-            walk.execute(
-                &execution.slot.action,
-                execution.slot.stage,
-                execution.position,
-            );
-            if walk.errors.full() {
-                break;
-            }
+        flat.visit(&mut walk);
+        if walk.errors.full() {
+            break;
         }
     }
     let live = |(id, fed): (BufferId, &Fed)| {
@@ -121,7 +119,7 @@ fn ports(cx: &Cx<'_>, buffer_of: &BufferOf) -> Option<Ports> {
         let mut list = Vec::new();
         for (port, (p, joined)) in (0..).zip(actor.inputs.iter().zip(&cx.ports.inputs[id])) {
             let (channel, reader) = (*joined)?;
-            if !cx.graph.is_state(channel) {
+            if !cx.is_state[channel] {
                 let delay = cx.graph.channels[channel].readers[reader as usize].delay;
                 let buffer = buffer(channel, device)?;
                 list.push(Input {
@@ -191,34 +189,131 @@ struct Walk<'w> {
     over: &'w [Over],
     /// Who has begun to write over a buffer, and the input by which it alone may read it.
     begun: TiVec<BufferId, Option<(ActorId, u32)>>,
+    /// What had been fired and sent before the loop at work, of which only the first and the last repetitions are seen.
+    entered: Option<Entered>,
     errors: &'w mut Errors,
 }
 
+/// Firings of actors and tokens of rings before a loop, where that is not 0.
+#[derive(Default)]
+struct Entered {
+    fired: BTreeMap<ActorId, u64>,
+    sent: BTreeMap<RingId, u64>,
+}
+
+/// What is read of a buffer's block.
+#[derive(Clone, Copy)]
+struct Span {
+    /// First token, counted from the first new token of the block; negative in the head.
+    start: i64,
+    /// After the last token.
+    end: i64,
+    /// First token of the same reader's earliest execution in the loop at work.
+    earliest: i64,
+}
+
+/// Steps that an execution of a slot takes at most, here and in the count of firings.
+pub(super) fn steps(cx: &Cx<'_>, slot: &Slot) -> u64 {
+    const SLOT: u64 = 4;
+    match slot.action {
+        Action::Fire { actor, .. } => {
+            let data = &cx.graph.actors[actor];
+            SLOT + (data.inputs.len() + data.outputs.len()) as u64
+        }
+        _ => SLOT + 1,
+    }
+}
+
+impl Visitor for Walk<'_> {
+    fn execute(&mut self, slot: &Slot, position: u64, _is_first: bool) {
+        self.errors.budget.take(1);
+        self.act(&slot.action, slot.stage, position);
+    }
+
+    fn enter(&mut self, body: &[Node<'_>]) {
+        self.errors.budget.take(body.len() as u64);
+        let mut entered = Entered::default();
+        for node in body {
+            let Node::Slot { slot, .. } = node else {
+                continue;
+            };
+            match slot.action {
+                Action::Fire { actor, .. } if self.fired[actor] > 0 => {
+                    entered.fired.insert(actor, self.fired[actor]);
+                }
+                Action::Send { ring, .. } if self.sent[ring] > 0 => {
+                    entered.sent.insert(ring, self.sent[ring]);
+                }
+                _ => {}
+            }
+        }
+        self.entered = Some(entered);
+    }
+
+    fn leave(&mut self) {
+        self.entered = None;
+    }
+
+    fn skip(&mut self, slot: &Slot, executions: u64) {
+        self.errors.budget.take(1);
+        match slot.action {
+            Action::Fire { actor, count, .. } => self.fired[actor] += count * executions,
+            Action::Send { ring, count, .. } => self.sent[ring] += count * executions,
+            Action::Recv { ring, count, .. } => self.received[ring] += count * executions,
+            Action::Release { .. } | Action::Carry { .. } => {}
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.errors.full()
+    }
+}
+
 impl Walk<'_> {
-    fn execute(&mut self, action: &Action, stage: u32, position: u64) {
+    fn act(&mut self, action: &Action, stage: u32, position: u64) {
         match *action {
             Action::Fire { actor, count, .. } => {
-                let (ports, first) = (self.ports, self.fired[actor]);
+                let ports = self.ports;
+                let first = self.fired[actor];
                 if first == 0 {
                     self.begin(actor);
                 }
+
+                let entered = self.entered.as_ref();
+                let earliest = entered.map_or(first, |e| e.fired.get(&actor).copied().unwrap_or(0));
                 for input in &ports.inputs[actor] {
+                    self.errors.budget.take(1);
                     // Token positions are below 2^46 + 2^32: the plan's blocks have been bounded.
-                    let start = (first * input.rate) as i64 - input.delay as i64;
-                    let end = start + ((count - 1) * input.rate + input.window) as i64;
+                    let position_of =
+                        |firing: u64| (firing * input.rate) as i64 - input.delay as i64;
+                    let start = position_of(first);
+                    let span = Span {
+                        start,
+                        end: start + ((count - 1) * input.rate + input.window) as i64,
+                        earliest: position_of(earliest),
+                    };
                     let access = Access::Input(actor, input.port);
-                    self.read(input.buffer, access, stage, start, end, position);
+                    self.read(input.buffer, access, stage, span, position);
                 }
+
                 for &buffer in &ports.outputs[actor] {
+                    self.errors.budget.take(1);
                     self.touch(buffer, stage, position);
                 }
                 self.fired[actor] += count;
             }
             Action::Send { ring, count, .. } => {
                 let buffer = self.ports.senders[ring];
-                let (start, end) = (self.sent[ring] as i64, (self.sent[ring] + count) as i64);
+                let sent = self.sent[ring];
+                let entered = self.entered.as_ref();
+                let earliest = entered.map_or(sent, |e| e.sent.get(&ring).copied().unwrap_or(0));
+                let span = Span {
+                    start: sent as i64,
+                    end: (sent + count) as i64,
+                    earliest: earliest as i64,
+                };
                 self.sent[ring] += count;
-                self.read(buffer, Access::Send(ring), stage, start, end, position);
+                self.read(buffer, Access::Send(ring), stage, span, position);
             }
             Action::Recv { ring, count, .. } => {
                 self.received[ring] += count;
@@ -239,7 +334,12 @@ impl Walk<'_> {
                 let data = &self.cx.plan.buffers[buffer];
                 let end = data.block_tokens as i64;
                 let start = end - data.head_tokens as i64;
-                self.read(buffer, Access::Carry(buffer), stage, start, end, position);
+                let span = Span {
+                    start,
+                    end,
+                    earliest: start,
+                };
+                self.read(buffer, Access::Carry(buffer), stage, span, position);
                 self.carried[buffer] = true;
             }
         }
@@ -262,23 +362,14 @@ impl Walk<'_> {
         });
     }
 
-    /// A read of tokens `[start, end)` of the block, counted from its first new token, negative in the head.
-    fn read(
-        &mut self,
-        buffer: BufferId,
-        access: Access,
-        stage: u32,
-        start: i64,
-        end: i64,
-        position: u64,
-    ) {
+    fn read(&mut self, buffer: BufferId, access: Access, stage: u32, span: Span, position: u64) {
         self.touch(buffer, stage, position);
         self.read_below(buffer, access);
         let fed = self.fed[buffer];
-        if end > 0 {
-            self.read_block(buffer, &fed, access, stage, start, end);
+        if span.end > 0 {
+            self.read_block(buffer, &fed, access, stage, span);
         }
-        if start < 0 {
+        if span.start < 0 {
             self.read_head(buffer, &fed, access, stage);
         }
         if let Feed::Ring(ring) = fed.feed
@@ -316,16 +407,13 @@ impl Walk<'_> {
         }
     }
 
-    fn read_block(
-        &mut self,
-        buffer: BufferId,
-        fed: &Fed,
-        access: Access,
-        stage: u32,
-        start: i64,
-        end: i64,
-    ) {
+    fn read_block(&mut self, buffer: BufferId, fed: &Fed, access: Access, stage: u32, span: Span) {
         let plan = self.cx.id;
+        let Span {
+            start,
+            end,
+            earliest,
+        } = span;
         let written = match fed.feed {
             Feed::Writer(actor, rate) => self.fired[actor] * rate,
             Feed::Ring(ring) => self.received[ring],
@@ -351,7 +439,10 @@ impl Walk<'_> {
         let blocks = self.cx.plan.buffers[buffer].blocks;
         let reused = u64::from(fed.stage) + u64::from(blocks);
         let stage = u64::from(stage);
-        if stage > reused || (stage == reused && written as i64 > start.max(0)) {
+        // In a loop all slots have one stage. So if the writer overwrites in the very stage of the reader, it is not in
+        // the loop, and `written` is the same in all repetitions. The reader's executions follow each other by less than
+        // a window: if the earliest ends before what is written and a later one reads of the block, one of them does both.
+        if stage > reused || (stage == reused && written as i64 > earliest.max(0)) {
             let error = VerifyError::ReadOverwritten {
                 plan,
                 access,

@@ -18,6 +18,9 @@ pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors
     let (channels, devices) = (cx.graph.channels.len(), cx.machine.devices.len());
     let mut table = RingOf::new();
     for (id, ring) in cx.plan.rings.iter_enumerated() {
+        if errors.full() {
+            break;
+        }
         let (channel, from, to) = (ring.channel, ring.from, ring.to);
         let ids = [
             ("channel", channel.0, channels),

@@ -1,12 +1,12 @@
 //! Predicted times: slots of a lane in order without overlap, loops as repetitions of their body's span, all within
 //! the period. Fills in the spans of loops. That receipts follow their sending is checked with the deadlocks.
 
-use super::cursor::{Flat, Node};
+use super::cursor::{Begin, Flat, Node};
 use super::{Cx, Lanes};
 use crate::DeviceId;
 use crate::verify::error::{Errors, VerifyError};
 
-/// Checks each lane's times and fills in [`Node::Begin::span_ns`].
+/// Checks each lane's times and fills in [`Begin::span_ns`].
 pub(super) fn check(cx: &Cx<'_>, lanes: &mut Lanes<'_>, errors: &mut Errors) {
     for (device, flat) in &mut lanes.list {
         lane(cx, *device, flat, errors);
@@ -36,10 +36,10 @@ fn lane(cx: &Cx<'_>, device: DeviceId, flat: &mut Flat<'_>, errors: &mut Errors)
                 }
                 end_ns = slot.start_ns.saturating_add(slot.duration_ns);
             }
-            Node::Begin { .. } => starts.push(None),
+            Node::Begin(_) => starts.push(None),
             Node::End { begin } => {
                 let start = starts.pop().flatten().unwrap_or(end_ns);
-                if let Node::Begin { count, span_ns } = &mut flat.nodes[begin] {
+                if let Node::Begin(Begin { count, span_ns, .. }) = &mut flat.nodes[begin] {
                     *span_ns = end_ns.saturating_sub(start);
                     end_ns = start.saturating_add(count.saturating_mul(*span_ns));
                 }

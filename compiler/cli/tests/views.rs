@@ -1,0 +1,440 @@
+//! `zbmdc inspect`, `diff`, `why`, `watch`, `new` and `man` as processes, and the examples of every help text.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{text, zbmdc};
+use zbmd_ir::trace::{self, Begin, Chunk};
+
+const MODEL: &str = r#"Model(
+    name: "chain",
+    sources: { "in": Stream(dtype: f32) },
+    actors: {
+        "narrow": Fir(taps: [0.5, 0.25, 0.25]),
+        "wide": Fir(interpolate: 3, decimate: 2, taps: [0.1, 0.2, 0.4, 0.2, 0.1, 0.05]),
+        "half": Gain(0.5),
+    },
+    sinks: { "out": Stream() },
+    channels: [
+        (from: "in", to: ["narrow"]),
+        (from: "narrow", to: ["wide"]),
+        (from: "wide", to: ["half"]),
+        (from: "half", to: ["out"]),
+    ],
+)
+"#;
+/// The same on every computer.
+const MACHINE: &str = r#"Machine(devices: [
+    Device(name: "cpu:0", backend: cpu, memory: 16777216, flops: 1000000000, bandwidth: 1000000000),
+    Device(name: "cpu:1", backend: cpu, memory: 16777216, flops: 1000000000, bandwidth: 1000000000),
+])
+"#;
+
+/// A folder with the model compiled three ways: `a.zbmd`, `b.zbmd` with another gain, `c.zbmd` on one device.
+fn folder() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).expect(name);
+    write("a.ron", MODEL);
+    write("b.ron", &MODEL.replace("Gain(0.5)", "Gain(0.25)"));
+    write("m.ron", MACHINE);
+    let one = MACHINE
+        .lines()
+        .filter(|l| !l.contains("cpu:1"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    write("one.ron", &one);
+    for (model, machine, bundle) in [
+        ("a.ron", "m.ron", "a.zbmd"),
+        ("b.ron", "m.ron", "b.zbmd"),
+        ("a.ron", "one.ron", "c.zbmd"),
+    ] {
+        let losses = if machine == "m.ron" { "single" } else { "none" };
+        let args = [
+            "compile",
+            model,
+            "--machine",
+            machine,
+            "--contingencies",
+            losses,
+            "-o",
+            bundle,
+        ];
+        let output = zbmdc(dir.path(), &args);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    }
+    dir
+}
+
+fn pin(name: &str, text: &str) {
+    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!(name, text);
+    });
+}
+
+#[test]
+fn every_format_is_written() {
+    let dir = folder();
+    let starts: [(&str, &[u8]); 8] = [
+        ("text", b"chain   main   blocks of "),
+        ("json", b"{\"format\":\"zbmd-view\",\"version\":1,"),
+        ("ron", b"("),
+        ("dot", b"digraph \"chain\" {"),
+        ("mermaid", b"graph LR\n"),
+        ("svg", b"<svg xmlns="),
+        ("html", b"<!doctype html>"),
+        ("perfetto", &[0x0a]),
+    ];
+    for (format, start) in starts {
+        let to_stdout = zbmdc(dir.path(), &["inspect", "a.zbmd", "--format", format]);
+        assert_eq!(
+            to_stdout.status.code(),
+            Some(0),
+            "{format}: {}",
+            text(&to_stdout.stderr)
+        );
+        assert!(to_stdout.stdout.starts_with(start), "{format}");
+        zbmdc(
+            dir.path(),
+            &["inspect", "a.zbmd", "--format", format, "-o", "out"],
+        );
+        let file = std::fs::read(dir.path().join("out")).expect("the file");
+        assert_eq!(to_stdout.stdout, file, "{format}");
+    }
+    let narrow = text(&zbmdc(dir.path(), &["inspect", "a.zbmd", "--width", "72"]).stdout);
+    assert!(narrow.lines().all(|l| l.chars().count() <= 72), "{narrow}");
+    pin("inspect", &narrow);
+    let all = text(&zbmdc(dir.path(), &["inspect", "a.zbmd", "--no-times"]).stdout);
+    for part in [
+        "graph chain",
+        "contingencies ",
+        "schedule main",
+        "layout cpu:0",
+        "calendar cpu:0",
+    ] {
+        assert!(all.contains(part), "no `{part}` in {all}");
+    }
+    let other = zbmdc(dir.path(), &["inspect", "a.zbmd", "--plan", "nonsense"]);
+    assert_eq!(other.status.code(), Some(2));
+    assert!(
+        text(&other.stderr).contains("0: main, 1: "),
+        "{}",
+        text(&other.stderr)
+    );
+}
+
+#[test]
+fn differences_and_their_exit_codes() {
+    let dir = folder();
+    let diff = |a: &str, b: &str, more: &[&str]| {
+        let args = [&["diff", a, b], more].concat();
+        let output = zbmdc(dir.path(), &args);
+        (
+            output.status.code().expect("an exit code"),
+            text(&output.stdout),
+        )
+    };
+    assert_eq!(diff("a.zbmd", "a.zbmd", &[]), (0, String::new()));
+    let (code, gain) = diff("a.zbmd", "b.zbmd", &[]);
+    assert_eq!(code, 1);
+    pin("diff_of_a_parameter", &gain);
+    let (code, devices) = diff("a.zbmd", "c.zbmd", &[]);
+    assert_eq!(code, 1);
+    pin("diff_of_a_machine", &devices);
+    let (code, json) = diff("a.zbmd", "b.zbmd", &["--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(
+        (code, &json["equal"], &json["version"]),
+        (1, &false.into(), &1.into())
+    );
+    assert_eq!(json["changes"][0]["kind"], "actor");
+    let (_, page) = diff("a.zbmd", "c.zbmd", &["--format", "html"]);
+    assert!(page.contains("a.zbmd and c.zbmd: ") && page.matches("<svg ").count() == 2);
+    assert_eq!(diff("a.zbmd", "missing.zbmd", &[]).0, 4);
+    assert_eq!(diff("a.zbmd", "a.ron", &[]).0, 5);
+}
+
+#[test]
+fn reasons() {
+    let dir = folder();
+    let why = |args: &[&str]| {
+        let output = zbmdc(dir.path(), &[&["why"], args].concat());
+        (
+            output.status.code(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    };
+    let (code, told, _) = why(&["wide", "a.zbmd"]);
+    assert_eq!(code, Some(0));
+    pin("why", &told);
+    let (_, told, _) = why(&["wide", "c.zbmd"]);
+    assert!(told.contains("there is no other device"), "{told}");
+    let (code, _, said) = why(&["wid", "a.zbmd"]);
+    assert_eq!(
+        (code, said.contains("do you mean `wide`?")),
+        (Some(2), true),
+        "{said}"
+    );
+    let (code, _, said) = why(&["wide", "a.zbmd", "--not", "gpu:7"]);
+    assert_eq!(
+        (code, said.contains("no device `gpu:7`")),
+        (Some(2), true),
+        "{said}"
+    );
+}
+
+/// What is saved is compiled, and what changed is said; a mistake is said, too, and ends nothing.
+#[test]
+fn watching() {
+    let dir = folder();
+    let model = dir.path().join("a.ron");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_zbmdc"))
+        .args(["watch", "a.ron", "--machine", "m.ron"])
+        .current_dir(dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("zbmdc starts");
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let mut said = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    let mut line = || out.next().expect("a line").expect("UTF-8");
+    // The pipe of errors is read so that it never fills up.
+    let mut until = |words: &str| {
+        let found = said
+            .by_ref()
+            .map_while(Result::ok)
+            .any(|line| line.contains(words));
+        assert!(found, "stderr ends without `{words}`");
+    };
+    assert!(line().starts_with("5 actors, 4 channels"));
+    until("wrote a.zbmd");
+    std::fs::write(&model, MODEL.replace("Gain(0.5)", "Gian(0.5)")).expect("saved");
+    until("Gian");
+    std::fs::write(&model, MODEL.replace("Gain(0.5)", "Gain(0.125)")).expect("saved");
+    until("wrote a.zbmd");
+    let told = line();
+    assert!(told.contains("half") && told.contains("0.125"), "{told}");
+    child.kill().expect("it runs until it is stopped");
+    child.wait().expect("it ends");
+}
+
+#[test]
+fn manual_pages() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let main = text(&zbmdc(dir.path(), &["man"]).stdout);
+    assert!(
+        main.contains(".TH zbmdc 1") && main.contains("Exit codes"),
+        "{main}"
+    );
+    let output = zbmdc(dir.path(), &["man", "-o", "pages/man1"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    for command in subcommands(dir.path()) {
+        let path = dir.path().join(format!("pages/man1/zbmdc-{command}.1"));
+        let page = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{command}: {e}"));
+        assert!(page.contains("Example"), "{command} has no example");
+    }
+}
+
+#[test]
+fn a_new_project_is_a_valid_model() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = root.to_str().expect("UTF-8");
+    let output = zbmdc(dir.path(), &["new", "my-meter", "--zbmd", root]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let project = dir.path().join("my-meter");
+    let compiled = zbmdc(
+        &project,
+        &["compile", "model.ron", "--machine", "machine.ron"],
+    );
+    assert_eq!(
+        compiled.status.code(),
+        Some(0),
+        "{}",
+        text(&compiled.stderr)
+    );
+    let mut paths = vec![project];
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            paths.extend(
+                std::fs::read_dir(&path)
+                    .expect("a folder")
+                    .flatten()
+                    .map(|e| e.path()),
+            );
+        } else if path.extension().is_none_or(|e| e != "zbmd") {
+            let text = std::fs::read_to_string(&path).expect("text");
+            assert!(
+                !text.contains("{{name") && !text.contains("{{zbmd"),
+                "{}",
+                path.display()
+            );
+        }
+    }
+    let again = zbmdc(dir.path(), &["new", "my-meter"]);
+    assert_eq!(again.status.code(), Some(4), "nothing is written over");
+    for wrong in ["Meter", "../meter", "1st", "", "test"] {
+        assert_eq!(
+            zbmdc(dir.path(), &["new", wrong]).status.code(),
+            Some(2),
+            "{wrong}"
+        );
+    }
+}
+
+fn subcommands(dir: &Path) -> Vec<String> {
+    let help = text(&zbmdc(dir, &["--help"]).stdout);
+    let list = help
+        .split("Commands:\n")
+        .nth(1)
+        .expect("a list of commands");
+    let names = list.lines().take_while(|l| l.starts_with("  "));
+    let names = names
+        .filter(|l| !l.starts_with("   "))
+        .filter_map(|l| l.split_whitespace().next());
+    names.filter(|n| *n != "help").map(str::to_owned).collect()
+}
+
+/// Commands in the examples of a help text, without what is said of them.
+fn examples(help: &str) -> Vec<String> {
+    let commands = help.lines().filter_map(|l| l.strip_prefix("  zbmdc "));
+    // Remarks stand two blanks behind.
+    commands
+        .map(|c| format!("zbmdc {}", c.split("  ").next().unwrap_or(c)))
+        .collect()
+}
+
+/// The trace of a run of a bundle that ended before its first epoch.
+fn empty_trace(bundle: &Path, to: &Path) {
+    let program = zbmd_ir::bundle::open(bundle).expect("a bundle");
+    let begin = Chunk::Begin(Begin {
+        model: program.graph.name.clone(),
+        devices: program
+            .machine
+            .devices
+            .iter()
+            .map(|d| d.name.clone())
+            .collect(),
+        fingerprint: trace::fingerprint(&program),
+    });
+    let bytes = [&trace::head()[..], &begin.bytes(), &Chunk::End.bytes()].concat();
+    std::fs::write(to, bytes).expect("written");
+}
+
+#[test]
+fn traces_are_of_the_bundle_or_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (model, bundle) in [("agc", "a.zbmd"), ("cd2dat", "b.zbmd")] {
+        let from = root.join(format!("../../graphs/{model}/model.ron"));
+        let from = from.display().to_string();
+        assert_eq!(
+            zbmdc(dir.path(), &["compile", &from, "-o", bundle])
+                .status
+                .code(),
+            Some(0)
+        );
+    }
+    empty_trace(&dir.path().join("a.zbmd"), &dir.path().join("a.trace"));
+    let run = |args: &[&str]| {
+        let output = zbmdc(dir.path(), &[&["inspect"], args].concat());
+        (
+            output.status.code(),
+            text(&output.stderr) + &text(&output.stdout),
+        )
+    };
+    let (code, said) = run(&["a.zbmd", "--measured", "a.trace"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("this plan was not run"), "{said}");
+    let (code, said) = run(&["b.zbmd", "--measured", "a.trace"]);
+    assert!(
+        code == Some(5) && said.contains("is of a run of `agc`"),
+        "{said}"
+    );
+    let (code, said) = run(&["a.zbmd", "--measured", "a.zbmd"]);
+    assert!(code == Some(5) && said.contains("a trace with"), "{said}");
+    let (code, said) = run(&["a.zbmd", "--measured", "nothing"]);
+    assert!(
+        code == Some(4) && said.contains("cannot read `nothing`"),
+        "{said}"
+    );
+    let (code, said) = run(&["a.zbmd", "--measured", "a.trace", "--format", "dot"]);
+    assert!(code == Some(2) && said.contains("no times"), "{said}");
+}
+
+/// Runs every example of every subcommand, in the order in which the help shows them, in a folder with the files that
+/// they name.
+#[test]
+#[cfg(unix)]
+fn examples_of_help_texts_run() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (from, to) in [
+        ("../../graphs/agc/model.ron", "agc.ron"),
+        ("../../graphs/cd2dat/model.ron", "cd2dat.ron"),
+        ("../../graphs/cd2dat/chain.ron", "chain.ron"),
+        ("../../graphs/fm/model.ron", "fm.ron"),
+        ("../../graphs/agc/model.ron", "detect.ron"),
+    ] {
+        std::fs::copy(root.join(from), dir.path().join(to)).expect(to);
+    }
+    let onnx = std::env::var_os("ZBMD_DATA").map_or(root.join("../../../shared/data"), Into::into);
+    // Any model serves.
+    let detector = || {
+        let from = onnx.join("models/mnist.onnx");
+        std::fs::copy(from, dir.path().join("detector.onnx")).is_ok()
+    };
+    let bin = Path::new(env!("CARGO_BIN_EXE_zbmdc"))
+        .parent()
+        .expect("a folder");
+    let path = format!(
+        "{}:{}",
+        bin.display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let mut run = 0;
+    for command in subcommands(dir.path()) {
+        let help = text(&zbmdc(dir.path(), &[&command, "--help"]).stdout);
+        let examples = examples(&help);
+        assert!(!examples.is_empty(), "{command} has no example");
+        for example in examples {
+            // Runs for ever; has a test of its own.
+            if command == "watch" {
+                continue;
+            }
+            if example.contains("detector.onnx") && !detector() {
+                eprintln!("SKIPPED: `{example}` needs the data in ZBMD_DATA");
+                continue;
+            }
+            if example.contains("--measured agc.trace") {
+                empty_trace(&dir.path().join("agc.zbmd"), &dir.path().join("agc.trace"));
+            }
+            // What goes into the reader of pages, or the user's folders, goes nowhere here.
+            let here = example.replace("| man -l -", "> /dev/null").replace(
+                "> ~/.local/share/bash-completion/completions/zbmdc",
+                "> /dev/null",
+            );
+            let output = Command::new("sh")
+                .args(["-c", &here])
+                .current_dir(dir.path())
+                .env("PATH", &path)
+                .env("XDG_CACHE_HOME", dir.path().join("cache"))
+                .output()
+                .expect("a shell");
+            let differs = example.starts_with("zbmdc diff agc.zbmd agc2.zbmd");
+            let expected = i32::from(differs);
+            let said = text(&output.stderr);
+            // Without a GPU that can, it says so.
+            let refused = example.contains("--math") && said.contains("error[E0507]");
+            assert!(
+                output.status.code() == Some(expected) || refused,
+                "`{example}`: {said}"
+            );
+            run += 1;
+        }
+    }
+    assert!(run > 30, "only {run} examples");
+}

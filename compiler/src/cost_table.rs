@@ -1,0 +1,95 @@
+//! What every actor costs on every device: as measured where it was, otherwise by the roofline.
+
+use bytes::Bytes;
+use zbmd_backends::gpu::is_gpu;
+use zbmd_backends::kernels::Math;
+use zbmd_backends::op::Registry;
+use zbmd_ir::{Actor, ActorCost, BlobId, Costs, Device, Graph, Role, TiSlice, TiVec};
+
+use crate::costs::CostKey;
+use crate::target::Target;
+use crate::variants;
+
+/// What costs come from.
+#[derive(Clone, Copy)]
+pub(crate) struct CostSources<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) registry: &'a Registry,
+    /// The tensors of the graph's parameters.
+    pub(crate) blobs: &'a TiSlice<BlobId, Bytes>,
+}
+
+impl CostSources<'_> {
+    /// The costs of all actors of a graph on all devices; none where a device has no kernel for an actor.
+    pub(crate) fn cost_table(&self, graph: &Graph) -> Costs {
+        let rows = graph.actors.iter().map(|actor| self.cost_row(actor));
+        Costs {
+            table: rows.collect(),
+        }
+    }
+
+    fn cost_row(&self, actor: &Actor) -> TiVec<zbmd_ir::DeviceId, Option<ActorCost>> {
+        // Keys hash all tensors of an actor: they are only made where something was measured.
+        let is_measured = !self.target.measured.is_empty() && actor.role == Role::Compute;
+        let measured_keys = if is_measured {
+            cost_keys(actor, self.blobs)
+        } else {
+            Vec::new()
+        };
+        let devices = self.target.machine.devices.iter();
+        devices
+            .map(|device| self.device_cost(actor, device, &measured_keys))
+            .collect()
+    }
+
+    /// The cost of an actor on a device; `keys` are those that it was measured under, if anything was.
+    fn device_cost(&self, actor: &Actor, device: &Device, keys: &[CostKey]) -> Option<ActorCost> {
+        let mut cost = self.registry.cost(actor, device, self.blobs)?;
+
+        // A variant may need more memory than the default one, which it falls back to.
+        if is_gpu(&device.backend) {
+            let variant_bytes = keys
+                .iter()
+                .filter_map(|key| self.variant_scratch_bytes(actor, device, *key));
+            cost.scratch_bytes = variant_bytes.fold(cost.scratch_bytes, u64::max);
+        }
+
+        // Only CUDA devices round. Where rounded factors make no difference, or were not measured, the cost with exact
+        // ones is used.
+        let usable_keys = match device.backend.as_str() {
+            "cuda" => keys,
+            _ => &keys[..keys.len().min(1)],
+        };
+        let measured = usable_keys
+            .iter()
+            .rev()
+            .find_map(|key| self.target.measured.get(&device.name, *key));
+        if let Some(measured) = measured {
+            cost.call_ps = measured.call_ps;
+            cost.firing_ps = measured.firing_ps;
+        }
+        Some(cost)
+    }
+
+    /// Scratch bytes of the variant that was measured to be the best, if it is not the default one.
+    fn variant_scratch_bytes(&self, actor: &Actor, device: &Device, key: CostKey) -> Option<u64> {
+        let variant = variants::best_variant(self.target, device, key)?;
+        let capabilities = self.registry.caps(device);
+        let kernel_plan = self
+            .registry
+            .lower_in(actor, self.blobs, capabilities, Some(variant));
+        Some(kernel_plan.ok()?.scratch_bytes())
+    }
+}
+
+/// What the cost of an actor is measured under: with exact factors, then with rounded ones where it may round them.
+pub(crate) fn cost_keys(actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<CostKey> {
+    let mut exact_actor = actor.clone();
+    let may_round = exact_actor.params.remove(Math::PARAM).is_some();
+
+    let mut keys = vec![CostKey::of(&exact_actor, blobs)];
+    if may_round {
+        keys.push(CostKey::of(actor, blobs));
+    }
+    keys
+}

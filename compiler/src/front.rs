@@ -1,0 +1,230 @@
+//! The front of a compilation: from a source to a graph that remembers where everything was written.
+//!
+//! A model in text goes parse -> load -> expand -> infer -> build, an ONNX model import -> passes -> infer -> build, a
+//! net made in Rust infer -> build. A graph made in Rust is only checked.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use zbmd_backends::op::Registry;
+use zbmd_ir::verify::{self, VerifyError};
+use zbmd_ir::{BlobId, Graph, TiVec};
+
+use crate::build::{BuiltGraph, Origins, build};
+use crate::codes::Code;
+use crate::diag::{Diagnostic, Sink};
+use crate::expand::expand;
+use crate::infer::infer;
+use crate::model::{Loader, Model};
+use crate::net::Net;
+use crate::onnx::{self, ImportOptions, OnnxError};
+use crate::options::CompileOptions;
+use crate::parse::{Node, parse};
+use crate::pass_selection::PassSelection;
+use crate::reports::Reports;
+use crate::source::{Span, Spanned};
+use crate::values::Files;
+
+/// What is compiled.
+pub(crate) enum Source<'a> {
+    /// A model file, in text or ONNX's format.
+    File(&'a Path),
+    /// A model in text.
+    Text {
+        /// Stands for the file in messages.
+        name: &'a str,
+        text: &'a str,
+        /// Paths in the model are relative to it.
+        folder: &'a Path,
+    },
+    /// An ONNX model in memory.
+    Onnx {
+        /// Stands for the file in messages.
+        name: &'a str,
+        bytes: &'a [u8],
+    },
+    /// A net made by [`crate::GraphBuilder`], with what was wrong with its parts.
+    Net {
+        net: &'a Net,
+        blobs: TiVec<BlobId, Bytes>,
+        sink: Sink,
+    },
+    /// A graph made in Rust.
+    Graph {
+        graph: Graph,
+        blobs: TiVec<BlobId, Bytes>,
+    },
+}
+
+/// A source as far as it can be read without knowing the machine.
+pub(crate) enum ParsedSource<'a> {
+    Model(Rc<Model>, Vec<Parameter>),
+    OnnxFile(&'a Path),
+    OnnxBytes { name: &'a str, bytes: &'a [u8] },
+    Net(&'a Net),
+    Graph(Graph),
+}
+
+/// A parameter of the model and the value given for it from outside.
+type Parameter = (Spanned<String>, Node);
+
+/// What a graph is built with and from.
+pub(crate) struct FrontEnd<'a> {
+    pub(crate) options: &'a CompileOptions,
+    pub(crate) registry: &'a Registry,
+    pub(crate) passes: &'a PassSelection,
+    pub(crate) files: &'a mut Files,
+    pub(crate) reports: &'a mut Reports,
+}
+
+/// Reads the texts of a source and puts the tensors that come with it into `files`; `None` if there is nothing to go
+/// on with, which has been reported.
+pub(crate) fn parse_source<'a>(
+    source: Source<'a>,
+    options: &CompileOptions,
+    files: &mut Files,
+    reports: &mut Reports,
+) -> Option<ParsedSource<'a>> {
+    match source {
+        Source::File(path) if onnx::is_onnx(path) => Some(ParsedSource::OnnxFile(path)),
+        Source::Onnx { name, bytes } => Some(ParsedSource::OnnxBytes { name, bytes }),
+        Source::File(path) => {
+            let mut loader = Loader::new(&mut reports.sources, &mut reports.sink);
+            let model = loader.file(path, Span::NONE)?;
+            let parameters = parse_parameters(options, reports)?;
+            Some(ParsedSource::Model(model, parameters))
+        }
+        Source::Text { name, text, folder } => {
+            let mut loader = Loader::new(&mut reports.sources, &mut reports.sink);
+            let model = Rc::new(loader.text(name, text, folder)?);
+            let parameters = parse_parameters(options, reports)?;
+            Some(ParsedSource::Model(model, parameters))
+        }
+        Source::Net { net, blobs, sink } => {
+            *files = Files::with_blobs(blobs);
+            reports.sink = sink;
+            Some(ParsedSource::Net(net))
+        }
+        Source::Graph { graph, blobs } => {
+            *files = Files::with_blobs(blobs);
+            Some(ParsedSource::Graph(graph))
+        }
+    }
+}
+
+/// Parses the values that are given for parameters of the model.
+fn parse_parameters(options: &CompileOptions, reports: &mut Reports) -> Option<Vec<Parameter>> {
+    let mut parameters = Vec::new();
+    for (name, text) in &options.params {
+        let shown_name = format!("parameter {name}");
+        let file_id = reports.sources.add(shown_name, text.as_str());
+        let parsed_value = parse(file_id, text, &mut reports.sink)?;
+        parameters.push((Spanned::new(name.clone(), parsed_value.span), parsed_value));
+    }
+    Some(parameters)
+}
+
+impl FrontEnd<'_> {
+    /// The graph of a source. After errors it has gaps, and only serves to find more of them.
+    pub(crate) fn build_graph(&mut self, source: ParsedSource<'_>) -> Option<BuiltGraph> {
+        match source {
+            ParsedSource::Model(model, parameters) => Some(self.build_model(&model, &parameters)),
+            ParsedSource::Net(net) => Some(self.build_net(net)),
+            ParsedSource::Graph(graph) => Some(self.check_given_graph(graph)),
+            ParsedSource::OnnxFile(path) => {
+                let imported = onnx::import_file(path, self.registry, &self.import_options());
+                self.build_imported(&path.display().to_string(), imported)
+            }
+            ParsedSource::OnnxBytes { name, bytes } => {
+                let imported = onnx::import_bytes(bytes, self.registry, &self.import_options());
+                self.build_imported(name, imported)
+            }
+        }
+    }
+
+    /// The options of an import, without the passes that this compilation leaves out.
+    fn import_options(&self) -> ImportOptions {
+        // The machine may not gain from a pass that the options leave in.
+        let mut import = self.options.onnx.clone();
+        import.without.extend(self.passes.skipped_imports());
+        import
+    }
+
+    fn build_imported(
+        &mut self,
+        name: &str,
+        imported: Result<onnx::Graph, OnnxError>,
+    ) -> Option<BuiltGraph> {
+        match imported {
+            Ok(graph) => {
+                let pass_report = (name.to_owned(), graph.reports.clone());
+                self.files.passes.push(pass_report);
+
+                let net = onnx::net_of(&graph, self.files);
+                Some(self.build_net(&net))
+            }
+            Err(error) => {
+                let refusal = error.diagnostic(name, Span::NONE);
+                self.reports.sink.push(refusal);
+                None
+            }
+        }
+    }
+
+    fn build_model(&mut self, model: &Model, parameters: &[Parameter]) -> BuiltGraph {
+        // Models contained in this one are imported while it is expanded.
+        self.files.without = self.passes.skipped_imports();
+        let net = expand(
+            model,
+            parameters,
+            self.registry,
+            self.files,
+            &mut self.reports.sink,
+        );
+        self.build_net(&net)
+    }
+
+    fn build_net(&mut self, net: &Net) -> BuiltGraph {
+        let sink = &mut self.reports.sink;
+        let signatures = infer(net, self.registry, self.files, sink);
+        let built_graph = build(net, &signatures, self.registry, self.files, sink);
+
+        check_names(&built_graph.graph, sink);
+        built_graph
+    }
+
+    /// Reports what is malformed about a graph made in Rust.
+    fn check_given_graph(&mut self, graph: Graph) -> BuiltGraph {
+        // The analysis and the scheduler rely on ids within range and ports connected once.
+        let malformed = verify::check_graph(&graph, &self.files.blobs)
+            .err()
+            .unwrap_or_default();
+        for error in malformed {
+            // Rates and deadlocks have codes of their own: the analysis finds them again and explains them better.
+            let is_analysed = matches!(error.code(), "V0120" | "V0121" | "V0122" | "V0123");
+            if !is_analysed {
+                let message = format!("the graph is malformed: {error}");
+                let refusal = Diagnostic::new(Code::E0602, message);
+                self.reports.sink.push(refusal);
+            }
+        }
+
+        let origins = Origins::nowhere(&graph);
+        BuiltGraph { graph, origins }
+    }
+}
+
+/// Refuses names that a bundle cannot hold. Those of ports and parameters are chosen by a model as well, in the
+/// parameters of its ops.
+fn check_names(graph: &Graph, sink: &mut Sink) {
+    let refused_names = verify::check_graph_names(graph).err();
+    for error in refused_names.unwrap_or_default() {
+        let code = match error {
+            VerifyError::Limit { .. } => Code::E0505,
+            _ => Code::E0204,
+        };
+        let help = "write a shorter name, without control characters";
+        sink.push(Diagnostic::new(code, error.to_string()).help(help));
+    }
+}

@@ -1,0 +1,114 @@
+//! What is asked of a compilation.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use zbmd_backends::kernels::Math;
+use zbmd_backends::op::Registry;
+use zbmd_ir::Machine;
+use zbmd_scheduler::assign::Objective;
+use zbmd_scheduler::buffers::Mode;
+use zbmd_scheduler::search::Progress;
+use zbmd_scheduler::{Level, Losses};
+
+use crate::assemble::Cubins;
+use crate::costs::MeasuredCosts;
+use crate::onnx::ImportOptions;
+use crate::replicate::Replicate;
+
+/// What a program is compiled for.
+#[derive(Clone, Debug, Default)]
+pub enum MachineChoice {
+    /// This computer: [`crate::machine::detect`].
+    #[default]
+    Detect,
+    /// A number of equal CPU devices: [`crate::machine::uniform`].
+    Uniform(usize),
+    /// A `machine.ron`.
+    File(PathBuf),
+    /// A machine made in Rust.
+    Given(Machine),
+    /// A machine made in Rust, and what was measured on it.
+    Measured(Machine, MeasuredCosts),
+}
+
+/// How a plan is searched for.
+#[derive(Clone, Debug, Default)]
+pub struct SearchOptions {
+    /// How much work the search does. Each level is a fixed amount: the same input gives the same bundle.
+    pub level: Level,
+    /// What makes a placement good.
+    pub objective: Option<Objective>,
+    /// Take the best plan found after this time; the bundle then depends on the computer's speed.
+    pub time_limit: Option<Duration>,
+    /// Take the best plan found as soon as this is set, for an interrupt.
+    pub stop: Option<Arc<AtomicBool>>,
+    /// Called with the state of the search.
+    pub progress: Option<fn(Progress)>,
+}
+
+/// What is asked of a compilation.
+#[derive(Clone, Debug)]
+pub struct CompileOptions {
+    /// Ops and custom actors that models may use.
+    pub registry: Registry,
+    /// What to compile for.
+    pub machine: MachineChoice,
+    /// Whether the drivers of this computer are asked what the GPUs of the machine can do, if it has any. Without their
+    /// answer kernels use what all GPUs of a kind support. [`CompileOptions::set_target`] sets this for machine files.
+    pub ask_drivers: bool,
+    /// Graph iterations in a block; chosen by the scheduler if `None`.
+    pub block: Option<u64>,
+    /// Bound on the predicted latency of a block.
+    pub max_latency_ns: Option<u64>,
+    /// Bound on the arena and exchange bytes of each device.
+    pub max_memory_bytes: Option<u64>,
+    /// Bound on the size of all buffers together; what throughput gains from if `None`.
+    pub buffers: Option<Mode>,
+    /// How a plan is searched for.
+    pub search: SearchOptions,
+    /// Losses of devices that plans are made for.
+    pub contingencies: Losses,
+    /// Whether actors may run on several devices at once.
+    pub replicate: Replicate,
+    /// What CUDA devices may round the factors of products to, where actors do not state it themselves.
+    pub math: Math,
+    /// Whether kernels of CUDA devices are assembled, and for which architectures; otherwise the driver compiles them.
+    pub cubins: Option<Cubins>,
+    /// How an ONNX model is imported.
+    pub onnx: ImportOptions,
+    /// Passes to leave out, by name: passes over ONNX models ([`crate::onnx::passes`]), whether a model is compiled
+    /// itself or contained in another, `in-place`, which lets outputs be written over inputs, and `pack-weights`, which
+    /// stores weights in the order of the CPU's kernels.
+    pub skipped_passes: Vec<String>,
+    /// Values for parameters of the model, as its text would write them, by name.
+    pub params: BTreeMap<String, String>,
+}
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        Self {
+            registry: Registry::standard(),
+            machine: MachineChoice::Detect,
+            ask_drivers: false,
+            block: None,
+            max_latency_ns: None,
+            max_memory_bytes: None,
+            buffers: None,
+            search: SearchOptions {
+                level: Level::Fast,
+                ..SearchOptions::default()
+            },
+            contingencies: Losses::None,
+            replicate: Replicate::Auto,
+            math: Math::F32,
+            cubins: None,
+            onnx: ImportOptions::default(),
+            skipped_passes: Vec::new(),
+            params: BTreeMap::new(),
+        }
+    }
+}

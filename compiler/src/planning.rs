@@ -1,0 +1,189 @@
+//! From a prepared graph to plans: placements asked for, the search and its limits, replicas, and contingencies.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use bytes::Bytes;
+use zbmd_backends::op::Registry;
+use zbmd_ir::{ActorId, BlobId, Contingencies, Costs, DeviceId, Graph, Machine, Plan, TiSlice};
+use zbmd_scheduler::search::Progress;
+use zbmd_scheduler::{Block, Contingent, Control, Estimate, Inputs, ScheduleError};
+
+use crate::build::{BuiltGraph, Origins};
+use crate::codes::Code;
+use crate::contingency::{self, ImpossibleLoss};
+use crate::cost_table::CostSources;
+use crate::diag::{Diagnostic, suggest};
+use crate::options::{CompileOptions, SearchOptions};
+use crate::refusals::ScheduleRefusal;
+use crate::replicate::{self, Replication, ScheduleRequest, ScheduledGraph};
+use crate::reports::{Reported, Reports};
+use crate::target::Target;
+
+/// What plans are made for.
+#[derive(Clone, Copy)]
+pub(crate) struct PlanRequest<'a> {
+    pub(crate) options: &'a CompileOptions,
+    pub(crate) target: &'a Target,
+    pub(crate) registry: &'a Registry,
+    /// The tensors of the graph's parameters.
+    pub(crate) blobs: &'a TiSlice<BlobId, Bytes>,
+}
+
+/// A graph with all its plans.
+pub(crate) struct PlannedGraph {
+    /// The model's graph, or one with replicas.
+    pub(crate) graph: Graph,
+    /// What its actors cost.
+    pub(crate) costs: Costs,
+    pub(crate) plans: Vec<Plan>,
+    pub(crate) contingencies: Contingencies,
+    pub(crate) impossible_losses: Vec<ImpossibleLoss>,
+    pub(crate) estimate: Option<Estimate>,
+    pub(crate) replication: Option<Replication>,
+}
+
+impl PlanRequest<'_> {
+    /// Makes the plans for the whole machine and for the losses asked for.
+    ///
+    /// # Errors
+    /// Pins to devices that the machine lacks, or why there is no plan.
+    pub(crate) fn make_plans(
+        &self,
+        model: &BuiltGraph,
+        reports: &mut Reports,
+    ) -> Result<PlannedGraph, Reported> {
+        let pins = resolve_pins(&model.origins, &self.target.machine, reports)?;
+        self.schedule(&model.graph, pins).map_err(|error| {
+            // Errors are about the model's graph, never about one with replicas.
+            let machine = &self.target.machine;
+            let refusal = ScheduleRefusal { model, machine };
+            reports.refuse(refusal.draw(&error))
+        })
+    }
+
+    fn schedule(
+        &self,
+        graph: &Graph,
+        pins: BTreeMap<ActorId, DeviceId>,
+    ) -> Result<PlannedGraph, ScheduleError> {
+        let machine = &self.target.machine;
+        // The clock and the interrupt are only asked by the search: without them the result depends on the input alone.
+        let search = &self.options.search;
+        let deadline = search
+            .time_limit
+            .and_then(|limit| Instant::now().checked_add(limit));
+        let stop = || is_stopped(search, deadline);
+        let mut progress = |state: Progress| report_progress(search, state);
+        let mut control = Control {
+            stop: &stop,
+            progress: &mut progress,
+        };
+
+        let costs = CostSources {
+            target: self.target,
+            registry: self.registry,
+            blobs: self.blobs,
+        };
+
+        // Graphs with replicas are costed as the model is: the costs are asked for again for each attempt.
+        let request = ScheduleRequest {
+            machine,
+            options: &self.scheduler_options(pins),
+            costs: &costs,
+        };
+        let replicated = replicate::schedule(graph, request, self.options.replicate, &mut control)?;
+
+        // The block and the costs of the chosen graph hold for the losses too: it may have replicas.
+        let ScheduledGraph {
+            graph,
+            costs,
+            options,
+            scheduled,
+            ..
+        } = replicated.best;
+        let inputs = Inputs {
+            graph: &graph,
+            machine,
+            costs: &costs,
+            options: &options,
+        };
+        let asked_losses = self.options.contingencies;
+        let contingent = contingency::plan_losses(inputs, scheduled.plans, asked_losses)?;
+
+        let Contingent {
+            plans,
+            contingencies,
+            kinds,
+            impossible,
+        } = contingent;
+        let impossible_losses = contingency::describe_losses(&graph, machine, &kinds, &impossible);
+        Ok(PlannedGraph {
+            graph,
+            costs,
+            plans,
+            contingencies,
+            impossible_losses,
+            estimate: scheduled.estimate,
+            replication: replicated.replication,
+        })
+    }
+
+    fn scheduler_options(&self, pins: BTreeMap<ActorId, DeviceId>) -> zbmd_scheduler::Options {
+        let asked = self.options;
+        let defaults = zbmd_scheduler::Options::default();
+        zbmd_scheduler::Options {
+            block: asked.block.map_or(Block::Auto, Block::Fixed),
+            buffers: asked.buffers.unwrap_or(defaults.buffers),
+            level: asked.search.level,
+            objective: asked.search.objective.unwrap_or(defaults.objective),
+            max_latency_ns: asked.max_latency_ns,
+            max_memory_bytes: asked.max_memory_bytes,
+            pins,
+            ..defaults
+        }
+    }
+}
+
+/// Whether the search is to take the best plan found so far.
+fn is_stopped(search: &SearchOptions, deadline: Option<Instant>) -> bool {
+    let is_late = deadline.is_some_and(|end| Instant::now() >= end);
+    let is_interrupted = search
+        .stop
+        .as_ref()
+        .is_some_and(|flag| flag.load(Ordering::Relaxed));
+    is_late || is_interrupted
+}
+
+fn report_progress(search: &SearchOptions, state: Progress) {
+    if let Some(report) = search.progress {
+        report(state);
+    }
+}
+
+/// The devices that pins name.
+fn resolve_pins(
+    origins: &Origins,
+    machine: &Machine,
+    reports: &mut Reports,
+) -> Result<BTreeMap<ActorId, DeviceId>, Reported> {
+    let mut pins = BTreeMap::new();
+    for (actor, pinned) in &origins.pins {
+        let devices = machine.devices.iter_enumerated();
+        let mut matching_devices = devices.filter(|(_, device)| device.name == pinned.value);
+
+        if let Some((device, _)) = matching_devices.next() {
+            pins.insert(*actor, device);
+        } else {
+            let known_names = machine.devices.iter().map(|device| device.name.as_str());
+            let message = format!("there is no device `{}`", pinned.value);
+            let refusal = Diagnostic::new(Code::E0502, message)
+                .primary(pinned.span, "pinned to it")
+                .help(suggest(&pinned.value, known_names));
+            reports.sink.push(refusal);
+        }
+    }
+    reports.stop_on_errors()?;
+    Ok(pins)
+}

@@ -1,0 +1,108 @@
+//! How a run ended, and files that agree with what is said of it.
+
+use super::files::Opened;
+use crate::checkpoint::Origin;
+use crate::error::RunError;
+use crate::io::pump::SharedFile;
+use crate::io::{FileKind, is_standard};
+use crate::session::{Engine, Outcome};
+
+/// A run that has ended.
+pub(super) struct Ending {
+    /// Report and state, unless the run was given up at no border.
+    pub(super) left: Option<Outcome>,
+    /// Why it ended before its time.
+    pub(super) error: Option<RunError>,
+    /// What the report says of the files.
+    pub(super) notes: Vec<String>,
+}
+
+impl Ending {
+    /// Takes a finished run in. The files of one that was given up are cut back to the border that it was given up at:
+    /// its workers may have given out tokens beyond it, which no state and no report counts.
+    pub(super) fn of(
+        outcome: Result<Outcome, RunError>,
+        engine: &Engine,
+        origin: &Origin,
+        sinks: &Opened<SharedFile>,
+    ) -> Self {
+        match outcome {
+            Ok(outcome) => Self {
+                left: Some(outcome),
+                error: None,
+                notes: Vec::new(),
+            },
+            Err(RunError::GaveUp {
+                verdict,
+                iterations,
+                left,
+            }) => {
+                let mut left = left.map(|left| *left);
+                let iterations_in_files = iterations.saturating_sub(origin.iterations);
+                let notes = cut_back(engine, iterations_in_files, sinks, left.as_mut());
+                Self {
+                    left,
+                    error: Some(RunError::GaveUp {
+                        verdict,
+                        iterations,
+                        left: None,
+                    }),
+                    notes,
+                }
+            }
+            Err(error) => Self {
+                left: None,
+                error: Some(error),
+                notes: Vec::new(),
+            },
+        }
+    }
+}
+
+/// Cuts regular files back to so many iterations; what the report says of each sink, whose counts in it are those of
+/// the files.
+fn cut_back(
+    engine: &Engine,
+    iterations: u64,
+    sinks: &Opened<SharedFile>,
+    left: Option<&mut Outcome>,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut beyond = Vec::new();
+    let ids = engine.program().graph.sinks().map(|(id, _)| id);
+    for ((name, path, file), id) in sinks.iter().zip(ids) {
+        let committed = iterations * engine.inner.tokens_per_iteration(id);
+        if let Err(error) = file.cut_back(committed) {
+            notes.push(format!(
+                "the file of `{name}` cannot be cut back to {committed} tokens: {error}"
+            ));
+        }
+        let tokens = file.tokens();
+        beyond.push(tokens.saturating_sub(committed));
+        let place = match is_standard(path) {
+            true => "standard output".to_owned(),
+            false => path.display().to_string(),
+        };
+        let holds = match file.kind() {
+            FileKind::Regular => "holds",
+            FileKind::Device | FileKind::Stream => "was given",
+        };
+        notes.push(match tokens.cmp(&committed) {
+            std::cmp::Ordering::Equal => format!("{place} {holds} {tokens} tokens of `{name}`"),
+            std::cmp::Ordering::Greater => format!(
+                "{place} {holds} {tokens} tokens of `{name}`, {} after the last committed border",
+                tokens - committed
+            ),
+            std::cmp::Ordering::Less => format!(
+                "{place} {holds} {tokens} tokens of `{name}`, {} fewer than were committed",
+                committed - tokens
+            ),
+        });
+    }
+    if let Some(left) = left {
+        for (sink, tokens) in left.report.sinks.iter_mut().zip(beyond) {
+            sink.tokens += tokens;
+        }
+    }
+    notes
+}

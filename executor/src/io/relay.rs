@@ -1,0 +1,159 @@
+//! Between a run and an output whose reader may stall: one thread takes tokens from the run, another writes them.
+//!
+//! As long as the run goes on, only some pieces wait between the two, and a reader that stalls stops the run, as it
+//! should. When the run is told to end, whatever it still has to give out is taken into memory at once: it is as much as
+//! the blocks at work make. So the run comes to its end in good order, and the other thread writes on as far as the
+//! reader takes it.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::FileError;
+use super::pump::{PumpEnd, SharedFile, piece, write_piece};
+use crate::session::Stopper;
+use crate::stream::SinkHandle;
+
+/// Pieces that wait for the writer while the run goes on.
+const QUEUE_LENGTH: usize = 2;
+/// How often a full queue looks whether the run is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Tokens on their way.
+struct Piece {
+    bytes: Vec<u8>,
+    tokens: u64,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Piece>,
+    /// Buffers that have been written.
+    free: Vec<Vec<u8>>,
+    /// No more pieces will come.
+    is_complete: bool,
+    /// What came of the writing.
+    end: Option<PumpEnd>,
+}
+
+#[derive(Default)]
+struct Relay {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Relay {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let waited = self.changed.wait_timeout(state, LOOK_EVERY);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Waits for room, unless the run is to end; an empty buffer in return, if there is one. False if the writer ended.
+    fn put(&self, piece: Piece, stopper: &Stopper) -> (bool, Option<Vec<u8>>) {
+        let mut state = self.state();
+        while state.waiting.len() >= QUEUE_LENGTH && state.end.is_none() && !stopper.is_stopping() {
+            state = self.wait(state);
+        }
+        state.waiting.push_back(piece);
+        self.changed.notify_all();
+        (state.end.is_none(), state.free.pop())
+    }
+
+    /// No more pieces come: waits until all is written.
+    fn complete(&self) -> PumpEnd {
+        let mut state = self.state();
+        state.is_complete = true;
+        self.changed.notify_all();
+        loop {
+            if let Some(end) = state.end.take() {
+                return end;
+            }
+            state = self.wait(state);
+        }
+    }
+
+    /// The next piece; `None` after the last one.
+    fn take(&self) -> Option<Piece> {
+        let mut state = self.state();
+        loop {
+            if let Some(piece) = state.waiting.pop_front() {
+                self.changed.notify_all();
+                return Some(piece);
+            }
+            if state.is_complete {
+                return None;
+            }
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn write_all(&self, stream: &str, path: &Path, token_bytes: u64, to: &SharedFile) -> PumpEnd {
+        while let Some(Piece { bytes, tokens }) = self.take() {
+            let length = (tokens * token_bytes) as usize;
+            if let Err(end) = write_piece(stream, path, to, &bytes[..length]) {
+                return end;
+            }
+            self.state().free.push(bytes);
+        }
+        PumpEnd::SinkEnded {
+            stream: stream.to_owned(),
+        }
+    }
+
+    fn end(&self, end: PumpEnd) {
+        self.state().end = Some(end);
+        self.changed.notify_all();
+    }
+}
+
+/// Writes a sink's tokens to an output whose reader may stall, until the run ends.
+pub(crate) fn drain(
+    stream: &str,
+    path: &Path,
+    mut sink: SinkHandle,
+    to: &SharedFile,
+    stopper: &Stopper,
+) -> PumpEnd {
+    let token_bytes = sink.token().bytes();
+    let relay = Arc::new(Relay::default());
+    let its = Arc::clone(&relay);
+    let file = to.clone();
+    let its_stream = stream.to_owned();
+    let its_path = path.to_owned();
+    let writer = std::thread::Builder::new()
+        .name(format!("zbmd pipe {stream}"))
+        .spawn(move || {
+            let end = its.write_all(&its_stream, &its_path, token_bytes, &file);
+            file.end();
+            its.end(end);
+        });
+    if let Err(source) = writer {
+        to.end();
+        return PumpEnd::SinkFailed {
+            stream: stream.to_owned(),
+            error: FileError::Io {
+                path: path.to_owned(),
+                source,
+            },
+        };
+    }
+
+    let mut buffer = piece(token_bytes);
+    while let Ok(tokens @ 1..) = sink.pull_some_bytes(&mut buffer) {
+        let bytes = std::mem::take(&mut buffer);
+        let (goes_on, free) = relay.put(Piece { bytes, tokens }, stopper);
+        if !goes_on {
+            break;
+        }
+        buffer = free.unwrap_or_else(|| piece(token_bytes));
+    }
+    relay.complete()
+}

@@ -1,0 +1,399 @@
+//! Files that tokens are written to. What is counted is what the system has taken: a position moves when a write
+//! returns, and a header is brought up to date after the data that it counts, so that it never says more than there is,
+//! whenever the process ends.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use zbmd_ir::TokenType;
+
+use super::{FileError, Format, Port, format, io_error, is_standard, npy, pipe, wav};
+
+/// What the system says a file is, as far as it matters to whoever writes to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A file on a disk: it has a length, and can be cut back to a shorter one.
+    Regular,
+    /// A character device, such as `/dev/null`: it has no length, and keeps nothing that could disagree.
+    Device,
+    /// A pipe, a socket or a standard stream: what was written is gone.
+    Stream,
+}
+
+impl FileKind {
+    /// What the file of that name is; `Regular` if there is none yet.
+    pub fn of_path(path: &Path) -> Self {
+        if is_standard(path) {
+            return Self::Stream;
+        }
+        fs::metadata(path).map_or(Self::Regular, |metadata| Self::of(&metadata))
+    }
+
+    fn of(metadata: &fs::Metadata) -> Self {
+        if metadata.is_file() {
+            Self::Regular
+        } else if metadata.file_type().is_char_device() {
+            Self::Device
+        } else {
+            Self::Stream
+        }
+    }
+}
+
+/// How many tokens a file holds: shared with whoever reports, and read without waiting for a write that is under way.
+#[derive(Clone, Debug)]
+pub struct Position {
+    data_bytes: Arc<AtomicU64>,
+    token_bytes: u64,
+}
+
+impl Position {
+    fn new(token_bytes: u64) -> Self {
+        Self {
+            data_bytes: Arc::new(AtomicU64::new(0)),
+            token_bytes,
+        }
+    }
+
+    /// Whole tokens that the system has taken.
+    pub fn tokens(&self) -> u64 {
+        self.data_bytes() / self.token_bytes
+    }
+
+    fn data_bytes(&self) -> u64 {
+        self.data_bytes.load(Ordering::Acquire)
+    }
+
+    fn set_data_bytes(&self, bytes: u64) {
+        self.data_bytes.store(bytes, Ordering::Release);
+    }
+}
+
+/// How tokens stand in a file.
+#[derive(Clone, Debug)]
+enum Encoding {
+    Raw { token_bytes: u64 },
+    Npy(TokenType),
+    Wav(wav::Layout),
+}
+
+impl Encoding {
+    fn of(path: &Path, port: Port<'_>) -> Result<Self, FileError> {
+        Ok(match format(path, port)? {
+            Format::Raw => Self::Raw {
+                token_bytes: port.token.bytes(),
+            },
+            Format::Npy => Self::Npy(port.token.clone()),
+            Format::Wav => Self::Wav(wav::Layout::of(path, port)?),
+        })
+    }
+
+    /// Bytes of a token in the file.
+    fn token_bytes(&self) -> u64 {
+        match self {
+            Self::Raw { token_bytes } => *token_bytes,
+            Self::Npy(token) => token.bytes(),
+            Self::Wav(layout) => layout.token_bytes(),
+        }
+    }
+
+    /// The header for so many tokens: of the same length for any number of them.
+    fn header(&self, tokens: u64) -> Vec<u8> {
+        match self {
+            Self::Raw { .. } => Vec::new(),
+            Self::Npy(token) => npy::header(token, tokens),
+            Self::Wav(layout) => layout.header(tokens),
+        }
+    }
+
+    /// Whether a file begins as one of ours does, whatever number its header has.
+    fn owns_header(&self, found: &[u8]) -> bool {
+        match self {
+            Self::Raw { .. } => true,
+            Self::Npy(token) => npy::owns_header(token, found),
+            Self::Wav(layout) => layout.owns_header(found),
+        }
+    }
+}
+
+/// A file that is open to be written, and has not been changed yet: it can still be refused.
+#[derive(Debug)]
+pub struct PreparedSink {
+    path: PathBuf,
+    file: File,
+    kind: FileKind,
+    encoding: Encoding,
+    position: Position,
+}
+
+impl PreparedSink {
+    /// Opens a file, or makes an empty one if there is none. A symbolic link stays one: its target is written.
+    ///
+    /// # Errors
+    /// See [`FileError`]; also a format whose header has to be rewritten, where that cannot be done.
+    pub fn open(path: &Path, port: Port<'_>) -> Result<Self, FileError> {
+        let encoding = Encoding::of(path, port)?;
+        let file = if is_standard(path) {
+            pipe::open_standard_output().map_err(io_error(path))?
+        } else if pipe::is_named_pipe(path) {
+            pipe::open_without_reader(path).map_err(io_error(path))?
+        } else {
+            File::options()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)
+                .map_err(io_error(path))?
+        };
+
+        let kind = match is_standard(path) {
+            true => FileKind::Stream,
+            false => FileKind::of(&file.metadata().map_err(io_error(path))?),
+        };
+        if kind != FileKind::Regular && !matches!(encoding, Encoding::Raw { .. }) {
+            return Err(FileError::Content {
+                path: path.to_owned(),
+                message: "is not a regular file, and the header of this format is rewritten as the file grows: write raw tokens, to a name with the extension bin"
+                    .to_owned(),
+            });
+        }
+        let position = Position::new(encoding.token_bytes());
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            kind,
+            encoding,
+            position,
+        })
+    }
+
+    /// What the file is.
+    pub fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// What will count the tokens.
+    pub fn position(&self) -> &Position {
+        &self.position
+    }
+
+    /// Empties the file, and begins with its header.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn begin(self) -> Result<SinkFile, FileError> {
+        let path = self.path.clone();
+        let is_named_pipe = self.kind == FileKind::Stream && pipe::is_named_pipe(&path);
+        let mut sink = self.into_file();
+        if is_named_pipe {
+            sink.file = pipe::open_for_writing(&sink.file).map_err(io_error(&path))?;
+        }
+        if sink.kind == FileKind::Regular {
+            sink.file.set_len(0).map_err(io_error(&path))?;
+            sink.write_header().map_err(io_error(&path))?;
+        }
+        Ok(sink)
+    }
+
+    /// Goes on after the first `tokens` tokens of a file that an earlier run wrote; what is beyond them is dropped.
+    ///
+    /// # Errors
+    /// See [`FileError`]; a file that has fewer, or that begins otherwise than this run's would, and a stream.
+    pub fn resume(self, tokens: u64) -> Result<SinkFile, FileError> {
+        let path = self.path.clone();
+        if tokens == 0 {
+            return self.begin();
+        }
+        match self.kind {
+            FileKind::Device => {
+                let sink = self.into_file();
+                let bytes = tokens * sink.encoding.token_bytes();
+                sink.position.set_data_bytes(bytes);
+                return Ok(sink);
+            }
+            FileKind::Stream => {
+                return Err(FileError::Content {
+                    path,
+                    message:
+                        "is a stream, which cannot be taken back to a checkpoint: give it a file"
+                            .to_owned(),
+                });
+            }
+            FileKind::Regular => {}
+        }
+
+        let found = whole_tokens(&path, &self.encoding)?;
+        if found < tokens {
+            return Err(FileError::Content {
+                path,
+                message: format!(
+                    "has {found} whole tokens, {tokens} were written before the checkpoint: it was changed since"
+                ),
+            });
+        }
+        let mut sink = self.into_file();
+        let bytes = tokens * sink.encoding.token_bytes();
+        sink.position.set_data_bytes(bytes);
+        sink.cut_back(tokens).map_err(io_error(&path))?;
+        Ok(sink)
+    }
+
+    fn into_file(self) -> SinkFile {
+        let header_bytes = self.encoding.header(0).len() as u64;
+        SinkFile {
+            file: self.file,
+            kind: self.kind,
+            encoding: self.encoding,
+            header_bytes,
+            position: self.position,
+            encoded: Vec::new(),
+        }
+    }
+}
+
+/// Whole tokens in a file that a run wrote for this port, from the file's length; `None` where there is no regular file
+/// of that name.
+///
+/// # Errors
+/// See [`FileError`].
+pub fn tokens_in(path: &Path, port: Port<'_>) -> Result<Option<u64>, FileError> {
+    let encoding = Encoding::of(path, port)?;
+    if is_standard(path) || !fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
+        return Ok(None);
+    }
+    whole_tokens(path, &encoding).map(Some)
+}
+
+fn whole_tokens(path: &Path, encoding: &Encoding) -> Result<u64, FileError> {
+    let file = File::open(path).map_err(io_error(path))?;
+    let file_bytes = file.metadata().map_err(io_error(path))?.len();
+    let header_bytes = encoding.header(0).len() as u64;
+    let Some(data_bytes) = file_bytes.checked_sub(header_bytes) else {
+        return Ok(0);
+    };
+
+    let mut header = vec![0; header_bytes as usize];
+    file.read_exact_at(&mut header, 0).map_err(io_error(path))?;
+    if !encoding.owns_header(&header) {
+        return Err(FileError::Content {
+            path: path.to_owned(),
+            message: "does not begin with the header that this run writes: it was changed since the checkpoint".to_owned(),
+        });
+    }
+    Ok(data_bytes / encoding.token_bytes())
+}
+
+/// A file that tokens are written to.
+#[derive(Debug)]
+pub struct SinkFile {
+    file: File,
+    kind: FileKind,
+    encoding: Encoding,
+    header_bytes: u64,
+    position: Position,
+    /// Samples on their way to the file, where they stand otherwise in it than in tokens.
+    encoded: Vec<u8>,
+}
+
+impl SinkFile {
+    /// What the file is.
+    pub fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    /// Writes whole tokens. After an error the file holds those that [`Position::tokens`] counts, and no part of one
+    /// where that can be undone.
+    ///
+    /// # Errors
+    /// What the system says, or a file that would be longer than its format allows.
+    pub fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut encoded = std::mem::take(&mut self.encoded);
+        let data = match &self.encoding {
+            Encoding::Wav(layout) => {
+                layout.encode(bytes, &mut encoded);
+                encoded.as_slice()
+            }
+            Encoding::Raw { .. } | Encoding::Npy(_) => bytes,
+        };
+        let written = self.write_data(data);
+        self.encoded = encoded;
+
+        if written.is_err() && self.kind == FileKind::Regular {
+            // Of no use if it fails too: the first error is the one to report.
+            let _ = self.cut_back(self.position.tokens());
+        }
+        written?;
+        self.write_header()
+    }
+
+    fn write_data(&mut self, mut data: &[u8]) -> io::Result<()> {
+        if let Encoding::Wav(layout) = &self.encoding {
+            layout.check_room(self.position.data_bytes(), data.len() as u64)?;
+        }
+        while !data.is_empty() {
+            let at = self.position.data_bytes();
+            let written = match self.kind {
+                FileKind::Regular => self.file.write_at(data, self.header_bytes + at),
+                FileKind::Device | FileKind::Stream => self.file.write(data),
+            };
+            match written {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => {
+                    self.position.set_data_bytes(at + bytes as u64);
+                    data = &data[bytes..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    pipe::wait_for_room(&self.file);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the header up to date with the data before it; nothing where there is none.
+    fn write_header(&mut self) -> io::Result<()> {
+        if self.header_bytes == 0 {
+            return Ok(());
+        }
+        let header = self.encoding.header(self.position.tokens());
+        self.file.write_all_at(&header, 0)
+    }
+
+    /// Drops what is beyond the first `tokens` tokens of a regular file; others keep what they were given.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn cut_back(&mut self, tokens: u64) -> io::Result<()> {
+        if self.kind != FileKind::Regular || tokens > self.position.tokens() {
+            return Ok(());
+        }
+        let data_bytes = tokens * self.encoding.token_bytes();
+        self.position.set_data_bytes(data_bytes);
+        // The header first: between the two it says less than there is, never more.
+        self.write_header()?;
+        self.file.set_len(self.header_bytes + data_bytes)
+    }
+
+    /// Makes the file safe against the loss of power.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn sync(&mut self) -> io::Result<()> {
+        match self.kind {
+            FileKind::Regular => self.file.sync_data(),
+            // A device or a pipe has nothing to sync.
+            FileKind::Device | FileKind::Stream => Ok(()),
+        }
+    }
+}

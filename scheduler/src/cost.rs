@@ -1,0 +1,43 @@
+//! The constants of the scheduler's cost model: what it assumes where neither the machine nor its costs say anything.
+//!
+//! Times of work are in picoseconds, as in [`zbmd_ir::Costs`]; times of slots in nanoseconds, as in calendars.
+
+use zbmd_ir::ActorCost;
+
+/// Synchronisation of one send: publishing a ring's tokens.
+pub(crate) const SEND_PS: u64 = 100_000;
+
+/// Synchronisation of one receive.
+pub(crate) const RECV_PS: u64 = 100_000;
+
+/// Slot that releases a place of a ring.
+pub(crate) const RELEASE_NS: u64 = 20;
+
+/// Fixed part of a slot that carries history to the next block.
+pub(crate) const CARRY_NS: u64 = 10;
+
+/// Predicted gain that a further device must bring, in percent of the period: hand-over and jitter eat less.
+pub(crate) const MIN_GAIN_PERCENT: u64 = 8;
+
+/// Work that a block should hold, in picoseconds: a hundred times what a hand-over between devices costs.
+pub(crate) const BLOCK_WORK_PS: u64 = 50_000_000;
+
+/// Work that a block should hold for each picosecond of its calls, so that these are a small part of it.
+pub(crate) const WORK_PER_CALL: u64 = 20;
+
+/// Bytes of one block on all channels beyond which larger blocks fall out of the cache.
+pub(crate) const BLOCK_BYTES: u64 = 256 << 10;
+
+/// Gap from which on a plan whose devices wait for each other within the period is tried with loops kept together.
+pub(crate) const WAITING_GAP: f64 = 0.05;
+
+pub(crate) const PS_PER_NS: u64 = 1_000;
+
+pub(crate) const PS_PER_S: u64 = 1_000_000_000_000;
+
+/// Picoseconds of `calls` calls that fire an actor `firings` times in all (saturating).
+pub(crate) fn work_ps(cost: ActorCost, calls: u64, firings: u64) -> u64 {
+    cost.call_ps
+        .saturating_mul(calls)
+        .saturating_add(cost.firing_ps.saturating_mul(firings))
+}
