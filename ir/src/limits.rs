@@ -15,7 +15,7 @@ pub const MAX_TOKEN_BYTES: u64 = 1 << 32;
 /// Rate or window of a port, in tokens.
 pub const MAX_RATE: u64 = 1 << 32;
 /// Initial tokens of one channel, and of all channels together, in bytes.
-pub const MAX_INITIAL_BYTES: u64 = 1 << 28;
+pub const MAX_INITIAL_BYTES: u64 = 1 << 30;
 /// Elements of a table that an op computes when it is resolved or its kernel is made: windows, transforms, gathers.
 pub const MAX_TABLE_ELEMENTS: u64 = 1 << 26;
 /// Firings of one actor in one iteration, and of all actors together.

@@ -151,7 +151,7 @@ pub(super) const PAGES: &[Page] = &[
     entry!(
         E0505,
         "Something is larger than zbmd's limits, which keep hostile or mistaken models from taking all memory: 2^32 \
-         for rates and windows and the bytes of a token, 2^28 bytes of initial tokens on all channels together, 8 \
+         for rates and windows and the bytes of a token, 2^30 bytes of initial tokens on all channels together, 8 \
          dimensions, 2^20 actors and instances, 1 KiB of an actor's name with the instances around it, 8 MiB of text in \
          a model file and 64 MiB in all, and data files of this computer's memory.",
         r#"Model(

@@ -403,12 +403,12 @@ fn channels() {
         &["E0505 a number of tokens"],
     );
     expect(
-        &wire("initial: Zeros(100000000)"),
-        &["E0505 100000000 initial tokens"],
+        &wire("initial: Zeros(1000000000)"),
+        &["E0505 1000000000 initial tokens"],
     );
     expect(
-        &wire("initial: Fill(100000000, 1)"),
-        &["E0505 100000000 initial tokens"],
+        &wire("initial: Fill(1000000000, 1)"),
+        &["E0505 1000000000 initial tokens"],
     );
     expect(
         &wire("initial: Npy(\"/no/such.npy\")"),
