@@ -294,6 +294,10 @@ impl Expander<'_> {
     /// puts its own name in front, so that a short text can write out long names, and many of them.
     fn count_name(&mut self, prefix: &str, name: &Spanned<String>) -> bool {
         let bytes = prefix.len() + name.value.len();
+        // Reported once: every level of instances stops here too.
+        if self.name_bytes > limits::MAX_NAMES_BYTES {
+            return false;
+        }
         self.name_bytes += bytes;
         let message = if bytes > MAX_PATH_BYTES {
             format!(

@@ -261,7 +261,7 @@ fn sub_models() {
         &io("\"g\": Gain($k)", "(from: \"in\", to: [\"g\", \"out\"])"),
         &["E0213 there is no parameter `k`"],
     );
-    // Each level doubles: 2^40 instances, unless stopped.
+    // Each level doubles: 2^40 instances, unless stopped. The limit of names is reached first, and reported once.
     let mut bomb = "Model(models: {\"m0\": Model(actors: {})".to_owned();
     for i in 1..40 {
         let below = i - 1;
@@ -272,6 +272,20 @@ fn sub_models() {
     bomb += "}, actors: {\"s\": Sub(\"m39\")})";
     expect(
         &bomb,
+        &["E0505 the names of all actors together have more bytes than the limit"],
+    );
+    // 16^6 instances with short names.
+    let mut wide_bomb = "Model(models: {\"m0\": Model(actors: {})".to_owned();
+    for level in 1..7 {
+        let below = level - 1;
+        let instances: String = ('a'..='p')
+            .map(|name| format!("\"{name}\": Sub(\"m{below}\"), "))
+            .collect();
+        wide_bomb += &format!(", \"m{level}\": Model(actors: {{{instances}}})");
+    }
+    wide_bomb += "}, actors: {\"s\": Sub(\"m6\")})";
+    expect(
+        &wide_bomb,
         &["E0505 more instances of sub-models than the limit"],
     );
 }

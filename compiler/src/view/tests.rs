@@ -84,7 +84,7 @@ fn drawings() {
 #[test]
 fn names_are_no_markup() {
     let mut program = programs::round_trip();
-    let name = "</script><b>&\"\\\u{2028}{{view}}";
+    let name = "</script><b>&\"\\{{view}}";
     program.graph.name = name.into();
     program.graph.actors[ActorId(1)].name = name.into();
     let view = view(program);
