@@ -282,7 +282,7 @@ mod tests {
             bytes: 3 << 20,
             packed: Vec::new(),
         };
-        assert_eq!(check_sizes(&[one.clone()], 0), Ok(()));
+        assert_eq!(check_sizes(std::slice::from_ref(&one), 0), Ok(()));
         let error = check_sizes(&[one.clone(), one.clone()], 1000).expect_err("6 MiB");
         let text = error.to_string();
         assert!(
