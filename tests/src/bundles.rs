@@ -71,7 +71,7 @@ fn has_small_parameters(program: &Program) -> bool {
     ports.all(|(token, tokens)| token.bytes().saturating_mul(tokens) <= MAX_BYTES)
 }
 
-/// Input for some blocks and a rest; `None` for a program that is too large to be run.
+/// Input for some blocks, and a rest where a plan runs it; `None` for a program that is too large to be run.
 fn run_inputs(program: &Program, seed: u64) -> Option<Streams> {
     let mut bytes: u64 = 0;
     for plan in &program.plans {
@@ -87,7 +87,9 @@ fn run_inputs(program: &Program, seed: u64) -> Option<Streams> {
     }
 
     let main = &program.plans[PlanId(0)];
-    let iterations = main.block.checked_mul(u64::from(main.stages) + 2)? + 1;
+    // Without a plan `tail`, what does not fill a block is left over, as the report then says.
+    let rest = u64::from(main.block == 1 || program.plan("tail").is_some());
+    let iterations = main.block.checked_mul(u64::from(main.stages) + 2)? + rest;
     let q = zbmd_scheduler::repetition(&program.graph).ok()?;
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut inputs = Streams::new();

@@ -162,7 +162,7 @@ mod tests {
     use crate::KernelCode;
     use crate::bundle::decode;
     use crate::testing::programs;
-    use crate::verify::check_counting;
+    use crate::verify::{check_counting, check_keeping};
 
     #[test]
     fn unchanged_parts_are_the_program() {
@@ -202,10 +202,17 @@ mod tests {
             let Ok(program) = decode(parts.bundle().into()) else {
                 continue;
             };
-            let (_, work) = check_counting(&program);
+            let (result, work) = check_counting(&program);
             assert!(
                 work.steps <= work.reserved && work.reserved <= work.limit,
                 "seed {seed}: {work:?}"
+            );
+            // A list that is full after the first error must not let a later check rely on what is wrong.
+            let (of_first, _) = check_keeping(&program, 1);
+            assert_eq!(
+                of_first.err().map(|list| list.len()),
+                result.err().map(|_| 1),
+                "seed {seed}"
             );
             for name in changed {
                 *verified.entry(name).or_default() += 1;

@@ -23,9 +23,9 @@ pub(super) fn check(program: &Program, errors: &mut Errors) {
     ) {
         return;
     }
-    let before = errors.len();
+    let before = errors.found();
     let roles = check_kinds(program, errors);
-    if errors.len() > before {
+    if errors.found() > before {
         return;
     }
     let tail = program

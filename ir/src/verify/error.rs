@@ -327,6 +327,10 @@ pub const MAX_ERRORS: usize = 100;
 #[derive(Debug)]
 pub(super) struct Errors {
     list: Vec<VerifyError>,
+    /// Most errors that the list takes.
+    capacity: usize,
+    /// Errors found, with those that the list has no room for and those that it has once already.
+    found: u64,
     seen: std::collections::BTreeSet<(&'static str, u64, u64)>,
     pub(super) budget: Budget,
     /// The budget was not enough for a check, so that further errors would say little.
@@ -335,8 +339,14 @@ pub(super) struct Errors {
 
 impl Errors {
     pub(super) fn new(budget: Budget) -> Self {
+        Self::with_capacity(budget, MAX_ERRORS)
+    }
+
+    pub(super) fn with_capacity(budget: Budget, capacity: usize) -> Self {
         Self {
             list: Vec::new(),
+            capacity,
+            found: 0,
             seen: std::collections::BTreeSet::new(),
             budget,
             is_overrun: false,
@@ -344,6 +354,7 @@ impl Errors {
     }
 
     pub(super) fn push(&mut self, mut error: VerifyError) {
+        self.found += 1;
         if !self.full() {
             error.bound();
             self.list.push(error);
@@ -352,7 +363,9 @@ impl Errors {
 
     /// Adds the error unless one of the same code and key was added: a slot in a loop fails once, not 147 times.
     pub(super) fn push_once(&mut self, key: (u64, u64), error: VerifyError) {
-        if !self.full() && self.seen.insert((error.code(), key.0, key.1)) {
+        if self.full() || !self.seen.insert((error.code(), key.0, key.1)) {
+            self.found += 1;
+        } else {
             self.push(error);
         }
     }
@@ -388,11 +401,13 @@ impl Errors {
 
     /// Whether nothing further would be reported.
     pub(super) fn full(&self) -> bool {
-        self.list.len() >= MAX_ERRORS || self.is_overrun
+        self.list.len() >= self.capacity || self.is_overrun
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.list.len()
+    /// How many errors were found. A check that relies on an earlier one asks whether this has grown: the list itself
+    /// stops growing when it is full.
+    pub(super) fn found(&self) -> u64 {
+        self.found
     }
 
     pub(super) fn into_result(self) -> Result<(), Vec<VerifyError>> {

@@ -24,7 +24,7 @@ pub(super) fn check(
     blobs: &TiSlice<BlobId, Bytes>,
     errors: &mut Errors,
 ) -> Option<TiVec<ActorId, u64>> {
-    let before = errors.len();
+    let before = errors.found();
     let actors = errors.limit(
         || "actors".into(),
         graph.actors.len() as u128,
@@ -56,14 +56,14 @@ pub(super) fn check(
         check_params(id, actor, blobs, errors);
     }
     check_channels(graph, errors);
-    if errors.len() > before {
+    if errors.found() > before {
         return None;
     }
     check_states(graph, errors);
     let edges: Vec<Edge> = edges(graph).map_err(|e| errors.push(e)).ok()?;
     let q = repetition(graph).map_err(|e| errors.push(e)).ok()?;
     liveness::check(&edges, &q, errors);
-    (errors.len() == before).then_some(q)
+    (errors.found() == before).then_some(q)
 }
 
 fn check_actor(id: ActorId, actor: &Actor, errors: &mut Errors) {

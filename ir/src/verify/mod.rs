@@ -116,18 +116,27 @@ pub fn check(program: &Program) -> Result<(), Vec<VerifyError>> {
 
 /// What [`check`] finds, and the work that it took.
 pub fn check_counting(program: &Program) -> (Result<(), Vec<VerifyError>>, Work) {
-    let mut errors = Errors::new(Budget::for_elements(program_elements(program)));
+    check_keeping(program, MAX_ERRORS)
+}
+
+/// [`check_counting`] with a list of that many errors, at least one. What is refused does not depend on it.
+pub(crate) fn check_keeping(
+    program: &Program,
+    capacity: usize,
+) -> (Result<(), Vec<VerifyError>>, Work) {
+    let budget = Budget::for_elements(program_elements(program));
+    let mut errors = Errors::with_capacity(budget, capacity);
     machine::check(&program.machine, &mut errors);
     let q = graph::check(&program.graph, &program.blobs, &mut errors);
     check_kernels(program, &mut errors);
     check_plan_names(program, &mut errors);
-    if let (Some(q), true) = (q, errors.len() == 0) {
+    if let (Some(q), true) = (q, errors.found() == 0) {
         contingencies::check(program, &mut errors);
         for (id, plan) in program.plans.iter_enumerated() {
-            plan::check(&program.graph, &program.machine, &q, id, plan, &mut errors);
             if errors.full() {
                 break;
             }
+            plan::check(&program.graph, &program.machine, &q, id, plan, &mut errors);
         }
     }
     let work = errors.budget.work();
@@ -182,7 +191,7 @@ pub fn check_plan(
     let mut errors = Errors::new(Budget::for_elements(elements));
     machine::check(machine, &mut errors);
     let q = graph::check(graph, blobs, &mut errors);
-    if let (Some(q), true) = (q, errors.len() == 0) {
+    if let (Some(q), true) = (q, errors.found() == 0) {
         plan::check(graph, machine, &q, id, plan, &mut errors);
     }
     errors.into_result()

@@ -10,7 +10,7 @@ use crate::{Action, ActorId, Calendar, DeviceId, Entry, LaneKind, Slot};
 
 /// Checks the calendars and flattens their lanes; `None` if they cannot be run through.
 pub(super) fn check<'a>(cx: &Cx<'a>, errors: &mut Errors) -> Option<Lanes<'a>> {
-    let before = errors.len();
+    let before = errors.found();
     let plan = cx.id;
     let mut actors: BTreeMap<DeviceId, ActorId> = BTreeMap::new();
     for (actor, &device) in cx.plan.placement.iter_enumerated() {
@@ -62,7 +62,7 @@ pub(super) fn check<'a>(cx: &Cx<'a>, errors: &mut Errors) -> Option<Lanes<'a>> {
         cx.plan.stages.into(),
         MAX_STAGES.into(),
     );
-    (errors.len() == before).then_some(Lanes { list })
+    (errors.found() == before).then_some(Lanes { list })
 }
 
 fn lane<'a>(cx: &Cx<'a>, calendar: &'a Calendar, errors: &mut Errors) -> Option<Flat<'a>> {
@@ -83,7 +83,7 @@ fn lane<'a>(cx: &Cx<'a>, calendar: &'a Calendar, errors: &mut Errors) -> Option<
         });
         return None;
     }
-    let before = errors.len();
+    let before = errors.found();
     let mut flattening = Flattening {
         cx,
         device,
@@ -99,7 +99,7 @@ fn lane<'a>(cx: &Cx<'a>, calendar: &'a Calendar, errors: &mut Errors) -> Option<
         executions.into(),
         MAX_SLOT_EXECUTIONS.into(),
     );
-    (errors.len() == before).then_some(flat)
+    (errors.found() == before).then_some(flat)
 }
 
 struct Flattening<'c, 'a> {
@@ -278,7 +278,7 @@ impl<'a> Flattening<'_, 'a> {
 
 /// Collects the stages of all slots; each actor and each end of a ring has one. Ids exist by now.
 pub(super) fn stages(cx: &Cx<'_>, lanes: &Lanes<'_>, errors: &mut Errors) -> Option<Stages> {
-    let before = errors.len();
+    let before = errors.found();
     let plan = cx.id;
     let rings = cx.plan.rings.len();
     let mut stages = Stages {
@@ -341,5 +341,5 @@ pub(super) fn stages(cx: &Cx<'_>, lanes: &Lanes<'_>, errors: &mut Errors) -> Opt
             used,
         });
     }
-    (errors.len() == before).then_some(stages)
+    (errors.found() == before).then_some(stages)
 }

@@ -105,7 +105,7 @@ fn is_transfer(slot: &Slot) -> bool {
 
 fn hands(cx: &Cx<'_>, stages: &Stages, errors: &mut Errors) -> Option<TiVec<RingId, Hand>> {
     let plan = cx.id;
-    let before = errors.len();
+    let before = errors.found();
     let mut hands = TiVec::with_capacity(cx.plan.rings.len());
     for (ring, data) in cx.plan.rings.iter_enumerated() {
         let (send_stage, recv_stage, release_stage) = (
@@ -143,7 +143,7 @@ fn hands(cx: &Cx<'_>, stages: &Stages, errors: &mut Errors) -> Option<TiVec<Ring
             same_period,
         });
     }
-    (errors.len() == before).then_some(hands)
+    (errors.found() == before).then_some(hands)
 }
 
 struct Period<'p> {

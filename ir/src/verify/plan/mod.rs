@@ -65,7 +65,7 @@ pub(super) fn check(
         return;
     }
 
-    let before = errors.len();
+    let before = errors.found();
     let Some(cx) = Cx::new(graph, machine, q, id, plan, errors) else {
         return;
     };
@@ -73,7 +73,7 @@ pub(super) fn check(
     let lanes = calendar::check(&cx, errors);
     let buffer_of = buffers::check(&cx, errors);
     let ring_of = rings::check_table(&cx, &buffer_of, errors);
-    let (Some(mut lanes), true) = (lanes, errors.len() == before) else {
+    let (Some(mut lanes), true) = (lanes, errors.found() == before) else {
         return;
     };
     times::check(&cx, &mut lanes, errors);
@@ -90,9 +90,9 @@ pub(super) fn check(
         return;
     }
 
-    let before = errors.len();
+    let before = errors.found();
     firings::check(&cx, &lanes, &stages, errors);
-    if errors.len() > before {
+    if errors.found() > before {
         return;
     }
     // A plan does not say what lies over what: what lies just so is taken to be meant, and whatever else overlaps does
@@ -113,7 +113,7 @@ impl<'a> Cx<'a> {
         plan: &'a Plan,
         errors: &mut Errors,
     ) -> Option<Self> {
-        let before = errors.len();
+        let before = errors.found();
         if plan.block == 0 {
             errors.push(VerifyError::ZeroBlock { plan: id });
         }
@@ -161,7 +161,7 @@ impl<'a> Cx<'a> {
             bounded(ch.from.actor, count, crate::limits::MAX_ARENA_BYTES)
         });
         let tokens = tokens.collect();
-        if errors.len() > before {
+        if errors.found() > before {
             return None;
         }
         let ports = graph.port_channels();
