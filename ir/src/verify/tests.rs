@@ -721,6 +721,21 @@ fn contingencies() {
     assert_eq!(codes(&finer), [""; 0]);
 }
 
+/// Whatever else is wrong first, and however many errors are kept: a check never runs on what an earlier one refused.
+#[test]
+fn a_full_list_of_errors_lets_no_check_rely_on_what_is_wrong() {
+    let mut program = spare();
+    program.contingencies.kinds.raw[0] = vec![DeviceId(0); MAX_ERRORS + 2];
+    for plan in &mut program.plans {
+        plan.placement.pop();
+    }
+    for capacity in 1..MAX_ERRORS + 4 {
+        let errors = check_keeping(&program, capacity).0;
+        let errors = errors.expect_err("kinds and placements are wrong");
+        assert!(errors.len() <= capacity, "{errors:?}");
+    }
+}
+
 /// [`chain`] with one more actor: three buffers in a row, of which the first and the last never meet.
 fn two_on_one_place() -> Program {
     let mut p = chain();
