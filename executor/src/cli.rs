@@ -197,7 +197,8 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     startup::ignore_file_size_signal();
 
     // Everything is read, and every file told apart from the others, before one is opened to be written.
-    let program = bundle::open(path).map_err(|e| CliError::Bundle {
+    let max_structure_bytes = u64::from(args.max_structure) << 20;
+    let program = bundle::open_within(path, max_structure_bytes).map_err(|e| CliError::Bundle {
         path: path.clone(),
         source: Box::new(e),
     })?;

@@ -361,7 +361,9 @@ fn answer(socket: &Mutex<UnixStream>, answer: &Answer) -> io::Result<()> {
 fn load(bundle: &OwnedFd, registry: &Registry) -> Result<Engine, String> {
     use std::os::fd::AsRawFd;
     let path = format!("/proc/self/fd/{}", bundle.as_raw_fd());
-    let program = zbmd_ir::bundle::open(Path::new(&path)).map_err(|e| e.to_string())?;
+    // Its size was judged when the supervising process opened it.
+    let program =
+        zbmd_ir::bundle::open_within(Path::new(&path), u64::MAX).map_err(|e| e.to_string())?;
     Engine::new(program, registry).map_err(|e| e.to_string())
 }
 

@@ -317,3 +317,28 @@ fn queues_of_absurd_size_are_refused() {
     let refused = engine.start(options).expect_err("too much");
     assert!(matches!(refused, EngineError::Demand { .. }), "{refused}");
 }
+
+/// The structure of a bundle may be hundreds of times as large in memory as in the file.
+#[test]
+fn a_structure_that_takes_much_memory_is_refused_unless_it_is_allowed() {
+    const FIRINGS: u64 = 250_000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("long.zbmd");
+    std::fs::write(&path, bundle::encode(&programs::long(FIRINGS))).expect("written");
+
+    let refused = Command::new(runner()).arg(&path).output().expect("runs");
+    assert_eq!(refused.status.code(), Some(5), "{}", text(&refused.stderr));
+    assert!(
+        text(&refused.stderr).contains("--max-structure"),
+        "{}",
+        text(&refused.stderr)
+    );
+
+    // It is read, and the sources have no files.
+    let read = Command::new(runner())
+        .arg(&path)
+        .args(["--max-structure", "200"])
+        .output()
+        .expect("runs");
+    assert_eq!(read.status.code(), Some(2), "{}", text(&read.stderr));
+}

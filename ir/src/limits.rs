@@ -36,6 +36,8 @@ pub const MAX_PLANS: usize = 4096;
 pub const MAX_VARIANT_NAME: usize = 32;
 /// Losses that a program has plans for.
 pub const MAX_CONTINGENCIES: usize = 4096;
+/// Memory that the structure of a bundle may take, which is all of it but the blobs, unless the reader allows more.
+pub const MAX_STRUCTURE_BYTES: u64 = 48 << 20;
 /// Executions of slots in one period of one device, loops counted out.
 pub const MAX_SLOT_EXECUTIONS: u64 = 1 << 24;
 /// Nesting of loops in a calendar.

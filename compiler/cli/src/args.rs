@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use zbmd_compiler::{Math, Replicate, units};
+use zbmd_ir::limits::MAX_STRUCTURE_BYTES;
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::Mode;
 
@@ -185,6 +186,8 @@ Examples:
         /// Where to write it; by default to stdout
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
+        #[command(flatten)]
+        reading: Reading,
     },
     /// Say why an actor runs where it runs, what it waits for, and what would have to change
     #[command(after_help = "\
@@ -203,6 +206,8 @@ Examples:
         /// A machine file with measured costs; otherwise they are those of the roofline
         #[arg(long, value_name = "FILE")]
         machine: Option<PathBuf>,
+        #[command(flatten)]
+        reading: Reading,
     },
     /// Compile a model again whenever it is saved, and say what changed
     #[command(after_help = "\
@@ -269,6 +274,24 @@ pub(crate) struct Inspect {
     /// Print one stage in full
     #[arg(long, value_name = "STAGE")]
     pub(crate) emit: Option<Emit>,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
+}
+
+/// How a bundle that may be hostile is read
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    /// Memory that the structure of a bundle may take, which is everything but its weights and kernels
+    #[arg(long, value_name = "MIB", default_value_t = (MAX_STRUCTURE_BYTES >> 20) as u32,
+          value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    max_structure: u32,
+}
+
+impl Reading {
+    /// The limit in bytes.
+    pub(crate) fn max_structure_bytes(self) -> u64 {
+        u64::from(self.max_structure) << 20
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -57,13 +57,18 @@ pub(crate) fn run(cli: Cli) -> Exit {
             after,
             format,
             output,
-        } => diff((&before, &after), format, output.as_deref(), voice),
+            reading,
+        } => diff((&before, &after), format, output.as_deref(), reading, voice),
         Command::Why {
             actor,
             bundle,
             not,
             machine,
-        } => why(&actor, &bundle, not.as_deref(), machine.as_deref(), voice),
+            reading,
+        } => {
+            let machine = machine.as_deref();
+            why(&actor, &bundle, not.as_deref(), machine, reading, voice)
+        }
         Command::Watch(args) => watch(&args, voice),
         Command::New { name, zbmd } => new(&name, zbmd.as_deref(), voice),
         Command::Man { output } => man(output.as_deref(), voice),

@@ -9,7 +9,7 @@ use zbmd_compiler::read_machine;
 use zbmd_compiler::why::{Question, Why};
 use zbmd_ir::DeviceId;
 
-use crate::args::DiffFormat;
+use crate::args::{DiffFormat, Reading};
 use crate::inspect::open;
 use crate::output::{Exit, Voice, deliver, print, say};
 
@@ -17,9 +17,10 @@ pub(crate) fn diff(
     (before, after): (&Path, &Path),
     format: DiffFormat,
     output: Option<&Path>,
+    reading: Reading,
     voice: Voice,
 ) -> Exit {
-    let (a, b) = match (open(before, voice), open(after, voice)) {
+    let (a, b) = match (open(before, reading, voice), open(after, reading, voice)) {
         (Ok(a), Ok(b)) => (a, b),
         (Err(exit), _) | (_, Err(exit)) => return exit,
     };
@@ -43,9 +44,10 @@ pub(crate) fn why(
     bundle: &Path,
     not: Option<&str>,
     machine: Option<&Path>,
+    reading: Reading,
     voice: Voice,
 ) -> Exit {
-    let (program, view) = match open(bundle, voice) {
+    let (program, view) = match open(bundle, reading, voice) {
         Ok(opened) => opened,
         Err(exit) => return exit,
     };

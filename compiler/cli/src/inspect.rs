@@ -13,22 +13,28 @@ use zbmd_ir::trace::Trace;
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{Program, verify};
 
-use crate::args::{Emit, Format, Inspect};
+use crate::args::{Emit, Format, Inspect, Reading};
 use crate::commands::lone;
 use crate::output::{Exit, Voice, columns, deliver, say};
 
 /// A bundle's program and its view; what is wrong has been said otherwise.
-pub(crate) fn open(path: &Path, voice: Voice) -> Result<(Verified<Program>, View), Exit> {
-    let (program, meta) = bundle::open_with_meta(path).map_err(|error| match error {
-        OpenError::Io(error) => {
-            let message = format!("cannot read `{}`: {error}", path.display());
-            voice.report(&lone(Code::E0701, message, "check the path"))
-        }
-        error => {
-            let message = format!("`{}` is refused: {error}", path.display());
-            voice.report(&lone(Code::E0601, message, "compile the model again"))
-        }
-    })?;
+pub(crate) fn open(
+    path: &Path,
+    reading: Reading,
+    voice: Voice,
+) -> Result<(Verified<Program>, View), Exit> {
+    let (program, meta) = bundle::open_with_meta(path, reading.max_structure_bytes()).map_err(
+        |error| match error {
+            OpenError::Io(error) => {
+                let message = format!("cannot read `{}`: {error}", path.display());
+                voice.report(&lone(Code::E0701, message, "check the path"))
+            }
+            error => {
+                let message = format!("`{}` is refused: {error}", path.display());
+                voice.report(&lone(Code::E0601, message, "compile the model again"))
+            }
+        },
+    )?;
     let view = View::of(&program, &meta);
     Ok((program, view))
 }
@@ -47,7 +53,7 @@ fn read_trace(path: &Path, program: &Program, voice: Voice) -> Result<(Trace, us
 }
 
 pub(crate) fn inspect(args: &Inspect, voice: Voice) -> Exit {
-    let (program, mut view) = match open(&args.bundle, voice) {
+    let (program, mut view) = match open(&args.bundle, args.reading, voice) {
         Ok(opened) => opened,
         Err(exit) => return exit,
     };

@@ -7,6 +7,9 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::live::top::Top;
 
+/// [`zbmd_ir::limits::MAX_STRUCTURE_BYTES`] in MiB.
+const DEFAULT_MAX_STRUCTURE_MIB: u32 = (zbmd_ir::limits::MAX_STRUCTURE_BYTES >> 20) as u32;
+
 /// Runs a bundle: tokens from files through its calendars into files.
 #[derive(Debug, Parser)]
 #[command(
@@ -34,6 +37,10 @@ pub(super) struct Args {
     /// working folder.
     #[arg(long)]
     pub(super) allow_files: bool,
+    /// Memory that the structure of the bundle may take, which is everything but its weights and kernels.
+    #[arg(long, value_name = "MIB", default_value_t = DEFAULT_MAX_STRUCTURE_MIB,
+          value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(super) max_structure: u32,
     /// Stop after so many iterations of the graph.
     #[arg(short = 'n', long)]
     pub(super) iterations: Option<u64>,

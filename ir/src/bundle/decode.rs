@@ -5,28 +5,45 @@ use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use super::differences::{Base, Difference, check_sizes};
+use super::measured::{MemoryBudget, take_from_bytes};
 use super::{ALIGN, BundleError, ENTRY_BYTES, HEADER_BYTES, MAGIC, Meta, Section, VERSION};
 use crate::{BlobId, Contingencies, Plan, PlanId, Program, TiVec, limits};
 
 /// Reads a program; its blobs share the memory of `bytes`. Not verified yet.
 ///
 /// # Errors
-/// The first thing that is not as a bundle must be.
+/// The first thing that is not as a bundle must be; [`BundleError::Memory`] if its structure, which is everything but
+/// the blobs, takes more than [`limits::MAX_STRUCTURE_BYTES`] of memory.
 pub fn decode(bytes: Bytes) -> Result<Program, BundleError> {
+    decode_within(bytes, limits::MAX_STRUCTURE_BYTES)
+}
+
+/// [`decode`] with another limit on the memory that the structure takes, in bytes.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_within(bytes: Bytes, max_structure_bytes: u64) -> Result<Program, BundleError> {
     let sections = sections(&bytes)?;
     let find = |section: Section| sections[section as usize - 1].clone();
-    read::<Meta>(Section::Meta, &find(Section::Meta))?;
-    let lengths: Vec<u64> = read(Section::BlobLengths, &find(Section::BlobLengths))?;
-    let plans = read(Section::Plans, &find(Section::Plans))?;
-    let table = read(Section::Contingencies, &find(Section::Contingencies))?;
-    let (plans, contingencies) = join(plans, table, bytes.len() as u64)?;
+    let budget = MemoryBudget::new(max_structure_bytes);
+    read::<Meta>(Section::Meta, &find(Section::Meta), &budget)?;
+
+    let lengths: Vec<u64> = read(Section::BlobLengths, &find(Section::BlobLengths), &budget)?;
+    let plans = read(Section::Plans, &find(Section::Plans), &budget)?;
+    let table = read(
+        Section::Contingencies,
+        &find(Section::Contingencies),
+        &budget,
+    )?;
+    let (plans, contingencies) = join(plans, table, bytes.len() as u64, &budget)?;
+
     Ok(Program {
-        graph: read(Section::Graph, &find(Section::Graph))?,
-        machine: read(Section::Machine, &find(Section::Machine))?,
+        graph: read(Section::Graph, &find(Section::Graph), &budget)?,
+        machine: read(Section::Machine, &find(Section::Machine), &budget)?,
         plans,
         contingencies,
         blobs: blobs(&lengths, &find(Section::Blobs))?,
-        kernels: read(Section::Kernels, &find(Section::Kernels))?,
+        kernels: read(Section::Kernels, &find(Section::Kernels), &budget)?,
     })
 }
 
@@ -35,6 +52,7 @@ pub(super) fn join(
     mut plans: TiVec<PlanId, Plan>,
     (contingencies, differences): (Contingencies, Vec<Difference>),
     bundle_bytes: u64,
+    budget: &MemoryBudget,
 ) -> Result<(TiVec<PlanId, Plan>, Contingencies), BundleError> {
     if differences.is_empty() {
         return Ok((plans, contingencies));
@@ -60,7 +78,7 @@ pub(super) fn join(
     check_sizes(&differences, bundle_bytes)?;
     let base = Base::new(main);
     for difference in &differences {
-        plans.push(base.unpack(difference)?);
+        plans.push(base.unpack(difference, budget)?);
     }
     Ok((plans, contingencies))
 }
@@ -70,7 +88,13 @@ pub(super) fn join(
 /// # Errors
 /// See [`decode`].
 pub fn decode_meta(bytes: &Bytes) -> Result<Meta, BundleError> {
-    read(Section::Meta, &sections(bytes)?[Section::Meta as usize - 1])
+    let budget = MemoryBudget::new(limits::MAX_STRUCTURE_BYTES);
+    let sections = sections(bytes)?;
+    read(
+        Section::Meta,
+        &sections[Section::Meta as usize - 1],
+        &budget,
+    )
 }
 
 /// Whether the first bytes of a file of so many bytes can be those of a bundle. Says nothing of what is too short to
@@ -247,12 +271,20 @@ fn entry(
 
 /// Postcard makes room for at most 1 MiB before it has read the elements of a sequence, and nesting is bounded where
 /// types hold themselves: a hostile count ends as an error, not as an allocation.
-fn read<T: DeserializeOwned>(section: Section, bytes: &[u8]) -> Result<T, BundleError> {
-    match postcard::take_from_bytes::<T>(bytes) {
+fn read<T: DeserializeOwned>(
+    section: Section,
+    bytes: &[u8],
+    budget: &MemoryBudget,
+) -> Result<T, BundleError> {
+    match take_from_bytes::<T>(bytes, budget) {
         Ok((value, [])) => Ok(value),
         Ok((_, rest)) => Err(BundleError::Trailing {
             section,
             extra: rest.len() as u64,
+        }),
+        Err(_) if budget.is_overrun() => Err(BundleError::Memory {
+            section,
+            limit: budget.limit(),
         }),
         Err(error) => Err(BundleError::Content {
             section,

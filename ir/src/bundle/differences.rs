@@ -12,6 +12,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::measured::{MemoryBudget, take_from_bytes};
 use super::{BundleError, Section};
 use crate::{Entry, Plan};
 
@@ -115,7 +116,11 @@ impl Base {
 
     /// The plan of a difference that may be damaged or hostile: takes at most 255 times its bytes of memory before
     /// anything of it is believed.
-    pub(super) fn unpack(&self, difference: &Difference) -> Result<Plan, BundleError> {
+    pub(super) fn unpack(
+        &self,
+        difference: &Difference,
+        budget: &MemoryBudget,
+    ) -> Result<Plan, BundleError> {
         let refuse = |message| BundleError::Content {
             section: Section::Contingencies,
             message,
@@ -138,12 +143,16 @@ impl Base {
                 "a plan has {length} bytes, must have {bytes}"
             )));
         }
-        match postcard::take_from_bytes::<Plan>(&plain) {
+        match take_from_bytes::<Plan>(&plain, budget) {
             Ok((mut plan, [])) => {
                 walk(&mut plan, u64::wrapping_add, true);
                 Ok(plan)
             }
             Ok((_, rest)) => Err(refuse(format!("{} bytes after a plan", rest.len()))),
+            Err(_) if budget.is_overrun() => Err(BundleError::Memory {
+                section: Section::Contingencies,
+                limit: budget.limit(),
+            }),
             Err(error) => Err(refuse(error.to_string())),
         }
     }
@@ -207,6 +216,10 @@ fn starts(entries: &mut [Entry], mut now: u64, op: fn(u64, u64) -> u64, restore:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn unbounded() -> MemoryBudget {
+        MemoryBudget::new(u64::MAX)
+    }
     use crate::testing::mutate::{Random, mutants};
     use crate::testing::programs;
     use crate::{Action, BufferId, PlanId, Slot};
@@ -218,7 +231,10 @@ mod tests {
             for other in programs::all() {
                 for mutant in mutants(&other, 3, 200) {
                     for plan in &mutant.program.plans {
-                        assert_eq!(base.unpack(&base.pack(plan)), Ok(plan.clone()));
+                        assert_eq!(
+                            base.unpack(&base.pack(plan), &unbounded()),
+                            Ok(plan.clone())
+                        );
                     }
                 }
             }
@@ -251,7 +267,7 @@ mod tests {
             },
         );
         let base = Base::new(&plan);
-        assert_eq!(base.unpack(&base.pack(&plan)), Ok(plan));
+        assert_eq!(base.unpack(&base.pack(&plan), &unbounded()), Ok(plan));
     }
 
     #[test]
@@ -266,7 +282,7 @@ mod tests {
 
         let base = Base::new(&main);
         for difference in few.iter().chain(&many) {
-            assert_eq!(base.unpack(difference), Ok(long.clone()));
+            assert_eq!(base.unpack(difference, &unbounded()), Ok(long.clone()));
         }
         for length in [0, 1, 14, 15, 16, 269, 270, 271, 525, 70_000] {
             let bytes = vec![7; length];
@@ -320,7 +336,7 @@ mod tests {
         let good = base.pack(&program.plans[PlanId(1)]);
         let refused = |bytes, packed: &[u8]| {
             let packed = packed.to_vec();
-            base.unpack(&Difference { bytes, packed })
+            base.unpack(&Difference { bytes, packed }, &unbounded())
                 .expect_err("refused")
                 .to_string()
         };
@@ -367,7 +383,7 @@ mod tests {
             if random.below(4) == 0 {
                 damaged.bytes = random.below(20_000) as u64;
             }
-            let _ = base.unpack(&damaged);
+            let _ = base.unpack(&damaged, &unbounded());
         }
     }
 
@@ -379,6 +395,6 @@ mod tests {
         plan.name = "a".repeat(1 << 20);
         let difference = base.pack(&plan);
         assert!(difference.packed.len() < 10_000);
-        assert_eq!(base.unpack(&difference), Ok(plan));
+        assert_eq!(base.unpack(&difference, &unbounded()), Ok(plan));
     }
 }

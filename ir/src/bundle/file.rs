@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use super::decode::{decode, decode_meta};
+use super::decode::{decode_meta, decode_within};
 use super::encode::Layout;
 use super::image::{self, Image};
 use super::{BundleError, Meta};
 use crate::Program;
+use crate::limits::MAX_STRUCTURE_BYTES;
 use crate::verify::{Verified, VerifyError, verify};
 
 /// Why a bundle could not be opened.
@@ -94,19 +95,33 @@ pub(crate) fn replace(
 /// # Errors
 /// See [`OpenError`].
 pub fn open(path: &Path) -> Result<Verified<Program>, OpenError> {
-    let (bytes, image) = image::load(path)?;
-    let verified = verify(decode(bytes)?).map_err(OpenError::Verify)?;
-    Ok(verified.with_image(image))
+    open_within(path, MAX_STRUCTURE_BYTES)
 }
 
-/// As [`open`], with the meta strings: the file is copied once.
+/// As [`open`], with another limit on the memory that the structure takes, in bytes: that is everything in the bundle
+/// but the blobs.
 ///
 /// # Errors
 /// See [`OpenError`].
-pub fn open_with_meta(path: &Path) -> Result<(Verified<Program>, Meta), OpenError> {
+pub fn open_within(path: &Path, max_structure_bytes: u64) -> Result<Verified<Program>, OpenError> {
+    let (bytes, image) = image::load(path)?;
+    let program = decode_within(bytes, max_structure_bytes)?;
+    let verified = verify(program).map_err(OpenError::Verify)?;
+    Ok(verified.with_image(image))
+}
+
+/// As [`open_within`], with the meta strings: the file is copied once.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn open_with_meta(
+    path: &Path,
+    max_structure_bytes: u64,
+) -> Result<(Verified<Program>, Meta), OpenError> {
     let (bytes, image) = image::load(path)?;
     let meta = decode_meta(&bytes)?;
-    let verified = verify(decode(bytes)?).map_err(OpenError::Verify)?;
+    let program = decode_within(bytes, max_structure_bytes)?;
+    let verified = verify(program).map_err(OpenError::Verify)?;
     Ok((verified.with_image(image), meta))
 }
 

@@ -35,6 +35,7 @@ mod differences;
 mod encode;
 mod file;
 mod image;
+mod measured;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod testing {
     //! What a mutator needs to know of differences.
@@ -46,10 +47,10 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-pub use self::decode::{decode, decode_meta};
+pub use self::decode::{decode, decode_meta, decode_within};
 pub use self::encode::{encode, encode_with};
 pub use self::file::{
-    OpenError, image_of, open, open_meta, open_with_meta, write, write_to, write_with,
+    OpenError, image_of, open, open_meta, open_with_meta, open_within, write, write_to, write_with,
 };
 pub use self::image::Image;
 
@@ -113,6 +114,12 @@ pub enum BundleError {
     /// Made by another version of the compiler.
     #[error("format version {found}, this program reads {VERSION}: compile the model again")]
     Version { found: u32 },
+    /// Its structure takes more memory than the reader gives it.
+    #[error(
+        "its {section} and what comes before take more memory than the {limit} bytes that are allowed for structure: allow more \
+         if you trust the bundle (`--max-structure MIB`, or `bundle::open_within`)"
+    )]
+    Memory { section: Section, limit: u64 },
     /// Too short for what it says it holds.
     #[error("{what} needs {needed} bytes, the file has {found}")]
     Truncated {

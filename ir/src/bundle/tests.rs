@@ -1,6 +1,7 @@
 //! Tests of the bundle.
 
 use super::differences::Difference;
+use super::measured::MemoryBudget;
 use super::*;
 use crate::testing::programs;
 use crate::{BlobId, Entry, KernelCode, Program, Value};
@@ -173,9 +174,14 @@ fn contingencies_need_a_plan_0_and_few_others() {
     let join = super::decode::join;
     let refused = |plans: &Program, count: usize| {
         let many = vec![differences[0].clone(); count];
-        join(plans.plans.clone(), (contingencies.clone(), many), u64::MAX)
-            .expect_err("refused")
-            .to_string()
+        join(
+            plans.plans.clone(),
+            (contingencies.clone(), many),
+            u64::MAX,
+            &MemoryBudget::new(u64::MAX),
+        )
+        .expect_err("refused")
+        .to_string()
     };
     let limit = crate::limits::MAX_PLANS;
     assert!(refused(&spare, limit - 1).ends_with("4097 plans, at most 4096"));
@@ -214,7 +220,7 @@ fn files_are_replaced_whole_and_verified_when_opened() {
         write_with(&path, &verified, &meta()).expect("a writable folder");
         assert_eq!(open(&path).expect("a valid bundle").into_inner(), program);
         assert_eq!(open_meta(&path).expect("a valid bundle"), meta());
-        let (opened, words) = open_with_meta(&path).expect("a valid bundle");
+        let (opened, words) = open_with_meta(&path, u64::MAX).expect("a valid bundle");
         assert_eq!((opened.into_inner(), words), (program, meta()));
     }
     assert_eq!(

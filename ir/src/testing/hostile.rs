@@ -20,7 +20,7 @@ pub struct Hostile {
 /// One of each kind, with about `size` bytes in its bundle; at least some hundred.
 pub fn all(size: usize) -> Vec<Hostile> {
     type Make = fn(usize) -> Program;
-    let kinds: [(&'static str, Make); 19] = [
+    let kinds: [(&'static str, Make); 20] = [
         ("loops of one stage", |_| nested(0, 1 << 22)),
         ("loops of two stages", |_| nested(1, 1 << 22)),
         ("loops of two stages, just so many", |_| nested(1, 3 << 19)),
@@ -40,6 +40,7 @@ pub fn all(size: usize) -> Vec<Hostile> {
         ("devices alike", devices_alike),
         ("many losses", losses),
         ("deep parameters", deep_parameters),
+        ("a long plan in few bytes", |_| long_plan()),
     ];
     let one = |(name, make): (&'static str, Make)| Hostile {
         name,
@@ -202,6 +203,15 @@ fn ports_in_loops(size: usize) -> Program {
         }
         lane.entries.extend(entries);
     }
+    program
+}
+
+/// A plan of many like slots, which is stored as its difference from plan 0: some hundred times as short.
+fn long_plan() -> Program {
+    const SLOTS: usize = 400_000;
+    let mut program = spare();
+    let lane = &mut program.plans[PlanId(1)].calendars[0].lanes[0];
+    lane.entries = vec![fire(0, 0); SLOTS];
     program
 }
 
