@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use zbmd_ir::{Actor, Program};
 
-use super::cubins::{Cubins, MIN_DEPENDENT_LAUNCH};
 use super::driver::{Driver, Event, Function, Image};
 use super::error::{CallError, Fault, OpenError};
 use super::instance::{Instance, Listed};
 use super::queue::Queue;
+use zbmd_gpu_ir::emit::cubins::{Cubins, MIN_DEPENDENT_LAUNCH};
 use zbmd_gpu_ir::emit::ptx;
 use zbmd_gpu_ir::lang::Kernel;
 use zbmd_gpu_ir::library::Shape;

@@ -8,8 +8,8 @@
 //! each is made by one function, and its `drop` is the one place that gives it back.
 #![expect(unsafe_code, reason = "functions over raw addresses and handles")]
 
-use super::cubins::WholeCubin;
 use super::error::CallError;
+use zbmd_gpu_ir::emit::cubins::WholeCubin;
 use zbmd_gpu_ir::library::{Product, Shape};
 
 /// Memory of the device or of the host.

@@ -10,7 +10,6 @@
 //!
 //! Tests run everything except the driver's own functions on a device in software, which interprets the printed code.
 
-mod cubins;
 mod device;
 mod driver;
 mod edges;
@@ -31,9 +30,6 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use self::cubins::{capability, format, supports_dependent_launch, texts};
-#[cfg(any(test, feature = "testing"))]
-pub use self::cubins::{is_whole_object, software_object};
 pub use self::device::{Device, Options};
 pub use self::error::{Cause, Code, Fault, OpenError, Site, Verdict};
 pub use self::instance::{Instance, Listed, list};

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use zbmd_ir::Program;
 
-use super::cubins::Cubins;
 use super::device::{Device, Fence, LoadedKernel};
 use super::driver::{Driver, MAX_WORD_OPS, WordOp};
 use super::edges::EdgeBuilder;
@@ -17,6 +16,7 @@ use super::graph::{GraphDraft, ReadyGraph};
 use super::memory::{Bank, BankTable};
 use super::registered::RegisteredMemory;
 use zbmd_gpu_ir::Caps;
+use zbmd_gpu_ir::emit::cubins::Cubins;
 use zbmd_gpu_ir::lang::Kernel;
 use zbmd_gpu_ir::library::Shape;
 use zbmd_hal::{

@@ -23,6 +23,10 @@ pub struct BankRange {
     pub end: u64,
 }
 
+#[expect(
+    clippy::len_without_is_empty,
+    reason = "nobody asks whether a range is empty"
+)]
 impl BankRange {
     /// `len` bytes from `start` on.
     pub fn new(bank: u32, start: u64, len: u64) -> Self {

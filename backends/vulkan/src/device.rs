@@ -10,11 +10,11 @@ use ash::{ext, khr, vk};
 
 use zbmd_ir::{Actor, Program};
 
-use super::codes::Codes;
 use super::error::{Fault, OpenError, Site};
 use super::instance::{Instance, Kind, Listed};
 use super::pipelines::Pipelines;
 use super::queue::Queue;
+use zbmd_gpu_ir::emit::modules::Codes;
 use zbmd_gpu_ir::emit::spirv::Floats;
 use zbmd_gpu_ir::{Caps, KernelPlan, Needs, library};
 use zbmd_hal::{

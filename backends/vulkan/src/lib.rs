@@ -6,7 +6,6 @@
 //! Invariant: a device is driven by one thread. An error after opening is a [`Fault`]: the worker reports it and ends,
 //! and its supervisor decides. After a fatal fault the driver is not called again: see [`Device`].
 
-mod codes;
 mod commands;
 mod device;
 mod error;
@@ -20,7 +19,6 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use codes::{FORMAT, print_all};
 pub use device::{Device, Options};
 #[cfg(any(test, feature = "testing"))]
 pub use device::{Injected, Injection};

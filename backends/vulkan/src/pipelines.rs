@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ash::vk;
 
-use super::codes::{self, Codes};
 use super::device::Device;
 use super::error::{Fault, Site};
+use zbmd_gpu_ir::emit::modules::{self, Codes};
 use zbmd_gpu_ir::lang::Kernel;
 
 /// A pipeline of a device, which exists as long as the device.
@@ -174,7 +174,7 @@ impl Device {
 
     fn pipeline_key(&self, kernel: &Kernel) -> PipelineKey {
         PipelineKey {
-            code: codes::module_key(kernel, self.floats.of_kernel(kernel)),
+            code: modules::module_key(kernel, self.floats.of_kernel(kernel)),
             specs: kernel.specs.clone(),
             bindings: kernel.bindings.len(),
         }

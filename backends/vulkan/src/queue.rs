@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use zbmd_ir::Program;
 
-use super::codes::Codes;
 use super::commands::{CommandPool, DescriptorDraft, DescriptorSets, Timeline, run_once};
 use super::device::Device;
 use super::error::Fault;
 use super::hazards::HazardTracker;
 use super::memory::Bank;
 use zbmd_gpu_ir::Caps;
+use zbmd_gpu_ir::emit::modules::Codes;
 use zbmd_gpu_ir::lang::Kernel;
 use zbmd_hal::{Backend, BoundRun, Command, CommandList, MemoryKind, PATIENCE_NS, QueueLimits};
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::soft;
-use crate::cubins::Cubins;
 use crate::device::Fence;
 use crate::driver::{Driver, MAX_WORD_OPS, WordOp};
 use crate::error::CallError;
@@ -13,6 +12,7 @@ use crate::memory::Bank;
 use crate::queue::Queue;
 use crate::registered::RegisteredMemory;
 use crate::{Code, Device, Fault, Injection, Lacking, Machine, Options, Site};
+use zbmd_gpu_ir::emit::cubins::Cubins;
 use zbmd_hal::{BankRange, HostRegion, MemoryKind, Queue as _, QueueOp};
 
 /// Memory that somebody else made: whole pages of words.

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use zbmd_ir::TiVec;
 
-use crate::cuda::is_whole_object;
+use crate::kernels::emit::cubins::is_whole_object;
 use crate::kernels::emit::ptx::print;
 use crate::kernels::lang::{Builder, Kernel, Mem, Place, Ty};
 use crate::kernels::{Caps, KernelPlan, Step};

@@ -1,4 +1,4 @@
-//! Kernels printed beforehand and stored in a bundle, so that loading prints none. Must not know the driver.
+//! Kernels printed beforehand and stored in a bundle, so that loading prints none. Knows no driver.
 //!
 //! A kernel is looked up by a key of what it is and of the float modes that the device supports ([`Floats`]). What is not
 //! found, or does not have the form of a module, is printed as if there were no bundle.
@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use zbmd_ir::Program;
 
-use zbmd_gpu_ir::KernelPlan;
-use zbmd_gpu_ir::emit::spirv::{self, Floats};
-use zbmd_gpu_ir::lang::Kernel;
+use super::spirv::{self, Floats};
+use crate::KernelPlan;
+use crate::lang::Kernel;
 
 /// What bundles call the language of these modules.
 pub const FORMAT: &str = "spirv";
@@ -26,10 +26,11 @@ const MAX_BOUND: u32 = 0x003f_ffff;
 
 /// The modules of a program's kernels, by key.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Codes(BTreeMap<u128, Bytes>);
+pub struct Codes(BTreeMap<u128, Bytes>);
 
 impl Codes {
-    pub(super) fn of_program(program: &Program) -> Self {
+    /// Those of a program.
+    pub fn of_program(program: &Program) -> Self {
         let modules = program.kernels.iter().filter(|code| code.format == FORMAT);
         Self(
             modules
@@ -39,13 +40,14 @@ impl Codes {
     }
 
     /// The module of a kernel whose key is given.
-    pub(super) fn module_words(&self, key: u128, kernel: &Kernel, floats: Floats) -> Vec<u32> {
+    pub fn module_words(&self, key: u128, kernel: &Kernel, floats: Floats) -> Vec<u32> {
         let stored = self.0.get(&key).and_then(|bytes| read_module(bytes));
         stored.unwrap_or_else(|| spirv::print(kernel, floats))
     }
 }
 
-pub(super) fn module_key(kernel: &Kernel, floats: Floats) -> u128 {
+/// The key of a kernel's module.
+pub fn module_key(kernel: &Kernel, floats: Floats) -> u128 {
     kernel.digest(&format!("{PRINTER} {floats:?}"))
 }
 
@@ -95,7 +97,7 @@ fn read_module(bytes: &[u8]) -> Option<Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zbmd_gpu_ir::lang::{Builder, Mem};
+    use crate::lang::{Builder, Mem};
 
     fn twice() -> Kernel {
         let k = Builder::new("twice", 64);
@@ -137,7 +139,7 @@ mod tests {
                 ..kernel.clone()
             },
             Kernel {
-                vars: vec![zbmd_gpu_ir::lang::Ty::F32],
+                vars: vec![crate::lang::Ty::F32],
                 ..kernel.clone()
             },
             Kernel {

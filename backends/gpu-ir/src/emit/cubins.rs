@@ -1,5 +1,5 @@
 //! Kernels assembled beforehand by NVIDIA's `ptxas` and stored in a bundle, so that a run need not wait until the driver
-//! has compiled what was printed. Must not know the driver.
+//! has compiled what was printed. Knows no driver.
 //!
 //! A kernel is looked up by a key of its text. What is not found for the device's architecture, does not have the form
 //! of an object file, or is rejected by the driver, is compiled by the driver as if there were no bundle.
@@ -10,8 +10,8 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 use zbmd_ir::Program;
 
-use zbmd_gpu_ir::KernelPlan;
-use zbmd_gpu_ir::emit::ptx;
+use super::ptx;
+use crate::KernelPlan;
 
 /// What `ptxas` calls an architecture.
 const PREFIX: &str = "sm_";
@@ -21,7 +21,7 @@ const FORMAT: &str = "cubin ";
 const MACHINE: u16 = 190;
 
 /// The oldest compute capability whose kernels can wait for others themselves.
-pub(super) const MIN_DEPENDENT_LAUNCH: (u32, u32) = (9, 0);
+pub const MIN_DEPENDENT_LAUNCH: (u32, u32) = (9, 0);
 
 /// The compute capability of an architecture, such as 9.0 of `sm_90`.
 pub fn capability(arch: &str) -> Option<(u32, u32)> {
@@ -55,11 +55,11 @@ fn text_key(text: &str) -> u128 {
 
 /// The objects of a program's kernels for one device, by key.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Cubins(BTreeMap<u128, Bytes>);
+pub struct Cubins(BTreeMap<u128, Bytes>);
 
 impl Cubins {
     /// Those that a device of that capability runs: of its own, or of an older one of the same major version.
-    pub(super) fn of_program(program: &Program, (major, minor): (u32, u32)) -> Self {
+    pub fn of_program(program: &Program, (major, minor): (u32, u32)) -> Self {
         let mut newest: BTreeMap<u128, (u32, Bytes)> = BTreeMap::new();
         for code in &program.kernels {
             let arch = code.format.strip_prefix(FORMAT).and_then(capability);
@@ -80,7 +80,7 @@ impl Cubins {
     }
 
     /// The object of a kernel, if it has the form of one.
-    pub(super) fn find(&self, text: &str) -> Option<WholeCubin<'_>> {
+    pub fn find(&self, text: &str) -> Option<WholeCubin<'_>> {
         // Most programs have none, and hashing takes time.
         if self.0.is_empty() {
             return None;
@@ -93,11 +93,11 @@ impl Cubins {
 
 /// An object file all of whose parts are inside of it. Drivers are not told a length: they read what the headers say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WholeCubin<'a>(&'a [u8]);
+pub struct WholeCubin<'a>(&'a [u8]);
 
 impl<'a> WholeCubin<'a> {
     /// The bytes as an object, if all parts that its headers name are inside of them. The instructions are not checked.
-    pub(super) fn check(bytes: &'a [u8]) -> Option<Self> {
+    pub fn check(bytes: &'a [u8]) -> Option<Self> {
         /// 64 bits, the lower byte first.
         const IDENT: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
 
@@ -109,7 +109,8 @@ impl<'a> WholeCubin<'a> {
         is_whole.then_some(Self(bytes))
     }
 
-    pub(super) fn bytes(self) -> &'a [u8] {
+    /// The bytes.
+    pub fn bytes(self) -> &'a [u8] {
         self.0
     }
 }
