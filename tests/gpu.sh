@@ -20,12 +20,13 @@ build() {
     local to="$1" list
     mkdir -p "$to"
     list="$(cd "$here/.." && "$cargo" test --release --no-run --message-format=json \
-        -p zbmd-backends --lib -p zbmd-tests --test cuda --test gpu_runs --test gpu_variants --test gpu_allocations \
+        -p zbmd-backends -p zbmd-cuda --lib -p zbmd-tests --test cuda --test gpu_runs --test gpu_variants --test gpu_allocations \
         --bench gpu --bench torch --bench recovery)" || return 1
     # Lines of JSON, of which only the names of executables are wanted.
     printf '%s\n' "$list" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | while read -r binary; do
         case "$(basename "$binary")" in
             zbmd_backends-*) cp "$binary" "$to/backends" ;;
+            zbmd_cuda-*) cp "$binary" "$to/driver" ;;
             cuda-*) cp "$binary" "$to/calendars" ;;
             gpu_runs-*) cp "$binary" "$to/runs" ;;
             gpu_variants-*) cp "$binary" "$to/variants" ;;
@@ -36,7 +37,7 @@ build() {
         esac
     done
     cp "$here/benches/torch_rival.py" "$to/"
-    for binary in backends calendars runs variants allocations bench torch recovery; do
+    for binary in backends driver calendars runs variants allocations bench torch recovery; do
         [ -x "$to/$binary" ] || return 1
         # Panics name their places even so, and a pack is a tenth of the size.
         strip --strip-debug "$to/$binary" || return 1
@@ -135,22 +136,23 @@ library() {
 missing() { ! asked "$1" || row "$1" "not run: $2"; }
 
 backends="$packed/backends"
+driver="$packed/driver"
 calendars="$packed/calendars"
 runs="$packed/runs"
 
 check "driver: loaded, devices listed" \
-    "$backends" --exact cuda::sys::tests::loading_never_panics
+    "$driver" --exact sys::tests::loading_never_panics
 check "ops: every kernel of the catalogue beside its CPU kernel" \
-    "$backends" --exact cuda::tests::suite::every_op_agrees_with_its_cpu_kernel_on_a_gpu
+    "$backends" --exact tests::cuda::suite::every_op_agrees_with_its_cpu_kernel_on_a_gpu
 check "calendars: models beside the interpreter" \
     "$calendars" --exact models_run_on_a_gpu_as_in_the_interpreter
 if command -v compute-sanitizer >/dev/null; then
     check "compute-sanitizer: memory errors in all kernels" \
         compute-sanitizer --error-exitcode 9 "$backends" --exact \
-        cuda::tests::suite::every_op_agrees_with_its_cpu_kernel_on_a_gpu
+        tests::cuda::suite::every_op_agrees_with_its_cpu_kernel_on_a_gpu
     check "compute-sanitizer: races in shared memory" \
         compute-sanitizer --tool racecheck --error-exitcode 9 "$backends" --exact \
-        cuda::tests::suite::every_op_agrees_with_its_cpu_kernel_on_a_gpu
+        tests::cuda::suite::every_op_agrees_with_its_cpu_kernel_on_a_gpu
 else
     missing "compute-sanitizer: memory errors in all kernels" "compute-sanitizer is not installed"
     missing "compute-sanitizer: races in shared memory" "compute-sanitizer is not installed"
@@ -164,12 +166,12 @@ check "losses: a killed worker, the same bits" "$runs" "cuda killed"
 check "losses: a stopped worker, the same bits" "$runs" "cuda stopped"
 check "losses: corrupted transfers, the same bits" "$runs" "cuda corrupted"
 check "losses: illegal address, trap, endless kernel: the same bits" "$runs" "cuda lost"
-check "losses: an illegal address loses the worker only" "$backends" --ignored --nocapture --exact \
-    cuda::tests::faults::an_illegal_address_on_a_gpu_is_a_loss_of_the_worker_only
-check "losses: a trap loses the worker only" "$backends" --ignored --nocapture --exact \
-    cuda::tests::faults::a_trap_on_a_gpu_is_a_loss_of_the_worker_only
-check "losses: a kernel that never ends is a hang" "$backends" --ignored --nocapture --exact \
-    cuda::tests::faults::a_kernel_on_a_gpu_that_does_not_end_is_a_hang
+check "losses: an illegal address loses the worker only" "$driver" --ignored --nocapture --exact \
+    tests::faults::an_illegal_address_on_a_gpu_is_a_loss_of_the_worker_only
+check "losses: a trap loses the worker only" "$driver" --ignored --nocapture --exact \
+    tests::faults::a_trap_on_a_gpu_is_a_loss_of_the_worker_only
+check "losses: a kernel that never ends is a hang" "$driver" --ignored --nocapture --exact \
+    tests::faults::a_kernel_on_a_gpu_that_does_not_end_is_a_hang
 check "replay of 10, 100, 1,000 slots: bare graph, host cost, programmatic edges" \
     bash -c "'$packed/bench' cuda | tee '$packed/bench.txt'; test -s '$packed/bench.txt'"
 check "exchange: round trips of 4 KiB and 1 MiB, by host and by device" \
@@ -179,16 +181,16 @@ check "allocations in steady state: none" \
 check "losses: time to swap and to restart, standby or not" \
     bash -c "'$packed/recovery' gpu 20 | tee '$packed/recovery.txt'"
 check "tensor cores: products in tf32, f16, bf16" "$backends" --exact \
-    cuda::tests::math::rounded_products_agree_with_products_of_rounded_factors_on_a_gpu
+    tests::cuda::math::rounded_products_agree_with_products_of_rounded_factors_on_a_gpu
 check "tensor cores: attention in tf32, f16, bf16" "$backends" --exact \
-    cuda::tests::attention::rounded_attention_agrees_with_its_definition_on_a_gpu
+    tests::cuda::attention::rounded_attention_agrees_with_its_definition_on_a_gpu
 check "programmatic edges: models beside the interpreter" \
     "$calendars" --nocapture --exact kernels_that_wait_themselves_run_on_a_gpu_as_in_the_interpreter
 beside_torch
 check "products and convolutions in every variant" "$backends" --exact \
-    cuda::tests::products::products_agree_in_every_variant_on_a_gpu
+    tests::cuda::products::products_agree_in_every_variant_on_a_gpu
 library "cuBLASLt: its products beside ours" "$backends" --exact \
-    cuda::tests::products::products_agree_in_every_variant_on_a_gpu
+    tests::cuda::products::products_agree_in_every_variant_on_a_gpu
 library "cuBLASLt: bundles that name it, in whole runs" "$packed/variants" "cuda library"
 check "variants: calibrated, then run" "$packed/variants" "cuda calibrated"
 check "products: ours / cuBLASLt, and of the floor at 8192^3" \

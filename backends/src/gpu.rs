@@ -4,7 +4,7 @@
 //! [`Device`], a [`Replay`], and [`Fault`]s sorted by what is to be done about them.
 
 use std::any::Any;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -22,18 +22,51 @@ pub use crate::replay::{
 #[cfg(feature = "vulkan")]
 use crate::vulkan;
 
-/// The backends that drive GPUs in this build, as machines name them.
-pub const BACKENDS: &[&str] = &[
-    #[cfg(feature = "cuda")]
-    "cuda",
-    #[cfg(feature = "vulkan")]
-    "vulkan",
-];
-
-/// Whether a machine's backend is one of a GPU that this build drives.
+/// Whether a machine's backend is one of GPUs, which this build drives or has [no support](missing_support) for.
 pub fn is_gpu(backend: &str) -> bool {
-    BACKENDS.contains(&backend)
+    matches!(backend, "cuda" | "vulkan")
 }
+
+/// Why this build cannot drive devices of a backend that it knows, as a clause; `None` where it can.
+pub fn missing_support(backend: &str) -> Option<&'static str> {
+    match backend {
+        "cuda" if !cfg!(feature = "cuda") => {
+            Some("this program was built without CUDA support (feature `cuda`)")
+        }
+        "vulkan" if !cfg!(feature = "vulkan") => {
+            Some("this program was built without Vulkan support (feature `vulkan`)")
+        }
+        _ => None,
+    }
+}
+
+/// Adds the modules of an actor's kernels for every Vulkan device, by format and key: to be stored in a bundle.
+///
+/// # Panics
+/// In a build without [support](missing_support) for Vulkan.
+pub fn print_modules(plan: &KernelPlan, code: &mut BTreeMap<(String, u128), Vec<u8>>) {
+    #[cfg(feature = "vulkan")]
+    {
+        use crate::kernels::emit::modules;
+
+        let mut modules_by_key = BTreeMap::new();
+        modules::print_all(plan, &mut modules_by_key);
+        for (key, module) in modules_by_key {
+            code.insert((modules::FORMAT.to_owned(), key), module);
+        }
+    }
+    #[cfg(not(feature = "vulkan"))]
+    {
+        let _ = code;
+        panic!(
+            "the kernels of {plan:?} are wanted for Vulkan devices, which this build has no support for"
+        );
+    }
+}
+
+/// What to do where a build lacks a driver's feature.
+const BUILD_WITH_SUPPORT: &str =
+    "build with the feature, or compile for a machine without such devices";
 
 /// Why a period was not completed.
 pub type Halt = crate::replay::Halt<Fault>;
@@ -75,18 +108,17 @@ impl Drivers {
     ///
     /// # Errors
     /// A message that includes a suggested fix.
+    #[cfg_attr(
+        not(any(feature = "cuda", feature = "vulkan")),
+        expect(unused_variables, reason = "without drivers there is nothing to set")
+    )]
     pub fn open(&mut self, backend: &str, name: &str, options: &Options) -> Result<Device, Fault> {
         match backend {
             #[cfg(feature = "vulkan")]
             "vulkan" => self.open_vulkan(name, options),
             #[cfg(feature = "cuda")]
             "cuda" => self.open_cuda(name, options),
-            _ => {
-                let error = format!(
-                    "this program does not drive devices of the backend `{backend}`, as `{name}` is"
-                );
-                Err(Fault::unfit(&error, SEE_DEVICES))
-            }
+            _ => Err(unknown_backend(backend, name)),
         }
     }
 
@@ -133,6 +165,17 @@ impl Drivers {
     }
 }
 
+fn unknown_backend(backend: &str, name: &str) -> Fault {
+    if let Some(reason) = missing_support(backend) {
+        let error = format!("`{name}` cannot be opened: {reason}");
+        return Fault::unfit(&error, BUILD_WITH_SUPPORT);
+    }
+    let error =
+        format!("this program does not drive devices of the backend `{backend}`, as `{name}` is");
+    Fault::unfit(&error, SEE_DEVICES)
+}
+
+#[cfg(any(feature = "cuda", feature = "vulkan"))]
 fn get_or_load<I, E>(
     loaded: &mut Option<Arc<I>>,
     load: impl FnOnce() -> Result<Arc<I>, E>,
@@ -347,6 +390,27 @@ mod tests {
             fault.text.contains("`tpu`") && fault.text.contains("zbmdc devices"),
             "{fault}"
         );
+    }
+
+    #[test]
+    fn backends_without_support_in_this_build_say_which_feature_they_need() {
+        for (backend, is_built) in [
+            ("cuda", cfg!(feature = "cuda")),
+            ("vulkan", cfg!(feature = "vulkan")),
+        ] {
+            assert!(is_gpu(backend));
+            assert_eq!(missing_support(backend).is_none(), is_built, "{backend}");
+            if is_built {
+                continue;
+            }
+            let fault = Drivers::default().open(backend, "gpu:0", &Options::default());
+            let fault = fault.expect_err("there is no driver in this build");
+            assert_eq!(fault.kind, FaultKind::Unfit);
+            assert!(
+                fault.text.contains(&format!("(feature `{backend}`)")),
+                "{fault}"
+            );
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use zbmd_backends::cuda;
+use zbmd_backends::kernels::emit::cubins;
 
 use crate::codes::Code;
 use crate::diag::Diagnostic;
@@ -81,7 +81,7 @@ impl Cubins {
 
     fn check_archs(&self) -> Result<(), Diagnostic> {
         let mut archs = self.archs.iter();
-        let Some(unknown) = archs.find(|arch| cuda::capability(arch).is_none()) else {
+        let Some(unknown) = archs.find(|arch| cubins::capability(arch).is_none()) else {
             return Ok(());
         };
         let message = format!("`{unknown}` is not an architecture of a CUDA device");

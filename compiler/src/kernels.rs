@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use zbmd_backends::gpu;
+use zbmd_backends::kernels::emit::cubins as cubin_files;
 use zbmd_backends::kernels::{Caps, KernelPlan};
 use zbmd_backends::op::Registry;
-use zbmd_backends::{cuda, vulkan};
 use zbmd_ir::{
     Actor, ActorId, BlobId, Device, DeviceId, Graph, KernelCode, Machine, Plan, Role, TiVec,
 };
@@ -40,7 +41,8 @@ impl KernelRequest<'_> {
         &self,
         blobs: &mut TiVec<BlobId, Bytes>,
     ) -> Result<Vec<KernelCode>, Diagnostic> {
-        let mut vulkan_code = BTreeMap::new();
+        // The order of formats and keys, not that of actors, decides the bytes of the bundle.
+        let mut code = CodeByKernel::new();
         let mut cuda_texts = BTreeMap::new();
         for (actor, device, variant) in self.placed_kernels() {
             let actor = &self.graph.actors[actor];
@@ -52,7 +54,7 @@ impl KernelRequest<'_> {
             // A run checks what its GPU supports: printed for what all of them do, the code fits any.
             if device.backend == "vulkan" {
                 if let Some(plan) = self.lower(actor, &Caps::COMMON, variant, blobs) {
-                    vulkan::print_all(&plan, &mut vulkan_code);
+                    gpu::print_modules(&plan, &mut code);
                 }
             } else if device.backend == "cuda"
                 && let Some(cubins) = self.cubins
@@ -64,15 +66,10 @@ impl KernelRequest<'_> {
             }
         }
 
-        // The order of formats and keys, not that of actors, decides the bytes of the bundle.
-        let mut code: CodeByKernel = vulkan_code
-            .into_iter()
-            .map(|(key, code)| ((vulkan::FORMAT.to_owned(), key), code))
-            .collect();
         if let Some(cubins) = self.cubins {
             self.check_cuda_device()?;
             for cubin in cubins.assemble(&cuda_texts)? {
-                code.insert((cuda::format(&cubin.arch), cubin.key), cubin.object);
+                code.insert((cubin_files::format(&cubin.arch), cubin.key), cubin.object);
             }
         }
         Ok(store_code(code, blobs))
@@ -122,9 +119,9 @@ fn print_cuda_texts(
     texts: &mut BTreeMap<CubinText, String>,
 ) {
     for arch in &cubins.archs {
-        let launches_early = device.programmatic && cuda::supports_dependent_launch(arch);
+        let launches_early = device.programmatic && cubin_files::supports_dependent_launch(arch);
         let mut texts_by_key = BTreeMap::new();
-        cuda::texts(plan, launches_early, &mut texts_by_key);
+        cubin_files::texts(plan, launches_early, &mut texts_by_key);
 
         for (key, text) in texts_by_key {
             let arch = arch.clone();

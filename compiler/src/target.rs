@@ -2,8 +2,9 @@
 //! library that asks drivers for GPUs, apart from calibration.
 
 use zbmd_backends::devices::{self, Gpu};
+use zbmd_backends::gpu;
 use zbmd_backends::op::Registry;
-use zbmd_ir::{Machine, limits};
+use zbmd_ir::{Device, Machine, limits};
 
 use crate::codes::Code;
 use crate::costs::MeasuredCosts;
@@ -32,6 +33,13 @@ impl Target {
         // Machines made in Rust were not read by anything that refuses what the verifier would.
         if !machine::check(&target.machine, &mut reports.sink) {
             return Err(Reported);
+        }
+
+        // Without its feature no op has kernels for a GPU: it would be left idle without a word.
+        for device in &target.machine.devices {
+            if let Some(reason) = gpu::missing_support(&device.backend) {
+                return Err(reports.refuse(unsupported_gpu(device, reason)));
+            }
         }
         Ok(target)
     }
@@ -131,6 +139,15 @@ fn no_gpus(reason: &str) -> Diagnostics {
     let refusal = Diagnostic::new(Code::E0507, format!("no GPUs: {reason}"))
         .help("leave `--gpus` away, or install a driver: `zbmdc devices` says what is here");
     refused(refusal)
+}
+
+fn unsupported_gpu(device: &Device, reason: &str) -> Diagnostic {
+    let message = format!(
+        "`{}` is a device of the backend `{}`, and {reason}",
+        device.name, device.backend
+    );
+    Diagnostic::new(Code::E0507, message)
+        .help("build with the feature, or compile for a machine without such devices")
 }
 
 fn refused(refusal: Diagnostic) -> Diagnostics {

@@ -27,10 +27,14 @@ fn imports(folder: &str, section: &str) -> BTreeSet<String> {
 
 #[test]
 fn crates_import_only_what_the_design_allows() {
-    let table: [(&str, &[&str]); 11] = [
+    let table: [(&str, &[&str]); 15] = [
         ("ir", &[]),
         ("scheduler", &["ir"]),
-        ("backends", &["ir"]),
+        ("backends/gpu-ir", &["ir"]),
+        ("backends/hal", &["ir", "gpu-ir"]),
+        ("backends/vulkan", &["ir", "gpu-ir", "hal"]),
+        ("backends/cuda", &["ir", "gpu-ir", "hal"]),
+        ("backends", &["ir", "gpu-ir", "hal", "vulkan", "cuda"]),
         ("compiler", &["ir", "scheduler", "backends"]),
         ("compiler/cli", &["ir", "scheduler", "backends", "compiler"]),
         ("executor", &["ir", "backends", "supervise"]),
@@ -51,6 +55,55 @@ fn crates_import_only_what_the_design_allows() {
             "{folder} imports {found:?}, the design allows {allowed:?}"
         );
     }
+}
+
+/// The packages that a crate of ours needs to run, as Cargo resolves them with only these features.
+fn resolved_packages(package: &str, features: &str) -> BTreeSet<String> {
+    let tree = std::process::Command::new(env!("CARGO"))
+        .args(["tree", "--package", package, "--no-default-features"])
+        .args(["--features", features, "--edges", "normal"])
+        .args(["--prefix", "none", "--offline", "--locked"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    let errors = String::from_utf8_lossy(&tree.stderr);
+    assert!(tree.status.success(), "cargo tree of {package}: {errors}");
+
+    let lines = String::from_utf8_lossy(&tree.stdout);
+    let names = lines.lines().filter_map(|line| line.split(' ').next());
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn programs_for_cpus_only_name_no_gpu_driver() {
+    const DRIVERS: [&str; 4] = ["ash", "cudarc", "libloading", "rspirv"];
+    for package in [
+        "zbmd-backends",
+        "zbmd-compiler",
+        "zbmdc",
+        "zbmd-executor",
+        "zbmd-examples",
+        "zbmd-c",
+        "zbmd-python",
+    ] {
+        let packages = resolved_packages(package, "");
+        assert!(packages.contains("zbmd-ir"), "{package}: {packages:?}");
+        for driver in DRIVERS {
+            assert!(
+                !packages.contains(driver),
+                "{package} without default features needs {driver}: keep it behind the features `cuda` and `vulkan`"
+            );
+        }
+    }
+
+    // Asked for, they are found by the same means.
+    let cuda = resolved_packages("zbmd-executor", "cuda");
+    assert!(cuda.contains("cudarc") && !cuda.contains("ash"), "{cuda:?}");
+    let vulkan = resolved_packages("zbmd-executor", "vulkan");
+    assert!(
+        vulkan.contains("ash") && !vulkan.contains("cudarc"),
+        "{vulkan:?}"
+    );
 }
 
 #[test]

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use zbmd_backends::cuda::{
-    self, Code, Device, Fault, Halt, Injection, Instance, Kept, Lacking, Machine, OpenError,
-    Options, Peers, Replay, ReplayError, ReplayRequest, Site, Stopped, Summary, Transport, Verdict,
+    Code, Device, Fault, Halt, Injection, Instance, Kept, Lacking, Machine, OpenError, Options,
+    Peers, Replay, ReplayError, ReplayRequest, Site, Stopped, Summary, Transport, Verdict,
 };
+use zbmd_backends::kernels::emit::cubins;
 use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, compile_str};
 use zbmd_ir::verify::{Verified, verify};
@@ -310,15 +311,15 @@ fn objects_of_kernels_are_taken_from_the_bundle() {
     for actor in &plain.graph.actors {
         let plan = registry.lower(actor, &plain.blobs, device.caps());
         plan.iter()
-            .for_each(|plan| cuda::texts(plan, false, &mut texts));
+            .for_each(|plan| cubins::texts(plan, false, &mut texts));
     }
     for (arch, takes) in [("sm_80", true), ("sm_80", false), ("sm_90", true)] {
         let mut program = plain.clone();
         for (&key, text) in &texts {
-            let object = cuda::software_object(if takes { text } else { "for another driver" });
+            let object = cubins::software_object(if takes { text } else { "for another driver" });
             let blob = program.blobs.push_and_get_key(object.into());
             program.kernels.push(KernelCode {
-                format: cuda::format(arch),
+                format: cubins::format(arch),
                 key,
                 blob,
             });

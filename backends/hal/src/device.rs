@@ -1,0 +1,296 @@
+//! A GPU, whichever driver it has, to those who run calendars: what each backend implements for its device.
+//!
+//! This is the only place where the choice of a driver is dispatched: everything below is generic over one [`Queue`],
+//! everything above holds trait objects.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use zbmd_ir::{Actor, BufferId, Calendar, Plan, Program, State};
+
+use super::fault::Fault;
+use super::queue::{Backend, Queue};
+use super::{Call, Exchange, Halt, Kept, Peers, Replay, ReplayError, Summary};
+use zbmd_gpu_ir::{Caps, KernelPlan, LowerKernels};
+
+/// What a replay is prepared from: a calendar of a plan of a verified program, and what the device shares with others.
+#[derive(Clone, Copy)]
+pub struct ReplayRequest<'a> {
+    /// The kernels of the program's actors.
+    pub kernels: &'a dyn LowerKernels,
+    /// The program, which the verifier has accepted.
+    pub program: &'a Program,
+    /// One of its plans.
+    pub plan: &'a Plan,
+    /// The device's calendar in that plan.
+    pub calendar: &'a Calendar,
+    /// Where tokens are exchanged with other devices.
+    pub exchange: &'a Exchange,
+}
+
+impl fmt::Debug for ReplayRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplayRequest")
+            .field("device", &self.calendar.device)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An open GPU. One thread drives it at a time.
+pub trait GpuDevice: Any + fmt::Debug + Send + Sync {
+    /// The backend, as machines name it.
+    fn backend_name(&self) -> &'static str;
+
+    /// What kernels can do there.
+    fn caps(&self) -> &Caps;
+
+    /// What it is, with its driver and the vendor's library: results of measurements are valid for just this.
+    fn describe(&self) -> String;
+
+    /// Whether no fault was seen after which the driver must be left alone.
+    fn is_alive(&self) -> bool;
+
+    /// Whether kernels wait for others themselves: it was asked for, and the device and its driver support it.
+    fn has_dependent_launch(&self) -> bool {
+        false
+    }
+
+    /// Why the vendor's library cannot compute the products of these kernels here, as a clause; `None` where it can, or
+    /// where they have none.
+    ///
+    /// # Errors
+    /// A driver's fault.
+    fn unsupported_reason(&self, plan: &KernelPlan) -> Result<Option<String>, Fault>;
+
+    /// Makes kernels ready, so that calendars find them later.
+    ///
+    /// # Errors
+    /// A driver's fault.
+    fn warm_kernels(&self, plans: &[KernelPlan], program: &Program) -> Result<(), Fault>;
+
+    /// Stores what the driver compiled for later runs, where the driver has no cache of its own.
+    fn save_kernel_cache(&self) {}
+
+    /// What the validation layers have found since the last call, if they are on.
+    fn validation_messages(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// See [`Call::new`].
+    ///
+    /// # Errors
+    /// A driver's fault; a call that is too long for the device.
+    fn prepare_calls(
+        self: Arc<Self>,
+        actor: &Actor,
+        plan: &KernelPlan,
+        firings: usize,
+        calls: usize,
+    ) -> Result<Box<dyn GpuCalls>, Fault>;
+
+    /// See [`Replay::prepare`].
+    ///
+    /// # Errors
+    /// See [`ReplayError`].
+    fn prepare_replay(
+        self: Arc<Self>,
+        request: &ReplayRequest<'_>,
+        kept: &mut KeptConstants,
+    ) -> Result<Box<dyn GpuReplay>, Fault>;
+}
+
+/// The calendar of one device, ready to run: see the module above.
+pub trait GpuReplay: Send {
+    /// What it consists of.
+    fn summary(&self) -> Summary;
+
+    /// See [`Replay::notes`].
+    fn notes(&self) -> &[String];
+
+    /// See [`Replay::step`].
+    ///
+    /// # Errors
+    /// A driver's fault, or a stop while waiting.
+    fn step(
+        &mut self,
+        period: u64,
+        blocks: Option<u64>,
+        peers: &mut dyn Peers,
+    ) -> Result<(), Halt<Fault>>;
+
+    /// See [`Replay::drain`].
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    fn drain(&mut self, peers: &mut dyn Peers) -> Result<(), Halt<Fault>>;
+
+    /// See [`Replay::end_next`].
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    fn end_next(&mut self, peers: &mut dyn Peers) -> Result<bool, Halt<Fault>>;
+
+    /// See [`Replay::release_waits`].
+    ///
+    /// # Errors
+    /// A driver's fault.
+    fn release_waits(&mut self) -> Result<(), Fault>;
+
+    /// See [`Replay::load_state`].
+    ///
+    /// # Errors
+    /// A driver's fault.
+    fn load_state(&mut self, state: &State) -> Result<(), Fault>;
+
+    /// See [`Replay::save_state`].
+    ///
+    /// # Errors
+    /// A driver's fault.
+    fn save_state(&mut self, blocks: u64, state: &mut State) -> Result<(), Fault>;
+
+    /// See [`Replay::save_borders`].
+    ///
+    /// # Errors
+    /// A driver's fault.
+    fn save_borders(&mut self, every: u64, keepers: &[BufferId]) -> Result<(), Fault>;
+}
+
+impl<Q> GpuReplay for Replay<Q>
+where
+    Q: Queue + Send,
+    Fault: From<Q::Fault>,
+{
+    fn summary(&self) -> Summary {
+        self.summary()
+    }
+
+    fn notes(&self) -> &[String] {
+        self.notes()
+    }
+
+    fn step(
+        &mut self,
+        period: u64,
+        blocks: Option<u64>,
+        peers: &mut dyn Peers,
+    ) -> Result<(), Halt<Fault>> {
+        self.step(period, blocks, peers).map_err(Halt::into_common)
+    }
+
+    fn drain(&mut self, peers: &mut dyn Peers) -> Result<(), Halt<Fault>> {
+        self.drain(peers).map_err(Halt::into_common)
+    }
+
+    fn end_next(&mut self, peers: &mut dyn Peers) -> Result<bool, Halt<Fault>> {
+        self.end_next(peers).map_err(Halt::into_common)
+    }
+
+    fn release_waits(&mut self) -> Result<(), Fault> {
+        Ok(self.release_waits()?)
+    }
+
+    fn load_state(&mut self, state: &State) -> Result<(), Fault> {
+        Ok(self.load_state(state)?)
+    }
+
+    fn save_state(&mut self, blocks: u64, state: &mut State) -> Result<(), Fault> {
+        Ok(self.save_state(blocks, state)?)
+    }
+
+    fn save_borders(&mut self, every: u64, keepers: &[BufferId]) -> Result<(), Fault> {
+        Ok(self.save_borders(every, keepers)?)
+    }
+}
+
+/// Calls of an actor's kernels: see [`Call::new`].
+pub trait GpuCalls {
+    /// Puts them into the device's queue.
+    ///
+    /// # Errors
+    /// A driver's fault.
+    fn submit(&mut self) -> Result<(), Fault>;
+
+    /// Waits for the end of all that was submitted.
+    ///
+    /// # Errors
+    /// A driver's fault.
+    fn wait(&mut self) -> Result<(), Fault>;
+}
+
+impl<Q> GpuCalls for Call<Q>
+where
+    Q: Queue,
+    Fault: From<Q::Fault>,
+{
+    fn submit(&mut self) -> Result<(), Fault> {
+        Ok(self.submit()?)
+    }
+
+    fn wait(&mut self) -> Result<(), Fault> {
+        Ok(self.wait()?)
+    }
+}
+
+/// Constants that an open GPU keeps from one calendar to the next: of one device only, and dropped before it.
+#[derive(Default)]
+pub struct KeptConstants(Option<Box<dyn Any + Send>>);
+
+impl KeptConstants {
+    /// Those of a backend; nothing at first, and nothing where they are of a device of another backend.
+    pub fn of_backend<B>(&mut self) -> &mut Kept<B>
+    where
+        B: Backend + 'static,
+        B::Bank: Send + Sync,
+    {
+        if !self.0.as_ref().is_some_and(|kept| kept.is::<Kept<B>>()) {
+            self.0 = Some(Box::new(Kept::<B>::default()));
+        }
+        let kept = self.0.as_mut().and_then(|kept| kept.downcast_mut());
+        kept.expect("made above")
+    }
+}
+
+impl fmt::Debug for KeptConstants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeptConstants").finish_non_exhaustive()
+    }
+}
+
+/// [`GpuDevice::prepare_calls`] for the device of a backend.
+///
+/// # Errors
+/// See there.
+pub fn boxed_calls<Q>(
+    device: &Arc<Q::Device>,
+    actor: &Actor,
+    plan: &KernelPlan,
+    firings: usize,
+    calls: usize,
+) -> Result<Box<dyn GpuCalls>, Fault>
+where
+    Q: Queue + 'static,
+    Fault: From<Q::Fault> + From<ReplayError<Q::Fault>>,
+{
+    Ok(Box::new(Call::<Q>::new(
+        device, actor, plan, firings, calls,
+    )?))
+}
+
+/// [`GpuDevice::prepare_replay`] for the device of a backend.
+///
+/// # Errors
+/// See there.
+pub fn boxed_replay<Q>(
+    device: &Arc<Q::Device>,
+    request: &ReplayRequest<'_>,
+    kept: &mut KeptConstants,
+) -> Result<Box<dyn GpuReplay>, Fault>
+where
+    Q: Queue + Send + 'static,
+    Q::Bank: Send + Sync,
+    Fault: From<Q::Fault> + From<ReplayError<Q::Fault>>,
+{
+    let kept = kept.of_backend::<Q>();
+    Ok(Box::new(Replay::<Q>::prepare(device, request, kept)?))
+}
