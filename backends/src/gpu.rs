@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use zbmd_ir::{Actor, ActorId, BlobId, Calendar, Plan, Program, TiSlice};
+use zbmd_ir::{Actor, ActorId, BlobId, Calendar, DeviceKind, Plan, Program, TiSlice};
 
 #[cfg(feature = "cuda")]
 use crate::cuda;
@@ -22,17 +22,13 @@ pub use crate::replay::{
 #[cfg(feature = "vulkan")]
 use crate::vulkan;
 
-/// The backends that drive GPUs in this build, as machines name them.
-pub const BACKENDS: &[&str] = &[
-    #[cfg(feature = "cuda")]
-    "cuda",
-    #[cfg(feature = "vulkan")]
-    "vulkan",
-];
-
 /// Whether a machine's backend is one of a GPU that this build drives.
-pub fn is_gpu(backend: &str) -> bool {
-    BACKENDS.contains(&backend)
+pub fn is_gpu(backend: &DeviceKind) -> bool {
+    match backend {
+        DeviceKind::Vulkan => cfg!(feature = "vulkan"),
+        DeviceKind::Cuda => cfg!(feature = "cuda"),
+        DeviceKind::Cpu | DeviceKind::Other(_) => false,
+    }
 }
 
 /// Why a period was not completed.
@@ -75,12 +71,17 @@ impl Drivers {
     ///
     /// # Errors
     /// A message that includes a suggested fix.
-    pub fn open(&mut self, backend: &str, name: &str, options: &Options) -> Result<Device, Fault> {
+    pub fn open(
+        &mut self,
+        backend: &DeviceKind,
+        name: &str,
+        options: &Options,
+    ) -> Result<Device, Fault> {
         match backend {
             #[cfg(feature = "vulkan")]
-            "vulkan" => self.open_vulkan(name, options),
+            DeviceKind::Vulkan => self.open_vulkan(name, options),
             #[cfg(feature = "cuda")]
-            "cuda" => self.open_cuda(name, options),
+            DeviceKind::Cuda => self.open_cuda(name, options),
             _ => {
                 let error = format!(
                     "this program does not drive devices of the backend `{backend}`, as `{name}` is"
@@ -339,8 +340,8 @@ mod tests {
 
     #[test]
     fn unknown_backends_are_refused_with_a_sentence() {
-        assert!(!is_gpu("cpu"));
-        let fault = Drivers::default().open("tpu", "tpu:0", &Options::default());
+        assert!(!is_gpu(&DeviceKind::Cpu));
+        let fault = Drivers::default().open(&"tpu".into(), "tpu:0", &Options::default());
         let fault = fault.expect_err("no backend drives it");
         assert_eq!(fault.kind, FaultKind::Unfit);
         assert!(

@@ -54,11 +54,12 @@ impl CostSources<'_> {
             cost.scratch_bytes = variant_bytes.fold(cost.scratch_bytes, u64::max);
         }
 
-        // Only CUDA devices round. Where rounded factors make no difference, or were not measured, the cost with exact
+        // Where rounded factors make no difference, or were not measured, the cost with exact
         // ones is used.
-        let usable_keys = match device.backend.as_str() {
-            "cuda" => keys,
-            _ => &keys[..keys.len().min(1)],
+        let usable_keys = if device.backend.may_round_factors() {
+            keys
+        } else {
+            &keys[..keys.len().min(1)]
         };
         let measured = usable_keys
             .iter()

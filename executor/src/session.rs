@@ -174,7 +174,7 @@ fn check_scratch(program: &Program, plan: &Plan, kernels: &Kernels) -> Result<()
             continue;
         };
         let device = plan.placement[actor];
-        if program.machine.devices[device].backend != "cpu" {
+        if !program.machine.devices[device].backend.is_cpu() {
             // What its kernels need there is asked when they are made.
             continue;
         }

@@ -97,8 +97,8 @@ pub(crate) fn check_plan(program: &Program, plan: &Plan) -> Result<(), Unsupport
         let device = &program.machine.devices[calendar.device];
         let name = || (plan.name.clone(), device.name.clone());
         let is_gpu = gpu::is_gpu(&device.backend);
-        if device.backend != "cpu" && !is_gpu {
-            let ((plan, device), backend) = (name(), device.backend.clone());
+        if !device.backend.is_cpu() && !is_gpu {
+            let ((plan, device), backend) = (name(), device.backend.to_string());
             return Err(Unsupported::Backend {
                 plan,
                 device,
