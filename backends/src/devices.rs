@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use zbmd_ir::{Device, DeviceId, Link, Machine};
+use zbmd_ir::{Device, DeviceId, DeviceKind, Link, Machine};
 
 use crate::kernels::Caps;
 
@@ -139,7 +139,7 @@ fn vulkan_gpus() -> Result<Vec<Gpu>, String> {
         gpus.push(Gpu {
             device: Device {
                 name: listed.name.clone(),
-                backend: "vulkan".to_owned(),
+                backend: DeviceKind::Vulkan,
                 cores: Vec::new(),
                 memory_bytes: listed.memory_bytes,
                 flops_per_s,
@@ -163,7 +163,7 @@ fn cuda_gpus() -> Result<Vec<Gpu>, String> {
     let gpu = |listed: crate::cuda::Listed| Gpu {
         device: Device {
             name: listed.name.clone(),
-            backend: "cuda".to_owned(),
+            backend: DeviceKind::Cuda,
             cores: Vec::new(),
             memory_bytes: listed.memory_bytes,
             flops_per_s: listed.flops_per_s(),
@@ -210,7 +210,7 @@ fn cpu_machine(cores: &[Option<u32>], memory_bytes: u64) -> Machine {
     let device_count = cores.len().max(1) as u64;
     let devices = cores.iter().enumerate().map(|(i, core)| Device {
         name: format!("cpu:{i}"),
-        backend: "cpu".to_owned(),
+        backend: DeviceKind::Cpu,
         cores: core.iter().copied().collect(),
         memory_bytes: memory_bytes / device_count,
         flops_per_s: CORE_FLOPS,
@@ -339,7 +339,7 @@ mod tests {
             machine
                 .devices
                 .iter()
-                .all(|d| d.memory_bytes == 1 << 30 && d.backend == "cpu")
+                .all(|d| d.memory_bytes == 1 << 30 && d.backend.is_cpu())
         );
         assert_eq!(machine.devices[DeviceId(1)].cores, [3]);
         assert!(machine.devices[DeviceId(2)].cores.is_empty());

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use zbmd_ir::{Actor, ActorId, BlobId, Calendar, Plan, Program, TiSlice};
+use zbmd_ir::{Actor, ActorId, BlobId, Calendar, DeviceKind, Plan, Program, TiSlice};
 
 #[cfg(feature = "cuda")]
 use crate::cuda;
@@ -22,18 +22,13 @@ pub use crate::replay::{
 #[cfg(feature = "vulkan")]
 use crate::vulkan;
 
-/// Whether a machine's backend is one of GPUs, which this build drives or has [no support](missing_support) for.
-pub fn is_gpu(backend: &str) -> bool {
-    matches!(backend, "cuda" | "vulkan")
-}
-
 /// Why this build cannot drive devices of a backend that it knows, as a clause; `None` where it can.
-pub fn missing_support(backend: &str) -> Option<&'static str> {
+pub fn missing_support(backend: &DeviceKind) -> Option<&'static str> {
     match backend {
-        "cuda" if !cfg!(feature = "cuda") => {
+        DeviceKind::Cuda if !cfg!(feature = "cuda") => {
             Some("this program was built without CUDA support (feature `cuda`)")
         }
-        "vulkan" if !cfg!(feature = "vulkan") => {
+        DeviceKind::Vulkan if !cfg!(feature = "vulkan") => {
             Some("this program was built without Vulkan support (feature `vulkan`)")
         }
         _ => None,
@@ -112,12 +107,17 @@ impl Drivers {
         not(any(feature = "cuda", feature = "vulkan")),
         expect(unused_variables, reason = "without drivers there is nothing to set")
     )]
-    pub fn open(&mut self, backend: &str, name: &str, options: &Options) -> Result<Device, Fault> {
+    pub fn open(
+        &mut self,
+        backend: &DeviceKind,
+        name: &str,
+        options: &Options,
+    ) -> Result<Device, Fault> {
         match backend {
             #[cfg(feature = "vulkan")]
-            "vulkan" => self.open_vulkan(name, options),
+            DeviceKind::Vulkan => self.open_vulkan(name, options),
             #[cfg(feature = "cuda")]
-            "cuda" => self.open_cuda(name, options),
+            DeviceKind::Cuda => self.open_cuda(name, options),
             _ => Err(unknown_backend(backend, name)),
         }
     }
@@ -165,7 +165,7 @@ impl Drivers {
     }
 }
 
-fn unknown_backend(backend: &str, name: &str) -> Fault {
+fn unknown_backend(backend: &DeviceKind, name: &str) -> Fault {
     if let Some(reason) = missing_support(backend) {
         let error = format!("`{name}` cannot be opened: {reason}");
         return Fault::unfit(&error, BUILD_WITH_SUPPORT);
@@ -382,8 +382,7 @@ mod tests {
 
     #[test]
     fn unknown_backends_are_refused_with_a_sentence() {
-        assert!(!is_gpu("cpu"));
-        let fault = Drivers::default().open("tpu", "tpu:0", &Options::default());
+        let fault = Drivers::default().open(&"tpu".into(), "tpu:0", &Options::default());
         let fault = fault.expect_err("no backend drives it");
         assert_eq!(fault.kind, FaultKind::Unfit);
         assert!(
@@ -395,15 +394,14 @@ mod tests {
     #[test]
     fn backends_without_support_in_this_build_say_which_feature_they_need() {
         for (backend, is_built) in [
-            ("cuda", cfg!(feature = "cuda")),
-            ("vulkan", cfg!(feature = "vulkan")),
+            (DeviceKind::Cuda, cfg!(feature = "cuda")),
+            (DeviceKind::Vulkan, cfg!(feature = "vulkan")),
         ] {
-            assert!(is_gpu(backend));
-            assert_eq!(missing_support(backend).is_none(), is_built, "{backend}");
+            assert_eq!(missing_support(&backend).is_none(), is_built, "{backend}");
             if is_built {
                 continue;
             }
-            let fault = Drivers::default().open(backend, "gpu:0", &Options::default());
+            let fault = Drivers::default().open(&backend, "gpu:0", &Options::default());
             let fault = fault.expect_err("there is no driver in this build");
             assert_eq!(fault.kind, FaultKind::Unfit);
             assert!(

@@ -1,7 +1,6 @@
 //! What every actor costs on every device: as measured where it was, otherwise by the roofline.
 
 use bytes::Bytes;
-use zbmd_backends::gpu::is_gpu;
 use zbmd_backends::kernels::Math;
 use zbmd_backends::op::Registry;
 use zbmd_ir::{Actor, ActorCost, BlobId, Costs, Device, Graph, Role, TiSlice, TiVec};
@@ -47,18 +46,19 @@ impl CostSources<'_> {
         let mut cost = self.registry.cost(actor, device, self.blobs)?;
 
         // A variant may need more memory than the default one, which it falls back to.
-        if is_gpu(&device.backend) {
+        if device.backend.is_gpu() {
             let variant_bytes = keys
                 .iter()
                 .filter_map(|key| self.variant_scratch_bytes(actor, device, *key));
             cost.scratch_bytes = variant_bytes.fold(cost.scratch_bytes, u64::max);
         }
 
-        // Only CUDA devices round. Where rounded factors make no difference, or were not measured, the cost with exact
+        // Where rounded factors make no difference, or were not measured, the cost with exact
         // ones is used.
-        let usable_keys = match device.backend.as_str() {
-            "cuda" => keys,
-            _ => &keys[..keys.len().min(1)],
+        let usable_keys = if device.backend.may_round_factors() {
+            keys
+        } else {
+            &keys[..keys.len().min(1)]
         };
         let measured = usable_keys
             .iter()

@@ -31,7 +31,7 @@ impl CpuOnlyActors {
         let gpus: Vec<DeviceId> = machine
             .devices
             .iter_enumerated()
-            .filter(|(_, device)| device.backend != "cpu")
+            .filter(|(_, device)| !device.backend.is_cpu())
             .map(|(id, _)| id)
             .collect();
 

@@ -9,7 +9,8 @@ use zbmd_backends::kernels::emit::cubins as cubin_files;
 use zbmd_backends::kernels::{Caps, KernelPlan};
 use zbmd_backends::op::Registry;
 use zbmd_ir::{
-    Actor, ActorId, BlobId, Device, DeviceId, Graph, KernelCode, Machine, Plan, Role, TiVec,
+    Actor, ActorId, BlobId, Device, DeviceId, DeviceKind, Graph, KernelCode, Machine, Plan, Role,
+    TiVec,
 };
 
 use crate::assemble::{CubinText, Cubins};
@@ -52,17 +53,19 @@ impl KernelRequest<'_> {
             }
 
             // A run checks what its GPU supports: printed for what all of them do, the code fits any.
-            if device.backend == "vulkan" {
-                if let Some(plan) = self.lower(actor, &Caps::COMMON, variant, blobs) {
-                    gpu::print_modules(&plan, &mut code);
+            match (&device.backend, self.cubins) {
+                (DeviceKind::Vulkan, _) => {
+                    if let Some(plan) = self.lower(actor, &Caps::COMMON, variant, blobs) {
+                        gpu::print_modules(&plan, &mut code);
+                    }
                 }
-            } else if device.backend == "cuda"
-                && let Some(cubins) = self.cubins
-            {
-                let capabilities = self.registry.caps(device);
-                if let Some(plan) = self.lower(actor, capabilities, variant, blobs) {
-                    print_cuda_texts(&plan, device, cubins, &mut cuda_texts);
+                (DeviceKind::Cuda, Some(cubins)) => {
+                    let capabilities = self.registry.caps(device);
+                    if let Some(plan) = self.lower(actor, capabilities, variant, blobs) {
+                        print_cuda_texts(&plan, device, cubins, &mut cuda_texts);
+                    }
                 }
+                _ => {}
             }
         }
 
@@ -101,7 +104,7 @@ impl KernelRequest<'_> {
 
     fn check_cuda_device(&self) -> Result<(), Diagnostic> {
         let mut devices = self.machine.devices.iter();
-        if devices.any(|device| device.backend == "cuda") {
+        if devices.any(|device| device.backend == DeviceKind::Cuda) {
             return Ok(());
         }
         let message = "objects of CUDA kernels are asked for, and the machine has no CUDA device";

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use zbmd_ir::{Device, DeviceId, Link, LinkId, Machine, TiVec, limits};
+use zbmd_ir::{Device, DeviceId, DeviceKind, Link, LinkId, Machine, TiVec, limits};
 
 use crate::codes::Code;
 use crate::costs::{self, MeasuredCosts};
@@ -17,9 +17,6 @@ use crate::units::{self, UnitError};
 /// The CPU devices of this computer: `zbmd_backends::devices::detect`.
 pub use zbmd_backends::devices::{CORE_BYTES_PER_S, CORE_FLOPS, detect, detect_in_teams, uniform};
 use zbmd_backends::devices::{LINK_BYTES_PER_S, LINK_LATENCY_NS, memory_bytes};
-
-/// The backends that devices may have.
-const BACKENDS: [&str; 3] = ["cpu", "vulkan", "cuda"];
 
 /// A link between every two devices, in both directions.
 fn link_all(devices: &TiVec<DeviceId, Device>) -> TiVec<LinkId, Link> {
@@ -63,7 +60,7 @@ impl<'a> From<&'a Device> for RonDevice<'a> {
     fn from(device: &'a Device) -> Self {
         Self {
             name: &device.name,
-            backend: &device.backend,
+            backend: device.backend.as_str(),
             cores: &device.cores,
             memory: device.memory_bytes,
             flops: device.flops_per_s,
@@ -282,19 +279,19 @@ fn read_device(
     let name = name?;
     let backend = backend?;
     check_device_name(&name, others, sink);
-    check_backend(&backend, sink);
+    let kind = read_kind(&backend, sink);
 
-    // Only CUDA has such launches; elsewhere the field would be ignored silently.
-    if let Some(node) = early_node.filter(|_| programmatic && backend.value != "cuda") {
+    // Elsewhere the field would be ignored silently.
+    if let Some(node) = early_node.filter(|_| programmatic && !kind.has_dependent_launch()) {
         let message = format!(
-            "`programmatic` is for CUDA devices, and `{}` is of `{}`",
-            name.value, backend.value
+            "`programmatic` is for CUDA devices, and `{}` is of `{kind}`",
+            name.value
         );
         sink.push(Diagnostic::new(Code::E0507, message).primary(node.span, "should be left out"));
     }
 
     let device = Device {
-        backend: backend.value,
+        backend: kind,
         cores,
         memory_bytes: memory.unwrap_or_else(memory_bytes),
         flops_per_s: flops.unwrap_or(CORE_FLOPS),
@@ -353,16 +350,19 @@ fn check_device_name(name: &Spanned<String>, others: &BTreeMap<String, Span>, si
     );
 }
 
-fn check_backend(backend: &Spanned<String>, sink: &mut Sink) {
-    if BACKENDS.contains(&backend.value.as_str()) {
-        return;
+/// The kind that a device's backend names; reports one that does not exist.
+fn read_kind(backend: &Spanned<String>, sink: &mut Sink) -> DeviceKind {
+    let kind = DeviceKind::from(backend.value.as_str());
+    if let DeviceKind::Other(unknown) = &kind {
+        let known_names = DeviceKind::KNOWN.iter().map(DeviceKind::as_str);
+        let message = format!("there is no backend `{unknown}`");
+        sink.push(
+            Diagnostic::new(Code::E0507, message)
+                .primary(backend.span, "unknown backend")
+                .help(suggest(unknown, known_names)),
+        );
     }
-    let message = format!("there is no backend `{}`", backend.value);
-    sink.push(
-        Diagnostic::new(Code::E0507, message)
-            .primary(backend.span, "unknown backend")
-            .help(suggest(&backend.value, BACKENDS)),
-    );
+    kind
 }
 
 /// A number of base units, or a string with a unit; at least 1.
@@ -545,7 +545,7 @@ mod tests {
     #[test]
     fn written_machines_read_back() {
         let mut early = uniform(3);
-        early.devices[DeviceId(1)].backend = "cuda".to_owned();
+        early.devices[DeviceId(1)].backend = DeviceKind::Cuda;
         early.devices[DeviceId(1)].programmatic = true;
         for machine in [detect(), uniform(3), early] {
             let text = to_ron(&machine).unwrap_or_default();

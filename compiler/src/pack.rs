@@ -56,7 +56,7 @@ impl PackRequest<'_> {
     fn runs_on_cpus(&self, actor: ActorId) -> bool {
         self.plans.iter().all(|plan| {
             let device = plan.placement[actor];
-            self.machine.devices[device].backend == "cpu"
+            self.machine.devices[device].backend.is_cpu()
         })
     }
 }

@@ -79,7 +79,7 @@ pub(crate) fn check_devices(
 
     let mut has_cuda = false;
     for device in &machine.devices {
-        if device.backend != "cuda" {
+        if !device.backend.may_round_factors() {
             continue;
         }
 
@@ -162,7 +162,7 @@ impl RoundingPlans<'_> {
         for plan in self.plans {
             let device = &self.machine.devices[plan.placement[id]];
             first_device.get_or_insert(device);
-            if device.backend == "cuda" {
+            if device.backend.may_round_factors() {
                 let capabilities = self.registry.caps(device);
 
                 // CUDA devices of a machine round alike: the first one decides.

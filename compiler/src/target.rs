@@ -79,7 +79,7 @@ impl Target {
     /// Whether any device is a GPU, of whatever kind.
     pub(crate) fn has_gpus(&self) -> bool {
         let mut devices = self.machine.devices.iter();
-        devices.any(|device| device.backend != "cpu")
+        devices.any(|device| !device.backend.is_cpu())
     }
 
     /// Asks the drivers of this computer what its GPUs can do, if the machine has any: opening drivers takes a while.

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use zbmd_backends::gpu::is_gpu;
 use zbmd_backends::op::Registry;
 use zbmd_ir::{Actor, BlobId, Device, Graph, Plan, Role, TiSlice};
 
@@ -31,7 +30,7 @@ pub(crate) fn best_variant<'a>(
 
 /// Whether what was measured on a device holds for another one.
 fn decides_for(measured: &Device, device: &Device) -> bool {
-    if is_gpu(&device.backend) {
+    if device.backend.is_gpu() {
         measured.backend == device.backend
     } else {
         measured.name == device.name
@@ -67,7 +66,7 @@ impl VariantRequest<'_> {
                 let Some(name) = best_variant(self.target, device, cost_key) else {
                     continue;
                 };
-                let variant_position = if is_gpu(&device.backend) {
+                let variant_position = if device.backend.is_gpu() {
                     self.gpu_variant_position(actor, device, name)
                 } else {
                     let known_variants = cpu_variants

@@ -28,7 +28,7 @@ impl Kernels {
         for (id, actor) in program.graph.actors.iter_enumerated() {
             let mut made: Vec<Made> = Vec::new();
             let on_cpu =
-                |plan: &&Plan| program.machine.devices[plan.placement[id]].backend == "cpu";
+                |plan: &&Plan| program.machine.devices[plan.placement[id]].backend.is_cpu();
             let wanted = program
                 .plans
                 .iter()

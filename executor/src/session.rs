@@ -174,7 +174,7 @@ fn check_scratch(program: &Program, plan: &Plan, kernels: &Kernels) -> Result<()
             continue;
         };
         let device = plan.placement[actor];
-        if program.machine.devices[device].backend != "cpu" {
+        if !program.machine.devices[device].backend.is_cpu() {
             // What its kernels need there is asked when they are made.
             continue;
         }
@@ -599,7 +599,7 @@ impl Drop for Session {
 impl Inner {
     /// Whether a device is a GPU.
     pub(crate) fn is_gpu(&self, device: DeviceId) -> bool {
-        zbmd_backends::gpu::is_gpu(&self.program.machine.devices[device].backend)
+        self.program.machine.devices[device].backend.is_gpu()
     }
 
     /// Tokens that an actor's port 0 moves in one iteration.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use zbmd_backends::gpu;
 use zbmd_backends::kernel::Io;
 use zbmd_ir::{Action, ActorId, Entry, Graph, Plan, Program, Role, Slot};
 
@@ -96,9 +95,9 @@ pub(crate) fn check_plan(program: &Program, plan: &Plan) -> Result<(), Unsupport
     for calendar in &plan.calendars {
         let device = &program.machine.devices[calendar.device];
         let name = || (plan.name.clone(), device.name.clone());
-        let is_gpu = gpu::is_gpu(&device.backend);
-        if device.backend != "cpu" && !is_gpu {
-            let ((plan, device), backend) = (name(), device.backend.clone());
+        let is_gpu = device.backend.is_gpu();
+        if !device.backend.is_cpu() && !is_gpu {
+            let ((plan, device), backend) = (name(), device.backend.to_string());
             return Err(Unsupported::Backend {
                 plan,
                 device,

@@ -60,6 +60,7 @@
 
 pub mod bundle;
 mod contingency;
+mod device_kind;
 mod graph;
 mod ids;
 pub mod limits;
@@ -78,8 +79,10 @@ pub mod text;
 mod token;
 pub mod trace;
 pub mod verify;
+pub mod walk;
 
 pub use contingency::*;
+pub use device_kind::DeviceKind;
 pub use graph::*;
 pub use ids::*;
 pub use machine::*;

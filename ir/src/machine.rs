@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ActorId, DeviceId, LinkId, TiVec};
+use crate::{ActorId, DeviceId, DeviceKind, LinkId, TiVec};
 
 /// A place that runs kernels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Device {
     /// Stable name: `cpu:0`, `vulkan:0`, `cuda:0`.
     pub name: String,
-    /// Backend that drives it: `cpu`, `vulkan`, `cuda`.
-    pub backend: String,
+    /// The backend that drives it.
+    pub backend: DeviceKind,
     /// Cores of a CPU device, by the number the OS gives them; empty elsewhere or when unknown.
     pub cores: Vec<u32>,
     /// Memory that arenas and rings may take.

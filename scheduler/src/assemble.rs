@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use zbmd_ir::{
     Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Lane, LaneKind, Plan,
-    Region, Ring, RingId, Slot, TiVec, limits,
+    Region, Ring, RingId, Slot, TiVec, limits, walk,
 };
 
 use crate::cluster::ClusterCall;
@@ -559,7 +559,7 @@ impl CallLowering<'_, '_> {
 }
 
 /// When an entry ends, and in which stage.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct EntryEnd {
     stage: u32,
     end_ns: u64,
@@ -567,26 +567,12 @@ struct EntryEnd {
 
 /// The end of an entry; a loop's body has one stage.
 fn entry_end(entry: &Entry) -> EntryEnd {
-    match entry {
-        Entry::Slot(slot) => EntryEnd {
-            stage: slot.stage,
-            end_ns: slot.start_ns.saturating_add(slot.duration_ns),
-        },
-        Entry::Loop { count, body } => {
-            let start_ns = body.first().map_or(0, entry_start_ns);
-            let once = body.last().map(entry_end).unwrap_or_default();
-            let all_ns = (once.end_ns - start_ns).saturating_mul(*count);
-            EntryEnd {
-                stage: once.stage,
-                end_ns: start_ns.saturating_add(all_ns),
-            }
-        }
-    }
-}
-
-fn entry_start_ns(entry: &Entry) -> u64 {
-    match entry {
-        Entry::Slot(slot) => slot.start_ns,
-        Entry::Loop { body, .. } => body.first().map_or(0, entry_start_ns),
+    let mut stage = 0;
+    walk::visit_slots(std::slice::from_ref(entry), |visit| {
+        stage = visit.slot.stage;
+    });
+    EntryEnd {
+        stage,
+        end_ns: walk::end_ns(entry),
     }
 }

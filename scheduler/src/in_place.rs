@@ -11,8 +11,8 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use zbmd_ir::{
-    Action, ActorId, BufferId, ChannelId, DeviceId, Entry, InPlace, Plan, RingId, TiVec, TokenType,
-    limits,
+    Action, ActorId, BufferId, ChannelId, DeviceId, InPlace, Plan, RingId, Slot, TiVec, TokenType,
+    limits, walk,
 };
 
 use crate::live::{BufferIndex, LiveRanges};
@@ -163,7 +163,7 @@ impl PairFinder<'_> {
         let mut pairs = Vec::new();
         for (id, actor) in self.problem.graph.actors.iter_enumerated() {
             let device = &self.problem.machine.devices[self.plan.placement[id]];
-            if device.backend == "cpu" {
+            if device.backend.may_write_in_place() {
                 pairs.extend(
                     actor
                         .in_place
@@ -273,21 +273,16 @@ impl LaneUses {
 
         for lane in plan.calendars.iter().flat_map(|calendar| &calendar.lanes) {
             for (position, entry) in (0u32..).zip(&lane.entries) {
-                uses.visit(entry, position);
+                walk::visit_slots(std::slice::from_ref(entry), |visit| {
+                    uses.add_slot(visit.slot, position);
+                });
             }
         }
         uses
     }
 
-    fn visit(&mut self, entry: &Entry, position: u32) {
-        let slot = match entry {
-            Entry::Loop { body, .. } => {
-                body.iter().for_each(|inner| self.visit(inner, position));
-                return;
-            }
-            Entry::Slot(slot) => slot,
-        };
-
+    /// Notes where a slot is; a loop is one position, whatever its body does.
+    fn add_slot(&mut self, slot: &Slot, position: u32) {
         match slot.action {
             Action::Fire { actor, .. } => {
                 let positions = self.fired[actor].get_or_insert(LanePositions {

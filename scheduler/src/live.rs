@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use zbmd_ir::{
-    Action, Buffer, BufferId, ChannelId, DeviceId, Entry, Plan, PortChannels, Region, TiVec,
+    Action, Buffer, BufferId, ChannelId, DeviceId, Plan, PortChannels, Region, Slot, TiVec, walk,
 };
 
 /// Positions in the lane of the first and of the last slot that touch a buffer, and by which stages.
@@ -52,7 +52,9 @@ pub(crate) fn find_live_ranges(
     for calendar in &plan.calendars {
         for lane in &calendar.lanes {
             for (position, entry) in (0u32..).zip(&lane.entries) {
-                finder.visit(calendar.device, position, entry);
+                walk::visit_slots(std::slice::from_ref(entry), |visit| {
+                    finder.add_slot(calendar.device, position, visit.slot);
+                });
             }
         }
     }
@@ -67,18 +69,8 @@ struct LiveRangeFinder<'a> {
 }
 
 impl LiveRangeFinder<'_> {
-    /// Extends the ranges of what an entry touches. A loop is one position, whatever its body does.
-    fn visit(&mut self, device: DeviceId, position: u32, entry: &Entry) {
-        let slot = match entry {
-            Entry::Slot(slot) => slot,
-            Entry::Loop { body, .. } => {
-                for inner in body {
-                    self.visit(device, position, inner);
-                }
-                return;
-            }
-        };
-
+    /// Extends the ranges of what a slot touches. A loop is one position, whatever its body does.
+    fn add_slot(&mut self, device: DeviceId, position: u32, slot: &Slot) {
         let ports = self.ports;
         match slot.action {
             Action::Fire { actor, .. } => {

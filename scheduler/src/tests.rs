@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use zbmd_ir::{Action, ActorId, DeviceId, Entry, Graph, Plan};
+use zbmd_ir::{Action, ActorId, DeviceId, Entry, Graph, Plan, walk};
 
 use crate::testing::{costs, graph, machine};
 use crate::{Block, Options, ScheduleError, schedule};
@@ -18,20 +18,13 @@ fn chain() -> Graph {
 }
 
 fn fires(plan: &Plan) -> usize {
-    fn count(entries: &[Entry]) -> usize {
-        entries
-            .iter()
-            .map(|e| match e {
-                Entry::Slot(slot) => usize::from(matches!(slot.action, Action::Fire { .. })),
-                Entry::Loop { body, .. } => count(body),
-            })
-            .sum()
+    let mut fires = 0;
+    for lane in plan.calendars.iter().flat_map(|calendar| &calendar.lanes) {
+        walk::visit_slots(&lane.entries, |visit| {
+            fires += usize::from(matches!(visit.slot.action, Action::Fire { .. }));
+        });
     }
-    plan.calendars
-        .iter()
-        .flat_map(|c| &c.lanes)
-        .map(|l| count(&l.entries))
-        .sum()
+    fires
 }
 
 #[test]

@@ -34,7 +34,11 @@ fn median(mut all: Vec<Duration>) -> Duration {
 fn main() {
     let is_cuda = std::env::args().any(|a| a == "cuda");
     let backend = if is_cuda { "cuda" } else { "vulkan" };
-    let opened = Drivers::default().open(backend, &format!("{backend}:0"), &Options::default());
+    let opened = Drivers::default().open(
+        &backend.into(),
+        &format!("{backend}:0"),
+        &Options::default(),
+    );
     let device = match opened {
         Ok(device) => device,
         Err(fault) => return eprintln!("SKIPPED: {fault}"),
@@ -69,7 +73,7 @@ fn programmatic(registry: &Registry) {
             ..Options::default()
         };
         drivers
-            .open("cuda", "cuda:0", &options)
+            .open(&"cuda".into(), "cuda:0", &options)
             .expect("it was opened before")
     });
     if !devices[1].has_dependent_launch() {

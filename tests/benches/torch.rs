@@ -527,7 +527,7 @@ fn main() {
     let mut drivers = Drivers::default();
     let mut open = |programmatic| {
         drivers.open(
-            "cuda",
+            &"cuda".into(),
             "cuda:0",
             &Options {
                 dependent_launch: programmatic,

@@ -5,7 +5,8 @@ use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
 use zbmd_executor::Engine;
 use zbmd_ir::verify::{Verified, check_counting, verify};
-use zbmd_ir::{Entry, PlanId, Program, Role, bundle};
+use zbmd_ir::walk::executions;
+use zbmd_ir::{PlanId, Program, Role, bundle};
 
 use crate::run::{Streams, drive};
 
@@ -112,14 +113,6 @@ fn run_inputs(program: &Program, seed: u64) -> Option<Streams> {
     }
     // Without sources a run has no end.
     (!inputs.is_empty()).then_some(inputs)
-}
-
-fn executions(entries: &[Entry]) -> u64 {
-    let each = entries.iter().map(|entry| match entry {
-        Entry::Slot(_) => 1,
-        Entry::Loop { count, body } => count.saturating_mul(executions(body)),
-    });
-    each.fold(0, u64::saturating_add)
 }
 
 fn run(

@@ -75,7 +75,7 @@ pub fn machine() -> Machine {
 pub fn with(backends: &[&str]) -> Machine {
     let device = |name: &str, backend: &str| Device {
         name: name.to_owned(),
-        backend: backend.to_owned(),
+        backend: backend.into(),
         cores: vec![],
         memory_bytes: 1 << 30,
         flops_per_s: 10_000_000_000,

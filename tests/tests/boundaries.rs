@@ -203,3 +203,88 @@ fn the_readme_names_real_paths() {
         "the README's code map names only {checked} paths"
     );
 }
+
+/// The sources under some folders, without tests, as path and text.
+fn sources(folders: &[&str]) -> Vec<(PathBuf, String)> {
+    let mut paths: Vec<PathBuf> = folders.iter().map(|folder| root().join(folder)).collect();
+    let mut found = Vec::new();
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            let entries = std::fs::read_dir(&path).expect("the crate has sources");
+            paths.extend(entries.map(|e| e.expect("readable folder").path()));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(&path).expect("readable source");
+            // Test modules stand at the end of their files.
+            let end = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
+            found.push((path, text[..end].to_owned()));
+        }
+    }
+    found
+}
+
+#[test]
+fn devices_are_asked_for_their_kind_and_not_compared_by_name() {
+    let folders = [
+        "ir/src",
+        "scheduler/src",
+        "compiler/src",
+        "compiler/cli/src",
+        "executor/src",
+    ];
+    for (path, text) in sources(&folders) {
+        let is_definition = path.ends_with("ir/src/device_kind.rs");
+        let is_test =
+            path.ends_with("tests.rs") || path.components().any(|c| c.as_os_str() == "tests");
+        if is_definition || is_test {
+            continue;
+        }
+        for line in text.lines() {
+            let code = line.split("//").next().unwrap_or_default();
+            for name in ["\"cpu\"", "\"vulkan\"", "\"cuda\""] {
+                let is_comparison = [
+                    format!("== {name}"),
+                    format!("!= {name}"),
+                    format!("{name} =>"),
+                    format!("contains({name})"),
+                ];
+                assert!(
+                    !is_comparison.iter().any(|pattern| code.contains(pattern)),
+                    "{} compares a device with {name}: ask its `DeviceKind`\n{line}",
+                    path.display()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn calendars_are_walked_in_one_place() {
+    // Each with its reason: the walk itself, text and codec of loops as loops, the makers of loops, and the view, which
+    // counts loops out up to a limit.
+    let allowed = [
+        "ir/src/walk.rs",
+        "ir/src/text/calendar.rs",
+        "ir/src/bundle/differences.rs",
+        "scheduler/src/assemble.rs",
+        "compiler/src/view/expand.rs",
+    ];
+    let folders = [
+        "ir/src",
+        "scheduler/src",
+        "compiler/src",
+        "compiler/cli/src",
+    ];
+    for (path, text) in sources(&folders) {
+        let shown = path.display().to_string();
+        // The verifier shares no code with what it checks; test programs are made by hand.
+        let is_apart = shown.contains("ir/src/verify/") || shown.contains("ir/src/testing/");
+        let is_test = shown.ends_with("tests.rs");
+        if is_apart || is_test || allowed.iter().any(|file| shown.ends_with(file)) {
+            continue;
+        }
+        assert!(
+            !text.contains("Entry::Loop"),
+            "{shown} matches loops of calendars itself: use `zbmd_ir::walk`"
+        );
+    }
+}

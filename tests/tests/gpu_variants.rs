@@ -184,7 +184,8 @@ fn tiles(backend: &str) {
 
 /// Whether the CUDA device at hand has the library; else it says so.
 fn has_library() -> bool {
-    let opened = zbmd_backends::gpu::Drivers::default().open("cuda", "cuda:0", &Default::default());
+    let opened =
+        zbmd_backends::gpu::Drivers::default().open(&"cuda".into(), "cuda:0", &Default::default());
     let opened: Device = opened.expect("asked before");
     let Some(device) = opened.downcast::<zbmd_backends::cuda::Device>() else {
         return false;
@@ -265,7 +266,7 @@ fn one_for_all() {
             .filter(|(_, a)| a.role == Role::Compute)
         {
             let device = &machine.devices[plan.placement[id]];
-            let wanted = (device.backend == "cuda").then_some(LIBRARY);
+            let wanted = (device.backend.has_dependent_launch()).then_some(LIBRARY);
             assert_eq!(plan.variant(id), wanted, "{} on {}", plan.name, device.name);
             seen.insert(device.name.clone());
         }

@@ -13,7 +13,7 @@ use zbmd_compiler::view::{View, json, perfetto};
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::trace::{OTHER, Trace};
 use zbmd_ir::verify::Verified;
-use zbmd_ir::{Action, Entry, Program};
+use zbmd_ir::{Action, Entry, Program, walk};
 use zbmd_tests::actors::registry;
 use zbmd_tests::losses::{Feed, live};
 use zbmd_tests::run::compile;
@@ -227,20 +227,17 @@ fn number(program: &Program, plan: &zbmd_ir::Plan, entries: &[Entry], names: &mu
             writer.name, writer.outputs[from.port as usize].name
         )
     };
-    for entry in entries {
-        match entry {
-            Entry::Loop { body, .. } => number(program, plan, body, names),
-            Entry::Slot(slot) => names.push(match slot.action {
-                Action::Fire { actor, .. } => program.graph.actors[actor].name.clone(),
-                Action::Send { ring, .. } => format!("send {}", channel(plan.rings[ring].channel)),
-                Action::Recv { ring, .. } => format!("recv {}", channel(plan.rings[ring].channel)),
-                Action::Release { ring } => {
-                    format!("release {}", channel(plan.rings[ring].channel))
-                }
-                Action::Carry { buffer } => {
-                    format!("carry {}", channel(plan.buffers[buffer].channel))
-                }
-            }),
-        }
-    }
+    walk::visit_slots(entries, |visit| {
+        names.push(match visit.slot.action {
+            Action::Fire { actor, .. } => program.graph.actors[actor].name.clone(),
+            Action::Send { ring, .. } => format!("send {}", channel(plan.rings[ring].channel)),
+            Action::Recv { ring, .. } => format!("recv {}", channel(plan.rings[ring].channel)),
+            Action::Release { ring } => {
+                format!("release {}", channel(plan.rings[ring].channel))
+            }
+            Action::Carry { buffer } => {
+                format!("carry {}", channel(plan.buffers[buffer].channel))
+            }
+        });
+    });
 }

@@ -1,6 +1,6 @@
 //! Devices that cost the same, which are measured once.
 
-use zbmd_backends::gpu::{Device as Gpu, Drivers, Options, is_gpu};
+use zbmd_backends::gpu::{Device as Gpu, Drivers, Options};
 use zbmd_ir::{Device, DeviceId, Machine};
 
 use super::kind::Computer;
@@ -30,7 +30,7 @@ pub(super) fn find_groups(machine: &Machine) -> Vec<DeviceGroup> {
     let mut device_groups = cpu_groups(machine, &Computer::read());
     let mut drivers = Drivers::default();
     for (id, device) in machine.devices.iter_enumerated() {
-        if is_gpu(&device.backend) {
+        if device.backend.is_gpu() {
             device_groups.push(open_gpu(id, device, &mut drivers));
         }
     }
@@ -40,7 +40,7 @@ pub(super) fn find_groups(machine: &Machine) -> Vec<DeviceGroup> {
 fn cpu_groups(machine: &Machine, computer: &Computer) -> Vec<DeviceGroup> {
     let mut device_groups: Vec<DeviceGroup> = Vec::new();
     for (id, device) in machine.devices.iter_enumerated() {
-        if device.backend != "cpu" {
+        if !device.backend.is_cpu() {
             continue;
         }
         let kind = computer.kind(&device.cores);
@@ -67,7 +67,7 @@ fn open_gpu(id: DeviceId, device: &Device, drivers: &mut Drivers) -> DeviceGroup
 
     // The same GPU is opened again: the way of launching is a property of the opened device.
     let mut early_gpu = None;
-    if gpu.is_ok() && device.backend == "cuda" {
+    if gpu.is_ok() && device.backend.has_dependent_launch() {
         let early_options = Options {
             dependent_launch: true,
             ..Options::default()

@@ -19,7 +19,7 @@ fn compile(text: &str, options: &CompileOptions) -> Compiled {
 fn options_with_gpu() -> CompileOptions {
     let mut machine = crate::machine::uniform(2);
     machine.devices.raw[1].name = "gpu:0".to_owned();
-    machine.devices.raw[1].backend = "vulkan".to_owned();
+    machine.devices.raw[1].backend = "vulkan".into();
     machine.devices.raw[1].cores.clear();
     CompileOptions {
         machine: MachineChoice::Given(machine),

@@ -39,8 +39,8 @@ fn machine(a: &Program, b: &Program, out: &mut Changes) {
         out.words(
             Kind::Machine,
             &of("backend"),
-            &before.backend,
-            &after.backend,
+            before.backend.as_str(),
+            after.backend.as_str(),
         );
         let cores = |d: &zbmd_ir::Device| format!("{:?}", d.cores);
         out.words(Kind::Machine, &of("cores"), &cores(before), &cores(after));

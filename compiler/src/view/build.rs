@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 
 use zbmd_backends::kernels::Math;
 use zbmd_ir::verify::Verified;
+use zbmd_ir::walk::{SlotVisit, visit_slots};
 use zbmd_ir::{
     Action, Buffer, BufferId, Channel, ChannelId, DeviceId, Graph, Machine, Plan, PortChannels,
-    Program, Region, RingId, Role, text, verify,
+    Program, Region, Role, text, verify,
 };
 
 use zbmd_ir::text::printable;
 
-use super::expand::{Expansion, parts, visit};
+use super::expand::{Expansion, parts};
 use super::{
     Act, ActorView, BufferView, ChannelView, ContingencyView, DeviceView, FORMAT, FiredView,
     LaneView, LinkView, LoadView, MemoryView, PlanView, PortView, ReaderView, RingView,
@@ -77,7 +78,7 @@ fn rounded(graph: &Graph) -> BTreeMap<String, u32> {
 fn devices(machine: &Machine) -> Vec<DeviceView> {
     let one = |d: &zbmd_ir::Device| DeviceView {
         name: d.name.clone(),
-        backend: d.backend.clone(),
+        backend: d.backend.to_string(),
         memory_bytes: d.memory_bytes,
     };
     machine.devices.iter().map(one).collect()
@@ -265,31 +266,30 @@ impl<'a> Sums<'a> {
     /// Takes in a lane: its busy time and its executions.
     fn lane(&mut self, device: DeviceId, lane: u32, entries: &[zbmd_ir::Entry]) -> (u64, u64) {
         let (mut busy, mut executions) = (0u64, 0u64);
-        visit(entries, &mut |v| {
-            let time = v.slot.duration_ns.saturating_mul(v.times);
+        visit_slots(entries, |v| {
+            let time = v.slot.duration_ns.saturating_mul(v.executions);
             busy = busy.saturating_add(time);
-            executions = executions.saturating_add(v.times);
+            executions = executions.saturating_add(v.executions);
             let (act, id, _, count) = parts(&v.slot.action);
             if act == Act::Fire {
                 let f = &mut self.fired[id as usize];
-                if f.start_ns > v.span.0 {
-                    (f.start_ns, f.lane) = (v.span.0, lane);
+                if f.start_ns > v.slot.start_ns {
+                    (f.start_ns, f.lane) = (v.slot.start_ns, lane);
                 }
                 f.stage = v.slot.stage;
-                f.end_ns = f.end_ns.max(v.span.1);
-                f.calls = f.calls.saturating_add(v.times);
-                f.firings = f.firings.saturating_add(v.times.saturating_mul(count));
+                f.end_ns = f.end_ns.max(v.last_end_ns);
+                f.calls = f.calls.saturating_add(v.executions);
+                f.firings = f.firings.saturating_add(v.executions.saturating_mul(count));
                 f.busy_ns = f.busy_ns.saturating_add(time);
             }
-            self.touch(device, &v.slot.action, v.span, v.slot.stage);
+            self.touch(device, &v);
         });
         (busy, executions)
     }
 
     /// Notes the buffers that a slot reads or writes.
-    fn touch(&mut self, device: DeviceId, action: &Action, span: (u64, u64), stage: u32) {
-        let ring = |id: RingId| self.plan.rings[id].channel;
-        match *action {
+    fn touch(&mut self, device: DeviceId, visit: &SlotVisit<'_>) {
+        match visit.slot.action {
             Action::Fire { actor, .. } => {
                 let ports = self.ports;
                 let inputs = ports.inputs[actor]
@@ -298,17 +298,18 @@ impl<'a> Sums<'a> {
                     .map(|&(channel, _)| channel);
                 let outputs = ports.outputs[actor].iter().flatten().copied();
                 for channel in inputs.chain(outputs) {
-                    self.note(channel, device, span, stage);
+                    self.note(channel, device, visit);
                 }
             }
             Action::Send { ring: id, .. } | Action::Recv { ring: id, .. } => {
-                self.note(ring(id), device, span, stage);
+                self.note(self.plan.rings[id].channel, device, visit);
             }
             Action::Release { .. } | Action::Carry { .. } => {}
         }
     }
 
-    fn note(&mut self, channel: ChannelId, device: DeviceId, span: (u64, u64), stage: u32) {
+    fn note(&mut self, channel: ChannelId, device: DeviceId, visit: &SlotVisit<'_>) {
+        let slot = visit.slot;
         let Some(&id) = self.buffer_of.get(&(channel, device)) else {
             return;
         };
@@ -316,15 +317,15 @@ impl<'a> Sums<'a> {
         match at {
             None => {
                 *at = Some(Use {
-                    from_ns: span.0,
-                    to_ns: span.1,
-                    stages: (stage, stage),
+                    from_ns: slot.start_ns,
+                    to_ns: visit.last_end_ns,
+                    stages: (slot.stage, slot.stage),
                 })
             }
             Some(u) => {
-                u.from_ns = u.from_ns.min(span.0);
-                u.to_ns = u.to_ns.max(span.1);
-                u.stages = (u.stages.0.min(stage), u.stages.1.max(stage));
+                u.from_ns = u.from_ns.min(slot.start_ns);
+                u.to_ns = u.to_ns.max(visit.last_end_ns);
+                u.stages = (u.stages.0.min(slot.stage), u.stages.1.max(slot.stage));
             }
         }
     }

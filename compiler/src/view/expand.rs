@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use zbmd_ir::trace::executions;
-use zbmd_ir::{Action, Entry, Slot};
+use zbmd_ir::walk::{self, visit_slots};
+use zbmd_ir::{Action, Entry, Lane, Slot};
 
 use super::{Act, SlotView};
 
@@ -11,70 +11,6 @@ use super::{Act, SlotView};
 const MAX_LOOP: u64 = 20_000;
 /// Executions of all loops of one plan that are listed.
 pub(super) const MAX_LISTED: u64 = 200_000;
-
-/// One slot of the calendar, whatever the number of its executions.
-pub(super) struct Visit<'a> {
-    pub(super) slot: &'a Slot,
-    /// Start of the first execution and end of the last.
-    pub(super) span: (u64, u64),
-    /// Executions in a period.
-    pub(super) times: u64,
-}
-
-/// Goes through each slot of a lane once, in order. O(slots).
-pub(super) fn visit<'a>(entries: &'a [Entry], f: &mut impl FnMut(Visit<'a>)) {
-    visit_within(entries, 1, 0, f);
-}
-
-/// `last_ns` is how much later than the first the last execution of the loops around is.
-fn visit_within<'a>(entries: &'a [Entry], times: u64, last_ns: u64, f: &mut impl FnMut(Visit<'a>)) {
-    for entry in entries {
-        match entry {
-            Entry::Slot(slot) => {
-                let end = slot
-                    .start_ns
-                    .saturating_add(slot.duration_ns)
-                    .saturating_add(last_ns);
-                f(Visit {
-                    slot,
-                    span: (slot.start_ns, end),
-                    times,
-                });
-            }
-            Entry::Loop { count, body } => {
-                let more = length(body).saturating_mul(count.saturating_sub(1));
-                visit_within(
-                    body,
-                    times.saturating_mul(*count),
-                    last_ns.saturating_add(more),
-                    f,
-                );
-            }
-        }
-    }
-}
-
-/// Time of one execution of a loop's body.
-fn length(body: &[Entry]) -> u64 {
-    let start = body.first().map_or(0, start);
-    body.last().map_or(0, end).saturating_sub(start)
-}
-
-fn start(entry: &Entry) -> u64 {
-    match entry {
-        Entry::Slot(slot) => slot.start_ns,
-        Entry::Loop { body, .. } => body.first().map_or(0, start),
-    }
-}
-
-fn end(entry: &Entry) -> u64 {
-    match entry {
-        Entry::Slot(slot) => slot.start_ns.saturating_add(slot.duration_ns),
-        Entry::Loop { count, body } => {
-            start(entry).saturating_add(length(body).saturating_mul(*count))
-        }
-    }
-}
 
 /// Counts out the loops of lanes, within a number of executions that all lanes of a plan share.
 pub(super) struct Expansion {
@@ -104,7 +40,7 @@ impl Expansion {
 
     /// All executions of a calendar, one lane after the other, with the numbers of their slots. The calendar's
     /// executions should be few.
-    pub(super) fn all(lanes: &[zbmd_ir::Lane]) -> (Vec<SlotView>, Vec<u32>) {
+    pub(super) fn all(lanes: &[Lane]) -> (Vec<SlotView>, Vec<u32>) {
         let mut expansion = Self {
             left: u64::MAX,
             max_loop: u64::MAX,
@@ -137,15 +73,15 @@ impl Expansion {
                     self.slot(slot, later_ns, fresh);
                 }
                 Entry::Loop { count, body } => {
-                    let executions = executions(body).saturating_mul(*count);
-                    let after = number + slots(body);
+                    let executions = walk::executions(body).saturating_mul(*count);
+                    let after = number + walk::slot_count(body) as u32;
                     if executions > self.max_loop.min(self.left) {
                         self.numbers.push(NO_NUMBER);
                         self.whole(entry, executions, later_ns);
                         number = after;
                         continue;
                     }
-                    let length = length(body);
+                    let length = walk::body_ns(body);
                     // Loops inside are within the executions of this one.
                     let left = self.left - executions;
                     for i in 0..*count {
@@ -181,23 +117,23 @@ impl Expansion {
     fn whole(&mut self, entry: &Entry, executions: u64, later_ns: u64) {
         let mut busy: BTreeMap<u32, u64> = BTreeMap::new();
         let mut stage = 0;
-        visit(std::slice::from_ref(entry), &mut |v| {
+        visit_slots(std::slice::from_ref(entry), |v| {
             let (act, id, _, count) = parts(&v.slot.action);
             stage = v.slot.stage;
             if act == Act::Fire {
                 let total = busy.entry(id).or_default();
-                *total = total.saturating_add(v.slot.duration_ns.saturating_mul(v.times));
+                *total = total.saturating_add(v.slot.duration_ns.saturating_mul(v.executions));
             }
             let next = self.next.entry((act, id)).or_default();
-            *next = next.saturating_add(count.saturating_mul(v.times));
+            *next = next.saturating_add(count.saturating_mul(v.executions));
         });
         let heaviest = busy
             .iter()
             .max_by_key(|&(id, ns)| (*ns, std::cmp::Reverse(*id)));
-        let start = start(entry);
+        let start = walk::start_ns(entry);
         self.slots.push(SlotView {
             start_ns: start.saturating_add(later_ns),
-            duration_ns: end(entry).saturating_sub(start),
+            duration_ns: walk::end_ns(entry).saturating_sub(start),
             stage,
             act: Act::Loop,
             id: heaviest.map_or(0, |(&id, _)| id),
@@ -205,15 +141,6 @@ impl Expansion {
             count: executions,
         });
     }
-}
-
-/// Slots, each counted once.
-fn slots(entries: &[Entry]) -> u32 {
-    let one = |entry: &Entry| match entry {
-        Entry::Slot(_) => 1,
-        Entry::Loop { body, .. } => slots(body),
-    };
-    entries.iter().map(one).sum()
 }
 
 /// What an action is done to, and how much of it.

@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use zbmd_ir::trace::{Lane, OTHER, Period, Record, Trace, TraceEpoch, WHOLE};
+use zbmd_ir::walk::visit_slots;
 use zbmd_ir::{Calendar, PlanId, Program};
 
-use super::expand::{parts, visit};
+use super::expand::parts;
 use super::{Act, LaneView, PlanView, SlotView, View};
 
 /// A slot is called late when it is by more than the period divided by this.
@@ -326,7 +327,7 @@ fn count_calls(calendar: &Calendar, told: &[&Lane], calls: &mut BTreeMap<u32, Ca
     // Slots are numbered through all lanes, loops entered once.
     let mut slots: Vec<(Option<u32>, u64)> = Vec::new();
     for lane in &calendar.lanes {
-        visit(&lane.entries, &mut |v| {
+        visit_slots(&lane.entries, |v| {
             let (act, id, ..) = parts(&v.slot.action);
             slots.push(((act == Act::Fire).then_some(id), v.slot.duration_ns));
         });

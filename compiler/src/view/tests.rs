@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use zbmd_ir::testing::programs;
 use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::walk::visit_slots;
 use zbmd_ir::{Action, ActorId, Entry, PlanId, Program, RingId, Slot};
 
-use super::expand::{Expansion, MAX_LISTED, parts, visit};
+use super::expand::{Expansion, MAX_LISTED, parts};
 use super::*;
 
 fn verified(program: Program) -> Verified<Program> {
@@ -160,9 +161,9 @@ fn loops_are_counted_out() {
     assert_eq!(found, expected);
     // What is summed without counting out agrees.
     let (mut times, mut last) = (0, 0);
-    visit(&entries, &mut |v| {
-        times += v.times;
-        last = last.max(v.span.1);
+    visit_slots(&entries, |v| {
+        times += v.executions;
+        last = last.max(v.last_end_ns);
     });
     assert_eq!((times as usize, last), (slots.len(), 205));
 }

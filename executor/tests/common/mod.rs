@@ -229,7 +229,7 @@ pub(crate) fn on_a_gpu(name: &str) -> Program {
     let mut program = three_to_two();
     let mut gpu = program.machine.devices[DeviceId(0)].clone();
     let backend = name.split(':').next().unwrap_or(name);
-    (gpu.name, gpu.backend) = (name.to_owned(), backend.to_owned());
+    (gpu.name, gpu.backend) = (name.to_owned(), backend.into());
     program.machine.devices = vec![program.machine.devices[DeviceId(0)].clone(), gpu].into();
     let link = |from, to| Link {
         from,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::table::{Table, left, right};
 use super::units::{bytes, duration};
 use super::{actor_name, device_name, device_of, out_port, place, printable};
-use crate::{Action, ActorId, BufferId, Calendar, Entry, Plan, Program, Region, TiVec};
+use crate::{Action, ActorId, BufferId, Calendar, Entry, Plan, Program, Region, TiVec, walk};
 
 fn head(what: &str, plan: &Plan) -> String {
     format!(
@@ -50,7 +50,7 @@ pub fn schedule(program: &Program, plan: &Plan) -> String {
     let mut fired: TiVec<ActorId, Fired> =
         vec![Fired::default(); program.graph.actors.len()].into();
     for lane in plan.calendars.iter().flat_map(|c| &c.lanes) {
-        collect(&lane.entries, 1, 0, &mut fired);
+        add_firings(&lane.entries, &mut fired);
     }
     let mut out = head("schedule", plan);
     let mut table = Table::default();
@@ -77,32 +77,29 @@ pub fn schedule(program: &Program, plan: &Plan) -> String {
     out
 }
 
-fn collect(entries: &[Entry], times: u64, depth: usize, fired: &mut TiVec<ActorId, Fired>) {
-    if depth > crate::limits::MAX_NESTING {
-        return;
-    }
-    for entry in entries {
-        match entry {
-            Entry::Loop { count, body } => {
-                collect(body, times.saturating_mul(*count), depth + 1, fired)
-            }
-            Entry::Slot(slot) => {
-                let Action::Fire { actor, count, .. } = slot.action else {
-                    continue;
-                };
-                let Some(f) = fired.get_mut(actor) else {
-                    continue;
-                };
-                f.stage = slot.stage;
-                f.start_ns = f.start_ns.min(Some(slot.start_ns)).or(Some(slot.start_ns));
-                f.calls = f.calls.saturating_add(times);
-                f.firings = f.firings.saturating_add(times.saturating_mul(count));
-                f.busy_ns = f
-                    .busy_ns
-                    .saturating_add(times.saturating_mul(slot.duration_ns));
-            }
-        }
-    }
+/// Adds up what a lane does with each actor.
+fn add_firings(entries: &[Entry], fired: &mut TiVec<ActorId, Fired>) {
+    walk::visit_slots(entries, |visit| {
+        let slot = visit.slot;
+        let Action::Fire { actor, count, .. } = slot.action else {
+            return;
+        };
+        // A program that is not verified may fire actors that it does not have.
+        let Some(sum) = fired.get_mut(actor) else {
+            return;
+        };
+
+        let firings = visit.executions.saturating_mul(count);
+        let busy_ns = visit.executions.saturating_mul(slot.duration_ns);
+        sum.stage = slot.stage;
+        sum.start_ns = sum
+            .start_ns
+            .min(Some(slot.start_ns))
+            .or(Some(slot.start_ns));
+        sum.calls = sum.calls.saturating_add(visit.executions);
+        sum.firings = sum.firings.saturating_add(firings);
+        sum.busy_ns = sum.busy_ns.saturating_add(busy_ns);
+    });
 }
 
 /// Everything that lies in the regions of each device, by offset.

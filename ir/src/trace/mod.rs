@@ -31,7 +31,8 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::read::{Lane, Period, Record, Trace, TraceEpoch, TraceError};
-use crate::{DeviceId, Entry, PlanId, Program};
+pub use crate::walk::executions;
+use crate::{DeviceId, PlanId, Program};
 
 /// First bytes of every trace.
 pub const MAGIC: [u8; 4] = *b"ZBTR";
@@ -220,14 +221,4 @@ pub fn fingerprint(program: &Program) -> u64 {
     let parts = (&program.graph, &program.machine, &program.plans);
     // Postcard refuses only sequences of unknown length.
     xxh3_64(&postcard::to_stdvec(&parts).expect("every sequence has a length"))
-}
-
-/// Executions of slots in one period, loops counted out.
-pub fn executions(entries: &[Entry]) -> u64 {
-    entries.iter().fold(0, |sum: u64, entry| {
-        sum.saturating_add(match entry {
-            Entry::Slot(_) => 1,
-            Entry::Loop { count, body } => executions(body).saturating_mul(*count),
-        })
-    })
 }

@@ -6,7 +6,7 @@ use super::{
     Begin, Chunk, Clocks, EpochBegin, EpochEnd, MAGIC, OTHER, PERIOD, TraceEvent, VERSION, WHOLE,
     fingerprint, kind, parts,
 };
-use crate::{Entry, Plan, Program};
+use crate::{Plan, Program, walk};
 
 /// Why bytes are no trace, or not one of this bundle.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -400,7 +400,11 @@ fn check_lane(
     let mut stages = Vec::new();
     let mut order = Vec::new();
     for lane in &plan.calendars[calendar].lanes {
-        walk(&lane.entries, &mut stages, &mut order);
+        // Slots are numbered through all lanes.
+        let first_number = stages.len() as u32;
+        let lane_order = walk::execution_order(&lane.entries).into_iter();
+        order.extend(lane_order.map(|number| first_number + number));
+        walk::visit_slots(&lane.entries, |visit| stages.push(visit.slot.stage));
     }
     // What is skipped at the end depends on the number of blocks, which the last period tells.
     for (index, period) in lane.periods.iter().enumerate() {
@@ -452,26 +456,6 @@ fn first_difference(
             (None, Some(_)) if partial => return None,
             (a, b) if a == b => at += 1,
             (a, b) => return Some((at, name(a), name(b))),
-        }
-    }
-}
-
-/// Numbers the slots of a lane: the stage of each, and the order in which a period runs them.
-fn walk(entries: &[Entry], stages: &mut Vec<u32>, order: &mut Vec<u32>) {
-    for entry in entries {
-        match entry {
-            Entry::Slot(slot) => {
-                order.push(stages.len() as u32);
-                stages.push(slot.stage);
-            }
-            Entry::Loop { count, body } => {
-                let from = order.len();
-                walk(body, stages, order);
-                let once = order[from..].to_vec();
-                for _ in 1..*count {
-                    order.extend(&once);
-                }
-            }
         }
     }
 }

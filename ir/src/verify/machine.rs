@@ -23,7 +23,11 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
             return;
         }
         check_name(|| id.to_string(), &device.name, errors);
-        check_name(|| format!("the backend of {id}"), &device.backend, errors);
+        check_name(
+            || format!("the backend of {id}"),
+            device.backend.as_str(),
+            errors,
+        );
         if let Some(&first) = names.get(device.name.as_str()) {
             errors.push(VerifyError::DuplicateDevice {
                 name: device.name.clone(),

@@ -210,7 +210,7 @@ fn machines() {
             p.machine.devices[DeviceId(0)].name.push('\0');
         }),
         ("V0128", two_devices, |p| {
-            p.machine.devices[DeviceId(1)].backend.push('\u{9b}');
+            p.machine.devices[DeviceId(1)].backend = "cpu\u{9b}".into();
         }),
         ("V0207", two_devices, |p| {
             p.machine.devices[DeviceId(0)].cores = vec![u32::MAX];

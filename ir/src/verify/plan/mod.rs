@@ -98,7 +98,11 @@ pub(super) fn check(
     // A plan does not say what lies over what: what lies just so is taken to be meant, and whatever else overlaps does
     // so by mistake. Only kernels of CPUs keep to `Actor::in_place`.
     let mut over = plan.over(graph);
-    over.retain(|o| machine.devices[plan.placement[o.actor]].backend == "cpu");
+    over.retain(|o| {
+        machine.devices[plan.placement[o.actor]]
+            .backend
+            .may_write_in_place()
+    });
     let live = order::check(&cx, &lanes, &stages, (&buffer_of, &over), errors);
     memory::check(&cx, &live, &over, errors);
     deadlock::check(&cx, &lanes, &stages, &ring_of, errors);
