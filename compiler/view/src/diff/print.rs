@@ -3,9 +3,9 @@
 use zbmd_ir::text::{Table, left, printable_json, right};
 
 use super::{Change, Diff, Kind};
-use crate::view::View;
-use crate::view::html::fill;
-use crate::view::svg::{self, escaped};
+use crate::View;
+use crate::html::fill;
+use crate::svg::{self, escaped};
 
 /// Changes of one kind in one plan that the text shows.
 const SHOWN: usize = 20;

@@ -6,7 +6,7 @@ use zbmd_ir::text::{bytes, duration};
 
 use super::structure::both;
 use super::{Changes, Kind};
-use crate::view::{FiredView, LaneView, PlanView, SlotView, View};
+use crate::{FiredView, LaneView, PlanView, SlotView, View};
 
 pub(super) fn compare(a: &View, b: &View, out: &mut Changes) {
     let by_name = |v: &View| -> BTreeMap<String, usize> {
@@ -119,7 +119,7 @@ fn loads(x: &PlanView, y: &PlanView, out: &mut Changes) {
 
 fn transfers(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
     let by_name = |(v, p): Of<'_>| -> BTreeMap<String, u64> {
-        let one = |r: &crate::view::RingView| {
+        let one = |r: &crate::RingView| {
             let name = |d: u32| v.devices[d as usize].name.as_str();
             let channel = v.channel_name(r.channel);
             (
@@ -168,7 +168,7 @@ fn memories(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
 
 fn buffers(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
     let by_name = |(v, p): Of<'_>| -> BTreeMap<String, (u64, String, u64)> {
-        let one = |b: &crate::view::BufferView| {
+        let one = |b: &crate::BufferView| {
             let device = &v.devices[b.device as usize].name;
             let shape = format!("{} x ({} + {})", b.places, b.head_tokens, b.block_tokens);
             let name = format!("{} on {device}", v.channel_name(b.channel));

@@ -13,7 +13,7 @@ use zbmd_ir::Program;
 use zbmd_ir::verify::Verified;
 
 pub use self::print::{html, json, text};
-use crate::view::View;
+use crate::View;
 
 /// Version of the JSON form: grows when a field changes its meaning or goes.
 pub const VERSION: u32 = 1;

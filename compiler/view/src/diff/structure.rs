@@ -6,7 +6,7 @@ use zbmd_ir::text::bytes;
 use zbmd_ir::{Program, Value};
 
 use super::{Changes, Kind};
-use crate::view::{ChannelView, View};
+use crate::{ChannelView, View};
 
 pub(super) fn compare(a: (&Program, &View), b: (&Program, &View), out: &mut Changes) {
     out.words(Kind::Other, "model", &a.1.model, &b.1.model);
@@ -109,11 +109,10 @@ fn actors(a: (&Program, &View), b: (&Program, &View), out: &mut Changes) {
         }
         let repetitions = (was.repetitions, is.repetitions);
         out.number(Kind::Actor, name, repetitions, |n| format!("{n} firings"));
-        let ports = |actor: &crate::view::ActorView| {
-            let one = |p: &crate::view::PortView| format!("{} {} of {}", p.name, p.rate, p.window);
-            let list = |ports: &[crate::view::PortView]| {
-                ports.iter().map(one).collect::<Vec<_>>().join(", ")
-            };
+        let ports = |actor: &crate::ActorView| {
+            let one = |p: &crate::PortView| format!("{} {} of {}", p.name, p.rate, p.window);
+            let list =
+                |ports: &[crate::PortView]| ports.iter().map(one).collect::<Vec<_>>().join(", ");
             format!("{} -> {}", list(&actor.inputs), list(&actor.outputs))
         };
         out.words(

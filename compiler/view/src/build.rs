@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use zbmd_backends::kernels::Math;
+use zbmd_gpu_ir::Math;
 use zbmd_ir::verify::Verified;
 use zbmd_ir::walk::{SlotVisit, visit_slots};
 use zbmd_ir::{

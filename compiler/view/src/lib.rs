@@ -15,6 +15,7 @@
 //! fields are 0 or null.
 
 mod build;
+pub mod diff;
 mod expand;
 pub mod graph;
 pub mod html;
