@@ -42,15 +42,15 @@ use self::ending::Ending;
 use self::files::{Files, Opened, start_pumps};
 use self::watch::{Watch, Watched};
 use crate::checkpoint::{FolderError, Origin};
-use crate::crew::Isolation;
 use crate::embed;
 use crate::error::{EngineError, RunError};
 use crate::io::pump::SharedFile;
 use crate::io::{FileError, FileKind, is_named_pipe, is_standard};
-use crate::live::top::top;
-use crate::report::TraceReport;
-use crate::session::{Engine, Outcome, RunOptions, Stopper};
-use crate::supervised::Supervised;
+use crate::observe::live::top::top;
+use crate::observe::report::TraceReport;
+use crate::options::Supervised;
+use crate::run::session::{Engine, Outcome, RunOptions, Stopper};
+use crate::run::worker_pool::Isolation;
 
 /// Exit codes of the command.
 pub mod exit {

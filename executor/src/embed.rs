@@ -8,11 +8,11 @@ use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{Graph, Role, TokenType, Value};
 
 use crate::cli::exit;
-use crate::crew::Isolation;
 use crate::error::{EngineError, RunError};
-use crate::session::Engine;
+use crate::options::Supervised;
+use crate::run::session::Engine;
+use crate::run::worker_pool::Isolation;
 use crate::supervise::declare::{DeclareError, Supervision};
-use crate::supervised::Supervised;
 
 /// What a program wants to know of a source or a sink.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,9 +3,9 @@
 use zbmd_backends::op::OpError;
 use zbmd_ir::ChannelId;
 
-use crate::arena::OutOfMemory;
-use crate::host::Unprepared;
+use crate::transport::arena::OutOfMemory;
 use crate::unsupported::Unsupported;
+use crate::worker::host::Unprepared;
 
 /// Why a verified program cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -170,7 +170,7 @@ pub enum RunError {
         /// Iterations committed since the beginning.
         iterations: u64,
         /// The report and the state up to there, once the run has ended.
-        left: Option<Box<crate::session::Outcome>>,
+        left: Option<Box<crate::run::session::Outcome>>,
     },
     /// A plan could not be given its memory or threads after the run had begun.
     #[error(transparent)]

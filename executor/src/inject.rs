@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use zbmd_ir::DeviceId;
 
-use crate::conductor::Active;
-use crate::crew::Crew;
+use crate::run::epochs::Active;
+use crate::run::worker_pool::Crew;
 use crate::supervise::declare::Time;
 
 /// What is done.
@@ -268,7 +268,7 @@ pub(crate) fn bring_about(hit: &Hit, crew: &Crew, active: Option<&Active>) {
                         .memory
                         .common
                         .corrupt
-                        .store(1, crate::primitive::Ordering::Relaxed);
+                        .store(1, crate::transport::primitive::Ordering::Relaxed);
                 }
             }
         }

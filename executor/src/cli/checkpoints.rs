@@ -21,9 +21,9 @@ use crate::checkpoint::{
 };
 use crate::io::pump::SharedFile;
 use crate::io::{FileError, FileKind, is_standard, tokens_in};
-use crate::session::Engine;
+use crate::options::{StateListener, Supervised};
+use crate::run::session::Engine;
 use crate::supervise::{Event, What};
-use crate::supervised::{StateListener, Supervised};
 
 /// A checkpoint is given up if the files of sinks do not get as far as it within so long.
 const MAX_FLUSH: Duration = Duration::from_secs(2);

@@ -5,7 +5,7 @@ use crate::checkpoint::Origin;
 use crate::error::RunError;
 use crate::io::pump::SharedFile;
 use crate::io::{FileKind, is_standard};
-use crate::session::{Engine, Outcome};
+use crate::run::session::{Engine, Outcome};
 
 /// A run that has ended.
 pub(super) struct Ending {

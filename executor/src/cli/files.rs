@@ -15,7 +15,7 @@ use crate::error::EngineError;
 use crate::io::pump::{self, PumpEnd, SharedFile};
 use crate::io::relay;
 use crate::io::{FileError, FileKind, Port, PreparedSink, is_standard, open_source};
-use crate::session::{Engine, Session};
+use crate::run::session::{Engine, Session};
 
 /// Which file each stream has.
 pub(super) struct Files {
