@@ -7,11 +7,11 @@ use zbmd_ir::bundle::OpenError;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{Graph, Role, TokenType, Value};
 
-use crate::cli::exit;
 use crate::error::{EngineError, RunError};
+use crate::exit;
+use crate::options::Isolation;
 use crate::options::Supervised;
-use crate::run::session::Engine;
-use crate::run::worker_pool::Isolation;
+use crate::program::Engine;
 use crate::supervise::declare::{DeclareError, Supervision};
 
 /// What a program wants to know of a source or a sink.

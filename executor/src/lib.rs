@@ -13,11 +13,14 @@ pub mod checkpoint;
 pub mod cli;
 pub mod embed;
 mod error;
+pub mod exit;
+mod fault;
 pub mod inject;
 pub mod io;
 mod kernels;
 mod observe;
 mod options;
+mod program;
 mod run;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -28,13 +31,14 @@ mod worker;
 pub use zbmd_supervise as supervise;
 
 pub use error::{EngineError, RunError};
-pub use observe::report::Report;
+pub use observe::report::{Outcome, Report};
 pub use observe::{live, report};
-pub use options::{Listener, StateListener, Supervised};
+pub use options::{Isolation, Listener, RunOptions, StateListener, Supervised};
+pub use program::Engine;
+pub use run::control::Stopper;
 #[cfg(target_os = "linux")]
 pub use run::process::serve_if_worker;
-pub use run::session::{Engine, Outcome, RunOptions, Session, Stopper, SwapError};
-pub use run::worker_pool::Isolation;
+pub use run::session::{Session, SwapError};
 pub use transport::stream::{SinkHandle, SourceHandle, StreamError};
 pub use transport::{arena, ledger, ring};
 pub use unsupported::Unsupported;

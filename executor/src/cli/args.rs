@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::observe::live::top::Top;
+use super::top::Top;
 
 /// Runs a bundle: tokens from files through its calendars into files.
 #[derive(Debug, Parser)]

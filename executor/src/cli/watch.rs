@@ -10,7 +10,7 @@ use super::files::OpenSink;
 use crate::io::pump::PumpEnd;
 use crate::io::{FileError, FileKind};
 use crate::observe::live::Page;
-use crate::run::session::Stopper;
+use crate::run::control::Stopper;
 
 /// How often the end of the run is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::FileError;
 use super::pump::{PumpEnd, SharedFile, piece, write_piece};
-use crate::run::session::Stopper;
+use crate::run::control::Stopper;
 use crate::transport::stream::SinkHandle;
 
 /// Pieces that wait for the writer while the run goes on.

@@ -3,5 +3,4 @@
 pub mod live;
 pub(crate) mod measure;
 pub mod report;
-pub(crate) mod summary;
 pub(crate) mod trace;

@@ -4,7 +4,17 @@ use std::fmt::{self, Write as _};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use zbmd_ir::State;
 use zbmd_ir::text::count;
+
+/// What a finished run leaves.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What was done and measured.
+    pub report: Report,
+    /// Where another run can go on.
+    pub state: State,
+}
 
 /// A run from its first to its last block.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -162,7 +172,7 @@ pub struct WorkerReport {
     pub device: String,
     /// Whether the thread was tied to the device's cores.
     pub pinned: bool,
-    /// Slots in calendar order.
+    /// CalendarSlots in calendar order.
     pub slots: Vec<SlotReport>,
     /// Rings that the device waited for.
     pub waits: Vec<WaitReport>,
@@ -239,7 +249,7 @@ impl LatencyReport {
     }
 }
 
-/// Slots that the text shows for each device; JSON has all.
+/// CalendarSlots that the text shows for each device; JSON has all.
 const SLOTS_SHOWN: usize = 30;
 
 impl Report {

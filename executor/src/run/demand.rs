@@ -2,9 +2,11 @@
 
 use zbmd_ir::{Plan, PlanId};
 
+use super::queues::{saves, sink_capacities};
 use crate::error::EngineError;
-use crate::run::session::{Inner, RunOptions};
-use crate::transport::epoch::{Queues, SessionMemory};
+use crate::options::RunOptions;
+use crate::program::LoadedProgram;
+use crate::transport::session_memory::{Queues, SessionMemory};
 
 /// Areas for the tokens that lie on channels at a border: where an epoch begins, where it ends, and those saved.
 const FIXED_AREAS: u128 = 2;
@@ -22,9 +24,14 @@ pub(crate) struct Demand {
 
 impl Demand {
     /// What a plan takes on CPUs. What it takes on a GPU is the driver's to refuse.
-    pub(crate) fn new(engine: &Inner, plan: &Plan, options: &RunOptions, queues: &Queues) -> Self {
-        let graph = &engine.program.graph;
-        let on_cpus = plan.calendars.iter().filter(|c| !engine.is_gpu(c.device));
+    pub(crate) fn new(
+        loaded: &LoadedProgram,
+        plan: &Plan,
+        options: &RunOptions,
+        queues: &Queues,
+    ) -> Self {
+        let graph = &loaded.program.graph;
+        let on_cpus = plan.calendars.iter().filter(|c| !loaded.is_gpu(c.device));
         let arenas = on_cpus.map(|c| u128::from(c.arena_bytes)).sum();
         let exchange = plan
             .calendars
@@ -32,12 +39,12 @@ impl Demand {
             .map(|c| u128::from(c.exchange_bytes))
             .sum();
 
-        let capacities = engine.sink_capacities(options.queue_bytes);
+        let capacities = sink_capacities(loaded, options.queue_bytes);
         let sinks = graph.sinks().zip(capacities).map(|((_, actor), capacity)| {
             u128::from(capacity) * u128::from(actor.inputs[0].token.bytes())
         });
 
-        let saved = engine.saves(plan, options).map_or(0, |saves| saves.areas);
+        let saved = saves(loaded, plan, options).map_or(0, |saves| saves.areas);
         let tokens = graph
             .channels
             .iter()
@@ -79,7 +86,7 @@ impl std::fmt::Display for Demand {
 /// # Errors
 /// [`EngineError::Demand`] for the first plan that takes more.
 pub(crate) fn check(
-    engine: &Inner,
+    loaded: &LoadedProgram,
     options: &RunOptions,
     queues: &Queues,
     available: Option<u64>,
@@ -87,10 +94,10 @@ pub(crate) fn check(
     let Some(available) = available else {
         return Ok(());
     };
-    let plans: [Option<PlanId>; 2] = [Some(engine.main), engine.tail];
+    let plans: [Option<PlanId>; 2] = [Some(loaded.main), loaded.tail];
     for plan in plans.into_iter().flatten() {
-        let plan = &engine.program.plans[plan];
-        let demand = Demand::new(engine, plan, options, queues);
+        let plan = &loaded.program.plans[plan];
+        let demand = Demand::new(loaded, plan, options, queues);
         let needed = demand.total();
         if needed > u128::from(available) {
             return Err(EngineError::Demand {

@@ -1,322 +1,198 @@
-//! One run from beginning to end, epoch by epoch: the main plan for whole blocks, the tail plan for whole iterations,
-//! padding on request. Makes each epoch's memory, takes over its state, and joins the streams of one epoch to those of
-//! the next. Must not touch tokens while workers may.
+//! The epochs of a run: the main plan for whole blocks, the tail plan for whole iterations, padding on request. Makes
+//! each epoch's memory, takes over its state, and joins the streams of one epoch to those of the next. Must not touch
+//! tokens while workers may.
 
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
-use std::time::Duration;
 
-use zbmd_backends::gpu::{Fault, FaultKind};
 use zbmd_ir::{ChannelId, DeviceId, Plan, PlanId, State, TiVec, state};
 
+use super::active_epoch::ActiveEpoch;
+use super::control::{CurrentEpoch, RunControl};
+use super::queues::{saves, sink_capacities};
+use super::run_report::{RunSpan, RunTally};
+use super::worker_pool::WorkerPool;
 use crate::error::{EngineError, RunError};
-use crate::observe::report::{PlanReport, Report};
-use crate::observe::summary;
+use crate::observe::report::Report;
 use crate::observe::trace::Tracer;
-use crate::run::session::{Control, Current, Inner, Outcome, RunOptions};
-use crate::run::supervised::Driver;
-use crate::run::watchdog::Dog;
-use crate::run::worker_pool::{Crew, Farewell, News};
-use crate::transport::arena::OutOfMemory;
+use crate::options::RunOptions;
+use crate::program::{LoadedProgram, Phase};
 use crate::transport::clock::Clock;
 use crate::transport::conduit::Conduit;
-use crate::transport::epoch::{Area, EpochMemory, Saves, SessionMemory, SinkSpec, Spec};
+use crate::transport::epoch::{Area, EpochMemory};
+use crate::transport::epoch_spec::{EpochSpec, SinkSpec};
 use crate::transport::ledger::given_out_before;
 use crate::transport::ring::Spin;
+use crate::transport::session_memory::SessionMemory;
+use crate::transport::watchdog::EpochWatchdogs;
 use crate::worker::border;
-use crate::worker::gpu::DeviceFault;
-use crate::worker::host::{End, How, Prepared};
 
-/// Workers of a supervised run that take longer to end are left behind.
-const DISMISS_LIMIT: Duration = Duration::from_secs(5);
-/// How long a run without supervision listens until it looks whether it was given up.
-const LISTEN: Duration = Duration::from_millis(100);
-/// Worker processes of a run that was given up have so long to end their parts.
-const STOP_LIMIT_NS: u64 = 1_000_000_000;
-
-/// How a run ended.
-pub(crate) type Finished = Result<Outcome, RunError>;
-
-/// What is being run, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Whole blocks.
-    Main,
-    /// Iterations that make no whole block.
-    Tail,
-    /// One last iteration, filled up with zeros.
-    Pad,
-}
-
-/// The epoch at work.
-pub(crate) struct Active {
-    pub spec: Arc<Spec>,
-    pub memory: Arc<EpochMemory>,
-    pub block: u64,
-    ends: Vec<Option<End>>,
-    /// Parts that run in this process, until they begin.
-    parts: Vec<Option<Prepared>>,
-    /// For each sink, the tokens that had been given out when the epoch began.
-    released: Vec<u64>,
-}
-
-pub(crate) struct Conductor {
-    pub engine: Arc<Inner>,
-    pub control: Arc<Control>,
+/// Makes and ends the epochs of a run, one after another.
+pub(crate) struct EpochManager {
+    pub loaded: Arc<LoadedProgram>,
+    pub control: Arc<RunControl>,
     pub options: RunOptions,
-    pub session: Arc<SessionMemory>,
-    pub crew: Crew,
+    pub session_memory: Arc<SessionMemory>,
+    pub pool: WorkerPool,
     /// At the border where the next epoch begins.
     pub state: State,
-    /// For each source and sink, the tokens of its queue that earlier programs of this session have taken or given.
-    pub source_offsets: Vec<u64>,
-    pub emitted_before: Vec<u64>,
-    /// Tokens that the sources had consumed when the session, or its present program, began.
-    pub consumed_before: Vec<u64>,
-    /// Iterations when the session, or its present program, began.
-    pub iterations_before: u64,
-    /// Iterations when the session began.
-    pub iterations_first: u64,
-    pub sink_capacities: Vec<u64>,
-    /// For each sink, the tokens given out since the present program began, and where they went last.
-    pub released: Vec<u64>,
-    pub queues: Vec<Option<Arc<Conduit>>>,
     pub phase: Phase,
-    /// Iterations that may still be run.
-    pub left: u64,
-    /// Zero tokens that were added to each source.
-    pub padded: Vec<u64>,
-    pub discarded: Vec<u64>,
-    pub segments: Vec<Segment>,
     pub next_epoch: u64,
-    /// When the first epoch began and the last one ended; and how many there were.
-    pub span_ns: Option<(u64, u64)>,
-    pub epochs: u64,
-    /// Epochs that were fenced.
-    pub fenced: u64,
-    /// The next epoch is to find no memory: a fault brought about on purpose.
+    /// The next epoch is to find no memory: an injected fault.
     pub deny_memory: bool,
     /// Takes in what workers record, if they do.
     pub tracer: Option<Tracer>,
-    /// Events that the listener did not get.
-    pub events_dropped: u64,
-    /// The longest time that the supervising thread made no progress, if that was told.
-    pub late: Option<Duration>,
-    /// Ends the session without this thread, should it never end.
-    pub given_up: Sender<Finished>,
+    pub tally: RunTally,
+    /// For each source and sink, the tokens of its queue that earlier programs of this session have taken or given.
+    source_offsets: Vec<u64>,
+    emitted_before: Vec<u64>,
+    /// Tokens that the sources had consumed when the session, or its present program, began.
+    consumed_before: Vec<u64>,
+    /// Iterations when the session, or its present program, began.
+    iterations_before: u64,
+    /// Iterations when the session began.
+    iterations_first: u64,
+    /// Iterations that may still be run.
+    iterations_left: u64,
+    sink_capacities: Vec<u64>,
+    /// For each sink, the tokens given out since the present program began, and where they went last.
+    released: Vec<u64>,
+    sink_queues: Vec<Option<Arc<Conduit>>>,
+    /// Zero tokens that were added to each source.
+    padded: Vec<u64>,
 }
 
-/// What one plan's epochs left.
-pub(crate) struct Segment {
-    pub plan: PlanId,
-    pub busy_ns: u64,
-    pub report: PlanReport,
+/// Tokens of a source that an incomplete iteration has and lacks.
+struct PartialIteration {
+    available: u64,
+    missing: u64,
 }
 
-impl Conductor {
-    /// Makes the first epoch, with its streams, before anything runs: a lack of memory is found here.
-    pub(crate) fn first(&mut self) -> Result<Active, EngineError> {
-        self.make(0, &[])
-    }
-
-    /// Runs everything. Streams are closed at the end, whatever it is.
-    pub(crate) fn conduct(mut self, first: Active) -> Finished {
-        let before = self.state.clone();
-        let outcome = match self.options.supervised.clone() {
-            Some(how) => Driver::new(&mut self, first, how).run(),
-            None => self.epochs(first),
-        };
-        if outcome.is_err() {
-            self.control.abort();
+impl EpochManager {
+    pub(crate) fn new(
+        loaded: Arc<LoadedProgram>,
+        options: RunOptions,
+        state: State,
+        control: Arc<RunControl>,
+        pool: WorkerPool,
+        tracer: Option<Tracer>,
+    ) -> Self {
+        let session_memory = Arc::clone(&control.session_memory);
+        let source_count = session_memory.sources.len();
+        let sink_count = loaded.program.graph.sinks().count();
+        Self {
+            source_offsets: vec![0; source_count],
+            emitted_before: vec![0; sink_count],
+            consumed_before: consumed_tokens(&state),
+            iterations_before: state.iterations,
+            iterations_first: state.iterations,
+            iterations_left: options.iterations.unwrap_or(u64::MAX),
+            sink_capacities: sink_capacities(&loaded, options.queue_bytes),
+            released: vec![0; sink_count],
+            sink_queues: vec![None; sink_count],
+            padded: vec![0; source_count],
+            phase: Phase::Main,
+            next_epoch: 0,
+            deny_memory: false,
+            tally: RunTally::new(sink_count),
+            loaded,
+            control,
+            options,
+            session_memory,
+            pool,
+            state,
+            tracer,
         }
-        self.session
-            .sources
-            .iter()
-            .for_each(|source| source.close());
-        for queue in self.queues.iter().flatten() {
-            queue.close();
-            queue.is_last();
-        }
-        let mut report = self.report(&before);
-        self.crew
-            .dismiss(self.options.supervised.is_some().then_some(DISMISS_LIMIT));
-        if let Some(tracer) = self.tracer {
-            let traced = tracer.finish();
-            let dropped = traced.trace.as_ref().map_or(0, |t| t.dropped_events);
-            if dropped > 0 {
-                let text =
-                    "events and epochs are not in the trace: its file was not written fast enough";
-                report.notes.push(format!("{dropped} {text}"));
-            }
-            (report.trace, report.profile) = (traced.trace, traced.profile);
-        }
-        let left = Outcome {
-            report,
-            state: self.state,
-        };
-        match outcome {
-            Ok(()) => Ok(left),
-            Err(RunError::GaveUp {
-                verdict,
-                iterations,
-                ..
-            }) => Err(RunError::GaveUp {
-                verdict,
-                iterations,
-                left: Some(Box::new(left)),
-            }),
-            Err(other) => Err(other),
-        }
-    }
-
-    /// Epoch after epoch, without supervision: whatever goes wrong ends the run.
-    fn epochs(&mut self, first: Active) -> Result<(), RunError> {
-        for device in self.engine.devices() {
-            self.crew.spawn(device, 1);
-        }
-        let mut active = first;
-        loop {
-            self.launch(&mut active, (&[], 0))?;
-            let blocks = self.wait(&mut active)?;
-            self.complete(&active, blocks);
-            if !self.has_more() {
-                return Ok(());
-            }
-            active = self.make(self.next_epoch, &[])?;
-        }
-    }
-
-    /// Waits until all workers have ended; the number of blocks.
-    fn wait(&mut self, active: &mut Active) -> Result<u64, RunError> {
-        let mut wrong: Option<RunError> = None;
-        let mut given_up_ns = None;
-        while active.ends.iter().any(Option::is_none) {
-            let Some(news) = self.crew.next(LISTEN, &mut []) else {
-                // A process that is stopped never ends its part: then the run is given up without it.
-                let since_ns = self.control.stop.is_set().then(|| Clock.now_ns());
-                given_up_ns = given_up_ns.or(since_ns);
-                let is_over = given_up_ns.is_some_and(|ns| Clock.now_ns() - ns > STOP_LIMIT_NS);
-                if is_over && self.crew.has_processes() {
-                    return Err(RunError::Abandoned);
-                }
-                continue;
-            };
-            match news {
-                News::Ready { .. } => {}
-                News::Ended {
-                    epoch,
-                    calendar,
-                    end,
-                    ..
-                } => {
-                    debug_assert_eq!(epoch, active.spec.epoch, "one epoch at a time");
-                    if let Some(error) = error_of(&end.how) {
-                        active.memory.stop();
-                        wrong.get_or_insert(error);
-                    }
-                    active.ends[calendar] = Some(*end);
-                }
-                News::Gone {
-                    device, farewell, ..
-                } => {
-                    active.memory.stop();
-                    let device = self.engine.program.machine.devices[device].name.clone();
-                    return Err(match farewell {
-                        Farewell::NoDevice(fault) => device_error(&fault, 0),
-                        Farewell::Failed(fault) => device_error(&fault, 0),
-                        farewell => RunError::Lost {
-                            device,
-                            why: farewell.to_string(),
-                        },
-                    });
-                }
-                News::Bug(bug) => {
-                    active.memory.stop();
-                    self.control.abort();
-                    std::panic::resume_unwind(bug)
-                }
-            }
-        }
-        if let Some(error) = wrong {
-            return Err(error);
-        }
-        active.blocks().ok_or(RunError::Abandoned)
-    }
-
-    fn block_of(&self, plan: PlanId) -> u64 {
-        self.engine.program.plans[plan].block
     }
 
     /// Makes the memory of an epoch that begins at the present state, on all devices but the lost ones.
-    pub(crate) fn make(&mut self, epoch: u64, lost: &[DeviceId]) -> Result<Active, EngineError> {
-        let engine = Arc::clone(&self.engine);
-        let Some(id) = engine.plan_of(self.phase, lost) else {
+    ///
+    /// # Errors
+    /// No plan without the lost devices, too little memory, or a GPU that cannot be used.
+    pub(crate) fn make_epoch(
+        &mut self,
+        epoch: u64,
+        lost: &[DeviceId],
+    ) -> Result<ActiveEpoch, EngineError> {
+        let loaded = Arc::clone(&self.loaded);
+        let Some(plan_id) = loaded.plan_of(self.phase, lost) else {
             return Err(EngineError::NoPlan {
-                lost: engine.names(lost),
+                lost: loaded.device_names(lost),
             });
         };
-        let program = &engine.program;
-        let (graph, plan) = (&program.graph, &program.plans[id]);
-        let spec = Arc::new(self.spec(epoch, id, plan, lost));
+        let graph = &loaded.program.graph;
+        let plan = &loaded.program.plans[plan_id];
+
+        let spec = Arc::new(self.epoch_spec(epoch, plan_id, plan, lost));
         let memory = EpochMemory::create(graph, plan, &spec, self.options.lock_memory)?;
         let memory = Arc::new(memory);
         border::write_start(&memory, &self.state.channels);
-        let parts = self.crew.prepare(&spec, &memory)?;
+        let parts = self.pool.prepare(&spec, &memory)?;
+
+        // From here on nothing fails: the streams go on in the new epoch.
         self.next_epoch = epoch + 1;
-        for (queue, next) in self.queues.iter_mut().zip(&memory.sinks) {
+        for (queue, next) in self.sink_queues.iter_mut().zip(&memory.sinks) {
             if let Some(last) = queue.replace(Arc::clone(next)) {
-                last.goes_on_in(next);
+                last.set_successor(next);
             }
         }
-        self.session.doors.open(epoch);
-        self.control.enter(Current {
-            engine: Arc::clone(&engine),
+        self.session_memory.arrivals.open(epoch);
+        self.control.enter_epoch(CurrentEpoch {
+            loaded: Arc::clone(&loaded),
             spec: Arc::clone(&spec),
             memory: Arc::clone(&memory),
-            session: Arc::clone(&self.session),
+            session_memory: Arc::clone(&self.session_memory),
             lost: lost.to_vec(),
-            recoveries: self.fenced,
-            iterations: self.state.iterations - self.iterations_first,
+            recoveries: self.tally.fenced,
+            iterations_before: self.state.iterations - self.iterations_first,
         });
-        let ends = plan.calendars.iter().map(|_| None).collect();
-        let released = self.released.clone();
-        Ok(Active {
+
+        Ok(ActiveEpoch {
             spec,
             memory,
             block: plan.block,
-            ends,
+            ends: plan.calendars.iter().map(|_| None).collect(),
             parts,
-            released,
+            released: self.released.clone(),
         })
     }
 
-    fn spec(&mut self, epoch: u64, id: PlanId, plan: &Plan, lost: &[DeviceId]) -> Spec {
-        let engine = &self.engine;
-        let graph = &engine.program.graph;
-        let devices = engine.physical(plan, lost);
+    fn epoch_spec(
+        &mut self,
+        epoch: u64,
+        plan_id: PlanId,
+        plan: &Plan,
+        lost: &[DeviceId],
+    ) -> EpochSpec {
+        let loaded = &self.loaded;
+        let devices = loaded.physical_devices(plan, lost);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let team = |id: &DeviceId| engine.program.machine.devices[*id].cores.len().max(1);
-        let threads: usize = devices.iter().map(team).sum();
-        let done = self.state.iterations - self.iterations_before;
-        let sinks = graph.sinks().zip(&self.released).zip(&self.sink_capacities);
-        let sinks = sinks.map(|(((id, actor), &released), &capacity)| SinkSpec {
-            capacity,
-            token_bytes: actor.inputs[0].token.bytes(),
-            given_out: given_out_before(released, done, engine.tokens_per_iteration(id)),
-        });
-        Spec {
+        let machine = &loaded.program.machine;
+        let team_sizes = devices.iter().map(|id| machine.devices[*id].cores.len());
+        let threads: usize = team_sizes.map(|cores| cores.max(1)).sum();
+
+        let done = self.iterations_of_program();
+        let sinks = loaded.program.graph.sinks();
+        let queues = self.released.iter().zip(&self.sink_capacities);
+        let sinks = sinks
+            .zip(queues)
+            .map(|((id, actor), (&released, &capacity))| SinkSpec {
+                capacity,
+                token_bytes: actor.inputs[0].token.bytes(),
+                given_out: given_out_before(released, done, loaded.tokens_per_iteration(id)),
+            });
+
+        EpochSpec {
             epoch,
-            plan: id,
+            plan: plan_id,
             spin_long: threads <= cores,
             devices,
-            limit: if self.phase == Phase::Pad {
-                1
-            } else {
-                self.left / plan.block
+            limit: match self.phase {
+                Phase::Pad => 1,
+                Phase::Main | Phase::Tail => self.iterations_left / plan.block,
             },
             pad: self.phase == Phase::Pad,
-            saves: self.saves(plan),
-            bases: self.bases(),
+            saves: saves(loaded, plan, &self.options),
+            bases: self.source_bases(),
             sinks: sinks.collect(),
             checksums: self.options.checksums,
             deny_memory: std::mem::take(&mut self.deny_memory),
@@ -324,64 +200,70 @@ impl Conductor {
         }
     }
 
+    /// Iterations done since the present program began.
+    fn iterations_of_program(&self) -> u64 {
+        self.state.iterations - self.iterations_before
+    }
+
     /// Tokens of each source's queue that lie before the present state.
-    fn bases(&self) -> Vec<u64> {
-        let consumed = self.state.consumed.iter().zip(&self.consumed_before);
-        let consumed = consumed.map(|((_, tokens), before)| tokens - before);
-        consumed
+    fn source_bases(&self) -> Vec<u64> {
+        let consumed = self.state.consumed.iter().map(|(_, tokens)| tokens);
+        let since_start = consumed.zip(&self.consumed_before);
+        since_start
             .zip(&self.source_offsets)
-            .map(|(tokens, offset)| offset + tokens)
+            .map(|((tokens, before), offset)| offset + (tokens - before))
             .collect()
     }
 
-    fn saves(&self, plan: &Plan) -> Option<Saves> {
-        self.engine.saves(plan, &self.options)
-    }
-
     /// Lets the workers of an epoch begin.
+    ///
+    /// # Errors
+    /// The system gives no thread.
     pub(crate) fn launch(
         &mut self,
-        active: &mut Active,
-        watch: (&[Dog], u64),
+        active: &mut ActiveEpoch,
+        watchdogs: &EpochWatchdogs,
     ) -> Result<(), RunError> {
         let parts = std::mem::take(&mut active.parts);
-        self.epochs += 1;
-        let now_ns = Clock.now_ns();
-        self.span_ns.get_or_insert((now_ns, now_ns));
+        self.tally.begin_epoch(Clock.now_ns());
         if let Some(tracer) = &mut self.tracer {
-            tracer.begin(&self.engine, &active.spec, &active.memory);
+            tracer.begin(&self.loaded, &active.spec, &active.memory);
         }
-        Ok(self
-            .crew
-            .begin(&active.spec, &active.memory, parts, watch)?)
+        self.pool
+            .begin(&active.spec, &active.memory, parts, watchdogs)?;
+        Ok(())
     }
 
     /// Takes over the state of an epoch that all workers have finished after `blocks` blocks.
-    pub(crate) fn complete(&mut self, active: &Active, blocks: u64) {
-        let channels = border::read_area(&active.memory, &self.engine.program.graph, Area::End);
+    pub(crate) fn complete(&mut self, active: &ActiveEpoch, blocks: u64) {
+        let graph = &self.loaded.program.graph;
+        let channels = border::read_area(&active.memory, graph, Area::End);
         self.take_over(active, blocks, channels);
-        self.keep_report(active, blocks);
+        self.tally.add_epoch(&self.loaded, active, blocks);
         if let Some(tracer) = &mut self.tracer {
             tracer.end(active.spec.epoch);
         }
     }
 
     /// Takes over the last committed border of an epoch that ends at once; how many of its blocks count.
-    pub(crate) fn fence(&mut self, active: &Active) -> u64 {
+    pub(crate) fn fence(&mut self, active: &ActiveEpoch) -> u64 {
         let memory = &active.memory;
         // From here on nothing more counts.
         memory.stop();
-        self.session.doors.of(active.spec.epoch).notify();
+        self.session_memory
+            .arrivals
+            .of_epoch(active.spec.epoch)
+            .notify();
         let blocks = memory.common.committed.seal();
-        self.fenced += 1;
-        // A worker that died between a publication and its news left somebody asleep.
-        self.session.sources.iter().for_each(|source| source.wake());
-        let area = if blocks == 0 {
-            Area::Start
-        } else {
-            Area::Border(blocks)
-        };
-        let channels = border::read_area(memory, &self.engine.program.graph, area);
+        self.tally.fenced += 1;
+
+        // A worker that died between a publication and its wake-up left somebody asleep.
+        for source in &self.session_memory.sources {
+            source.wake();
+        }
+
+        let graph = &self.loaded.program.graph;
+        let channels = border::read_area(memory, graph, border_area(blocks));
         self.take_over(active, blocks, channels);
         if let Some(tracer) = &mut self.tracer {
             tracer.end(active.spec.epoch);
@@ -389,55 +271,18 @@ impl Conductor {
         blocks
     }
 
-    /// Goes over to another program with the same streams, at a border that all of the old one's work is done up to.
-    /// The state is taken over if it fits, and else begins anew.
-    pub(crate) fn exchange(&mut self, to: Arc<Inner>) {
-        self.source_offsets = self.bases();
-        let done = self.state.iterations - self.iterations_before;
-        for (at, (id, _)) in self.engine.program.graph.sinks().enumerate() {
-            self.emitted_before[at] += done * self.engine.tokens_per_iteration(id);
-        }
-        let graph = &to.program.graph;
-        let same = state::channel_fingerprint(graph)
-            == state::channel_fingerprint(&self.engine.program.graph);
-        if !same {
-            self.state.channels = State::initial(graph).channels;
-        }
-        let consumed = graph.sources().zip(&self.state.consumed);
-        self.state.consumed = consumed
-            .map(|((id, _), (_, tokens))| (id, *tokens))
-            .collect();
-        self.consumed_before = self
-            .state
-            .consumed
-            .iter()
-            .map(|(_, tokens)| *tokens)
-            .collect();
-        self.iterations_before = self.state.iterations;
-        self.released.fill(0);
-        self.sink_capacities = to.sink_capacities(self.options.queue_bytes);
-        self.phase = Phase::Main;
-        self.crew.exchange(&to);
-        self.engine = to;
-    }
-
     /// The state at the last committed border of an epoch that is at work.
-    pub(crate) fn committed_state(&self, active: &Active) -> State {
+    pub(crate) fn committed_state(&self, active: &ActiveEpoch) -> State {
         let memory = &active.memory;
         let blocks = memory.hold();
-        let area = if blocks == 0 {
-            Area::Start
-        } else {
-            Area::Border(blocks)
-        };
-        let channels = border::read_area(memory, &self.engine.program.graph, area);
-        memory.let_go();
+        let graph = &self.loaded.program.graph;
+        let channels = border::read_area(memory, graph, border_area(blocks));
+        memory.release_held();
+
         let iterations = blocks * active.block;
         let consumed = self.state.consumed.iter().map(|(id, tokens)| {
-            (
-                *id,
-                tokens + iterations * self.engine.tokens_per_iteration(*id),
-            )
+            let taken = iterations * self.loaded.tokens_per_iteration(*id);
+            (*id, tokens + taken)
         });
         State {
             iterations: self.state.iterations + iterations,
@@ -446,72 +291,107 @@ impl Conductor {
         }
     }
 
-    fn take_over(&mut self, active: &Active, blocks: u64, channels: TiVec<ChannelId, Vec<u8>>) {
-        let engine = Arc::clone(&self.engine);
-        if let Some((_, last_ns)) = &mut self.span_ns {
-            *last_ns = Clock.now_ns();
-        }
+    /// Moves the run's state on by the blocks of an epoch, and closes the epoch's streams there.
+    fn take_over(
+        &mut self,
+        active: &ActiveEpoch,
+        blocks: u64,
+        channels: TiVec<ChannelId, Vec<u8>>,
+    ) {
+        self.tally.end_epoch(Clock.now_ns());
+
         let iterations = blocks * active.block;
         self.state.channels = channels;
         self.state.iterations += iterations;
-        self.left -= iterations;
+        self.iterations_left -= iterations;
         for (id, tokens) in &mut self.state.consumed {
-            *tokens += iterations * engine.tokens_per_iteration(*id);
+            *tokens += iterations * self.loaded.tokens_per_iteration(*id);
         }
         if active.spec.pad && blocks > 0 {
             for ((_, tokens), zeros) in self.state.consumed.iter_mut().zip(&self.padded) {
                 *tokens -= zeros;
             }
         }
-        for (source, base) in self.session.sources.iter().zip(self.bases()) {
-            source.let_go(base);
+
+        let bases = self.source_bases();
+        for (source, base) in self.session_memory.sources.iter().zip(bases) {
+            source.release_until(base);
         }
-        let done = self.state.iterations - self.iterations_before;
-        for (at, (id, _)) in engine.program.graph.sinks().enumerate() {
-            let queue = &active.memory.sinks[at];
+
+        let done = self.iterations_of_program();
+        let sinks = self.loaded.program.graph.sinks();
+        for (index, (id, _)) in sinks.enumerate() {
+            let queue = &active.memory.sinks[index];
             queue.close();
-            let needed = done * engine.tokens_per_iteration(id);
-            let given_out = active.released[at] + queue.written().0;
             // A queue without a reader counts nothing: all that is done is given out.
-            self.released[at] = if queue.is_detached() {
-                needed
+            self.released[index] = if queue.is_detached() {
+                done * self.loaded.tokens_per_iteration(id)
             } else {
-                given_out.max(active.released[at])
+                active.released[index] + queue.written().0
             };
         }
     }
 
+    /// Goes over to another program with the same streams, at a border that all of the old one's work is done up to.
+    /// The state is taken over if it fits, and else begins anew.
+    pub(crate) fn swap_program(&mut self, to: Arc<LoadedProgram>) {
+        self.source_offsets = self.source_bases();
+        self.emitted_before = self.emitted_tokens();
+
+        let graph = &to.program.graph;
+        let old_graph = &self.loaded.program.graph;
+        if state::channel_fingerprint(graph) != state::channel_fingerprint(old_graph) {
+            self.state.channels = State::initial(graph).channels;
+        }
+        let consumed = graph.sources().zip(consumed_tokens(&self.state));
+        self.state.consumed = consumed.map(|((id, _), tokens)| (id, tokens)).collect();
+
+        self.consumed_before = consumed_tokens(&self.state);
+        self.iterations_before = self.state.iterations;
+        self.released.fill(0);
+        self.sink_capacities = sink_capacities(&to, self.options.queue_bytes);
+        self.phase = Phase::Main;
+        self.pool.swap_program(&to);
+        self.loaded = to;
+    }
+
+    /// Tokens that each sink has given out since the session began.
+    fn emitted_tokens(&self) -> Vec<u64> {
+        let done = self.iterations_of_program();
+        let sinks = self.loaded.program.graph.sinks();
+        sinks
+            .zip(&self.emitted_before)
+            .map(|((id, _), before)| done * self.loaded.tokens_per_iteration(id) + before)
+            .collect()
+    }
+
     /// Whether there is more to run; sets the phase. Waits until that is final where an incomplete iteration may
     /// follow.
-    pub(crate) fn has_more(&mut self) -> bool {
-        let engine = Arc::clone(&self.engine);
-        let main_block = self.block_of(engine.main);
-        let here = match self.phase {
+    pub(crate) fn advance_phase(&mut self) -> bool {
+        let main_block = self.block_of(self.loaded.main);
+        let has_block = match self.phase {
             Phase::Main => !self.is_over(main_block),
             Phase::Tail => !self.is_over(1),
             Phase::Pad => false,
         };
-        if here {
+        if has_block {
             return true;
         }
-        let may_go_on = self.left > 0 && !self.control.is_finishing();
-        if self.phase == Phase::Main
-            && main_block > 1
-            && engine.tail.is_some()
-            && may_go_on
-            && !self.is_short(1)
-        {
+        if self.iterations_left == 0 || self.control.is_finishing() {
+            return false;
+        }
+
+        let has_tail = self.loaded.tail.is_some();
+        if self.phase == Phase::Main && main_block > 1 && has_tail && !self.is_short(1) {
             self.phase = Phase::Tail;
             return true;
         }
-        let can_pad = engine.tail.is_some() || main_block == 1;
-        if self.phase != Phase::Pad && self.options.pad && can_pad && may_go_on {
-            let missing = self.missing();
-            if missing
-                .iter()
-                .any(|(there, missing)| *there > 0 && *missing > 0)
-            {
-                self.padded = missing.iter().map(|(_, missing)| *missing).collect();
+
+        let can_pad = has_tail || main_block == 1;
+        if self.phase != Phase::Pad && self.options.pad && can_pad {
+            let parts = self.partial_iterations();
+            if parts.iter().any(|p| p.available > 0 && p.missing > 0) {
+                self.padded = parts.iter().map(|p| p.missing).collect();
                 self.phase = Phase::Pad;
                 return true;
             }
@@ -519,163 +399,80 @@ impl Conductor {
         false
     }
 
+    fn block_of(&self, plan: PlanId) -> u64 {
+        self.loaded.program.plans[plan].block
+    }
+
     /// Whether no further block of so many iterations can be run.
     fn is_over(&self, block: u64) -> bool {
-        self.left < block || self.control.is_finishing() || self.is_short(block)
+        self.iterations_left < block || self.control.is_finishing() || self.is_short(block)
     }
 
     /// Whether some source has ended with less than so many iterations.
     fn is_short(&self, iterations: u64) -> bool {
-        self.sources().any(|(source, need)| {
+        self.source_needs().any(|(source, need)| {
             let (written, closed) = source.written();
             closed && (written - source.taken()) / need < iterations
         })
     }
 
     /// The source queues, and the tokens that an iteration takes from each.
-    fn sources(&self) -> impl Iterator<Item = (&Arc<Conduit>, u64)> {
-        let needs = self.engine.program.graph.sources();
-        let needs = needs.map(|(id, _)| self.engine.tokens_per_iteration(id));
-        self.session.sources.iter().zip(needs)
+    fn source_needs(&self) -> impl Iterator<Item = (&Arc<Conduit>, u64)> {
+        let sources = self.loaded.program.graph.sources();
+        let needs = sources.map(|(id, _)| self.loaded.tokens_per_iteration(id));
+        self.session_memory.sources.iter().zip(needs)
     }
 
-    /// For each source, the tokens left (of one iteration at most) and those that an iteration needs besides. Waits
-    /// until that is final.
-    fn missing(&self) -> Vec<(u64, u64)> {
-        let door = self.session.doors.present();
-        let mut all = Vec::new();
-        for (source, need) in self.sources() {
-            let mut there = 0;
-            door.wait_until(Spin::SHORT, || {
+    /// For each source, what it has of one iteration at most. Waits until that is final.
+    fn partial_iterations(&self) -> Vec<PartialIteration> {
+        let parker = self.session_memory.arrivals.current();
+        let mut parts = Vec::new();
+        for (source, need) in self.source_needs() {
+            let mut available = 0;
+            parker.wait_until(Spin::SHORT, || {
                 let (written, closed) = source.written();
-                there = (written - source.taken()).min(need);
-                there == need || closed || self.control.stop.is_set()
+                available = (written - source.taken()).min(need);
+                available == need || closed || self.control.stop.is_set()
             });
-            all.push((there, need - there));
-        }
-        all
-    }
-
-    /// Adds an epoch to what is reported of its plan.
-    fn keep_report(&mut self, active: &Active, blocks: u64) {
-        for (index, tokens) in active.ends.iter().flatten().flat_map(|end| &end.discarded) {
-            self.discarded[*index as usize] += tokens;
-        }
-        if blocks == 0 {
-            return;
-        }
-        let ends = || active.ends.iter().flatten();
-        let first_ns = ends().map(|e| e.first_ns).min().unwrap_or(0);
-        let last_ns = ends().map(|e| e.last_ns).max().unwrap_or(0);
-        let id = active.spec.plan;
-        let at = self
-            .segments
-            .iter()
-            .position(|s| s.plan == id)
-            .unwrap_or_else(|| {
-                let report = summary::plan_report(&self.engine.program.plans[id]);
-                self.segments.push(Segment {
-                    plan: id,
-                    busy_ns: 0,
-                    report,
-                });
-                self.segments.len() - 1
+            parts.push(PartialIteration {
+                available,
+                missing: need - available,
             });
-        let shared = active.memory.arena();
-        let segment = &mut self.segments[at];
-        segment.busy_ns += last_ns.saturating_sub(first_ns);
-        let report = &mut segment.report;
-        report.blocks += blocks;
-        report.period_measured_ns = segment.busy_ns as f64 / report.blocks as f64;
-        let shared_locked = if shared.is_locked() {
-            shared.bytes() as u64
-        } else {
-            0
+        }
+        parts
+    }
+
+    /// The report of the run since the state `before`.
+    pub(crate) fn report(&mut self, before: &State) -> Report {
+        let span = RunSpan {
+            before,
+            after: &self.state,
+            padded: &self.padded,
+            emitted: self.emitted_tokens(),
         };
-        report.arena_bytes = shared.bytes() as u64 + ends().map(|e| e.arena_bytes).sum::<u64>();
-        report.locked_bytes = shared_locked + ends().map(|e| e.locked_bytes).sum::<u64>();
-        report.workers = ends().map(|e| e.report.clone()).collect();
-        report.latencies = ends().flat_map(|e| e.latencies.clone()).collect();
+        self.tally.report(&self.loaded, &self.session_memory, &span)
     }
 
-    fn report(&mut self, before: &State) -> Report {
-        let (first_ns, last_ns) = self.span_ns.unwrap_or_default();
-        let mut report = summary::report(
-            &self.engine,
-            &self.session,
-            (before, &self.state),
-            std::mem::take(&mut self.segments),
-            &self.padded,
-            &self.discarded,
-            last_ns - first_ns,
-        );
-        let done = self.state.iterations - self.iterations_before;
-        for (at, (id, _)) in self.engine.program.graph.sinks().enumerate() {
-            let tokens = done * self.engine.tokens_per_iteration(id) + self.emitted_before[at];
-            report.sinks[at].set_tokens(tokens, last_ns - first_ns);
+    /// Ends all streams: nothing comes any more.
+    pub(crate) fn close_streams(&self) {
+        for source in &self.session_memory.sources {
+            source.close();
         }
-        report.epochs = self.epochs;
-        report.recoveries = self.fenced;
-        report.events_dropped = self.events_dropped;
-        if let Some(late) = self.late {
-            report.notes.push(format!(
-                "the supervising thread made no progress for {} s or more",
-                late.as_secs()
-            ));
+        for queue in self.sink_queues.iter().flatten() {
+            queue.close();
+            queue.mark_final();
         }
-        if self.events_dropped > 0 {
-            report.notes.push(format!(
-                "{} events were not delivered: whoever reads them was too slow",
-                self.events_dropped
-            ));
-        }
-        report
     }
 }
 
-impl Active {
-    /// Keeps what a worker left at its end.
-    pub(crate) fn keep(&mut self, calendar: usize, end: End) {
-        self.ends[calendar] = Some(end);
-    }
-
-    pub(crate) fn has_ended(&self, calendar: usize) -> bool {
-        self.ends[calendar].is_some()
-    }
-
-    /// The number of blocks that all workers have finished.
-    fn blocks(&self) -> Option<u64> {
-        let blocks = |end: &Option<End>| match end.as_ref()?.how {
-            How::Finished { blocks } => Some(blocks),
-            _ => None,
-        };
-        self.ends.iter().map(blocks).min().flatten()
-    }
+fn consumed_tokens(state: &State) -> Vec<u64> {
+    state.consumed.iter().map(|(_, tokens)| *tokens).collect()
 }
 
-fn device_error(fault: &DeviceFault, block: u64) -> RunError {
-    let DeviceFault {
-        device,
-        fault: Fault { kind, text },
-    } = fault.clone();
-    match kind {
-        FaultKind::Unfit => EngineError::Device { device, why: text }.into(),
-        _ => RunError::Device {
-            device,
-            block,
-            fault: text,
-        },
-    }
-}
-
-fn error_of(how: &How) -> Option<RunError> {
-    match how {
-        How::Finished { .. } | How::Stopped => None,
-        How::Wrong(wrong) => Some(wrong.clone().into()),
-        How::NoMemory { bytes, limit } => {
-            let error = OutOfMemory::of_machine(*bytes, *limit);
-            Some(EngineError::Memory(error).into())
-        }
-        How::Device { fault, block } => Some(device_error(fault, *block)),
+/// The area with the tokens at a border.
+fn border_area(blocks: u64) -> Area {
+    match blocks {
+        0 => Area::Start,
+        _ => Area::Border(blocks),
     }
 }

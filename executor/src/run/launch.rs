@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::run::system;
 use crate::supervise::Os;
-use crate::worker::period_loop::thread_number;
+use crate::worker::thread::thread_number;
 
 /// How far a process has come.
 enum Phase {

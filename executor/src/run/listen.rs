@@ -1,84 +1,88 @@
-//! The thread that listens to one worker's process: it launches it, hands on what it says as news, and waits for its end.
-//! It is the only one that ever waits for the process.
+//! The thread that listens to one worker's process: it launches it, hands on what it reports, and waits for its end. It is
+//! the only one that ever waits for the process.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use zbmd_ir::DeviceId;
 
-use crate::run::process::{Answer, Listener, ending};
-use crate::run::watchdog::Teller;
-use crate::run::worker_pool::{Farewell, News};
+use super::event::{WorkerEvent, WorkerExit};
+use super::inbox::EventSender;
+use super::process::{ProcessExit, ProcessListener, WorkerReply, exit_status};
 
 /// What a worker's process is, as its listener sees it.
 #[derive(Default)]
-pub(crate) struct Role {
+pub(crate) struct ProcessRole {
     /// Which of its device's workers it is; none as long as it stands by.
-    pub incarnation: Option<u32>,
+    pub generation: Option<u32>,
     pub is_ready: bool,
     pub is_gone: bool,
 }
 
-/// Listens to a worker's process until it is gone, and tells what it says.
+/// Listens to a worker's process until it is gone, and sends what it reports.
 pub(crate) fn listen(
     device: DeviceId,
-    listener: Listener,
-    role: &Mutex<Role>,
-    told: &Teller<News>,
+    listener: ProcessListener,
+    role: &Mutex<ProcessRole>,
+    events: &EventSender<WorkerEvent>,
 ) {
-    let mut last_word = None;
-    let exit = listener.listen(|answer| match news_of(device, role, answer) {
-        Ok(Some(news)) => told.tell(news),
-        Ok(None) => {}
-        Err(farewell) => last_word = Some(farewell),
+    let mut announced_exit = None;
+    let process_exit = listener.listen(|reply| match reply {
+        WorkerReply::Leaving(exit) => announced_exit = Some(exit),
+        reply => {
+            if let Some(event) = event_of(device, role, reply) {
+                events.send(event);
+            }
+        }
     });
-    let ended_because = exit.ended_because.map(Farewell::Unfit);
-    let farewell = last_word
-        .or(ended_because)
-        .unwrap_or_else(|| match exit.status.map(ending) {
-            Ok(Ok(code)) => Farewell::Exited(code),
-            Ok(Err(signal)) => Farewell::Killed(signal),
-            Err(error) => Farewell::Unfit(error.to_string()),
-        });
+    let exit = announced_exit.unwrap_or_else(|| seen_exit(process_exit));
+
     let mut role = lock(role);
     role.is_gone = true;
-    if let Some(incarnation) = role.incarnation {
-        told.tell(News::Gone {
+    if let Some(generation) = role.generation {
+        events.send(WorkerEvent::Gone {
             device,
-            incarnation,
-            farewell,
+            generation,
+            exit,
         });
     }
 }
 
-/// What an answer of a worker's process is to the supervising thread: news, nothing while it stands by, or the reason
-/// why it will be gone soon.
-fn news_of(device: DeviceId, role: &Mutex<Role>, answer: Answer) -> Result<Option<News>, Farewell> {
-    match answer {
-        Answer::Ready => {
-            let mut role = lock(role);
+/// Why a process that did not say so is gone.
+fn seen_exit(process_exit: ProcessExit) -> WorkerExit {
+    if let Some(why) = process_exit.ended_because {
+        return WorkerExit::Unfit(why);
+    }
+    match process_exit.status {
+        Ok(status) => exit_status(status),
+        Err(error) => WorkerExit::Unfit(error.to_string()),
+    }
+}
+
+/// The event that a reply is to the supervising thread; none while the process stands by.
+fn event_of(
+    device: DeviceId,
+    role: &Mutex<ProcessRole>,
+    reply: WorkerReply,
+) -> Option<WorkerEvent> {
+    let mut role = lock(role);
+    match reply {
+        WorkerReply::Ready => {
             role.is_ready = true;
-            Ok(role.incarnation.map(|incarnation| News::Ready {
-                device,
-                incarnation,
-            }))
+            let generation = role.generation?;
+            Some(WorkerEvent::Ready { device, generation })
         }
-        Answer::Ended {
+        WorkerReply::Ended {
             epoch,
             calendar,
             end,
-        } => {
-            let incarnation = lock(role).incarnation;
-            Ok(incarnation.map(|incarnation| News::Ended {
-                device,
-                incarnation,
-                epoch,
-                calendar,
-                end,
-            }))
-        }
-        Answer::Unfit { why } => Err(Farewell::Unfit(why)),
-        Answer::NoDevice { fault } => Err(Farewell::NoDevice(fault)),
-        Answer::Failed { fault } => Err(Farewell::Failed(fault)),
+        } => Some(WorkerEvent::Ended {
+            device,
+            generation: role.generation?,
+            epoch,
+            calendar,
+            end,
+        }),
+        WorkerReply::Leaving(_) => None,
     }
 }
 

@@ -1,7 +1,13 @@
 //! A whole run: sessions, their epochs, the pool of workers, and supervision.
 
+mod active_epoch;
+mod bundle_plans;
+pub(crate) mod control;
 mod demand;
-pub(crate) mod epochs;
+mod epochs;
+mod event;
+mod inbox;
+mod injection;
 #[cfg(target_os = "linux")]
 mod launch;
 #[cfg(target_os = "linux")]
@@ -9,12 +15,17 @@ mod listen;
 mod outlet;
 #[cfg(target_os = "linux")]
 pub(crate) mod process;
+#[cfg(target_os = "linux")]
+mod process_pool;
+mod progress;
+mod queues;
+mod run_report;
 mod run_thread;
 mod self_watch;
 pub(crate) mod session;
 mod supervised;
 mod system;
-pub(crate) mod watchdog;
+mod whole_run;
 #[cfg(target_os = "linux")]
 mod wire;
-pub(crate) mod worker_pool;
+mod worker_pool;

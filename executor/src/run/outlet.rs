@@ -97,8 +97,8 @@ impl Outlet {
         offer(&self.queue, &self.counts, event)
     }
 
-    /// Something that tells an event from another thread. It is to be dropped before [`Self::finish`].
-    pub(crate) fn teller(&self) -> impl Fn(Event) + Send + 'static {
+    /// Something that sends an event from another thread. It is to be dropped before [`Self::finish`].
+    pub(crate) fn event_sender(&self) -> impl Fn(Event) + Send + 'static {
         let queue = self.queue.clone();
         let counts = Arc::clone(&self.counts);
         move |event| {

@@ -16,28 +16,32 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use zbmd_backends::op::Registry;
 use zbmd_ir::DeviceId;
 
-use crate::run::launch::Lifetime;
-use crate::run::session::{Engine, Inner};
-use crate::run::watchdog::{Dog, Winder};
-use crate::run::wire::{self, Outbox};
+use super::event::WorkerExit;
+use super::launch::Lifetime;
+use super::wire::{self, Outbox};
+use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
+use crate::program::{Engine, LoadedProgram};
 use crate::transport::clock::Clock;
-use crate::transport::epoch::{EpochMemory, Queues, SessionMemory, Spec};
-use crate::worker::gpu::{DeviceFault, Gpus};
-use crate::worker::host::{self, End, HostOptions, How, Job};
+use crate::transport::epoch::EpochMemory;
+use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::session_memory::{Queues, SessionMemory};
+use crate::transport::watchdog::{EpochWatchdogs, Watchdog, WorkerHeartbeat};
+use crate::worker::gpu::OpenGpus;
+use crate::worker::host::{self, HostOptions, WorkerEnd, WorkerJob};
 
 /// Set in the environment of a worker's process.
 const MARK: &str = "ZBMD_WORKER";
 
 /// To a worker.
 #[derive(Debug, Serialize, Deserialize)]
-enum Order {
+enum WorkerRequest {
     /// Comes first, with the bundle and the session's memory.
     Open {
         queues: Queues,
@@ -46,7 +50,7 @@ enum Order {
     },
     /// Run a calendar of an epoch, whose memory comes with it, and a watchdog if there is one.
     Begin {
-        spec: Spec,
+        spec: EpochSpec,
         calendar: usize,
         lease_ns: u64,
     },
@@ -54,21 +58,17 @@ enum Order {
 
 /// From a worker.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Answer {
+pub(crate) enum WorkerReply {
     /// The program is loaded; epochs can begin.
     Ready,
     /// Its part of an epoch is over.
     Ended {
         epoch: u64,
         calendar: usize,
-        end: Box<End>,
+        end: Box<WorkerEnd>,
     },
-    /// It cannot be a worker, because…
-    Unfit { why: String },
-    /// It cannot open its GPU.
-    NoDevice { fault: DeviceFault },
-    /// Its GPU failed, and its process ends.
-    Failed { fault: DeviceFault },
+    /// Its process ends, for this reason.
+    Leaving(WorkerExit),
 }
 
 /// The supervising process's handle of a worker's process. Nothing that it does waits for the worker.
@@ -77,8 +77,8 @@ pub(crate) struct WorkerProcess {
     lifetime: Arc<Lifetime>,
 }
 
-/// Launches a worker's process, and hands its answers on. Blocks until the process is gone.
-pub(crate) struct Listener {
+/// Launches a worker's process, and hands its replies on. Blocks until the process is gone.
+pub(crate) struct ProcessListener {
     socket: UnixStream,
     command: Command,
     lifetime: Arc<Lifetime>,
@@ -92,27 +92,27 @@ pub(crate) struct ProcessExit {
 }
 
 /// What a worker's process is started from.
-pub(crate) struct Ship<'a> {
+pub(crate) struct WorkerLaunch<'a> {
     /// The bundle, as a file without a name.
     pub bundle: BorrowedFd<'a>,
-    pub session: &'a SessionMemory,
+    pub session_memory: &'a SessionMemory,
     pub queues: &'a Queues,
     pub options: HostOptions,
 }
 
-/// A process that takes nothing of an order for so long is lost.
-const ORDER_LIMIT_NS: u64 = 2_000_000_000;
+/// A process that takes nothing of a request for so long is lost.
+const REQUEST_LIMIT_NS: u64 = 2_000_000_000;
 
 impl WorkerProcess {
-    /// A process that its listener launches, with its first order on the way; it answers when it is ready.
+    /// A process that its listener launches, with its first request on the way; it replies when it is ready.
     ///
     /// # Errors
     /// What the system says.
     pub(crate) fn plan(
         program: Option<&Path>,
-        ship: &Ship<'_>,
+        launch: &WorkerLaunch<'_>,
         device: DeviceId,
-    ) -> io::Result<(Self, Listener)> {
+    ) -> io::Result<(Self, ProcessListener)> {
         let (socket, theirs) = UnixStream::pair()?;
         // Not the path it was started from, which may be another program by now.
         let program = program.map_or_else(|| PathBuf::from("/proc/self/exe"), Path::to_owned);
@@ -123,56 +123,58 @@ impl WorkerProcess {
         command.process_group(0);
 
         let lifetime = Arc::new(Lifetime::new());
-        let listener = Listener {
+        let listener = ProcessListener {
             socket: socket.try_clone()?,
             command,
             lifetime: Arc::clone(&lifetime),
         };
         let outbox = Outbox::new(socket);
         let mut process = Self { outbox, lifetime };
-        process.open(ship, device)?;
+        process.open(launch, device)?;
         Ok((process, listener))
     }
 
-    /// Lets it load a bundle, and open its device; it answers when it is ready. If it is gone, the listener tells.
+    /// Lets it load a bundle, and open its device; it replies when it is ready. If it is gone, the listener reports that.
     ///
     /// # Errors
-    /// It cannot be told.
-    pub(crate) fn open(&mut self, ship: &Ship<'_>, device: DeviceId) -> io::Result<()> {
-        let order = Order::Open {
-            queues: ship.queues.clone(),
-            options: ship.options,
+    /// The request cannot be sent.
+    pub(crate) fn open(&mut self, launch: &WorkerLaunch<'_>, device: DeviceId) -> io::Result<()> {
+        let request = WorkerRequest::Open {
+            queues: launch.queues.clone(),
+            options: launch.options,
             device,
         };
-        match ship.session.arena.fd() {
+        match launch.session_memory.arena.fd() {
             Some(session) => self
                 .outbox
-                .post(Clock.now_ns(), &order, &[ship.bundle, session]),
+                .post(Clock.now_ns(), &request, &[launch.bundle, session]),
             None => Ok(()),
         }
     }
 
-    /// Lets it begin its part of an epoch. If it is gone, the listener tells.
+    /// Lets it begin its part of an epoch. If it is gone, the listener reports that.
     ///
     /// # Errors
-    /// It cannot be told.
+    /// The request cannot be sent.
     pub(crate) fn begin(
         &mut self,
-        spec: &Spec,
+        spec: &EpochSpec,
         calendar: usize,
         epoch: &EpochMemory,
-        (dog, lease_ns): (Option<&Dog>, u64),
+        watchdogs: &EpochWatchdogs,
     ) -> io::Result<()> {
-        let order = Order::Begin {
+        let request = WorkerRequest::Begin {
             spec: spec.clone(),
             calendar,
-            lease_ns,
+            lease_ns: watchdogs.lease_ns,
         };
         let Some(memory) = epoch.arena().fd() else {
             return Ok(());
         };
-        let files: Vec<_> = [memory].into_iter().chain(dog.and_then(Dog::fd)).collect();
-        self.outbox.post(Clock.now_ns(), &order, &files)
+        let watchdog = watchdogs.watchdogs.get(calendar);
+        let timer = watchdog.and_then(Watchdog::fd);
+        let files: Vec<_> = [memory].into_iter().chain(timer).collect();
+        self.outbox.post(Clock.now_ns(), &request, &files)
     }
 
     /// Sends what it has not taken yet; whether there is still something.
@@ -186,7 +188,7 @@ impl WorkerProcess {
         }
         self.outbox.flush(now_ns)?;
         match self.outbox.stalled_ns(now_ns) {
-            Some(stalled_ns) if stalled_ns > ORDER_LIMIT_NS => Err(io::Error::other(format!(
+            Some(stalled_ns) if stalled_ns > REQUEST_LIMIT_NS => Err(io::Error::other(format!(
                 "it took nothing of an order for {} ms",
                 stalled_ns / 1_000_000
             ))),
@@ -200,9 +202,9 @@ impl WorkerProcess {
     }
 }
 
-impl Listener {
+impl ProcessListener {
     /// Launches the process, and calls `each` for every answer until it is gone.
-    pub(crate) fn listen(self, each: impl FnMut(Answer)) -> ProcessExit {
+    pub(crate) fn listen(self, each: impl FnMut(WorkerReply)) -> ProcessExit {
         let lifetime = Arc::clone(&self.lifetime);
         let status = self.launch_and_wait(each);
         let ended_because = lifetime.close().filter(|why| !why.is_empty());
@@ -212,10 +214,10 @@ impl Listener {
         }
     }
 
-    fn launch_and_wait(mut self, mut each: impl FnMut(Answer)) -> io::Result<ExitStatus> {
+    fn launch_and_wait(mut self, mut each: impl FnMut(WorkerReply)) -> io::Result<ExitStatus> {
         let mut child = self.lifetime.launch(self.command)?;
-        while let Ok(Some((answer, _))) = wire::receive::<Answer>(&mut self.socket) {
-            each(answer);
+        while let Ok(Some((reply, _))) = wire::receive::<WorkerReply>(&mut self.socket) {
+            each(reply);
         }
         // Whoever does not talk any more is of no use: it may be alive, with its end of the socket closed.
         let _ = child.kill();
@@ -224,10 +226,10 @@ impl Listener {
 }
 
 /// How a process ended: the signal that killed it, or its exit code.
-pub(crate) fn ending(status: ExitStatus) -> Result<i32, i32> {
+pub(crate) fn exit_status(status: ExitStatus) -> WorkerExit {
     match status.signal() {
-        Some(signal) => Err(signal),
-        None => Ok(status.code().unwrap_or(-1)),
+        Some(signal) => WorkerExit::Killed(signal),
+        None => WorkerExit::Exited(status.code().unwrap_or(-1)),
     }
 }
 
@@ -255,93 +257,137 @@ pub fn serve_if_worker(registry: &Registry) {
     std::process::exit(i32::from(served.is_err()));
 }
 
+/// What a worker's process holds once a program is loaded.
+#[derive(Clone)]
+struct OpenProgram {
+    loaded: Arc<LoadedProgram>,
+    session_memory: Arc<SessionMemory>,
+    options: HostOptions,
+}
+
+/// The worker's end of the socket, for all threads of its process.
+type ReplySocket = Mutex<UnixStream>;
+
 fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
-    let answers = Arc::new(Mutex::new(socket.try_clone()?));
-    let mut open: Option<(Arc<Inner>, Arc<SessionMemory>, HostOptions)> = None;
-    let gpus = Arc::<Gpus>::default();
-    while let Some((order, files)) = wire::receive::<Order>(&mut socket)? {
+    let replies = Arc::new(Mutex::new(socket.try_clone()?));
+    let gpus = Arc::<OpenGpus>::default();
+    let mut open: Option<OpenProgram> = None;
+
+    while let Some((request, files)) = wire::receive::<WorkerRequest>(&mut socket)? {
         let mut files = files.into_iter();
-        let mut file = || files.next().ok_or(io::ErrorKind::InvalidData);
-        match order {
-            Order::Open {
+        match request {
+            WorkerRequest::Open {
                 queues,
                 options,
                 device,
             } => {
-                let engine = match load(&file()?, registry) {
-                    Ok(engine) => engine,
-                    Err(why) => return answer(&answers, &Answer::Unfit { why }),
+                let bundle = files.next().ok_or(io::ErrorKind::InvalidData)?;
+                let loaded = match load_program(&bundle, registry, device, &gpus) {
+                    Ok(loaded) => loaded,
+                    Err(exit) => return send_reply(&replies, &WorkerReply::Leaving(exit)),
                 };
-                let named = engine.inner.program.machine.devices.get(device);
-                if let (Some(named), true) = (named, engine.inner.is_gpu(device))
-                    && let Err(fault) = gpus.probe(&engine.inner, named)
-                {
-                    return answer(&answers, &Answer::NoDevice { fault });
-                }
+                let memory = files.next().ok_or(io::ErrorKind::InvalidData)?;
                 // SAFETY: the supervising process is this very program, and made it for these queues.
                 #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
-                let session = unsafe { SessionMemory::find(file()?, &queues) }?;
-                open = Some((engine.inner, Arc::new(session), options));
-                answer(&answers, &Answer::Ready)?;
+                let session_memory = unsafe { SessionMemory::find(memory, &queues) }?;
+                open = Some(OpenProgram {
+                    loaded,
+                    session_memory: Arc::new(session_memory),
+                    options,
+                });
+                send_reply(&replies, &WorkerReply::Ready)?;
             }
-            Order::Begin {
+            WorkerRequest::Begin {
                 spec,
                 calendar,
                 lease_ns,
             } => {
-                let (engine, session, options) = open.clone().ok_or(io::ErrorKind::InvalidData)?;
-                let program = &engine.program;
-                let plan = program
-                    .plans
-                    .get(spec.plan)
-                    .ok_or(io::ErrorKind::InvalidData)?;
-                // SAFETY: as above, for this graph, plan and spec.
-                #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
-                let epoch = unsafe { EpochMemory::find(file()?, &program.graph, plan, &spec) }?;
-                let epoch = Arc::new(epoch);
-                let winder = files.next().and_then(|fd| Winder::from_fd(fd, lease_ns));
-                let (spec, gpus) = (Arc::new(spec), Arc::clone(&gpus));
-                let job = Job {
-                    spec,
+                let program = open.clone().ok_or(io::ErrorKind::InvalidData)?;
+                let memory = files.next().ok_or(io::ErrorKind::InvalidData)?;
+                let timer = files.next();
+                let heartbeat = timer.and_then(|fd| WorkerHeartbeat::from_fd(fd, lease_ns));
+                let epoch = find_epoch(&program.loaded, memory, &spec)?;
+                let job = WorkerJob {
+                    spec: Arc::new(spec),
                     calendar,
-                    session,
-                    epoch,
-                    options,
-                    gpus,
+                    session_memory: program.session_memory,
+                    epoch: Arc::new(epoch),
+                    options: program.options,
+                    gpus: Arc::clone(&gpus),
                 };
-                let answers = Arc::clone(&answers);
-                let name = format!("zbmd calendar {calendar}");
+                let loaded = program.loaded;
+                let replies = Arc::clone(&replies);
                 std::thread::Builder::new()
-                    .name(name)
-                    .spawn(move || run(&engine, job, winder, &answers))?;
+                    .name(format!("zbmd calendar {calendar}"))
+                    .spawn(move || run_job(&loaded, job, heartbeat, &replies))?;
             }
         }
     }
     Ok(())
 }
 
-fn run(engine: &Inner, job: Job, winder: Option<Winder>, answers: &Mutex<UnixStream>) {
-    let (epoch, calendar) = (job.spec.epoch, job.calendar);
-    let end = match host::prepare(engine, job) {
-        Ok(prepared) => prepared.run(engine, winder),
-        Err(error) => End::unprepared(error),
+/// Loads the program of a bundle, and opens the worker's device if it is a GPU.
+fn load_program(
+    bundle: &OwnedFd,
+    registry: &Registry,
+    device: DeviceId,
+    gpus: &OpenGpus,
+) -> Result<Arc<LoadedProgram>, WorkerExit> {
+    let engine = open_bundle(bundle, registry).map_err(WorkerExit::Unfit)?;
+    let loaded = engine.loaded;
+    let described = loaded.program.machine.devices.get(device);
+    if let Some(described) = described
+        && loaded.is_gpu(device)
+    {
+        gpus.probe(&loaded, described)
+            .map_err(WorkerExit::NoDevice)?;
+    }
+    Ok(loaded)
+}
+
+/// The memory of an epoch that the supervising process has made.
+fn find_epoch(
+    loaded: &LoadedProgram,
+    memory: OwnedFd,
+    spec: &EpochSpec,
+) -> io::Result<EpochMemory> {
+    let plan = loaded.program.plans.get(spec.plan);
+    let plan = plan.ok_or(io::ErrorKind::InvalidData)?;
+    // SAFETY: the supervising process is this very program, and made it for this graph, plan and spec.
+    #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
+    unsafe {
+        EpochMemory::find(memory, &loaded.program.graph, plan, spec)
+    }
+}
+
+fn run_job(
+    loaded: &LoadedProgram,
+    job: WorkerJob,
+    heartbeat: Option<WorkerHeartbeat>,
+    replies: &ReplySocket,
+) {
+    let epoch = job.spec.epoch;
+    let calendar = job.calendar;
+    let end = match host::prepare(loaded, job) {
+        Ok(prepared) => prepared.run(loaded, heartbeat),
+        Err(fault) => WorkerEnd::before_start(fault),
     };
-    if let How::Device { fault, .. } = &end.how
+
+    if let WorkerOutcome::Failed(FaultReport {
+        fault: WorkerFault::Device(fault),
+        ..
+    }) = &end.outcome
         && fault.fault.kind.is_fatal()
     {
-        let _ = answer(
-            answers,
-            &Answer::Failed {
-                fault: fault.clone(),
-            },
-        );
+        let exit = WorkerExit::Failed(fault.clone());
+        let _ = send_reply(replies, &WorkerReply::Leaving(exit));
         // At once: what a driver would do at the end of the process may never end.
         let _ = kill_process(getpid(), Signal::KILL);
     }
-    // Nobody to tell: the main thread sees the closed socket, and ends the process.
-    let _ = answer(
-        answers,
-        &Answer::Ended {
+    // If nobody receives it, the main thread sees the closed socket, and ends the process.
+    let _ = send_reply(
+        replies,
+        &WorkerReply::Ended {
             epoch,
             calendar,
             end: Box::new(end),
@@ -349,16 +395,14 @@ fn run(engine: &Inner, job: Job, winder: Option<Winder>, answers: &Mutex<UnixStr
     );
 }
 
-fn answer(socket: &Mutex<UnixStream>, answer: &Answer) -> io::Result<()> {
-    let mut socket = socket
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
-    wire::send(&mut socket, answer)
+fn send_reply(socket: &ReplySocket, reply: &WorkerReply) -> io::Result<()> {
+    let mut socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
+    wire::send(&mut socket, reply)
 }
 
 /// The engine for a bundle that the supervising process has open. It is verified again: a process of its own trusts
 /// no memory of another.
-fn load(bundle: &OwnedFd, registry: &Registry) -> Result<Engine, String> {
+fn open_bundle(bundle: &OwnedFd, registry: &Registry) -> Result<Engine, String> {
     use std::os::fd::AsRawFd;
     let path = format!("/proc/self/fd/{}", bundle.as_raw_fd());
     let program = zbmd_ir::bundle::open(Path::new(&path)).map_err(|e| e.to_string())?;
@@ -385,9 +429,9 @@ mod tests {
         let bundle = tempfile::tempfile().expect("a file");
         // An order that is longer than any socket's buffer.
         let queues: Queues = vec![(u64::MAX, u64::MAX); 200_000];
-        let ship = Ship {
+        let launch = WorkerLaunch {
             bundle: bundle.as_fd(),
-            session: &session,
+            session_memory: &session,
             queues: &queues,
             options: HostOptions {
                 sample_every: 0,
@@ -395,7 +439,7 @@ mod tests {
                 lock_memory: false,
             },
         };
-        let planned = WorkerProcess::plan(Some(&program), &ship, DeviceId(0));
+        let planned = WorkerProcess::plan(Some(&program), &launch, DeviceId(0));
         let (mut process, listener) = planned.expect("planned");
         let listening = std::thread::spawn(move || listener.listen(|_| ()));
 
@@ -411,8 +455,8 @@ mod tests {
         let exit = listening.join().expect("no panic");
         assert_eq!(exit.ended_because, Some(error));
         assert_eq!(
-            ending(exit.status.expect("waited for")),
-            Err(Signal::KILL.as_raw())
+            exit_status(exit.status.expect("waited for")),
+            WorkerExit::Killed(Signal::KILL.as_raw())
         );
     }
 }

@@ -5,22 +5,25 @@ use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 
 use crate::error::RunError;
-use crate::run::epochs::Finished;
+use crate::observe::report::Outcome;
 
-/// The thread that conducts a run.
-pub(crate) struct ConductorThread {
+/// How a run ended.
+pub(crate) type RunResult = Result<Outcome, RunError>;
+
+/// The thread of a run.
+pub(crate) struct RunThread {
     thread: JoinHandle<()>,
     /// What came of the run: from the thread itself or, should it be stuck, from whoever watches it.
-    finished: Receiver<Finished>,
+    finished: Receiver<RunResult>,
 }
 
-impl ConductorThread {
+impl RunThread {
     /// Starts the thread; what it does sends what came of it to `finished` in the end.
     ///
     /// # Errors
     /// The system gives no thread.
     pub(crate) fn start(
-        finished: Receiver<Finished>,
+        finished: Receiver<RunResult>,
         conduct: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
         let thread = std::thread::Builder::new()
@@ -33,7 +36,7 @@ impl ConductorThread {
     ///
     /// # Errors
     /// The thread's panic.
-    pub(crate) fn wait(self) -> std::thread::Result<Finished> {
+    pub(crate) fn wait(self) -> std::thread::Result<RunResult> {
         let finished = self.finished.recv();
         if let Ok(stuck @ Err(RunError::SupervisorStuck { .. })) = finished {
             return Ok(stuck);
@@ -55,7 +58,7 @@ mod tests {
         let (finish, finished) = channel();
         let (release, released) = channel::<()>();
         let its = finish.clone();
-        let thread = ConductorThread::start(finished, move || {
+        let thread = RunThread::start(finished, move || {
             // It holds its end, and sends nothing until it is released.
             let _ = released.recv();
             let _ = its.send(Err(RunError::Abandoned));
@@ -68,14 +71,14 @@ mod tests {
         let outcome = thread.expect("a thread").wait().expect("no panic");
         let error = outcome.expect_err("it is stuck");
         assert!(matches!(error, RunError::SupervisorStuck { .. }), "{error}");
-        assert_eq!(error.class(), crate::cli::exit::BUG);
+        assert_eq!(error.class(), crate::exit::BUG);
         drop(release);
     }
 
     #[test]
     fn a_panic_is_passed_on() {
-        let (finish, finished) = channel::<Finished>();
-        let thread = ConductorThread::start(finished, move || {
+        let (finish, finished) = channel::<RunResult>();
+        let thread = RunThread::start(finished, move || {
             let _finish = finish;
             std::panic::resume_unwind(Box::new("a bug"));
         });

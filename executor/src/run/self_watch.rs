@@ -55,12 +55,12 @@ impl std::fmt::Display for Activity {
 }
 
 /// Passes of the supervising thread.
-pub(crate) struct Heartbeat {
+pub(crate) struct ActivityMonitor {
     passes: AtomicU64,
     activity: AtomicU32,
 }
 
-impl Heartbeat {
+impl ActivityMonitor {
     pub(crate) fn new() -> Self {
         Self {
             passes: AtomicU64::new(0),
@@ -110,7 +110,7 @@ pub(crate) enum Finding {
 
 /// The thread that watches. It ends when this is dropped.
 pub(crate) struct SelfWatch {
-    heartbeat: Arc<Heartbeat>,
+    monitor: Arc<ActivityMonitor>,
     end: Option<Sender<()>>,
     /// The longest time without progress that was told.
     thread: Option<JoinHandle<Option<Duration>>>,
@@ -120,21 +120,21 @@ impl SelfWatch {
     /// Starts to watch; `tell` is called on the watching thread, and must not wait for the supervising one. Without a
     /// thread nobody watches, which changes nothing else.
     pub(crate) fn start(patience: Patience, tell: impl FnMut(Finding) + Send + 'static) -> Self {
-        let heartbeat = Arc::new(Heartbeat::new());
+        let monitor = Arc::new(ActivityMonitor::new());
         let (end, is_over) = mpsc::channel();
-        let its = Arc::clone(&heartbeat);
+        let its = Arc::clone(&monitor);
         let thread = std::thread::Builder::new()
             .name("zbmd watchdog".to_owned())
             .spawn(move || watch(&its, &is_over, patience, tell));
         Self {
-            heartbeat,
+            monitor,
             end: Some(end),
             thread: thread.ok(),
         }
     }
 
-    pub(crate) fn heartbeat(&self) -> Arc<Heartbeat> {
-        Arc::clone(&self.heartbeat)
+    pub(crate) fn monitor(&self) -> Arc<ActivityMonitor> {
+        Arc::clone(&self.monitor)
     }
 }
 
@@ -158,16 +158,16 @@ impl Drop for SelfWatch {
 }
 
 fn watch(
-    heartbeat: &Heartbeat,
+    monitor: &ActivityMonitor,
     is_over: &Receiver<()>,
     patience: Patience,
     mut tell: impl FnMut(Finding),
 ) -> Option<Duration> {
     let mut longest = None;
-    let mut last_passes = heartbeat.look().0;
+    let mut last_passes = monitor.look().0;
     let mut looks = 0;
     while is_over.recv_timeout(patience.look_every) == Err(RecvTimeoutError::Timeout) {
-        let (passes, activity) = heartbeat.look();
+        let (passes, activity) = monitor.look();
         let gets_on = passes != last_passes || activity == Activity::AwaitingInput;
         last_passes = passes;
         looks = if gets_on { 0 } else { looks + 1 };
@@ -201,7 +201,7 @@ mod tests {
         let watch = SelfWatch::start(HASTY, move |finding| {
             tell.send(finding).expect("the test listens")
         });
-        watch.heartbeat().enter(Activity::BeginningEpoch);
+        watch.monitor().enter(Activity::BeginningEpoch);
         let late = told.recv().expect("it is watched");
         let stuck = told.recv().expect("it is watched");
         let activity = Activity::BeginningEpoch;
@@ -225,12 +225,12 @@ mod tests {
         let watch = SelfWatch::start(HASTY, move |finding| {
             tell.send(finding).expect("the test listens")
         });
-        let heartbeat = watch.heartbeat();
-        heartbeat.enter(Activity::AwaitingInput);
+        let monitor = watch.monitor();
+        monitor.enter(Activity::AwaitingInput);
         // Longer than it takes to be called stuck: what is asserted is that nothing comes within the time.
         let quiet = told.recv_timeout(HASTY.look_every * 4 * HASTY.looks_until_stuck);
         assert_eq!(quiet, Err(RecvTimeoutError::Timeout));
-        heartbeat.enter(Activity::Listening);
+        monitor.enter(Activity::Listening);
         let late = told.recv().expect("it is watched");
         assert!(matches!(late, Finding::Late { .. }), "{late:?}");
     }

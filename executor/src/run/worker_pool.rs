@@ -1,188 +1,120 @@
 //! The workers of a session: threads of this process, or processes. Starts them, gives them their parts of epochs, and
-//! hands on what they say. Decides nothing.
+//! hands on what they report. Decides nothing.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
-#[cfg(target_os = "linux")]
-use std::sync::Mutex;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use zbmd_ir::DeviceId;
 
-use crate::error::EngineError;
+use super::event::{WorkerEvent, WorkerExit};
+use super::inbox::{EventInbox, EventSender, event_channel};
 #[cfg(target_os = "linux")]
-use crate::run::listen::{Role, listen, lock};
-use crate::run::session::Inner;
-use crate::run::watchdog::{self, Dog, Inbox, Teller};
+use super::process::WorkerProcess;
+#[cfg(target_os = "linux")]
+use super::process_pool::{LaunchContext, ProcessPool};
+use crate::error::EngineError;
+use crate::options::Isolation;
+use crate::program::LoadedProgram;
 use crate::transport::clock::Clock;
-use crate::transport::epoch::{EpochMemory, SessionMemory, Spec};
-use crate::worker::gpu::{DeviceFault, Gpus};
-use crate::worker::host::{self, End, HostOptions, Job, Prepared};
+use crate::transport::epoch::EpochMemory;
+use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::session_memory::{Queues, SessionMemory};
+use crate::transport::watchdog::{EpochWatchdogs, Watchdog};
+use crate::worker::gpu::OpenGpus;
+use crate::worker::host::{self, HostOptions, PreparedWorker, WorkerJob};
 
-/// How often orders that a process has not taken are sent on.
+/// How often requests that a process has not taken are sent on.
 const FLUSH_PAUSE: Duration = Duration::from_millis(2);
 /// How often threads that are to end are looked at.
 const DISMISS_PAUSE: Duration = Duration::from_millis(1);
 
-/// Where workers run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Isolation {
-    /// In threads of the embedding program.
-    #[default]
-    Threads,
-    /// Each in a process of its own: the given program, or if `None` this very one, which must call
-    /// [`crate::serve_if_worker`] first of all.
-    Processes {
-        /// The program to start.
-        program: Option<PathBuf>,
-    },
-    /// GPUs in processes, as above, and CPU devices in threads: a driver that fails takes its process along.
-    GpuProcesses {
-        /// The program to start.
-        program: Option<PathBuf>,
-    },
+/// What a worker is, and how to reach it.
+enum WorkerHandle {
+    Thread,
+    #[cfg(target_os = "linux")]
+    Process(WorkerProcess),
 }
 
-/// Why a worker is no more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Farewell {
-    Exited(i32),
-    Killed(i32),
-    Unfit(String),
-    /// It has no use without its GPU, which is not there or cannot be opened.
-    NoDevice(DeviceFault),
-    /// Its GPU failed in such a way that its process must not go on.
-    Failed(DeviceFault),
-}
-
-impl std::fmt::Display for Farewell {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl WorkerHandle {
+    #[cfg(target_os = "linux")]
+    fn process(&self) -> Option<&WorkerProcess> {
         match self {
-            Self::Exited(code) => write!(f, "exited with code {code}"),
-            Self::Killed(signal) => write!(f, "killed by signal {signal}"),
-            Self::Unfit(why) => f.write_str(why),
-            Self::NoDevice(fault) | Self::Failed(fault) => fault.fmt(f),
+            Self::Thread => None,
+            Self::Process(process) => Some(process),
         }
+    }
+
+    fn is_thread(&self) -> bool {
+        matches!(self, Self::Thread)
     }
 }
 
-/// What a worker says, or is seen to do.
-pub(crate) enum News {
-    Ready {
-        device: DeviceId,
-        incarnation: u32,
-    },
-    Gone {
-        device: DeviceId,
-        incarnation: u32,
-        farewell: Farewell,
-    },
-    Ended {
-        device: DeviceId,
-        incarnation: u32,
-        epoch: u64,
-        calendar: usize,
-        end: Box<End>,
-    },
-    /// A thread of ours panicked outside of all kernels.
-    Bug(Box<dyn std::any::Any + Send>),
+struct PoolMember {
+    generation: u32,
+    handle: WorkerHandle,
 }
 
-/// What a worker is, and how to reach it.
-enum Hand {
-    Thread,
-    #[cfg(target_os = "linux")]
-    Process(crate::run::process::WorkerProcess),
-}
-
-struct Member {
-    incarnation: u32,
-    hand: Hand,
-}
-
-/// A process that is ready to take a worker's place.
-#[cfg(target_os = "linux")]
-struct Standby {
-    process: crate::run::process::WorkerProcess,
-    role: Arc<Mutex<Role>>,
-}
-
-/// Everybody who works for a session.
-pub(crate) struct Crew {
-    engine: Arc<Inner>,
-    session: Arc<SessionMemory>,
-    #[cfg(target_os = "linux")]
-    queues: crate::transport::epoch::Queues,
+/// All workers of a session.
+pub(crate) struct WorkerPool {
+    loaded: Arc<LoadedProgram>,
+    session_memory: Arc<SessionMemory>,
     options: HostOptions,
     isolation: Isolation,
-    /// Whether processes stand by.
     #[cfg(target_os = "linux")]
-    stands_by: bool,
-    #[cfg(target_os = "linux")]
-    standbys: BTreeMap<DeviceId, Standby>,
-    /// Processes that were told to end, perhaps before they were there.
-    #[cfg(target_os = "linux")]
-    ending: Vec<Arc<crate::run::launch::Lifetime>>,
+    processes: ProcessPool,
     /// The GPUs that threads of this process drive.
-    gpus: Arc<Gpus>,
-    members: BTreeMap<DeviceId, Member>,
+    gpus: Arc<OpenGpus>,
+    members: BTreeMap<DeviceId, PoolMember>,
     /// Threads that will end by themselves: replays that were told to stop, and listeners of processes.
     threads: Vec<(DeviceId, JoinHandle<()>)>,
     /// Threads of workers that were given up: they may never end.
-    left: Vec<JoinHandle<()>>,
-    news: Inbox<News>,
-    told: Teller<News>,
-    /// The bundle for worker processes, written when the first one starts.
-    #[cfg(target_os = "linux")]
-    bundle: Option<std::fs::File>,
+    left_behind: Vec<JoinHandle<()>>,
+    inbox: EventInbox<WorkerEvent>,
+    events: EventSender<WorkerEvent>,
 }
 
-impl Crew {
+impl WorkerPool {
+    /// No worker runs yet. With `has_standbys` a process stands by for each worker that is one.
     pub(crate) fn new(
-        engine: Arc<Inner>,
-        session: Arc<SessionMemory>,
-        queues: crate::transport::epoch::Queues,
+        loaded: Arc<LoadedProgram>,
+        session_memory: Arc<SessionMemory>,
+        queues: Queues,
         options: HostOptions,
-        (isolation, stands_by): (Isolation, bool),
+        isolation: Isolation,
+        has_standbys: bool,
     ) -> Self {
-        let (told, news) = watchdog::channel();
+        let (events, inbox) = event_channel();
+        #[cfg(target_os = "linux")]
+        let processes = ProcessPool::new(queues, &isolation, has_standbys);
         #[cfg(not(target_os = "linux"))]
-        let _ = (queues, stands_by);
+        let _ = (queues, has_standbys);
         Self {
-            engine,
-            session,
-            #[cfg(target_os = "linux")]
-            queues,
+            loaded,
+            session_memory,
             options,
             isolation,
             #[cfg(target_os = "linux")]
-            stands_by,
-            #[cfg(target_os = "linux")]
-            standbys: BTreeMap::new(),
-            #[cfg(target_os = "linux")]
-            ending: Vec::new(),
+            processes,
             gpus: Arc::default(),
             members: BTreeMap::new(),
             threads: Vec::new(),
-            left: Vec::new(),
-            news,
-            told,
-            #[cfg(target_os = "linux")]
-            bundle: None,
+            left_behind: Vec::new(),
+            inbox,
+            events,
         }
     }
 
-    /// Starts the worker of a device. News of it follow: that it is ready, or gone.
-    pub(crate) fn spawn(&mut self, device: DeviceId, incarnation: u32) {
-        if let Err(farewell) = self.try_spawn(device, incarnation) {
-            self.tell(News::Gone {
+    /// Starts the worker of a device. Events of it follow: that it is ready, or gone.
+    pub(crate) fn spawn(&mut self, device: DeviceId, generation: u32) {
+        if let Err(exit) = self.try_spawn(device, generation) {
+            self.events.send(WorkerEvent::Gone {
                 device,
-                incarnation,
-                farewell,
+                generation,
+                exit,
             });
         }
     }
@@ -192,235 +124,132 @@ impl Crew {
         match &self.isolation {
             Isolation::Threads => true,
             Isolation::Processes { .. } => false,
-            Isolation::GpuProcesses { .. } => !self.engine.is_gpu(device),
+            Isolation::GpuProcesses { .. } => !self.loaded.is_gpu(device),
         }
     }
 
-    fn tell(&self, news: News) {
-        self.told.tell(news);
-    }
-
-    fn try_spawn(&mut self, device: DeviceId, incarnation: u32) -> Result<(), Farewell> {
-        if self.is_thread(device) {
-            if self.engine.is_gpu(device) {
-                let which = &self.engine.program.machine.devices[device];
-                self.gpus
-                    .probe(&self.engine, which)
-                    .map_err(Farewell::NoDevice)?;
-            }
-            self.members.insert(
-                device,
-                Member {
-                    incarnation,
-                    hand: Hand::Thread,
-                },
-            );
-            self.tell(News::Ready {
-                device,
-                incarnation,
-            });
-            return Ok(());
-        }
-        #[cfg(target_os = "linux")]
-        let started = self.take_or_start(device, incarnation);
-        #[cfg(not(target_os = "linux"))]
-        let started: io::Result<()> = Err(io::Error::other(
-            "workers in processes of their own need Linux; run them as threads",
-        ));
-        started.map_err(|error| Farewell::Unfit(error.to_string()))
-    }
-
-    /// Gives a device the process that stands by for it, or a new one.
-    #[cfg(target_os = "linux")]
-    fn take_or_start(&mut self, device: DeviceId, incarnation: u32) -> io::Result<()> {
-        if let Some(Standby { process, role }) = self.standbys.remove(&device) {
-            let mut its = lock(&role);
-            if !its.is_gone {
-                its.incarnation = Some(incarnation);
-                if its.is_ready {
-                    self.tell(News::Ready {
-                        device,
-                        incarnation,
-                    });
-                }
-                drop(its);
-                self.members.insert(
-                    device,
-                    Member {
-                        incarnation,
-                        hand: Hand::Process(process),
-                    },
-                );
-                return Ok(());
-            }
-        }
-        let role = Role {
-            incarnation: Some(incarnation),
-            ..Role::default()
+    fn try_spawn(&mut self, device: DeviceId, generation: u32) -> Result<(), WorkerExit> {
+        let handle = if self.is_thread(device) {
+            self.start_thread_worker(device, generation)?
+        } else {
+            let started = self.start_process_worker(device, generation);
+            started.map_err(|error| WorkerExit::Unfit(error.to_string()))?
         };
-        let process = self.start_process(device, &Arc::new(Mutex::new(role)))?;
-        self.members.insert(
-            device,
-            Member {
-                incarnation,
-                hand: Hand::Process(process),
-            },
-        );
+        self.members
+            .insert(device, PoolMember { generation, handle });
         Ok(())
     }
 
-    /// Sees to it that a process stands by for each worker that is one. What cannot be started is tried again later.
-    #[cfg(target_os = "linux")]
-    fn stand_by(&mut self) {
-        if !self.stands_by {
-            return;
-        }
-        self.standbys
-            .retain(|_, standby| !lock(&standby.role).is_gone);
-        let is_process = |member: &Member| matches!(member.hand, Hand::Process(_));
-        let workers = self.members.iter().filter(|(_, member)| is_process(member));
-        let devices: Vec<DeviceId> = workers.map(|(device, _)| *device).collect();
-        for device in devices {
-            if !self.standbys.contains_key(&device) {
-                let role = Arc::default();
-                if let Ok(process) = self.start_process(device, &role) {
-                    self.standbys.insert(device, Standby { process, role });
-                }
-            }
-        }
-    }
-
-    /// Lets the processes that stand by go.
-    #[cfg(target_os = "linux")]
-    fn stand_down(&mut self) {
-        for standby in std::mem::take(&mut self.standbys).into_values() {
-            standby.process.lifetime().end(None);
-            self.ending.push(Arc::clone(standby.process.lifetime()));
-        }
-    }
-
-    #[cfg(target_os = "linux")]
-    fn start_process(
+    /// A worker that is a thread has one only while it runs a part of an epoch. So it is ready at once, if its GPU is.
+    fn start_thread_worker(
         &mut self,
         device: DeviceId,
-        role: &Arc<Mutex<Role>>,
-    ) -> io::Result<crate::run::process::WorkerProcess> {
-        use crate::run::process::{Ship, WorkerProcess};
-        use std::os::fd::AsFd;
-        let program = match &self.isolation {
-            Isolation::Processes { program } | Isolation::GpuProcesses { program } => program,
-            Isolation::Threads => &None,
-        };
-        if self.bundle.is_none() {
-            self.bundle = Some(bundle_file(&self.engine)?);
+        generation: u32,
+    ) -> Result<WorkerHandle, WorkerExit> {
+        if self.loaded.is_gpu(device) {
+            let described = &self.loaded.program.machine.devices[device];
+            self.gpus
+                .probe(&self.loaded, described)
+                .map_err(WorkerExit::NoDevice)?;
         }
-        let Some(bundle) = &self.bundle else {
-            return Err(io::ErrorKind::NotFound.into());
-        };
-        let ship = Ship {
-            bundle: bundle.as_fd(),
-            session: &self.session,
-            queues: &self.queues,
+        self.events.send(WorkerEvent::Ready { device, generation });
+        Ok(WorkerHandle::Thread)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn start_process_worker(
+        &mut self,
+        device: DeviceId,
+        generation: u32,
+    ) -> io::Result<WorkerHandle> {
+        let context = LaunchContext {
+            loaded: &self.loaded,
+            session_memory: &self.session_memory,
             options: self.options,
+            events: &self.events,
         };
-        let (process, listener) = WorkerProcess::plan(program.as_deref(), &ship, device)?;
-        let told = self.told.clone();
-        let role = Arc::clone(role);
-        let name = format!("zbmd listener {}", device.0);
-        let thread = std::thread::Builder::new()
-            .name(name)
-            .spawn(move || listen(device, listener, &role, &told))?;
-        self.threads.push((device, thread));
-        Ok(process)
+        let listeners = &mut self.threads;
+        let process = self
+            .processes
+            .take_or_start(&context, listeners, device, generation)?;
+        Ok(WorkerHandle::Process(process))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn start_process_worker(&mut self, _: DeviceId, _: u32) -> io::Result<WorkerHandle> {
+        Err(io::Error::other(
+            "workers in processes of their own need Linux; run them as threads",
+        ))
     }
 
     /// Lets all workers load another program. They do that before they begin their next epoch.
-    pub(crate) fn exchange(&mut self, engine: &Arc<Inner>) {
-        self.engine = Arc::clone(engine);
+    pub(crate) fn swap_program(&mut self, loaded: &Arc<LoadedProgram>) {
+        self.loaded = Arc::clone(loaded);
         #[cfg(target_os = "linux")]
         {
-            use std::os::fd::AsFd;
-            self.bundle = None;
-            self.stand_down();
-            let processes = |member: &Member| matches!(member.hand, Hand::Process(_));
-            if !self.members.values().any(processes) {
-                return;
-            }
-            let Ok(bundle) = bundle_file(engine) else {
-                // No memory for the bundle: whoever cannot load it is started again, and says so.
-                return self.members.values().for_each(|member| {
-                    if let Hand::Process(process) = &member.hand {
-                        process.lifetime().end(None);
-                    }
-                });
-            };
-            let ship = crate::run::process::Ship {
-                bundle: bundle.as_fd(),
-                session: &self.session,
-                queues: &self.queues,
+            let context = LaunchContext {
+                loaded: &self.loaded,
+                session_memory: &self.session_memory,
                 options: self.options,
+                events: &self.events,
             };
-            for (device, member) in &mut self.members {
-                if let Hand::Process(process) = &mut member.hand
-                    && let Err(error) = process.open(&ship, *device)
-                {
-                    process.lifetime().end(Some(&error.to_string()));
-                }
-            }
-            self.bundle = Some(bundle);
+            let members = self.members.iter_mut();
+            let running = members.filter_map(|(device, member)| match &mut member.handle {
+                WorkerHandle::Thread => None,
+                WorkerHandle::Process(process) => Some((*device, process)),
+            });
+            self.processes.swap_program(&context, running.collect());
         }
     }
 
-    /// Kills a worker's process. A thread cannot be killed: it is left to itself, and said to be gone.
-    pub(crate) fn kill(&mut self, device: DeviceId, incarnation: u32) {
-        match self.members.get(&device) {
-            Some(member) if member.incarnation == incarnation => {}
-            _ => return,
+    /// Kills a worker's process; the exit is reported like any other. A thread cannot be killed: it is left behind, and
+    /// reported to be gone.
+    pub(crate) fn kill(&mut self, device: DeviceId, generation: u32) {
+        let member = self.members.get(&device);
+        if member.is_none_or(|member| member.generation != generation) {
+            return;
         }
         let Some(member) = self.members.remove(&device) else {
             return;
         };
-        match member.hand {
-            Hand::Thread => {
+
+        match member.handle {
+            WorkerHandle::Thread => {
                 // What it is in the middle of cannot count any more, and its memory lives as long as it.
-                let its = self.threads.extract_if(.., |(of, _)| *of == device);
-                self.left.extend(its.map(|(_, thread)| thread));
-                let farewell = Farewell::Unfit("a thread that was left to itself".to_owned());
-                self.tell(News::Gone {
+                let threads = self.threads.extract_if(.., |(of, _)| *of == device);
+                self.left_behind.extend(threads.map(|(_, thread)| thread));
+                self.events.send(WorkerEvent::Gone {
                     device,
-                    incarnation,
-                    farewell,
+                    generation,
+                    exit: WorkerExit::Unfit("a thread that was left to itself".to_owned()),
                 });
             }
             #[cfg(target_os = "linux")]
-            Hand::Process(process) => {
-                process.lifetime().end(None);
-                self.ending.push(Arc::clone(process.lifetime()));
-            }
+            WorkerHandle::Process(process) => self.processes.kill(&process),
         }
     }
 
     /// Whether there are workers in processes of their own.
     pub(crate) fn has_processes(&self) -> bool {
-        let mut hands = self.members.values().map(|member| &member.hand);
-        hands.any(|hand| !matches!(hand, Hand::Thread))
+        let mut members = self.members.values();
+        members.any(|member| !member.handle.is_thread())
     }
 
     /// The process of a worker; this one for threads, `None` if there is no such worker, or its process does not run its
     /// program yet.
     pub(crate) fn process_of(&self, device: DeviceId) -> Option<u32> {
-        match &self.members.get(&device)?.hand {
-            Hand::Thread => Some(std::process::id()),
+        match &self.members.get(&device)?.handle {
+            WorkerHandle::Thread => Some(std::process::id()),
             #[cfg(target_os = "linux")]
-            Hand::Process(process) => process.lifetime().process(),
+            WorkerHandle::Process(process) => process.lifetime().process(),
         }
     }
 
-    /// Ends the process of a worker that a signal stopped before it was ready, even before it ran its program. Its end is
-    /// news as any other.
+    /// Ends the process of a worker that a signal stopped before it was ready, even before it ran its program. Its exit is
+    /// reported like any other.
     pub(crate) fn end_if_stopped(&self, device: DeviceId) {
         #[cfg(target_os = "linux")]
-        if let Some(Hand::Process(process)) = self.members.get(&device).map(|m| &m.hand)
+        if let Some(process) = self.worker_process(device)
             && process.lifetime().is_stopped()
         {
             process
@@ -431,187 +260,180 @@ impl Crew {
         let _ = device;
     }
 
-    /// Sends a worker's process a signal, to test what becomes of it; whether there is such a process.
+    /// The process of a worker, if the worker is one.
     #[cfg(target_os = "linux")]
-    pub(crate) fn signal(&self, device: DeviceId, signal: rustix::process::Signal) -> bool {
-        match self.members.get(&device).map(|m| &m.hand) {
-            Some(Hand::Process(process)) => process.lifetime().signal(signal),
-            _ => false,
-        }
-    }
-
-    /// Sends a signal after a while, if the worker is still there then.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn later(&self, device: DeviceId, signal: rustix::process::Signal, after: Duration) {
-        if let Some(Member {
-            hand: Hand::Process(process),
-            ..
-        }) = self.members.get(&device)
-            && let Some(messenger) = process.lifetime().messenger()
-        {
-            // A thread that cannot be started delays nothing else.
-            let _ = std::thread::Builder::new().spawn(move || {
-                std::thread::sleep(after);
-                messenger(signal);
-            });
-        }
+    pub(super) fn worker_process(&self, device: DeviceId) -> Option<&WorkerProcess> {
+        self.members.get(&device)?.handle.process()
     }
 
     /// Makes the parts of an epoch that run in this process ready; those of processes make themselves ready.
+    ///
+    /// # Errors
+    /// Too little memory, or a GPU that cannot be used.
     pub(crate) fn prepare(
         &self,
-        spec: &Arc<Spec>,
+        spec: &Arc<EpochSpec>,
         epoch: &Arc<EpochMemory>,
-    ) -> Result<Vec<Option<Prepared>>, EngineError> {
+    ) -> Result<Vec<Option<PreparedWorker>>, EngineError> {
         let mut parts = Vec::with_capacity(spec.devices.len());
-        for calendar in 0..spec.devices.len() {
-            let is_thread = self.is_thread(spec.devices[calendar]);
-            let job = || Job {
+        for (calendar, device) in spec.devices.iter().enumerate() {
+            if !self.is_thread(*device) {
+                parts.push(None);
+                continue;
+            }
+            let job = WorkerJob {
                 spec: Arc::clone(spec),
                 calendar,
-                session: Arc::clone(&self.session),
+                session_memory: Arc::clone(&self.session_memory),
                 epoch: Arc::clone(epoch),
                 options: self.options,
                 gpus: Arc::clone(&self.gpus),
             };
-            parts.push(
-                is_thread
-                    .then(|| host::prepare(&self.engine, job()))
-                    .transpose()?,
-            );
+            parts.push(Some(host::prepare(&self.loaded, job)?));
         }
         Ok(parts)
     }
 
-    /// Lets the workers of an epoch begin, each with its watchdog if there are any. News follow of each.
+    /// Lets the workers of an epoch begin, each with its watchdog if there are any. Events follow of each.
     ///
     /// # Errors
     /// No thread; those that have begun are told to stop.
     pub(crate) fn begin(
         &mut self,
-        spec: &Arc<Spec>,
+        spec: &Arc<EpochSpec>,
         epoch: &Arc<EpochMemory>,
-        parts: Vec<Option<Prepared>>,
-        watch: (&[Dog], u64),
+        parts: Vec<Option<PreparedWorker>>,
+        watchdogs: &EpochWatchdogs,
     ) -> Result<(), EngineError> {
-        let (dogs, lease_ns) = watch;
         self.threads.retain(|(_, thread)| !thread.is_finished());
-        self.left.retain(|thread| !thread.is_finished());
+        self.left_behind.retain(|thread| !thread.is_finished());
+
         for (calendar, part) in parts.into_iter().enumerate() {
-            let device = spec.devices[calendar];
-            let incarnation = self.members.get(&device).map_or(0, |m| m.incarnation);
             match part {
                 Some(prepared) => {
-                    let device_name = &self.engine.program.machine.devices[device].name;
-                    // The system takes no name with a zero byte in it.
-                    let name = format!("zbmd {}", device_name.replace('\0', "?"));
-                    let (engine, told) = (Arc::clone(&self.engine), self.told.clone());
-                    let number = spec.epoch;
-                    let winder = dogs.get(calendar).and_then(|dog| dog.winder(lease_ns));
-                    let work = move || {
-                        let run = AssertUnwindSafe(|| Box::new(prepared.run(&engine, winder)));
-                        let news = match catch_unwind(run) {
-                            Ok(end) => News::Ended {
-                                device,
-                                incarnation,
-                                epoch: number,
-                                calendar,
-                                end,
-                            },
-                            Err(bug) => News::Bug(bug),
-                        };
-                        told.tell(news);
-                    };
-                    match std::thread::Builder::new().name(name).spawn(work) {
-                        Ok(thread) => self.threads.push((device, thread)),
-                        Err(error) => {
-                            epoch.stop();
-                            return Err(EngineError::Thread(error));
-                        }
+                    if let Err(error) = self.begin_thread(spec, calendar, prepared, watchdogs) {
+                        epoch.stop();
+                        return Err(EngineError::Thread(error));
                     }
                 }
-                None => {
-                    let watch = (dogs.get(calendar), lease_ns);
-                    self.begin_process(spec, epoch, (device, calendar), watch);
-                }
+                None => self.begin_process(spec, calendar, epoch, watchdogs),
             }
         }
+
         // Now that everybody has what to do.
         #[cfg(target_os = "linux")]
-        self.stand_by();
+        self.start_standbys();
+        Ok(())
+    }
+
+    fn begin_thread(
+        &mut self,
+        spec: &EpochSpec,
+        calendar: usize,
+        prepared: PreparedWorker,
+        watchdogs: &EpochWatchdogs,
+    ) -> io::Result<()> {
+        let device = spec.devices[calendar];
+        let member = self.members.get(&device);
+        let generation = member.map_or(0, |member| member.generation);
+        let device_name = &self.loaded.program.machine.devices[device].name;
+        // The system takes no name with a zero byte in it.
+        let thread_name = format!("zbmd {}", device_name.replace('\0', "?"));
+
+        let loaded = Arc::clone(&self.loaded);
+        let events = self.events.clone();
+        let epoch = spec.epoch;
+        let heartbeat = watchdogs.heartbeat(calendar);
+        let thread = std::thread::Builder::new()
+            .name(thread_name)
+            .spawn(move || {
+                let run = AssertUnwindSafe(|| Box::new(prepared.run(&loaded, heartbeat)));
+                events.send(match catch_unwind(run) {
+                    Ok(end) => WorkerEvent::Ended {
+                        device,
+                        generation,
+                        epoch,
+                        calendar,
+                        end,
+                    },
+                    Err(panic) => WorkerEvent::Panicked(panic),
+                });
+            })?;
+        self.threads.push((device, thread));
         Ok(())
     }
 
     #[cfg(target_os = "linux")]
     fn begin_process(
         &mut self,
-        spec: &Spec,
+        spec: &EpochSpec,
+        calendar: usize,
         epoch: &EpochMemory,
-        (device, calendar): (DeviceId, usize),
-        watch: (Option<&Dog>, u64),
+        watchdogs: &EpochWatchdogs,
     ) {
-        if let Some(Member {
-            hand: Hand::Process(process),
+        let member = self.members.get_mut(&spec.devices[calendar]);
+        if let Some(PoolMember {
+            handle: WorkerHandle::Process(process),
             ..
-        }) = self.members.get_mut(&device)
-            && let Err(error) = process.begin(spec, calendar, epoch, watch)
+        }) = member
+            && let Err(error) = process.begin(spec, calendar, epoch, watchdogs)
         {
             process.lifetime().end(Some(&error.to_string()));
         }
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn begin_process(
-        &mut self,
-        _: &Spec,
-        _: &EpochMemory,
-        _: (DeviceId, usize),
-        _: (Option<&Dog>, u64),
-    ) {
+    fn begin_process(&mut self, _: &EpochSpec, _: usize, _: &EpochMemory, _: &EpochWatchdogs) {}
+
+    #[cfg(target_os = "linux")]
+    fn start_standbys(&mut self) {
+        let context = LaunchContext {
+            loaded: &self.loaded,
+            session_memory: &self.session_memory,
+            options: self.options,
+            events: &self.events,
+        };
+        let processes = self.members.iter().filter(|(_, m)| !m.handle.is_thread());
+        let devices: Vec<DeviceId> = processes.map(|(device, _)| *device).collect();
+        self.processes
+            .start_standbys(&context, &mut self.threads, &devices);
     }
 
-    /// The next news; `None` if none comes within the time, or if a dog barks that had not. Sends orders on meanwhile
-    /// that workers have not taken yet.
-    pub(crate) fn next(&mut self, within: Duration, dogs: &mut [Dog]) -> Option<News> {
-        let within = match self.flush_orders() {
+    /// The next event; `None` if none comes within the time, or if a watchdog expires that had not. Meanwhile sends
+    /// requests on that workers have not taken yet.
+    pub(crate) fn next_event(
+        &mut self,
+        within: Duration,
+        watchdogs: &mut [Watchdog],
+    ) -> Option<WorkerEvent> {
+        let within = match self.flush_requests() {
             true => within.min(FLUSH_PAUSE),
             false => within,
         };
-        self.news.next(Some(within), dogs)
+        self.inbox.next(Some(within), watchdogs)
     }
 
-    /// Sends what processes have not taken of their orders; whether something is left. A process that takes nothing for
-    /// too long is lost.
-    fn flush_orders(&mut self) -> bool {
+    /// Sends what processes have not taken of their requests; whether something is left.
+    fn flush_requests(&mut self) -> bool {
         #[cfg(target_os = "linux")]
         {
-            self.ending.retain(|lifetime| lifetime.end_launch());
-            let workers = self.members.values_mut().map(|member| &mut member.hand);
-            let workers = workers.filter_map(|hand| match hand {
-                Hand::Thread => None,
-                Hand::Process(process) => Some(process),
+            let members = self.members.values_mut();
+            let workers = members.filter_map(|member| match &mut member.handle {
+                WorkerHandle::Thread => None,
+                WorkerHandle::Process(process) => Some(process),
             });
-            let standbys = self.standbys.values_mut().map(|s| &mut s.process);
-            let mut is_pending = false;
-            for process in workers.chain(standbys) {
-                match process.flush() {
-                    Ok(pending) => is_pending |= pending,
-                    Err(error) => process.lifetime().end(Some(&error.to_string())),
-                }
-            }
-            is_pending
+            self.processes.flush(workers)
         }
         #[cfg(not(target_os = "linux"))]
         false
     }
 
     /// A watchdog for each of so many workers, or none at all: then workers have to be looked at regularly.
-    pub(crate) fn dogs(&self, workers: usize, lease_ns: u64) -> Vec<Dog> {
-        if !self.news.hears_dogs() {
-            return Vec::new();
+    pub(crate) fn watchdogs(&self, workers: usize, lease_ns: u64) -> EpochWatchdogs {
+        if !self.inbox.supports_timers() {
+            return EpochWatchdogs::none();
         }
-        let dogs: Option<Vec<Dog>> = (0..workers).map(|_| Dog::new(lease_ns)).collect();
-        dogs.unwrap_or_default()
+        EpochWatchdogs::for_workers(workers, lease_ns)
     }
 
     /// Ends all processes, and waits for the threads that were told to end, but not for those that were given up: they may
@@ -619,49 +441,38 @@ impl Crew {
     /// system, or a kernel, may keep them.
     pub(crate) fn dismiss(mut self, limit: Option<Duration>) {
         #[cfg(target_os = "linux")]
-        self.stand_down();
-        let processes = self
-            .members
-            .iter()
-            .filter(|(_, m)| !matches!(m.hand, Hand::Thread));
-        let processes: Vec<(DeviceId, u32)> = processes.map(|(d, m)| (*d, m.incarnation)).collect();
-        processes
-            .into_iter()
-            .for_each(|(device, incarnation)| self.kill(device, incarnation));
+        self.processes.end_standbys();
+        let members = self.members.iter();
+        let processes = members.filter(|(_, member)| !member.handle.is_thread());
+        let processes: Vec<(DeviceId, u32)> = processes
+            .map(|(device, member)| (*device, member.generation))
+            .collect();
+        for (device, generation) in processes {
+            self.kill(device, generation);
+        }
 
         if let Some(limit) = limit {
             self.wait_for_threads(limit);
-            self.left
-                .extend(self.threads.drain(..).map(|(_, thread)| thread));
+            let unfinished = self.threads.drain(..).map(|(_, thread)| thread);
+            self.left_behind.extend(unfinished);
         }
-        let given_up = self.left.drain(..).filter(JoinHandle::is_finished);
-        for thread in self
-            .threads
-            .drain(..)
-            .map(|(_, thread)| thread)
-            .chain(given_up)
-        {
-            // A panic has been told as news.
+        let left_behind = self.left_behind.drain(..);
+        let given_up = left_behind.filter(JoinHandle::is_finished);
+        let threads = self.threads.drain(..).map(|(_, thread)| thread);
+        for thread in threads.chain(given_up) {
+            // A panic has been reported as an event.
             let _ = thread.join();
         }
     }
 
     fn wait_for_threads(&mut self, limit: Duration) {
         let until_ns = Clock.now_ns() + limit.as_nanos() as u64;
-        let is_at_work = |(_, thread): &(DeviceId, JoinHandle<()>)| !thread.is_finished();
-        while self.threads.iter().any(is_at_work) && Clock.now_ns() < until_ns {
+        let is_running = |(_, thread): &(DeviceId, JoinHandle<()>)| !thread.is_finished();
+        while self.threads.iter().any(is_running) && Clock.now_ns() < until_ns {
             #[cfg(target_os = "linux")]
-            self.ending.retain(|lifetime| lifetime.end_launch());
-            // Most tell news when they end; nothing wakes us a moment later, when they have ended.
-            let _ = self.news.next(Some(DISMISS_PAUSE), &mut []);
+            self.processes.end_launches();
+            // Most send an event when they end; nothing wakes us a moment later, when they have ended.
+            let _ = self.inbox.next(Some(DISMISS_PAUSE), &mut []);
         }
     }
-}
-
-/// The bundle as a sealed file without a name, for processes that this one starts: the very one that this process maps,
-/// where it read the program from a bundle.
-#[cfg(target_os = "linux")]
-fn bundle_file(engine: &Inner) -> io::Result<std::fs::File> {
-    let image = zbmd_ir::bundle::image_of(&engine.program)?;
-    image.file().try_clone()
 }

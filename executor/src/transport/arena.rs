@@ -13,8 +13,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// Memory that was asked for and cannot be had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("cannot allocate {bytes} bytes: {}", self.reason())]
 pub struct OutOfMemory {
     /// What was asked for.
@@ -26,7 +28,7 @@ pub struct OutOfMemory {
 }
 
 /// What memory that processes share takes, besides the bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Scarce {
     /// The bytes themselves.
     #[default]

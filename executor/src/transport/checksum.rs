@@ -47,3 +47,28 @@ fn walk(entries: &[Entry], sends: &mut TiVec<RingId, Sends>) -> bool {
     }
     has_sends
 }
+
+/// Where each ring's checksums lie: a row for each block that the ring holds, a word for each `Send` of a block.
+pub(crate) struct Sums {
+    /// First word of each ring.
+    pub firsts: Vec<usize>,
+    /// What each of its sends copies.
+    pub sends: TiVec<RingId, Sends>,
+    pub total: usize,
+}
+
+/// Counts the `Send`s of each ring.
+pub(crate) fn sums_of(plan: &Plan) -> Sums {
+    let sends = sends(plan);
+    let mut firsts = Vec::with_capacity(plan.rings.len());
+    let mut total = 0;
+    for (id, ring) in plan.rings.iter_enumerated() {
+        firsts.push(total);
+        total += sends[id].len() * plan.buffers[ring.buffer].blocks as usize;
+    }
+    Sums {
+        firsts,
+        sends,
+        total,
+    }
+}

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use crossbeam_utils::CachePadded;
 
 use crate::transport::arena::{Arena, In, OutOfMemory};
-use crate::transport::epoch::Doors;
+use crate::transport::arrivals::ArrivalParkers;
 use crate::transport::primitive::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::transport::ring::{Deadline, Parker, Spin, Stop, Stopped};
 
@@ -25,7 +25,7 @@ pub(crate) struct Closed;
 
 /// The part of a queue that both sides write, in memory that they share.
 #[derive(Debug)]
-pub(crate) struct Ends {
+pub(crate) struct ConduitEnds {
     head: CachePadded<AtomicU64>,
     tail: CachePadded<AtomicU64>,
     /// Set when the consumer went away: what is written is dropped and counted.
@@ -34,7 +34,7 @@ pub(crate) struct Ends {
     space: CachePadded<Parker>,
 }
 
-impl Ends {
+impl ConduitEnds {
     fn new() -> Self {
         Self {
             head: CachePadded::new(AtomicU64::new(0)),
@@ -47,9 +47,9 @@ impl Ends {
 }
 
 pub(crate) struct Conduit {
-    ends: In<Ends>,
+    ends: In<ConduitEnds>,
     /// Where consumers wait for tokens, if not at `ends.data`.
-    doors: Option<In<Doors>>,
+    arrivals: Option<In<ArrivalParkers>>,
     /// What `base` leads into.
     _memory: Arc<Arena>,
     /// First byte of the tokens.
@@ -94,19 +94,19 @@ pub(crate) struct Consumer {
 }
 
 impl Conduit {
-    pub(crate) const ENDS_BYTES: u64 = size_of::<Ends>() as u64;
+    pub(crate) const ENDS_BYTES: u64 = size_of::<ConduitEnds>() as u64;
 
-    /// A queue of `capacity` tokens whose ends and bytes lie at `place` in an arena. Consumers wait at the doors, if
+    /// A queue of `capacity` tokens whose ends and bytes lie at `place` in an arena. Consumers wait at the arrivals, if
     /// there are any, which queues may share.
     pub(crate) fn create(
         arena: &Arc<Arena>,
         place: (u64, u64),
         capacity: u64,
         token_bytes: u64,
-        doors: Option<In<Doors>>,
+        arrivals: Option<In<ArrivalParkers>>,
     ) -> Self {
-        let ends = In::create(arena, place.0, 1, Ends::new).one(0);
-        Self::new(arena, ends, place.1, capacity, token_bytes, doors)
+        let ends = In::create(arena, place.0, 1, ConduitEnds::new).one(0);
+        Self::new(arena, ends, place.1, capacity, token_bytes, arrivals)
     }
 
     /// The queue that another process created there.
@@ -118,20 +118,20 @@ impl Conduit {
         place: (u64, u64),
         capacity: u64,
         token_bytes: u64,
-        doors: Option<In<Doors>>,
+        arrivals: Option<In<ArrivalParkers>>,
     ) -> Self {
         // SAFETY: the caller's promise.
         let ends = unsafe { In::find(arena, place.0, 1) }.one(0);
-        Self::new(arena, ends, place.1, capacity, token_bytes, doors)
+        Self::new(arena, ends, place.1, capacity, token_bytes, arrivals)
     }
 
     fn new(
         arena: &Arc<Arena>,
-        ends: In<Ends>,
+        ends: In<ConduitEnds>,
         offset: u64,
         capacity: u64,
         token_bytes: u64,
-        doors: Option<In<Doors>>,
+        arrivals: Option<In<ArrivalParkers>>,
     ) -> Self {
         let end = capacity
             .checked_mul(token_bytes)
@@ -142,7 +142,7 @@ impl Conduit {
         );
         Self {
             ends,
-            doors,
+            arrivals,
             base: arena.base().wrapping_add(offset as usize),
             _memory: Arc::clone(arena),
             capacity,
@@ -157,7 +157,7 @@ impl Conduit {
     pub(crate) fn pair(
         capacity: u64,
         token_bytes: u64,
-        doors: Option<In<Doors>>,
+        arrivals: Option<In<ArrivalParkers>>,
     ) -> Result<(Producer, Consumer), OutOfMemory> {
         let data = Self::ENDS_BYTES.next_multiple_of(128);
         let bytes = data.saturating_add(capacity.saturating_mul(token_bytes));
@@ -167,7 +167,7 @@ impl Conduit {
             (0, data),
             capacity,
             token_bytes,
-            doors,
+            arrivals,
         ));
         Ok((Producer::new(&shared), Consumer::new(&shared, 0, false)))
     }
@@ -202,15 +202,15 @@ impl Conduit {
     }
 
     fn notify_data(&self, head: u64) {
-        match &self.doors {
-            Some(doors) => doors.notify(),
+        match &self.arrivals {
+            Some(arrivals) => arrivals.notify(),
             None => self.ends.data.notify_at(head),
         }
     }
 
     /// Lets the tokens up to `tokens` go, for a consumer that retains them. Never takes anything back, so whoever is
     /// late with older news changes nothing.
-    pub(crate) fn let_go(&self, tokens: u64) {
+    pub(crate) fn release_until(&self, tokens: u64) {
         // Partner: the acquire loads of `tail` in `Producer`.
         let before = self.ends.tail.fetch_max(tokens, Ordering::AcqRel);
         if before < tokens {
@@ -219,7 +219,7 @@ impl Conduit {
     }
 
     /// Where the consumer goes on when this queue is closed and read out. Once; the consumer is woken.
-    pub(crate) fn goes_on_in(&self, next: &Arc<Conduit>) {
+    pub(crate) fn set_successor(&self, next: &Arc<Conduit>) {
         let first = self.next.set(Arc::clone(next)).is_ok();
         debug_assert!(first, "a queue has one successor");
         // Partner: the fence in `detach`: either this sees that the consumer went away, or that sees the successor.
@@ -231,7 +231,7 @@ impl Conduit {
     }
 
     /// Nothing follows this queue when it is closed: the stream ends there.
-    pub(crate) fn is_last(&self) {
+    pub(crate) fn mark_final(&self) {
         self.over.store(1, Ordering::Release);
         self.wake();
     }
@@ -479,7 +479,7 @@ impl Consumer {
         let mut queue = &self.shared;
         loop {
             queue.ends.detached.store(1, Ordering::Release);
-            // Partner: the fence in `goes_on_in`.
+            // Partner: the fence in `set_successor`.
             fence(Ordering::SeqCst);
             queue.wake();
             match queue.next.get() {
@@ -560,7 +560,7 @@ mod tests {
         assert_eq!(consumer.available(), 0);
         assert!(!consumer.is_finished(), "something may follow");
         second.write(&[3]).expect("open");
-        first.shared().goes_on_in(second.shared());
+        first.shared().set_successor(second.shared());
         assert_eq!(
             first.write(&[9]),
             Err(Closed),
@@ -576,7 +576,7 @@ mod tests {
         assert_eq!(second.write(&[4]), Ok(1));
         assert_eq!(second.discarded(), 1);
         second.shared().close();
-        second.shared().is_last();
+        second.shared().mark_final();
         assert!(consumer.is_finished());
     }
 
@@ -607,7 +607,7 @@ mod tests {
                 assert_eq!(producer.write(&[i as u8]), Ok(1));
             }
             producer.shared().close();
-            producer.shared().is_last();
+            producer.shared().mark_final();
         });
         let mut count = 0;
         while consumer

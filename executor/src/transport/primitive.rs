@@ -17,12 +17,12 @@ pub(crate) fn spin_loop() {
 /// A number on which threads can sleep until it moves: a futex, which may lie in memory that processes share.
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
 #[derive(Debug)]
-pub(crate) struct Epoch {
+pub(crate) struct WakeCounter {
     number: AtomicU32,
 }
 
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
-impl Epoch {
+impl WakeCounter {
     pub(crate) fn new() -> Self {
         Self {
             number: AtomicU32::new(0),
@@ -57,7 +57,7 @@ impl Epoch {
 /// A number on which threads can sleep until it moves, for loom, Miri and systems without futexes.
 #[cfg(not(all(target_os = "linux", not(loom), not(miri))))]
 #[derive(Debug)]
-pub(crate) struct Epoch {
+pub(crate) struct WakeCounter {
     number: AtomicU32,
     lock: sync::Mutex<()>,
     moved: sync::Condvar,
@@ -69,7 +69,7 @@ use loom::sync;
 use std::sync;
 
 #[cfg(not(all(target_os = "linux", not(loom), not(miri))))]
-impl Epoch {
+impl WakeCounter {
     pub(crate) fn new() -> Self {
         Self {
             number: AtomicU32::new(0),

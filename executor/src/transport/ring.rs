@@ -12,7 +12,7 @@
 //!
 //! # Sleeping
 //!
-//! A [`Parker`] is an eventcount: `sleepers` and a number (`Epoch`) to sleep on.
+//! A [`Parker`] is an eventcount: `sleepers` and a number (`WakeCounter`) to sleep on.
 //!
 //! | | waiter | | publisher |
 //! |---|---|---|---|
@@ -45,7 +45,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use super::clock::Clock;
-use super::primitive::{AtomicU32, AtomicU64, Epoch, Ordering, fence, spin_loop};
+use super::primitive::{AtomicU32, AtomicU64, Ordering, WakeCounter, fence, spin_loop};
 
 /// How long to spin before sleeping, in turns of a spin loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub struct Parker {
     sleepers: AtomicU32,
     /// The counter's value that the one waiter waits for; 0 where any news must wake.
     level: AtomicU64,
-    epoch: Epoch,
+    epoch: WakeCounter,
 }
 
 impl Default for Parker {
@@ -80,7 +80,7 @@ impl Parker {
         Self {
             sleepers: AtomicU32::new(0),
             level: AtomicU64::new(0),
-            epoch: Epoch::new(),
+            epoch: WakeCounter::new(),
         }
     }
 
@@ -310,12 +310,12 @@ impl RingSync {
     }
 
     /// Wakes a receiver that waits for no more than `tokens` tokens, which the sender's device has published itself.
-    pub fn tell_published(&self, tokens: u64) {
+    pub fn announce_published(&self, tokens: u64) {
         self.data.notify_at(tokens);
     }
 
     /// Wakes a sender that waits for no more than `blocks` blocks, which the receiver's device has released itself.
-    pub fn tell_released(&self, blocks: u64) {
+    pub fn announce_released(&self, blocks: u64) {
         self.space.notify_at(blocks);
     }
 
@@ -389,9 +389,9 @@ mod tests {
                 std::thread::yield_now();
             }
             store(&ring, 0, 5);
-            ring.tell_published(5);
+            ring.announce_published(5);
             store(&ring, 1, 2);
-            ring.tell_released(2);
+            ring.announce_released(2);
             assert_eq!(
                 (receiver.join().ok(), sender.join().ok()),
                 (Some(true), Some(true))

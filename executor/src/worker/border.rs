@@ -7,8 +7,11 @@
 
 use zbmd_ir::{Buffer, BufferId, ChannelId, Graph, Plan, TiVec};
 
+use super::memory::WorkerMemory;
+use crate::transport::admission::AdmissionGate;
 use crate::transport::epoch::{Area, EpochMemory};
-use crate::worker::lower::Memory;
+use crate::transport::primitive::{Ordering, fence};
+use crate::transport::ring::{Spin, Stop, Stopped};
 
 /// For each channel with a history, the buffer that holds the whole of it: one of a reader with the largest delay.
 pub(crate) fn keepers(graph: &Graph, plan: &Plan) -> Vec<BufferId> {
@@ -27,7 +30,7 @@ pub(crate) fn keepers(graph: &Graph, plan: &Plan) -> Vec<BufferId> {
 /// Fills the heads of block 0, and the state buffers, of one device from the last `history()` tokens of each channel.
 ///
 /// `memory` belongs to no running worker.
-pub(crate) fn import(graph: &Graph, plan: &Plan, memory: &Memory) {
+pub(crate) fn import(graph: &Graph, plan: &Plan, memory: &WorkerMemory) {
     for buffer in plan.buffers.iter().filter(|b| memory.owns(b)) {
         let head = head_bytes(graph, buffer);
         let (saved, bytes) = memory.epoch.saved(Area::Start, buffer.channel);
@@ -42,7 +45,7 @@ pub(crate) fn import(graph: &Graph, plan: &Plan, memory: &Memory) {
 /// `blocks`, which is the next to run.
 ///
 /// `memory` belongs to no running worker.
-pub(crate) fn export(graph: &Graph, plan: &Plan, memory: &Memory, blocks: u64) {
+pub(crate) fn export(graph: &Graph, plan: &Plan, memory: &WorkerMemory, blocks: u64) {
     for id in keepers(graph, plan) {
         let buffer = &plan.buffers[id];
         if !memory.owns(buffer) {
@@ -86,4 +89,54 @@ pub(crate) fn read_area(
 
 fn head_bytes(graph: &Graph, buffer: &Buffer) -> usize {
     (buffer.head_tokens * graph.channels[buffer.channel].token.bytes()) as usize
+}
+
+/// Called by a worker that has passed a border and published that: if this commits a border, releases the sources' tokens
+/// before it.
+///
+/// Every worker looks after it has published: whoever is the last to pass a border sees that all have.
+pub(crate) fn commit_border(epoch: &EpochMemory, gate: &AdmissionGate) {
+    // Partner: itself, in the other workers: of two that pass the border at once, one sees both.
+    fence(Ordering::SeqCst);
+    let committed = epoch.passed();
+    if epoch.common.committed.advance(committed) {
+        for source in &gate.sources {
+            let tokens = source.base + committed * source.tokens_per_block;
+            source.conduit.release_until(tokens);
+        }
+        epoch.common.commits.notify();
+    }
+}
+
+/// Waits until the area of `border` may be written: the border that it held is not needed any more.
+///
+/// # Errors
+/// The epoch was stopped before that.
+pub(crate) fn wait_for_area(
+    epoch: &EpochMemory,
+    border: u64,
+    spin: Spin,
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    let common = &epoch.common;
+    let Some(borders) = epoch.borders() else {
+        return Ok(());
+    };
+    let is_free = || {
+        if common.committed.border() < borders.needs(border) {
+            return false;
+        }
+        // Partner: the fence in `EpochMemory::hold`: either this sees what is held, or that sees that a later border is
+        // committed.
+        fence(Ordering::SeqCst);
+        !borders.collides(border, common.held.load(Ordering::Relaxed))
+    };
+
+    if is_free() {
+        return Ok(());
+    }
+    common
+        .commits
+        .wait_until(spin, || is_free() || stop.is_set());
+    if is_free() { Ok(()) } else { Err(Stopped) }
 }

@@ -1,30 +1,42 @@
-//! One worker's part of an epoch, from the job to what is left of it: the same code in a thread of the embedding
-//! program and in a process of its own. Must not know who else is at work.
+//! One worker's part of an epoch, from the job to what is left of it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use zbmd_ir::{ActorId, DeviceId, Plan};
+use zbmd_backends::team::Team;
+use zbmd_ir::{ActorId, DeviceId, Plan, PlanId};
 
-use crate::observe::measure::Path;
+use super::border;
+use super::cpu::CpuWorker;
+use super::gpu::{GpuWorker, OpenGpus};
+use super::lower::{LoweredCalendar, lower};
+use super::memory::WorkerMemory;
+use super::period_loop::PeriodLoop;
+use super::report::{fault_report, latency_reports, reached_from, worker_report};
+use super::streams::{SinkEnd, SourceEnd};
+use super::thread::{panic_message, thread_number};
+use crate::fault::{FaultReport, StepStop, WorkerFault, WorkerOutcome};
+use crate::observe::measure::LatencyPath;
 use crate::observe::report::{LatencyReport, WorkerReport};
-use crate::observe::summary::{self, Wrong};
-use crate::observe::trace;
-use crate::run::session::Inner;
-use crate::run::watchdog::Winder;
+use crate::options::RunOptions;
+use crate::program::LoadedProgram;
+use crate::transport::admission::{AdmissionGate, AdmissionSource};
 use crate::transport::arena::OutOfMemory;
-use crate::transport::conduit::{Conduit, Consumer, Producer};
-use crate::transport::epoch::{EpochMemory, SessionMemory, Spec};
+use crate::transport::conduit::{Consumer, Producer};
+use crate::transport::epoch::EpochMemory;
+use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::primitive::Ordering;
 use crate::transport::ring::Spin;
-use crate::worker::border;
-use crate::worker::gpu::{DeviceFault, Gpu, Gpus};
-use crate::worker::lower::{Known, Lowered, Memory, Slots, lower};
-use crate::worker::period_loop::{Body, Failure, Feed, Gate, Periods, SinkEnd, SourceEnd, Worker};
+use crate::transport::session_memory::SessionMemory;
+use crate::transport::trace_ring;
+use crate::transport::watchdog::WorkerHeartbeat;
 
 /// Latency paths measured by one worker; each takes some tens of kilobytes.
 const MAX_PATHS: usize = 64;
 /// A stop takes effect within about this time, or one period.
 const STOP_NS: u64 = 1_000_000;
+/// Blocks that are granted at a time, at most.
 const MAX_BATCH: u64 = 64;
 
 /// How workers run, whatever the epoch.
@@ -35,50 +47,32 @@ pub(crate) struct HostOptions {
     pub lock_memory: bool,
 }
 
-/// What a worker is to do.
-pub(crate) struct Job {
-    pub spec: Arc<Spec>,
-    /// Which of the plan's calendars.
-    pub calendar: usize,
-    pub session: Arc<SessionMemory>,
-    pub epoch: Arc<EpochMemory>,
-    pub options: HostOptions,
-    /// The GPUs that this process has open.
-    pub gpus: Arc<Gpus>,
-}
-
-/// Why a job cannot be begun.
-#[derive(Clone, Debug)]
-pub(crate) enum Unprepared {
-    Memory(OutOfMemory),
-    Device(DeviceFault),
-}
-
-impl From<OutOfMemory> for Unprepared {
-    fn from(error: OutOfMemory) -> Self {
-        Self::Memory(error)
+impl HostOptions {
+    pub(crate) fn of(options: &RunOptions) -> Self {
+        Self {
+            sample_every: options.sample_every,
+            pin: options.pin,
+            lock_memory: options.lock_memory,
+        }
     }
 }
 
-/// How a worker's part ended.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum How {
-    /// All blocks are done, so many; the tokens on channels are in the end area.
-    Finished { blocks: u64 },
-    /// The epoch was stopped.
-    Stopped,
-    /// It could not go on.
-    Wrong(Wrong),
-    /// There was no memory to begin with.
-    NoMemory { bytes: u64, limit: u64 },
-    /// Its GPU cannot do it, or failed.
-    Device { fault: DeviceFault, block: u64 },
+/// What a worker is to do.
+pub(crate) struct WorkerJob {
+    pub spec: Arc<EpochSpec>,
+    /// Which of the plan's calendars.
+    pub calendar: usize,
+    pub session_memory: Arc<SessionMemory>,
+    pub epoch: Arc<EpochMemory>,
+    pub options: HostOptions,
+    /// The GPUs that this process has open.
+    pub gpus: Arc<OpenGpus>,
 }
 
-/// What a worker leaves.
+/// What a worker leaves at the end of its part.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct End {
-    pub how: How,
+pub(crate) struct WorkerEnd {
+    pub outcome: WorkerOutcome,
     pub report: WorkerReport,
     pub latencies: Vec<LatencyReport>,
     /// For each sink of the worker: which, and tokens that nobody wanted.
@@ -89,14 +83,11 @@ pub(crate) struct End {
     pub last_ns: u64,
 }
 
-impl End {
-    pub(crate) fn unprepared(why: Unprepared) -> Self {
-        let how = match why {
-            Unprepared::Memory(OutOfMemory { bytes, limit, .. }) => How::NoMemory { bytes, limit },
-            Unprepared::Device(fault) => How::Device { fault, block: 0 },
-        };
+impl WorkerEnd {
+    /// Of a worker that could not begin.
+    pub(crate) fn before_start(fault: WorkerFault) -> Self {
         Self {
-            how,
+            outcome: WorkerOutcome::Failed(FaultReport::before_start(fault)),
             report: WorkerReport::default(),
             latencies: Vec::new(),
             discarded: Vec::new(),
@@ -108,168 +99,174 @@ impl End {
     }
 }
 
+/// The device of a worker, with its calendar.
+pub(super) enum DeviceWorker {
+    Cpu(Box<CpuWorker>),
+    Gpu(Box<GpuWorker>),
+}
+
+impl DeviceWorker {
+    fn start_team(&mut self) -> Option<Team> {
+        match self {
+            Self::Cpu(cpu) => cpu.start_team(),
+            Self::Gpu(_) => None,
+        }
+    }
+
+    fn run(
+        &mut self,
+        periods: &mut PeriodLoop,
+        heartbeat: Option<WorkerHeartbeat>,
+    ) -> Result<u64, StepStop> {
+        match self {
+            Self::Cpu(cpu) => cpu.run(periods, heartbeat),
+            Self::Gpu(gpu) => gpu.run(periods),
+        }
+    }
+
+    /// Bytes of memory of its own, and how many of them are not paged out.
+    fn memory_bytes(&self) -> (u64, u64) {
+        match self {
+            Self::Cpu(cpu) => cpu.memory.bytes(),
+            // The driver's memory is not paged out.
+            Self::Gpu(gpu) => (gpu.bytes(), gpu.bytes()),
+        }
+    }
+
+    fn sinks(&self) -> &[SinkEnd] {
+        match self {
+            Self::Cpu(cpu) => &cpu.sinks,
+            Self::Gpu(_) => &[],
+        }
+    }
+}
+
 /// A job with its memory, ready to run.
-pub(crate) struct Prepared {
-    plan: zbmd_ir::PlanId,
-    /// Of a CPU device; a GPU has its own.
-    memory: Option<Memory>,
-    slots: Slots,
-    worker: Worker,
+pub(crate) struct PreparedWorker {
+    pub(super) plan: PlanId,
+    pub(super) calendar: usize,
+    pub(super) epoch: Arc<EpochMemory>,
+    pub(super) device: DeviceWorker,
+    pub(super) periods: PeriodLoop,
 }
 
 /// Takes a job's memory and fills it with the tokens that the epoch begins with.
-pub(crate) fn prepare(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> {
-    if engine.is_gpu(job.spec.devices[job.calendar]) {
-        return prepare_gpu(engine, job);
-    }
-    let Job {
-        spec,
-        calendar,
-        session,
-        epoch,
-        options,
-        ..
-    } = job;
-    let program = &engine.program;
-    let plan = &program.plans[spec.plan];
-    let graph = &program.graph;
-    if spec.deny_memory && calendar == 0 {
-        let bytes = plan.calendars[calendar].arena_bytes;
+///
+/// # Errors
+/// Too little memory, or a GPU that is not there or cannot do what the plan asks of it.
+pub(crate) fn prepare(
+    loaded: &LoadedProgram,
+    job: WorkerJob,
+) -> Result<PreparedWorker, WorkerFault> {
+    let plan = &loaded.program.plans[job.spec.plan];
+    if job.spec.deny_memory && job.calendar == 0 {
+        let bytes = plan.calendars[job.calendar].arena_bytes;
         return Err(OutOfMemory::of_machine(bytes, 0).into());
     }
-    let memory = Memory::new(
-        &plan.calendars[calendar],
-        Arc::clone(&epoch),
-        options.lock_memory,
-    )?;
-    border::import(graph, plan, &memory);
-    let known = Known {
-        graph,
-        joined: &engine.joined,
-        kernels: &engine.kernels,
+
+    let is_gpu = loaded.is_gpu(job.spec.devices[job.calendar]);
+    let device = if is_gpu {
+        DeviceWorker::Gpu(Box::new(GpuWorker::new(loaded, plan, &job)?))
+    } else {
+        DeviceWorker::Cpu(Box::new(cpu_worker(loaded, plan, &job)?))
     };
-    let Lowered {
+    let spin = if job.spec.spin_long && !is_gpu {
+        Spin::LONG
+    } else {
+        // A GPU's worker waits for its device most of the time: a core is better left to others.
+        Spin::SHORT
+    };
+    let gate = admission_gate(loaded, &job.spec, &job.session_memory);
+    Ok(PreparedWorker {
+        plan: job.spec.plan,
+        calendar: job.calendar,
+        epoch: job.epoch,
+        device,
+        periods: PeriodLoop::new(gate, spin, u64::from(plan.stages)),
+    })
+}
+
+fn cpu_worker(
+    loaded: &LoadedProgram,
+    plan: &Plan,
+    job: &WorkerJob,
+) -> Result<CpuWorker, OutOfMemory> {
+    let graph = &loaded.program.graph;
+    let calendar = &plan.calendars[job.calendar];
+    let epoch = &job.epoch;
+    let memory = WorkerMemory::new(calendar, Arc::clone(epoch), job.options.lock_memory)?;
+    border::import(graph, plan, &memory);
+    let LoweredCalendar {
         replay,
         slots,
         sources,
         sinks,
         rings,
-    } = lower(&known, plan, &plan.calendars[calendar], &memory);
+    } = lower(loaded, plan, calendar, &memory);
 
-    let retain = spec.saves.is_some();
-    let ids: Vec<ActorId> = graph.sources().map(|(id, _)| id).collect();
-    let source = |id: &ActorId| {
-        let index = ids.iter().position(|other| other == id).unwrap_or_default();
-        let consumer = Consumer::new(&session.sources[index], spec.bases[index], retain);
-        SourceEnd { consumer }
-    };
     // A plan that is recorded slot by slot says how large the rings are; how much is recorded, the instructions.
-    let words = replay.code.executions().saturating_add(2);
-    let words = trace::words_of(plan, calendar).map(|_| words);
-    let recorder = epoch.recorder(&spec, calendar, words);
-    let device = spec.devices[calendar];
-    let cores = program.machine.devices[device].cores.clone();
-    let stamps = (!sources.is_empty()).then(|| epoch.stamps(calendar));
-    let worker = Worker {
-        body: Body::Cpu(replay),
-        sources: sources.iter().map(source).collect(),
-        sinks: sink_ends(engine, &spec, &epoch, &sinks),
-        gate: gate(engine, &spec, &session),
-        calendar,
-        stamps,
-        cores,
-        pin: options.pin,
-        spin: if spec.spin_long {
-            Spin::LONG
-        } else {
-            Spin::SHORT
-        },
-        stages: u64::from(plan.stages),
-        sample_every: options.sample_every,
-        periods: Periods::default(),
-        period: 0,
-        recorder,
-        epoch,
-    };
-    let slots = Slots { slots, rings };
-    Ok(Prepared {
-        plan: spec.plan,
-        memory: Some(memory),
+    let period_words = replay.code.executions().saturating_add(2);
+    let period_words = trace_ring::words_of(plan, job.calendar).map(|_| period_words);
+    let device = job.spec.devices[job.calendar];
+    Ok(CpuWorker {
+        replay,
         slots,
-        worker,
+        rings,
+        memory,
+        calendar: job.calendar,
+        admission_times: (!sources.is_empty()).then(|| epoch.admission_times(job.calendar)),
+        sources: source_ends(loaded, job, &sources),
+        sinks: sink_ends(loaded, &job.spec, epoch, &sinks),
+        cores: loaded.program.machine.devices[device].cores.clone(),
+        pin: job.options.pin,
+        is_pinned: false,
+        sample_every: job.options.sample_every,
+        recorder: epoch.recorder(&job.spec, job.calendar, period_words),
     })
 }
 
-/// The same for a GPU, which has neither sources nor sinks, and whose memory is the driver's.
-fn prepare_gpu(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> {
-    let Job {
-        spec,
-        calendar,
-        session,
-        epoch,
-        options,
-        gpus,
-    } = job;
-    let program = &engine.program;
-    let plan = &program.plans[spec.plan];
-    if spec.deny_memory && calendar == 0 {
-        let bytes = plan.calendars[calendar].arena_bytes;
-        return Err(OutOfMemory::of_machine(bytes, 0).into());
-    }
-    let which = &program.machine.devices[spec.devices[calendar]];
-    let gpu = Gpu::new(engine, plan, calendar, which, &epoch, &gpus).map_err(Unprepared::Device)?;
-    let worker = Worker {
-        body: Body::Gpu(gpu),
-        sources: Vec::new(),
-        sinks: Vec::new(),
-        gate: gate(engine, &spec, &session),
-        calendar,
-        stamps: None,
-        cores: Vec::new(),
-        pin: false,
-        // It waits for its device most of the time: a core is better left to others.
-        spin: Spin::SHORT,
-        stages: u64::from(plan.stages),
-        sample_every: options.sample_every,
-        periods: Periods::default(),
-        period: 0,
-        recorder: epoch.recorder(&spec, calendar, None),
-        epoch,
-    };
-    let slots = Slots {
-        slots: Vec::new(),
-        rings: plan.rings.keys().collect(),
-    };
-    Ok(Prepared {
-        plan: spec.plan,
-        memory: None,
-        slots,
-        worker,
-    })
+fn source_ends(loaded: &LoadedProgram, job: &WorkerJob, sources: &[ActorId]) -> Vec<SourceEnd> {
+    let all: Vec<ActorId> = loaded.program.graph.sources().map(|(id, _)| id).collect();
+    // A supervised run may need the tokens again: they are released at commits.
+    let retains = job.spec.saves.is_some();
+    let queues = sources.iter().map(|id| {
+        let index = all.iter().position(|other| other == id).unwrap_or_default();
+        let queue = &job.session_memory.sources[index];
+        SourceEnd {
+            consumer: Consumer::new(queue, job.spec.bases[index], retains),
+        }
+    });
+    queues.collect()
 }
 
-fn sink_ends(engine: &Inner, spec: &Spec, epoch: &EpochMemory, sinks: &[ActorId]) -> Vec<SinkEnd> {
-    let graph = &engine.program.graph;
-    let plan = &engine.program.plans[spec.plan];
-    let ids: Vec<ActorId> = graph.sinks().map(|(id, _)| id).collect();
-    let mut budget = MAX_PATHS;
+fn sink_ends(
+    loaded: &LoadedProgram,
+    spec: &EpochSpec,
+    epoch: &EpochMemory,
+    sinks: &[ActorId],
+) -> Vec<SinkEnd> {
+    let graph = &loaded.program.graph;
+    let plan = &loaded.program.plans[spec.plan];
+    let all: Vec<ActorId> = graph.sinks().map(|(id, _)| id).collect();
+    let mut paths_left = MAX_PATHS;
     let mut ends = Vec::with_capacity(sinks.len());
+
     for &sink in sinks {
-        let index = ids.iter().position(|id| *id == sink).unwrap_or_default();
         let mut paths = Vec::new();
         for (source, _) in graph.sources() {
-            let home = calendar_of(plan, plan.placement[source]);
-            if budget > 0 && summary::reached_from(graph, source)[sink] {
-                budget -= 1;
-                paths.push(Path::new(source.0, epoch.stamps(home)));
+            if paths_left > 0 && reached_from(graph, source)[sink] {
+                paths_left -= 1;
+                let calendar = calendar_of(plan, plan.placement[source]);
+                paths.push(LatencyPath::new(source.0, epoch.admission_times(calendar)));
             }
         }
+        let index = all.iter().position(|id| *id == sink).unwrap_or_default();
         ends.push(SinkEnd {
             index: index as u32,
             producer: Producer::new(&epoch.sinks[index]),
             token_bytes: spec.sinks[index].token_bytes,
             given_out: spec.sinks[index].given_out,
-            firings: plan.block * engine.repetition[sink],
+            firings: plan.block * loaded.repetition[sink],
             paths,
         });
     }
@@ -277,28 +274,29 @@ fn sink_ends(engine: &Inner, spec: &Spec, epoch: &EpochMemory, sinks: &[ActorId]
 }
 
 fn calendar_of(plan: &Plan, device: DeviceId) -> usize {
-    plan.calendars
-        .iter()
-        .position(|c| c.device == device)
-        .unwrap_or_default()
+    let mut calendars = plan.calendars.iter();
+    let calendar = calendars.position(|calendar| calendar.device == device);
+    calendar.unwrap_or_default()
 }
 
-fn gate(engine: &Inner, spec: &Spec, session: &SessionMemory) -> Gate {
-    let plan = &engine.program.plans[spec.plan];
-    let feeds = session
-        .sources
-        .iter()
-        .zip(engine.program.graph.sources())
-        .zip(&spec.bases);
-    Gate {
-        feeds: feeds
-            .map(|((conduit, (id, _)), &base)| Feed {
-                conduit: Arc::<Conduit>::clone(conduit),
-                base,
-                tokens_per_block: plan.block * engine.tokens_per_iteration(id),
-            })
-            .collect(),
-        doors: session.doors.clone(),
+fn admission_gate(
+    loaded: &LoadedProgram,
+    spec: &EpochSpec,
+    session_memory: &SessionMemory,
+) -> AdmissionGate {
+    let plan = &loaded.program.plans[spec.plan];
+    let graph_sources = loaded.program.graph.sources();
+    let queues = session_memory.sources.iter().zip(&spec.bases);
+    let sources = graph_sources
+        .zip(queues)
+        .map(|((id, _), (conduit, &base))| AdmissionSource {
+            conduit: Arc::clone(conduit),
+            base,
+            tokens_per_block: plan.block * loaded.tokens_per_iteration(id),
+        });
+    AdmissionGate {
+        sources: sources.collect(),
+        arrivals: session_memory.arrivals.clone(),
         epoch: spec.epoch,
         limit: spec.limit,
         batch: (STOP_NS / plan.period_ns.max(1)).clamp(1, MAX_BATCH),
@@ -307,63 +305,61 @@ fn gate(engine: &Inner, spec: &Spec, session: &SessionMemory) -> Gate {
     }
 }
 
-impl Prepared {
-    /// Runs it to its end, winding its watchdog up. If it fails, whoever is told of that stops the epoch.
-    pub(crate) fn run(mut self, engine: &Inner, winder: Option<Winder>) -> End {
-        let outcome = self.worker.run(winder);
-        let program = &engine.program;
-        let plan = &program.plans[self.plan];
-        let calendar = &plan.calendars[self.worker.calendar];
-        let how = match outcome {
+impl PreparedWorker {
+    /// Runs it to its end, with its heartbeat if somebody watches. If it fails, whoever is told of that stops the epoch.
+    pub(crate) fn run(
+        mut self,
+        loaded: &LoadedProgram,
+        heartbeat: Option<WorkerHeartbeat>,
+    ) -> WorkerEnd {
+        let outcome = match self.run_periods(heartbeat) {
             Ok(blocks) => {
-                if let Some(memory) = &self.memory {
-                    border::export(&program.graph, plan, memory, blocks);
-                }
-                How::Finished { blocks }
+                self.export(loaded, blocks);
+                WorkerOutcome::Finished { blocks }
             }
-            Err(failure) => self.how_it_failed(engine, failure),
+            Err(StepStop::Stopped) => WorkerOutcome::Stopped,
+            Err(StepStop::Fault(fault)) => {
+                WorkerOutcome::Failed(fault_report(loaded, &self, fault))
+            }
         };
-        let report = summary::worker_report(program, plan, calendar, &self.slots, &self.worker);
-        let sinks = &self.worker.sinks;
-        let (arena_bytes, locked_bytes) = match (&self.memory, &self.worker.body) {
-            (Some(memory), _) => memory.bytes(),
-            // The driver's memory is not paged out.
-            (None, Body::Gpu(gpu)) => (gpu.bytes(), gpu.bytes()),
-            (None, Body::Cpu(_)) => (0, 0),
-        };
-        End {
-            how,
-            report,
-            latencies: sinks
-                .iter()
-                .flat_map(|s| summary::latencies(program, s))
-                .collect(),
+
+        let (arena_bytes, locked_bytes) = self.device.memory_bytes();
+        let sinks = self.device.sinks();
+        WorkerEnd {
+            outcome,
+            report: worker_report(loaded, &self),
+            latencies: latency_reports(&loaded.program, sinks),
             discarded: sinks
                 .iter()
-                .map(|s| (s.index, s.producer.discarded()))
+                .map(|sink| (sink.index, sink.producer.discarded()))
                 .collect(),
             arena_bytes,
             locked_bytes,
-            first_ns: self.worker.periods.first_ns,
-            last_ns: self.worker.periods.last_ns,
+            first_ns: self.periods.first_ns,
+            last_ns: self.periods.last_ns,
         }
     }
 
-    fn how_it_failed(&self, engine: &Inner, failure: Failure) -> How {
-        let plan = &engine.program.plans[self.plan];
-        match failure {
-            Failure::Stopped => How::Stopped,
-            Failure::Device(fault) => How::Device {
-                fault,
-                block: self.worker.period,
-            },
-            failure => How::Wrong(summary::wrong(
-                &engine.program,
-                plan,
-                &self.slots,
-                &self.worker,
-                failure,
-            )),
+    /// Runs all periods on this thread; the number of blocks.
+    fn run_periods(&mut self, heartbeat: Option<WorkerHeartbeat>) -> Result<u64, StepStop> {
+        let _team = self.device.start_team();
+        let status = &self.epoch.statuses[self.calendar];
+        status.thread.store(thread_number(), Ordering::Release);
+
+        let run = AssertUnwindSafe(|| self.device.run(&mut self.periods, heartbeat));
+        let outcome = catch_unwind(run);
+        status.has_left.store(1, Ordering::Release);
+        outcome.unwrap_or_else(|panic| {
+            let message = panic_message(panic.as_ref());
+            Err(StepStop::Fault(WorkerFault::Panic(message)))
+        })
+    }
+
+    /// Puts the tokens on channels into the end area. A GPU has done that at the end of its run.
+    fn export(&self, loaded: &LoadedProgram, blocks: u64) {
+        if let DeviceWorker::Cpu(cpu) = &self.device {
+            let plan = &loaded.program.plans[self.plan];
+            border::export(&loaded.program.graph, plan, &cpu.memory, blocks);
         }
     }
 }

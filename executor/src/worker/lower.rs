@@ -5,17 +5,16 @@ use std::sync::Arc;
 
 use zbmd_backends::kernel::{Scratch, Shape};
 use zbmd_ir::{
-    Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Graph, Plan, PlanId,
-    PortChannels, Region, RingId, Role, Slot, trace::OTHER,
+    Action, ActorId, BufferId, Calendar, ChannelId, DeviceId, Entry, Plan, RingId, Role, Slot,
+    trace::OTHER,
 };
 
-use crate::kernels::Kernels;
-use crate::run::session::Inner;
-use crate::transport::arena::{Arena, OutOfMemory};
-use crate::transport::epoch::{EpochMemory, Sums, sums_of};
-use crate::worker::border;
-use crate::worker::gpu::steps;
-use crate::worker::replay::{Code, Instr, NO_COUNTER, PortSpec, Replay, RingSpec};
+use super::border;
+use super::instructions::{Instr, NO_COUNTER, PortSpec, ReplayCode, RingSpec};
+use super::memory::WorkerMemory;
+use super::replay::CalendarReplay;
+use crate::program::{LoadedProgram, planned_ns};
+use crate::transport::checksum::{Sums, sums_of};
 
 /// Rows of the address table beyond which addresses are worked out anew for each period.
 const MAX_PHASES: u64 = 64;
@@ -26,82 +25,13 @@ const MAX_TABLE: u64 = 1 << 18;
 const RETRIES: u32 = 3;
 
 /// A worker says about so often that it gets on, in long periods too…
-const GOT_ON_NS: u64 = 1_000_000;
+const BEAT_NS: u64 = 1_000_000;
 /// …but not in loops whose body is as short as the saying.
 const SHORT_NS: u64 = 2_000;
 
-/// What the engine knows of a program before any run.
-pub(crate) struct Known<'a> {
-    pub graph: &'a Graph,
-    pub joined: &'a PortChannels,
-    pub kernels: &'a Kernels,
-}
-
-/// The memory that one worker knows: its device's own arena, and what all workers of the epoch share.
-pub(crate) struct Memory {
-    own: Arc<Arena>,
-    device: DeviceId,
-    pub epoch: Arc<EpochMemory>,
-}
-
-impl Memory {
-    /// Takes the arena of a calendar's device.
-    pub(crate) fn new(
-        calendar: &Calendar,
-        epoch: Arc<EpochMemory>,
-        lock: bool,
-    ) -> Result<Self, OutOfMemory> {
-        let own = Arc::new(Arena::new(calendar.arena_bytes, lock)?);
-        Ok(Self {
-            own,
-            device: calendar.device,
-            epoch,
-        })
-    }
-
-    /// The same addresses without the arena: to see what a calendar is lowered to, not to run it.
-    fn sketch(calendar: &Calendar, epoch: &Arc<EpochMemory>) -> Result<Self, OutOfMemory> {
-        let own = Arc::new(Arena::new(1, false)?);
-        Ok(Self {
-            own,
-            device: calendar.device,
-            epoch: Arc::clone(epoch),
-        })
-    }
-
-    /// First byte of a buffer's first place.
-    ///
-    /// # Panics
-    /// If it lies in another device's private arena.
-    pub(crate) fn base(&self, buffer: &Buffer) -> *mut u8 {
-        let region = match buffer.region {
-            Region::Exchange => self.epoch.exchange(buffer.device),
-            Region::Arena => {
-                assert_eq!(
-                    buffer.device, self.device,
-                    "a private arena of another device"
-                );
-                self.own.base()
-            }
-        };
-        region.wrapping_add(buffer.offset_bytes as usize)
-    }
-
-    /// Whether a buffer is this worker's to read.
-    pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
-        buffer.device == self.device
-    }
-
-    /// Bytes of the private arena, and how many of them the system keeps from being paged out.
-    pub(crate) fn bytes(&self) -> (u64, u64) {
-        let bytes = self.own.bytes() as u64;
-        (bytes, if self.own.is_locked() { bytes } else { 0 })
-    }
-}
-
 /// A device's calendar as instructions, and what people call each of them.
-pub(crate) struct Lowered {
-    pub replay: Replay,
+pub(crate) struct LoweredCalendar {
+    pub replay: CalendarReplay,
     /// The slot of each instruction; `None` for loops.
     pub slots: Vec<Option<Slot>>,
     /// Sources and sinks of the calendar, in the order in which instructions number them.
@@ -111,70 +41,19 @@ pub(crate) struct Lowered {
     pub rings: Vec<RingId>,
 }
 
-/// What remains of a [`Lowered`] when its replay has gone to a worker.
-pub(crate) struct Slots {
-    pub slots: Vec<Option<Slot>>,
-    pub rings: Vec<RingId>,
-}
-
-/// For each instruction of a calendar, how long it is planned to take (ns), and whether it may wait for others.
-pub(crate) struct StepTable(Vec<(u64, bool)>);
-
-impl StepTable {
-    /// What the worker does that is at this instruction. Outside of all it waits for admission.
-    pub(crate) fn of(&self, pc: u32) -> (u64, bool) {
-        self.0.get(pc as usize).copied().unwrap_or((0, true))
-    }
-}
-
-/// The tables of a plan's calendars, as the workers of this epoch lower them.
-pub(crate) fn step_tables(
-    engine: &Inner,
-    plan: PlanId,
-    epoch: &Arc<EpochMemory>,
-) -> Vec<StepTable> {
-    let plan = &engine.program.plans[plan];
-    let graph = &engine.program.graph;
-    let known = Known {
-        graph,
-        joined: &engine.joined,
-        kernels: &engine.kernels,
-    };
-    let table = |calendar: &Calendar| {
-        if engine.is_gpu(calendar.device) {
-            return StepTable(steps(calendar));
-        }
-        let Ok(memory) = Memory::sketch(calendar, epoch) else {
-            return StepTable(Vec::new());
-        };
-        let lowered = lower(&known, plan, calendar, &memory);
-        let steps = lowered.slots.iter().zip(&lowered.replay.code.instrs);
-        let steps = steps.map(|(slot, instr)| {
-            let planned_ns = slot.as_ref().map_or(0, |s| s.duration_ns);
-            let works = matches!(
-                instr,
-                Instr::Fire { .. } | Instr::LoopFire { .. } | Instr::Carry { .. }
-            );
-            (planned_ns, !works)
-        });
-        StepTable(steps.collect())
-    };
-    plan.calendars.iter().map(table).collect()
-}
-
 /// What a counter of loops counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Counted {
+enum CounterKey {
     Actor(ActorId),
     Send(RingId),
     Recv(RingId),
 }
 
 struct Lowering<'a> {
-    known: &'a Known<'a>,
+    loaded: &'a LoadedProgram,
     plan: &'a Plan,
     device: DeviceId,
-    memory: &'a Memory,
+    memory: &'a WorkerMemory,
     places: BTreeMap<(ChannelId, DeviceId), BufferId>,
     /// Actors that write over inputs.
     over: BTreeSet<ActorId>,
@@ -188,15 +67,15 @@ struct Lowering<'a> {
     sends: Vec<(u64, u64)>,
     sums: Option<Sums>,
     resets: Vec<(u32, u64)>,
-    counters: BTreeMap<Counted, u32>,
+    counters: BTreeMap<CounterKey, u32>,
     /// Start of the resets of the outermost loop at work, and the counters that it has.
     loop_resets: usize,
     loop_counters: BTreeSet<u32>,
     depth: usize,
     /// Planned time since the worker last said that it gets on.
     since_ns: u64,
-    sources: Numbered,
-    sinks: Numbered,
+    sources: ActorNumbers,
+    sinks: ActorNumbers,
     /// Channels whose tokens this device saves at borders, by the buffer that they are carried in.
     saved: BTreeSet<BufferId>,
     /// States to be saved, by the actor that updates them, and the top-level entry that fires it last.
@@ -205,24 +84,24 @@ struct Lowering<'a> {
 
 /// Lowers the calendar of one device of a verified plan that [`check_plan`](crate::unsupported::check_plan) accepted.
 pub(crate) fn lower(
-    known: &Known<'_>,
+    loaded: &LoadedProgram,
     plan: &Plan,
     calendar: &Calendar,
-    memory: &Memory,
-) -> Lowered {
+    memory: &WorkerMemory,
+) -> LoweredCalendar {
     let places = plan
         .buffers
         .iter_enumerated()
         .map(|(id, b)| ((b.channel, b.device), id))
         .collect();
     let mut lowering = Lowering {
-        known,
+        loaded,
         plan,
         device: calendar.device,
         memory,
         places,
         over: plan
-            .over(known.graph)
+            .over(&loaded.program.graph)
             .into_iter()
             .map(|o| o.actor)
             .collect(),
@@ -240,8 +119,8 @@ pub(crate) fn lower(
         loop_counters: BTreeSet::new(),
         since_ns: 0,
         depth: 0,
-        sources: Numbered::default(),
-        sinks: Numbered::default(),
+        sources: ActorNumbers::default(),
+        sinks: ActorNumbers::default(),
         saved: BTreeSet::new(),
         states: BTreeMap::new(),
     };
@@ -253,7 +132,7 @@ pub(crate) fn lower(
         for entry in &lane.entries {
             lowering.entries(std::slice::from_ref(entry));
             lowering.save_states(at);
-            lowering.got_on(entry);
+            lowering.add_beat(entry);
             at += 1;
         }
     }
@@ -261,7 +140,7 @@ pub(crate) fn lower(
 }
 
 impl Lowering<'_> {
-    fn finish(self, calendar: &Calendar) -> Lowered {
+    fn finish(self, calendar: &Calendar) -> LoweredCalendar {
         let scratch = self
             .memory
             .own
@@ -278,7 +157,7 @@ impl Lowering<'_> {
             None => OTHER,
         });
         let names = names.collect();
-        let code = Code {
+        let code = ReplayCode {
             stages: self.stages.into(),
             names,
             phases: phases(&self.ports),
@@ -294,14 +173,14 @@ impl Lowering<'_> {
                 0
             },
             scratch: Scratch(scratch, calendar.scratch_bytes as usize),
-            _kernels: self.known.kernels.all().cloned().collect(),
+            _kernels: self.loaded.kernels.all().cloned().collect(),
             _arenas: [
                 Arc::clone(&self.memory.own),
                 Arc::clone(self.memory.epoch.arena()),
             ],
         };
-        Lowered {
-            replay: Replay::new(code, self.counters.len(), staging),
+        LoweredCalendar {
+            replay: CalendarReplay::new(code, self.counters.len(), staging),
             slots: self.slots,
             sources: self.sources.list,
             sinks: self.sinks.list,
@@ -335,8 +214,8 @@ impl Lowering<'_> {
         );
         self.entries(body);
         let body_ns = body.iter().map(planned_ns).sum::<u64>();
-        if body_ns >= SHORT_NS && body_ns.saturating_mul(count) >= GOT_ON_NS {
-            self.push(Instr::GotOn, None);
+        if body_ns >= SHORT_NS && body_ns.saturating_mul(count) >= BEAT_NS {
+            self.push(Instr::Beat, None);
         }
         self.depth -= 1;
         let len = (self.instrs.len() - head - 1) as u32;
@@ -354,11 +233,11 @@ impl Lowering<'_> {
     }
 
     /// Lets the worker say that it gets on, after an entry, if it has not been able to for a while.
-    fn got_on(&mut self, entry: &Entry) {
+    fn add_beat(&mut self, entry: &Entry) {
         self.since_ns = self.since_ns.saturating_add(planned_ns(entry));
-        if self.since_ns >= GOT_ON_NS {
+        if self.since_ns >= BEAT_NS {
             self.since_ns = 0;
-            self.push(Instr::GotOn, None);
+            self.push(Instr::Beat, None);
         }
     }
 
@@ -371,12 +250,14 @@ impl Lowering<'_> {
                 last_fired.insert(actor, (at, stage));
             });
         }
-        for id in border::keepers(self.known.graph, self.plan) {
+        for id in border::keepers(&self.loaded.program.graph, self.plan) {
             let buffer = &self.plan.buffers[id];
             if buffer.device != self.device {
                 continue;
             }
-            let writer = self.known.graph.channels[buffer.channel].from.actor;
+            let writer = self.loaded.program.graph.channels[buffer.channel]
+                .from
+                .actor;
             if buffer.block_tokens > 0 {
                 self.saved.insert(id);
             } else if let Some(&(at, stage)) = last_fired.get(&writer) {
@@ -413,7 +294,7 @@ impl Lowering<'_> {
     }
 
     /// The counter of a slot in a loop; it starts the outermost loop at the first count of its first slot there.
-    fn counter(&mut self, counted: Counted, first: u64) -> u32 {
+    fn counter(&mut self, counted: CounterKey, first: u64) -> u32 {
         if self.depth == 0 {
             return NO_COUNTER;
         }
@@ -433,7 +314,7 @@ impl Lowering<'_> {
                 count,
             } => self.fire(slot, actor, first, count),
             Action::Send { ring, first, count } => {
-                let counter = self.counter(Counted::Send(ring), first);
+                let counter = self.counter(CounterKey::Send(ring), first);
                 let ports = self.send_ports(slot, ring, first, count);
                 let ring = self.ring(ring);
                 Instr::Send {
@@ -445,7 +326,7 @@ impl Lowering<'_> {
                 }
             }
             Action::Recv { ring, first, count } => {
-                let counter = self.counter(Counted::Recv(ring), first);
+                let counter = self.counter(CounterKey::Recv(ring), first);
                 let buffer = self.plan.rings[ring].buffer;
                 let head = self.plan.buffers[buffer].head_tokens;
                 let ports = self.ports.len() as u32;
@@ -490,7 +371,7 @@ impl Lowering<'_> {
     /// Tokens `[first, first + count)` of a buffer's place, counted from the head.
     fn port(&self, slot: &Slot, buffer: BufferId, first: u64, count: u64) -> PortSpec {
         let b = &self.plan.buffers[buffer];
-        let token = &self.known.graph.channels[b.channel].token;
+        let token = &self.loaded.program.graph.channels[b.channel].token;
         let offset = first * token.bytes();
         PortSpec {
             base: self.memory.base(b).wrapping_add(offset as usize),
@@ -518,7 +399,7 @@ impl Lowering<'_> {
     fn send_ports(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64) -> u32 {
         let r = &self.plan.rings[ring];
         let from_buffer = self.places[&(r.channel, r.from)];
-        let token_bytes = self.known.graph.channels[r.channel].token.bytes();
+        let token_bytes = self.loaded.program.graph.channels[r.channel].token.bytes();
         let at = self.ports.len() as u32;
         for buffer in [from_buffer, r.buffer] {
             let head = self.plan.buffers[buffer].head_tokens;
@@ -544,7 +425,9 @@ impl Lowering<'_> {
             sync: ring.0,
             block_tokens: buffer.block_tokens,
             blocks: u64::from(buffer.blocks),
-            token_bytes: self.known.graph.channels[buffer.channel].token.bytes(),
+            token_bytes: self.loaded.program.graph.channels[buffer.channel]
+                .token
+                .bytes(),
             sums: self
                 .sums
                 .as_ref()
@@ -556,7 +439,7 @@ impl Lowering<'_> {
     }
 
     fn fire(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> Instr {
-        let counter = self.counter(Counted::Actor(id), first);
+        let counter = self.counter(CounterKey::Actor(id), first);
         let at = self.ports.len() as u32;
         let shape = Shape {
             firings: count as usize,
@@ -565,8 +448,8 @@ impl Lowering<'_> {
             states: self.state_ports(slot, id),
             over: self.over.contains(&id),
         };
-        let actor = &self.known.graph.actors[id];
-        match (&actor.role, self.known.kernels.of(self.plan, id)) {
+        let actor = &self.loaded.program.graph.actors[id];
+        match (&actor.role, self.loaded.kernels.of(self.plan, id)) {
             (Role::Compute, Some(kernel)) => {
                 let (kernel, ports) = (Arc::as_ptr(kernel), at);
                 if counter == NO_COUNTER {
@@ -610,16 +493,16 @@ impl Lowering<'_> {
     }
 
     fn input_ports(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> u16 {
-        let actor = &self.known.graph.actors[id];
+        let actor = &self.loaded.program.graph.actors[id];
         let mut ports = 0;
         for (i, input) in actor.inputs.iter().enumerate() {
-            let Some((channel, reader)) = self.known.joined.inputs[id][i] else {
+            let Some((channel, reader)) = self.loaded.port_channels.inputs[id][i] else {
                 continue;
             };
             if actor.state_of_input(i as u32).is_some() {
                 continue;
             }
-            let delay = self.known.graph.channels[channel].readers[reader as usize].delay;
+            let delay = self.loaded.program.graph.channels[channel].readers[reader as usize].delay;
             let buffer = self.places[&(channel, self.device)];
             let start = self.plan.buffers[buffer].head_tokens - delay + first * input.rate;
             // A sink takes its tokens, and never more than them: its stream has no windows.
@@ -637,10 +520,10 @@ impl Lowering<'_> {
     }
 
     fn output_ports(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> u16 {
-        let actor = &self.known.graph.actors[id];
+        let actor = &self.loaded.program.graph.actors[id];
         let mut ports = 0;
         for (o, output) in actor.outputs.iter().enumerate() {
-            let Some(channel) = self.known.joined.outputs[id][o] else {
+            let Some(channel) = self.loaded.port_channels.outputs[id][o] else {
                 continue;
             };
             if actor.state_of_output(o as u32).is_some() {
@@ -657,9 +540,9 @@ impl Lowering<'_> {
     }
 
     fn state_ports(&mut self, slot: &Slot, id: ActorId) -> u16 {
-        let actor = &self.known.graph.actors[id];
+        let actor = &self.loaded.program.graph.actors[id];
         for state in &actor.state {
-            let Some(channel) = self.known.joined.outputs[id][state.output as usize] else {
+            let Some(channel) = self.loaded.port_channels.outputs[id][state.output as usize] else {
                 continue;
             };
             let buffer = self.places[&(channel, self.device)];
@@ -667,18 +550,6 @@ impl Lowering<'_> {
             self.ports.push(port);
         }
         actor.state.len() as u16
-    }
-}
-
-/// How long an entry is planned to take.
-pub(crate) fn planned_ns(entry: &Entry) -> u64 {
-    match entry {
-        Entry::Slot(slot) => slot.duration_ns,
-        Entry::Loop { count, body } => body
-            .iter()
-            .map(planned_ns)
-            .sum::<u64>()
-            .saturating_mul(*count),
     }
 }
 
@@ -697,12 +568,12 @@ fn fired(entry: &Entry, each: &mut impl FnMut(ActorId, u32)) {
 
 /// Actors in the order in which they were first asked for.
 #[derive(Default)]
-struct Numbered {
+struct ActorNumbers {
     list: Vec<ActorId>,
     indices: BTreeMap<ActorId, u32>,
 }
 
-impl Numbered {
+impl ActorNumbers {
     fn index_of(&mut self, id: ActorId) -> u32 {
         let next = self.list.len() as u32;
         let index = *self.indices.entry(id).or_insert(next);

@@ -2,8 +2,15 @@
 //! know who else is at work.
 
 pub(crate) mod border;
+mod cpu;
 pub(crate) mod gpu;
 pub(crate) mod host;
-pub(crate) mod lower;
-pub(crate) mod period_loop;
-pub(crate) mod replay;
+mod instructions;
+mod lower;
+mod memory;
+mod period_loop;
+mod replay;
+mod report;
+pub(crate) mod step_table;
+mod streams;
+pub(crate) mod thread;

@@ -1,5 +1,5 @@
-//! The step loop: a flat array of instructions with everything worked out beforehand. Must not know graphs or plans;
-//! `prepare` makes instructions out of them.
+//! The step loop of a CPU device: one pass over its instructions in each period. Must not know graphs or plans; `lower`
+//! makes instructions out of them.
 //!
 //! In the steady state (every stage at work, no timing) a period is one pass over the instructions without a map, a
 //! name, an allocation, a lock or a check of stages. Addresses depend on the block only modulo the places of a
@@ -9,312 +9,147 @@
     reason = "calls kernels and copies tokens through the addresses of a verified calendar"
 )]
 
-use std::sync::Arc;
+use std::ops::Range;
 
-use zbmd_backends::kernel::{Io, Kernel, KernelFault, RawPort, Scratch, Shape};
-use zbmd_ir::{ChannelId, DType};
+use zbmd_backends::kernel::{Io, Kernel, RawPort, Scratch, Shape};
+use zbmd_ir::{ChannelId, DType, RingId};
 
-use crate::observe::measure::Sample;
-use crate::observe::trace::Recorder;
-use crate::run::watchdog::Winder;
-use crate::transport::arena::Arena;
+use super::border::wait_for_area;
+use super::instructions::{Instr, NO_COUNTER, ReplayCode, RingSpec};
+use super::streams::{SinkEnd, SourceEnd, StreamContext};
+use crate::fault::{StepStop, WorkerFault};
+use crate::observe::measure::SlotSample;
 use crate::transport::checksum;
 use crate::transport::clock::Clock;
-use crate::transport::epoch::{Area, EpochMemory, Post};
+use crate::transport::epoch::{Area, EpochMemory};
+use crate::transport::epoch_state::WorkerStatus;
 use crate::transport::primitive::Ordering;
-use crate::transport::ring::{Peer, RingSync, Spin, Stop, Stopped};
-use crate::worker::gpu::DeviceFault;
-use crate::worker::period_loop::{SinkEnd, SourceEnd};
-
-/// No counter: the slot stands in no loop.
-pub(crate) const NO_COUNTER: u32 = u32::MAX;
-
-/// One slot, or the head of a loop over the instructions that follow it.
-pub(crate) enum Instr {
-    /// One kernel call. Its ports lie in a row from `ports` on.
-    Fire {
-        kernel: *const dyn Kernel,
-        shape: Shape,
-        ports: u32,
-    },
-    /// The same in a loop: ports move on with the firings that `counter` has counted.
-    LoopFire {
-        kernel: *const dyn Kernel,
-        shape: Shape,
-        ports: u32,
-        counter: u32,
-    },
-    /// Tokens from the embedding program to port `ports`.
-    Source {
-        source: u32,
-        ports: u32,
-        firings: u64,
-        counter: u32,
-    },
-    /// Tokens from port `ports` to the embedding program. `end` is one past the slot's last firing of the block.
-    Sink {
-        sink: u32,
-        ports: u32,
-        firings: u64,
-        counter: u32,
-        end: u64,
-    },
-    /// Copies port `ports` to the port after it, and publishes the tokens of the block up to `end`.
-    Send {
-        ring: u32,
-        ports: u32,
-        tokens: u64,
-        counter: u32,
-        end: u64,
-    },
-    /// Waits for the tokens of the block up to `end`. Port `ports` is the block's first new token.
-    Recv {
-        ring: u32,
-        ports: u32,
-        tokens: u64,
-        counter: u32,
-        end: u64,
-    },
-    /// Gives the block's place back.
-    Release { ring: u32 },
-    /// Copies port `ports` to the port after it; the two may overlap.
-    Carry { ports: u32 },
-    /// Keeps what lies at port `ports` for the border after the block, if tokens are saved there.
-    Save { ports: u32, channel: ChannelId },
-    /// Winds the watchdog up, in calendars whose periods are long.
-    GotOn,
-    /// Runs the next `len` instructions `count` times. `resets` are the counters to set first, in an outermost loop.
-    Loop {
-        count: u64,
-        len: u32,
-        resets: (u32, u32),
-    },
-}
-
-/// Where a port lies in a period: in the place of block `p - stage + shift`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PortSpec {
-    /// First byte if the block is in place 0 (and, in a loop, the counter is 0).
-    pub base: *mut u8,
-    pub bytes: usize,
-    pub dtype: DType,
-    pub stride: usize,
-    pub blocks: u64,
-    pub stage: u64,
-    pub shift: u64,
-    /// Bytes by which the port moves on for each counted firing or token, in a loop.
-    pub step: usize,
-}
-
-impl PortSpec {
-    fn at(&self, period: u64) -> RawPort {
-        // Before its first period a slot is skipped; then any place will do.
-        let block = period.wrapping_sub(self.stage).wrapping_add(self.shift);
-        let place = if period < self.stage {
-            0
-        } else {
-            block % self.blocks
-        };
-        let ptr = self.base.wrapping_add(place as usize * self.stride);
-        RawPort {
-            ptr,
-            bytes: self.bytes,
-            dtype: self.dtype,
-        }
-    }
-}
-
-/// What a ring's slots need to know of it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RingSpec {
-    /// Index among the segment's [`RingSync`]s.
-    pub sync: u32,
-    pub block_tokens: u64,
-    pub blocks: u64,
-    pub token_bytes: u64,
-    /// Its first checksum; and which of `Code::sends` are its own: a checksum for each in each place.
-    pub sums: usize,
-    pub sends: (usize, usize),
-}
-
-/// The constant part of a device's replay.
-pub(crate) struct Code {
-    pub instrs: Box<[Instr]>,
-    /// Stage of each instruction; unused for loops.
-    pub stages: Box<[u32]>,
-    /// What a trace calls each instruction; unused for loops.
-    pub names: Box<[u32]>,
-    pub ports: Box<[PortSpec]>,
-    pub rings: Box<[RingSpec]>,
-    pub resets: Box<[(u32, u64)]>,
-    /// Token ranges of each `Send` of each ring with checksums.
-    pub sends: Box<[(u64, u64)]>,
-    /// Rows of `Live::table`; 0 if there is one row, worked out anew for each period.
-    pub phases: u64,
-    pub stages_total: u32,
-    /// How often a slot whose kernel reports a fault is done again.
-    pub retries: u32,
-    pub scratch: Scratch,
-    /// What the pointers above point into.
-    pub _kernels: Box<[Arc<dyn Kernel>]>,
-    pub _arenas: [Arc<Arena>; 2],
-}
+use crate::transport::ring::{Peer, RingSync, Spin, Stop};
+use crate::transport::trace_ring::TraceRecorder;
+use crate::transport::watchdog::WorkerHeartbeat;
 
 /// The moving part of a device's replay. Nothing in it grows.
-pub(crate) struct Live {
+pub(super) struct ReplayState {
     /// Ports of each phase, phase by phase.
-    pub table: Box<[RawPort]>,
-    pub counters: Box<[u64]>,
+    table: Box<[RawPort]>,
+    counters: Box<[u64]>,
     pub peers: Box<[Peer]>,
     /// The ports of one call in a loop.
-    pub staging: Box<[RawPort]>,
-    pub samples: Box<[Sample]>,
-    /// For each ring, the `Send`s of the block that have been noted or checked.
-    pub summed: Box<[usize]>,
+    staging: Box<[RawPort]>,
+    pub samples: Box<[SlotSample]>,
+    /// For each ring, the `Send`s of the block whose checksums have been noted or checked.
+    summed: Box<[usize]>,
 }
 
 /// A device's calendar, ready to run.
-pub(crate) struct Replay {
-    pub code: Code,
-    pub live: Live,
+pub(super) struct CalendarReplay {
+    pub code: ReplayCode,
+    pub state: ReplayState,
 }
 
 // SAFETY: the pointers lead to arenas and kernels that the replay keeps alive by `Arc`; kernels are `Send + Sync`, and
 // arenas are shared by the order of the calendars alone, whichever thread runs them.
-unsafe impl Send for Replay {}
-
-impl Code {
-    /// Instructions executed in a period, loops counted out.
-    pub(crate) fn executions(&self) -> u64 {
-        fn of(instrs: &[Instr]) -> u64 {
-            let (mut at, mut sum) = (0, 0u64);
-            while let Some(instr) = instrs.get(at) {
-                at += 1;
-                let Instr::Loop { count, len, .. } = *instr else {
-                    sum = sum.saturating_add(1);
-                    continue;
-                };
-                let body = of(&instrs[at..at + len as usize]);
-                sum = sum.saturating_add(body.saturating_mul(count));
-                at += len as usize;
-            }
-            sum
-        }
-        of(&self.instrs)
-    }
-}
+unsafe impl Send for CalendarReplay {}
 
 /// What a worker's slots work with, besides the replay.
-pub(crate) struct Env<'a> {
+pub(super) struct SlotContext<'a> {
     pub epoch: &'a EpochMemory,
     pub rings: &'a [RingSync],
-    /// Where the instruction at work is told: for whoever watches, and to name it after a fault or a panic.
-    pub post: &'a Post,
+    /// Where the instruction at work is published: for whoever watches, and to name it after a fault or a panic.
+    pub status: &'a WorkerStatus,
     pub sources: &'a mut [SourceEnd],
     pub sinks: &'a mut [SinkEnd],
     pub stop: &'a Stop,
     pub spin: Spin,
     pub clock: &'a Clock,
     /// The watchdog, if somebody watches.
-    pub winder: Option<Winder>,
+    pub heartbeat: Option<WorkerHeartbeat>,
     /// The trace, if there is one.
-    pub recorder: Option<Recorder>,
+    pub recorder: Option<TraceRecorder>,
 }
 
-impl Env<'_> {
-    /// Winds the watchdog up.
+impl SlotContext<'_> {
+    /// The worker makes progress.
     #[inline]
-    pub(crate) fn got_on(&mut self) {
-        if let Some(winder) = &mut self.winder {
-            winder.got_on(self.clock.now_ns());
+    pub(super) fn beat(&mut self) {
+        if let Some(heartbeat) = &mut self.heartbeat {
+            heartbeat.beat(self.clock.now_ns());
         }
-    }
-}
-
-/// Why a period was not finished.
-#[derive(Debug)]
-pub(crate) enum Halt {
-    Stopped,
-    Fault(KernelFault),
-    /// A GPU or its driver failed.
-    Device(DeviceFault),
-    /// The tokens of a transfer are not those that were sent.
-    Corrupt {
-        ring: u32,
-        sent: u64,
-        found: u64,
-    },
-}
-
-impl From<Stopped> for Halt {
-    fn from(_: Stopped) -> Self {
-        Halt::Stopped
     }
 }
 
 /// The period at work, and the number of blocks if it is known.
 #[derive(Clone, Copy)]
-struct Now {
+struct PeriodInfo {
     period: u64,
     blocks: u64,
     started_ns: u64,
 }
 
-impl Replay {
-    pub(crate) fn new(code: Code, counters: usize, staging: usize) -> Self {
+impl PeriodInfo {
+    /// Whether a stage has a block in this period.
+    fn has_block(self, stage: u32) -> bool {
+        let block = self.period.checked_sub(u64::from(stage));
+        block.is_some_and(|block| block < self.blocks)
+    }
+}
+
+impl CalendarReplay {
+    pub(super) fn new(code: ReplayCode, counters: usize, staging: usize) -> Self {
         let rows = code.phases.max(1);
         // A period at least as late as the last stage, so that every row is the steady state's.
-        let first = u64::from(code.stages_total).next_multiple_of(rows);
-        let ports = &code.ports;
-        let table = (0..rows)
-            .flat_map(|r| ports.iter().map(move |s| s.at(first + r)))
-            .collect();
+        let first_period = u64::from(code.stages_total).next_multiple_of(rows);
+        let periods = first_period..first_period + rows;
+        let table = periods.flat_map(|period| code.ports.iter().map(move |port| port.at(period)));
         let unused = RawPort {
             ptr: std::ptr::null_mut(),
             bytes: 0,
             dtype: DType::U8,
         };
-        let live = Live {
-            table,
+
+        let state = ReplayState {
+            table: table.collect(),
             counters: vec![0; counters].into(),
             peers: vec![Peer::default(); code.rings.len()].into(),
             staging: vec![unused; staging].into(),
-            samples: vec![Sample::default(); code.instrs.len()].into(),
+            samples: vec![SlotSample::default(); code.instrs.len()].into(),
             summed: vec![0; code.rings.len()].into(),
         };
-        Self { code, live }
+        Self { code, state }
     }
 
     /// Runs one period. `blocks` is the number of blocks of the run once it is known; `timed` measures every slot.
     ///
     /// # Errors
     /// A kernel's fault, or a stop while waiting.
-    pub(crate) fn step(
+    pub(super) fn step(
         &mut self,
-        env: &mut Env<'_>,
+        context: &mut SlotContext<'_>,
         period: u64,
         blocks: Option<u64>,
         timed: bool,
-    ) -> Result<(), Halt> {
-        let Self { code, live } = self;
+    ) -> Result<(), StepStop> {
+        let Self { code, state } = self;
         let row = if code.phases == 0 {
-            for (port, spec) in live.table.iter_mut().zip(&code.ports) {
+            for (port, spec) in state.table.iter_mut().zip(&code.ports) {
                 *port = spec.at(period);
             }
             0
         } else {
             (period % code.phases) as usize * code.ports.len()
         };
-        let now = Now {
+        let info = PeriodInfo {
             period,
             blocks: blocks.unwrap_or(u64::MAX),
-            started_ns: if timed { env.clock.now_ns() } else { 0 },
+            started_ns: if timed { context.clock.now_ns() } else { 0 },
         };
-        let whole = (0, code.instrs.len());
-        let steady = blocks.is_none() && period + 1 >= u64::from(code.stages_total);
-        let recorded = env.recorder.as_mut().is_some_and(|r| r.begin(period));
-        let traced = recorded && env.recorder.as_ref().is_some_and(|r| r.slots);
-        let run = match (steady, timed, traced) {
+
+        let is_steady = blocks.is_none() && period + 1 >= u64::from(code.stages_total);
+        let recorder = context.recorder.as_mut();
+        let is_recorded = recorder.is_some_and(|recorder| recorder.begin(period));
+        let recorder = context.recorder.as_ref();
+        let is_traced = is_recorded && recorder.is_some_and(|recorder| recorder.slots);
+        let run = match (is_steady, timed, is_traced) {
             (true, false, false) => run::<false, false, false>,
             (true, true, false) => run::<false, true, false>,
             (false, false, false) => run::<true, false, false>,
@@ -324,10 +159,11 @@ impl Replay {
             (false, false, true) => run::<true, false, true>,
             (false, true, true) => run::<true, true, true>,
         };
-        run(code, live, env, row, whole, now)?;
-        if recorded
-            && !traced
-            && let Some(recorder) = &mut env.recorder
+        run(code, state, context, row, 0..code.instrs.len(), info)?;
+
+        if is_recorded
+            && !is_traced
+            && let Some(recorder) = &mut context.recorder
         {
             recorder.whole();
         }
@@ -337,23 +173,24 @@ impl Replay {
 
 /// Runs the instructions of `range`, with the ports of the table from `row` on.
 fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
-    code: &Code,
-    live: &mut Live,
-    env: &mut Env<'_>,
+    code: &ReplayCode,
+    state: &mut ReplayState,
+    context: &mut SlotContext<'_>,
     row: usize,
-    range: (usize, usize),
-    now: Now,
-) -> Result<(), Halt> {
-    let mut i = range.0;
-    while i < range.1 {
-        let instr = &code.instrs[i];
-        if CHECK && !is_at_work(code.stages[i], now) && !matches!(instr, Instr::Loop { .. }) {
-            skip(instr, live);
-            i += 1;
+    range: Range<usize>,
+    info: PeriodInfo,
+) -> Result<(), StepStop> {
+    let mut pc = range.start;
+    while pc < range.end {
+        let instr = &code.instrs[pc];
+        if CHECK && !info.has_block(code.stages[pc]) && !matches!(instr, Instr::Loop { .. }) {
+            skip(instr, state);
+            pc += 1;
             continue;
         }
-        env.post.pc.store(i as u32, Ordering::Relaxed);
-        let before = if TIMED { env.clock.now_ns() } else { 0 };
+
+        context.status.pc.store(pc as u32, Ordering::Relaxed);
+        let before_ns = if TIMED { context.clock.now_ns() } else { 0 };
         match *instr {
             Instr::Fire {
                 kernel,
@@ -361,48 +198,51 @@ fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
                 ports,
             } => {
                 // A plain offset: checked slicing costs as much as an empty kernel.
-                debug_assert!(row + ports as usize + shape.total() <= live.table.len());
-                let first = live.table.as_ptr().wrapping_add(row + ports as usize);
-                if let Err(halt) = call(kernel, shape, first, &code.scratch) {
-                    call_again(kernel, shape, first, code, halt)?;
+                debug_assert!(row + ports as usize + shape.total() <= state.table.len());
+                let first = state.table.as_ptr().wrapping_add(row + ports as usize);
+                if let Err(stop) = call(kernel, shape, first, &code.scratch) {
+                    call_again(kernel, shape, first, code, stop)?;
                 }
             }
             Instr::Loop { count, len, resets } => {
                 for &(counter, value) in &code.resets[resets.0 as usize..resets.1 as usize] {
-                    live.counters[counter as usize] = value;
+                    state.counters[counter as usize] = value;
                 }
-                let body = (i + 1, i + 1 + len as usize);
+                let body = pc + 1..pc + 1 + len as usize;
                 for _ in 0..count {
-                    run::<CHECK, TIMED, TRACED>(code, live, env, row, body, now)?;
+                    run::<CHECK, TIMED, TRACED>(code, state, context, row, body.clone(), info)?;
                 }
-                i = body.1;
+                pc = body.end;
                 continue;
             }
             _ => {
-                let block = now.period.wrapping_sub(u64::from(code.stages[i]));
-                execute(code, live, env, row, instr, block)?;
+                let block = info.period.wrapping_sub(u64::from(code.stages[pc]));
+                let mut slot = SlotStep {
+                    code,
+                    state,
+                    context,
+                    row,
+                    block,
+                };
+                slot.execute(instr)?;
             }
         }
+
         if TIMED {
-            live.samples[i].record(before - now.started_ns, env.clock.now_ns() - before);
+            let start_ns = before_ns - info.started_ns;
+            state.samples[pc].record(start_ns, context.clock.now_ns() - before_ns);
         }
-        if TRACED && let Some(recorder) = &mut env.recorder {
-            recorder.slot(code.names[i]);
+        if TRACED && let Some(recorder) = &mut context.recorder {
+            recorder.slot(code.names[pc]);
         }
-        i += 1;
+        pc += 1;
     }
     Ok(())
 }
 
-fn is_at_work(stage: u32, now: Now) -> bool {
-    now.period
-        .checked_sub(u64::from(stage))
-        .is_some_and(|block| block < now.blocks)
-}
-
 /// A skipped slot in a loop counts all the same: slots of the same actor share its counter.
-fn skip(instr: &Instr, live: &mut Live) {
-    let (counter, by) = match *instr {
+fn skip(instr: &Instr, state: &mut ReplayState) {
+    let (counter, count) = match *instr {
         Instr::LoopFire { counter, shape, .. } => (counter, shape.firings as u64),
         Instr::Source {
             counter, firings, ..
@@ -419,7 +259,7 @@ fn skip(instr: &Instr, live: &mut Live) {
         _ => (NO_COUNTER, 0),
     };
     if counter != NO_COUNTER {
-        live.counters[counter as usize] += by;
+        state.counters[counter as usize] += count;
     }
 }
 
@@ -430,30 +270,30 @@ fn call(
     shape: &Shape,
     first: *const RawPort,
     scratch: &Scratch,
-) -> Result<(), Halt> {
-    // SAFETY: `prepare` made the counted ports in a row for this instruction, in a table or staging that nobody changes
+) -> Result<(), StepStop> {
+    // SAFETY: `lower` made the counted ports in a row for this instruction, in a table or staging that nobody changes
     // during the call. Ports lie in the device's arenas at the offsets of a verified plan: windows hold tokens written
     // (or carried, or received and published) before this slot, outputs and states are live for this slot alone, but
     // for those that lie over inputs, as `Shape::over` says, scratch belongs to the device, whose one worker this is.
     // Buffers are aligned to 64 bytes and tokens are whole elements, so every port is aligned for its dtype; arenas are
     // zeroed at first, so all bytes are initialised.
     let mut io = unsafe { Io::new(shape, first, scratch) };
-    // SAFETY: `Code::_kernels` holds the kernel.
-    unsafe { &*kernel }.fire(&mut io).map_err(Halt::Fault)
+    // SAFETY: `ReplayCode::_kernels` holds the kernel.
+    unsafe { &*kernel }.fire(&mut io).map_err(StepStop::from)
 }
 
 /// Calls a kernel that has reported a fault again, some times: its windows are as they were, and what it wrote counts
-/// only when it says so. Not if it has states or writes over an input, which are updated in place: then only the last
+/// only when it succeeds. Not if it has states or writes over an input, which are updated in place: then only the last
 /// border is sound.
 #[cold]
 fn call_again(
     kernel: *const dyn Kernel,
     shape: &Shape,
     first: *const RawPort,
-    code: &Code,
-    halt: Halt,
-) -> Result<(), Halt> {
-    let mut last = Err(halt);
+    code: &ReplayCode,
+    stop: StepStop,
+) -> Result<(), StepStop> {
+    let mut last = Err(stop);
     for _ in 0..code.retries {
         if shape.states > 0 || shape.over || last.is_ok() {
             break;
@@ -463,255 +303,276 @@ fn call_again(
     last
 }
 
-/// Counts `by` more of a loop's counter; the count before.
-#[inline]
-fn advance(live: &mut Live, counter: u32, by: u64) -> Option<u64> {
-    let count = live.counters.get_mut(counter as usize)?;
-    let before = *count;
-    *count += by;
-    Some(before)
-}
-
-/// Port `index`, moved on by what its loop has counted.
-#[inline]
-fn port(code: &Code, live: &Live, row: usize, index: u32, counted: Option<u64>) -> RawPort {
-    let mut port = live.table[row + index as usize];
-    if let Some(counted) = counted {
-        port.ptr = port
-            .ptr
-            .wrapping_add(counted as usize * code.ports[index as usize].step);
-    }
-    port
-}
-
-/// Every instruction but plain calls and loops, on block `block`.
-#[inline(never)]
-fn execute(
-    code: &Code,
-    live: &mut Live,
-    env: &mut Env<'_>,
+/// One execution of a slot that is not a plain kernel call.
+struct SlotStep<'r, 'c> {
+    code: &'r ReplayCode,
+    state: &'r mut ReplayState,
+    context: &'r mut SlotContext<'c>,
+    /// Where the period's ports begin in the table.
     row: usize,
-    instr: &Instr,
     block: u64,
-) -> Result<(), Halt> {
-    match *instr {
-        Instr::LoopFire {
-            kernel,
-            ref shape,
-            ports,
-            counter,
-        } => {
-            let counted = advance(live, counter, shape.firings as u64);
-            for k in 0..shape.total() {
-                live.staging[k] = port(code, live, row, ports + k as u32, counted);
-            }
-            let first = live.staging.as_ptr();
-            call(kernel, shape, first, &code.scratch)
-                .or_else(|halt| call_again(kernel, shape, first, code, halt))
-        }
-        Instr::Source {
-            source,
-            ports,
-            firings,
-            counter,
-        } => {
-            let counted = advance(live, counter, firings);
-            let to = port(code, live, row, ports, counted);
-            // SAFETY: an output port of a verified plan, as in `call`: valid, and this slot's alone.
-            let to = unsafe { std::slice::from_raw_parts_mut(to.ptr, to.bytes) };
-            env.sources[source as usize].read(to);
-            Ok(())
-        }
-        Instr::Sink {
-            sink,
-            ports,
-            firings,
-            counter,
-            end,
-        } => {
-            let counted = advance(live, counter, firings);
-            let from = port(code, live, row, ports, counted);
-            // SAFETY: an input port of a verified plan, as in `call`: valid, and nobody writes it now.
-            let from = unsafe { std::slice::from_raw_parts(from.ptr, from.bytes) };
-            let end = counted.map_or(end, |c| c + firings);
-            let how = (env.spin, env.stop, env.clock, env.post);
-            env.sinks[sink as usize].write(from, block, end, how)?;
-            Ok(())
-        }
-        Instr::Send {
-            ring,
-            ports,
-            tokens,
-            counter,
-            end,
-        } => {
-            let counted = advance(live, counter, tokens);
-            let spec = code.rings[ring as usize];
-            let sync = &env.rings[spec.sync as usize];
-            let free = (block + 1).saturating_sub(spec.blocks);
-            sync.wait_released(free, &mut live.peers[ring as usize], env.spin, env.stop)?;
-            let from = port(code, live, row, ports, counted);
-            let to = port(code, live, row, ports + 1, counted);
-            // SAFETY: both lie in arenas at offsets of a verified plan, in buffers of different devices. The tokens
-            // are written (an earlier slot of this calendar); the receiver has released the place, and reads these
-            // tokens only after they are published below.
-            unsafe { to.ptr.copy_from_nonoverlapping(from.ptr, from.bytes) };
-            let end = counted.map_or(end, |c| c + tokens);
-            if spec.sends.1 > 0 {
-                note(env, live, (ring, spec), block, end - tokens, from);
-                if env.epoch.common.corrupt.load(Ordering::Relaxed) != 0 {
-                    spoil(env, to);
-                }
-            }
-            sync.publish(block * spec.block_tokens + end);
-            Ok(())
-        }
-        Instr::Recv {
-            ring,
-            ports,
-            tokens,
-            counter,
-            end,
-        } => {
-            let counted = advance(live, counter, tokens);
-            let spec = code.rings[ring as usize];
-            let end = counted.map_or(end, |c| c + tokens);
-            let needed = block * spec.block_tokens + end;
-            let peer = &mut live.peers[ring as usize];
-            env.rings[spec.sync as usize].wait_published(needed, peer, env.spin, env.stop)?;
-            if spec.sends.1 > 0 {
-                let first = live.table[row + ports as usize];
-                return check(
-                    code,
-                    env,
-                    live,
-                    (ring, spec),
-                    block,
-                    (end - tokens, end),
-                    first,
-                );
-            }
-            Ok(())
-        }
-        Instr::Release { ring } => {
-            env.rings[code.rings[ring as usize].sync as usize].release(block + 1);
-            Ok(())
-        }
-        Instr::Carry { ports } => {
-            let from = port(code, live, row, ports, None);
-            let to = port(code, live, row, ports + 1, None);
-            // SAFETY: both lie in one buffer of this device; the verified plan carries after the last write of the
-            // block and before the first read of the next. The ranges may overlap, which `copy_from` allows.
-            unsafe { to.ptr.copy_from(from.ptr, from.bytes) };
-            Ok(())
-        }
-        Instr::Save { ports, channel } => {
-            let border = block + 1;
-            if !env.epoch.borders().is_some_and(|b| b.is_saved(border)) {
-                return Ok(());
-            }
-            wait_for_area(env.epoch, border, env.spin, env.stop)?;
-            let from = port(code, live, row, ports, None);
-            let (to, bytes) = env.epoch.saved(Area::Border(border), channel);
-            // SAFETY: the head lies in a buffer of this device and is not written before the next block's last slots;
-            // the area has a place of this size for the channel, which this worker alone writes, and which nobody
-            // reads: see `wait_for_area`.
-            unsafe { to.copy_from_nonoverlapping(from.ptr, bytes) };
-            Ok(())
-        }
-        Instr::GotOn => {
-            env.got_on();
-            Ok(())
-        }
-        Instr::Fire { .. } | Instr::Loop { .. } => Ok(()),
-    }
 }
 
-/// Waits until the area of `border` may be written: the border that it held is not needed any more.
-pub(crate) fn wait_for_area(
-    epoch: &EpochMemory,
-    border: u64,
-    spin: Spin,
-    stop: &Stop,
-) -> Result<(), Stopped> {
-    let common = &epoch.common;
-    let Some(borders) = epoch.borders() else {
-        return Ok(());
-    };
-    let is_free = || {
-        if common.committed.border() < borders.needs(border) {
-            return false;
+impl SlotStep<'_, '_> {
+    /// Every instruction but plain calls and loops.
+    #[inline(never)]
+    fn execute(&mut self, instr: &Instr) -> Result<(), StepStop> {
+        match *instr {
+            Instr::LoopFire {
+                kernel,
+                ref shape,
+                ports,
+                counter,
+            } => self.fire_in_loop(kernel, shape, ports, counter),
+            Instr::Source {
+                source,
+                ports,
+                firings,
+                counter,
+            } => {
+                let counted = self.advance(counter, firings);
+                let to = self.port(ports, counted);
+                // SAFETY: an output port of a verified plan, as in `call`: valid, and this slot's alone.
+                let to = unsafe { std::slice::from_raw_parts_mut(to.ptr, to.bytes) };
+                self.context.sources[source as usize].read(to);
+                Ok(())
+            }
+            Instr::Sink {
+                sink,
+                ports,
+                firings,
+                counter,
+                end,
+            } => {
+                let counted = self.advance(counter, firings);
+                let end = counted.map_or(end, |counted| counted + firings);
+                self.write_sink(sink, self.port(ports, counted), end)
+            }
+            Instr::Send {
+                ring,
+                ports,
+                tokens,
+                counter,
+                end,
+            } => {
+                let counted = self.advance(counter, tokens);
+                let end = counted.map_or(end, |counted| counted + tokens);
+                let from = self.port(ports, counted);
+                let to = self.port(ports + 1, counted);
+                self.send(ring, from, to, end - tokens..end)
+            }
+            Instr::Recv {
+                ring,
+                ports,
+                tokens,
+                counter,
+                end,
+            } => {
+                let counted = self.advance(counter, tokens);
+                let end = counted.map_or(end, |counted| counted + tokens);
+                self.receive(ring, ports, end - tokens..end)
+            }
+            Instr::Release { ring } => {
+                let sync = self.code.rings[ring as usize].sync;
+                self.context.rings[sync as usize].release(self.block + 1);
+                Ok(())
+            }
+            Instr::Carry { ports } => {
+                let from = self.port(ports, None);
+                let to = self.port(ports + 1, None);
+                // SAFETY: both lie in one buffer of this device; the verified plan carries after the last write of the
+                // block and before the first read of the next. The ranges may overlap, which `copy_from` allows.
+                unsafe { to.ptr.copy_from(from.ptr, from.bytes) };
+                Ok(())
+            }
+            Instr::Save { ports, channel } => self.save(ports, channel),
+            Instr::Beat => {
+                self.context.beat();
+                Ok(())
+            }
+            Instr::Fire { .. } | Instr::Loop { .. } => Ok(()),
         }
-        // Partner: the fence in `EpochMemory::hold`: either this sees what is held, or that sees that a later border is
-        // committed.
-        crate::transport::primitive::fence(Ordering::SeqCst);
-        !borders.collides(border, common.held.load(Ordering::Relaxed))
-    };
-    if is_free() {
-        return Ok(());
     }
-    common
-        .commits
-        .wait_until(spin, || is_free() || stop.is_set());
-    if is_free() { Ok(()) } else { Err(Stopped) }
-}
 
-/// Notes the checksum of what a `Send` from token `first` of the block has copied.
-fn note(
-    env: &Env<'_>,
-    live: &mut Live,
-    (ring, spec): (u32, RingSpec),
-    block: u64,
-    first: u64,
-    sent: RawPort,
-) {
-    let at = &mut live.summed[ring as usize];
-    *at = if first == 0 { 0 } else { *at };
-    let row = spec.sums + (block % spec.blocks) as usize * spec.sends.1;
-    // SAFETY: as in `execute`: the tokens were written, and are not written again before this slot is over.
-    let bytes = unsafe { std::slice::from_raw_parts(sent.ptr, sent.bytes) };
-    // Published with the tokens.
-    env.epoch.sums[row + *at].store(checksum::of(bytes), Ordering::Relaxed);
-    *at += 1;
-}
-
-/// Turns a bit of what was just sent, once: a fault brought about on purpose.
-#[cold]
-fn spoil(env: &Env<'_>, sent: RawPort) {
-    if env.epoch.common.corrupt.swap(0, Ordering::Relaxed) != 0 && sent.bytes > 0 {
-        // SAFETY: as for the copy in `execute`: the tokens are not published yet.
-        unsafe { *sent.ptr ^= 0x10 };
+    /// Adds to a loop's counter; the count before. `None` outside of loops.
+    #[inline]
+    fn advance(&mut self, counter: u32, count: u64) -> Option<u64> {
+        let counted = self.state.counters.get_mut(counter as usize)?;
+        let before = *counted;
+        *counted += count;
+        Some(before)
     }
-}
 
-/// Checks all that was sent of a block before token `range.1`, from where the last check ended.
-fn check(
-    code: &Code,
-    env: &Env<'_>,
-    live: &mut Live,
-    (ring, spec): (u32, RingSpec),
-    block: u64,
-    range: (u64, u64),
-    first: RawPort,
-) -> Result<(), Halt> {
-    let at = &mut live.summed[ring as usize];
-    *at = if range.0 == 0 { 0 } else { *at };
-    let sends = &code.sends[spec.sends.0..spec.sends.0 + spec.sends.1];
-    let row = spec.sums + (block % spec.blocks) as usize * spec.sends.1;
-    while let Some(&(from, end)) = sends.get(*at).filter(|(from, _)| *from < range.1) {
-        let offset = (from * spec.token_bytes) as usize;
-        let bytes = ((end - from) * spec.token_bytes) as usize;
-        // SAFETY: the tokens of this `Send` lie in the block's place, and are published: it ends no later than the
-        // tokens that were waited for.
-        let tokens = unsafe { std::slice::from_raw_parts(first.ptr.wrapping_add(offset), bytes) };
-        let (sent, found) = (
-            env.epoch.sums[row + *at].load(Ordering::Relaxed),
-            checksum::of(tokens),
-        );
-        if sent != found {
-            return Err(Halt::Corrupt { ring, sent, found });
+    /// Port `index`, moved on by what its loop has counted.
+    #[inline]
+    fn port(&self, index: u32, counted: Option<u64>) -> RawPort {
+        let mut port = self.state.table[self.row + index as usize];
+        if let Some(counted) = counted {
+            let step = self.code.ports[index as usize].step;
+            port.ptr = port.ptr.wrapping_add(counted as usize * step);
         }
-        *at += 1;
+        port
     }
-    Ok(())
+
+    #[inline]
+    fn fire_in_loop(
+        &mut self,
+        kernel: *const dyn Kernel,
+        shape: &Shape,
+        ports: u32,
+        counter: u32,
+    ) -> Result<(), StepStop> {
+        let counted = self.advance(counter, shape.firings as u64);
+        for index in 0..shape.total() {
+            self.state.staging[index] = self.port(ports + index as u32, counted);
+        }
+
+        let first = self.state.staging.as_ptr();
+        call(kernel, shape, first, &self.code.scratch)
+            .or_else(|stop| call_again(kernel, shape, first, self.code, stop))
+    }
+
+    #[inline]
+    fn write_sink(&mut self, sink: u32, from: RawPort, end: u64) -> Result<(), StepStop> {
+        // SAFETY: an input port of a verified plan, as in `call`: valid, and nobody writes it now.
+        let from = unsafe { std::slice::from_raw_parts(from.ptr, from.bytes) };
+        let streams = StreamContext {
+            spin: self.context.spin,
+            stop: self.context.stop,
+            clock: self.context.clock,
+            status: self.context.status,
+        };
+        self.context.sinks[sink as usize].write(from, self.block, end, streams)?;
+        Ok(())
+    }
+
+    /// Copies these tokens of the block into the receiver's buffer, and publishes them.
+    #[inline]
+    fn send(
+        &mut self,
+        ring: u32,
+        from: RawPort,
+        to: RawPort,
+        tokens: Range<u64>,
+    ) -> Result<(), StepStop> {
+        let spec = self.code.rings[ring as usize];
+        let sync = &self.context.rings[spec.sync as usize];
+        let needed_blocks = (self.block + 1).saturating_sub(spec.blocks);
+        let peer = &mut self.state.peers[ring as usize];
+        sync.wait_released(needed_blocks, peer, self.context.spin, self.context.stop)?;
+
+        // SAFETY: both lie in arenas at offsets of a verified plan, in buffers of different devices. The tokens are
+        // written (an earlier slot of this calendar); the receiver has released the place, and reads these tokens only
+        // after they are published below.
+        unsafe { to.ptr.copy_from_nonoverlapping(from.ptr, from.bytes) };
+        if spec.sends.1 > 0 {
+            self.note_checksum(ring, spec, tokens.start, from);
+            if self.context.epoch.common.corrupt.load(Ordering::Relaxed) != 0 {
+                self.spoil(to);
+            }
+        }
+        let sync = &self.context.rings[spec.sync as usize];
+        sync.publish(self.block * spec.block_tokens + tokens.end);
+        Ok(())
+    }
+
+    /// Waits for these tokens of the block. Port `ports` is the block's first new token.
+    #[inline]
+    fn receive(&mut self, ring: u32, ports: u32, tokens: Range<u64>) -> Result<(), StepStop> {
+        let spec = self.code.rings[ring as usize];
+        let sync = &self.context.rings[spec.sync as usize];
+        let needed = self.block * spec.block_tokens + tokens.end;
+        let peer = &mut self.state.peers[ring as usize];
+        sync.wait_published(needed, peer, self.context.spin, self.context.stop)?;
+
+        if spec.sends.1 > 0 {
+            let first = self.state.table[self.row + ports as usize];
+            return self.check_sums(ring, spec, tokens, first);
+        }
+        Ok(())
+    }
+
+    /// Keeps the head at a port for the border after the block, if tokens are saved there.
+    fn save(&mut self, ports: u32, channel: ChannelId) -> Result<(), StepStop> {
+        let epoch = self.context.epoch;
+        let border = self.block + 1;
+        if !epoch.borders().is_some_and(|b| b.is_saved(border)) {
+            return Ok(());
+        }
+        wait_for_area(epoch, border, self.context.spin, self.context.stop)?;
+
+        let from = self.port(ports, None);
+        let (to, bytes) = epoch.saved(Area::Border(border), channel);
+        // SAFETY: the head lies in a buffer of this device and is not written before the next block's last slots; the
+        // area has a place of this size for the channel, which this worker alone writes, and which nobody reads: see
+        // `wait_for_area`.
+        unsafe { to.copy_from_nonoverlapping(from.ptr, bytes) };
+        Ok(())
+    }
+
+    /// The place of the block's first checksum among those of the epoch.
+    fn first_sum(&self, spec: RingSpec) -> usize {
+        spec.sums + (self.block % spec.blocks) as usize * spec.sends.1
+    }
+
+    /// Notes the checksum of what a `Send` from token `first` of the block has copied.
+    fn note_checksum(&mut self, ring: u32, spec: RingSpec, first: u64, sent: RawPort) {
+        let first_sum = self.first_sum(spec);
+        let noted = &mut self.state.summed[ring as usize];
+        if first == 0 {
+            *noted = 0;
+        }
+        // SAFETY: as in `send`: the tokens were written, and are not written again before this slot is over.
+        let bytes = unsafe { std::slice::from_raw_parts(sent.ptr, sent.bytes) };
+        // Published with the tokens.
+        let sums = &self.context.epoch.sums;
+        sums[first_sum + *noted].store(checksum::of(bytes), Ordering::Relaxed);
+        *noted += 1;
+    }
+
+    /// Changes a bit of what was just sent, once: an injected fault.
+    #[cold]
+    fn spoil(&self, sent: RawPort) {
+        let corrupt = &self.context.epoch.common.corrupt;
+        if corrupt.swap(0, Ordering::Relaxed) != 0 && sent.bytes > 0 {
+            // SAFETY: as for the copy in `send`: the tokens are not published yet.
+            unsafe { *sent.ptr ^= 0x10 };
+        }
+    }
+
+    /// Checks all that was sent of a block before the end of `tokens`, from where the last check ended.
+    fn check_sums(
+        &mut self,
+        ring: u32,
+        spec: RingSpec,
+        tokens: Range<u64>,
+        block_start: RawPort,
+    ) -> Result<(), StepStop> {
+        let first_sum = self.first_sum(spec);
+        let sends = &self.code.sends[spec.sends.0..spec.sends.0 + spec.sends.1];
+        let checked = &mut self.state.summed[ring as usize];
+        if tokens.start == 0 {
+            *checked = 0;
+        }
+
+        while let Some(&(from, end)) = sends.get(*checked).filter(|(from, _)| *from < tokens.end) {
+            let offset = (from * spec.token_bytes) as usize;
+            let bytes = ((end - from) * spec.token_bytes) as usize;
+            let first = block_start.ptr.wrapping_add(offset);
+            // SAFETY: the tokens of this `Send` lie in the block's place, and are published: it ends no later than the
+            // tokens that were waited for.
+            let received = unsafe { std::slice::from_raw_parts(first, bytes) };
+            let sent = self.context.epoch.sums[first_sum + *checked].load(Ordering::Relaxed);
+            let found = checksum::of(received);
+            if sent != found {
+                return Err(StepStop::Fault(WorkerFault::Corrupt {
+                    ring: RingId(spec.sync),
+                    sent,
+                    found,
+                }));
+            }
+            *checked += 1;
+        }
+        Ok(())
+    }
 }

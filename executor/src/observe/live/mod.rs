@@ -9,15 +9,11 @@ mod folder;
 #[cfg(not(unix))]
 #[path = "folder_elsewhere.rs"]
 mod folder;
-mod page;
-pub(crate) mod top;
+pub(crate) mod page;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::page::{Page, PageError, running};
-use crate::run::session::Current;
-use crate::transport::epoch::Post;
-use crate::transport::primitive::Ordering;
 
 /// A run as it is now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -97,122 +93,4 @@ pub struct Fill {
     pub filled: u64,
     /// Tokens that fit.
     pub capacity: u64,
-}
-
-impl Progress {
-    pub(crate) fn of(current: &Current, iterations: u64) -> Progress {
-        let Current {
-            engine,
-            spec,
-            memory,
-            lost,
-            recoveries,
-            ..
-        } = current;
-        let program = &engine.program;
-        let plan = &program.plans[spec.plan];
-        Progress {
-            model: program.graph.name.clone(),
-            iterations,
-            epoch: spec.epoch,
-            recoveries: *recoveries,
-            plan: plan.name.clone(),
-            block: plan.block,
-            period_planned_ns: plan.period_ns,
-            periods: memory
-                .posts
-                .iter()
-                .map(|p| p.periods.load(Ordering::Relaxed))
-                .min()
-                .unwrap_or(0),
-            devices: devices(current, lost),
-            rings: rings(current),
-            queues: queues(current),
-        }
-    }
-}
-
-fn devices(current: &Current, lost: &[zbmd_ir::DeviceId]) -> Vec<DeviceProgress> {
-    let Current {
-        engine,
-        spec,
-        memory,
-        ..
-    } = current;
-    let mut all = engine.devices();
-    all.extend(&spec.devices);
-    let one = |device: zbmd_ir::DeviceId| {
-        let post = spec
-            .devices
-            .iter()
-            .position(|d| *d == device)
-            .map(|at| &memory.posts[at]);
-        let state = match post {
-            None if lost.contains(&device) => DeviceState::Lost,
-            None => DeviceState::Idle,
-            Some(post) if post.thread.load(Ordering::Relaxed) == 0 => DeviceState::Starting,
-            Some(post) if post.pc.load(Ordering::Relaxed) == Post::OUTSIDE => DeviceState::Waiting,
-            Some(_) => DeviceState::Working,
-        };
-        DeviceProgress {
-            device: engine.program.machine.devices[device].name.clone(),
-            state,
-            periods: post.map_or(0, |post| post.periods.load(Ordering::Relaxed)),
-        }
-    };
-    all.into_iter().map(one).collect()
-}
-
-fn rings(current: &Current) -> Vec<Fill> {
-    let Current {
-        engine,
-        spec,
-        memory,
-        ..
-    } = current;
-    let program = &engine.program;
-    let plan = &program.plans[spec.plan];
-    let device = |id: zbmd_ir::DeviceId| program.machine.devices[id].name.as_str();
-    let one = |(ring, sync): (&zbmd_ir::Ring, &crate::transport::ring::RingSync)| {
-        let buffer = &plan.buffers[ring.buffer];
-        let (tokens, blocks) = sync.counts();
-        Fill {
-            name: format!(
-                "{} {} -> {}",
-                ring.channel,
-                device(ring.from),
-                device(ring.to)
-            ),
-            tokens,
-            // The two were not read at the same time.
-            filled: tokens.saturating_sub(blocks.saturating_mul(buffer.block_tokens)),
-            capacity: u64::from(buffer.blocks) * buffer.block_tokens,
-        }
-    };
-    plan.rings.iter().zip(&*memory.rings).map(one).collect()
-}
-
-fn queues(current: &Current) -> Vec<Fill> {
-    let Current {
-        engine,
-        memory,
-        session,
-        ..
-    } = current;
-    let graph = &engine.program.graph;
-    let sources = graph.sources().zip(&session.sources);
-    let sinks = graph.sinks().zip(&memory.sinks);
-    let one = |((_, actor), queue): (
-        (_, &zbmd_ir::Actor),
-        &std::sync::Arc<crate::transport::conduit::Conduit>,
-    )| {
-        let (taken, (tokens, _)) = (queue.taken(), queue.written());
-        Fill {
-            name: actor.name.clone(),
-            tokens,
-            filled: tokens.saturating_sub(taken),
-            capacity: queue.capacity(),
-        }
-    };
-    sources.chain(sinks).map(one).collect()
 }

@@ -7,6 +7,7 @@ use zbmd_ir::trace::{MAX_TICKS, PERIOD, WHOLE, parts};
 use zbmd_ir::{Action, Calendar, Entry, Program};
 
 use crate::observe::report::ProfileReport;
+use crate::program::planned_calendar_ns;
 
 /// Calls of one actor on one kind of slot.
 struct Calls {
@@ -49,20 +50,13 @@ impl Profile {
         device: &str,
     ) -> Cursor {
         let mut slots = Vec::new();
-        let mut busy_ns = 0u64;
         for lane in &calendar.lanes {
-            busy_ns = busy_ns.saturating_add(
-                lane.entries
-                    .iter()
-                    .map(crate::worker::lower::planned_ns)
-                    .sum(),
-            );
             self.number(program, &lane.entries, &mut slots);
         }
         let whole = self.of(&format!("(the calendar of {device})"));
         Cursor {
             slots,
-            whole: (whole, busy_ns),
+            whole: (whole, planned_calendar_ns(calendar)),
             time_follows: false,
         }
     }

@@ -14,15 +14,16 @@ use zbmd_ir::trace::{
 };
 
 use super::profile::{Cursor, Profile};
-use super::recorder::{Ring, Ticks};
 use crate::error::EngineError;
 use crate::io::is_named_pipe;
 use crate::observe::report::{ProfileReport, TraceReport};
-use crate::run::session::Inner;
+use crate::program::LoadedProgram;
 use crate::supervise::Event;
 use crate::transport::clock::Clock;
-use crate::transport::epoch::{EpochMemory, Spec};
+use crate::transport::epoch::EpochMemory;
+use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::primitive::{AtomicU64, Ordering};
+use crate::transport::trace_ring::{Ticks, TraceRing};
 
 /// Rings are first looked at after so long; then less often as long as all of them are emptier than a quarter, for a
 /// thread that wakes up costs the workers some microseconds on a machine with few cores; at last so often that a ring
@@ -33,10 +34,10 @@ const LEAST_PAUSE: Duration = Duration::from_millis(1);
 const FULL: f64 = 0.25;
 
 /// What the writer is told.
-enum Order {
+enum TraceRequest {
     Begin {
-        engine: Arc<Inner>,
-        spec: Arc<Spec>,
+        loaded: Arc<LoadedProgram>,
+        spec: Arc<EpochSpec>,
         memory: Arc<EpochMemory>,
         at_ns: u64,
     },
@@ -61,7 +62,7 @@ const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
 /// The conductor's end. Nothing that it does waits for the file, until [`Self::finish`].
 pub(crate) struct Tracer {
-    orders: SyncSender<Order>,
+    orders: SyncSender<TraceRequest>,
     thread: JoinHandle<()>,
     traced: Receiver<Traced>,
     /// Counts up as the writer gets on.
@@ -79,7 +80,7 @@ impl Tracer {
     /// # Errors
     /// A file that cannot be made, or no thread.
     pub(crate) fn start(
-        engine: &Inner,
+        loaded: &LoadedProgram,
         path: Option<&Path>,
         profile: bool,
     ) -> Result<Self, EngineError> {
@@ -87,7 +88,7 @@ impl Tracer {
         let (orders, told) = mpsc::sync_channel(QUEUE_LENGTH);
         let (tell_traced, traced) = mpsc::channel();
         let progress = Arc::<AtomicU64>::default();
-        let out = path.map(|path| Out::create(path, engine)).transpose();
+        let out = path.map(|path| Out::create(path, loaded)).transpose();
         let out = out.map_err(|source| EngineError::Trace {
             path: path.unwrap_or(Path::new("")).to_owned(),
             source,
@@ -118,7 +119,7 @@ impl Tracer {
         })
     }
 
-    fn tell(&mut self, order: Order) {
+    fn tell(&mut self, order: TraceRequest) {
         if self.orders.try_send(order).is_err() {
             self.dropped += 1;
         }
@@ -127,13 +128,13 @@ impl Tracer {
     /// The workers of an epoch are about to begin.
     pub(crate) fn begin(
         &mut self,
-        engine: &Arc<Inner>,
-        spec: &Arc<Spec>,
+        loaded: &Arc<LoadedProgram>,
+        spec: &Arc<EpochSpec>,
         memory: &Arc<EpochMemory>,
     ) {
-        let (engine, spec, memory) = (Arc::clone(engine), Arc::clone(spec), Arc::clone(memory));
-        self.tell(Order::Begin {
-            engine,
+        let (loaded, spec, memory) = (Arc::clone(loaded), Arc::clone(spec), Arc::clone(memory));
+        self.tell(TraceRequest::Begin {
+            loaded,
             spec,
             memory,
             at_ns: Clock.now_ns(),
@@ -142,7 +143,7 @@ impl Tracer {
 
     /// Nothing more of an epoch counts.
     pub(crate) fn end(&mut self, epoch: u64) {
-        self.tell(Order::End {
+        self.tell(TraceRequest::End {
             epoch,
             at_ns: Clock.now_ns(),
         });
@@ -152,7 +153,7 @@ impl Tracer {
     pub(crate) fn event(&mut self, event: &Event) {
         let line = event.line();
         let name = event.what.name();
-        self.tell(Order::Event(TraceEvent {
+        self.tell(TraceRequest::Event(TraceEvent {
             at_ns: event.at_ns,
             name,
             line,
@@ -227,12 +228,12 @@ struct Out {
 
 impl Out {
     /// Makes the file. A pipe with a name can be opened only when it has a reader: that is left to the writer's thread.
-    fn create(path: &Path, engine: &Inner) -> io::Result<Self> {
+    fn create(path: &Path, loaded: &LoadedProgram) -> io::Result<Self> {
         let file = match is_named_pipe(path) {
             true => None,
             false => Some(File::create(path)?),
         };
-        let program = &engine.program;
+        let program = &loaded.program;
         let begin = Begin {
             model: program.graph.name.clone(),
             devices: program
@@ -281,7 +282,7 @@ impl Out {
 struct Source {
     epoch: u64,
     calendar: u32,
-    ring: Ring,
+    ring: TraceRing,
     cursor: Option<Cursor>,
     /// The ring lies in it.
     _memory: Arc<EpochMemory>,
@@ -296,7 +297,7 @@ struct Writer {
     ticks: Ticks,
     began: Clocks,
     dropped: u64,
-    told: Receiver<Order>,
+    told: Receiver<TraceRequest>,
     progress: Arc<AtomicU64>,
 }
 
@@ -354,23 +355,29 @@ impl Writer {
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    fn obey(&mut self, order: TraceRequest) {
         match order {
-            Order::Begin {
-                engine,
+            TraceRequest::Begin {
+                loaded,
                 spec,
                 memory,
                 at_ns,
             } => {
-                self.begin(&engine, &spec, &memory, at_ns);
+                self.begin(&loaded, &spec, &memory, at_ns);
             }
-            Order::End { epoch, at_ns } => self.end(epoch, at_ns),
-            Order::Event(event) => self.put(&Chunk::Event(event)),
+            TraceRequest::End { epoch, at_ns } => self.end(epoch, at_ns),
+            TraceRequest::Event(event) => self.put(&Chunk::Event(event)),
         }
     }
 
-    fn begin(&mut self, engine: &Inner, spec: &Spec, memory: &Arc<EpochMemory>, at_ns: u64) {
-        let program = &engine.program;
+    fn begin(
+        &mut self,
+        loaded: &LoadedProgram,
+        spec: &EpochSpec,
+        memory: &Arc<EpochMemory>,
+        at_ns: u64,
+    ) {
+        let program = &loaded.program;
         if self.out.is_some() {
             self.put(&Chunk::Epoch(EpochBegin {
                 epoch: spec.epoch,

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use zbmd_backends::gpu::{Device, Drivers, Fault, Kept, Options};
+use zbmd_backends::gpu::{Device, Drivers, Kept, Options};
 
-use crate::run::session::Inner;
+use crate::fault::DeviceFault;
+use crate::program::LoadedProgram;
 
 /// Set in the environment to have the validation layers look on, where they are installed: what they find ends the run.
 const VALIDATE: &str = "ZBMD_VULKAN_VALIDATE";
@@ -17,28 +17,15 @@ const VALIDATE: &str = "ZBMD_VULKAN_VALIDATE";
 /// once more: the other one may hang.
 const RETURN_TIME: Duration = Duration::from_millis(250);
 
-/// What a GPU or its driver said: what one process can tell another.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DeviceFault {
-    pub device: String,
-    pub fault: Fault,
-}
-
-impl std::fmt::Display for DeviceFault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "device {}: {}", self.device, self.fault)
-    }
-}
-
 /// The open GPUs of a process.
 #[derive(Default)]
-pub(crate) struct Gpus {
-    shelf: Mutex<Shelf>,
+pub(crate) struct OpenGpus {
+    pool: Mutex<DevicePool>,
     returned: Condvar,
 }
 
 #[derive(Default)]
-struct Shelf {
+struct DevicePool {
     drivers: Drivers,
     idle: BTreeMap<String, (Kept, Device)>,
     lent: BTreeSet<String>,
@@ -46,25 +33,29 @@ struct Shelf {
     known: BTreeSet<String>,
 }
 
-impl Gpus {
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+impl OpenGpus {
+    fn pool(&self) -> MutexGuard<'_, DevicePool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the device of that name is here and can be opened; it stays open, with the kernels that the program has
     /// for it.
     ///
     /// # Errors
-    /// In words, with a mend.
-    pub(crate) fn probe(&self, engine: &Inner, which: &zbmd_ir::Device) -> Result<(), DeviceFault> {
-        let name = &which.name;
-        let mut shelf = self.shelf();
-        if shelf.lent.contains(name) || shelf.idle.contains_key(name) {
+    /// A message that includes a suggested fix.
+    pub(crate) fn probe(
+        &self,
+        loaded: &LoadedProgram,
+        described: &zbmd_ir::Device,
+    ) -> Result<(), DeviceFault> {
+        let name = &described.name;
+        let mut pool = self.pool();
+        if pool.lent.contains(name) || pool.idle.contains_key(name) {
             return Ok(());
         }
-        let device = shelf.open(which)?;
-        let warmed = device.warm(&engine.registry, &engine.program);
-        shelf.idle.insert(name.clone(), (Kept::default(), device));
+        let device = pool.open(described)?;
+        let warmed = device.warm(&loaded.registry, &loaded.program);
+        pool.idle.insert(name.clone(), (Kept::default(), device));
         warmed.map_err(|fault| DeviceFault {
             device: name.clone(),
             fault,
@@ -74,21 +65,24 @@ impl Gpus {
     /// The device of that name, for one worker.
     ///
     /// # Errors
-    /// In words, with a mend.
-    pub(crate) fn lend(self: &Arc<Self>, which: &zbmd_ir::Device) -> Result<Lent, DeviceFault> {
-        let name = &which.name;
-        let is_lent = |shelf: &mut Shelf| shelf.lent.contains(name);
+    /// A message that includes a suggested fix.
+    pub(crate) fn lend(
+        self: &Arc<Self>,
+        described: &zbmd_ir::Device,
+    ) -> Result<LentDevice, DeviceFault> {
+        let name = &described.name;
+        let is_lent = |pool: &mut DevicePool| pool.lent.contains(name);
         let waited = self
             .returned
-            .wait_timeout_while(self.shelf(), RETURN_TIME, is_lent);
-        let (mut shelf, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let (kept, device) = match shelf.idle.remove(name) {
+            .wait_timeout_while(self.pool(), RETURN_TIME, is_lent);
+        let (mut pool, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (kept, device) = match pool.idle.remove(name) {
             Some(idle) => idle,
-            None => (Kept::default(), shelf.open(which)?),
+            None => (Kept::default(), pool.open(described)?),
         };
-        let is_first = shelf.known.insert(name.to_owned());
-        shelf.lent.insert(name.to_owned());
-        Ok(Lent {
+        let is_first = pool.known.insert(name.to_owned());
+        pool.lent.insert(name.to_owned());
+        Ok(LentDevice {
             kept,
             device,
             is_first,
@@ -98,17 +92,19 @@ impl Gpus {
     }
 }
 
-impl Shelf {
-    fn open(&mut self, which: &zbmd_ir::Device) -> Result<Device, DeviceFault> {
+impl DevicePool {
+    fn open(&mut self, described: &zbmd_ir::Device) -> Result<Device, DeviceFault> {
         let validate = std::env::var_os(VALIDATE).is_some_and(|v| v != "0");
         let options = Options {
             validate,
             cache: cache_folder(),
-            dependent_launch: which.programmatic,
+            dependent_launch: described.programmatic,
         };
-        let opened = self.drivers.open(&which.backend, &which.name, &options);
+        let opened = self
+            .drivers
+            .open(&described.backend, &described.name, &options);
         let device = opened.map_err(|fault| DeviceFault {
-            device: which.name.clone(),
+            device: described.name.clone(),
             fault,
         })?;
         #[cfg(feature = "testing")]
@@ -127,16 +123,16 @@ fn cache_folder() -> Option<PathBuf> {
 }
 
 /// A device that is one worker's until it is dropped.
-pub(crate) struct Lent {
+pub(crate) struct LentDevice {
     // First: it is given back before its device is.
     pub(super) kept: Kept,
     device: Device,
     is_first: bool,
     name: String,
-    gpus: Arc<Gpus>,
+    gpus: Arc<OpenGpus>,
 }
 
-impl Lent {
+impl LentDevice {
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }
@@ -153,7 +149,7 @@ impl Lent {
     }
 
     /// What the validation layers have found, if they look on.
-    pub(crate) fn complaints(&self) -> Option<String> {
+    pub(crate) fn validation_complaint(&self) -> Option<String> {
         let messages = self.device.validation_messages();
         let first = messages.first()?;
         Some(format!(
@@ -163,19 +159,18 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentDevice {
     fn drop(&mut self) {
-        let mut shelf = self.gpus.shelf();
+        let mut pool = self.gpus.pool();
         if self.device.is_alive() {
             let kept = std::mem::take(&mut self.kept);
-            shelf
-                .idle
+            pool.idle
                 .insert(self.name.clone(), (kept, self.device.clone()));
         } else {
-            shelf.drivers.abandon(&self.device);
+            pool.drivers.abandon(&self.device);
         }
-        shelf.lent.remove(&self.name);
-        drop(shelf);
+        pool.lent.remove(&self.name);
+        drop(pool);
         self.gpus.returned.notify_all();
     }
 }

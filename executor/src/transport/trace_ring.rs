@@ -15,11 +15,34 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use serde::{Deserialize, Serialize};
-use zbmd_ir::trace::{OTHER, PERIOD, WHOLE, word};
+use zbmd_ir::Plan;
+use zbmd_ir::trace::{MAX_WORDS, OTHER, PERIOD, WHOLE, executions, word};
 
 use crate::transport::arena::{Arena, In};
 use crate::transport::clock::Clock;
 use crate::transport::primitive::{AtomicU64, Ordering};
+
+/// Words of a ring at least: a megabyte, which a worker with slots of a microsecond fills in an eighth of a second.
+const LEAST_WORDS: u64 = 1 << 17;
+/// Periods that a ring has room for at least.
+const ROOM: u64 = 4;
+
+/// Words that a period of each calendar takes at most; `None` where it is recorded as a whole.
+pub(crate) fn words_of(plan: &Plan, calendar: usize) -> Option<u64> {
+    let lanes = plan.calendars[calendar].lanes.iter();
+    let slots = lanes.fold(0, |sum: u64, lane| {
+        sum.saturating_add(executions(&lane.entries))
+    });
+    // The mark and its time; and besides its slots a worker saves channels at borders, and winds its watchdog up.
+    let words = slots.saturating_mul(2).saturating_add(64);
+    (words <= MAX_WORDS).then_some(words)
+}
+
+/// Words in the ring of a calendar: a power of two.
+pub(crate) fn ring_words(plan: &Plan, calendar: usize) -> u64 {
+    let period = words_of(plan, calendar).unwrap_or(3);
+    (ROOM * period).next_power_of_two().max(LEAST_WORDS)
+}
 
 /// What counts ticks: the same in all processes of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,12 +78,12 @@ impl Ticks {
 }
 
 /// The counters of a ring, each on a cache line of whoever writes it.
-pub(crate) struct Ends {
+pub(crate) struct TraceRingEnds {
     head: CachePadded<(AtomicU64, AtomicU64)>,
     tail: CachePadded<AtomicU64>,
 }
 
-impl Ends {
+impl TraceRingEnds {
     fn new() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
@@ -72,18 +95,18 @@ impl Ends {
 
 /// The ring between one worker and the writer, in memory that both map.
 #[derive(Clone)]
-pub(crate) struct Ring {
-    ends: In<Ends>,
+pub(crate) struct TraceRing {
+    ends: In<TraceRingEnds>,
     words: In<[AtomicU64]>,
 }
 
-impl Ring {
-    pub(crate) const ENDS_BYTES: u64 = size_of::<Ends>() as u64;
+impl TraceRing {
+    pub(crate) const ENDS_BYTES: u64 = size_of::<TraceRingEnds>() as u64;
 
     /// In fresh memory: the offsets of its ends and of its words, a power of two of them.
     pub(crate) fn create(arena: &Arc<Arena>, place: (u64, u64), words: u64) -> Self {
         Self {
-            ends: In::create(arena, place.0, 1, Ends::new).one(0),
+            ends: In::create(arena, place.0, 1, TraceRingEnds::new).one(0),
             words: In::create(arena, place.1, words as usize, || AtomicU64::new(0)),
         }
     }
@@ -94,7 +117,7 @@ impl Ring {
     /// [`Self::create`] of this very program was called for the same memory, place and words.
     pub(crate) unsafe fn find(arena: &Arc<Arena>, place: (u64, u64), words: u64) -> Self {
         // SAFETY: the caller's promise.
-        let ends = unsafe { In::<[Ends]>::find(arena, place.0, 1) }.one(0);
+        let ends = unsafe { In::<[TraceRingEnds]>::find(arena, place.0, 1) }.one(0);
         // SAFETY: the caller's promise, which covers the words as well.
         let words = unsafe { In::find(arena, place.1, words as usize) };
         Self { ends, words }
@@ -102,7 +125,7 @@ impl Ring {
 
     /// Hands the words that are there to `each`, in order, and makes their room free; how many they were.
     pub(crate) fn take(&self, mut each: impl FnMut(&[AtomicU64])) -> u64 {
-        // Partner: the release in `Recorder::push`: the words before `head` are there.
+        // Partner: the release in `TraceRecorder::push`: the words before `head` are there.
         let head = self.ends.head.0.load(Ordering::Acquire);
         let tail = self.ends.tail.load(Ordering::Relaxed);
         let size = self.words.len() as u64;
@@ -112,7 +135,7 @@ impl Ring {
         let until = (first as u64 + there).min(size) as usize;
         each(&self.words[first..until]);
         each(&self.words[..(there as usize - (until - first))]);
-        // Partner: the acquire in `Recorder::has_room`: the words are read before they are written over.
+        // Partner: the acquire in `TraceRecorder::has_room`: the words are read before they are written over.
         self.ends.tail.store(tail + there, Ordering::Release);
         there
     }
@@ -136,21 +159,21 @@ impl Ring {
 }
 
 /// What a worker records with. Nothing in it grows.
-pub(crate) struct Recorder {
-    ring: Ring,
+pub(crate) struct TraceRecorder {
+    ring: TraceRing,
     ticks: Ticks,
     /// Words of a period at most.
     most: u64,
-    /// Slots are recorded, and not only periods.
+    /// CalendarSlots are recorded, and not only periods.
     pub slots: bool,
     head: u64,
     tail_seen: u64,
     last: u64,
 }
 
-impl Recorder {
+impl TraceRecorder {
     /// Records periods of so many words at most; of three, if they are recorded as a whole.
-    pub(crate) fn new(ring: Ring, ticks: Ticks, words: Option<u64>) -> Self {
+    pub(crate) fn new(ring: TraceRing, ticks: Ticks, words: Option<u64>) -> Self {
         let (most, slots) = (words.unwrap_or(3), words.is_some());
         Self {
             ring,
@@ -173,7 +196,7 @@ impl Recorder {
         let at = self.head as usize & (words.len() - 1);
         words[at].store(word, Ordering::Relaxed);
         self.head += 1;
-        // Partner: the acquire in `Ring::take`.
+        // Partner: the acquire in `TraceRing::take`.
         self.ring.ends.head.0.store(self.head, Ordering::Release);
     }
 
@@ -181,7 +204,7 @@ impl Recorder {
         let size = self.ring.words.len() as u64;
         let has = |tail: u64, head: u64| head - tail + self.most <= size;
         if !has(self.tail_seen, self.head) {
-            // Partner: the release in `Ring::take`.
+            // Partner: the release in `TraceRing::take`.
             self.tail_seen = self.ring.ends.tail.load(Ordering::Acquire).min(self.head);
         }
         has(self.tail_seen, self.head)
@@ -206,7 +229,7 @@ impl Recorder {
         let at = self.head as usize & (words.len() - 1);
         words[at].store(word(PERIOD, period), Ordering::Relaxed);
         self.head += 2;
-        // Partner: the acquire in `Ring::take`.
+        // Partner: the acquire in `TraceRing::take`.
         self.ring.ends.head.0.store(self.head, Ordering::Release);
         self.last = now;
         true
@@ -241,12 +264,12 @@ mod tests {
     use super::*;
     use zbmd_ir::trace::parts;
 
-    fn ring(words: u64) -> Ring {
-        let arena = Arc::new(Arena::new(Ring::ENDS_BYTES + 8 * words, false).expect("small"));
-        Ring::create(&arena, (0, Ring::ENDS_BYTES), words)
+    fn ring(words: u64) -> TraceRing {
+        let arena = Arc::new(Arena::new(TraceRing::ENDS_BYTES + 8 * words, false).expect("small"));
+        TraceRing::create(&arena, (0, TraceRing::ENDS_BYTES), words)
     }
 
-    fn taken(ring: &Ring) -> Vec<u64> {
+    fn taken(ring: &TraceRing) -> Vec<u64> {
         let mut out = Vec::new();
         ring.take(|words| out.extend(words.iter().map(|w| w.load(Ordering::Relaxed))));
         out
@@ -255,7 +278,7 @@ mod tests {
     #[test]
     fn periods_are_recorded_whole_or_counted() {
         let ring = ring(16);
-        let mut recorder = Recorder::new(ring.clone(), Ticks::Clock, Some(5));
+        let mut recorder = TraceRecorder::new(ring.clone(), Ticks::Clock, Some(5));
         let mut recorded = Vec::new();
         let mut found = Vec::new();
         for period in 0..40u64 {
@@ -286,7 +309,7 @@ mod tests {
         let worker = {
             let ring = ring.clone();
             std::thread::spawn(move || {
-                let mut recorder = Recorder::new(ring, Ticks::of_this_machine(), Some(3));
+                let mut recorder = TraceRecorder::new(ring, Ticks::of_this_machine(), Some(3));
                 (0..periods)
                     .filter(|p| recorder.begin(*p).then(|| recorder.slot(0)).is_some())
                     .count()
@@ -310,7 +333,7 @@ mod tests {
     #[test]
     fn devices_that_overlap_periods_record_them_one_after_another() {
         let ring = ring(64);
-        let mut recorder = Recorder::new(ring.clone(), Ticks::Clock, None);
+        let mut recorder = TraceRecorder::new(ring.clone(), Ticks::Clock, None);
         let early = recorder.now();
         recorder.overlapping(0, early);
         let after = recorder.last;

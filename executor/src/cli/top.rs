@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use zbmd_ir::text::{printable_json, printable_lines};
 
-use super::page::{Live, PageError, read, running};
-use crate::cli::exit;
+use super::exit;
+use crate::observe::live::page::{Live, PageError, read, running};
 
 /// What to watch, and how.
 #[derive(Clone, Debug, Args)]

@@ -7,49 +7,51 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_utils::CachePadded;
-use zbmd_backends::gpu;
+use zbmd_backends::gpu::Halt;
 use zbmd_backends::replay::{Peers, Stopped};
-use zbmd_ir::{ChannelId, Graph, Plan, RingId, State};
+use zbmd_ir::{ChannelId, Graph, Plan, Ring, RingId, State};
 
-use super::{DEPTH, DeviceFault, WAITS, WORKS};
-use crate::observe::measure::Sample;
-use crate::observe::trace::Recorder;
-use crate::transport::checksum;
+use super::{MAX_IN_FLIGHT, WAITS, WORKS};
+use crate::fault::{DeviceFault, StepStop, WorkerFault};
+use crate::observe::measure::SlotSample;
+use crate::transport::admission::AdmissionGate;
+use crate::transport::checksum::{self, Sums, sums_of};
 use crate::transport::clock::Clock;
-use crate::transport::epoch::{Area, EpochMemory, Post, sums_of};
+use crate::transport::epoch::{Area, EpochMemory};
+use crate::transport::epoch_state::WorkerStatus;
 use crate::transport::primitive::Ordering;
 use crate::transport::ring::{Deadline, Peer, Spin};
-use crate::worker::border;
-use crate::worker::period_loop::{Gate, commit};
-use crate::worker::replay::{Halt, wait_for_area};
+use crate::transport::trace_ring::TraceRecorder;
+use crate::worker::border::{commit_border, keepers, wait_for_area};
+
+/// Submissions that are remembered: those in flight, and the one that is being ended.
+const REMEMBERED_SUBMISSIONS: usize = MAX_IN_FLIGHT as usize + 1;
 
 /// What is kept of the other workers between two calls.
-pub(super) struct Others {
-    epoch: Arc<EpochMemory>,
+pub(super) struct GpuPeers {
+    pub(super) epoch: Arc<EpochMemory>,
     calendar: usize,
-    pub(super) stages: u64,
-    spin: Spin,
+    pub(super) spin: Spin,
     /// For each ring of the plan, this worker's end, if it has one.
-    ends: Vec<End>,
+    ends: Vec<RingEnd>,
     /// Channels whose tokens this worker keeps at borders.
     keeps: Vec<ChannelId>,
     /// The last border that this worker has passed.
     passed: u64,
     /// A transfer that arrived wrong.
-    corrupt: Option<(RingId, u64, u64)>,
-    sample_every: u64,
+    corrupt: Option<WorkerFault>,
+    pub(super) sample_every: u64,
     /// When the last periods were submitted.
-    submitted_ns: [u64; DEPTH as usize + 1],
-    sample: Sample,
-    recorder: Option<Recorder>,
+    submitted_ns: [u64; REMEMBERED_SUBMISSIONS],
+    pub(super) sample: SlotSample,
+    pub(super) recorder: Option<TraceRecorder>,
     /// The same in the trace's ticks.
-    submitted_ticks: [u64; DEPTH as usize + 1],
+    submitted_ticks: [u64; REMEMBERED_SUBMISSIONS],
 }
 
 /// One end of a ring, with the transfers whose checksums are kept.
 #[derive(Default)]
-struct End {
+struct RingEnd {
     peer: Peer,
     /// Checksums: the first one's place, and the token ranges of a block; none if they are off.
     sums: usize,
@@ -74,11 +76,11 @@ impl Default for Place {
     }
 }
 
-// SAFETY: it points into the epoch's memory, which `Others` keeps alive, and which the protocol of rings keeps in
+// SAFETY: it points into the epoch's memory, which `GpuPeers` keeps alive, and which the protocol of rings keeps in
 // order.
 unsafe impl Send for Place {}
 
-impl End {
+impl RingEnd {
     /// The next transfer that begins before token `tokens`: where its checksum and its bytes are.
     fn next(&mut self, tokens: u64) -> Option<(usize, *mut u8, usize)> {
         let &(from, end) = self.sends.get(self.at)?;
@@ -98,7 +100,33 @@ impl End {
     }
 }
 
-impl Others {
+impl RingEnd {
+    /// The end of a ring between the device and another, whose transfers have checksums.
+    fn with_checksums(
+        graph: &Graph,
+        plan: &Plan,
+        ring_id: RingId,
+        epoch: &EpochMemory,
+        sums: &Sums,
+    ) -> Self {
+        let ring = &plan.rings[ring_id];
+        let buffer = &plan.buffers[ring.buffer];
+        let token_bytes = graph.channels[buffer.channel].token.bytes();
+        let offset = buffer.offset_bytes + buffer.head_tokens * token_bytes;
+        Self {
+            sums: sums.firsts[ring_id.0 as usize],
+            sends: sums.sends[ring_id].clone(),
+            block_tokens: buffer.block_tokens,
+            blocks: buffer.blocks.into(),
+            token_bytes,
+            first: Place(epoch.exchange(ring.to).wrapping_add(offset as usize)),
+            stride: buffer.stride_bytes,
+            ..Self::default()
+        }
+    }
+}
+
+impl GpuPeers {
     pub(super) fn new(
         graph: &Graph,
         plan: &Plan,
@@ -107,64 +135,49 @@ impl Others {
     ) -> Self {
         let own = plan.calendars[calendar].device;
         let sums = (!epoch.sums.is_empty()).then(|| sums_of(plan));
-        let end = |(id, ring): (RingId, &zbmd_ir::Ring)| {
-            let buffer = &plan.buffers[ring.buffer];
-            let mut end = End::default();
-            if let (Some(sums), true) = (&sums, ring.from == own || ring.to == own) {
-                let token_bytes = graph.channels[buffer.channel].token.bytes();
-                let offset = buffer.offset_bytes + buffer.head_tokens * token_bytes;
-                end.sums = sums.firsts[id.0 as usize];
-                end.sends = sums.sends[id].clone();
-                end.block_tokens = buffer.block_tokens;
-                end.blocks = buffer.blocks.into();
-                end.token_bytes = token_bytes;
-                end.first = Place(epoch.exchange(ring.to).wrapping_add(offset as usize));
-                end.stride = buffer.stride_bytes;
-            }
-            end
-        };
-        let keepers = border::keepers(graph, plan)
-            .into_iter()
-            .map(|id| &plan.buffers[id]);
-        let keeps = keepers.filter(|b| b.device == own).map(|b| b.channel);
+        let is_own = |ring: &Ring| ring.from == own || ring.to == own;
+        let ends = plan.rings.iter_enumerated().map(|(id, ring)| match &sums {
+            Some(sums) if is_own(ring) => RingEnd::with_checksums(graph, plan, id, epoch, sums),
+            _ => RingEnd::default(),
+        });
+        let keepers = keepers(graph, plan).into_iter();
+        let keepers = keepers.map(|id| &plan.buffers[id]);
+        let keeps = keepers.filter(|buffer| buffer.device == own);
+
         Self {
             epoch: Arc::clone(epoch),
             calendar,
-            stages: plan.stages.into(),
             spin: Spin::SHORT,
-            ends: plan.rings.iter_enumerated().map(end).collect(),
-            keeps: keeps.collect(),
+            ends: ends.collect(),
+            keeps: keeps.map(|buffer| buffer.channel).collect(),
             passed: 0,
             corrupt: None,
             sample_every: 0,
-            submitted_ns: [0; DEPTH as usize + 1],
-            sample: Sample::default(),
+            submitted_ns: [0; REMEMBERED_SUBMISSIONS],
+            sample: SlotSample::default(),
             recorder: None,
-            submitted_ticks: [0; DEPTH as usize + 1],
+            submitted_ticks: [0; REMEMBERED_SUBMISSIONS],
         }
     }
 
-    pub(super) fn begin(&mut self, spin: Spin, sample_every: u64, recorder: Option<Recorder>) {
-        (self.spin, self.sample_every, self.recorder) = (spin, sample_every, recorder);
-    }
-
-    fn post(&self) -> &Post {
-        &self.epoch.posts[self.calendar]
+    fn status(&self) -> &WorkerStatus {
+        &self.epoch.statuses[self.calendar]
     }
 
     /// The worker waits for others from now on.
-    pub(super) fn waits(&self) {
-        self.post().pc.store(WAITS, Ordering::Relaxed);
+    pub(super) fn note_wait(&self) {
+        self.status().pc.store(WAITS, Ordering::Relaxed);
     }
 
     /// A period is about to be submitted.
-    pub(super) fn submits(&mut self, period: u64, clock: &Clock) {
-        self.post().pc.store(WORKS, Ordering::Relaxed);
+    pub(super) fn note_submission(&mut self, period: u64) {
+        self.status().pc.store(WORKS, Ordering::Relaxed);
+        let index = submission_index(period);
         if self.is_sampled(period) {
-            self.submitted_ns[(period % (DEPTH + 1)) as usize] = clock.now_ns();
+            self.submitted_ns[index] = Clock.now_ns();
         }
         if let Some(recorder) = &self.recorder {
-            self.submitted_ticks[(period % (DEPTH + 1)) as usize] = recorder.now();
+            self.submitted_ticks[index] = recorder.now();
         }
     }
 
@@ -173,53 +186,49 @@ impl Others {
         self.sample_every > 0 && period > 0 && period.is_multiple_of(self.sample_every)
     }
 
-    pub(super) fn sample(&self) -> Sample {
-        self.sample
-    }
-
     /// The rings at which this worker has waited, and how often.
     pub(super) fn waits_of_rings(&self) -> impl Iterator<Item = (RingId, u64)> {
-        let waits = self.ends.iter().enumerate();
-        waits
-            .map(|(i, end)| (RingId(i as u32), end.peer.waits))
+        let ends = self.ends.iter().enumerate();
+        ends.map(|(index, end)| (RingId(index as u32), end.peer.waits))
             .filter(|(_, waits)| *waits > 0)
     }
 
-    /// With what else it takes to be a replay's peers.
-    pub(super) fn with<'a>(&'a mut self, gate: &'a Gate) -> With<'a> {
-        With { others: self, gate }
+    /// What a replay asks of the other workers, during one call.
+    pub(super) fn during_call<'a>(&'a mut self, gate: &'a AdmissionGate) -> PeersDuringCall<'a> {
+        PeersDuringCall { peers: self, gate }
     }
 
-    /// What a call of the replay came to.
-    pub(super) fn outcome<T>(
+    /// The result of a call of the replay.
+    ///
+    /// # Errors
+    /// What stopped the call: a transfer that arrived wrong explains a stop.
+    pub(super) fn step_result<T>(
         &mut self,
-        name: &str,
-        result: Result<T, gpu::Halt>,
-    ) -> Result<T, Halt> {
-        result.map_err(|halt| match (halt, self.corrupt.take()) {
-            (gpu::Halt::Fault(fault), _) => Halt::Device(DeviceFault {
-                device: name.to_owned(),
+        device_name: &str,
+        result: Result<T, Halt>,
+    ) -> Result<T, StepStop> {
+        let corrupt = self.corrupt.take_if(|_| result.is_err());
+        result.map_err(|halt| match (halt, corrupt) {
+            (Halt::Fault(fault), _) => StepStop::from(DeviceFault {
+                device: device_name.to_owned(),
                 fault,
             }),
-            (_, Some((ring, sent, found))) => Halt::Corrupt {
-                ring: ring.0,
-                sent,
-                found,
-            },
-            (gpu::Halt::Stopped, None) => Halt::Stopped,
+            (Halt::Stopped, Some(fault)) => StepStop::Fault(fault),
+            (Halt::Stopped, None) => StepStop::Stopped,
         })
     }
 
     /// After a stop, waits until the other workers have ended, so that nobody reads tokens which the device, once it is
     /// let go, writes over; those that are dead or hang are not waited for.
-    pub(super) fn see_off(&self) {
+    pub(super) fn wait_for_others_to_end(&self) {
         const TIME: Duration = Duration::from_millis(10);
         const PAUSE: Duration = Duration::from_micros(50);
         // Its own host does nothing with tokens any more, and others may wait for it in turn.
-        self.post().left.store(1, Ordering::Release);
+        self.status().has_left.store(1, Ordering::Release);
         let deadline = Deadline::after(TIME);
-        let has_left = |post: &CachePadded<Post>| post.left.load(Ordering::Acquire) != 0;
-        while !self.epoch.posts.iter().all(has_left) && deadline.left_ns() != Some(0) {
+        let statuses = &self.epoch.statuses;
+        let has_left = |status: &WorkerStatus| status.has_left.load(Ordering::Acquire) != 0;
+        while !statuses.iter().all(|status| has_left(status)) && deadline.left_ns() != Some(0) {
             std::thread::sleep(PAUSE);
         }
     }
@@ -236,27 +245,32 @@ impl Others {
     }
 }
 
-/// [`Others`] during one call of the replay.
-pub(super) struct With<'a> {
-    others: &'a mut Others,
-    gate: &'a Gate,
+/// [`GpuPeers`] during one call of the replay.
+pub(super) struct PeersDuringCall<'a> {
+    peers: &'a mut GpuPeers,
+    gate: &'a AdmissionGate,
 }
 
-impl With<'_> {
+/// Where the submission of a period is remembered.
+fn submission_index(period: u64) -> usize {
+    period as usize % REMEMBERED_SUBMISSIONS
+}
+
+impl PeersDuringCall<'_> {
     /// Checks the transfers that arrived before token `tokens`.
     fn check(&mut self, ring: RingId, tokens: u64) -> Result<(), Stopped> {
-        let Others {
+        let GpuPeers {
             epoch,
             ends,
             corrupt,
             ..
-        } = &mut *self.others;
+        } = &mut *self.peers;
         while let Some((sum, from, bytes)) = ends[ring.0 as usize].next(tokens) {
             // SAFETY: the transfer lies in a place of the ring, and is published: nobody writes it before its release.
             let found = checksum::of(unsafe { std::slice::from_raw_parts(from, bytes) });
             let sent = epoch.sums[sum].load(Ordering::Relaxed);
             if sent != found {
-                *corrupt = Some((ring, sent, found));
+                *corrupt = Some(WorkerFault::Corrupt { ring, sent, found });
                 return Err(Stopped);
             }
         }
@@ -265,43 +279,43 @@ impl With<'_> {
 
     /// Notes the checksums of the transfers before token `tokens`, which are not published yet.
     fn note(&mut self, ring: RingId, tokens: u64) {
-        let Others { epoch, ends, .. } = &mut *self.others;
+        let GpuPeers { epoch, ends, .. } = &mut *self.peers;
         while let Some((sum, at, bytes)) = ends[ring.0 as usize].next(tokens) {
             // SAFETY: the replay has just written the transfer into a place that its receiver has released.
             let sent = checksum::of(unsafe { std::slice::from_raw_parts(at, bytes) });
             epoch.sums[sum].store(sent, Ordering::Relaxed);
             let spoil = &epoch.common.corrupt;
             if spoil.load(Ordering::Relaxed) != 0 && spoil.swap(0, Ordering::Relaxed) != 0 {
-                // SAFETY: as above; a transfer has one byte at least. A fault brought about on purpose.
+                // SAFETY: as above; a transfer has one byte at least. An injected fault.
                 unsafe { *at ^= 0x10 };
             }
         }
     }
 
     /// Does something that may wait for other workers.
-    fn wait<T>(&mut self, wait: impl FnOnce(&mut Others) -> T) -> T {
-        self.others.waits();
-        let done = wait(self.others);
-        self.others.post().pc.store(WORKS, Ordering::Relaxed);
+    fn wait<T>(&mut self, wait: impl FnOnce(&mut GpuPeers) -> T) -> T {
+        self.peers.note_wait();
+        let done = wait(self.peers);
+        self.peers.status().pc.store(WORKS, Ordering::Relaxed);
         done
     }
 }
 
-impl Peers for With<'_> {
+impl Peers for PeersDuringCall<'_> {
     fn published(&mut self, ring: RingId, tokens: u64, wait: bool) -> Result<bool, Stopped> {
         let index = ring.0 as usize;
         let there = {
-            let Others { epoch, ends, .. } = &mut *self.others;
+            let GpuPeers { epoch, ends, .. } = &mut *self.peers;
             epoch.rings[index].has_published(tokens, &mut ends[index].peer)
         };
         if !there && !wait {
             return Ok(false);
         }
         if !there {
-            self.wait(|others| {
-                let Others {
+            self.wait(|peers| {
+                let GpuPeers {
                     epoch, ends, spin, ..
-                } = others;
+                } = peers;
                 let (peer, stop) = (&mut ends[index].peer, &epoch.common.stop);
                 epoch.rings[index].wait_published(tokens, peer, *spin, stop)
             })
@@ -313,10 +327,10 @@ impl Peers for With<'_> {
 
     fn wait_released(&mut self, ring: RingId, blocks: u64) -> Result<(), Stopped> {
         let index = ring.0 as usize;
-        self.wait(|others| {
-            let Others {
+        self.wait(|peers| {
+            let GpuPeers {
                 epoch, ends, spin, ..
-            } = others;
+            } = peers;
             let (peer, stop) = (&mut ends[index].peer, &epoch.common.stop);
             epoch.rings[index].wait_released(blocks, peer, *spin, stop)
         })
@@ -325,28 +339,28 @@ impl Peers for With<'_> {
 
     fn publish(&mut self, ring: RingId, tokens: u64) {
         self.note(ring, tokens);
-        self.others.epoch.rings[ring.0 as usize].publish(tokens);
+        self.peers.epoch.rings[ring.0 as usize].publish(tokens);
     }
 
     fn release(&mut self, ring: RingId, blocks: u64) {
-        self.others.epoch.rings[ring.0 as usize].release(blocks);
+        self.peers.epoch.rings[ring.0 as usize].release(blocks);
     }
 
     fn was_published(&mut self, ring: RingId, tokens: u64) {
-        self.others.epoch.rings[ring.0 as usize].tell_published(tokens);
+        self.peers.epoch.rings[ring.0 as usize].announce_published(tokens);
     }
 
     fn was_released(&mut self, ring: RingId, blocks: u64) {
-        self.others.epoch.rings[ring.0 as usize].tell_released(blocks);
+        self.peers.epoch.rings[ring.0 as usize].announce_released(blocks);
     }
 
     fn save(&mut self, border: u64, channel: ChannelId, tokens: &[u8]) -> Result<(), Stopped> {
-        self.wait(|others| {
-            let Others { epoch, spin, .. } = others;
+        self.wait(|peers| {
+            let GpuPeers { epoch, spin, .. } = peers;
             wait_for_area(epoch, border, *spin, &epoch.common.stop)
         })
         .map_err(|_| Stopped)?;
-        let (to, bytes) = self.others.epoch.saved(Area::Border(border), channel);
+        let (to, bytes) = self.peers.epoch.saved(Area::Border(border), channel);
         assert_eq!(tokens.len(), bytes, "a keeper holds the whole history");
         // SAFETY: the area has a place of this size for the channel, whose one keeper's worker alone writes it, and
         // which nobody reads: see `wait_for_area`.
@@ -355,25 +369,22 @@ impl Peers for With<'_> {
     }
 
     fn ended(&mut self, periods: u64) {
-        let others = &mut *self.others;
-        if others.is_sampled(periods - 1) {
-            let submitted_ns = others.submitted_ns[((periods - 1) % (DEPTH + 1)) as usize];
-            others
+        let peers = &mut *self.peers;
+        if peers.is_sampled(periods - 1) {
+            let submitted_ns = peers.submitted_ns[submission_index(periods - 1)];
+            peers
                 .sample
                 .record(0, Clock.now_ns().saturating_sub(submitted_ns));
         }
-        if let Some(recorder) = &mut others.recorder {
+        if let Some(recorder) = &mut peers.recorder {
             let period = periods - 1;
-            recorder.overlapping(
-                period,
-                others.submitted_ticks[(period % (DEPTH + 1)) as usize],
-            );
+            recorder.overlapping(period, peers.submitted_ticks[submission_index(period)]);
         }
-        others.post().periods.store(periods, Ordering::Release);
-        let passed = others.epoch.borders().map_or(0, |b| b.passed(periods));
-        if passed > others.passed {
-            others.passed = passed;
-            commit(&others.epoch, self.gate);
+        peers.status().periods.store(periods, Ordering::Release);
+        let passed = peers.epoch.borders().map_or(0, |b| b.passed(periods));
+        if passed > peers.passed {
+            peers.passed = passed;
+            commit_border(&peers.epoch, self.gate);
         }
     }
 }
