@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::fault::WorkerOutcome;
 use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_spec::EpochSpec;
-use crate::worker::host::{PreparedWorker, WorkerEnd};
+use crate::worker::job::WorkerEnd;
+use crate::worker::prepared::PreparedWorker;
 
 /// The epoch at work.
 pub(crate) struct ActiveEpoch {

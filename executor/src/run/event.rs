@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use zbmd_ir::DeviceId;
 
 use crate::fault::DeviceFault;
-use crate::worker::host::WorkerEnd;
+use crate::worker::job::WorkerEnd;
 
 /// Why a worker is no more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

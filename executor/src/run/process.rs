@@ -34,7 +34,8 @@ use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::session_memory::{Queues, SessionMemory};
 use crate::transport::watchdog::{EpochWatchdogs, Watchdog, WorkerHeartbeat};
 use crate::worker::gpu::OpenGpus;
-use crate::worker::host::{self, HostOptions, WorkerEnd, WorkerJob};
+use crate::worker::host;
+use crate::worker::job::{HostOptions, WorkerEnd, WorkerJob};
 
 /// Set in the environment of a worker's process.
 const MARK: &str = "ZBMD_WORKER";

@@ -19,7 +19,7 @@ use super::process::{WorkerLaunch, WorkerProcess};
 use crate::options::Isolation;
 use crate::program::LoadedProgram;
 use crate::transport::session_memory::{Queues, SessionMemory};
-use crate::worker::host::HostOptions;
+use crate::worker::job::HostOptions;
 
 /// Threads that listen to processes, each with the device of its process.
 type Listeners = Vec<(DeviceId, JoinHandle<()>)>;

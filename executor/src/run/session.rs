@@ -22,7 +22,7 @@ use crate::transport::conduit::{Conduit, Consumer, Producer};
 use crate::transport::ring::{Spin, Stop};
 use crate::transport::session_memory::SessionMemory;
 use crate::transport::stream::{SinkHandle, SourceHandle, StreamError};
-use crate::worker::host::HostOptions;
+use crate::worker::job::HostOptions;
 
 impl Engine {
     /// Starts a run: memory is taken, workers wait for tokens.

@@ -25,7 +25,9 @@ use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::session_memory::{Queues, SessionMemory};
 use crate::transport::watchdog::{EpochWatchdogs, Watchdog};
 use crate::worker::gpu::OpenGpus;
-use crate::worker::host::{self, HostOptions, PreparedWorker, WorkerJob};
+use crate::worker::host;
+use crate::worker::job::{HostOptions, WorkerJob};
+use crate::worker::prepared::PreparedWorker;
 
 /// How often requests that a process has not taken are sent on.
 const FLUSH_PAUSE: Duration = Duration::from_millis(2);

@@ -3,23 +3,21 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-use zbmd_backends::team::Team;
-use zbmd_ir::{ActorId, DeviceId, Plan, PlanId};
+use zbmd_ir::{ActorId, DeviceId, Plan};
 
 use super::border;
 use super::cpu::CpuWorker;
-use super::gpu::{GpuWorker, OpenGpus};
+use super::gpu::GpuWorker;
+use super::job::{WorkerEnd, WorkerJob};
 use super::lower::{LoweredCalendar, lower};
 use super::memory::WorkerMemory;
 use super::period_loop::PeriodLoop;
+use super::prepared::{DeviceWorker, PreparedWorker};
 use super::report::{fault_report, latency_reports, reached_from, worker_report};
 use super::streams::{SinkEnd, SourceEnd};
 use super::thread::{panic_message, thread_number};
-use crate::fault::{FaultReport, StepStop, WorkerFault, WorkerOutcome};
+use crate::fault::{StepStop, WorkerFault, WorkerOutcome};
 use crate::observe::measure::LatencyPath;
-use crate::observe::report::{LatencyReport, WorkerReport};
-use crate::options::RunOptions;
 use crate::program::LoadedProgram;
 use crate::transport::admission::{AdmissionGate, AdmissionSource};
 use crate::transport::arena::OutOfMemory;
@@ -38,117 +36,6 @@ const MAX_PATHS: usize = 64;
 const STOP_NS: u64 = 1_000_000;
 /// Blocks that are granted at a time, at most.
 const MAX_BATCH: u64 = 64;
-
-/// How workers run, whatever the epoch.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct HostOptions {
-    pub sample_every: u64,
-    pub pin: bool,
-    pub lock_memory: bool,
-}
-
-impl HostOptions {
-    pub(crate) fn of(options: &RunOptions) -> Self {
-        Self {
-            sample_every: options.sample_every,
-            pin: options.pin,
-            lock_memory: options.lock_memory,
-        }
-    }
-}
-
-/// What a worker is to do.
-pub(crate) struct WorkerJob {
-    pub spec: Arc<EpochSpec>,
-    /// Which of the plan's calendars.
-    pub calendar: usize,
-    pub session_memory: Arc<SessionMemory>,
-    pub epoch: Arc<EpochMemory>,
-    pub options: HostOptions,
-    /// The GPUs that this process has open.
-    pub gpus: Arc<OpenGpus>,
-}
-
-/// What a worker leaves at the end of its part.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct WorkerEnd {
-    pub outcome: WorkerOutcome,
-    pub report: WorkerReport,
-    pub latencies: Vec<LatencyReport>,
-    /// For each sink of the worker: which, and tokens that nobody wanted.
-    pub discarded: Vec<(u32, u64)>,
-    pub arena_bytes: u64,
-    pub locked_bytes: u64,
-    pub first_ns: u64,
-    pub last_ns: u64,
-}
-
-impl WorkerEnd {
-    /// Of a worker that could not begin.
-    pub(crate) fn before_start(fault: WorkerFault) -> Self {
-        Self {
-            outcome: WorkerOutcome::Failed(FaultReport::before_start(fault)),
-            report: WorkerReport::default(),
-            latencies: Vec::new(),
-            discarded: Vec::new(),
-            arena_bytes: 0,
-            locked_bytes: 0,
-            first_ns: 0,
-            last_ns: 0,
-        }
-    }
-}
-
-/// The device of a worker, with its calendar.
-pub(super) enum DeviceWorker {
-    Cpu(Box<CpuWorker>),
-    Gpu(Box<GpuWorker>),
-}
-
-impl DeviceWorker {
-    fn start_team(&mut self) -> Option<Team> {
-        match self {
-            Self::Cpu(cpu) => cpu.start_team(),
-            Self::Gpu(_) => None,
-        }
-    }
-
-    fn run(
-        &mut self,
-        periods: &mut PeriodLoop,
-        heartbeat: Option<WorkerHeartbeat>,
-    ) -> Result<u64, StepStop> {
-        match self {
-            Self::Cpu(cpu) => cpu.run(periods, heartbeat),
-            Self::Gpu(gpu) => gpu.run(periods),
-        }
-    }
-
-    /// Bytes of memory of its own, and how many of them are not paged out.
-    fn memory_bytes(&self) -> (u64, u64) {
-        match self {
-            Self::Cpu(cpu) => cpu.memory.bytes(),
-            // The driver's memory is not paged out.
-            Self::Gpu(gpu) => (gpu.bytes(), gpu.bytes()),
-        }
-    }
-
-    fn sinks(&self) -> &[SinkEnd] {
-        match self {
-            Self::Cpu(cpu) => &cpu.sinks,
-            Self::Gpu(_) => &[],
-        }
-    }
-}
-
-/// A job with its memory, ready to run.
-pub(crate) struct PreparedWorker {
-    pub(super) plan: PlanId,
-    pub(super) calendar: usize,
-    pub(super) epoch: Arc<EpochMemory>,
-    pub(super) device: DeviceWorker,
-    pub(super) periods: PeriodLoop,
-}
 
 /// Takes a job's memory and fills it with the tokens that the epoch begins with.
 ///

@@ -3,7 +3,7 @@
 use zbmd_ir::{Action, ActorId, DeviceId, Graph, Plan, Program, Slot, TiVec};
 
 use super::cpu::CpuWorker;
-use super::host::{DeviceWorker, PreparedWorker};
+use super::prepared::{DeviceWorker, PreparedWorker};
 use super::streams::SinkEnd;
 use crate::fault::{CorruptTransfer, FaultReport, WorkerFault};
 use crate::observe::measure::{LatencyPath, SlotSample};

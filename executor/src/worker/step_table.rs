@@ -8,16 +8,9 @@ use super::gpu;
 use super::instructions::Instr;
 use super::lower::lower;
 use super::memory::WorkerMemory;
+use super::planned_step::PlannedStep;
 use crate::program::LoadedProgram;
 use crate::transport::epoch::EpochMemory;
-
-/// One instruction of a calendar.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PlannedStep {
-    pub planned_ns: u64,
-    /// It may wait for other workers.
-    pub may_wait: bool,
-}
 
 /// The instructions of a calendar.
 pub(crate) struct StepTable(pub(super) Vec<PlannedStep>);

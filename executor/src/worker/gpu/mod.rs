@@ -10,7 +10,7 @@
     reason = "lends exchange regions to a replay, and copies tokens at borders"
 )]
 
-mod device;
+pub(super) mod device;
 mod peers;
 
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use self::device::LentDevice;
 pub(crate) use self::device::OpenGpus;
 use self::peers::GpuPeers;
 use super::border;
-use super::host::WorkerJob;
+use super::job::WorkerJob;
 use super::period_loop::{DeviceRun, PeriodLoop};
-use super::step_table::PlannedStep;
+use super::planned_step::PlannedStep;
 use super::thread::thread_number;
 use crate::fault::{DeviceFault, StepStop};
 use crate::observe::measure::SlotSample;
