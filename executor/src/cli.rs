@@ -19,6 +19,7 @@ mod files;
 mod saved_state;
 mod startup;
 mod supervision;
+mod top;
 mod watch;
 
 use std::io;
@@ -34,46 +35,28 @@ use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{is_hidden, printable_lines};
 use zbmd_ir::{Program, State, state};
 
+pub use crate::exit;
+
 pub(crate) use self::args::duration;
 use self::args::{Args, Other, ReportFormat, Where};
 use self::checkpoints::{CheckpointFolder, Keeper};
 use self::console::CONSOLE;
 use self::ending::Ending;
 use self::files::{Files, Opened, start_pumps};
+use self::top::top;
 use self::watch::{Watch, Watched};
 use crate::checkpoint::{FolderError, Origin};
-use crate::crew::Isolation;
 use crate::embed;
 use crate::error::{EngineError, RunError};
 use crate::io::pump::SharedFile;
 use crate::io::{FileError, FileKind, is_named_pipe, is_standard};
-use crate::live::top::top;
-use crate::report::TraceReport;
-use crate::session::{Engine, Outcome, RunOptions, Stopper};
-use crate::supervised::Supervised;
-
-/// Exit codes of the command.
-pub mod exit {
-    /// All went well; also when the reader of standard output went away.
-    pub const OK: u8 = 0;
-    /// The command line makes no sense.
-    pub const USAGE: u8 = 2;
-    /// A file cannot be read or written, or its content does not fit its stream.
-    pub const FILE: u8 = 4;
-    /// The bundle, a state or a folder of checkpoints is refused: it is damaged, of another run, or made for a device that
-    /// is not here.
-    pub const REFUSED: u8 = 5;
-    /// A fault at run time: a kernel's, a device's, or too little memory.
-    pub const FAULT: u8 = 6;
-    /// The supervisor gave up, in good order: everything committed was written.
-    pub const GAVE_UP: u8 = 7;
-    /// A bug of ours.
-    pub const BUG: u8 = 70;
-    /// There is no such run to watch, or it is dead.
-    pub const NO_RUN: u8 = 8;
-    /// Interrupted; everything up to the last whole block was written.
-    pub const INTERRUPTED: u8 = 130;
-}
+use crate::observe::report::Outcome;
+use crate::observe::report::TraceReport;
+use crate::options::Isolation;
+use crate::options::RunOptions;
+use crate::options::Supervised;
+use crate::program::Engine;
+use crate::run::control::Stopper;
 
 /// Why the command ends without having run to its end.
 #[derive(Debug, thiserror::Error)]

@@ -7,12 +7,12 @@ use zbmd_ir::bundle::OpenError;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{Graph, Role, TokenType, Value};
 
-use crate::cli::exit;
-use crate::crew::Isolation;
 use crate::error::{EngineError, RunError};
-use crate::session::Engine;
+use crate::exit;
+use crate::options::Isolation;
+use crate::options::Supervised;
+use crate::program::Engine;
 use crate::supervise::declare::{DeclareError, Supervision};
-use crate::supervised::Supervised;
 
 /// What a program wants to know of a source or a sink.
 #[derive(Clone, Debug, PartialEq)]

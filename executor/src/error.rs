@@ -3,8 +3,7 @@
 use zbmd_backends::op::OpError;
 use zbmd_ir::ChannelId;
 
-use crate::arena::OutOfMemory;
-use crate::host::Unprepared;
+use crate::transport::arena::OutOfMemory;
 use crate::unsupported::Unsupported;
 
 /// Why a verified program cannot be started.
@@ -93,18 +92,6 @@ pub enum EngineError {
     Thread(std::io::Error),
 }
 
-impl From<Unprepared> for EngineError {
-    fn from(why: Unprepared) -> Self {
-        match why {
-            Unprepared::Memory(error) => Self::Memory(error),
-            Unprepared::Device(fault) => Self::Device {
-                device: fault.device,
-                why: fault.fault.text,
-            },
-        }
-    }
-}
-
 /// Why a run was given up. The process and other runs go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -170,7 +157,7 @@ pub enum RunError {
         /// Iterations committed since the beginning.
         iterations: u64,
         /// The report and the state up to there, once the run has ended.
-        left: Option<Box<crate::session::Outcome>>,
+        left: Option<Box<crate::observe::report::Outcome>>,
     },
     /// A plan could not be given its memory or threads after the run had begun.
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! Faults brought about on purpose, to see what becomes of them: from a plan, or at random from a seed. The same seed
+//! Fault injection for tests: scripted, or random from a seed. The same seed
 //! gives the same faults at the same times after the start; what they hit depends on how far the run has come.
 
 use std::fmt;
@@ -6,8 +6,6 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use zbmd_ir::DeviceId;
 
-use crate::conductor::Active;
-use crate::crew::Crew;
 use crate::supervise::declare::Time;
 
 /// What is done.
@@ -90,14 +88,14 @@ pub struct Injector {
 
 /// A fault that is due.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fault {
+pub(crate) struct DueFault {
     kind: Kind,
     random: u64,
 }
 
 /// A fault, and whom it hits.
 #[derive(Clone, Debug)]
-pub(crate) struct Hit {
+pub(crate) struct InjectedFault {
     pub kind: Kind,
     pub devices: Vec<DeviceId>,
 }
@@ -153,10 +151,10 @@ impl Injector {
             let at = error.span.start;
             format!("line {}, column {}: {}", at.line, at.col, error.code)
         })?;
-        let (least, most) = declaration.every;
-        if least > most {
+        let (min, max) = declaration.every;
+        if min > max {
             return Err(format!(
-                "`every` is from {least} to {most}: the first is the shorter one"
+                "`every` is from {min} to {max}: the first is the shorter one"
             ));
         }
         Ok(declaration)
@@ -172,8 +170,8 @@ impl Injector {
     }
 
     fn plan_next(&mut self, now_ns: u64) {
-        let (Time(least), Time(most)) = self.declaration.every;
-        let wait = least + self.random() % (most - least).max(1);
+        let (Time(min), Time(max)) = self.declaration.every;
+        let wait = min + self.random() % (max - min).max(1);
         let more = self.left > 0 && !self.declaration.kinds.is_empty();
         self.next_ns = more.then_some(now_ns + wait);
     }
@@ -186,11 +184,11 @@ impl Injector {
             .min()
     }
 
-    pub(crate) fn due(&mut self, now_ns: u64) -> Option<Fault> {
+    pub(crate) fn due(&mut self, now_ns: u64) -> Option<DueFault> {
         let is_due = |ns: &u64| *ns <= now_ns;
         if self.again_ns.as_ref().is_some_and(is_due) {
             self.again_ns = None;
-            return Some(Fault {
+            return Some(DueFault {
                 kind: Kind::Kill,
                 random: self.random(),
             });
@@ -207,7 +205,7 @@ impl Injector {
         };
         self.again = kind == Kind::KillTwice;
         self.deny = kind == Kind::NoMemory;
-        Some(Fault {
+        Some(DueFault {
             kind,
             random: self.random(),
         })
@@ -226,9 +224,9 @@ impl Injector {
     }
 }
 
-impl Fault {
+impl DueFault {
     /// Chooses whom of the devices at work it hits.
-    pub(crate) fn on(self, devices: &[DeviceId]) -> Option<Hit> {
+    pub(crate) fn choose_targets(self, devices: &[DeviceId]) -> Option<InjectedFault> {
         let count = devices.len() as u64;
         let first = *devices.get((self.random % count.max(1)) as usize)?;
         let mut hit = vec![first];
@@ -236,47 +234,12 @@ impl Fault {
             let step = 1 + (self.random >> 32) % (count - 1);
             hit.push(devices[((self.random % count + step) % count) as usize]);
         }
-        Some(Hit {
+        Some(InjectedFault {
             kind: self.kind,
             devices: hit,
         })
     }
 }
-
-/// Does it.
-#[cfg(target_os = "linux")]
-pub(crate) fn bring_about(hit: &Hit, crew: &Crew, active: Option<&Active>) {
-    use rustix::process::Signal;
-    for &device in &hit.devices {
-        match hit.kind {
-            Kind::Kill | Kind::KillTwo | Kind::KillTwice | Kind::NoMemory => {
-                crew.signal(device, Signal::KILL);
-            }
-            Kind::Stop => {
-                crew.signal(device, Signal::STOP);
-            }
-            Kind::Delay => {
-                if crew.signal(device, Signal::STOP) {
-                    crew.later(device, Signal::CONT, std::time::Duration::from_millis(20));
-                }
-            }
-            // The event tells whoever writes checkpoints.
-            Kind::FullDisk => {}
-            Kind::Corrupt => {
-                if let Some(active) = active {
-                    active
-                        .memory
-                        .common
-                        .corrupt
-                        .store(1, crate::primitive::Ordering::Relaxed);
-                }
-            }
-        }
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn bring_about(_: &Hit, _: &Crew, _: Option<&Active>) {}
 
 #[cfg(test)]
 mod tests {
@@ -294,7 +257,7 @@ mod tests {
                 let now_ns = injector.next_ns().expect("there is always another");
                 let hit = injector
                     .due(now_ns)
-                    .and_then(|f| f.on(&devices))
+                    .and_then(|fault| fault.choose_targets(&devices))
                     .expect("due");
                 assert!(hit.devices.iter().all(|d| devices.contains(d)));
                 assert_eq!(

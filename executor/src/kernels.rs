@@ -9,16 +9,16 @@ use zbmd_ir::{ActorId, Plan, Program, Role, TiVec};
 
 use crate::error::EngineError;
 
-/// Kernels by actor; none of sources and sinks.
-pub(crate) struct Kernels(TiVec<ActorId, Vec<Made>>);
+/// ProgramKernels by actor; none of sources and sinks.
+pub(crate) struct ProgramKernels(TiVec<ActorId, Vec<VariantKernel>>);
 
-struct Made {
+struct VariantKernel {
     /// `None` for the default one.
     variant: Option<String>,
     kernel: Arc<dyn Kernel>,
 }
 
-impl Kernels {
+impl ProgramKernels {
     /// Makes those that the plans ask for on CPUs, and of each actor at least one.
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl Kernels {
     pub(crate) fn new(program: &Program, registry: &Registry) -> Result<Self, EngineError> {
         let mut kernels = TiVec::new();
         for (id, actor) in program.graph.actors.iter_enumerated() {
-            let mut made: Vec<Made> = Vec::new();
+            let mut made: Vec<VariantKernel> = Vec::new();
             let on_cpu =
                 |plan: &&Plan| program.machine.devices[plan.placement[id]].backend.is_cpu();
             let wanted = program
@@ -47,7 +47,7 @@ impl Kernels {
                     let actor = actor.name.clone();
                     EngineError::Kernel { actor, source }
                 })?;
-                made.push(Made {
+                made.push(VariantKernel {
                     variant: variant.map(str::to_owned),
                     kernel,
                 });

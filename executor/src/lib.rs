@@ -1,61 +1,44 @@
 //! Replays verified calendars: workers, rings, streams, reports.
+//!
+//! The folders import only from those above them in this list:
+//!
+//! | folder | what it holds |
+//! |---|---|
+//! | [`transport`] | what threads and processes share: arenas, rings, queues, the memory of sessions and epochs |
+//! | [`observe`] | measurements, traces, reports, the page that `zbmd-run top` reads |
+//! | [`worker`] | one worker's part of an epoch: admission, the period loop, CPU and GPU replay |
+//! | [`run`] | a whole run: sessions, epochs, the worker pool, supervision |
 
-pub mod arena;
-mod border;
 pub mod checkpoint;
-mod checksum;
 pub mod cli;
-mod conductor;
-mod conductor_thread;
-mod conduit;
-mod crew;
-mod demand;
-mod driver;
 pub mod embed;
-mod epoch;
 mod error;
-mod gpu;
-mod host;
+pub mod exit;
+mod fault;
 pub mod inject;
 pub mod io;
 mod kernels;
-#[cfg(target_os = "linux")]
-mod launch;
-pub mod ledger;
-#[cfg(target_os = "linux")]
-mod listen;
-pub mod live;
-mod measure;
-mod outlet;
-mod prepare;
-mod primitive;
-#[cfg(target_os = "linux")]
-mod process;
-mod replay;
-pub mod report;
-pub mod ring;
-mod self_watch;
-mod session;
-mod stream;
-mod summary;
-pub use zbmd_supervise as supervise;
-mod supervised;
-mod system;
+mod observe;
+mod options;
+mod program;
+mod run;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod trace;
+mod transport;
 mod unsupported;
-mod watchdog;
-#[cfg(target_os = "linux")]
-mod wire;
 mod worker;
 
-pub use crew::Isolation;
+pub use zbmd_supervise as supervise;
+
 pub use error::{EngineError, RunError};
+pub use observe::report::{Outcome, Report};
+pub use observe::{live, report};
+pub use options::{Isolation, Listener, RunOptions, StateListener, Supervised};
+pub use program::Engine;
+pub use run::control::Stopper;
 #[cfg(target_os = "linux")]
-pub use process::serve_if_worker;
-pub use report::Report;
-pub use session::{Engine, Outcome, RunOptions, Session, Stopper, SwapError};
-pub use stream::{SinkHandle, SourceHandle, StreamError};
-pub use supervised::{Listener, StateListener, Supervised};
+pub use run::process::serve_if_worker;
+pub use run::session::{Session, SwapError};
+pub use transport::stream::{SinkHandle, SourceHandle, StreamError};
+pub use transport::{arena, ledger, ring};
 pub use unsupported::Unsupported;

@@ -1,5 +1,5 @@
 //! Every peer that the supervising thread deals with, stopped: the run goes on or ends as it should, within a time. The
-//! table of what the supervising thread calls is in `executor/src/driver.rs`. What only a unit test can bring about is
+//! table of what the supervising thread calls is in `executor/src/run/supervised.rs`. What only a unit test can bring about is
 //! beside the code: a child that is stopped before it runs its program (`launch.rs`), a socket that is full
 //! (`process.rs`, `wire.rs`), and a supervising thread that stands still (`self_watch.rs`).
 //!

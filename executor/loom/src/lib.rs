@@ -3,13 +3,13 @@
 #![cfg(loom)]
 #![allow(dead_code, reason = "the executor uses the rest")]
 
-#[path = "../../src/primitive.rs"]
+#[path = "../../src/transport/primitive.rs"]
 mod primitive;
-#[path = "../../src/ring.rs"]
+#[path = "../../src/transport/ring.rs"]
 pub mod ring;
 
 /// What the protocols need of the executor's module of that name.
-mod measure {
+mod clock {
     /// A clock that stands still: loom looks at orders, not at times.
     pub(crate) struct Clock;
 

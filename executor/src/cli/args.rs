@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::live::top::Top;
+use super::top::Top;
 
 /// [`zbmd_ir::limits::MAX_STRUCTURE_BYTES`] in MiB.
 const DEFAULT_MAX_STRUCTURE_MIB: u32 = (zbmd_ir::limits::MAX_STRUCTURE_BYTES >> 20) as u32;

@@ -15,7 +15,8 @@ use crate::error::EngineError;
 use crate::io::pump::{self, PumpEnd, SharedFile};
 use crate::io::relay;
 use crate::io::{FileError, FileKind, Port, PreparedSink, is_standard, open_source};
-use crate::session::{Engine, Session};
+use crate::program::Engine;
+use crate::run::session::Session;
 
 /// Which file each stream has.
 pub(super) struct Files {
@@ -112,7 +113,7 @@ impl Files {
             .zip(ids)
             .map(|((name, path, sink), id)| {
                 let resume_at = resumed.map(|checkpoint| {
-                    checkpoint.iterations_in_files() * engine.inner.tokens_per_iteration(id)
+                    checkpoint.iterations_in_files() * engine.loaded.tokens_per_iteration(id)
                 });
                 (name.clone(), path.clone(), SharedFile::new(sink, resume_at))
             });

@@ -10,9 +10,9 @@ use super::console::CONSOLE;
 use super::{CliError, say};
 use crate::inject::Injector;
 use crate::io::{FileError, is_named_pipe, is_standard, read_whole};
+use crate::options::Supervised;
 use crate::supervise::declare::Supervision;
 use crate::supervise::{Event, What};
-use crate::supervised::Supervised;
 
 type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use super::FileError;
 use super::pump::{PumpEnd, SharedFile, piece, write_piece};
-use crate::session::Stopper;
-use crate::stream::SinkHandle;
+use crate::run::control::Stopper;
+use crate::transport::stream::SinkHandle;
 
 /// Pieces that wait for the writer while the run goes on.
 const QUEUE_LENGTH: usize = 2;

@@ -1,0 +1,216 @@
+//! `zbmd-run top`: a run that is on, in the terminal.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use zbmd_ir::text::{printable_json, printable_lines};
+
+use super::exit;
+use crate::observe::live::page::{Live, PageError, read, running};
+
+/// What to watch, and how.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Top {
+    /// Process of the run; not needed where one run is on.
+    pid: Option<u32>,
+    /// Show it once, and end.
+    #[arg(long)]
+    once: bool,
+    /// How to show it.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Format,
+    /// How often: `500ms`, `5s`.
+    #[arg(long, value_name = "TIME", value_parser = crate::cli::duration, default_value = "500ms")]
+    every: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people.
+    Text,
+    /// A JSON object a line, for programs.
+    Json,
+}
+
+/// Watches until the run is over; the exit code.
+pub(crate) fn top(args: &Top) -> u8 {
+    let pid = match args.pid.map_or_else(the_only_run, Ok) {
+        Ok(pid) => pid,
+        Err((code, text)) => return refuse(code, &text),
+    };
+    let is_screen = args.format == Format::Text && !args.once && io::stdout().is_terminal();
+    let mut seen = false;
+    loop {
+        let live = match read(pid) {
+            Ok(live) => live,
+            Err(PageError::Absent(_)) if seen => {
+                say(&format!("the run of process {pid} is over\n"), false);
+                return exit::OK;
+            }
+            Err(error @ PageError::Unreadable { .. }) => {
+                return refuse(exit::FILE, &error.to_string());
+            }
+            Err(error) => return refuse(exit::NO_RUN, &error.to_string()),
+        };
+        seen = true;
+        let text = match args.format {
+            // Plain data with string keys: serialising cannot fail.
+            Format::Json => {
+                let json = serde_json::to_string(&live).unwrap_or_default();
+                printable_json(&json).into_owned() + "\n"
+            }
+            Format::Text => screen(&live),
+        };
+        if !say(&text, is_screen) || args.once {
+            return exit::OK;
+        }
+        std::thread::sleep(args.every);
+    }
+}
+
+fn refuse(code: u8, text: &str) -> u8 {
+    let _ = writeln!(io::stderr(), "zbmd-run: {}", printable_lines(text));
+    code
+}
+
+/// Writes to standard output, over what was there before on a screen; false if nobody reads it any more.
+fn say(text: &str, is_screen: bool) -> bool {
+    let mut out = io::stdout().lock();
+    // The page is another process's, maybe another user's: only the sequences below are ours.
+    let text = printable_lines(text);
+    // Cursor to the corner, then each line to its end and everything below cleared: no flicker.
+    let text = match is_screen {
+        true => format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n")),
+        false => text.into_owned(),
+    };
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .is_ok()
+}
+
+fn the_only_run() -> Result<u32, (u8, String)> {
+    let runs = running();
+    match &runs[..] {
+        [] => Err((exit::NO_RUN, "no run is on".to_owned())),
+        [run] => Ok(run.pid),
+        runs => {
+            let names = runs
+                .iter()
+                .map(|r| format!("{} ({})", r.pid, r.progress.model));
+            let names = names.collect::<Vec<_>>().join(", ");
+            let text = format!("{} runs are on; say which process: {names}", runs.len());
+            Err((exit::USAGE, text))
+        }
+    }
+}
+
+/// The run as some lines of text.
+fn screen(live: &Live) -> String {
+    let p = &live.progress;
+    let mut out = String::new();
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        out,
+        "{}   process {}   {:.1} s   {} iterations   {:.1}/s",
+        p.model,
+        live.pid,
+        seconds(live.elapsed_ns),
+        p.iterations,
+        live.iterations_per_s
+    );
+    let micros = |ns: f64| format!("{:.1} us", ns / 1e3);
+    let measured = match live.period_measured_ns {
+        ns if ns > 0.0 => format!("{}, {:+.1} %", micros(ns), 100.0 * live.lateness),
+        _ => "none yet".to_owned(),
+    };
+    let _ = writeln!(
+        out,
+        "epoch {}   {} recoveries   plan {}   period {measured} (planned {})",
+        p.epoch,
+        p.recoveries,
+        p.plan,
+        micros(p.period_planned_ns as f64)
+    );
+    for d in &p.devices {
+        let _ = writeln!(
+            out,
+            "  {:<20} {:<9} {:>12} periods",
+            d.device,
+            d.state.to_string(),
+            d.periods
+        );
+    }
+    for (kind, list) in [("ring", &p.rings), ("queue", &p.queues)] {
+        for fill in list {
+            let share = fill.filled as f64 / fill.capacity.max(1) as f64;
+            let _ = writeln!(
+                out,
+                "  {kind:<5} {:<28} {} {:>5.1} %  {:>14} tokens",
+                fill.name,
+                bar(share),
+                100.0 * share,
+                fill.tokens
+            );
+        }
+    }
+    out
+}
+
+fn bar(share: f64) -> String {
+    const CELLS: usize = 20;
+    let full = ((share * CELLS as f64).round() as usize).min(CELLS);
+    format!("[{}{}]", "#".repeat(full), " ".repeat(CELLS - full))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::live::{DeviceProgress, DeviceState, Fill, Progress};
+
+    #[test]
+    fn the_screen() {
+        let device = |device: &str, state, periods| DeviceProgress {
+            device: device.into(),
+            state,
+            periods,
+        };
+        let live = Live {
+            pid: 12,
+            elapsed_ns: 1_500_000_000,
+            iterations_per_s: 12_345.6,
+            period_measured_ns: 110_000.0,
+            lateness: 0.1,
+            progress: Progress {
+                model: "fm".into(),
+                iterations: 9_000,
+                epoch: 3,
+                recoveries: 1,
+                plan: "main without 1 like cpu:0".into(),
+                block: 4,
+                period_planned_ns: 100_000,
+                periods: 2_250,
+                devices: vec![
+                    device("cpu:0", DeviceState::Working, 2_250),
+                    device("cpu:1", DeviceState::Lost, 0),
+                ],
+                rings: vec![Fill {
+                    name: "ch3 cpu:0 -> cpu:1".into(),
+                    tokens: 640,
+                    filled: 64,
+                    capacity: 256,
+                }],
+                queues: vec![Fill {
+                    name: "iq".into(),
+                    tokens: 90_000,
+                    filled: 1024,
+                    capacity: 1024,
+                }],
+            },
+            ..Live::default()
+        };
+        insta::assert_snapshot!(screen(&live));
+    }
+}

@@ -1,0 +1,96 @@
+//! A run as it is now, for people who watch it: [`Stopper::progress`](crate::Stopper::progress), and the page that
+//! `zbmd-run` keeps for `zbmd-run top`.
+//!
+//! Whoever looks reads counters that workers keep anyway, so that watching costs them nothing but the cache lines that
+//! a look fetches, a few times a second.
+
+#[cfg(unix)]
+mod folder;
+#[cfg(not(unix))]
+#[path = "folder_elsewhere.rs"]
+mod folder;
+pub(crate) mod page;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::page::{Page, PageError, running};
+
+/// A run as it is now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Name of the model.
+    pub model: String,
+    /// Iterations finished so far; it may lag by some blocks.
+    pub iterations: u64,
+    /// The epoch at work, counted from 0.
+    pub epoch: u64,
+    /// Epochs that ended at once because something was lost.
+    pub recoveries: u64,
+    /// The plan at work.
+    pub plan: String,
+    /// Iterations of one of its blocks.
+    pub block: u64,
+    /// Its planned period.
+    pub period_planned_ns: u64,
+    /// Periods that every worker has done in this epoch.
+    pub periods: u64,
+    /// Devices of the bundle's plans, in order.
+    pub devices: Vec<DeviceProgress>,
+    /// Rings between devices.
+    pub rings: Vec<Fill>,
+    /// Queues of the sources, then of the sinks.
+    pub queues: Vec<Fill>,
+}
+
+/// One device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeviceProgress {
+    /// Its name.
+    pub device: String,
+    /// What it does.
+    pub state: DeviceState,
+    /// Periods that it has done in this epoch.
+    pub periods: u64,
+}
+
+/// What a device does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceState {
+    /// It has no role in the plan at work.
+    #[default]
+    Idle,
+    /// Its worker makes itself ready.
+    Starting,
+    /// Its worker is in the middle of a period.
+    Working,
+    /// Its worker waits for tokens or room to begin a period.
+    Waiting,
+    /// It is lost; the plan at work does without it.
+    Lost,
+}
+
+impl std::fmt::Display for DeviceState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Idle => "idle",
+            Self::Starting => "starting",
+            Self::Working => "working",
+            Self::Waiting => "waiting",
+            Self::Lost => "lost",
+        })
+    }
+}
+
+/// How full something is, in tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fill {
+    /// The source or sink, or the ring: `ch3 cpu:0 -> cpu:1`.
+    pub name: String,
+    /// Tokens that went in since the beginning: of the run for sources, of the epoch for others.
+    pub tokens: u64,
+    /// Tokens in it.
+    pub filled: u64,
+    /// Tokens that fit.
+    pub capacity: u64,
+}

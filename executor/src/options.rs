@@ -1,0 +1,137 @@
+//! How to run: what the embedding program chooses. Knows no run.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use zbmd_ir::State;
+
+use crate::inject::Injector;
+use crate::program::Engine;
+use crate::supervise::declare::{DeclareError, Supervision};
+use crate::supervise::{Event, Settings, TreeSpec};
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// Where to go on; from the initial tokens if `None`.
+    pub state: Option<State>,
+    /// Iterations at most; as many as the sources have tokens for if `None`.
+    pub iterations: Option<u64>,
+    /// At the end, fill up what is less than an iteration with zero tokens and run it too.
+    pub pad: bool,
+    /// Sample slot timings every N periods; 0 disables sampling.
+    pub sample_every: u64,
+    /// Tie each worker to its device's cores.
+    pub pin: bool,
+    /// Ask the system to keep the arenas in memory.
+    pub lock_memory: bool,
+    /// Bytes that each stream's queue holds at least; blocks that are large against it get more. A queue that holds
+    /// many blocks costs few wake-ups, one that holds few keeps the embedding program close to the calendar.
+    pub queue_bytes: u64,
+    /// Where workers run.
+    pub isolation: Isolation,
+    /// Of each worker that is a process, keep a second one ready to take its place: it has loaded the program, and
+    /// opened its GPU and made the kernels there. A restart then does not wait for that; it costs the memory of an idle
+    /// process, on GPUs that of a context too.
+    pub standby: bool,
+    /// Check that what arrives over rings is what was sent.
+    pub checksums: bool,
+    /// Record what every worker really does, and write it to this file.
+    pub trace: Option<PathBuf>,
+    /// Count how long the calls of each actor take.
+    pub profile: bool,
+    /// Go on when workers are lost; without it, any loss ends the run.
+    pub supervised: Option<Supervised>,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self {
+            state: None,
+            iterations: None,
+            pad: false,
+            sample_every: 64,
+            pin: true,
+            lock_memory: true,
+            queue_bytes: 1 << 20,
+            isolation: Isolation::Threads,
+            standby: false,
+            checksums: false,
+            trace: None,
+            profile: false,
+            supervised: None,
+        }
+    }
+}
+
+/// Where workers run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// In threads of the embedding program.
+    #[default]
+    Threads,
+    /// Each in a process of its own: the given program, or if `None` this very one, which must call
+    /// [`crate::serve_if_worker`] first of all.
+    Processes {
+        /// The program to start.
+        program: Option<PathBuf>,
+    },
+    /// GPUs in processes, as above, and CPU devices in threads: a driver that fails takes its process along.
+    GpuProcesses {
+        /// The program to start.
+        program: Option<PathBuf>,
+    },
+}
+
+/// Is told every decision, in order, on a thread of its own. Whoever is slower than the decisions come misses some: the
+/// event [`EventsDropped`](crate::supervise::What::EventsDropped) says how many. One that never comes back keeps its thread, and the run goes on.
+pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
+
+/// Is given the state at a committed border now and then, on the thread of [`Listener`]. While it is busy with one,
+/// those that would follow are passed over.
+pub type StateListener = Arc<dyn Fn(State) + Send + Sync>;
+
+/// What to supervise with. See [`crate::supervise::declare`] for how people say it.
+#[derive(Clone)]
+pub struct Supervised {
+    /// How to detect and when to give up.
+    pub settings: Settings,
+    /// Who supervises whom.
+    pub tree: TreeSpec,
+    /// Who is told of every decision.
+    pub listener: Option<Listener>,
+    /// Who is given states at committed borders, and how often (ns): to write checkpoints of.
+    pub states: Option<(u64, StateListener)>,
+    /// Faults to bring about.
+    pub inject: Option<Injector>,
+    /// Blocks between borders at which the tokens on channels are saved; chosen from the calendar if `None`.
+    pub save_every: Option<u64>,
+}
+
+impl Supervised {
+    /// What a declaration says of an engine's devices; [`Supervision::default`] is sensible. Nobody is told of
+    /// decisions, and no fault is brought about.
+    ///
+    /// # Errors
+    /// Devices that the engine's program does not have; numbers that make no sense.
+    pub fn declared(declaration: &Supervision, engine: &Engine) -> Result<Self, DeclareError> {
+        let devices = &engine.program().machine.devices;
+        let resolved = declaration.resolve(devices.iter().map(|d| d.name.as_str()))?;
+        Ok(Self {
+            settings: resolved.settings,
+            tree: resolved.tree,
+            listener: None,
+            states: None,
+            inject: None,
+            save_every: None,
+        })
+    }
+}
+
+impl std::fmt::Debug for Supervised {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Supervised")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

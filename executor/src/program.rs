@@ -1,0 +1,225 @@
+//! Programs that are made ready to run: their kernels, and which of their plans runs when. Knows no run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use zbmd_backends::op::Registry;
+use zbmd_ir::verify::Verified;
+use zbmd_ir::verify::graph::repetition;
+use zbmd_ir::{
+    ActorId, Calendar, DeviceId, Entry, Plan, PlanId, PortChannels, Program, Role, TiVec,
+};
+
+use crate::error::EngineError;
+use crate::kernels::ProgramKernels;
+use crate::unsupported;
+
+/// A program that can be run any number of times.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) loaded: Arc<LoadedProgram>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("model", &self.loaded.program.graph.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Makes the kernels of a verified program, and checks that this executor can run all of its plans: those for lost
+    /// devices, too, for which it would be too late once a device is lost. Whether GPUs are there, and have what plans
+    /// ask of them, is found out when they are opened.
+    ///
+    /// # Errors
+    /// An op or a variant of a kernel that the registry does not have, or a plan that this executor cannot run.
+    pub fn new(program: Verified<Program>, registry: &Registry) -> Result<Self, EngineError> {
+        let main = PlanId(0);
+        let tail_plan = program.plan("tail").map(|(id, _)| id);
+        let tail = tail_plan.filter(|id| *id != main);
+
+        unsupported::check_graph(&program.graph)?;
+        for plan in &program.plans {
+            unsupported::check_plan(&program, plan)?;
+        }
+        let kernels = ProgramKernels::new(&program, registry)?;
+        for plan in &program.plans {
+            check_scratch(&program, plan, &kernels)?;
+        }
+
+        let loaded = LoadedProgram {
+            repetition: repetition(&program.graph).expect("a verified graph is consistent"),
+            port_channels: program.graph.port_channels(),
+            kernels,
+            registry: registry.clone(),
+            main,
+            tail,
+            program,
+        };
+        Ok(Self {
+            loaded: Arc::new(loaded),
+        })
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.loaded.program
+    }
+
+    /// The program, for whoever takes only what the verifier let pass.
+    pub fn verified(&self) -> &Verified<Program> {
+        &self.loaded.program
+    }
+}
+
+/// Checks that no kernel of a plan needs more scratch memory than the plan has for it.
+fn check_scratch(
+    program: &Program,
+    plan: &Plan,
+    kernels: &ProgramKernels,
+) -> Result<(), EngineError> {
+    let calendars = plan.calendars.iter();
+    let planned_bytes: BTreeMap<DeviceId, u64> =
+        calendars.map(|c| (c.device, c.scratch_bytes)).collect();
+
+    for actor in program.graph.actors.keys() {
+        let Some(kernel) = kernels.of(plan, actor) else {
+            continue;
+        };
+        let device = plan.placement[actor];
+        if !program.machine.devices[device].backend.is_cpu() {
+            // What its kernels need there is asked when they are made.
+            continue;
+        }
+
+        let planned = planned_bytes.get(&device).copied().unwrap_or(0);
+        let needed = kernel.scratch_bytes() as u64;
+        if needed > planned {
+            return Err(EngineError::Scratch {
+                plan: plan.name.clone(),
+                actor: program.graph.actors[actor].name.clone(),
+                needed,
+                planned,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What is being run, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Whole blocks.
+    Main,
+    /// Iterations that make no whole block.
+    Tail,
+    /// One last iteration, filled up with zeros.
+    Pad,
+}
+
+/// A verified program with what every run of it needs.
+pub(crate) struct LoadedProgram {
+    pub program: Verified<Program>,
+    pub repetition: TiVec<ActorId, u64>,
+    pub port_channels: PortChannels,
+    pub kernels: ProgramKernels,
+    /// What kernels for GPUs are made with.
+    pub registry: Registry,
+    /// The plan that runs whole blocks, and the one for what is left.
+    pub main: PlanId,
+    pub tail: Option<PlanId>,
+}
+
+impl LoadedProgram {
+    /// Whether a device is a GPU.
+    pub(crate) fn is_gpu(&self, device: DeviceId) -> bool {
+        self.program.machine.devices[device].backend.is_gpu()
+    }
+
+    /// Tokens that an actor's port 0 moves in one iteration.
+    pub(crate) fn tokens_per_iteration(&self, id: ActorId) -> u64 {
+        let actor = &self.program.graph.actors[id];
+        let rate = match actor.role {
+            Role::Sink => actor.inputs[0].rate,
+            _ => actor.outputs[0].rate,
+        };
+        self.repetition[id] * rate
+    }
+
+    /// The plans for whole blocks and for what is left when devices are lost; `None` if the program has no plan for
+    /// that. Devices that no plan uses change nothing.
+    pub(crate) fn plans_without(&self, lost: &[DeviceId]) -> Option<(PlanId, Option<PlanId>)> {
+        if !self.uses_any(lost) {
+            return Some((self.main, self.tail));
+        }
+        let entry = self.program.contingencies.find(lost)?;
+        Some((entry.main, entry.tail))
+    }
+
+    /// The plan for a phase of the run when devices are lost; `None` if there is none.
+    pub(crate) fn plan_of(&self, phase: Phase, lost: &[DeviceId]) -> Option<PlanId> {
+        let (main, tail) = self.plans_without(lost)?;
+        match phase {
+            Phase::Main => Some(main),
+            Phase::Tail => tail,
+            Phase::Pad => tail.or((self.program.plans[main].block == 1).then_some(main)),
+        }
+    }
+
+    /// The device that runs each calendar of a plan when devices are lost.
+    pub(crate) fn physical_devices(&self, plan: &Plan, lost: &[DeviceId]) -> Vec<DeviceId> {
+        let roles = if self.uses_any(lost) {
+            self.program.contingencies.roles(lost)
+        } else {
+            BTreeMap::new()
+        };
+        let planned = plan.calendars.iter().map(|calendar| calendar.device);
+        planned
+            .map(|device| roles.get(&device).copied().unwrap_or(device))
+            .collect()
+    }
+
+    /// All devices that the plans for the whole machine use.
+    pub(crate) fn devices(&self) -> BTreeSet<DeviceId> {
+        let plans = [Some(self.main), self.tail].into_iter().flatten();
+        plans
+            .flat_map(|plan| &self.program.plans[plan].calendars)
+            .map(|calendar| calendar.device)
+            .collect()
+    }
+
+    fn uses_any(&self, devices: &[DeviceId]) -> bool {
+        let used = self.devices();
+        devices.iter().any(|device| used.contains(device))
+    }
+
+    /// Names of devices, for people.
+    pub(crate) fn device_names(&self, devices: &[DeviceId]) -> String {
+        let names = devices
+            .iter()
+            .map(|id| self.program.machine.devices[*id].name.as_str());
+        names.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// How long an entry of a calendar is planned to take.
+pub(crate) fn planned_ns(entry: &Entry) -> u64 {
+    match entry {
+        Entry::Slot(slot) => slot.duration_ns,
+        Entry::Loop { count, body } => planned_sum_ns(body).saturating_mul(*count),
+    }
+}
+
+/// How long all slots of a period are planned to take together.
+pub(crate) fn planned_calendar_ns(calendar: &Calendar) -> u64 {
+    let lanes = calendar.lanes.iter();
+    lanes
+        .map(|lane| planned_sum_ns(&lane.entries))
+        .fold(0, u64::saturating_add)
+}
+
+fn planned_sum_ns(entries: &[Entry]) -> u64 {
+    entries.iter().map(planned_ns).fold(0, u64::saturating_add)
+}

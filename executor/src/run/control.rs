@@ -1,0 +1,183 @@
+//! What a session, its handles and its supervising thread share, and the ways to end a run from outside.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use zbmd_ir::DeviceId;
+
+use super::progress;
+use crate::observe::live::Progress;
+use crate::program::LoadedProgram;
+use crate::transport::epoch::EpochMemory;
+use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::primitive::{AtomicU32, Ordering};
+use crate::transport::ring::Stop;
+use crate::transport::session_memory::SessionMemory;
+
+/// What a session, its handles and its supervising thread share.
+pub(crate) struct RunControl {
+    /// The run is given up.
+    pub stop: Arc<Stop>,
+    /// The run ends at the next border.
+    finishing: AtomicU32,
+    pub session_memory: Arc<SessionMemory>,
+    /// A program to go over to at the next border.
+    requested_swap: Mutex<Option<Arc<LoadedProgram>>>,
+    /// Not on any fast path: taken once an epoch, and by whoever ends the run or looks at its progress.
+    current: Mutex<Option<CurrentEpoch>>,
+}
+
+/// The epoch at work.
+pub(crate) struct CurrentEpoch {
+    pub loaded: Arc<LoadedProgram>,
+    pub spec: Arc<EpochSpec>,
+    pub memory: Arc<EpochMemory>,
+    pub session_memory: Arc<SessionMemory>,
+    /// Devices that are lost.
+    pub lost: Vec<DeviceId>,
+    /// Epochs that were fenced before it.
+    pub recoveries: u64,
+    /// Iterations done before it.
+    pub iterations_before: u64,
+}
+
+impl CurrentEpoch {
+    /// Iterations of the run that are done, by the progress of the first worker.
+    pub(super) fn iterations(&self) -> u64 {
+        let plan = &self.loaded.program.plans[self.spec.plan];
+        let first = self.memory.statuses.first();
+        let periods = first.map_or(0, |status| status.periods.load(Ordering::Relaxed));
+
+        let blocks = (periods + 1).saturating_sub(plan.stages.into());
+        self.iterations_before + blocks * plan.block
+    }
+}
+
+impl RunControl {
+    pub(crate) fn new(session_memory: Arc<SessionMemory>) -> Self {
+        Self {
+            stop: Arc::new(Stop::new()),
+            finishing: AtomicU32::new(0),
+            session_memory,
+            requested_swap: Mutex::new(None),
+            current: Mutex::new(None),
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<CurrentEpoch>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new epoch begins.
+    pub(crate) fn enter_epoch(&self, next: CurrentEpoch) {
+        let mut current = self.current();
+        if self.is_finishing() {
+            next.memory.common.grants.close();
+        }
+        *current = Some(next);
+    }
+
+    pub(crate) fn is_finishing(&self) -> bool {
+        self.finishing.load(Ordering::Acquire) != 0
+    }
+
+    /// The program that somebody wants to go over to, if any.
+    pub(crate) fn requested_swap(&self) -> MutexGuard<'_, Option<Arc<LoadedProgram>>> {
+        self.requested_swap
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the run up: every wait ends.
+    pub(crate) fn abort(&self) {
+        self.stop.set();
+        if let Some(current) = &*self.current() {
+            current.memory.stop();
+        }
+        for source in &self.session_memory.sources {
+            source.wake();
+        }
+    }
+
+    /// Ends the run at the next border of a block.
+    pub(crate) fn finish(&self) {
+        self.finishing.store(1, Ordering::Release);
+        if let Some(current) = &*self.current() {
+            current.memory.common.grants.close();
+        }
+        for source in &self.session_memory.sources {
+            source.close();
+        }
+        self.session_memory.arrivals.notify();
+    }
+}
+
+/// Gives the run up if its supervising thread panics: nobody else would ever end the waits of those who hold its sources
+/// and sinks.
+pub(super) struct AbortOnPanic(pub(super) Arc<RunControl>);
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.abort();
+        }
+    }
+}
+
+/// Ends a run from any thread.
+#[derive(Clone)]
+pub struct Stopper {
+    pub(super) control: Arc<RunControl>,
+}
+
+impl std::fmt::Debug for Stopper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stopper").finish_non_exhaustive()
+    }
+}
+
+impl Stopper {
+    /// Takes no more tokens, finishes the blocks at work and ends the run as if the input ended here.
+    pub fn stop(&self) {
+        self.control.finish();
+    }
+
+    /// Whether the run was told to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.control.is_finishing() || self.control.stop.is_set()
+    }
+
+    /// Iterations finished so far, for progress displays: it may lag by some blocks.
+    pub fn iterations(&self) -> u64 {
+        let current = self.control.current();
+        current.as_ref().map_or(0, CurrentEpoch::iterations)
+    }
+
+    /// The run as it is now, for those who watch it. Reads counters that workers keep anyway: they are not disturbed.
+    pub fn progress(&self) -> Progress {
+        let current = self.control.current();
+        current
+            .as_ref()
+            .map_or_else(Progress::default, progress::of_epoch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_panic_of_the_supervising_thread_gives_the_run_up() {
+        let session_memory = SessionMemory::create(&Vec::new()).expect("little memory");
+        let control = Arc::new(RunControl::new(Arc::new(session_memory)));
+        drop(AbortOnPanic(Arc::clone(&control)));
+        assert!(!control.stop.is_set());
+
+        let panicked: std::thread::Result<()> = catch_unwind(AssertUnwindSafe(|| {
+            let _abort = AbortOnPanic(Arc::clone(&control));
+            panic!("a bug")
+        }));
+        assert!(panicked.is_err() && control.stop.is_set());
+    }
+}

@@ -1,0 +1,478 @@
+//! The epochs of a run: the main plan for whole blocks, the tail plan for whole iterations, padding on request. Makes
+//! each epoch's memory, takes over its state, and joins the streams of one epoch to those of the next. Must not touch
+//! tokens while workers may.
+
+use std::sync::Arc;
+
+use zbmd_ir::{ChannelId, DeviceId, Plan, PlanId, State, TiVec, state};
+
+use super::active_epoch::ActiveEpoch;
+use super::control::{CurrentEpoch, RunControl};
+use super::queues::{saves, sink_capacities};
+use super::run_report::{RunSpan, RunTally};
+use super::worker_pool::WorkerPool;
+use crate::error::{EngineError, RunError};
+use crate::observe::report::Report;
+use crate::observe::trace::Tracer;
+use crate::options::RunOptions;
+use crate::program::{LoadedProgram, Phase};
+use crate::transport::clock::Clock;
+use crate::transport::conduit::Conduit;
+use crate::transport::epoch::{Area, EpochMemory};
+use crate::transport::epoch_spec::{EpochSpec, SinkSpec};
+use crate::transport::ledger::given_out_before;
+use crate::transport::ring::Spin;
+use crate::transport::session_memory::SessionMemory;
+use crate::transport::watchdog::EpochWatchdogs;
+use crate::worker::border;
+
+/// Makes and ends the epochs of a run, one after another.
+pub(crate) struct EpochManager {
+    pub loaded: Arc<LoadedProgram>,
+    pub control: Arc<RunControl>,
+    pub options: RunOptions,
+    pub session_memory: Arc<SessionMemory>,
+    pub pool: WorkerPool,
+    /// At the border where the next epoch begins.
+    pub state: State,
+    pub phase: Phase,
+    pub next_epoch: u64,
+    /// The next epoch is to find no memory: an injected fault.
+    pub deny_memory: bool,
+    /// Takes in what workers record, if they do.
+    pub tracer: Option<Tracer>,
+    pub tally: RunTally,
+    /// For each source and sink, the tokens of its queue that earlier programs of this session have taken or given.
+    source_offsets: Vec<u64>,
+    emitted_before: Vec<u64>,
+    /// Tokens that the sources had consumed when the session, or its present program, began.
+    consumed_before: Vec<u64>,
+    /// Iterations when the session, or its present program, began.
+    iterations_before: u64,
+    /// Iterations when the session began.
+    iterations_first: u64,
+    /// Iterations that may still be run.
+    iterations_left: u64,
+    sink_capacities: Vec<u64>,
+    /// For each sink, the tokens given out since the present program began, and where they went last.
+    released: Vec<u64>,
+    sink_queues: Vec<Option<Arc<Conduit>>>,
+    /// Zero tokens that were added to each source.
+    padded: Vec<u64>,
+}
+
+/// Tokens of a source that an incomplete iteration has and lacks.
+struct PartialIteration {
+    available: u64,
+    missing: u64,
+}
+
+impl EpochManager {
+    pub(crate) fn new(
+        loaded: Arc<LoadedProgram>,
+        options: RunOptions,
+        state: State,
+        control: Arc<RunControl>,
+        pool: WorkerPool,
+        tracer: Option<Tracer>,
+    ) -> Self {
+        let session_memory = Arc::clone(&control.session_memory);
+        let source_count = session_memory.sources.len();
+        let sink_count = loaded.program.graph.sinks().count();
+        Self {
+            source_offsets: vec![0; source_count],
+            emitted_before: vec![0; sink_count],
+            consumed_before: consumed_tokens(&state),
+            iterations_before: state.iterations,
+            iterations_first: state.iterations,
+            iterations_left: options.iterations.unwrap_or(u64::MAX),
+            sink_capacities: sink_capacities(&loaded, options.queue_bytes),
+            released: vec![0; sink_count],
+            sink_queues: vec![None; sink_count],
+            padded: vec![0; source_count],
+            phase: Phase::Main,
+            next_epoch: 0,
+            deny_memory: false,
+            tally: RunTally::new(sink_count),
+            loaded,
+            control,
+            options,
+            session_memory,
+            pool,
+            state,
+            tracer,
+        }
+    }
+
+    /// Makes the memory of an epoch that begins at the present state, on all devices but the lost ones.
+    ///
+    /// # Errors
+    /// No plan without the lost devices, too little memory, or a GPU that cannot be used.
+    pub(crate) fn make_epoch(
+        &mut self,
+        epoch: u64,
+        lost: &[DeviceId],
+    ) -> Result<ActiveEpoch, EngineError> {
+        let loaded = Arc::clone(&self.loaded);
+        let Some(plan_id) = loaded.plan_of(self.phase, lost) else {
+            return Err(EngineError::NoPlan {
+                lost: loaded.device_names(lost),
+            });
+        };
+        let graph = &loaded.program.graph;
+        let plan = &loaded.program.plans[plan_id];
+
+        let spec = Arc::new(self.epoch_spec(epoch, plan_id, plan, lost));
+        let memory = EpochMemory::create(graph, plan, &spec, self.options.lock_memory)?;
+        let memory = Arc::new(memory);
+        border::write_start(&memory, &self.state.channels);
+        let parts = self.pool.prepare(&spec, &memory)?;
+
+        // From here on nothing fails: the streams go on in the new epoch.
+        self.next_epoch = epoch + 1;
+        for (queue, next) in self.sink_queues.iter_mut().zip(&memory.sinks) {
+            if let Some(last) = queue.replace(Arc::clone(next)) {
+                last.set_successor(next);
+            }
+        }
+        self.session_memory.arrivals.open(epoch);
+        self.control.enter_epoch(CurrentEpoch {
+            loaded: Arc::clone(&loaded),
+            spec: Arc::clone(&spec),
+            memory: Arc::clone(&memory),
+            session_memory: Arc::clone(&self.session_memory),
+            lost: lost.to_vec(),
+            recoveries: self.tally.fenced,
+            iterations_before: self.state.iterations - self.iterations_first,
+        });
+
+        Ok(ActiveEpoch {
+            spec,
+            memory,
+            block: plan.block,
+            ends: plan.calendars.iter().map(|_| None).collect(),
+            parts,
+            released: self.released.clone(),
+        })
+    }
+
+    fn epoch_spec(
+        &mut self,
+        epoch: u64,
+        plan_id: PlanId,
+        plan: &Plan,
+        lost: &[DeviceId],
+    ) -> EpochSpec {
+        let loaded = &self.loaded;
+        let devices = loaded.physical_devices(plan, lost);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let machine = &loaded.program.machine;
+        let team_sizes = devices.iter().map(|id| machine.devices[*id].cores.len());
+        let threads: usize = team_sizes.map(|cores| cores.max(1)).sum();
+
+        let done = self.iterations_of_program();
+        let sinks = loaded.program.graph.sinks();
+        let queues = self.released.iter().zip(&self.sink_capacities);
+        let sinks = sinks
+            .zip(queues)
+            .map(|((id, actor), (&released, &capacity))| SinkSpec {
+                capacity,
+                token_bytes: actor.inputs[0].token.bytes(),
+                given_out: given_out_before(released, done, loaded.tokens_per_iteration(id)),
+            });
+
+        EpochSpec {
+            epoch,
+            plan: plan_id,
+            spin_long: threads <= cores,
+            devices,
+            limit: match self.phase {
+                Phase::Pad => 1,
+                Phase::Main | Phase::Tail => self.iterations_left / plan.block,
+            },
+            pad: self.phase == Phase::Pad,
+            saves: saves(loaded, plan, &self.options),
+            bases: self.source_bases(),
+            sinks: sinks.collect(),
+            checksums: self.options.checksums,
+            deny_memory: std::mem::take(&mut self.deny_memory),
+            trace: self.tracer.as_ref().map(|tracer| tracer.ticks),
+        }
+    }
+
+    /// Iterations done since the present program began.
+    fn iterations_of_program(&self) -> u64 {
+        self.state.iterations - self.iterations_before
+    }
+
+    /// Tokens of each source's queue that lie before the present state.
+    fn source_bases(&self) -> Vec<u64> {
+        let consumed = self.state.consumed.iter().map(|(_, tokens)| tokens);
+        let since_start = consumed.zip(&self.consumed_before);
+        since_start
+            .zip(&self.source_offsets)
+            .map(|((tokens, before), offset)| offset + (tokens - before))
+            .collect()
+    }
+
+    /// Lets the workers of an epoch begin.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(crate) fn launch(
+        &mut self,
+        active: &mut ActiveEpoch,
+        watchdogs: &EpochWatchdogs,
+    ) -> Result<(), RunError> {
+        let parts = std::mem::take(&mut active.parts);
+        self.tally.begin_epoch(Clock.now_ns());
+        if let Some(tracer) = &mut self.tracer {
+            tracer.begin(&self.loaded, &active.spec, &active.memory);
+        }
+        self.pool
+            .begin(&active.spec, &active.memory, parts, watchdogs)?;
+        Ok(())
+    }
+
+    /// Takes over the state of an epoch that all workers have finished after `blocks` blocks.
+    pub(crate) fn complete(&mut self, active: &ActiveEpoch, blocks: u64) {
+        let graph = &self.loaded.program.graph;
+        let channels = border::read_area(&active.memory, graph, Area::End);
+        self.take_over(active, blocks, channels);
+        self.tally.add_epoch(&self.loaded, active, blocks);
+        if let Some(tracer) = &mut self.tracer {
+            tracer.end(active.spec.epoch);
+        }
+    }
+
+    /// Takes over the last committed border of an epoch that ends at once; how many of its blocks count.
+    pub(crate) fn fence(&mut self, active: &ActiveEpoch) -> u64 {
+        let memory = &active.memory;
+        // From here on nothing more counts.
+        memory.stop();
+        self.session_memory
+            .arrivals
+            .of_epoch(active.spec.epoch)
+            .notify();
+        let blocks = memory.common.committed.seal();
+        self.tally.fenced += 1;
+
+        // A worker that died between a publication and its wake-up left somebody asleep.
+        for source in &self.session_memory.sources {
+            source.wake();
+        }
+
+        let graph = &self.loaded.program.graph;
+        let channels = border::read_area(memory, graph, border_area(blocks));
+        self.take_over(active, blocks, channels);
+        if let Some(tracer) = &mut self.tracer {
+            tracer.end(active.spec.epoch);
+        }
+        blocks
+    }
+
+    /// The state at the last committed border of an epoch that is at work.
+    pub(crate) fn committed_state(&self, active: &ActiveEpoch) -> State {
+        let memory = &active.memory;
+        let blocks = memory.hold();
+        let graph = &self.loaded.program.graph;
+        let channels = border::read_area(memory, graph, border_area(blocks));
+        memory.release_held();
+
+        let iterations = blocks * active.block;
+        let consumed = self.state.consumed.iter().map(|(id, tokens)| {
+            let taken = iterations * self.loaded.tokens_per_iteration(*id);
+            (*id, tokens + taken)
+        });
+        State {
+            iterations: self.state.iterations + iterations,
+            channels,
+            consumed: consumed.collect(),
+        }
+    }
+
+    /// Moves the run's state on by the blocks of an epoch, and closes the epoch's streams there.
+    fn take_over(
+        &mut self,
+        active: &ActiveEpoch,
+        blocks: u64,
+        channels: TiVec<ChannelId, Vec<u8>>,
+    ) {
+        self.tally.end_epoch(Clock.now_ns());
+
+        let iterations = blocks * active.block;
+        self.state.channels = channels;
+        self.state.iterations += iterations;
+        self.iterations_left -= iterations;
+        for (id, tokens) in &mut self.state.consumed {
+            *tokens += iterations * self.loaded.tokens_per_iteration(*id);
+        }
+        if active.spec.pad && blocks > 0 {
+            for ((_, tokens), zeros) in self.state.consumed.iter_mut().zip(&self.padded) {
+                *tokens -= zeros;
+            }
+        }
+
+        let bases = self.source_bases();
+        for (source, base) in self.session_memory.sources.iter().zip(bases) {
+            source.release_until(base);
+        }
+
+        let done = self.iterations_of_program();
+        let sinks = self.loaded.program.graph.sinks();
+        for (index, (id, _)) in sinks.enumerate() {
+            let queue = &active.memory.sinks[index];
+            queue.close();
+            // A queue without a reader counts nothing: all that is done is given out.
+            self.released[index] = if queue.is_detached() {
+                done * self.loaded.tokens_per_iteration(id)
+            } else {
+                active.released[index] + queue.written().0
+            };
+        }
+    }
+
+    /// Goes over to another program with the same streams, at a border that all of the old one's work is done up to.
+    /// The state is taken over if it fits, and else begins anew.
+    pub(crate) fn swap_program(&mut self, to: Arc<LoadedProgram>) {
+        self.source_offsets = self.source_bases();
+        self.emitted_before = self.emitted_tokens();
+
+        let graph = &to.program.graph;
+        let old_graph = &self.loaded.program.graph;
+        if state::channel_fingerprint(graph) != state::channel_fingerprint(old_graph) {
+            self.state.channels = State::initial(graph).channels;
+        }
+        let consumed = graph.sources().zip(consumed_tokens(&self.state));
+        self.state.consumed = consumed.map(|((id, _), tokens)| (id, tokens)).collect();
+
+        self.consumed_before = consumed_tokens(&self.state);
+        self.iterations_before = self.state.iterations;
+        self.released.fill(0);
+        self.sink_capacities = sink_capacities(&to, self.options.queue_bytes);
+        self.phase = Phase::Main;
+        self.pool.swap_program(&to);
+        self.loaded = to;
+    }
+
+    /// Tokens that each sink has given out since the session began.
+    fn emitted_tokens(&self) -> Vec<u64> {
+        let done = self.iterations_of_program();
+        let sinks = self.loaded.program.graph.sinks();
+        sinks
+            .zip(&self.emitted_before)
+            .map(|((id, _), before)| done * self.loaded.tokens_per_iteration(id) + before)
+            .collect()
+    }
+
+    /// Whether there is more to run; sets the phase. Waits until that is final where an incomplete iteration may
+    /// follow.
+    pub(crate) fn advance_phase(&mut self) -> bool {
+        let main_block = self.block_of(self.loaded.main);
+        let has_block = match self.phase {
+            Phase::Main => !self.is_over(main_block),
+            Phase::Tail => !self.is_over(1),
+            Phase::Pad => false,
+        };
+        if has_block {
+            return true;
+        }
+        if self.iterations_left == 0 || self.control.is_finishing() {
+            return false;
+        }
+
+        let has_tail = self.loaded.tail.is_some();
+        if self.phase == Phase::Main && main_block > 1 && has_tail && !self.is_short(1) {
+            self.phase = Phase::Tail;
+            return true;
+        }
+
+        let can_pad = has_tail || main_block == 1;
+        if self.phase != Phase::Pad && self.options.pad && can_pad {
+            let parts = self.partial_iterations();
+            if parts.iter().any(|p| p.available > 0 && p.missing > 0) {
+                self.padded = parts.iter().map(|p| p.missing).collect();
+                self.phase = Phase::Pad;
+                return true;
+            }
+        }
+        false
+    }
+
+    fn block_of(&self, plan: PlanId) -> u64 {
+        self.loaded.program.plans[plan].block
+    }
+
+    /// Whether no further block of so many iterations can be run.
+    fn is_over(&self, block: u64) -> bool {
+        self.iterations_left < block || self.control.is_finishing() || self.is_short(block)
+    }
+
+    /// Whether some source has ended with less than so many iterations.
+    fn is_short(&self, iterations: u64) -> bool {
+        self.source_needs().any(|(source, need)| {
+            let (written, closed) = source.written();
+            closed && (written - source.taken()) / need < iterations
+        })
+    }
+
+    /// The source queues, and the tokens that an iteration takes from each.
+    fn source_needs(&self) -> impl Iterator<Item = (&Arc<Conduit>, u64)> {
+        let sources = self.loaded.program.graph.sources();
+        let needs = sources.map(|(id, _)| self.loaded.tokens_per_iteration(id));
+        self.session_memory.sources.iter().zip(needs)
+    }
+
+    /// For each source, what it has of one iteration at most. Waits until that is final.
+    fn partial_iterations(&self) -> Vec<PartialIteration> {
+        let parker = self.session_memory.arrivals.current();
+        let mut parts = Vec::new();
+        for (source, need) in self.source_needs() {
+            let mut available = 0;
+            parker.wait_until(Spin::SHORT, || {
+                let (written, closed) = source.written();
+                available = (written - source.taken()).min(need);
+                available == need || closed || self.control.stop.is_set()
+            });
+            parts.push(PartialIteration {
+                available,
+                missing: need - available,
+            });
+        }
+        parts
+    }
+
+    /// The report of the run since the state `before`.
+    pub(crate) fn report(&mut self, before: &State) -> Report {
+        let span = RunSpan {
+            before,
+            after: &self.state,
+            padded: &self.padded,
+            emitted: self.emitted_tokens(),
+        };
+        self.tally.report(&self.loaded, &self.session_memory, &span)
+    }
+
+    /// Ends all streams: nothing comes any more.
+    pub(crate) fn close_streams(&self) {
+        for source in &self.session_memory.sources {
+            source.close();
+        }
+        for queue in self.sink_queues.iter().flatten() {
+            queue.close();
+            queue.mark_final();
+        }
+    }
+}
+
+fn consumed_tokens(state: &State) -> Vec<u64> {
+    state.consumed.iter().map(|(_, tokens)| *tokens).collect()
+}
+
+/// The area with the tokens at a border.
+fn border_area(blocks: u64) -> Area {
+    match blocks {
+        0 => Area::Start,
+        _ => Area::Border(blocks),
+    }
+}

@@ -1,0 +1,55 @@
+//! What workers report to the supervising thread. Must not know what it does about it.
+
+use serde::{Deserialize, Serialize};
+use zbmd_ir::DeviceId;
+
+use crate::fault::DeviceFault;
+use crate::worker::job::WorkerEnd;
+
+/// Why a worker is no more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WorkerExit {
+    /// Its process exited with this code.
+    Exited(i32),
+    /// This signal killed its process.
+    Killed(i32),
+    /// It cannot be a worker, for this reason.
+    Unfit(String),
+    /// Its GPU is not there or cannot be opened: it has no use without it.
+    NoDevice(DeviceFault),
+    /// Its GPU failed in such a way that its process must not go on.
+    Failed(DeviceFault),
+}
+
+impl std::fmt::Display for WorkerExit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exited(code) => write!(f, "exited with code {code}"),
+            Self::Killed(signal) => write!(f, "killed by signal {signal}"),
+            Self::Unfit(why) => f.write_str(why),
+            Self::NoDevice(fault) | Self::Failed(fault) => fault.fmt(f),
+        }
+    }
+}
+
+/// What a worker reports, or is seen to do.
+pub(crate) enum WorkerEvent {
+    /// It can be given a part of an epoch.
+    Ready { device: DeviceId, generation: u32 },
+    /// Its part of an epoch is over; the worker itself is well.
+    Ended {
+        device: DeviceId,
+        generation: u32,
+        epoch: u64,
+        calendar: usize,
+        end: Box<WorkerEnd>,
+    },
+    /// It is no more, or never came to be.
+    Gone {
+        device: DeviceId,
+        generation: u32,
+        exit: WorkerExit,
+    },
+    /// A thread of ours panicked outside of all kernels: a bug.
+    Panicked(Box<dyn std::any::Any + Send>),
+}

@@ -1,0 +1,303 @@
+//! The life of a worker's process from its launch to its end, as the supervising thread and its listener share it.
+//!
+//! The system call that makes a process returns only when the new one runs its program: a child that a signal stops
+//! between the two keeps the calling thread for ever. So the thread that listens to a worker launches it too, and the
+//! supervising thread, which may not wait for anything, sees how far the launch has come and can end it at any time. A
+//! child that does not run its program yet is found among the children of the thread that is launching it.
+//!
+//! The listener lives as long as its process: a worker is killed by the system when the *thread* that launched it ends
+//! (see [`super::serve_if_worker`]).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::run::system;
+use crate::supervise::Os;
+use crate::worker::thread::thread_number;
+
+/// How far a process has come.
+enum Phase {
+    /// Its listener has not begun to launch it.
+    Planned,
+    /// This thread is launching it.
+    Launching { thread: u32 },
+    /// It runs its program, and its listener has not waited for it.
+    Running { process: u32, pidfd: OwnedFd },
+    /// It is gone, or never came to be.
+    Gone,
+}
+
+/// A process, and whether it is wanted.
+pub(crate) struct Lifetime {
+    state: Mutex<State>,
+}
+
+struct State {
+    phase: Phase,
+    /// Why it is to end at once, if it is.
+    ended_because: Option<String>,
+}
+
+impl Lifetime {
+    pub(crate) fn new() -> Self {
+        let state = State {
+            phase: Phase::Planned,
+            ended_because: None,
+        };
+        Self {
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Held for some system calls that do not wait, and never while a process is being launched.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Launches the process on this thread, which then waits for its end.
+    ///
+    /// # Errors
+    /// What the system says, or that the process is not wanted any more.
+    pub(crate) fn launch(&self, mut command: Command) -> io::Result<Child> {
+        {
+            let mut state = self.state();
+            if state.ended_because.is_some() {
+                state.phase = Phase::Gone;
+                return Err(io::Error::other("not wanted before it was launched"));
+            }
+            state.phase = Phase::Launching {
+                thread: thread_number(),
+            };
+        }
+        let launched = command.spawn();
+        // Its copy of the worker's end of the socket would keep the socket open.
+        drop(command);
+
+        let mut state = self.state();
+        state.phase = Phase::Gone;
+        let mut child = launched?;
+        // The child has not been waited for, so the number is still its own.
+        let opened = match Pid::from_raw(child.id() as i32) {
+            Some(pid) => pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from),
+            None => Err(io::ErrorKind::NotFound.into()),
+        };
+        let pidfd = match opened {
+            Ok(pidfd) => pidfd,
+            Err(error) => {
+                drop(state);
+                child.kill()?;
+                child.wait()?;
+                return Err(error);
+            }
+        };
+        if state.ended_because.is_some() {
+            child.kill()?;
+        }
+        state.phase = Phase::Running {
+            process: child.id(),
+            pidfd,
+        };
+        Ok(child)
+    }
+
+    /// Its listener has waited for it. Why it was ended, if it was.
+    pub(crate) fn close(&self) -> Option<String> {
+        let mut state = self.state();
+        state.phase = Phase::Gone;
+        state.ended_because.take()
+    }
+
+    /// The number of the process while it runs its program.
+    pub(crate) fn process(&self) -> Option<u32> {
+        match self.state().phase {
+            Phase::Running { process, .. } => Some(process),
+            _ => None,
+        }
+    }
+
+    /// Sends a signal if it runs its program; whether it does.
+    pub(crate) fn signal(&self, signal: Signal) -> bool {
+        match &self.state().phase {
+            Phase::Running { pidfd, .. } => pidfd_send_signal(pidfd, signal).is_ok(),
+            _ => false,
+        }
+    }
+
+    /// Something that can send a signal later, from another thread; `None` if it does not run its program.
+    pub(crate) fn messenger(&self) -> Option<impl FnOnce(Signal) + Send + 'static> {
+        let Phase::Running { pidfd, .. } = &self.state().phase else {
+            return None;
+        };
+        let pidfd = pidfd.try_clone().ok()?;
+        Some(move |signal| {
+            let _ = pidfd_send_signal(&pidfd, signal);
+        })
+    }
+
+    /// Kills it, in whatever phase it is: a launch that is under way comes to its end by that.
+    pub(crate) fn end(&self, why: Option<&str>) {
+        let mut state = self.state();
+        state
+            .ended_because
+            .get_or_insert_with(|| why.unwrap_or_default().to_owned());
+        match &state.phase {
+            Phase::Planned | Phase::Gone => {}
+            Phase::Launching { thread } => {
+                for child in children_of(*thread) {
+                    kill_child_of(*thread, child);
+                }
+            }
+            Phase::Running { pidfd, .. } => {
+                let _ = pidfd_send_signal(pidfd, Signal::KILL);
+            }
+        }
+    }
+
+    /// Ends a launch again that was ended before its child was there; whether it is still under way.
+    pub(crate) fn end_launch(&self) -> bool {
+        let is_launching = matches!(self.state().phase, Phase::Launching { .. });
+        if is_launching {
+            self.end(None);
+        }
+        is_launching
+    }
+
+    /// Whether a signal has stopped it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let processes = match self.state().phase {
+            Phase::Planned | Phase::Gone => Vec::new(),
+            Phase::Launching { thread } => children_of(thread),
+            Phase::Running { process, .. } => vec![process],
+        };
+        processes.into_iter().any(|process| {
+            let state = system::thread_state(process, process);
+            state.is_some_and(|state| state.os == Os::Stopped)
+        })
+    }
+}
+
+/// Processes that a thread of this process has started and that were not waited for. None where the system does not
+/// list them: then a child that is stopped before it runs its program is killed when it goes on.
+fn children_of(thread: u32) -> Vec<u32> {
+    let path = format!("/proc/self/task/{thread}/children");
+    let list = std::fs::read_to_string(path).unwrap_or_default();
+    list.split_ascii_whitespace()
+        .filter_map(|number| number.parse().ok())
+        .collect()
+}
+
+/// Kills a child of a thread. Its number cannot come to be another process's between the look and the signal: the file
+/// descriptor is opened first, and is that of a child if the number is still one of a child.
+fn kill_child_of(thread: u32, child: u32) {
+    let Some(pid) = Pid::from_raw(child as i32) else {
+        return;
+    };
+    if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
+        && children_of(thread).contains(&child)
+    {
+        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use std::process::Stdio;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use rustix::process::kill_process;
+
+    use super::*;
+
+    /// A launch of a program that ends only when it is told to, on a thread of its own.
+    struct Launch {
+        lifetime: Arc<Lifetime>,
+        ended: mpsc::Receiver<Option<i32>>,
+    }
+
+    fn launch_on_a_thread(is_watched: &Arc<AtomicBool>) -> Launch {
+        let lifetime = Arc::new(Lifetime::new());
+        let (tell, ended) = mpsc::channel();
+        let its = Arc::clone(&lifetime);
+        let is_watched = Arc::clone(is_watched);
+        std::thread::spawn(move || {
+            while !is_watched.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+            let mut command = Command::new("/bin/sleep");
+            command.arg("1000").stdin(Stdio::null()).process_group(0);
+            // The system copies it into the new process, which widens the window that the test looks for.
+            command.env("PADDING", "x".repeat(100_000));
+            let status = its.launch(command).and_then(|mut child| child.wait());
+            its.close();
+            let _ = tell.send(status.ok().and_then(|status| status.signal()));
+        });
+        Launch { lifetime, ended }
+    }
+
+    /// Stops the child of a launch as soon as it is there; whether it was caught before it ran its program.
+    fn stop_at_once(launch: &Launch, is_watched: &AtomicBool) -> bool {
+        is_watched.store(true, Ordering::Release);
+        loop {
+            let thread = match launch.lifetime.state().phase {
+                Phase::Planned => continue,
+                Phase::Launching { thread } => thread,
+                Phase::Running { .. } | Phase::Gone => return false,
+            };
+            let Some(child) = children_of(thread).pop() else {
+                continue;
+            };
+            let pid = Pid::from_raw(child as i32).expect("a process");
+            let _ = kill_process(pid, Signal::STOP);
+            // It is stopped now; a launch that is over by then has seen it run its program.
+            let has_ended = launch.ended.recv_timeout(Duration::from_millis(20)).is_ok();
+            return !has_ended && launch.lifetime.process().is_none();
+        }
+    }
+
+    /// Tries until a child is caught between the call that makes it and its program.
+    fn caught() -> Launch {
+        for _ in 0..20_000 {
+            let is_watched = Arc::new(AtomicBool::new(false));
+            let launch = launch_on_a_thread(&is_watched);
+            if stop_at_once(&launch, &is_watched) {
+                return launch;
+            }
+            launch.lifetime.end(None);
+            let _ = launch.ended.recv();
+        }
+        panic!("no child was caught before it ran its program");
+    }
+
+    #[test]
+    fn a_child_that_is_stopped_before_it_runs_its_program_is_seen_and_ended() {
+        let launch = caught();
+        assert!(launch.lifetime.is_stopped());
+        assert!(
+            launch.lifetime.process().is_none(),
+            "the launch is still under way"
+        );
+        launch.lifetime.end(Some("stopped"));
+        let signal = launch
+            .ended
+            .recv_timeout(Duration::from_secs(20))
+            .expect("the launch comes to its end");
+        assert_eq!(signal, Some(Signal::KILL.as_raw()));
+    }
+
+    #[test]
+    fn what_is_not_wanted_any_more_is_not_launched() {
+        let lifetime = Lifetime::new();
+        lifetime.end(Some("too late"));
+        let refused = lifetime.launch(Command::new("/bin/sleep"));
+        refused.expect_err("nobody wants it");
+        assert_eq!(lifetime.close().as_deref(), Some("too late"));
+    }
+}

@@ -1,0 +1,31 @@
+//! A whole run: sessions, their epochs, the pool of workers, and supervision.
+
+mod active_epoch;
+mod bundle_plans;
+pub(crate) mod control;
+mod demand;
+mod epochs;
+mod event;
+mod inbox;
+mod injection;
+#[cfg(target_os = "linux")]
+mod launch;
+#[cfg(target_os = "linux")]
+mod listen;
+mod outlet;
+#[cfg(target_os = "linux")]
+pub(crate) mod process;
+#[cfg(target_os = "linux")]
+mod process_pool;
+mod progress;
+mod queues;
+mod run_report;
+mod run_thread;
+mod self_watch;
+pub(crate) mod session;
+mod supervised;
+mod system;
+mod whole_run;
+#[cfg(target_os = "linux")]
+mod wire;
+mod worker_pool;

@@ -1,0 +1,465 @@
+//! Workers in processes of their own: how they are started, told what to do, killed, and seen to be gone.
+//!
+//! A worker's process is this very program, started anew, with one end of a socket pair as its standard input. It maps
+//! the memory that it is sent, and runs [`crate::worker::host`]: what a thread would run. Its death closes the socket, which
+//! the supervising process sees at once, whatever the death; its life ends with the supervising process's, by the
+//! closed socket, or by the system's signal where it could not notice.
+//!
+//! Files, mappings and sockets have no names: nothing can be left behind.
+//!
+//! A worker may be stopped at any moment, also before it runs its program ([`crate::run::launch`]) and with its socket's
+//! buffer full ([`Outbox`]). Only its listener, a thread of its own, ever waits for it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::{Signal, getpid, kill_process};
+use serde::{Deserialize, Serialize};
+use zbmd_backends::op::Registry;
+use zbmd_ir::DeviceId;
+
+use super::event::WorkerExit;
+use super::launch::Lifetime;
+use super::wire::{self, Outbox};
+use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
+use crate::program::{Engine, LoadedProgram};
+use crate::transport::clock::Clock;
+use crate::transport::epoch::EpochMemory;
+use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::session_memory::{Queues, SessionMemory};
+use crate::transport::watchdog::{EpochWatchdogs, Watchdog, WorkerHeartbeat};
+use crate::worker::gpu::OpenGpus;
+use crate::worker::host;
+use crate::worker::job::{HostOptions, WorkerEnd, WorkerJob};
+
+/// Set in the environment of a worker's process.
+const MARK: &str = "ZBMD_WORKER";
+
+/// To a worker.
+#[derive(Debug, Serialize, Deserialize)]
+enum WorkerRequest {
+    /// Comes first, with the bundle and the session's memory.
+    Open {
+        queues: Queues,
+        options: HostOptions,
+        device: DeviceId,
+    },
+    /// Run a calendar of an epoch, whose memory comes with it, and a watchdog if there is one.
+    Begin {
+        spec: EpochSpec,
+        calendar: usize,
+        lease_ns: u64,
+    },
+}
+
+/// From a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum WorkerReply {
+    /// The program is loaded; epochs can begin.
+    Ready,
+    /// Its part of an epoch is over.
+    Ended {
+        epoch: u64,
+        calendar: usize,
+        end: Box<WorkerEnd>,
+    },
+    /// Its process ends, for this reason.
+    Leaving(WorkerExit),
+}
+
+/// The supervising process's handle of a worker's process. Nothing that it does waits for the worker.
+pub(crate) struct WorkerProcess {
+    outbox: Outbox,
+    lifetime: Arc<Lifetime>,
+}
+
+/// Launches a worker's process, and hands its replies on. Blocks until the process is gone.
+pub(crate) struct ProcessListener {
+    socket: UnixStream,
+    command: Command,
+    lifetime: Arc<Lifetime>,
+}
+
+/// What a listener saw last.
+pub(crate) struct ProcessExit {
+    pub status: io::Result<ExitStatus>,
+    /// Why the supervising process ended it, if it did and said why.
+    pub ended_because: Option<String>,
+}
+
+/// What a worker's process is started from.
+pub(crate) struct WorkerLaunch<'a> {
+    /// The bundle, as a file without a name.
+    pub bundle: BorrowedFd<'a>,
+    pub session_memory: &'a SessionMemory,
+    pub queues: &'a Queues,
+    pub options: HostOptions,
+}
+
+/// A process that takes nothing of a request for so long is lost.
+const REQUEST_LIMIT_NS: u64 = 2_000_000_000;
+
+impl WorkerProcess {
+    /// A process that its listener launches, with its first request on the way; it replies when it is ready.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn plan(
+        program: Option<&Path>,
+        launch: &WorkerLaunch<'_>,
+        device: DeviceId,
+    ) -> io::Result<(Self, ProcessListener)> {
+        let (socket, theirs) = UnixStream::pair()?;
+        // Not the path it was started from, which may be another program by now.
+        let program = program.map_or_else(|| PathBuf::from("/proc/self/exe"), Path::to_owned);
+        let mut command = Command::new(program);
+        command.env(MARK, std::process::id().to_string());
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        // An interrupt from the terminal is for the supervising process alone.
+        command.process_group(0);
+
+        let lifetime = Arc::new(Lifetime::new());
+        let listener = ProcessListener {
+            socket: socket.try_clone()?,
+            command,
+            lifetime: Arc::clone(&lifetime),
+        };
+        let outbox = Outbox::new(socket);
+        let mut process = Self { outbox, lifetime };
+        process.open(launch, device)?;
+        Ok((process, listener))
+    }
+
+    /// Lets it load a bundle, and open its device; it replies when it is ready. If it is gone, the listener reports that.
+    ///
+    /// # Errors
+    /// The request cannot be sent.
+    pub(crate) fn open(&mut self, launch: &WorkerLaunch<'_>, device: DeviceId) -> io::Result<()> {
+        let request = WorkerRequest::Open {
+            queues: launch.queues.clone(),
+            options: launch.options,
+            device,
+        };
+        match launch.session_memory.arena.fd() {
+            Some(session) => self
+                .outbox
+                .post(Clock.now_ns(), &request, &[launch.bundle, session]),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets it begin its part of an epoch. If it is gone, the listener reports that.
+    ///
+    /// # Errors
+    /// The request cannot be sent.
+    pub(crate) fn begin(
+        &mut self,
+        spec: &EpochSpec,
+        calendar: usize,
+        epoch: &EpochMemory,
+        watchdogs: &EpochWatchdogs,
+    ) -> io::Result<()> {
+        let request = WorkerRequest::Begin {
+            spec: spec.clone(),
+            calendar,
+            lease_ns: watchdogs.lease_ns,
+        };
+        let Some(memory) = epoch.arena().fd() else {
+            return Ok(());
+        };
+        let watchdog = watchdogs.watchdogs.get(calendar);
+        let timer = watchdog.and_then(Watchdog::fd);
+        let files: Vec<_> = [memory].into_iter().chain(timer).collect();
+        self.outbox.post(Clock.now_ns(), &request, &files)
+    }
+
+    /// Sends what it has not taken yet; whether there is still something.
+    ///
+    /// # Errors
+    /// It has taken nothing for too long.
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+        let now_ns = Clock.now_ns();
+        if self.outbox.stalled_ns(now_ns).is_none() {
+            return Ok(false);
+        }
+        self.outbox.flush(now_ns)?;
+        match self.outbox.stalled_ns(now_ns) {
+            Some(stalled_ns) if stalled_ns > REQUEST_LIMIT_NS => Err(io::Error::other(format!(
+                "it took nothing of an order for {} ms",
+                stalled_ns / 1_000_000
+            ))),
+            stalled_ns => Ok(stalled_ns.is_some()),
+        }
+    }
+
+    /// Its phase, and the means to end it.
+    pub(crate) fn lifetime(&self) -> &Arc<Lifetime> {
+        &self.lifetime
+    }
+}
+
+impl ProcessListener {
+    /// Launches the process, and calls `each` for every answer until it is gone.
+    pub(crate) fn listen(self, each: impl FnMut(WorkerReply)) -> ProcessExit {
+        let lifetime = Arc::clone(&self.lifetime);
+        let status = self.launch_and_wait(each);
+        let ended_because = lifetime.close().filter(|why| !why.is_empty());
+        ProcessExit {
+            status,
+            ended_because,
+        }
+    }
+
+    fn launch_and_wait(mut self, mut each: impl FnMut(WorkerReply)) -> io::Result<ExitStatus> {
+        let mut child = self.lifetime.launch(self.command)?;
+        while let Ok(Some((reply, _))) = wire::receive::<WorkerReply>(&mut self.socket) {
+            each(reply);
+        }
+        // Whoever does not talk any more is of no use: it may be alive, with its end of the socket closed.
+        let _ = child.kill();
+        child.wait()
+    }
+}
+
+/// How a process ended: the signal that killed it, or its exit code.
+pub(crate) fn exit_status(status: ExitStatus) -> WorkerExit {
+    match status.signal() {
+        Some(signal) => WorkerExit::Killed(signal),
+        None => WorkerExit::Exited(status.code().unwrap_or(-1)),
+    }
+}
+
+/// Does a worker's work if this process was started as one, and then ends it; returns at once if not.
+///
+/// A program that embeds the executor and runs workers as processes calls this first of all in `main`, with the
+/// registry that it runs its engines with: a worker's process is the same program, started anew.
+pub fn serve_if_worker(registry: &Registry) {
+    let Some(parent) = std::env::var_os(MARK) else {
+        return;
+    };
+    // SIGKILL when the supervising process dies, even if this one is stopped or its kernels never end.
+    let armed = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let is_alive = rustix::process::getppid()
+        .is_some_and(|p| parent.to_str() == Some(&p.as_raw_nonzero().to_string()));
+    if armed.is_err() || !is_alive {
+        std::process::exit(1);
+    }
+    let socket = io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .map(UnixStream::from);
+    let served = socket.and_then(|socket| serve(socket, registry));
+    // A supervisor that has gone is the ordinary end.
+    std::process::exit(i32::from(served.is_err()));
+}
+
+/// What a worker's process holds once a program is loaded.
+#[derive(Clone)]
+struct OpenProgram {
+    loaded: Arc<LoadedProgram>,
+    session_memory: Arc<SessionMemory>,
+    options: HostOptions,
+}
+
+/// The worker's end of the socket, for all threads of its process.
+type ReplySocket = Mutex<UnixStream>;
+
+fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
+    let replies = Arc::new(Mutex::new(socket.try_clone()?));
+    let gpus = Arc::<OpenGpus>::default();
+    let mut open: Option<OpenProgram> = None;
+
+    while let Some((request, files)) = wire::receive::<WorkerRequest>(&mut socket)? {
+        let mut files = files.into_iter();
+        match request {
+            WorkerRequest::Open {
+                queues,
+                options,
+                device,
+            } => {
+                let bundle = files.next().ok_or(io::ErrorKind::InvalidData)?;
+                let loaded = match load_program(&bundle, registry, device, &gpus) {
+                    Ok(loaded) => loaded,
+                    Err(exit) => return send_reply(&replies, &WorkerReply::Leaving(exit)),
+                };
+                let memory = files.next().ok_or(io::ErrorKind::InvalidData)?;
+                // SAFETY: the supervising process is this very program, and made it for these queues.
+                #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
+                let session_memory = unsafe { SessionMemory::find(memory, &queues) }?;
+                open = Some(OpenProgram {
+                    loaded,
+                    session_memory: Arc::new(session_memory),
+                    options,
+                });
+                send_reply(&replies, &WorkerReply::Ready)?;
+            }
+            WorkerRequest::Begin {
+                spec,
+                calendar,
+                lease_ns,
+            } => {
+                let program = open.clone().ok_or(io::ErrorKind::InvalidData)?;
+                let memory = files.next().ok_or(io::ErrorKind::InvalidData)?;
+                let timer = files.next();
+                let heartbeat = timer.and_then(|fd| WorkerHeartbeat::from_fd(fd, lease_ns));
+                let epoch = find_epoch(&program.loaded, memory, &spec)?;
+                let job = WorkerJob {
+                    spec: Arc::new(spec),
+                    calendar,
+                    session_memory: program.session_memory,
+                    epoch: Arc::new(epoch),
+                    options: program.options,
+                    gpus: Arc::clone(&gpus),
+                };
+                let loaded = program.loaded;
+                let replies = Arc::clone(&replies);
+                std::thread::Builder::new()
+                    .name(format!("zbmd calendar {calendar}"))
+                    .spawn(move || run_job(&loaded, job, heartbeat, &replies))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Loads the program of a bundle, and opens the worker's device if it is a GPU.
+fn load_program(
+    bundle: &OwnedFd,
+    registry: &Registry,
+    device: DeviceId,
+    gpus: &OpenGpus,
+) -> Result<Arc<LoadedProgram>, WorkerExit> {
+    let engine = open_bundle(bundle, registry).map_err(WorkerExit::Unfit)?;
+    let loaded = engine.loaded;
+    let described = loaded.program.machine.devices.get(device);
+    if let Some(described) = described
+        && loaded.is_gpu(device)
+    {
+        gpus.probe(&loaded, described)
+            .map_err(WorkerExit::NoDevice)?;
+    }
+    Ok(loaded)
+}
+
+/// The memory of an epoch that the supervising process has made.
+fn find_epoch(
+    loaded: &LoadedProgram,
+    memory: OwnedFd,
+    spec: &EpochSpec,
+) -> io::Result<EpochMemory> {
+    let plan = loaded.program.plans.get(spec.plan);
+    let plan = plan.ok_or(io::ErrorKind::InvalidData)?;
+    // SAFETY: the supervising process is this very program, and made it for this graph, plan and spec.
+    #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
+    unsafe {
+        EpochMemory::find(memory, &loaded.program.graph, plan, spec)
+    }
+}
+
+fn run_job(
+    loaded: &LoadedProgram,
+    job: WorkerJob,
+    heartbeat: Option<WorkerHeartbeat>,
+    replies: &ReplySocket,
+) {
+    let epoch = job.spec.epoch;
+    let calendar = job.calendar;
+    let end = match host::prepare(loaded, job) {
+        Ok(prepared) => prepared.run(loaded, heartbeat),
+        Err(fault) => WorkerEnd::before_start(fault),
+    };
+
+    if let WorkerOutcome::Failed(FaultReport {
+        fault: WorkerFault::Device(fault),
+        ..
+    }) = &end.outcome
+        && fault.fault.kind.is_fatal()
+    {
+        let exit = WorkerExit::Failed(fault.clone());
+        let _ = send_reply(replies, &WorkerReply::Leaving(exit));
+        // At once: what a driver would do at the end of the process may never end.
+        let _ = kill_process(getpid(), Signal::KILL);
+    }
+    // If nobody receives it, the main thread sees the closed socket, and ends the process.
+    let _ = send_reply(
+        replies,
+        &WorkerReply::Ended {
+            epoch,
+            calendar,
+            end: Box::new(end),
+        },
+    );
+}
+
+fn send_reply(socket: &ReplySocket, reply: &WorkerReply) -> io::Result<()> {
+    let mut socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
+    wire::send(&mut socket, reply)
+}
+
+/// The engine for a bundle that the supervising process has open. It is verified again: a process of its own trusts
+/// no memory of another.
+fn open_bundle(bundle: &OwnedFd, registry: &Registry) -> Result<Engine, String> {
+    use std::os::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", bundle.as_raw_fd());
+    // Its size was judged when the supervising process opened it.
+    let program =
+        zbmd_ir::bundle::open_within(Path::new(&path), u64::MAX).map_err(|e| e.to_string())?;
+    Engine::new(program, registry).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A worker that never reads its socket: what it does not take is kept for it, and in the end it is lost. Nobody but
+    /// its listener waits for it.
+    #[test]
+    fn a_worker_whose_socket_is_full_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("worker");
+        std::fs::write(&program, "#!/bin/sh\nexec sleep 1000\n").expect("written");
+        let mode = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(&program, mode).expect("its owner may");
+
+        let session = SessionMemory::create(&Queues::new()).expect("small");
+        let bundle = tempfile::tempfile().expect("a file");
+        // An order that is longer than any socket's buffer.
+        let queues: Queues = vec![(u64::MAX, u64::MAX); 200_000];
+        let launch = WorkerLaunch {
+            bundle: bundle.as_fd(),
+            session_memory: &session,
+            queues: &queues,
+            options: HostOptions {
+                sample_every: 0,
+                pin: false,
+                lock_memory: false,
+            },
+        };
+        let planned = WorkerProcess::plan(Some(&program), &launch, DeviceId(0));
+        let (mut process, listener) = planned.expect("planned");
+        let listening = std::thread::spawn(move || listener.listen(|_| ()));
+
+        let error = loop {
+            match process.flush() {
+                Ok(is_pending) => assert!(is_pending, "it reads nothing"),
+                Err(error) => break error.to_string(),
+            }
+            std::thread::yield_now();
+        };
+        assert!(error.starts_with("it took nothing of an order"), "{error}");
+        process.lifetime().end(Some(&error));
+        let exit = listening.join().expect("no panic");
+        assert_eq!(exit.ended_because, Some(error));
+        assert_eq!(
+            exit_status(exit.status.expect("waited for")),
+            WorkerExit::Killed(Signal::KILL.as_raw())
+        );
+    }
+}

@@ -1,0 +1,230 @@
+//! The processes of a worker pool: those that stand by to take a worker's place, those that are on their way out, and the
+//! bundle that new ones load. Decides nothing.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use zbmd_ir::DeviceId;
+
+use super::event::WorkerEvent;
+use super::inbox::EventSender;
+use super::launch::Lifetime;
+use super::listen::{ProcessRole, listen, lock};
+use super::process::{WorkerLaunch, WorkerProcess};
+use crate::options::Isolation;
+use crate::program::LoadedProgram;
+use crate::transport::session_memory::{Queues, SessionMemory};
+use crate::worker::job::HostOptions;
+
+/// Threads that listen to processes, each with the device of its process.
+type Listeners = Vec<(DeviceId, JoinHandle<()>)>;
+
+/// What a process is started with.
+pub(super) struct LaunchContext<'a> {
+    pub loaded: &'a LoadedProgram,
+    pub session_memory: &'a SessionMemory,
+    pub options: HostOptions,
+    pub events: &'a EventSender<WorkerEvent>,
+}
+
+/// A process that is ready to take a worker's place.
+struct Standby {
+    process: WorkerProcess,
+    role: Arc<Mutex<ProcessRole>>,
+}
+
+/// Starts processes, and keeps those that are not workers now.
+pub(super) struct ProcessPool {
+    queues: Queues,
+    /// The program to start; this very one if `None`.
+    program: Option<PathBuf>,
+    /// Whether processes stand by.
+    has_standbys: bool,
+    standbys: BTreeMap<DeviceId, Standby>,
+    /// Processes that were told to end, perhaps before they were there.
+    ending: Vec<Arc<Lifetime>>,
+    /// The bundle for worker processes, written when the first one starts.
+    bundle: Option<File>,
+}
+
+impl ProcessPool {
+    pub(super) fn new(queues: Queues, isolation: &Isolation, has_standbys: bool) -> Self {
+        let program = match isolation {
+            Isolation::Processes { program } | Isolation::GpuProcesses { program } => {
+                program.clone()
+            }
+            Isolation::Threads => None,
+        };
+        Self {
+            queues,
+            program,
+            has_standbys,
+            standbys: BTreeMap::new(),
+            ending: Vec::new(),
+            bundle: None,
+        }
+    }
+
+    /// The process that stands by for a device, or a new one.
+    pub(super) fn take_or_start(
+        &mut self,
+        context: &LaunchContext<'_>,
+        listeners: &mut Listeners,
+        device: DeviceId,
+        generation: u32,
+    ) -> io::Result<WorkerProcess> {
+        if let Some(standby) = self.standbys.remove(&device) {
+            let mut role = lock(&standby.role);
+            if !role.is_gone {
+                role.generation = Some(generation);
+                if role.is_ready {
+                    context
+                        .events
+                        .send(WorkerEvent::Ready { device, generation });
+                }
+                drop(role);
+                return Ok(standby.process);
+            }
+        }
+        let role = Arc::new(Mutex::new(ProcessRole {
+            generation: Some(generation),
+            ..ProcessRole::default()
+        }));
+        self.start_process(context, listeners, device, &role)
+    }
+
+    /// Makes sure that a process stands by for each of these devices. What cannot be started is tried again later.
+    pub(super) fn start_standbys(
+        &mut self,
+        context: &LaunchContext<'_>,
+        listeners: &mut Listeners,
+        devices: &[DeviceId],
+    ) {
+        if !self.has_standbys {
+            return;
+        }
+        self.standbys
+            .retain(|_, standby| !lock(&standby.role).is_gone);
+        for &device in devices {
+            if self.standbys.contains_key(&device) {
+                continue;
+            }
+            let role = Arc::default();
+            if let Ok(process) = self.start_process(context, listeners, device, &role) {
+                self.standbys.insert(device, Standby { process, role });
+            }
+        }
+    }
+
+    /// Ends the processes that stand by.
+    pub(super) fn end_standbys(&mut self) {
+        for standby in std::mem::take(&mut self.standbys).into_values() {
+            self.kill(&standby.process);
+        }
+    }
+
+    /// Ends a process, even before it is there.
+    pub(super) fn kill(&mut self, process: &WorkerProcess) {
+        process.lifetime().end(None);
+        self.ending.push(Arc::clone(process.lifetime()));
+    }
+
+    fn start_process(
+        &mut self,
+        context: &LaunchContext<'_>,
+        listeners: &mut Listeners,
+        device: DeviceId,
+        role: &Arc<Mutex<ProcessRole>>,
+    ) -> io::Result<WorkerProcess> {
+        let bundle = match self.bundle.take() {
+            Some(bundle) => bundle,
+            None => bundle_file(context.loaded)?,
+        };
+        let bundle = self.bundle.insert(bundle);
+
+        let launch = WorkerLaunch {
+            bundle: bundle.as_fd(),
+            session_memory: context.session_memory,
+            queues: &self.queues,
+            options: context.options,
+        };
+        let (process, listener) = WorkerProcess::plan(self.program.as_deref(), &launch, device)?;
+
+        let events = context.events.clone();
+        let role = Arc::clone(role);
+        let thread = std::thread::Builder::new()
+            .name(format!("zbmd listener {}", device.0))
+            .spawn(move || listen(device, listener, &role, &events))?;
+        listeners.push((device, thread));
+        Ok(process)
+    }
+
+    /// Lets the running processes load another program; those that stand by are ended.
+    pub(super) fn swap_program(
+        &mut self,
+        context: &LaunchContext<'_>,
+        running: Vec<(DeviceId, &mut WorkerProcess)>,
+    ) {
+        self.bundle = None;
+        self.end_standbys();
+        if running.is_empty() {
+            return;
+        }
+        let Ok(bundle) = bundle_file(context.loaded) else {
+            // No memory for the bundle: whoever cannot load it is started again, and reports that.
+            for (_, process) in running {
+                process.lifetime().end(None);
+            }
+            return;
+        };
+
+        let launch = WorkerLaunch {
+            bundle: bundle.as_fd(),
+            session_memory: context.session_memory,
+            queues: &self.queues,
+            options: context.options,
+        };
+        for (device, process) in running {
+            if let Err(error) = process.open(&launch, device) {
+                process.lifetime().end(Some(&error.to_string()));
+            }
+        }
+        self.bundle = Some(bundle);
+    }
+
+    /// Sends what processes have not taken of their requests; whether something is left. A process that takes nothing for
+    /// too long is lost.
+    pub(super) fn flush<'a>(
+        &'a mut self,
+        workers: impl Iterator<Item = &'a mut WorkerProcess>,
+    ) -> bool {
+        self.end_launches();
+        let standbys = self.standbys.values_mut();
+        let standbys = standbys.map(|standby| &mut standby.process);
+        let mut is_pending = false;
+        for process in workers.chain(standbys) {
+            match process.flush() {
+                Ok(pending) => is_pending |= pending,
+                Err(error) => process.lifetime().end(Some(&error.to_string())),
+            }
+        }
+        is_pending
+    }
+
+    /// Ends launches again that were ended before their child was there.
+    pub(super) fn end_launches(&mut self) {
+        self.ending.retain(|lifetime| lifetime.end_launch());
+    }
+}
+
+/// The bundle as a sealed file without a name, for processes that this one starts: the very one that this process maps,
+/// where it read the program from a bundle.
+fn bundle_file(loaded: &LoadedProgram) -> io::Result<File> {
+    let image = zbmd_ir::bundle::image_of(&loaded.program)?;
+    image.file().try_clone()
+}

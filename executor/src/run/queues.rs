@@ -1,0 +1,112 @@
+//! How many tokens the queues of sources and sinks hold, and how often the tokens on channels are saved. Pure functions
+//! of a program and the options.
+
+use zbmd_ir::{ActorId, Plan};
+
+use crate::options::RunOptions;
+use crate::program::LoadedProgram;
+use crate::transport::epoch_spec::Saves;
+use crate::transport::session_memory::Queues;
+
+/// Blocks that each half of a queue holds besides what the calendar itself needs: whoever waits at a queue sleeps until
+/// half of it is free or full.
+const BLOCKS_AHEAD: u64 = 2;
+
+/// The least work between two saved borders: this much is done again after a loss.
+const BORDER_NS: u64 = 500_000;
+/// How fast tokens are copied when they are saved.
+const COPY_BYTES_PER_US: u64 = 2_000;
+/// What saving takes besides the copy.
+const SAVE_NS: u64 = 200;
+/// Saving takes one part in so many of the time.
+const SAVE_SHARE: u64 = 500;
+/// Areas for saved borders.
+const SAVE_AREAS: u64 = 3;
+
+/// The source queues of a session that begins with this program.
+pub(crate) fn source_queues(loaded: &LoadedProgram, options: &RunOptions) -> Queues {
+    let sources = loaded.program.graph.sources();
+    sources
+        .map(|(id, actor)| {
+            let capacity = source_capacity(loaded, id, options);
+            (capacity, actor.outputs[0].token.bytes())
+        })
+        .collect()
+}
+
+/// A block is admitted when its tokens are there; the slot that takes them may come as many periods later as there are
+/// stages, and tokens are released only when the next border after them is committed: so many blocks must fit besides;
+/// and twice that, for a program that sleeps until half the queue is free must not starve the calendar.
+fn source_capacity(loaded: &LoadedProgram, id: ActorId, options: &RunOptions) -> u64 {
+    let plans = loaded.program.plans.iter();
+    let iterations = plans.map(|plan| {
+        let save_every = saves(loaded, plan, options).map_or(0, |saves| saves.every);
+        let blocks = 2 * (u64::from(plan.stages) + save_every + BLOCKS_AHEAD);
+        plan.block.saturating_mul(blocks)
+    });
+
+    let token_bytes = loaded.program.graph.actors[id].outputs[0].token.bytes();
+    iterations
+        .max()
+        .unwrap_or(1)
+        .saturating_mul(loaded.tokens_per_iteration(id))
+        .max(options.queue_bytes / token_bytes)
+}
+
+/// How often the tokens on channels are saved when this plan runs; never without supervision.
+///
+/// Often enough that little is done again after a loss, and seldom enough that saving takes a small share of the time.
+pub(crate) fn saves(loaded: &LoadedProgram, plan: &Plan, options: &RunOptions) -> Option<Saves> {
+    let supervised = options.supervised.as_ref()?;
+
+    let channels = loaded.program.graph.channels.iter();
+    let saved_bytes: u64 = channels.map(|c| c.history() * c.token.bytes()).sum();
+    let save_ns = saved_bytes * 1000 / COPY_BYTES_PER_US + SAVE_NS;
+    let chosen = (save_ns * SAVE_SHARE)
+        .max(BORDER_NS)
+        .div_ceil(plan.period_ns.max(1));
+
+    let every = supervised
+        .save_every
+        .unwrap_or(chosen)
+        .max(u64::from(plan.stages))
+        .max(1);
+    Some(Saves {
+        every,
+        areas: SAVE_AREAS,
+    })
+}
+
+/// Room at a source below which this program might stand still, whatever it saves and when.
+pub(crate) fn min_source_capacity(loaded: &LoadedProgram, id: ActorId) -> u64 {
+    let main = &loaded.program.plans[loaded.main];
+    let tail = loaded.tail.map(|tail| &loaded.program.plans[tail]);
+    let stages = tail.map_or(1, |tail| tail.stages).max(main.stages);
+
+    let blocks = 4 * (u64::from(stages) + BLOCKS_AHEAD);
+    largest_block_tokens(loaded, id).saturating_mul(blocks)
+}
+
+/// Tokens that each sink's queue holds.
+pub(crate) fn sink_capacities(loaded: &LoadedProgram, queue_bytes: u64) -> Vec<u64> {
+    let sinks = loaded.program.graph.sinks();
+    sinks
+        .map(|(id, actor)| {
+            let token_bytes = actor.inputs[0].token.bytes();
+            largest_block_tokens(loaded, id)
+                .saturating_mul(2 * BLOCKS_AHEAD)
+                .max(queue_bytes / token_bytes)
+        })
+        .collect()
+}
+
+/// Tokens that an actor's port 0 moves in the largest block of the plans for the whole machine.
+fn largest_block_tokens(loaded: &LoadedProgram, id: ActorId) -> u64 {
+    let main_block = loaded.program.plans[loaded.main].block;
+    let tail_block = loaded
+        .tail
+        .map_or(1, |tail| loaded.program.plans[tail].block);
+    main_block
+        .max(tail_block)
+        .saturating_mul(loaded.tokens_per_iteration(id))
+}

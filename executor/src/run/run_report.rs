@@ -1,0 +1,249 @@
+//! What is counted and measured of a whole run, and the report that is made of it.
+
+use std::time::Duration;
+
+use zbmd_ir::{Plan, PlanId, State};
+
+use super::active_epoch::ActiveEpoch;
+use crate::observe::report::{PlanReport, Report, SinkReport, SourceReport};
+use crate::program::LoadedProgram;
+use crate::transport::session_memory::SessionMemory;
+
+/// What one plan's epochs left.
+struct PlanSegment {
+    plan: PlanId,
+    busy_ns: u64,
+    report: PlanReport,
+}
+
+/// What is counted while a run goes on.
+#[derive(Default)]
+pub(crate) struct RunTally {
+    segments: Vec<PlanSegment>,
+    /// When the first epoch began and the last one ended.
+    span_ns: Option<(u64, u64)>,
+    /// Epochs that began, and those of them that were fenced.
+    pub epochs: u64,
+    pub fenced: u64,
+    /// For each sink, tokens that nobody wanted.
+    discarded: Vec<u64>,
+    /// Events that the listener did not get.
+    pub events_dropped: u64,
+    /// The longest time that the supervising thread made no progress, if that was reported.
+    pub late: Option<Duration>,
+}
+
+/// Where a run began and where it is.
+pub(crate) struct RunSpan<'a> {
+    pub before: &'a State,
+    pub after: &'a State,
+    /// Zero tokens that were added to each source.
+    pub padded: &'a [u64],
+    /// Tokens that each sink has given out since the session began.
+    pub emitted: Vec<u64>,
+}
+
+impl RunTally {
+    pub(crate) fn new(sinks: usize) -> Self {
+        Self {
+            discarded: vec![0; sinks],
+            ..Self::default()
+        }
+    }
+
+    /// The workers of an epoch begin.
+    pub(crate) fn begin_epoch(&mut self, now_ns: u64) {
+        self.epochs += 1;
+        self.span_ns.get_or_insert((now_ns, now_ns));
+    }
+
+    /// Nothing more of an epoch counts.
+    pub(crate) fn end_epoch(&mut self, now_ns: u64) {
+        if let Some((_, last_ns)) = &mut self.span_ns {
+            *last_ns = now_ns;
+        }
+    }
+
+    fn elapsed_ns(&self) -> u64 {
+        self.span_ns
+            .map_or(0, |(first_ns, last_ns)| last_ns - first_ns)
+    }
+
+    /// Adds a finished epoch to what is reported of its plan.
+    pub(crate) fn add_epoch(&mut self, loaded: &LoadedProgram, active: &ActiveEpoch, blocks: u64) {
+        let ends = || active.ends.iter().flatten();
+        for (sink, tokens) in ends().flat_map(|end| &end.discarded) {
+            self.discarded[*sink as usize] += tokens;
+        }
+        if blocks == 0 {
+            return;
+        }
+
+        let first_ns = ends().map(|end| end.first_ns).min().unwrap_or(0);
+        let last_ns = ends().map(|end| end.last_ns).max().unwrap_or(0);
+        let shared = active.memory.arena();
+        let shared_bytes = shared.bytes() as u64;
+        let shared_locked = if shared.is_locked() { shared_bytes } else { 0 };
+
+        let segment = self.segment(loaded, active.spec.plan);
+        segment.busy_ns += last_ns.saturating_sub(first_ns);
+        let report = &mut segment.report;
+        report.blocks += blocks;
+        report.period_measured_ns = segment.busy_ns as f64 / report.blocks as f64;
+        report.arena_bytes = shared_bytes + ends().map(|end| end.arena_bytes).sum::<u64>();
+        report.locked_bytes = shared_locked + ends().map(|end| end.locked_bytes).sum::<u64>();
+        report.workers = ends().map(|end| end.report.clone()).collect();
+        report.latencies = ends().flat_map(|end| end.latencies.clone()).collect();
+    }
+
+    /// What is reported of a plan; new if it has not run before.
+    fn segment(&mut self, loaded: &LoadedProgram, plan: PlanId) -> &mut PlanSegment {
+        let known = self.segments.iter().position(|s| s.plan == plan);
+        let index = known.unwrap_or_else(|| {
+            self.segments.push(PlanSegment {
+                plan,
+                busy_ns: 0,
+                report: plan_report(&loaded.program.plans[plan]),
+            });
+            self.segments.len() - 1
+        });
+        &mut self.segments[index]
+    }
+
+    /// The report of the run up to now.
+    pub(crate) fn report(
+        &mut self,
+        loaded: &LoadedProgram,
+        session_memory: &SessionMemory,
+        span: &RunSpan<'_>,
+    ) -> Report {
+        let elapsed_ns = self.elapsed_ns();
+        let mut report = Report {
+            model: loaded.program.graph.name.clone(),
+            iterations: span.after.iterations - span.before.iterations,
+            iterations_total: span.after.iterations,
+            elapsed_ns,
+            epochs: self.epochs,
+            recoveries: self.fenced,
+            events_dropped: self.events_dropped,
+            sources: source_reports(loaded, session_memory, span.padded, elapsed_ns),
+            sinks: self.sink_reports(loaded, span),
+            plans: Vec::new(),
+            profile: Vec::new(),
+            trace: None,
+            notes: Vec::new(),
+        };
+        report.notes = self.notes(loaded, &report);
+        let segments = std::mem::take(&mut self.segments);
+        report.plans = segments.into_iter().map(|s| s.report).collect();
+        report
+    }
+
+    fn sink_reports(&self, loaded: &LoadedProgram, span: &RunSpan<'_>) -> Vec<SinkReport> {
+        let elapsed_ns = self.elapsed_ns();
+        let sinks = loaded.program.graph.sinks();
+        let counts = span.emitted.iter().zip(&self.discarded);
+        sinks
+            .zip(counts)
+            .map(|((_, actor), (&tokens, &discarded))| {
+                let mut report = SinkReport {
+                    name: actor.name.clone(),
+                    tokens: 0,
+                    discarded,
+                    delivered: None,
+                    tokens_per_s: 0.0,
+                };
+                report.set_tokens(tokens, elapsed_ns);
+                report
+            })
+            .collect()
+    }
+
+    fn notes(&self, loaded: &LoadedProgram, report: &Report) -> Vec<String> {
+        let mut notes = Vec::new();
+        for segment in &self.segments {
+            let plan = &segment.report;
+            if plan.locked_bytes < plan.arena_bytes {
+                notes.push(format!(
+                    "{} of {} bytes of plan `{}` are locked in memory; raise `ulimit -l` to lock all",
+                    plan.locked_bytes, plan.arena_bytes, plan.name
+                ));
+            }
+            for note in plan.workers.iter().flat_map(|worker| &worker.notes) {
+                if !notes.contains(note) {
+                    notes.push(note.clone());
+                }
+            }
+        }
+        notes.extend(leftover_note(loaded, report));
+        if let Some(late) = self.late {
+            notes.push(format!(
+                "the supervising thread made no progress for {} s or more",
+                late.as_secs()
+            ));
+        }
+        if self.events_dropped > 0 {
+            notes.push(format!(
+                "{} events were not delivered: whoever reads them was too slow",
+                self.events_dropped
+            ));
+        }
+        notes
+    }
+}
+
+/// What is left of the input because no plan runs single iterations.
+fn leftover_note(loaded: &LoadedProgram, report: &Report) -> Option<String> {
+    if loaded.tail.is_some() {
+        return None;
+    }
+    let sources = report.sources.iter();
+    let iterations = sources.map(|source| source.leftover / source.tokens_per_iteration.max(1));
+    let whole = iterations.min().filter(|whole| *whole > 0)?;
+
+    let block = loaded.program.plans[loaded.main].block;
+    Some(format!(
+        "{whole} whole iterations of input were not run: a block takes {block} and the bundle has no plan `tail`"
+    ))
+}
+
+fn plan_report(plan: &Plan) -> PlanReport {
+    PlanReport {
+        name: plan.name.clone(),
+        block: plan.block,
+        stages: plan.stages,
+        period_planned_ns: plan.period_ns,
+        latency_planned_ns: plan.latency_ns,
+        bound_by: plan.bound_by.clone(),
+        ..PlanReport::default()
+    }
+}
+
+fn source_reports(
+    loaded: &LoadedProgram,
+    session_memory: &SessionMemory,
+    padded: &[u64],
+    elapsed_ns: u64,
+) -> Vec<SourceReport> {
+    let sources = loaded.program.graph.sources();
+    let queues = session_memory.sources.iter().zip(padded);
+    sources
+        .zip(queues)
+        .map(|((id, actor), (queue, &padded))| {
+            let tokens = queue.taken();
+            let tokens_per_s = if elapsed_ns > 0 {
+                tokens as f64 * 1e9 / elapsed_ns as f64
+            } else {
+                0.0
+            };
+            SourceReport {
+                name: actor.name.clone(),
+                tokens,
+                leftover: queue.written().0 - tokens,
+                padded,
+                tokens_per_iteration: loaded.tokens_per_iteration(id),
+                tokens_per_s,
+            }
+        })
+        .collect()
+}

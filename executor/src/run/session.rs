@@ -1,0 +1,322 @@
+//! Sessions: one run of an engine's program, as the embedding program holds it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, mpsc};
+
+use zbmd_ir::memory::available_bytes;
+use zbmd_ir::{Program, State};
+
+use super::control::{AbortOnPanic, RunControl, Stopper};
+use super::demand;
+use super::epochs::EpochManager;
+use super::queues::{min_source_capacity, source_queues};
+use super::run_thread::{RunResult, RunThread};
+use super::whole_run::run_to_end;
+use super::worker_pool::WorkerPool;
+use crate::error::{EngineError, RunError};
+use crate::observe::report::Outcome;
+use crate::observe::trace::Tracer;
+use crate::options::RunOptions;
+use crate::program::{Engine, LoadedProgram};
+use crate::transport::conduit::{Conduit, Consumer, Producer};
+use crate::transport::ring::{Spin, Stop};
+use crate::transport::session_memory::SessionMemory;
+use crate::transport::stream::{SinkHandle, SourceHandle, StreamError};
+use crate::worker::job::HostOptions;
+
+impl Engine {
+    /// Starts a run: memory is taken, workers wait for tokens.
+    ///
+    /// # Errors
+    /// A state of another model, or too little memory or threads.
+    pub fn start(&self, options: RunOptions) -> Result<Session, EngineError> {
+        Session::start(&self.loaded, options)
+    }
+}
+
+/// One run. Dropping it gives the run up; [`Self::join`] waits for its end.
+pub struct Session {
+    control: Arc<RunControl>,
+    sources: BTreeMap<String, Option<SourceHandle>>,
+    sinks: BTreeMap<String, Option<SinkHandle>>,
+    run_thread: Option<RunThread>,
+    loaded: Arc<LoadedProgram>,
+    is_supervised: bool,
+}
+
+/// Why a run cannot go over to another program.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SwapError {
+    /// Only the supervisor can bring a run to a border and begin it anew.
+    #[error("the run is not supervised: set `RunOptions::supervised`")]
+    Unsupervised,
+    /// Other streams.
+    #[error(
+        "the run has {here}; the new program has {there}: they must be the same, in the same order"
+    )]
+    Ports {
+        /// Of the run.
+        here: String,
+        /// Of the new program.
+        there: String,
+    },
+    /// Its blocks do not fit a queue that was made for the first program.
+    #[error(
+        "the new program needs room for {needed} tokens at source `{name}`; the queue has {capacity}: raise `RunOptions::queue_bytes`"
+    )]
+    Queue {
+        /// The source.
+        name: String,
+        /// Tokens.
+        needed: u64,
+        /// Tokens.
+        capacity: u64,
+    },
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("sources", &self.sources.keys())
+            .field("sinks", &self.sinks.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    fn start(loaded: &Arc<LoadedProgram>, options: RunOptions) -> Result<Self, EngineError> {
+        let state = match options.state.clone() {
+            Some(state) => checked_state(&loaded.program, state)?,
+            None => State::initial(&loaded.program.graph),
+        };
+        let queues = source_queues(loaded, &options);
+        demand::check(loaded, &options, &queues, available_bytes())?;
+
+        let session_memory = Arc::new(SessionMemory::create(&queues)?);
+        let control = Arc::new(RunControl::new(Arc::clone(&session_memory)));
+        let pool = WorkerPool::new(
+            Arc::clone(loaded),
+            Arc::clone(&session_memory),
+            queues,
+            HostOptions::of(&options),
+            options.isolation.clone(),
+            options.standby,
+        );
+        let tracer = start_tracer(loaded, &options)?;
+
+        let is_supervised = options.supervised.is_some();
+        let (send_result, result) = mpsc::channel::<RunResult>();
+        let mut manager = EpochManager::new(
+            Arc::clone(loaded),
+            options,
+            state,
+            Arc::clone(&control),
+            pool,
+            tracer,
+        );
+        // Made before anything runs: a lack of memory is found here.
+        let first_epoch = manager.make_epoch(0, &[])?;
+
+        let sources = source_handles(loaded, &session_memory.sources, &control.stop);
+        let sinks = sink_handles(loaded, &first_epoch.memory.sinks, &control.stop);
+        let run_thread = RunThread::start(result, move || {
+            let _abort = AbortOnPanic(Arc::clone(&manager.control));
+            let finished = run_to_end(manager, first_epoch, &send_result);
+            let _ = send_result.send(finished);
+        })
+        .map_err(EngineError::Thread)?;
+
+        Ok(Self {
+            control,
+            sources,
+            sinks,
+            run_thread: Some(run_thread),
+            loaded: Arc::clone(loaded),
+            is_supervised,
+        })
+    }
+
+    /// The handle of a source. There is one.
+    ///
+    /// # Errors
+    /// No such source, or it was taken before.
+    pub fn source(&mut self, name: &str) -> Result<SourceHandle, StreamError> {
+        take_handle("source", &mut self.sources, name)
+    }
+
+    /// The handle of a sink. There is one.
+    ///
+    /// # Errors
+    /// No such sink, or it was taken before.
+    pub fn sink(&mut self, name: &str) -> Result<SinkHandle, StreamError> {
+        take_handle("sink", &mut self.sinks, name)
+    }
+
+    /// Something that ends the run from any thread and tells its progress.
+    pub fn stopper(&self) -> Stopper {
+        Stopper {
+            control: Arc::clone(&self.control),
+        }
+    }
+
+    /// Goes over to another program at the next border, while tokens flow: new weights, or a new model with the same
+    /// sources and sinks. Its state is taken over if it has the same channels; else it begins with its initial tokens.
+    /// Returns at once: that it was done is an event of the supervisor.
+    ///
+    /// # Errors
+    /// What keeps the program from taking this one's place; then nothing changes.
+    pub fn swap(&self, to: &Engine) -> Result<(), SwapError> {
+        if !self.is_supervised {
+            return Err(SwapError::Unsupervised);
+        }
+        let here = stream_descriptions(&self.loaded);
+        let there = stream_descriptions(&to.loaded);
+        if here != there {
+            return Err(SwapError::Ports {
+                here: here.join(", "),
+                there: there.join(", "),
+            });
+        }
+
+        let sources = to.loaded.program.graph.sources();
+        for ((id, actor), queue) in sources.zip(&self.control.session_memory.sources) {
+            let needed = min_source_capacity(&to.loaded, id);
+            let capacity = queue.capacity();
+            if needed > capacity {
+                return Err(SwapError::Queue {
+                    name: actor.name.clone(),
+                    needed,
+                    capacity,
+                });
+            }
+        }
+        *self.control.requested_swap() = Some(Arc::clone(&to.loaded));
+        Ok(())
+    }
+
+    /// Waits for the end of the run. Sources whose handles were not taken are empty; sinks whose handles were not
+    /// taken are dropped. Handles that were taken must be served by other threads meanwhile.
+    ///
+    /// # Errors
+    /// Why the run was given up.
+    pub fn join(mut self) -> Result<Outcome, RunError> {
+        self.sources.clear();
+        self.sinks.clear();
+        let Some(run_thread) = self.run_thread.take() else {
+            return Err(RunError::Abandoned);
+        };
+        match run_thread.wait() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(run_thread) = self.run_thread.take() {
+            self.control.abort();
+            // Its outcome is of no interest any more; waiting makes sure that no worker outlives the session.
+            drop(run_thread.wait());
+        }
+    }
+}
+
+/// Starts to record what workers do, if that is wanted.
+fn start_tracer(
+    loaded: &LoadedProgram,
+    options: &RunOptions,
+) -> Result<Option<Tracer>, EngineError> {
+    if options.trace.is_none() && !options.profile {
+        return Ok(None);
+    }
+    Tracer::start(loaded, options.trace.as_deref(), options.profile).map(Some)
+}
+
+fn source_handles(
+    loaded: &LoadedProgram,
+    queues: &[Arc<Conduit>],
+    stop: &Arc<Stop>,
+) -> BTreeMap<String, Option<SourceHandle>> {
+    let sources = loaded.program.graph.sources().zip(queues);
+    sources
+        .map(|((_, actor), queue)| {
+            let token = &actor.outputs[0].token;
+            let producer = Producer::new(queue);
+            let handle =
+                SourceHandle::new(&actor.name, token, producer, Arc::clone(stop), Spin::SHORT);
+            (actor.name.clone(), Some(handle))
+        })
+        .collect()
+}
+
+fn sink_handles(
+    loaded: &LoadedProgram,
+    queues: &[Arc<Conduit>],
+    stop: &Arc<Stop>,
+) -> BTreeMap<String, Option<SinkHandle>> {
+    let sinks = loaded.program.graph.sinks().zip(queues);
+    sinks
+        .map(|((_, actor), queue)| {
+            let token = &actor.inputs[0].token;
+            let consumer = Consumer::new(queue, 0, false);
+            let handle =
+                SinkHandle::new(&actor.name, token, consumer, Arc::clone(stop), Spin::SHORT);
+            (actor.name.clone(), Some(handle))
+        })
+        .collect()
+}
+
+/// What the streams of a program are, for people: two programs with the same ones can take each other's place.
+fn stream_descriptions(loaded: &LoadedProgram) -> Vec<String> {
+    let graph = &loaded.program.graph;
+    let sources = graph.sources().map(|(_, actor)| {
+        let token = &actor.outputs[0].token;
+        format!("source `{}` of {token}", actor.name)
+    });
+    let sinks = graph.sinks().map(|(_, actor)| {
+        let token = &actor.inputs[0].token;
+        format!("sink `{}` of {token}", actor.name)
+    });
+    sources.chain(sinks).collect()
+}
+
+fn take_handle<H>(
+    kind: &'static str,
+    handles: &mut BTreeMap<String, Option<H>>,
+    name: &str,
+) -> Result<H, StreamError> {
+    let known = handles.keys().cloned().collect::<Vec<_>>().join(", ");
+    let name = name.to_owned();
+    match handles.get_mut(&name) {
+        None => Err(StreamError::Unknown { kind, name, known }),
+        Some(handle) => handle.take().ok_or(StreamError::Taken { kind, name }),
+    }
+}
+
+/// A state that fits a program, with the tokens that each of its sources has consumed.
+fn checked_state(program: &Program, state: State) -> Result<State, EngineError> {
+    for (channel, declared) in program.graph.channels.iter_enumerated() {
+        let needed = declared.initial.len() as u64;
+        let tokens = state.channels.get(channel);
+        let found = tokens.map_or(0, |tokens| tokens.len() as u64);
+        if found != needed {
+            return Err(EngineError::State {
+                channel,
+                found,
+                needed,
+            });
+        }
+    }
+
+    let sources = program.graph.sources();
+    let consumed = sources.map(|(source, _)| {
+        let mut entries = state.consumed.iter();
+        let entry = entries.find(|(actor, _)| *actor == source);
+        (source, entry.map_or(0, |(_, tokens)| *tokens))
+    });
+    Ok(State {
+        consumed: consumed.collect(),
+        ..state
+    })
+}

@@ -1,0 +1,719 @@
+//! A run under supervision. Does what the supervisor decides: starts and kills workers, begins and fences epochs, looks at
+//! workers' progress, and tells the supervisor what came of it. Decides nothing itself.
+//!
+//! # Nothing blocks the supervising thread
+//!
+//! Workers may be stopped, killed or hung at any moment, and readers of files and pipes may stall. Whatever the
+//! supervising thread does ends without them; `tests/tests/stopped_peers.rs` stops each of these peers.
+//!
+//! | what it calls | who could keep it waiting | why it does not wait |
+//! |---|---|---|
+//! | launching a process | a child that is stopped before it runs its program | the worker's listener launches it; the supervising thread sees how far it is and kills the child ([`crate::run::launch`]) |
+//! | sending an order | a worker that does not read its socket | the socket never blocks; the rest is sent later, and a worker that takes nothing for 2 s is lost ([`crate::run::wire::Outbox`]) |
+//! | receiving answers | a worker that sent half of one | its listener reads, the supervising thread waits on a queue with a time limit ([`crate::run::watchdog`]) |
+//! | waiting for a killed process | one that the system does not let go | its listener waits; the supervisor leaves the worker behind after `kill` |
+//! | telling events and states | a listener that does not come back, a pipe or file that takes nothing | a bounded queue that drops and counts, emptied by a thread of its own ([`crate::run::outlet`]) |
+//! | telling the trace of events and epochs | a file that takes nothing | a bounded queue that drops and counts, emptied by the thread that writes the trace ([`crate::observe::trace`]) |
+//! | saying a line on standard error | a pipe that nobody reads | the command's console: a bounded queue, and a thread of its own |
+//! | looking at a worker | a worker that is stopped | counters in shared memory, and files of `/proc` that the system answers itself |
+//! | holding and sealing a border | a worker that is stopped while it commits | atomic words; nobody holds a lock in shared memory |
+//! | making an epoch's memory | nobody; a slow system at worst | the self-watch says so ([`crate::run::self_watch`]) |
+//! | opening a GPU in a thread of this process | its driver | nothing: `--isolation gpus`, the default, opens it in the worker's process; else the self-watch ends the run |
+//! | learning at a padded end whether the input goes on | whoever feeds the sources | it waits on purpose, between epochs; a stop of the run ends the wait |
+//! | dismissing the workers | a thread or process that does not end | 5 s at most; then they are left behind |
+//! | ending the listener and the trace | as above | 1 s and 2 s without progress; then they are left behind, and the report says what is missing |
+//!
+//! Should it wait all the same, [`crate::run::self_watch`] tells after 10 s and gives the run up after 60 s.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use zbmd_backends::gpu::FaultKind;
+use zbmd_ir::{DeviceId, PlanId};
+
+use super::active_epoch::ActiveEpoch;
+use super::bundle_plans::BundlePlans;
+use super::epochs::EpochManager;
+use super::event::{WorkerEvent, WorkerExit};
+use super::injection;
+use super::outlet::Outlet;
+use super::run_thread::RunResult;
+use super::self_watch::{self, Activity, ActivityMonitor, Finding, SelfWatch};
+use super::system;
+use crate::error::RunError;
+use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
+use crate::inject::{DueFault, Injector};
+use crate::options::Supervised;
+use crate::supervise::{
+    Action, Cause, End, Epoch, Event, Incarnation, Input, Os, Request, Sample, Supervisor, Verdict,
+    What,
+};
+use crate::transport::clock::Clock;
+use crate::transport::epoch_state::WorkerStatus;
+use crate::transport::primitive::Ordering;
+use crate::transport::watchdog::EpochWatchdogs;
+use crate::worker::step_table::{StepTable, step_tables};
+
+/// A watchdog expires when its worker has made no progress for so many looks; without watchdogs, looks are so many times
+/// rarer while every worker makes progress.
+const LOOKS_PER_LEASE: u64 = 3;
+/// Looks after a watchdog expired that must find all workers well: the first shows only where they are.
+const LOOKS_AFTER_EXPIRY: u32 = 2;
+/// Workers that make progress are looked at so rarely, to see their pace.
+const PACE_NS: u64 = 50_000_000;
+/// The lease of an ended worker, which will never make progress.
+const NEVER_NS: u64 = 3_600_000_000_000;
+/// How often workers that are not ready yet are looked at.
+const START_LOOK_NS: u64 = 5_000_000;
+/// Somebody may give the run up at any time, and cannot wake the supervising thread: so long it waits at most.
+const MAX_WAIT_NS: u64 = 50_000_000;
+/// A listener that takes nothing for so long at the end of a run is left behind.
+const LISTENER_LIMIT: Duration = Duration::from_secs(1);
+
+/// A run that the supervisor decides about.
+pub(super) struct SupervisedRun<'m> {
+    manager: &'m mut EpochManager,
+    supervisor: Supervisor<BundlePlans>,
+    outlet: Outlet,
+    monitor: Arc<ActivityMonitor>,
+    /// Ends with the run.
+    self_watch: SelfWatch,
+    /// How often states are given away, if they are.
+    state_every_ns: Option<u64>,
+    next_state_ns: u64,
+    /// Iterations of the last state that was given away.
+    last_state_iterations: u64,
+    injector: Option<Injector>,
+    actions: Vec<Action>,
+    /// The epoch that was made before anything ran.
+    first: Option<ActiveEpoch>,
+    active: Option<ActiveEpoch>,
+    generations: BTreeMap<DeviceId, Incarnation>,
+    /// Workers that are not ready yet, and when they are looked at next.
+    starting: BTreeSet<DeviceId>,
+    next_start_look_ns: u64,
+    /// For each plan that ran, what each instruction of each calendar is.
+    step_tables: BTreeMap<PlanId, Vec<StepTable>>,
+    next_look_ns: u64,
+    /// Of the workers of the epoch at work.
+    watchdogs: EpochWatchdogs,
+    /// How many of them had expired when they were last looked at.
+    expired_count: usize,
+    /// Looks that are left until all workers count as well.
+    looks_until_calm: u32,
+    /// The supervisor knows that somebody wants to go over to another program.
+    is_swap_requested: bool,
+    verdict: Option<Verdict>,
+    clock: Clock,
+    times: RecoveryTimes,
+}
+
+/// When the parts of the recovery at work happened; 0 if there is none.
+#[derive(Clone, Copy, Debug, Default)]
+struct RecoveryTimes {
+    lost_ns: u64,
+    fenced_ns: u64,
+    begun_ns: u64,
+}
+
+/// What a look at the workers found.
+struct WorkerLook {
+    inputs: Vec<Input>,
+    /// How long each worker may be left alone.
+    leases_ns: Vec<u64>,
+    /// None of them may hang.
+    is_all_well: bool,
+    /// When the first new token was given out.
+    first_output_ns: Option<u64>,
+}
+
+impl<'m> SupervisedRun<'m> {
+    pub(super) fn new(
+        manager: &'m mut EpochManager,
+        first: ActiveEpoch,
+        options: Supervised,
+        give_up: Sender<RunResult>,
+    ) -> Self {
+        let (state_every_ns, state_listener) = options.states.unzip();
+        let outlet = Outlet::start(options.listener, state_listener);
+        let self_watch = watch_itself(manager, give_up, outlet.event_sender());
+        let plans = BundlePlans {
+            loaded: Arc::clone(&manager.loaded),
+            phase: manager.phase,
+        };
+        Self {
+            supervisor: Supervisor::new(options.settings, options.tree, plans),
+            manager,
+            outlet,
+            monitor: self_watch.monitor(),
+            self_watch,
+            state_every_ns,
+            next_state_ns: Clock.now_ns() + state_every_ns.unwrap_or(0),
+            last_state_iterations: 0,
+            injector: options.inject,
+            actions: Vec::new(),
+            first: Some(first),
+            active: None,
+            generations: BTreeMap::new(),
+            starting: BTreeSet::new(),
+            next_start_look_ns: 0,
+            step_tables: BTreeMap::new(),
+            next_look_ns: 0,
+            watchdogs: EpochWatchdogs::none(),
+            expired_count: 0,
+            looks_until_calm: 0,
+            is_swap_requested: false,
+            verdict: None,
+            clock: Clock,
+            times: RecoveryTimes::default(),
+        }
+    }
+
+    /// Runs to the end, whatever is lost on the way.
+    pub(super) fn run(mut self) -> Result<(), RunError> {
+        let outcome = self.supervise();
+        // It can send events too, which come to an end now.
+        self.manager.tally.late = self.self_watch.end();
+        self.manager.tally.events_dropped = self.outlet.finish(LISTENER_LIMIT);
+        outcome
+    }
+
+    fn supervise(&mut self) -> Result<(), RunError> {
+        let now_ns = self.clock.now_ns();
+        if let Some(injector) = &mut self.injector {
+            injector.start(now_ns);
+        }
+        self.supervisor.start(now_ns, &mut self.actions);
+        self.perform_actions();
+
+        let verdict = loop {
+            if let Some(verdict) = self.verdict.take() {
+                break verdict;
+            }
+            if self.manager.control.stop.is_set() {
+                return Err(RunError::Abandoned);
+            }
+            let wait = self.wait_limit();
+            self.monitor.enter(Activity::Listening);
+            let watchdogs = &mut self.watchdogs.watchdogs;
+            if let Some(event) = self.manager.pool.next_event(wait, watchdogs) {
+                self.handle_event(event);
+                self.perform_actions();
+            }
+            self.pass_time();
+        };
+
+        match verdict {
+            Verdict::Finished | Verdict::Requested => Ok(()),
+            other => Err(RunError::GaveUp {
+                verdict: other.to_string(),
+                iterations: self.manager.state.iterations,
+                left: None,
+            }),
+        }
+    }
+
+    /// How long nothing needs to be done.
+    fn wait_limit(&self) -> Duration {
+        let now_ns = self.clock.now_ns();
+        let deadlines = [
+            self.supervisor.deadline(),
+            self.active.as_ref().map(|_| self.next_look_ns),
+            self.injector.as_ref().and_then(Injector::next_ns),
+            self.state_every_ns.map(|_| self.next_state_ns),
+            (!self.starting.is_empty()).then_some(self.next_start_look_ns),
+        ];
+        let until_ns = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX);
+        Duration::from_nanos(until_ns.saturating_sub(now_ns).min(MAX_WAIT_NS))
+    }
+
+    /// Does all that is due by now.
+    fn pass_time(&mut self) {
+        let now_ns = self.clock.now_ns();
+        if !self.is_swap_requested && self.manager.control.requested_swap().is_some() {
+            self.is_swap_requested = true;
+            self.tell(Input::Request(Request::Swap));
+        }
+        if self.supervisor.deadline().is_some_and(|ns| ns <= now_ns) {
+            self.tell(Input::Tick);
+        }
+
+        let expired_count = self.watchdogs.expired_count();
+        if expired_count > self.expired_count {
+            self.looks_until_calm = LOOKS_AFTER_EXPIRY;
+            self.next_look_ns = now_ns;
+        }
+        self.expired_count = expired_count;
+        if self.active.is_some() && self.next_look_ns <= now_ns {
+            self.watch_workers(now_ns);
+        }
+        if !self.starting.is_empty() && self.next_start_look_ns <= now_ns {
+            self.next_start_look_ns = now_ns + START_LOOK_NS;
+            self.end_stopped_starters();
+        }
+
+        self.give_state(now_ns);
+        if let Some(fault) = self.injector.as_mut().and_then(|i| i.due(now_ns)) {
+            self.inject(fault);
+        }
+        self.perform_actions();
+    }
+
+    fn tell(&mut self, input: Input) {
+        self.supervisor
+            .handle(self.clock.now_ns(), input, &mut self.actions);
+    }
+
+    fn handle_event(&mut self, event: WorkerEvent) {
+        let input = match event {
+            WorkerEvent::Ready { device, generation } => {
+                self.starting.remove(&device);
+                Input::Ready {
+                    device,
+                    incarnation: Incarnation(generation),
+                }
+            }
+            WorkerEvent::Gone {
+                device,
+                generation,
+                exit,
+            } => {
+                let incarnation = Incarnation(generation);
+                if self.generations.get(&device) == Some(&incarnation) {
+                    self.starting.remove(&device);
+                }
+                Input::Gone {
+                    device,
+                    incarnation,
+                    cause: cause_of(exit),
+                }
+            }
+            WorkerEvent::Ended {
+                device,
+                generation,
+                epoch,
+                calendar,
+                end,
+            } => {
+                let how = self.supervisor_end(&end.outcome);
+                if let Some(active) = self.active.as_mut().filter(|a| a.spec.epoch == epoch) {
+                    active.keep_end(calendar, *end);
+                }
+                Input::Ended {
+                    epoch: Epoch(epoch),
+                    device,
+                    incarnation: Incarnation(generation),
+                    end: how,
+                }
+            }
+            WorkerEvent::Panicked(panic) => {
+                self.manager.control.abort();
+                std::panic::resume_unwind(panic)
+            }
+        };
+        self.tell(input);
+    }
+
+    /// What the supervisor is told of how a worker's part of the epoch at work ended.
+    fn supervisor_end(&self, outcome: &WorkerOutcome) -> End {
+        match outcome {
+            WorkerOutcome::Finished { blocks } => End::Finished { blocks: *blocks },
+            WorkerOutcome::Stopped => End::Stopped,
+            WorkerOutcome::Failed(report) => self.failure_end(report),
+        }
+    }
+
+    fn failure_end(&self, report: &FaultReport) -> End {
+        match (&report.fault, &report.transfer) {
+            (WorkerFault::OutOfMemory(_), _) => End::OutOfMemory,
+            (WorkerFault::Device(fault), _) if fault.fault.kind == FaultKind::Memory => {
+                End::OutOfMemory
+            }
+            (WorkerFault::Device(fault), _) => End::Fault {
+                text: fault.to_string(),
+            },
+            (WorkerFault::Corrupt { .. }, Some(transfer)) => End::Corrupt {
+                from: self.physical_device(transfer.sender),
+                text: report.run_error().to_string(),
+            },
+            _ => End::Fault {
+                text: report.run_error().to_string(),
+            },
+        }
+    }
+
+    /// The device that has a role in the epoch at work.
+    fn physical_device(&self, role: DeviceId) -> DeviceId {
+        let Some(active) = &self.active else {
+            return role;
+        };
+        let plan = &self.manager.loaded.program.plans[active.spec.plan];
+        let calendar = plan.calendars.iter().position(|c| c.device == role);
+        let device = calendar.and_then(|calendar| active.spec.devices.get(calendar));
+        device.copied().unwrap_or(role)
+    }
+
+    /// Does all that the supervisor asked for, and all that follows from it.
+    fn perform_actions(&mut self) {
+        while !self.actions.is_empty() {
+            for action in std::mem::take(&mut self.actions) {
+                self.perform(action);
+            }
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Spawn {
+                device,
+                incarnation,
+            } => {
+                self.monitor.enter(Activity::ManagingWorkers);
+                self.generations.insert(device, incarnation);
+                self.starting.insert(device);
+                self.manager.pool.spawn(device, incarnation.0);
+            }
+            Action::Kill {
+                device,
+                incarnation,
+            } => {
+                self.monitor.enter(Activity::ManagingWorkers);
+                self.manager.pool.kill(device, incarnation.0);
+            }
+            Action::Begin { epoch, lost } => {
+                self.monitor.enter(Activity::BeginningEpoch);
+                if let Err(error) = self.begin_epoch(epoch, &lost) {
+                    let why = error.to_string();
+                    self.tell(Input::Refused { epoch, why });
+                }
+            }
+            Action::Fence { epoch } => self.fence_epoch(epoch),
+            Action::Quiesce { .. } => {
+                if let Some(active) = &self.active {
+                    active.memory.common.grants.close();
+                    self.manager.session_memory.arrivals.notify();
+                }
+            }
+            Action::Complete {
+                epoch,
+                blocks,
+                swap,
+            } => self.complete_epoch(epoch, blocks, swap),
+            Action::Stop(verdict) => self.verdict = Some(verdict),
+            Action::Event(event) => self.announce(&event),
+        }
+    }
+
+    fn announce(&mut self, event: &Event) {
+        if let Some(tracer) = &mut self.manager.tracer {
+            tracer.event(event);
+        }
+        self.outlet.event(event);
+    }
+
+    fn begin_epoch(&mut self, epoch: Epoch, lost: &[DeviceId]) -> Result<(), RunError> {
+        let denies_memory = self.injector.as_mut().is_some_and(Injector::denies_memory);
+        self.manager.deny_memory = denies_memory;
+
+        let mut active = match self.first.take() {
+            Some(first) if lost.is_empty() && first.spec.epoch == epoch.0 => first,
+            first => {
+                // What was made in advance is of no use: nothing comes from its sinks.
+                for queue in first.iter().flat_map(|first| &first.memory.sinks) {
+                    queue.close();
+                }
+                self.manager.make_epoch(epoch.0, lost)?
+            }
+        };
+
+        let workers = active.spec.devices.len();
+        self.watchdogs = self.manager.pool.watchdogs(workers, self.lease_ns());
+        self.expired_count = 0;
+        self.looks_until_calm = LOOKS_AFTER_EXPIRY;
+        self.manager.launch(&mut active, &self.watchdogs)?;
+
+        self.times.begun_ns = self.clock.now_ns();
+        self.active = Some(active);
+        self.next_look_ns = self.clock.now_ns();
+        Ok(())
+    }
+
+    fn fence_epoch(&mut self, epoch: Epoch) {
+        self.monitor.enter(Activity::EndingEpoch);
+        let Some(active) = self.active.take() else {
+            return;
+        };
+        debug_assert_eq!(active.spec.epoch, epoch.0, "the epoch at work is fenced");
+
+        self.times.lost_ns = self.clock.now_ns();
+        let committed_blocks = self.manager.fence(&active);
+        self.times.fenced_ns = self.clock.now_ns();
+        self.tell(Input::Fenced {
+            epoch,
+            committed_blocks,
+        });
+        if let Some(injector) = &mut self.injector {
+            injector.fenced(self.clock.now_ns());
+        }
+    }
+
+    fn complete_epoch(&mut self, epoch: Epoch, blocks: u64, swap: bool) {
+        self.monitor.enter(Activity::EndingEpoch);
+        let Some(active) = self.active.take() else {
+            return;
+        };
+        self.manager.complete(&active, blocks);
+
+        let requested = self.manager.control.requested_swap().take();
+        if let Some(loaded) = requested.filter(|_| swap) {
+            self.supervisor.plans_mut().loaded = Arc::clone(&loaded);
+            self.manager.swap_program(loaded);
+            self.step_tables.clear();
+            self.is_swap_requested = false;
+        }
+
+        self.monitor.enter(Activity::AwaitingInput);
+        let more = self.manager.advance_phase();
+        self.monitor.enter(Activity::EndingEpoch);
+        self.supervisor.plans_mut().phase = self.manager.phase;
+        self.tell(Input::Completed { epoch, more });
+    }
+
+    /// How long a worker may make no progress before anybody looks.
+    fn lease_ns(&self) -> u64 {
+        self.supervisor.settings().detect.look_ns * LOOKS_PER_LEASE
+    }
+
+    /// Looks at the workers, and decides when to look again: soon, while one may hang; else when a watchdog expires.
+    /// Every look disturbs the workers.
+    fn watch_workers(&mut self, now_ns: u64) {
+        let leases_ns = self.look_at_workers();
+        self.looks_until_calm = self.looks_until_calm.saturating_sub(1);
+        let pause_ns = match leases_ns {
+            Some(leases_ns) if self.looks_until_calm == 0 && !self.watchdogs.is_empty() => {
+                self.rearm_expired(&leases_ns);
+                PACE_NS
+            }
+            Some(_) if self.looks_until_calm == 0 => self.lease_ns(),
+            _ => self.supervisor.settings().detect.look_ns,
+        };
+        self.next_look_ns = now_ns + pause_ns;
+    }
+
+    fn rearm_expired(&mut self, leases_ns: &[u64]) {
+        let watchdogs = self.watchdogs.watchdogs.iter_mut();
+        let expired = watchdogs.zip(leases_ns).filter(|(w, _)| w.has_expired);
+        for (watchdog, lease_ns) in expired {
+            watchdog.rearm(*lease_ns);
+        }
+        self.expired_count = 0;
+    }
+
+    /// Looks at every worker of the epoch, and tells the supervisor. How long each may be left alone; `None` if one may
+    /// hang.
+    fn look_at_workers(&mut self) -> Option<Vec<u64>> {
+        let look = self.collect_look()?;
+        for input in look.inputs {
+            self.tell(input);
+        }
+        if self.times.lost_ns != 0
+            && let Some(first_output_ns) = look.first_output_ns
+        {
+            self.announce_recovery(first_output_ns);
+        }
+        look.is_all_well.then_some(look.leases_ns)
+    }
+
+    fn collect_look(&mut self) -> Option<WorkerLook> {
+        let active = self.active.as_ref()?;
+        let spec = Arc::clone(&active.spec);
+        let memory = Arc::clone(&active.memory);
+        let loaded = &self.manager.loaded;
+        self.step_tables
+            .entry(spec.plan)
+            .or_insert_with(|| step_tables(loaded, spec.plan, &memory));
+
+        let now_ns = self.clock.now_ns();
+        let outputs = memory.statuses.iter().enumerate();
+        let outputs = outputs.filter(|(calendar, _)| {
+            let device = spec.devices[*calendar];
+            self.generations.contains_key(&device)
+        });
+        let outputs = outputs.map(|(_, status)| status.first_output_ns.load(Ordering::Relaxed));
+        let mut look = WorkerLook {
+            inputs: Vec::new(),
+            leases_ns: vec![self.lease_ns(); memory.statuses.len()],
+            is_all_well: true,
+            first_output_ns: outputs.filter(|ns| *ns != 0).min(),
+        };
+        for (calendar, status) in memory.statuses.iter().enumerate() {
+            self.look_at_worker(&mut look, now_ns, calendar, status);
+        }
+        Some(look)
+    }
+
+    /// Looks at the worker of one calendar.
+    fn look_at_worker(
+        &mut self,
+        look: &mut WorkerLook,
+        now_ns: u64,
+        calendar: usize,
+        status: &WorkerStatus,
+    ) {
+        let Some(active) = &self.active else { return };
+        let device = active.spec.devices[calendar];
+        let Some(&incarnation) = self.generations.get(&device) else {
+            return;
+        };
+        let thread_number = status.thread.load(Ordering::Acquire);
+        if active.has_ended(calendar) {
+            look.leases_ns[calendar] = NEVER_NS;
+            return;
+        }
+        if thread_number == 0 {
+            return;
+        }
+
+        let periods = status.periods.load(Ordering::Acquire);
+        let pc = status.pc.load(Ordering::Relaxed);
+        let planned = self.step_tables[&active.spec.plan][calendar].step_at(pc);
+        let epoch = Epoch(active.spec.epoch);
+        let step = periods << 32 | u64::from(pc);
+
+        // Only a worker that may hang is worth asking the system about.
+        let wants_thread = self
+            .supervisor
+            .wants_os(now_ns, device, step, planned.may_wait);
+        let process = self.manager.pool.process_of(device);
+        let thread = process
+            .filter(|_| wants_thread)
+            .and_then(|process| system::thread_state(process, thread_number));
+        let is_stopped = thread.is_some_and(|thread| thread.os == Os::Stopped);
+        look.is_all_well &= !is_stopped && (planned.may_wait || !wants_thread);
+        if !planned.may_wait {
+            look.leases_ns[calendar] = look.leases_ns[calendar].max(planned.planned_ns);
+        }
+
+        look.inputs.push(Input::Seen {
+            epoch,
+            device,
+            incarnation,
+            sample: Sample {
+                step,
+                periods,
+                planned_ns: planned.planned_ns,
+                waiting: planned.may_wait,
+                thread,
+            },
+        });
+    }
+
+    /// The first new output of an epoch that follows a loss is there.
+    fn announce_recovery(&mut self, first_output_ns: u64) {
+        let Some(active) = &self.active else { return };
+        let epoch = Epoch(active.spec.epoch);
+        let times = std::mem::take(&mut self.times);
+        self.announce(&Event {
+            at_ns: first_output_ns,
+            what: What::Recovered {
+                epoch,
+                fence_ns: times.fenced_ns - times.lost_ns,
+                restore_ns: times.begun_ns.saturating_sub(times.fenced_ns),
+                replay_ns: first_output_ns.saturating_sub(times.begun_ns),
+            },
+        });
+    }
+
+    /// A process that was stopped by a signal before it was ready would be waited for as long as a start may take.
+    fn end_stopped_starters(&self) {
+        for &device in &self.starting {
+            self.manager.pool.end_if_stopped(device);
+        }
+    }
+
+    /// Gives the state at the last committed border away, if it is time and there is a new one.
+    fn give_state(&mut self, now_ns: u64) {
+        let Some(every_ns) = self.state_every_ns else {
+            return;
+        };
+        if self.next_state_ns > now_ns {
+            return;
+        }
+        self.next_state_ns = now_ns + every_ns;
+
+        let Some(active) = &self.active else { return };
+        let manager = &self.manager;
+        let last_iterations = &mut self.last_state_iterations;
+        self.outlet.state(|| {
+            let state = manager.committed_state(active);
+            let is_new = state.iterations > *last_iterations;
+            *last_iterations = state.iterations.max(*last_iterations);
+            is_new.then_some(state)
+        });
+    }
+
+    fn inject(&mut self, fault: DueFault) {
+        let devices: Vec<DeviceId> = match &self.active {
+            Some(active) => active.spec.devices.clone(),
+            None => self.generations.keys().copied().collect(),
+        };
+        let Some(injected) = fault.choose_targets(&devices) else {
+            return;
+        };
+        let at_ns = self.clock.now_ns();
+        self.announce(&Event {
+            at_ns,
+            what: What::Injected {
+                kind: injected.kind.to_string(),
+                devices: injected.devices.clone(),
+            },
+        });
+        injection::inject_fault(&injected, &self.manager.pool, self.active.as_ref());
+    }
+}
+
+/// Why a worker is lost, as the supervisor has it.
+fn cause_of(exit: WorkerExit) -> Cause {
+    match exit {
+        WorkerExit::Exited(code) => Cause::Exited { code },
+        WorkerExit::Killed(signal) => Cause::Killed { signal },
+        WorkerExit::Unfit(why) => Cause::NotStarted { why },
+        WorkerExit::NoDevice(fault) => Cause::NotStarted {
+            why: fault.to_string(),
+        },
+        WorkerExit::Failed(fault) if fault.fault.kind == FaultKind::Broken => Cause::Broken {
+            text: fault.to_string(),
+        },
+        WorkerExit::Failed(fault) => Cause::Fault {
+            text: fault.to_string(),
+        },
+    }
+}
+
+/// Watches the supervising thread: reports when it is late, and gives the run up when it is stuck.
+fn watch_itself(
+    manager: &EpochManager,
+    give_up: Sender<RunResult>,
+    send_event: impl Fn(Event) + Send + 'static,
+) -> SelfWatch {
+    let control = Arc::clone(&manager.control);
+    SelfWatch::start(self_watch::PATIENCE, move |finding| match finding {
+        Finding::Late { activity, after } => send_event(Event {
+            at_ns: Clock.now_ns(),
+            what: What::SupervisorLate {
+                activity: activity.to_string(),
+                after_ns: after.as_nanos() as u64,
+            },
+        }),
+        Finding::Stuck { activity, after } => {
+            // Whoever waits for the run waits no longer for its supervising thread.
+            let _ = give_up.send(Err(RunError::SupervisorStuck {
+                activity: activity.to_string(),
+                seconds: after.as_secs(),
+            }));
+            control.abort();
+        }
+    })
+}

@@ -1,0 +1,480 @@
+//! The workers of a session: threads of this process, or processes. Starts them, gives them their parts of epochs, and
+//! hands on what they report. Decides nothing.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use zbmd_ir::DeviceId;
+
+use super::event::{WorkerEvent, WorkerExit};
+use super::inbox::{EventInbox, EventSender, event_channel};
+#[cfg(target_os = "linux")]
+use super::process::WorkerProcess;
+#[cfg(target_os = "linux")]
+use super::process_pool::{LaunchContext, ProcessPool};
+use crate::error::EngineError;
+use crate::options::Isolation;
+use crate::program::LoadedProgram;
+use crate::transport::clock::Clock;
+use crate::transport::epoch::EpochMemory;
+use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::session_memory::{Queues, SessionMemory};
+use crate::transport::watchdog::{EpochWatchdogs, Watchdog};
+use crate::worker::gpu::OpenGpus;
+use crate::worker::host;
+use crate::worker::job::{HostOptions, WorkerJob};
+use crate::worker::prepared::PreparedWorker;
+
+/// How often requests that a process has not taken are sent on.
+const FLUSH_PAUSE: Duration = Duration::from_millis(2);
+/// How often threads that are to end are looked at.
+const DISMISS_PAUSE: Duration = Duration::from_millis(1);
+
+/// What a worker is, and how to reach it.
+enum WorkerHandle {
+    Thread,
+    #[cfg(target_os = "linux")]
+    Process(WorkerProcess),
+}
+
+impl WorkerHandle {
+    #[cfg(target_os = "linux")]
+    fn process(&self) -> Option<&WorkerProcess> {
+        match self {
+            Self::Thread => None,
+            Self::Process(process) => Some(process),
+        }
+    }
+
+    fn is_thread(&self) -> bool {
+        matches!(self, Self::Thread)
+    }
+}
+
+struct PoolMember {
+    generation: u32,
+    handle: WorkerHandle,
+}
+
+/// All workers of a session.
+pub(crate) struct WorkerPool {
+    loaded: Arc<LoadedProgram>,
+    session_memory: Arc<SessionMemory>,
+    options: HostOptions,
+    isolation: Isolation,
+    #[cfg(target_os = "linux")]
+    processes: ProcessPool,
+    /// The GPUs that threads of this process drive.
+    gpus: Arc<OpenGpus>,
+    members: BTreeMap<DeviceId, PoolMember>,
+    /// Threads that will end by themselves: replays that were told to stop, and listeners of processes.
+    threads: Vec<(DeviceId, JoinHandle<()>)>,
+    /// Threads of workers that were given up: they may never end.
+    left_behind: Vec<JoinHandle<()>>,
+    inbox: EventInbox<WorkerEvent>,
+    events: EventSender<WorkerEvent>,
+}
+
+impl WorkerPool {
+    /// No worker runs yet. With `has_standbys` a process stands by for each worker that is one.
+    pub(crate) fn new(
+        loaded: Arc<LoadedProgram>,
+        session_memory: Arc<SessionMemory>,
+        queues: Queues,
+        options: HostOptions,
+        isolation: Isolation,
+        has_standbys: bool,
+    ) -> Self {
+        let (events, inbox) = event_channel();
+        #[cfg(target_os = "linux")]
+        let processes = ProcessPool::new(queues, &isolation, has_standbys);
+        #[cfg(not(target_os = "linux"))]
+        let _ = (queues, has_standbys);
+        Self {
+            loaded,
+            session_memory,
+            options,
+            isolation,
+            #[cfg(target_os = "linux")]
+            processes,
+            gpus: Arc::default(),
+            members: BTreeMap::new(),
+            threads: Vec::new(),
+            left_behind: Vec::new(),
+            inbox,
+            events,
+        }
+    }
+
+    /// Starts the worker of a device. Events of it follow: that it is ready, or gone.
+    pub(crate) fn spawn(&mut self, device: DeviceId, generation: u32) {
+        if let Err(exit) = self.try_spawn(device, generation) {
+            self.events.send(WorkerEvent::Gone {
+                device,
+                generation,
+                exit,
+            });
+        }
+    }
+
+    /// Whether the worker of a device is a thread of this process.
+    fn is_thread(&self, device: DeviceId) -> bool {
+        match &self.isolation {
+            Isolation::Threads => true,
+            Isolation::Processes { .. } => false,
+            Isolation::GpuProcesses { .. } => !self.loaded.is_gpu(device),
+        }
+    }
+
+    fn try_spawn(&mut self, device: DeviceId, generation: u32) -> Result<(), WorkerExit> {
+        let handle = if self.is_thread(device) {
+            self.start_thread_worker(device, generation)?
+        } else {
+            let started = self.start_process_worker(device, generation);
+            started.map_err(|error| WorkerExit::Unfit(error.to_string()))?
+        };
+        self.members
+            .insert(device, PoolMember { generation, handle });
+        Ok(())
+    }
+
+    /// A worker that is a thread has one only while it runs a part of an epoch. So it is ready at once, if its GPU is.
+    fn start_thread_worker(
+        &mut self,
+        device: DeviceId,
+        generation: u32,
+    ) -> Result<WorkerHandle, WorkerExit> {
+        if self.loaded.is_gpu(device) {
+            let described = &self.loaded.program.machine.devices[device];
+            self.gpus
+                .probe(&self.loaded, described)
+                .map_err(WorkerExit::NoDevice)?;
+        }
+        self.events.send(WorkerEvent::Ready { device, generation });
+        Ok(WorkerHandle::Thread)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn start_process_worker(
+        &mut self,
+        device: DeviceId,
+        generation: u32,
+    ) -> io::Result<WorkerHandle> {
+        let context = LaunchContext {
+            loaded: &self.loaded,
+            session_memory: &self.session_memory,
+            options: self.options,
+            events: &self.events,
+        };
+        let listeners = &mut self.threads;
+        let process = self
+            .processes
+            .take_or_start(&context, listeners, device, generation)?;
+        Ok(WorkerHandle::Process(process))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn start_process_worker(&mut self, _: DeviceId, _: u32) -> io::Result<WorkerHandle> {
+        Err(io::Error::other(
+            "workers in processes of their own need Linux; run them as threads",
+        ))
+    }
+
+    /// Lets all workers load another program. They do that before they begin their next epoch.
+    pub(crate) fn swap_program(&mut self, loaded: &Arc<LoadedProgram>) {
+        self.loaded = Arc::clone(loaded);
+        #[cfg(target_os = "linux")]
+        {
+            let context = LaunchContext {
+                loaded: &self.loaded,
+                session_memory: &self.session_memory,
+                options: self.options,
+                events: &self.events,
+            };
+            let members = self.members.iter_mut();
+            let running = members.filter_map(|(device, member)| match &mut member.handle {
+                WorkerHandle::Thread => None,
+                WorkerHandle::Process(process) => Some((*device, process)),
+            });
+            self.processes.swap_program(&context, running.collect());
+        }
+    }
+
+    /// Kills a worker's process; the exit is reported like any other. A thread cannot be killed: it is left behind, and
+    /// reported to be gone.
+    pub(crate) fn kill(&mut self, device: DeviceId, generation: u32) {
+        let member = self.members.get(&device);
+        if member.is_none_or(|member| member.generation != generation) {
+            return;
+        }
+        let Some(member) = self.members.remove(&device) else {
+            return;
+        };
+
+        match member.handle {
+            WorkerHandle::Thread => {
+                // What it is in the middle of cannot count any more, and its memory lives as long as it.
+                let threads = self.threads.extract_if(.., |(of, _)| *of == device);
+                self.left_behind.extend(threads.map(|(_, thread)| thread));
+                self.events.send(WorkerEvent::Gone {
+                    device,
+                    generation,
+                    exit: WorkerExit::Unfit("a thread that was left to itself".to_owned()),
+                });
+            }
+            #[cfg(target_os = "linux")]
+            WorkerHandle::Process(process) => self.processes.kill(&process),
+        }
+    }
+
+    /// Whether there are workers in processes of their own.
+    pub(crate) fn has_processes(&self) -> bool {
+        let mut members = self.members.values();
+        members.any(|member| !member.handle.is_thread())
+    }
+
+    /// The process of a worker; this one for threads, `None` if there is no such worker, or its process does not run its
+    /// program yet.
+    pub(crate) fn process_of(&self, device: DeviceId) -> Option<u32> {
+        match &self.members.get(&device)?.handle {
+            WorkerHandle::Thread => Some(std::process::id()),
+            #[cfg(target_os = "linux")]
+            WorkerHandle::Process(process) => process.lifetime().process(),
+        }
+    }
+
+    /// Ends the process of a worker that a signal stopped before it was ready, even before it ran its program. Its exit is
+    /// reported like any other.
+    pub(crate) fn end_if_stopped(&self, device: DeviceId) {
+        #[cfg(target_os = "linux")]
+        if let Some(process) = self.worker_process(device)
+            && process.lifetime().is_stopped()
+        {
+            process
+                .lifetime()
+                .end(Some("a signal stopped it before it was ready"));
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = device;
+    }
+
+    /// The process of a worker, if the worker is one.
+    #[cfg(target_os = "linux")]
+    pub(super) fn worker_process(&self, device: DeviceId) -> Option<&WorkerProcess> {
+        self.members.get(&device)?.handle.process()
+    }
+
+    /// Makes the parts of an epoch that run in this process ready; those of processes make themselves ready.
+    ///
+    /// # Errors
+    /// Too little memory, or a GPU that cannot be used.
+    pub(crate) fn prepare(
+        &self,
+        spec: &Arc<EpochSpec>,
+        epoch: &Arc<EpochMemory>,
+    ) -> Result<Vec<Option<PreparedWorker>>, EngineError> {
+        let mut parts = Vec::with_capacity(spec.devices.len());
+        for (calendar, device) in spec.devices.iter().enumerate() {
+            if !self.is_thread(*device) {
+                parts.push(None);
+                continue;
+            }
+            let job = WorkerJob {
+                spec: Arc::clone(spec),
+                calendar,
+                session_memory: Arc::clone(&self.session_memory),
+                epoch: Arc::clone(epoch),
+                options: self.options,
+                gpus: Arc::clone(&self.gpus),
+            };
+            parts.push(Some(host::prepare(&self.loaded, job)?));
+        }
+        Ok(parts)
+    }
+
+    /// Lets the workers of an epoch begin, each with its watchdog if there are any. Events follow of each.
+    ///
+    /// # Errors
+    /// No thread; those that have begun are told to stop.
+    pub(crate) fn begin(
+        &mut self,
+        spec: &Arc<EpochSpec>,
+        epoch: &Arc<EpochMemory>,
+        parts: Vec<Option<PreparedWorker>>,
+        watchdogs: &EpochWatchdogs,
+    ) -> Result<(), EngineError> {
+        self.threads.retain(|(_, thread)| !thread.is_finished());
+        self.left_behind.retain(|thread| !thread.is_finished());
+
+        for (calendar, part) in parts.into_iter().enumerate() {
+            match part {
+                Some(prepared) => {
+                    if let Err(error) = self.begin_thread(spec, calendar, prepared, watchdogs) {
+                        epoch.stop();
+                        return Err(EngineError::Thread(error));
+                    }
+                }
+                None => self.begin_process(spec, calendar, epoch, watchdogs),
+            }
+        }
+
+        // Now that everybody has what to do.
+        #[cfg(target_os = "linux")]
+        self.start_standbys();
+        Ok(())
+    }
+
+    fn begin_thread(
+        &mut self,
+        spec: &EpochSpec,
+        calendar: usize,
+        prepared: PreparedWorker,
+        watchdogs: &EpochWatchdogs,
+    ) -> io::Result<()> {
+        let device = spec.devices[calendar];
+        let member = self.members.get(&device);
+        let generation = member.map_or(0, |member| member.generation);
+        let device_name = &self.loaded.program.machine.devices[device].name;
+        // The system takes no name with a zero byte in it.
+        let thread_name = format!("zbmd {}", device_name.replace('\0', "?"));
+
+        let loaded = Arc::clone(&self.loaded);
+        let events = self.events.clone();
+        let epoch = spec.epoch;
+        let heartbeat = watchdogs.heartbeat(calendar);
+        let thread = std::thread::Builder::new()
+            .name(thread_name)
+            .spawn(move || {
+                let run = AssertUnwindSafe(|| Box::new(prepared.run(&loaded, heartbeat)));
+                events.send(match catch_unwind(run) {
+                    Ok(end) => WorkerEvent::Ended {
+                        device,
+                        generation,
+                        epoch,
+                        calendar,
+                        end,
+                    },
+                    Err(panic) => WorkerEvent::Panicked(panic),
+                });
+            })?;
+        self.threads.push((device, thread));
+        Ok(())
+    }
+
+    #[cfg(target_os = "linux")]
+    fn begin_process(
+        &mut self,
+        spec: &EpochSpec,
+        calendar: usize,
+        epoch: &EpochMemory,
+        watchdogs: &EpochWatchdogs,
+    ) {
+        let member = self.members.get_mut(&spec.devices[calendar]);
+        if let Some(PoolMember {
+            handle: WorkerHandle::Process(process),
+            ..
+        }) = member
+            && let Err(error) = process.begin(spec, calendar, epoch, watchdogs)
+        {
+            process.lifetime().end(Some(&error.to_string()));
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn begin_process(&mut self, _: &EpochSpec, _: usize, _: &EpochMemory, _: &EpochWatchdogs) {}
+
+    #[cfg(target_os = "linux")]
+    fn start_standbys(&mut self) {
+        let context = LaunchContext {
+            loaded: &self.loaded,
+            session_memory: &self.session_memory,
+            options: self.options,
+            events: &self.events,
+        };
+        let processes = self.members.iter().filter(|(_, m)| !m.handle.is_thread());
+        let devices: Vec<DeviceId> = processes.map(|(device, _)| *device).collect();
+        self.processes
+            .start_standbys(&context, &mut self.threads, &devices);
+    }
+
+    /// The next event; `None` if none comes within the time, or if a watchdog expires that had not. Meanwhile sends
+    /// requests on that workers have not taken yet.
+    pub(crate) fn next_event(
+        &mut self,
+        within: Duration,
+        watchdogs: &mut [Watchdog],
+    ) -> Option<WorkerEvent> {
+        let within = match self.flush_requests() {
+            true => within.min(FLUSH_PAUSE),
+            false => within,
+        };
+        self.inbox.next(Some(within), watchdogs)
+    }
+
+    /// Sends what processes have not taken of their requests; whether something is left.
+    fn flush_requests(&mut self) -> bool {
+        #[cfg(target_os = "linux")]
+        {
+            let members = self.members.values_mut();
+            let workers = members.filter_map(|member| match &mut member.handle {
+                WorkerHandle::Thread => None,
+                WorkerHandle::Process(process) => Some(process),
+            });
+            self.processes.flush(workers)
+        }
+        #[cfg(not(target_os = "linux"))]
+        false
+    }
+
+    /// A watchdog for each of so many workers, or none at all: then workers have to be looked at regularly.
+    pub(crate) fn watchdogs(&self, workers: usize, lease_ns: u64) -> EpochWatchdogs {
+        if !self.inbox.supports_timers() {
+            return EpochWatchdogs::none();
+        }
+        EpochWatchdogs::for_workers(workers, lease_ns)
+    }
+
+    /// Ends all processes, and waits for the threads that were told to end, but not for those that were given up: they may
+    /// hang in a kernel. With a limit, threads that take longer are left behind too: a process that is stuck in the
+    /// system, or a kernel, may keep them.
+    pub(crate) fn dismiss(mut self, limit: Option<Duration>) {
+        #[cfg(target_os = "linux")]
+        self.processes.end_standbys();
+        let members = self.members.iter();
+        let processes = members.filter(|(_, member)| !member.handle.is_thread());
+        let processes: Vec<(DeviceId, u32)> = processes
+            .map(|(device, member)| (*device, member.generation))
+            .collect();
+        for (device, generation) in processes {
+            self.kill(device, generation);
+        }
+
+        if let Some(limit) = limit {
+            self.wait_for_threads(limit);
+            let unfinished = self.threads.drain(..).map(|(_, thread)| thread);
+            self.left_behind.extend(unfinished);
+        }
+        let left_behind = self.left_behind.drain(..);
+        let given_up = left_behind.filter(JoinHandle::is_finished);
+        let threads = self.threads.drain(..).map(|(_, thread)| thread);
+        for thread in threads.chain(given_up) {
+            // A panic has been reported as an event.
+            let _ = thread.join();
+        }
+    }
+
+    fn wait_for_threads(&mut self, limit: Duration) {
+        let until_ns = Clock.now_ns() + limit.as_nanos() as u64;
+        let is_running = |(_, thread): &(DeviceId, JoinHandle<()>)| !thread.is_finished();
+        while self.threads.iter().any(is_running) && Clock.now_ns() < until_ns {
+            #[cfg(target_os = "linux")]
+            self.processes.end_launches();
+            // Most send an event when they end; nothing wakes us a moment later, when they have ended.
+            let _ = self.inbox.next(Some(DISMISS_PAUSE), &mut []);
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! Memory that never moves: zeroed, aligned allocations, private or shared with other processes, touched and
+//! page-locked before the first firing. Must not know what lies in it.
+#![expect(
+    unsafe_code,
+    reason = "allocates, maps, locks and frees raw memory that calendars address by offset"
+)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::io;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// Memory that was asked for and cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("cannot allocate {bytes} bytes: {}", self.reason())]
+pub struct OutOfMemory {
+    /// What was asked for.
+    pub bytes: u64,
+    /// What there is.
+    pub limit: u64,
+    /// What there is too little of.
+    pub scarce: Scarce,
+}
+
+/// What memory that processes share takes, besides the bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Scarce {
+    /// The bytes themselves.
+    #[default]
+    Memory,
+    /// A descriptor.
+    Descriptors,
+    /// A length that files of this process may have: shared memory is a file without a name.
+    FileSize,
+}
+
+impl OutOfMemory {
+    /// Memory that the machine does not have.
+    pub fn of_machine(bytes: u64, limit: u64) -> Self {
+        Self {
+            bytes,
+            limit,
+            scarce: Scarce::Memory,
+        }
+    }
+
+    fn reason(&self) -> String {
+        match self.scarce {
+            Scarce::Memory => {
+                format!("{} bytes are the most this machine can give", self.limit)
+            }
+            Scarce::Descriptors => {
+                "too many open files: raise the limit (`ulimit -n`)".to_owned()
+            }
+            Scarce::FileSize => {
+                "shared memory is a file, and files of this process may not be as long: raise the limit (`ulimit -f`)"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+const PAGE_BYTES: usize = 4096;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Bytes from which on an arena is compared with what is free just now, instead of with all memory.
+const LARGE_BYTES: u64 = 16 << 20;
+
+/// One fixed allocation, zeroed at first. Shared by threads, and where asked for by processes, that keep apart by the
+/// calendar's order.
+#[derive(Debug)]
+pub struct Arena {
+    base: NonNull<u8>,
+    bytes: usize,
+    locked: bool,
+    backing: Backing,
+}
+
+#[derive(Debug)]
+enum Backing {
+    /// The allocator's, with this alignment.
+    Heap(usize),
+    /// A mapped file without a name, which lives as long as somebody maps it or holds it open.
+    #[cfg_attr(miri, expect(dead_code, reason = "Miri maps no files"))]
+    Mapped(OwnedFd),
+}
+
+// SAFETY: an arena is bare memory; whoever writes through its pointers promises to keep threads apart (see `replay`).
+unsafe impl Send for Arena {}
+// SAFETY: as above; `&Arena` itself only gives out a pointer.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Allocates at least `bytes` zeroed bytes, aligned to a page, or to a huge page where that pays, and makes them
+    /// present. With `lock` it also asks the system never to page them out; see [`Self::is_locked`].
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] beyond what the machine can give, instead of being killed while touching it.
+    pub fn new(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
+        let (size, align, refused) = size_of_arena(bytes)?;
+        let layout = Layout::from_size_align(size, align).map_err(|_| refused)?;
+        // SAFETY: the layout's size is at least 1.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(refused)?;
+        let mut arena = Self {
+            base,
+            bytes: size,
+            locked: false,
+            backing: Backing::Heap(align),
+        };
+        arena.advise_huge();
+        arena.touch();
+        arena.locked = lock && arena.lock();
+        Ok(arena)
+    }
+
+    /// Like [`Self::new`], in memory that another process can map too: [`Self::fd`], [`Self::map`]. Nothing of it has a
+    /// name, so nothing is left behind when all who use it are gone, however they went.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    #[cfg(all(target_os = "linux", not(miri)))]
+    pub fn shared(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
+        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+        let (size, _, refused) = size_of_arena(bytes)?;
+        let make = || {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let fd = memfd_create("zbmd", flags)?;
+            ftruncate(&fd, size as u64)?;
+            // Nobody who has the file can make it shorter under our feet.
+            fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+            Ok::<_, rustix::io::Errno>(fd)
+        };
+        let fd = make().map_err(|error| OutOfMemory {
+            scarce: scarce(error),
+            ..refused
+        })?;
+        let mut arena = Self::mapped(fd, size).map_err(|_| refused)?;
+        arena.locked = lock && arena.lock();
+        Ok(arena)
+    }
+
+    /// Without shared mappings (other systems, Miri) an ordinary arena: threads share it all the same.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    pub fn shared(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
+        Self::new(bytes, lock)
+    }
+
+    /// Maps the arena that another process made with [`Self::shared`].
+    ///
+    /// # Errors
+    /// What the system says; a file that could still be made shorter is refused.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    pub fn map(fd: OwnedFd) -> io::Result<Self> {
+        use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+        let seals = fcntl_get_seals(&fd)?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(io::Error::other(
+                "the shared memory is not sealed against shrinking",
+            ));
+        }
+        let bytes = usize::try_from(fstat(&fd)?.st_size).map_err(io::Error::other)?;
+        Self::mapped(fd, bytes)
+    }
+
+    /// There are no shared mappings here.
+    ///
+    /// # Errors
+    /// Always.
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    pub fn map(_fd: OwnedFd) -> io::Result<Self> {
+        Err(io::Error::from(io::ErrorKind::Unsupported))
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn mapped(fd: OwnedFd, bytes: usize) -> io::Result<Self> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a fresh mapping at an address of the system's choice; the file is as long as that, and sealed.
+        let base = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, &fd, 0) }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self {
+            base,
+            bytes,
+            locked: false,
+            backing: Backing::Mapped(fd),
+        })
+    }
+
+    /// The file behind a [`Self::shared`] arena.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        use std::os::fd::AsFd;
+        match &self.backing {
+            Backing::Heap(_) => None,
+            Backing::Mapped(fd) => Some(fd.as_fd()),
+        }
+    }
+
+    /// First byte.
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Bytes that may be used.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether the system promised to keep the pages in memory.
+    pub fn is_locked(&self) -> bool {
+        self.locked
+    }
+
+    /// Writes to each page, so that none is missing when the run has started.
+    fn touch(&mut self) {
+        for offset in (0..self.bytes).step_by(PAGE_BYTES) {
+            // SAFETY: the offset lies in the allocation, which nobody else knows yet; volatile, so that the store of
+            // a zero over a zero is done.
+            unsafe { self.base.as_ptr().add(offset).write_volatile(0) };
+        }
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn advise_huge(&mut self) {
+        use rustix::mm::{Advice, madvise};
+        if matches!(self.backing, Backing::Heap(HUGE_PAGE_BYTES)) {
+            // SAFETY: the range is this allocation, whole; the advice changes no contents. Refusal costs speed only.
+            let _ =
+                unsafe { madvise(self.base.as_ptr().cast(), self.bytes, Advice::LinuxHugepage) };
+        }
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn lock(&mut self) -> bool {
+        // SAFETY: the range is this allocation; locking changes no contents.
+        unsafe { rustix::mm::mlock(self.base.as_ptr().cast(), self.bytes) }.is_ok()
+    }
+
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    fn advise_huge(&mut self) {}
+
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    fn lock(&mut self) -> bool {
+        false
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn unlock(&mut self) {
+        // SAFETY: the range was locked by `lock`. A failure leaves pages locked that are freed next: harmless.
+        let _ = unsafe { rustix::mm::munlock(self.base.as_ptr().cast(), self.bytes) };
+    }
+
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    fn unlock(&mut self) {}
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        if self.locked {
+            self.unlock();
+        }
+        match self.backing {
+            Backing::Heap(align) => {
+                // SAFETY: allocated in `new` with this layout; pointers given out are not used any more, because all
+                // who use them hold their arenas in an `Arc`.
+                unsafe {
+                    let layout = Layout::from_size_align_unchecked(self.bytes, align);
+                    dealloc(self.base.as_ptr(), layout);
+                }
+            }
+            #[cfg(all(target_os = "linux", not(miri)))]
+            Backing::Mapped(_) => {
+                // SAFETY: the whole mapping made in `mapped`, which nobody uses any more, as above. It cannot fail for
+                // such a range.
+                let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+            }
+            #[cfg(not(all(target_os = "linux", not(miri))))]
+            Backing::Mapped(_) => {}
+        }
+    }
+}
+
+/// What an error of making shared memory says that there is too little of.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn scarce(error: rustix::io::Errno) -> Scarce {
+    use rustix::io::Errno;
+    match error {
+        Errno::MFILE | Errno::NFILE => Scarce::Descriptors,
+        Errno::FBIG => Scarce::FileSize,
+        _ => Scarce::Memory,
+    }
+}
+
+/// Size, a multiple of the alignment, and alignment for so many bytes; and how to refuse them.
+fn size_of_arena(bytes: u64) -> Result<(usize, usize, OutOfMemory), OutOfMemory> {
+    // Small ones are not worth asking the system about.
+    let limit = match zbmd_ir::memory::available_bytes() {
+        Some(available) if bytes >= LARGE_BYTES => physical_bytes().min(available),
+        _ => physical_bytes(),
+    };
+    let refused = OutOfMemory::of_machine(bytes, limit);
+    let size = usize::try_from(bytes).map_err(|_| refused)?.max(1);
+    if bytes > limit {
+        return Err(refused);
+    }
+    let align = if size >= HUGE_PAGE_BYTES {
+        HUGE_PAGE_BYTES
+    } else {
+        PAGE_BYTES
+    };
+    let size = size.checked_next_multiple_of(align).ok_or(refused)?;
+    Ok((size, align, refused))
+}
+
+/// A value, or a row of values, in an arena that it keeps alive. What is in an arena is shared: `T` has interior
+/// mutability or does not change.
+pub(crate) struct In<T: ?Sized> {
+    at: NonNull<T>,
+    arena: Arc<Arena>,
+    shared: PhantomData<T>,
+}
+
+// SAFETY: it gives out `&T` only, and keeps the memory alive like an `Arc<T>`.
+unsafe impl<T: ?Sized + Sync + Send> Send for In<T> {}
+// SAFETY: as above.
+unsafe impl<T: ?Sized + Sync + Send> Sync for In<T> {}
+
+impl<T> In<[T]> {
+    /// Writes `count` fresh values at `offset` bytes into memory that nobody else uses yet.
+    ///
+    /// # Panics
+    /// If they do not fit, or lie askew.
+    pub(crate) fn create(arena: &Arc<Arena>, offset: u64, count: usize, fresh: fn() -> T) -> Self {
+        let row = Self::row(arena, offset, count);
+        for i in 0..count {
+            // SAFETY: `row` checked that the values lie in the arena, aligned; nobody else uses them yet.
+            unsafe { row.cast::<T>().add(i).write(fresh()) };
+        }
+        Self {
+            at: row,
+            arena: Arc::clone(arena),
+            shared: PhantomData,
+        }
+    }
+
+    /// The `count` values that somebody else has created at `offset`.
+    ///
+    /// # Safety
+    /// They were created there, by a program with the same layout of `T`, before.
+    ///
+    /// # Panics
+    /// If they would not fit, or lie askew.
+    pub(crate) unsafe fn find(arena: &Arc<Arena>, offset: u64, count: usize) -> Self {
+        let at = Self::row(arena, offset, count);
+        Self {
+            at,
+            arena: Arc::clone(arena),
+            shared: PhantomData,
+        }
+    }
+
+    fn row(arena: &Arc<Arena>, offset: u64, count: usize) -> NonNull<[T]> {
+        let end = (offset as usize).checked_add(count * size_of::<T>());
+        assert!(
+            end.is_some_and(|end| end <= arena.bytes()),
+            "{offset} + {count} values too many"
+        );
+        // SAFETY: just checked to lie in the arena.
+        let first = unsafe { arena.base.add(offset as usize) };
+        assert!(
+            first.as_ptr().addr().is_multiple_of(align_of::<T>()),
+            "values at {offset} askew"
+        );
+        NonNull::slice_from_raw_parts(first.cast(), count)
+    }
+
+    /// One of the row.
+    pub(crate) fn one(&self, index: usize) -> In<T> {
+        let at = NonNull::from(&self[index]);
+        In {
+            at,
+            arena: Arc::clone(&self.arena),
+            shared: PhantomData,
+        }
+    }
+}
+
+impl<T: ?Sized> Clone for In<T> {
+    fn clone(&self) -> Self {
+        Self {
+            at: self.at,
+            arena: Arc::clone(&self.arena),
+            shared: PhantomData,
+        }
+    }
+}
+
+impl<T: ?Sized> Deref for In<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: `create` wrote it, or `find`'s caller promises that somebody did; the arena is alive, and nothing in
+        // it is handed out as `&mut`.
+        unsafe { self.at.as_ref() }
+    }
+}
+
+impl<T: ?Sized> std::fmt::Debug for In<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "In({:p})", self.at)
+    }
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+fn physical_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.totalram as u64).saturating_mul(u64::from(info.mem_unit.max(1)))
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn physical_bytes() -> u64 {
+    1 << 40
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_zeroed_and_aligned() {
+        for (bytes, align) in [
+            (0, PAGE_BYTES),
+            (1, PAGE_BYTES),
+            (5000, PAGE_BYTES),
+            (3 << 20, HUGE_PAGE_BYTES),
+        ] {
+            let arena = Arena::new(bytes, true).expect("small");
+            assert_eq!(arena.base() as usize % align, 0);
+            assert!(arena.bytes() as u64 >= bytes);
+            for offset in (0..arena.bytes()).step_by(997) {
+                // SAFETY: the offset lies in the arena and nobody writes it.
+                assert_eq!(unsafe { *arena.base().add(offset) }, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn absurd_sizes_are_refused_with_both_numbers() {
+        for bytes in [1 << 46, u64::MAX] {
+            let error = Arena::new(bytes, true).expect_err("more than any machine");
+            assert_eq!(error.bytes, bytes);
+            assert!(error.limit < bytes);
+        }
+    }
+}

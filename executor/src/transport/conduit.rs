@@ -1,0 +1,625 @@
+//! A byte queue between the embedding program and a worker: one producer, one consumer, fixed memory. Knows token
+//! sizes, not types.
+//!
+//! `head` holds the tokens written so far, shifted by one, and in the lowest bit whether the queue is closed; only the
+//! producer moves it on, anyone may close. Because both are one word, a publication that comes after the close fails
+//! as a whole: a closed queue's count is final, so all workers agree on the number of blocks of a run. `tail` holds
+//! the tokens read. Sleeping is the protocol of [`crate::transport::ring`].
+#![expect(
+    unsafe_code,
+    reason = "copies between slices and the queue's memory, which both sides share"
+)]
+
+use std::sync::{Arc, OnceLock};
+
+use crossbeam_utils::CachePadded;
+
+use crate::transport::arena::{Arena, In, OutOfMemory};
+use crate::transport::arrivals::ArrivalParkers;
+use crate::transport::primitive::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::transport::ring::{Deadline, Parker, Spin, Stop, Stopped};
+
+/// A queue has been closed before these tokens were taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Closed;
+
+/// The part of a queue that both sides write, in memory that they share.
+#[derive(Debug)]
+pub(crate) struct ConduitEnds {
+    head: CachePadded<AtomicU64>,
+    tail: CachePadded<AtomicU64>,
+    /// Set when the consumer went away: what is written is dropped and counted.
+    detached: AtomicU32,
+    data: CachePadded<Parker>,
+    space: CachePadded<Parker>,
+}
+
+impl ConduitEnds {
+    fn new() -> Self {
+        Self {
+            head: CachePadded::new(AtomicU64::new(0)),
+            tail: CachePadded::new(AtomicU64::new(0)),
+            detached: AtomicU32::new(0),
+            data: CachePadded::new(Parker::new()),
+            space: CachePadded::new(Parker::new()),
+        }
+    }
+}
+
+pub(crate) struct Conduit {
+    ends: In<ConduitEnds>,
+    /// Where consumers wait for tokens, if not at `ends.data`.
+    arrivals: Option<In<ArrivalParkers>>,
+    /// What `base` leads into.
+    _memory: Arc<Arena>,
+    /// First byte of the tokens.
+    base: *mut u8,
+    capacity: u64,
+    token_bytes: usize,
+    /// Known to this process alone: the queue that goes on where this one was closed, and whether none will.
+    next: OnceLock<Arc<Conduit>>,
+    over: AtomicU32,
+}
+
+// SAFETY: `base` leads into `memory`; the protocol of head and tail keeps the two sides apart.
+unsafe impl Send for Conduit {}
+// SAFETY: as above.
+unsafe impl Sync for Conduit {}
+
+impl std::fmt::Debug for Conduit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conduit")
+            .field("ends", &*self.ends)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The writing end. There is one.
+#[derive(Debug)]
+pub(crate) struct Producer {
+    shared: Arc<Conduit>,
+    head: u64,
+    tail_seen: u64,
+    discarded: u64,
+}
+
+/// The reading end. There is one.
+#[derive(Debug)]
+pub(crate) struct Consumer {
+    shared: Arc<Conduit>,
+    tail: u64,
+    head_seen: u64,
+    /// Keep the tokens in the queue when they have been read; somebody else lets them go.
+    retain: bool,
+}
+
+impl Conduit {
+    pub(crate) const ENDS_BYTES: u64 = size_of::<ConduitEnds>() as u64;
+
+    /// A queue of `capacity` tokens whose ends and bytes lie at `place` in an arena. Consumers wait at the arrivals, if
+    /// there are any, which queues may share.
+    pub(crate) fn create(
+        arena: &Arc<Arena>,
+        place: (u64, u64),
+        capacity: u64,
+        token_bytes: u64,
+        arrivals: Option<In<ArrivalParkers>>,
+    ) -> Self {
+        let ends = In::create(arena, place.0, 1, ConduitEnds::new).one(0);
+        Self::new(arena, ends, place.1, capacity, token_bytes, arrivals)
+    }
+
+    /// The queue that another process created there.
+    ///
+    /// # Safety
+    /// It did, with the same numbers, and runs this very program.
+    pub(crate) unsafe fn find(
+        arena: &Arc<Arena>,
+        place: (u64, u64),
+        capacity: u64,
+        token_bytes: u64,
+        arrivals: Option<In<ArrivalParkers>>,
+    ) -> Self {
+        // SAFETY: the caller's promise.
+        let ends = unsafe { In::find(arena, place.0, 1) }.one(0);
+        Self::new(arena, ends, place.1, capacity, token_bytes, arrivals)
+    }
+
+    fn new(
+        arena: &Arc<Arena>,
+        ends: In<ConduitEnds>,
+        offset: u64,
+        capacity: u64,
+        token_bytes: u64,
+        arrivals: Option<In<ArrivalParkers>>,
+    ) -> Self {
+        let end = capacity
+            .checked_mul(token_bytes)
+            .and_then(|bytes| bytes.checked_add(offset));
+        assert!(
+            end.is_some_and(|end| end <= arena.bytes() as u64),
+            "the queue lies in its arena"
+        );
+        Self {
+            ends,
+            arrivals,
+            base: arena.base().wrapping_add(offset as usize),
+            _memory: Arc::clone(arena),
+            capacity,
+            token_bytes: token_bytes as usize,
+            next: OnceLock::new(),
+            over: AtomicU32::new(0),
+        }
+    }
+
+    /// A queue in memory of its own.
+    #[cfg_attr(not(test), expect(dead_code, reason = "a queue alone is for tests"))]
+    pub(crate) fn pair(
+        capacity: u64,
+        token_bytes: u64,
+        arrivals: Option<In<ArrivalParkers>>,
+    ) -> Result<(Producer, Consumer), OutOfMemory> {
+        let data = Self::ENDS_BYTES.next_multiple_of(128);
+        let bytes = data.saturating_add(capacity.saturating_mul(token_bytes));
+        let arena = Arc::new(Arena::shared(bytes, false)?);
+        let shared = Arc::new(Self::create(
+            &arena,
+            (0, data),
+            capacity,
+            token_bytes,
+            arrivals,
+        ));
+        Ok((Producer::new(&shared), Consumer::new(&shared, 0, false)))
+    }
+
+    /// Tokens that the queue holds at most.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Tokens written so far, and whether that is final.
+    pub(crate) fn written(&self) -> (u64, bool) {
+        // Partner: the release in `publish` and `close`.
+        let word = self.ends.head.load(Ordering::Acquire);
+        (word >> 1, word & 1 == 1)
+    }
+
+    /// Tokens read so far.
+    pub(crate) fn taken(&self) -> u64 {
+        self.ends.tail.load(Ordering::Acquire)
+    }
+
+    /// No token comes any more. Any thread may close, any number of times.
+    pub(crate) fn close(&self) {
+        self.ends.head.fetch_or(1, Ordering::AcqRel);
+        self.wake();
+    }
+
+    /// Wakes both sides, after a close or a stop.
+    pub(crate) fn wake(&self) {
+        self.notify_data(u64::MAX);
+        self.ends.space.notify();
+    }
+
+    fn notify_data(&self, head: u64) {
+        match &self.arrivals {
+            Some(arrivals) => arrivals.notify(),
+            None => self.ends.data.notify_at(head),
+        }
+    }
+
+    /// Lets the tokens up to `tokens` go, for a consumer that retains them. Never takes anything back, so whoever is
+    /// late with older news changes nothing.
+    pub(crate) fn release_until(&self, tokens: u64) {
+        // Partner: the acquire loads of `tail` in `Producer`.
+        let before = self.ends.tail.fetch_max(tokens, Ordering::AcqRel);
+        if before < tokens {
+            self.ends.space.notify_at(tokens);
+        }
+    }
+
+    /// Where the consumer goes on when this queue is closed and read out. Once; the consumer is woken.
+    pub(crate) fn set_successor(&self, next: &Arc<Conduit>) {
+        let first = self.next.set(Arc::clone(next)).is_ok();
+        debug_assert!(first, "a queue has one successor");
+        // Partner: the fence in `detach`: either this sees that the consumer went away, or that sees the successor.
+        fence(Ordering::SeqCst);
+        if self.is_detached() {
+            next.ends.detached.store(1, Ordering::Release);
+        }
+        self.wake();
+    }
+
+    /// Nothing follows this queue when it is closed: the stream ends there.
+    pub(crate) fn mark_final(&self) {
+        self.over.store(1, Ordering::Release);
+        self.wake();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.ends.head.load(Ordering::Relaxed) & 1 == 1
+    }
+
+    pub(crate) fn is_detached(&self) -> bool {
+        self.ends.detached.load(Ordering::Acquire) != 0
+    }
+
+    /// Byte ranges of `tokens` tokens from position `at`: the part up to the end of the memory, and the length of
+    /// the part that goes on at its beginning.
+    fn split(&self, at: u64, tokens: u64) -> (usize, usize, usize) {
+        let place = at % self.capacity;
+        let first = tokens.min(self.capacity - place);
+        let bytes = |n: u64| n as usize * self.token_bytes;
+        (bytes(place), bytes(first), bytes(tokens - first))
+    }
+}
+
+impl Producer {
+    pub(crate) fn new(shared: &Arc<Conduit>) -> Self {
+        let head = shared.written().0;
+        Self {
+            shared: Arc::clone(shared),
+            head,
+            tail_seen: shared.taken(),
+            discarded: 0,
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Conduit> {
+        &self.shared
+    }
+
+    /// Tokens that were written after the consumer had gone.
+    pub(crate) fn discarded(&self) -> u64 {
+        self.discarded
+    }
+
+    fn space(&self) -> u64 {
+        self.shared.capacity - (self.head - self.tail_seen)
+    }
+
+    /// Waits for space for `tokens` tokens, at most the capacity. `Ok` too when the consumer is gone or the queue
+    /// is closed: writing finds out.
+    #[inline]
+    pub(crate) fn wait_space(
+        &mut self,
+        tokens: u64,
+        spin: Spin,
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
+        self.wait_space_by(tokens, spin, stop, Deadline::NEVER)
+    }
+
+    /// Like [`Self::wait_space`], until the deadline at most: there may be less space then.
+    #[inline]
+    pub(crate) fn wait_space_by(
+        &mut self,
+        tokens: u64,
+        spin: Spin,
+        stop: &Stop,
+        deadline: Deadline,
+    ) -> Result<(), Stopped> {
+        debug_assert!(
+            tokens <= self.shared.capacity,
+            "a queue is made for its longest slot"
+        );
+        if self.space() >= tokens {
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.shared);
+        let mut stopped = false;
+        // The reader's position from which on there is enough space.
+        let level = (self.head + tokens).saturating_sub(shared.capacity);
+        shared.ends.space.wait_level_by(level, spin, deadline, || {
+            // Partner: the release in `Consumer::skip`.
+            self.tail_seen = shared.ends.tail.load(Ordering::Acquire);
+            stopped = stop.is_set();
+            self.space() >= tokens || stopped || shared.is_closed() || shared.is_detached()
+        });
+        if stopped && self.space() < tokens {
+            Err(Stopped)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Writes as many whole tokens of `bytes` as there is space for; the number of tokens. Without a consumer it
+    /// takes everything and counts it as discarded.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<u64, Closed> {
+        let wanted = (bytes.len() / self.shared.token_bytes) as u64;
+        if self.shared.is_detached() {
+            self.discarded += wanted;
+            return Ok(wanted);
+        }
+        if self.space() < wanted {
+            self.tail_seen = self.shared.ends.tail.load(Ordering::Acquire);
+        }
+        let tokens = wanted.min(self.space());
+        if tokens > 0 {
+            let (place, first, rest) = self.shared.split(self.head, tokens);
+            let base = self.shared.base;
+            // SAFETY: the two ranges lie in the memory (`split`), hold no published unread token (`space`), and only
+            // this one producer writes; the consumer reads nothing beyond `head`, which moves on below.
+            unsafe {
+                base.add(place)
+                    .copy_from_nonoverlapping(bytes.as_ptr(), first);
+                base.copy_from_nonoverlapping(bytes.as_ptr().add(first), rest);
+            }
+        }
+        let (old, new) = (self.head << 1, (self.head + tokens) << 1);
+        // Partner: the acquire in `written`. Fails only if the queue has been closed.
+        let moved =
+            self.shared
+                .ends
+                .head
+                .compare_exchange(old, new, Ordering::Release, Ordering::Relaxed);
+        moved.map_err(|_| Closed)?;
+        self.head += tokens;
+        if tokens > 0 {
+            self.shared.notify_data(self.head);
+        }
+        Ok(tokens)
+    }
+}
+
+impl Consumer {
+    /// Reads from token `at` on.
+    pub(crate) fn new(shared: &Arc<Conduit>, at: u64, retain: bool) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            tail: at,
+            head_seen: at,
+            retain,
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Conduit> {
+        &self.shared
+    }
+
+    /// Tokens that can be read now, of this queue or of one that goes on where it was closed.
+    pub(crate) fn available(&mut self) -> u64 {
+        loop {
+            let (written, closed) = self.shared.written();
+            self.head_seen = written;
+            if written > self.tail || !closed || !self.follow() {
+                return written - self.tail;
+            }
+        }
+    }
+
+    /// Goes over to the queue that follows this one, which is closed and read out; whether there is one.
+    fn follow(&mut self) -> bool {
+        let Some(next) = self.shared.next.get() else {
+            return false;
+        };
+        *self = Self::new(&Arc::clone(next), 0, self.retain);
+        true
+    }
+
+    /// Whether everything has been read and nothing will come.
+    pub(crate) fn is_finished(&mut self) -> bool {
+        let over = self.shared.over.load(Ordering::Acquire) != 0;
+        self.available() == 0 && over && self.shared.written().1
+    }
+
+    /// Reads tokens into `to` and fills what is missing with zeros; the number of tokens read.
+    pub(crate) fn read(&mut self, to: &mut [u8]) -> u64 {
+        let wanted = (to.len() / self.shared.token_bytes) as u64;
+        if self.head_seen - self.tail < wanted {
+            self.available();
+        }
+        let tokens = wanted.min(self.head_seen - self.tail);
+        let (place, first, rest) = self.shared.split(self.tail, tokens);
+        let base = self.shared.base;
+        // SAFETY: both ranges lie in the memory and were published by the producer before `head_seen` was loaded
+        // (acquire); it does not write them again before `tail` moves on below.
+        unsafe {
+            to.as_mut_ptr()
+                .copy_from_nonoverlapping(base.add(place), first);
+            to.as_mut_ptr()
+                .add(first)
+                .copy_from_nonoverlapping(base, rest);
+        }
+        to[first + rest..].fill(0);
+        self.tail += tokens;
+        if !self.retain {
+            // Partner: the acquire loads of `tail` in `Producer`.
+            self.shared.ends.tail.store(self.tail, Ordering::Release);
+            self.shared.ends.space.notify_at(self.tail);
+        }
+        tokens
+    }
+
+    /// Waits until `tokens` tokens (at least 1) are there, or some and no more can come in this queue: `Ok(false)` if
+    /// there is none at all. When the deadline has come it is `Ok(true)` whatever there is. Nobody else may wait at
+    /// this queue's parker.
+    pub(crate) fn wait_data(
+        &mut self,
+        tokens: u64,
+        spin: Spin,
+        stop: &Stop,
+        deadline: Deadline,
+    ) -> Result<bool, Stopped> {
+        loop {
+            let level = self.tail + tokens;
+            if self.head_seen >= level {
+                return Ok(true);
+            }
+            let shared = Arc::clone(&self.shared);
+            let (mut ended, mut stopped) = (false, false);
+            shared.ends.data.wait_level_by(level, spin, deadline, || {
+                let over = shared.over.load(Ordering::Acquire) != 0;
+                let (written, closed) = shared.written();
+                self.head_seen = written;
+                stopped = stop.is_set();
+                let drained = closed && written == self.tail;
+                ended = drained && over;
+                let some = closed && written > self.tail;
+                self.head_seen >= level
+                    || some
+                    || ended
+                    || stopped
+                    || drained && shared.next.get().is_some()
+            });
+            if self.head_seen > self.tail {
+                return Ok(true);
+            } else if ended {
+                return Ok(false);
+            } else if stopped {
+                return Err(Stopped);
+            } else if !self.follow() && deadline.left_ns() == Some(0) {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Nobody will read any more: the producer must not wait.
+    pub(crate) fn detach(&self) {
+        let mut queue = &self.shared;
+        loop {
+            queue.ends.detached.store(1, Ordering::Release);
+            // Partner: the fence in `set_successor`.
+            fence(Ordering::SeqCst);
+            queue.wake();
+            match queue.next.get() {
+                Some(next) => queue = next,
+                None => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(capacity: u64, token_bytes: u64) -> (Producer, Consumer) {
+        Conduit::pair(capacity, token_bytes, None).expect("small")
+    }
+
+    #[test]
+    fn tokens_come_out_as_they_went_in_across_the_end_of_the_memory() {
+        for (capacity, token, chunk) in [(4, 1, 3), (7, 3, 5), (16, 2, 16), (5, 8, 1)] {
+            let (mut producer, mut consumer) = queue(capacity, token);
+            let mut next = 0u8;
+            let mut expect = 0u8;
+            for _ in 0..50 {
+                let sent: Vec<u8> = (0..chunk * token)
+                    .map(|i| next.wrapping_add(i as u8))
+                    .collect();
+                let tokens = producer.write(&sent).expect("open");
+                assert_eq!(tokens, chunk);
+                next = next.wrapping_add((tokens * token) as u8);
+                let mut got = vec![0; (chunk * token) as usize];
+                assert_eq!(consumer.read(&mut got), chunk);
+                for byte in got {
+                    assert_eq!(byte, expect);
+                    expect = expect.wrapping_add(1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_queue_takes_only_what_fits() {
+        let (mut producer, mut consumer) = queue(4, 2);
+        assert_eq!(producer.write(&[1; 12]), Ok(4));
+        assert_eq!(producer.write(&[1; 2]), Ok(0));
+        assert_eq!(consumer.read(&mut [0; 2]), 1);
+        assert_eq!(producer.write(&[1; 12]), Ok(1));
+    }
+
+    #[test]
+    fn reading_past_the_end_gives_zeros_and_the_count() {
+        let (mut producer, mut consumer) = queue(4, 1);
+        producer.write(&[7, 8]).expect("open");
+        producer.shared().close();
+        let mut got = [9; 4];
+        assert_eq!(consumer.read(&mut got), 2);
+        assert_eq!(got, [7, 8, 0, 0]);
+    }
+
+    #[test]
+    fn a_closed_queue_refuses_tokens_and_keeps_its_count() {
+        let (mut producer, consumer) = queue(4, 1);
+        producer.write(&[1, 2]).expect("open");
+        consumer.shared().close();
+        assert_eq!(producer.write(&[3]), Err(Closed));
+        assert_eq!(consumer.shared().written(), (2, true));
+    }
+
+    #[test]
+    fn a_stream_goes_on_in_the_next_queue() {
+        let (mut first, mut consumer) = queue(4, 1);
+        let (mut second, _unused) = queue(4, 1);
+        first.write(&[1, 2]).expect("open");
+        first.shared().close();
+        assert_eq!(consumer.available(), 2);
+        assert_eq!(consumer.read(&mut [0; 2]), 2);
+        assert_eq!(consumer.available(), 0);
+        assert!(!consumer.is_finished(), "something may follow");
+        second.write(&[3]).expect("open");
+        first.shared().set_successor(second.shared());
+        assert_eq!(
+            first.write(&[9]),
+            Err(Closed),
+            "whoever is late writes nothing that counts"
+        );
+        assert_eq!(
+            consumer.wait_data(1, Spin(0), &Stop::new(), Deadline::NEVER),
+            Ok(true)
+        );
+        let mut got = [0];
+        assert_eq!((consumer.read(&mut got), got), (1, [3]));
+        consumer.detach();
+        assert_eq!(second.write(&[4]), Ok(1));
+        assert_eq!(second.discarded(), 1);
+        second.shared().close();
+        second.shared().mark_final();
+        assert!(consumer.is_finished());
+    }
+
+    #[test]
+    fn without_a_reader_tokens_are_dropped_and_counted() {
+        let (mut producer, consumer) = queue(2, 1);
+        consumer.detach();
+        for _ in 0..5 {
+            producer
+                .wait_space(2, Spin(0), &Stop::new())
+                .expect("not stopped");
+            assert_eq!(producer.write(&[0; 2]), Ok(2));
+        }
+        assert_eq!(producer.discarded(), 10);
+    }
+
+    #[test]
+    fn both_sides_sleep_and_wake() {
+        let (mut producer, mut consumer) = queue(3, 1);
+        let stop = Arc::new(Stop::new());
+        let there = Arc::clone(&stop);
+        let total = if cfg!(miri) { 50 } else { 20_000 };
+        let writer = std::thread::spawn(move || {
+            for i in 0..total {
+                producer
+                    .wait_space(1, Spin(2), &there)
+                    .expect("not stopped");
+                assert_eq!(producer.write(&[i as u8]), Ok(1));
+            }
+            producer.shared().close();
+            producer.shared().mark_final();
+        });
+        let mut count = 0;
+        while consumer
+            .wait_data(1, Spin(2), &stop, Deadline::NEVER)
+            .expect("not stopped")
+        {
+            let mut byte = [0];
+            assert_eq!(consumer.read(&mut byte), 1);
+            assert_eq!(byte[0], count as u8);
+            count += 1;
+        }
+        writer.join().expect("no panic");
+        assert_eq!(count, total);
+    }
+}

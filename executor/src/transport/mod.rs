@@ -1,0 +1,21 @@
+//! What threads and processes of a run share: memory, rings, queues, and the protocols by which they hand tokens over.
+//! Must not know kernels, workers or supervision.
+
+pub(crate) mod admission;
+pub(crate) mod admission_times;
+pub mod arena;
+pub(crate) mod arrivals;
+pub(crate) mod checksum;
+pub(crate) mod clock;
+pub(crate) mod conduit;
+pub(crate) mod epoch;
+pub(crate) mod epoch_spec;
+pub(crate) mod epoch_state;
+mod layout;
+pub mod ledger;
+pub(crate) mod primitive;
+pub mod ring;
+pub(crate) mod session_memory;
+pub(crate) mod stream;
+pub(crate) mod trace_ring;
+pub(crate) mod watchdog;

@@ -1,0 +1,372 @@
+//! Streams between the embedding program and a run: typed handles with back-pressure both ways.
+//!
+//! A source that is pushed to faster than the run takes tokens blocks (or takes only part of what is offered); a sink
+//! that is not pulled from stops the run, and nothing is lost. A handle that is dropped says so: a source ends, a
+//! sink's tokens are dropped from then on, and counted in the report.
+//!
+//! A run with several sinks needs all of them pulled: from threads of their own, or with [`SinkHandle::try_pull`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use zbmd_backends::kernel::Element;
+use zbmd_ir::{DType, TokenType};
+
+use crate::transport::conduit::{Closed, Consumer, Producer};
+use crate::transport::ring::{Deadline, Spin, Stop};
+
+/// Why tokens were not taken or given.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    /// No source or sink of that name.
+    #[error("no {kind} `{name}`; there are: {known}")]
+    Unknown {
+        /// `source` or `sink`.
+        kind: &'static str,
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// Its handle was given out before.
+    #[error("the handle of {kind} `{name}` has been taken before: there is one")]
+    Taken {
+        /// `source` or `sink`.
+        kind: &'static str,
+        /// The stream.
+        name: String,
+    },
+    /// The elements have another type.
+    #[error("`{name}` carries {token}; {found} was used: use elements of {expected}", expected = .token.dtype)]
+    DType {
+        /// The stream.
+        name: String,
+        /// Type of its tokens.
+        token: TokenType,
+        /// The dtype used.
+        found: DType,
+    },
+    /// Not a whole number of tokens.
+    #[error(
+        "`{name}` has tokens of {token_bytes} bytes; {bytes} bytes are no whole number of them"
+    )]
+    Partial {
+        /// The stream.
+        name: String,
+        /// Bytes of a token.
+        token_bytes: u64,
+        /// Bytes given.
+        bytes: u64,
+    },
+    /// The run takes no more tokens: it has reached its number of iterations, or was stopped.
+    #[error("source `{name}` is closed: the run takes no more tokens; {refused} were not taken")]
+    Closed {
+        /// The source.
+        name: String,
+        /// Tokens that were not taken.
+        refused: u64,
+    },
+    /// The run was given up after a fault; `Session::join` says which.
+    #[error("the run was given up after a fault, while `{name}` waited")]
+    Stopped {
+        /// The stream.
+        name: String,
+    },
+}
+
+/// What both kinds of handles know of their stream.
+#[derive(Debug)]
+struct Stream {
+    name: String,
+    token: TokenType,
+    stop: Arc<Stop>,
+    spin: Spin,
+}
+
+impl Stream {
+    fn check<T: Element>(&self, elements: usize) -> Result<(), StreamError> {
+        let expected = self.token.dtype;
+        if T::DTYPE != expected && !(T::DTYPE == DType::U8 && expected == DType::Bool) {
+            let (name, token) = (self.name.clone(), self.token.clone());
+            return Err(StreamError::DType {
+                name,
+                token,
+                found: T::DTYPE,
+            });
+        }
+        self.check_bytes(elements * size_of::<T>())
+    }
+
+    fn check_bytes(&self, bytes: usize) -> Result<(), StreamError> {
+        let token_bytes = self.token.bytes();
+        if !(bytes as u64).is_multiple_of(token_bytes) {
+            let (name, bytes) = (self.name.clone(), bytes as u64);
+            return Err(StreamError::Partial {
+                name,
+                token_bytes,
+                bytes,
+            });
+        }
+        Ok(())
+    }
+
+    fn stopped(&self) -> StreamError {
+        StreamError::Stopped {
+            name: self.name.clone(),
+        }
+    }
+}
+
+/// Where the tokens of a source are pushed. Dropping it ends the source.
+#[derive(Debug)]
+pub struct SourceHandle {
+    stream: Stream,
+    producer: Producer,
+}
+
+impl SourceHandle {
+    pub(crate) fn new(
+        name: &str,
+        token: &TokenType,
+        producer: Producer,
+        stop: Arc<Stop>,
+        spin: Spin,
+    ) -> Self {
+        let stream = Stream {
+            name: name.to_owned(),
+            token: token.clone(),
+            stop,
+            spin,
+        };
+        Self { stream, producer }
+    }
+
+    /// Type of the tokens.
+    pub fn token(&self) -> &TokenType {
+        &self.stream.token
+    }
+
+    /// Gives tokens to the run; waits for space as long as it takes.
+    ///
+    /// # Errors
+    /// Elements of another dtype or no whole tokens (then none is taken), a run that takes no more, or a fault.
+    pub fn push<T: Element>(&mut self, elements: &[T]) -> Result<(), StreamError> {
+        self.stream.check::<T>(elements.len())?;
+        self.push_all(bytemuck::cast_slice(elements), Deadline::NEVER)
+            .map(drop)
+    }
+
+    /// Like [`Self::push`], with the tokens' bytes in the machine's byte order.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn push_bytes(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
+        self.stream.check_bytes(bytes.len())?;
+        self.push_all(bytes, Deadline::NEVER).map(drop)
+    }
+
+    /// Like [`Self::push_bytes`], waiting so long at most; how many tokens were taken. Fewer than given only when the
+    /// time is over.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn push_bytes_within(&mut self, bytes: &[u8], limit: Duration) -> Result<u64, StreamError> {
+        self.stream.check_bytes(bytes.len())?;
+        self.push_all(bytes, Deadline::after(limit))
+    }
+
+    /// Gives as many tokens as there is space for, without waiting; how many.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn try_push<T: Element>(&mut self, elements: &[T]) -> Result<u64, StreamError> {
+        self.stream.check::<T>(elements.len())?;
+        self.write(bytemuck::cast_slice(elements))
+    }
+
+    /// Like [`Self::try_push`], with bytes.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn try_push_bytes(&mut self, bytes: &[u8]) -> Result<u64, StreamError> {
+        self.stream.check_bytes(bytes.len())?;
+        self.write(bytes)
+    }
+
+    /// Ends the source: the run finishes with the tokens that were pushed.
+    pub fn close(self) {}
+
+    fn write(&mut self, bytes: &[u8]) -> Result<u64, StreamError> {
+        if self.stream.stop.is_set() {
+            return Err(self.stream.stopped());
+        }
+        let refused = bytes.len() as u64 / self.stream.token.bytes();
+        self.producer
+            .write(bytes)
+            .map_err(|Closed| StreamError::Closed {
+                name: self.stream.name.clone(),
+                refused,
+            })
+    }
+
+    fn push_all(&mut self, mut bytes: &[u8], deadline: Deadline) -> Result<u64, StreamError> {
+        let token_bytes = self.stream.token.bytes() as usize;
+        let given = bytes.len();
+        while !bytes.is_empty() {
+            // When the queue is full, half of it must be free again: one wake-up for many blocks, not one for each.
+            // Never more than what is still to be pushed, so that a program that feeds several sources in turn waits
+            // for nothing that its next push would bring.
+            let left = (bytes.len() / token_bytes) as u64;
+            let enough = left.min(self.producer.shared().capacity() / 2).max(1);
+            self.producer
+                .wait_space_by(enough, self.stream.spin, &self.stream.stop, deadline)
+                .map_err(|_| self.stream.stopped())?;
+            let tokens = self.write(bytes)?;
+            bytes = &bytes[tokens as usize * token_bytes..];
+            if deadline.left_ns() == Some(0) {
+                break;
+            }
+        }
+        Ok(((given - bytes.len()) / token_bytes) as u64)
+    }
+}
+
+impl Drop for SourceHandle {
+    fn drop(&mut self) {
+        self.producer.shared().close();
+    }
+}
+
+/// Where the tokens of a sink are pulled from. Dropping it drops the tokens that still come.
+#[derive(Debug)]
+pub struct SinkHandle {
+    stream: Stream,
+    consumer: Consumer,
+}
+
+impl SinkHandle {
+    pub(crate) fn new(
+        name: &str,
+        token: &TokenType,
+        consumer: Consumer,
+        stop: Arc<Stop>,
+        spin: Spin,
+    ) -> Self {
+        let stream = Stream {
+            name: name.to_owned(),
+            token: token.clone(),
+            stop,
+            spin,
+        };
+        Self { stream, consumer }
+    }
+
+    /// Type of the tokens.
+    pub fn token(&self) -> &TokenType {
+        &self.stream.token
+    }
+
+    /// Fills `to` with tokens, waiting for them; how many tokens. Fewer than fit only at the end of the run.
+    ///
+    /// # Errors
+    /// Elements of another dtype, no whole tokens, or a fault of the run.
+    pub fn pull<T: Element>(&mut self, to: &mut [T]) -> Result<u64, StreamError> {
+        self.stream.check::<T>(to.len())?;
+        self.pull_all(bytemuck::cast_slice_mut(to), Deadline::NEVER)
+    }
+
+    /// Like [`Self::pull`], as bytes in the machine's byte order.
+    ///
+    /// # Errors
+    /// As [`Self::pull`].
+    pub fn pull_bytes(&mut self, to: &mut [u8]) -> Result<u64, StreamError> {
+        self.stream.check_bytes(to.len())?;
+        self.pull_all(to, Deadline::NEVER)
+    }
+
+    /// Like [`Self::pull_bytes`], waiting so long at most. Fewer tokens than fit then, without
+    /// [`Self::is_finished`], say that the time is over.
+    ///
+    /// # Errors
+    /// As [`Self::pull`].
+    pub fn pull_bytes_within(
+        &mut self,
+        to: &mut [u8],
+        limit: Duration,
+    ) -> Result<u64, StreamError> {
+        self.stream.check_bytes(to.len())?;
+        self.pull_all(to, Deadline::after(limit))
+    }
+
+    /// Takes the tokens that are there, without waiting; how many.
+    ///
+    /// # Errors
+    /// As [`Self::pull`], without faults: tokens that were made are given.
+    pub fn try_pull<T: Element>(&mut self, to: &mut [T]) -> Result<u64, StreamError> {
+        self.stream.check::<T>(to.len())?;
+        Ok(self.read(bytemuck::cast_slice_mut(to)))
+    }
+
+    /// Like [`Self::try_pull`], as bytes.
+    ///
+    /// # Errors
+    /// As [`Self::try_pull`].
+    pub fn try_pull_bytes(&mut self, to: &mut [u8]) -> Result<u64, StreamError> {
+        self.stream.check_bytes(to.len())?;
+        Ok(self.read(to))
+    }
+
+    /// Waits for at least one token, then takes what is there; 0 at the end of the run.
+    ///
+    /// # Errors
+    /// As [`Self::pull`].
+    pub fn pull_some_bytes(&mut self, to: &mut [u8]) -> Result<u64, StreamError> {
+        self.stream.check_bytes(to.len())?;
+        if to.is_empty() || !self.wait(1, Deadline::NEVER)? {
+            return Ok(0);
+        }
+        Ok(self.read(to))
+    }
+
+    /// Whether the run has ended and every token has been pulled.
+    pub fn is_finished(&mut self) -> bool {
+        self.consumer.is_finished()
+    }
+
+    fn wait(&mut self, tokens: u64, deadline: Deadline) -> Result<bool, StreamError> {
+        self.consumer
+            .wait_data(tokens, self.stream.spin, &self.stream.stop, deadline)
+            .map_err(|_| self.stream.stopped())
+    }
+
+    fn read(&mut self, to: &mut [u8]) -> u64 {
+        let token_bytes = self.stream.token.bytes();
+        let there = self.consumer.available().min(to.len() as u64 / token_bytes);
+        self.consumer
+            .read(&mut to[..(there * token_bytes) as usize])
+    }
+
+    fn pull_all(&mut self, to: &mut [u8], deadline: Deadline) -> Result<u64, StreamError> {
+        let token_bytes = self.stream.token.bytes() as usize;
+        let mut done = 0;
+        while done < to.len() {
+            // Half a queue at a time, if so many are wanted: one wake-up for many blocks, not one for each.
+            let left = ((to.len() - done) / token_bytes) as u64;
+            let enough = left.min(self.consumer.shared().capacity() / 2).max(1);
+            if !self.wait(enough, deadline)? {
+                break;
+            }
+            done += self.read(&mut to[done..]) as usize * token_bytes;
+            if deadline.left_ns() == Some(0) {
+                break;
+            }
+        }
+        Ok((done / token_bytes) as u64)
+    }
+}
+
+impl Drop for SinkHandle {
+    fn drop(&mut self) {
+        self.consumer.detach();
+    }
+}

@@ -1,0 +1,345 @@
+//! A worker's end of its trace: words into a ring, a clock read for each. Must not know what is done with them.
+//!
+//! # The ring
+//!
+//! `head` counts the words written and is stored by the worker alone (release) after each; `tail` counts those taken
+//! and is stored by the writer alone (release). The worker looks at `tail` (acquire) once a period, when what it saw
+//! last leaves no room for a whole period, and then either has room for all of it or records nothing of it. So no
+//! word is ever written over before it is taken, and nobody waits.
+#![expect(
+    unsafe_code,
+    reason = "reads the time-stamp counter, and finds rings in shared memory"
+)]
+
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use serde::{Deserialize, Serialize};
+use zbmd_ir::Plan;
+use zbmd_ir::trace::{MAX_WORDS, OTHER, PERIOD, WHOLE, executions, word};
+
+use crate::transport::arena::{Arena, In};
+use crate::transport::clock::Clock;
+use crate::transport::primitive::{AtomicU64, Ordering};
+
+/// Words of a ring at least: a megabyte, which a worker with slots of a microsecond fills in an eighth of a second.
+const LEAST_WORDS: u64 = 1 << 17;
+/// Periods that a ring has room for at least.
+const ROOM: u64 = 4;
+
+/// Words that a period of each calendar takes at most; `None` where it is recorded as a whole.
+pub(crate) fn words_of(plan: &Plan, calendar: usize) -> Option<u64> {
+    let lanes = plan.calendars[calendar].lanes.iter();
+    let slots = lanes.fold(0, |sum: u64, lane| {
+        sum.saturating_add(executions(&lane.entries))
+    });
+    // The mark and its time; and besides its slots a worker saves channels at borders, and winds its watchdog up.
+    let words = slots.saturating_mul(2).saturating_add(64);
+    (words <= MAX_WORDS).then_some(words)
+}
+
+/// Words in the ring of a calendar: a power of two.
+pub(crate) fn ring_words(plan: &Plan, calendar: usize) -> u64 {
+    let period = words_of(plan, calendar).unwrap_or(3);
+    (ROOM * period).next_power_of_two().max(LEAST_WORDS)
+}
+
+/// What counts ticks: the same in all processes of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Ticks {
+    /// The processor's counter, which takes less than half the time of the system's clock.
+    Counter,
+    /// The run's clock; a tick is a nanosecond.
+    Clock,
+}
+
+impl Ticks {
+    /// The counter, where the system itself keeps its time by it: then it is the same on all cores and never stops.
+    pub(crate) fn of_this_machine() -> Self {
+        #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+        {
+            let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+            if std::fs::read_to_string(path).is_ok_and(|source| source.trim() == "tsc") {
+                return Self::Counter;
+            }
+        }
+        Self::Clock
+    }
+
+    #[inline]
+    pub(crate) fn now(self) -> u64 {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if self == Self::Counter {
+            // SAFETY: every x86-64 processor has the instruction; Linux lets programs use it where it is its own clock.
+            return unsafe { core::arch::x86_64::_rdtsc() };
+        }
+        Clock.now_ns()
+    }
+}
+
+/// The counters of a ring, each on a cache line of whoever writes it.
+pub(crate) struct TraceRingEnds {
+    head: CachePadded<(AtomicU64, AtomicU64)>,
+    tail: CachePadded<AtomicU64>,
+}
+
+impl TraceRingEnds {
+    fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            head: CachePadded::new((zero(), zero())),
+            tail: CachePadded::new(zero()),
+        }
+    }
+}
+
+/// The ring between one worker and the writer, in memory that both map.
+#[derive(Clone)]
+pub(crate) struct TraceRing {
+    ends: In<TraceRingEnds>,
+    words: In<[AtomicU64]>,
+}
+
+impl TraceRing {
+    pub(crate) const ENDS_BYTES: u64 = size_of::<TraceRingEnds>() as u64;
+
+    /// In fresh memory: the offsets of its ends and of its words, a power of two of them.
+    pub(crate) fn create(arena: &Arc<Arena>, place: (u64, u64), words: u64) -> Self {
+        Self {
+            ends: In::create(arena, place.0, 1, TraceRingEnds::new).one(0),
+            words: In::create(arena, place.1, words as usize, || AtomicU64::new(0)),
+        }
+    }
+
+    /// Where somebody else has created it.
+    ///
+    /// # Safety
+    /// [`Self::create`] of this very program was called for the same memory, place and words.
+    pub(crate) unsafe fn find(arena: &Arc<Arena>, place: (u64, u64), words: u64) -> Self {
+        // SAFETY: the caller's promise.
+        let ends = unsafe { In::<[TraceRingEnds]>::find(arena, place.0, 1) }.one(0);
+        // SAFETY: the caller's promise, which covers the words as well.
+        let words = unsafe { In::find(arena, place.1, words as usize) };
+        Self { ends, words }
+    }
+
+    /// Hands the words that are there to `each`, in order, and makes their room free; how many they were.
+    pub(crate) fn take(&self, mut each: impl FnMut(&[AtomicU64])) -> u64 {
+        // Partner: the release in `TraceRecorder::push`: the words before `head` are there.
+        let head = self.ends.head.0.load(Ordering::Acquire);
+        let tail = self.ends.tail.load(Ordering::Relaxed);
+        let size = self.words.len() as u64;
+        // A worker's process writes the counter: it is not believed.
+        let there = head.saturating_sub(tail).min(size);
+        let first = (tail % size) as usize;
+        let until = (first as u64 + there).min(size) as usize;
+        each(&self.words[first..until]);
+        each(&self.words[..(there as usize - (until - first))]);
+        // Partner: the acquire in `TraceRecorder::has_room`: the words are read before they are written over.
+        self.ends.tail.store(tail + there, Ordering::Release);
+        there
+    }
+
+    /// Words that it holds.
+    pub(crate) fn words(&self) -> usize {
+        self.words.len()
+    }
+
+    /// The share of the ring that is full.
+    pub(crate) fn fill(&self) -> f64 {
+        let head = self.ends.head.0.load(Ordering::Relaxed);
+        let tail = self.ends.tail.load(Ordering::Relaxed);
+        head.saturating_sub(tail) as f64 / self.words.len() as f64
+    }
+
+    /// Periods that were not recorded.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.ends.head.1.load(Ordering::Relaxed)
+    }
+}
+
+/// What a worker records with. Nothing in it grows.
+pub(crate) struct TraceRecorder {
+    ring: TraceRing,
+    ticks: Ticks,
+    /// Words of a period at most.
+    most: u64,
+    /// CalendarSlots are recorded, and not only periods.
+    pub slots: bool,
+    head: u64,
+    tail_seen: u64,
+    last: u64,
+}
+
+impl TraceRecorder {
+    /// Records periods of so many words at most; of three, if they are recorded as a whole.
+    pub(crate) fn new(ring: TraceRing, ticks: Ticks, words: Option<u64>) -> Self {
+        let (most, slots) = (words.unwrap_or(3), words.is_some());
+        Self {
+            ring,
+            ticks,
+            most,
+            slots,
+            head: 0,
+            tail_seen: 0,
+            last: 0,
+        }
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.ticks.now()
+    }
+
+    #[inline]
+    fn push(&mut self, word: u64) {
+        let words = &*self.ring.words;
+        let at = self.head as usize & (words.len() - 1);
+        words[at].store(word, Ordering::Relaxed);
+        self.head += 1;
+        // Partner: the acquire in `TraceRing::take`.
+        self.ring.ends.head.0.store(self.head, Ordering::Release);
+    }
+
+    fn has_room(&mut self) -> bool {
+        let size = self.ring.words.len() as u64;
+        let has = |tail: u64, head: u64| head - tail + self.most <= size;
+        if !has(self.tail_seen, self.head) {
+            // Partner: the release in `TraceRing::take`.
+            self.tail_seen = self.ring.ends.tail.load(Ordering::Acquire).min(self.head);
+        }
+        has(self.tail_seen, self.head)
+    }
+
+    /// A period begins. If this is false, it is not recorded, and nothing more may be said of it.
+    pub(crate) fn begin(&mut self, period: u64) -> bool {
+        let now = self.now();
+        self.begin_at(period, now)
+    }
+
+    fn begin_at(&mut self, period: u64, now: u64) -> bool {
+        if !self.has_room() {
+            let dropped = &self.ring.ends.head.1;
+            dropped.store(dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            return false;
+        }
+        // Both words of the mark are there, or neither.
+        let words = &*self.ring.words;
+        let at = (self.head as usize + 1) & (words.len() - 1);
+        words[at].store(now, Ordering::Relaxed);
+        let at = self.head as usize & (words.len() - 1);
+        words[at].store(word(PERIOD, period), Ordering::Relaxed);
+        self.head += 2;
+        // Partner: the acquire in `TraceRing::take`.
+        self.ring.ends.head.0.store(self.head, Ordering::Release);
+        self.last = now;
+        true
+    }
+
+    /// A slot of the calendar, or [`OTHER`], has ended.
+    #[inline]
+    pub(crate) fn slot(&mut self, slot: u32) {
+        let now = self.ticks.now();
+        self.push(word(slot, now.saturating_sub(self.last)));
+        self.last = now;
+    }
+
+    /// The period ends, which was recorded as a whole.
+    pub(crate) fn whole(&mut self) {
+        self.slot(WHOLE);
+    }
+
+    /// A period of a device that begins the next one before this one ends. It is taken to have begun when the one
+    /// before ended, if that was later.
+    pub(crate) fn overlapping(&mut self, period: u64, began: u64) {
+        if self.begin_at(period, began.max(self.last)) {
+            self.whole();
+        }
+    }
+}
+
+const _: () = assert!(OTHER < WHOLE && WHOLE < PERIOD);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zbmd_ir::trace::parts;
+
+    fn ring(words: u64) -> TraceRing {
+        let arena = Arc::new(Arena::new(TraceRing::ENDS_BYTES + 8 * words, false).expect("small"));
+        TraceRing::create(&arena, (0, TraceRing::ENDS_BYTES), words)
+    }
+
+    fn taken(ring: &TraceRing) -> Vec<u64> {
+        let mut out = Vec::new();
+        ring.take(|words| out.extend(words.iter().map(|w| w.load(Ordering::Relaxed))));
+        out
+    }
+
+    #[test]
+    fn periods_are_recorded_whole_or_counted() {
+        let ring = ring(16);
+        let mut recorder = TraceRecorder::new(ring.clone(), Ticks::Clock, Some(5));
+        let mut recorded = Vec::new();
+        let mut found = Vec::new();
+        for period in 0..40u64 {
+            if recorder.begin(period) {
+                recorded.push(period);
+                (0..3).for_each(|slot| recorder.slot(slot));
+            }
+            if period % 7 == 6 {
+                found.extend(taken(&ring));
+            }
+        }
+        found.extend(taken(&ring));
+        assert_eq!(recorded.len() as u64 + ring.dropped(), 40);
+        assert!(ring.dropped() > 0 && recorded.len() > 15, "some of both");
+        assert_eq!(found.len(), 5 * recorded.len());
+        for (words, period) in found.chunks(5).zip(recorded) {
+            assert_eq!(parts(words[0]), (PERIOD, period));
+            let slots: Vec<u32> = words[2..].iter().map(|w| parts(*w).0).collect();
+            assert_eq!(slots, [0, 1, 2]);
+        }
+    }
+
+    #[test]
+    fn threads_lose_no_word() {
+        let ring = ring(64);
+        let periods = if cfg!(miri) { 50 } else { 20_000u64 };
+        let mut found = Vec::new();
+        let worker = {
+            let ring = ring.clone();
+            std::thread::spawn(move || {
+                let mut recorder = TraceRecorder::new(ring, Ticks::of_this_machine(), Some(3));
+                (0..periods)
+                    .filter(|p| recorder.begin(*p).then(|| recorder.slot(0)).is_some())
+                    .count()
+            })
+        };
+        while !worker.is_finished() {
+            found.extend(taken(&ring));
+        }
+        let recorded = worker.join().expect("no panic");
+        found.extend(taken(&ring));
+        let marks: Vec<u64> = found
+            .chunks(3)
+            .map(|w| (parts(w[0]).0 == PERIOD).then_some(parts(w[0]).1))
+            .map(|p| p.expect("a mark"))
+            .collect();
+        assert_eq!(marks.len(), recorded);
+        assert!(marks.is_sorted_by(|a, b| a < b));
+        assert_eq!(recorded as u64 + ring.dropped(), periods);
+    }
+
+    #[test]
+    fn devices_that_overlap_periods_record_them_one_after_another() {
+        let ring = ring(64);
+        let mut recorder = TraceRecorder::new(ring.clone(), Ticks::Clock, None);
+        let early = recorder.now();
+        recorder.overlapping(0, early);
+        let after = recorder.last;
+        recorder.overlapping(1, early);
+        let words = taken(&ring);
+        assert_eq!((words[1], words[4]), (early, after));
+        assert_eq!(parts(words[2]), (WHOLE, after - early));
+    }
+}

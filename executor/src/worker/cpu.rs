@@ -1,0 +1,155 @@
+//! The worker of one CPU device: it calls kernels itself, slot by slot, on the device's cores.
+
+use std::sync::Arc;
+
+use zbmd_backends::team::Team;
+use zbmd_ir::{RingId, Slot};
+
+use super::border::commit_border;
+use super::memory::WorkerMemory;
+use super::period_loop::{DeviceRun, PeriodLoop};
+use super::replay::{CalendarReplay, SlotContext};
+use super::streams::{SinkEnd, SourceEnd};
+use crate::fault::StepStop;
+use crate::transport::admission::AdmissionGate;
+use crate::transport::admission_times::AdmissionTimes;
+use crate::transport::clock::Clock;
+use crate::transport::epoch::EpochMemory;
+use crate::transport::epoch_state::WorkerStatus;
+use crate::transport::primitive::Ordering;
+use crate::transport::trace_ring::TraceRecorder;
+use crate::transport::watchdog::WorkerHeartbeat;
+
+/// A CPU device with its calendar of an epoch, ready to run.
+pub(super) struct CpuWorker {
+    pub replay: CalendarReplay,
+    /// The slot of each instruction; `None` for loops.
+    pub slots: Vec<Option<Slot>>,
+    /// Rings in the order of the replay's peers.
+    pub rings: Vec<RingId>,
+    pub memory: WorkerMemory,
+    pub calendar: usize,
+    pub sources: Vec<SourceEnd>,
+    pub sinks: Vec<SinkEnd>,
+    /// Where the admission of blocks is noted, on a device with sources.
+    pub admission_times: Option<AdmissionTimes>,
+    /// The device's cores. Kernels share their work between them.
+    pub cores: Vec<u32>,
+    /// Whether threads are to be tied to the cores, and whether they are.
+    pub pin: bool,
+    pub is_pinned: bool,
+    /// Slot timings are sampled every N periods; 0 for never.
+    pub sample_every: u64,
+    /// The trace, if there is one.
+    pub recorder: Option<TraceRecorder>,
+}
+
+impl CpuWorker {
+    /// Ties this thread to its core, and starts threads on the device's others.
+    pub(super) fn start_team(&mut self) -> Option<Team> {
+        let (team, is_pinned) = Team::of_cores(&self.cores, self.pin);
+        self.is_pinned = is_pinned;
+        team
+    }
+
+    /// Runs all periods; the number of blocks.
+    ///
+    /// # Errors
+    /// What stopped a period.
+    pub(super) fn run(
+        &mut self,
+        periods: &mut PeriodLoop,
+        heartbeat: Option<WorkerHeartbeat>,
+    ) -> Result<u64, StepStop> {
+        let epoch: Arc<EpochMemory> = Arc::clone(&self.memory.epoch);
+        let first_border = epoch
+            .borders()
+            .map_or(u64::MAX, |borders| borders.every() + periods.stages - 1);
+        let mut run = CpuRun {
+            replay: &mut self.replay,
+            context: SlotContext {
+                epoch: &epoch,
+                rings: &epoch.rings,
+                status: &epoch.statuses[self.calendar],
+                sources: &mut self.sources,
+                sinks: &mut self.sinks,
+                stop: &epoch.common.stop,
+                spin: periods.spin,
+                clock: &Clock,
+                heartbeat,
+                recorder: self.recorder.take(),
+            },
+            admission_times: self.admission_times.as_ref(),
+            sample_every: self.sample_every,
+            until_sample: self.sample_every,
+            until_border: first_border,
+        };
+        periods.run(&epoch.common, &mut run)
+    }
+}
+
+/// The run of a calendar on a CPU.
+struct CpuRun<'a> {
+    replay: &'a mut CalendarReplay,
+    context: SlotContext<'a>,
+    admission_times: Option<&'a AdmissionTimes>,
+    sample_every: u64,
+    /// Periods until the next one whose slots are timed.
+    until_sample: u64,
+    /// Periods until the next border is passed.
+    until_border: u64,
+}
+
+impl CpuRun<'_> {
+    /// Whether the slots of this period are timed. The first periods warm caches up; they are not.
+    fn is_sampled(&mut self) -> bool {
+        let is_sampled = self.until_sample == 1;
+        self.until_sample = if is_sampled {
+            self.sample_every
+        } else {
+            self.until_sample.saturating_sub(1)
+        };
+        is_sampled
+    }
+}
+
+impl DeviceRun for CpuRun<'_> {
+    #[inline]
+    fn step(
+        &mut self,
+        period: u64,
+        blocks: Option<u64>,
+        gate: &AdmissionGate,
+    ) -> Result<(), StepStop> {
+        if let (Some(times), None) = (self.admission_times, blocks) {
+            times.set(period, self.context.clock.now_ns());
+        }
+        let is_sampled = self.is_sampled();
+        self.replay
+            .step(&mut self.context, period, blocks, is_sampled)?;
+
+        let status = self.context.status;
+        status.periods.store(period + 1, Ordering::Release);
+        status
+            .pc
+            .store(WorkerStatus::BETWEEN_PERIODS, Ordering::Relaxed);
+        self.context.beat();
+
+        self.until_border -= 1;
+        if self.until_border == 0 {
+            let epoch = self.context.epoch;
+            self.until_border = epoch.borders().map_or(u64::MAX, |borders| borders.every());
+            commit_border(epoch, gate);
+        }
+        Ok(())
+    }
+
+    /// A period that was stepped has ended.
+    fn settle(&mut self, _: &AdmissionGate) -> Result<bool, StepStop> {
+        Ok(false)
+    }
+
+    fn drain(&mut self, _: &AdmissionGate) -> Result<(), StepStop> {
+        Ok(())
+    }
+}

@@ -1,0 +1,292 @@
+//! The worker of one GPU: it submits the periods of a calendar and does the host's part of its rings, borders and
+//! progress words. Must not know kernels; the calendar's commands are [`Replay`]'s.
+//!
+//! A GPU's worker differs from a CPU's in one thing: a period that was submitted has not ended. So periods are published as
+//! done when they have ended and all that they give was given; and before the worker waits for anybody (tokens, space,
+//! admission, a border), it ends what is in flight, because others may need that to go on. A device that waits for others
+//! and informs them by itself (see `zbmd_backends::replay`) is followed step by step, and released once the epoch is stopped.
+#![expect(
+    unsafe_code,
+    reason = "lends exchange regions to a replay, and copies tokens at borders"
+)]
+
+pub(super) mod device;
+mod peers;
+
+use std::sync::Arc;
+
+use zbmd_backends::gpu::{Fault, FaultKind, Replay};
+use zbmd_backends::replay::{Exchange, HostRegion, Transport};
+use zbmd_ir::{Calendar, DeviceId, Plan, Program, State};
+
+use self::device::LentDevice;
+pub(crate) use self::device::OpenGpus;
+use self::peers::GpuPeers;
+use super::border;
+use super::job::WorkerJob;
+use super::period_loop::{DeviceRun, PeriodLoop};
+use super::planned_step::PlannedStep;
+use super::thread::thread_number;
+use crate::fault::{DeviceFault, StepStop};
+use crate::observe::measure::SlotSample;
+use crate::observe::report::{SlotReport, WaitReport, WorkerReport};
+use crate::program::{LoadedProgram, planned_calendar_ns};
+use crate::transport::admission::AdmissionGate;
+use crate::transport::epoch::{Area, EpochMemory};
+use crate::transport::primitive::Ordering;
+
+/// What [`WorkerStatus::pc`](crate::transport::epoch_state::WorkerStatus::pc) says of a GPU's worker: it waits for other
+/// workers.
+const WAITS: u32 = 0;
+/// It submits, or waits for its device.
+const WORKS: u32 = 1;
+/// It makes its device ready: memory, kernels, commands.
+const PREPARES: u32 = 2;
+
+/// Longer than the driver ever takes to compile kernels and to take memory.
+const PREPARE_NS: u64 = 10_000_000_000;
+/// What a wait for a device may take besides its work: drivers and neighbours on the same device stall it now and then
+/// (106 ms was the longest stall seen of a GPU whose other user had crashed it).
+const SLACK_NS: u64 = 100_000_000;
+/// Periods in flight that a wait may be for.
+const MAX_IN_FLIGHT: u64 = 2;
+
+/// What a GPU's worker does at each of the above.
+pub(super) fn planned_steps(calendar: &Calendar) -> Vec<PlannedStep> {
+    let works_ns = MAX_IN_FLIGHT * planned_calendar_ns(calendar) + SLACK_NS;
+    let waits = PlannedStep {
+        planned_ns: 0,
+        may_wait: true,
+    };
+    let works = PlannedStep {
+        planned_ns: works_ns,
+        may_wait: false,
+    };
+    let prepares = PlannedStep {
+        planned_ns: PREPARE_NS,
+        may_wait: false,
+    };
+    vec![waits, works, prepares]
+}
+
+/// Where the device exchanges tokens with the others, in the epoch's memory. Where transfers have checksums, the worker
+/// looks at all of them, and does it all.
+fn exchange(plan: &Plan, epoch: &EpochMemory) -> Exchange {
+    // SAFETY: all of it lies in the epoch's memory, zeroed at first, which `GpuPeers` keeps alive; whoever touches it
+    // keeps to the protocol of rings.
+    let region = |(first, bytes)| unsafe { HostRegion::new(first, bytes) };
+    let calendars = plan.calendars.iter();
+    let regions = calendars.map(|calendar| {
+        let first = epoch.exchange(calendar.device);
+        (calendar.device, region((first, calendar.exchange_bytes)))
+    });
+    let exchange = Exchange::new(regions.collect()).within(region(epoch.exchange_pages()));
+    if !epoch.sums.is_empty() {
+        return exchange;
+    }
+
+    let rings = epoch.rings.iter();
+    let counters = rings.map(|ring| {
+        let addresses = ring.counters();
+        addresses.map(|counter| region((counter.cast(), 8)))
+    });
+    exchange.by_device(counters.collect())
+}
+
+/// A GPU with its calendar of an epoch, ready to run.
+pub(crate) struct GpuWorker {
+    // First: it is given back before its device is.
+    replay: Box<dyn Replay>,
+    lent: LentDevice,
+    peers: GpuPeers,
+    /// The tokens at the border where the epoch begins, then where it ends.
+    state: State,
+    sample: SlotSample,
+}
+
+impl GpuWorker {
+    /// Makes a device ready: takes memory there, compiles kernels, records commands, loads the state of the border at
+    /// which the epoch begins.
+    ///
+    /// # Errors
+    /// A device that is not there, cannot do what the plan asks of it, or failed.
+    pub(super) fn new(
+        loaded: &LoadedProgram,
+        plan: &Plan,
+        job: &WorkerJob,
+    ) -> Result<Self, DeviceFault> {
+        let epoch = &job.epoch;
+        let status = &epoch.statuses[job.calendar];
+        status.pc.store(PREPARES, Ordering::Relaxed);
+        status.thread.store(thread_number(), Ordering::Release);
+
+        let program: &Program = &loaded.program;
+        let described = &program.machine.devices[job.spec.devices[job.calendar]];
+        let mut lent = job.gpus.lend(described)?;
+        let device_fault = |fault| DeviceFault {
+            device: described.name.clone(),
+            fault,
+        };
+        let mut replay = lent
+            .device()
+            .clone()
+            .replay(
+                &loaded.registry,
+                program,
+                plan,
+                &plan.calendars[job.calendar],
+                &exchange(plan, epoch),
+                &mut lent.kept,
+            )
+            .map_err(device_fault)?;
+
+        let graph = &program.graph;
+        let state = State {
+            channels: border::read_area(epoch, graph, Area::Start),
+            ..State::initial(graph)
+        };
+        replay.load_state(&state).map_err(device_fault)?;
+        if let Some(borders) = epoch.borders() {
+            let keepers = border::keepers(graph, plan);
+            replay
+                .save_borders(borders.every(), &keepers)
+                .map_err(device_fault)?;
+        }
+        lent.keep_kernels();
+
+        let mut peers = GpuPeers::new(graph, plan, job.calendar, epoch);
+        peers.sample_every = job.options.sample_every;
+        peers.recorder = epoch.recorder(&job.spec, job.calendar, None);
+        Ok(Self {
+            replay,
+            lent,
+            peers,
+            state,
+            sample: SlotSample::default(),
+        })
+    }
+
+    /// Runs all periods, and saves the state; the number of blocks.
+    ///
+    /// # Errors
+    /// What stopped a period, or a fault of the device while the state was saved.
+    pub(super) fn run(&mut self, periods: &mut PeriodLoop) -> Result<u64, StepStop> {
+        self.peers.spin = periods.spin;
+        let epoch: Arc<EpochMemory> = Arc::clone(&self.peers.epoch);
+        let mut run = GpuRun {
+            replay: &mut *self.replay,
+            peers: &mut self.peers,
+            device_name: self.lent.name(),
+        };
+        let ended = periods.run(&epoch.common, &mut run);
+
+        let by_device = self.replay.summary().transport == Transport::Device;
+        if by_device && ended.is_err() && epoch.common.stop.is_set() {
+            // Only now: before the stop, what is released would count. A fault meanwhile marks the device as lost.
+            self.peers.wait_for_others_to_end();
+            let _ = self.replay.release_waits();
+        }
+        let blocks = ended?;
+        self.sample = self.peers.sample;
+        self.save_state(blocks)?;
+        Ok(blocks)
+    }
+
+    /// Puts the tokens on channels after the last block into the end area.
+    fn save_state(&mut self, blocks: u64) -> Result<(), DeviceFault> {
+        let device_fault = |fault| DeviceFault {
+            device: self.lent.name().to_owned(),
+            fault,
+        };
+        self.replay
+            .save_state(blocks, &mut self.state)
+            .map_err(device_fault)?;
+        self.peers.export(&self.state);
+
+        match self.lent.validation_complaint() {
+            Some(text) => Err(device_fault(Fault {
+                kind: FaultKind::Failed,
+                text,
+            })),
+            None => Ok(()),
+        }
+    }
+
+    /// What was measured: the whole calendar as one slot, for the host sees no others.
+    pub(super) fn report(
+        &self,
+        program: &Program,
+        plan: &Plan,
+        calendar: &Calendar,
+    ) -> WorkerReport {
+        let slot = SlotReport {
+            slot: "the calendar, submission to end".to_owned(),
+            planned_ns: planned_calendar_ns(calendar),
+            mean_ns: self.sample.mean(self.sample.sum_ns),
+            min_ns: self.sample.min_ns,
+            max_ns: self.sample.max_ns,
+            samples: self.sample.count,
+            ..SlotReport::default()
+        };
+
+        let device = |id: DeviceId| program.machine.devices[id].name.clone();
+        let waits = self.peers.waits_of_rings().map(|(ring, waits)| {
+            let ring = &plan.rings[ring];
+            let ring = format!(
+                "{} {} -> {}",
+                ring.channel,
+                device(ring.from),
+                device(ring.to)
+            );
+            WaitReport { ring, waits }
+        });
+        WorkerReport {
+            device: device(calendar.device),
+            pinned: false,
+            slots: vec![slot],
+            waits: waits.collect(),
+            notes: self.replay.notes().to_vec(),
+        }
+    }
+
+    /// Memory taken on the device and for staging.
+    pub(super) fn bytes(&self) -> u64 {
+        self.replay.summary().bytes
+    }
+}
+
+/// The run of a calendar on a GPU.
+struct GpuRun<'a> {
+    replay: &'a mut dyn Replay,
+    peers: &'a mut GpuPeers,
+    device_name: &'a str,
+}
+
+impl DeviceRun for GpuRun<'_> {
+    fn step(
+        &mut self,
+        period: u64,
+        blocks: Option<u64>,
+        gate: &AdmissionGate,
+    ) -> Result<(), StepStop> {
+        self.peers.note_submission(period);
+        let stepped = self
+            .replay
+            .step(period, blocks, &mut self.peers.during_call(gate));
+        self.peers.step_result(self.device_name, stepped)
+    }
+
+    fn settle(&mut self, gate: &AdmissionGate) -> Result<bool, StepStop> {
+        let settled = self.replay.end_next(&mut self.peers.during_call(gate));
+        let has_ended = self.peers.step_result(self.device_name, settled)?;
+        if !has_ended {
+            self.peers.note_wait();
+        }
+        Ok(has_ended)
+    }
+
+    fn drain(&mut self, gate: &AdmissionGate) -> Result<(), StepStop> {
+        let drained = self.replay.drain(&mut self.peers.during_call(gate));
+        self.peers.step_result(self.device_name, drained)
+    }
+}

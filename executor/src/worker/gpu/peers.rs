@@ -1,0 +1,390 @@
+//! The other workers, as a GPU's replay sees them: rings, borders, progress words of the epoch's shared memory.
+#![expect(
+    unsafe_code,
+    reason = "reads exchange regions and writes saved borders"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use zbmd_backends::gpu::Halt;
+use zbmd_backends::replay::{Peers, Stopped};
+use zbmd_ir::{ChannelId, Graph, Plan, Ring, RingId, State};
+
+use super::{MAX_IN_FLIGHT, WAITS, WORKS};
+use crate::fault::{DeviceFault, StepStop, WorkerFault};
+use crate::observe::measure::SlotSample;
+use crate::transport::admission::AdmissionGate;
+use crate::transport::checksum::{self, Sums, sums_of};
+use crate::transport::clock::Clock;
+use crate::transport::epoch::{Area, EpochMemory};
+use crate::transport::epoch_state::WorkerStatus;
+use crate::transport::primitive::Ordering;
+use crate::transport::ring::{Deadline, Peer, Spin};
+use crate::transport::trace_ring::TraceRecorder;
+use crate::worker::border::{commit_border, keepers, wait_for_area};
+
+/// Submissions that are remembered: those in flight, and the one that is being ended.
+const REMEMBERED_SUBMISSIONS: usize = MAX_IN_FLIGHT as usize + 1;
+
+/// What is kept of the other workers between two calls.
+pub(super) struct GpuPeers {
+    pub(super) epoch: Arc<EpochMemory>,
+    calendar: usize,
+    pub(super) spin: Spin,
+    /// For each ring of the plan, this worker's end, if it has one.
+    ends: Vec<RingEnd>,
+    /// Channels whose tokens this worker keeps at borders.
+    keeps: Vec<ChannelId>,
+    /// The last border that this worker has passed.
+    passed: u64,
+    /// A transfer that arrived wrong.
+    corrupt: Option<WorkerFault>,
+    pub(super) sample_every: u64,
+    /// When the last periods were submitted.
+    submitted_ns: [u64; REMEMBERED_SUBMISSIONS],
+    pub(super) sample: SlotSample,
+    pub(super) recorder: Option<TraceRecorder>,
+    /// The same in the trace's ticks.
+    submitted_ticks: [u64; REMEMBERED_SUBMISSIONS],
+}
+
+/// One end of a ring, with the transfers whose checksums are kept.
+#[derive(Default)]
+struct RingEnd {
+    peer: Peer,
+    /// Checksums: the first one's place, and the token ranges of a block; none if they are off.
+    sums: usize,
+    sends: Vec<(u64, u64)>,
+    /// The next transfer.
+    block: u64,
+    at: usize,
+    block_tokens: u64,
+    blocks: u64,
+    token_bytes: u64,
+    /// First new token of place 0, and bytes from place to place.
+    first: Place,
+    stride: u64,
+}
+
+/// An address in the epoch's memory.
+struct Place(*mut u8);
+
+impl Default for Place {
+    fn default() -> Self {
+        Self(std::ptr::null_mut())
+    }
+}
+
+// SAFETY: it points into the epoch's memory, which `GpuPeers` keeps alive, and which the protocol of rings keeps in
+// order.
+unsafe impl Send for Place {}
+
+impl RingEnd {
+    /// The next transfer that begins before token `tokens`: where its checksum and its bytes are.
+    fn next(&mut self, tokens: u64) -> Option<(usize, *mut u8, usize)> {
+        let &(from, end) = self.sends.get(self.at)?;
+        // Transfers are published as a whole: whose first token is there is there.
+        if self.block * self.block_tokens + from >= tokens {
+            return None;
+        }
+        let place = self.block % self.blocks;
+        let sum = self.sums + place as usize * self.sends.len() + self.at;
+        let offset = place * self.stride + from * self.token_bytes;
+        self.at += 1;
+        if self.at == self.sends.len() {
+            (self.at, self.block) = (0, self.block + 1);
+        }
+        let first = self.first.0.wrapping_add(offset as usize);
+        Some((sum, first, ((end - from) * self.token_bytes) as usize))
+    }
+}
+
+impl RingEnd {
+    /// The end of a ring between the device and another, whose transfers have checksums.
+    fn with_checksums(
+        graph: &Graph,
+        plan: &Plan,
+        ring_id: RingId,
+        epoch: &EpochMemory,
+        sums: &Sums,
+    ) -> Self {
+        let ring = &plan.rings[ring_id];
+        let buffer = &plan.buffers[ring.buffer];
+        let token_bytes = graph.channels[buffer.channel].token.bytes();
+        let offset = buffer.offset_bytes + buffer.head_tokens * token_bytes;
+        Self {
+            sums: sums.firsts[ring_id.0 as usize],
+            sends: sums.sends[ring_id].clone(),
+            block_tokens: buffer.block_tokens,
+            blocks: buffer.blocks.into(),
+            token_bytes,
+            first: Place(epoch.exchange(ring.to).wrapping_add(offset as usize)),
+            stride: buffer.stride_bytes,
+            ..Self::default()
+        }
+    }
+}
+
+impl GpuPeers {
+    pub(super) fn new(
+        graph: &Graph,
+        plan: &Plan,
+        calendar: usize,
+        epoch: &Arc<EpochMemory>,
+    ) -> Self {
+        let own = plan.calendars[calendar].device;
+        let sums = (!epoch.sums.is_empty()).then(|| sums_of(plan));
+        let is_own = |ring: &Ring| ring.from == own || ring.to == own;
+        let ends = plan.rings.iter_enumerated().map(|(id, ring)| match &sums {
+            Some(sums) if is_own(ring) => RingEnd::with_checksums(graph, plan, id, epoch, sums),
+            _ => RingEnd::default(),
+        });
+        let keepers = keepers(graph, plan).into_iter();
+        let keepers = keepers.map(|id| &plan.buffers[id]);
+        let keeps = keepers.filter(|buffer| buffer.device == own);
+
+        Self {
+            epoch: Arc::clone(epoch),
+            calendar,
+            spin: Spin::SHORT,
+            ends: ends.collect(),
+            keeps: keeps.map(|buffer| buffer.channel).collect(),
+            passed: 0,
+            corrupt: None,
+            sample_every: 0,
+            submitted_ns: [0; REMEMBERED_SUBMISSIONS],
+            sample: SlotSample::default(),
+            recorder: None,
+            submitted_ticks: [0; REMEMBERED_SUBMISSIONS],
+        }
+    }
+
+    fn status(&self) -> &WorkerStatus {
+        &self.epoch.statuses[self.calendar]
+    }
+
+    /// The worker waits for others from now on.
+    pub(super) fn note_wait(&self) {
+        self.status().pc.store(WAITS, Ordering::Relaxed);
+    }
+
+    /// A period is about to be submitted.
+    pub(super) fn note_submission(&mut self, period: u64) {
+        self.status().pc.store(WORKS, Ordering::Relaxed);
+        let index = submission_index(period);
+        if self.is_sampled(period) {
+            self.submitted_ns[index] = Clock.now_ns();
+        }
+        if let Some(recorder) = &self.recorder {
+            self.submitted_ticks[index] = recorder.now();
+        }
+    }
+
+    /// The first periods warm everything up; they are not sampled.
+    fn is_sampled(&self, period: u64) -> bool {
+        self.sample_every > 0 && period > 0 && period.is_multiple_of(self.sample_every)
+    }
+
+    /// The rings at which this worker has waited, and how often.
+    pub(super) fn waits_of_rings(&self) -> impl Iterator<Item = (RingId, u64)> {
+        let ends = self.ends.iter().enumerate();
+        ends.map(|(index, end)| (RingId(index as u32), end.peer.waits))
+            .filter(|(_, waits)| *waits > 0)
+    }
+
+    /// What a replay asks of the other workers, during one call.
+    pub(super) fn during_call<'a>(&'a mut self, gate: &'a AdmissionGate) -> PeersDuringCall<'a> {
+        PeersDuringCall { peers: self, gate }
+    }
+
+    /// The result of a call of the replay.
+    ///
+    /// # Errors
+    /// What stopped the call: a transfer that arrived wrong explains a stop.
+    pub(super) fn step_result<T>(
+        &mut self,
+        device_name: &str,
+        result: Result<T, Halt>,
+    ) -> Result<T, StepStop> {
+        let corrupt = self.corrupt.take_if(|_| result.is_err());
+        result.map_err(|halt| match (halt, corrupt) {
+            (Halt::Fault(fault), _) => StepStop::from(DeviceFault {
+                device: device_name.to_owned(),
+                fault,
+            }),
+            (Halt::Stopped, Some(fault)) => StepStop::Fault(fault),
+            (Halt::Stopped, None) => StepStop::Stopped,
+        })
+    }
+
+    /// After a stop, waits until the other workers have ended, so that nobody reads tokens which the device, once it is
+    /// let go, writes over; those that are dead or hang are not waited for.
+    pub(super) fn wait_for_others_to_end(&self) {
+        const TIME: Duration = Duration::from_millis(10);
+        const PAUSE: Duration = Duration::from_micros(50);
+        // Its own host does nothing with tokens any more, and others may wait for it in turn.
+        self.status().has_left.store(1, Ordering::Release);
+        let deadline = Deadline::after(TIME);
+        let statuses = &self.epoch.statuses;
+        let has_left = |status: &WorkerStatus| status.has_left.load(Ordering::Acquire) != 0;
+        while !statuses.iter().all(|status| has_left(status)) && deadline.left_ns() != Some(0) {
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Puts the last tokens of each channel that this device keeps into the end area.
+    pub(super) fn export(&self, state: &State) {
+        for &channel in &self.keeps {
+            let (to, bytes) = self.epoch.saved(Area::End, channel);
+            let tokens = &state.channels[channel];
+            assert_eq!(tokens.len(), bytes, "a state of this graph");
+            // SAFETY: the area has a place of this size for the channel, whose one keeper's worker alone writes it.
+            unsafe { to.copy_from_nonoverlapping(tokens.as_ptr(), bytes) };
+        }
+    }
+}
+
+/// [`GpuPeers`] during one call of the replay.
+pub(super) struct PeersDuringCall<'a> {
+    peers: &'a mut GpuPeers,
+    gate: &'a AdmissionGate,
+}
+
+/// Where the submission of a period is remembered.
+fn submission_index(period: u64) -> usize {
+    period as usize % REMEMBERED_SUBMISSIONS
+}
+
+impl PeersDuringCall<'_> {
+    /// Checks the transfers that arrived before token `tokens`.
+    fn check(&mut self, ring: RingId, tokens: u64) -> Result<(), Stopped> {
+        let GpuPeers {
+            epoch,
+            ends,
+            corrupt,
+            ..
+        } = &mut *self.peers;
+        while let Some((sum, from, bytes)) = ends[ring.0 as usize].next(tokens) {
+            // SAFETY: the transfer lies in a place of the ring, and is published: nobody writes it before its release.
+            let found = checksum::of(unsafe { std::slice::from_raw_parts(from, bytes) });
+            let sent = epoch.sums[sum].load(Ordering::Relaxed);
+            if sent != found {
+                *corrupt = Some(WorkerFault::Corrupt { ring, sent, found });
+                return Err(Stopped);
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes the checksums of the transfers before token `tokens`, which are not published yet.
+    fn note(&mut self, ring: RingId, tokens: u64) {
+        let GpuPeers { epoch, ends, .. } = &mut *self.peers;
+        while let Some((sum, at, bytes)) = ends[ring.0 as usize].next(tokens) {
+            // SAFETY: the replay has just written the transfer into a place that its receiver has released.
+            let sent = checksum::of(unsafe { std::slice::from_raw_parts(at, bytes) });
+            epoch.sums[sum].store(sent, Ordering::Relaxed);
+            let spoil = &epoch.common.corrupt;
+            if spoil.load(Ordering::Relaxed) != 0 && spoil.swap(0, Ordering::Relaxed) != 0 {
+                // SAFETY: as above; a transfer has one byte at least. An injected fault.
+                unsafe { *at ^= 0x10 };
+            }
+        }
+    }
+
+    /// Does something that may wait for other workers.
+    fn wait<T>(&mut self, wait: impl FnOnce(&mut GpuPeers) -> T) -> T {
+        self.peers.note_wait();
+        let done = wait(self.peers);
+        self.peers.status().pc.store(WORKS, Ordering::Relaxed);
+        done
+    }
+}
+
+impl Peers for PeersDuringCall<'_> {
+    fn published(&mut self, ring: RingId, tokens: u64, wait: bool) -> Result<bool, Stopped> {
+        let index = ring.0 as usize;
+        let there = {
+            let GpuPeers { epoch, ends, .. } = &mut *self.peers;
+            epoch.rings[index].has_published(tokens, &mut ends[index].peer)
+        };
+        if !there && !wait {
+            return Ok(false);
+        }
+        if !there {
+            self.wait(|peers| {
+                let GpuPeers {
+                    epoch, ends, spin, ..
+                } = peers;
+                let (peer, stop) = (&mut ends[index].peer, &epoch.common.stop);
+                epoch.rings[index].wait_published(tokens, peer, *spin, stop)
+            })
+            .map_err(|_| Stopped)?;
+        }
+        self.check(ring, tokens)?;
+        Ok(true)
+    }
+
+    fn wait_released(&mut self, ring: RingId, blocks: u64) -> Result<(), Stopped> {
+        let index = ring.0 as usize;
+        self.wait(|peers| {
+            let GpuPeers {
+                epoch, ends, spin, ..
+            } = peers;
+            let (peer, stop) = (&mut ends[index].peer, &epoch.common.stop);
+            epoch.rings[index].wait_released(blocks, peer, *spin, stop)
+        })
+        .map_err(|_| Stopped)
+    }
+
+    fn publish(&mut self, ring: RingId, tokens: u64) {
+        self.note(ring, tokens);
+        self.peers.epoch.rings[ring.0 as usize].publish(tokens);
+    }
+
+    fn release(&mut self, ring: RingId, blocks: u64) {
+        self.peers.epoch.rings[ring.0 as usize].release(blocks);
+    }
+
+    fn was_published(&mut self, ring: RingId, tokens: u64) {
+        self.peers.epoch.rings[ring.0 as usize].announce_published(tokens);
+    }
+
+    fn was_released(&mut self, ring: RingId, blocks: u64) {
+        self.peers.epoch.rings[ring.0 as usize].announce_released(blocks);
+    }
+
+    fn save(&mut self, border: u64, channel: ChannelId, tokens: &[u8]) -> Result<(), Stopped> {
+        self.wait(|peers| {
+            let GpuPeers { epoch, spin, .. } = peers;
+            wait_for_area(epoch, border, *spin, &epoch.common.stop)
+        })
+        .map_err(|_| Stopped)?;
+        let (to, bytes) = self.peers.epoch.saved(Area::Border(border), channel);
+        assert_eq!(tokens.len(), bytes, "a keeper holds the whole history");
+        // SAFETY: the area has a place of this size for the channel, whose one keeper's worker alone writes it, and
+        // which nobody reads: see `wait_for_area`.
+        unsafe { to.copy_from_nonoverlapping(tokens.as_ptr(), bytes) };
+        Ok(())
+    }
+
+    fn ended(&mut self, periods: u64) {
+        let peers = &mut *self.peers;
+        if peers.is_sampled(periods - 1) {
+            let submitted_ns = peers.submitted_ns[submission_index(periods - 1)];
+            peers
+                .sample
+                .record(0, Clock.now_ns().saturating_sub(submitted_ns));
+        }
+        if let Some(recorder) = &mut peers.recorder {
+            let period = periods - 1;
+            recorder.overlapping(period, peers.submitted_ticks[submission_index(period)]);
+        }
+        peers.status().periods.store(periods, Ordering::Release);
+        let passed = peers.epoch.borders().map_or(0, |b| b.passed(periods));
+        if passed > peers.passed {
+            peers.passed = passed;
+            commit_border(&peers.epoch, self.gate);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! One worker's part of an epoch, from the job to what is left of it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use zbmd_ir::{ActorId, DeviceId, Plan};
+
+use super::border;
+use super::cpu::CpuWorker;
+use super::gpu::GpuWorker;
+use super::job::{WorkerEnd, WorkerJob};
+use super::lower::{LoweredCalendar, lower};
+use super::memory::WorkerMemory;
+use super::period_loop::PeriodLoop;
+use super::prepared::{DeviceWorker, PreparedWorker};
+use super::report::{fault_report, latency_reports, reached_from, worker_report};
+use super::streams::{SinkEnd, SourceEnd};
+use super::thread::{panic_message, thread_number};
+use crate::fault::{StepStop, WorkerFault, WorkerOutcome};
+use crate::observe::measure::LatencyPath;
+use crate::program::LoadedProgram;
+use crate::transport::admission::{AdmissionGate, AdmissionSource};
+use crate::transport::arena::OutOfMemory;
+use crate::transport::conduit::{Consumer, Producer};
+use crate::transport::epoch::EpochMemory;
+use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::primitive::Ordering;
+use crate::transport::ring::Spin;
+use crate::transport::session_memory::SessionMemory;
+use crate::transport::trace_ring;
+use crate::transport::watchdog::WorkerHeartbeat;
+
+/// Latency paths measured by one worker; each takes some tens of kilobytes.
+const MAX_PATHS: usize = 64;
+/// A stop takes effect within about this time, or one period.
+const STOP_NS: u64 = 1_000_000;
+/// Blocks that are granted at a time, at most.
+const MAX_BATCH: u64 = 64;
+
+/// Takes a job's memory and fills it with the tokens that the epoch begins with.
+///
+/// # Errors
+/// Too little memory, or a GPU that is not there or cannot do what the plan asks of it.
+pub(crate) fn prepare(
+    loaded: &LoadedProgram,
+    job: WorkerJob,
+) -> Result<PreparedWorker, WorkerFault> {
+    let plan = &loaded.program.plans[job.spec.plan];
+    if job.spec.deny_memory && job.calendar == 0 {
+        let bytes = plan.calendars[job.calendar].arena_bytes;
+        return Err(OutOfMemory::of_machine(bytes, 0).into());
+    }
+
+    let is_gpu = loaded.is_gpu(job.spec.devices[job.calendar]);
+    let device = if is_gpu {
+        DeviceWorker::Gpu(Box::new(GpuWorker::new(loaded, plan, &job)?))
+    } else {
+        DeviceWorker::Cpu(Box::new(cpu_worker(loaded, plan, &job)?))
+    };
+    let spin = if job.spec.spin_long && !is_gpu {
+        Spin::LONG
+    } else {
+        // A GPU's worker waits for its device most of the time: a core is better left to others.
+        Spin::SHORT
+    };
+    let gate = admission_gate(loaded, &job.spec, &job.session_memory);
+    Ok(PreparedWorker {
+        plan: job.spec.plan,
+        calendar: job.calendar,
+        epoch: job.epoch,
+        device,
+        periods: PeriodLoop::new(gate, spin, u64::from(plan.stages)),
+    })
+}
+
+fn cpu_worker(
+    loaded: &LoadedProgram,
+    plan: &Plan,
+    job: &WorkerJob,
+) -> Result<CpuWorker, OutOfMemory> {
+    let graph = &loaded.program.graph;
+    let calendar = &plan.calendars[job.calendar];
+    let epoch = &job.epoch;
+    let memory = WorkerMemory::new(calendar, Arc::clone(epoch), job.options.lock_memory)?;
+    border::import(graph, plan, &memory);
+    let LoweredCalendar {
+        replay,
+        slots,
+        sources,
+        sinks,
+        rings,
+    } = lower(loaded, plan, calendar, &memory);
+
+    // A plan that is recorded slot by slot says how large the rings are; how much is recorded, the instructions.
+    let period_words = replay.code.executions().saturating_add(2);
+    let period_words = trace_ring::words_of(plan, job.calendar).map(|_| period_words);
+    let device = job.spec.devices[job.calendar];
+    Ok(CpuWorker {
+        replay,
+        slots,
+        rings,
+        memory,
+        calendar: job.calendar,
+        admission_times: (!sources.is_empty()).then(|| epoch.admission_times(job.calendar)),
+        sources: source_ends(loaded, job, &sources),
+        sinks: sink_ends(loaded, &job.spec, epoch, &sinks),
+        cores: loaded.program.machine.devices[device].cores.clone(),
+        pin: job.options.pin,
+        is_pinned: false,
+        sample_every: job.options.sample_every,
+        recorder: epoch.recorder(&job.spec, job.calendar, period_words),
+    })
+}
+
+fn source_ends(loaded: &LoadedProgram, job: &WorkerJob, sources: &[ActorId]) -> Vec<SourceEnd> {
+    let all: Vec<ActorId> = loaded.program.graph.sources().map(|(id, _)| id).collect();
+    // A supervised run may need the tokens again: they are released at commits.
+    let retains = job.spec.saves.is_some();
+    let queues = sources.iter().map(|id| {
+        let index = all.iter().position(|other| other == id).unwrap_or_default();
+        let queue = &job.session_memory.sources[index];
+        SourceEnd {
+            consumer: Consumer::new(queue, job.spec.bases[index], retains),
+        }
+    });
+    queues.collect()
+}
+
+fn sink_ends(
+    loaded: &LoadedProgram,
+    spec: &EpochSpec,
+    epoch: &EpochMemory,
+    sinks: &[ActorId],
+) -> Vec<SinkEnd> {
+    let graph = &loaded.program.graph;
+    let plan = &loaded.program.plans[spec.plan];
+    let all: Vec<ActorId> = graph.sinks().map(|(id, _)| id).collect();
+    let mut paths_left = MAX_PATHS;
+    let mut ends = Vec::with_capacity(sinks.len());
+
+    for &sink in sinks {
+        let mut paths = Vec::new();
+        for (source, _) in graph.sources() {
+            if paths_left > 0 && reached_from(graph, source)[sink] {
+                paths_left -= 1;
+                let calendar = calendar_of(plan, plan.placement[source]);
+                paths.push(LatencyPath::new(source.0, epoch.admission_times(calendar)));
+            }
+        }
+        let index = all.iter().position(|id| *id == sink).unwrap_or_default();
+        ends.push(SinkEnd {
+            index: index as u32,
+            producer: Producer::new(&epoch.sinks[index]),
+            token_bytes: spec.sinks[index].token_bytes,
+            given_out: spec.sinks[index].given_out,
+            firings: plan.block * loaded.repetition[sink],
+            paths,
+        });
+    }
+    ends
+}
+
+fn calendar_of(plan: &Plan, device: DeviceId) -> usize {
+    let mut calendars = plan.calendars.iter();
+    let calendar = calendars.position(|calendar| calendar.device == device);
+    calendar.unwrap_or_default()
+}
+
+fn admission_gate(
+    loaded: &LoadedProgram,
+    spec: &EpochSpec,
+    session_memory: &SessionMemory,
+) -> AdmissionGate {
+    let plan = &loaded.program.plans[spec.plan];
+    let graph_sources = loaded.program.graph.sources();
+    let queues = session_memory.sources.iter().zip(&spec.bases);
+    let sources = graph_sources
+        .zip(queues)
+        .map(|((id, _), (conduit, &base))| AdmissionSource {
+            conduit: Arc::clone(conduit),
+            base,
+            tokens_per_block: plan.block * loaded.tokens_per_iteration(id),
+        });
+    AdmissionGate {
+        sources: sources.collect(),
+        arrivals: session_memory.arrivals.clone(),
+        epoch: spec.epoch,
+        limit: spec.limit,
+        batch: (STOP_NS / plan.period_ns.max(1)).clamp(1, MAX_BATCH),
+        pad: spec.pad,
+        admitted: 0,
+    }
+}
+
+impl PreparedWorker {
+    /// Runs it to its end, with its heartbeat if somebody watches. If it fails, whoever is told of that stops the epoch.
+    pub(crate) fn run(
+        mut self,
+        loaded: &LoadedProgram,
+        heartbeat: Option<WorkerHeartbeat>,
+    ) -> WorkerEnd {
+        let outcome = match self.run_periods(heartbeat) {
+            Ok(blocks) => {
+                self.export(loaded, blocks);
+                WorkerOutcome::Finished { blocks }
+            }
+            Err(StepStop::Stopped) => WorkerOutcome::Stopped,
+            Err(StepStop::Fault(fault)) => {
+                WorkerOutcome::Failed(fault_report(loaded, &self, fault))
+            }
+        };
+
+        let (arena_bytes, locked_bytes) = self.device.memory_bytes();
+        let sinks = self.device.sinks();
+        WorkerEnd {
+            outcome,
+            report: worker_report(loaded, &self),
+            latencies: latency_reports(&loaded.program, sinks),
+            discarded: sinks
+                .iter()
+                .map(|sink| (sink.index, sink.producer.discarded()))
+                .collect(),
+            arena_bytes,
+            locked_bytes,
+            first_ns: self.periods.first_ns,
+            last_ns: self.periods.last_ns,
+        }
+    }
+
+    /// Runs all periods on this thread; the number of blocks.
+    fn run_periods(&mut self, heartbeat: Option<WorkerHeartbeat>) -> Result<u64, StepStop> {
+        let _team = self.device.start_team();
+        let status = &self.epoch.statuses[self.calendar];
+        status.thread.store(thread_number(), Ordering::Release);
+
+        let run = AssertUnwindSafe(|| self.device.run(&mut self.periods, heartbeat));
+        let outcome = catch_unwind(run);
+        status.has_left.store(1, Ordering::Release);
+        outcome.unwrap_or_else(|panic| {
+            let message = panic_message(panic.as_ref());
+            Err(StepStop::Fault(WorkerFault::Panic(message)))
+        })
+    }
+
+    /// Puts the tokens on channels into the end area. A GPU has done that at the end of its run.
+    fn export(&self, loaded: &LoadedProgram, blocks: u64) {
+        if let DeviceWorker::Cpu(cpu) = &self.device {
+            let plan = &loaded.program.plans[self.plan];
+            border::export(&loaded.program.graph, plan, &cpu.memory, blocks);
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! One worker's part of an epoch, the same in a thread of the embedding program and in a process of its own. Must not
+//! know who else is at work.
+
+pub(crate) mod border;
+mod cpu;
+pub(crate) mod gpu;
+pub(crate) mod host;
+mod instructions;
+pub(crate) mod job;
+mod lower;
+mod memory;
+mod period_loop;
+mod planned_step;
+pub(crate) mod prepared;
+mod replay;
+mod report;
+pub(crate) mod step_table;
+mod streams;
+pub(crate) mod thread;

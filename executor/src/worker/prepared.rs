@@ -1,0 +1,65 @@
+//! A worker that is ready to run its part of an epoch, on whatever device.
+
+use std::sync::Arc;
+
+use zbmd_backends::team::Team;
+use zbmd_ir::PlanId;
+
+use super::cpu::CpuWorker;
+use super::gpu::GpuWorker;
+use super::period_loop::PeriodLoop;
+use super::streams::SinkEnd;
+use crate::fault::StepStop;
+use crate::transport::epoch::EpochMemory;
+use crate::transport::watchdog::WorkerHeartbeat;
+
+/// The device of a worker, with its calendar.
+pub(super) enum DeviceWorker {
+    Cpu(Box<CpuWorker>),
+    Gpu(Box<GpuWorker>),
+}
+
+impl DeviceWorker {
+    pub(super) fn start_team(&mut self) -> Option<Team> {
+        match self {
+            Self::Cpu(cpu) => cpu.start_team(),
+            Self::Gpu(_) => None,
+        }
+    }
+
+    pub(super) fn run(
+        &mut self,
+        periods: &mut PeriodLoop,
+        heartbeat: Option<WorkerHeartbeat>,
+    ) -> Result<u64, StepStop> {
+        match self {
+            Self::Cpu(cpu) => cpu.run(periods, heartbeat),
+            Self::Gpu(gpu) => gpu.run(periods),
+        }
+    }
+
+    /// Bytes of memory of its own, and how many of them are not paged out.
+    pub(super) fn memory_bytes(&self) -> (u64, u64) {
+        match self {
+            Self::Cpu(cpu) => cpu.memory.bytes(),
+            // The driver's memory is not paged out.
+            Self::Gpu(gpu) => (gpu.bytes(), gpu.bytes()),
+        }
+    }
+
+    pub(super) fn sinks(&self) -> &[SinkEnd] {
+        match self {
+            Self::Cpu(cpu) => &cpu.sinks,
+            Self::Gpu(_) => &[],
+        }
+    }
+}
+
+/// A job with its memory, ready to run.
+pub(crate) struct PreparedWorker {
+    pub(super) plan: PlanId,
+    pub(super) calendar: usize,
+    pub(super) epoch: Arc<EpochMemory>,
+    pub(super) device: DeviceWorker,
+    pub(super) periods: PeriodLoop,
+}

@@ -1,0 +1,578 @@
+//! The step loop of a CPU device: one pass over its instructions in each period. Must not know graphs or plans; `lower`
+//! makes instructions out of them.
+//!
+//! In the steady state (every stage at work, no timing) a period is one pass over the instructions without a map, a
+//! name, an allocation, a lock or a check of stages. Addresses depend on the block only modulo the places of a
+//! buffer, so they are worked out once for each phase of the least common multiple of all place counts.
+#![expect(
+    unsafe_code,
+    reason = "calls kernels and copies tokens through the addresses of a verified calendar"
+)]
+
+use std::ops::Range;
+
+use zbmd_backends::kernel::{Io, Kernel, RawPort, Scratch, Shape};
+use zbmd_ir::{ChannelId, DType, RingId};
+
+use super::border::wait_for_area;
+use super::instructions::{Instr, NO_COUNTER, ReplayCode, RingSpec};
+use super::streams::{SinkEnd, SourceEnd, StreamContext};
+use crate::fault::{StepStop, WorkerFault};
+use crate::observe::measure::SlotSample;
+use crate::transport::checksum;
+use crate::transport::clock::Clock;
+use crate::transport::epoch::{Area, EpochMemory};
+use crate::transport::epoch_state::WorkerStatus;
+use crate::transport::primitive::Ordering;
+use crate::transport::ring::{Peer, RingSync, Spin, Stop};
+use crate::transport::trace_ring::TraceRecorder;
+use crate::transport::watchdog::WorkerHeartbeat;
+
+/// The moving part of a device's replay. Nothing in it grows.
+pub(super) struct ReplayState {
+    /// Ports of each phase, phase by phase.
+    table: Box<[RawPort]>,
+    counters: Box<[u64]>,
+    pub peers: Box<[Peer]>,
+    /// The ports of one call in a loop.
+    staging: Box<[RawPort]>,
+    pub samples: Box<[SlotSample]>,
+    /// For each ring, the `Send`s of the block whose checksums have been noted or checked.
+    summed: Box<[usize]>,
+}
+
+/// A device's calendar, ready to run.
+pub(super) struct CalendarReplay {
+    pub code: ReplayCode,
+    pub state: ReplayState,
+}
+
+// SAFETY: the pointers lead to arenas and kernels that the replay keeps alive by `Arc`; kernels are `Send + Sync`, and
+// arenas are shared by the order of the calendars alone, whichever thread runs them.
+unsafe impl Send for CalendarReplay {}
+
+/// What a worker's slots work with, besides the replay.
+pub(super) struct SlotContext<'a> {
+    pub epoch: &'a EpochMemory,
+    pub rings: &'a [RingSync],
+    /// Where the instruction at work is published: for whoever watches, and to name it after a fault or a panic.
+    pub status: &'a WorkerStatus,
+    pub sources: &'a mut [SourceEnd],
+    pub sinks: &'a mut [SinkEnd],
+    pub stop: &'a Stop,
+    pub spin: Spin,
+    pub clock: &'a Clock,
+    /// The watchdog, if somebody watches.
+    pub heartbeat: Option<WorkerHeartbeat>,
+    /// The trace, if there is one.
+    pub recorder: Option<TraceRecorder>,
+}
+
+impl SlotContext<'_> {
+    /// The worker makes progress.
+    #[inline]
+    pub(super) fn beat(&mut self) {
+        if let Some(heartbeat) = &mut self.heartbeat {
+            heartbeat.beat(self.clock.now_ns());
+        }
+    }
+}
+
+/// The period at work, and the number of blocks if it is known.
+#[derive(Clone, Copy)]
+struct PeriodInfo {
+    period: u64,
+    blocks: u64,
+    started_ns: u64,
+}
+
+impl PeriodInfo {
+    /// Whether a stage has a block in this period.
+    fn has_block(self, stage: u32) -> bool {
+        let block = self.period.checked_sub(u64::from(stage));
+        block.is_some_and(|block| block < self.blocks)
+    }
+}
+
+impl CalendarReplay {
+    pub(super) fn new(code: ReplayCode, counters: usize, staging: usize) -> Self {
+        let rows = code.phases.max(1);
+        // A period at least as late as the last stage, so that every row is the steady state's.
+        let first_period = u64::from(code.stages_total).next_multiple_of(rows);
+        let periods = first_period..first_period + rows;
+        let table = periods.flat_map(|period| code.ports.iter().map(move |port| port.at(period)));
+        let unused = RawPort {
+            ptr: std::ptr::null_mut(),
+            bytes: 0,
+            dtype: DType::U8,
+        };
+
+        let state = ReplayState {
+            table: table.collect(),
+            counters: vec![0; counters].into(),
+            peers: vec![Peer::default(); code.rings.len()].into(),
+            staging: vec![unused; staging].into(),
+            samples: vec![SlotSample::default(); code.instrs.len()].into(),
+            summed: vec![0; code.rings.len()].into(),
+        };
+        Self { code, state }
+    }
+
+    /// Runs one period. `blocks` is the number of blocks of the run once it is known; `timed` measures every slot.
+    ///
+    /// # Errors
+    /// A kernel's fault, or a stop while waiting.
+    pub(super) fn step(
+        &mut self,
+        context: &mut SlotContext<'_>,
+        period: u64,
+        blocks: Option<u64>,
+        timed: bool,
+    ) -> Result<(), StepStop> {
+        let Self { code, state } = self;
+        let row = if code.phases == 0 {
+            for (port, spec) in state.table.iter_mut().zip(&code.ports) {
+                *port = spec.at(period);
+            }
+            0
+        } else {
+            (period % code.phases) as usize * code.ports.len()
+        };
+        let info = PeriodInfo {
+            period,
+            blocks: blocks.unwrap_or(u64::MAX),
+            started_ns: if timed { context.clock.now_ns() } else { 0 },
+        };
+
+        let is_steady = blocks.is_none() && period + 1 >= u64::from(code.stages_total);
+        let recorder = context.recorder.as_mut();
+        let is_recorded = recorder.is_some_and(|recorder| recorder.begin(period));
+        let recorder = context.recorder.as_ref();
+        let is_traced = is_recorded && recorder.is_some_and(|recorder| recorder.slots);
+        let run = match (is_steady, timed, is_traced) {
+            (true, false, false) => run::<false, false, false>,
+            (true, true, false) => run::<false, true, false>,
+            (false, false, false) => run::<true, false, false>,
+            (false, true, false) => run::<true, true, false>,
+            (true, false, true) => run::<false, false, true>,
+            (true, true, true) => run::<false, true, true>,
+            (false, false, true) => run::<true, false, true>,
+            (false, true, true) => run::<true, true, true>,
+        };
+        run(code, state, context, row, 0..code.instrs.len(), info)?;
+
+        if is_recorded
+            && !is_traced
+            && let Some(recorder) = &mut context.recorder
+        {
+            recorder.whole();
+        }
+        Ok(())
+    }
+}
+
+/// Runs the instructions of `range`, with the ports of the table from `row` on.
+fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
+    code: &ReplayCode,
+    state: &mut ReplayState,
+    context: &mut SlotContext<'_>,
+    row: usize,
+    range: Range<usize>,
+    info: PeriodInfo,
+) -> Result<(), StepStop> {
+    let mut pc = range.start;
+    while pc < range.end {
+        let instr = &code.instrs[pc];
+        if CHECK && !info.has_block(code.stages[pc]) && !matches!(instr, Instr::Loop { .. }) {
+            skip(instr, state);
+            pc += 1;
+            continue;
+        }
+
+        context.status.pc.store(pc as u32, Ordering::Relaxed);
+        let before_ns = if TIMED { context.clock.now_ns() } else { 0 };
+        match *instr {
+            Instr::Fire {
+                kernel,
+                ref shape,
+                ports,
+            } => {
+                // A plain offset: checked slicing costs as much as an empty kernel.
+                debug_assert!(row + ports as usize + shape.total() <= state.table.len());
+                let first = state.table.as_ptr().wrapping_add(row + ports as usize);
+                if let Err(stop) = call(kernel, shape, first, &code.scratch) {
+                    call_again(kernel, shape, first, code, stop)?;
+                }
+            }
+            Instr::Loop { count, len, resets } => {
+                for &(counter, value) in &code.resets[resets.0 as usize..resets.1 as usize] {
+                    state.counters[counter as usize] = value;
+                }
+                let body = pc + 1..pc + 1 + len as usize;
+                for _ in 0..count {
+                    run::<CHECK, TIMED, TRACED>(code, state, context, row, body.clone(), info)?;
+                }
+                pc = body.end;
+                continue;
+            }
+            _ => {
+                let block = info.period.wrapping_sub(u64::from(code.stages[pc]));
+                let mut slot = SlotStep {
+                    code,
+                    state,
+                    context,
+                    row,
+                    block,
+                };
+                slot.execute(instr)?;
+            }
+        }
+
+        if TIMED {
+            let start_ns = before_ns - info.started_ns;
+            state.samples[pc].record(start_ns, context.clock.now_ns() - before_ns);
+        }
+        if TRACED && let Some(recorder) = &mut context.recorder {
+            recorder.slot(code.names[pc]);
+        }
+        pc += 1;
+    }
+    Ok(())
+}
+
+/// A skipped slot in a loop counts all the same: slots of the same actor share its counter.
+fn skip(instr: &Instr, state: &mut ReplayState) {
+    let (counter, count) = match *instr {
+        Instr::LoopFire { counter, shape, .. } => (counter, shape.firings as u64),
+        Instr::Source {
+            counter, firings, ..
+        }
+        | Instr::Sink {
+            counter, firings, ..
+        } => (counter, firings),
+        Instr::Send {
+            counter, tokens, ..
+        }
+        | Instr::Recv {
+            counter, tokens, ..
+        } => (counter, tokens),
+        _ => (NO_COUNTER, 0),
+    };
+    if counter != NO_COUNTER {
+        state.counters[counter as usize] += count;
+    }
+}
+
+/// Calls a kernel with the ports from `first` on.
+#[inline(always)]
+fn call(
+    kernel: *const dyn Kernel,
+    shape: &Shape,
+    first: *const RawPort,
+    scratch: &Scratch,
+) -> Result<(), StepStop> {
+    // SAFETY: `lower` made the counted ports in a row for this instruction, in a table or staging that nobody changes
+    // during the call. Ports lie in the device's arenas at the offsets of a verified plan: windows hold tokens written
+    // (or carried, or received and published) before this slot, outputs and states are live for this slot alone, but
+    // for those that lie over inputs, as `Shape::over` says, scratch belongs to the device, whose one worker this is.
+    // Buffers are aligned to 64 bytes and tokens are whole elements, so every port is aligned for its dtype; arenas are
+    // zeroed at first, so all bytes are initialised.
+    let mut io = unsafe { Io::new(shape, first, scratch) };
+    // SAFETY: `ReplayCode::_kernels` holds the kernel.
+    unsafe { &*kernel }.fire(&mut io).map_err(StepStop::from)
+}
+
+/// Calls a kernel that has reported a fault again, some times: its windows are as they were, and what it wrote counts
+/// only when it succeeds. Not if it has states or writes over an input, which are updated in place: then only the last
+/// border is sound.
+#[cold]
+fn call_again(
+    kernel: *const dyn Kernel,
+    shape: &Shape,
+    first: *const RawPort,
+    code: &ReplayCode,
+    stop: StepStop,
+) -> Result<(), StepStop> {
+    let mut last = Err(stop);
+    for _ in 0..code.retries {
+        if shape.states > 0 || shape.over || last.is_ok() {
+            break;
+        }
+        last = call(kernel, shape, first, &code.scratch);
+    }
+    last
+}
+
+/// One execution of a slot that is not a plain kernel call.
+struct SlotStep<'r, 'c> {
+    code: &'r ReplayCode,
+    state: &'r mut ReplayState,
+    context: &'r mut SlotContext<'c>,
+    /// Where the period's ports begin in the table.
+    row: usize,
+    block: u64,
+}
+
+impl SlotStep<'_, '_> {
+    /// Every instruction but plain calls and loops.
+    #[inline(never)]
+    fn execute(&mut self, instr: &Instr) -> Result<(), StepStop> {
+        match *instr {
+            Instr::LoopFire {
+                kernel,
+                ref shape,
+                ports,
+                counter,
+            } => self.fire_in_loop(kernel, shape, ports, counter),
+            Instr::Source {
+                source,
+                ports,
+                firings,
+                counter,
+            } => {
+                let counted = self.advance(counter, firings);
+                let to = self.port(ports, counted);
+                // SAFETY: an output port of a verified plan, as in `call`: valid, and this slot's alone.
+                let to = unsafe { std::slice::from_raw_parts_mut(to.ptr, to.bytes) };
+                self.context.sources[source as usize].read(to);
+                Ok(())
+            }
+            Instr::Sink {
+                sink,
+                ports,
+                firings,
+                counter,
+                end,
+            } => {
+                let counted = self.advance(counter, firings);
+                let end = counted.map_or(end, |counted| counted + firings);
+                self.write_sink(sink, self.port(ports, counted), end)
+            }
+            Instr::Send {
+                ring,
+                ports,
+                tokens,
+                counter,
+                end,
+            } => {
+                let counted = self.advance(counter, tokens);
+                let end = counted.map_or(end, |counted| counted + tokens);
+                let from = self.port(ports, counted);
+                let to = self.port(ports + 1, counted);
+                self.send(ring, from, to, end - tokens..end)
+            }
+            Instr::Recv {
+                ring,
+                ports,
+                tokens,
+                counter,
+                end,
+            } => {
+                let counted = self.advance(counter, tokens);
+                let end = counted.map_or(end, |counted| counted + tokens);
+                self.receive(ring, ports, end - tokens..end)
+            }
+            Instr::Release { ring } => {
+                let sync = self.code.rings[ring as usize].sync;
+                self.context.rings[sync as usize].release(self.block + 1);
+                Ok(())
+            }
+            Instr::Carry { ports } => {
+                let from = self.port(ports, None);
+                let to = self.port(ports + 1, None);
+                // SAFETY: both lie in one buffer of this device; the verified plan carries after the last write of the
+                // block and before the first read of the next. The ranges may overlap, which `copy_from` allows.
+                unsafe { to.ptr.copy_from(from.ptr, from.bytes) };
+                Ok(())
+            }
+            Instr::Save { ports, channel } => self.save(ports, channel),
+            Instr::Beat => {
+                self.context.beat();
+                Ok(())
+            }
+            Instr::Fire { .. } | Instr::Loop { .. } => Ok(()),
+        }
+    }
+
+    /// Adds to a loop's counter; the count before. `None` outside of loops.
+    #[inline]
+    fn advance(&mut self, counter: u32, count: u64) -> Option<u64> {
+        let counted = self.state.counters.get_mut(counter as usize)?;
+        let before = *counted;
+        *counted += count;
+        Some(before)
+    }
+
+    /// Port `index`, moved on by what its loop has counted.
+    #[inline]
+    fn port(&self, index: u32, counted: Option<u64>) -> RawPort {
+        let mut port = self.state.table[self.row + index as usize];
+        if let Some(counted) = counted {
+            let step = self.code.ports[index as usize].step;
+            port.ptr = port.ptr.wrapping_add(counted as usize * step);
+        }
+        port
+    }
+
+    #[inline]
+    fn fire_in_loop(
+        &mut self,
+        kernel: *const dyn Kernel,
+        shape: &Shape,
+        ports: u32,
+        counter: u32,
+    ) -> Result<(), StepStop> {
+        let counted = self.advance(counter, shape.firings as u64);
+        for index in 0..shape.total() {
+            self.state.staging[index] = self.port(ports + index as u32, counted);
+        }
+
+        let first = self.state.staging.as_ptr();
+        call(kernel, shape, first, &self.code.scratch)
+            .or_else(|stop| call_again(kernel, shape, first, self.code, stop))
+    }
+
+    #[inline]
+    fn write_sink(&mut self, sink: u32, from: RawPort, end: u64) -> Result<(), StepStop> {
+        // SAFETY: an input port of a verified plan, as in `call`: valid, and nobody writes it now.
+        let from = unsafe { std::slice::from_raw_parts(from.ptr, from.bytes) };
+        let streams = StreamContext {
+            spin: self.context.spin,
+            stop: self.context.stop,
+            clock: self.context.clock,
+            status: self.context.status,
+        };
+        self.context.sinks[sink as usize].write(from, self.block, end, streams)?;
+        Ok(())
+    }
+
+    /// Copies these tokens of the block into the receiver's buffer, and publishes them.
+    #[inline]
+    fn send(
+        &mut self,
+        ring: u32,
+        from: RawPort,
+        to: RawPort,
+        tokens: Range<u64>,
+    ) -> Result<(), StepStop> {
+        let spec = self.code.rings[ring as usize];
+        let sync = &self.context.rings[spec.sync as usize];
+        let needed_blocks = (self.block + 1).saturating_sub(spec.blocks);
+        let peer = &mut self.state.peers[ring as usize];
+        sync.wait_released(needed_blocks, peer, self.context.spin, self.context.stop)?;
+
+        // SAFETY: both lie in arenas at offsets of a verified plan, in buffers of different devices. The tokens are
+        // written (an earlier slot of this calendar); the receiver has released the place, and reads these tokens only
+        // after they are published below.
+        unsafe { to.ptr.copy_from_nonoverlapping(from.ptr, from.bytes) };
+        if spec.sends.1 > 0 {
+            self.note_checksum(ring, spec, tokens.start, from);
+            if self.context.epoch.common.corrupt.load(Ordering::Relaxed) != 0 {
+                self.spoil(to);
+            }
+        }
+        let sync = &self.context.rings[spec.sync as usize];
+        sync.publish(self.block * spec.block_tokens + tokens.end);
+        Ok(())
+    }
+
+    /// Waits for these tokens of the block. Port `ports` is the block's first new token.
+    #[inline]
+    fn receive(&mut self, ring: u32, ports: u32, tokens: Range<u64>) -> Result<(), StepStop> {
+        let spec = self.code.rings[ring as usize];
+        let sync = &self.context.rings[spec.sync as usize];
+        let needed = self.block * spec.block_tokens + tokens.end;
+        let peer = &mut self.state.peers[ring as usize];
+        sync.wait_published(needed, peer, self.context.spin, self.context.stop)?;
+
+        if spec.sends.1 > 0 {
+            let first = self.state.table[self.row + ports as usize];
+            return self.check_sums(ring, spec, tokens, first);
+        }
+        Ok(())
+    }
+
+    /// Keeps the head at a port for the border after the block, if tokens are saved there.
+    fn save(&mut self, ports: u32, channel: ChannelId) -> Result<(), StepStop> {
+        let epoch = self.context.epoch;
+        let border = self.block + 1;
+        if !epoch.borders().is_some_and(|b| b.is_saved(border)) {
+            return Ok(());
+        }
+        wait_for_area(epoch, border, self.context.spin, self.context.stop)?;
+
+        let from = self.port(ports, None);
+        let (to, bytes) = epoch.saved(Area::Border(border), channel);
+        // SAFETY: the head lies in a buffer of this device and is not written before the next block's last slots; the
+        // area has a place of this size for the channel, which this worker alone writes, and which nobody reads: see
+        // `wait_for_area`.
+        unsafe { to.copy_from_nonoverlapping(from.ptr, bytes) };
+        Ok(())
+    }
+
+    /// The place of the block's first checksum among those of the epoch.
+    fn first_sum(&self, spec: RingSpec) -> usize {
+        spec.sums + (self.block % spec.blocks) as usize * spec.sends.1
+    }
+
+    /// Notes the checksum of what a `Send` from token `first` of the block has copied.
+    fn note_checksum(&mut self, ring: u32, spec: RingSpec, first: u64, sent: RawPort) {
+        let first_sum = self.first_sum(spec);
+        let noted = &mut self.state.summed[ring as usize];
+        if first == 0 {
+            *noted = 0;
+        }
+        // SAFETY: as in `send`: the tokens were written, and are not written again before this slot is over.
+        let bytes = unsafe { std::slice::from_raw_parts(sent.ptr, sent.bytes) };
+        // Published with the tokens.
+        let sums = &self.context.epoch.sums;
+        sums[first_sum + *noted].store(checksum::of(bytes), Ordering::Relaxed);
+        *noted += 1;
+    }
+
+    /// Changes a bit of what was just sent, once: an injected fault.
+    #[cold]
+    fn spoil(&self, sent: RawPort) {
+        let corrupt = &self.context.epoch.common.corrupt;
+        if corrupt.swap(0, Ordering::Relaxed) != 0 && sent.bytes > 0 {
+            // SAFETY: as for the copy in `send`: the tokens are not published yet.
+            unsafe { *sent.ptr ^= 0x10 };
+        }
+    }
+
+    /// Checks all that was sent of a block before the end of `tokens`, from where the last check ended.
+    fn check_sums(
+        &mut self,
+        ring: u32,
+        spec: RingSpec,
+        tokens: Range<u64>,
+        block_start: RawPort,
+    ) -> Result<(), StepStop> {
+        let first_sum = self.first_sum(spec);
+        let sends = &self.code.sends[spec.sends.0..spec.sends.0 + spec.sends.1];
+        let checked = &mut self.state.summed[ring as usize];
+        if tokens.start == 0 {
+            *checked = 0;
+        }
+
+        while let Some(&(from, end)) = sends.get(*checked).filter(|(from, _)| *from < tokens.end) {
+            let offset = (from * spec.token_bytes) as usize;
+            let bytes = ((end - from) * spec.token_bytes) as usize;
+            let first = block_start.ptr.wrapping_add(offset);
+            // SAFETY: the tokens of this `Send` lie in the block's place, and are published: it ends no later than the
+            // tokens that were waited for.
+            let received = unsafe { std::slice::from_raw_parts(first, bytes) };
+            let sent = self.context.epoch.sums[first_sum + *checked].load(Ordering::Relaxed);
+            let found = checksum::of(received);
+            if sent != found {
+                return Err(StepStop::Fault(WorkerFault::Corrupt {
+                    ring: RingId(spec.sync),
+                    sent,
+                    found,
+                }));
+            }
+            *checked += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! What a worker does that is at a certain instruction, for whoever watches it: the tables of a plan's calendars.
+
+use std::sync::Arc;
+
+use zbmd_ir::{Calendar, Plan, PlanId};
+
+use super::gpu;
+use super::instructions::Instr;
+use super::lower::lower;
+use super::memory::WorkerMemory;
+use super::planned_step::PlannedStep;
+use crate::program::LoadedProgram;
+use crate::transport::epoch::EpochMemory;
+
+/// The instructions of a calendar.
+pub(crate) struct StepTable(pub(super) Vec<PlannedStep>);
+
+impl StepTable {
+    /// What the worker does that is at this instruction. Outside of all it waits for admission.
+    pub(crate) fn step_at(&self, pc: u32) -> PlannedStep {
+        let admission = PlannedStep {
+            planned_ns: 0,
+            may_wait: true,
+        };
+        self.0.get(pc as usize).copied().unwrap_or(admission)
+    }
+}
+
+/// The tables of a plan's calendars, as the workers of this epoch lower them.
+pub(crate) fn step_tables(
+    loaded: &LoadedProgram,
+    plan: PlanId,
+    epoch: &Arc<EpochMemory>,
+) -> Vec<StepTable> {
+    let plan = &loaded.program.plans[plan];
+    plan.calendars
+        .iter()
+        .map(|calendar| step_table(loaded, plan, calendar, epoch))
+        .collect()
+}
+
+fn step_table(
+    loaded: &LoadedProgram,
+    plan: &Plan,
+    calendar: &Calendar,
+    epoch: &Arc<EpochMemory>,
+) -> StepTable {
+    if loaded.is_gpu(calendar.device) {
+        return StepTable(gpu::planned_steps(calendar));
+    }
+    let Ok(memory) = WorkerMemory::sketch(calendar, epoch) else {
+        return StepTable(Vec::new());
+    };
+    let lowered = lower(loaded, plan, calendar, &memory);
+    let steps = lowered.slots.iter().zip(&lowered.replay.code.instrs);
+    let steps = steps.map(|(slot, instr)| PlannedStep {
+        planned_ns: slot.as_ref().map_or(0, |slot| slot.duration_ns),
+        may_wait: !matches!(
+            instr,
+            Instr::Fire { .. } | Instr::LoopFire { .. } | Instr::Carry { .. }
+        ),
+    });
+    StepTable(steps.collect())
+}
