@@ -9,15 +9,13 @@
 //! | [`worker`] | one worker's part of an epoch: admission, the period loop, CPU and GPU replay |
 //! | [`run`] | a whole run: sessions, epochs, the worker pool, supervision |
 
-pub mod checkpoint;
-pub mod cli;
 pub mod embed;
 mod error;
 pub mod exit;
 mod fault;
 pub mod inject;
-pub mod io;
 mod kernels;
+mod named_pipe;
 mod observe;
 mod options;
 mod program;
@@ -31,6 +29,7 @@ mod worker;
 pub use zbmd_supervise as supervise;
 
 pub use error::{EngineError, RunError};
+pub use named_pipe::is_named_pipe;
 pub use observe::report::{Outcome, Report};
 pub use observe::{live, report};
 pub use options::{Isolation, Listener, RunOptions, StateListener, Supervised};

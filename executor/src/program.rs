@@ -68,6 +68,11 @@ impl Engine {
         &self.loaded.program
     }
 
+    /// Tokens of a source or a sink that one iteration moves.
+    pub fn tokens_per_iteration(&self, stream: ActorId) -> u64 {
+        self.loaded.tokens_per_iteration(stream)
+    }
+
     /// The program, for whoever takes only what the verifier let pass.
     pub fn verified(&self) -> &Verified<Program> {
         &self.loaded.program

@@ -400,7 +400,7 @@ mod tests {
     }
 
     /// Every number of a state at every extreme is refused, or small enough to go on from: no test binary traps here on
-    /// an overflow, and `executor/tests/checkpoints.rs` runs those that are accepted.
+    /// an overflow, and `executor/cli/tests/checkpoints.rs` runs those that are accepted.
     #[test]
     fn counts_at_their_extremes_are_refused_or_bounded() {
         for program in programs::all() {

@@ -27,7 +27,7 @@ fn imports(folder: &str, section: &str) -> BTreeSet<String> {
 
 #[test]
 fn crates_import_only_what_the_design_allows() {
-    let table: [(&str, &[&str]); 16] = [
+    let table: [(&str, &[&str]); 17] = [
         ("ir", &[]),
         ("scheduler", &["ir"]),
         ("backends/gpu-ir", &["ir"]),
@@ -39,6 +39,7 @@ fn crates_import_only_what_the_design_allows() {
         ("compiler", &["ir", "scheduler", "backends", "view"]),
         ("compiler/cli", &["ir", "scheduler", "backends", "compiler"]),
         ("executor", &["ir", "backends", "supervise"]),
+        ("executor/cli", &["ir", "backends", "executor"]),
         ("executor/c", &["ir", "backends", "compiler", "executor"]),
         ("executor/loom", &[]),
         ("executor/supervise", &["ir"]),
@@ -76,6 +77,18 @@ fn resolved_packages(package: &str, features: &str) -> BTreeSet<String> {
 }
 
 #[test]
+fn the_executor_needs_no_command_line() {
+    let packages = resolved_packages("zbmd-executor", "");
+    for tool in ["clap", "ctrlc", "hound", "indicatif"] {
+        assert!(
+            !packages.contains(tool),
+            "zbmd-executor needs {tool}: what only commands need belongs into executor/cli"
+        );
+    }
+    assert!(resolved_packages("zbmd-run", "").contains("clap"));
+}
+
+#[test]
 fn programs_for_cpus_only_name_no_gpu_driver() {
     const DRIVERS: [&str; 4] = ["ash", "cudarc", "libloading", "rspirv"];
     for package in [
@@ -83,6 +96,7 @@ fn programs_for_cpus_only_name_no_gpu_driver() {
         "zbmd-compiler",
         "zbmdc",
         "zbmd-executor",
+        "zbmd-run",
         "zbmd-examples",
         "zbmd-c",
         "zbmd-python",
@@ -232,6 +246,7 @@ fn devices_are_asked_for_their_kind_and_not_compared_by_name() {
         "compiler/cli/src",
         "compiler/view/src",
         "executor/src",
+        "executor/cli/src",
     ];
     for (path, text) in sources(&folders) {
         let is_definition = path.ends_with("ir/src/device_kind.rs");

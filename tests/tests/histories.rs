@@ -15,7 +15,7 @@ fn main() {
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
     if std::env::var_os(linux::RUNNER).is_some() {
-        return zbmd_executor::cli::main_with(zbmd_tests::actors::registry());
+        return zbmd_run::main_with(zbmd_tests::actors::registry());
     }
     linux::main();
     std::process::ExitCode::SUCCESS

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     #[cfg(target_os = "linux")]
     zbmd_executor::serve_if_worker(&zbmd_backends::op::Registry::standard());
     if name.file_name().is_some_and(|n| n == "zbmd-run") {
-        return zbmd_executor::cli::main_with(zbmd_backends::op::Registry::standard());
+        return zbmd_run::main_with(zbmd_backends::op::Registry::standard());
     }
     let only = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
     let mut wrong = Vec::new();

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use zbmd_executor::cli::exit;
+use zbmd_executor::exit;
 use zbmd_executor::{EngineError, RunError, StreamError};
 
 /// What a function returns. The classes of errors are the exit codes of `zbmd-run` and `zbmdc`.

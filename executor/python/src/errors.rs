@@ -3,7 +3,7 @@
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use zbmd_executor::cli::exit;
+use zbmd_executor::exit;
 use zbmd_executor::{EngineError, RunError, StreamError};
 
 create_exception!(zbmd, Error, PyException, "What zbmd refuses or fails at.");

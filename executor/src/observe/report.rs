@@ -273,7 +273,7 @@ impl Report {
 
 impl Report {
     /// Notes how many tokens the readers of these sinks took, who did not take all of them.
-    pub(crate) fn cut_off(&mut self, sinks: &[(String, u64)]) {
+    pub fn cut_off(&mut self, sinks: &[(String, u64)]) {
         for (stream, delivered) in sinks {
             let Some(sink) = self.sinks.iter_mut().find(|sink| sink.name == *stream) else {
                 continue;

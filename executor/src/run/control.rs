@@ -142,7 +142,7 @@ impl Stopper {
     }
 
     /// Whether the run was told to end.
-    pub(crate) fn is_stopping(&self) -> bool {
+    pub fn is_stopping(&self) -> bool {
         self.control.is_finishing() || self.control.stop.is_set()
     }
 

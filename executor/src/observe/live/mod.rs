@@ -13,7 +13,7 @@ pub(crate) mod page;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::page::{Page, PageError, running};
+pub use self::page::{Live, Page, PageError, read, running};
 
 /// A run as it is now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -212,7 +212,7 @@ fn started(pid: u32) -> Option<u64> {
 ///
 /// # Errors
 /// No such run, or a dead one; see [`PageError`].
-pub(crate) fn read(pid: u32) -> Result<Live, PageError> {
+pub fn read(pid: u32) -> Result<Live, PageError> {
     let unreadable = |path: PathBuf| move |source| PageError::Unreadable { path, source };
     let path =
         folder::path_of(pid).map_err(unreadable(PathBuf::from("the folder of live pages")))?;

@@ -15,7 +15,7 @@ use zbmd_ir::trace::{
 
 use super::profile::{Cursor, Profile};
 use crate::error::EngineError;
-use crate::io::is_named_pipe;
+use crate::named_pipe::is_named_pipe;
 use crate::observe::report::{ProfileReport, TraceReport};
 use crate::program::LoadedProgram;
 use crate::supervise::Event;

@@ -139,7 +139,7 @@ impl PreparedSink {
         let encoding = Encoding::of(path, port)?;
         let file = if is_standard(path) {
             pipe::open_standard_output().map_err(io_error(path))?
-        } else if pipe::is_named_pipe(path) {
+        } else if zbmd_executor::is_named_pipe(path) {
             pipe::open_without_reader(path).map_err(io_error(path))?
         } else {
             File::options()
@@ -179,7 +179,7 @@ impl PreparedSink {
 
     /// Ends a file that is given no tokens at all: whoever waits for those of a pipe sees its end.
     pub(crate) fn release_reader(&self) {
-        if self.kind == FileKind::Stream && pipe::is_named_pipe(&self.path) {
+        if self.kind == FileKind::Stream && zbmd_executor::is_named_pipe(&self.path) {
             pipe::release_reader(&self.file);
         }
     }
@@ -200,7 +200,7 @@ impl PreparedSink {
     /// What the system says.
     pub fn begin(self) -> Result<SinkFile, FileError> {
         let path = self.path.clone();
-        let is_named_pipe = self.kind == FileKind::Stream && pipe::is_named_pipe(&path);
+        let is_named_pipe = self.kind == FileKind::Stream && zbmd_executor::is_named_pipe(&path);
         let mut sink = self.into_file();
         if is_named_pipe {
             sink.file = pipe::open_for_writing(&sink.file).map_err(io_error(&path))?;

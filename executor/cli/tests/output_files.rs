@@ -1,6 +1,7 @@
 //! What `zbmd-run` does to files: each has one use, and nothing is opened to be written before all else has been read.
 #![cfg(target_os = "linux")]
 
+#[path = "../../tests/common/mod.rs"]
 mod common;
 
 use std::fs;

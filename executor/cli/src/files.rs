@@ -11,12 +11,12 @@ use zbmd_ir::{Actor, Program, Value};
 use super::args::Args;
 use super::{CliError, file_roles, startup};
 use crate::checkpoint::{Checkpoint, Origin};
-use crate::error::EngineError;
 use crate::io::pump::{self, PumpEnd, SharedFile};
 use crate::io::relay;
 use crate::io::{FileError, FileKind, Port, PreparedSink, is_standard, open_source};
-use crate::program::Engine;
-use crate::run::session::Session;
+use zbmd_executor::Engine;
+use zbmd_executor::EngineError;
+use zbmd_executor::Session;
 
 /// Which file each stream has.
 pub(super) struct Files {
@@ -113,7 +113,7 @@ impl Files {
             .zip(ids)
             .map(|((name, path, sink), id)| {
                 let resume_at = resumed.map(|checkpoint| {
-                    checkpoint.iterations_in_files() * engine.loaded.tokens_per_iteration(id)
+                    checkpoint.iterations_in_files() * engine.tokens_per_iteration(id)
                 });
                 (name.clone(), path.clone(), SharedFile::new(sink, resume_at))
             });

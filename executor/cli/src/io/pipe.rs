@@ -7,20 +7,6 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-/// Whether it is a pipe with a name.
-pub(crate) fn is_named_pipe(path: &Path) -> bool {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::FileTypeExt;
-        std::fs::metadata(path).is_ok_and(|data| data.file_type().is_fifo())
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = path;
-        false
-    }
-}
-
 /// A pipe with a name that is opened when it is first read.
 pub(super) struct PipeReader {
     path: PathBuf,
@@ -136,7 +122,7 @@ mod tests {
     #[test]
     fn every_byte_that_the_pipe_takes_is_counted_while_nobody_reads() {
         let (_folder, path) = named_pipe();
-        assert!(is_named_pipe(&path));
+        assert!(zbmd_executor::is_named_pipe(&path));
         let token = TokenType::scalar(DType::U8);
         let params = Params::new();
         let port = Port {

@@ -3,6 +3,7 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "../../tests/common/mod.rs"]
 mod common;
 
 use std::io::{Read, Write};

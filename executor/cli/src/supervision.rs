@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use super::args::Args;
 use super::console::CONSOLE;
 use super::{CliError, say};
-use crate::inject::Injector;
-use crate::io::{FileError, is_named_pipe, is_standard, read_whole};
-use crate::options::Supervised;
-use crate::supervise::declare::Supervision;
-use crate::supervise::{Event, What};
+use crate::io::{FileError, is_standard, read_whole};
+use zbmd_executor::Supervised;
+use zbmd_executor::inject::Injector;
+use zbmd_executor::supervise::declare::Supervision;
+use zbmd_executor::supervise::{Event, What};
 
 type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
@@ -98,7 +98,7 @@ impl EventFile {
         if is_standard(path) {
             return Ok(Self::StandardError);
         }
-        if is_named_pipe(path) {
+        if zbmd_executor::is_named_pipe(path) {
             return Ok(Self::NamedPipe(path.to_owned()));
         }
         let failed = |source| FileError::Io {

@@ -1,5 +1,6 @@
 //! What a bundle can do to whoever runs it: nothing but be refused, whatever is in it and whatever becomes of its file.
 
+#[path = "../../tests/common/mod.rs"]
 mod common;
 
 use std::io::{Read, Write};
@@ -303,7 +304,7 @@ fn memory_is_added_up_before_any_is_taken() {
             .contains(&format!("arenas {}", 2 * each)),
         "{refused}"
     );
-    assert_eq!(refused.class(), zbmd_executor::cli::exit::REFUSED);
+    assert_eq!(refused.class(), zbmd_executor::exit::REFUSED);
 }
 
 /// Sizes of queues follow from tokens of a block and stages, whose product need not fit any memory.

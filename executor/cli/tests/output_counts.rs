@@ -1,6 +1,7 @@
 //! What is counted is what is in the files: messages, reports, checkpoints and headers, whenever and however a run ends.
 #![cfg(target_os = "linux")]
 
+#[path = "../../tests/common/mod.rs"]
 mod common;
 
 use std::fs;

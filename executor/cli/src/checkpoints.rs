@@ -21,9 +21,9 @@ use crate::checkpoint::{
 };
 use crate::io::pump::SharedFile;
 use crate::io::{FileError, FileKind, is_standard, tokens_in};
-use crate::options::{StateListener, Supervised};
-use crate::program::Engine;
-use crate::supervise::{Event, What};
+use zbmd_executor::Engine;
+use zbmd_executor::supervise::{Event, What};
+use zbmd_executor::{StateListener, Supervised};
 
 /// A checkpoint is given up if the files of sinks do not get as far as it within so long.
 const MAX_FLUSH: Duration = Duration::from_secs(2);
@@ -163,7 +163,7 @@ fn newest_that_fits(
             // A file that is gone has none.
             _ => Some(tokens_in(path, sink_port(actor))?.unwrap_or(0)),
         };
-        present.push((path, tokens, engine.loaded.tokens_per_iteration(id)));
+        present.push((path, tokens, engine.tokens_per_iteration(id)));
     }
     let fits = |checkpoint: &Checkpoint| {
         for (path, tokens, per_iteration) in &present {
@@ -326,9 +326,7 @@ impl CheckpointFolder {
         let is_full = Arc::new(AtomicBool::new(false));
         hear_of_full_disks(supervised, &is_full);
         let graph = &engine.program().graph;
-        let rates = graph
-            .sinks()
-            .map(|(id, _)| engine.loaded.tokens_per_iteration(id));
+        let rates = graph.sinks().map(|(id, _)| engine.tokens_per_iteration(id));
         let writer = Writer {
             folder: self.folder,
             engine: engine.clone(),

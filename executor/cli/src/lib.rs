@@ -4,25 +4,26 @@
 //! fn main() -> std::process::ExitCode {
 //!     let mut registry = zbmd_backends::op::Registry::standard();
 //!     // registry.register("my_actor", |params| MyActor::new(params));
-//!     zbmd_executor::cli::main_with(registry)
+//!     zbmd_run::main_with(registry)
 //! }
 //! ```
 //!
 //! Standard output carries data only; everything said goes to standard error. Exit codes are [`exit`]'s.
 
 mod args;
+pub mod checkpoint;
 mod checkpoints;
 mod console;
 mod ending;
 mod file_roles;
 mod files;
+pub mod io;
 mod saved_state;
 mod startup;
 mod supervision;
 mod top;
 mod watch;
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,9 +36,9 @@ use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{is_hidden, printable_lines};
 use zbmd_ir::{Program, State, state};
 
-pub use crate::exit;
+pub use zbmd_executor::exit;
 
-pub(crate) use self::args::duration;
+use self::args::duration;
 use self::args::{Args, Other, ReportFormat, Where};
 use self::checkpoints::{CheckpointFolder, Keeper};
 use self::console::CONSOLE;
@@ -46,17 +47,17 @@ use self::files::{Files, Opened, start_pumps};
 use self::top::top;
 use self::watch::{Watch, Watched};
 use crate::checkpoint::{FolderError, Origin};
-use crate::embed;
-use crate::error::{EngineError, RunError};
 use crate::io::pump::SharedFile;
-use crate::io::{FileError, FileKind, is_named_pipe, is_standard};
-use crate::observe::report::Outcome;
-use crate::observe::report::TraceReport;
-use crate::options::Isolation;
-use crate::options::RunOptions;
-use crate::options::Supervised;
-use crate::program::Engine;
-use crate::run::control::Stopper;
+use crate::io::{FileError, FileKind, is_standard};
+use zbmd_executor::Engine;
+use zbmd_executor::Isolation;
+use zbmd_executor::RunOptions;
+use zbmd_executor::Stopper;
+use zbmd_executor::Supervised;
+use zbmd_executor::embed;
+use zbmd_executor::report::Outcome;
+use zbmd_executor::report::TraceReport;
+use zbmd_executor::{EngineError, RunError};
 
 /// Why the command ends without having run to its end.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +108,7 @@ impl CliError {
 /// Runs the command line with the ops of `registry`; the process's exit code.
 pub fn main_with(registry: Registry) -> ExitCode {
     #[cfg(target_os = "linux")]
-    crate::serve_if_worker(&registry);
+    zbmd_executor::serve_if_worker(&registry);
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
@@ -312,7 +313,7 @@ fn end(
         );
         return Err(FileError::Io {
             path: path.clone(),
-            source: io::Error::other(text),
+            source: std::io::Error::other(text),
         }
         .into());
     }
@@ -333,7 +334,7 @@ fn end(
     {
         return Err(FileError::Io {
             path: file.into(),
-            source: io::Error::other(error),
+            source: std::io::Error::other(error),
         }
         .into());
     }
@@ -354,7 +355,7 @@ fn program_names(program: &Program) -> Vec<&str> {
         .collect()
 }
 
-fn print_report(args: &Args, report: &crate::Report) -> Result<(), CliError> {
+fn print_report(args: &Args, report: &zbmd_executor::Report) -> Result<(), CliError> {
     if let Some(path) = &args.report_file {
         let text = match args.report {
             Some(ReportFormat::Text) => report.to_string(),
@@ -376,14 +377,14 @@ fn print_report(args: &Args, report: &crate::Report) -> Result<(), CliError> {
 }
 
 /// Writes a whole file. A pipe with a name that nobody reads is given up.
-fn write_file(path: &Path, text: String) -> io::Result<()> {
-    if !is_named_pipe(path) {
+fn write_file(path: &Path, text: String) -> std::io::Result<()> {
+    if !zbmd_executor::is_named_pipe(path) {
         return std::fs::write(path, text);
     }
     let path = path.to_owned();
     let (tell, written) = std::sync::mpsc::channel();
     std::thread::spawn(move || drop(tell.send(std::fs::write(path, text))));
-    let is_late = |_| io::Error::new(io::ErrorKind::TimedOut, "nobody reads this pipe");
+    let is_late = |_| std::io::Error::new(std::io::ErrorKind::TimedOut, "nobody reads this pipe");
     written.recv_timeout(CONSOLE_LIMIT).map_err(is_late)?
 }
 

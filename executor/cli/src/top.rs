@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use zbmd_ir::text::{printable_json, printable_lines};
 
 use super::exit;
-use crate::observe::live::page::{Live, PageError, read, running};
+use zbmd_executor::live::{Live, PageError, read, running};
 
 /// What to watch, and how.
 #[derive(Clone, Debug, Args)]
@@ -22,7 +22,7 @@ pub(crate) struct Top {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
     /// How often: `500ms`, `5s`.
-    #[arg(long, value_name = "TIME", value_parser = crate::cli::duration, default_value = "500ms")]
+    #[arg(long, value_name = "TIME", value_parser = crate::duration, default_value = "500ms")]
     every: Duration,
 }
 
@@ -168,7 +168,7 @@ fn bar(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::live::{DeviceProgress, DeviceState, Fill, Progress};
+    use zbmd_executor::live::{DeviceProgress, DeviceState, Fill, Progress};
 
     #[test]
     fn the_screen() {

@@ -1,6 +1,7 @@
 //! What `--trace` and `--profile` record of real runs, and what `zbmd-run top` sees of one, in threads and processes,
 //! with workers killed.
 
+#[path = "../../tests/common/mod.rs"]
 mod common;
 
 use std::io::{Read, Write};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::{FileError, FileKind, Position, PreparedSink, SinkFile, is_standard};
-use crate::transport::stream::{SinkHandle, SourceHandle, StreamError};
+use zbmd_executor::{SinkHandle, SourceHandle, StreamError};
 
 /// Bytes moved at a time, or one token where that is more.
 const PIECE_BYTES: usize = 64 << 10;

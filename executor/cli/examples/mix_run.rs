@@ -6,7 +6,7 @@ use std::sync::Arc;
 use common::TestOp;
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../../tests/common/mod.rs"]
 mod common;
 
 struct Faulty;
@@ -20,5 +20,5 @@ impl Kernel for Faulty {
 fn main() -> ExitCode {
     let mut registry = common::registry();
     registry.add(TestOp("Faulty", Box::new(|_| Arc::new(Faulty))));
-    zbmd_executor::cli::main_with(registry)
+    zbmd_run::main_with(registry)
 }

@@ -2,11 +2,11 @@
 
 use super::files::Opened;
 use crate::checkpoint::Origin;
-use crate::error::RunError;
 use crate::io::pump::SharedFile;
 use crate::io::{FileKind, is_standard};
-use crate::observe::report::Outcome;
-use crate::program::Engine;
+use zbmd_executor::Engine;
+use zbmd_executor::RunError;
+use zbmd_executor::report::Outcome;
 
 /// A run that has ended.
 pub(super) struct Ending {
@@ -72,7 +72,7 @@ fn cut_back(
     let mut beyond = Vec::new();
     let ids = engine.program().graph.sinks().map(|(id, _)| id);
     for ((name, path, file), id) in sinks.iter().zip(ids) {
-        let committed = iterations * engine.loaded.tokens_per_iteration(id);
+        let committed = iterations * engine.tokens_per_iteration(id);
         if let Err(error) = file.cut_back(committed) {
             notes.push(format!(
                 "the file of `{name}` cannot be cut back to {committed} tokens: {error}"

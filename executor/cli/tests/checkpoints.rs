@@ -2,6 +2,7 @@
 //! refuses, with the two values that differ.
 #![cfg(target_os = "linux")]
 
+#[path = "../../tests/common/mod.rs"]
 mod common;
 
 use std::fs;
@@ -10,9 +11,9 @@ use std::process::Stdio;
 
 use common::case::{Case, code};
 use common::{replanned, text, verified, with_tail};
-use zbmd_executor::checkpoint::{Checkpoint, Folder, Found};
 use zbmd_ir::testing::{EXTREME_COUNTS, programs};
 use zbmd_ir::{Program, State, bundle, state};
+use zbmd_run::checkpoint::{Checkpoint, Folder, Found};
 
 const TOKENS: u64 = 20_003;
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use super::FileError;
 use super::pump::{PumpEnd, SharedFile, piece, write_piece};
-use crate::run::control::Stopper;
-use crate::transport::stream::SinkHandle;
+use zbmd_executor::SinkHandle;
+use zbmd_executor::Stopper;
 
 /// Pieces that wait for the writer while the run goes on.
 const QUEUE_LENGTH: usize = 2;

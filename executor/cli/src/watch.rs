@@ -9,8 +9,8 @@ use super::args::Args;
 use super::files::OpenSink;
 use crate::io::pump::PumpEnd;
 use crate::io::{FileError, FileKind};
-use crate::observe::live::Page;
-use crate::run::control::Stopper;
+use zbmd_executor::Stopper;
+use zbmd_executor::live::Page;
 
 /// How often the end of the run is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

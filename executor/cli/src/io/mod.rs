@@ -22,8 +22,8 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use self::pipe::PipeReader;
-pub(crate) use self::pipe::is_named_pipe;
 pub use self::sink::{FileKind, Position, PreparedSink, SinkFile, tokens_in};
+use zbmd_executor::is_named_pipe;
 use zbmd_ir::{DType, Params, TokenType};
 
 /// Why a file cannot be a stream. Every variant names the file.

@@ -1,6 +1,7 @@
 //! The command `zbmd-run` as a process: files in, files out, exit codes, messages. Its runner with test ops is an
 //! example of the crate, built by cargo for this test.
 
+#[path = "../../tests/common/mod.rs"]
 mod common;
 
 use std::io::{Read, Write};
