@@ -93,6 +93,13 @@ pub(crate) struct Consumer {
     retains: bool,
 }
 
+/// Where a queue is in an arena.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConduitPlace {
+    pub ends_offset: u64,
+    pub data_offset: u64,
+}
+
 /// Where tokens are in a queue's memory: a part up to its end, and a part that goes on at its beginning.
 struct TokenSpan {
     offset: usize,
@@ -107,13 +114,20 @@ impl Conduit {
     /// there is such a place, which queues may share.
     pub(crate) fn create(
         arena: &Arc<Arena>,
-        place: (u64, u64),
+        place: ConduitPlace,
         capacity: u64,
         token_bytes: u64,
         arrivals: Option<In<ArrivalParkers>>,
     ) -> Self {
-        let ends = In::create(arena, place.0, 1, ConduitEnds::new).one(0);
-        Self::new(arena, ends, place.1, capacity, token_bytes, arrivals)
+        let ends = In::create(arena, place.ends_offset, 1, ConduitEnds::new).one(0);
+        Self::new(
+            arena,
+            ends,
+            place.data_offset,
+            capacity,
+            token_bytes,
+            arrivals,
+        )
     }
 
     /// The queue that another process created there.
@@ -122,14 +136,21 @@ impl Conduit {
     /// It did, with the same numbers, and runs this very program.
     pub(crate) unsafe fn find(
         arena: &Arc<Arena>,
-        place: (u64, u64),
+        place: ConduitPlace,
         capacity: u64,
         token_bytes: u64,
         arrivals: Option<In<ArrivalParkers>>,
     ) -> Self {
         // SAFETY: the caller's promise.
-        let ends = unsafe { In::find(arena, place.0, 1) }.one(0);
-        Self::new(arena, ends, place.1, capacity, token_bytes, arrivals)
+        let ends = unsafe { In::find(arena, place.ends_offset, 1) }.one(0);
+        Self::new(
+            arena,
+            ends,
+            place.data_offset,
+            capacity,
+            token_bytes,
+            arrivals,
+        )
     }
 
     fn new(
@@ -169,7 +190,10 @@ impl Conduit {
         let data_offset = Self::ENDS_BYTES.next_multiple_of(128);
         let arena_bytes = data_offset.saturating_add(capacity.saturating_mul(token_bytes));
         let arena = Arc::new(Arena::shared(arena_bytes, false)?);
-        let place = (0, data_offset);
+        let place = ConduitPlace {
+            ends_offset: 0,
+            data_offset,
+        };
         let queue = Self::create(&arena, place, capacity, token_bytes, arrivals);
         let shared = Arc::new(queue);
         Ok((Producer::new(&shared), Consumer::new(&shared, 0, false)))
