@@ -47,7 +47,7 @@ use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
 use crate::inject::{DueFault, Injector};
 use crate::options::Supervised;
 use crate::supervise::{
-    Action, End, Epoch, Event, Incarnation, Input, Os, Request, Sample, Supervisor, Verdict, What,
+    Action, End, Epoch, Event, Generation, Input, Os, Request, Sample, Supervisor, Verdict, What,
 };
 use crate::transport::clock::Clock;
 use crate::transport::epoch_state::WorkerStatus;
@@ -89,7 +89,7 @@ pub(super) struct SupervisedRun<'m> {
     /// The epoch that was made before anything ran.
     first: Option<ActiveEpoch>,
     active: Option<ActiveEpoch>,
-    generations: BTreeMap<DeviceId, Incarnation>,
+    generations: BTreeMap<DeviceId, Generation>,
     /// Workers that are not ready yet, and when they are looked at next.
     starting: BTreeSet<DeviceId>,
     next_start_look_ns: u64,
@@ -271,7 +271,7 @@ impl<'m> SupervisedRun<'m> {
                 self.starting.remove(&device);
                 Input::Ready {
                     device,
-                    incarnation: Incarnation(generation),
+                    generation: Generation(generation),
                 }
             }
             WorkerEvent::Gone {
@@ -279,13 +279,13 @@ impl<'m> SupervisedRun<'m> {
                 generation,
                 exit,
             } => {
-                let incarnation = Incarnation(generation);
-                if self.generations.get(&device) == Some(&incarnation) {
+                let generation = Generation(generation);
+                if self.generations.get(&device) == Some(&generation) {
                     self.starting.remove(&device);
                 }
                 Input::Gone {
                     device,
-                    incarnation,
+                    generation,
                     cause: exit.into_cause(),
                 }
             }
@@ -303,7 +303,7 @@ impl<'m> SupervisedRun<'m> {
                 Input::Ended {
                     epoch: Epoch(epoch),
                     device,
-                    incarnation: Incarnation(generation),
+                    generation: Generation(generation),
                     end: how,
                 }
             }
@@ -365,21 +365,15 @@ impl<'m> SupervisedRun<'m> {
 
     fn perform(&mut self, action: Action) {
         match action {
-            Action::Spawn {
-                device,
-                incarnation,
-            } => {
+            Action::Spawn { device, generation } => {
                 self.monitor.enter(Activity::ManagingWorkers);
-                self.generations.insert(device, incarnation);
+                self.generations.insert(device, generation);
                 self.starting.insert(device);
-                self.manager.pool.spawn(device, incarnation.0);
+                self.manager.pool.spawn(device, generation.0);
             }
-            Action::Kill {
-                device,
-                incarnation,
-            } => {
+            Action::Kill { device, generation } => {
                 self.monitor.enter(Activity::ManagingWorkers);
-                self.manager.pool.kill(device, incarnation.0);
+                self.manager.pool.kill(device, generation.0);
             }
             Action::Begin { epoch, lost } => {
                 self.monitor.enter(Activity::BeginningEpoch);
@@ -563,7 +557,7 @@ impl<'m> SupervisedRun<'m> {
     ) {
         let Some(active) = &self.active else { return };
         let device = active.spec.devices[calendar];
-        let Some(&incarnation) = self.generations.get(&device) else {
+        let Some(&generation) = self.generations.get(&device) else {
             return;
         };
         let thread_number = status.thread.load(Ordering::Acquire);
@@ -598,7 +592,7 @@ impl<'m> SupervisedRun<'m> {
         look.inputs.push(Input::Seen {
             epoch,
             device,
-            incarnation,
+            generation,
             sample: Sample {
                 step,
                 periods,
