@@ -9,7 +9,7 @@ use zbmd_ir::{ActorId, Plan, Program, Role, TiVec};
 
 use crate::error::EngineError;
 
-/// ProgramKernels by actor; none of sources and sinks.
+/// Kernels by actor; none of sources and sinks.
 pub(crate) struct ProgramKernels(TiVec<ActorId, Vec<VariantKernel>>);
 
 struct VariantKernel {
@@ -26,31 +26,19 @@ impl ProgramKernels {
     pub(crate) fn new(program: &Program, registry: &Registry) -> Result<Self, EngineError> {
         let mut kernels = TiVec::new();
         for (id, actor) in program.graph.actors.iter_enumerated() {
-            let mut made: Vec<VariantKernel> = Vec::new();
-            let on_cpu =
-                |plan: &&Plan| program.machine.devices[plan.placement[id]].backend.is_cpu();
-            let wanted = program
-                .plans
-                .iter()
-                .filter(on_cpu)
-                .map(|plan| plan.variant(id));
-            // One that runs on GPUs only has a kernel all the same: what has none is refused here.
-            let wanted: BTreeSet<Option<&str>> = wanted.collect();
-            let wanted = if wanted.is_empty() {
-                [None].into()
-            } else {
-                wanted
-            };
-            for variant in wanted.into_iter().filter(|_| actor.role == Role::Compute) {
-                let kernel = registry.kernel_in(actor, &program.blobs, variant);
-                let kernel = kernel.map_err(|source| {
-                    let actor = actor.name.clone();
-                    EngineError::Kernel { actor, source }
-                })?;
-                made.push(VariantKernel {
-                    variant: variant.map(str::to_owned),
-                    kernel,
-                });
+            let mut made = Vec::new();
+            if actor.role == Role::Compute {
+                for variant in wanted_variants(program, id) {
+                    let kernel = registry.kernel_in(actor, &program.blobs, variant);
+                    let kernel = kernel.map_err(|source| EngineError::Kernel {
+                        actor: actor.name.clone(),
+                        source,
+                    })?;
+                    made.push(VariantKernel {
+                        variant: variant.map(str::to_owned),
+                        kernel,
+                    });
+                }
             }
             kernels.push(made);
         }
@@ -69,5 +57,21 @@ impl ProgramKernels {
     /// All of them.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<dyn Kernel>> {
         self.0.iter().flatten().map(|m| &m.kernel)
+    }
+}
+
+/// The variants of an actor's kernel that plans ask for on CPUs. An actor that runs on GPUs only has the default one all
+/// the same: a kernel that cannot be made is refused.
+fn wanted_variants(program: &Program, id: ActorId) -> BTreeSet<Option<&str>> {
+    let plans = program.plans.iter();
+    let on_cpus = plans.filter(|plan| {
+        let device = plan.placement[id];
+        program.machine.devices[device].backend == "cpu"
+    });
+    let wanted: BTreeSet<Option<&str>> = on_cpus.map(|plan| plan.variant(id)).collect();
+    if wanted.is_empty() {
+        [None].into()
+    } else {
+        wanted
     }
 }

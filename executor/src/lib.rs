@@ -4,10 +4,10 @@
 //!
 //! | folder | what it holds |
 //! |---|---|
-//! | [`transport`] | what threads and processes share: arenas, rings, queues, the memory of sessions and epochs |
-//! | [`observe`] | measurements, traces, reports, the page that `zbmd-run top` reads |
-//! | [`worker`] | one worker's part of an epoch: admission, the period loop, CPU and GPU replay |
-//! | [`run`] | a whole run: sessions, epochs, the worker pool, supervision |
+//! | `transport` | what threads and processes share: arenas, rings, queues, the memory of sessions and epochs |
+//! | `observe` | measurements, traces, reports, the page that `zbmd-run top` reads |
+//! | `worker` | one worker's part of an epoch: admission, the period loop, CPU and GPU replay |
+//! | `run` | a whole run: sessions, epochs, the worker pool, supervision |
 
 pub mod embed;
 mod error;

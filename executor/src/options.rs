@@ -83,7 +83,7 @@ pub enum Isolation {
     },
 }
 
-/// Is told every decision, in order, on a thread of its own. Whoever is slower than the decisions come misses some: the
+/// Receives every decision, in order, on a thread of its own. Whoever is slower than the decisions come misses some: the
 /// event [`EventsDropped`](crate::supervise::What::EventsDropped) says how many. One that never comes back keeps its thread, and the run goes on.
 pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
@@ -98,7 +98,7 @@ pub struct Supervised {
     pub settings: Settings,
     /// Who supervises whom.
     pub tree: TreeSpec,
-    /// Who is told of every decision.
+    /// Who receives every decision.
     pub listener: Option<Listener>,
     /// Who is given states at committed borders, and how often (ns): to write checkpoints of.
     pub states: Option<(u64, StateListener)>,
@@ -109,8 +109,8 @@ pub struct Supervised {
 }
 
 impl Supervised {
-    /// What a declaration says of an engine's devices; [`Supervision::default`] is sensible. Nobody is told of
-    /// decisions, and no fault is brought about.
+    /// What a declaration says of an engine's devices; [`Supervision::default`] is sensible. Nobody receives
+    /// decisions, and no fault is injected.
     ///
     /// # Errors
     /// Devices that the engine's program does not have; numbers that make no sense.

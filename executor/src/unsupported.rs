@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use zbmd_backends::kernel::Io;
-use zbmd_ir::{Action, ActorId, Entry, Graph, Plan, Program, Role, Slot};
+use zbmd_ir::{Action, ActorId, Calendar, Entry, Graph, Plan, Program, Role, Slot};
 
 /// A plan that is well-formed but that this executor cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +44,7 @@ pub enum Unsupported {
     },
     /// An actor with more ports that are written than a kernel call can carry.
     #[error(
-        "actor `{actor}` has {ports} outputs or states; a kernel call carries {most}: split the actor"
+        "actor `{actor}` has {ports} outputs or states; a kernel call carries {max}: split the actor"
     )]
     Ports {
         /// The actor.
@@ -52,7 +52,7 @@ pub enum Unsupported {
         /// Its larger number of outputs or states.
         ports: usize,
         /// What a call carries.
-        most: usize,
+        max: usize,
     },
     /// A stream end whose slots work on different blocks in one period.
     #[error(
@@ -80,7 +80,7 @@ pub(crate) fn check_graph(graph: &Graph) -> Result<(), Unsupported> {
             return Err(Unsupported::Ports {
                 actor,
                 ports,
-                most: Io::MAX_MUT_PORTS,
+                max: Io::MAX_MUT_PORTS,
             });
         }
     }
@@ -93,46 +93,49 @@ pub(crate) fn check_graph(graph: &Graph) -> Result<(), Unsupported> {
 /// The first thing found; see [`Unsupported`].
 pub(crate) fn check_plan(program: &Program, plan: &Plan) -> Result<(), Unsupported> {
     for calendar in &plan.calendars {
-        let device = &program.machine.devices[calendar.device];
-        let name = || (plan.name.clone(), device.name.clone());
-        let is_gpu = device.backend.is_gpu();
-        if !device.backend.is_cpu() && !is_gpu {
-            let ((plan, device), backend) = (name(), device.backend.to_string());
-            return Err(Unsupported::Backend {
-                plan,
-                device,
-                backend,
-            });
-        }
-        let lanes = calendar
-            .lanes
-            .iter()
-            .filter(|l| !l.entries.is_empty())
-            .count();
-        if lanes > 1 {
-            let (plan, device) = name();
-            return Err(Unsupported::Lanes {
-                plan,
-                device,
-                lanes,
-            });
-        }
-        let mut stages = BTreeMap::new();
-        for lane in &calendar.lanes {
-            stream_stages(&program.graph, &lane.entries, &mut stages)?;
-        }
-        if let (Some(actor), true) = (stages.keys().next(), is_gpu) {
-            let ((plan, device), actor) = (name(), program.graph.actors[*actor].name.clone());
-            return Err(Unsupported::Stream {
-                plan,
-                actor,
-                device,
-            });
-        }
+        check_calendar(program, plan, calendar)?;
     }
     Ok(())
 }
 
+fn check_calendar(program: &Program, plan: &Plan, calendar: &Calendar) -> Result<(), Unsupported> {
+    let device = &program.machine.devices[calendar.device];
+    let is_gpu = gpu::is_gpu(&device.backend);
+    if device.backend != "cpu" && !is_gpu {
+        return Err(Unsupported::Backend {
+            plan: plan.name.clone(),
+            device: device.name.clone(),
+            backend: device.backend.clone(),
+        });
+    }
+
+    let lanes = calendar.lanes.iter();
+    let used_lanes = lanes.filter(|lane| !lane.entries.is_empty()).count();
+    if used_lanes > 1 {
+        return Err(Unsupported::Lanes {
+            plan: plan.name.clone(),
+            device: device.name.clone(),
+            lanes: used_lanes,
+        });
+    }
+
+    let mut stages = BTreeMap::new();
+    for lane in &calendar.lanes {
+        stream_stages(&program.graph, &lane.entries, &mut stages)?;
+    }
+    if let Some(actor) = stages.keys().next()
+        && is_gpu
+    {
+        return Err(Unsupported::Stream {
+            plan: plan.name.clone(),
+            actor: program.graph.actors[*actor].name.clone(),
+            device: device.name.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// Finds the stage of each source and sink, which must be one.
 fn stream_stages(
     graph: &Graph,
     entries: &[Entry],

@@ -306,3 +306,59 @@ fn calendars_are_walked_in_one_place() {
         );
     }
 }
+
+/// The Rust files below a path.
+fn rust_files(path: &Path) -> Vec<PathBuf> {
+    if path.is_file() {
+        return vec![path.to_owned()];
+    }
+    let entries = std::fs::read_dir(path).expect("the crate has sources");
+    let paths = entries.map(|entry| entry.expect("readable folder").path());
+    let files = paths.flat_map(|path| rust_files(&path));
+    files
+        .filter(|path| path.extension().is_some_and(|e| e == "rs"))
+        .collect()
+}
+
+#[test]
+fn the_executors_folders_import_only_from_those_below_them() {
+    // Each may import from the ones before it. So no circle of imports goes through two of them.
+    let layers: [&[&str]; 5] = [
+        &["transport"],
+        &[
+            "error.rs",
+            "exit.rs",
+            "fault.rs",
+            "inject.rs",
+            "kernels.rs",
+            "options.rs",
+            "program.rs",
+            "unsupported.rs",
+        ],
+        &["observe"],
+        &["worker"],
+        &["run"],
+    ];
+    let source = root().join("executor/src");
+    let above_of = |layer: usize| {
+        let above = layers[layer + 1..].iter().flat_map(|names| names.iter());
+        let modules = above.map(|name| name.trim_end_matches(".rs"));
+        modules
+            .map(|module| format!("crate::{module}::"))
+            .collect::<Vec<_>>()
+    };
+
+    let mut wrong = Vec::new();
+    for (layer, names) in layers.iter().enumerate() {
+        for file in names.iter().flat_map(|name| rust_files(&source.join(name))) {
+            let text = std::fs::read_to_string(&file).expect("readable source");
+            let found = above_of(layer);
+            for module in found.iter().filter(|module| text.contains(*module)) {
+                wrong.push(format!("{} imports {module}", file.display()));
+            }
+        }
+    }
+    // A finished run is an outcome with its report; an error may carry it.
+    wrong.retain(|line| !line.ends_with("error.rs imports crate::observe::"));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -59,34 +59,7 @@ pub(super) fn open(
         (found, _) => found?,
     };
     let identity = identity_of(bundle, files, program, began_at)?;
-    let refused = |text: String| CliError::Refused {
-        path: path.clone(),
-        text,
-    };
-    let failed = |source| FileError::Io {
-        path: path.clone(),
-        source,
-    };
-    let stored = match found {
-        Found::Empty if args.resume => {
-            note_beginning(args, "no checkpoint to resume");
-            None
-        }
-        Found::Empty => None,
-        Found::Run(_) if args.checkpoint_replace => None,
-        Found::Run(stored) if args.resume => Some(*stored),
-        // A run that was ended before its first checkpoint left nothing that could be lost.
-        Found::Run(_) if folder.files().map_err(failed)?.is_empty() => None,
-        Found::Run(stored) => {
-            let text = format!(
-                "holds checkpoints of a run of bundle {} ({}): --resume goes on with it, --checkpoint-replace removes them, and another folder keeps them",
-                stored.bundle_hash,
-                describe_outputs(&stored)
-            );
-            return Err(refused(text));
-        }
-    };
-    let Some(stored) = stored else {
+    let Some(stored) = run_to_resume(args, path, &folder, found)? else {
         return Ok(Some(CheckpointFolder {
             folder,
             identity,
@@ -95,24 +68,69 @@ pub(super) fn open(
         }));
     };
 
-    if let Some(text) = stored.difference(&identity, args.other_bundle) {
-        return Err(refused(format!("{text}; --checkpoint-replace begins anew")));
+    let difference = match stored.difference(&identity, args.other_bundle) {
+        Some(text) => Some(text),
+        None => compare_inputs(args, &stored, files)?,
+    };
+    if let Some(text) = difference {
+        let text = format!("{text}; --checkpoint-replace begins anew");
+        return Err(refused(path, text));
     }
-    compare_inputs(args, &stored, files).and_then(|difference| match difference {
-        Some(text) => Err(refused(format!("{text}; --checkpoint-replace begins anew"))),
-        None => Ok(()),
-    })?;
     let resumed = newest_that_fits(args, &folder, &stored, files, engine)?;
     if resumed.is_none() && stored.began_at != Origin::of(&initial) {
         let text = "the run began at a state from --load-state, and left no checkpoint that can be used: begin it again with --load-state and --checkpoint-replace";
-        return Err(refused(text.to_owned()));
+        return Err(refused(path, text.to_owned()));
     }
+
     Ok(Some(CheckpointFolder {
         folder,
         identity: stored,
         is_ours: true,
         resumed,
     }))
+}
+
+/// The run in a folder that this one goes on with, if it does.
+fn run_to_resume(
+    args: &Args,
+    path: &Path,
+    folder: &Folder,
+    found: Found,
+) -> Result<Option<RunIdentity>, CliError> {
+    let stored = match found {
+        Found::Empty if args.resume => {
+            note_beginning(args, "no checkpoint to resume");
+            return Ok(None);
+        }
+        Found::Empty => return Ok(None),
+        Found::Run(_) if args.checkpoint_replace => return Ok(None),
+        Found::Run(stored) => *stored,
+    };
+    if args.resume {
+        return Ok(Some(stored));
+    }
+
+    let files = folder.files().map_err(|source| FileError::Io {
+        path: path.to_owned(),
+        source,
+    })?;
+    if files.is_empty() {
+        // A run that was ended before its first checkpoint left nothing that could be lost.
+        return Ok(None);
+    }
+    let text = format!(
+        "holds checkpoints of a run of bundle {} ({}): --resume goes on with it, --checkpoint-replace removes them, and another folder keeps them",
+        stored.bundle_hash,
+        describe_outputs(&stored)
+    );
+    Err(refused(path, text))
+}
+
+fn refused(path: &Path, text: String) -> CliError {
+    CliError::Refused {
+        path: path.to_owned(),
+        text,
+    }
 }
 
 /// Refuses outputs that cannot be cut off where a checkpoint is.
@@ -183,11 +201,13 @@ fn newest_that_fits(
         path: args.checkpoint.clone().unwrap_or_default(),
         source,
     };
+
     let newest = folder.newest(graph, &stored.run_id, fits);
     let (newest, passed_over) = newest.map_err(failed)?;
     for text in passed_over {
         say(format_args!("zbmd-run: note: passed over: {text}"));
     }
+
     if newest.is_none() {
         note_beginning(args, "no checkpoint can be used");
     }
@@ -219,6 +239,7 @@ fn identity_of(
             input: input.map_err(in_file(path))?,
         });
     }
+
     let sinks = program.graph.sinks().map(|(_, actor)| SinkIdentity {
         name: actor.name.clone(),
         token: actor.inputs[0].token.to_string(),

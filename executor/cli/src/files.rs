@@ -38,6 +38,7 @@ impl Files {
             args.allow_files,
         )?;
         let outputs = bind("sink", "--output", &sinks, &args.outputs, args.allow_files)?;
+
         for (kind, files, was_closed) in [
             ("source", &inputs, startup::STANDARD_INPUT.was_closed()),
             ("sink", &outputs, startup::STANDARD_OUTPUT.was_closed()),
@@ -62,7 +63,7 @@ impl Files {
         resumed: Option<&Checkpoint>,
     ) -> Result<Opened<Box<dyn io::Read + Send>>, FileError> {
         let mut opened = Vec::new();
-        for (at, (_, actor)) in program.graph.sources().enumerate() {
+        for (index, (_, actor)) in program.graph.sources().enumerate() {
             let path = &self.inputs[&actor.name];
             let token = &actor.outputs[0].token;
             let port = Port {
@@ -70,13 +71,14 @@ impl Files {
                 token,
                 params: &actor.params,
             };
+
             let mut file = open_source(path, port)?;
             if let Some(checkpoint) = resumed {
                 let failed = |source| FileError::Io {
                     path: path.clone(),
                     source,
                 };
-                let taken = checkpoint.state.consumed[at].1 - origin.consumed[at];
+                let taken = checkpoint.state.consumed[index].1 - origin.consumed[index];
                 crate::io::skip(&mut *file, token, taken).map_err(failed)?;
             }
             opened.push((actor.name.clone(), path.clone(), file));
@@ -140,6 +142,7 @@ fn name_from_bundle(name: &str) -> Result<PathBuf, String> {
     if !path.components().all(is_plain) {
         return Err("it must be relative, without `..`".to_owned());
     }
+
     // What exists of it may be a link that leads out; what does not exist yet is made in a folder that does.
     let folder = fs::canonicalize(".").map_err(|e| format!("the working folder: {e}"))?;
     let mut existing = path.as_path();
@@ -180,6 +183,7 @@ fn bind(
             )));
         }
     }
+
     for actor in actors {
         let name = &actor.name;
         if files.contains_key(name) {
@@ -191,11 +195,13 @@ fn bind(
                 "{kind} `{name}` has no file: say {option} {name}=FILE, or {option} {name}=- for a standard stream"
             )));
         };
+
         if !allow_files {
             return Err(CliError::Usage(format!(
                 "{kind} `{name}` has no file: say {option} {name}=FILE, or --allow-files to take {default:?}, the name in the bundle"
             )));
         }
+
         let path = name_from_bundle(default).map_err(|why| {
             CliError::Usage(format!(
                 "{kind} `{name}`: the bundle names the file {default:?}, which --allow-files does not allow: {why}; say {option} {name}=FILE"
@@ -203,6 +209,7 @@ fn bind(
         })?;
         files.insert(name.clone(), path);
     }
+
     let standard: Vec<&String> = files
         .iter()
         .filter(|(_, p)| is_standard(p))
@@ -240,6 +247,7 @@ pub(super) fn start_pumps(
             stream: name.clone(),
             file: file.clone(),
         });
+
         let stream = name.clone();
         let path = path.clone();
         let file = file.clone();
@@ -252,6 +260,7 @@ pub(super) fn start_pumps(
         })
         .map_err(no_thread)?;
     }
+
     for (name, path, file) in sources {
         let Ok(source) = session.source(&name) else {
             continue;

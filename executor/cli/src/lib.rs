@@ -128,6 +128,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
             });
         }
     };
+
     let outcome =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| command(&args, &registry)));
     let code = match outcome {
@@ -143,6 +144,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
             exit::BUG
         }
     };
+
     flush_console(&args);
     ExitCode::from(code)
 }
@@ -186,6 +188,7 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         path: path.clone(),
         source: Box::new(e),
     })?;
+
     let files = Files::of(args, &program)?;
     if args.trace.as_deref().is_some_and(is_standard) {
         let text = "a trace is not text: give --trace a file of its own".to_owned();
@@ -198,6 +201,7 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         .as_deref()
         .map(|file| saved_state::load(args, file, path, &program))
         .transpose()?;
+
     let engine = Engine::new(program, registry)?;
     let folder = checkpoints::open(args, path, &files, &engine, loaded.as_ref())?;
     let resumed = folder.as_ref().and_then(|folder| folder.resumed.clone());
@@ -216,6 +220,7 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let state = resumed.map(|checkpoint| checkpoint.state).or(loaded);
 
     let mut session = engine.start(run_options(args, supervised, state))?;
+
     stop_on_signal(session.stopper());
     let (ends, ended) = mpsc::channel();
     let open_sinks = start_pumps(&mut session, sources, &sinks, &ends)?;
@@ -223,6 +228,7 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let outcome = session.join();
     drop(ends);
     let watched = watch.finish();
+
     if matches!(outcome, Ok(_) | Err(RunError::GaveUp { .. })) {
         // Files are changed by their first tokens; one that was given none is empty now.
         // A pipe is not: it may have no reader, or one that keeps its writer waiting with the file in hand.
@@ -233,6 +239,7 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
             }
         }
     }
+
     let ending = Ending::of(outcome, &engine, &origin, &sinks);
     if let Some(keeper) = keeper {
         // A padded end is not the border of an iteration: a checkpoint there would count tokens that no file has.
@@ -260,6 +267,7 @@ fn keep_checkpoints(
         path: args.checkpoint.clone().unwrap_or_default(),
         source,
     })?;
+
     let every_ns = args.checkpoint_every.as_nanos();
     supervised.states = Some((every_ns.try_into().unwrap_or(u64::MAX), listener));
     Ok(Some(keeper))
@@ -305,6 +313,7 @@ fn end(
         (Some(failure), Some(_)) => report.notes.push(failure.to_string()),
         (None, _) => {}
     }
+
     report.cut_off(&watched.cut_off);
     if let (Some(path), Some((stream, _))) = (&args.save_state, watched.cut_off.first()) {
         print_report(args, &report)?;

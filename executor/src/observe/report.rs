@@ -172,7 +172,7 @@ pub struct WorkerReport {
     pub device: String,
     /// Whether the thread was tied to the device's cores.
     pub pinned: bool,
-    /// CalendarSlots in calendar order.
+    /// Slots in calendar order.
     pub slots: Vec<SlotReport>,
     /// Rings that the device waited for.
     pub waits: Vec<WaitReport>,
@@ -249,7 +249,7 @@ impl LatencyReport {
     }
 }
 
-/// CalendarSlots that the text shows for each device; JSON has all.
+/// Slots that the text shows for each device; JSON has all.
 const SLOTS_SHOWN: usize = 30;
 
 impl Report {

@@ -32,7 +32,7 @@ impl Plans for BundlePlans {
         self.plan(lost).is_some()
     }
 
-    fn uses(&self, lost: &[DeviceId]) -> Vec<DeviceId> {
+    fn devices_used(&self, lost: &[DeviceId]) -> Vec<DeviceId> {
         let Some(plan) = self.plan(lost) else {
             return Vec::new();
         };
@@ -41,11 +41,17 @@ impl Plans for BundlePlans {
         devices
     }
 
-    fn gains(&self, from: &[DeviceId], to: &[DeviceId]) -> bool {
+    fn is_improvement(&self, from: &[DeviceId], to: &[DeviceId]) -> bool {
         self.period_ns(to) < self.period_ns(from)
     }
 
-    fn helps(&self, from: &[DeviceId], to: &[DeviceId], slow: DeviceId, times: f64) -> bool {
+    fn is_faster_without(
+        &self,
+        from: &[DeviceId],
+        to: &[DeviceId],
+        slow: DeviceId,
+        times: f64,
+    ) -> bool {
         let (Some(plan), Some(other_ns)) = (self.plan(from), self.period_ns(to)) else {
             return false;
         };

@@ -1,9 +1,11 @@
 //! What workers report to the supervising thread. Must not know what it does about it.
 
 use serde::{Deserialize, Serialize};
+use zbmd_backends::gpu::FaultKind;
 use zbmd_ir::DeviceId;
 
 use crate::fault::DeviceFault;
+use crate::supervise::Cause;
 use crate::worker::job::WorkerEnd;
 
 /// Why a worker is no more.
@@ -19,6 +21,26 @@ pub(crate) enum WorkerExit {
     NoDevice(DeviceFault),
     /// Its GPU failed in such a way that its process must not go on.
     Failed(DeviceFault),
+}
+
+impl WorkerExit {
+    /// Why the worker is lost, as the supervisor has it.
+    pub(crate) fn into_cause(self) -> Cause {
+        match self {
+            Self::Exited(code) => Cause::Exited { code },
+            Self::Killed(signal) => Cause::Killed { signal },
+            Self::Unfit(why) => Cause::NotStarted { why },
+            Self::NoDevice(fault) => Cause::NotStarted {
+                why: fault.to_string(),
+            },
+            Self::Failed(fault) if fault.fault.kind == FaultKind::Broken => Cause::Broken {
+                text: fault.to_string(),
+            },
+            Self::Failed(fault) => Cause::Fault {
+                text: fault.to_string(),
+            },
+        }
+    }
 }
 
 impl std::fmt::Display for WorkerExit {

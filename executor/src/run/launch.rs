@@ -73,6 +73,7 @@ impl Lifetime {
                 thread: thread_number(),
             };
         }
+
         let launched = command.spawn();
         // Its copy of the worker's end of the socket would keep the socket open.
         drop(command);
@@ -80,6 +81,7 @@ impl Lifetime {
         let mut state = self.state();
         state.phase = Phase::Gone;
         let mut child = launched?;
+
         // The child has not been waited for, so the number is still its own.
         let opened = match Pid::from_raw(child.id() as i32) {
             Some(pid) => pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from),
@@ -94,6 +96,7 @@ impl Lifetime {
                 return Err(error);
             }
         };
+
         if state.ended_because.is_some() {
             child.kill()?;
         }
@@ -144,6 +147,7 @@ impl Lifetime {
         state
             .ended_because
             .get_or_insert_with(|| why.unwrap_or_default().to_owned());
+
         match &state.phase {
             Phase::Planned | Phase::Gone => {}
             Phase::Launching { thread } => {

@@ -41,24 +41,25 @@ pub(crate) struct Outlet {
     /// Closed when the thread ends.
     ended: Receiver<()>,
     has_events: bool,
-    /// Events that were dropped, and those of them that no event has told yet.
+    /// Events that were dropped, and those of them that no event has reported yet.
     dropped: u64,
-    untold: u64,
+    unreported: u64,
 }
 
 impl Outlet {
     /// Nothing is started where nobody listens. Without a thread, everything is dropped and counted.
     pub(crate) fn start(events: Option<Listener>, states: Option<StateListener>) -> Self {
         let (queue, items) = mpsc::sync_channel(QUEUE_LENGTH);
-        let (tell_end, ended) = mpsc::channel::<()>();
+        let (end_guard, ended) = mpsc::channel::<()>();
         let counts = Arc::<Counts>::default();
         let has_events = events.is_some();
+
         if events.is_some() || states.is_some() {
-            let its = Arc::clone(&counts);
+            let shared_counts = Arc::clone(&counts);
             let run = move || {
                 // Dropped when this thread ends, however it does.
-                let _tell_end = tell_end;
-                deliver(&items, &its, events.as_deref(), states.as_deref());
+                let _end_guard = end_guard;
+                deliver(&items, &shared_counts, events.as_deref(), states.as_deref());
             };
             // The closure, and with it the queue's other end, is dropped if there is no thread.
             let _ = std::thread::Builder::new()
@@ -71,7 +72,7 @@ impl Outlet {
             ended,
             has_events,
             dropped: 0,
-            untold: 0,
+            unreported: 0,
         }
     }
 
@@ -79,17 +80,18 @@ impl Outlet {
         if !self.has_events {
             return;
         }
-        if self.untold > 0 {
-            let count = self.untold;
+        if self.unreported > 0 {
+            let count = self.unreported;
             let what = What::EventsDropped { count };
             let at_ns = event.at_ns;
             if self.offer(Event { at_ns, what }) {
-                self.untold = 0;
+                self.unreported = 0;
             }
         }
-        if self.untold > 0 || !self.offer(event.clone()) {
+
+        if self.unreported > 0 || !self.offer(event.clone()) {
             self.dropped += 1;
-            self.untold += 1;
+            self.unreported += 1;
         }
     }
 
@@ -125,12 +127,13 @@ impl Outlet {
         let mut quiet_since_ns = Clock.now_ns();
         let queue = self.queue.clone();
         // The last events may be about the drops.
-        let mut last = (self.untold > 0).then(|| {
-            let count = self.untold;
+        let mut last = (self.unreported > 0).then(|| {
+            let count = self.unreported;
             let what = What::EventsDropped { count };
             let at_ns = Clock.now_ns();
             Item::Event(Event { at_ns, what })
         });
+
         drop(self.queue);
         let mut queue = Some(queue);
         loop {
@@ -147,6 +150,7 @@ impl Outlet {
             if self.ended.recv_timeout(FINISH_PAUSE) == Err(RecvTimeoutError::Disconnected) {
                 break;
             }
+
             let now_ns = Clock.now_ns();
             let delivered_now = self.counts.delivered.load(Ordering::Acquire);
             if delivered_now > delivered {
@@ -157,6 +161,7 @@ impl Outlet {
                 break;
             }
         }
+
         let accepted = self.counts.accepted.load(Ordering::Acquire);
         self.dropped + accepted.saturating_sub(self.counts.delivered.load(Ordering::Acquire))
     }

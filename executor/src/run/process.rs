@@ -1,4 +1,4 @@
-//! Workers in processes of their own: how they are started, told what to do, killed, and seen to be gone.
+//! Workers in processes of their own: how they are started, given work, killed, and seen to be gone.
 //!
 //! A worker's process is this very program, started anew, with one end of a socket pair as its standard input. It maps
 //! the memory that it is sent, and runs [`crate::worker::host`]: what a thread would run. Its death closes the socket, which

@@ -1,4 +1,4 @@
-//! The thread that conducts a run, as the session sees it: it waits for the thread's end, unless the thread is stuck.
+//! The thread of a run, as the session sees it: it waits for the thread's end, unless the thread is stuck.
 
 use std::io;
 use std::sync::mpsc::Receiver;

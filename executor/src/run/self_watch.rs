@@ -15,7 +15,7 @@ use crate::transport::primitive::{AtomicU32, AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Activity {
-    /// It listens for news, or passes the time.
+    /// It waits for events, or passes the time.
     Listening,
     /// It starts or ends a worker.
     ManagingWorkers,
@@ -68,7 +68,7 @@ impl ActivityMonitor {
         }
     }
 
-    /// The supervising thread gets on, with this now.
+    /// The supervising thread makes progress, with this now.
     pub(crate) fn enter(&self, activity: Activity) {
         self.activity.store(activity as u32, Ordering::Relaxed);
         self.passes.fetch_add(1, Ordering::Release);
@@ -85,13 +85,13 @@ impl ActivityMonitor {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     pub look_every: Duration,
-    /// Looks that find no progress until somebody is told.
+    /// Looks that find no progress until that is reported.
     pub looks_until_late: u32,
     /// And until the run is given up.
     pub looks_until_stuck: u32,
 }
 
-/// Somebody is told after ten seconds, and the run is given up after a minute: taking and locking tens of gigabytes
+/// It is reported after ten seconds, and the run is given up after a minute: taking and locking tens of gigabytes
 /// for an epoch is the longest thing that a supervising thread does.
 pub(crate) const PATIENCE: Patience = Patience {
     look_every: Duration::from_millis(500),
@@ -112,7 +112,7 @@ pub(crate) enum Finding {
 pub(crate) struct SelfWatch {
     monitor: Arc<ActivityMonitor>,
     end: Option<Sender<()>>,
-    /// The longest time without progress that was told.
+    /// The longest time without progress that was reported.
     thread: Option<JoinHandle<Option<Duration>>>,
 }
 
@@ -122,10 +122,10 @@ impl SelfWatch {
     pub(crate) fn start(patience: Patience, tell: impl FnMut(Finding) + Send + 'static) -> Self {
         let monitor = Arc::new(ActivityMonitor::new());
         let (end, is_over) = mpsc::channel();
-        let its = Arc::clone(&monitor);
+        let watched = Arc::clone(&monitor);
         let thread = std::thread::Builder::new()
             .name("zbmd watchdog".to_owned())
-            .spawn(move || watch(&its, &is_over, patience, tell));
+            .spawn(move || watch(&watched, &is_over, patience, tell));
         Self {
             monitor,
             end: Some(end),
@@ -139,7 +139,7 @@ impl SelfWatch {
 }
 
 impl SelfWatch {
-    /// Ends the watch; the longest time without progress, if that was told.
+    /// Ends the watch; the longest time without progress, if that was reported.
     pub(crate) fn end(mut self) -> Option<Duration> {
         self.join()
     }

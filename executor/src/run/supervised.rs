@@ -9,12 +9,12 @@
 //! | what it calls | who could keep it waiting | why it does not wait |
 //! |---|---|---|
 //! | launching a process | a child that is stopped before it runs its program | the worker's listener launches it; the supervising thread sees how far it is and kills the child ([`crate::run::launch`]) |
-//! | sending an order | a worker that does not read its socket | the socket never blocks; the rest is sent later, and a worker that takes nothing for 2 s is lost ([`crate::run::wire::Outbox`]) |
-//! | receiving answers | a worker that sent half of one | its listener reads, the supervising thread waits on a queue with a time limit ([`crate::run::watchdog`]) |
-//! | waiting for a killed process | one that the system does not let go | its listener waits; the supervisor leaves the worker behind after `kill` |
-//! | telling events and states | a listener that does not come back, a pipe or file that takes nothing | a bounded queue that drops and counts, emptied by a thread of its own ([`crate::run::outlet`]) |
-//! | telling the trace of events and epochs | a file that takes nothing | a bounded queue that drops and counts, emptied by the thread that writes the trace ([`crate::observe::trace`]) |
-//! | saying a line on standard error | a pipe that nobody reads | the command's console: a bounded queue, and a thread of its own |
+//! | sending a request | a worker that does not read its socket | the socket never blocks; the rest is sent later, and a worker that takes nothing for 2 s is lost ([`crate::run::wire::Outbox`]) |
+//! | receiving replies | a worker that sent half of one | its listener reads, the supervising thread waits on a queue with a time limit ([`crate::run::inbox`]) |
+//! | waiting for a killed process | one that the system does not release | its listener waits; the supervisor leaves the worker behind after `kill` |
+//! | delivering events and states | a listener that does not come back, a pipe or file that takes nothing | a bounded queue that drops and counts, emptied by a thread of its own ([`crate::run::outlet`]) |
+//! | recording events and epochs in the trace | a file that takes nothing | a bounded queue that drops and counts, emptied by the thread that writes the trace ([`crate::observe::trace`]) |
+//! | writing a line to standard error | a pipe that nobody reads | the command's console: a bounded queue, and a thread of its own |
 //! | looking at a worker | a worker that is stopped | counters in shared memory, and files of `/proc` that the system answers itself |
 //! | holding and sealing a border | a worker that is stopped while it commits | atomic words; nobody holds a lock in shared memory |
 //! | making an epoch's memory | nobody; a slow system at worst | the self-watch says so ([`crate::run::self_watch`]) |
@@ -23,7 +23,7 @@
 //! | dismissing the workers | a thread or process that does not end | 5 s at most; then they are left behind |
 //! | ending the listener and the trace | as above | 1 s and 2 s without progress; then they are left behind, and the report says what is missing |
 //!
-//! Should it wait all the same, [`crate::run::self_watch`] tells after 10 s and gives the run up after 60 s.
+//! Should it wait all the same, [`crate::run::self_watch`] reports it after 10 s and gives the run up after 60 s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use zbmd_ir::{DeviceId, PlanId};
 use super::active_epoch::ActiveEpoch;
 use super::bundle_plans::BundlePlans;
 use super::epochs::EpochManager;
-use super::event::{WorkerEvent, WorkerExit};
+use super::event::WorkerEvent;
 use super::injection;
 use super::outlet::Outlet;
 use super::run_thread::RunResult;
@@ -47,8 +47,7 @@ use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
 use crate::inject::{DueFault, Injector};
 use crate::options::Supervised;
 use crate::supervise::{
-    Action, Cause, End, Epoch, Event, Incarnation, Input, Os, Request, Sample, Supervisor, Verdict,
-    What,
+    Action, End, Epoch, Event, Generation, Input, Os, Request, Sample, Supervisor, Verdict, What,
 };
 use crate::transport::clock::Clock;
 use crate::transport::epoch_state::WorkerStatus;
@@ -90,7 +89,7 @@ pub(super) struct SupervisedRun<'m> {
     /// The epoch that was made before anything ran.
     first: Option<ActiveEpoch>,
     active: Option<ActiveEpoch>,
-    generations: BTreeMap<DeviceId, Incarnation>,
+    generations: BTreeMap<DeviceId, Generation>,
     /// Workers that are not ready yet, and when they are looked at next.
     starting: BTreeSet<DeviceId>,
     next_start_look_ns: u64,
@@ -272,7 +271,7 @@ impl<'m> SupervisedRun<'m> {
                 self.starting.remove(&device);
                 Input::Ready {
                     device,
-                    incarnation: Incarnation(generation),
+                    generation: Generation(generation),
                 }
             }
             WorkerEvent::Gone {
@@ -280,14 +279,14 @@ impl<'m> SupervisedRun<'m> {
                 generation,
                 exit,
             } => {
-                let incarnation = Incarnation(generation);
-                if self.generations.get(&device) == Some(&incarnation) {
+                let generation = Generation(generation);
+                if self.generations.get(&device) == Some(&generation) {
                     self.starting.remove(&device);
                 }
                 Input::Gone {
                     device,
-                    incarnation,
-                    cause: cause_of(exit),
+                    generation,
+                    cause: exit.into_cause(),
                 }
             }
             WorkerEvent::Ended {
@@ -304,7 +303,7 @@ impl<'m> SupervisedRun<'m> {
                 Input::Ended {
                     epoch: Epoch(epoch),
                     device,
-                    incarnation: Incarnation(generation),
+                    generation: Generation(generation),
                     end: how,
                 }
             }
@@ -366,21 +365,15 @@ impl<'m> SupervisedRun<'m> {
 
     fn perform(&mut self, action: Action) {
         match action {
-            Action::Spawn {
-                device,
-                incarnation,
-            } => {
+            Action::Spawn { device, generation } => {
                 self.monitor.enter(Activity::ManagingWorkers);
-                self.generations.insert(device, incarnation);
+                self.generations.insert(device, generation);
                 self.starting.insert(device);
-                self.manager.pool.spawn(device, incarnation.0);
+                self.manager.pool.spawn(device, generation.0);
             }
-            Action::Kill {
-                device,
-                incarnation,
-            } => {
+            Action::Kill { device, generation } => {
                 self.monitor.enter(Activity::ManagingWorkers);
-                self.manager.pool.kill(device, incarnation.0);
+                self.manager.pool.kill(device, generation.0);
             }
             Action::Begin { epoch, lost } => {
                 self.monitor.enter(Activity::BeginningEpoch);
@@ -564,7 +557,7 @@ impl<'m> SupervisedRun<'m> {
     ) {
         let Some(active) = &self.active else { return };
         let device = active.spec.devices[calendar];
-        let Some(&incarnation) = self.generations.get(&device) else {
+        let Some(&generation) = self.generations.get(&device) else {
             return;
         };
         let thread_number = status.thread.load(Ordering::Acquire);
@@ -599,7 +592,7 @@ impl<'m> SupervisedRun<'m> {
         look.inputs.push(Input::Seen {
             epoch,
             device,
-            incarnation,
+            generation,
             sample: Sample {
                 step,
                 periods,
@@ -671,24 +664,6 @@ impl<'m> SupervisedRun<'m> {
             },
         });
         injection::inject_fault(&injected, &self.manager.pool, self.active.as_ref());
-    }
-}
-
-/// Why a worker is lost, as the supervisor has it.
-fn cause_of(exit: WorkerExit) -> Cause {
-    match exit {
-        WorkerExit::Exited(code) => Cause::Exited { code },
-        WorkerExit::Killed(signal) => Cause::Killed { signal },
-        WorkerExit::Unfit(why) => Cause::NotStarted { why },
-        WorkerExit::NoDevice(fault) => Cause::NotStarted {
-            why: fault.to_string(),
-        },
-        WorkerExit::Failed(fault) if fault.fault.kind == FaultKind::Broken => Cause::Broken {
-            text: fault.to_string(),
-        },
-        WorkerExit::Failed(fault) => Cause::Fault {
-            text: fault.to_string(),
-        },
     }
 }
 

@@ -16,7 +16,7 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Most files that go with a message.
+/// Files that go with a message, at most.
 const MAX_FILES: usize = 2;
 /// Longest body: a report of a calendar of some hundred thousand slots.
 const MAX_BYTES: u32 = 256 << 20;
@@ -51,6 +51,7 @@ fn send_part(
     if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
         return Err(rustix::io::Errno::NOBUFS);
     }
+
     let flags = flags | SendFlags::NOSIGNAL;
     loop {
         match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags) {
@@ -63,7 +64,7 @@ fn send_part(
 /// Sends one message, waiting as long as it takes: for a worker's process, whose supervising process always reads.
 ///
 /// # Errors
-/// What the system says; the other side is gone, most often.
+/// What the system says; usually that the other side is gone.
 pub(crate) fn send<T: Serialize>(to: &mut UnixStream, message: &T) -> io::Result<()> {
     let bytes = encode(message, 0)?;
     let mut sent = 0;
@@ -171,11 +172,11 @@ pub(crate) fn receive<T: DeserializeOwned>(
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut header = [0; HEADER_BYTES];
     let mut files = Vec::new();
-    let mut there = 0;
-    while there < HEADER_BYTES {
+    let mut header_bytes = 0;
+    while header_bytes < HEADER_BYTES {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut part = [IoSliceMut::new(&mut header[there..])];
+        let mut part = [IoSliceMut::new(&mut header[header_bytes..])];
         let flags = RecvFlags::CMSG_CLOEXEC;
         let bytes = match recvmsg(from.as_fd(), &mut part, &mut control, flags) {
             Ok(message) => message.bytes,
@@ -184,24 +185,27 @@ pub(crate) fn receive<T: DeserializeOwned>(
             Err(rustix::io::Errno::CONNRESET) => 0,
             Err(error) => return Err(error.into()),
         };
+
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
                 files.extend(fds);
             }
         }
         if bytes == 0 {
-            return if there == 0 {
+            return if header_bytes == 0 {
                 Ok(None)
             } else {
                 Err(io::ErrorKind::UnexpectedEof.into())
             };
         }
-        there += bytes;
+        header_bytes += bytes;
     }
+
     let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
     if length > MAX_BYTES || usize::from(header[4]) != files.len() {
         return Err(Error::other("a message that makes no sense"));
     }
+
     let mut body = vec![0; length as usize];
     from.read_exact(&mut body)?;
     let message = postcard::from_bytes(&body).map_err(Error::other)?;
@@ -277,7 +281,7 @@ mod tests {
         let taken = (0..2 * MAX_PENDING).take_while(|_| outbox.post(0, &long, &[]).is_ok());
         assert!((MAX_PENDING..2 * MAX_PENDING).contains(&taken.count()));
         drop(b);
-        outbox.flush(0).expect("the listener tells");
+        outbox.flush(0).expect("the listener reports that");
         assert_eq!(outbox.stalled_ns(0), None);
     }
 }

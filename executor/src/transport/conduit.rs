@@ -4,7 +4,7 @@
 //! `head` holds the tokens written so far, shifted by one, and in the lowest bit whether the queue is closed; only the
 //! producer moves it on, anyone may close. Because both are one word, a publication that comes after the close fails
 //! as a whole: a closed queue's count is final, so all workers agree on the number of blocks of a run. `tail` holds
-//! the tokens read. Sleeping is the protocol of [`crate::transport::ring`].
+//! the tokens read. Sleeping is the protocol of [`super::ring`].
 #![expect(
     unsafe_code,
     reason = "copies between slices and the queue's memory, which both sides share"
@@ -14,10 +14,10 @@ use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
 
-use crate::transport::arena::{Arena, In, OutOfMemory};
-use crate::transport::arrivals::ArrivalParkers;
-use crate::transport::primitive::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::transport::ring::{Deadline, Parker, Spin, Stop, Stopped};
+use super::arena::{Arena, In, OutOfMemory};
+use super::arrivals::ArrivalParkers;
+use super::primitive::{AtomicU32, AtomicU64, Ordering, fence};
+use super::ring::{Deadline, Parker, Spin, Stop, Stopped};
 
 /// A queue has been closed before these tokens were taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +57,8 @@ pub(crate) struct Conduit {
     capacity: u64,
     token_bytes: usize,
     /// Known to this process alone: the queue that goes on where this one was closed, and whether none will.
-    next: OnceLock<Arc<Conduit>>,
-    over: AtomicU32,
+    successor: OnceLock<Arc<Conduit>>,
+    is_final: AtomicU32,
 }
 
 // SAFETY: `base` leads into `memory`; the protocol of head and tail keeps the two sides apart.
@@ -89,24 +89,45 @@ pub(crate) struct Consumer {
     shared: Arc<Conduit>,
     tail: u64,
     head_seen: u64,
-    /// Keep the tokens in the queue when they have been read; somebody else lets them go.
-    retain: bool,
+    /// Keep the tokens in the queue when they have been read; somebody else releases them.
+    retains: bool,
+}
+
+/// Where a queue is in an arena.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConduitPlace {
+    pub ends_offset: u64,
+    pub data_offset: u64,
+}
+
+/// Where tokens are in a queue's memory: a part up to its end, and a part that goes on at its beginning.
+struct TokenSpan {
+    offset: usize,
+    first_bytes: usize,
+    wrapped_bytes: usize,
 }
 
 impl Conduit {
     pub(crate) const ENDS_BYTES: u64 = size_of::<ConduitEnds>() as u64;
 
-    /// A queue of `capacity` tokens whose ends and bytes lie at `place` in an arena. Consumers wait at the arrivals, if
-    /// there are any, which queues may share.
+    /// A queue of `capacity` tokens whose ends and bytes are at `place` in an arena. Consumers wait at `arrivals`, if
+    /// there is such a place, which queues may share.
     pub(crate) fn create(
         arena: &Arc<Arena>,
-        place: (u64, u64),
+        place: ConduitPlace,
         capacity: u64,
         token_bytes: u64,
         arrivals: Option<In<ArrivalParkers>>,
     ) -> Self {
-        let ends = In::create(arena, place.0, 1, ConduitEnds::new).one(0);
-        Self::new(arena, ends, place.1, capacity, token_bytes, arrivals)
+        let ends = In::create(arena, place.ends_offset, 1, ConduitEnds::new).one(0);
+        Self::new(
+            arena,
+            ends,
+            place.data_offset,
+            capacity,
+            token_bytes,
+            arrivals,
+        )
     }
 
     /// The queue that another process created there.
@@ -115,14 +136,21 @@ impl Conduit {
     /// It did, with the same numbers, and runs this very program.
     pub(crate) unsafe fn find(
         arena: &Arc<Arena>,
-        place: (u64, u64),
+        place: ConduitPlace,
         capacity: u64,
         token_bytes: u64,
         arrivals: Option<In<ArrivalParkers>>,
     ) -> Self {
         // SAFETY: the caller's promise.
-        let ends = unsafe { In::find(arena, place.0, 1) }.one(0);
-        Self::new(arena, ends, place.1, capacity, token_bytes, arrivals)
+        let ends = unsafe { In::find(arena, place.ends_offset, 1) }.one(0);
+        Self::new(
+            arena,
+            ends,
+            place.data_offset,
+            capacity,
+            token_bytes,
+            arrivals,
+        )
     }
 
     fn new(
@@ -133,11 +161,11 @@ impl Conduit {
         token_bytes: u64,
         arrivals: Option<In<ArrivalParkers>>,
     ) -> Self {
-        let end = capacity
+        let end_offset = capacity
             .checked_mul(token_bytes)
             .and_then(|bytes| bytes.checked_add(offset));
         assert!(
-            end.is_some_and(|end| end <= arena.bytes() as u64),
+            end_offset.is_some_and(|end| end <= arena.bytes() as u64),
             "the queue lies in its arena"
         );
         Self {
@@ -147,8 +175,8 @@ impl Conduit {
             _memory: Arc::clone(arena),
             capacity,
             token_bytes: token_bytes as usize,
-            next: OnceLock::new(),
-            over: AtomicU32::new(0),
+            successor: OnceLock::new(),
+            is_final: AtomicU32::new(0),
         }
     }
 
@@ -159,16 +187,15 @@ impl Conduit {
         token_bytes: u64,
         arrivals: Option<In<ArrivalParkers>>,
     ) -> Result<(Producer, Consumer), OutOfMemory> {
-        let data = Self::ENDS_BYTES.next_multiple_of(128);
-        let bytes = data.saturating_add(capacity.saturating_mul(token_bytes));
-        let arena = Arc::new(Arena::shared(bytes, false)?);
-        let shared = Arc::new(Self::create(
-            &arena,
-            (0, data),
-            capacity,
-            token_bytes,
-            arrivals,
-        ));
+        let data_offset = Self::ENDS_BYTES.next_multiple_of(128);
+        let arena_bytes = data_offset.saturating_add(capacity.saturating_mul(token_bytes));
+        let arena = Arc::new(Arena::shared(arena_bytes, false)?);
+        let place = ConduitPlace {
+            ends_offset: 0,
+            data_offset,
+        };
+        let queue = Self::create(&arena, place, capacity, token_bytes, arrivals);
+        let shared = Arc::new(queue);
         Ok((Producer::new(&shared), Consumer::new(&shared, 0, false)))
     }
 
@@ -179,7 +206,7 @@ impl Conduit {
 
     /// Tokens written so far, and whether that is final.
     pub(crate) fn written(&self) -> (u64, bool) {
-        // Partner: the release in `publish` and `close`.
+        // Partner: the release in `Producer::write` and `close`.
         let word = self.ends.head.load(Ordering::Acquire);
         (word >> 1, word & 1 == 1)
     }
@@ -208,8 +235,8 @@ impl Conduit {
         }
     }
 
-    /// Lets the tokens up to `tokens` go, for a consumer that retains them. Never takes anything back, so whoever is
-    /// late with older news changes nothing.
+    /// Releases the tokens up to `tokens`, for a consumer that retains them. Never takes anything back, so whoever is
+    /// late with an older position changes nothing.
     pub(crate) fn release_until(&self, tokens: u64) {
         // Partner: the acquire loads of `tail` in `Producer`.
         let before = self.ends.tail.fetch_max(tokens, Ordering::AcqRel);
@@ -219,20 +246,21 @@ impl Conduit {
     }
 
     /// Where the consumer goes on when this queue is closed and read out. Once; the consumer is woken.
-    pub(crate) fn set_successor(&self, next: &Arc<Conduit>) {
-        let first = self.next.set(Arc::clone(next)).is_ok();
-        debug_assert!(first, "a queue has one successor");
+    pub(crate) fn set_successor(&self, successor: &Arc<Conduit>) {
+        let is_first = self.successor.set(Arc::clone(successor)).is_ok();
+        debug_assert!(is_first, "a queue has one successor");
+
         // Partner: the fence in `detach`: either this sees that the consumer went away, or that sees the successor.
         fence(Ordering::SeqCst);
         if self.is_detached() {
-            next.ends.detached.store(1, Ordering::Release);
+            successor.ends.detached.store(1, Ordering::Release);
         }
         self.wake();
     }
 
     /// Nothing follows this queue when it is closed: the stream ends there.
     pub(crate) fn mark_final(&self) {
-        self.over.store(1, Ordering::Release);
+        self.is_final.store(1, Ordering::Release);
         self.wake();
     }
 
@@ -244,22 +272,23 @@ impl Conduit {
         self.ends.detached.load(Ordering::Acquire) != 0
     }
 
-    /// Byte ranges of `tokens` tokens from position `at`: the part up to the end of the memory, and the length of
-    /// the part that goes on at its beginning.
-    fn split(&self, at: u64, tokens: u64) -> (usize, usize, usize) {
-        let place = at % self.capacity;
-        let first = tokens.min(self.capacity - place);
-        let bytes = |n: u64| n as usize * self.token_bytes;
-        (bytes(place), bytes(first), bytes(tokens - first))
+    /// Where `tokens` tokens from position `position` are.
+    fn token_span(&self, position: u64, tokens: u64) -> TokenSpan {
+        let place = position % self.capacity;
+        let first_tokens = tokens.min(self.capacity - place);
+        TokenSpan {
+            offset: place as usize * self.token_bytes,
+            first_bytes: first_tokens as usize * self.token_bytes,
+            wrapped_bytes: (tokens - first_tokens) as usize * self.token_bytes,
+        }
     }
 }
 
 impl Producer {
     pub(crate) fn new(shared: &Arc<Conduit>) -> Self {
-        let head = shared.written().0;
         Self {
             shared: Arc::clone(shared),
-            head,
+            head: shared.written().0,
             tail_seen: shared.taken(),
             discarded: 0,
         }
@@ -306,17 +335,18 @@ impl Producer {
         if self.space() >= tokens {
             return Ok(());
         }
+
         let shared = Arc::clone(&self.shared);
-        let mut stopped = false;
+        let mut is_stopped = false;
         // The reader's position from which on there is enough space.
         let level = (self.head + tokens).saturating_sub(shared.capacity);
         shared.ends.space.wait_level_by(level, spin, deadline, || {
-            // Partner: the release in `Consumer::skip`.
+            // Partner: the release in `Consumer::read`.
             self.tail_seen = shared.ends.tail.load(Ordering::Acquire);
-            stopped = stop.is_set();
-            self.space() >= tokens || stopped || shared.is_closed() || shared.is_detached()
+            is_stopped = stop.is_set();
+            self.space() >= tokens || is_stopped || shared.is_closed() || shared.is_detached()
         });
-        if stopped && self.space() < tokens {
+        if is_stopped && self.space() < tokens {
             Err(Stopped)
         } else {
             Ok(())
@@ -331,29 +361,30 @@ impl Producer {
             self.discarded += wanted;
             return Ok(wanted);
         }
+
         if self.space() < wanted {
             self.tail_seen = self.shared.ends.tail.load(Ordering::Acquire);
         }
         let tokens = wanted.min(self.space());
         if tokens > 0 {
-            let (place, first, rest) = self.shared.split(self.head, tokens);
+            let span = self.shared.token_span(self.head, tokens);
             let base = self.shared.base;
-            // SAFETY: the two ranges lie in the memory (`split`), hold no published unread token (`space`), and only
-            // this one producer writes; the consumer reads nothing beyond `head`, which moves on below.
+            let from = bytes.as_ptr();
+            // SAFETY: the two ranges lie in the memory (`token_span`), hold no published unread token (`space`), and
+            // only this one producer writes; the consumer reads nothing beyond `head`, which moves on below.
             unsafe {
-                base.add(place)
-                    .copy_from_nonoverlapping(bytes.as_ptr(), first);
-                base.copy_from_nonoverlapping(bytes.as_ptr().add(first), rest);
+                base.add(span.offset)
+                    .copy_from_nonoverlapping(from, span.first_bytes);
+                base.copy_from_nonoverlapping(from.add(span.first_bytes), span.wrapped_bytes);
             }
         }
-        let (old, new) = (self.head << 1, (self.head + tokens) << 1);
+
+        let old_word = self.head << 1;
+        let new_word = (self.head + tokens) << 1;
+        let head = &self.shared.ends.head;
         // Partner: the acquire in `written`. Fails only if the queue has been closed.
-        let moved =
-            self.shared
-                .ends
-                .head
-                .compare_exchange(old, new, Ordering::Release, Ordering::Relaxed);
-        moved.map_err(|_| Closed)?;
+        head.compare_exchange(old_word, new_word, Ordering::Release, Ordering::Relaxed)
+            .map_err(|_| Closed)?;
         self.head += tokens;
         if tokens > 0 {
             self.shared.notify_data(self.head);
@@ -363,13 +394,13 @@ impl Producer {
 }
 
 impl Consumer {
-    /// Reads from token `at` on.
-    pub(crate) fn new(shared: &Arc<Conduit>, at: u64, retain: bool) -> Self {
+    /// Reads from token `position` on.
+    pub(crate) fn new(shared: &Arc<Conduit>, position: u64, retains: bool) -> Self {
         Self {
             shared: Arc::clone(shared),
-            tail: at,
-            head_seen: at,
-            retain,
+            tail: position,
+            head_seen: position,
+            retains,
         }
     }
 
@@ -380,27 +411,27 @@ impl Consumer {
     /// Tokens that can be read now, of this queue or of one that goes on where it was closed.
     pub(crate) fn available(&mut self) -> u64 {
         loop {
-            let (written, closed) = self.shared.written();
+            let (written, is_closed) = self.shared.written();
             self.head_seen = written;
-            if written > self.tail || !closed || !self.follow() {
+            if written > self.tail || !is_closed || !self.follow_successor() {
                 return written - self.tail;
             }
         }
     }
 
     /// Goes over to the queue that follows this one, which is closed and read out; whether there is one.
-    fn follow(&mut self) -> bool {
-        let Some(next) = self.shared.next.get() else {
+    fn follow_successor(&mut self) -> bool {
+        let Some(successor) = self.shared.successor.get() else {
             return false;
         };
-        *self = Self::new(&Arc::clone(next), 0, self.retain);
+        *self = Self::new(&Arc::clone(successor), 0, self.retains);
         true
     }
 
     /// Whether everything has been read and nothing will come.
     pub(crate) fn is_finished(&mut self) -> bool {
-        let over = self.shared.over.load(Ordering::Acquire) != 0;
-        self.available() == 0 && over && self.shared.written().1
+        let is_final = self.shared.is_final.load(Ordering::Acquire) != 0;
+        self.available() == 0 && is_final && self.shared.written().1
     }
 
     /// Reads tokens into `to` and fills what is missing with zeros; the number of tokens read.
@@ -410,20 +441,22 @@ impl Consumer {
             self.available();
         }
         let tokens = wanted.min(self.head_seen - self.tail);
-        let (place, first, rest) = self.shared.split(self.tail, tokens);
+
+        let span = self.shared.token_span(self.tail, tokens);
         let base = self.shared.base;
+        let to_start = to.as_mut_ptr();
         // SAFETY: both ranges lie in the memory and were published by the producer before `head_seen` was loaded
         // (acquire); it does not write them again before `tail` moves on below.
         unsafe {
-            to.as_mut_ptr()
-                .copy_from_nonoverlapping(base.add(place), first);
-            to.as_mut_ptr()
-                .add(first)
-                .copy_from_nonoverlapping(base, rest);
+            to_start.copy_from_nonoverlapping(base.add(span.offset), span.first_bytes);
+            to_start
+                .add(span.first_bytes)
+                .copy_from_nonoverlapping(base, span.wrapped_bytes);
         }
-        to[first + rest..].fill(0);
+        to[span.first_bytes + span.wrapped_bytes..].fill(0);
+
         self.tail += tokens;
-        if !self.retain {
+        if !self.retains {
             // Partner: the acquire loads of `tail` in `Producer`.
             self.shared.ends.tail.store(self.tail, Ordering::Release);
             self.shared.ends.space.notify_at(self.tail);
@@ -446,29 +479,35 @@ impl Consumer {
             if self.head_seen >= level {
                 return Ok(true);
             }
+
             let shared = Arc::clone(&self.shared);
-            let (mut ended, mut stopped) = (false, false);
+            let mut has_ended = false;
+            let mut is_stopped = false;
             shared.ends.data.wait_level_by(level, spin, deadline, || {
-                let over = shared.over.load(Ordering::Acquire) != 0;
-                let (written, closed) = shared.written();
+                // Before the count: what is written after the stream was marked as final is seen below.
+                let is_final = shared.is_final.load(Ordering::Acquire) != 0;
+                let (written, is_closed) = shared.written();
                 self.head_seen = written;
-                stopped = stop.is_set();
-                let drained = closed && written == self.tail;
-                ended = drained && over;
-                let some = closed && written > self.tail;
+                is_stopped = stop.is_set();
+
+                let is_drained = is_closed && written == self.tail;
+                has_ended = is_drained && is_final;
+                let has_last_tokens = is_closed && written > self.tail;
+                let has_successor = is_drained && shared.successor.get().is_some();
                 self.head_seen >= level
-                    || some
-                    || ended
-                    || stopped
-                    || drained && shared.next.get().is_some()
+                    || has_last_tokens
+                    || has_ended
+                    || is_stopped
+                    || has_successor
             });
+
             if self.head_seen > self.tail {
                 return Ok(true);
-            } else if ended {
+            } else if has_ended {
                 return Ok(false);
-            } else if stopped {
+            } else if is_stopped {
                 return Err(Stopped);
-            } else if !self.follow() && deadline.left_ns() == Some(0) {
+            } else if !self.follow_successor() && deadline.left_ns() == Some(0) {
                 return Ok(true);
             }
         }
@@ -482,8 +521,8 @@ impl Consumer {
             // Partner: the fence in `set_successor`.
             fence(Ordering::SeqCst);
             queue.wake();
-            match queue.next.get() {
-                Some(next) => queue = next,
+            match queue.successor.get() {
+                Some(successor) => queue = successor,
                 None => return,
             }
         }

@@ -12,20 +12,19 @@ use zbmd_ir::{ChannelId, DeviceId, Graph, Plan};
 
 use super::admission_times::{AdmissionTime, AdmissionTimes, REMEMBERED_BLOCKS};
 use super::arena::{Arena, In, OutOfMemory};
-use super::checksum::sums_of;
 use super::conduit::Conduit;
 use super::epoch_spec::EpochSpec;
 use super::epoch_state::{EpochCommon, WorkerStatus};
-use super::layout::{Cursor, EXTRA_AREAS, Layout, map_arena};
+use super::layout::{EXTRA_AREAS, EpochLayout, map_arena};
 use super::ledger::Borders;
 use super::primitive::{AtomicU64, Ordering, fence};
 use super::ring::RingSync;
-use super::trace_ring;
+use super::trace_ring::{TraceRecorder, TraceRing};
 
-/// What drivers are told of is whole pages of this size.
-const PAGE: u64 = 4096;
+/// Drivers are told of whole pages of this size.
+const PAGE_BYTES: u64 = 4096;
 
-/// One of the areas that hold the tokens lying on channels at a border.
+/// One of the areas that hold the tokens on channels at a border.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Area {
     /// Before the epoch's first block.
@@ -39,7 +38,7 @@ pub(crate) enum Area {
 /// The memory of one epoch.
 pub(crate) struct EpochMemory {
     arena: Arc<Arena>,
-    layout: Layout,
+    layout: EpochLayout,
     borders: Option<Borders>,
     pub common: In<EpochCommon>,
     pub statuses: In<[CachePadded<WorkerStatus>]>,
@@ -47,70 +46,65 @@ pub(crate) struct EpochMemory {
     pub sums: In<[AtomicU64]>,
     admission_times: In<[AdmissionTime]>,
     pub sinks: Vec<Arc<Conduit>>,
-    traces: Vec<trace_ring::TraceRing>,
+    traces: Vec<TraceRing>,
 }
 
 impl EpochMemory {
+    /// Takes the memory, and puts everything in it into its first state.
+    ///
+    /// # Errors
+    /// Too little memory.
     pub(crate) fn create(
         graph: &Graph,
         plan: &Plan,
         spec: &EpochSpec,
         lock: bool,
     ) -> Result<Self, OutOfMemory> {
-        let layout = Layout::new(graph, plan, spec);
+        let layout = EpochLayout::new(graph, plan, spec);
         let arena = Arc::new(Arena::shared(layout.bytes, lock)?);
         let workers = plan.calendars.len();
-        let sums = if spec.checksums {
-            sums_of(plan).total
-        } else {
-            0
-        };
-        let common = In::create(&arena, layout.common, 1, EpochCommon::new).one(0);
-        let statuses = In::create(&arena, layout.statuses, workers, WorkerStatus::new);
-        let rings = In::create(&arena, layout.rings, plan.rings.len(), RingSync::new);
-        let sums = In::create(&arena, layout.sums, sums, || AtomicU64::new(0));
-        let admission_times = In::create(
-            &arena,
-            layout.admission_times,
-            workers * REMEMBERED_BLOCKS,
-            AdmissionTime::new,
-        );
+        let remembered = workers * REMEMBERED_BLOCKS;
+
         let sinks = layout.sinks.iter().zip(&spec.sinks).map(|(&place, sink)| {
-            Arc::new(Conduit::create(
-                &arena,
-                place,
-                sink.capacity,
-                sink.token_bytes,
-                None,
-            ))
+            let queue = Conduit::create(&arena, place, sink.capacity, sink.token_bytes, None);
+            Arc::new(queue)
         });
         let sinks = sinks.collect();
-        let traces = layout.traces.iter();
-        let traces =
-            traces.map(|&(place, words)| trace_ring::TraceRing::create(&arena, place, words));
+        let traces = layout.traces.iter().map(|place| {
+            let offsets = (place.ends_offset, place.words_offset);
+            TraceRing::create(&arena, offsets, place.words)
+        });
         let traces = traces.collect();
-        let borders = spec.borders(plan);
+
         Ok(Self {
-            arena,
-            layout,
-            borders,
-            common,
-            statuses,
-            rings,
-            sums,
-            admission_times,
+            borders: spec.borders(plan),
+            common: In::create(&arena, layout.common, 1, EpochCommon::new).one(0),
+            statuses: In::create(&arena, layout.statuses, workers, WorkerStatus::new),
+            rings: In::create(&arena, layout.rings, plan.rings.len(), RingSync::new),
+            sums: In::create(&arena, layout.sums, layout.sum_count, || AtomicU64::new(0)),
+            admission_times: In::create(
+                &arena,
+                layout.admission_times,
+                remembered,
+                AdmissionTime::new,
+            ),
             sinks,
             traces,
+            arena,
+            layout,
         })
     }
 
     /// An epoch's memory as another process has created it.
     ///
+    /// # Errors
+    /// The file cannot be mapped, or is too short.
+    ///
     /// # Safety
     /// The file holds the memory that [`Self::create`] of this very program made for the same graph, plan and spec.
     #[expect(
         unsafe_code,
-        reason = "believes what another process says lies in shared memory"
+        reason = "believes what another process says is in shared memory"
     )]
     pub(crate) unsafe fn find(
         fd: OwnedFd,
@@ -118,47 +112,40 @@ impl EpochMemory {
         plan: &Plan,
         spec: &EpochSpec,
     ) -> std::io::Result<Self> {
-        let layout = Layout::new(graph, plan, spec);
-        let arena = map_arena(fd, Cursor(layout.bytes))?;
+        let layout = EpochLayout::new(graph, plan, spec);
+        let arena = map_arena(fd, layout.bytes)?;
         let workers = plan.calendars.len();
-        let sums = if spec.checksums {
-            sums_of(plan).total
-        } else {
-            0
-        };
-        // SAFETY: the caller's promise, for all of these.
-        let (common, statuses, rings, sums, admission_times) = unsafe {
-            (
-                In::find(&arena, layout.common, 1).one(0),
-                In::find(&arena, layout.statuses, workers),
-                In::find(&arena, layout.rings, plan.rings.len()),
-                In::find(&arena, layout.sums, sums),
-                In::find(&arena, layout.admission_times, workers * REMEMBERED_BLOCKS),
-            )
-        };
+        let remembered = workers * REMEMBERED_BLOCKS;
+
         let sinks = layout.sinks.iter().zip(&spec.sinks).map(|(&place, sink)| {
             // SAFETY: the caller's promise.
-            Arc::new(unsafe { Conduit::find(&arena, place, sink.capacity, sink.token_bytes, None) })
+            let queue =
+                unsafe { Conduit::find(&arena, place, sink.capacity, sink.token_bytes, None) };
+            Arc::new(queue)
         });
         let sinks = sinks.collect();
-        let traces = layout.traces.iter().map(|&(place, words)| {
+        let traces = layout.traces.iter().map(|place| {
+            let offsets = (place.ends_offset, place.words_offset);
             // SAFETY: the caller's promise.
-            unsafe { trace_ring::TraceRing::find(&arena, place, words) }
+            unsafe { TraceRing::find(&arena, offsets, place.words) }
         });
         let traces = traces.collect();
-        let borders = spec.borders(plan);
-        Ok(Self {
-            arena,
-            layout,
-            borders,
-            common,
-            statuses,
-            rings,
-            sums,
-            admission_times,
-            sinks,
-            traces,
-        })
+
+        // SAFETY: the caller's promise, for all of these.
+        unsafe {
+            Ok(Self {
+                borders: spec.borders(plan),
+                common: In::find(&arena, layout.common, 1).one(0),
+                statuses: In::find(&arena, layout.statuses, workers),
+                rings: In::find(&arena, layout.rings, plan.rings.len()),
+                sums: In::find(&arena, layout.sums, layout.sum_count),
+                admission_times: In::find(&arena, layout.admission_times, remembered),
+                sinks,
+                traces,
+                arena,
+                layout,
+            })
+        }
     }
 
     pub(crate) fn arena(&self) -> &Arc<Arena> {
@@ -175,7 +162,7 @@ impl EpochMemory {
     }
 
     /// The rings that workers record into, by calendar; none if nothing is recorded.
-    pub(crate) fn rings_of_trace(&self) -> impl Iterator<Item = trace_ring::TraceRing> {
+    pub(crate) fn rings_of_trace(&self) -> impl Iterator<Item = TraceRing> {
         self.traces.iter().cloned()
     }
 
@@ -185,9 +172,9 @@ impl EpochMemory {
         spec: &EpochSpec,
         calendar: usize,
         words: Option<u64>,
-    ) -> Option<trace_ring::TraceRecorder> {
+    ) -> Option<TraceRecorder> {
         let ring = self.traces.get(calendar)?.clone();
-        Some(trace_ring::TraceRecorder::new(ring, spec.trace?, words))
+        Some(TraceRecorder::new(ring, spec.trace?, words))
     }
 
     /// First byte of a device's exchange region.
@@ -195,43 +182,38 @@ impl EpochMemory {
     /// # Panics
     /// If the plan has no calendar for the device.
     pub(crate) fn exchange(&self, device: DeviceId) -> *mut u8 {
-        let found = self.layout.exchange.iter().find(|(d, _)| *d == device);
-        let (_, offset) = found.expect("a verified plan has a calendar for every device it uses");
+        let mut regions = self.layout.exchange.iter();
+        let region = regions.find(|(owner, _)| *owner == device);
+        let (_, offset) = region.expect("a verified plan has a calendar for every device it uses");
         self.arena.base().wrapping_add(*offset as usize)
     }
 
-    /// The whole pages in which the rings' counters and all exchange regions lie, and not much else.
+    /// The whole pages in which the rings' counters and all exchange regions are, and not much else.
     pub(crate) fn exchange_pages(&self) -> (*mut u8, u64) {
-        let first = self.layout.rings / PAGE * PAGE;
-        let end = self
-            .layout
-            .exchange_end
-            .next_multiple_of(PAGE)
-            .min(self.arena.bytes() as u64);
-        (self.arena.base().wrapping_add(first as usize), end - first)
+        let first_page = self.layout.rings / PAGE_BYTES * PAGE_BYTES;
+        let end_page = self.layout.exchange_end.next_multiple_of(PAGE_BYTES);
+        let end = end_page.min(self.arena.bytes() as u64);
+        let first = self.arena.base().wrapping_add(first_page as usize);
+        (first, end - first_page)
     }
 
     /// First byte and bytes of a channel's tokens in an area.
     pub(crate) fn saved(&self, area: Area, channel: ChannelId) -> (*mut u8, usize) {
-        let index = match area {
+        let area_index = match area {
             Area::Start | Area::Border(0) => 0,
             Area::End => 1,
             Area::Border(border) => EXTRA_AREAS + self.borders.map_or(0, |b| b.area(border)),
         };
-        let (offset, bytes) = self.layout.channels[channel];
-        let offset = self.layout.areas + index * self.layout.area_bytes + offset;
-        (
-            self.arena.base().wrapping_add(offset as usize),
-            bytes as usize,
-        )
+        let place = self.layout.channels[channel];
+        let area_offset = self.layout.areas + area_index * self.layout.area_bytes;
+        let offset = (area_offset + place.offset) as usize;
+        (self.arena.base().wrapping_add(offset), place.bytes as usize)
     }
 
-    /// The last border that all workers have passed, from what they tell.
+    /// The last border that all workers have passed, by what they have published.
     pub(crate) fn passed(&self) -> u64 {
-        let periods = self
-            .statuses
-            .iter()
-            .map(|p| p.periods.load(Ordering::Acquire));
+        let statuses = self.statuses.iter();
+        let periods = statuses.map(|status| status.periods.load(Ordering::Acquire));
         self.borders.map_or(0, |b| b.committed(periods))
     }
 
@@ -240,7 +222,7 @@ impl EpochMemory {
         loop {
             let border = self.common.committed.border();
             self.common.held.store(border, Ordering::Relaxed);
-            // Partner: the fence in `replay::wait_for_area`. As long as no later border is committed, nobody may write
+            // Partner: the fence in `border::wait_for_area`. As long as no later border is committed, nobody may write
             // this area; and whoever sees a later one committed sees that this one is held.
             fence(Ordering::SeqCst);
             if self.common.committed.border() == border {
@@ -249,7 +231,7 @@ impl EpochMemory {
         }
     }
 
-    /// Lets the area that was held go.
+    /// Releases the area that was held.
     pub(crate) fn release_held(&self) {
         self.common.held.store(0, Ordering::Release);
         self.common.commits.notify();
@@ -258,14 +240,19 @@ impl EpochMemory {
     /// Ends every wait of the epoch's workers.
     ///
     /// Before anybody can see the stop, nothing more counts: a closed queue, and a sealed border, refuse what comes later
-    /// as a whole. For a GPU that is let go (see `zbmd_backends::replay`) computes with tokens that are not there, and
+    /// as a whole. For a GPU that is released (see `zbmd_backends::replay`) computes with tokens that are not there, and
     /// writes over others that are still read.
     pub(crate) fn stop(&self) {
-        self.sinks.iter().for_each(|s| s.close());
+        for sink in &self.sinks {
+            sink.close();
+        }
         self.common.committed.seal();
         self.common.stop.set();
+
         self.common.commits.notify();
         self.rings.iter().for_each(RingSync::wake);
-        self.sinks.iter().for_each(|s| s.wake());
+        for sink in &self.sinks {
+            sink.wake();
+        }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct EpochSpec {
     pub spin_long: bool,
     /// Check what comes over rings.
     pub checksums: bool,
-    /// The worker of the first calendar finds no memory: a fault brought about on purpose.
+    /// The worker of the first calendar finds no memory: an injected fault.
     pub deny_memory: bool,
     /// What workers record is timed by this; `None` if nothing is recorded.
     pub trace: Option<Ticks>,

@@ -9,7 +9,7 @@ use super::ring::{Parker, Stop};
 /// The last committed border of an epoch, shifted by one, and in the lowest bit whether that is final.
 ///
 /// Because both are one word, a border that a worker would commit after the fence is refused as a whole: whatever is
-/// let go or written over because of a commit, the next epoch begins at that commit or after it.
+/// released or written over because of a commit, the next epoch begins at that commit or after it.
 pub(crate) struct Committed(CachePadded<AtomicU64>);
 
 impl Committed {
@@ -51,9 +51,9 @@ pub(crate) struct EpochCommon {
     pub committed: Committed,
     /// A border whose area somebody is reading; 0 for none.
     pub held: AtomicU64,
-    /// Set to spoil the next transfer that has a checksum: a fault brought about on purpose.
+    /// Set to spoil the next transfer that has a checksum: an injected fault.
     pub corrupt: AtomicU32,
-    /// Where workers wait for a border to be committed, or an area to be let go.
+    /// Where workers wait for a border to be committed, or an area to be released.
     pub commits: CachePadded<Parker>,
 }
 
@@ -70,7 +70,7 @@ impl EpochCommon {
     }
 }
 
-/// What one worker tells: written by it alone, on cache lines of its own.
+/// What one worker publishes: written by it alone, on cache lines of its own.
 pub(crate) struct WorkerStatus {
     /// Periods done.
     pub periods: AtomicU64,

@@ -1,4 +1,4 @@
-//! Where everything lies in the memory that is shared. Whoever maps an epoch's memory works out the same [`Layout`] from
+//! Where everything is in the memory that is shared. Whoever maps an epoch's memory works out the same [`EpochLayout`] from
 //! the same [`EpochSpec`].
 
 use std::os::fd::OwnedFd;
@@ -10,115 +10,137 @@ use zbmd_ir::{ChannelId, DeviceId, Graph, Plan, TiVec};
 use super::admission_times::{AdmissionTime, REMEMBERED_BLOCKS};
 use super::arena::Arena;
 use super::checksum::sums_of;
-use super::conduit::Conduit;
+use super::conduit::{Conduit, ConduitPlace};
 use super::epoch_spec::EpochSpec;
 use super::epoch_state::{EpochCommon, WorkerStatus};
+use super::primitive::AtomicU64;
 use super::ring::RingSync;
-use super::trace_ring;
+use super::trace_ring::{TraceRing, ring_words};
 
-/// Alignment of everything that lies in shared memory.
+/// Alignment of everything in shared memory.
 const ALIGN: u64 = 128;
 
-/// Gives out places in a row, aligned.
+/// Hands out places one after another, aligned.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cursor(pub(super) u64);
+pub(super) struct LayoutCursor {
+    /// The end of what was handed out; the largest number where that cannot be had.
+    pub(super) end_offset: u64,
+}
 
-impl Cursor {
+impl LayoutCursor {
     pub(super) fn take(&mut self, bytes: u64) -> u64 {
-        let at = self.0;
-        self.0 = at
+        let offset = self.end_offset;
+        self.end_offset = offset
             .saturating_add(bytes)
             .checked_next_multiple_of(ALIGN)
             .unwrap_or(u64::MAX);
-        at
+        offset
+    }
+
+    /// A place for so many values of a type.
+    fn take_row<T>(&mut self, count: usize) -> u64 {
+        self.take(size_of::<T>() as u64 * count as u64)
+    }
+
+    /// A place for a queue.
+    pub(super) fn take_queue(&mut self, capacity: u64, token_bytes: u64) -> ConduitPlace {
+        ConduitPlace {
+            ends_offset: self.take(Conduit::ENDS_BYTES),
+            data_offset: self.take(capacity.saturating_mul(token_bytes)),
+        }
     }
 }
 
-/// Where everything lies in an epoch's memory.
+/// Where the trace of a worker is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TracePlace {
+    pub(super) ends_offset: u64,
+    pub(super) words_offset: u64,
+    pub(super) words: u64,
+}
+
+/// Where the tokens of a channel are in an area.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SavedPlace {
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+}
+
+/// Where everything is in an epoch's memory.
 #[derive(Clone, Debug)]
-pub(super) struct Layout {
+pub(super) struct EpochLayout {
     pub(super) common: u64,
     pub(super) statuses: u64,
     pub(super) rings: u64,
     pub(super) sums: u64,
+    /// Checksums that are kept.
+    pub(super) sum_count: usize,
     pub(super) admission_times: u64,
-    pub(super) sinks: Vec<(u64, u64)>,
-    /// The trace of each calendar: its ends, its words, and how many these are.
-    pub(super) traces: Vec<((u64, u64), u64)>,
+    pub(super) sinks: Vec<ConduitPlace>,
+    /// The trace of each calendar; none if nothing is recorded.
+    pub(super) traces: Vec<TracePlace>,
     /// Exchange region of each calendar's device.
     pub(super) exchange: Vec<(DeviceId, u64)>,
     pub(super) exchange_end: u64,
     pub(super) areas: u64,
     pub(super) area_bytes: u64,
-    /// Offset in an area, and bytes, of each channel's tokens.
-    pub(super) channels: TiVec<ChannelId, (u64, u64)>,
+    /// In each area, the tokens of each channel.
+    pub(super) channels: TiVec<ChannelId, SavedPlace>,
     pub(super) bytes: u64,
 }
 
 /// Areas besides those of borders: the tokens that the epoch begins with, and those that it ends with.
 pub(super) const EXTRA_AREAS: u64 = 2;
 
-impl Layout {
+impl EpochLayout {
     pub(super) fn new(graph: &Graph, plan: &Plan, spec: &EpochSpec) -> Self {
-        let mut cursor = Cursor::default();
-        let mut row = |size: usize, count: usize| cursor.take(size as u64 * count as u64);
-        let common = row(size_of::<EpochCommon>(), 1);
-        let statuses = row(size_of::<CachePadded<WorkerStatus>>(), plan.calendars.len());
-        let sums = if spec.checksums {
-            row(8, sums_of(plan).total)
-        } else {
-            0
+        let workers = plan.calendars.len();
+        let sum_count = match spec.checksums {
+            true => sums_of(plan).total,
+            false => 0,
         };
-        let admission_times = row(
-            size_of::<AdmissionTime>(),
-            plan.calendars.len() * REMEMBERED_BLOCKS,
-        );
-        let rings = row(size_of::<RingSync>(), plan.rings.len());
+
+        let mut cursor = LayoutCursor::default();
+        let common = cursor.take_row::<EpochCommon>(1);
+        let statuses = cursor.take_row::<CachePadded<WorkerStatus>>(workers);
+        let sums = cursor.take_row::<AtomicU64>(sum_count);
+        let admission_times = cursor.take_row::<AdmissionTime>(workers * REMEMBERED_BLOCKS);
+        let rings = cursor.take_row::<RingSync>(plan.rings.len());
+
         // Beside the rings: drivers are told of both at once.
-        let exchange = plan
-            .calendars
-            .iter()
-            .map(|c| (c.device, cursor.take(c.exchange_bytes)));
-        let exchange = exchange.collect();
-        let exchange_end = cursor.0;
-        let sinks = spec.sinks.iter().map(|sink| {
-            let ends = cursor.take(Conduit::ENDS_BYTES);
-            (
-                ends,
-                cursor.take(sink.capacity.saturating_mul(sink.token_bytes)),
-            )
-        });
-        let sinks = sinks.collect();
-        let traced = if spec.trace.is_some() {
-            plan.calendars.len()
-        } else {
-            0
-        };
-        let traces = (0..traced).map(|calendar| {
-            let words = trace_ring::ring_words(plan, calendar);
-            (
-                (
-                    cursor.take(trace_ring::TraceRing::ENDS_BYTES),
-                    cursor.take(8 * words),
-                ),
-                words,
-            )
-        });
-        let traces = traces.collect();
-        let mut area = Cursor::default();
+        let calendars = plan.calendars.iter();
+        let exchange = calendars
+            .map(|calendar| (calendar.device, cursor.take(calendar.exchange_bytes)))
+            .collect();
+        let exchange_end = cursor.end_offset;
+
+        let sinks = spec.sinks.iter();
+        let sinks = sinks
+            .map(|sink| cursor.take_queue(sink.capacity, sink.token_bytes))
+            .collect();
+        let traced = if spec.trace.is_some() { workers } else { 0 };
+        let traces = (0..traced)
+            .map(|calendar| take_trace(&mut cursor, plan, calendar))
+            .collect();
+
+        let mut area = LayoutCursor::default();
         let channels = graph.channels.iter().map(|channel| {
             let bytes = channel.history() * channel.token.bytes();
-            (area.take(bytes), bytes)
+            let offset = area.take(bytes);
+            SavedPlace { offset, bytes }
         });
         let channels = channels.collect();
-        let count = EXTRA_AREAS + spec.borders(plan).map_or(0, |b| b.areas());
-        let areas = cursor.take(area.0.saturating_mul(count));
-        let (area_bytes, bytes) = (area.0, cursor.0);
+        let area_bytes = area.end_offset;
+        let borders = spec.borders(plan);
+        let area_count = EXTRA_AREAS + borders.map_or(0, |borders| borders.areas());
+        let areas = cursor.take(area_bytes.saturating_mul(area_count));
+
         Self {
             common,
             statuses,
             rings,
             sums,
+            sum_count,
             admission_times,
             sinks,
             traces,
@@ -127,18 +149,28 @@ impl Layout {
             areas,
             area_bytes,
             channels,
-            bytes,
+            bytes: cursor.end_offset,
         }
     }
 }
 
-/// The memory in a file that another process has laid out.
-pub(super) fn map_arena(fd: OwnedFd, cursor: Cursor) -> std::io::Result<Arc<Arena>> {
+fn take_trace(cursor: &mut LayoutCursor, plan: &Plan, calendar: usize) -> TracePlace {
+    let words = ring_words(plan, calendar);
+    TracePlace {
+        ends_offset: cursor.take(TraceRing::ENDS_BYTES),
+        words_offset: cursor.take(8 * words),
+        words,
+    }
+}
+
+/// The memory in a file that another process has laid out, of at least so many bytes.
+pub(super) fn map_arena(fd: OwnedFd, needed_bytes: u64) -> std::io::Result<Arc<Arena>> {
     let arena = Arena::map(fd)?;
-    if (arena.bytes() as u64) < cursor.0 {
-        let (found, needed) = (arena.bytes(), cursor.0);
-        let text = format!("the shared memory has {found} bytes, {needed} are laid out in it");
-        return Err(std::io::Error::other(text));
+    let found_bytes = arena.bytes() as u64;
+    if found_bytes < needed_bytes {
+        return Err(std::io::Error::other(format!(
+            "the shared memory has {found_bytes} bytes, {needed_bytes} are laid out in it"
+        )));
     }
     Ok(Arc::new(arena))
 }

@@ -6,7 +6,7 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Tells the core that this is a spin loop.
+/// Hints to the core that this is a spin loop.
 pub(crate) fn spin_loop() {
     #[cfg(loom)]
     loom::thread::yield_now();

@@ -63,7 +63,7 @@ impl Spin {
 #[derive(Debug)]
 pub struct Parker {
     sleepers: AtomicU32,
-    /// The counter's value that the one waiter waits for; 0 where any news must wake.
+    /// The counter's value that the one waiter waits for; 0 where any wake-up counts.
     level: AtomicU64,
     epoch: WakeCounter,
 }
@@ -366,7 +366,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64 as Word;
 
-    /// What a device stores, where it was told that the counters lie.
+    /// What a device stores where the counters are.
     fn store(ring: &RingSync, which: usize, value: u64) {
         #[expect(unsafe_code, reason = "stores a counter as a device does")]
         // SAFETY: a word of the ring's, which is accessed atomically only.

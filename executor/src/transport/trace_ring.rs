@@ -18,14 +18,16 @@ use serde::{Deserialize, Serialize};
 use zbmd_ir::Plan;
 use zbmd_ir::trace::{MAX_WORDS, OTHER, PERIOD, WHOLE, executions, word};
 
-use crate::transport::arena::{Arena, In};
-use crate::transport::clock::Clock;
-use crate::transport::primitive::{AtomicU64, Ordering};
+use super::arena::{Arena, In};
+use super::clock::Clock;
+use super::primitive::{AtomicU64, Ordering};
 
 /// Words of a ring at least: a megabyte, which a worker with slots of a microsecond fills in an eighth of a second.
-const LEAST_WORDS: u64 = 1 << 17;
+const MIN_WORDS: u64 = 1 << 17;
 /// Periods that a ring has room for at least.
-const ROOM: u64 = 4;
+const MIN_PERIODS: u64 = 4;
+/// Words of a period that is recorded as a whole: its mark, its time and its duration.
+const WHOLE_PERIOD_WORDS: u64 = 3;
 
 /// Words that a period of each calendar takes at most; `None` where it is recorded as a whole.
 pub(crate) fn words_of(plan: &Plan, calendar: usize) -> Option<u64> {
@@ -33,15 +35,17 @@ pub(crate) fn words_of(plan: &Plan, calendar: usize) -> Option<u64> {
     let slots = lanes.fold(0, |sum: u64, lane| {
         sum.saturating_add(executions(&lane.entries))
     });
-    // The mark and its time; and besides its slots a worker saves channels at borders, and winds its watchdog up.
+    // The mark and its time; and besides its slots a worker saves channels at borders, and rearms its watchdog.
     let words = slots.saturating_mul(2).saturating_add(64);
     (words <= MAX_WORDS).then_some(words)
 }
 
 /// Words in the ring of a calendar: a power of two.
 pub(crate) fn ring_words(plan: &Plan, calendar: usize) -> u64 {
-    let period = words_of(plan, calendar).unwrap_or(3);
-    (ROOM * period).next_power_of_two().max(LEAST_WORDS)
+    let period_words = words_of(plan, calendar).unwrap_or(WHOLE_PERIOD_WORDS);
+    (MIN_PERIODS * period_words)
+        .next_power_of_two()
+        .max(MIN_WORDS)
 }
 
 /// What counts ticks: the same in all processes of a run.
@@ -130,14 +134,17 @@ impl TraceRing {
         let tail = self.ends.tail.load(Ordering::Relaxed);
         let size = self.words.len() as u64;
         // A worker's process writes the counter: it is not believed.
-        let there = head.saturating_sub(tail).min(size);
+        let word_count = head.saturating_sub(tail).min(size);
         let first = (tail % size) as usize;
-        let until = (first as u64 + there).min(size) as usize;
-        each(&self.words[first..until]);
-        each(&self.words[..(there as usize - (until - first))]);
+        let end = (first as u64 + word_count).min(size) as usize;
+
+        // They may go on at the ring's beginning.
+        each(&self.words[first..end]);
+        each(&self.words[..word_count as usize - (end - first)]);
+
         // Partner: the acquire in `TraceRecorder::has_room`: the words are read before they are written over.
-        self.ends.tail.store(tail + there, Ordering::Release);
-        there
+        self.ends.tail.store(tail + word_count, Ordering::Release);
+        word_count
     }
 
     /// Words that it holds.
@@ -163,8 +170,8 @@ pub(crate) struct TraceRecorder {
     ring: TraceRing,
     ticks: Ticks,
     /// Words of a period at most.
-    most: u64,
-    /// CalendarSlots are recorded, and not only periods.
+    max_period_words: u64,
+    /// Slots are recorded, and not only periods.
     pub slots: bool,
     head: u64,
     tail_seen: u64,
@@ -173,13 +180,12 @@ pub(crate) struct TraceRecorder {
 
 impl TraceRecorder {
     /// Records periods of so many words at most; of three, if they are recorded as a whole.
-    pub(crate) fn new(ring: TraceRing, ticks: Ticks, words: Option<u64>) -> Self {
-        let (most, slots) = (words.unwrap_or(3), words.is_some());
+    pub(crate) fn new(ring: TraceRing, ticks: Ticks, period_words: Option<u64>) -> Self {
         Self {
             ring,
             ticks,
-            most,
-            slots,
+            max_period_words: period_words.unwrap_or(WHOLE_PERIOD_WORDS),
+            slots: period_words.is_some(),
             head: 0,
             tail_seen: 0,
             last: 0,
@@ -200,14 +206,19 @@ impl TraceRecorder {
         self.ring.ends.head.0.store(self.head, Ordering::Release);
     }
 
+    /// Words that are certainly free.
+    fn free_words(&self) -> u64 {
+        let used = self.head - self.tail_seen;
+        (self.ring.words.len() as u64).saturating_sub(used)
+    }
+
+    /// Whether there is room for a whole period. Looks at what was taken only where what it saw last is not enough.
     fn has_room(&mut self) -> bool {
-        let size = self.ring.words.len() as u64;
-        let has = |tail: u64, head: u64| head - tail + self.most <= size;
-        if !has(self.tail_seen, self.head) {
+        if self.free_words() < self.max_period_words {
             // Partner: the release in `TraceRing::take`.
             self.tail_seen = self.ring.ends.tail.load(Ordering::Acquire).min(self.head);
         }
-        has(self.tail_seen, self.head)
+        self.free_words() >= self.max_period_words
     }
 
     /// A period begins. If this is false, it is not recorded, and nothing more may be said of it.
@@ -224,10 +235,10 @@ impl TraceRecorder {
         }
         // Both words of the mark are there, or neither.
         let words = &*self.ring.words;
-        let at = (self.head as usize + 1) & (words.len() - 1);
-        words[at].store(now, Ordering::Relaxed);
-        let at = self.head as usize & (words.len() - 1);
-        words[at].store(word(PERIOD, period), Ordering::Relaxed);
+        let time_index = (self.head as usize + 1) & (words.len() - 1);
+        words[time_index].store(now, Ordering::Relaxed);
+        let mark_index = self.head as usize & (words.len() - 1);
+        words[mark_index].store(word(PERIOD, period), Ordering::Relaxed);
         self.head += 2;
         // Partner: the acquire in `TraceRing::take`.
         self.ring.ends.head.0.store(self.head, Ordering::Release);

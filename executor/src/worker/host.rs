@@ -193,7 +193,7 @@ fn admission_gate(
 }
 
 impl PreparedWorker {
-    /// Runs it to its end, with its heartbeat if somebody watches. If it fails, whoever is told of that stops the epoch.
+    /// Runs it to its end, with its heartbeat if somebody watches. If it fails, whoever receives that stops the epoch.
     pub(crate) fn run(
         mut self,
         loaded: &LoadedProgram,

@@ -1,4 +1,4 @@
-//! What a worker is told to do in an epoch, and what it leaves: what threads and processes are handed alike.
+//! What a worker is to do in an epoch, and what it leaves: the same for threads and processes.
 
 use std::sync::Arc;
 

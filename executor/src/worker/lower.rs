@@ -1,9 +1,10 @@
-//! Lowers the calendar of one device to instructions, and gives a plan its memory. Must not run anything.
+//! Lowers the calendar of one CPU device to instructions. Must not run anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use zbmd_backends::kernel::{Scratch, Shape};
+use zbmd_ir::math::gcd_u64;
 use zbmd_ir::{
     Action, ActorId, BufferId, Calendar, ChannelId, DeviceId, Entry, Plan, RingId, Role, Slot,
     trace::OTHER,
@@ -24,13 +25,13 @@ const MAX_TABLE: u64 = 1 << 18;
 /// How often a supervised run does a slot again whose kernel reports a fault.
 const RETRIES: u32 = 3;
 
-/// A worker says about so often that it gets on, in long periods too…
+/// In long periods, too, a worker's heart beats about this often…
 const BEAT_NS: u64 = 1_000_000;
-/// …but not in loops whose body is as short as the saying.
-const SHORT_NS: u64 = 2_000;
+/// …but not in loops whose body is as short as a beat.
+const SHORT_BODY_NS: u64 = 2_000;
 
 /// A device's calendar as instructions, and what people call each of them.
-pub(crate) struct LoweredCalendar {
+pub(super) struct LoweredCalendar {
     pub replay: CalendarReplay,
     /// The slot of each instruction; `None` for loops.
     pub slots: Vec<Option<Slot>>,
@@ -49,12 +50,19 @@ enum CounterKey {
     Recv(RingId),
 }
 
+/// A state buffer that is saved at borders, and the stage of the slot after which it is.
+struct SavedState {
+    buffer: BufferId,
+    stage: u32,
+}
+
 struct Lowering<'a> {
     loaded: &'a LoadedProgram,
     plan: &'a Plan,
     device: DeviceId,
     memory: &'a WorkerMemory,
-    places: BTreeMap<(ChannelId, DeviceId), BufferId>,
+    /// The buffer of each channel on each device.
+    buffers: BTreeMap<(ChannelId, DeviceId), BufferId>,
     /// Actors that write over inputs.
     over: BTreeSet<ActorId>,
     instrs: Vec<Instr>,
@@ -63,7 +71,7 @@ struct Lowering<'a> {
     ports: Vec<PortSpec>,
     rings: Vec<(RingId, RingSpec)>,
     ring_indices: BTreeMap<RingId, u32>,
-    /// Token ranges of the `Send`s of the rings so far, and where the checksums of all rings lie.
+    /// Token ranges of the `Send`s of the rings so far, and where the checksums of all rings are.
     sends: Vec<(u64, u64)>,
     sums: Option<Sums>,
     resets: Vec<(u32, u64)>,
@@ -72,94 +80,94 @@ struct Lowering<'a> {
     loop_resets: usize,
     loop_counters: BTreeSet<u32>,
     depth: usize,
-    /// Planned time since the worker last said that it gets on.
-    since_ns: u64,
+    /// Planned time since the last heartbeat.
+    since_beat_ns: u64,
     sources: ActorNumbers,
     sinks: ActorNumbers,
     /// Channels whose tokens this device saves at borders, by the buffer that they are carried in.
     saved: BTreeSet<BufferId>,
-    /// States to be saved, by the actor that updates them, and the top-level entry that fires it last.
-    states: BTreeMap<usize, Vec<(BufferId, u32)>>,
+    /// States to be saved, by the top-level entry that fires their actor last.
+    states: BTreeMap<usize, Vec<SavedState>>,
 }
 
 /// Lowers the calendar of one device of a verified plan that [`check_plan`](crate::unsupported::check_plan) accepted.
-pub(crate) fn lower(
+pub(super) fn lower(
     loaded: &LoadedProgram,
     plan: &Plan,
     calendar: &Calendar,
     memory: &WorkerMemory,
 ) -> LoweredCalendar {
-    let places = plan
-        .buffers
-        .iter_enumerated()
-        .map(|(id, b)| ((b.channel, b.device), id))
-        .collect();
-    let mut lowering = Lowering {
-        loaded,
-        plan,
-        device: calendar.device,
-        memory,
-        places,
-        over: plan
-            .over(&loaded.program.graph)
-            .into_iter()
-            .map(|o| o.actor)
-            .collect(),
-        instrs: Vec::new(),
-        slots: Vec::new(),
-        stages: Vec::new(),
-        ports: Vec::new(),
-        rings: Vec::new(),
-        ring_indices: BTreeMap::new(),
-        sends: Vec::new(),
-        sums: (!memory.epoch.sums.is_empty()).then(|| sums_of(plan)),
-        resets: Vec::new(),
-        counters: BTreeMap::new(),
-        loop_resets: 0,
-        loop_counters: BTreeSet::new(),
-        since_ns: 0,
-        depth: 0,
-        sources: ActorNumbers::default(),
-        sinks: ActorNumbers::default(),
-        saved: BTreeSet::new(),
-        states: BTreeMap::new(),
-    };
+    let mut lowering = Lowering::new(loaded, plan, calendar.device, memory);
     if memory.epoch.borders().is_some() {
         lowering.find_saved(calendar);
     }
-    let mut at = 0;
-    for lane in &calendar.lanes {
-        for entry in &lane.entries {
-            lowering.entries(std::slice::from_ref(entry));
-            lowering.save_states(at);
-            lowering.add_beat(entry);
-            at += 1;
-        }
+
+    let lanes = calendar.lanes.iter();
+    for (index, entry) in lanes.flat_map(|lane| &lane.entries).enumerate() {
+        lowering.lower_entries(std::slice::from_ref(entry));
+        lowering.save_states(index);
+        lowering.add_beat(entry);
     }
     lowering.finish(calendar)
 }
 
-impl Lowering<'_> {
+impl<'a> Lowering<'a> {
+    fn new(
+        loaded: &'a LoadedProgram,
+        plan: &'a Plan,
+        device: DeviceId,
+        memory: &'a WorkerMemory,
+    ) -> Self {
+        let buffers = plan.buffers.iter_enumerated();
+        let buffers = buffers.map(|(id, buffer)| ((buffer.channel, buffer.device), id));
+        let over = plan.over(&loaded.program.graph).into_iter();
+        Self {
+            loaded,
+            plan,
+            device,
+            memory,
+            buffers: buffers.collect(),
+            over: over.map(|pair| pair.actor).collect(),
+            instrs: Vec::new(),
+            slots: Vec::new(),
+            stages: Vec::new(),
+            ports: Vec::new(),
+            rings: Vec::new(),
+            ring_indices: BTreeMap::new(),
+            sends: Vec::new(),
+            sums: (!memory.epoch.sums.is_empty()).then(|| sums_of(plan)),
+            resets: Vec::new(),
+            counters: BTreeMap::new(),
+            loop_resets: 0,
+            loop_counters: BTreeSet::new(),
+            depth: 0,
+            since_beat_ns: 0,
+            sources: ActorNumbers::default(),
+            sinks: ActorNumbers::default(),
+            saved: BTreeSet::new(),
+            states: BTreeMap::new(),
+        }
+    }
+
     fn finish(self, calendar: &Calendar) -> LoweredCalendar {
-        let scratch = self
-            .memory
-            .own
-            .base()
-            .wrapping_add(calendar.scratch_offset_bytes as usize);
-        let staging = self.instrs.iter().map(|i| match i {
+        let has_borders = self.memory.epoch.borders().is_some();
+        let arena = self.memory.own.base();
+        let scratch = arena.wrapping_add(calendar.scratch_offset_bytes as usize);
+        let staging = self.instrs.iter().map(|instr| match instr {
             Instr::LoopFire { shape, .. } => shape.total(),
             _ => 0,
         });
         let staging = staging.max().unwrap_or(0);
+
+        // A trace numbers the slots of a calendar in order.
         let mut numbers = 0..;
         let names = self.slots.iter().map(|slot| match slot {
             Some(_) => numbers.next().unwrap_or(OTHER),
             None => OTHER,
         });
-        let names = names.collect();
         let code = ReplayCode {
             stages: self.stages.into(),
-            names,
+            names: names.collect(),
             phases: phases(&self.ports),
             instrs: self.instrs.into(),
             ports: self.ports.into(),
@@ -167,11 +175,7 @@ impl Lowering<'_> {
             resets: self.resets.into(),
             sends: self.sends.into(),
             stages_total: self.plan.stages,
-            retries: if self.memory.epoch.borders().is_some() {
-                RETRIES
-            } else {
-                0
-            },
+            retries: if has_borders { RETRIES } else { 0 },
             scratch: Scratch(scratch, calendar.scratch_bytes as usize),
             _kernels: self.loaded.kernels.all().cloned().collect(),
             _arenas: [
@@ -188,55 +192,56 @@ impl Lowering<'_> {
         }
     }
 
-    fn entries(&mut self, entries: &[Entry]) {
+    fn lower_entries(&mut self, entries: &[Entry]) {
         for entry in entries {
             match entry {
-                Entry::Slot(slot) => self.slot(slot),
-                Entry::Loop { count, body } => self.loop_entry(*count, body),
+                Entry::Slot(slot) => self.lower_slot(slot),
+                Entry::Loop { count, body } => self.lower_loop(*count, body),
             }
         }
     }
 
-    fn loop_entry(&mut self, count: u64, body: &[Entry]) {
-        let head = self.instrs.len();
+    fn lower_loop(&mut self, count: u64, body: &[Entry]) {
+        let loop_index = self.instrs.len();
         if self.depth == 0 {
             self.loop_resets = self.resets.len();
             self.loop_counters.clear();
         }
         self.depth += 1;
-        self.push(
-            Instr::Loop {
-                count,
-                len: 0,
-                resets: (0, 0),
-            },
-            None,
-        );
-        self.entries(body);
+        // Its length and resets are known only behind its body.
+        let unfinished = Instr::Loop {
+            count,
+            len: 0,
+            resets: (0, 0),
+        };
+        self.push(unfinished, None);
+
+        self.lower_entries(body);
         let body_ns = body.iter().map(planned_ns).sum::<u64>();
-        if body_ns >= SHORT_NS && body_ns.saturating_mul(count) >= BEAT_NS {
+        if body_ns >= SHORT_BODY_NS && body_ns.saturating_mul(count) >= BEAT_NS {
             self.push(Instr::Beat, None);
         }
         self.depth -= 1;
-        let len = (self.instrs.len() - head - 1) as u32;
+
+        let len = (self.instrs.len() - loop_index - 1) as u32;
         let resets = match self.depth {
             0 => (self.loop_resets as u32, self.resets.len() as u32),
             _ => (0, 0),
         };
-        self.instrs[head] = Instr::Loop { count, len, resets };
+        self.instrs[loop_index] = Instr::Loop { count, len, resets };
     }
 
     fn push(&mut self, instr: Instr, slot: Option<&Slot>) {
         self.instrs.push(instr);
-        self.stages.push(slot.map_or(0, |s| s.stage));
+        self.stages.push(slot.map_or(0, |slot| slot.stage));
         self.slots.push(slot.cloned());
     }
 
-    /// Lets the worker say that it gets on, after an entry, if it has not been able to for a while.
+    /// Adds a heartbeat after an entry, if there was none for a while.
     fn add_beat(&mut self, entry: &Entry) {
-        self.since_ns = self.since_ns.saturating_add(planned_ns(entry));
-        if self.since_ns >= BEAT_NS {
-            self.since_ns = 0;
+        self.since_beat_ns = self.since_beat_ns.saturating_add(planned_ns(entry));
+        if self.since_beat_ns >= BEAT_NS {
+            self.since_beat_ns = 0;
             self.push(Instr::Beat, None);
         }
     }
@@ -244,45 +249,46 @@ impl Lowering<'_> {
     /// Finds out what this device saves at borders, and after which slots.
     fn find_saved(&mut self, calendar: &Calendar) {
         let mut last_fired = BTreeMap::new();
-        let entries = calendar.lanes.iter().flat_map(|l| &l.entries);
-        for (at, entry) in entries.enumerate() {
-            fired(entry, &mut |actor, stage| {
-                last_fired.insert(actor, (at, stage));
+        let entries = calendar.lanes.iter().flat_map(|lane| &lane.entries);
+        for (index, entry) in entries.enumerate() {
+            for_each_firing(entry, &mut |actor, stage| {
+                last_fired.insert(actor, (index, stage));
             });
         }
-        for id in border::keepers(&self.loaded.program.graph, self.plan) {
+
+        let graph = &self.loaded.program.graph;
+        for id in border::keepers(graph, self.plan) {
             let buffer = &self.plan.buffers[id];
             if buffer.device != self.device {
                 continue;
             }
-            let writer = self.loaded.program.graph.channels[buffer.channel]
-                .from
-                .actor;
+            let writer = graph.channels[buffer.channel].from.actor;
             if buffer.block_tokens > 0 {
                 self.saved.insert(id);
-            } else if let Some(&(at, stage)) = last_fired.get(&writer) {
-                self.states.entry(at).or_default().push((id, stage));
+            } else if let Some(&(index, stage)) = last_fired.get(&writer) {
+                let state = SavedState { buffer: id, stage };
+                self.states.entry(index).or_default().push(state);
             }
         }
     }
 
-    /// Saves the states that were updated for the last time in top-level entry `at`.
-    fn save_states(&mut self, at: usize) {
-        for (buffer, stage) in self.states.remove(&at).unwrap_or_default() {
-            self.save(buffer, stage, 0);
+    /// Saves the states that were updated for the last time in top-level entry `index`.
+    fn save_states(&mut self, index: usize) {
+        for state in self.states.remove(&index).unwrap_or_default() {
+            self.save(state.buffer, state.stage, 0);
         }
     }
 
-    /// Saves the head that a buffer has at the end of a block: in the place of the next block, or where states lie.
+    /// Saves the head that a buffer has at the end of a block: in the place of the next block, or where states are.
     fn save(&mut self, id: BufferId, stage: u32, shift: u64) {
         let buffer = &self.plan.buffers[id];
-        let slot = Slot {
+        let carry = Slot {
             stage,
             start_ns: 0,
             duration_ns: 0,
             action: Action::Carry { buffer: id },
         };
-        let port = self.port(&slot, id, 0, buffer.head_tokens);
+        let port = self.port(&carry, id, 0, buffer.head_tokens);
         let ports = self.ports.len() as u32;
         self.ports.push(PortSpec { shift, ..port });
         self.instrs.push(Instr::Save {
@@ -294,73 +300,34 @@ impl Lowering<'_> {
     }
 
     /// The counter of a slot in a loop; it starts the outermost loop at the first count of its first slot there.
-    fn counter(&mut self, counted: CounterKey, first: u64) -> u32 {
+    fn counter(&mut self, key: CounterKey, first: u64) -> u32 {
         if self.depth == 0 {
             return NO_COUNTER;
         }
         let next = self.counters.len() as u32;
-        let counter = *self.counters.entry(counted).or_insert(next);
+        let counter = *self.counters.entry(key).or_insert(next);
         if self.loop_counters.insert(counter) {
             self.resets.push((counter, first));
         }
         counter
     }
 
-    fn slot(&mut self, slot: &Slot) {
+    fn lower_slot(&mut self, slot: &Slot) {
         let instr = match slot.action {
             Action::Fire {
                 actor,
                 first,
                 count,
             } => self.fire(slot, actor, first, count),
-            Action::Send { ring, first, count } => {
-                let counter = self.counter(CounterKey::Send(ring), first);
-                let ports = self.send_ports(slot, ring, first, count);
-                let ring = self.ring(ring);
-                Instr::Send {
-                    ring,
-                    ports,
-                    tokens: count,
-                    counter,
-                    end: first + count,
-                }
-            }
-            Action::Recv { ring, first, count } => {
-                let counter = self.counter(CounterKey::Recv(ring), first);
-                let buffer = self.plan.rings[ring].buffer;
-                let head = self.plan.buffers[buffer].head_tokens;
-                let ports = self.ports.len() as u32;
-                let block = self.port(slot, buffer, head, 0);
-                self.ports.push(block);
-                let ring = self.ring(ring);
-                Instr::Recv {
-                    ring,
-                    ports,
-                    tokens: count,
-                    counter,
-                    end: first + count,
-                }
-            }
+            Action::Send { ring, first, count } => self.send(slot, ring, first, count),
+            Action::Recv { ring, first, count } => self.receive(slot, ring, first, count),
             Action::Release { ring } => Instr::Release {
-                ring: self.ring(ring),
+                ring: self.ring_index(ring),
             },
-            Action::Carry { buffer } => {
-                let (h, t) = {
-                    let b = &self.plan.buffers[buffer];
-                    (b.head_tokens, b.block_tokens)
-                };
-                let ports = self.ports.len() as u32;
-                // The last h of the h + t tokens begin at token t.
-                let from = self.port(slot, buffer, t, h);
-                let to = PortSpec {
-                    shift: 1,
-                    ..self.port(slot, buffer, 0, h)
-                };
-                self.ports.extend([from, to]);
-                Instr::Carry { ports }
-            }
+            Action::Carry { buffer } => self.carry(slot, buffer),
         };
         self.push(instr, Some(slot));
+
         if let Action::Carry { buffer } = slot.action
             && self.saved.contains(&buffer)
         {
@@ -368,17 +335,58 @@ impl Lowering<'_> {
         }
     }
 
+    fn send(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64) -> Instr {
+        let counter = self.counter(CounterKey::Send(ring), first);
+        let ports = self.send_ports(slot, ring, first, count);
+        Instr::Send {
+            ring: self.ring_index(ring),
+            ports,
+            tokens: count,
+            counter,
+            end: first + count,
+        }
+    }
+
+    fn receive(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64) -> Instr {
+        let counter = self.counter(CounterKey::Recv(ring), first);
+        let buffer = self.plan.rings[ring].buffer;
+        let head_tokens = self.plan.buffers[buffer].head_tokens;
+        let ports = self.ports.len() as u32;
+        let block_start = self.port(slot, buffer, head_tokens, 0);
+        self.ports.push(block_start);
+        Instr::Recv {
+            ring: self.ring_index(ring),
+            ports,
+            tokens: count,
+            counter,
+            end: first + count,
+        }
+    }
+
+    fn carry(&mut self, slot: &Slot, id: BufferId) -> Instr {
+        let buffer = &self.plan.buffers[id];
+        let ports = self.ports.len() as u32;
+        // The last h of the h + t tokens of a place, its head and its new ones, begin at token t.
+        let from = self.port(slot, id, buffer.block_tokens, buffer.head_tokens);
+        let to = PortSpec {
+            shift: 1,
+            ..self.port(slot, id, 0, buffer.head_tokens)
+        };
+        self.ports.extend([from, to]);
+        Instr::Carry { ports }
+    }
+
     /// Tokens `[first, first + count)` of a buffer's place, counted from the head.
-    fn port(&self, slot: &Slot, buffer: BufferId, first: u64, count: u64) -> PortSpec {
-        let b = &self.plan.buffers[buffer];
-        let token = &self.loaded.program.graph.channels[b.channel].token;
-        let offset = first * token.bytes();
+    fn port(&self, slot: &Slot, id: BufferId, first: u64, count: u64) -> PortSpec {
+        let buffer = &self.plan.buffers[id];
+        let token = &self.loaded.program.graph.channels[buffer.channel].token;
+        let offset_bytes = first * token.bytes();
         PortSpec {
-            base: self.memory.base(b).wrapping_add(offset as usize),
+            base: self.memory.base(buffer).wrapping_add(offset_bytes as usize),
             bytes: (count * token.bytes()) as usize,
             dtype: token.dtype,
-            stride: b.stride_bytes as usize,
-            blocks: u64::from(b.blocks),
+            stride: buffer.stride_bytes as usize,
+            blocks: u64::from(buffer.blocks),
             stage: u64::from(slot.stage),
             shift: 0,
             step: 0,
@@ -386,53 +394,53 @@ impl Lowering<'_> {
     }
 
     /// A port in a loop begins where the counter is 0 and moves on by `rate` tokens a count.
-    fn looped(&self, mut port: PortSpec, token_bytes: u64, first: u64, rate: u64) -> PortSpec {
+    fn looped_port(&self, mut port: PortSpec, token_bytes: u64, first: u64, rate: u64) -> PortSpec {
         if self.depth > 0 {
-            port.step = (rate * token_bytes) as usize;
-            port.base = port
-                .base
-                .wrapping_sub((first * rate * token_bytes) as usize);
+            let step_bytes = rate * token_bytes;
+            port.step = step_bytes as usize;
+            port.base = port.base.wrapping_sub((first * step_bytes) as usize);
         }
         port
     }
 
     fn send_ports(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64) -> u32 {
-        let r = &self.plan.rings[ring];
-        let from_buffer = self.places[&(r.channel, r.from)];
-        let token_bytes = self.loaded.program.graph.channels[r.channel].token.bytes();
-        let at = self.ports.len() as u32;
-        for buffer in [from_buffer, r.buffer] {
-            let head = self.plan.buffers[buffer].head_tokens;
-            let port = self.port(slot, buffer, head + first, count);
-            let port = self.looped(port, token_bytes, first, 1);
+        let ring = &self.plan.rings[ring];
+        let from_buffer = self.buffers[&(ring.channel, ring.from)];
+        let channel = &self.loaded.program.graph.channels[ring.channel];
+        let token_bytes = channel.token.bytes();
+
+        let first_port = self.ports.len() as u32;
+        for buffer in [from_buffer, ring.buffer] {
+            let head_tokens = self.plan.buffers[buffer].head_tokens;
+            let port = self.port(slot, buffer, head_tokens + first, count);
+            let port = self.looped_port(port, token_bytes, first, 1);
             self.ports.push(port);
         }
-        at
+        first_port
     }
 
-    fn ring(&mut self, ring: RingId) -> u32 {
+    /// The number of a ring among those of this calendar.
+    fn ring_index(&mut self, ring: RingId) -> u32 {
         let next = self.rings.len() as u32;
         let index = *self.ring_indices.entry(ring).or_insert(next);
         if index < next {
             return index;
         }
+
         let buffer = &self.plan.buffers[self.plan.rings[ring].buffer];
-        let first = self.sends.len();
+        let channel = &self.loaded.program.graph.channels[buffer.channel];
+        let first_send = self.sends.len();
         if let Some(sums) = &self.sums {
             self.sends.extend(&sums.sends[ring]);
         }
+        let sums = self.sums.as_ref();
         let spec = RingSpec {
             sync: ring.0,
             block_tokens: buffer.block_tokens,
             blocks: u64::from(buffer.blocks),
-            token_bytes: self.loaded.program.graph.channels[buffer.channel]
-                .token
-                .bytes(),
-            sums: self
-                .sums
-                .as_ref()
-                .map_or(0, |sums| sums.firsts[ring.0 as usize]),
-            sends: (first, self.sends.len() - first),
+            token_bytes: channel.token.bytes(),
+            sums: sums.map_or(0, |sums| sums.firsts[ring.0 as usize]),
+            sends: (first_send, self.sends.len() - first_send),
         };
         self.rings.push((ring, spec));
         index
@@ -440,7 +448,7 @@ impl Lowering<'_> {
 
     fn fire(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> Instr {
         let counter = self.counter(CounterKey::Actor(id), first);
-        let at = self.ports.len() as u32;
+        let ports = self.ports.len() as u32;
         let shape = Shape {
             firings: count as usize,
             inputs: self.input_ports(slot, id, first, count),
@@ -448,44 +456,33 @@ impl Lowering<'_> {
             states: self.state_ports(slot, id),
             over: self.over.contains(&id),
         };
+
         let actor = &self.loaded.program.graph.actors[id];
         match (&actor.role, self.loaded.kernels.of(self.plan, id)) {
-            (Role::Compute, Some(kernel)) => {
-                let (kernel, ports) = (Arc::as_ptr(kernel), at);
-                if counter == NO_COUNTER {
-                    Instr::Fire {
-                        kernel,
-                        shape,
-                        ports,
-                    }
-                } else {
-                    Instr::LoopFire {
-                        kernel,
-                        shape,
-                        ports,
-                        counter,
-                    }
-                }
-            }
-            (Role::Source, _) => {
-                let source = self.sources.index_of(id);
-                Instr::Source {
-                    source,
-                    ports: at,
-                    firings: count,
-                    counter,
-                }
-            }
-            (Role::Sink, _) => {
-                let sink = self.sinks.index_of(id);
-                Instr::Sink {
-                    sink,
-                    ports: at,
-                    firings: count,
-                    counter,
-                    end: first + count,
-                }
-            }
+            (Role::Compute, Some(kernel)) if counter == NO_COUNTER => Instr::Fire {
+                kernel: Arc::as_ptr(kernel),
+                shape,
+                ports,
+            },
+            (Role::Compute, Some(kernel)) => Instr::LoopFire {
+                kernel: Arc::as_ptr(kernel),
+                shape,
+                ports,
+                counter,
+            },
+            (Role::Source, _) => Instr::Source {
+                source: self.sources.index_of(id),
+                ports,
+                firings: count,
+                counter,
+            },
+            (Role::Sink, _) => Instr::Sink {
+                sink: self.sinks.index_of(id),
+                ports,
+                firings: count,
+                counter,
+                end: first + count,
+            },
             (Role::Compute, None) => {
                 unreachable!("the engine makes a kernel for every compute actor")
             }
@@ -493,26 +490,29 @@ impl Lowering<'_> {
     }
 
     fn input_ports(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> u16 {
-        let actor = &self.loaded.program.graph.actors[id];
+        let graph = &self.loaded.program.graph;
+        let actor = &graph.actors[id];
         let mut ports = 0;
-        for (i, input) in actor.inputs.iter().enumerate() {
-            let Some((channel, reader)) = self.loaded.port_channels.inputs[id][i] else {
+        for (index, input) in actor.inputs.iter().enumerate() {
+            let Some((channel, reader)) = self.loaded.port_channels.inputs[id][index] else {
                 continue;
             };
-            if actor.state_of_input(i as u32).is_some() {
+            if actor.state_of_input(index as u32).is_some() {
                 continue;
             }
-            let delay = self.loaded.program.graph.channels[channel].readers[reader as usize].delay;
-            let buffer = self.places[&(channel, self.device)];
-            let start = self.plan.buffers[buffer].head_tokens - delay + first * input.rate;
+
+            let delay = graph.channels[channel].readers[reader as usize].delay;
+            let buffer = self.buffers[&(channel, self.device)];
+            let head_tokens = self.plan.buffers[buffer].head_tokens;
+            let start = head_tokens - delay + first * input.rate;
             // A sink takes its tokens, and never more than them: its stream has no windows.
-            let window = if actor.role == Role::Sink {
-                input.rate
-            } else {
-                input.window
+            let window = match actor.role {
+                Role::Sink => input.rate,
+                Role::Source | Role::Compute => input.window,
             };
-            let port = self.port(slot, buffer, start, (count - 1) * input.rate + window);
-            let port = self.looped(port, input.token.bytes(), first, input.rate);
+            let tokens = (count - 1) * input.rate + window;
+            let port = self.port(slot, buffer, start, tokens);
+            let port = self.looped_port(port, input.token.bytes(), first, input.rate);
             self.ports.push(port);
             ports += 1;
         }
@@ -522,17 +522,18 @@ impl Lowering<'_> {
     fn output_ports(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> u16 {
         let actor = &self.loaded.program.graph.actors[id];
         let mut ports = 0;
-        for (o, output) in actor.outputs.iter().enumerate() {
-            let Some(channel) = self.loaded.port_channels.outputs[id][o] else {
+        for (index, output) in actor.outputs.iter().enumerate() {
+            let Some(channel) = self.loaded.port_channels.outputs[id][index] else {
                 continue;
             };
-            if actor.state_of_output(o as u32).is_some() {
+            if actor.state_of_output(index as u32).is_some() {
                 continue;
             }
-            let buffer = self.places[&(channel, self.device)];
+
+            let buffer = self.buffers[&(channel, self.device)];
             let start = self.plan.buffers[buffer].head_tokens + first * output.rate;
             let port = self.port(slot, buffer, start, count * output.rate);
-            let port = self.looped(port, output.token.bytes(), first, output.rate);
+            let port = self.looped_port(port, output.token.bytes(), first, output.rate);
             self.ports.push(port);
             ports += 1;
         }
@@ -542,10 +543,11 @@ impl Lowering<'_> {
     fn state_ports(&mut self, slot: &Slot, id: ActorId) -> u16 {
         let actor = &self.loaded.program.graph.actors[id];
         for state in &actor.state {
-            let Some(channel) = self.loaded.port_channels.outputs[id][state.output as usize] else {
+            let outputs = &self.loaded.port_channels.outputs[id];
+            let Some(channel) = outputs[state.output as usize] else {
                 continue;
             };
-            let buffer = self.places[&(channel, self.device)];
+            let buffer = self.buffers[&(channel, self.device)];
             let port = self.port(slot, buffer, 0, 1);
             self.ports.push(port);
         }
@@ -554,9 +556,13 @@ impl Lowering<'_> {
 }
 
 /// Calls `each` with the actor and stage of every fire slot of an entry, in order.
-fn fired(entry: &Entry, each: &mut impl FnMut(ActorId, u32)) {
+fn for_each_firing(entry: &Entry, each: &mut impl FnMut(ActorId, u32)) {
     match entry {
-        Entry::Loop { body, .. } => body.iter().for_each(|entry| fired(entry, each)),
+        Entry::Loop { body, .. } => {
+            for entry in body {
+                for_each_firing(entry, each);
+            }
+        }
         Entry::Slot(Slot {
             stage,
             action: Action::Fire { actor, .. },
@@ -588,14 +594,10 @@ impl ActorNumbers {
 fn phases(ports: &[PortSpec]) -> u64 {
     let mut common = 1u64;
     for port in ports {
-        common = common / gcd(common, port.blocks) * port.blocks;
+        common = common / gcd_u64(common, port.blocks) * port.blocks;
         if common > MAX_PHASES || common * ports.len() as u64 > MAX_TABLE {
             return 0;
         }
     }
     common
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -331,10 +331,7 @@ impl SlotStep<'_, '_> {
                 counter,
             } => {
                 let counted = self.advance(counter, firings);
-                let to = self.port(ports, counted);
-                // SAFETY: an output port of a verified plan, as in `call`: valid, and this slot's alone.
-                let to = unsafe { std::slice::from_raw_parts_mut(to.ptr, to.bytes) };
-                self.context.sources[source as usize].read(to);
+                self.read_source(source, self.port(ports, counted));
                 Ok(())
             }
             Instr::Sink {
@@ -378,11 +375,7 @@ impl SlotStep<'_, '_> {
                 Ok(())
             }
             Instr::Carry { ports } => {
-                let from = self.port(ports, None);
-                let to = self.port(ports + 1, None);
-                // SAFETY: both lie in one buffer of this device; the verified plan carries after the last write of the
-                // block and before the first read of the next. The ranges may overlap, which `copy_from` allows.
-                unsafe { to.ptr.copy_from(from.ptr, from.bytes) };
+                self.carry(ports);
                 Ok(())
             }
             Instr::Save { ports, channel } => self.save(ports, channel),
@@ -430,6 +423,13 @@ impl SlotStep<'_, '_> {
         let first = self.state.staging.as_ptr();
         call(kernel, shape, first, &self.code.scratch)
             .or_else(|stop| call_again(kernel, shape, first, self.code, stop))
+    }
+
+    #[inline]
+    fn read_source(&mut self, source: u32, to: RawPort) {
+        // SAFETY: an output port of a verified plan, as in `call`: valid, and this slot's alone.
+        let to = unsafe { std::slice::from_raw_parts_mut(to.ptr, to.bytes) };
+        self.context.sources[source as usize].read(to);
     }
 
     #[inline]
@@ -490,6 +490,16 @@ impl SlotStep<'_, '_> {
             return self.check_sums(ring, spec, tokens, first);
         }
         Ok(())
+    }
+
+    /// Copies a port to the one after it.
+    #[inline]
+    fn carry(&mut self, ports: u32) {
+        let from = self.port(ports, None);
+        let to = self.port(ports + 1, None);
+        // SAFETY: both lie in one buffer of this device; the verified plan carries after the last write of the block and
+        // before the first read of the next. The ranges may overlap, which `copy_from` allows.
+        unsafe { to.ptr.copy_from(from.ptr, from.bytes) };
     }
 
     /// Keeps the head at a port for the border after the block, if tokens are saved there.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use zbmd_ir::DeviceId;
 
-use super::message::{Cause, End, Epoch, Incarnation, Quiet, Verdict};
+use super::message::{Cause, End, Epoch, Generation, Quiet, Verdict};
 
 /// One decision or observation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ impl Event {
 #[serde(tag = "event", rename_all = "snake_case")]
 #[expect(
     missing_docs,
-    reason = "fields are named as everywhere: device, incarnation, epoch"
+    reason = "fields are named as everywhere: device, generation, epoch"
 )]
 pub enum What {
     /// Supervision begins, over these devices.
@@ -39,42 +39,49 @@ pub enum What {
     /// A worker is being started.
     Spawning {
         device: DeviceId,
-        incarnation: Incarnation,
+        #[serde(rename = "incarnation")]
+        generation: Generation,
     },
     /// A worker can be given a role.
     Ready {
         device: DeviceId,
-        incarnation: Incarnation,
+        #[serde(rename = "incarnation")]
+        generation: Generation,
         after_ns: u64,
     },
     /// A message of a worker that has been replaced, or of an epoch that is over, was passed over.
     Stale {
         device: DeviceId,
-        incarnation: Incarnation,
+        #[serde(rename = "incarnation")]
+        generation: Generation,
         message: String,
     },
     /// A worker is lost.
     Lost {
         device: DeviceId,
-        incarnation: Incarnation,
+        #[serde(rename = "incarnation")]
+        generation: Generation,
         epoch: Option<Epoch>,
         cause: Cause,
     },
     /// A worker that was told to go is gone.
     Gone {
         device: DeviceId,
-        incarnation: Incarnation,
+        #[serde(rename = "incarnation")]
+        generation: Generation,
     },
     /// A worker is being killed.
     Killing {
         device: DeviceId,
-        incarnation: Incarnation,
+        #[serde(rename = "incarnation")]
+        generation: Generation,
         why: String,
     },
     /// A worker does not die. It is left behind: its epochs are fenced, so it can do no harm.
     Abandoned {
         device: DeviceId,
-        incarnation: Incarnation,
+        #[serde(rename = "incarnation")]
+        generation: Generation,
         after_ns: u64,
     },
     /// A lost worker will be started again.
@@ -216,7 +223,7 @@ mod tests {
             },
             What::Lost {
                 device: dev,
-                incarnation: Incarnation(2),
+                generation: Generation(2),
                 epoch: Some(Epoch(7)),
                 cause: Cause::Killed { signal: 9 },
             },

@@ -51,7 +51,7 @@ pub use breaker::{Breaker, BreakerPolicy, BreakerState};
 pub use declare::{DeclareError, OnLoss, Resolved, Supervision};
 pub use detect::{DetectPolicy, Detector, Finding, Os, Sample, Thread};
 pub use event::{Advice, Event, What};
-pub use message::{Action, Cause, End, Epoch, Incarnation, Input, Quiet, Request, Verdict};
+pub use message::{Action, Cause, End, Epoch, Generation, Input, Quiet, Request, Verdict};
 pub use supervisor::{Plans, Settings, Supervisor};
 pub use tree::{
     Consequence, DeviceSpec, GaveUp, GroupSpec, Intensity, Restart, Strategy, Tree, TreeSpec,

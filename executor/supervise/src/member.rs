@@ -15,7 +15,7 @@ use zbmd_ir::DeviceId;
 use super::backoff::Backoff;
 use super::breaker::Breaker;
 use super::detect::Detector;
-use super::message::Incarnation;
+use super::message::Generation;
 use super::supervisor::Settings;
 
 /// Where a worker stands.
@@ -57,7 +57,7 @@ impl From<Next> for Phase {
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub phase: Phase,
-    pub incarnation: Incarnation,
+    pub generation: Generation,
     pub backoff: Backoff,
     pub breaker: Breaker,
     pub detector: Detector,
@@ -78,7 +78,7 @@ impl Member {
         let seed = settings.seed ^ (u64::from(device.0) << 32);
         Self {
             phase: Phase::Waiting { until_ns: 0 },
-            incarnation: Incarnation(0),
+            generation: Generation(0),
             backoff: Backoff::new(settings.backoff, seed),
             breaker: Breaker::new(settings.breaker),
             detector: Detector::new(settings.detect),

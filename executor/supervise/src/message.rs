@@ -8,15 +8,15 @@ use zbmd_ir::DeviceId;
 use super::detect::Sample;
 use super::event::Event;
 
-/// The reign of one set of calendars; they follow one another without gaps.
+/// The time in which one set of workers runs one plan; epochs are numbered without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(pub u64);
 
-/// The how-manieth worker of a device, from 1.
+/// Generation of a device's worker, starting at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Incarnation(pub u32);
+pub struct Generation(pub u32);
 
 impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,7 +24,7 @@ impl fmt::Display for Epoch {
     }
 }
 
-impl fmt::Display for Incarnation {
+impl fmt::Display for Generation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "#{}", self.0)
     }
@@ -116,14 +116,14 @@ pub enum Input {
         /// Its device.
         device: DeviceId,
         /// Which worker.
-        incarnation: Incarnation,
+        generation: Generation,
     },
     /// A worker is no more, or never came to be. Told exactly once for each [`Action::Spawn`], sooner or later.
     Gone {
         /// Its device.
         device: DeviceId,
         /// Which worker.
-        incarnation: Incarnation,
+        generation: Generation,
         /// Why, as the system says.
         cause: Cause,
     },
@@ -134,7 +134,7 @@ pub enum Input {
         /// Its device.
         device: DeviceId,
         /// Which worker.
-        incarnation: Incarnation,
+        generation: Generation,
         /// How.
         end: End,
     },
@@ -146,7 +146,7 @@ pub enum Input {
         /// Its device.
         device: DeviceId,
         /// Which worker.
-        incarnation: Incarnation,
+        generation: Generation,
         /// What was seen.
         sample: Sample,
     },
@@ -186,14 +186,14 @@ pub enum Action {
         /// Its device.
         device: DeviceId,
         /// Which worker.
-        incarnation: Incarnation,
+        generation: Generation,
     },
     /// Kill a worker. Answer: [`Input::Gone`].
     Kill {
         /// Its device.
         device: DeviceId,
         /// Which worker.
-        incarnation: Incarnation,
+        generation: Generation,
     },
     /// Begin an epoch at the last committed border, with memory of its own and the plan for the loss of these devices,
     /// of the present phase of the run. Sinks drop what was given out already. All that get a role in it are ready.

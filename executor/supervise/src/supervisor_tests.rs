@@ -1,6 +1,7 @@
 //! The supervisor, one story each: inputs on the left, what it does about them on the right.
 
 use super::*;
+use crate::message::Request;
 use crate::tree::{DeviceSpec, Intensity, Restart};
 
 /// Which losses have a plan; every device that is left is used.
@@ -15,14 +16,20 @@ impl Plans for Borne {
                 .any(|l| l.iter().map(|d| DeviceId(*d)).eq(lost.to_vec()))
     }
 
-    fn uses(&self, lost: &[DeviceId]) -> Vec<DeviceId> {
+    fn devices_used(&self, lost: &[DeviceId]) -> Vec<DeviceId> {
         (0..self.0)
             .map(DeviceId)
             .filter(|d| !lost.contains(d))
             .collect()
     }
 
-    fn helps(&self, from: &[DeviceId], _: &[DeviceId], _: DeviceId, times: f64) -> bool {
+    fn is_faster_without(
+        &self,
+        from: &[DeviceId],
+        _: &[DeviceId],
+        _: DeviceId,
+        times: f64,
+    ) -> bool {
         from.is_empty() && times > 2.0
     }
 }
@@ -98,14 +105,8 @@ impl Story {
 
 fn said(out: &[Action]) -> String {
     let lines = out.iter().filter_map(|action| match action {
-        Action::Spawn {
-            device,
-            incarnation,
-        } => Some(format!("spawn {}{incarnation}", device.0)),
-        Action::Kill {
-            device,
-            incarnation,
-        } => Some(format!("kill {}{incarnation}", device.0)),
+        Action::Spawn { device, generation } => Some(format!("spawn {}{generation}", device.0)),
+        Action::Kill { device, generation } => Some(format!("kill {}{generation}", device.0)),
         Action::Begin { epoch, lost } => {
             let lost: Vec<u32> = lost.iter().map(|d| d.0).collect();
             Some(format!("begin {} without {lost:?}", epoch.0))
@@ -127,28 +128,28 @@ fn said(out: &[Action]) -> String {
     lines.collect::<Vec<_>>().join(", ")
 }
 
-fn ready(device: u32, incarnation: u32) -> Input {
+fn ready(device: u32, generation: u32) -> Input {
     Input::Ready {
         device: DeviceId(device),
-        incarnation: Incarnation(incarnation),
+        generation: Generation(generation),
     }
 }
 
-fn gone(device: u32, incarnation: u32) -> Input {
-    let (device, incarnation) = (DeviceId(device), Incarnation(incarnation));
+fn gone(device: u32, generation: u32) -> Input {
+    let (device, generation) = (DeviceId(device), Generation(generation));
     Input::Gone {
         device,
-        incarnation,
+        generation,
         cause: Cause::Killed { signal: 9 },
     }
 }
 
-fn ended(epoch: u64, device: u32, incarnation: u32, end: End) -> Input {
-    let (device, incarnation) = (DeviceId(device), Incarnation(incarnation));
+fn ended(epoch: u64, device: u32, generation: u32, end: End) -> Input {
+    let (device, generation) = (DeviceId(device), Generation(generation));
     Input::Ended {
         epoch: Epoch(epoch),
         device,
-        incarnation,
+        generation,
         end,
     }
 }
@@ -507,12 +508,12 @@ fn watch(s: &mut Story, epoch: u64, from: u64, ms: u64, period_ms: u64) -> Vec<S
             waiting: false,
             thread,
         };
-        let (epoch, device, incarnation) = (Epoch(epoch), DeviceId(1), Incarnation(1));
+        let (epoch, device, generation) = (Epoch(epoch), DeviceId(1), Generation(1));
         let mut out = Vec::new();
         let input = Input::Seen {
             epoch,
             device,
-            incarnation,
+            generation,
             sample,
         };
         s.supervisor.handle(s.now_ns, input, &mut out);

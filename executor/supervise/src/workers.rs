@@ -2,32 +2,22 @@
 
 use zbmd_ir::DeviceId;
 
-use super::{Plans, Reign, Supervisor};
+use super::{EpochPhase, Plans, Supervisor};
 use crate::breaker::BreakerState;
 use crate::event::What;
 use crate::member::{Member, Next, Phase};
-use crate::message::{Action, Cause, Epoch, Incarnation, Verdict};
+use crate::message::{Action, Cause, Epoch, Generation, Verdict};
 use crate::tree::Restart;
 
 /// Workers: how they come, go and are lost.
 impl<P: Plans> Supervisor<P> {
     fn spawn(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
         let member = &mut self.members[device];
-        member.incarnation.0 += 1;
+        member.generation.0 += 1;
         member.phase = Phase::Starting { since_ns: now_ns };
-        let incarnation = member.incarnation;
-        out.push(Action::Spawn {
-            device,
-            incarnation,
-        });
-        self.tell(
-            now_ns,
-            What::Spawning {
-                device,
-                incarnation,
-            },
-            out,
-        );
+        let generation = member.generation;
+        out.push(Action::Spawn { device, generation });
+        self.emit(now_ns, What::Spawning { device, generation }, out);
     }
 
     pub(super) fn kill(
@@ -43,16 +33,13 @@ impl<P: Plans> Supervisor<P> {
             since_ns: now_ns,
             next,
         };
-        let incarnation = member.incarnation;
-        out.push(Action::Kill {
-            device,
-            incarnation,
-        });
-        self.tell(
+        let generation = member.generation;
+        out.push(Action::Kill { device, generation });
+        self.emit(
             now_ns,
             What::Killing {
                 device,
-                incarnation,
+                generation,
                 why,
             },
             out,
@@ -63,16 +50,17 @@ impl<P: Plans> Supervisor<P> {
         &mut self,
         now_ns: u64,
         device: DeviceId,
-        of: Incarnation,
+        of: Generation,
         out: &mut Vec<Action>,
     ) {
         let member = &mut self.members[device];
         let Phase::Starting { since_ns } = member.phase else {
             return self.stale(now_ns, device, of, &"ready", out);
         };
-        if member.incarnation != of {
+        if member.generation != of {
             return self.stale(now_ns, device, of, &"ready", out);
         }
+
         let probe_ns = (!member.breaker.is_closed()).then_some(now_ns);
         member.aside_until_ns = None;
         member.phase = Phase::Ready {
@@ -80,11 +68,11 @@ impl<P: Plans> Supervisor<P> {
             probe_ns,
         };
         let after_ns = now_ns - since_ns;
-        self.tell(
+        self.emit(
             now_ns,
             What::Ready {
                 device,
-                incarnation: of,
+                generation: of,
                 after_ns,
             },
             out,
@@ -95,20 +83,20 @@ impl<P: Plans> Supervisor<P> {
         &mut self,
         now_ns: u64,
         device: DeviceId,
-        of: Incarnation,
+        of: Generation,
         cause: Cause,
         out: &mut Vec<Action>,
     ) {
         let member = &mut self.members[device];
         match member.phase {
-            _ if member.incarnation != of => self.stale(now_ns, device, of, &cause, out),
+            _ if member.generation != of => self.stale(now_ns, device, of, &cause, out),
             Phase::Dying { next, .. } => {
                 member.phase = next.into();
-                self.tell(
+                self.emit(
                     now_ns,
                     What::Gone {
                         device,
-                        incarnation: of,
+                        generation: of,
                     },
                     out,
                 );
@@ -132,18 +120,20 @@ impl<P: Plans> Supervisor<P> {
         out: &mut Vec<Action>,
     ) {
         let epoch = self.epoch_of(device);
-        let incarnation = self.members[device].incarnation;
+        let generation = self.members[device].generation;
         let lost = What::Lost {
             device,
-            incarnation,
+            generation,
             epoch,
             cause: cause.clone(),
         };
-        self.tell(now_ns, lost, out);
+        self.emit(now_ns, lost, out);
+
         self.last_cause = format!("{} {cause}", self.tree.device(device).name);
         if epoch.is_some() {
             self.fence(now_ns, out);
         }
+
         let needed = self.is_needed(device);
         let was_probe = !self.members[device].breaker.is_closed();
         let next = self.next_of(now_ns, device, &cause, needed, out);
@@ -152,6 +142,7 @@ impl<P: Plans> Supervisor<P> {
         } else {
             self.kill(now_ns, device, next, cause.to_string(), out);
         }
+
         // A probe that fails was expected to: it costs nothing but time.
         if needed || !was_probe {
             self.count(now_ns, device, out);
@@ -163,11 +154,11 @@ impl<P: Plans> Supervisor<P> {
 
     /// The epoch in which a device has a role that it has not finished.
     pub(super) fn epoch_of(&self, device: DeviceId) -> Option<Epoch> {
-        let Reign::Running(running) = &self.reign else {
+        let EpochPhase::Running(running) = &self.epoch_phase else {
             return None;
         };
-        let seat = running.seats.get(&device)?;
-        seat.finished.is_none().then_some(running.epoch)
+        let part = running.parts.get(&device)?;
+        part.finished.is_none().then_some(running.epoch)
     }
 
     /// Whether nothing runs without a device, given those that are out already.
@@ -201,19 +192,10 @@ impl<P: Plans> Supervisor<P> {
         } else {
             0
         };
+
         let spec = self.tree.device(device);
-        let by_itself = *cause == Cause::Exited { code: 0 };
-        let why = match spec.restart {
-            Restart::Temporary => Some("temporary"),
-            Restart::Transient if by_itself => Some("transient, and it ended by itself"),
-            // Where nothing runs without it there is nothing to lose by trying again.
-            _ if matches!(cause, Cause::Broken { .. }) && !needed => {
-                Some("its device is broken, and others do its work")
-            }
-            _ => None,
-        };
-        if let Some(why) = why {
-            self.tell(
+        if let Some(why) = reason_against_restart(spec.restart, cause, needed) {
+            self.emit(
                 now_ns,
                 What::NotRestarted {
                     device,
@@ -223,30 +205,32 @@ impl<P: Plans> Supervisor<P> {
             );
             return Next::Out { until_ns: None };
         }
+
         let mut opened = member.breaker.fail(now_ns, !needed);
         let attempts = member.failed_starts;
         if attempts >= self.settings.starts && !opened {
             if needed {
-                let (name, cause) = (spec.name.clone(), cause.to_string());
                 self.stopping.get_or_insert(Verdict::NeverStarted {
-                    device: name,
+                    device: spec.name.clone(),
                     attempts,
-                    cause,
+                    cause: cause.to_string(),
                 });
             } else if member.breaker.is_closed() {
                 member.breaker.trip(now_ns);
                 opened = true;
             }
         }
+
         if let (true, BreakerState::Open { until_ns }) = (opened, member.breaker.state()) {
-            self.tell(now_ns, What::BreakerOpened { device, until_ns }, out);
+            self.emit(now_ns, What::BreakerOpened { device, until_ns }, out);
             return Next::Out {
                 until_ns: Some(until_ns),
             };
         }
+
         let wait_ns = member.backoff.wait_ns(lived_ns);
         let restarts = member.backoff.restarts();
-        self.tell(
+        self.emit(
             now_ns,
             What::RestartIn {
                 device,
@@ -268,7 +252,7 @@ impl<P: Plans> Supervisor<P> {
         times: f64,
         out: &mut Vec<Action>,
     ) {
-        let Reign::Running(running) = &self.reign else {
+        let EpochPhase::Running(running) = &self.epoch_phase else {
             return;
         };
         let mut without = self.lost(Member::is_available);
@@ -276,16 +260,19 @@ impl<P: Plans> Supervisor<P> {
             without.insert(at, device);
         }
         let from = running.lost.clone();
-        if !self.plans.can_run(&without) || !self.plans.helps(&from, &without, device, times) {
+        if !self.plans.can_run(&without)
+            || !self.plans.is_faster_without(&from, &without, device, times)
+        {
             return;
         }
+
         let policy = self.settings.breaker;
         let member = &mut self.members[device];
         let open_ns = policy.open_ns.saturating_mul(1 << member.asides.min(16));
         let until_ns = now_ns + open_ns.min(policy.longest_ns);
         member.asides += 1;
         member.aside_until_ns = Some(until_ns);
-        self.tell(
+        self.emit(
             now_ns,
             What::SetAside {
                 device,
@@ -307,8 +294,9 @@ impl<P: Plans> Supervisor<P> {
                 intensity: intensity.losses,
                 period_ns: intensity.period_ns,
             };
-            self.tell(now_ns, what, out);
+            self.emit(now_ns, what, out);
         }
+
         if let (true, Some(last)) = (found.stop, found.gave_up.last()) {
             self.stopping.get_or_insert(Verdict::GaveUp {
                 supervisor: last.supervisor.clone(),
@@ -319,6 +307,7 @@ impl<P: Plans> Supervisor<P> {
             });
             return;
         }
+
         let Some(supervisor) = found.by else { return };
         let alive = |d: &DeviceId| {
             matches!(
@@ -330,8 +319,9 @@ impl<P: Plans> Supervisor<P> {
         if devices.is_empty() {
             return;
         }
+
         let why = format!("{supervisor} restarts its workers together");
-        self.tell(
+        self.emit(
             now_ns,
             What::RestartTogether {
                 supervisor,
@@ -339,6 +329,7 @@ impl<P: Plans> Supervisor<P> {
             },
             out,
         );
+
         for device in devices {
             if self.epoch_of(device).is_some() {
                 self.fence(now_ns, out);
@@ -352,13 +343,27 @@ impl<P: Plans> Supervisor<P> {
     }
 }
 
+/// Why a lost worker is not started again, if it is not.
+fn reason_against_restart(restart: Restart, cause: &Cause, needed: bool) -> Option<&'static str> {
+    let by_itself = *cause == Cause::Exited { code: 0 };
+    match restart {
+        Restart::Temporary => Some("temporary"),
+        Restart::Transient if by_itself => Some("transient, and it ended by itself"),
+        // Where nothing runs without it there is nothing to lose by trying again.
+        _ if matches!(cause, Cause::Broken { .. }) && !needed => {
+            Some("its device is broken, and others do its work")
+        }
+        _ => None,
+    }
+}
+
 /// The clock.
 impl<P: Plans> Supervisor<P> {
     pub(super) fn join_deadline(&self) -> Option<u64> {
-        let Reign::Running(running) = &self.reign else {
+        let EpochPhase::Running(running) = &self.epoch_phase else {
             return None;
         };
-        let missing = running.seats.values().any(|seat| !seat.joined);
+        let missing = running.parts.values().any(|part| !part.joined);
         self.settings
             .join_ns
             .filter(|_| missing)
@@ -375,12 +380,13 @@ impl<P: Plans> Supervisor<P> {
                 self.member_due(now_ns, device, out);
             }
         }
+
         if self.join_deadline().is_some_and(|due| due <= now_ns)
-            && let Reign::Running(running) = &self.reign
+            && let EpochPhase::Running(running) = &self.epoch_phase
         {
             let after_ns = now_ns - running.begun_ns;
-            let seats = running.seats.iter().filter(|(_, seat)| !seat.joined);
-            let missing: Vec<DeviceId> = seats.map(|(d, _)| *d).collect();
+            let parts = running.parts.iter().filter(|(_, part)| !part.joined);
+            let missing: Vec<DeviceId> = parts.map(|(d, _)| *d).collect();
             for device in missing {
                 if self.members[device].is_ready() {
                     self.lose(now_ns, device, Cause::NotJoined { after_ns }, false, out);
@@ -391,7 +397,7 @@ impl<P: Plans> Supervisor<P> {
 
     fn member_due(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
         let member = &mut self.members[device];
-        let incarnation = member.incarnation;
+        let generation = member.generation;
         match member.phase {
             Phase::Waiting { .. } => self.spawn(now_ns, device, out),
             Phase::Starting { since_ns } => {
@@ -400,7 +406,7 @@ impl<P: Plans> Supervisor<P> {
             }
             Phase::Ready { .. } if member.aside_until_ns.is_some_and(|ns| ns <= now_ns) => {
                 member.aside_until_ns = None;
-                self.tell(now_ns, What::TakenBack { device }, out);
+                self.emit(now_ns, What::TakenBack { device }, out);
                 self.member_again(now_ns, device, out);
             }
             Phase::Ready {
@@ -414,19 +420,19 @@ impl<P: Plans> Supervisor<P> {
                 let closed = member.breaker.pass();
                 let probe_ns = (!closed).then_some(now_ns);
                 member.phase = Phase::Ready { since_ns, probe_ns };
-                self.tell(now_ns, What::ProbePassed { device, passed }, out);
+                self.emit(now_ns, What::ProbePassed { device, passed }, out);
                 if closed {
-                    self.tell(now_ns, What::BreakerClosed { device }, out);
+                    self.emit(now_ns, What::BreakerClosed { device }, out);
                 }
             }
             Phase::Dying { since_ns, next } => {
                 member.phase = next.into();
                 let after_ns = now_ns - since_ns;
-                self.tell(
+                self.emit(
                     now_ns,
                     What::Abandoned {
                         device,
-                        incarnation,
+                        generation,
                         after_ns,
                     },
                     out,
@@ -435,7 +441,7 @@ impl<P: Plans> Supervisor<P> {
             }
             Phase::Out { until_ns: Some(_) } => {
                 member.breaker.half_open();
-                self.tell(
+                self.emit(
                     now_ns,
                     What::BreakerHalfOpen {
                         device,

@@ -15,10 +15,7 @@ use super::world::{Ev, Violation, World};
 impl World {
     pub(crate) fn act(&mut self, action: Action) -> Result<(), Violation> {
         match action {
-            Action::Spawn {
-                device,
-                incarnation,
-            } => {
+            Action::Spawn { device, generation } => {
                 let twin = self
                     .procs
                     .iter()
@@ -27,18 +24,15 @@ impl World {
                     return Err(Violation::Twins { device });
                 }
                 let at = self.procs.len();
-                self.procs.push(Proc::new(device, incarnation));
+                self.procs.push(Proc::new(device, generation));
                 self.devices[device.index()].latest = Some(at);
                 self.spawned(at);
             }
-            Action::Kill {
-                device,
-                incarnation,
-            } => {
+            Action::Kill { device, generation } => {
                 let found = self
                     .procs
                     .iter()
-                    .rposition(|p| p.device == device && p.incarnation == incarnation && p.alive);
+                    .rposition(|p| p.device == device && p.generation == generation && p.alive);
                 if let Some(at) = found {
                     self.procs[at].told_to_die = true;
                     let long = std::mem::take(&mut self.devices[device.index()].undying);
@@ -118,7 +112,7 @@ impl World {
     }
 
     fn spawned(&mut self, at: usize) {
-        let (device, incarnation) = (self.procs[at].device, self.procs[at].incarnation);
+        let (device, generation) = (self.procs[at].device, self.procs[at].generation);
         let ns = self.scenario.start_ns * self.rng.u64(50..150) / 100;
         let d = &mut self.devices[device.index()];
         if std::mem::take(&mut d.stuck_start) {
@@ -134,7 +128,7 @@ impl World {
             };
             self.send(Input::Gone {
                 device,
-                incarnation,
+                generation,
                 cause,
             });
         } else {
@@ -159,7 +153,7 @@ impl World {
             });
             return Ok(());
         }
-        let devices = self.scenario.plans.uses(lost);
+        let devices = self.scenario.plans.devices_used(lost);
         let (n, actors) = (devices.len(), self.scenario.model.actors);
         let seats: Vec<Seat> = devices
             .iter()

@@ -32,7 +32,7 @@ impl Plans for SimPlans {
             && !self.essential.iter().any(|d| lost.contains(d))
     }
 
-    fn uses(&self, lost: &[DeviceId]) -> Vec<DeviceId> {
+    fn devices_used(&self, lost: &[DeviceId]) -> Vec<DeviceId> {
         let mut lost = lost.iter().peekable();
         let left = (0..self.devices)
             .map(DeviceId)
@@ -40,12 +40,18 @@ impl Plans for SimPlans {
         left.take(self.roles).collect()
     }
 
-    fn helps(&self, _: &[DeviceId], to: &[DeviceId], slow: DeviceId, times: f64) -> bool {
-        times > 2.0 && !self.uses(to).contains(&slow)
+    fn is_faster_without(
+        &self,
+        _: &[DeviceId],
+        to: &[DeviceId],
+        slow: DeviceId,
+        times: f64,
+    ) -> bool {
+        times > 2.0 && !self.devices_used(to).contains(&slow)
     }
 
-    fn gains(&self, from: &[DeviceId], to: &[DeviceId]) -> bool {
-        self.uses(from) != self.uses(to)
+    fn is_improvement(&self, from: &[DeviceId], to: &[DeviceId]) -> bool {
+        self.devices_used(from) != self.devices_used(to)
     }
 }
 

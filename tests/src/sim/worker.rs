@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use zbmd_executor::supervise::{Cause, End, Epoch, Incarnation, Input, Os, Sample, Thread};
+use zbmd_executor::supervise::{Cause, End, Epoch, Generation, Input, Os, Sample, Thread};
 use zbmd_ir::DeviceId;
 
 use super::bugs::Bug;
@@ -15,7 +15,7 @@ use super::world::{Ev, Violation, World};
 #[derive(Clone, Debug)]
 pub(crate) struct Proc {
     pub device: DeviceId,
-    pub incarnation: Incarnation,
+    pub generation: Generation,
     pub alive: bool,
     pub ready: bool,
     pub told_to_die: bool,
@@ -56,10 +56,10 @@ struct Busy {
 }
 
 impl Proc {
-    pub(crate) fn new(device: DeviceId, incarnation: Incarnation) -> Self {
+    pub(crate) fn new(device: DeviceId, generation: Generation) -> Self {
         Self {
             device,
-            incarnation,
+            generation,
             alive: true,
             ready: false,
             told_to_die: false,
@@ -192,12 +192,12 @@ impl World {
     fn end(&mut self, at: usize, mem: usize, end: End) {
         let p = &mut self.procs[at];
         p.role = None;
-        let (device, incarnation) = (p.device, p.incarnation);
+        let (device, generation) = (p.device, p.generation);
         let epoch = Epoch(self.epochs[mem].number);
         self.send(Input::Ended {
             epoch,
             device,
-            incarnation,
+            generation,
             end,
         });
     }
@@ -450,13 +450,13 @@ impl World {
         if !p.worked {
             self.devices[p.device.index()].bad_starts += 1;
         }
-        let (device, incarnation) = (self.procs[at].device, self.procs[at].incarnation);
+        let (device, generation) = (self.procs[at].device, self.procs[at].generation);
         if self.bug == Some(Bug::LostGoneIgnored) && !self.procs[at].told_to_die {
             return Ok(());
         }
         self.send(Input::Gone {
             device,
-            incarnation,
+            generation,
             cause,
         });
         Ok(())

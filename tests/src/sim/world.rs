@@ -374,10 +374,10 @@ impl World {
                 let latest = self.devices[device.index()]
                     .latest
                     .map(|at| &self.procs[at]);
-                let incarnation = latest.map(|p| p.incarnation).expect("it was spawned once");
+                let generation = latest.map(|p| p.generation).expect("it was spawned once");
                 Input::Gone {
                     device,
-                    incarnation,
+                    generation,
                     cause,
                 }
             }
@@ -449,11 +449,8 @@ impl World {
     fn ready(&mut self, at: usize) {
         let p = &mut self.procs[at];
         p.ready = true;
-        let (device, incarnation) = (p.device, p.incarnation);
-        self.send(Input::Ready {
-            device,
-            incarnation,
-        });
+        let (device, generation) = (p.device, p.generation);
+        self.send(Input::Ready { device, generation });
         let d = &mut self.devices[device.index()];
         if d.flaps > 0 {
             d.flaps -= 1;
@@ -499,12 +496,12 @@ impl World {
             if self.current != Some(mem) || !self.procs[at].alive {
                 continue;
             }
-            let incarnation = self.procs[at].incarnation;
+            let generation = self.procs[at].generation;
             if let Some((_, sample)) = self.sample(at).filter(|(of, _)| *of == mem) {
                 self.supervise(Some(Input::Seen {
                     epoch,
                     device,
-                    incarnation,
+                    generation,
                     sample,
                 }))?;
             }

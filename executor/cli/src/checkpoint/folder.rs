@@ -86,6 +86,7 @@ impl Folder {
             .custom_flags(OFlags::NOFOLLOW.bits() as i32)
             .open(path.join(LOCK_FILE))
             .map_err(failed)?;
+
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -122,6 +123,7 @@ impl Folder {
             }
             Err(error) => return Err(self.failed(error)),
         };
+
         let identity = RunIdentity::parse(&bytes).map_err(refused)?;
         Ok(Found::Run(Box::new(identity)))
     }
@@ -234,6 +236,7 @@ impl Folder {
             let read = read_regular(&path, Checkpoint::max_file_bytes(graph));
             let read = read.map_err(CheckpointError::from);
             let decoded = read.and_then(|bytes| Checkpoint::decode(&bytes, graph));
+
             let checked = match decoded {
                 Ok(checkpoint) if checkpoint.run_id != run_id => Err(CheckpointError::Run {
                     found: checkpoint.run_id,
@@ -243,6 +246,7 @@ impl Folder {
                 Ok(checkpoint) => fits(&checkpoint).map(|()| checkpoint),
                 Err(error) => Err(error.to_string()),
             };
+
             match checked {
                 Ok(checkpoint) => return Ok((Some(checkpoint), passed_over)),
                 Err(text) => passed_over.push(format!("{}: {text}", path.display())),
@@ -282,6 +286,7 @@ fn read_regular(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
         .read(true)
         .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
         .open(path)?;
+
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::other("is not a regular file"));
@@ -292,6 +297,7 @@ fn read_regular(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
             metadata.len()
         )));
     }
+
     let mut bytes = Vec::new();
     file.take(max_bytes).read_to_end(&mut bytes)?;
     Ok(bytes)

@@ -34,7 +34,7 @@ fn descr(dtype: DType) -> &'static str {
 
 /// What a header says.
 #[derive(Debug, PartialEq, Eq)]
-struct Header {
+struct NpyHeader {
     descr: String,
     fortran: bool,
     shape: Vec<u64>,
@@ -55,21 +55,24 @@ pub(super) fn open(
         .map_err(content)?;
     let header = parse(&text).map_err(content)?;
     check(path, &header, port)?;
-    let bytes = header
-        .shape
-        .iter()
-        .try_fold(port.token.dtype.size_bytes(), |n, d| n.checked_mul(*d));
-    let bytes =
-        bytes.ok_or_else(|| content(format!("its shape {:?} is too large", header.shape)))?;
-    let there = file.metadata().map_err(io_error(path))?;
-    let at = file.stream_position().unwrap_or(0);
-    if there.is_file() && there.len().saturating_sub(at) < bytes {
-        let rest = there.len().saturating_sub(at);
+
+    let element_bytes = port.token.dtype.size_bytes();
+    let mut sizes = header.shape.iter();
+    let data_bytes = sizes.try_fold(element_bytes, |bytes, size| bytes.checked_mul(*size));
+    let Some(data_bytes) = data_bytes else {
+        let message = format!("its shape {:?} is too large", header.shape);
+        return Err(content(message));
+    };
+
+    let metadata = file.metadata().map_err(io_error(path))?;
+    let position = file.stream_position().unwrap_or(0);
+    let rest_bytes = metadata.len().saturating_sub(position);
+    if metadata.is_file() && rest_bytes < data_bytes {
         return Err(content(format!(
-            "its header promises {bytes} bytes of data, there are {rest}: it is cut short"
+            "its header promises {data_bytes} bytes of data, there are {rest_bytes}: it is cut short"
         )));
     }
-    Ok(Box::new(file.take(bytes)))
+    Ok(Box::new(file.take(data_bytes)))
 }
 
 fn read_header(file: &mut File) -> io::Result<Result<String, String>> {
@@ -81,11 +84,13 @@ fn read_header(file: &mut File) -> io::Result<Result<String, String>> {
             Err(error)
         };
     }
+
     if &start[..6] != MAGIC {
         return Ok(Err(
             "is no NumPy array: it does not begin with \\x93NUMPY".to_owned()
         ));
     }
+
     let length = match start[6] {
         1 => {
             let mut length = [0; 2];
@@ -103,90 +108,96 @@ fn read_header(file: &mut File) -> io::Result<Result<String, String>> {
             )));
         }
     };
+
     if length > MAX_HEADER_BYTES {
         return Ok(Err(format!(
             "a header of {length} bytes; at most {MAX_HEADER_BYTES} are read"
         )));
     }
+
     let mut header = vec![0; length];
     file.read_exact(&mut header)?;
     Ok(String::from_utf8(header).map_err(|_| "its header is no text".to_owned()))
 }
 
 /// Reads `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
-fn parse(text: &str) -> Result<Header, String> {
-    let value = |key: &str| {
-        let quoted = [format!("'{key}'"), format!("\"{key}\"")];
-        let at = quoted
-            .iter()
-            .find_map(|q| text.find(q.as_str()).map(|i| i + q.len()));
-        let rest = at
-            .map(|at| text[at..].trim_start())
-            .and_then(|r| r.strip_prefix(':'));
-        rest.map(str::trim_start)
-            .ok_or_else(|| format!("its header has no `{key}`"))
-    };
-    let descr = value("descr")?;
-    let quote = descr.chars().next().filter(|c| "'\"".contains(*c));
+fn parse(text: &str) -> Result<NpyHeader, String> {
+    let descr_text = value_of(text, "descr")?;
+    let first = descr_text.chars().next();
+    let quote = first.filter(|c| "'\"".contains(*c));
     let quote = quote.ok_or("its elements are records; only plain numbers can be streamed")?;
-    let descr = descr[1..]
-        .split(quote)
-        .next()
-        .unwrap_or_default()
-        .to_owned();
-    let fortran = value("fortran_order")?.starts_with("True");
-    let shape = value("shape")?;
-    let inside = shape
-        .strip_prefix('(')
-        .and_then(|s| s.split_once(')'))
-        .map(|(inside, _)| inside);
-    let inside = inside.ok_or("its shape is no tuple")?;
+    let descr = descr_text[1..].split(quote).next().unwrap_or_default();
+
+    let fortran = value_of(text, "fortran_order")?.starts_with("True");
+    let shape_text = value_of(text, "shape")?;
+    let tuple = shape_text.strip_prefix('(').and_then(|s| s.split_once(')'));
+    let (inside, _) = tuple.ok_or("its shape is no tuple")?;
     let sizes = inside.split(',').map(str::trim).filter(|s| !s.is_empty());
-    let shape = sizes.map(|s| {
-        s.trim_end_matches('L')
+    let shape = sizes.map(|size| {
+        // Python 2 marked long numbers so.
+        let digits = size.trim_end_matches('L');
+        digits
             .parse()
-            .map_err(|_| format!("size `{s}` in its shape"))
+            .map_err(|_| format!("size `{size}` in its shape"))
     });
-    Ok(Header {
-        descr,
+
+    Ok(NpyHeader {
+        descr: descr.to_owned(),
         fortran,
         shape: shape.collect::<Result<_, String>>()?,
     })
 }
 
-fn check(path: &Path, header: &Header, port: Port<'_>) -> Result<(), FileError> {
-    let expected = descr(port.token.dtype);
-    let found = || {
-        format!(
+/// The text of a header from the value of a key on.
+fn value_of<'t>(text: &'t str, key: &str) -> Result<&'t str, String> {
+    let quoted_keys = [format!("'{key}'"), format!("\"{key}\"")];
+    let after_key = quoted_keys
+        .iter()
+        .find_map(|quoted| Some(text.split_once(quoted.as_str())?.1));
+    let value = after_key.and_then(|rest| rest.trim_start().strip_prefix(':'));
+    value
+        .map(str::trim_start)
+        .ok_or_else(|| format!("its header has no `{key}`"))
+}
+
+fn check(path: &Path, header: &NpyHeader, port: Port<'_>) -> Result<(), FileError> {
+    let mismatch = |help: String| {
+        let found = format!(
             "an array of `{}` with shape {:?}",
             header.descr, header.shape
-        )
+        );
+        super::mismatch(path, port, found, &help)
     };
-    let mismatch = |help: String| super::mismatch(path, port, found(), &help);
-    let same = |found: &str| {
-        // `=` and, for single bytes and opaque ones, `|` mean little-endian here too.
-        let order = matches!(found.chars().next(), Some('<' | '=' | '|'));
-        order && found.get(1..) == expected.get(1..)
-    };
-    if !same(&header.descr) {
+    let expected = descr(port.token.dtype);
+    if !is_same_dtype(&header.descr, expected) {
         return Err(mismatch(format!("save it with dtype `{expected}`")));
     }
-    let token: Vec<u64> = port.token.shape.iter().map(|d| u64::from(*d)).collect();
-    let flat = header.shape.len() == 1;
+
+    let sizes = port.token.shape.iter();
+    let token_shape: Vec<u64> = sizes.map(|size| u64::from(*size)).collect();
+    let is_flat = header.shape.len() == 1;
     // As models' own tensors are: one array is one token.
-    let single = header.shape == token;
-    let framed = header.shape.len() == token.len() + 1 && header.shape[1..] == token[..];
-    if !flat && !single && !framed {
-        let shape: Vec<String> = token.iter().map(u64::to_string).collect();
-        let shape = shape.join(", ");
+    let is_single = header.shape == token_shape;
+    let is_framed =
+        header.shape.len() == token_shape.len() + 1 && header.shape[1..] == token_shape[..];
+    if !is_flat && !is_single && !is_framed {
+        let sizes: Vec<String> = token_shape.iter().map(u64::to_string).collect();
+        let shape = sizes.join(", ");
         return Err(mismatch(format!(
             "save it with shape [tokens, {shape}], with [{shape}] for a single token, or flat"
         )));
     }
-    if header.fortran && !flat {
+    if header.fortran && !is_flat {
         return Err(mismatch("save it in C order".to_owned()));
     }
     Ok(())
+}
+
+/// Whether a dtype that was found means the same as the expected one.
+fn is_same_dtype(found: &str, expected: &str) -> bool {
+    // `=` and, for single bytes and opaque ones, `|` mean little-endian here too.
+    let is_little_endian = matches!(found.chars().next(), Some('<' | '=' | '|'));
+    is_little_endian && found.get(1..) == expected.get(1..)
 }
 
 /// A header of the same length for every number of tokens, a multiple of 64 bytes.
@@ -199,14 +210,17 @@ pub(super) fn header(token: &TokenType, tokens: u64) -> Vec<u8> {
         "{{'descr': '{}', 'fortran_order': False, 'shape': ({sizes}), }}",
         descr(token.dtype)
     );
+
+    // As long as with the largest count, whatever this one is.
     let digits = tokens.to_string().len();
-    let longest = MAGIC.len() + 4 + text.len() + COUNT_DIGITS - digits + 1;
-    let total = longest.next_multiple_of(64);
+    let max_bytes = MAGIC.len() + 4 + text.len() + COUNT_DIGITS - digits + 1;
+    let total_bytes = max_bytes.next_multiple_of(64);
+
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&[1, 0]);
-    bytes.extend_from_slice(&((total - 10) as u16).to_le_bytes());
+    bytes.extend_from_slice(&((total_bytes - 10) as u16).to_le_bytes());
     bytes.extend_from_slice(text.as_bytes());
-    bytes.resize(total - 1, b' ');
+    bytes.resize(total_bytes - 1, b' ');
     bytes.push(b'\n');
     bytes
 }
@@ -261,7 +275,7 @@ mod tests {
 
     #[test]
     fn headers_of_other_programs_are_read() {
-        let header = |descr: &str, fortran, shape: &[u64]| Header {
+        let header = |descr: &str, fortran, shape: &[u64]| NpyHeader {
             descr: descr.into(),
             fortran,
             shape: shape.into(),
@@ -360,7 +374,7 @@ mod tests {
                 "save it with dtype `<f4`",
             ),
         ] {
-            let header = Header {
+            let header = NpyHeader {
                 descr: descr.into(),
                 fortran,
                 shape,

@@ -78,7 +78,7 @@ impl Position {
 enum Encoding {
     Raw { token_bytes: u64 },
     Npy(TokenType),
-    Wav(wav::Layout),
+    Wav(wav::WavLayout),
 }
 
 impl Encoding {
@@ -88,7 +88,7 @@ impl Encoding {
                 token_bytes: port.token.bytes(),
             },
             Format::Npy => Self::Npy(port.token.clone()),
-            Format::Wav => Self::Wav(wav::Layout::of(path, port)?),
+            Format::Wav => Self::Wav(wav::WavLayout::of(path, port)?),
         })
     }
 

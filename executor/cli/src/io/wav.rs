@@ -12,7 +12,7 @@ use super::{FileError, Port, io_error, mismatch};
 /// Full scale of 16-bit samples: what 1.0 becomes, and saturates just below.
 const FULL_SCALE: f32 = 32768.0;
 
-/// Samples of one token and whether they are floats; `None` for dtypes that are no sound.
+/// WavSamples of one token and whether they are floats; `None` for dtypes that are no sound.
 fn samples(port: Port<'_>) -> Option<(u64, bool)> {
     match port.token.dtype {
         DType::F32 => Some((port.token.elements(), true)),
@@ -22,7 +22,7 @@ fn samples(port: Port<'_>) -> Option<(u64, bool)> {
     }
 }
 
-enum Samples {
+enum WavSamples {
     /// Integers of any width, as they are.
     Raw(WavIntoSamples<BufReader<File>, i16>),
     /// Integers of up to 32 bits, scaled by this.
@@ -30,8 +30,8 @@ enum Samples {
     Floats(WavIntoSamples<BufReader<File>, f32>),
 }
 
-struct Reader {
-    samples: Samples,
+struct WavTokens {
+    samples: WavSamples,
 }
 
 pub(super) fn open(
@@ -64,7 +64,8 @@ pub(super) fn open(
         };
         format!("{channels} channels of {bits_per_sample}-bit {kind} samples")
     };
-    let Some((per_token, float)) = samples(port) else {
+
+    let Some((samples_per_token, is_float)) = samples(port) else {
         return Err(mismatch(
             path,
             port,
@@ -72,7 +73,7 @@ pub(super) fn open(
             "sound needs tokens of f32, c32 or i16",
         ));
     };
-    if per_token % u64::from(channels.max(1)) != 0 {
+    if samples_per_token % u64::from(channels.max(1)) != 0 {
         return Err(mismatch(
             path,
             port,
@@ -80,15 +81,16 @@ pub(super) fn open(
             "make a token hold whole frames of all channels",
         ));
     }
-    let samples = match (sample_format, bits_per_sample, float) {
-        (SampleFormat::Int, 1..=16, false) => Samples::Raw(reader.into_samples()),
+
+    let samples = match (sample_format, bits_per_sample, is_float) {
+        (SampleFormat::Int, 1..=16, false) => WavSamples::Raw(reader.into_samples()),
         (SampleFormat::Int, bits @ 1..=32, true) => {
-            Samples::Scaled(reader.into_samples(), 1.0 / (1u64 << (bits - 1)) as f32)
+            WavSamples::Scaled(reader.into_samples(), 1.0 / (1u64 << (bits - 1)) as f32)
         }
-        (SampleFormat::Float, 32, true) => Samples::Floats(reader.into_samples()),
+        (SampleFormat::Float, 32, true) => WavSamples::Floats(reader.into_samples()),
         _ => return Err(mismatch(path, port, found(), "use f32 tokens")),
     };
-    Ok(Box::new(Reader { samples }))
+    Ok(Box::new(WavTokens { samples }))
 }
 
 fn next<T: hound::Sample, R: Read>(samples: &mut WavIntoSamples<R, T>) -> io::Result<Option<T>> {
@@ -98,34 +100,34 @@ fn next<T: hound::Sample, R: Read>(samples: &mut WavIntoSamples<R, T>) -> io::Re
     })
 }
 
-impl Read for Reader {
+impl Read for WavTokens {
     /// Fills whole samples; pieces shorter than one give nothing.
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let mut done = 0;
+        let mut filled_bytes = 0;
         match &mut self.samples {
-            Samples::Raw(samples) => {
+            WavSamples::Raw(samples) => {
                 for piece in to.chunks_exact_mut(2) {
                     let Some(sample) = next(samples)? else { break };
                     piece.copy_from_slice(&sample.to_ne_bytes());
-                    done += 2;
+                    filled_bytes += 2;
                 }
             }
-            Samples::Scaled(samples, scale) => {
+            WavSamples::Scaled(samples, scale) => {
                 for piece in to.chunks_exact_mut(4) {
                     let Some(sample) = next(samples)? else { break };
                     piece.copy_from_slice(&(sample as f32 * *scale).to_ne_bytes());
-                    done += 4;
+                    filled_bytes += 4;
                 }
             }
-            Samples::Floats(samples) => {
+            WavSamples::Floats(samples) => {
                 for piece in to.chunks_exact_mut(4) {
                     let Some(sample) = next(samples)? else { break };
                     piece.copy_from_slice(&sample.to_ne_bytes());
-                    done += 4;
+                    filled_bytes += 4;
                 }
             }
         }
-        Ok(done)
+        Ok(filled_bytes)
     }
 }
 
@@ -140,7 +142,7 @@ fn number(params: &Params, name: &str) -> Option<u32> {
 
 /// How samples stand in a file that is written.
 #[derive(Clone, Debug)]
-pub(super) struct Layout {
+pub(super) struct WavLayout {
     /// The header of a file without samples.
     empty_header: Vec<u8>,
     samples_per_token: u64,
@@ -149,12 +151,12 @@ pub(super) struct Layout {
 }
 
 /// Where a header has the length of what follows these four bytes.
-const RIFF_LENGTH_AT: usize = 4;
+const RIFF_LENGTH_OFFSET: usize = 4;
 /// A header's last bytes, and what comes before what they and the RIFF length count.
 const LENGTH_BYTES: usize = 4;
 const RIFF_PREFIX_BYTES: u64 = 8;
 
-impl Layout {
+impl WavLayout {
     /// The sink's `sample_rate` (48000 without one), `channels` (2 for c32, else 1) and `format` (`s16`, or `f32`).
     pub(super) fn of(path: &Path, port: Port<'_>) -> Result<Self, FileError> {
         let Some((samples_per_token, tokens_are_floats)) = samples(port) else {
@@ -193,6 +195,7 @@ impl Layout {
             let help = "its header holds up to 4294967295: name the file .npy or .bin";
             return Err(mismatch(path, port, found, help));
         }
+
         let spec = WavSpec {
             channels: channels as u16,
             sample_rate,
@@ -221,9 +224,10 @@ impl Layout {
         let mut header = self.empty_header.clone();
         let data_bytes = tokens * self.token_bytes();
         let riff_bytes = data_bytes + header.len() as u64 - RIFF_PREFIX_BYTES;
-        let data_length_at = header.len() - LENGTH_BYTES;
-        put_length(&mut header, RIFF_LENGTH_AT, riff_bytes);
-        put_length(&mut header, data_length_at, data_bytes);
+
+        let data_length_offset = header.len() - LENGTH_BYTES;
+        put_length(&mut header, RIFF_LENGTH_OFFSET, riff_bytes);
+        put_length(&mut header, data_length_offset, data_bytes);
         header
     }
 
@@ -234,10 +238,11 @@ impl Layout {
         if found.len() != expected.len() {
             return false;
         }
-        let data_length_at = expected.len() - LENGTH_BYTES;
+
+        let data_length_offset = expected.len() - LENGTH_BYTES;
         for header in [&mut expected, &mut found] {
-            put_length(header, RIFF_LENGTH_AT, 0);
-            put_length(header, data_length_at, 0);
+            put_length(header, RIFF_LENGTH_OFFSET, 0);
+            put_length(header, data_length_offset, 0);
         }
         expected == found
     }
@@ -276,9 +281,9 @@ impl Layout {
     }
 }
 
-fn put_length(header: &mut [u8], at: usize, length: u64) {
+fn put_length(header: &mut [u8], offset: usize, length: u64) {
     let length = u32::try_from(length).unwrap_or(u32::MAX);
-    header[at..at + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+    header[offset..offset + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
 }
 
 fn empty_header(spec: WavSpec) -> io::Result<Vec<u8>> {
@@ -389,14 +394,14 @@ mod tests {
             token: &token,
             params,
         };
-        let refused = Layout::of(path, port(&params)).expect_err("too fast");
+        let refused = WavLayout::of(path, port(&params)).expect_err("too fast");
         assert!(
             refused.to_string().contains("8000000000 bytes per second"),
             "{refused}"
         );
 
         let usual = Params::new();
-        let layout = Layout::of(path, port(&usual)).expect("sound");
+        let layout = WavLayout::of(path, port(&usual)).expect("sound");
         let longest = u64::from(u32::MAX) - 36;
         layout.check_room(longest - 2, 2).expect("it just fits");
         let error = layout.check_room(longest, 2).expect_err("too long");

@@ -149,11 +149,13 @@ impl Page {
             self.past.clear();
         }
         self.past.push_back((now_ns, iterations, periods, epoch));
+
         let is_old = |at: u64| now_ns.saturating_sub(at) >= WINDOW_NS;
         // The first that is old enough is kept: the mean is over no less than the window.
         while self.past.get(1).is_some_and(|past| is_old(past.0)) {
             self.past.pop_front();
         }
+
         let Some(&(at, then, before, _)) = self.past.front() else {
             return;
         };
@@ -161,12 +163,14 @@ impl Page {
         let done = periods.saturating_sub(before) as f64;
         let live = &mut self.live;
         let since = iterations.saturating_sub(then) as f64;
+
         live.iterations_per_s = if took_ns > 0.0 {
             since * 1e9 / took_ns
         } else {
             0.0
         };
         live.period_measured_ns = if done > 0.0 { took_ns / done } else { 0.0 };
+
         let planned = progress.period_planned_ns as f64;
         let is_known = planned > 0.0 && live.period_measured_ns > 0.0;
         live.lateness = if is_known {
@@ -223,6 +227,7 @@ pub fn read(pid: u32) -> Result<Live, PageError> {
         }
         Err(error) => return Err(unreadable(path)(error)),
     };
+
     let live = read_file(&file).map(Live::printable);
     if folder::is_left_behind(&file) {
         folder::remove(&path);

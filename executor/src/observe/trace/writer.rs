@@ -29,11 +29,11 @@ use crate::transport::trace_ring::{Ticks, TraceRing};
 /// thread that wakes up costs the workers some microseconds on a machine with few cores; at last so often that a ring
 /// holds what comes between two looks, with slots of a microsecond.
 const PAUSE: Duration = Duration::from_millis(20);
-const MOST_PAUSE: Duration = Duration::from_millis(100);
-const LEAST_PAUSE: Duration = Duration::from_millis(1);
+const MAX_PAUSE: Duration = Duration::from_millis(100);
+const MIN_PAUSE: Duration = Duration::from_millis(1);
 const FULL: f64 = 0.25;
 
-/// What the writer is told.
+/// What the writer is to do.
 enum TraceRequest {
     Begin {
         loaded: Arc<LoadedProgram>,
@@ -55,17 +55,17 @@ pub(crate) struct Traced {
     pub profile: Vec<ProfileReport>,
 }
 
-/// Orders that wait for the writer, at most.
+/// Requests that wait for the writer, at most.
 const QUEUE_LENGTH: usize = 1024;
 /// A file that takes nothing for so long at the end of the run is left as it is.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
-/// The conductor's end. Nothing that it does waits for the file, until [`Self::finish`].
+/// The supervising thread's end. Nothing that it does waits for the file, until [`Self::finish`].
 pub(crate) struct Tracer {
-    orders: SyncSender<TraceRequest>,
+    requests: SyncSender<TraceRequest>,
     thread: JoinHandle<()>,
     traced: Receiver<Traced>,
-    /// Counts up as the writer gets on.
+    /// Counts up as the writer makes progress.
     progress: Arc<AtomicU64>,
     path: Option<PathBuf>,
     /// Events and epochs that the queue had no room for.
@@ -85,14 +85,15 @@ impl Tracer {
         profile: bool,
     ) -> Result<Self, EngineError> {
         let ticks = Ticks::of_this_machine();
-        let (orders, told) = mpsc::sync_channel(QUEUE_LENGTH);
-        let (tell_traced, traced) = mpsc::channel();
+        let (requests, received) = mpsc::sync_channel(QUEUE_LENGTH);
+        let (send_traced, traced) = mpsc::channel();
         let progress = Arc::<AtomicU64>::default();
         let out = path.map(|path| Out::create(path, loaded)).transpose();
         let out = out.map_err(|source| EngineError::Trace {
             path: path.unwrap_or(Path::new("")).to_owned(),
             source,
         })?;
+
         let writer = Writer {
             out,
             profile: profile.then(Profile::default),
@@ -101,15 +102,16 @@ impl Tracer {
             ticks,
             began: clocks(ticks),
             dropped: 0,
-            told,
+            requests: received,
             progress: Arc::clone(&progress),
         };
+
         let thread = std::thread::Builder::new()
             .name("zbmd trace".to_owned())
-            .spawn(move || drop(tell_traced.send(writer.run())))
+            .spawn(move || drop(send_traced.send(writer.run())))
             .map_err(EngineError::Thread)?;
         Ok(Self {
-            orders,
+            requests,
             thread,
             traced,
             progress,
@@ -119,8 +121,8 @@ impl Tracer {
         })
     }
 
-    fn tell(&mut self, order: TraceRequest) {
-        if self.orders.try_send(order).is_err() {
+    fn send(&mut self, request: TraceRequest) {
+        if self.requests.try_send(request).is_err() {
             self.dropped += 1;
         }
     }
@@ -132,18 +134,17 @@ impl Tracer {
         spec: &Arc<EpochSpec>,
         memory: &Arc<EpochMemory>,
     ) {
-        let (loaded, spec, memory) = (Arc::clone(loaded), Arc::clone(spec), Arc::clone(memory));
-        self.tell(TraceRequest::Begin {
-            loaded,
-            spec,
-            memory,
+        self.send(TraceRequest::Begin {
+            loaded: Arc::clone(loaded),
+            spec: Arc::clone(spec),
+            memory: Arc::clone(memory),
             at_ns: Clock.now_ns(),
         });
     }
 
     /// Nothing more of an epoch counts.
     pub(crate) fn end(&mut self, epoch: u64) {
-        self.tell(TraceRequest::End {
+        self.send(TraceRequest::End {
             epoch,
             at_ns: Clock.now_ns(),
         });
@@ -153,7 +154,7 @@ impl Tracer {
     pub(crate) fn event(&mut self, event: &Event) {
         let line = event.line();
         let name = event.what.name();
-        self.tell(TraceRequest::Event(TraceEvent {
+        self.send(TraceRequest::Event(TraceEvent {
             at_ns: event.at_ns,
             name,
             line,
@@ -163,7 +164,7 @@ impl Tracer {
     /// The run is over: waits until all is written, or until the file has taken nothing for a while. Then the thread that
     /// waits for it is left behind.
     pub(crate) fn finish(self) -> Traced {
-        drop(self.orders);
+        drop(self.requests);
         let mut progress = self.progress.load(Ordering::Acquire);
         loop {
             match self.traced.recv_timeout(FINISH_LIMIT) {
@@ -183,6 +184,7 @@ impl Tracer {
                 }
             }
         }
+
         match self.thread.join() {
             Ok(()) => Traced::default(),
             Err(panic) => std::panic::resume_unwind(panic),
@@ -297,7 +299,7 @@ struct Writer {
     ticks: Ticks,
     began: Clocks,
     dropped: u64,
-    told: Receiver<TraceRequest>,
+    requests: Receiver<TraceRequest>,
     progress: Arc<AtomicU64>,
 }
 
@@ -308,10 +310,11 @@ impl Writer {
             out.begin();
         }
         self.put(&Chunk::Clocks(self.began));
+
         loop {
             self.progress.fetch_add(1, Ordering::AcqRel);
-            match self.told.recv_timeout(pause) {
-                Ok(order) => self.obey(order),
+            match self.requests.recv_timeout(pause) {
+                Ok(request) => self.handle(request),
                 Err(RecvTimeoutError::Timeout) => {
                     let fill = self
                         .sources
@@ -319,15 +322,17 @@ impl Writer {
                         .map(|s| s.ring.fill())
                         .fold(0.0, f64::max);
                     pause = if fill > FULL { pause / 2 } else { pause * 2 };
-                    pause = pause.clamp(LEAST_PAUSE, MOST_PAUSE);
+                    pause = pause.clamp(MIN_PAUSE, MAX_PAUSE);
                     self.drain(|_| true);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
+
         let open: Vec<u64> = self.sources.iter().map(|s| s.epoch).collect();
         open.into_iter()
             .for_each(|epoch| self.end(epoch, Clock.now_ns()));
+
         let now = clocks(self.ticks);
         self.put(&Chunk::Clocks(now));
         self.put(&Chunk::End);
@@ -355,8 +360,8 @@ impl Writer {
         }
     }
 
-    fn obey(&mut self, order: TraceRequest) {
-        match order {
+    fn handle(&mut self, request: TraceRequest) {
+        match request {
             TraceRequest::Begin {
                 loaded,
                 spec,
@@ -387,6 +392,7 @@ impl Writer {
                 at_ns,
             }));
         }
+
         let calendars = program.plans[spec.plan].calendars.iter().zip(&spec.devices);
         for ((at, (calendar, device)), ring) in calendars.enumerate().zip(memory.rings_of_trace()) {
             let name = &program.machine.devices[*device].name;
@@ -394,10 +400,11 @@ impl Writer {
                 .profile
                 .as_mut()
                 .map(|p| p.cursor(program, calendar, name));
-            let most = 8 * ring.words() + WORDS_HEAD_BYTES;
-            if self.out.is_some() && self.bytes.capacity() < most {
-                self.bytes.reserve(most);
+            let max_bytes = 8 * ring.words() + WORDS_HEAD_BYTES;
+            if self.out.is_some() && self.bytes.capacity() < max_bytes {
+                self.bytes.reserve(max_bytes);
             }
+
             self.sources.push(Source {
                 epoch: spec.epoch,
                 calendar: at as u32,
@@ -413,6 +420,7 @@ impl Writer {
             return;
         }
         self.drain(|source| source.epoch == epoch);
+
         let ended = self.sources.extract_if(.., |s| s.epoch == epoch);
         let dropped: Vec<u64> = ended.map(|s| s.ring.dropped()).collect();
         self.dropped += dropped.iter().sum::<u64>();
@@ -430,9 +438,10 @@ impl Writer {
             .iter()
             .any(|s| wanted(s) && s.ring.fill() > 0.0)
         {
-            // A run that is killed leaves a file whose words can be told in nanoseconds all the same.
+            // A run that is killed leaves a file whose words can be converted to nanoseconds all the same.
             self.put(&Chunk::Clocks(clocks(self.ticks)));
         }
+
         let Self {
             out,
             profile,
@@ -448,9 +457,10 @@ impl Writer {
                 cursor,
                 ..
             } = source;
+
             bytes.clear();
             bytes.extend([0; WORDS_HEAD_BYTES]);
-            let there = ring.take(|words| {
+            let word_count = ring.take(|words| {
                 let words = words.iter().map(|w| w.load(Ordering::Relaxed));
                 if out.is_some() {
                     bytes.extend(words.clone().flat_map(u64::to_le_bytes));
@@ -459,14 +469,15 @@ impl Writer {
                     words.for_each(|word| profile.take(cursor, word));
                 }
             });
-            if let (Some(out), 1..) = (out.as_mut(), there) {
+
+            if let (Some(out), 1..) = (out.as_mut(), word_count) {
                 bytes[..WORDS_HEAD_BYTES].copy_from_slice(&words_head(
                     *epoch,
                     *calendar,
-                    there as usize,
+                    word_count as usize,
                 ));
                 out.put(bytes);
-                out.words += there;
+                out.words += word_count;
             }
         }
     }

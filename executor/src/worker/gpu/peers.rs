@@ -219,7 +219,7 @@ impl GpuPeers {
     }
 
     /// After a stop, waits until the other workers have ended, so that nobody reads tokens which the device, once it is
-    /// let go, writes over; those that are dead or hang are not waited for.
+    /// released, writes over; those that are dead or hang are not waited for.
     pub(super) fn wait_for_others_to_end(&self) {
         const TIME: Duration = Duration::from_millis(10);
         const PAUSE: Duration = Duration::from_micros(50);

@@ -1,0 +1,388 @@
+//! The supervisor's dealings with epochs: how they begin and end.
+
+use std::collections::BTreeMap;
+
+use zbmd_ir::DeviceId;
+
+use super::{EpochPhase, Plans, Running, Supervisor, WorkerPart};
+use crate::declare::OnLoss;
+use crate::event::What;
+use crate::member::{Member, Next, Phase};
+use crate::message::{Action, Epoch, Quiet, Request, Verdict};
+
+/// Epochs: how they begin and end.
+impl<P: Plans> Supervisor<P> {
+    pub(super) fn fence(&mut self, now_ns: u64, out: &mut Vec<Action>) {
+        let EpochPhase::Running(running) = &self.epoch_phase else {
+            return;
+        };
+        let epoch = running.epoch;
+        out.push(Action::Fence { epoch });
+        self.emit(now_ns, What::Fence { epoch }, out);
+        self.epoch_phase = EpochPhase::Fencing {
+            epoch,
+            since_ns: now_ns,
+        };
+    }
+
+    pub(super) fn fenced(
+        &mut self,
+        now_ns: u64,
+        of: Epoch,
+        committed_blocks: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let EpochPhase::Fencing { epoch, since_ns } = self.epoch_phase else {
+            return;
+        };
+        if epoch != of {
+            return;
+        }
+
+        let took_ns = now_ns - since_ns;
+        self.emit(
+            now_ns,
+            What::Fenced {
+                epoch,
+                committed_blocks,
+                took_ns,
+            },
+            out,
+        );
+
+        self.refused = 0;
+        self.progress(committed_blocks > 0);
+        self.epoch_phase = EpochPhase::Between;
+
+        if self.futile >= self.settings.futile {
+            self.stopping.get_or_insert(Verdict::NoProgress {
+                epochs: self.futile,
+                cause: self.last_cause.clone(),
+            });
+        }
+        self.stop_when_quiet(now_ns, out);
+    }
+
+    fn progress(&mut self, any: bool) {
+        if any {
+            self.futile = 0;
+            self.members.iter_mut().for_each(|m| m.faults = 0);
+        } else {
+            self.futile += 1;
+        }
+    }
+
+    pub(super) fn completed(&mut self, now_ns: u64, of: Epoch, more: bool, out: &mut Vec<Action>) {
+        let EpochPhase::Completing { epoch, blocks } = self.epoch_phase else {
+            return;
+        };
+        if epoch != of {
+            return;
+        }
+        self.refused = 0;
+        if blocks > 0 {
+            self.progress(true);
+        }
+
+        self.requests.swap = false;
+        self.epoch_phase = EpochPhase::Between;
+        if !more {
+            return self.stop(now_ns, Verdict::Finished, out);
+        }
+        if self.requests.stop {
+            return self.stop(now_ns, Verdict::Requested, out);
+        }
+
+        for device in std::mem::take(&mut self.requests.restart) {
+            if self.members[device].is_ready() {
+                let next = Next::Wait { until_ns: now_ns };
+                self.kill(now_ns, device, next, "restart on request".to_owned(), out);
+            }
+        }
+        self.stop_when_quiet(now_ns, out);
+    }
+
+    pub(super) fn refuse(&mut self, now_ns: u64, of: Epoch, why: String, out: &mut Vec<Action>) {
+        match &self.epoch_phase {
+            EpochPhase::Running(running) if running.epoch == of => {}
+            EpochPhase::Fencing { epoch, .. } if *epoch == of => {}
+            _ => return,
+        }
+
+        self.refused += 1;
+        self.epoch_phase = EpochPhase::Between;
+        if self.stopping.is_some() {
+            return self.stop_when_quiet(now_ns, out);
+        }
+        if self.refused > self.settings.retries {
+            return self.stop(
+                now_ns,
+                Verdict::Refused {
+                    attempts: self.refused,
+                    why,
+                },
+                out,
+            );
+        }
+
+        let wait_ns = self.settings.backoff.base_ns << self.refused.min(16);
+        self.hold_ns = now_ns + wait_ns;
+        self.emit(
+            now_ns,
+            What::Refused {
+                epoch: of,
+                why,
+                wait_ns,
+            },
+            out,
+        );
+    }
+
+    pub(super) fn request(&mut self, now_ns: u64, request: Request, out: &mut Vec<Action>) {
+        match request {
+            Request::Stop if !self.has_begun => self.stop(now_ns, Verdict::Requested, out),
+            Request::Stop => self.requests.stop = true,
+            Request::Swap => self.requests.swap = true,
+            Request::Restart(device) => self.restart(now_ns, device, out),
+        }
+    }
+
+    fn restart(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
+        let has_role = self.epoch_of(device).is_some();
+        let member = &mut self.members[device];
+        match member.phase {
+            Phase::Ready { .. } if has_role => {
+                self.requests.restart.insert(device);
+            }
+            Phase::Ready { .. } => {
+                let next = Next::Wait { until_ns: now_ns };
+                self.kill(now_ns, device, next, "restart on request".to_owned(), out);
+            }
+            Phase::Waiting { .. } | Phase::Out { .. } => {
+                member.breaker.close();
+                member.failed_starts = 0;
+                member.phase = Phase::Waiting { until_ns: now_ns };
+            }
+            Phase::Dying { .. } | Phase::Starting { .. } => {}
+        }
+    }
+
+    /// Stops if that is due and nothing is at work that a fence must end first.
+    pub(super) fn stop_when_quiet(&mut self, now_ns: u64, out: &mut Vec<Action>) {
+        if self.stopping.is_some() {
+            self.fence(now_ns, out);
+        }
+        if matches!(self.epoch_phase, EpochPhase::Between)
+            && let Some(verdict) = self.stopping.take()
+        {
+            self.stop(now_ns, verdict, out);
+        }
+    }
+
+    fn stop(&mut self, now_ns: u64, verdict: Verdict, out: &mut Vec<Action>) {
+        self.epoch_phase = EpochPhase::Over;
+        let last_word = verdict.to_string();
+        self.emit(
+            now_ns,
+            What::Stopped {
+                verdict: verdict.clone(),
+                last_word,
+            },
+            out,
+        );
+        out.push(Action::Stop(verdict));
+    }
+
+    /// The devices without a worker that `is` fit.
+    pub(super) fn lost(&self, is: impl Fn(&Member) -> bool) -> Vec<DeviceId> {
+        self.members
+            .iter_enumerated()
+            .filter(|(_, m)| !is(m))
+            .map(|(d, _)| d)
+            .collect()
+    }
+
+    /// Begins or ends an epoch if what happened makes that possible.
+    pub(super) fn settle(&mut self, now_ns: u64, out: &mut Vec<Action>) {
+        match &self.epoch_phase {
+            EpochPhase::Between => self.try_begin(now_ns, out),
+            EpochPhase::Running(running) if !running.quiet => self.try_quiesce(now_ns, out),
+            _ => {}
+        }
+    }
+
+    fn try_begin(&mut self, now_ns: u64, out: &mut Vec<Action>) {
+        if now_ns < self.hold_ns {
+            return;
+        }
+        self.hold_ns = 0;
+
+        let lost = self.lost(Member::is_available);
+        let is_worth_waiting = |m: &Member| {
+            let all = self.has_begun && self.settings.on_loss == OnLoss::Restart;
+            m.is_expected() && (all || (!self.has_begun && !m.was_lost))
+        };
+        if self.members.iter().any(is_worth_waiting) {
+            return;
+        }
+
+        if self.plans.can_run(&lost) {
+            return self.begin(now_ns, lost, out);
+        }
+
+        // A breaker keeps out only what can be missed.
+        let absent = self.lost(Member::is_ready);
+        if absent != lost && self.plans.can_run(&absent) {
+            return self.begin(now_ns, absent, out);
+        }
+
+        if self.members.iter().any(Member::is_expected) {
+            if self.reported_waiting.as_ref() != Some(&lost) {
+                self.reported_waiting = Some(lost.clone());
+                self.emit(now_ns, What::Waiting { lost }, out);
+            }
+            return;
+        }
+        self.last_resort(now_ns, absent, out);
+    }
+
+    /// Nobody is expected, and those that are there do not suffice: devices that were kept out are tried, or that
+    /// is the end.
+    fn last_resort(&mut self, now_ns: u64, lost: Vec<DeviceId>, out: &mut Vec<Action>) {
+        let kept_out = |m: &Member| {
+            let until = |u: Option<u64>| u.is_some();
+            match m.phase {
+                Phase::Out { until_ns } => until(until_ns),
+                Phase::Dying {
+                    next: Next::Out { until_ns },
+                    ..
+                } => until(until_ns),
+                _ => false,
+            }
+        };
+
+        let devices: Vec<DeviceId> = self.lost(|m| !kept_out(m));
+        if devices.is_empty() {
+            let name = |d: &DeviceId| self.tree.device(*d).name.clone();
+            let lost = lost.iter().map(name).collect();
+            let cause = self.last_cause.clone();
+            return self.stop(now_ns, Verdict::NothingRuns { lost, cause }, out);
+        }
+
+        for device in devices {
+            let member = &mut self.members[device];
+            let next = Next::Wait {
+                until_ns: now_ns + member.backoff.wait_ns(0),
+            };
+            member.breaker.half_open();
+            member.phase = match member.phase {
+                Phase::Dying { since_ns, .. } => Phase::Dying { since_ns, next },
+                _ => next.into(),
+            };
+            self.emit(
+                now_ns,
+                What::BreakerHalfOpen {
+                    device,
+                    needed: true,
+                },
+                out,
+            );
+        }
+        self.pass_time(now_ns, out);
+    }
+
+    fn begin(&mut self, now_ns: u64, lost: Vec<DeviceId>, out: &mut Vec<Action>) {
+        let epoch = self.next_epoch;
+        self.next_epoch.0 += 1;
+        self.has_begun = true;
+        self.reported_waiting = None;
+
+        let devices_used = self.plans.devices_used(&lost);
+        let mut parts = BTreeMap::new();
+        for device in devices_used {
+            assert!(
+                self.members[device].is_ready(),
+                "{device} has a role and no worker"
+            );
+            self.members[device].detector.begin(&lost);
+            parts.insert(device, WorkerPart::default());
+        }
+
+        out.push(Action::Begin {
+            epoch,
+            lost: lost.clone(),
+        });
+        self.emit(
+            now_ns,
+            What::Begin {
+                epoch,
+                lost: lost.clone(),
+            },
+            out,
+        );
+
+        self.epoch_phase = EpochPhase::Running(Running {
+            epoch,
+            begun_ns: now_ns,
+            lost,
+            parts,
+            quiet: false,
+        });
+        self.try_quiesce(now_ns, out);
+    }
+
+    /// Ends the epoch at its next border if somebody requests so or a device is back.
+    fn try_quiesce(&mut self, now_ns: u64, out: &mut Vec<Action>) {
+        let EpochPhase::Running(running) = &self.epoch_phase else {
+            return;
+        };
+        let epoch = running.epoch;
+        let why = if self.requests.stop {
+            Quiet::Stop
+        } else if self.requests.swap {
+            Quiet::Swap
+        } else if !self.requests.restart.is_empty() {
+            Quiet::Restart {
+                devices: self.requests.restart.iter().copied().collect(),
+            }
+        } else if let Some(devices) = self.returned(&running.lost) {
+            Quiet::Return { devices }
+        } else if let Some(devices) = self.to_replace(running) {
+            Quiet::Replace { devices }
+        } else {
+            return;
+        };
+
+        if let EpochPhase::Running(running) = &mut self.epoch_phase {
+            running.quiet = true;
+        }
+        out.push(Action::Quiesce { epoch });
+        self.emit(now_ns, What::Quiesce { epoch, why }, out);
+    }
+
+    /// Slow devices with a role that the others can do.
+    fn to_replace(&self, running: &Running) -> Option<Vec<DeviceId>> {
+        let is_aside = |d: &DeviceId| self.members[*d].aside_until_ns.is_some();
+        let devices: Vec<DeviceId> = running.parts.keys().copied().filter(is_aside).collect();
+        let can = !devices.is_empty() && self.plans.can_run(&self.lost(Member::is_available));
+        can.then_some(devices)
+    }
+
+    /// Devices that are back and would get a role in a better plan.
+    fn returned(&self, from: &[DeviceId]) -> Option<Vec<DeviceId>> {
+        let mut back = from
+            .iter()
+            .copied()
+            .filter(|d| self.members[*d].is_available())
+            .peekable();
+        back.peek()?;
+
+        let to = self.lost(Member::is_available);
+        if !self.plans.can_run(&to) {
+            return None;
+        }
+        let devices_used = self.plans.devices_used(&to);
+        let back: Vec<DeviceId> = back.filter(|d| devices_used.contains(d)).collect();
+        (!back.is_empty() && self.plans.is_improvement(from, &to)).then_some(back)
+    }
+}
