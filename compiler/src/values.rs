@@ -16,6 +16,7 @@ use crate::files::{self, ReadError};
 use crate::format;
 use crate::npy::{self, Npy};
 use crate::parse::{Arg, Kind, Node};
+use crate::pass_report::PassReport;
 use crate::read;
 use crate::source::{Span, Spanned};
 
@@ -25,7 +26,7 @@ pub(crate) struct Files {
     /// Whole .safetensors files: their tensors are slices of them.
     stores: BTreeMap<PathBuf, Bytes>,
     /// What the passes over imported models did, by file.
-    pub(crate) passes: Vec<(String, Vec<crate::onnx::PassReport>)>,
+    pub(crate) passes: Vec<(String, Vec<PassReport>)>,
     /// Passes that the machine does not gain from.
     pub(crate) without: Vec<String>,
     /// Constant tensors, equal ones once.

@@ -59,7 +59,7 @@ pub(crate) struct Graph {
     /// Outputs that are fed back: index into `inputs`, and value.
     pub(crate) state: Vec<(usize, ValueId)>,
     /// What the passes did.
-    pub(crate) reports: Vec<super::PassReport>,
+    pub(crate) reports: Vec<crate::pass_report::PassReport>,
 }
 
 impl Graph {

@@ -28,8 +28,9 @@ pub(crate) use emit::{Emitted, Writer, emit};
 pub use error::OnnxError;
 pub(crate) use graph::Graph;
 pub(crate) use passes::CHANNELS_LAST;
-pub use passes::PassReport;
 pub use ron::Text;
+
+pub use crate::pass_report::PassReport;
 
 use crate::net::{End, Link, Net, NetActor};
 use crate::source::{Span, Spanned};

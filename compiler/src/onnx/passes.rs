@@ -5,6 +5,8 @@ use bytes::Bytes;
 use zbmd_backends::TensorOp;
 use zbmd_ir::{DType, Params, TokenType, Value};
 
+use crate::pass_report::PassReport;
+
 use super::graph::{Graph, Node, Origin, ValueId};
 
 /// A pass.
@@ -14,19 +16,6 @@ pub(crate) struct Pass {
     /// What it does, in a line.
     pub(crate) summary: &'static str,
     run: fn(&mut Graph) -> usize,
-}
-
-/// What a pass did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PassReport {
-    /// Its name.
-    pub name: &'static str,
-    /// What it is for.
-    pub summary: &'static str,
-    /// Places that it changed; `None` if it was left out.
-    pub changes: Option<usize>,
-    /// Actors behind it.
-    pub actors: usize,
 }
 
 /// The pass that only CPUs gain from.

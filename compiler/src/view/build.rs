@@ -105,6 +105,7 @@ fn actors(program: &Program, ports: &PortChannels) -> Vec<ActorView> {
     let channel = |c: Option<ChannelId>| c.map_or(u32::MAX, |c| c.0);
     let one = |(id, actor): (zbmd_ir::ActorId, &zbmd_ir::Actor)| ActorView {
         name: actor.name.clone(),
+        label: Some(text::actor_label(actor)).filter(|label| *label != actor.name),
         op: text::op(actor),
         role: role(actor.role),
         repetitions: q.get(id).copied().unwrap_or(0),

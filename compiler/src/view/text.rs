@@ -215,7 +215,7 @@ fn actors(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
             1,
             vec![
                 left(marks.mark(a).to_string()),
-                left(actor.name.clone()),
+                left(actor.shown_name()),
                 left(view.device_name(fired.device)),
                 left(format!("s{}", fired.stage)),
                 right(count(fired.firings, "firing")),
@@ -306,7 +306,7 @@ fn measured(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String
             1,
             vec![
                 left(marks.mark(a.actor as usize).to_string()),
-                left(view.actor_name(a.actor)),
+                left(view.actor_label(a.actor)),
                 right(a.calls.to_string()),
                 right(duration(a.planned_ns)),
                 right(duration(a.p50_ns)),
