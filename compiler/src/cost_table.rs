@@ -69,6 +69,7 @@ impl CostSources<'_> {
             cost.call_ps = measured.call_ps;
             cost.firing_ps = measured.firing_ps;
         }
+
         Some(cost)
     }
 

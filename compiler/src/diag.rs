@@ -137,6 +137,7 @@ impl Sink {
             self.full = true;
             return;
         }
+
         self.seen.insert(key);
         if diagnostic.severity == Severity::Error {
             self.errors += 1;
@@ -255,6 +256,7 @@ pub(crate) fn did_you_mean<'a>(
             best = Some((distance, name));
         }
     }
+
     best.map(|(_, name)| format!("did you mean `{name}`?"))
 }
 

@@ -78,6 +78,7 @@ impl KernelRequest<'_> {
                 code.insert((cuda::format(&cubin.arch), cubin.key), cubin.object);
             }
         }
+
         Ok(store_code(code, blobs))
     }
 

@@ -457,6 +457,7 @@ fn objective_weights(text: &str) -> Result<Objective, String> {
             .map(|w| w.trim().parse::<u32>())
             .collect::<Vec<_>>(),
     };
+
     match weights[..] {
         [Ok(p), Ok(l), Ok(m)] if p.max(l).max(m) > 0 => Ok(Objective {
             period: p.into(),

@@ -61,6 +61,7 @@ fn measure(args: &Calibrate, voice: Voice) -> Result<Calibration, Diagnostics> {
             say_progress(&progress);
         }
     };
+
     if is_stdin(&args.model) {
         let text = read_stdin()?;
         calibrate_str(
@@ -92,6 +93,7 @@ fn write_costs(found: &Calibration, path: &Path, voice: Voice) -> Exit {
         let refusal = single_error(Code::E0704, error.to_string(), CHECK_FOLDER);
         return voice.report(&refusal);
     }
+
     if voice.format != MessageFormat::Text {
         return Exit::Ok;
     }
@@ -106,6 +108,7 @@ fn write_costs(found: &Calibration, path: &Path, voice: Voice) -> Exit {
             CostSource::Model(_) => modelled_rows += 1,
         }
     }
+
     say(&format!(
         "wrote {}: {measured_rows} measured, {cached_rows} from the cache, {modelled_rows} left to the model\n",
         path.display()
@@ -160,14 +163,17 @@ fn cost_table(rows: &[CostRow]) -> String {
                 format!("{cell:<width$}")
             };
         }
+
         table += line.trim_end();
         table.push('\n');
     }
+
     for row in rows {
         if let CostSource::Model(reason) = &row.source {
             table += &format!("{} is left to the model: {reason}\n", row.actor);
         }
     }
+
     table
 }
 

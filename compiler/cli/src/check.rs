@@ -38,6 +38,7 @@ pub(crate) fn analyse(
         buffers,
         ..CompileOptions::default()
     };
+
     let analysis = if is_stdin(model) {
         read_stdin().and_then(|text| analyse_str(STDIN_NAME, &text, "", &options))
     } else {
@@ -81,6 +82,7 @@ pub(crate) fn import_model(model: &Path, output: &Path, given: &Given, voice: Vo
             imported.text.tensors.len()
         ));
     }
+
     Exit::Ok
 }
 

@@ -46,6 +46,7 @@ pub(crate) fn diff(
             )
         }
     };
+
     match deliver(text.as_bytes(), output, voice) {
         Exit::Ok if !found.equal => Exit::Differ,
         exit => exit,
@@ -77,6 +78,7 @@ pub(crate) fn explain_placement(
         };
         not = Some(DeviceId::from(position));
     }
+
     let measured = match machine.map(read_machine) {
         None => MeasuredCosts::default(),
         Some(Ok((_, measured))) => measured,
@@ -90,6 +92,7 @@ pub(crate) fn explain_placement(
         registry: &registry,
         measured: &measured,
     };
+
     let answer = Why::of(&opened.program, &opened.view, question);
     print(&answer.to_string())
 }

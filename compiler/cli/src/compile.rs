@@ -25,6 +25,7 @@ pub(crate) fn compile(args: &Compile, voice: Voice) -> Exit {
         say("zbmdc: a model from stdin needs `-o BUNDLE` or `--emit STAGE`\n");
         return Exit::Usage;
     }
+
     let compiled = match compile_model(args, voice) {
         Ok(compiled) => compiled,
         Err(diagnostics) => return voice.report(&diagnostics),
@@ -37,6 +38,7 @@ pub(crate) fn compile(args: &Compile, voice: Voice) -> Exit {
             return exit;
         }
     }
+
     if voice.format == MessageFormat::Text {
         say_choices(&compiled);
     }
@@ -78,6 +80,7 @@ pub(crate) fn compile_options(args: &Compile, voice: Voice) -> Result<CompileOpt
         (None, None, Some(cores)) => MachineChoice::Given(machine::detect_in_teams(cores.into())),
         (None, None, None) => MachineChoice::Detect,
     };
+
     given.set_target(machine, args.gpus)?;
 
     Ok(CompileOptions {
@@ -105,6 +108,7 @@ fn search_options(args: &Compile, voice: Voice) -> SearchOptions {
         Solve::Balanced => Level::Balanced,
         Solve::Exact => Level::Exact,
     };
+
     let mut options = SearchOptions {
         level,
         objective: Some(args.objective),
@@ -118,6 +122,7 @@ fn search_options(args: &Compile, voice: Voice) -> SearchOptions {
         options.progress = shows_progress.then_some(say_progress as fn(Progress));
         options.stop = stop_on_interrupt();
     }
+
     options
 }
 
@@ -199,6 +204,7 @@ fn pass_table(compiled: &Compiled) -> String {
             );
         }
     }
+
     table
 }
 
@@ -213,6 +219,7 @@ pub(crate) fn headline(compiled: &Compiled) -> String {
         Some(estimate) if estimate.cost <= estimate.bound => ", no placement is better".to_owned(),
         Some(estimate) => format!(", at most {:.1} % above the best", 100.0 * estimate.gap()),
     };
+
     let main_plan = program.plans.first().map(|plan| {
         let period_us = plan.period_ns as f64 / 1e3;
         let devices = text::count(plan.calendars.len() as u64, "device");

@@ -107,6 +107,7 @@ fn inspect_bundle(args: &Inspect, voice: Voice) -> Result<Exit, Exit> {
         say("zbmdc: a trace is no text; give `-o FILE`\n");
         return Err(Exit::Usage);
     }
+
     let bytes = match args.format {
         Format::Text => overview::plan(&view, plan, width).into_bytes(),
         Format::Json => json::write(&view).into_bytes(),
@@ -120,6 +121,7 @@ fn inspect_bundle(args: &Inspect, voice: Voice) -> Result<Exit, Exit> {
             None => perfetto::plan(&view, plan, args.periods),
         },
     };
+
     Ok(deliver(&bytes, output, voice))
 }
 

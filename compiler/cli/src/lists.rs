@@ -31,6 +31,7 @@ pub(crate) fn list_devices(cores: u16, as_ron: bool, with_gpus: bool) -> Exit {
         Ok(gpus) => gpu_table(gpus),
         Err(reason) => format!("\nno GPUs: {reason}\n"),
     };
+
     print(&listing)
 }
 
@@ -49,6 +50,7 @@ fn device_table(machine: &Machine) -> String {
             cores.join(",")
         );
     }
+
     table
 }
 
@@ -100,6 +102,7 @@ pub(crate) fn explain_code(name: Option<&str>) -> Exit {
         let lines = lines.map(|code| format!("{code}  {}\n", code.title()));
         return print(&lines.collect::<String>());
     };
+
     let Some(code) = Code::from_name(name) else {
         say(&format!(
             "zbmdc: there is no code `{name}`; `zbmdc explain` lists them\n"
@@ -128,6 +131,7 @@ fn example_text(example: &Example) -> String {
                     shown += &format!("{name}\n\n{}\n", indent_text(text));
                 }
             }
+
             format!("{shown}$ zbmdc {command}\n")
         }
     }

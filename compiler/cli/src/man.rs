@@ -16,6 +16,7 @@ pub(crate) fn write_man_pages(folder: Option<&Path>, voice: Voice) -> Exit {
             Err(error) => say_render_error(&error),
         };
     };
+
     if let Err(error) = std::fs::create_dir_all(folder) {
         say(&format!(
             "zbmdc: cannot make `{}`: {error}\n",
@@ -39,6 +40,7 @@ pub(crate) fn write_man_pages(folder: Option<&Path>, voice: Voice) -> Exit {
             return written;
         }
     }
+
     Exit::Ok
 }
 

@@ -49,6 +49,7 @@ pub(crate) fn given_options(given: &Given) -> Result<CompileOptions, Diagnostics
             .map_err(|_| unfit_value(format!("dimension `{name}` is given the size `{size}`")))?;
         options.onnx.dims.insert(name.clone(), parsed_size);
     }
+
     for (name, value) in &given.sets {
         let numbers = value.split(',').map(|number| number.trim().parse::<f64>());
         let parsed_numbers: Result<Vec<f64>, _> = numbers.collect();

@@ -36,6 +36,7 @@ pub(crate) fn new_project(name: &str, zbmd: Option<&Path>, voice: Voice) -> Exit
         ));
         return Exit::Usage;
     }
+
     let checkout = match find_checkout(zbmd) {
         Ok(checkout) => checkout,
         Err((path, error)) => {
@@ -44,6 +45,7 @@ pub(crate) fn new_project(name: &str, zbmd: Option<&Path>, voice: Voice) -> Exit
             return voice.report(&single_error(Code::E0701, message, help));
         }
     };
+
     if let Err(error) = write_files(name, checkout.as_deref()) {
         let message = format!("cannot make `{name}`: {error}");
         let help = "check the folder, or take another name";
@@ -57,6 +59,7 @@ pub(crate) fn new_project(name: &str, zbmd: Option<&Path>, voice: Voice) -> Exit
             "made {name}, with the crates of {crate_source}: see {name}/README.md\n"
         ));
     }
+
     Exit::Ok
 }
 
@@ -118,5 +121,6 @@ fn fill_template(template: &str, name: &str, checkout: Option<&Path>) -> String 
             text = text.replace(&placeholder, &dependency);
         }
     }
+
     text
 }

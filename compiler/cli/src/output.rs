@@ -63,6 +63,7 @@ impl Voice {
                 std::io::stderr().is_terminal() && !no_colour && !is_dumb
             }
         };
+
         Style {
             colour: has_colour,
             width: terminal_columns(std::io::stderr()).unwrap_or(Style::plain().width),
@@ -98,6 +99,7 @@ fn summary(diagnostics: &Diagnostics) -> String {
             counts.push(zbmd_ir::text::count(count as u64, noun));
         }
     }
+
     let more = if diagnostics.more {
         ", more are not shown"
     } else {

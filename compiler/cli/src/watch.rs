@@ -30,6 +30,7 @@ pub(crate) fn watch(args: &Compile, voice: Voice) -> Exit {
         say("zbmdc: only a file can be watched\n");
         return Exit::Usage;
     }
+
     let default_output = || args.model.with_extension("zbmd");
     let output = args.output.clone().unwrap_or_else(default_output);
     let mut watched_files = vec![args.model.clone()];
@@ -59,6 +60,7 @@ pub(crate) fn watch(args: &Compile, voice: Voice) -> Exit {
                 voice.report(&diagnostics);
             }
         }
+
         wait_for_change(&watched_files, &stamps_before);
     }
 }
@@ -76,6 +78,7 @@ fn wait_for_change(files: &[PathBuf], stamps_before: &BTreeMap<PathBuf, FileStam
             return;
         }
     }
+
     while stamp_files(files) == stamps {
         std::thread::sleep(POLL_INTERVAL);
     }

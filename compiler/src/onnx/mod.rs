@@ -76,6 +76,7 @@ fn finish(mut graph: Graph, name: String, options: &ImportOptions) -> Result<Gra
             known.join(", ")
         )));
     }
+
     graph.name = name;
     check_names(&graph)?;
     graph.sweep();
@@ -102,6 +103,7 @@ fn check_names(graph: &Graph) -> Result<(), OnnxError> {
             ),
             None => continue,
         };
+
         let shown: String = name.chars().take(200).collect();
         return Err(OnnxError::Malformed(format!(
             "the name `{shown}` of a {what} {why}"
@@ -210,6 +212,7 @@ pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
         port: None,
         span: Span::NONE,
     };
+
     let writer = |from: &Writer| match from {
         Writer::Actor(end) => Some(end.clone()),
         Writer::Input(place) => sources.get(place).map(|&s| end(s)),
@@ -225,6 +228,7 @@ pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
             ..link(from, wire.to.clone(), initial.into_iter().collect())
         }));
     }
+
     let names: BTreeSet<String> = emitted.inputs.iter().map(|i| i.1.clone()).collect();
     for (name, token, from) in &emitted.outputs {
         // An output may be an input as it came: streams still need names of their own.
@@ -250,6 +254,7 @@ pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
             net.dropped.push(end(sources[place]));
         }
     }
+
     net.links = links;
     net
 }

@@ -29,11 +29,14 @@ pub fn dot(view: &View, plan: &PlanView) -> String {
                 short(&actor.op),
                 actor.repetitions
             );
+
             let label = quoted(&label).replace('\u{0}', "\\n");
             out += &format!("    a{a} [label={label}, shape={shape}];\n");
         }
+
         out += "  }\n";
     }
+
     for channel in &view.channels {
         for (r, reader) in channel.readers.iter().enumerate() {
             let (rate, label) = edge(view, channel, r);
@@ -52,6 +55,7 @@ pub fn dot(view: &View, plan: &PlanView) -> String {
             );
         }
     }
+
     out + "}\n"
 }
 
@@ -68,8 +72,10 @@ pub fn mermaid(view: &View, plan: &PlanView) -> String {
                 _ => format!("    a{a}([\"{name}<br/>x{}\"])\n", actor.repetitions),
             };
         }
+
         out += "  end\n";
     }
+
     for channel in &view.channels {
         for (r, reader) in channel.readers.iter().enumerate() {
             let (rate, label) = edge(view, channel, r);

@@ -19,6 +19,7 @@ impl View {
                 format!("{}{tokens} {arrow} {device}", self.channel_name(r.channel))
             })
         };
+
         match slot.act {
             Act::Fire => format!("{}{range}", self.actor_label(slot.id)),
             Act::Send => over(&range, "to", true),
@@ -53,6 +54,7 @@ impl View {
                 .map(|b| self.channel_name(b.channel)),
             Act::Send | Act::Recv | Act::Release => ring,
         };
+
         format!("{} {}", slot.act.name(), channel.unwrap_or("?"))
     }
 

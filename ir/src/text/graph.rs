@@ -57,9 +57,11 @@ fn actor_table(graph: &Graph, repetitions: Option<&TiSlice<ActorId, u64>>) -> Ta
             };
             cells.push(right(repetition));
         }
+
         cells.push(left(port_list(actor)));
         table.row(1, cells);
     }
+
     table
 }
 
@@ -79,6 +81,7 @@ fn channel_table(graph: &Graph) -> Table {
             ],
         );
     }
+
     table
 }
 
@@ -101,10 +104,12 @@ pub fn replicas(graph: &Graph) -> Vec<(&str, u32)> {
             }
             count += 1;
         }
+
         if count > 1 {
             replicated.push((name, count));
         }
     }
+
     replicated
 }
 

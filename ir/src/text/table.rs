@@ -104,6 +104,7 @@ impl Table {
                 *width = (*width).max(cell_width.min(MAX_COLUMN_WIDTH));
             }
         }
+
         widths
     }
 }
@@ -149,6 +150,7 @@ fn wrap_cells(indent: usize, cells: &[Cell], widths: &[usize]) -> Vec<Vec<Cell>>
         });
         lines.push(pieces.collect());
     }
+
     lines
 }
 
@@ -180,9 +182,11 @@ fn wrap_text(text: &str, width: usize) -> Vec<String> {
             rest = &rest[cut..];
             word_width -= width;
         }
+
         push_to_last(&mut pieces, rest);
         used += word_width;
     }
+
     pieces
 }
 
@@ -218,6 +222,7 @@ fn write_cells(out: &mut String, indent: usize, cells: &[Cell], widths: &[usize]
             }
         }
     }
+
     end_line(out);
 }
 

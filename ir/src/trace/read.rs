@@ -128,6 +128,7 @@ impl Trace {
                 found: bytes.iter().take(4).copied().collect(),
             });
         };
+
         debug_assert_eq!(*magic, MAGIC);
         let found = rest.first_chunk().map_or(0, |v| u32::from_le_bytes(*v));
         if found != VERSION {
@@ -200,6 +201,7 @@ impl Trace {
                 expected,
             });
         }
+
         let other_epochs = all_epochs - trace.epochs.len();
         for epoch in &trace.epochs {
             check_epoch(epoch, program)?;
@@ -235,6 +237,7 @@ fn split_chunks(bytes: &[u8]) -> Result<Vec<(usize, Chunk)>, TraceError> {
         chunks.push((at, read_chunk(at, kind, body)?));
         at += HEAD_BYTES + length as usize;
     }
+
     Ok(chunks)
 }
 
@@ -250,6 +253,7 @@ fn read_chunk(at: usize, kind: u32, body: &[u8]) -> Result<Chunk, TraceError> {
             message: format!("{} bytes: {e}", body.len()),
         })
     }
+
     Ok(match kind {
         kind::BEGIN => Chunk::Begin(data(at, body)?),
         kind::EPOCH => Chunk::Epoch(data(at, body)?),
@@ -342,6 +346,7 @@ impl RawEpoch {
                 dropped: dropped.copied().unwrap_or(0),
             });
         }
+
         TraceEpoch {
             lanes,
             end_ns: end.map(|end| end.at_ns),
@@ -382,8 +387,10 @@ fn read_periods(words: &[u64], clock: &Clock) -> Vec<Period> {
                 end_ns,
             });
         }
+
         now_ns = end_ns;
     }
+
     periods
 }
 
@@ -446,6 +453,7 @@ fn check_lane(
         order,
         last_stage: u64::from(plan.stages - 1),
     };
+
     for (index, period) in lane.periods.iter().enumerate() {
         let is_last = index + 1 == lane.periods.len();
         if let Some(difference) = expected_lane.difference(period, is_last) {

@@ -383,6 +383,7 @@ impl Errors {
                 limit,
             });
         }
+
         count <= limit
     }
 

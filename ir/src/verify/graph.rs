@@ -52,10 +52,12 @@ pub(super) fn check(
                 second: id,
             });
         }
+
         actor_names.entry(actor.name.as_str()).or_insert(id);
         check_actor(id, actor, errors);
         check_params(id, actor, blobs, errors);
     }
+
     check_channels(graph, errors);
     if errors.len() > errors_before {
         return None;
@@ -92,6 +94,7 @@ fn check_actor(id: ActorId, actor: &Actor, errors: &mut Errors) {
         Role::Source => (inputs, outputs, states) == (0, 1, 0),
         Role::Sink => (inputs, outputs, states) == (1, 0, 0),
     };
+
     if !fits_role {
         errors.push(VerifyError::RolePorts {
             actor: id,
@@ -101,6 +104,7 @@ fn check_actor(id: ActorId, actor: &Actor, errors: &mut Errors) {
             states,
         });
     }
+
     check_ports(id, actor, errors);
     check_state_ports(id, actor, errors);
     check_in_place(id, actor, errors);
@@ -119,6 +123,7 @@ fn check_ports(id: ActorId, actor: &Actor, errors: &mut Errors) {
                 rate: input.rate,
             });
         }
+
         errors.limit(
             || format!("window of {port} of {id}"),
             input.window.into(),
@@ -319,6 +324,7 @@ impl JoinedPorts {
                 .get_mut(actor)
                 .and_then(|p| p.get_mut(i as usize)),
         };
+
         match place {
             Some(Some(first)) => {
                 errors.push(VerifyError::PortConnectedTwice {
@@ -342,6 +348,7 @@ impl JoinedPorts {
                 });
             }
         }
+
         for (actor, ports) in self.outputs.iter_enumerated() {
             for (i, _) in (0..).zip(ports).filter(|(_, p)| p.is_none()) {
                 errors.push(VerifyError::PortUnconnected {
@@ -366,6 +373,7 @@ fn check_channels(graph: &Graph, errors: &mut Errors) {
             .map(|a| vec![None; a.outputs.len()])
             .collect(),
     };
+
     for (id, channel) in graph.channels.iter_enumerated() {
         if errors.full() {
             return;
@@ -398,8 +406,10 @@ fn check_channels(graph: &Graph, errors: &mut Errors) {
                 });
             }
         }
+
         check_initial(id, channel, errors);
     }
+
     let initial_bytes: u128 = graph.channels.iter().map(|c| c.initial.len() as u128).sum();
     errors.limit(
         || "initial bytes of all channels".to_owned(),
@@ -418,6 +428,7 @@ fn check_end(graph: &Graph, channel: ChannelId, actor: ActorId, port: Port, erro
         });
         return;
     };
+
     let (token, ports) = match port {
         Port::In(i) => (
             data.inputs.get(i as usize).map(|p| &p.token),
@@ -428,6 +439,7 @@ fn check_end(graph: &Graph, channel: ChannelId, actor: ActorId, port: Port, erro
             data.outputs.len(),
         ),
     };
+
     let expected = &graph.channels[channel].token;
     match token {
         None => errors.push(VerifyError::UnknownPort {
@@ -459,6 +471,7 @@ fn check_initial(channel: ChannelId, data: &Channel, errors: &mut Errors) {
             found,
         });
     }
+
     errors.limit(
         || format!("initial bytes of {channel}"),
         found.into(),

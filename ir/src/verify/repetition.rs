@@ -64,6 +64,7 @@ pub(super) fn edges(graph: &Graph) -> Result<Vec<Edge>, VerifyError> {
             });
         }
     }
+
     Ok(edges)
 }
 
@@ -173,6 +174,7 @@ pub fn repetition(graph: &Graph) -> Result<TiVec<ActorId, u64>, VerifyError> {
             repetitions[actor] = firings as u64;
         }
     }
+
     Ok(repetitions)
 }
 
@@ -207,6 +209,7 @@ fn spread_ratios(
             component.push((other, other_ratio));
         }
     }
+
     Ok(component)
 }
 

@@ -31,6 +31,7 @@ pub(super) fn check<'a>(cx: &Cx<'a>, errors: &mut Errors) -> Option<Lanes<'a>> {
             });
             continue;
         }
+
         if let Some(before) = last_device.replace(device).filter(|&b| b >= device) {
             errors.push(VerifyError::CalendarOrder {
                 plan,
@@ -38,6 +39,7 @@ pub(super) fn check<'a>(cx: &Cx<'a>, errors: &mut Errors) -> Option<Lanes<'a>> {
                 device,
             });
         }
+
         if !first_actors.contains_key(&device) {
             idle_devices.push(device);
         }
@@ -60,6 +62,7 @@ pub(super) fn check<'a>(cx: &Cx<'a>, errors: &mut Errors) -> Option<Lanes<'a>> {
             actor,
         });
     }
+
     errors.limit(
         || format!("stages of {plan}"),
         cx.plan.stages.into(),
@@ -89,6 +92,7 @@ fn flatten_lane<'a>(cx: &Cx<'a>, calendar: &'a Calendar, errors: &mut Errors) ->
         executions: 0,
         errors,
     };
+
     flattening.add_entries(&lane.entries, 0, 1);
     let flat = flattening.flat;
     let executions = flattening.executions;
@@ -153,6 +157,7 @@ impl<'a> Flattening<'_, 'a> {
                             body: body.len(),
                         });
                     }
+
                     if !fits {
                         continue;
                     }
@@ -188,6 +193,7 @@ impl<'a> Flattening<'_, 'a> {
             begin_node.end = end;
             begin_node.has_one_stage = has_one_stage;
         }
+
         nodes.push(Node::End { begin });
     }
 
@@ -204,6 +210,7 @@ impl<'a> Flattening<'_, 'a> {
                 stages,
             });
         }
+
         if !self.has_known_id(&slot.action, number) {
             return;
         }
@@ -247,6 +254,7 @@ impl<'a> Flattening<'_, 'a> {
             }
             Action::Carry { buffer } => ("buffer", buffer.0, self.cx.plan.buffers.len()),
         };
+
         let is_known = (id as usize) < count;
         if !is_known {
             self.errors.push(VerifyError::SlotId {
@@ -258,6 +266,7 @@ impl<'a> Flattening<'_, 'a> {
                 count,
             });
         }
+
         is_known
     }
 
@@ -335,6 +344,7 @@ pub(super) fn stages(cx: &Cx<'_>, lanes: &Lanes<'_>, errors: &mut Errors) -> Opt
         used_stages = used_stages.max(u64::from(slot.stage) + 1);
         collector.add(slot);
     }
+
     let stages = collector.stages;
 
     if used_stages != u64::from(cx.plan.stages) {
@@ -344,6 +354,7 @@ pub(super) fn stages(cx: &Cx<'_>, lanes: &Lanes<'_>, errors: &mut Errors) -> Opt
             used: used_stages,
         });
     }
+
     (errors.len() == errors_before).then_some(stages)
 }
 
@@ -366,6 +377,7 @@ impl StageCollector<'_> {
                         first,
                         second,
                     };
+
                     let key = (plan.0.into(), actor.0.into());
                     self.errors.push_once(key, error);
                 }

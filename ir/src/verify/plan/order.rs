@@ -106,6 +106,7 @@ pub(super) fn check(
         entered: None,
         errors,
     };
+
     for (_, flat) in &lanes.list {
         flat.visit(&mut walk);
         if walk.errors.full() {
@@ -147,6 +148,7 @@ fn find_ports(cx: &Cx<'_>, buffer_of: &BufferOf) -> Option<Ports> {
                 });
             }
         }
+
         inputs.push(actor_inputs);
 
         let channels = cx.ports.outputs[id].iter();
@@ -192,6 +194,7 @@ fn find_feeds(cx: &Cx<'_>, stages: &Stages) -> Option<TiVec<BufferId, Fed>> {
             },
         });
     }
+
     Some(fed_buffers)
 }
 
@@ -269,6 +272,7 @@ impl Visitor for Walk<'_> {
                 _ => {}
             }
         }
+
         self.entered = Some(entered);
     }
 
@@ -321,6 +325,7 @@ impl Walk<'_> {
                 end: start + ((count - 1) * input.rate + input.window) as i64,
                 earliest: input.first_token(earliest_firing),
             };
+
             let access = Access::Input(actor, input.port);
             self.read(input.buffer, access, stage, span, position);
         }
@@ -329,6 +334,7 @@ impl Walk<'_> {
             self.errors.budget.take(1);
             self.touch(buffer, stage, position);
         }
+
         self.fired[actor] += count;
     }
 
@@ -343,6 +349,7 @@ impl Walk<'_> {
             end: (first_token + count) as i64,
             earliest: earliest_token as i64,
         };
+
         self.sent[ring] += count;
         let buffer = self.ports.senders[ring];
         self.read(buffer, Access::Send(ring), stage, span, position);
@@ -421,6 +428,7 @@ impl Walk<'_> {
                 read_stage: stage,
                 release_stage: fed.release,
             };
+
             self.report(buffer, access, error);
         }
     }
@@ -471,12 +479,15 @@ impl Walk<'_> {
                 read_stage,
                 write_stage,
             };
+
             self.report(buffer, access, error);
         }
+
         if matches!(fed.feed, Feed::Ring(_)) {
             // The sender waits for the release, and the release for the reads.
             return;
         }
+
         let blocks = self.cx.plan.buffers[buffer].blocks;
         let reuse_stage = u64::from(fed.stage) + u64::from(blocks);
         let stage = u64::from(stage);
@@ -495,6 +506,7 @@ impl Walk<'_> {
                 write_stage,
                 blocks,
             };
+
             self.report(buffer, access, error);
         }
     }
@@ -518,6 +530,7 @@ impl Walk<'_> {
                 read_stage,
                 carry_stage,
             };
+
             self.report(buffer, access, error);
         }
 
@@ -531,6 +544,7 @@ impl Walk<'_> {
                 carry_stage,
                 blocks,
             };
+
             self.report(buffer, access, error);
         }
     }
