@@ -170,10 +170,12 @@ impl Analysis {
                 proof_note(sizing.exact)
             )?;
         }
+
         for point in &self.front.points {
             let point_period = format_period(point.period);
             writeln!(f, "trade-off    {:>12} at {point_period}", point.total)?;
         }
+
         if !self.front.complete {
             writeln!(f, "trade-off    larger ones were not looked for")?;
         }

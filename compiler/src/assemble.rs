@@ -75,6 +75,7 @@ impl Cubins {
             next_text: AtomicUsize::new(0),
             cubins: Mutex::new(Vec::new()),
         };
+
         job.run_threads()?;
         Ok(job.cubins.into_inner().expect("no thread panicked"))
     }
@@ -129,6 +130,7 @@ impl AssemblyJob<'_> {
                 key: kernel.key,
                 object,
             };
+
             let mut cubins = self.cubins.lock().expect("no thread panicked");
             cubins.push(cubin);
         }

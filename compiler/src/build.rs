@@ -115,6 +115,7 @@ pub(crate) fn build(
         origins: Origins::default(),
         initial_bytes: 0,
     };
+
     builder.add_actors();
     let readers_by_port = builder.place_readers();
     builder.check_inputs(&readers_by_port);
@@ -188,6 +189,7 @@ impl<'a> Builder<'a> {
             let port_readers = readers_by_port.entry(writing_port).or_default();
             port_readers.push(placed_reader);
         }
+
         readers_by_port
     }
 
@@ -264,6 +266,7 @@ impl<'a> Builder<'a> {
                 .push(initial_limit(link.to.span, token_count, token));
             return None;
         }
+
         Some(first_bytes)
     }
 
@@ -307,6 +310,7 @@ impl<'a> Builder<'a> {
                 .context(link.to.span, size_difference)
                 .help(help),
         );
+
         None
     }
 
@@ -453,6 +457,7 @@ impl<'a> Builder<'a> {
             types: &port_types,
             blobs: &self.files.blobs,
         };
+
         match self.registry.op(FORK)?.resolve(&cx) {
             Ok(signature) => {
                 self.graph.actors.push(Actor {
@@ -605,5 +610,6 @@ fn group_readers<'a>(readers: &'a [PlacedReader<'a>]) -> Vec<ReaderGroup<'a>> {
             }),
         }
     }
+
     groups
 }

@@ -257,6 +257,7 @@ pub(crate) fn run(
             device: &calibration.machine.devices[group.devices[0]],
             how,
         };
+
         let kernel_outcomes = group_session.measure_kernels(&mut group_cache, progress);
         group_cache.close(sink);
         let early = group_session.measure_early_launch();
@@ -264,6 +265,7 @@ pub(crate) fn run(
         calibration.add_group(&group, &kernels, kernel_outcomes, sources);
         calibration.early.extend(early);
     }
+
     calibration.apply_early_launches();
     calibration
 }

@@ -35,9 +35,9 @@ use crate::cpu_only::CpuOnlyActors;
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::front::{FrontEnd, Source, parse_source};
 use crate::kernels::KernelRequest;
-use crate::onnx::PassReport;
 use crate::options::CompileOptions;
 use crate::pack::{self, PackRequest};
+use crate::pass_report::PassReport;
 use crate::pass_selection::PassSelection;
 use crate::planning::{PlanRequest, PlannedGraph};
 use crate::replicate::Replication;
@@ -102,6 +102,7 @@ impl<'a> Compilation<'a> {
             files: &mut files,
             reports: &mut reports,
         };
+
         let model = parsed_source.and_then(|source| front_end.build_graph(source));
         Self {
             options,
@@ -202,6 +203,7 @@ impl<'a> Compilation<'a> {
             let refusal = refusals::draw_analysis(&error, &model);
             self.reports.sink.push(refusal);
         }
+
         sample_rates::infer_sample_rates(&mut model, &repetitions, &mut self.reports.sink);
         self.reports.stop_on_errors()?;
 
@@ -247,6 +249,7 @@ impl<'a> Compilation<'a> {
             registry: &self.registry,
             blobs: &self.files.blobs,
         };
+
         let planned = request.make_plans(model, &mut self.reports)?;
 
         check_level(&planned.graph, &self.files.blobs, "replication");
@@ -282,6 +285,7 @@ impl<'a> Compilation<'a> {
                 machine: &target.machine,
                 plans: &planned.plans,
             };
+
             let blobs = &mut self.files.blobs;
             packed_actors = Some(request.pack_weights(&mut planned.graph, blobs));
             check_level(&planned.graph, blobs, "packing weights");
@@ -295,6 +299,7 @@ impl<'a> Compilation<'a> {
                 changes: packed_actors,
                 actors: planned.graph.actors.len(),
             };
+
             let reports = &mut self.files.passes;
             reports.push(("the whole graph".to_owned(), vec![report]));
         }
@@ -312,6 +317,7 @@ impl<'a> Compilation<'a> {
             plans: &planned.plans,
             cubins: self.options.cubins.as_ref(),
         };
+
         let printed_kernels = request.print_kernels(&mut self.files.blobs);
         printed_kernels.map_err(|refusal| self.reports.refuse(refusal))
     }
@@ -337,6 +343,7 @@ impl<'a> Compilation<'a> {
             blobs: std::mem::take(&mut self.files.blobs),
             kernels,
         };
+
         let program = verify(program).map_err(|errors| self.refuse_program(&errors))?;
 
         Ok(MadeProgram {
@@ -369,6 +376,7 @@ impl<'a> Compilation<'a> {
             registry: &self.registry,
             blobs: &self.files.blobs,
         };
+
         let actor_costs = cost_sources.cost_table(&model.graph);
         let default_buffers = Mode::Throughput(Unit::Tokens);
         let buffers = self.options.buffers.unwrap_or(default_buffers);

@@ -68,6 +68,7 @@ impl CostSources<'_> {
             cost.call_ps = measured.call_ps;
             cost.firing_ps = measured.firing_ps;
         }
+
         Some(cost)
     }
 

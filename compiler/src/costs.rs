@@ -105,6 +105,7 @@ fn write_value(out: &mut impl Write, value: &Value, blobs: &TiSlice<BlobId, Byte
                 write_value(out, item, blobs)?;
                 write!(out, ",")?;
             }
+
             write!(out, "]")
         }
         Value::Map(items) => {
@@ -114,6 +115,7 @@ fn write_value(out: &mut impl Write, value: &Value, blobs: &TiSlice<BlobId, Byte
                 write_value(out, item, blobs)?;
                 write!(out, ",")?;
             }
+
             write!(out, "}}")
         }
         Value::Tensor(id, token) => {
@@ -136,6 +138,7 @@ pub fn ports_text(actor: &Actor) -> String {
             input_texts.push(format!("{} {}{window}", port.token, port.rate));
         }
     }
+
     let mut output_texts = Vec::new();
     for (index, port) in actor.outputs.iter().enumerate() {
         if actor.state_of_output(index as u32).is_none() {
@@ -286,8 +289,10 @@ pub(crate) fn to_ron(
                 ron::ser::to_string_pretty(&RonCost::new(*key, cost), ron_config.clone())?;
             text += &format!("            {entry_text},\n");
         }
+
         text += "        ]),\n";
     }
+
     Ok(Some(text + "    ]"))
 }
 
@@ -307,6 +312,7 @@ fn group_devices<'a>(machine: &'a Machine, costs: &'a MeasuredCosts) -> Vec<Equa
             }),
         }
     }
+
     groups
 }
 
@@ -340,10 +346,12 @@ pub(crate) fn read(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -
                 sink.push(read::twice(kind, &name.value, name.span, *first));
                 continue;
             }
+
             first_uses.insert(name.value.clone(), name.span);
             costs.devices.insert(name.value, entries.costs.clone());
         }
     }
+
     costs
 }
 
@@ -408,11 +416,13 @@ impl EntryTable {
             );
             return;
         }
+
         if let Some(first) = self.key_spans.get(&key.value) {
             let shown_key = key.value.to_string();
             sink.push(read::twice("key", &shown_key, key.span, *first));
             return;
         }
+
         self.key_spans.insert(key.value, key.span);
         self.costs.insert(key.value, cost);
     }
@@ -456,6 +466,7 @@ fn read_cost(node: &Node, sink: &mut Sink) -> Option<(Spanned<CostKey>, Measured
         samples: samples?,
         variant: variant?,
     };
+
     Some((cost_key?, cost))
 }
 

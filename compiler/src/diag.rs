@@ -1,4 +1,4 @@
-//! What is wrong with a model, in data: a code, a sentence, places in the text and the mend. Drawing is elsewhere.
+//! What is wrong with a model, in data: a code, a sentence, places in the text and the fix. Drawing is elsewhere.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub struct Label {
     pub span: Span,
     /// What stands there.
     pub text: String,
-    /// Whether this is where the mend belongs, rather than the fact it disagrees with.
+    /// Whether this is where the fix belongs, rather than the fact it disagrees with.
     pub primary: bool,
 }
 
@@ -46,7 +46,7 @@ pub struct Diagnostic {
     pub message: String,
     /// Places, primary ones first.
     pub labels: Vec<Label>,
-    /// The mend.
+    /// How to fix it.
     pub help: Option<String>,
 }
 
@@ -62,7 +62,7 @@ impl Diagnostic {
         }
     }
 
-    /// Adds the place where the mend belongs.
+    /// Adds the place where the fix belongs.
     #[must_use]
     pub fn primary(self, span: Span, text: impl Into<String>) -> Self {
         self.label(span, text, true)
@@ -83,21 +83,21 @@ impl Diagnostic {
         self
     }
 
-    /// Says how to mend it.
+    /// Says how to fix it.
     #[must_use]
     pub fn help(mut self, text: impl Into<String>) -> Self {
         self.help = Some(text.into());
         self
     }
 
-    /// Says how to mend it, if there is something to say.
+    /// Says how to fix it, if there is something to say.
     #[must_use]
     pub fn maybe_help(mut self, text: Option<String>) -> Self {
         self.help = text.or(self.help);
         self
     }
 
-    /// Where the mend belongs.
+    /// Where the fix belongs.
     pub fn span(&self) -> Span {
         self.labels
             .iter()
@@ -137,6 +137,7 @@ impl Sink {
             self.full = true;
             return;
         }
+
         self.seen.insert(key);
         if diagnostic.severity == Severity::Error {
             self.errors += 1;
@@ -255,6 +256,7 @@ pub(crate) fn did_you_mean<'a>(
             best = Some((distance, name));
         }
     }
+
     best.map(|(_, name)| format!("did you mean `{name}`?"))
 }
 

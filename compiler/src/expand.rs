@@ -36,7 +36,7 @@ pub(crate) fn expand(
     files: &mut Files,
     sink: &mut Sink,
 ) -> Net {
-    let name = model
+    let model_name = model
         .name
         .as_ref()
         .map_or("model", |n| n.value.as_str())
@@ -46,7 +46,7 @@ pub(crate) fn expand(
         files,
         sink,
         net: Net {
-            name,
+            name: model_name,
             ..Net::default()
         },
         edges: Vec::new(),
@@ -57,6 +57,7 @@ pub(crate) fn expand(
         name_bytes: 0,
         pins: Vec::new(),
     };
+
     for port in model.inputs.iter().chain(&model.outputs) {
         expander.sink.push(
             Diagnostic::new(
@@ -67,12 +68,13 @@ pub(crate) fn expand(
             .help("a model that is compiled talks to the outside through `sources` and `sinks`"),
         );
     }
-    let mut env = expander.defaults(model);
-    expander.given(model, given, &mut env);
+
+    let mut param_values = expander.default_params(model);
+    expander.enter_given(model, given, &mut param_values);
     let scope = Scope { model, outer: None };
-    expander.body(&scope, "", &env, &mut Vec::new());
-    expander.unused(model);
-    expander.finish(model)
+    expander.expand_body(&scope, "", &param_values, &mut Vec::new());
+    expander.report_unused(model);
+    expander.into_net(model)
 }
 
 /// A model and the models around it, whose sub-models it may use.
@@ -120,42 +122,42 @@ struct Expander<'a> {
 
 impl Expander<'_> {
     /// Defaults of a model's parameters; `required` ones are left out.
-    fn defaults(&mut self, model: &Model) -> Env {
-        let mut env = Env::new();
+    fn default_params(&mut self, model: &Model) -> Env {
+        let mut param_values = Env::new();
         for (name, node) in &model.params {
             if !matches!(&node.kind, Kind::Word(w) if w == "required") {
-                let value = self.subst(node, &Env::new());
-                env.insert(name.value.clone(), value);
+                let default_value = self.substitute(node, &Env::new());
+                param_values.insert(name.value.clone(), default_value);
             }
         }
-        env
+        param_values
     }
 
     /// Parameters that are given from outside.
-    fn given(&mut self, model: &Model, given: &[(Spanned<String>, Node)], env: &mut Env) {
+    fn enter_given(&mut self, model: &Model, given: &[(Spanned<String>, Node)], env: &mut Env) {
         for (name, node) in given {
             if model
                 .params
                 .iter()
-                .any(|(known, _)| known.value == name.value)
+                .any(|(known_names, _)| known_names.value == name.value)
             {
                 env.insert(name.value.clone(), node.clone());
             } else {
-                let known = model.params.iter().map(|(n, _)| n.value.as_str());
+                let known_names = model.params.iter().map(|(n, _)| n.value.as_str());
                 self.sink.push(
                     Diagnostic::new(
                         Code::E0213,
                         format!("the model has no parameter `{}`", name.value),
                     )
                     .primary(name.span, "given here")
-                    .help(suggest(&name.value, known)),
+                    .help(suggest(&name.value, known_names)),
                 );
             }
         }
     }
 
     /// The node with its parameters put in.
-    fn subst(&mut self, node: &Node, env: &Env) -> Node {
+    fn substitute(&mut self, node: &Node, env: &Env) -> Node {
         self.substituted += 1;
         if self.substituted > MAX_SUBSTITUTED {
             self.sink.push(
@@ -166,21 +168,23 @@ impl Expander<'_> {
                 .primary(node.span, "here the limit was reached")
                 .help("put large constants into .npy files"),
             );
+
             return Node {
                 span: node.span,
                 kind: Kind::Bad,
             };
         }
+
         let kind = match &node.kind {
             Kind::Param(name) => match env.get(name) {
                 // Errors should point at the value that was given, so its own span stays.
-                Some(value) => {
-                    let value = value.clone();
-                    return self.subst(&value, &Env::new());
+                Some(param_value) => {
+                    let param_value = param_value.clone();
+                    return self.substitute(&param_value, &Env::new());
                 }
                 None => {
-                    let known = env.keys().map(String::as_str);
-                    let help = self.sink.suggest(name, known);
+                    let known_names = env.keys().map(String::as_str);
+                    let help = self.sink.suggest(name, known_names);
                     self.sink.push(
                         Diagnostic::new(Code::E0213, format!("there is no parameter `{name}`"))
                             .primary(node.span, "used here")
@@ -189,50 +193,60 @@ impl Expander<'_> {
                     Kind::Bad
                 }
             },
-            Kind::List(items) => Kind::List(items.iter().map(|n| self.subst(n, env)).collect()),
+            Kind::List(items) => {
+                Kind::List(items.iter().map(|n| self.substitute(n, env)).collect())
+            }
             Kind::Map(pairs) => Kind::Map(
                 pairs
                     .iter()
-                    .map(|(k, v)| (k.clone(), self.subst(v, env)))
+                    .map(|(k, v)| (k.clone(), self.substitute(v, env)))
                     .collect(),
             ),
             Kind::Call(name, args) => {
                 let arg = |a: &Arg| Arg {
                     name: a.name.clone(),
-                    value: self.subst(&a.value, env),
+                    value: self.substitute(&a.value, env),
                 };
                 Kind::Call(name.clone(), args.iter().map(arg).collect())
             }
             other => other.clone(),
         };
+
         Node {
             span: node.span,
             kind,
         }
     }
 
-    fn maybe(&mut self, node: &Option<Node>, env: &Env) -> Option<Node> {
+    fn substitute_some(&mut self, node: &Option<Node>, env: &Env) -> Option<Node> {
         node.as_ref()
-            .map(|n| self.subst(n, env))
+            .map(|n| self.substitute(n, env))
             .filter(|n| n.kind != Kind::Bad)
     }
 
-    fn fact(&mut self, dtype: &Option<Node>, shape: &Option<Node>, env: &Env) -> TypeFact {
-        let stated = (dtype.is_some(), shape.is_some());
-        let (dtype, shape) = (self.maybe(dtype, env), self.maybe(shape, env));
+    fn type_fact(&mut self, dtype: &Option<Node>, shape: &Option<Node>, env: &Env) -> TypeFact {
+        let was_stated = (dtype.is_some(), shape.is_some());
+        let (dtype, shape) = (
+            self.substitute_some(dtype, env),
+            self.substitute_some(shape, env),
+        );
         let dtype = dtype.and_then(|n| read::dtype(&n, self.sink));
         let shape = shape.and_then(|n| read::shape(&n, self.sink));
-        let bad = stated != (dtype.is_some(), shape.is_some());
-        TypeFact { dtype, shape, bad }
+        let is_bad = was_stated != (dtype.is_some(), shape.is_some());
+        TypeFact {
+            dtype,
+            shape,
+            bad: is_bad,
+        }
     }
 
     fn count(&mut self, node: &Option<Node>, what: &str, env: &Env) -> Option<Spanned<u64>> {
-        let node = self.maybe(node, env)?;
+        let node = self.substitute_some(node, env)?;
         read::count(&node, what, 1, limits::MAX_RATE, self.sink)
     }
 
     /// One model's actors and channels; names get `prefix`.
-    fn body(
+    fn expand_body(
         &mut self,
         scope: &Scope<'_>,
         prefix: &str,
@@ -240,34 +254,37 @@ impl Expander<'_> {
         chain: &mut Vec<(Span, String)>,
     ) -> Names {
         let model = scope.model;
-        let mut names = Names::new();
+        let mut known_things = Names::new();
         for (decl, role) in (model.sources.iter().map(|s| (s, Role::Source)))
             .chain(model.sinks.iter().map(|s| (s, Role::Sink)))
         {
-            let thing = self.stream(decl, role, prefix, env);
-            self.name(&mut names, &decl.name, thing);
+            let stream_thing = self.stream(decl, role, prefix, env);
+            self.name(&mut known_things, &decl.name, stream_thing);
         }
+
         for (ports, is_input) in [(&model.inputs, true), (&model.outputs, false)] {
             // A model that is compiled has no outside for its ports; that was reported.
             for port in ports.iter() {
-                let id = self.junction(port, prefix, env);
-                let thing = if is_input {
+                let id = self.add_junction(port, prefix, env);
+                let stream_thing = if is_input {
                     Thing::Input(id)
                 } else {
                     Thing::Output(id)
                 };
-                self.name(&mut names, &port.name, thing);
+                self.name(&mut known_things, &port.name, stream_thing);
             }
         }
+
         for decl in &model.actors {
             if self.net.actors.len() >= limits::MAX_ACTORS {
                 self.too_many(decl.span);
                 break;
             }
+
             if !self.count_name(prefix, &decl.name) {
                 break;
             }
-            let thing = if decl.op.value == onnx::NAME {
+            let stream_thing = if decl.op.value == onnx::NAME {
                 self.onnx(model, decl, prefix, env).unwrap_or(Thing::Bad)
             } else if self.is_instance(decl) {
                 self.instance(scope, decl, prefix, env, chain)
@@ -275,33 +292,35 @@ impl Expander<'_> {
             } else {
                 self.actor(model, decl, prefix, env)
             };
-            self.name(&mut names, &decl.name, thing);
+            self.name(&mut known_things, &decl.name, stream_thing);
         }
+
         for name in &model.broken {
-            names
+            known_things
                 .entry(name.value.clone())
                 .or_insert((Thing::Bad, name.span));
         }
+
         self.net.lost |= model.lost_channels;
         for channel in &model.channels {
-            self.channel(model, channel, &names, env);
+            self.channel(model, channel, &known_things, env);
         }
         self.read_pins(model, prefix);
-        names
+        known_things
     }
 
     /// Counts the name of an actor or instance towards the limits; false where one is passed. Each level of instances
     /// puts its own name in front, so that a short text can write out long names, and many of them.
     fn count_name(&mut self, prefix: &str, name: &Spanned<String>) -> bool {
-        let bytes = prefix.len() + name.value.len();
+        let path_bytes = prefix.len() + name.value.len();
         // Reported once: every level of instances stops here too.
         if self.name_bytes > limits::MAX_NAMES_BYTES {
             return false;
         }
-        self.name_bytes += bytes;
-        let message = if bytes > MAX_PATH_BYTES {
+        self.name_bytes += path_bytes;
+        let message = if path_bytes > MAX_PATH_BYTES {
             format!(
-                "the name of an actor with its instances has {bytes} bytes, more than the limit of {MAX_PATH_BYTES}"
+                "the name of an actor with its instances has {path_bytes} bytes, more than the limit of {MAX_PATH_BYTES}"
             )
         } else if self.name_bytes > limits::MAX_NAMES_BYTES {
             format!(
@@ -332,8 +351,8 @@ impl Expander<'_> {
 
     fn read_pins(&mut self, model: &Model, prefix: &str) {
         for (name, device) in &model.pins {
-            let full = Spanned::new(format!("{prefix}{}", name.value), name.span);
-            self.pins.push((full, device.clone()));
+            let full_name = Spanned::new(format!("{prefix}{}", name.value), name.span);
+            self.pins.push((full_name, device.clone()));
         }
     }
 
@@ -354,7 +373,7 @@ impl Expander<'_> {
 
     fn stream(&mut self, decl: &StreamDecl, role: Role, prefix: &str, env: &Env) -> Thing {
         if !prefix.is_empty() {
-            let what = if role == Role::Source {
+            let stream_kind = if role == Role::Source {
                 "source"
             } else {
                 "sink"
@@ -362,24 +381,26 @@ impl Expander<'_> {
             self.sink.push(
                 Diagnostic::new(
                     Code::E0215,
-                    format!("the sub-model has a {what} `{}`", decl.name.value),
+                    format!("the sub-model has a {stream_kind} `{}`", decl.name.value),
                 )
                 .primary(decl.name.span, "streams belong to the outermost model")
                 .help(
                     "give the sub-model `inputs` and `outputs`, and join them to streams outside",
                 ),
             );
+
             return Thing::Bad;
         }
-        let stream = self.fact(&decl.dtype, &decl.shape, env);
-        let rate = self.count(&decl.rate, "a rate", env);
-        let mut params = Params::new();
+
+        let stream_fact = self.type_fact(&decl.dtype, &decl.shape, env);
+        let stream_rate = self.count(&decl.rate, "a rate", env);
+        let mut stream_params = Params::new();
         let mut param_spans = BTreeMap::new();
-        if let Some(node) = self.maybe(&decl.sample_rate, env)
+        if let Some(node) = self.substitute_some(&decl.sample_rate, env)
             && let Some(value) = read::float(&node, "a sample rate in tokens per second", self.sink)
         {
             if value.value.is_finite() && value.value > 0.0 {
-                params.insert("sample_rate".into(), Value::Float(value.value));
+                stream_params.insert("sample_rate".into(), Value::Float(value.value));
                 param_spans.insert("sample_rate".to_owned(), value.span);
             } else {
                 self.sink.push(
@@ -391,13 +412,15 @@ impl Expander<'_> {
                 );
             }
         }
-        if let Some(node) = self.maybe(&decl.file, env)
+
+        if let Some(node) = self.substitute_some(&decl.file, env)
             && let Some(file) = read::string(&node, "a path in quotes", self.sink)
         {
-            params.insert("file".into(), Value::Str(file.value));
+            stream_params.insert("file".into(), Value::Str(file.value));
             param_spans.insert("file".to_owned(), file.span);
         }
-        let op = if role == Role::Source {
+
+        let stream_op = if role == Role::Source {
             "Source"
         } else {
             "Sink"
@@ -406,11 +429,11 @@ impl Expander<'_> {
             name: decl.name.value.clone(),
             span: decl.name.span,
             role,
-            op: Spanned::new(op.to_owned(), decl.name.span),
-            params,
+            op: Spanned::new(stream_op.to_owned(), decl.name.span),
+            params: stream_params,
             param_spans,
-            stream,
-            rate,
+            stream: stream_fact,
+            rate: stream_rate,
         });
         let id = self.net.actors.len() - 1;
         if role == Role::Source {
@@ -420,43 +443,45 @@ impl Expander<'_> {
         }
     }
 
-    fn junction(&mut self, port: &PortDecl, prefix: &str, env: &Env) -> usize {
-        let fact = self.fact(&port.dtype, &port.shape, env);
-        let name = format!("{prefix}{}", port.name.value);
+    fn add_junction(&mut self, port: &PortDecl, prefix: &str, env: &Env) -> usize {
+        let type_fact = self.type_fact(&port.dtype, &port.shape, env);
+        let full_name = format!("{prefix}{}", port.name.value);
         self.junctions.push(Junction {
-            name,
+            name: full_name,
             span: port.name.span,
-            fact,
+            fact: type_fact,
         });
         self.junctions.len() - 1
     }
 
     fn actor(&mut self, model: &Model, decl: &ActorDecl, prefix: &str, env: &Env) -> Thing {
-        let name = format!("{prefix}{}", decl.name.value);
+        let actor_name = format!("{prefix}{}", decl.name.value);
         let op = self.registry.op(&decl.op.value);
         if op.is_none() && decl.op.value != "Custom" {
-            let known = self.registry.names().chain(["Sub", "Custom", onnx::NAME]);
+            let known_ops = self.registry.names().chain(["Sub", "Custom", onnx::NAME]);
             self.sink.push(
                 Diagnostic::new(Code::E0210, format!("there is no op `{}`", decl.op.value))
                     .primary(decl.op.span, "unknown op")
                     .help(format!(
                         "{}; `zbmdc ops` lists them all",
-                        op_help(&decl.op.value, known)
+                        op_help(&decl.op.value, known_ops)
                     )),
             );
+
             return Thing::Bad;
         }
+
         let positional = op.map_or(&["name"][..], |op| op.positional());
-        let mut params = Params::new();
+        let mut actor_params = Params::new();
         let mut param_spans = BTreeMap::new();
-        let mut next = positional.iter();
-        let mut bad = false;
+        let mut next_positional = positional.iter();
+        let mut is_bad = false;
         for arg in &decl.args {
             let Some(key) = arg
                 .name
                 .as_ref()
                 .map(|n| n.value.as_str())
-                .or_else(|| next.next().copied())
+                .or_else(|| next_positional.next().copied())
             else {
                 self.sink.push(
                     Diagnostic::new(
@@ -473,9 +498,11 @@ impl Expander<'_> {
                         decl.op.value
                     )),
                 );
-                bad = true;
+
+                is_bad = true;
                 continue;
             };
+
             let span = arg
                 .name
                 .as_ref()
@@ -484,24 +511,26 @@ impl Expander<'_> {
                 self.sink.push(read::twice("parameter", key, span, *first));
                 continue;
             }
-            let node = self.subst(&arg.value, env);
+
+            let node = self.substitute(&arg.value, env);
             remember(&mut param_spans, key, span, &node);
             match self.files.value(&node, &model.dir, self.sink) {
                 Some(value) => {
-                    params.insert(key.to_owned(), value);
+                    actor_params.insert(key.to_owned(), value);
                 }
-                None => bad = true,
+                None => is_bad = true,
             }
         }
-        if bad {
+
+        if is_bad {
             return Thing::Bad;
         }
         self.net.actors.push(NetActor {
-            name,
+            name: actor_name,
             span: decl.name.span,
             role: Role::Compute,
             op: decl.op.clone(),
-            params,
+            params: actor_params,
             param_spans,
             stream: TypeFact::default(),
             rate: None,
@@ -510,10 +539,11 @@ impl Expander<'_> {
     }
 
     fn channel(&mut self, model: &Model, decl: &ChannelDecl, names: &Names, env: &Env) {
-        let fact = self.fact(&decl.dtype, &decl.shape, env);
+        let type_fact = self.type_fact(&decl.dtype, &decl.shape, env);
         let write_rate = self.count(&decl.rate, "a rate", env);
-        let initial = self.maybe(&decl.initial, env);
-        let initial = initial.and_then(|n| self.files.tokens(&n, &model.dir, self.sink));
+        let initial_tokens = self.substitute_some(&decl.initial, env);
+        let initial_tokens =
+            initial_tokens.and_then(|n| self.files.tokens(&n, &model.dir, self.sink));
         let from = self.half(&decl.from, names, true);
         if decl.to.is_empty()
             && let Some(from) = from.clone()
@@ -521,7 +551,7 @@ impl Expander<'_> {
             self.edges.push(Edge::dropped(from));
         }
         for to in &decl.to {
-            let end = self.half(&to.end, names, false);
+            let reader_end = self.half(&to.end, names, false);
             let pick = |inner: &Option<Node>, outer: &Option<Node>| {
                 inner.clone().or_else(|| outer.clone())
             };
@@ -530,37 +560,40 @@ impl Expander<'_> {
                 window: pick(&to.reader.window, &decl.reader.window),
                 history: pick(&to.reader.history, &decl.reader.history),
             };
-            let rate = self.count(&reader.rate, "a rate", env);
-            let window = self.count(&reader.window, "a window", env);
-            let history = self.maybe(&reader.history, env);
-            let history = history.and_then(|n| self.files.tokens(&n, &model.dir, self.sink));
-            let (Some(from), Some(end)) = (from.clone(), end) else {
+
+            let read_rate = self.count(&reader.rate, "a rate", env);
+            let read_window = self.count(&reader.window, "a window", env);
+            let history_tokens = self.substitute_some(&reader.history, env);
+            let history_tokens =
+                history_tokens.and_then(|n| self.files.tokens(&n, &model.dir, self.sink));
+            let (Some(from), Some(reader_end)) = (from.clone(), reader_end) else {
                 self.net.lost = true;
                 continue;
             };
             self.edges.push(Edge {
                 from,
-                to: Some(end),
-                fact: fact.clone(),
+                to: Some(reader_end),
+                fact: type_fact.clone(),
                 write_rate: write_rate.clone(),
-                rate,
-                window,
-                history,
-                initial: initial.clone(),
+                rate: read_rate,
+                window: read_window,
+                history: history_tokens,
+                initial: initial_tokens.clone(),
             });
         }
     }
 
     /// Warns of sub-models without an instance.
-    fn unused(&mut self, model: &Model) {
+    fn report_unused(&mut self, model: &Model) {
         for (name, def) in &model.models {
             let inner = match def {
                 ModelDef::Inline(m) => m,
                 ModelDef::File(m) => &**m,
                 ModelDef::Bad => continue,
             };
+
             if self.used.contains(&inner.span) {
-                self.unused(inner);
+                self.report_unused(inner);
             } else {
                 self.sink.push(
                     Diagnostic::new(
@@ -577,7 +610,7 @@ impl Expander<'_> {
         }
     }
 
-    fn finish(mut self, model: &Model) -> Net {
+    fn into_net(mut self, model: &Model) -> Net {
         let edges = std::mem::take(&mut self.edges);
         join::join(&mut self.net, edges, &self.junctions, self.sink);
         if self.net.actors.is_empty() && self.sink.errors() == 0 {
@@ -603,18 +636,22 @@ impl Expander<'_> {
         let mut found_pins = Vec::new();
         for (name, device) in &self.pins {
             let inside = format!("{}/", name.value);
-            let itself = by_name.partition_point(|(other, _)| *other < name.value.as_str());
-            let within = by_name.partition_point(|(other, _)| *other < inside.as_str());
-            let named = by_name[itself..].iter();
-            let named = named.take_while(|(other, _)| *other == name.value);
-            let contained = by_name[within..].iter();
-            let contained = contained.take_while(|(other, _)| other.starts_with(&inside));
+            let first_named = by_name.partition_point(|(other, _)| *other < name.value.as_str());
+            let first_contained = by_name.partition_point(|(other, _)| *other < inside.as_str());
+            let exactly_named = by_name[first_named..].iter();
+            let exactly_named = exactly_named.take_while(|(other, _)| *other == name.value);
+            let contained_actors = by_name[first_contained..].iter();
+            let contained_actors =
+                contained_actors.take_while(|(other, _)| other.starts_with(&inside));
 
-            let mut actors: Vec<usize> = named.chain(contained).map(|&(_, id)| id).collect();
-            actors.sort_unstable();
-            if actors.is_empty() && self.sink.errors() == 0 {
-                let known = self.net.actors.iter().map(|a| a.name.as_str());
-                let help = self.sink.suggest(&name.value, known);
+            let mut pinned_actors: Vec<usize> = exactly_named
+                .chain(contained_actors)
+                .map(|&(_, id)| id)
+                .collect();
+            pinned_actors.sort_unstable();
+            if pinned_actors.is_empty() && self.sink.errors() == 0 {
+                let known_names = self.net.actors.iter().map(|a| a.name.as_str());
+                let help = self.sink.suggest(&name.value, known_names);
                 self.sink.push(
                     Diagnostic::new(
                         Code::E0502,
@@ -624,11 +661,13 @@ impl Expander<'_> {
                     .help(help),
                 );
             }
-            found_pins.extend(actors.into_iter().map(|actor| Pin {
+
+            found_pins.extend(pinned_actors.into_iter().map(|actor| Pin {
                 actor,
                 device: device.clone(),
             }));
         }
+
         self.net.pins.extend(found_pins);
     }
 }

@@ -1,4 +1,4 @@
-//! The pages behind `zbmdc explain`: what a code means, an example that fails with exactly it, and the mend.
+//! The pages behind `zbmdc explain`: what a code means, an example that fails with exactly it, and the fix.
 
 mod analysis;
 mod onnx;
@@ -17,8 +17,8 @@ pub struct Page {
     pub text: &'static str,
     /// Something that fails with it.
     pub example: Example,
-    /// How to mend that.
-    pub mend: &'static str,
+    /// How to fix that.
+    pub fix: &'static str,
 }
 
 /// Something that fails.
@@ -44,12 +44,12 @@ const fn model(files: &'static [(&'static str, &'static [u8])]) -> Example {
 }
 
 macro_rules! entry {
-    ($code:ident, $text:literal, $model:literal, $mend:literal) => {
+    ($code:ident, $text:literal, $model:literal, $fix:literal) => {
         Page {
             code: Code::$code,
             text: $text,
             example: model(&[("model.ron", $model.as_bytes())]),
-            mend: $mend,
+            fix: $fix,
         }
     };
 }

@@ -23,7 +23,8 @@ pub(crate) fn infer(
         inputs_of[link.to.actor].push(id);
         outputs_of[link.from.actor].push(id);
     }
-    let mut infer = Infer {
+
+    let mut inference = Infer {
         net,
         registry,
         files,
@@ -34,12 +35,13 @@ pub(crate) fn infer(
         outputs_of,
         queue: (0..net.actors.len()).collect(),
     };
-    infer.run(sink);
-    while infer.seed() {
-        infer.run(sink);
+
+    inference.run(sink);
+    while inference.seed_types() {
+        inference.run(sink);
     }
-    infer.report_stuck(sink);
-    let signatures: Vec<Option<Signature>> = infer
+    inference.report_stuck(sink);
+    let signatures: Vec<Option<Signature>> = inference
         .states
         .into_iter()
         .map(|s| {
@@ -55,6 +57,7 @@ pub(crate) fn infer(
             check_limits(actor, signature, sink);
         }
     }
+
     signatures
 }
 
@@ -86,19 +89,19 @@ struct Infer<'a> {
 
 impl Infer<'_> {
     fn run(&mut self, sink: &mut Sink) {
-        while let Some(id) = self.queue.pop_front() {
-            self.tries[id] += 1;
-            if matches!(self.states[id], State::Failed)
-                || self.tries[id] > self.inputs_of[id].len() + 4
+        while let Some(actor_id) = self.queue.pop_front() {
+            self.tries[actor_id] += 1;
+            if matches!(self.states[actor_id], State::Failed)
+                || self.tries[actor_id] > self.inputs_of[actor_id].len() + 4
             {
                 continue;
             }
-            match self.resolve(id) {
-                Ok(signature) => self.known(id, signature),
-                Err(OpError::NeedInput { port }) => self.states[id] = State::Waits(port),
+            match self.resolve(actor_id) {
+                Ok(signature) => self.enter_signature(actor_id, signature),
+                Err(OpError::NeedInput { port }) => self.states[actor_id] = State::Waits(port),
                 Err(error) => {
-                    self.states[id] = State::Failed;
-                    sink.push(self.refusal(id, error));
+                    self.states[actor_id] = State::Failed;
+                    sink.push(self.refusal(actor_id, error));
                 }
             }
         }
@@ -110,29 +113,31 @@ impl Infer<'_> {
             Role::Source => self.source(id, actor),
             Role::Sink => self.sink(id, actor),
             Role::Compute => {
-                let mut connected = Vec::new();
-                let mut types = BTreeMap::new();
+                let mut connected_ports = Vec::new();
+                let mut input_types = BTreeMap::new();
                 for &link in &self.inputs_of[id] {
                     let port = self.net.links[link].to.port.clone().unwrap_or_default();
                     if let Some(token) = &self.types[link] {
-                        types.insert(port.clone(), token.clone());
+                        input_types.insert(port.clone(), token.clone());
                     }
-                    connected.push(port);
+                    connected_ports.push(port);
                 }
+
                 let blobs = &self.files.blobs;
-                let cx = ResolveCx {
+                let resolve_cx = ResolveCx {
                     params: &actor.params,
-                    connected: &connected,
-                    types: &types,
+                    connected: &connected_ports,
+                    types: &input_types,
                     blobs,
                 };
-                self.registry.resolve(&actor.op.value, &cx)
+
+                self.registry.resolve(&actor.op.value, &resolve_cx)
             }
         }
     }
 
     fn source(&self, id: usize, actor: &NetActor) -> Result<Signature, OpError> {
-        let stated = actor.stream.token().or_else(|| {
+        let stated_token = actor.stream.token().or_else(|| {
             // A dtype without a shape means scalars: streams seldom carry anything else.
             actor
                 .stream
@@ -140,22 +145,22 @@ impl Infer<'_> {
                 .as_ref()
                 .map(|d| TokenType::scalar(d.value))
         });
-        let known = stated.or_else(|| {
+        let known_token = stated_token.or_else(|| {
             self.outputs_of[id]
                 .iter()
                 .find_map(|&l| self.types[l].clone())
         });
-        let token = known.ok_or_else(|| OpError::NeedInput {
+        let source_token = known_token.ok_or_else(|| OpError::NeedInput {
             port: "y".to_owned(),
         })?;
-        let rate = actor.rate.as_ref().map_or(1, |r| r.value);
-        let rate = self
+        let own_rate = actor.rate.as_ref().map_or(1, |r| r.value);
+        let own_rate = self
             .stated_rate(&self.outputs_of[id], |l| &l.write_rates)
-            .unwrap_or(rate);
+            .unwrap_or(own_rate);
         let outputs = vec![OutPort {
             name: "y".to_owned(),
-            token,
-            rate,
+            token: source_token,
+            rate: own_rate,
         }];
         Ok(Signature {
             outputs,
@@ -164,23 +169,23 @@ impl Infer<'_> {
     }
 
     fn sink(&self, id: usize, actor: &NetActor) -> Result<Signature, OpError> {
-        let known = self.inputs_of[id]
+        let known_token = self.inputs_of[id]
             .iter()
             .find_map(|&l| self.types[l].clone());
-        let token = known
+        let sink_token = known_token
             .or_else(|| actor.stream.token())
             .ok_or_else(|| OpError::NeedInput {
                 port: "x".to_owned(),
             })?;
-        let rate = actor.rate.as_ref().map_or(1, |r| r.value);
-        let rate = self
+        let own_rate = actor.rate.as_ref().map_or(1, |r| r.value);
+        let own_rate = self
             .stated_rate(&self.inputs_of[id], |l| &l.rates)
-            .unwrap_or(rate);
+            .unwrap_or(own_rate);
         let inputs = vec![InPort {
             name: "x".to_owned(),
-            token,
-            rate,
-            window: rate,
+            token: sink_token,
+            rate: own_rate,
+            window: own_rate,
         }];
         Ok(Signature {
             inputs,
@@ -210,15 +215,19 @@ impl Infer<'_> {
             .find_map(|&l| rates(&self.net.links[l]).first().map(|r| r.value))
     }
 
-    fn known(&mut self, id: usize, signature: Signature) {
+    fn enter_signature(&mut self, id: usize, signature: Signature) {
         for index in 0..self.outputs_of[id].len() {
-            let link = self.outputs_of[id][index];
-            let port = output_port(&signature, self.net.links[link].from.port.as_deref());
-            let Some(port) = port else { continue };
-            let token = &signature.outputs[port].token;
-            if self.types[link].as_ref() != Some(token) && self.net.links[link].stated().is_none() {
-                self.types[link] = Some(token.clone());
-                self.queue.push_back(self.net.links[link].to.actor);
+            let link_id = self.outputs_of[id][index];
+            let port_index = output_port(&signature, self.net.links[link_id].from.port.as_deref());
+            let Some(port_index) = port_index else {
+                continue;
+            };
+            let token = &signature.outputs[port_index].token;
+            if self.types[link_id].as_ref() != Some(token)
+                && self.net.links[link_id].stated().is_none()
+            {
+                self.types[link_id] = Some(token.clone());
+                self.queue.push_back(self.net.links[link_id].to.actor);
             }
         }
         self.states[id] = State::Known(signature);
@@ -226,8 +235,8 @@ impl Infer<'_> {
 
     /// When nothing follows any more: takes types from readers whose op fixes them, or else takes channels that
     /// state a dtype alone for scalars. Whether anything new is known.
-    fn seed(&mut self) -> bool {
-        let mut seeded = false;
+    fn seed_types(&mut self) -> bool {
+        let mut has_seeded = false;
         for id in 0..self.net.links.len() {
             if self.types[id].is_some() {
                 continue;
@@ -240,61 +249,70 @@ impl Infer<'_> {
                 self.types[id] = Some(signature.inputs[port].token.clone());
                 self.queue.push_back(link.from.actor);
                 self.queue.push_back(link.to.actor);
-                seeded = true;
+                has_seeded = true;
             }
         }
-        if seeded {
+
+        if has_seeded {
             return true;
         }
         for (id, link) in self.net.links.iter().enumerate() {
-            let dtype = link.facts.iter().find_map(|f| f.dtype.as_ref());
-            if let (None, Some(dtype)) = (&self.types[id], dtype) {
-                self.types[id] = Some(TokenType::scalar(dtype.value));
+            let stated_dtype = link.facts.iter().find_map(|f| f.dtype.as_ref());
+            if let (None, Some(stated_dtype)) = (&self.types[id], stated_dtype) {
+                self.types[id] = Some(TokenType::scalar(stated_dtype.value));
                 self.queue.push_back(link.from.actor);
                 self.queue.push_back(link.to.actor);
-                seeded = true;
+                has_seeded = true;
             }
         }
-        seeded
+
+        has_seeded
     }
 
     /// What an op refuses, drawn where it was written.
     fn refusal(&self, id: usize, error: OpError) -> Diagnostic {
         let actor = &self.net.actors[id];
-        let who = format!("`{}` ({})", actor.name, actor.op.value);
+        let actor_words = format!("`{}` ({})", actor.name, actor.op.value);
         match error {
             OpError::Param {
                 name,
                 message,
                 help,
-            } => Diagnostic::new(Code::E0302, format!("{who}: parameter `{name}`: {message}"))
-                .primary(actor.param_span(&name), "refused by the op")
-                .help(help),
+            } => Diagnostic::new(
+                Code::E0302,
+                format!("{actor_words}: parameter `{name}`: {message}"),
+            )
+            .primary(actor.param_span(&name), "refused by the op")
+            .help(help),
             OpError::Input {
                 port,
                 message,
                 help,
             } => {
                 let links = self.inputs_of[id].iter().map(|&l| &self.net.links[l]);
-                let link = links.clone().find(|l| l.to.port.as_deref() == Some(&port));
-                let link = link.or_else(|| links.clone().find(|l| l.to.port.is_none()));
-                let diagnostic =
-                    Diagnostic::new(Code::E0303, format!("{who}: input `{port}` {message}"));
-                let diagnostic = match link {
-                    Some(link) => diagnostic
-                        .primary(link.to.span, format!("leads to `{port}`"))
+                let refused_link = links.clone().find(|l| l.to.port.as_deref() == Some(&port));
+                let refused_link =
+                    refused_link.or_else(|| links.clone().find(|l| l.to.port.is_none()));
+                let diagnostic = Diagnostic::new(
+                    Code::E0303,
+                    format!("{actor_words}: input `{port}` {message}"),
+                );
+                let diagnostic = match refused_link {
+                    Some(refused_link) => diagnostic
+                        .primary(refused_link.to.span, format!("leads to `{port}`"))
                         .context(actor.op.span, "refused by this op"),
                     None => diagnostic.primary(actor.op.span, "refused by this op"),
                 };
+
                 diagnostic.help(help)
             }
             OpError::NeedInput { port } => Diagnostic::new(
                 Code::E0304,
-                format!("{who}: the type of input `{port}` is not known"),
+                format!("{actor_words}: the type of input `{port}` is not known"),
             )
             .primary(actor.op.span, "here"),
             OpError::Other { message, help } => {
-                Diagnostic::new(Code::E0309, format!("{who}: {message}"))
+                Diagnostic::new(Code::E0309, format!("{actor_words}: {message}"))
                     .primary(actor.op.span, "this op")
                     .help(help)
             }
@@ -304,52 +322,61 @@ impl Infer<'_> {
     /// Reports what waits for a type: an unconnected input, or a loop in which every type hangs on another. What
     /// waits only because something else failed is silent.
     fn report_stuck(&mut self, sink: &mut Sink) {
-        let mut seen = vec![false; self.net.actors.len()];
+        let mut seen_actors = vec![false; self.net.actors.len()];
         for start in 0..self.net.actors.len() {
-            let mut path = vec![start];
-            let mut at = start;
+            let mut wait_path = vec![start];
+            let mut waiting = start;
             loop {
-                if seen[at] {
-                    let Some(first) = path[..path.len() - 1].iter().position(|&a| a == at) else {
+                if seen_actors[waiting] {
+                    let Some(first) = wait_path[..wait_path.len() - 1]
+                        .iter()
+                        .position(|&a| a == waiting)
+                    else {
                         break;
                     };
                     if !self.net.links.iter().any(|l| l.facts.iter().any(|f| f.bad)) {
-                        sink.push(self.type_loop(&path[first..path.len() - 1]));
+                        sink.push(self.type_loop(&wait_path[first..wait_path.len() - 1]));
                     }
                     break;
                 }
-                seen[at] = true;
-                let State::Waits(port) = &self.states[at] else {
+
+                seen_actors[waiting] = true;
+                let State::Waits(port) = &self.states[waiting] else {
                     break;
                 };
-                match self.feeder(at, port) {
-                    Some(link) => at = self.net.links[link].from.actor,
+                match self.find_feeder(waiting, port) {
+                    Some(link) => waiting = self.net.links[link].from.actor,
                     None => {
-                        let actor = &self.net.actors[at];
+                        let actor = &self.net.actors[waiting];
                         // A channel that could not be read may be the one that is missing.
-                        let excused = if actor.role == Role::Source {
+                        let is_excused = if actor.role == Role::Source {
                             actor.stream.bad
                         } else {
                             self.net.lost
                         };
-                        if !excused {
-                            sink.push(self.unknown_input(at, port));
+                        if !is_excused {
+                            sink.push(self.unknown_input(waiting, port));
                         }
                         break;
                     }
                 }
-                path.push(at);
+
+                wait_path.push(waiting);
             }
         }
     }
 
-    fn feeder(&self, id: usize, port: &str) -> Option<usize> {
-        let links = &self.inputs_of[id];
-        let named = links
+    fn find_feeder(&self, id: usize, port: &str) -> Option<usize> {
+        let input_links = &self.inputs_of[id];
+        let named_link = input_links
             .iter()
             .find(|&&l| self.net.links[l].to.port.as_deref() == Some(port));
-        named
-            .or_else(|| links.iter().find(|&&l| self.net.links[l].to.port.is_none()))
+        named_link
+            .or_else(|| {
+                input_links
+                    .iter()
+                    .find(|&&l| self.net.links[l].to.port.is_none())
+            })
             .copied()
     }
 
@@ -363,32 +390,32 @@ impl Infer<'_> {
             .primary(actor.span, "it states no dtype, and no reader fixes one")
             .help("write `Stream(dtype: f32)`"),
             Role::Sink | Role::Compute => {
-                let links = self.inputs_of[id].iter().map(|&l| &self.net.links[l].to);
+                let link_ends = self.inputs_of[id].iter().map(|&l| &self.net.links[l].to);
                 let context = |d: Diagnostic, end: &crate::net::End| match &end.port {
                     Some(port) => d.context(end.span, format!("leads to `{port}`")),
                     None => d.context(end.span, "leads to its first input"),
                 };
-                links.fold(unconnected(actor, port), context)
+                link_ends.fold(unconnected(actor, port), context)
             }
         }
     }
 
     fn type_loop(&self, actors: &[usize]) -> Diagnostic {
-        let names: Vec<&str> = actors
+        let actor_names: Vec<&str> = actors
             .iter()
             .rev()
             .map(|&a| self.net.actors[a].name.as_str())
             .collect();
-        let first = &self.net.actors[actors[0]];
+        let first_actor = &self.net.actors[actors[0]];
         let mut diagnostic = Diagnostic::new(
             Code::E0304,
             format!(
                 "the token types in the loop {} -> {} hang on each other",
-                names.join(" -> "),
-                names[0]
+                actor_names.join(" -> "),
+                actor_names[0]
             ),
         )
-        .primary(first.span, "waits for the type of its input");
+        .primary(first_actor.span, "waits for the type of its input");
         for &id in &actors[1..] {
             diagnostic = diagnostic.context(self.net.actors[id].span, "so does this");
         }
@@ -398,20 +425,20 @@ impl Infer<'_> {
 
 /// E0208.
 pub(crate) fn unconnected(actor: &NetActor, port: &str) -> Diagnostic {
-    let what = if actor.role == Role::Sink {
+    let port_words = if actor.role == Role::Sink {
         format!("sink `{}` is not connected", actor.name)
     } else {
         format!("input `{port}` of `{}` is not connected", actor.name)
     };
-    let local = actor.name.rsplit('/').next().unwrap_or_default();
-    let end = if actor.role == Role::Sink {
-        local.to_owned()
+    let local_name = actor.name.rsplit('/').next().unwrap_or_default();
+    let end_words = if actor.role == Role::Sink {
+        local_name.to_owned()
     } else {
-        format!("{local}.{port}")
+        format!("{local_name}.{port}")
     };
-    Diagnostic::new(Code::E0208, what)
+    Diagnostic::new(Code::E0208, port_words)
         .primary(actor.span, "no channel leads to it")
-        .help(format!("add a channel: `(from: …, to: [\"{end}\"])`"))
+        .help(format!("add a channel: `(from: …, to: [\"{end_words}\"])`"))
 }
 
 /// Index of an output by name, or of the first one.
@@ -437,34 +464,38 @@ pub(crate) fn unknown_port(
     signature: &Signature,
     writer: bool,
 ) -> Diagnostic {
-    let side = if writer { "output" } else { "input" };
-    let known: Vec<&str> = if writer {
+    let side_name = if writer { "output" } else { "input" };
+    let known_ports: Vec<&str> = if writer {
         signature.outputs.iter().map(|p| p.name.as_str()).collect()
     } else {
         signature.inputs.iter().map(|p| p.name.as_str()).collect()
     };
     let message = match &end.port {
         Some(port) => format!(
-            "`{}` ({}) has no {side} `{port}`",
+            "`{}` ({}) has no {side_name} `{port}`",
             actor.name, actor.op.value
         ),
-        None => format!("`{}` ({}) has no {side}s", actor.name, actor.op.value),
+        None => format!("`{}` ({}) has no {side_name}s", actor.name, actor.op.value),
     };
+
     Diagnostic::new(Code::E0207, message)
         .primary(end.span, "no such port")
-        .help(suggest(end.port.as_deref().unwrap_or_default(), known))
+        .help(suggest(
+            end.port.as_deref().unwrap_or_default(),
+            known_ports,
+        ))
 }
 
 /// Every stated type, rate and window of a link against what the ops at its ends say.
 pub(crate) fn check_link(net: &Net, link: &Link, out: &OutPort, input: &InPort, sink: &mut Sink) {
     let (from, to) = (&net.actors[link.from.actor], &net.actors[link.to.actor]);
-    let before = sink.errors();
+    let errors_before = sink.errors();
     for fact in link.facts.iter().chain([&from.stream]) {
         check_fact(fact, &out.token, link, from, sink);
     }
     check_sink(to, link, from, &out.token, sink);
     // A wrong statement is what the reader was inferred from.
-    if out.token != input.token && sink.errors() == before {
+    if out.token != input.token && sink.errors() == errors_before {
         sink.push(
             Diagnostic::new(
                 Code::E0301,
@@ -475,15 +506,16 @@ pub(crate) fn check_link(net: &Net, link: &Link, out: &OutPort, input: &InPort, 
             )
             .primary(link.to.span, format!("reads {}", input.token))
             .context(link.from.span, format!("writes {}", out.token))
-            .help(type_mend(&out.token, &input.token)),
+            .help(type_fix(&out.token, &input.token)),
         );
     }
-    let stated = [
+
+    let stated_facts = [
         (&link.write_rates, out.rate, "writes", "rate", from),
         (&link.rates, input.rate, "reads", "rate", to),
         (&link.windows, input.window, "looks at", "window", to),
     ];
-    for (facts, is, does, what, actor) in stated {
+    for (facts, is, does, what, actor) in stated_facts {
         for fact in facts.iter().filter(|f| f.value != is) {
             sink.push(
                 Diagnostic::new(
@@ -505,11 +537,12 @@ pub(crate) fn check_link(net: &Net, link: &Link, out: &OutPort, input: &InPort, 
 
 /// A sink takes what it states, if it states something.
 fn check_sink(to: &NetActor, link: &Link, from: &NetActor, is: &TokenType, sink: &mut Sink) {
-    let dtype = to.stream.dtype.as_ref().filter(|d| d.value != is.dtype);
-    let shape = to.stream.shape.as_ref().filter(|s| s.value != is.shape);
-    let stated = dtype.map(|d| (d.span, d.value.to_string()));
-    let stated = stated.or(shape.map(|s| (s.span, format!("the shape {:?}", s.value))));
-    if let Some((span, takes)) = stated {
+    let other_dtype = to.stream.dtype.as_ref().filter(|d| d.value != is.dtype);
+    let other_shape = to.stream.shape.as_ref().filter(|s| s.value != is.shape);
+    let stated_words = other_dtype.map(|d| (d.span, d.value.to_string()));
+    let stated_words =
+        stated_words.or(other_shape.map(|s| (s.span, format!("the shape {:?}", s.value))));
+    if let Some((span, takes)) = stated_words {
         sink.push(
             Diagnostic::new(
                 Code::E0301,
@@ -538,6 +571,7 @@ fn check_fact(fact: &TypeFact, is: &TokenType, link: &Link, from: &NetActor, sin
             .help("remove the statement, or convert the tokens with an op before"),
         );
     };
+
     if let Some(dtype) = fact.dtype.as_ref().filter(|d| d.value != is.dtype) {
         refuse(dtype.span, format!("dtype {}", dtype.value));
     }
@@ -546,7 +580,7 @@ fn check_fact(fact: &TypeFact, is: &TokenType, link: &Link, from: &NetActor, sin
     }
 }
 
-fn type_mend(out: &TokenType, input: &TokenType) -> String {
+fn type_fix(out: &TokenType, input: &TokenType) -> String {
     if out.shape == input.shape && out.dtype != DType::C32 && input.dtype != DType::C32 {
         format!("put a `Convert({})` between them", input.dtype)
     } else if out.shape == input.shape {
@@ -571,14 +605,16 @@ fn check_limits(actor: &NetActor, signature: &Signature, sink: &mut Sink) {
             .primary(actor.op.span, "this op"),
         );
     };
-    let ports = signature.inputs.len().max(signature.outputs.len()) + signature.states.len();
-    if ports > limits::MAX_PORTS {
+
+    let port_count = signature.inputs.len().max(signature.outputs.len()) + signature.states.len();
+    if port_count > limits::MAX_PORTS {
         refuse(
             "the number of ports".into(),
-            ports as u64,
+            port_count as u64,
             limits::MAX_PORTS as u64,
         );
     }
+
     let ins = signature
         .inputs
         .iter()
@@ -595,6 +631,7 @@ fn check_limits(actor: &NetActor, signature: &Signature, sink: &mut Sink) {
                 limits::MAX_RATE,
             );
         }
+
         if token.bytes() > limits::MAX_TOKEN_BYTES {
             refuse(
                 format!("a token of `{name}` in bytes"),
@@ -602,6 +639,7 @@ fn check_limits(actor: &NetActor, signature: &Signature, sink: &mut Sink) {
                 limits::MAX_TOKEN_BYTES,
             );
         }
+
         if token.shape.len() > limits::MAX_RANK {
             refuse(
                 format!("the rank of `{name}`"),

@@ -75,6 +75,7 @@ impl KernelRequest<'_> {
                 code.insert((cubin_files::format(&cubin.arch), cubin.key), cubin.object);
             }
         }
+
         Ok(store_code(code, blobs))
     }
 

@@ -33,6 +33,7 @@ fn link_all(devices: &TiVec<DeviceId, Device>) -> TiVec<LinkId, Link> {
             }
         }
     }
+
     links
 }
 
@@ -161,6 +162,7 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine
             read_links(link_nodes, &names, sink)
         }
     };
+
     let costs = match cost_list {
         None => MeasuredCosts::default(),
         Some(list) => {
@@ -168,6 +170,7 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine
             costs::read(cost_nodes, &names, sink)
         }
     };
+
     (sink.errors() == errors_before).then_some((Machine { devices, links }, costs))
 }
 
@@ -192,6 +195,7 @@ pub(crate) fn check(machine: &Machine, sink: &mut Sink) -> bool {
         let message = format!("the machine is impossible: {error}");
         sink.push(Diagnostic::new(Code::E0507, message));
     }
+
     sink.errors() == errors_before
 }
 
@@ -226,10 +230,12 @@ fn read_devices(list: &[Node], head: Span, sink: &mut Sink) -> Option<NamedDevic
                 .help("add `Device(name: \"cpu:0\", backend: cpu)`; `zbmdc devices --ron` prints this computer"),
         );
     }
+
     if list.len() > limits::MAX_DEVICES {
         sink.push(too_many_devices(list.len()).primary(head, "this machine"));
         return None;
     }
+
     Some(named_devices)
 }
 
@@ -299,6 +305,7 @@ fn read_device(
         programmatic,
         name: name.value.clone(),
     };
+
     Some((name, device))
 }
 
@@ -324,9 +331,11 @@ fn read_cores(node: Option<&Node>, sink: &mut Sink) -> Vec<u32> {
             );
             continue;
         }
+
         first_written.insert(core, node.span);
         cores.push(core);
     }
+
     cores
 }
 
@@ -392,6 +401,7 @@ fn quantity(
                 let refusal = Diagnostic::new(Code::E0507, message);
                 sink.push(refusal.primary(node.span, "should be more than zero"));
             }
+
             Some(value)
         }
         Err(error) => {
@@ -428,6 +438,7 @@ fn read_links(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -> TiV
                 ..link.forward
             });
         }
+
         for direction in directions {
             match check_link(&direction, &mut linked) {
                 Ok(()) => all_links.push(direction),
@@ -437,6 +448,7 @@ fn read_links(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -> TiV
             }
         }
     }
+
     all_links
 }
 
@@ -463,6 +475,7 @@ fn read_link(node: &Node, devices: &DevicesByName<'_>, sink: &mut Sink) -> Optio
         bytes_per_s: bandwidth.unwrap_or(LINK_BYTES_PER_S),
         latency_ns: latency.unwrap_or(LINK_LATENCY_NS),
     };
+
     Some(WrittenLink { forward, both_ways })
 }
 
@@ -484,6 +497,7 @@ fn read_link_end(
                 .help(suggest(&written_name.value, known_names)),
         );
     }
+
     found
 }
 
@@ -505,6 +519,7 @@ fn read_latency(node: Option<&Node>, sink: &mut Sink) -> Option<u64> {
         let refusal = Diagnostic::new(Code::E0505, message);
         sink.push(refusal.primary(node.span, "at most 60min"));
     }
+
     Some(latency_ns)
 }
 

@@ -127,33 +127,34 @@ impl<'a> Loader<'a> {
 
     /// Reads a model from a file named on the command line or in `File("…")` at `span`.
     pub(crate) fn file(&mut self, path: &Path, span: Span) -> Option<Rc<Model>> {
-        let key = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        if let Some(known) = self.done.get(&key) {
+        let canonical_path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        if let Some(known) = self.done.get(&canonical_path) {
             return known.clone();
         }
-        if self.chain.contains(&key) || self.chain.len() >= MAX_FILE_CHAIN {
-            let mut names: Vec<String> =
+        if self.chain.contains(&canonical_path) || self.chain.len() >= MAX_FILE_CHAIN {
+            let mut open_names: Vec<String> =
                 self.chain.iter().map(|p| p.display().to_string()).collect();
-            names.push(key.display().to_string());
+            open_names.push(canonical_path.display().to_string());
             self.sink.push(
                 Diagnostic::new(
                     Code::E0212,
-                    format!("a model file contains itself: {}", names.join(" -> ")),
+                    format!("a model file contains itself: {}", open_names.join(" -> ")),
                 )
                 .primary(span, "included here")
                 .help("a model cannot contain itself: feedback is a channel with initial tokens"),
             );
             return None;
         }
-        let text = read_text(path, span, self.sink)?;
-        self.chain.push(key.clone());
-        let dir = path.parent().map(Path::to_owned).unwrap_or_default();
-        let model = self
-            .text(&path.display().to_string(), &text, &dir)
+
+        let file_text = read_text(path, span, self.sink)?;
+        self.chain.push(canonical_path.clone());
+        let model_dir = path.parent().map(Path::to_owned).unwrap_or_default();
+        let parsed_model = self
+            .text(&path.display().to_string(), &file_text, &model_dir)
             .map(Rc::new);
         self.chain.pop();
-        self.done.insert(key, model.clone());
-        model
+        self.done.insert(canonical_path, parsed_model.clone());
+        parsed_model
     }
 
     /// Reads a model from a text. Meaning is not looked at where the syntax is broken: half a model would be
@@ -164,10 +165,11 @@ impl<'a> Loader<'a> {
                 .push(too_large(name, text.len() as u64, Span::NONE));
             return None;
         }
-        let total = self.sources.bytes() + text.len();
-        if total > SourceMap::MAX_TOTAL_BYTES {
+
+        let total_bytes = self.sources.bytes() + text.len();
+        if total_bytes > SourceMap::MAX_TOTAL_BYTES {
             let message = format!(
-                "all model files together have {total} bytes with `{name}`, more than the limit of {}",
+                "all model files together have {total_bytes} bytes with `{name}`, more than the limit of {}",
                 SourceMap::MAX_TOTAL_BYTES
             );
             let help = "put constants into .npy files: `Npy(\"taps.npy\")`";
@@ -175,18 +177,19 @@ impl<'a> Loader<'a> {
                 .push(Diagnostic::new(Code::E0505, message).help(help));
             return None;
         }
-        let file = self.sources.add(name, text);
-        let before = self.sink.errors();
-        let node = parse::parse(file, text, self.sink)?;
-        if self.sink.errors() > before {
+
+        let file_id = self.sources.add(name, text);
+        let errors_before = self.sink.errors();
+        let root_node = parse::parse(file_id, text, self.sink)?;
+        if self.sink.errors() > errors_before {
             return None;
         }
-        self.model(&node, dir)
+        self.model(&root_node, dir)
     }
 
-    fn model(&mut self, node: &Node, dir: &Path) -> Option<Model> {
+    fn model(&mut self, node: &Node, model_dir: &Path) -> Option<Model> {
         let args = match &node.kind {
-            Kind::Call(Some(name), args) if name.value == "Model" => args,
+            Kind::Call(Some(model_name), args) if model_name.value == "Model" => args,
             // RON lets the name of a struct be left out.
             Kind::Call(None, args) => args,
             _ => {
@@ -195,39 +198,46 @@ impl<'a> Loader<'a> {
                 return None;
             }
         };
+
         let head = match &node.kind {
-            Kind::Call(Some(name), _) => name.span,
+            Kind::Call(Some(model_name), _) => model_name.span,
             _ => node.span,
         };
         let mut fields = Fields::of(&format::MODEL, "Model", head, args, self.sink);
         let maps = |fields: &mut Fields<'_>, field: &'static str, what: &str, sink: &mut Sink| {
-            let entries = fields
+            let map_entries = fields
                 .take(field)
                 .map(|n| read::map(n, &format!("a map of {field}"), sink));
-            let mut entries: Vec<(Spanned<String>, Node)> = entries
+            let mut map_entries: Vec<(Spanned<String>, Node)> = map_entries
                 .unwrap_or_default()
                 .into_iter()
                 .map(|(k, v)| (k, v.clone()))
                 .collect();
-            entries.retain(|(name, _)| what.is_empty() || read::check_name(name, what, sink));
-            entries
+            map_entries.retain(|(model_name, _)| {
+                what.is_empty() || read::check_name(model_name, what, sink)
+            });
+            map_entries
         };
-        let name = fields
+
+        let model_name = fields
             .take("name")
             .and_then(|n| read::string(n, "the model's name in quotes", self.sink))
-            .filter(|name| read::check_text(name, "a model", self.sink));
+            .filter(|model_name| read::check_text(model_name, "a model", self.sink));
         let params = maps(&mut fields, "params", "a parameter", self.sink);
         let ports = |list: Vec<(Spanned<String>, Node)>, sink: &mut Sink| -> Vec<PortDecl> {
             list.into_iter()
-                .map(|(name, node)| port(name, &node, sink))
+                .map(|(model_name, node)| port(model_name, &node, sink))
                 .collect()
         };
+
         let inputs = ports(maps(&mut fields, "inputs", "a port", self.sink), self.sink);
         let outputs = ports(maps(&mut fields, "outputs", "a port", self.sink), self.sink);
-        let mut broken = Vec::new();
+        let mut broken_names = Vec::new();
         let mut streams =
             |list: Vec<(Spanned<String>, Node)>, sink: &mut Sink| -> Vec<StreamDecl> {
-                keep(list, &mut broken, |name, node| stream(name, &node, sink))
+                keep_readable(list, &mut broken_names, |model_name, node| {
+                    stream(model_name, &node, sink)
+                })
             };
         let sources = streams(
             maps(&mut fields, "sources", "a source", self.sink),
@@ -235,35 +245,35 @@ impl<'a> Loader<'a> {
         );
         let sinks = streams(maps(&mut fields, "sinks", "a sink", self.sink), self.sink);
         let actors = maps(&mut fields, "actors", "an actor", self.sink);
-        let actors = keep(actors, &mut broken, |name, node| {
-            actor(name, node, self.sink)
+        let actors = keep_readable(actors, &mut broken_names, |model_name, node| {
+            actor(model_name, node, self.sink)
         });
         let models = maps(&mut fields, "models", "a sub-model", self.sink);
         let models = models
             .into_iter()
-            .map(|(name, node)| (name, self.definition(&node, dir)))
+            .map(|(model_name, node)| (model_name, self.definition(&node, model_dir)))
             .collect();
         let channels = fields
             .take("channels")
             .and_then(|n| read::list(n, "a list of channels", self.sink));
-        let written = channels.unwrap_or_default();
-        let channels: Vec<ChannelDecl> = written
+        let written_channels = channels.unwrap_or_default();
+        let channels: Vec<ChannelDecl> = written_channels
             .iter()
             .filter_map(|n| channel(n, self.sink))
             .collect();
         let short = |c: &ChannelDecl| c.to.len() < c.readers_written;
-        let lost_channels = channels.len() < written.len() || channels.iter().any(short);
+        let lost_channels = channels.len() < written_channels.len() || channels.iter().any(short);
         let pins = maps(&mut fields, "pins", "", self.sink)
             .into_iter()
             .filter_map(|(k, v)| Some((k, read::string(&v, "a device in quotes", self.sink)?)))
             .collect();
         fields.done(self.sink);
-        let dir = dir.to_owned();
+        let model_dir = model_dir.to_owned();
         let span = head;
         Some(Model {
             span,
-            dir,
-            name,
+            dir: model_dir,
+            name: model_name,
             params,
             inputs,
             outputs,
@@ -273,7 +283,7 @@ impl<'a> Loader<'a> {
             actors,
             channels,
             pins,
-            broken,
+            broken: broken_names,
             lost_channels,
         })
     }
@@ -284,11 +294,13 @@ impl<'a> Loader<'a> {
                 .model(node, dir)
                 .map_or(ModelDef::Bad, |m| ModelDef::Inline(Box::new(m)));
         };
+
         if name.value != "File" {
             return self
                 .model(node, dir)
                 .map_or(ModelDef::Bad, |m| ModelDef::Inline(Box::new(m)));
         }
+
         let [Arg { name: None, value }] = args.as_slice() else {
             self.sink.push(
                 Diagnostic::new(Code::E0203, "`File` takes one path")
@@ -296,6 +308,7 @@ impl<'a> Loader<'a> {
             );
             return ModelDef::Bad;
         };
+
         let Some(path) = read::string(value, "a path in quotes", self.sink) else {
             return ModelDef::Bad;
         };
@@ -306,29 +319,31 @@ impl<'a> Loader<'a> {
 
 /// A whole text file; E0701 where it cannot be read.
 pub(crate) fn read_text(path: &Path, span: Span, sink: &mut Sink) -> Option<String> {
-    let shown = path.display().to_string();
+    let shown_path = path.display().to_string();
     let mut refuse = |what: String, help: &str| {
         sink.push(
-            Diagnostic::new(Code::E0701, format!("cannot read `{shown}`: {what}"))
+            Diagnostic::new(Code::E0701, format!("cannot read `{shown_path}`: {what}"))
                 .primary(span, if span.is_some() { "named here" } else { "" })
                 .help(help),
         );
         None
     };
+
     let bytes = match files::read(path, SourceMap::MAX_FILE_BYTES as u64) {
         Ok(bytes) => bytes,
         Err(ReadError::Size { bytes, .. }) => {
-            sink.push(too_large(&shown, bytes, span));
+            sink.push(too_large(&shown_path, bytes, span));
             return None;
         }
         Err(error) => return refuse(error.to_string(), error.help()),
     };
+
     match String::from_utf8(bytes) {
         Ok(text) => Some(text),
         Err(error) => {
-            let at = error.utf8_error().valid_up_to();
+            let valid_bytes = error.utf8_error().valid_up_to();
             refuse(
-                format!("it is not UTF-8 from byte {at} on"),
+                format!("it is not UTF-8 from byte {valid_bytes} on"),
                 "models are UTF-8 text",
             )
         }
@@ -348,19 +363,19 @@ fn too_large(name: &str, bytes: u64, span: Span) -> Diagnostic {
 }
 
 /// Reads declarations; the names of those that cannot be read go to `broken`.
-fn keep<T>(
+fn keep_readable<T>(
     list: Vec<(Spanned<String>, Node)>,
     broken: &mut Vec<Spanned<String>>,
     mut read: impl FnMut(Spanned<String>, Node) -> Option<T>,
 ) -> Vec<T> {
-    let mut out = Vec::new();
+    let mut kept = Vec::new();
     for (name, node) in list {
         match read(name.clone(), node) {
-            Some(decl) => out.push(decl),
+            Some(decl) => kept.push(decl),
             None => broken.push(name),
         }
     }
-    out
+    kept
 }
 
 fn port(name: Spanned<String>, node: &Node, sink: &mut Sink) -> PortDecl {
@@ -372,10 +387,13 @@ fn port(name: Spanned<String>, node: &Node, sink: &mut Sink) -> PortDecl {
             shape: None,
         },
         Kind::Call(head, args) if head.as_ref().is_none_or(|h| h.value == "Port") => {
-            let what = format!("port `{}`", name.value);
-            let mut fields = Fields::of(&format::PORT, what, node.span, args, sink);
-            let (dtype, shape) = (fields.take("dtype").cloned(), fields.take("shape").cloned());
-            fields.done(sink);
+            let owner_name = format!("port `{}`", name.value);
+            let mut port_fields = Fields::of(&format::PORT, owner_name, node.span, args, sink);
+            let (dtype, shape) = (
+                port_fields.take("dtype").cloned(),
+                port_fields.take("shape").cloned(),
+            );
+            port_fields.done(sink);
             PortDecl { name, dtype, shape }
         }
         _ => {
@@ -400,18 +418,20 @@ fn stream(name: Spanned<String>, node: &Node, sink: &mut Sink) -> Option<StreamD
             return None;
         }
     };
-    let what = format!("stream `{}`", name.value);
-    let mut fields = Fields::of(&format::STREAM, what, node.span, args, sink);
-    let decl = StreamDecl {
-        dtype: fields.take("dtype").cloned(),
-        shape: fields.take("shape").cloned(),
-        rate: fields.take("rate").cloned(),
-        sample_rate: fields.take("sample_rate").cloned(),
-        file: fields.take("file").cloned(),
+
+    let owner_name = format!("stream `{}`", name.value);
+    let mut stream_fields = Fields::of(&format::STREAM, owner_name, node.span, args, sink);
+    let stream_decl = StreamDecl {
+        dtype: stream_fields.take("dtype").cloned(),
+        shape: stream_fields.take("shape").cloned(),
+        rate: stream_fields.take("rate").cloned(),
+        sample_rate: stream_fields.take("sample_rate").cloned(),
+        file: stream_fields.take("file").cloned(),
         name,
     };
-    fields.done(sink);
-    Some(decl)
+
+    stream_fields.done(sink);
+    Some(stream_decl)
 }
 
 fn actor(name: Spanned<String>, node: Node, sink: &mut Sink) -> Option<ActorDecl> {
@@ -432,6 +452,7 @@ fn actor(name: Spanned<String>, node: Node, sink: &mut Sink) -> Option<ActorDecl
                 .primary(span, "should be an op with its parameters")
                 .help(format!("write `{word}()`")),
             );
+
             None
         }
         _ => {
@@ -452,6 +473,7 @@ fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
         ));
         return None;
     };
+
     if head.as_ref().is_some_and(|h| h.value != "Channel") {
         sink.push(read::wrong_kind(
             node,
@@ -459,11 +481,12 @@ fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
         ));
         return None;
     }
-    let mut fields = Fields::of(&format::CHANNEL, "a channel", node.span, args, sink);
-    let from = fields.need("from", "\"actor\"", sink);
-    let from = from.and_then(|n| read::string(n, "the writer's name in quotes", sink));
-    let to_node = fields.need("to", "[\"actor.port\"]", sink);
-    let to: Option<Vec<ToDecl>> = to_node.map(|n| match &n.kind {
+
+    let mut channel_fields = Fields::of(&format::CHANNEL, "a channel", node.span, args, sink);
+    let from_node = channel_fields.need("from", "\"actor\"", sink);
+    let from_node = from_node.and_then(|n| read::string(n, "the writer's name in quotes", sink));
+    let to_node = channel_fields.need("to", "[\"actor.port\"]", sink);
+    let to_decls: Option<Vec<ToDecl>> = to_node.map(|n| match &n.kind {
         Kind::List(items) => items.iter().filter_map(|n| reader(n, sink)).collect(),
         _ => reader(n, sink).into_iter().collect(),
     });
@@ -474,27 +497,33 @@ fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
             1
         }
     });
-    let decl = (from, to, fields.take("dtype"), fields.take("shape"));
-    let rate = fields.take("rate").cloned();
-    let initial = fields.take("initial").cloned();
+    let channel_parts = (
+        from_node,
+        to_decls,
+        channel_fields.take("dtype"),
+        channel_fields.take("shape"),
+    );
+    let rate_node = channel_fields.take("rate").cloned();
+    let initial_node = channel_fields.take("initial").cloned();
     let reader = ReaderDecl {
         rate: None,
-        window: fields.take("window").cloned(),
-        history: fields.take("history").cloned(),
+        window: channel_fields.take("window").cloned(),
+        history: channel_fields.take("history").cloned(),
     };
-    fields.done(sink);
-    let (Some(from), Some(to), dtype, shape) = decl else {
+
+    channel_fields.done(sink);
+    let (Some(from_node), Some(to_decls), dtype, shape) = channel_parts else {
         return None;
     };
     let (dtype, shape) = (dtype.cloned(), shape.cloned());
     Some(ChannelDecl {
-        from,
-        to,
+        from: from_node,
+        to: to_decls,
         readers_written,
         dtype,
         shape,
-        rate,
-        initial,
+        rate: rate_node,
+        initial: initial_node,
         reader,
     })
 }
@@ -502,23 +531,28 @@ fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
 /// `"actor.port"` or `(to: "actor.port", window: 8)`.
 fn reader(node: &Node, sink: &mut Sink) -> Option<ToDecl> {
     let Kind::Call(None, args) = &node.kind else {
-        let end = read::string(node, "a reader's name in quotes", sink)?;
+        let end_node = read::string(node, "a reader's name in quotes", sink)?;
         return Some(ToDecl {
-            end,
+            end: end_node,
             reader: ReaderDecl::default(),
         });
     };
-    let mut fields = Fields::of(&format::READER, "a reader", node.span, args, sink);
-    let end = fields.take_or_positional("to");
-    if end.is_none() {
-        fields.missing("to", "\"actor.port\"", sink);
+
+    let mut reader_fields = Fields::of(&format::READER, "a reader", node.span, args, sink);
+    let end_node = reader_fields.take_or_positional("to");
+    if end_node.is_none() {
+        reader_fields.missing("to", "\"actor.port\"", sink);
     }
-    let reader = ReaderDecl {
-        rate: fields.take("rate").cloned(),
-        window: fields.take("window").cloned(),
-        history: fields.take("history").cloned(),
+    let reader_decl = ReaderDecl {
+        rate: reader_fields.take("rate").cloned(),
+        window: reader_fields.take("window").cloned(),
+        history: reader_fields.take("history").cloned(),
     };
-    fields.done(sink);
-    let end = read::string(end?, "a reader's name in quotes", sink)?;
-    Some(ToDecl { end, reader })
+
+    reader_fields.done(sink);
+    let end_node = read::string(end_node?, "a reader's name in quotes", sink)?;
+    Some(ToDecl {
+        end: end_node,
+        reader: reader_decl,
+    })
 }

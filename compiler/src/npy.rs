@@ -50,12 +50,14 @@ pub fn read(file: &Bytes) -> Result<Npy, NpyError> {
         [2 | 3, _, rest @ ..] => (true, rest),
         _ => return Err(NpyError::Malformed("an unknown version")),
     };
+
     let short = NpyError::Malformed("the header is cut short");
     let (len, rest) = match (wide, rest) {
         (false, [a, b, rest @ ..]) => (usize::from(u16::from_le_bytes([*a, *b])), rest),
         (true, [a, b, c, d, rest @ ..]) => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, rest),
         _ => return Err(short),
     };
+
     let header = rest.get(..len).ok_or(short)?;
     let header =
         std::str::from_utf8(header).map_err(|_| NpyError::Malformed("the header is no text"))?;
@@ -67,6 +69,7 @@ pub fn read(file: &Bytes) -> Result<Npy, NpyError> {
             found: data.len() as u64,
         });
     }
+
     Ok(Npy { token, data })
 }
 

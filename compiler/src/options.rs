@@ -17,7 +17,6 @@ use zbmd_scheduler::{Level, Losses};
 use crate::assemble::Cubins;
 use crate::costs::MeasuredCosts;
 use crate::onnx::ImportOptions;
-use crate::replicate::Replicate;
 
 /// What a program is compiled for.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +32,19 @@ pub enum MachineChoice {
     Given(Machine),
     /// A machine made in Rust, and what was measured on it.
     Measured(Machine, MeasuredCosts),
+}
+
+/// Whether actors may run on several devices at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Replicate {
+    /// Where it shortens the period by enough and iterations stay those of the model.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// Where it shortens the period by enough, with at most this many replicas of an actor. An iteration of the program
+    /// may then be several of the model's.
+    UpTo(u32),
 }
 
 /// How a plan is searched for.

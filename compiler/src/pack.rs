@@ -31,6 +31,7 @@ impl PackRequest<'_> {
             packed: BTreeMap::new(),
             blobs,
         };
+
         let mut packed_actors = 0;
         for (id, actor) in graph.actors.iter_mut_enumerated() {
             if actor.role != Role::Compute || !self.runs_on_cpus(id) {

@@ -82,30 +82,35 @@ impl Node {
 
 /// Reads one text. Errors go to `sink`; `None` only if nothing could be read.
 pub(crate) fn parse(file: FileId, text: &str, sink: &mut Sink) -> Option<Node> {
-    let before = sink.errors();
-    let tokens = lexer::lex(file, text, sink);
+    let errors_before = sink.errors();
+    let token_list = lexer::lex(file, text, sink);
     let mut parser = Parser {
-        tokens,
+        tokens: token_list,
         at: 0,
         open: Vec::new(),
         errors: 0,
         sink,
     };
-    let node = parser.value();
+
+    let root_node = parser.value();
     // Behind an error the rest may only seem to lie outside.
-    if node.is_some() && parser.sink.errors() == before {
-        let rest = parser.peek().clone();
-        if rest.tok != Tok::Eof {
+    if root_node.is_some() && parser.sink.errors() == errors_before {
+        let next_token = parser.peek().clone();
+        if next_token.tok != Tok::Eof {
             parser.error(
                 Diagnostic::new(
                     Code::E0101,
-                    format!("expected the end of the file, found {}", rest.tok),
+                    format!("expected the end of the file, found {}", next_token.tok),
                 )
-                .primary(rest.span, "one value makes a file; this comes after it"),
+                .primary(
+                    next_token.span,
+                    "one value makes a file; this comes after it",
+                ),
             );
         }
     }
-    node
+
+    root_node
 }
 
 struct Parser<'a> {
@@ -124,11 +129,11 @@ impl Parser<'_> {
     }
 
     fn next(&mut self) -> Token {
-        let token = self.peek().clone();
+        let current_token = self.peek().clone();
         if self.at + 1 < self.tokens.len() {
             self.at += 1;
         }
-        token
+        current_token
     }
 
     fn full(&self) -> bool {
@@ -147,8 +152,8 @@ impl Parser<'_> {
 
     /// A value; on an error, reported, `None` with the cursor at the offending token.
     fn value(&mut self) -> Option<Node> {
-        let token = self.peek().clone();
-        let kind = match token.tok {
+        let current_token = self.peek().clone();
+        let kind = match current_token.tok {
             Tok::Open(_) => return Some(self.bracketed(None)),
             Tok::Bool(b) => Kind::Bool(b),
             Tok::Int(i) => Kind::Int(i),
@@ -158,65 +163,68 @@ impl Parser<'_> {
             Tok::Bad => Kind::Bad,
             Tok::Word(word) => {
                 self.next();
-                let name = Spanned::new(word, token.span);
+                let word_name = Spanned::new(word, current_token.span);
                 if self.peek().tok == Tok::Open('(') {
-                    return Some(self.bracketed(Some(name)));
+                    return Some(self.bracketed(Some(word_name)));
                 }
                 return Some(Node {
-                    span: name.span,
-                    kind: Kind::Word(name.value),
+                    span: word_name.span,
+                    kind: Kind::Word(word_name.value),
                 });
             }
             other => {
                 self.error(
                     Diagnostic::new(Code::E0101, format!("expected a value, found {other}"))
-                        .primary(token.span, "a value should stand here")
+                        .primary(current_token.span, "a value should stand here")
                         .help("values are numbers, \"strings\", words, [lists], {maps}, (groups) and Name(…)"),
                 );
                 return None;
             }
         };
+
         self.next();
         Some(Node {
-            span: token.span,
+            span: current_token.span,
             kind,
         })
     }
 
     /// A group, list or map, from its opening bracket.
     fn bracketed(&mut self, name: Option<Spanned<String>>) -> Node {
-        let open = self.next();
-        let Tok::Open(bracket) = open.tok else {
+        let open_token = self.next();
+        let Tok::Open(bracket) = open_token.tok else {
             unreachable!("the caller looked")
         };
-        let start = name.as_ref().map_or(open.span, |n| n.span);
+        let start_span = name.as_ref().map_or(open_token.span, |n| n.span);
         if self.open.len() >= MAX_DEPTH {
             self.error(
                 Diagnostic::new(
                     Code::E0104,
                     format!("brackets are nested deeper than {MAX_DEPTH}"),
                 )
-                .primary(open.span, "one too many")
+                .primary(open_token.span, "one too many")
                 .help("put inner parts into sub-models, or data into an .npy file"),
             );
-            let end = self.skip_group(open.span);
+            let end_span = self.skip_group(open_token.span);
             if self.peek().tok == Tok::Eof {
                 // What is around it is unclosed as well, and the least of its problems.
                 self.errors = MAX_ERRORS;
             }
             return Node {
-                span: start.to(end),
+                span: start_span.to(end_span),
                 kind: Kind::Bad,
             };
         }
-        self.open.push((bracket, open.span));
+
+        self.open.push((bracket, open_token.span));
         let (mut items, mut pairs, mut args) = (Vec::new(), Vec::new(), Vec::new());
-        let end = self.items(bracket, open.span, |p| {
+        let end_span = self.items(bracket, open_token.span, |p| {
             match bracket {
                 '[' => items.push(p.value()?),
                 '{' => pairs.push(p.pair()?),
                 _ => args.push(p.arg()?),
             }
+
             Some(())
         });
         self.open.pop();
@@ -225,8 +233,9 @@ impl Parser<'_> {
             '{' => Kind::Map(pairs),
             _ => Kind::Call(name, args),
         };
+
         Node {
-            span: start.to(end),
+            span: start_span.to(end_span),
             kind,
         }
     }
@@ -238,11 +247,11 @@ impl Parser<'_> {
         at: Span,
         mut item: impl FnMut(&mut Self) -> Option<()>,
     ) -> Span {
-        let close = closing(open);
+        let closing_bracket = closing(open);
         loop {
             let token = self.peek().clone();
             match token.tok {
-                Tok::Close(c) if c == close => return self.next().span,
+                Tok::Close(c) if c == closing_bracket => return self.next().span,
                 Tok::Close(_) | Tok::Eof => {
                     if self.wrong_end(open, at, &token) {
                         return token.span;
@@ -251,10 +260,12 @@ impl Parser<'_> {
                 }
                 _ => {}
             }
+
             if item(self).is_none() {
                 self.recover();
                 continue;
             }
+
             let token = self.peek().clone();
             match token.tok {
                 Tok::Comma => {
@@ -266,11 +277,11 @@ impl Parser<'_> {
                     self.error(
                         Diagnostic::new(
                             Code::E0101,
-                            format!("expected `,` or `{close}`, found {other}"),
+                            format!("expected `,` or `{closing_bracket}`, found {other}"),
                         )
                         .primary(
                             token.span,
-                            format!("`,` or `{close}` should stand before this"),
+                            format!("`,` or `{closing_bracket}` should stand before this"),
                         )
                         .context(at, "in what is opened here"),
                     );
@@ -287,13 +298,13 @@ impl Parser<'_> {
     fn wrong_end(&mut self, open: char, at: Span, token: &Token) -> bool {
         if token.tok == Tok::Eof {
             // A string or comment without an end has swallowed the bracket, and was reported.
-            let swallowed = self
+            let is_swallowed = self
                 .tokens
                 .iter()
                 .rev()
                 .nth(1)
                 .is_some_and(|t| t.tok == Tok::Bad);
-            if !self.full() && !swallowed {
+            if !self.full() && !is_swallowed {
                 self.error(
                     Diagnostic::new(Code::E0102, format!("`{open}` is never closed"))
                         .primary(at, "opened here")
@@ -308,10 +319,11 @@ impl Parser<'_> {
             }
             return true;
         }
+
         let Tok::Close(found) = token.tok else {
             unreachable!("the caller looked")
         };
-        let outer = self
+        let closes_outer = self
             .open
             .iter()
             .rev()
@@ -323,7 +335,8 @@ impl Parser<'_> {
                 .context(at, "opened here")
                 .help(format!("write `{}`, or remove `{found}`", closing(open))),
         );
-        if !outer {
+
+        if !closes_outer {
             self.next();
         }
         // Either the bracket belongs further out, or it was meant to close this one.
@@ -331,76 +344,78 @@ impl Parser<'_> {
     }
 
     fn pair(&mut self) -> Option<(Node, Node)> {
-        let key = self.value()?;
+        let key_node = self.value()?;
         let token = self.peek().clone();
         if token.tok != Tok::Colon {
             self.error(
                 Diagnostic::new(Code::E0101, format!("expected `:`, found {}", token.tok))
                     .primary(token.span, "`:` and a value should follow the key")
-                    .context(key.span, "the key"),
+                    .context(key_node.span, "the key"),
             );
             return None;
         }
         self.next();
-        Some((key, self.value()?))
+        Some((key_node, self.value()?))
     }
 
     fn arg(&mut self) -> Option<Arg> {
-        let named = matches!(self.peek().tok, Tok::Word(_))
+        let is_named = matches!(self.peek().tok, Tok::Word(_))
             && self
                 .tokens
                 .get(self.at + 1)
                 .is_some_and(|t| t.tok == Tok::Colon);
-        if !named {
+        if !is_named {
             return Some(Arg {
                 name: None,
                 value: self.value()?,
             });
         }
-        let word = self.next();
+
+        let name_token = self.next();
         self.next();
-        let Tok::Word(name) = word.tok else {
+        let Tok::Word(name) = name_token.tok else {
             unreachable!("just looked")
         };
         Some(Arg {
-            name: Some(Spanned::new(name, word.span)),
+            name: Some(Spanned::new(name, name_token.span)),
             value: self.value()?,
         })
     }
 
     /// Skips to behind the next comma, or to the bracket that ends the current sequence.
     fn recover(&mut self) {
-        let mut depth = 0usize;
+        let mut open_brackets = 0usize;
         loop {
             match self.peek().tok {
                 Tok::Eof => return,
-                Tok::Open(_) => depth += 1,
-                Tok::Close(_) if depth == 0 => return,
-                Tok::Close(_) => depth -= 1,
-                Tok::Comma if depth == 0 => {
+                Tok::Open(_) => open_brackets += 1,
+                Tok::Close(_) if open_brackets == 0 => return,
+                Tok::Close(_) => open_brackets -= 1,
+                Tok::Comma if open_brackets == 0 => {
                     self.next();
                     return;
                 }
                 _ => {}
             }
+
             self.next();
         }
     }
 
     /// Skips a group whose opening bracket was just consumed; the span of its end.
     fn skip_group(&mut self, open: Span) -> Span {
-        let mut depth = 1usize;
-        let mut end = open;
-        while depth > 0 && self.peek().tok != Tok::Eof {
+        let mut open_brackets = 1usize;
+        let mut end_span = open;
+        while open_brackets > 0 && self.peek().tok != Tok::Eof {
             let token = self.next();
-            end = token.span;
+            end_span = token.span;
             match token.tok {
-                Tok::Open(_) => depth += 1,
-                Tok::Close(_) => depth -= 1,
+                Tok::Open(_) => open_brackets += 1,
+                Tok::Close(_) => open_brackets -= 1,
                 _ => {}
             }
         }
-        end
+        end_span
     }
 }
 

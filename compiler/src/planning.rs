@@ -93,6 +93,7 @@ impl PlanRequest<'_> {
             options: &self.scheduler_options(pins),
             costs: &costs,
         };
+
         let replicated = replicate::schedule(graph, request, self.options.replicate, &mut control)?;
 
         // The block and the costs of the chosen graph hold for the losses too: it may have replicas.
@@ -109,6 +110,7 @@ impl PlanRequest<'_> {
             costs: &costs,
             options: &options,
         };
+
         let asked_losses = self.options.contingencies;
         let contingent = contingency::plan_losses(inputs, scheduled.plans, asked_losses)?;
 
@@ -184,6 +186,7 @@ fn resolve_pins(
             reports.sink.push(refusal);
         }
     }
+
     reports.stop_on_errors()?;
     Ok(pins)
 }

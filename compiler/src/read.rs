@@ -43,8 +43,10 @@ impl<'a> Fields<'a> {
                 sink.push(twice("field", &name.value, name.span, first.span));
                 continue;
             }
+
             named.insert(&name.value, (name, &arg.value));
         }
+
         Self {
             what: what.into(),
             span,
@@ -138,6 +140,7 @@ impl<'a> Fields<'a> {
                 .help(suggest(&name.value, known.iter().copied())),
             );
         }
+
         for node in self.positional {
             sink.push(
                 Diagnostic::new(
@@ -260,6 +263,7 @@ pub(crate) fn count(
         Kind::Float(f) if f.fract() == 0.0 && f.abs() < 9e15 => f as i64,
         _ => return refuse(node, &format!("{what}, an integer"), sink),
     };
+
     match u64::try_from(value) {
         Ok(v) if v >= low && v <= high => Some(Spanned::new(v, node.span)),
         Ok(v) if v > high => {
@@ -270,6 +274,7 @@ pub(crate) fn count(
                 )
                 .primary(node.span, format!("at most {high}")),
             );
+
             None
         }
         _ => {
@@ -314,8 +319,10 @@ pub(crate) fn shape(node: &Node, sink: &mut Sink) -> Option<Spanned<Vec<u32>>> {
                 format!("at most {} dimensions", limits::MAX_RANK),
             ),
         );
+
         return None;
     }
+
     let mut out = Vec::with_capacity(dims.len());
     for dim in dims {
         out.push(count(dim, "a dimension", 1, u64::from(u32::MAX), sink)?.value as u32);
@@ -336,6 +343,7 @@ pub(crate) fn check_text(name: &Spanned<String>, what: &str, sink: &mut Sink) ->
         ),
         None => return true,
     };
+
     let shown: String = name.value.chars().take(MAX_WRITTEN_NAME_BYTES).collect();
     sink.push(
         Diagnostic::new(
@@ -345,6 +353,7 @@ pub(crate) fn check_text(name: &Spanned<String>, what: &str, sink: &mut Sink) ->
         .primary(name.span, "not a name")
         .help("write a shorter name, without control characters"),
     );
+
     false
 }
 
@@ -366,11 +375,13 @@ pub(crate) fn check_name(name: &Spanned<String>, what: &str, sink: &mut Sink) ->
                 name.value.len()
             )
         };
+
         sink.push(
             Diagnostic::new(Code::E0204, format!("`{shown}` cannot be the name of {what}{limit}"))
                 .primary(name.span, "not a name")
                 .help("names are made of letters, digits, `_` and `-`; `.` stands before a port, `/` between a sub-model and its actor"),
         );
     }
+
     ok
 }

@@ -34,13 +34,13 @@ Wherever a value stands, these may too:
 
 /// The page on the format of models and machines, as Markdown.
 pub fn format_page() -> String {
-    let mut out = format!("{FORMAT}\n");
-    out += "Tokens (`initial`, `history`) are a list with one value for each token, `Zeros(n)`, `Fill(n, value)` or\n\
+    let mut page_text = format!("{FORMAT}\n");
+    page_text += "Tokens (`initial`, `history`) are a list with one value for each token, `Zeros(n)`, `Fill(n, value)` or\n\
             `Npy(\"file.npy\")`, whose first dimension counts tokens. A complex number is `[re, im]`.\n\n";
-    let dtypes = DType::ALL.map(|d| format!("`{}` ({} B)", d.name(), d.size_bytes()));
-    let _ = writeln!(out, "Dtypes: {}.\n", dtypes.join(", "));
+    let dtype_list = DType::ALL.map(|d| format!("`{}` ({} B)", d.name(), d.size_bytes()));
+    let _ = writeln!(page_text, "Dtypes: {}.\n", dtype_list.join(", "));
     let _ = writeln!(
-        out,
+        page_text,
         "Limits: {} actors, {} ports on a side, {} dimensions, {} bytes a token, rates and windows of {},\n\
          {} bytes of initial tokens on all channels together, {} bytes in a name with the instances around it,\n\
          {} devices.\n",
@@ -53,29 +53,34 @@ pub fn format_page() -> String {
         limits::MAX_NAME_BYTES,
         limits::MAX_DEVICES
     );
-    GROUPS.iter().for_each(|group| out += &group_section(group));
-    out
+
+    GROUPS
+        .iter()
+        .for_each(|group| page_text += &group_section(group));
+    page_text
 }
 
 fn group_section(group: &Group) -> String {
-    let mut out = format!(
+    let mut section_text = format!(
         "## {}\n\n{}\n\n```ron\n{}\n```\n\n",
         group.name, group.doc, group.text
     );
-    out += "| field | takes | left out | meaning |\n|---|---|---|---|\n";
+    section_text += "| field | takes | left out | meaning |\n|---|---|---|---|\n";
     for field in group.fields {
-        let absent = match field.absent {
+        let when_absent = match field.absent {
             Absent::Refused => "an error".to_owned(),
             Absent::Is(value) => format!("`{value}`"),
             Absent::Means(what) => what.to_owned(),
         };
+
         let _ = writeln!(
-            out,
-            "| `{}` | {} | {absent} | {} |",
+            section_text,
+            "| `{}` | {} | {when_absent} | {} |",
             field.name, field.takes.shown, field.doc
         );
     }
-    out + "\n"
+
+    section_text + "\n"
 }
 
 /// The op catalogue as Markdown: every op of a registry with ports, rates, parameters, dtypes, devices and source.
@@ -85,7 +90,7 @@ pub fn op_page(registry: &Registry) -> String {
         name.strip_prefix("Nn")
             .is_some_and(|n| TensorOp::find(n).is_some())
     });
-    let mut out = format!(
+    let mut page_text = format!(
         "{} ops. `zbmdc ops` lists them, `zbmdc ops NAME` prints one. *CPU* and *GPU* are the element types of the\n\
          input (of the output where there is none) that the example takes there; GPU kernels are the same for Vulkan\n\
          and CUDA, and a device may lack a type. Rates and windows stand behind a port's type: `f32 8/71` consumes 8\n\
@@ -93,26 +98,28 @@ pub fn op_page(registry: &Registry) -> String {
         tensor.len() + others.len(),
         type_notation()
     );
+
     for name in others {
-        out += &format!(
+        page_text += &format!(
             "## {name}\n\n{}\n",
-            plain(&op_section(registry, name).unwrap_or_default())
+            plain_text(&op_section(registry, name).unwrap_or_default())
         );
     }
-    out += "## Tensor ops\n\n\
+
+    page_text += "## Tensor ops\n\n\
             One op for each ONNX operator, its name with `Nn` before it. A token is a whole tensor, every rate is 1. Any\n\
             operand without `!` or `~` may be a port or a parameter of its name. f16 and bf16 are storage: computed in\n\
             f32.\n\n\
             | op | operands -> outputs; types | what | CPU | GPU |\n|---|---|---|---|---|\n";
     tensor
         .iter()
-        .for_each(|name| out += &tensor_row(registry, name));
-    out
+        .for_each(|name| page_text += &tensor_row(registry, name));
+    page_text
 }
 
 /// How the types of ports are written.
 fn type_notation() -> String {
-    let mut out = "Types are written like `x:T w:^T b?:^T -> y:T; T: float`. A mark behind a port's name says how it is\n\
+    let mut notation = "Types are written like `x:T w:^T b?:^T -> y:T; T: float`. A mark behind a port's name says how it is\n\
                    given: `?` may be missing, `!` must be a constant, `~` both, `*` any number may follow, named by\n\
                    number; `_` is any name. Types are element types and the classes below, alternatives separated by\n\
                    `|`. All ports with the same capital letter have the same type, one of those behind the `;`; `^T`\n\
@@ -121,14 +128,14 @@ fn type_notation() -> String {
                    fits.\n\n| class | types |\n|---|---|\n"
         .to_owned();
     for (name, dtypes) in CLASSES {
-        let dtypes: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();
-        let _ = writeln!(out, "| `{name}` | {} |", dtypes.join(", "));
+        let dtype_names: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();
+        let _ = writeln!(notation, "| `{name}` | {} |", dtype_names.join(", "));
     }
-    out
+    notation
 }
 
 /// Text that no Markdown reader takes for links or emphasis; code in it stays.
-fn plain(text: &str) -> String {
+fn plain_text(text: &str) -> String {
     let part = |(i, part): (usize, &str)| match i % 2 {
         0 => part
             .replace('[', "\\[")
@@ -142,35 +149,41 @@ fn plain(text: &str) -> String {
 /// One op as text for people, `None` for an unknown one.
 pub fn op_section(registry: &Registry, name: &str) -> Option<String> {
     let op = registry.op(name)?;
-    let doc = op.doc();
-    let mut out = format!(
+    let op_doc = op.doc();
+    let mut section_text = format!(
         "{}\n\n- ports: {}\n- example: `{}`\n",
-        doc.summary, doc.ports, doc.example
+        op_doc.summary, op_doc.ports, op_doc.example
     );
-    if let Some(types) = op.types() {
-        let _ = writeln!(out, "- types: `{types}`");
+    if let Some(input_types) = op.types() {
+        let _ = writeln!(section_text, "- types: `{input_types}`");
     }
-    for (param, meaning) in doc.params {
-        let place = op.positional().iter().position(|p| p == param);
-        let place = place.map_or(String::new(), |i| format!(" (argument {})", i + 1));
-        let _ = writeln!(out, "- `{param}`{place}: {meaning}");
+    for (param, meaning) in op_doc.params {
+        let position_text = op.positional().iter().position(|p| p == param);
+        let position_text =
+            position_text.map_or(String::new(), |i| format!(" (argument {})", i + 1));
+        let _ = writeln!(section_text, "- `{param}`{position_text}: {meaning}");
     }
-    let found = Found::of(registry, &**op);
-    let _ = writeln!(out, "- {found}");
+
+    let found_types = Found::of(registry, &**op);
+    let _ = writeln!(section_text, "- {found_types}");
     for (_, elements) in LARGE.iter().filter(|(large, _)| *large == name) {
-        let dtype = *found.cpu.first()?;
-        let token = TokenType::new(dtype, [*elements]);
-        let types = [("x".to_owned(), token.clone())].into();
-        let params = params_of(doc.example, op.positional())?;
-        let actor = resolve(registry, &**op, &params, types)?;
-        if let Some(why) = registry.gpu_reason(&actor, &TiVec::new(), &Caps::COMMON) {
-            let _ = writeln!(out, "- GPU, where `x:{token}`: none, {why}");
+        let dtype = *found_types.cpu.first()?;
+        let example_token = TokenType::new(dtype, [*elements]);
+        let input_types = [("x".to_owned(), example_token.clone())].into();
+        let example_params = params_of(op_doc.example, op.positional())?;
+        let example_actor = resolve(registry, &**op, &example_params, input_types)?;
+        if let Some(why) = registry.gpu_reason(&example_actor, &TiVec::new(), &Caps::COMMON) {
+            let _ = writeln!(
+                section_text,
+                "- GPU, where `x:{example_token}`: none, {why}"
+            );
         }
     }
+
     if let Some(source) = source(name) {
-        let _ = writeln!(out, "- source: {source}");
+        let _ = writeln!(section_text, "- source: {source}");
     }
-    Some(out)
+    Some(section_text)
 }
 
 fn tensor_row(registry: &Registry, name: &str) -> String {
@@ -180,20 +193,21 @@ fn tensor_row(registry: &Registry, name: &str) -> String {
     else {
         return String::new();
     };
-    let found = Found::of(registry, &**op);
-    let summary = plain(op.doc().summary);
-    let shown = match summary.contains("no ONNX operator") {
+    let found_types = Found::of(registry, &**op);
+    let plain_summary = plain_text(op.doc().summary);
+    let shown_name = match plain_summary.contains("no ONNX operator") {
         true => format!("`{name}`"),
         false => format!(
             "[`{name}`](https://onnx.ai/onnx/operators/onnx__{}.html)",
             spec.operator
         ),
     };
+
     format!(
-        "| {shown} | `{}` | {summary} | {} | {} |\n",
+        "| {shown_name} | `{}` | {plain_summary} | {} | {} |\n",
         spec.types.to_string().replace('|', "\\|"),
-        names(&found.cpu),
-        found.gpu_text()
+        names(&found_types.cpu),
+        found_types.gpu_text()
     )
 }
 
@@ -213,25 +227,26 @@ struct Found {
 
 impl Found {
     fn of(registry: &Registry, op: &dyn Op) -> Self {
-        let mut found = Self::default();
+        let mut found_types = Self::default();
         for dtype in DType::ALL {
-            let Some(actor) = probe(registry, op, dtype) else {
+            let Some(actor) = probe_dtype(registry, op, dtype) else {
                 continue;
             };
-            if found.ports.is_empty() {
-                found.ports = ports(&actor);
+            if found_types.ports.is_empty() {
+                found_types.ports = ports(&actor);
             }
-            let dtype = shown(&actor, dtype);
-            if found.cpu.contains(&dtype) {
+            let dtype = shown_dtypes(&actor, dtype);
+            if found_types.cpu.contains(&dtype) {
                 continue;
             }
-            found.cpu.push(dtype);
+            found_types.cpu.push(dtype);
             match registry.gpu_reason(&actor, &TiVec::new(), &Caps::COMMON) {
-                None => found.gpu.push(dtype),
-                Some(why) => found.reasons.push((dtype, why)),
+                None => found_types.gpu.push(dtype),
+                Some(why) => found_types.reasons.push((dtype, why)),
             }
         }
-        found
+
+        found_types
     }
 
     fn gpu_text(&self) -> String {
@@ -239,23 +254,24 @@ impl Found {
             return "the same".to_owned();
         }
         let mut by_reason: Vec<(Vec<DType>, &str)> = Vec::new();
-        for (dtype, why) in &self.reasons {
-            match by_reason.iter_mut().find(|(_, other)| other == why) {
+        for (dtype, reason_list) in &self.reasons {
+            match by_reason.iter_mut().find(|(_, other)| other == reason_list) {
                 Some((dtypes, _)) => dtypes.push(*dtype),
-                None => by_reason.push((vec![*dtype], why)),
+                None => by_reason.push((vec![*dtype], reason_list)),
             }
         }
-        let why = by_reason
+
+        let reason_list = by_reason
             .iter()
-            .map(|(dtypes, why)| match self.gpu.is_empty() {
-                true => (*why).to_owned(),
-                false => format!("{}: {why}", names(dtypes)),
+            .map(|(dtypes, reason_list)| match self.gpu.is_empty() {
+                true => (*reason_list).to_owned(),
+                false => format!("{}: {reason_list}", names(dtypes)),
             });
-        let why = why.collect::<Vec<_>>().join("; ");
+        let reason_list = reason_list.collect::<Vec<_>>().join("; ");
         if self.gpu.is_empty() {
-            format!("none: {why}")
+            format!("none: {reason_list}")
         } else {
-            format!("{} ({why})", names(&self.gpu))
+            format!("{} ({reason_list})", names(&self.gpu))
         }
     }
 }
@@ -277,13 +293,13 @@ impl std::fmt::Display for Found {
 
 /// The type that an actor stands for: the one that was tried, if an input has it. Where the parameters say what goes
 /// in, or nothing does, it is that of the first input or output.
-fn shown(actor: &Actor, tried: DType) -> DType {
-    let inputs = &actor.inputs[..actor.inputs.len() - actor.state.len()];
-    if inputs.iter().any(|port| port.token.dtype == tried) {
+fn shown_dtypes(actor: &Actor, tried: DType) -> DType {
+    let stream_inputs = &actor.inputs[..actor.inputs.len() - actor.state.len()];
+    if stream_inputs.iter().any(|port| port.token.dtype == tried) {
         return tried;
     }
-    let first = inputs.first().map(|port| port.token.dtype);
-    first
+    let first_dtype = stream_inputs.first().map(|port| port.token.dtype);
+    first_dtype
         .or(actor.outputs.first().map(|port| port.token.dtype))
         .unwrap_or(tried)
 }
@@ -299,6 +315,7 @@ fn names(dtypes: &[DType]) -> String {
         [one] => return format!("any but {one}"),
         _ => {}
     }
+
     dtypes
         .iter()
         .map(|d| d.name())
@@ -307,53 +324,54 @@ fn names(dtypes: &[DType]) -> String {
 }
 
 /// The actor of an op's example with inputs of one dtype, if it can be.
-fn probe(registry: &Registry, op: &dyn Op, dtype: DType) -> Option<Actor> {
-    let params = params_of(op.doc().example, op.positional())?;
-    let inputs: BTreeMap<String, TokenType> = example_inputs(op, dtype).into_iter().collect();
-    let variants = [declared_as(&params, dtype), params];
-    let mut actors = variants.iter().filter_map(|params| {
-        let actor = resolve(registry, op, params, inputs.clone())?;
+fn probe_dtype(registry: &Registry, op: &dyn Op, dtype: DType) -> Option<Actor> {
+    let example_params = params_of(op.doc().example, op.positional())?;
+    let input_types: BTreeMap<String, TokenType> = example_inputs(op, dtype).into_iter().collect();
+    let param_variants = [declared_as(&example_params, dtype), example_params];
+    let mut resolved_actors = param_variants.iter().filter_map(|example_params| {
+        let actor = resolve(registry, op, example_params, input_types.clone())?;
         registry
             .kernel(&actor, &TiVec::new())
             .is_ok()
             .then_some(actor)
     });
-    actors.next()
+    resolved_actors.next()
 }
 
 /// Parameters that declare inputs, with another dtype for all of them.
-fn declared_as(params: &Params, dtype: DType) -> Params {
-    let mut params = params.clone();
-    if let Some(Value::Map(inputs)) = params.get_mut("inputs") {
-        let word = Value::Str(dtype.name().to_owned());
+fn declared_as(declared_params: &Params, dtype: DType) -> Params {
+    let mut declared_params = declared_params.clone();
+    if let Some(Value::Map(inputs)) = declared_params.get_mut("inputs") {
+        let dtype_word = Value::Str(dtype.name().to_owned());
         inputs
             .values_mut()
-            .for_each(|declared| *declared = word.clone());
+            .for_each(|declared| *declared = dtype_word.clone());
     }
-    params
+    declared_params
 }
 
 /// Parameters of an op as a model writes them.
 fn params_of(text: &str, positional: &[&str]) -> Option<Params> {
     let (mut sources, mut sink) = (SourceMap::default(), Sink::default());
-    let file = sources.add("example", text);
-    let Kind::Call(_, args) = parse::parse(file, text, &mut sink)?.kind else {
+    let file_id = sources.add("example", text);
+    let Kind::Call(_, args) = parse::parse(file_id, text, &mut sink)?.kind else {
         return None;
     };
     let (mut files, mut next) = (Files::default(), positional.iter());
-    let mut params = Params::new();
+    let mut parsed_params = Params::new();
     for arg in &args {
         let name = arg
             .name
             .as_ref()
             .map(|n| n.value.as_str())
             .or_else(|| next.next().copied())?;
-        params.insert(
+        parsed_params.insert(
             name.to_owned(),
             files.value(&arg.value, "".as_ref(), &mut sink)?,
         );
     }
-    (sink.errors() == 0).then_some(params)
+
+    (sink.errors() == 0).then_some(parsed_params)
 }
 
 /// The actor with these inputs.
@@ -363,15 +381,16 @@ fn resolve(
     params: &Params,
     types: BTreeMap<String, TokenType>,
 ) -> Option<Actor> {
-    let blobs = TiVec::new();
-    let connected: Vec<String> = types.keys().cloned().collect();
-    let cx = ResolveCx {
+    let no_blobs = TiVec::new();
+    let connected_ports: Vec<String> = types.keys().cloned().collect();
+    let resolve_cx = ResolveCx {
         params,
-        connected: &connected,
+        connected: &connected_ports,
         types: &types,
-        blobs: &blobs,
+        blobs: &no_blobs,
     };
-    let signature = registry.resolve(op.name(), &cx).ok()?;
+
+    let signature = registry.resolve(op.name(), &resolve_cx).ok()?;
     Some(actor(op.name(), params, signature))
 }
 
@@ -400,6 +419,7 @@ fn actor(op: &str, params: &Params, signature: Signature) -> Actor {
             rate: 1,
         });
     }
+
     let (name, op) = ("example".to_owned(), op.to_owned());
     Actor {
         name,
@@ -414,31 +434,35 @@ fn actor(op: &str, params: &Params, signature: Signature) -> Actor {
 }
 
 fn ports(actor: &Actor) -> String {
-    let input = |p: &InPort| match p.rate == p.window {
+    let input_words = |p: &InPort| match p.rate == p.window {
         true => format!("{}: {} {}", p.name, p.token, p.rate),
         false => format!("{}: {} {}/{}", p.name, p.token, p.rate, p.window),
     };
-    let states = actor.state.len();
-    let inputs: Vec<String> = actor.inputs[..actor.inputs.len() - states]
+    let state_ports = actor.state.len();
+    let input_list: Vec<String> = actor.inputs[..actor.inputs.len() - state_ports]
         .iter()
-        .map(input)
+        .map(input_words)
         .collect();
-    let outputs = actor.outputs[..actor.outputs.len() - states].iter();
-    let outputs: Vec<String> = outputs
+    let output_list = actor.outputs[..actor.outputs.len() - state_ports].iter();
+    let output_list: Vec<String> = output_list
         .map(|p| format!("{}: {} {}", p.name, p.token, p.rate))
         .collect();
-    let states: Vec<String> = actor.outputs[actor.outputs.len() - states..]
+    let state_ports: Vec<String> = actor.outputs[actor.outputs.len() - state_ports..]
         .iter()
         .map(|p| format!("{}: {}", p.name, p.token))
         .collect();
-    let states = if states.is_empty() {
+    let state_ports = if state_ports.is_empty() {
         String::new()
     } else {
-        format!("; state {}", states.join(", "))
+        format!("; state {}", state_ports.join(", "))
     };
-    format!("{} -> {}{states}", inputs.join(", "), outputs.join(", "))
-        .trim_start()
-        .to_owned()
+    format!(
+        "{} -> {}{state_ports}",
+        input_list.join(", "),
+        output_list.join(", ")
+    )
+    .trim_start()
+    .to_owned()
 }
 
 #[cfg(test)]

@@ -84,6 +84,7 @@ pub(crate) fn draw_analysis(error: &AnalysisError, built: &BuiltGraph) -> Diagno
                 blocked_position: position.unwrap_or(0),
                 missing_tokens: *missing,
             };
+
             wait_cycle.draw(graph, origins)
         }
         AnalysisError::Overflow { actor, limit } => {
@@ -286,6 +287,7 @@ impl ScheduleRefusal<'_> {
                 diagnostic.context(writer, "together with these")
             };
         }
+
         diagnostic
     }
 

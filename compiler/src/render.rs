@@ -62,6 +62,7 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap) -> Group<'a> {
             files.push(file);
         }
     }
+
     for file in files {
         let labels: Vec<&Label> = diagnostic
             .labels
@@ -72,6 +73,7 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap) -> Group<'a> {
             group = group.element(snippet(&labels, sources, file));
             continue;
         }
+
         for label in labels {
             let at = sources.position(file, label.span.start);
             let place = Origin::path(printable(&sources.get(file).name))
@@ -82,6 +84,7 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap) -> Group<'a> {
                 .element(Level::NOTE.message(printable_lines(&label.text)));
         }
     }
+
     for label in diagnostic
         .labels
         .iter()

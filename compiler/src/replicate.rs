@@ -18,6 +18,7 @@ use zbmd_scheduler::{
 };
 
 use crate::cost_table::CostSources;
+use crate::options::Replicate;
 
 pub use self::rewrite::{ReplicateError, Replicated, replicate};
 
@@ -27,19 +28,6 @@ const MAX_REPLICAS: u32 = zbmd_backends::kernel::Io::MAX_MUT_PORTS as u32;
 const MAX_FAILED_CANDIDATES: usize = 3;
 /// Replicated actors that are tested one by one for whether their replicas are needed.
 const MAX_PRUNED: usize = 6;
-
-/// Whether actors may run on several devices at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Replicate {
-    /// Where it shortens the period by enough and iterations stay those of the model.
-    #[default]
-    Auto,
-    /// Never.
-    Off,
-    /// Where it shortens the period by enough, with at most this many replicas of an actor. An iteration of the program
-    /// may then be several of the model's.
-    UpTo(u32),
-}
 
 /// What became of actors that bound the period and could be replicated.
 #[derive(Clone, Debug, PartialEq)]

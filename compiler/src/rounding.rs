@@ -41,6 +41,7 @@ impl fmt::Display for Rounding {
             let separator = if index == 0 { ":" } else { "," };
             write!(f, "{separator} {name} ({reason})")?;
         }
+
         match self.exact.len().saturating_sub(MAX_NAMED) {
             0 => Ok(()),
             unnamed => write!(f, " and {unnamed} more"),
@@ -96,9 +97,11 @@ pub(crate) fn check_devices(
                 found_capability.0,
                 found_capability.1
             );
+
             return Err(Diagnostic::new(Code::E0507, message).help("leave `--math` away"));
         }
     }
+
     if has_cuda {
         return Ok(());
     }
@@ -153,6 +156,7 @@ impl RoundingPlans<'_> {
                 }
             }
         }
+
         (settled_rounding != Rounding::default()).then_some(settled_rounding)
     }
 
@@ -171,6 +175,7 @@ impl RoundingPlans<'_> {
                 return (!is_rounded).then(|| "no kernel on tensor cores for its shape".to_owned());
             }
         }
+
         first_device.map(|device| format!("it runs on {}", device.name))
     }
 }

@@ -69,11 +69,13 @@ pub(crate) fn write(tensors: &[(String, TokenType, Bytes)]) -> Result<Vec<u8>, S
         ];
         all.into_iter().find(|&c| dtype(c) == Some(d))
     };
+
     let mut views = Vec::new();
     for (name, token, data) in tensors {
         let code = code(token.dtype).ok_or_else(|| StoreError::Type(name.clone()))?;
         let shape = token.shape.iter().map(|&d| d as usize).collect();
         views.push((name.as_str(), TensorView::new(code, shape, data)?));
     }
+
     Ok(safetensors::serialize(views, None)?)
 }

@@ -50,6 +50,7 @@ pub(crate) fn infer_sample_rates(
                     expected,
                     first: first.actor,
                 };
+
                 sink.push(disagreement.draw(graph, origins));
             }
             Some(_) => {}
@@ -127,6 +128,7 @@ fn connected_parts(graph: &Graph) -> TiVec<ActorId, usize> {
             parents[writer_root.max(reader_root)] = joined;
         }
     }
+
     (0..graph.actors.len())
         .map(|actor| find_root(&mut parents, actor))
         .collect()

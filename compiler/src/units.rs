@@ -111,6 +111,7 @@ fn quantity(text: &str, units: &[(&str, f64)]) -> Result<u64, UnitError> {
             known: known.join(", "),
         });
     };
+
     let scaled = value * factor;
     if !(0.0..1.8e19).contains(&scaled) {
         return Err(UnitError::Range(text.to_owned()));

@@ -16,6 +16,7 @@ use crate::files::{self, ReadError};
 use crate::format;
 use crate::npy::{self, Npy};
 use crate::parse::{Arg, Kind, Node};
+use crate::pass_report::PassReport;
 use crate::read;
 use crate::source::{Span, Spanned};
 
@@ -25,7 +26,7 @@ pub(crate) struct Files {
     /// Whole .safetensors files: their tensors are slices of them.
     stores: BTreeMap<PathBuf, Bytes>,
     /// What the passes over imported models did, by file.
-    pub(crate) passes: Vec<(String, Vec<crate::onnx::PassReport>)>,
+    pub(crate) passes: Vec<(String, Vec<PassReport>)>,
     /// Passes that the machine does not gain from.
     pub(crate) without: Vec<String>,
     /// Constant tensors, equal ones once.
@@ -64,9 +65,9 @@ impl Files {
     }
 
     /// The bytes of a data file, which count towards what all files together may hold.
-    fn load(&mut self, path: &Path, span: Span, sink: &mut Sink) -> Option<Bytes> {
-        let left = self.memory_bytes.saturating_sub(self.loaded_bytes);
-        match files::read(path, left) {
+    fn load_file(&mut self, path: &Path, span: Span, sink: &mut Sink) -> Option<Bytes> {
+        let free_bytes = self.memory_bytes.saturating_sub(self.loaded_bytes);
+        match files::read(path, free_bytes) {
             Ok(bytes) => {
                 self.loaded_bytes += bytes.len() as u64;
                 Some(Bytes::from(bytes))
@@ -78,6 +79,7 @@ impl Files {
                     self.loaded_bytes,
                     self.memory_bytes
                 );
+
                 sink.push(
                     Diagnostic::new(Code::E0505, message)
                         .primary(span, "named here")
@@ -102,7 +104,13 @@ impl Files {
     }
 
     /// Reads the file of `Npy("path")`. An error is reported at every use, a file is read once.
-    fn array(&mut self, args: &[Arg], span: Span, dir: &Path, sink: &mut Sink) -> Option<Rc<Npy>> {
+    fn read_array(
+        &mut self,
+        args: &[Arg],
+        span: Span,
+        dir: &Path,
+        sink: &mut Sink,
+    ) -> Option<Rc<Npy>> {
         let [Arg { name: None, value }] = args else {
             sink.push(
                 Diagnostic::new(Code::E0203, "`Npy` takes one path")
@@ -110,34 +118,36 @@ impl Files {
             );
             return None;
         };
-        let path = read::string(value, "a path in quotes", sink)?;
-        let full = dir.join(&path.value);
-        if let Some(known @ Some(_)) = self.arrays.get(&full) {
+
+        let file_path = read::string(value, "a path in quotes", sink)?;
+        let full_path = dir.join(&file_path.value);
+        if let Some(known @ Some(_)) = self.arrays.get(&full_path) {
             return known.clone();
         }
-        let bytes = self.load(&full, path.span, sink)?;
-        match npy::read(&bytes) {
-            Ok(array) => {
-                let array = Rc::new(array);
-                self.arrays.insert(full, Some(array.clone()));
-                Some(array)
+        let file_bytes = self.load_file(&full_path, file_path.span, sink)?;
+        match npy::read(&file_bytes) {
+            Ok(shared_array) => {
+                let shared_array = Rc::new(shared_array);
+                self.arrays.insert(full_path, Some(shared_array.clone()));
+                Some(shared_array)
             }
             Err(error) => {
                 sink.push(
                     Diagnostic::new(
                         Code::E0702,
-                        format!("cannot use `{}`: {error}", full.display()),
+                        format!("cannot use `{}`: {error}", full_path.display()),
                     )
-                    .primary(path.span, "named here")
+                    .primary(file_path.span, "named here")
                     .help("write it with `numpy.save`, little-endian and in C order"),
                 );
+
                 None
             }
         }
     }
 
     /// The tensor of `Safetensors("path", "name")`: a slice of the file, which is read once.
-    fn stored(
+    fn read_stored(
         &mut self,
         args: &[Arg],
         span: Span,
@@ -147,11 +157,11 @@ impl Files {
         let [
             Arg {
                 name: None,
-                value: path,
+                value: file_path,
             },
             Arg {
                 name: None,
-                value: name,
+                value: tensor_name,
             },
         ] = args
         else {
@@ -165,23 +175,25 @@ impl Files {
                     "should be `Safetensors(\"file.safetensors\", \"name\")`",
                 ),
             );
+
             return None;
         };
-        let path = read::string(path, "a path in quotes", sink)?;
-        let name = read::string(name, "a tensor's name in quotes", sink)?;
-        let full = dir.join(&path.value);
-        let bytes = match self.stores.get(&full) {
-            Some(bytes) => bytes.clone(),
-            None => self.load(&full, path.span, sink)?,
+
+        let file_path = read::string(file_path, "a path in quotes", sink)?;
+        let tensor_name = read::string(tensor_name, "a tensor's name in quotes", sink)?;
+        let full_path = dir.join(&file_path.value);
+        let store_bytes = match self.stores.get(&full_path) {
+            Some(store_bytes) => store_bytes.clone(),
+            None => self.load_file(&full_path, file_path.span, sink)?,
         };
-        self.stores.insert(full.clone(), bytes.clone());
-        match crate::safetensor::find(&bytes, &name.value) {
+        self.stores.insert(full_path.clone(), store_bytes.clone());
+        match crate::safetensor::find(&store_bytes, &tensor_name.value) {
             Ok(found) => Some(found),
             Err(why) => {
-                let message = format!("cannot use `{}`: {why}", full.display());
+                let message = format!("cannot use `{}`: {why}", full_path.display());
                 sink.push(
                     Diagnostic::new(Code::E0702, message)
-                        .primary(name.span, "named here")
+                        .primary(tensor_name.span, "named here")
                         .help("write it with the package `safetensors`, as `zbmdc import` does"),
                 );
                 None
@@ -193,8 +205,8 @@ impl Files {
     pub(crate) fn blob(&mut self, data: &Bytes) -> BlobId {
         self.index_blobs();
         let same_hash = self.by_hash.get(&xxh3_64(data));
-        let known = same_hash.and_then(|ids| ids.iter().find(|&&id| self.blobs[id] == *data));
-        match known {
+        let known_id = same_hash.and_then(|ids| ids.iter().find(|&&id| self.blobs[id] == *data));
+        match known_id {
             Some(&id) => id,
             None => self.blobs.push_and_get_key(data.clone()),
         }
@@ -228,44 +240,44 @@ impl Files {
             Kind::Float(f) => Value::Float(*f),
             Kind::Str(s) | Kind::Word(s) => Value::Str(s.clone()),
             Kind::List(items) => {
-                let values: Vec<_> = items.iter().map(|n| self.value(n, dir, sink)).collect();
-                Value::List(values.into_iter().collect::<Option<_>>()?)
+                let item_values: Vec<_> = items.iter().map(|n| self.value(n, dir, sink)).collect();
+                Value::List(item_values.into_iter().collect::<Option<_>>()?)
             }
             Kind::Map(_) => {
                 let pairs = read::map(node, "a map", sink);
-                self.pairs(
+                self.read_pairs(
                     pairs.into_iter().map(|(k, v)| (k.value, v)).collect(),
                     dir,
                     sink,
                 )?
             }
             Kind::Call(Some(name), args) if name.value == "Npy" => {
-                let array = self.array(args, node.span, dir, sink)?;
+                let array = self.read_array(args, node.span, dir, sink)?;
                 Value::Tensor(self.blob(&array.data), array.token.clone())
             }
             Kind::Call(Some(name), args) if name.value == "Safetensors" => {
-                let (token, data) = self.stored(args, node.span, dir, sink)?;
+                let (token, data) = self.read_stored(args, node.span, dir, sink)?;
                 Value::Tensor(self.blob(&data), token)
             }
             // `(dtype: f32, shape: [2])` and `Port(dtype: f32)` are maps, `(1, 2)` is a list.
             Kind::Call(name, args) if args.iter().all(|a| a.name.is_some()) => {
-                let what = name.as_ref().map_or("a group", |n| n.value.as_str());
-                let mut fields = read::Fields::new(what, node.span, args, sink);
+                let group_name = name.as_ref().map_or("a group", |n| n.value.as_str());
+                let mut group_fields = read::Fields::new(group_name, node.span, args, sink);
                 let names = args
                     .iter()
                     .filter_map(|a| a.name.as_ref())
                     .map(|n| n.value.clone());
-                let taken: Vec<_> = names
-                    .filter_map(|n| fields.take(&n).map(|v| (n, v)))
+                let taken_names: Vec<_> = names
+                    .filter_map(|n| group_fields.take(&n).map(|v| (n, v)))
                     .collect();
-                self.pairs(taken, dir, sink)?
+                self.read_pairs(taken_names, dir, sink)?
             }
             Kind::Call(None, args) if args.iter().all(|a| a.name.is_none()) => {
-                let values: Vec<_> = args
+                let item_values: Vec<_> = args
                     .iter()
                     .map(|a| self.value(&a.value, dir, sink))
                     .collect();
-                Value::List(values.into_iter().collect::<Option<_>>()?)
+                Value::List(item_values.into_iter().collect::<Option<_>>()?)
             }
             Kind::Call(..) => {
                 sink.push(read::wrong_kind(
@@ -278,49 +290,71 @@ impl Files {
         })
     }
 
-    fn pairs(&mut self, pairs: Vec<(String, &Node)>, dir: &Path, sink: &mut Sink) -> Option<Value> {
-        let values: Vec<_> = pairs
+    fn read_pairs(
+        &mut self,
+        pairs: Vec<(String, &Node)>,
+        dir: &Path,
+        sink: &mut Sink,
+    ) -> Option<Value> {
+        let pair_values: Vec<_> = pairs
             .into_iter()
             .map(|(k, v)| self.value(v, dir, sink).map(|v| (k, v)))
             .collect();
-        Some(Value::Map(values.into_iter().collect::<Option<_>>()?))
+        Some(Value::Map(pair_values.into_iter().collect::<Option<_>>()?))
     }
 
     /// Tokens as a channel states them; their values are read when the type is known.
     pub(crate) fn tokens(&mut self, node: &Node, dir: &Path, sink: &mut Sink) -> Option<Tokens> {
-        let fill = |args: &[Arg], value: bool, sink: &mut Sink| {
-            let group = if value { &format::FILL } else { &format::ZEROS };
-            let mut fields = read::Fields::of(group, "the tokens", node.span, args, sink);
-            let n = fields.take_or_positional("count");
-            let v = if value {
-                fields.take_or_positional("value").cloned()
+        let fill_of = |args: &[Arg], value: bool, sink: &mut Sink| {
+            let fill_group = if value { &format::FILL } else { &format::ZEROS };
+            let mut fill_fields = read::Fields::of(fill_group, "the tokens", node.span, args, sink);
+            let count_node = fill_fields.take_or_positional("count");
+            let value_node = if value {
+                fill_fields.take_or_positional("value").cloned()
             } else {
                 None
             };
-            if n.is_none() || (value && v.is_none()) {
-                fields.missing(if n.is_none() { "count" } else { "value" }, "1", sink);
+            if count_node.is_none() || (value && value_node.is_none()) {
+                fill_fields.missing(
+                    if count_node.is_none() {
+                        "count"
+                    } else {
+                        "value"
+                    },
+                    "1",
+                    sink,
+                );
                 return None;
             }
-            fields.done(sink);
-            let count = read::count(n?, "a number of tokens", 0, limits::MAX_INITIAL_BYTES, sink)?;
-            Some(TokenKind::Fill(count.value, v))
+
+            fill_fields.done(sink);
+            let token_count = read::count(
+                count_node?,
+                "a number of tokens",
+                0,
+                limits::MAX_INITIAL_BYTES,
+                sink,
+            )?;
+            Some(TokenKind::Fill(token_count.value, value_node))
         };
-        let kind =
-            match &node.kind {
-                Kind::List(items) => TokenKind::List(items.clone()),
-                Kind::Call(Some(name), args) if name.value == "Zeros" => fill(args, false, sink)?,
-                Kind::Call(Some(name), args) if name.value == "Fill" => fill(args, true, sink)?,
-                Kind::Call(Some(name), args) if name.value == "Npy" => {
-                    TokenKind::Array(self.array(args, node.span, dir, sink)?)
-                }
-                Kind::Bad | Kind::Param(_) => return None,
-                _ => {
-                    sink.push(read::wrong_kind(node, "a list of tokens").help(
+
+        let kind = match &node.kind {
+            Kind::List(items) => TokenKind::List(items.clone()),
+            Kind::Call(Some(name), args) if name.value == "Zeros" => fill_of(args, false, sink)?,
+            Kind::Call(Some(name), args) if name.value == "Fill" => fill_of(args, true, sink)?,
+            Kind::Call(Some(name), args) if name.value == "Npy" => {
+                TokenKind::Array(self.read_array(args, node.span, dir, sink)?)
+            }
+            Kind::Bad | Kind::Param(_) => return None,
+            _ => {
+                sink.push(
+                    read::wrong_kind(node, "a list of tokens").help(
                         "write `[0.0, 0.0]`, `Zeros(2)`, `Fill(2, 1.0)` or `Npy(\"file.npy\")`",
-                    ));
-                    return None;
-                }
-            };
+                    ),
+                );
+                return None;
+            }
+        };
         Some(Tokens {
             span: node.span,
             kind,
@@ -361,12 +395,13 @@ impl Tokens {
 
     /// The bytes of all tokens.
     pub(crate) fn bytes(&self, token: &TokenType, sink: &mut Sink) -> Option<Vec<u8>> {
-        let total = self.count(token).saturating_mul(token.bytes());
-        if total > limits::MAX_INITIAL_BYTES {
+        let total_bytes = self.count(token).saturating_mul(token.bytes());
+        if total_bytes > limits::MAX_INITIAL_BYTES {
             sink.push(initial_limit(self.span, self.count(token), token));
             return None;
         }
-        let mut out = Vec::new();
+
+        let mut token_data = Vec::new();
         match &self.kind {
             TokenKind::Bytes(bytes) => {
                 if !(bytes.len() as u64).is_multiple_of(token.bytes().max(1)) {
@@ -379,32 +414,34 @@ impl Tokens {
                     );
                     return None;
                 }
-                out.extend_from_slice(bytes);
+
+                token_data.extend_from_slice(bytes);
             }
             TokenKind::Array(array) => return self.array_bytes(array, token, sink),
-            TokenKind::Fill(n, None) => out.resize((n * token.bytes()) as usize, 0),
+            TokenKind::Fill(n, None) => token_data.resize((n * token.bytes()) as usize, 0),
             TokenKind::Fill(n, Some(value)) => {
-                token_bytes(value, token, &mut out, sink)?;
-                out = out.repeat(*n as usize);
+                token_bytes(value, token, &mut token_data, sink)?;
+                token_data = token_data.repeat(*n as usize);
             }
             TokenKind::List(items) => {
                 for item in items {
-                    token_bytes(item, token, &mut out, sink)?;
+                    token_bytes(item, token, &mut token_data, sink)?;
                 }
             }
         }
-        Some(out)
+
+        Some(token_data)
     }
 
     fn array_bytes(&self, array: &Npy, token: &TokenType, sink: &mut Sink) -> Option<Vec<u8>> {
-        let fits =
+        let has_shape =
             array.token.dtype == token.dtype && array.token.shape.get(1..) == Some(&token.shape);
-        if fits {
+        if has_shape {
             return Some(array.data.to_vec());
         }
-        let dims: Vec<String> = token.shape.iter().map(u32::to_string).collect();
-        let want = std::iter::once("n".to_owned())
-            .chain(dims)
+        let dim_words: Vec<String> = token.shape.iter().map(u32::to_string).collect();
+        let wanted_shape = std::iter::once("n".to_owned())
+            .chain(dim_words)
             .collect::<Vec<_>>()
             .join(",");
         sink.push(
@@ -417,42 +454,46 @@ impl Tokens {
             )
             .primary(self.span, format!("tokens of {} here", array.token))
             .help(format!(
-                "save an array of {} with the shape [{want}]: n tokens",
+                "save an array of {} with the shape [{wanted_shape}]: n tokens",
                 token.dtype
             )),
         );
+
         None
     }
 }
 
 /// E0505 for initial tokens.
 pub(crate) fn initial_limit(span: Span, count: u64, token: &TokenType) -> Diagnostic {
-    let max = limits::MAX_INITIAL_BYTES;
+    let max_bytes = limits::MAX_INITIAL_BYTES;
     Diagnostic::new(
         Code::E0505,
-        format!("{count} initial tokens of {token} are more than the limit of {max} bytes"),
+        format!("{count} initial tokens of {token} are more than the limit of {max_bytes} bytes"),
     )
     .primary(span, "stated here")
-    .help(format!("at most {} of them", max / token.bytes().max(1)))
+    .help(format!(
+        "at most {} of them",
+        max_bytes / token.bytes().max(1)
+    ))
 }
 
 /// One token's elements: a value, or nested lists that together hold as many values as the type has elements.
 fn token_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut Sink) -> Option<()> {
-    let start = out.len();
+    let start_length = out.len();
     element_bytes(node, token, out, sink)?;
-    let found = (out.len() - start) as u64 / token.dtype.size_bytes();
-    if found == token.elements() {
+    let found_elements = (out.len() - start_length) as u64 / token.dtype.size_bytes();
+    if found_elements == token.elements() {
         return Some(());
     }
     sink.push(
         Diagnostic::new(
             Code::E0307,
             format!(
-                "a token of {token} has {} elements, {found} are given",
+                "a token of {token} has {} elements, {found_elements} are given",
                 token.elements()
             ),
         )
-        .primary(node.span, format!("{found} elements"))
+        .primary(node.span, format!("{found_elements} elements"))
         .help(if token.shape.is_empty() {
             "give one value a token: `initial: [0.0, 0.0]` are two tokens".to_owned()
         } else {
@@ -462,28 +503,29 @@ fn token_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut Sin
             )
         }),
     );
+
     None
 }
 
 fn element_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut Sink) -> Option<()> {
-    let complex = token.dtype == DType::C32;
+    let is_complex = token.dtype == DType::C32;
     match &node.kind {
         Kind::List(items) => items
             .iter()
             .try_for_each(|n| element_bytes(n, token, out, sink)),
         Kind::Call(None, args)
-            if complex && args.len() == 2 && args.iter().all(|a| a.name.is_none()) =>
+            if is_complex && args.len() == 2 && args.iter().all(|a| a.name.is_none()) =>
         {
             args.iter().try_for_each(|a| {
-                let part = read::float(&a.value, "a real or imaginary part", sink)?;
-                out.extend((part.value as f32).to_le_bytes());
+                let part_value = read::float(&a.value, "a real or imaginary part", sink)?;
+                out.extend((part_value.value as f32).to_le_bytes());
                 Some(())
             })
         }
         Kind::Bad | Kind::Param(_) => None,
         kind => {
-            let bytes = scalar(kind, token.dtype);
-            if bytes.is_none() {
+            let scalar_bytes = scalar(kind, token.dtype);
+            if scalar_bytes.is_none() {
                 sink.push(
                     Diagnostic::new(
                         Code::E0307,
@@ -493,7 +535,8 @@ fn element_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut S
                     .help(scalar_help(token.dtype)),
                 );
             }
-            out.extend(bytes?);
+
+            out.extend(scalar_bytes?);
             Some(())
         }
     }
@@ -518,30 +561,30 @@ fn scalar(kind: &Kind, dtype: DType) -> Option<Vec<u8>> {
         Kind::Bool(b) if dtype == DType::Bool => return Some(vec![u8::from(*b)]),
         _ => return None,
     };
+
     let int = match kind {
         Kind::Int(i) => Some(*i),
         Kind::Float(f) if f.fract() == 0.0 && f.abs() < 9e15 => Some(*f as i64),
         _ => None,
     };
     // Rounding is fine, turning a finite number into an infinite one is not.
-    let fits = |rounded: f64| float.is_infinite() || float.is_nan() || rounded.is_finite();
+    let fits_range = |rounded: f64| float.is_infinite() || float.is_nan() || rounded.is_finite();
     match dtype {
-        DType::F32 => {
-            Some((float as f32).to_le_bytes().to_vec()).filter(|_| fits(f64::from(float as f32)))
-        }
+        DType::F32 => Some((float as f32).to_le_bytes().to_vec())
+            .filter(|_| fits_range(f64::from(float as f32))),
         DType::F64 => Some(float.to_le_bytes().to_vec()),
         DType::F16 => {
-            let half = f16::from_f64(float);
-            Some(half.to_le_bytes().to_vec()).filter(|_| fits(half.to_f64()))
+            let half_float = f16::from_f64(float);
+            Some(half_float.to_le_bytes().to_vec()).filter(|_| fits_range(half_float.to_f64()))
         }
         DType::Bf16 => {
-            let half = bf16::from_f64(float);
-            Some(half.to_le_bytes().to_vec()).filter(|_| fits(half.to_f64()))
+            let half_float = bf16::from_f64(float);
+            Some(half_float.to_le_bytes().to_vec()).filter(|_| fits_range(half_float.to_f64()))
         }
         DType::C32 => {
             let re = float as f32;
-            let pair = [re.to_le_bytes(), 0f32.to_le_bytes()].concat();
-            Some(pair).filter(|_| fits(f64::from(re)))
+            let complex_bytes = [re.to_le_bytes(), 0f32.to_le_bytes()].concat();
+            Some(complex_bytes).filter(|_| fits_range(f64::from(re)))
         }
         DType::I8 => i8::try_from(int?).ok().map(|v| v.to_le_bytes().to_vec()),
         DType::U8 => u8::try_from(int?).ok().map(|v| v.to_le_bytes().to_vec()),

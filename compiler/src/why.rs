@@ -95,18 +95,20 @@ impl Why {
             machine: program.machine.clone(),
             measured: question.measured.clone(),
         };
-        let sources = CostSources {
+        let cost_sources = CostSources {
             target: &target,
             registry: question.registry,
             blobs: &program.blobs,
         };
-        let costs = sources.cost_table(&program.graph);
+
+        let cost_table = cost_sources.cost_table(&program.graph);
         let inquiry = Inquiry {
             program,
             view,
-            costs,
+            costs: cost_table,
             question,
         };
+
         inquiry.answer()
     }
 }
@@ -125,25 +127,25 @@ impl Inquiry<'_> {
         let main_plan = &self.program.plans[PlanId(0)];
         let own_device = main_plan.placement[actor_id];
 
-        let mut choices = vec![self.try_device(main_plan, own_device)];
+        let mut device_choices = vec![self.try_device(main_plan, own_device)];
         let devices = self.program.machine.devices.keys();
         let other_devices = devices.filter(|&device| device != own_device && self.is_asked(device));
-        choices.extend(
+        device_choices.extend(
             other_devices
                 .take(MAX_TRIED)
                 .map(|device| self.try_device(main_plan, device)),
         );
 
-        let mut waits = self.find_waits();
+        let mut actor_waits = self.find_waits();
 
         // The last one is the reason for the start, so it comes first.
-        waits.sort_by_key(|wait| Reverse(wait.ready_ns));
+        actor_waits.sort_by_key(|wait| Reverse(wait.ready_ns));
         Why {
             headline: self.headline(main_plan),
             start_ns: self.run().start_ns,
-            waits,
-            reasons: self.explain(&choices),
-            choices,
+            waits: actor_waits,
+            reasons: self.explain(&device_choices),
+            choices: device_choices,
         }
     }
 
@@ -212,13 +214,14 @@ impl Inquiry<'_> {
         // Pinning all actors leaves nothing to search: the scheduler only plans again.
         pins.insert(self.question.actor, device);
 
-        let options = Options {
+        let plan_options = Options {
             block: Block::Fixed(plan.block),
             pins,
             ..Options::default()
         };
+
         let program = self.program;
-        match schedule(&program.graph, &program.machine, &self.costs, &options) {
+        match schedule(&program.graph, &program.machine, &self.costs, &plan_options) {
             Ok(plans) => Elsewhere::Plan {
                 period_ns: plans[0].period_ns,
                 bound_by: plans[0].bound_by.clone(),
@@ -256,6 +259,7 @@ impl Inquiry<'_> {
                 waits.push(self.channel_wait(port.channel, channel));
             }
         }
+
         waits
     }
 
@@ -309,13 +313,13 @@ impl Inquiry<'_> {
         let own = &choices[0];
         let others = &choices[1..];
         let planned_ns = self.run().busy_ns;
-        let mut reasons = Vec::new();
+        let mut found_reasons = Vec::new();
 
         // More than five percent off is more than rounding.
         if let Some(busy_ns) = own.busy_ns
             && busy_ns.abs_diff(planned_ns) * 20 > planned_ns
         {
-            reasons.push(format!(
+            found_reasons.push(format!(
                 "the bundle was planned with other costs ({} here, now {}): give the same with --machine",
                 duration(planned_ns),
                 duration(busy_ns)
@@ -329,19 +333,21 @@ impl Inquiry<'_> {
         } = own.outcome
         else {
             let reason = describe_outcome(&own.outcome);
-            reasons.push(format!("the plan cannot be made again: {reason}"));
-            return reasons;
+            found_reasons.push(format!("the plan cannot be made again: {reason}"));
+            return found_reasons;
         };
+
         let current = CurrentPlan {
             device: &own.name,
             period_ns,
             moved_bytes,
         };
-        reasons.extend(others.iter().map(|other| current.compare(other)));
+
+        found_reasons.extend(others.iter().map(|other| current.compare(other)));
         if others.is_empty() {
-            reasons.push("there is no other device".to_owned());
+            found_reasons.push("there is no other device".to_owned());
         }
-        reasons
+        found_reasons
     }
 }
 
@@ -388,6 +394,7 @@ impl CurrentPlan<'_> {
             }
             Ordering::Equal => String::new(),
         };
+
         if period_ns < self.period_ns {
             return format!(
                 "{name} would be better: {new_period} instead of {own_period} ({change_percent:+.1} %){traffic_change}; the model pins the actor, or the search did not look far enough: try --solve balanced"
@@ -478,8 +485,10 @@ impl Why {
                 ns if ns == self.start_ns => format!("ready at {ready_time}: it waits for this"),
                 _ => format!("ready at {ready_time}"),
             };
+
             table.row(1, vec![left(wait.what.clone()), left(ready_text)]);
         }
+
         if self.waits.is_empty() {
             table.text(1, "nothing");
         }

@@ -66,7 +66,7 @@ fn wanted_variants(program: &Program, id: ActorId) -> BTreeSet<Option<&str>> {
     let plans = program.plans.iter();
     let on_cpus = plans.filter(|plan| {
         let device = plan.placement[id];
-        program.machine.devices[device].backend == "cpu"
+        program.machine.devices[device].backend.is_cpu()
     });
     let wanted: BTreeSet<Option<&str>> = on_cpus.map(|plan| plan.variant(id)).collect();
     if wanted.is_empty() {

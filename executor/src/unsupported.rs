@@ -100,12 +100,12 @@ pub(crate) fn check_plan(program: &Program, plan: &Plan) -> Result<(), Unsupport
 
 fn check_calendar(program: &Program, plan: &Plan, calendar: &Calendar) -> Result<(), Unsupported> {
     let device = &program.machine.devices[calendar.device];
-    let is_gpu = gpu::is_gpu(&device.backend);
-    if device.backend != "cpu" && !is_gpu {
+    let is_gpu = device.backend.is_gpu();
+    if !device.backend.is_cpu() && !is_gpu {
         return Err(Unsupported::Backend {
             plan: plan.name.clone(),
             device: device.name.clone(),
-            backend: device.backend.clone(),
+            backend: device.backend.to_string(),
         });
     }
 

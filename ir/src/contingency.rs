@@ -127,6 +127,7 @@ fn links(side: &str, a: (DeviceId, &[End]), b: (DeviceId, &[End])) -> Option<Str
         }
         None => format!("none {side} it"),
     };
+
     let differ = |x, y| Some(format!("links have {} against {}", tell(x), tell(y)));
     let between =
         |(_, ends): (DeviceId, &'_ [End]), other| ends.iter().find(|end| end.0 == other).copied();

@@ -250,6 +250,7 @@ impl Graph {
                 }
             }
         }
+
         PortChannels { inputs, outputs }
     }
 

@@ -16,6 +16,7 @@ pub fn gcd(a: u128, b: u128) -> u128 {
         dividend = divisor;
         divisor = remainder;
     }
+
     dividend
 }
 

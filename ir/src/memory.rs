@@ -43,6 +43,7 @@ fn groups_bytes(root: &Path, memberships: &str) -> Option<u64> {
         usage: "memory.usage_in_bytes",
         cache: "total_inactive_file",
     };
+
     const VERSION_2: Names = Names {
         limit: "memory.max",
         usage: "memory.current",

@@ -101,6 +101,7 @@ impl Plan {
                 fit,
             })
         };
+
         let pairs = graph
             .actors
             .iter_enumerated()

@@ -43,6 +43,7 @@ pub fn text(program: &Program, times: Times) -> String {
         all += &text::calendar(program, plan, options);
         all += &text::layout(program, plan);
     }
+
     all
 }
 

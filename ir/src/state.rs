@@ -130,12 +130,12 @@ pub fn channel_fingerprint(graph: &Graph) -> u64 {
 pub fn max_file_bytes(graph: &Graph) -> u64 {
     /// Of a length or a count in postcard.
     const MAX_VARINT_BYTES: u64 = 10;
-    let tokens: u64 = graph.channels.iter().map(|c| c.initial.len() as u64).sum();
-    let counts = 4 + graph.channels.len() as u64 + 2 * graph.actors.len() as u64;
-    HEADER_BYTES as u64 + tokens + counts * MAX_VARINT_BYTES
+    let token_bytes: u64 = graph.channels.iter().map(|c| c.initial.len() as u64).sum();
+    let number_count = 4 + graph.channels.len() as u64 + 2 * graph.actors.len() as u64;
+    HEADER_BYTES as u64 + token_bytes + number_count * MAX_VARINT_BYTES
 }
 
-fn sum(head: &[u8], body: &[u8]) -> u64 {
+fn checksum_of(head: &[u8], body: &[u8]) -> u64 {
     let mut hasher = Xxh3Default::new();
     hasher.update(head);
     hasher.update(body);
@@ -144,16 +144,16 @@ fn sum(head: &[u8], body: &[u8]) -> u64 {
 
 /// The bytes of a state of a run of `graph`, from a bundle with that hash.
 pub fn encode(state: &State, graph: &Graph, bundle_hash: Option<u64>) -> Vec<u8> {
-    let body = postcard::to_stdvec(state).expect("every sequence has a length");
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+    let state_bytes = postcard::to_stdvec(state).expect("every sequence has a length");
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + state_bytes.len());
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
     bytes.extend_from_slice(&fingerprint(graph).to_le_bytes());
     bytes.extend_from_slice(&bundle_hash.unwrap_or(0).to_le_bytes());
-    bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
-    let checksum = sum(&bytes, &body);
+    bytes.extend_from_slice(&(state_bytes.len() as u64).to_le_bytes());
+    let checksum = checksum_of(&bytes, &state_bytes);
     bytes.extend_from_slice(&checksum.to_le_bytes());
-    bytes.extend_from_slice(&body);
+    bytes.extend_from_slice(&state_bytes);
     bytes
 }
 
@@ -169,33 +169,27 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<SavedState, StateError> {
             expected: HEADER_BYTES as u64,
             found: file_bytes,
         })?;
-    let word = |at: usize| {
-        head[at..at + 8]
-            .iter()
-            .rev()
-            .fold(0u64, |n, &b| (n << 8) | u64::from(b))
-    };
     if !head.starts_with(&MAGIC) {
         return Err(StateError::Magic {
             found: [head[0], head[1], head[2], head[3]],
         });
     }
 
-    let version = (word(0) >> 32) as u32;
+    let version = (word_at(head, 0) >> 32) as u32;
     if version != VERSION {
         return Err(StateError::Version { found: version });
     }
 
-    let length = word(24);
-    if length != body.len() as u64 {
+    let body_bytes = word_at(head, 24);
+    if body_bytes != body.len() as u64 {
         return Err(StateError::Length {
-            expected: length.saturating_add(HEADER_BYTES as u64),
+            expected: body_bytes.saturating_add(HEADER_BYTES as u64),
             found: file_bytes,
         });
     }
 
-    let checksum = sum(&head[..CHECKSUM_AT], body);
-    let stored_checksum = word(CHECKSUM_AT);
+    let checksum = checksum_of(&head[..CHECKSUM_AT], body);
+    let stored_checksum = word_at(head, CHECKSUM_AT);
     if checksum != stored_checksum {
         return Err(StateError::Checksum {
             found: checksum,
@@ -203,7 +197,7 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<SavedState, StateError> {
         });
     }
 
-    let made_by = word(8);
+    let made_by = word_at(head, 8);
     let this_graph = fingerprint(graph);
     if made_by != this_graph {
         return Err(StateError::Graph {
@@ -213,7 +207,7 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<SavedState, StateError> {
     }
 
     let state = match postcard::take_from_bytes::<State>(body) {
-        Ok((state, [])) => fits(state, graph)?,
+        Ok((state, [])) => check_channels(state, graph)?,
         Ok((_, rest)) => {
             return Err(StateError::Content {
                 message: format!("{} bytes after the data", rest.len()),
@@ -225,34 +219,47 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<SavedState, StateError> {
             });
         }
     };
+
     Ok(SavedState {
         state,
-        bundle_hash: Some(word(16)).filter(|hash| *hash != 0),
+        bundle_hash: Some(word_at(head, 16)).filter(|hash| *hash != 0),
     })
 }
 
+/// The 64-bit number at a place of the header, least significant byte first.
+fn word_at(head: &[u8], at: usize) -> u64 {
+    let bytes = head[at..at + 8].iter().rev();
+    bytes.fold(0, |word, &byte| (word << 8) | u64::from(byte))
+}
+
 /// Whether the state has exactly the tokens that lie on the graph's channels, and counts exactly its sources.
-fn fits(state: State, graph: &Graph) -> Result<State, StateError> {
+fn check_channels(state: State, graph: &Graph) -> Result<State, StateError> {
     for channel in 0..state.channels.len().max(graph.channels.len()) {
-        let expected = graph
+        let expected_sources = graph
             .channels
             .raw
             .get(channel)
             .map_or(0, |c| c.initial.len() as u64);
-        let found = state.channels.raw.get(channel).map(|c| c.len() as u64);
-        if found != Some(expected) || channel >= graph.channels.len() {
+        let found_sources = state.channels.raw.get(channel).map(|c| c.len() as u64);
+        if found_sources != Some(expected_sources) || channel >= graph.channels.len() {
             return Err(StateError::Tokens {
                 channel,
-                found: found.unwrap_or(0),
-                expected,
+                found: found_sources.unwrap_or(0),
+                expected: expected_sources,
             });
         }
     }
-    let found: Vec<ActorId> = state.consumed.iter().map(|&(actor, _)| actor).collect();
-    let expected: Vec<ActorId> = graph.sources().map(|(actor, _)| actor).collect();
-    if found != expected {
-        return Err(StateError::Sources { found, expected });
+
+    // A count belongs to the source in the same place of the list.
+    let found_sources: Vec<ActorId> = state.consumed.iter().map(|&(actor, _)| actor).collect();
+    let expected_sources: Vec<ActorId> = graph.sources().map(|(actor, _)| actor).collect();
+    if found_sources != expected_sources {
+        return Err(StateError::Sources {
+            found: found_sources,
+            expected: expected_sources,
+        });
     }
+
     check_counts(&state, graph)?;
     Ok(state)
 }
@@ -260,12 +267,9 @@ fn fits(state: State, graph: &Graph) -> Result<State, StateError> {
 /// Refuses counts from which a run could not go on without wrapping: a stream holds [`MAX_STREAM_BYTES`] at most, four
 /// times less than 64 bits count, so that no sum, and no multiple that a position is kept as, overflows.
 fn check_counts(state: &State, graph: &Graph) -> Result<(), StateError> {
-    let is_beyond = |tokens: u128, token: &TokenType| {
-        tokens.saturating_mul(token.bytes().into()) > MAX_STREAM_BYTES.into()
-    };
     for &(actor, consumed) in &state.consumed {
         let actor = &graph.actors[actor];
-        if is_beyond(consumed.into(), &actor.outputs[0].token) {
+        if is_beyond_streams(consumed.into(), &actor.outputs[0].token) {
             return Err(StateError::Count {
                 what: "the number of tokens taken",
                 stream: actor.name.clone(),
@@ -282,7 +286,7 @@ fn check_counts(state: &State, graph: &Graph) -> Result<(), StateError> {
         };
         let per_iteration = u128::from(repetition[id]) * u128::from(rate);
         let tokens = u128::from(state.iterations).saturating_mul(per_iteration);
-        if is_beyond(tokens, token) {
+        if is_beyond_streams(tokens, token) {
             return Err(StateError::Count {
                 what: "the number of iterations",
                 stream: actor.name.clone(),
@@ -300,6 +304,10 @@ fn check_counts(state: &State, graph: &Graph) -> Result<(), StateError> {
         });
     }
     Ok(())
+}
+
+fn is_beyond_streams(tokens: u128, token: &TokenType) -> bool {
+    tokens.saturating_mul(token.bytes().into()) > MAX_STREAM_BYTES.into()
 }
 
 #[cfg(test)]

@@ -56,6 +56,7 @@ fn visit_nested<'a>(entries: &'a [Entry], nest: LoopNest, visit: &mut impl FnMut
                     executions: nest.executions.saturating_mul(*count),
                     last_offset_ns: nest.last_offset_ns.saturating_add(offset_ns),
                 };
+
                 visit_nested(body, inner, visit);
             }
         }
@@ -107,6 +108,7 @@ fn push_order(entries: &[Entry], first_number: u32, order: &mut Vec<u32>) -> u32
             }
         }
     }
+
     number
 }
 

@@ -328,24 +328,24 @@ pub(crate) enum DiffFormat {
 #[derive(Args, Debug, Default)]
 pub(crate) struct Given {
     /// Give a parameter of the model a value, as its text would write it
-    #[arg(long = "param", value_name = "NAME=VALUE", value_parser = pair)]
+    #[arg(long = "param", value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub(crate) params: Vec<(String, String)>,
     /// Bind an open dimension of an ONNX model, by its name or as INPUT.INDEX
-    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = pair)]
+    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = name_and_value)]
     pub(crate) dims: Vec<(String, String)>,
     /// Make an input of an ONNX model a constant: a number, or several with commas
-    #[arg(long = "set", value_name = "INPUT=VALUE", value_parser = pair)]
+    #[arg(long = "set", value_name = "INPUT=VALUE", value_parser = name_and_value)]
     pub(crate) sets: Vec<(String, String)>,
     /// Feed an output of an ONNX model back into an input, zero at first
-    #[arg(long = "state", value_name = "INPUT=OUTPUT", value_parser = pair)]
+    #[arg(long = "state", value_name = "INPUT=OUTPUT", value_parser = name_and_value)]
     pub(crate) states: Vec<(String, String)>,
     /// Leave out a pass over an ONNX model; `--emit passes` lists them
     #[arg(long = "without", value_name = "PASS")]
     pub(crate) without: Vec<String>,
 }
 
-/// Two words around the last equals sign of the first; names may hold others.
-fn pair(text: &str) -> Result<(String, String), String> {
+/// A name and a value, with the first equals sign between them.
+fn name_and_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("write NAME=VALUE".to_owned()),
@@ -396,14 +396,14 @@ pub(crate) struct Compile {
     #[arg(long, value_name = "TIME", value_parser = units::duration_ns)]
     pub(crate) time_limit: Option<u64>,
     /// What makes a placement good: `period`, `latency`, `memory`, or weights such as 3,1,0 for all three
-    #[arg(long, value_name = "WHAT", default_value = "period", value_parser = objective)]
+    #[arg(long, value_name = "WHAT", default_value = "period", value_parser = objective_weights)]
     pub(crate) objective: Objective,
     /// Make plans ahead for when devices are lost
     #[arg(long, value_name = "LOSSES", default_value = "none")]
     pub(crate) contingencies: Contingencies,
     /// Run actors without a memory on several devices at once where that is quicker: `auto`, `off`, or N
     /// replicas at most, for which iterations may become longer
-    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = replicate)]
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = replicate_choice)]
     pub(crate) replicate: Replicate,
     /// What CUDA devices may round the factors of matrix products and convolutions to, for their tensor cores:
     /// `f32` (nothing), `tf32`, `f16` or `bf16`; sums stay f32, and other devices round nothing
@@ -435,7 +435,7 @@ pub(crate) struct Calibrate {
     #[arg(long)]
     pub(crate) fresh: bool,
     /// Time for each variant of each kernel on each kind of device, in seconds or such as 50ms
-    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "200ms")]
+    #[arg(long, value_name = "TIME", value_parser = budget_ns, default_value = "200ms")]
     pub(crate) budget: u64,
     /// Measure what `compile --math TYPE` runs on CUDA devices: products with factors rounded to it
     #[arg(long, value_name = "TYPE", default_value_t)]
@@ -446,7 +446,7 @@ pub(crate) struct Calibrate {
 const MAX_BUDGET_NS: u64 = 3_600_000_000_000;
 
 /// A duration; a bare number is seconds.
-fn budget(text: &str) -> Result<u64, String> {
+fn budget_ns(text: &str) -> Result<u64, String> {
     let is_bare = text.trim().parse::<f64>().is_ok();
     let with_unit = if is_bare {
         format!("{text}s")
@@ -470,7 +470,7 @@ pub(crate) enum Solve {
     Exact,
 }
 
-fn objective(text: &str) -> Result<Objective, String> {
+fn objective_weights(text: &str) -> Result<Objective, String> {
     let weights = match text {
         "period" => return Ok(Objective::PERIOD),
         "latency" => return Ok(Objective::LATENCY),
@@ -480,6 +480,7 @@ fn objective(text: &str) -> Result<Objective, String> {
             .map(|w| w.trim().parse::<u32>())
             .collect::<Vec<_>>(),
     };
+
     match weights[..] {
         [Ok(p), Ok(l), Ok(m)] if p.max(l).max(m) > 0 => Ok(Objective {
             period: p.into(),
@@ -490,7 +491,7 @@ fn objective(text: &str) -> Result<Objective, String> {
     }
 }
 
-fn replicate(text: &str) -> Result<Replicate, String> {
+fn replicate_choice(text: &str) -> Result<Replicate, String> {
     match (text, text.parse::<u32>()) {
         ("auto", _) => Ok(Replicate::Auto),
         ("off", _) => Ok(Replicate::Off),

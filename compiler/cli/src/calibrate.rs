@@ -6,177 +6,225 @@ use std::path::{Path, PathBuf};
 use zbmd_compiler::calibrate::{
     CalibrateOptions, Calibration, CostRow, CostSource, EarlyLaunch, Progress,
 };
-use zbmd_compiler::{Code, CompileOptions, MachineChoice, calibrate_file, calibrate_str};
+use zbmd_compiler::{
+    Code, CompileOptions, Diagnostics, MachineChoice, calibrate_file, calibrate_str,
+};
 
 use crate::args::{Calibrate, MessageFormat};
-use crate::commands::{is_stdin, lone, stdin};
-use crate::output::{Exit, Voice, print, say};
+use crate::model_input::{STDIN_NAME, is_stdin, read_stdin};
+use crate::output::{CHECK_FOLDER, Exit, Voice, print, say, single_error};
 
 pub(crate) fn calibrate(args: &Calibrate, voice: Voice) -> Exit {
-    let people = voice.format == MessageFormat::Text;
-    let machine = args
-        .machine
-        .clone()
-        .map_or(MachineChoice::Detect, MachineChoice::File);
-    let options = CompileOptions {
-        machine,
-        math: args.math,
-        ..CompileOptions::default()
-    };
-    let variable = |name: &str| std::env::var_os(name);
-    let cache = args.cache.clone().or_else(|| user_cache(variable));
-    if cache.is_none() && people {
-        say("zbmdc: neither XDG_CACHE_HOME nor HOME names a folder: nothing is kept for later\n");
-    }
-    let how = CalibrateOptions {
-        cache,
-        fresh: args.fresh,
-        budget_ns: args.budget,
-    };
-    let mut progress = |p: Progress<'_>| {
-        if people {
-            let (number, total) = (p.done + 1, p.total);
-            say(&format!(
-                "measuring {number}/{total} on {}: {} ({})\n",
-                p.device, p.actor, p.op
-            ));
-        }
-    };
-    let calibrated = if is_stdin(&args.model) {
-        stdin().and_then(|text| calibrate_str("<stdin>", &text, "", &options, &how, &mut progress))
-    } else {
-        calibrate_file(&args.model, &options, &how, &mut progress)
-    };
-    let found = match calibrated {
+    let found = match measure(args, voice) {
         Ok(found) => found,
         Err(diagnostics) => return voice.report(&diagnostics),
     };
     voice.report(&found.warnings);
-    if people {
-        say(&table(&found.rows));
-        found.early.iter().for_each(|early| say(&launches(early)));
+    if voice.format == MessageFormat::Text {
+        say(&cost_table(&found.rows));
+        for early in &found.early {
+            say(&describe_early_launch(early));
+        }
     }
-    let Some(path) = &args.output else {
-        return match found.to_ron() {
-            Ok(text) => print(&text),
-            Err(error) => panic!("a machine that was read cannot be written: {error}"),
-        };
-    };
-    write(&found, path, voice)
+
+    if let Some(path) = &args.output {
+        return write_costs(&found, path, voice);
+    }
+    match found.to_ron() {
+        Ok(text) => print(&text),
+        Err(error) => panic!("a machine that was read cannot be written: {error}"),
+    }
 }
 
-fn write(found: &Calibration, path: &Path, voice: Voice) -> Exit {
+fn measure(args: &Calibrate, voice: Voice) -> Result<Calibration, Diagnostics> {
+    let is_for_people = voice.format == MessageFormat::Text;
+    let machine_file = args.machine.clone();
+    let options = CompileOptions {
+        machine: machine_file.map_or(MachineChoice::Detect, MachineChoice::File),
+        math: args.math,
+        ..CompileOptions::default()
+    };
+
+    let default_cache = || user_cache(|name| std::env::var_os(name));
+    let cache = args.cache.clone().or_else(default_cache);
+    if cache.is_none() && is_for_people {
+        say("zbmdc: neither XDG_CACHE_HOME nor HOME names a folder: nothing is kept for later\n");
+    }
+    let calibrate_options = CalibrateOptions {
+        cache,
+        fresh: args.fresh,
+        budget_ns: args.budget,
+    };
+
+    let mut on_progress = |progress: Progress<'_>| {
+        if is_for_people {
+            say_progress(&progress);
+        }
+    };
+
+    if is_stdin(&args.model) {
+        let text = read_stdin()?;
+        calibrate_str(
+            STDIN_NAME,
+            &text,
+            "",
+            &options,
+            &calibrate_options,
+            &mut on_progress,
+        )
+    } else {
+        calibrate_file(&args.model, &options, &calibrate_options, &mut on_progress)
+    }
+}
+
+fn say_progress(progress: &Progress<'_>) {
+    say(&format!(
+        "measuring {}/{} on {}: {} ({})\n",
+        progress.done + 1,
+        progress.total,
+        progress.device,
+        progress.actor,
+        progress.op
+    ));
+}
+
+fn write_costs(found: &Calibration, path: &Path, voice: Voice) -> Exit {
     if let Err(error) = found.write(path) {
-        let help = "check the folder and its permissions";
-        return voice.report(&lone(Code::E0704, error.to_string(), help));
+        let refusal = single_error(Code::E0704, error.to_string(), CHECK_FOLDER);
+        return voice.report(&refusal);
     }
-    if voice.format == MessageFormat::Text {
-        let count = |source: fn(&CostSource) -> bool| {
-            found.rows.iter().filter(|r| source(&r.source)).count()
-        };
-        let measured = count(|s| *s == CostSource::Measured);
-        let cached = count(|s| *s == CostSource::Cache);
-        let modelled = found.rows.len() - measured - cached;
-        say(&format!(
-            "wrote {}: {measured} measured, {cached} from the cache, {modelled} left to the model\n",
-            path.display()
-        ));
+
+    if voice.format != MessageFormat::Text {
+        return Exit::Ok;
     }
+
+    let mut measured_rows = 0;
+    let mut cached_rows = 0;
+    let mut modelled_rows = 0;
+    for row in &found.rows {
+        match row.source {
+            CostSource::Measured => measured_rows += 1,
+            CostSource::Cache => cached_rows += 1,
+            CostSource::Model(_) => modelled_rows += 1,
+        }
+    }
+
+    say(&format!(
+        "wrote {}: {measured_rows} measured, {cached_rows} from the cache, {modelled_rows} left to the model\n",
+        path.display()
+    ));
     Exit::Ok
 }
 
 /// Where this user's caches are kept, by the XDG base directory specification.
 fn user_cache(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let folder = |name: &str| {
-        variable(name)
-            .map(PathBuf::from)
-            .filter(|p| p.is_absolute())
-    };
-    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
+    let cache_home = absolute_folder(variable("XDG_CACHE_HOME"));
+    let caches = cache_home.or_else(|| {
+        let home = absolute_folder(variable("HOME"))?;
+        Some(home.join(".cache"))
+    })?;
     Some(caches.join("zbmd"))
 }
 
-/// The rows in columns, and the reasons of those that were not measured.
-fn table(rows: &[CostRow]) -> String {
-    let head = [
-        "actor", "op", "device", "call", "firing", "spread", "from", "variant",
-    ];
-    let head = head.map(str::to_owned);
-    let mut lines = vec![head];
-    lines.extend(rows.iter().map(cells));
-    let width = |column: usize| {
-        lines
-            .iter()
-            .map(|cells| cells[column].chars().count())
-            .max()
-            .unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..8).map(width).collect();
-    let mut out = String::new();
-    for cells in &lines {
-        let padded: Vec<String> = cells
-            .iter()
-            .zip(&widths)
-            .enumerate()
-            .map(|(column, (cell, &width))| match column {
-                3..=5 => format!("{cell:>width$}"),
-                _ => format!("{cell:<width$}"),
-            })
-            .collect();
-        out += padded.join("  ").trim_end();
-        out.push('\n');
-    }
-    for row in rows {
-        if let CostSource::Model(reason) = &row.source {
-            out += &format!("{} is left to the model: {reason}\n", row.actor);
-        }
-    }
-    out
+/// The specification has relative paths ignored.
+fn absolute_folder(value: Option<OsString>) -> Option<PathBuf> {
+    let path = PathBuf::from(value?);
+    path.is_absolute().then_some(path)
 }
 
-/// What launching kernels early is worth.
-fn launches(early: &EarlyLaunch) -> String {
-    let (device, percent) = (&early.device, 100.0 * (early.relative - 1.0));
-    let chosen = if early.pays() {
+const COLUMN_COUNT: usize = 8;
+const HEADER: [&str; COLUMN_COUNT] = [
+    "actor", "op", "device", "call", "firing", "spread", "from", "variant",
+];
+/// The columns that hold numbers, which are aligned to the right.
+const NUMBER_COLUMNS: std::ops::RangeInclusive<usize> = 3..=5;
+
+/// The rows in columns, and the reasons of those that were not measured.
+fn cost_table(rows: &[CostRow]) -> String {
+    let mut lines = vec![HEADER.map(str::to_owned)];
+    lines.extend(rows.iter().map(row_cells));
+
+    let mut widths = [0; COLUMN_COUNT];
+    for cells in &lines {
+        for (width, cell) in widths.iter_mut().zip(cells) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+
+    let mut table = String::new();
+    for cells in &lines {
+        let mut line = String::new();
+        for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
+            let separator = if column == 0 { "" } else { "  " };
+            line += separator;
+            line += &if NUMBER_COLUMNS.contains(&column) {
+                format!("{cell:>width$}")
+            } else {
+                format!("{cell:<width$}")
+            };
+        }
+
+        table += line.trim_end();
+        table.push('\n');
+    }
+
+    for row in rows {
+        if let CostSource::Model(reason) = &row.source {
+            table += &format!("{} is left to the model: {reason}\n", row.actor);
+        }
+    }
+
+    table
+}
+
+/// Whether launching kernels early pays on a device.
+fn describe_early_launch(early: &EarlyLaunch) -> String {
+    let device = &early.device;
+    let extra_percent = 100.0 * (early.relative - 1.0);
+    let decision = if early.pays() {
         "is used"
     } else {
         "is not used"
     };
-    format!("launching kernels early takes {percent:+.0}% on {device}: it {chosen}\n")
+    format!("launching kernels early takes {extra_percent:+.0}% on {device}: it {decision}\n")
 }
 
-fn cells(row: &CostRow) -> [String; 8] {
-    let more = |first: &str, n: usize| match n {
-        0 | 1 => first.to_owned(),
-        n => format!("{first} (+{})", n - 1),
-    };
-    let device = row.devices.first().map_or("", String::as_str);
+fn row_cells(row: &CostRow) -> [String; COLUMN_COUNT] {
+    let first_device = row.devices.first().map_or("", String::as_str);
     let spread = match row.source {
         CostSource::Model(_) => "-".to_owned(),
         _ => format!("{:.1}%", row.cost.spread_percent),
     };
     [
-        more(&row.actor, row.actors),
+        first_of(&row.actor, row.actors),
         row.cost.op.clone(),
-        more(device, row.devices.len()),
-        time(row.cost.call_ps),
-        time(row.cost.firing_ps),
+        first_of(first_device, row.devices.len()),
+        format_time(row.cost.call_ps),
+        format_time(row.cost.firing_ps),
         spread,
         row.source.to_string(),
-        variant(row),
+        variant_cell(row),
     ]
 }
 
+/// The first of several things, and how many more there are.
+fn first_of(first: &str, count: usize) -> String {
+    match count {
+        0 | 1 => first.to_owned(),
+        count => format!("{first} (+{})", count - 1),
+    }
+}
+
 /// The best variant, and how much more than the default one it takes; nothing where that is the best.
-fn variant(row: &CostRow) -> String {
-    let (Some(name), Some(gain)) = (&row.cost.variant, row.gain()) else {
-        return String::new();
-    };
-    format!("{name} {:+.0}%", 100.0 * gain)
+fn variant_cell(row: &CostRow) -> String {
+    match (&row.cost.variant, row.gain()) {
+        (Some(name), Some(gain)) => format!("{name} {:+.0}%", 100.0 * gain),
+        _ => String::new(),
+    }
 }
 
 /// Three digits or more, in a unit that people read.
-fn time(ps: u64) -> String {
+fn format_time(ps: u64) -> String {
     match ps {
         0..10_000_000 => format!("{:.2} ns", ps as f64 / 1e3),
         10_000_000..10_000_000_000 => format!("{:.2} us", ps as f64 / 1e6),
@@ -224,7 +272,7 @@ mod tests {
             (12_340_000, "12.34 us"),
             (10_000_000_000, "10.00 ms"),
         ] {
-            assert_eq!(time(ps), expect);
+            assert_eq!(format_time(ps), expect);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use zbmd_backends::devices::memory_bytes;
 use zbmd_compiler::Code;
 use zbmd_compiler::files;
-use zbmd_compiler::view::{View, graph, html, json, perfetto, svg, text as overview};
+use zbmd_compiler::view::{PlanView, View, graph, html, json, perfetto, svg, text as overview};
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{self, TextOptions};
 use zbmd_ir::trace::Trace;
@@ -14,92 +14,105 @@ use zbmd_ir::verify::Verified;
 use zbmd_ir::{Program, verify};
 
 use crate::args::{Emit, Format, Inspect, Reading};
-use crate::commands::lone;
-use crate::output::{Exit, Voice, columns, deliver, say};
+use crate::output::{Exit, Voice, columns, deliver, say, single_error};
 
-/// A bundle's program and its view; what is wrong has been said otherwise.
-pub(crate) fn open(
+/// A bundle that was opened, and its view.
+pub(crate) struct OpenedBundle {
+    pub(crate) program: Verified<Program>,
+    pub(crate) view: View,
+}
+
+/// Opens a bundle. Where that fails, the reason has been reported.
+pub(crate) fn open_bundle(
     path: &Path,
     reading: Reading,
     voice: Voice,
-) -> Result<(Verified<Program>, View), Exit> {
-    let (program, meta) = bundle::open_with_meta(path, reading.max_structure_bytes()).map_err(
-        |error| match error {
+) -> Result<OpenedBundle, Exit> {
+    let shown_path = path.display();
+    let opened =
+        bundle::open_with_meta(path, reading.max_structure_bytes()).map_err(|error| match error {
             OpenError::Io(error) => {
-                let message = format!("cannot read `{}`: {error}", path.display());
-                voice.report(&lone(Code::E0701, message, "check the path"))
+                let message = format!("cannot read `{shown_path}`: {error}");
+                voice.report(&single_error(Code::E0701, message, "check the path"))
             }
             error => {
-                let message = format!("`{}` is refused: {error}", path.display());
-                voice.report(&lone(Code::E0601, message, "compile the model again"))
+                let message = format!("`{shown_path}` is refused: {error}");
+                voice.report(&single_error(
+                    Code::E0601,
+                    message,
+                    "compile the model again",
+                ))
             }
-        },
-    )?;
+        });
+    let (program, meta) = opened?;
     let view = View::of(&program, &meta);
-    Ok((program, view))
+    Ok(OpenedBundle { program, view })
 }
 
-/// The trace of a run of a program, and how many epochs are of others; what is wrong has been said otherwise.
-fn read_trace(path: &Path, program: &Program, voice: Voice) -> Result<(Trace, usize), Exit> {
+/// A run of the program that is inspected.
+struct MeasuredTrace {
+    trace: Trace,
+    /// Epochs of other programs in the same file.
+    other_epochs: usize,
+}
+
+/// Reads the trace of a run. Where that fails, the reason has been reported.
+fn read_trace(path: &Path, program: &Program, voice: Voice) -> Result<MeasuredTrace, Exit> {
+    let shown_path = path.display();
     let bytes = files::read(path, memory_bytes()).map_err(|error| {
-        let message = format!("cannot read `{}`: {error}", path.display());
-        voice.report(&lone(Code::E0701, message, error.help()))
+        let message = format!("cannot read `{shown_path}`: {error}");
+        voice.report(&single_error(Code::E0701, message, error.help()))
     })?;
-    Trace::of_program(&bytes, program).map_err(|error| {
-        let message = format!("`{}` is refused: {error}", path.display());
+    let parsed = Trace::of_program(&bytes, program).map_err(|error| {
+        let message = format!("`{shown_path}` is refused: {error}");
         let help = "record a run of this bundle with `zbmd-run --trace`";
-        voice.report(&lone(Code::E0601, message, help))
+        voice.report(&single_error(Code::E0601, message, help))
+    });
+    let (trace, other_epochs) = parsed?;
+    Ok(MeasuredTrace {
+        trace,
+        other_epochs,
     })
 }
 
 pub(crate) fn inspect(args: &Inspect, voice: Voice) -> Exit {
-    let (program, mut view) = match open(&args.bundle, args.reading, voice) {
-        Ok(opened) => opened,
-        Err(exit) => return exit,
-    };
-    let trace = args
-        .measured
-        .as_deref()
-        .map(|path| read_trace(path, &program, voice));
-    let trace = match trace.transpose() {
-        Ok(trace) => trace,
-        Err(exit) => return exit,
-    };
-    if let Some((trace, others)) = &trace {
-        view.measure(&program, trace, *others);
+    match inspect_bundle(args, voice) {
+        Ok(exit) | Err(exit) => exit,
     }
-    let output = args.output.as_deref();
-    if trace.is_some() && matches!(args.format, Format::Dot | Format::Mermaid) {
+}
+
+fn inspect_bundle(args: &Inspect, voice: Voice) -> Result<Exit, Exit> {
+    let OpenedBundle { program, mut view } = open_bundle(&args.bundle, args.reading, voice)?;
+    let trace_path = args.measured.as_deref();
+    let measured = trace_path
+        .map(|path| read_trace(path, &program, voice))
+        .transpose()?;
+    if let Some(MeasuredTrace {
+        trace,
+        other_epochs,
+    }) = &measured
+    {
+        view.measure(&program, trace, *other_epochs);
+    }
+    if measured.is_some() && matches!(args.format, Format::Dot | Format::Mermaid) {
         say("zbmdc: a graph has no times to measure; `--measured` goes with the other formats\n");
-        return Exit::Usage;
+        return Err(Exit::Usage);
     }
+
+    let output = args.output.as_deref();
+    let width = args.width.map_or_else(columns, usize::from);
     if args.emit.is_some() || args.no_times {
         let stage = args.emit.unwrap_or(Emit::All);
-        return deliver(
-            emit(&program, stage, !args.no_times).as_bytes(),
-            output,
-            voice,
-        );
+        let text = emit_stage(&program, stage, !args.no_times, width);
+        return Ok(deliver(text.as_bytes(), output, voice));
     }
-    let Some(plan) = view.plan(&args.plan).and_then(|i| view.plans.get(i)) else {
-        let names: Vec<String> = view
-            .plans
-            .iter()
-            .enumerate()
-            .map(|(i, p)| format!("{i}: {}", p.name))
-            .collect();
-        say(&format!(
-            "zbmdc: there is no plan `{}`, only {}\n",
-            args.plan,
-            names.join(", ")
-        ));
-        return Exit::Usage;
-    };
+
+    let plan = find_plan(&view, &args.plan)?;
     if args.format == Format::Perfetto && output.is_none() && std::io::stdout().is_terminal() {
         say("zbmdc: a trace is no text; give `-o FILE`\n");
-        return Exit::Usage;
+        return Err(Exit::Usage);
     }
-    let width = args.width.map_or_else(columns, usize::from);
+
     let bytes = match args.format {
         Format::Text => overview::plan(&view, plan, width).into_bytes(),
         Format::Json => json::write(&view).into_bytes(),
@@ -108,17 +121,35 @@ pub(crate) fn inspect(args: &Inspect, voice: Voice) -> Exit {
         Format::Mermaid => graph::mermaid(&view, plan).into_bytes(),
         Format::Svg => svg::plan(&view, plan).into_bytes(),
         Format::Html => html::page(&view).into_bytes(),
-        Format::Perfetto => match &trace {
-            Some((trace, _)) => perfetto::run(&view, &program, trace, args.periods),
+        Format::Perfetto => match &measured {
+            Some(measured) => perfetto::run(&view, &program, &measured.trace, args.periods),
             None => perfetto::plan(&view, plan, args.periods),
         },
     };
-    deliver(&bytes, output, voice)
+
+    Ok(deliver(&bytes, output, voice))
 }
 
-/// One stage of a program as text.
-pub(crate) fn emit(program: &Program, stage: Emit, times: bool) -> String {
-    let plans = program.plans.iter();
+/// The plan of that name or number. Where there is none, that has been reported.
+fn find_plan<'a>(view: &'a View, wanted: &str) -> Result<&'a PlanView, Exit> {
+    let position = view.plan(wanted);
+    position
+        .and_then(|index| view.plans.get(index))
+        .ok_or_else(|| {
+            let plans = view.plans.iter().enumerate();
+            let known_plans: Vec<String> = plans
+                .map(|(index, plan)| format!("{index}: {}", plan.name))
+                .collect();
+            let known_plans = known_plans.join(", ");
+            say(&format!(
+                "zbmdc: there is no plan `{wanted}`, only {known_plans}\n"
+            ));
+            Exit::Usage
+        })
+}
+
+/// One stage of a program as text. The graph is wrapped to a width; the other stages are as wide as they are.
+pub(crate) fn emit_stage(program: &Program, stage: Emit, times: bool, width: usize) -> String {
     let options = TextOptions { times };
     match stage {
         Emit::All => {
@@ -129,32 +160,32 @@ pub(crate) fn emit(program: &Program, stage: Emit, times: bool) -> String {
                 Emit::Layout,
                 Emit::Calendar,
             ];
-            let parts = stages.into_iter().map(|stage| emit(program, stage, times));
+            let mut parts = stages
+                .map(|stage| emit_stage(program, stage, times, width))
+                .to_vec();
+
             // A program without contingencies has nothing to say about them.
-            parts
-                .filter(|part| !part.is_empty())
-                .collect::<Vec<_>>()
-                .join("\n")
+            parts.retain(|part| !part.is_empty());
+            parts.join("\n")
         }
         // A bundle does not hold how it was made.
         Emit::Passes => String::new(),
         Emit::Graph => {
             // A verified program has a repetition vector; its absence would only cost a column.
-            let q = verify::check_graph(&program.graph, &program.blobs).ok();
-            text::graph(&program.graph, q.as_deref())
+            let repetitions = verify::check_graph(&program.graph, &program.blobs).ok();
+            text::graph_in_columns(&program.graph, repetitions.as_deref(), width)
         }
         Emit::Contingencies => text::contingencies(program, options),
-        Emit::Schedule => {
-            let part = |plan| text::placement(program, plan) + &text::schedule(program, plan);
-            plans.map(part).collect::<Vec<_>>().join("\n")
-        }
-        Emit::Calendar => plans
-            .map(|p| text::calendar(program, p, options))
-            .collect::<Vec<_>>()
-            .join("\n"),
-        Emit::Layout => plans
-            .map(|p| text::layout(program, p))
-            .collect::<Vec<_>>()
-            .join("\n"),
+        Emit::Schedule => join_plans(program, |plan| {
+            text::placement(program, plan) + &text::schedule(program, plan)
+        }),
+        Emit::Calendar => join_plans(program, |plan| text::calendar(program, plan, options)),
+        Emit::Layout => join_plans(program, |plan| text::layout(program, plan)),
     }
+}
+
+/// A text of each plan, with an empty line between two.
+fn join_plans(program: &Program, plan_text: impl Fn(&zbmd_ir::Plan) -> String) -> String {
+    let texts: Vec<String> = program.plans.iter().map(plan_text).collect();
+    texts.join("\n")
 }

@@ -1,15 +1,16 @@
 //! Stdout, stderr and how the process ends.
 
 use std::io::{ErrorKind, IsTerminal, Write};
+#[cfg(unix)]
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
 use zbmd_compiler::render::{self, Style};
-use zbmd_compiler::{Code, Diagnostics};
+use zbmd_compiler::{Code, Diagnostic, Diagnostics, SourceMap};
 use zbmd_ir::text::printable_lines;
 
 use crate::args::{Colour, MessageFormat};
-use crate::commands::lone;
 
 /// How the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,59 +54,62 @@ impl Voice {
     }
 
     fn style(self) -> Style {
-        let stderr = std::io::stderr();
-        let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
-        let colour = match self.colour {
+        let has_colour = match self.colour {
             Colour::Always => true,
             Colour::Never => false,
             Colour::Auto => {
-                let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
-                stderr.is_terminal() && !set("NO_COLOR") && !dumb
+                let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+                let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+                std::io::stderr().is_terminal() && !no_colour && !is_dumb
             }
         };
+
         Style {
-            colour,
-            width: width(),
+            colour: has_colour,
+            width: terminal_columns(std::io::stderr()).unwrap_or(Style::plain().width),
         }
     }
 }
 
-fn width() -> usize {
-    #[cfg(unix)]
-    if let Ok(size) = rustix::termios::tcgetwinsize(std::io::stderr())
-        && size.ws_col >= 40
-    {
-        return usize::from(size.ws_col);
-    }
-    Style::plain().width
+/// Columns of a terminal; `None` for what is not one, or is too narrow to draw on.
+#[cfg(unix)]
+fn terminal_columns(stream: impl AsFd) -> Option<usize> {
+    const MIN_COLUMNS: u16 = 40;
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
+    (size.ws_col >= MIN_COLUMNS).then_some(usize::from(size.ws_col))
 }
 
+#[cfg(not(unix))]
+fn terminal_columns<S>(_stream: S) -> Option<usize> {
+    None
+}
+
+/// How many errors and warnings there are, and where to read more.
 fn summary(diagnostics: &Diagnostics) -> String {
-    let count = |n: usize, what: &str| match n {
-        0 => None,
-        1 => Some(format!("1 {what}")),
-        n => Some(format!("{n} {what}s")),
+    let Some(first) = diagnostics.list.first() else {
+        return String::new();
     };
-    let counts = [
-        count(diagnostics.errors(), "error"),
-        count(diagnostics.warnings(), "warning"),
-    ];
-    let counts: Vec<String> = counts.into_iter().flatten().collect();
-    match diagnostics.list.first() {
-        None => String::new(),
-        Some(first) => {
-            let more = if diagnostics.more {
-                ", more are not shown"
-            } else {
-                ""
-            };
-            format!(
-                "{}{more}; `zbmdc explain {}` says more\n",
-                counts.join(" and "),
-                first.code
-            )
+
+    let mut counts = Vec::new();
+    for (count, noun) in [
+        (diagnostics.errors(), "error"),
+        (diagnostics.warnings(), "warning"),
+    ] {
+        if count > 0 {
+            counts.push(zbmd_ir::text::count(count as u64, noun));
         }
     }
+
+    let more = if diagnostics.more {
+        ", more are not shown"
+    } else {
+        ""
+    };
+    format!(
+        "{}{more}; `zbmdc explain {}` says more\n",
+        counts.join(" and "),
+        first.code
+    )
 }
 
 fn exit_of(diagnostics: &Diagnostics) -> Exit {
@@ -117,6 +121,19 @@ fn exit_of(diagnostics: &Diagnostics) -> Exit {
         Exit::Refused
     } else {
         Exit::Wrong
+    }
+}
+
+/// What to do about a file that cannot be written.
+pub(crate) const CHECK_FOLDER: &str = "check the folder and its permissions";
+
+/// One error without a place in a text.
+pub(crate) fn single_error(code: Code, message: String, help: &str) -> Diagnostics {
+    let diagnostic = Diagnostic::new(code, message).help(help);
+    Diagnostics {
+        sources: SourceMap::default(),
+        list: vec![diagnostic],
+        more: false,
     }
 }
 
@@ -135,24 +152,17 @@ pub(crate) fn deliver(bytes: &[u8], path: Option<&Path>, voice: Voice) -> Exit {
         Ok(()) => Exit::Ok,
         Err(error) => {
             let message = format!("cannot write `{}`: {error}", path.display());
-            voice.report(&lone(
-                Code::E0704,
-                message,
-                "check the folder and its permissions",
-            ))
+            voice.report(&single_error(Code::E0704, message, CHECK_FOLDER))
         }
     }
 }
 
+/// Columns of text where stdout is not a terminal: the same for a file and for a pipe.
+const DEFAULT_COLUMNS: usize = 100;
+
 /// Columns of the terminal that stdout is, or 100.
 pub(crate) fn columns() -> usize {
-    #[cfg(unix)]
-    if let Ok(size) = rustix::termios::tcgetwinsize(std::io::stdout())
-        && size.ws_col >= 40
-    {
-        return usize::from(size.ws_col);
-    }
-    100
+    terminal_columns(std::io::stdout()).unwrap_or(DEFAULT_COLUMNS)
 }
 
 /// Writes lines to stdout, with control characters of names and paths as escapes.
@@ -160,7 +170,7 @@ pub(crate) fn print(text: &str) -> Exit {
     print_bytes(printable_lines(text).as_bytes())
 }
 
-/// Writes data to stdout. A reader that has seen enough, such as `head`, is no error.
+/// Writes data to stdout. A reader that has seen enough, such as `head`, is not an error.
 fn print_bytes(bytes: &[u8]) -> Exit {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {

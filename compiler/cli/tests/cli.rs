@@ -62,7 +62,7 @@ fn explain_prints_every_page() {
         let output = zbmdc(dir.path(), &["explain", &code.name().to_lowercase()]);
         let out = text(&output.stdout);
         assert!(
-            out.starts_with(code.name()) && out.contains("The mend: "),
+            out.starts_with(code.name()) && out.contains("Fix: "),
             "{out}"
         );
     }
@@ -357,8 +357,11 @@ fn a_damaged_cache_is_said_and_replaced() {
         (damaged.status.code(), codes(&damaged)),
         (Some(0), vec!["W0701".to_owned()])
     );
-    let mended = zbmdc(dir.path(), &args);
-    assert_eq!(origins(&mended), [("half".to_owned(), "cache".to_owned())]);
+    let repaired = zbmdc(dir.path(), &args);
+    assert_eq!(
+        origins(&repaired),
+        [("half".to_owned(), "cache".to_owned())]
+    );
 }
 
 #[test]

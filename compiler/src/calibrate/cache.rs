@@ -72,6 +72,7 @@ impl Cache {
             costs: BTreeMap::new(),
             changed: false,
         };
+
         let Some(folder) = folder else { return cache };
 
         // One file for each kind of device and build: neither can take the costs of another for its own.
@@ -99,6 +100,7 @@ impl Cache {
                 cache.changed = true;
             }
         }
+
         cache.path = Some(file_path);
         cache
     }
@@ -129,6 +131,7 @@ impl Cache {
             driver: driver(),
             costs,
         };
+
         if let Err(error) = write(&file, &path) {
             warn(&path, &format!("cannot be written: {error}"), sink);
         }
@@ -201,6 +204,7 @@ fn parse(bytes: &[u8], device: &str) -> Result<CostsByVariant, String> {
         }
         costs.insert(key, cost);
     }
+
     Ok(costs)
 }
 

@@ -107,6 +107,7 @@ pub(super) fn variant_plans(
             plans.push(VariantPlan { variant, plan });
         }
     }
+
     Ok(plans)
 }
 
@@ -182,8 +183,10 @@ pub(super) fn measure(
             call.sample(clock)?;
             probes.push(Probe { firings, call });
         }
+
         probed.push(probes);
     }
+
     measure_in_turns(probed, MAX_SAMPLES, is_spent, |_, call| {
         Ok(call.sample(clock)?.call_ps)
     })

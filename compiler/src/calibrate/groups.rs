@@ -54,6 +54,7 @@ fn cpu_groups(machine: &Machine, computer: &Computer) -> Vec<DeviceGroup> {
             }),
         }
     }
+
     device_groups
 }
 
@@ -75,6 +76,7 @@ fn open_gpu(id: DeviceId, device: &Device, drivers: &mut Drivers) -> DeviceGroup
         let opened_gpu = drivers.open(&device.backend, &device.name, &early_options);
         early_gpu = opened_gpu.ok().filter(Gpu::has_dependent_launch);
     }
+
     DeviceGroup {
         kind,
         devices: vec![id],

@@ -50,6 +50,7 @@ pub(super) fn find_kernels<'a>(
         index_by_keys.insert(keys.clone(), model_kernels.len());
         model_kernels.push(ModelKernel::new(keys, actor_id, actor, sources));
     }
+
     model_kernels
 }
 

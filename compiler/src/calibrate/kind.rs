@@ -44,6 +44,7 @@ impl Computer {
                 cores.insert(number, describe_core(&fields, core_khz(number)));
             }
         }
+
         Self { cores }
     }
 
@@ -80,6 +81,7 @@ fn describe_core(fields: &BTreeMap<&str, &str>, max_khz: Option<u64>) -> String 
             .iter()
             .any(|prefix| flag.starts_with(prefix))
     };
+
     let mut features: Vec<&str> = flags
         .copied()
         .unwrap_or_default()

@@ -98,6 +98,7 @@ pub(crate) fn measure(
             call.warm_up(task, clock)?;
             probes.push(Probe { firings, call });
         }
+
         probed.push(probes);
     }
 
@@ -154,8 +155,10 @@ pub(crate) fn measure_in_turns<C>(
                 series.samples_ps.push(sample_ps);
             }
         }
+
         samples_taken += 1;
     }
+
     Ok(kernel_series
         .iter_mut()
         .map(|kernel| summarise(kernel))
@@ -239,11 +242,13 @@ pub(crate) fn port_bytes(actor: &Actor, firings: u64) -> u64 {
         let call_tokens = call_tokens.saturating_add(port.window);
         total_bytes = total_bytes.saturating_add(port.token.bytes().saturating_mul(call_tokens));
     }
+
     for port in &actor.outputs {
         let call_tokens = port.rate.saturating_mul(earlier_firings);
         let call_tokens = call_tokens.saturating_add(port.rate);
         total_bytes = total_bytes.saturating_add(port.token.bytes().saturating_mul(call_tokens));
     }
+
     total_bytes
 }
 
@@ -349,6 +354,7 @@ fn fit(points: &[(f64, f64)]) -> (u64, u64) {
             _ => (call, firing),
         }
     };
+
     match (call.round() as u64, firing.round() as u64) {
         (0, 0) => (0, 1),
         line => line,
@@ -384,6 +390,7 @@ fn fill(bytes: &mut [u8], dtype: DType, seed: u64) {
         DType::C32 => 4,
         _ => usize::try_from(dtype.size_bytes()).unwrap_or(1),
     };
+
     for element in bytes.chunks_exact_mut(element_bytes) {
         let next_value = stream_values.next();
         match dtype {

@@ -105,8 +105,10 @@ impl GroupSession<'_> {
                     cache.insert(cost_key, cost.clone());
                 }
             }
+
             kernel_outcomes.push(outcome);
         }
+
         kernel_outcomes
     }
 
@@ -234,6 +236,7 @@ impl GroupSession<'_> {
             late_ps += kernel.actors as f64 * (late.call_ps + late.firing_ps) as f64;
             early_ps += kernel.actors as f64 * (early.call_ps + early.firing_ps) as f64;
         }
+
         if late_ps == 0.0 {
             return None;
         }

@@ -28,6 +28,7 @@ impl Expander<'_> {
             );
             return None;
         };
+
         let (id, what) = match thing {
             Thing::Bad => return None,
             Thing::Source(id) | Thing::Actor(id) if writer => (*id, None),
@@ -48,6 +49,7 @@ impl Expander<'_> {
             Thing::Output(id) => (*id, Some("an output of this sub-model")),
             Thing::Actor(id) => (*id, None),
         };
+
         if let Some(what) = what {
             let (why, side) = if writer {
                 ("nothing comes out of it", "from")
@@ -60,8 +62,10 @@ impl Expander<'_> {
                     .context(*declared, format!("declared as {what} here"))
                     .help("sources and inputs stand in `from`, sinks and outputs in `to`"),
             );
+
             return None;
         }
+
         Some(Half::Actor(End {
             actor: id,
             port,
@@ -83,8 +87,10 @@ impl Expander<'_> {
                 )
                 .primary(end.span, "name the port alone"),
             );
+
             return None;
         }
+
         Some(Half::Junction(id, end.span))
     }
 
@@ -113,6 +119,7 @@ impl Expander<'_> {
             ),
             None => (format!("`{name}` ({what}) has no {side}"), one_of(known)),
         };
+
         self.sink.push(
             Diagnostic::new(Code::E0207, message)
                 .primary(end.span, "no such port")

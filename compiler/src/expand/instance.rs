@@ -42,8 +42,10 @@ impl Expander<'_> {
                 .primary(decl.span, "which sub-model?")
                 .help("write `Sub(\"name\", parameter: value)`"),
             );
+
             return None;
         };
+
         args.next();
         let name = read::string(name, "a sub-model's name in quotes", self.sink)?;
         let (found, around) = self.find_model(scope, &name)?;
@@ -58,7 +60,7 @@ impl Expander<'_> {
                 outer: around,
             };
             let prefix = format!("{prefix}{}/", decl.name.value);
-            let names = self.body(&scope, &prefix, &inner, chain);
+            let names = self.expand_body(&scope, &prefix, &inner, chain);
             instance_ports(found, &names)
         });
         chain.pop();
@@ -85,9 +87,11 @@ impl Expander<'_> {
                     ModelDef::Bad => None,
                 };
             }
+
             known.extend(scope.model.models.iter().map(|(n, _)| n.value.as_str()));
             at = scope.outer;
         }
+
         self.sink.push(
             Diagnostic::new(
                 Code::E0211,
@@ -99,6 +103,7 @@ impl Expander<'_> {
                 suggest(&name.value, known)
             )),
         );
+
         None
     }
 
@@ -125,8 +130,10 @@ impl Expander<'_> {
                     "a sub-model cannot contain itself: feedback is a channel with initial tokens",
                 ),
             );
+
             return false;
         }
+
         self.instances += 1;
         if self.instances > limits::MAX_ACTORS + 1 {
             return false;
@@ -158,11 +165,11 @@ impl Expander<'_> {
     ) -> Option<Env> {
         let what = format!("instance `{}`", decl.name.value);
         let mut fields = Fields::new(what, decl.span, args, self.sink);
-        let mut inner = self.defaults(model);
+        let mut inner = self.default_params(model);
         let mut ok = true;
         for (name, default) in &model.params {
             if let Some(node) = fields.take(&name.value) {
-                let value = self.subst(node, env);
+                let value = self.substitute(node, env);
                 inner.insert(name.value.clone(), value);
             } else if !inner.contains_key(&name.value) {
                 ok = false;
@@ -177,6 +184,7 @@ impl Expander<'_> {
                 );
             }
         }
+
         let known: BTreeSet<&str> = model.params.iter().map(|(n, _)| n.value.as_str()).collect();
         for arg in args {
             let unknown = arg
@@ -194,6 +202,7 @@ impl Expander<'_> {
                 ),
                 (None, Some(_)) => continue,
             };
+
             ok = false;
             let written = unknown.map_or("", |n| n.value.as_str());
             self.sink.push(
@@ -202,6 +211,7 @@ impl Expander<'_> {
                     .help(suggest(written, known.iter().copied())),
             );
         }
+
         ok.then_some(inner)
     }
 }
@@ -214,6 +224,7 @@ fn instance_ports(model: &Model, names: &Names) -> Thing {
         };
         list.iter().filter_map(find).collect()
     };
+
     let name = model
         .name
         .as_ref()

@@ -60,6 +60,7 @@ pub(super) fn join(net: &mut Net, edges: Vec<Edge>, junctions: &[Junction], sink
             read[id] = true;
         }
     }
+
     for (index, edge) in edges.iter().enumerate() {
         match &edge.to {
             Some(Half::Actor(to)) => {
@@ -72,6 +73,7 @@ pub(super) fn join(net: &mut Net, edges: Vec<Edge>, junctions: &[Junction], sink
             None => net.dropped.extend(writer(&edges, &drivers, index)),
         }
     }
+
     for (id, junction) in junctions.iter().enumerate() {
         if read[id] {
             continue;
@@ -132,6 +134,7 @@ fn drivers(edges: &[Edge], junctions: &[Junction], sink: &mut Sink) -> Vec<Optio
             );
         }
     }
+
     drivers
 }
 
@@ -157,11 +160,13 @@ fn path(
             Some(next) => at = next,
             None => return Ok(None),
         }
+
         path.push(at);
         if path.len() > drivers.len() + 1 {
             return Err(span);
         }
     }
+
     Ok(Some(path))
 }
 
@@ -192,9 +197,11 @@ fn link(
                 .primary(span, "this port is driven by itself, no actor writes it")
                 .help("put an actor into the loop"),
             );
+
             return None;
         }
     };
+
     let Half::Actor(from) = edges[*path.last()?].from.clone() else {
         return None;
     };
@@ -208,6 +215,7 @@ fn link(
         history: None,
         initial: Vec::new(),
     };
+
     for &index in &path {
         let edge = &edges[index];
         link.facts.push(edge.fact.clone());
@@ -221,5 +229,6 @@ fn link(
         // The reader meets the tokens nearest to it first, so those further out lie behind them.
         link.initial.extend(edge.initial.clone());
     }
+
     Some(link)
 }

@@ -34,13 +34,14 @@ impl Expander<'_> {
             &decl.args,
             self.sink,
         );
+
         let file = fields.take_or_positional("file");
         if file.is_none() {
             fields.missing("file", "\"model.onnx\"", self.sink);
         }
         let taken = ["state", "dims", "set", "without"].map(|name| fields.take(name));
         fields.done(self.sink);
-        let file = self.subst(file?, env);
+        let file = self.substitute(file?, env);
         let file = read::string(&file, "a path in quotes", self.sink)?;
         let mut options = self.onnx_options(model, taken, env)?;
         let path = model.dir.join(&file.value);
@@ -53,6 +54,7 @@ impl Expander<'_> {
                 return None;
             }
         };
+
         self.files
             .passes
             .push((file.value.clone(), graph.reports.clone()));
@@ -60,6 +62,7 @@ impl Expander<'_> {
             self.too_many(decl.span);
             return None;
         }
+
         let inside = format!("{prefix}{}/", decl.name.value);
         let emitted = onnx::emit(
             &graph,
@@ -69,6 +72,7 @@ impl Expander<'_> {
             decl.op.span,
             &BTreeSet::new(),
         );
+
         Some(self.onnx_ports(emitted, &inside, decl))
     }
 
@@ -80,21 +84,23 @@ impl Expander<'_> {
     ) -> Option<ImportOptions> {
         let mut options = ImportOptions::default();
         if let Some(node) = state {
-            let node = self.subst(node, env);
+            let node = self.substitute(node, env);
             for (input, output) in read::map(&node, "a map from inputs to outputs", self.sink) {
                 let output = read::string(output, "an output's name in quotes", self.sink)?;
                 options.state.insert(input.value, output.value);
             }
         }
+
         if let Some(node) = dims {
-            let node = self.subst(node, env);
+            let node = self.substitute(node, env);
             for (name, size) in read::map(&node, "a map from dimensions to sizes", self.sink) {
                 let size = read::count(size, "a size", 0, u64::from(u32::MAX), self.sink)?;
                 options.dims.insert(name.value, size.value as u32);
             }
         }
+
         if let Some(node) = set {
-            let node = self.subst(node, env);
+            let node = self.substitute(node, env);
             for (name, value) in read::map(&node, "a map from inputs to values", self.sink) {
                 let span = value.span;
                 let value = self.files.value(value, &model.dir, self.sink)?;
@@ -108,19 +114,22 @@ impl Expander<'_> {
                             )
                             .primary(span, "should be a number, a list of numbers or an array"),
                         );
+
                         return None;
                     }
                 };
             }
         }
+
         if let Some(node) = without {
-            let node = self.subst(node, env);
+            let node = self.substitute(node, env);
             for name in read::list(&node, "a list of passes", self.sink)? {
                 options
                     .without
                     .push(read::string(name, "a pass's name in quotes", self.sink)?.value);
             }
         }
+
         Some(options)
     }
 
@@ -132,6 +141,7 @@ impl Expander<'_> {
             places.insert(*place, id);
             inputs.push((name.clone(), id));
         }
+
         let span = decl.op.span;
         let half = |from: &Writer| match from {
             Writer::Actor(end) => Some(Half::Actor(end.clone())),
@@ -148,6 +158,7 @@ impl Expander<'_> {
                 ..edge(from, Half::Actor(wire.to.clone()), initial)
             }));
         }
+
         for (place, name, _) in &emitted.inputs {
             let read = emitted
                 .wires
@@ -168,12 +179,14 @@ impl Expander<'_> {
                 );
             }
         }
+
         for (name, token, from) in &emitted.outputs {
             let id = self.typed_junction(format!("{inside}{name}"), decl.span, token);
             outputs.push((name.clone(), id));
             self.edges
                 .extend(half(from).map(|from| edge(from, Half::Junction(id, span), None)));
         }
+
         Thing::Instance {
             inputs,
             outputs,

@@ -16,7 +16,7 @@ const WITH_MACHINE: &str = "compile model.ron --machine machine.ron -o model.zbm
 
 /// [`FINE`] and a machine.
 macro_rules! machine {
-    ($code:ident, $text:literal, $machine:literal, $mend:literal) => {
+    ($code:ident, $text:literal, $machine:literal, $fix:literal) => {
         Page {
             code: Code::$code,
             text: $text,
@@ -24,14 +24,14 @@ macro_rules! machine {
                 files: &[("model.ron", FINE), ("machine.ron", $machine.as_bytes())],
                 command: WITH_MACHINE,
             },
-            mend: $mend,
+            fix: $fix,
         }
     };
 }
 
 /// [`FINE`] and a command line.
 macro_rules! command {
-    ($code:ident, $text:literal, $command:literal, $mend:literal) => {
+    ($code:ident, $text:literal, $command:literal, $fix:literal) => {
         Page {
             code: Code::$code,
             text: $text,
@@ -39,7 +39,7 @@ macro_rules! command {
                 files: &[("model.ron", FINE)],
                 command: $command,
             },
-            mend: $mend,
+            fix: $fix,
         }
     };
 }
@@ -189,7 +189,7 @@ pub(super) const PAGES: &[Page] = &[
             )],
             command: "inspect model.zbmd",
         },
-        mend: "compile the model again.",
+        fix: "compile the model again.",
     },
     Page {
         code: Code::E0602,
@@ -207,7 +207,7 @@ graph.channels.push(Channel {
 compile_graph(graph, TiVec::new(), &CompileOptions::default())
 "#,
         ),
-        mend: "use a `GraphBuilder`, which cannot make one, or mend what the message names.",
+        fix: "use a `GraphBuilder`, which cannot make one, or fix what the message names.",
     },
     machine!(
         W0501,
@@ -231,6 +231,6 @@ compile_graph(graph, TiVec::new(), &CompileOptions::default())
             files: &[("model.ron", FINE), ("notes.txt", b"no folder\n")],
             command: "calibrate model.ron -o machine.ron --budget 1ms --cache notes.txt",
         },
-        mend: "name a folder that can be written.",
+        fix: "name a folder that can be written.",
     },
 ];

@@ -4,7 +4,7 @@ use super::{Example, Page};
 use crate::codes::Code;
 
 macro_rules! onnx {
-    ($code:ident, $text:literal, $file:literal, $mend:literal) => {
+    ($code:ident, $text:literal, $file:literal, $fix:literal) => {
         Page {
             code: Code::$code,
             text: $text,
@@ -12,7 +12,7 @@ macro_rules! onnx {
                 files: &[("model.onnx", include_bytes!(concat!("onnx/", $file)))],
                 command: "check model.onnx",
             },
-            mend: $mend,
+            fix: $fix,
         }
     };
 }
@@ -26,7 +26,7 @@ pub(super) const PAGES: &[Page] = &[
             files: &[("model.onnx", b"this is no ONNX model\n")],
             command: "check model.onnx",
         },
-        mend: "export the model again; `onnx.checker.check_model` of the Python package says more.",
+        fix: "export the model again; `onnx.checker.check_model` of the Python package says more.",
     },
     onnx!(
         E0802,
@@ -69,7 +69,8 @@ pub(super) const PAGES: &[Page] = &[
     Page {
         code: Code::E0807,
         text: "The options of an import name an input, output or dimension that the model does not have, or give a \
-               value that does not fit. The names are those of the file, as Netron shows them.",
+               value that does not fit. The names are those of the file, as Netron shows them. The same code stands for \
+               `--without` with a pass that does not exist: the message lists the passes that can be left out.",
         example: Example::Command {
             files: &[
                 ("relu.onnx", include_bytes!("onnx/relu.onnx")),
@@ -86,6 +87,6 @@ pub(super) const PAGES: &[Page] = &[
             ],
             command: "check model.ron",
         },
-        mend: "the input is called `x`.",
+        fix: "the input is called `x`; a pass is named as `zbmdc compile --emit passes` prints it.",
     },
 ];

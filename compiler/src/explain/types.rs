@@ -165,7 +165,7 @@ pub(super) const PAGES: &[Page] = &[
             ),
             ("taps.npy", b"0.25 0.5 0.25\n"),
         ]),
-        mend: "write it again with `numpy.save(\"taps.npy\", taps)`.",
+        fix: "write it again with `numpy.save(\"taps.npy\", taps)`.",
     },
     Page {
         code: Code::E0703,
@@ -183,7 +183,7 @@ pub(super) const PAGES: &[Page] = &[
             ),
             ("start.npy", F64_PAIR),
         ]),
-        mend: "save it in the channel's dtype: `numpy.save(\"start.npy\", start.astype(\"float32\"))`.",
+        fix: "save it in the channel's dtype: `numpy.save(\"start.npy\", start.astype(\"float32\"))`.",
     },
     Page {
         code: Code::E0704,
@@ -200,6 +200,6 @@ pub(super) const PAGES: &[Page] = &[
             )],
             command: "compile model.ron -o no/such/folder/model.zbmd",
         },
-        mend: "make the folder, or choose another.",
+        fix: "make the folder, or choose another.",
     },
 ];

@@ -29,6 +29,7 @@ pub(super) fn full_params(
             all.insert(name, Value::Tensor(blob, graph.values[id].ty.clone()));
         }
     }
+
     all
 }
 
@@ -52,6 +53,7 @@ pub(super) fn resolve(
             types.insert(name, graph.values[id].ty.clone());
         }
     }
+
     let cx = ResolveCx {
         params: &all,
         connected: &connected,
@@ -81,6 +83,7 @@ pub(super) fn compute(
         state: Vec::new(),
         in_place: Vec::new(),
     };
+
     let kernel = registry.kernel(&actor, &graph.blobs)?;
     if kernel.scratch_bytes() > MAX_SCRATCH {
         let message = format!(
@@ -92,6 +95,7 @@ pub(super) fn compute(
             help: "smaller windows or padding".to_owned(),
         });
     }
+
     let mut call = Call::new(&actor, kernel.scratch_bytes(), 1);
     let fault = |f: zbmd_backends::kernel::KernelFault| OpError::Other {
         message: f.to_string(),

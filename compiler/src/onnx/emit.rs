@@ -59,6 +59,7 @@ pub(crate) fn emit(
         actors: BTreeMap::new(),
         blobs: BTreeMap::new(),
     };
+
     emit.all()
 }
 
@@ -87,6 +88,7 @@ impl Emit<'_> {
             let id = self.actor(&node.name, node.op.name, params);
             self.actors.insert(n, id);
         }
+
         let mut out = Emitted::default();
         for (place, &id) in graph.inputs.iter().enumerate() {
             if !closed.contains_key(&place) {
@@ -97,6 +99,7 @@ impl Emit<'_> {
                 ));
             }
         }
+
         for &n in &live {
             let node = &graph.nodes[n];
             for (position, id) in node.inputs.iter().enumerate() {
@@ -108,9 +111,11 @@ impl Emit<'_> {
                     port: Some(port),
                     span: self.span,
                 };
+
                 self.wire(id, to, &closed, &mut out);
             }
         }
+
         for (name, id) in &graph.outputs {
             let writer = self.output(name, *id, &closed, &mut out);
             out.outputs
@@ -158,6 +163,7 @@ impl Emit<'_> {
                 views.insert(port, shape_value(seen));
             }
         }
+
         if !views.is_empty() {
             params.insert("view".to_owned(), Value::Map(views));
         }
@@ -166,6 +172,7 @@ impl Emit<'_> {
                 *blob = self.blob(*blob);
             }
         }
+
         params
     }
 
@@ -252,6 +259,7 @@ impl Emit<'_> {
                 );
             }
         }
+
         let constant = params.contains_key("x");
         let actor = self.actor(
             &format!("{name}.copy"),
@@ -267,6 +275,7 @@ impl Emit<'_> {
             // A copy of a state is made from the token before, as every reader of it.
             self.wire(root, to, closed, out);
         }
+
         Writer::Actor(End {
             actor,
             port: Some("y".to_owned()),

@@ -84,7 +84,7 @@ pub enum OnnxError {
         operator: String,
         /// What the op says.
         why: String,
-        /// How to mend it.
+        /// How to fix it.
         help: String,
     },
     /// A name given in options that the model does not have, or a value that does not fit.
@@ -121,7 +121,7 @@ impl OnnxError {
         }
     }
 
-    /// How to mend it.
+    /// How to fix it.
     pub fn help(&self) -> String {
         match self {
             OnnxError::File { .. } => "check the path".to_owned(),

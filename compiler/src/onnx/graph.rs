@@ -59,7 +59,7 @@ pub(crate) struct Graph {
     /// Outputs that are fed back: index into `inputs`, and value.
     pub(crate) state: Vec<(usize, ValueId)>,
     /// What the passes did.
-    pub(crate) reports: Vec<super::PassReport>,
+    pub(crate) reports: Vec<crate::pass_report::PassReport>,
 }
 
 impl Graph {
@@ -125,6 +125,7 @@ impl Graph {
                 seen.push(*of);
             }
         }
+
         uses
     }
 
@@ -135,11 +136,13 @@ impl Graph {
                 *input = new;
             }
         }
+
         for value in &mut self.values {
             if value.origin == Origin::View(old) {
                 value.origin = Origin::View(new);
             }
         }
+
         for (_, value) in self.outputs.iter_mut().filter(|o| o.1 == old) {
             *value = new;
         }
@@ -161,6 +164,7 @@ impl Graph {
                     (any, swept) = (true, swept + 1);
                 }
             }
+
             if !any {
                 return swept;
             }

@@ -46,19 +46,16 @@ pub(super) fn import(
         set: Vec::new(),
         dims: Vec::new(),
     };
-    import.model(graph)?;
+
+    import.import_graph(graph)?;
     import.check_options()?;
     Ok(import.graph)
 }
 
 fn opset(model: &ModelProto) -> Result<i64, OnnxError> {
-    let default = |d: &Option<String>| d.as_deref().is_none_or(|d| d.is_empty() || d == "ai.onnx");
-    let found = model
-        .opset_import
-        .iter()
-        .find(|o| default(&o.domain))
-        .and_then(|o| o.version);
-    match found {
+    let mut imports = model.opset_import.iter();
+    let default_import = imports.find(|import| is_default_domain(import.domain.as_deref()));
+    match default_import.and_then(|import| import.version) {
         Some(version) if version >= MIN_OPSET => Ok(version),
         Some(version) => Err(OnnxError::Parse(format!(
             "it uses opset {version}, older than {MIN_OPSET}"
@@ -67,6 +64,11 @@ fn opset(model: &ModelProto) -> Result<i64, OnnxError> {
             "it does not say which opset it uses".to_owned(),
         )),
     }
+}
+
+/// Whether a domain is that of ONNX's own operators, which files leave out or name.
+fn is_default_domain(domain: Option<&str>) -> bool {
+    domain.is_none_or(|domain| domain.is_empty() || domain == "ai.onnx")
 }
 
 pub(super) struct Import<'a> {
@@ -85,27 +87,28 @@ pub(super) struct Import<'a> {
 }
 
 impl Import<'_> {
-    fn model(&mut self, mut proto: GraphProto) -> Result<(), OnnxError> {
-        self.initializers(&mut proto)?;
+    fn import_graph(&mut self, mut proto: GraphProto) -> Result<(), OnnxError> {
+        self.add_initializers(&mut proto)?;
         for input in std::mem::take(&mut proto.input) {
-            self.input(&input)?;
+            self.add_input(&input)?;
         }
-        let outputs: Vec<String> = proto
+        let output_names: Vec<String> = proto
             .output
             .iter()
             .map(|o| o.name.clone().unwrap_or_default())
             .collect();
-        self.nodes(proto.node, "", &outputs)?;
-        for name in outputs {
+        self.import_nodes(proto.node, "", &output_names)?;
+        for name in output_names {
             let id = self.lookup(&name).ok_or_else(|| {
                 OnnxError::Malformed(format!("output `{name}` is a value that nothing makes"))
             })?;
             self.graph.outputs.push((name, id));
         }
+
         self.state()
     }
 
-    fn initializers(&mut self, proto: &mut GraphProto) -> Result<(), OnnxError> {
+    fn add_initializers(&mut self, proto: &mut GraphProto) -> Result<(), OnnxError> {
         for tensor in std::mem::take(&mut proto.initializer) {
             let name = tensor.name.clone().unwrap_or_default();
             let (ty, data) = proto::tensor(&name, &tensor, &mut self.files)?;
@@ -131,114 +134,126 @@ impl Import<'_> {
         self.scopes.iter().rev().find_map(|s| s.get(name)).copied()
     }
 
-    fn input(&mut self, info: &ValueInfoProto) -> Result<(), OnnxError> {
+    fn add_input(&mut self, info: &ValueInfoProto) -> Result<(), OnnxError> {
         let name = info.name.clone().unwrap_or_default();
         // Old models list their weights among the inputs.
         if self.lookup(&name).is_some() {
             return Ok(());
         }
-        let tensor = info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
-        let tensor = tensor.ok_or_else(|| OnnxError::Type {
+        let tensor_type = info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
+        let tensor_type = tensor_type.ok_or_else(|| OnnxError::Type {
             value: name.clone(),
             found: "sequence, map or optional value".to_owned(),
         })?;
-        let dtype = proto::dtype_of(&name, tensor.elem_type)?;
+        let dtype = proto::dtype_of(&name, tensor_type.elem_type)?;
         if let Some((key, value)) = self.options.set.get_key_value(&name) {
             self.set.push(key.clone());
-            let declared = self.declared(&name, tensor.shape.as_ref().map(|s| s.dim.as_slice()))?;
+            let declared =
+                self.declared_shape(&name, tensor_type.shape.as_ref().map(|s| s.dim.as_slice()))?;
             let (ty, data) = set_value(&name, dtype, declared, value)?;
             let id = self.graph.constant(&name, ty, data);
             return self.define(&name, id);
         }
-        let Some(shape) = &tensor.shape else {
+
+        let Some(shape) = &tensor_type.shape else {
             return Err(OnnxError::Type {
                 value: name,
                 found: "tensor without a shape".to_owned(),
             });
         };
+
         let mut dims = Vec::new();
         for (index, dim) in shape.dim.iter().enumerate() {
-            dims.push(self.dimension(&name, index, dim.dim_value, dim.dim_param.as_deref())?);
+            dims.push(self.dimension_size(
+                &name,
+                index,
+                dim.dim_value,
+                dim.dim_param.as_deref(),
+            )?);
         }
         let ty = proto::token(&name, dtype, &dims)?;
         if ty.elements() == 0 {
             let id = self.graph.constant(&name, ty, Bytes::new());
             return self.define(&name, id);
         }
-        let place = self.graph.inputs.len();
-        let id = self.graph.value(&name, ty, Origin::Input(place));
+
+        let input_index = self.graph.inputs.len();
+        let id = self.graph.value(&name, ty, Origin::Input(input_index));
         self.graph.inputs.push(id);
         self.define(&name, id)
     }
 
     /// The shape that an input declares, where all of it is known.
-    fn declared(
+    fn declared_shape(
         &mut self,
         input: &str,
         dims: Option<&[rten_onnx::onnx::Dimension]>,
     ) -> Result<Option<Vec<i64>>, OnnxError> {
         let Some(dims) = dims else { return Ok(None) };
-        let mut out = Vec::new();
+        let mut sizes = Vec::new();
         for (index, dim) in dims.iter().enumerate() {
-            match self.dimension(input, index, dim.dim_value, dim.dim_param.as_deref()) {
-                Ok(size) => out.push(size),
+            match self.dimension_size(input, index, dim.dim_value, dim.dim_param.as_deref()) {
+                Ok(size) => sizes.push(size),
                 Err(_) => return Ok(None),
             }
         }
-        Ok(Some(out))
+
+        Ok(Some(sizes))
     }
 
-    fn dimension(
+    fn dimension_size(
         &mut self,
         input: &str,
         index: usize,
         value: Option<i64>,
         param: Option<&str>,
     ) -> Result<i64, OnnxError> {
-        let own = format!("{input}.{index}");
-        let name = param.filter(|p| !p.is_empty());
-        for key in [Some(own.as_str()), name].into_iter().flatten() {
+        let own_name = format!("{input}.{index}");
+        let shared_name = param.filter(|p| !p.is_empty());
+        for key in [Some(own_name.as_str()), shared_name].into_iter().flatten() {
             if let Some(size) = self.options.dims.get(key) {
                 self.dims.push(key.to_owned());
                 return Ok(i64::from(*size));
             }
         }
-        match (value, name) {
+
+        match (value, shared_name) {
             (Some(size), None) => Ok(size),
             _ => Err(OnnxError::Dimension {
                 input: input.to_owned(),
                 index,
-                name: name.unwrap_or(&own).to_owned(),
+                name: shared_name.unwrap_or(&own_name).to_owned(),
             }),
         }
     }
 
     /// All nodes of a graph, each when its operands are there.
-    fn nodes(
+    fn import_nodes(
         &mut self,
         nodes: Vec<NodeProto>,
         prefix: &str,
         outputs: &[String],
     ) -> Result<(), OnnxError> {
-        let used = used_names(&nodes, outputs);
-        let made: BTreeMap<&str, usize> = nodes
+        // A node waits for as many values as other nodes make for it.
+        let used_values = used_names(&nodes, outputs);
+        let maker_of: BTreeMap<&str, usize> = nodes
             .iter()
             .enumerate()
             .flat_map(|(i, n)| n.output.iter().map(move |o| (o.as_str(), i)))
             .filter(|(name, _)| !name.is_empty())
             .collect();
-        let mut waits: Vec<usize> = vec![0; nodes.len()];
-        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+        let mut waiting_for: Vec<usize> = vec![0; nodes.len()];
+        let mut readers_of: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
         for (i, node) in nodes.iter().enumerate() {
-            let mut names = Vec::new();
-            reads(node, &mut names, 0);
-            names.sort_unstable();
-            names.dedup();
-            for name in names {
-                match made.get(name) {
+            let mut node_names = Vec::new();
+            collect_reads(node, &mut node_names, 0);
+            node_names.sort_unstable();
+            node_names.dedup();
+            for name in node_names {
+                match maker_of.get(name) {
                     Some(&from) => {
-                        waits[i] += 1;
-                        readers[from].push(i);
+                        waiting_for[i] += 1;
+                        readers_of[from].push(i);
                     }
                     // What branches read within themselves is found when they are taken.
                     None if self.lookup(name).is_none() && node.input.iter().any(|n| n == name) => {
@@ -251,42 +266,46 @@ impl Import<'_> {
                 }
             }
         }
-        let mut ready: VecDeque<usize> = (0..nodes.len()).filter(|&i| waits[i] == 0).collect();
-        let mut slots: Vec<Option<NodeProto>> = nodes.iter().map(|_| None).collect();
-        let names: Vec<String> = nodes.iter().map(node_name).collect();
-        for (slot, node) in slots.iter_mut().zip(nodes) {
+
+        // Nodes that wait for nothing are imported, which may leave their readers waiting for nothing.
+        let mut ready_nodes: VecDeque<usize> =
+            (0..nodes.len()).filter(|&i| waiting_for[i] == 0).collect();
+        let mut pending_nodes: Vec<Option<NodeProto>> = nodes.iter().map(|_| None).collect();
+        let node_names: Vec<String> = nodes.iter().map(node_name).collect();
+        for (slot, node) in pending_nodes.iter_mut().zip(nodes) {
             *slot = Some(node);
         }
-        let mut done = 0;
-        while let Some(i) = ready.pop_front() {
-            let Some(node) = slots[i].take() else {
+        let mut done_count = 0;
+        while let Some(i) = ready_nodes.pop_front() {
+            let Some(node) = pending_nodes[i].take() else {
                 continue;
             };
-            done += 1;
-            self.node(node, prefix, &used)?;
-            for &reader in &readers[i] {
-                waits[reader] -= 1;
-                if waits[reader] == 0 {
-                    ready.push_back(reader);
+            done_count += 1;
+            self.import_node(node, prefix, &used_values)?;
+            for &reader in &readers_of[i] {
+                waiting_for[reader] -= 1;
+                if waiting_for[reader] == 0 {
+                    ready_nodes.push_back(reader);
                 }
             }
         }
-        if done < slots.len() {
-            let left = slots
+
+        if done_count < pending_nodes.len() {
+            let unfinished = pending_nodes
                 .iter()
-                .zip(&names)
+                .zip(&node_names)
                 .filter(|(s, _)| s.is_some())
                 .map(|(_, n)| format!("`{n}`"));
-            let left: Vec<String> = left.take(5).collect();
+            let unfinished: Vec<String> = unfinished.take(5).collect();
             return Err(OnnxError::Malformed(format!(
                 "nodes wait for each other in a circle: {}",
-                left.join(", ")
+                unfinished.join(", ")
             )));
         }
         Ok(())
     }
 
-    fn unique(&mut self, name: String) -> String {
+    fn unique_name(&mut self, name: String) -> String {
         let count = self.names.entry(name.clone()).or_insert(0);
         *count += 1;
         if *count == 1 {
@@ -296,7 +315,7 @@ impl Import<'_> {
         }
     }
 
-    fn node(
+    fn import_node(
         &mut self,
         mut proto: NodeProto,
         prefix: &str,
@@ -306,12 +325,9 @@ impl Import<'_> {
             return Ok(());
         }
         let operator = proto.op_type.clone().unwrap_or_default();
-        let name = self.unique(format!("{prefix}{}", node_name(&proto)));
-        if let Some(domain) = proto
-            .domain
-            .as_deref()
-            .filter(|d| !d.is_empty() && *d != "ai.onnx")
-        {
+        let name = self.unique_name(format!("{prefix}{}", node_name(&proto)));
+        let domain = proto.domain.as_deref();
+        if let Some(domain) = domain.filter(|domain| !is_default_domain(Some(domain))) {
             return Err(OnnxError::Operator {
                 node: name,
                 operator: format!("{domain}:{operator}"),
@@ -319,6 +335,7 @@ impl Import<'_> {
                 help: "export with standard operators, or with functions written out".to_owned(),
             });
         }
+
         let mut inputs = Vec::new();
         for input in &proto.input {
             inputs.push(match input.as_str() {
@@ -330,32 +347,30 @@ impl Import<'_> {
                 })?),
             });
         }
-        let attributes: Attributes = std::mem::take(&mut proto.attribute)
+
+        let named_attributes: Attributes = std::mem::take(&mut proto.attribute)
             .into_iter()
             .map(|a| (a.name.clone().unwrap_or_default(), a))
             .collect();
-        let outputs: Vec<String> = proto
-            .output
-            .into_iter()
-            .map(|o| {
-                if used.contains_key(&o) {
-                    o
-                } else {
-                    String::new()
-                }
-            })
-            .collect();
+        // An output that nobody reads has no name, as ONNX writes those that are left out.
+        let mut outputs = proto.output;
+        for output in &mut outputs {
+            if !used.contains_key(output) {
+                output.clear();
+            }
+        }
         let mut work = Work {
             name,
             operator,
             inputs,
-            attributes,
+            attributes: named_attributes,
             outputs,
         };
+
         if operator_is_branch(&work.operator) {
-            return self.branch(work);
+            return self.import_branch(work);
         }
-        let values = match normalise::special(self, &mut work)? {
+        let values = match normalise::lower_special(self, &mut work)? {
             Some(values) => values,
             None => self.lower(&mut work)?,
         };
@@ -371,36 +386,42 @@ impl Import<'_> {
     }
 
     /// Takes the branch of an `If` whose condition is constant.
-    fn branch(&mut self, mut work: Work) -> Result<(), OnnxError> {
-        let condition = work.inputs.first().copied().flatten();
-        let truth = condition
+    fn import_branch(&mut self, mut work: Work) -> Result<(), OnnxError> {
+        let condition_id = work.inputs.first().copied().flatten();
+        let condition_value = condition_id
             .and_then(|id| self.graph.data(id))
             .map(|data| data.iter().any(|&b| b != 0));
-        let Some(truth) = truth else {
-            return Err(self.not_constant(&work, condition.unwrap_or(0)));
+        let Some(condition_value) = condition_value else {
+            return Err(self.not_constant(&work, condition_id.unwrap_or(0)));
         };
-        let key = if truth { "then_branch" } else { "else_branch" };
-        let mut inner = work
+        let branch_name = if condition_value {
+            "then_branch"
+        } else {
+            "else_branch"
+        };
+        let mut branch_graph = work
             .attributes
-            .remove(key)
+            .remove(branch_name)
             .and_then(|a| a.g)
             .ok_or_else(|| {
-                OnnxError::Malformed(format!("`If` node `{}` has no `{key}`", work.name))
+                OnnxError::Malformed(format!("`If` node `{}` has no `{branch_name}`", work.name))
             })?;
-        let outputs: Vec<String> = inner
+        let outputs: Vec<String> = branch_graph
             .output
             .iter()
             .map(|o| o.name.clone().unwrap_or_default())
             .collect();
+
+        // Names of the branch hide those around it, and are gone behind it.
         self.scopes.push(BTreeMap::new());
-        let prefix = format!("{}/", work.name);
-        let done = self
-            .initializers(&mut inner)
-            .and_then(|()| self.nodes(inner.node, &prefix, &outputs));
-        let found: Vec<Option<ValueId>> = outputs.iter().map(|o| self.lookup(o)).collect();
+        let node_prefix = format!("{}/", work.name);
+        let branch_result = self
+            .add_initializers(&mut branch_graph)
+            .and_then(|()| self.import_nodes(branch_graph.node, &node_prefix, &outputs));
+        let branch_values: Vec<Option<ValueId>> = outputs.iter().map(|o| self.lookup(o)).collect();
         self.scopes.pop();
-        done?;
-        for (i, (output, id)) in work.outputs.iter().zip(found).enumerate() {
+        branch_result?;
+        for (i, (output, id)) in work.outputs.iter().zip(branch_values).enumerate() {
             if output.is_empty() {
                 continue;
             }
@@ -432,6 +453,7 @@ impl Import<'_> {
             };
             root = self.graph.root(*next);
         }
+
         let value = &self.graph.values[root];
         OnnxError::NotConstant {
             node: work.name.clone(),
@@ -461,6 +483,7 @@ impl Import<'_> {
                 Value::List(wanted.iter().map(|&o| Value::Int(o as i64)).collect()),
             );
         }
+
         for (position, id) in work.inputs.iter().enumerate() {
             let Some((input, _)) = op.input(position) else {
                 return Err(self.refused(
@@ -469,6 +492,7 @@ impl Import<'_> {
                     "fewer inputs".to_owned(),
                 ));
             };
+
             if let Some(id) = *id
                 && input.constant
                 && self.graph.data(id).is_none()
@@ -476,6 +500,7 @@ impl Import<'_> {
                 return Err(self.not_constant(work, id));
             }
         }
+
         let signature = self
             .resolve(op, &params, &work.inputs)
             .map_err(|e| self.op_error(work, e))?;
@@ -500,6 +525,7 @@ impl Import<'_> {
             outputs.push((position, id));
             ids.push(id);
         }
+
         let (name, inputs) = (work.name.clone(), work.inputs.clone());
         self.graph.nodes.push(Node {
             name,
@@ -572,6 +598,7 @@ impl Import<'_> {
             &work.inputs,
             signature,
         );
+
         let data = computed.map_err(|e| self.op_error(work, e))?;
         let wanted = (0..work.outputs.len()).filter(|&o| !work.outputs[o].is_empty());
         let ids = wanted.zip(types.into_iter().zip(data));
@@ -592,6 +619,7 @@ impl Import<'_> {
                 let help = format!("known are {}", op.params.join(", "));
                 return Err(self.refused(work, format!("attribute `{name}` is not known"), help));
             }
+
             if matches!(name.as_str(), "to" | "dtype" | "output_dtype") {
                 let code = attribute.i.unwrap_or(0) as i32;
                 if code == 0 && name == "output_dtype" {
@@ -604,10 +632,12 @@ impl Import<'_> {
                 params.insert(name.clone(), Value::Str(dtype.name().to_owned()));
                 continue;
             }
+
             if let Some(value) = attribute_value(attribute) {
                 params.insert(name.clone(), value);
             }
         }
+
         Ok(params)
     }
 
@@ -645,8 +675,10 @@ impl Import<'_> {
                     to,
                 });
             }
+
             self.graph.state.push((place, id));
         }
+
         let closed: Vec<&String> = self.options.state.values().collect();
         self.graph
             .outputs
@@ -660,11 +692,13 @@ impl Import<'_> {
                 "there is no input `{name}` to be set"
             )));
         }
+
         if let Some(name) = self.options.dims.keys().find(|k| !self.dims.contains(k)) {
             return Err(OnnxError::Option(format!(
                 "no input has a dimension `{name}`"
             )));
         }
+
         for (name, id) in &self.graph.outputs {
             let ty = &self.graph.values[*id].ty;
             if ty.elements() == 0 {
@@ -706,7 +740,7 @@ fn node_name(node: &NodeProto) -> String {
 /// Everything that nodes or outputs of a graph read, branches included.
 fn used_names(nodes: &[NodeProto], outputs: &[String]) -> BTreeMap<String, ()> {
     let mut names = Vec::new();
-    nodes.iter().for_each(|n| reads(n, &mut names, 0));
+    nodes.iter().for_each(|n| collect_reads(n, &mut names, 0));
     names
         .into_iter()
         .chain(outputs.iter().map(String::as_str))
@@ -716,18 +750,22 @@ fn used_names(nodes: &[NodeProto], outputs: &[String]) -> BTreeMap<String, ()> {
 }
 
 /// Names that a node reads, and those that its branches do, wherever they are made.
-fn reads<'n>(node: &'n NodeProto, names: &mut Vec<&'n str>, depth: usize) {
+fn collect_reads<'n>(node: &'n NodeProto, names: &mut Vec<&'n str>, depth: usize) {
     names.extend(
         node.input
             .iter()
             .map(String::as_str)
             .filter(|n| !n.is_empty()),
     );
+
     if depth > 64 {
         return;
     }
     for graph in node.attribute.iter().filter_map(|a| a.g.as_ref()) {
-        graph.node.iter().for_each(|n| reads(n, names, depth + 1));
+        graph
+            .node
+            .iter()
+            .for_each(|n| collect_reads(n, names, depth + 1));
         names.extend(graph.output.iter().filter_map(|o| o.name.as_deref()));
     }
 }
@@ -754,6 +792,7 @@ fn attribute_value(a: &AttributeProto) -> Option<Value> {
                 .collect(),
         );
     }
+
     if !a.strings.is_empty() {
         return list(a.strings.iter().map(|s| Value::Str(s.clone())).collect());
     }
@@ -780,6 +819,7 @@ fn set_value(
                     "input `{name}` is a tensor of {dtype}, it is set to {ty}"
                 )));
             }
+
             Ok((ty.clone(), data.clone()))
         }
         SetValue::Numbers(numbers) => {
@@ -795,6 +835,7 @@ fn set_value(
                     numbers.len()
                 )));
             }
+
             let data = normalise::encode(dtype, &numbers);
             Ok((ty, Bytes::from(data)))
         }

@@ -12,21 +12,23 @@ use super::graph::{Graph, Node, Origin, ValueId};
 
 /// Brings convolutions and what lies between them to channels last; returns the nodes that changed.
 pub(super) fn channels_last(graph: &mut Graph) -> usize {
-    let old = std::mem::take(&mut graph.nodes);
-    let mut pass = Pass {
+    let old_nodes = std::mem::take(&mut graph.nodes);
+    let mut layout_pass = Pass {
         graph,
         twins: BTreeMap::new(),
         changes: 0,
     };
-    for node in old {
+
+    for node in old_nodes {
         if node.dead {
             continue;
         }
-        if !pass.convert(&node) {
-            pass.push(node);
+        if !layout_pass.convert(&node) {
+            layout_pass.push(node);
         }
     }
-    pass.changes
+
+    layout_pass.changes
 }
 
 struct Pass<'a> {
@@ -107,9 +109,9 @@ impl Pass<'_> {
         if let Some(&twin) = self.twins.get(&id) {
             return Some(twin);
         }
-        let ty = last(self.ty(id)).filter(|t| t.dtype == DType::F32)?;
-        let name = format!("{}.last", self.graph.values[id].name);
-        let twin = self.graph.value(&name, ty, Origin::View(id));
+        let twin_type = last(self.ty(id)).filter(|t| t.dtype == DType::F32)?;
+        let twin_name = format!("{}.last", self.graph.values[id].name);
+        let twin = self.graph.value(&twin_name, twin_type, Origin::View(id));
         if !same_bytes(self.ty(id)) {
             self.transposed(id, twin, &[0, 2, 3, 1])?;
         }
@@ -121,16 +123,16 @@ impl Pass<'_> {
     fn put(&mut self, mut node: Node, operator: &str, inputs: Vec<Option<ValueId>>) -> Option<()> {
         let op = TensorOp::find(operator)?;
         let (_, value) = node.outputs[0];
-        let ty = last(self.ty(value))?;
-        let name = format!("{}.last", self.graph.values[value].name);
-        let twin = self.graph.value(&name, ty, Origin::View(value));
-        (node.op, node.inputs, node.outputs) = (op, inputs, vec![(0, twin)]);
+        let twin_type = last(self.ty(value))?;
+        let twin_name = format!("{}.last", self.graph.values[value].name);
+        let twin_id = self.graph.value(&twin_name, twin_type, Origin::View(value));
+        (node.op, node.inputs, node.outputs) = (op, inputs, vec![(0, twin_id)]);
         self.push(node);
-        self.twins.insert(value, twin);
+        self.twins.insert(value, twin_id);
         if same_bytes(self.ty(value)) {
-            self.graph.values[value].origin = Origin::View(twin);
+            self.graph.values[value].origin = Origin::View(twin_id);
         } else {
-            self.transposed(twin, value, &[0, 3, 1, 2])?;
+            self.transposed(twin_id, value, &[0, 3, 1, 2])?;
         }
         self.changes += 1;
         Some(())
@@ -138,12 +140,12 @@ impl Pass<'_> {
 
     /// Whether the node went over to channels last.
     fn convert(&mut self, node: &Node) -> bool {
-        let image = matches!(node.outputs[..], [(0, value)]
+        let is_image = matches!(node.outputs[..], [(0, value)]
             if self.ty(value).shape.len() == 4 && self.ty(value).dtype == DType::F32);
-        let first = node.inputs.first().copied().flatten();
-        let done = match (node.op.operator, first) {
+        let first_input = node.inputs.first().copied().flatten();
+        let converted = match (node.op.operator, first_input) {
             ("Transpose", Some(x)) => self.shuffle(node, x),
-            _ if !image => None,
+            _ if !is_image => None,
             ("Conv", Some(x)) => self.conv(node, x),
             ("MaxPool" | "AveragePool" | "GlobalAveragePool" | "ReduceMean", Some(x)) => {
                 self.pool(node, x)
@@ -153,55 +155,58 @@ impl Pass<'_> {
             (operator, Some(_)) if BROADCAST.contains(&operator) => self.broadcast(node),
             _ => None,
         };
-        done.is_some()
+
+        converted.is_some()
     }
 
-    fn conv(&mut self, node: &Node, x: ValueId) -> Option<()> {
-        let w = node.inputs.get(1).copied().flatten()?;
-        let bias = node.inputs.get(2).copied().flatten();
-        let added = node.inputs.get(3).copied().flatten();
+    fn conv(&mut self, node: &Node, image_id: ValueId) -> Option<()> {
+        let weights_id = node.inputs.get(1).copied().flatten()?;
+        let bias_id = node.inputs.get(2).copied().flatten();
+        let added_id = node.inputs.get(3).copied().flatten();
         let constant = |id: ValueId| self.graph.data(id).is_some();
-        let fits = self.ty(x).shape.len() == 4
-            && self.ty(x).shape.iter().all(|&d| d > 0)
-            && self.ty(w).dtype == DType::F32
-            && constant(w)
-            && !constant(x)
-            && bias.is_none_or(constant)
-            && added.is_none_or(|a| !constant(a));
-        if !fits {
+        let is_supported = self.ty(image_id).shape.len() == 4
+            && self.ty(image_id).shape.iter().all(|&d| d > 0)
+            && self.ty(weights_id).dtype == DType::F32
+            && constant(weights_id)
+            && !constant(image_id)
+            && bias_id.is_none_or(constant)
+            && added_id.is_none_or(|a| !constant(a));
+        if !is_supported {
             return None;
         }
-        let mut inputs = vec![Some(self.twin(x)?), Some(w), bias];
-        if let Some(added) = added {
-            inputs.push(Some(self.twin(added)?));
+        let mut twin_inputs = vec![Some(self.twin(image_id)?), Some(weights_id), bias_id];
+        if let Some(added_id) = added_id {
+            twin_inputs.push(Some(self.twin(added_id)?));
         }
-        self.put(node.clone(), "ConvChannelsLast", inputs)
+        self.put(node.clone(), "ConvChannelsLast", twin_inputs)
     }
 
-    fn pool(&mut self, node: &Node, x: ValueId) -> Option<()> {
-        let x = *self.twins.get(&x)?;
-        let mut node = node.clone();
-        let mut name = format!("{}ChannelsLast", node.op.operator);
-        if node.op.operator == "ReduceMean" {
-            let axes = self.graph.data(node.inputs.get(1).copied().flatten()?)?;
-            let axes: Option<Vec<i64>> = axes
+    fn pool(&mut self, pool_node: &Node, twin_id: ValueId) -> Option<()> {
+        let twin_id = *self.twins.get(&twin_id)?;
+        let mut pool_node = pool_node.clone();
+        let mut operator_name = format!("{}ChannelsLast", pool_node.op.operator);
+        if pool_node.op.operator == "ReduceMean" {
+            let resize_axes = self
+                .graph
+                .data(pool_node.inputs.get(1).copied().flatten()?)?;
+            let resize_axes: Option<Vec<i64>> = resize_axes
                 .chunks(8)
                 .map(|c| Some(i64::from_le_bytes(c.try_into().ok()?)))
                 .collect();
-            if !matches!(axes?[..], [2, 3] | [-2, -1]) {
+            if !matches!(resize_axes?[..], [2, 3] | [-2, -1]) {
                 return None;
             }
-            node.params.clear();
-            name = "GlobalAveragePoolChannelsLast".to_owned();
+            pool_node.params.clear();
+            operator_name = "GlobalAveragePoolChannelsLast".to_owned();
         }
         // The order of indices, which nobody asks for.
-        node.params.remove("storage_order");
-        self.put(node, &name, vec![Some(x)])
+        pool_node.params.remove("storage_order");
+        self.put(pool_node, &operator_name, vec![Some(twin_id)])
     }
 
-    fn concat(&mut self, node: &Node) -> Option<()> {
-        let axis = node.params.get("axis").and_then(Value::as_int)?;
-        let twins: Option<Vec<Option<ValueId>>> = node
+    fn concat(&mut self, concat_node: &Node) -> Option<()> {
+        let axis = concat_node.params.get("axis").and_then(Value::as_int)?;
+        let twin_inputs: Option<Vec<Option<ValueId>>> = concat_node
             .inputs
             .iter()
             .map(|i| i.and_then(|i| self.twins.get(&i).copied()).map(Some))
@@ -209,46 +214,48 @@ impl Pass<'_> {
         if axis != 1 && axis != -3 {
             return None;
         }
-        let mut node = node.clone();
-        node.params.insert("axis".into(), Value::Int(3));
-        self.put(node, "Concat", twins?)
+        let mut concat_node = concat_node.clone();
+        concat_node.params.insert("axis".into(), Value::Int(3));
+        self.put(concat_node, "Concat", twin_inputs?)
     }
 
-    fn alike(&mut self, node: &Node, x: ValueId) -> Option<()> {
-        let x = *self.twins.get(&x)?;
+    fn alike(&mut self, node: &Node, twin_id: ValueId) -> Option<()> {
+        let twin_id = *self.twins.get(&twin_id)?;
         let single = |id: &Option<ValueId>| id.is_none_or(|id| self.ty(id).elements() == 1);
         if !node.inputs[1..].iter().all(single) {
             return None;
         }
-        let mut inputs = node.inputs.clone();
-        inputs[0] = Some(x);
-        self.put(node.clone(), node.op.operator, inputs)
+        let mut twin_inputs = node.inputs.clone();
+        twin_inputs[0] = Some(twin_id);
+        self.put(node.clone(), node.op.operator, twin_inputs)
     }
 
     fn broadcast(&mut self, node: &Node) -> Option<()> {
-        let mut inputs = Vec::new();
-        for id in &node.inputs {
-            let id = (*id)?;
-            let shape = &self.ty(id).shape;
-            inputs.push(Some(match (self.twins.get(&id), &shape[..]) {
+        let mut broadcast_inputs = Vec::new();
+        for operand_id in &node.inputs {
+            let operand_id = (*operand_id)?;
+            let shape = &self.ty(operand_id).shape;
+            broadcast_inputs.push(Some(match (self.twins.get(&operand_id), &shape[..]) {
                 (Some(&twin), _) => twin,
-                (None, _) if self.ty(id).elements() == 1 && shape.len() <= 4 => id,
+                (None, _) if self.ty(operand_id).elements() == 1 && shape.len() <= 4 => operand_id,
                 // One number for each channel.
-                (None, &[c, 1, 1] | &[1, c, 1, 1]) if self.graph.data(id).is_some() => {
-                    let name = format!("{}.last", self.graph.values[id].name);
-                    let ty = TokenType::new(self.ty(id).dtype, [c]);
-                    self.graph.value(&name, ty, Origin::View(id))
+                (None, &[c, 1, 1] | &[1, c, 1, 1]) if self.graph.data(operand_id).is_some() => {
+                    let twin_name = format!("{}.last", self.graph.values[operand_id].name);
+                    let row_type = TokenType::new(self.ty(operand_id).dtype, [c]);
+                    self.graph
+                        .value(&twin_name, row_type, Origin::View(operand_id))
                 }
                 _ => return None,
             }));
         }
-        let any = node
+
+        let any_twin = node
             .inputs
             .iter()
             .flatten()
             .any(|i| self.twins.contains_key(i));
-        if any {
-            self.put(node.clone(), node.op.operator, inputs)
+        if any_twin {
+            self.put(node.clone(), node.op.operator, broadcast_inputs)
         } else {
             None
         }
@@ -263,43 +270,51 @@ impl Pass<'_> {
         else {
             return None;
         };
-        let perm: Vec<i64> = node
+        let permutation: Vec<i64> = node
             .params
             .get("perm")?
             .as_list()?
             .iter()
             .filter_map(Value::as_int)
             .collect();
-        let fits = perm == [0, 2, 1, 3, 4] && self.ty(image).shape[..] == [n, g * c, h, w];
-        let y = node.outputs[0].1;
-        if !fits {
+        let is_shuffle =
+            permutation == [0, 2, 1, 3, 4] && self.ty(image).shape[..] == [n, g * c, h, w];
+        let turned_id = node.outputs[0].1;
+        if !is_shuffle {
             return None;
         }
-        let dtype = self.ty(x).dtype;
-        let views: Vec<ValueId> = (0..self.graph.values.len())
+        let element_type = self.ty(x).dtype;
+        let later_views: Vec<ValueId> = (0..self.graph.values.len())
             .filter(|&v| {
-                self.graph.values[v].origin == Origin::View(y)
+                self.graph.values[v].origin == Origin::View(turned_id)
                     && self.ty(v).shape[..] == [n, g * c, h, w]
             })
             .collect();
-        let name = self.graph.values[y].name.clone();
-        let seen = TokenType::new(dtype, [n, h, w, g, c]);
-        let seen = self
-            .graph
-            .value(&format!("{name}.groups"), seen, Origin::View(image_twin));
-        let turned = TokenType::new(dtype, [n, h, w, c, g]);
-        let turned = self
-            .graph
-            .value(&format!("{name}.last"), turned, Origin::View(image_twin));
+        let turned_name = self.graph.values[turned_id].name.clone();
+        let seen_id = TokenType::new(element_type, [n, h, w, g, c]);
+        let seen_id = self.graph.value(
+            &format!("{turned_name}.groups"),
+            seen_id,
+            Origin::View(image_twin),
+        );
+        let shuffled_id = TokenType::new(element_type, [n, h, w, c, g]);
+        let shuffled_id = self.graph.value(
+            &format!("{turned_name}.last"),
+            shuffled_id,
+            Origin::View(image_twin),
+        );
         self.push(node.clone());
-        self.transposed(seen, turned, &[0, 1, 2, 4, 3])?;
-        for view in views {
-            let ty = last(self.ty(view))?;
-            let twin = self
-                .graph
-                .value(&format!("{name}.shuffled"), ty, Origin::View(turned));
-            self.twins.insert(view, twin);
+        self.transposed(seen_id, shuffled_id, &[0, 1, 2, 4, 3])?;
+        for view in later_views {
+            let twin_type = last(self.ty(view))?;
+            let twin_id = self.graph.value(
+                &format!("{turned_name}.shuffled"),
+                twin_type,
+                Origin::View(shuffled_id),
+            );
+            self.twins.insert(view, twin_id);
         }
+
         self.changes += 1;
         Some(())
     }

@@ -28,8 +28,9 @@ pub(crate) use emit::{Emitted, Writer, emit};
 pub use error::OnnxError;
 pub(crate) use graph::Graph;
 pub(crate) use passes::CHANNELS_LAST;
-pub use passes::PassReport;
 pub use ron::Text;
+
+pub use crate::pass_report::PassReport;
 
 use crate::net::{End, Link, Net, NetActor};
 use crate::source::{Span, Spanned};
@@ -75,6 +76,7 @@ fn finish(mut graph: Graph, name: String, options: &ImportOptions) -> Result<Gra
             known.join(", ")
         )));
     }
+
     graph.name = name;
     check_names(&graph)?;
     graph.sweep();
@@ -101,6 +103,7 @@ fn check_names(graph: &Graph) -> Result<(), OnnxError> {
             ),
             None => continue,
         };
+
         let shown: String = name.chars().take(200).collect();
         return Err(OnnxError::Malformed(format!(
             "the name `{shown}` of a {what} {why}"
@@ -209,6 +212,7 @@ pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
         port: None,
         span: Span::NONE,
     };
+
     let writer = |from: &Writer| match from {
         Writer::Actor(end) => Some(end.clone()),
         Writer::Input(place) => sources.get(place).map(|&s| end(s)),
@@ -224,6 +228,7 @@ pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
             ..link(from, wire.to.clone(), initial.into_iter().collect())
         }));
     }
+
     let names: BTreeSet<String> = emitted.inputs.iter().map(|i| i.1.clone()).collect();
     for (name, token, from) in &emitted.outputs {
         // An output may be an input as it came: streams still need names of their own.
@@ -249,6 +254,7 @@ pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
             net.dropped.push(end(sources[place]));
         }
     }
+
     net.links = links;
     net
 }

@@ -35,6 +35,7 @@ pub(super) fn encode(dtype: DType, numbers: &[f64]) -> Vec<u8> {
             numbers.iter().flat_map(|&v| $f(v).to_le_bytes()).collect()
         };
     }
+
     match dtype {
         DType::F64 => each!(|v: f64| v),
         DType::F16 => each!(|v| f16::from_f64(v).to_bits()),
@@ -66,11 +67,11 @@ type Values = Vec<Option<ValueId>>;
 
 impl Import<'_> {
     fn ints(&mut self, name: &str, values: &[i64]) -> ValueId {
-        let data: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let element_bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.graph.constant(
             name,
             TokenType::new(DType::I64, [values.len() as u32]),
-            Bytes::from(data),
+            Bytes::from(element_bytes),
         )
     }
 
@@ -87,20 +88,24 @@ impl Import<'_> {
             .map_or(DType::F32, |i| self.graph.values[i].ty.dtype);
         let id = match (a.i, a.f) {
             (None, Some(f)) => {
-                let data = encode(dtype, &[f64::from(f)]);
-                self.graph
-                    .constant(attribute, TokenType::scalar(dtype), Bytes::from(data))
+                let element_bytes = encode(dtype, &[f64::from(f)]);
+                self.graph.constant(
+                    attribute,
+                    TokenType::scalar(dtype),
+                    Bytes::from(element_bytes),
+                )
             }
             (Some(i), _) if a.ints.is_empty() => self.ints(attribute, &[i]),
             _ => self.ints(attribute, &a.ints),
         };
+
         if work.inputs.len() <= position {
             work.inputs.resize(position + 1, None);
         }
         work.inputs[position].get_or_insert(id);
     }
 
-    fn required(&self, work: &Work, position: usize) -> Result<ValueId, OnnxError> {
+    fn required_input(&self, work: &Work, position: usize) -> Result<ValueId, OnnxError> {
         work.inputs.get(position).copied().flatten().ok_or_else(|| {
             OnnxError::Malformed(format!(
                 "node `{}` ({}) lacks input {position}",
@@ -110,46 +115,49 @@ impl Import<'_> {
     }
 
     /// The same elements under the shape that the op gives them.
-    fn view(&mut self, work: &mut Work) -> Result<Values, OnnxError> {
-        let from = self.required(work, 0)?;
-        let before = self.graph.nodes.len();
-        let made = self.lower(work)?;
-        let Some(id) = made.first().copied().flatten() else {
-            return Ok(made);
+    fn lower_view(&mut self, work: &mut Work) -> Result<Values, OnnxError> {
+        let source_id = self.required_input(work, 0)?;
+        let nodes_before = self.graph.nodes.len();
+        let lowered = self.lower(work)?;
+        let Some(id) = lowered.first().copied().flatten() else {
+            return Ok(lowered);
         };
-        if self.graph.nodes.len() > before {
+        if self.graph.nodes.len() > nodes_before {
             // The op has said what the shape is; no copy is needed.
             self.graph.nodes.pop();
-            self.graph.values[id].origin = Origin::View(from);
+            self.graph.values[id].origin = Origin::View(source_id);
         }
-        Ok(made)
+        Ok(lowered)
     }
 }
 
 /// Operators that are not simply a tensor op: `Some` with their outputs, or `None` once they are one.
-pub(super) fn special(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Values>, OnnxError> {
+pub(super) fn lower_special(
+    im: &mut Import<'_>,
+    work: &mut Work,
+) -> Result<Option<Values>, OnnxError> {
     let opset = im.opset;
     match work.operator.as_str() {
-        "Constant" => return constant(im, work).map(Some),
+        "Constant" => return lower_constant(im, work).map(Some),
         "ConstantOfShape" => return constant_of_shape(im, work).map(Some),
-        "Identity" => return Ok(Some(vec![Some(im.required(work, 0)?)])),
-        "Dropout" => return dropout(im, work).map(Some),
-        "Shape" | "Size" => return shape(im, work).map(Some),
+        "Identity" => return Ok(Some(vec![Some(im.required_input(work, 0)?)])),
+        "Dropout" => return lower_dropout(im, work).map(Some),
+        "Shape" | "Size" => return lower_shape(im, work).map(Some),
         "Squeeze" | "Unsqueeze" => {
             im.move_attribute(work, "axes", 1);
-            return im.view(work).map(Some);
+            return im.lower_view(work).map(Some);
         }
         "Reshape" => {
             im.move_attribute(work, "shape", 1);
-            return im.view(work).map(Some);
+            return im.lower_view(work).map(Some);
         }
-        "Flatten" => return im.view(work).map(Some),
-        "Cast" | "CastLike" => return cast(im, work),
+        "Flatten" => return im.lower_view(work).map(Some),
+        "Cast" | "CastLike" => return lower_cast(im, work),
         "EyeLike" => {
-            let x = im.required(work, 0)?;
-            let ty = im.graph.values[x].ty.clone();
-            let zeros = Bytes::from(vec![0; ty.bytes() as usize]);
-            work.inputs[0] = Some(im.graph.constant("", ty, zeros));
+            let input_id = im.required_input(work, 0)?;
+            let token_type = im.graph.values[input_id].ty.clone();
+            let zero_bytes = Bytes::from(vec![0; token_type.bytes() as usize]);
+            work.inputs[0] = Some(im.graph.constant("", token_type, zero_bytes));
         }
         "Softmax" | "LogSoftmax" | "Hardmax" if opset < 13 => {
             return old_softmax(im, work).map(Some);
@@ -189,9 +197,9 @@ pub(super) fn special(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Val
             if work.inputs.get(1).copied().flatten().is_none()
                 && !work.attributes.contains_key("num_outputs")
             {
-                let count = work.outputs.len() as i64;
+                let output_count = work.outputs.len() as i64;
                 work.attributes
-                    .insert("num_outputs".into(), int("num_outputs", count));
+                    .insert("num_outputs".into(), int("num_outputs", output_count));
             }
         }
         "TopK" => im.move_attribute(work, "k", 1),
@@ -200,12 +208,13 @@ pub(super) fn special(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Val
         op if op.starts_with("Reduce") => im.move_attribute(work, "axes", 1),
         _ => {}
     }
-    older(im, work);
+
+    lower_older(im, work);
     Ok(None)
 }
 
 /// Defaults that newer opsets have changed.
-fn older(im: &Import<'_>, work: &mut Work) {
+fn lower_older(im: &Import<'_>, work: &mut Work) {
     match work.operator.as_str() {
         // Before 20 the axis was an attribute with the default 1.
         "DFT" if im.opset < 20 && work.inputs.get(2).copied().flatten().is_none() => {
@@ -224,6 +233,7 @@ fn older(im: &Import<'_>, work: &mut Work) {
         }
         _ => {}
     }
+
     if work.operator != "BatchNormalization" {
         work.attributes.remove("momentum");
     }
@@ -234,11 +244,13 @@ impl Import<'_> {
         let Some(a) = work.attributes.remove(attribute) else {
             return;
         };
-        let floats: Vec<f64> = a.floats.iter().map(|&f| f64::from(f)).collect();
-        let ty = TokenType::new(DType::F32, [floats.len() as u32]);
-        let id = self
-            .graph
-            .constant(attribute, ty, Bytes::from(encode(DType::F32, &floats)));
+        let wide_floats: Vec<f64> = a.floats.iter().map(|&f| f64::from(f)).collect();
+        let token_type = TokenType::new(DType::F32, [wide_floats.len() as u32]);
+        let id = self.graph.constant(
+            attribute,
+            token_type,
+            Bytes::from(encode(DType::F32, &wide_floats)),
+        );
         work.inputs.truncate(1);
         work.inputs.push(Some(id));
     }
@@ -266,32 +278,32 @@ fn text(work: &mut Work, name: &str, value: &str) {
     work.attributes.insert(name.to_owned(), a);
 }
 
-fn constant(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
-    let name = work.outputs.first().cloned().unwrap_or_default();
-    let get = |k: &str| work.attributes.get(k);
-    let (ty, data) = if let Some(t) = get("value").and_then(|a| a.t.as_ref()) {
-        proto::tensor(&name, t, &mut External::new(None))?
-    } else if let Some(f) = get("value_float").and_then(|a| a.f) {
+fn lower_constant(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
+    let output_name = work.outputs.first().cloned().unwrap_or_default();
+    let attribute_of = |k: &str| work.attributes.get(k);
+    let (ty, element_bytes) = if let Some(t) = attribute_of("value").and_then(|a| a.t.as_ref()) {
+        proto::tensor(&output_name, t, &mut External::new(None))?
+    } else if let Some(f) = attribute_of("value_float").and_then(|a| a.f) {
         (
             TokenType::scalar(DType::F32),
             Bytes::from(f.to_le_bytes().to_vec()),
         )
-    } else if let Some(i) = get("value_int").and_then(|a| a.i) {
+    } else if let Some(i) = attribute_of("value_int").and_then(|a| a.i) {
         (
             TokenType::scalar(DType::I64),
             Bytes::from(i.to_le_bytes().to_vec()),
         )
-    } else if let Some(a) = get("value_floats") {
-        let data: Vec<u8> = a.floats.iter().flat_map(|f| f.to_le_bytes()).collect();
+    } else if let Some(a) = attribute_of("value_floats") {
+        let element_bytes: Vec<u8> = a.floats.iter().flat_map(|f| f.to_le_bytes()).collect();
         (
             TokenType::new(DType::F32, [a.floats.len() as u32]),
-            Bytes::from(data),
+            Bytes::from(element_bytes),
         )
-    } else if let Some(a) = get("value_ints") {
-        let data: Vec<u8> = a.ints.iter().flat_map(|i| i.to_le_bytes()).collect();
+    } else if let Some(a) = attribute_of("value_ints") {
+        let element_bytes: Vec<u8> = a.ints.iter().flat_map(|i| i.to_le_bytes()).collect();
         (
             TokenType::new(DType::I64, [a.ints.len() as u32]),
-            Bytes::from(data),
+            Bytes::from(element_bytes),
         )
     } else {
         return Err(OnnxError::Operator {
@@ -301,52 +313,66 @@ fn constant(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
             help: "export it as a dense tensor of numbers".to_owned(),
         });
     };
-    Ok(vec![Some(im.graph.constant(&name, ty, data))])
+
+    Ok(vec![Some(im.graph.constant(
+        &output_name,
+        ty,
+        element_bytes,
+    ))])
 }
 
 fn constant_of_shape(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
-    let name = work.outputs.first().cloned().unwrap_or_default();
-    let shape = im.required(work, 0)?;
-    let Some(data) = im.graph.data(shape) else {
-        return Err(im.not_constant(work, shape));
+    let output_name = work.outputs.first().cloned().unwrap_or_default();
+    let shape_id = im.required_input(work, 0)?;
+    let Some(element_bytes) = im.graph.data(shape_id) else {
+        return Err(im.not_constant(work, shape_id));
     };
-    let dims = ints_of(data, DType::I64);
+    let dim_sizes = ints_of(element_bytes, DType::I64);
     let (dtype, element) = match work.attributes.get("value").and_then(|a| a.t.as_ref()) {
         Some(t) => {
-            let (ty, data) = proto::tensor(&name, t, &mut External::new(None))?;
-            (ty.dtype, data)
+            let (token_type, element_bytes) =
+                proto::tensor(&output_name, t, &mut External::new(None))?;
+            (token_type.dtype, element_bytes)
         }
         None => (DType::F32, Bytes::from_static(&[0; 4])),
     };
-    let ty = proto::token(&name, dtype, &dims)?;
-    if element.len() as u64 != dtype.size_bytes() || ty.bytes() > zbmd_ir::limits::MAX_INITIAL_BYTES
+
+    let token_type = proto::token(&output_name, dtype, &dim_sizes)?;
+    if element.len() as u64 != dtype.size_bytes()
+        || token_type.bytes() > zbmd_ir::limits::MAX_INITIAL_BYTES
     {
         return Err(OnnxError::Data {
-            tensor: name,
-            why: format!("would be {ty}, filled with {} bytes", element.len()),
+            tensor: output_name,
+            why: format!("would be {token_type}, filled with {} bytes", element.len()),
         });
     }
-    let data = element.repeat(ty.elements() as usize);
-    Ok(vec![Some(im.graph.constant(&name, ty, Bytes::from(data)))])
+
+    let element_bytes = element.repeat(token_type.elements() as usize);
+    Ok(vec![Some(im.graph.constant(
+        &output_name,
+        token_type,
+        Bytes::from(element_bytes),
+    ))])
 }
 
-fn dropout(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
-    let x = im.required(work, 0)?;
-    let training = work.inputs.get(2).copied().flatten();
-    let drops = match training {
+fn lower_dropout(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
+    let input_id = im.required_input(work, 0)?;
+    let training_id = work.inputs.get(2).copied().flatten();
+    let is_training = match training_id {
         None => false,
         Some(id) => match im.graph.data(id) {
-            Some(data) => data.iter().any(|&b| b != 0),
+            Some(mask_bytes) => mask_bytes.iter().any(|&b| b != 0),
             None => return Err(im.not_constant(work, id)),
         },
     };
-    let ratio = work
+
+    let ratio_data = work
         .inputs
         .get(1)
         .copied()
         .flatten()
         .and_then(|id| im.graph.data(id));
-    if drops && !ratio.is_some_and(|r| r.iter().all(|&b| b == 0)) {
+    if is_training && !ratio_data.is_some_and(|r| r.iter().all(|&b| b == 0)) {
         return Err(OnnxError::Operator {
             node: work.name.clone(),
             operator: work.operator.clone(),
@@ -354,30 +380,36 @@ fn dropout(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
             help: "export the model for inference".to_owned(),
         });
     }
-    let mut out = vec![Some(x)];
+
+    let mut output_values = vec![Some(input_id)];
     if work.outputs.get(1).is_some_and(|o| !o.is_empty()) {
-        let mut ty = im.graph.values[x].ty.clone();
-        ty.dtype = DType::Bool;
-        let data = Bytes::from(vec![1; ty.elements() as usize]);
-        out.push(Some(im.graph.constant(&work.outputs[1], ty, data)));
+        let mut mask_type = im.graph.values[input_id].ty.clone();
+        mask_type.dtype = DType::Bool;
+        let mask_bytes = Bytes::from(vec![1; mask_type.elements() as usize]);
+        output_values.push(Some(im.graph.constant(
+            &work.outputs[1],
+            mask_type,
+            mask_bytes,
+        )));
     }
-    Ok(out)
+    Ok(output_values)
 }
 
-fn shape(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
-    let x = im.required(work, 0)?;
-    let ty = im.graph.values[x].ty.clone();
-    let name = work.outputs.first().cloned().unwrap_or_default();
+fn lower_shape(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
+    let input_id = im.required_input(work, 0)?;
+    let token_type = im.graph.values[input_id].ty.clone();
+    let output_name = work.outputs.first().cloned().unwrap_or_default();
     if work.operator == "Size" {
-        let data = (ty.elements() as i64).to_le_bytes().to_vec();
+        let element_bytes = (token_type.elements() as i64).to_le_bytes().to_vec();
         return Ok(vec![Some(im.graph.constant(
-            &name,
+            &output_name,
             TokenType::scalar(DType::I64),
-            Bytes::from(data),
+            Bytes::from(element_bytes),
         ))]);
     }
-    let rank = ty.shape.len() as i64;
-    let at = |key: &str, default: i64| {
+
+    let rank = token_type.shape.len() as i64;
+    let bound_of = |key: &str, default: i64| {
         let v = work
             .attributes
             .get(key)
@@ -385,34 +417,37 @@ fn shape(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
             .unwrap_or(default);
         if v < 0 { v.saturating_add(rank) } else { v }.clamp(0, rank) as usize
     };
-    let (start, end) = (at("start", 0), at("end", rank));
-    let dims: Vec<i64> = ty
+
+    let (start, end) = (bound_of("start", 0), bound_of("end", rank));
+    let dim_sizes: Vec<i64> = token_type
         .shape
         .get(start..end)
         .unwrap_or_default()
         .iter()
         .map(|&d| i64::from(d))
         .collect();
-    Ok(vec![Some(im.ints(&name, &dims))])
+    Ok(vec![Some(im.ints(&output_name, &dim_sizes))])
 }
 
-fn cast(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Values>, OnnxError> {
-    let x = im.required(work, 0)?;
-    let have = im.graph.values[x].ty.dtype;
-    let to = if work.operator == "CastLike" {
-        let like = im.required(work, 1)?;
-        im.graph.values[like].ty.dtype
+fn lower_cast(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Values>, OnnxError> {
+    let input_id = im.required_input(work, 0)?;
+    let input_dtype = im.graph.values[input_id].ty.dtype;
+    let output_dtype = if work.operator == "CastLike" {
+        let like_id = im.required_input(work, 1)?;
+        im.graph.values[like_id].ty.dtype
     } else {
         let code = work.attributes.get("to").and_then(|a| a.i).unwrap_or(0);
         proto::dtype_of(&work.name, Some(rten_onnx::onnx::DataType(code as i32)))?
     };
-    if to == have {
-        return Ok(Some(vec![Some(x)]));
+    if output_dtype == input_dtype {
+        return Ok(Some(vec![Some(input_id)]));
     }
     "Cast".clone_into(&mut work.operator);
     work.inputs.truncate(1);
     work.attributes.clear();
-    let code = (1..=16).find(|&c| proto::dtype(c) == Some(to)).unwrap_or(1);
+    let code = (1..=16)
+        .find(|&c| proto::dtype(c) == Some(output_dtype))
+        .unwrap_or(1);
     work.attributes
         .insert("to".into(), int("to", i64::from(code)));
     Ok(None)
@@ -420,9 +455,9 @@ fn cast(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Values>, OnnxErro
 
 /// Before opset 13 these brought their operand to a matrix first.
 fn old_softmax(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
-    let x = im.required(work, 0)?;
-    let ty = im.graph.values[x].ty.clone();
-    let rank = ty.shape.len() as i64;
+    let input_id = im.required_input(work, 0)?;
+    let token_type = im.graph.values[input_id].ty.clone();
+    let rank = token_type.shape.len() as i64;
     let axis = work.attributes.get("axis").and_then(|a| a.i).unwrap_or(1);
     let axis = if axis < 0 {
         axis.saturating_add(rank)
@@ -431,26 +466,29 @@ fn old_softmax(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError
     }
     .clamp(0, rank) as usize;
     let product = |d: &[u32]| d.iter().fold(1_u32, |n, &d| n.saturating_mul(d));
-    let flat = TokenType::new(
-        ty.dtype,
-        [product(&ty.shape[..axis]), product(&ty.shape[axis..])],
+    let flat_type = TokenType::new(
+        token_type.dtype,
+        [
+            product(&token_type.shape[..axis]),
+            product(&token_type.shape[axis..]),
+        ],
     );
-    work.inputs[0] = Some(im.graph.value("", flat, Origin::View(x)));
+    work.inputs[0] = Some(im.graph.value("", flat_type, Origin::View(input_id)));
     work.attributes.insert("axis".into(), int("axis", -1));
-    let made = im.lower(work)?;
-    let Some(id) = made.first().copied().flatten() else {
-        return Ok(made);
+    let lowered = im.lower(work)?;
+    let Some(id) = lowered.first().copied().flatten() else {
+        return Ok(lowered);
     };
     Ok(vec![Some(im.graph.value(
         &work.outputs[0],
-        ty,
+        token_type,
         Origin::View(id),
     ))])
 }
 
 /// Why an operator is not taken.
 pub(super) fn unknown(work: &Work) -> OnnxError {
-    let (why, help) = match work.operator.as_str() {
+    let (explanation, help) = match work.operator.as_str() {
         "Loop" | "Scan" => (
             "the number of its turns is not known when a model is compiled",
             "export the model with the loop unrolled, or close the state over frames with `state`",
@@ -479,16 +517,17 @@ pub(super) fn unknown(work: &Work) -> OnnxError {
             "`zbmdc ops` lists the ops; those that begin with `Nn` are ONNX operators",
         ),
     };
-    let near = TensorOp::all().any(|o| o.operator.eq_ignore_ascii_case(&work.operator));
-    let why = if near {
+
+    let is_misspelt = TensorOp::all().any(|o| o.operator.eq_ignore_ascii_case(&work.operator));
+    let explanation = if is_misspelt {
         "operators are written with the case of the standard"
     } else {
-        why
+        explanation
     };
     OnnxError::Operator {
         node: work.name.clone(),
         operator: work.operator.clone(),
-        why: why.to_owned(),
+        why: explanation.to_owned(),
         help: help.to_owned(),
     }
 }

@@ -5,6 +5,8 @@ use bytes::Bytes;
 use zbmd_backends::TensorOp;
 use zbmd_ir::{DType, Params, TokenType, Value};
 
+use crate::pass_report::PassReport;
+
 use super::graph::{Graph, Node, Origin, ValueId};
 
 /// A pass.
@@ -14,19 +16,6 @@ pub(crate) struct Pass {
     /// What it does, in a line.
     pub(crate) summary: &'static str,
     run: fn(&mut Graph) -> usize,
-}
-
-/// What a pass did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PassReport {
-    /// Its name.
-    pub name: &'static str,
-    /// What it is for.
-    pub summary: &'static str,
-    /// Places that it changed; `None` if it was left out.
-    pub changes: Option<usize>,
-    /// Actors behind it.
-    pub actors: usize,
 }
 
 /// The pass that only CPUs gain from.
@@ -202,8 +191,10 @@ fn transposes(graph: &mut Graph) -> usize {
                 .insert("perm".into(), Value::List(list));
             graph.nodes[n].inputs = vec![Some(from)];
         }
+
         changes += 1;
     }
+
     changes
 }
 
@@ -259,12 +250,14 @@ fn gelu(graph: &mut Graph) -> usize {
                 "Mul" => with_number(graph, by, std::f32::consts::FRAC_1_SQRT_2)?,
                 _ => return None,
             };
+
             let reader = |id: ValueId, operator: &str| {
                 let one = uses.get(&id) == Some(&1);
                 live(graph, &[operator])
                     .into_iter()
                     .find(|&n| one && graph.nodes[n].inputs.contains(&Some(id)))
             };
+
             let add = reader(output(graph, erf), "Add")?;
             with_number(graph, add, 1.0)?;
             let one = output(graph, add);
@@ -278,6 +271,7 @@ fn gelu(graph: &mut Graph) -> usize {
                 with_number(graph, half, 0.5)?;
                 return Some((half, x));
             }
+
             let half = only(graph, other, &["Mul"], &uses)?;
             (with_number(graph, half, 0.5)? == x).then_some((mul, x))
         })();
@@ -288,6 +282,7 @@ fn gelu(graph: &mut Graph) -> usize {
             );
         }
     }
+
     changes
 }
 
@@ -335,6 +330,7 @@ fn batch_norm(graph: &mut Graph) -> usize {
         take_over(graph, conv, n);
         changes += 1;
     }
+
     changes
 }
 
@@ -364,6 +360,7 @@ fn folded(graph: &Graph, n: usize, conv: usize) -> Option<(Vec<f32>, Vec<f32>)> 
             .for_each(|w| *w = (f64::from(*w) * by) as f32);
         shifted.push(((f64::from(bias[f]) - f64::from(mean[f])) * by + f64::from(shift[f])) as f32);
     }
+
     Some((weights, shifted))
 }
 
@@ -375,6 +372,7 @@ fn bias(graph: &mut Graph) -> usize {
             changes += usize::from(channel_bias(graph, n, conv, other).is_some());
             continue;
         }
+
         let Some((product, other)) = either(graph, n, &["MatMul"], &uses) else {
             continue;
         };
@@ -395,6 +393,7 @@ fn bias(graph: &mut Graph) -> usize {
             changes += 1;
         }
     }
+
     changes
 }
 
@@ -415,6 +414,7 @@ fn channel_bias(graph: &mut Graph, n: usize, conv: usize, other: ValueId) -> Opt
             .zip(floats(graph, own)?)
             .for_each(|(b, own)| *b += own);
     }
+
     let name = graph.values[other].name.clone();
     let bias = store(graph, &name, &[filters], &bias);
     set_input(&mut graph.nodes[conv], 2, bias);
@@ -444,6 +444,7 @@ fn residual(graph: &mut Graph) -> usize {
             changes += 1;
         }
     }
+
     changes
 }
 
@@ -488,6 +489,7 @@ fn activation(graph: &mut Graph) -> usize {
             "HardSwish" => "hardswish",
             _ => continue,
         };
+
         if name == "clip" {
             let (Some(low), Some(high)) = (bound(1, f32::MIN), bound(2, f32::MAX)) else {
                 continue;
@@ -496,11 +498,13 @@ fn activation(graph: &mut Graph) -> usize {
             params.insert("act_min".into(), Value::Float(f64::from(low)));
             params.insert("act_max".into(), Value::Float(f64::from(high)));
         }
+
         graph.nodes[before]
             .params
             .insert("act".into(), Value::Str(name.to_owned()));
         take_over(graph, before, n);
         changes += 1;
     }
+
     changes
 }

@@ -70,6 +70,7 @@ impl<'a> External<'a> {
                 .find(|e| e.key.as_deref() == Some(key))
                 .and_then(|e| e.value.as_deref())
         };
+
         let location = entry("location")
             .ok_or_else(|| refuse("is external, but no file is named".to_owned()))?;
         let inside = Path::new(location)
@@ -80,6 +81,7 @@ impl<'a> External<'a> {
                 "is said to be in `{location}`, which leaves the model's folder"
             )));
         }
+
         let dir = self
             .dir
             .ok_or_else(|| refuse(format!("is in `{location}`, but the model has no folder")))?;
@@ -95,12 +97,14 @@ impl<'a> External<'a> {
             });
             number.map(Some)
         };
+
         let offset = number("offset")?.unwrap_or(0);
         if let Some(length) = number("length")?.filter(|&length| length != bytes) {
             return Err(refuse(format!(
                 "has {length} bytes in `{location}`, its type {bytes}"
             )));
         }
+
         if !self.open.contains_key(location) {
             // A link inside the folder could lead outside.
             let real = |p: &Path| {
@@ -117,10 +121,12 @@ impl<'a> External<'a> {
                     "is said to be in `{location}`, which leaves the model's folder"
                 )));
             }
+
             let opened =
                 files::open(&path).map_err(|e| refuse(format!("is in `{location}`: {e}")))?;
             self.open.insert(location.to_owned(), opened);
         }
+
         let Some((mut file, len)) = self.open.get(location).map(|(file, len)| (file, *len)) else {
             return Err(refuse("is missing".to_owned()));
         };
@@ -129,12 +135,14 @@ impl<'a> External<'a> {
                 "needs {bytes} bytes from byte {offset} of `{location}`, which has {len}"
             )));
         }
+
         if bytes > self.left_bytes {
             return Err(refuse(format!(
                 "has {bytes} bytes, more than the {} that the other tensors leave of this computer's memory",
                 self.left_bytes
             )));
         }
+
         self.left_bytes -= bytes;
         let mut data = vec![0; bytes as usize];
         file.seek(SeekFrom::Start(offset))
@@ -208,6 +216,7 @@ pub(super) fn tensor(
             why,
         });
     }
+
     Ok((token, data))
 }
 

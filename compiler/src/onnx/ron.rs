@@ -25,6 +25,7 @@ pub(super) fn text(net: &Net, blobs: &TiVec<BlobId, Bytes>, store: &str) -> Text
         tensors: Vec::new(),
         known: BTreeMap::new(),
     };
+
     let mut out = format!("Model(\n    name: {:?},\n", net.name);
     for (role, field) in [
         (Role::Source, "sources"),
@@ -53,10 +54,13 @@ pub(super) fn text(net: &Net, blobs: &TiVec<BlobId, Bytes>, store: &str) -> Text
                     None => "Stream()".to_owned(),
                 }
             };
+
             block += &format!("        {name:?}: {value},\n");
         }
+
         out += &format!("    {field}: {{\n{block}    }},\n");
     }
+
     out += "    channels: [\n";
     for (from, (readers, delayed)) in channels(net, &names) {
         let (delayed, types) = delayed;
@@ -71,6 +75,7 @@ pub(super) fn text(net: &Net, blobs: &TiVec<BlobId, Bytes>, store: &str) -> Text
             }
         }
     }
+
     for end in &net.dropped {
         out += &format!("        (from: {:?}, to: []),\n", end_text(end, &names));
     }
@@ -124,6 +129,7 @@ fn names(net: &Net) -> Vec<String> {
                 '_'
             }
         };
+
         let wish: String = actor
             .name
             .trim_matches('/')
@@ -142,6 +148,7 @@ fn names(net: &Net) -> Vec<String> {
             count += 1;
             name = format!("{wish}-{count}");
         }
+
         out.push(name);
     }
     out
@@ -183,6 +190,7 @@ impl Writer<'_> {
                         place.to_owned()
                     }
                 };
+
                 format!("Safetensors({:?}, {name:?})", self.store)
             }
         }

@@ -162,6 +162,7 @@ impl<R: Read + Seek> Scan<'_, R> {
                 }
                 _ => return Err(self.wrong("a field of an unknown kind")),
             }
+
             if self.at > end {
                 return Err(self.wrong("a field reaches beyond its message"));
             }

@@ -52,20 +52,21 @@ const MAX_ERRORS: usize = 50;
 
 /// All tokens of a text; the last is [`Tok::Eof`].
 pub(crate) fn lex(file: FileId, text: &str, sink: &mut Sink) -> Vec<Token> {
-    let start = if text.starts_with('\u{feff}') { 3 } else { 0 };
+    let text_start = if text.starts_with('\u{feff}') { 3 } else { 0 };
     let mut lexer = Lexer {
         file,
         text,
-        at: start,
+        at: text_start,
         tokens: Vec::new(),
         errors: 0,
         sink,
     };
-    while lexer.errors < MAX_ERRORS && lexer.step() {}
-    let end = Span::new(file, text.len(), text.len());
+
+    while lexer.errors < MAX_ERRORS && lexer.lex_token() {}
+    let end_span = Span::new(file, text.len(), text.len());
     lexer.tokens.push(Token {
         tok: Tok::Eof,
-        span: end,
+        span: end_span,
     });
     lexer.tokens
 }
@@ -89,40 +90,43 @@ impl<'a> Lexer<'a> {
     }
 
     fn push(&mut self, start: usize, tok: Tok) {
-        let span = self.span(start);
-        self.tokens.push(Token { tok, span });
+        let token_span = self.span(start);
+        self.tokens.push(Token {
+            tok,
+            span: token_span,
+        });
     }
 
-    fn error(&mut self, diagnostic: Diagnostic) {
+    fn push_error(&mut self, diagnostic: Diagnostic) {
         self.errors += 1;
         self.sink.push(diagnostic);
     }
 
     /// One token, comment or blank; false at the end.
-    fn step(&mut self) -> bool {
-        let start = self.at;
+    fn lex_token(&mut self) -> bool {
+        let token_start = self.at;
         let Some(c) = self.rest().chars().next() else {
             return false;
         };
-        let next = self.rest()[c.len_utf8()..].chars().next();
+        let next_char = self.rest()[c.len_utf8()..].chars().next();
         match c {
             c if c.is_whitespace() => self.at += c.len_utf8(),
-            '/' if next == Some('/') => {
+            '/' if next_char == Some('/') => {
                 self.at += self.rest().find('\n').unwrap_or(self.rest().len())
             }
-            '/' if next == Some('*') => self.block_comment(),
-            '#' if next == Some('!') => self.attribute(),
-            '(' | '[' | '{' => self.single(Tok::Open(c)),
-            ')' | ']' | '}' => self.single(Tok::Close(c)),
-            ',' => self.single(Tok::Comma),
-            ':' => self.single(Tok::Colon),
-            '"' => self.string(),
-            '\'' => self.character(),
+            '/' if next_char == Some('*') => self.block_comment(),
+            '#' if next_char == Some('!') => self.skip_attribute(),
+            '(' | '[' | '{' => self.push_single(Tok::Open(c)),
+            ')' | ']' | '}' => self.push_single(Tok::Close(c)),
+            ',' => self.push_single(Tok::Comma),
+            ':' => self.push_single(Tok::Colon),
+            '"' => self.lex_string(),
+            '\'' => self.lex_character(),
             'r' if raw_hashes(&self.rest()[1..]).is_some() => self.raw_string(),
-            '$' => self.parameter(),
+            '$' => self.lex_parameter(),
             c if c.is_alphabetic() || c == '_' => {
                 self.at += word_len(self.rest());
-                let word = &self.text[start..self.at];
+                let word = &self.text[token_start..self.at];
                 let tok = match word {
                     "true" => Tok::Bool(true),
                     "false" => Tok::Bool(false),
@@ -130,128 +134,133 @@ impl<'a> Lexer<'a> {
                     "NaN" => Tok::Float(f64::NAN),
                     _ => Tok::Word(word.to_owned()),
                 };
-                self.push(start, tok);
+
+                self.push(token_start, tok);
             }
-            c if c.is_ascii_digit() || matches!(c, '-' | '+' | '.') => self.number(),
+            c if c.is_ascii_digit() || matches!(c, '-' | '+' | '.') => self.lex_number(),
             c => {
                 self.at += c.len_utf8();
-                self.error(
+                self.push_error(
                     Diagnostic::new(
                         Code::E0106,
                         format!("`{}` means nothing here", c.escape_debug()),
                     )
-                    .primary(self.span(start), "unexpected character"),
+                    .primary(self.span(token_start), "unexpected character"),
                 );
-                self.push(start, Tok::Bad);
+
+                self.push(token_start, Tok::Bad);
             }
         }
+
         true
     }
 
-    fn single(&mut self, tok: Tok) {
+    fn push_single(&mut self, tok: Tok) {
         self.at += 1;
         self.push(self.at - 1, tok);
     }
 
     fn block_comment(&mut self) {
-        let start = self.at;
-        let bytes = self.text.as_bytes();
-        let mut depth = 0usize;
-        while self.at < bytes.len() {
-            match &bytes[self.at..(self.at + 2).min(bytes.len())] {
+        let comment_start = self.at;
+        let text_bytes = self.text.as_bytes();
+        let mut open_comments = 0usize;
+        while self.at < text_bytes.len() {
+            match &text_bytes[self.at..(self.at + 2).min(text_bytes.len())] {
                 b"/*" => {
-                    depth += 1;
+                    open_comments += 1;
                     self.at += 2;
                 }
                 b"*/" => {
-                    depth -= 1;
+                    open_comments -= 1;
                     self.at += 2;
-                    if depth == 0 {
+                    if open_comments == 0 {
                         return;
                     }
                 }
                 _ => self.at += 1,
             }
         }
-        self.unclosed("comment", start, 2, "close it with `*/`");
-        self.push(start, Tok::Bad);
+
+        self.unclosed("comment", comment_start, 2, "close it with `*/`");
+        self.push(comment_start, Tok::Bad);
     }
 
     /// RON's `#![enable(…)]` lines switch on what is always on here.
-    fn attribute(&mut self) {
-        let start = self.at;
+    fn skip_attribute(&mut self) {
+        let attribute_start = self.at;
         match self.rest().find(']') {
             Some(end) => self.at += end + 1,
             None => {
                 self.at = self.text.len();
-                self.unclosed("attribute", start, 2, "close it with `]`");
+                self.unclosed("attribute", attribute_start, 2, "close it with `]`");
             }
         }
     }
 
     fn unclosed(&mut self, what: &str, start: usize, len: usize, help: &str) {
-        self.error(
+        self.push_error(
             Diagnostic::new(Code::E0102, format!("the {what} is never closed"))
                 .primary(Span::new(self.file, start, start + len), "opened here")
                 .help(help),
         );
     }
 
-    fn string(&mut self) {
-        let start = self.at;
+    fn lex_string(&mut self) {
+        let literal_start = self.at;
         self.at += 1;
-        let mut value = String::new();
+        let mut text_value = String::new();
         loop {
             let Some(c) = self.rest().chars().next() else {
-                self.unclosed("string", start, 1, "close it with `\"`");
-                return self.push(start, Tok::Bad);
+                self.unclosed("string", literal_start, 1, "close it with `\"`");
+                return self.push(literal_start, Tok::Bad);
             };
             self.at += c.len_utf8();
             match c {
-                '"' => return self.push(start, Tok::Str(value)),
-                '\\' => value.extend(self.escape()),
-                c => value.push(c),
+                '"' => return self.push(literal_start, Tok::Str(text_value)),
+                '\\' => text_value.extend(self.read_escape()),
+                c => text_value.push(c),
             }
         }
     }
 
-    fn character(&mut self) {
-        let start = self.at;
+    fn lex_character(&mut self) {
+        let literal_start = self.at;
         self.at += 1;
-        let first = self.rest().chars().next();
-        self.at += first.map_or(0, char::len_utf8);
-        let value = match first {
-            Some('\\') => self.escape(),
+        let first_char = self.rest().chars().next();
+        self.at += first_char.map_or(0, char::len_utf8);
+        let char_value = match first_char {
+            Some('\\') => self.read_escape(),
             other => other,
         };
-        match (value, self.rest().starts_with('\'')) {
+        match (char_value, self.rest().starts_with('\'')) {
             (Some(c), true) => {
                 self.at += 1;
-                self.push(start, Tok::Str(c.to_string()));
+                self.push(literal_start, Tok::Str(c.to_string()));
             }
             _ => {
                 self.unclosed(
                     "character",
-                    start,
+                    literal_start,
                     1,
                     "close it with `'`, or write a \"string\"",
                 );
-                self.push(start, Tok::Bad);
+
+                self.push(literal_start, Tok::Bad);
             }
         }
     }
 
     /// Behind a backslash.
-    fn escape(&mut self) -> Option<char> {
-        let start = self.at - 1;
-        let c = self.rest().chars().next()?;
-        self.at += c.len_utf8();
-        let value = match c {
+    fn read_escape(&mut self) -> Option<char> {
+        let escape_start = self.at - 1;
+        let escape_char = self.rest().chars().next()?;
+        self.at += escape_char.len_utf8();
+        let escaped_char = match escape_char {
             'n' => Some('\n'),
             't' => Some('\t'),
             'r' => Some('\r'),
             '0' => Some('\0'),
-            '\\' | '"' | '\'' => Some(c),
+            '\\' | '"' | '\'' => Some(escape_char),
             'x' => self.hex_escape(self.rest().get(..2), 2),
             'u' if self.rest().starts_with('{') => match self.rest().find('}') {
                 Some(end) if end <= 8 => self.hex_escape(self.rest().get(1..end), end + 1),
@@ -259,15 +268,17 @@ impl<'a> Lexer<'a> {
             },
             _ => None,
         };
-        if value.is_none() {
-            let shown = self.text[start..self.at].to_owned();
-            self.error(
-                Diagnostic::new(Code::E0106, format!("unknown escape `{shown}`"))
-                    .primary(self.span(start), "no character")
+
+        if escaped_char.is_none() {
+            let shown_escape = self.text[escape_start..self.at].to_owned();
+            self.push_error(
+                Diagnostic::new(Code::E0106, format!("unknown escape `{shown_escape}`"))
+                    .primary(self.span(escape_start), "no character")
                     .help("escapes are \\n \\t \\r \\0 \\\\ \\\" \\' \\x41 \\u{e9}; write \\\\ for a backslash"),
             );
         }
-        value
+
+        escaped_char
     }
 
     fn hex_escape(&mut self, digits: Option<&str>, len: usize) -> Option<char> {
@@ -277,71 +288,82 @@ impl<'a> Lexer<'a> {
     }
 
     fn raw_string(&mut self) {
-        let start = self.at;
-        let hashes = raw_hashes(&self.rest()[1..]).unwrap_or(0);
-        self.at += 2 + hashes;
-        let end = format!("\"{}", "#".repeat(hashes));
-        match self.rest().find(&end) {
+        let literal_start = self.at;
+        let hash_count = raw_hashes(&self.rest()[1..]).unwrap_or(0);
+        self.at += 2 + hash_count;
+        let end_marker = format!("\"{}", "#".repeat(hash_count));
+        match self.rest().find(&end_marker) {
             Some(len) => {
-                let value = self.rest()[..len].to_owned();
-                self.at += len + end.len();
-                self.push(start, Tok::Str(value));
+                let text_value = self.rest()[..len].to_owned();
+                self.at += len + end_marker.len();
+                self.push(literal_start, Tok::Str(text_value));
             }
             None => {
                 self.at = self.text.len();
                 self.unclosed(
                     "string",
-                    start,
-                    2 + hashes,
-                    &format!("close it with `{end}`"),
+                    literal_start,
+                    2 + hash_count,
+                    &format!("close it with `{end_marker}`"),
                 );
-                self.push(start, Tok::Bad);
+
+                self.push(literal_start, Tok::Bad);
             }
         }
     }
 
-    fn parameter(&mut self) {
-        let start = self.at;
+    fn lex_parameter(&mut self) {
+        let name_start = self.at;
         self.at += 1;
-        let len = word_len(self.rest());
-        self.at += len;
-        if len == 0 {
-            self.error(
+        let name_length = word_len(self.rest());
+        self.at += name_length;
+        if name_length == 0 {
+            self.push_error(
                 Diagnostic::new(Code::E0106, "`$` without the name of a parameter")
-                    .primary(self.span(start), "a name should follow")
+                    .primary(self.span(name_start), "a name should follow")
                     .help("write `$name` for the parameter `name` of the sub-model"),
             );
-            return self.push(start, Tok::Bad);
+            return self.push(name_start, Tok::Bad);
         }
-        self.push(start, Tok::Param(self.text[start + 1..self.at].to_owned()));
+
+        self.push(
+            name_start,
+            Tok::Param(self.text[name_start + 1..self.at].to_owned()),
+        );
     }
 
-    fn number(&mut self) {
-        let start = self.at;
-        let bytes = self.rest().as_bytes();
+    fn lex_number(&mut self) {
+        let number_start = self.at;
+        let text_bytes = self.rest().as_bytes();
         // An exponent's sign belongs to the number: `1e-3`, but not the digits of `0x1e`.
-        let hex = bytes.len() > 2 && bytes[0] == b'0' && matches!(bytes[1], b'x' | b'b' | b'o');
-        let mut len = 1;
-        while let Some(&b) = bytes.get(len) {
-            let sign = matches!(b, b'-' | b'+') && !hex && matches!(bytes[len - 1], b'e' | b'E');
-            if !(b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_') || sign) {
+        let is_hex = text_bytes.len() > 2
+            && text_bytes[0] == b'0'
+            && matches!(text_bytes[1], b'x' | b'b' | b'o');
+        let mut number_length = 1;
+        while let Some(&b) = text_bytes.get(number_length) {
+            let is_exponent_sign = matches!(b, b'-' | b'+')
+                && !is_hex
+                && matches!(text_bytes[number_length - 1], b'e' | b'E');
+            if !(b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_') || is_exponent_sign) {
                 break;
             }
-            len += 1;
+            number_length += 1;
         }
-        self.at += len;
-        let shown = &self.text[start..self.at];
-        let tok = match read_number(shown) {
+
+        self.at += number_length;
+        let shown_number = &self.text[number_start..self.at];
+        let tok = match read_number(shown_number) {
             Ok(tok) => tok,
             Err(message) => {
-                self.error(
-                    Diagnostic::new(Code::E0103, format!("`{shown}` {message}"))
-                        .primary(self.span(start), "this number"),
+                self.push_error(
+                    Diagnostic::new(Code::E0103, format!("`{shown_number}` {message}"))
+                        .primary(self.span(number_start), "this number"),
                 );
                 Tok::Bad
             }
         };
-        self.push(start, tok);
+
+        self.push(number_start, tok);
     }
 }
 
@@ -354,17 +376,18 @@ fn word_len(text: &str) -> usize {
 
 /// Hashes of a raw string whose `r` stands before `text`.
 fn raw_hashes(text: &str) -> Option<usize> {
-    let hashes = text.bytes().take_while(|&b| b == b'#').count();
-    (text.as_bytes().get(hashes) == Some(&b'"')).then_some(hashes)
+    let hash_count = text.bytes().take_while(|&b| b == b'#').count();
+    (text.as_bytes().get(hash_count) == Some(&b'"')).then_some(hash_count)
 }
 
 fn read_number(shown: &str) -> Result<Tok, &'static str> {
-    let clean = shown.replace('_', "");
-    let (negative, digits) = match clean.as_bytes().first() {
-        Some(b'-') => (true, &clean[1..]),
-        Some(b'+') => (false, &clean[1..]),
-        _ => (false, &clean[..]),
+    let plain_digits = shown.replace('_', "");
+    let (negative, digits) = match plain_digits.as_bytes().first() {
+        Some(b'-') => (true, &plain_digits[1..]),
+        Some(b'+') => (false, &plain_digits[1..]),
+        _ => (false, &plain_digits[..]),
     };
+
     if digits == "inf" {
         return Ok(Tok::Float(if negative {
             f64::NEG_INFINITY
@@ -372,6 +395,7 @@ fn read_number(shown: &str) -> Result<Tok, &'static str> {
             f64::INFINITY
         }));
     }
+
     if digits == "NaN" {
         return Ok(Tok::Float(f64::NAN));
     }
@@ -381,22 +405,28 @@ fn read_number(shown: &str) -> Result<Tok, &'static str> {
         Some("0o") => 8,
         _ => 10,
     };
-    let body = if radix == 10 { digits } else { &digits[2..] };
-    if !body.is_empty() && body.bytes().all(|b| char::from(b).is_digit(radix)) {
-        let magnitude =
-            i128::from_str_radix(body, radix).map_err(|_| "does not fit into 64 bits")?;
-        let value = if negative { -magnitude } else { magnitude };
+
+    let radix_digits = if radix == 10 { digits } else { &digits[2..] };
+    if !radix_digits.is_empty() && radix_digits.bytes().all(|b| char::from(b).is_digit(radix)) {
+        let absolute_value =
+            i128::from_str_radix(radix_digits, radix).map_err(|_| "does not fit into 64 bits")?;
+        let value = if negative {
+            -absolute_value
+        } else {
+            absolute_value
+        };
         return i64::try_from(value)
             .map(Tok::Int)
             .map_err(|_| "does not fit into 64 bits");
     }
-    let plain = digits
+
+    let is_decimal = digits
         .bytes()
         .all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'-' | b'+'));
-    if radix != 10 || !plain || !digits.bytes().any(|b| b.is_ascii_digit()) {
+    if radix != 10 || !is_decimal || !digits.bytes().any(|b| b.is_ascii_digit()) {
         return Err("is no number");
     }
-    let value: f64 = clean.parse().map_err(|_| "is no number")?;
+    let value: f64 = plain_digits.parse().map_err(|_| "is no number")?;
     if value.is_infinite() {
         return Err("is too large for a number");
     }

@@ -89,6 +89,7 @@ pub fn replicate(
         registry,
         blobs,
     };
+
     for (&actor, &replicas) in factors {
         let obstacle = obstacles
             .get(actor)
@@ -99,6 +100,7 @@ pub fn replicate(
                 obstacle: obstacle.clone(),
             });
         }
+
         if replicas > 1 {
             rewrite.replicate_actor(actor, u64::from(replicas), repetitions[actor])?;
         }
@@ -148,6 +150,7 @@ fn model_iterations(
             .map_or(1, |&count| u64::from(count.max(1)));
         new_repetitions[actor].saturating_mul(replicas)
     };
+
     let first_actor = repetitions.keys().next();
     let iterations = first_actor.map_or(1, |first| replica_firings(first) / repetitions[first]);
 
@@ -156,6 +159,7 @@ fn model_iterations(
             return Err(ReplicateError::Step);
         }
     }
+
     Ok(iterations)
 }
 
@@ -219,6 +223,7 @@ impl Rewrite<'_> {
                 run_tokens: run_firings.saturating_mul(input.rate),
                 token: &input.token,
             };
+
             let split_actor = self.add_deal(name, SPLIT, &deal)?;
 
             // A port without a channel stays without, and the graph is refused.
@@ -243,6 +248,7 @@ impl Rewrite<'_> {
                 run_tokens: run_firings.saturating_mul(output.rate),
                 token: &output.token,
             };
+
             let merge_actor = self.add_deal(name, MERGE, &deal)?;
 
             if let Some(channel) = *channel {
@@ -283,6 +289,7 @@ impl Rewrite<'_> {
             runs: deal.replicas,
             tokens: deal.run_tokens,
         };
+
         let Ok(runs) = i64::try_from(deal.replicas) else {
             return Err(refusal);
         };
@@ -306,6 +313,7 @@ impl Rewrite<'_> {
             types: &port_types,
             blobs: self.blobs,
         };
+
         let resolved_ports = self.registry.op(deal_op.op).map(|op| op.resolve(&cx));
         let Some(Ok(signature)) = resolved_ports else {
             return Err(refusal);

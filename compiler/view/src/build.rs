@@ -30,6 +30,7 @@ pub(super) fn view(program: &Verified<Program>, meta: &BTreeMap<String, String>)
         plan: entry.main.0,
         tail: entry.tail.map(|t| t.0),
     };
+
     View {
         format: FORMAT,
         version: VERSION,
@@ -102,9 +103,11 @@ fn actors(program: &Program, ports: &PortChannels) -> Vec<ActorView> {
         Role::Source => "source",
         Role::Sink => "sink",
     };
+
     let channel = |c: Option<ChannelId>| c.map_or(u32::MAX, |c| c.0);
     let one = |(id, actor): (zbmd_ir::ActorId, &zbmd_ir::Actor)| ActorView {
         name: actor.name.clone(),
+        label: Some(text::actor_label(actor)).filter(|label| *label != actor.name),
         op: text::op(actor),
         role: role(actor.role),
         repetitions: q.get(id).copied().unwrap_or(0),
@@ -125,6 +128,7 @@ fn actors(program: &Program, ports: &PortChannels) -> Vec<ActorView> {
             })
             .collect(),
     };
+
     program.graph.actors.iter_enumerated().map(one).collect()
 }
 
@@ -149,6 +153,7 @@ fn channels(graph: &Graph) -> Vec<ChannelView> {
             state: graph.is_state(id),
         }
     };
+
     graph.channels.iter_enumerated().map(one).collect()
 }
 
@@ -169,6 +174,7 @@ fn plan(program: &Program, ports: &PortChannels, plan: &Plan) -> PlanView {
             });
         }
     }
+
     let rings = rings(program, plan);
     let mut buffers: Vec<BufferView> = plan
         .buffers
@@ -182,6 +188,7 @@ fn plan(program: &Program, ports: &PortChannels, plan: &Plan) -> PlanView {
             _ => buffers[over.above.index()].over = channel(over.below),
         }
     }
+
     PlanView {
         name: plan.name.clone(),
         block: plan.block,
@@ -221,6 +228,7 @@ fn rings(program: &Program, plan: &Plan) -> Vec<RingView> {
             bytes: tokens.saturating_mul(bytes),
         }
     };
+
     plan.rings.iter().map(one).collect()
 }
 
@@ -251,6 +259,7 @@ impl<'a> Sums<'a> {
             variant: plan.variant(id).map(str::to_owned),
             ..FiredView::default()
         };
+
         Self {
             ports,
             plan,
@@ -282,6 +291,7 @@ impl<'a> Sums<'a> {
                 f.firings = f.firings.saturating_add(v.executions.saturating_mul(count));
                 f.busy_ns = f.busy_ns.saturating_add(time);
             }
+
             self.touch(device, &v);
         });
         (busy, executions)
@@ -374,6 +384,7 @@ fn transfers(lanes: &[LaneView], rings: usize) -> Vec<TransferView> {
             sends[slot.id as usize].push((end, slot.stage, l as u32, s as u32));
         }
     }
+
     sends.iter_mut().for_each(|ends| ends.sort_unstable());
     let mut out = Vec::new();
     for (l, lane) in lanes.iter().enumerate() {
@@ -409,6 +420,7 @@ fn loads(program: &Program, plan: &Plan, lanes: &[LaneView], rings: &[RingView])
         busy_ns,
         share: busy_ns as f64 / plan.period_ns.max(1) as f64,
     };
+
     let lane = |l: &LaneView| match l.kind {
         "compute" => load(name(l.device), l.busy_ns),
         kind => load(format!("{} {kind}", name(l.device)), l.busy_ns),
@@ -423,6 +435,7 @@ fn loads(program: &Program, plan: &Plan, lanes: &[LaneView], rings: &[RingView])
         let total = links.entry((ring.from, ring.to)).or_default();
         *total = total.saturating_add(ns);
     }
+
     out.extend(
         links
             .into_iter()

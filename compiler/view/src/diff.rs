@@ -98,12 +98,21 @@ impl Diff {
         let equal = **before.0 == **after.0;
         let mut changes = Changes::default();
         if !equal {
-            structure::compare((before.0, before.1), (after.0, after.1), &mut changes);
+            let side_before = structure::ProgramSide {
+                program: before.0,
+                view: before.1,
+            };
+            let side_after = structure::ProgramSide {
+                program: after.0,
+                view: after.1,
+            };
+            structure::compare(side_before, side_after, &mut changes);
             plans::compare(before.1, after.1, &mut changes);
             if changes.list.is_empty() {
                 changes.words(Kind::Other, "details that no view shows", "", "differ");
             }
         }
+
         Diff {
             format: "zbmd-diff",
             version: VERSION,
@@ -139,12 +148,15 @@ impl Changes {
         if before != after {
             let both = before > 0 && after > 0;
             let growth = both.then(|| after as f64 / before as f64 - 1.0);
-            let (mut was, mut is) = (words(before), words(after));
+            let mut words_before = words(before);
+            let mut words_after = words(after);
+
             // Three digits may hide the change.
-            if was == is {
-                (was, is) = (format!("{was} ({before})"), format!("{is} ({after})"));
+            if words_before == words_after {
+                words_before = format!("{words_before} ({before})");
+                words_after = format!("{words_after} ({after})");
             }
-            self.push(kind, subject, was, is, growth);
+            self.push(kind, subject, words_before, words_after, growth);
         }
     }
 
@@ -156,11 +168,10 @@ impl Changes {
         after: String,
         growth: Option<f64>,
     ) {
-        let (plan, subject) = (self.plan.clone(), subject.to_owned());
         self.list.push(Change {
             kind,
-            plan,
-            subject,
+            plan: self.plan.clone(),
+            subject: subject.to_owned(),
             before,
             after,
             growth,

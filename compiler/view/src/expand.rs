@@ -81,6 +81,7 @@ impl Expansion {
                         number = after;
                         continue;
                     }
+
                     let length = walk::body_ns(body);
                     // Loops inside are within the executions of this one.
                     let left = self.left - executions;
@@ -89,11 +90,13 @@ impl Expansion {
                         self.left = u64::MAX;
                         self.entries(body, number, later, fresh && i == 0);
                     }
+
                     self.left = left;
                     number = after;
                 }
             }
         }
+
         number
     }
 
@@ -124,6 +127,7 @@ impl Expansion {
                 let total = busy.entry(id).or_default();
                 *total = total.saturating_add(v.slot.duration_ns.saturating_mul(v.executions));
             }
+
             let next = self.next.entry((act, id)).or_default();
             *next = next.saturating_add(count.saturating_mul(v.executions));
         });

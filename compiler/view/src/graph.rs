@@ -25,15 +25,18 @@ pub fn dot(view: &View, plan: &PlanView) -> String {
             // Two lines: DOT takes `\n` in a quoted string for a new one.
             let label = format!(
                 "{}\u{0}{} x{}",
-                actor.name,
+                actor.shown_name(),
                 short(&actor.op),
                 actor.repetitions
             );
+
             let label = quoted(&label).replace('\u{0}', "\\n");
             out += &format!("    a{a} [label={label}, shape={shape}];\n");
         }
+
         out += "  }\n";
     }
+
     for channel in &view.channels {
         for (r, reader) in channel.readers.iter().enumerate() {
             let (rate, label) = edge(view, channel, r);
@@ -52,6 +55,7 @@ pub fn dot(view: &View, plan: &PlanView) -> String {
             );
         }
     }
+
     out + "}\n"
 }
 
@@ -62,14 +66,16 @@ pub fn mermaid(view: &View, plan: &PlanView) -> String {
         out += &format!("  subgraph d{d}[\"{}\"]\n", escaped(view.device_name(d)));
         for a in actors {
             let actor = &view.actors[a];
-            let name = escaped(&actor.name);
+            let name = escaped(actor.shown_name());
             out += &match actor.role {
                 "compute" => format!("    a{a}[\"{name}<br/>x{}\"]\n", actor.repetitions),
                 _ => format!("    a{a}([\"{name}<br/>x{}\"])\n", actor.repetitions),
             };
         }
+
         out += "  end\n";
     }
+
     for channel in &view.channels {
         for (r, reader) in channel.readers.iter().enumerate() {
             let (rate, label) = edge(view, channel, r);

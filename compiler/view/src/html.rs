@@ -48,6 +48,7 @@ pub(crate) fn fill(template: &str, values: &[(&str, &str)]) -> String {
             rest = after;
             continue;
         };
+
         let value = values
             .iter()
             .find(|(n, _)| *n == name)
@@ -55,5 +56,6 @@ pub(crate) fn fill(template: &str, values: &[(&str, &str)]) -> String {
         out += value;
         rest = tail;
     }
+
     out + rest
 }

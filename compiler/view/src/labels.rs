@@ -2,7 +2,7 @@
 
 use zbmd_ir::text::{bytes, duration};
 
-use super::{Act, BufferView, LoadView, PlanView, SlotView, View};
+use super::{Act, ActorView, BufferView, LoadView, PlanView, SlotView, View};
 
 impl View {
     /// What a slot does, such as `fir[0..147]` or `fir.out[0..294] to cpu:1`.
@@ -19,8 +19,9 @@ impl View {
                 format!("{}{tokens} {arrow} {device}", self.channel_name(r.channel))
             })
         };
+
         match slot.act {
-            Act::Fire => format!("{}{range}", self.actor_name(slot.id)),
+            Act::Fire => format!("{}{range}", self.actor_label(slot.id)),
             Act::Send => over(&range, "to", true),
             Act::Recv => over(&range, "from", false),
             Act::Release => over("", "released to", false),
@@ -32,7 +33,7 @@ impl View {
             Act::Loop => {
                 format!(
                     "{} and others, {} executions",
-                    self.actor_name(slot.id),
+                    self.actor_label(slot.id),
                     slot.count
                 )
             }
@@ -46,13 +47,14 @@ impl View {
             .get(slot.id as usize)
             .map(|r| self.channel_name(r.channel));
         let channel = match slot.act {
-            Act::Fire | Act::Loop => return self.actor_name(slot.id).to_owned(),
+            Act::Fire | Act::Loop => return self.actor_label(slot.id).to_owned(),
             Act::Carry => plan
                 .buffers
                 .get(slot.id as usize)
                 .map(|b| self.channel_name(b.channel)),
             Act::Send | Act::Recv | Act::Release => ring,
         };
+
         format!("{} {}", slot.act.name(), channel.unwrap_or("?"))
     }
 
@@ -85,12 +87,21 @@ impl View {
         )
     }
 
-    pub(crate) fn actor_name(&self, actor: u32) -> &str {
-        self.actors.get(actor as usize).map_or("?", |a| &a.name)
+    pub(crate) fn actor_label(&self, actor: u32) -> &str {
+        self.actors
+            .get(actor as usize)
+            .map_or("?", ActorView::shown_name)
     }
 
     pub(crate) fn channel_name(&self, channel: u32) -> &str {
         self.channels.get(channel as usize).map_or("?", |c| &c.name)
+    }
+}
+
+impl ActorView {
+    /// What people are shown: the label, or else the name.
+    pub fn shown_name(&self) -> &str {
+        self.label.as_deref().unwrap_or(&self.name)
     }
 }
 

@@ -107,6 +107,9 @@ pub struct LinkView {
 pub struct ActorView {
     /// Its name.
     pub name: String,
+    /// What drawings call it, where that is not its name: see [`zbmd_ir::text::actor_label`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// The op, `source` or `sink`, with its parameters.
     pub op: String,
     /// `compute`, `source` or `sink`.

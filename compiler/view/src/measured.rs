@@ -102,88 +102,103 @@ impl View {
     /// Lays a run beside the plans. The trace is one of `program`, whose view this is: see [`Trace::of_program`], which
     /// also says how many epochs are `others`. O(records).
     pub fn measure(&mut self, program: &Program, trace: &Trace, others: usize) {
-        let lanes = || trace.epochs.iter().flat_map(|e| &e.lanes);
+        let all_lanes = || trace.epochs.iter().flat_map(|e| &e.lanes);
         let begin_ns = trace.epochs.first().map_or(0, |e| e.begin.at_ns);
         self.measured = Some(MeasuredRun {
             epochs: trace.epochs.len() as u64,
             other_epochs: others as u64,
-            periods: lanes().map(|l| l.periods.len() as u64).sum(),
-            dropped: lanes().map(|l| l.dropped).sum(),
+            periods: all_lanes().map(|l| l.periods.len() as u64).sum(),
+            dropped: all_lanes().map(|l| l.dropped).sum(),
             complete: trace.is_complete,
             events: (trace.events.iter())
                 .map(|e| (e.at_ns.saturating_sub(begin_ns), e.name.clone()))
                 .collect(),
         });
-        for (id, plan) in self.plans.iter_mut().enumerate() {
-            let id = PlanId(id as u32);
-            let epochs: Vec<&TraceEpoch> =
-                trace.epochs.iter().filter(|e| e.begin.plan == id).collect();
-            if !epochs.is_empty() {
-                plan.measured = Some(measure(&program.plans[id].calendars, plan, &epochs));
+        for (plan_id, plan) in self.plans.iter_mut().enumerate() {
+            let plan_id = PlanId(plan_id as u32);
+            let plan_epochs: Vec<&TraceEpoch> = trace
+                .epochs
+                .iter()
+                .filter(|e| e.begin.plan == plan_id)
+                .collect();
+            if !plan_epochs.is_empty() {
+                plan.measured = Some(measure(
+                    &program.plans[plan_id].calendars,
+                    plan,
+                    &plan_epochs,
+                ));
             }
         }
     }
 }
 
 fn measure(calendars: &[Calendar], plan: &PlanView, epochs: &[&TraceEpoch]) -> MeasuredPlan {
-    let starts: Vec<BTreeMap<u64, u64>> = epochs.iter().map(|e| starts(e)).collect();
-    let mut gaps = Times::default();
-    for starts in &starts {
-        for (period, start_ns) in starts {
-            if let Some(next_ns) = starts.get(&(period + 1)) {
-                gaps.0.push(next_ns.saturating_sub(*start_ns));
+    let period_starts: Vec<BTreeMap<u64, u64>> =
+        epochs.iter().map(|e| period_starts_of(e)).collect();
+    let mut period_gaps = Times::default();
+    for period_starts in &period_starts {
+        for (period, start_ns) in period_starts {
+            if let Some(next_ns) = period_starts.get(&(period + 1)) {
+                period_gaps.0.push(next_ns.saturating_sub(*start_ns));
             }
         }
     }
-    let mut out = MeasuredPlan {
-        period_ns: gaps.at(50),
-        period_p99_ns: gaps.at(99),
+
+    let mut measured_plan = MeasuredPlan {
+        period_ns: period_gaps.at(50),
+        period_p99_ns: period_gaps.at(99),
         ..MeasuredPlan::default()
     };
-    let mut calls: BTreeMap<u32, Calls> = BTreeMap::new();
+
+    let mut actor_calls: BTreeMap<u32, Calls> = BTreeMap::new();
     for (c, calendar) in calendars.iter().enumerate() {
         let Some(lane) = lane_of(plan, calendars, c) else {
             continue;
         };
-        let told: Vec<&Lane> = epochs.iter().map(|e| &e.lanes[c]).collect();
-        count_calls(calendar, &told, &mut calls);
-        let (periods, measured) = typical(plan, lane, &told);
-        out.periods = out.periods.max(periods);
-        out.lanes.extend(measured);
+        let told_lanes: Vec<&Lane> = epochs.iter().map(|e| &e.lanes[c]).collect();
+        count_calls(calendar, &told_lanes, &mut actor_calls);
+        let (periods, measured) = typical_period(plan, lane, &told_lanes);
+        measured_plan.periods = measured_plan.periods.max(periods);
+        measured_plan.lanes.extend(measured);
     }
-    out.actors = calls
+
+    measured_plan.actors = actor_calls
         .into_iter()
-        .map(|(actor, calls)| calls.told(actor))
+        .map(|(actor, actor_calls)| actor_calls.told(actor))
         .collect();
-    out
+    measured_plan
 }
 
 /// When the first device began each period.
-fn starts(epoch: &TraceEpoch) -> BTreeMap<u64, u64> {
-    let mut starts: BTreeMap<u64, u64> = BTreeMap::new();
+fn period_starts_of(epoch: &TraceEpoch) -> BTreeMap<u64, u64> {
+    let mut start_by_period: BTreeMap<u64, u64> = BTreeMap::new();
     for period in epoch.lanes.iter().flat_map(|l| &l.periods) {
-        let start = starts.entry(period.number).or_insert(period.start_ns);
-        *start = period.start_ns.min(*start);
+        let period_start = start_by_period
+            .entry(period.number)
+            .or_insert(period.start_ns);
+        *period_start = period.start_ns.min(*period_start);
     }
-    starts
+    start_by_period
 }
 
 /// The lane of the view that has the slots of a calendar.
 pub(super) fn lane_of(plan: &PlanView, calendars: &[Calendar], calendar: usize) -> Option<usize> {
-    let first: usize = calendars[..calendar].iter().map(|c| c.lanes.len()).sum();
-    let lanes = first..first + calendars[calendar].lanes.len();
-    lanes
+    let first_lane: usize = calendars[..calendar].iter().map(|c| c.lanes.len()).sum();
+    let lane_range = first_lane..first_lane + calendars[calendar].lanes.len();
+    lane_range
         .clone()
         .find(|&l| !plan.lanes[l].slots.is_empty())
-        .or_else(|| lanes.clone().next())
+        .or_else(|| lane_range.clone().next())
 }
 
 /// From when on a device's period is counted; `first` is its first planned execution, with its number in traces.
-pub(super) fn began(period: &Period, first: Option<(&SlotView, u32)>) -> u64 {
-    let record = period.records.iter().find(|r| r.slot != OTHER);
-    match (record, first) {
-        (Some(record), Some((slot, number))) if slot.act == Act::Recv && record.slot == number => {
-            record
+pub(super) fn period_began(period: &Period, first: Option<(&SlotView, u32)>) -> u64 {
+    let first_record = period.records.iter().find(|r| r.slot != OTHER);
+    match (first_record, first) {
+        (Some(first_record), Some((slot, number)))
+            if slot.act == Act::Recv && first_record.slot == number =>
+        {
+            first_record
                 .end_ns
                 .saturating_sub(slot.end_ns())
                 .max(period.start_ns)
@@ -208,60 +223,66 @@ impl Times {
         let Some(last) = self.0.len().checked_sub(1) else {
             return 0;
         };
-        let at = (last * percent).div_ceil(100).min(last);
-        *self.0.select_nth_unstable(at).1
+        let percentile_index = (last * percent).div_ceil(100).min(last);
+        *self.0.select_nth_unstable(percentile_index).1
     }
 }
 
 /// The slots of a typical period, from those in which all are at work, and how many these are.
-fn typical(plan: &PlanView, lane: usize, told: &[&Lane]) -> (u64, Option<MeasuredLane>) {
-    let view = &plan.lanes[lane];
+fn typical_period(plan: &PlanView, lane: usize, told: &[&Lane]) -> (u64, Option<MeasuredLane>) {
+    let lane_view = &plan.lanes[lane];
     let is_whole = told.iter().any(|lane| lane.is_whole());
-    let executions = if is_whole { 1 } else { view.executions };
-    let slots = |p: &Period| p.records.iter().filter(|r| r.slot != OTHER).count() as u64;
-    let first = view.slots.first().filter(|_| !is_whole);
-    let full: Vec<(&Period, u64)> = told
+    let execution_count = if is_whole { 1 } else { lane_view.executions };
+    let measured_slots = |p: &Period| p.records.iter().filter(|r| r.slot != OTHER).count() as u64;
+    let first_slot = lane_view.slots.first().filter(|_| !is_whole);
+    let full_periods: Vec<(&Period, u64)> = told
         .iter()
         .flat_map(|lane| &lane.periods)
-        .filter(|p| slots(p) == executions)
+        .filter(|p| measured_slots(p) == execution_count)
         .map(|p| {
-            let number = p.records.iter().map(|r| r.slot).find(|slot| *slot != OTHER);
-            (p, began(p, first.zip(number)))
+            let slot_number = p.records.iter().map(|r| r.slot).find(|slot| *slot != OTHER);
+            (p, period_began(p, first_slot.zip(slot_number)))
         })
         .collect();
-    if full.is_empty() || executions == 0 {
+    if full_periods.is_empty() || execution_count == 0 {
         return (0, None);
     }
-    let rows = if is_whole { 1 } else { view.slots.len() };
-    let every = (full.len() * rows).div_ceil(TIMES);
-    let mut times: Vec<[Times; 4]> = (0..rows).map(|_| Default::default()).collect();
-    for (period, began_ns) in full.iter().step_by(every) {
+    let row_count = if is_whole { 1 } else { lane_view.slots.len() };
+    let period_step = (full_periods.len() * row_count).div_ceil(TIMES);
+    let mut row_times: Vec<[Times; 4]> = (0..row_count).map(|_| Default::default()).collect();
+    for (period, began_ns) in full_periods.iter().step_by(period_step) {
         let mut records = period.records.iter().filter(|r| r.slot != OTHER);
-        for (row, [starts, ends, lengths, after]) in times.iter_mut().enumerate() {
-            let covered = if is_whole {
+        for (row, [starts, ends, lengths, after]) in row_times.iter_mut().enumerate() {
+            let is_covered = if is_whole {
                 1
             } else {
-                covers(&view.slots[row])
+                covers_period(&lane_view.slots[row])
             };
-            let Some(first) = records.next() else { break };
-            let last = records
+            let Some(first_slot) = records.next() else {
+                break;
+            };
+            let last_record = records
                 .by_ref()
-                .take(covered as usize - 1)
+                .take(is_covered as usize - 1)
                 .last()
-                .unwrap_or(first);
+                .unwrap_or(first_slot);
             starts
                 .0
-                .push(first.start_ns.saturating_sub(period.start_ns));
-            ends.0.push(last.end_ns.saturating_sub(period.start_ns));
-            after.0.push(last.end_ns.saturating_sub(*began_ns));
-            lengths.0.push(last.end_ns.saturating_sub(first.start_ns));
+                .push(first_slot.start_ns.saturating_sub(period.start_ns));
+            ends.0
+                .push(last_record.end_ns.saturating_sub(period.start_ns));
+            after.0.push(last_record.end_ns.saturating_sub(*began_ns));
+            lengths
+                .0
+                .push(last_record.end_ns.saturating_sub(first_slot.start_ns));
         }
     }
+
     let slot = |(row, [starts, ends, lengths, after]): (usize, &mut [Times; 4])| {
         let (start_ns, end_ns) = (starts.at(50), ends.at(50));
         let planned_end_ns = match is_whole {
-            true => view.slots.last().map_or(0, SlotView::end_ns),
-            false => view.slots[row].end_ns(),
+            true => lane_view.slots.last().map_or(0, SlotView::end_ns),
+            false => lane_view.slots[row].end_ns(),
         };
         let (late_ns, late) = late(after.at(50), planned_end_ns, plan.period_ns);
         MeasuredSlot {
@@ -273,20 +294,21 @@ fn typical(plan: &PlanView, lane: usize, told: &[&Lane]) -> (u64, Option<Measure
             late,
         }
     };
-    let slots: Vec<MeasuredSlot> = times.iter_mut().enumerate().map(slot).collect();
-    let busy_ns = slots.iter().map(|s| s.duration_ns).sum();
+
+    let measured_slots: Vec<MeasuredSlot> = row_times.iter_mut().enumerate().map(slot).collect();
+    let busy_ns = measured_slots.iter().map(|s| s.duration_ns).sum();
     (
-        full.len() as u64,
+        full_periods.len() as u64,
         Some(MeasuredLane {
             lane: lane as u32,
             busy_ns,
-            slots,
+            slots: measured_slots,
         }),
     )
 }
 
 /// Executions that a slot of a view stands for.
-fn covers(slot: &SlotView) -> u64 {
+fn covers_period(slot: &SlotView) -> u64 {
     if slot.act == Act::Loop { slot.count } else { 1 }
 }
 
@@ -323,16 +345,17 @@ impl Calls {
     }
 }
 
-fn count_calls(calendar: &Calendar, told: &[&Lane], calls: &mut BTreeMap<u32, Calls>) {
+fn count_calls(calendar: &Calendar, told: &[&Lane], actor_calls: &mut BTreeMap<u32, Calls>) {
     // Slots are numbered through all lanes, loops entered once.
-    let mut slots: Vec<(Option<u32>, u64)> = Vec::new();
+    let mut slot_actors: Vec<(Option<u32>, u64)> = Vec::new();
     for lane in &calendar.lanes {
         visit_slots(&lane.entries, |v| {
             let (act, id, ..) = parts(&v.slot.action);
-            slots.push(((act == Act::Fire).then_some(id), v.slot.duration_ns));
+            slot_actors.push(((act == Act::Fire).then_some(id), v.slot.duration_ns));
         });
     }
-    let records = told
+
+    let slot_records = told
         .iter()
         .flat_map(|lane| &lane.periods)
         .flat_map(|p| &p.records);
@@ -340,16 +363,16 @@ fn count_calls(calendar: &Calendar, told: &[&Lane], calls: &mut BTreeMap<u32, Ca
         slot,
         start_ns,
         end_ns,
-    } in records.filter(|r| r.slot < WHOLE)
+    } in slot_records.filter(|r| r.slot < WHOLE)
     {
-        let Some(&(Some(actor), planned_ns)) = slots.get(slot as usize) else {
+        let Some(&(Some(actor), planned_ns)) = slot_actors.get(slot as usize) else {
             continue;
         };
-        let calls = calls.entry(actor).or_insert_with(Calls::new);
-        calls
+        let actor_calls = actor_calls.entry(actor).or_insert_with(Calls::new);
+        actor_calls
             .measured
             .saturating_record(end_ns.saturating_sub(start_ns).max(1));
-        calls.planned_ns = calls.planned_ns.saturating_add(planned_ns);
+        actor_calls.planned_ns = actor_calls.planned_ns.saturating_add(planned_ns);
     }
 }
 
@@ -378,19 +401,20 @@ pub(super) const MEASURED: &str = "measured";
 impl PlanView {
     /// The lanes, each followed by how it really went.
     pub(super) fn rows(&self) -> Vec<Row> {
-        let mut rows = Vec::new();
+        let mut lane_rows = Vec::new();
         for (index, lane) in self.lanes.iter().enumerate() {
-            rows.push(Row {
+            lane_rows.push(Row {
                 lane: lane.clone(),
                 measured: None,
                 index,
             });
-            let found = self.measured.iter().flat_map(|m| &m.lanes);
-            for measured in found.filter(|m| m.lane as usize == index) {
-                rows.push(measured_row(lane, measured.clone(), index));
+            let measured_lanes = self.measured.iter().flat_map(|m| &m.lanes);
+            for measured in measured_lanes.filter(|m| m.lane as usize == index) {
+                lane_rows.push(measured_row(lane, measured.clone(), index));
             }
         }
-        rows
+
+        lane_rows
     }
 }
 
@@ -409,6 +433,7 @@ fn measured_row(lane: &LaneView, measured: MeasuredLane, index: usize) -> Row {
             first: 0,
             count: lane.executions,
         };
+
         let planned = m.slot.and_then(|s| lane.slots.get(s as usize));
         let slot = planned.cloned().unwrap_or_else(whole);
         SlotView {
@@ -417,6 +442,7 @@ fn measured_row(lane: &LaneView, measured: MeasuredLane, index: usize) -> Row {
             ..slot
         }
     };
+
     let lane = LaneView {
         device: lane.device,
         kind: MEASURED,
@@ -424,6 +450,7 @@ fn measured_row(lane: &LaneView, measured: MeasuredLane, index: usize) -> Row {
         executions: lane.executions,
         slots: measured.slots.iter().map(slot).collect(),
     };
+
     Row {
         lane,
         measured: Some(measured),

@@ -90,6 +90,7 @@ pub fn plan(view: &View, plan: &PlanView, periods: Option<u64>) -> Vec<u8> {
             }
         }
     }
+
     trace.0
 }
 
@@ -145,6 +146,7 @@ fn descriptors(trace: &mut Message, view: &View, plan: &PlanView) -> BTreeMap<(A
                 });
             });
         }
+
         packet(trace, 0, |p| {
             p.message(field::packet::TRACK, |t| {
                 t.number(field::track::UUID, lane_track(l));
@@ -153,6 +155,7 @@ fn descriptors(trace: &mut Message, view: &View, plan: &PlanView) -> BTreeMap<(A
             });
         });
     }
+
     let mut names: BTreeMap<String, u64> = BTreeMap::new();
     let mut numbers = BTreeMap::new();
     for slot in plan.lanes.iter().flat_map(|l| &l.slots) {
@@ -161,6 +164,7 @@ fn descriptors(trace: &mut Message, view: &View, plan: &PlanView) -> BTreeMap<(A
             *names.entry(view.short_label(plan, slot)).or_insert(next)
         });
     }
+
     packet(trace, CLEARED, |p| {
         p.message(field::packet::INTERNED, |interned| {
             let mut list = |field: u64, number: u64, name: &str| {
@@ -169,6 +173,7 @@ fn descriptors(trace: &mut Message, view: &View, plan: &PlanView) -> BTreeMap<(A
                     m.text(2, name);
                 });
             };
+
             for act in Act::ALL {
                 list(1, act as u64 + 1, act.name());
             }

@@ -31,12 +31,12 @@ const STYLE: &str = "text{font:11px sans-serif;fill:#222}.t{font-size:15px;font-
 /// The plan as SVG.
 pub fn plan(view: &View, plan: &PlanView) -> String {
     let scale = Scale { end: plan.end_ns() };
-    let rows = plan.rows();
-    let height = ABOVE + ROW_HEIGHT * rows.len() as u64 + BELOW;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\">\n\
+    let lane_rows = plan.rows();
+    let total_height = ABOVE + ROW_HEIGHT * lane_rows.len() as u64 + BELOW;
+    let mut drawing = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {total_height}\" width=\"{WIDTH}\" height=\"{total_height}\">\n\
          <title>{0}</title>\n<style>{STYLE}</style>\n\
-         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n\
+         <rect width=\"{WIDTH}\" height=\"{total_height}\" fill=\"#fff\"/>\n\
          <text class=\"t\" x=\"12\" y=\"24\">{0}</text>\n<text x=\"12\" y=\"42\">{1}</text>\n",
         escaped(&format!("{} {}", view.model, plan.name)),
         escaped(&format!(
@@ -45,10 +45,11 @@ pub fn plan(view: &View, plan: &PlanView) -> String {
             plan.pace().unwrap_or_else(|| plan.bottleneck())
         )),
     );
-    axis(&mut out, &scale, height);
-    for (at, row) in rows.iter().enumerate() {
+
+    draw_axis(&mut drawing, &scale, total_height);
+    for (at, row) in lane_rows.iter().enumerate() {
         draw_lane(
-            &mut out,
+            &mut drawing,
             view,
             plan,
             row,
@@ -56,8 +57,9 @@ pub fn plan(view: &View, plan: &PlanView) -> String {
             ABOVE + ROW_HEIGHT * at as u64,
         );
     }
-    curves(&mut out, plan, &rows, &scale);
-    out + "</svg>\n"
+
+    draw_curves(&mut drawing, plan, &lane_rows, &scale);
+    drawing + "</svg>\n"
 }
 
 /// Times to places.
@@ -81,39 +83,39 @@ fn px(tenths: u64) -> String {
     }
 }
 
-fn axis(out: &mut String, scale: &Scale, height: u64) {
-    let step = step(scale.end, 10);
-    let mut at = 0;
-    while at <= scale.end {
-        let x = px(scale.x(at));
-        let label = if at == 0 {
+fn draw_axis(out: &mut String, scale: &Scale, height: u64) {
+    let step_ns = step(scale.end, 10);
+    let mut at_ns = 0;
+    while at_ns <= scale.end {
+        let x = px(scale.x(at_ns));
+        let tick_label = if at_ns == 0 {
             "0".to_owned()
         } else {
-            duration(at)
+            duration(at_ns)
         };
-        let bottom = height - BELOW;
+        let axis_bottom = height - BELOW;
         let _ = writeln!(
             out,
-            "<path class=\"g\" d=\"M{x} {ABOVE}V{bottom}\"/><text x=\"{x}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
+            "<path class=\"g\" d=\"M{x} {ABOVE}V{axis_bottom}\"/><text x=\"{x}\" y=\"{}\" text-anchor=\"middle\">{tick_label}</text>",
             height - 10
         );
-        at = at.saturating_add(step);
+        at_ns = at_ns.saturating_add(step_ns);
     }
 }
 
 fn draw_lane(out: &mut String, view: &View, plan: &PlanView, row: &Row, scale: &Scale, top: u64) {
     let lane = &row.lane;
     // What was measured stands below the lane that it is of.
-    let name = match row.measured {
+    let lane_name = match row.measured {
         Some(_) => lane.kind.to_owned(),
         None => escaped(&view.lane_name(lane.device, lane.kind)),
     };
     let (from, to) = (scale.x(0), scale.x(scale.end));
     let (y, height) = (top + 3, ROW_HEIGHT - 6);
-    let share = 100.0 * lane.busy_ns as f64 / plan.period_ns.max(1) as f64;
+    let share_percent = 100.0 * lane.busy_ns as f64 / plan.period_ns.max(1) as f64;
     let _ = writeln!(
         out,
-        "<text class=\"n\" x=\"{}\" y=\"{}\">{name} {share:.1} %</text><rect class=\"b\" x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{height}\"/>",
+        "<text class=\"n\" x=\"{}\" y=\"{}\">{lane_name} {share_percent:.1} %</text><rect class=\"b\" x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{height}\"/>",
         NAMES - 8,
         top + 19,
         px(from),
@@ -126,8 +128,8 @@ fn draw_lane(out: &mut String, view: &View, plan: &PlanView, row: &Row, scale: &
         let mut right = scale.x(slot.end_ns()).max(left + 1);
         let (mut longest, mut next, mut late) = (slot, at + 1, row.is_late(at));
         while let Some(other) = lane.slots.get(next) {
-            let narrow = right - left < FINE && scale.x(other.end_ns()) <= left + FINE;
-            if !narrow {
+            let is_narrow = right - left < FINE && scale.x(other.end_ns()) <= left + FINE;
+            if !is_narrow {
                 break;
             }
             right = right.max(scale.x(other.end_ns()));
@@ -137,13 +139,14 @@ fn draw_lane(out: &mut String, view: &View, plan: &PlanView, row: &Row, scale: &
             late |= row.is_late(next);
             next += 1;
         }
-        let title = match next - at {
+
+        let slot_title = match next - at {
             1 => escaped(&(tooltip(view, plan, slot) + &measured(row, at))),
             n => escaped(&format!("{n} slots, longest {}", view.label(plan, longest))),
         };
         let _ = write!(
             out,
-            "<rect x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{height}\" fill=\"{}\"><title>{title}</title></rect>",
+            "<rect x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{height}\" fill=\"{}\"><title>{slot_title}</title></rect>",
             px(left),
             px(right - left),
             if late {
@@ -152,9 +155,13 @@ fn draw_lane(out: &mut String, view: &View, plan: &PlanView, row: &Row, scale: &
                 colour(longest)
             }
         );
+
         let label = view.short_label(plan, slot);
-        let room = (right - left) / FINE / 7;
-        if next - at == 1 && slot.act == Act::Fire && label.chars().count() as u64 <= room {
+        let label_characters = (right - left) / FINE / 7;
+        if next - at == 1
+            && slot.act == Act::Fire
+            && label.chars().count() as u64 <= label_characters
+        {
             let _ = write!(
                 out,
                 "<text class=\"f\" x=\"{}\" y=\"{}\">{}</text>",
@@ -163,6 +170,7 @@ fn draw_lane(out: &mut String, view: &View, plan: &PlanView, row: &Row, scale: &
                 escaped(&label)
             );
         }
+
         out.push('\n');
         at = next;
     }
@@ -189,13 +197,14 @@ fn measured(row: &Row, slot: usize) -> String {
     format!(", 99 % in {}, {by} {how}", duration(m.p99_ns))
 }
 
-fn curves(out: &mut String, plan: &PlanView, rows: &[Row], scale: &Scale) {
+fn draw_curves(out: &mut String, plan: &PlanView, rows: &[Row], scale: &Scale) {
     let place = |lane: u32| {
         rows.iter()
             .position(|r| r.index == lane as usize && r.measured.is_none())
             .unwrap_or(0)
     };
-    let places: Vec<u64> = (0..plan.lanes.len())
+
+    let lane_places: Vec<u64> = (0..plan.lanes.len())
         .map(|l| place(l as u32) as u64)
         .collect();
     for t in plan
@@ -208,17 +217,18 @@ fn curves(out: &mut String, plan: &PlanView, rows: &[Row], scale: &Scale) {
             let slot = &plan.lanes[lane as usize].slots[slot as usize];
             (
                 slot,
-                ABOVE + ROW_HEIGHT * places[lane as usize] + ROW_HEIGHT / 2,
+                ABOVE + ROW_HEIGHT * lane_places[lane as usize] + ROW_HEIGHT / 2,
             )
         };
+
         let ((from, y0), (to, y1)) = (end(t.from), end(t.to));
         // A receipt may be waiting already when its tokens are sent.
-        let there = to.start_ns.max(from.end_ns()).min(to.end_ns());
-        let (x0, x1) = (scale.x(from.end_ns()), scale.x(there));
-        let middle = px((x0 + x1) / 2);
+        let arrival_ns = to.start_ns.max(from.end_ns()).min(to.end_ns());
+        let (x0, x1) = (scale.x(from.end_ns()), scale.x(arrival_ns));
+        let middle_x = px((x0 + x1) / 2);
         let _ = writeln!(
             out,
-            "<path class=\"c\" d=\"M{} {y0}C{middle} {y0} {middle} {y1} {} {y1}\"/>",
+            "<path class=\"c\" d=\"M{} {y0}C{middle_x} {y0} {middle_x} {y1} {} {y1}\"/>",
             px(x0),
             px(x1)
         );
@@ -238,15 +248,15 @@ fn colour(slot: &SlotView) -> String {
 
 /// Text within XML. Control characters, which XML lacks, are shown as escapes such as `\u{1b}`.
 pub(crate) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
+    let mut escaped_text = String::with_capacity(text.len());
     for c in printable(text).chars() {
         match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            c => out.push(c),
+            '&' => escaped_text.push_str("&amp;"),
+            '<' => escaped_text.push_str("&lt;"),
+            '>' => escaped_text.push_str("&gt;"),
+            '"' => escaped_text.push_str("&quot;"),
+            c => escaped_text.push(c),
         }
     }
-    out
+    escaped_text
 }

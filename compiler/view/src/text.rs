@@ -27,56 +27,57 @@ const LEAST: usize = 20;
 
 /// The plan in `width` columns, at least 40. Deterministic. O(slots + lanes · width).
 pub fn plan(view: &View, plan: &PlanView, width: usize) -> String {
-    let mut out = clipped(&format!("{}   {}", view.model, plan.headline()), width);
-    out += &clipped(&plan.bottleneck(), width);
-    out += &lines(view, width);
-    out += &run(view, plan, width);
+    let mut out = clip_line(&format!("{}   {}", view.model, plan.headline()), width);
+    out += &clip_line(&plan.bottleneck(), width);
+    out += &header_lines(view, width);
+    out += &run_section(view, plan, width);
     out.push('\n');
     let marks = Marks::of(plan);
-    out += &gantt(view, plan, &marks, width.max(40));
+    out += &draw_lanes(view, plan, &marks, width.max(40));
     out.push('\n');
-    out += &actors(view, plan, &marks, width);
+    out += &actor_section(view, plan, &marks, width);
     out += &measured(view, plan, &marks, width);
     out.push('\n');
-    out += &memory(view, plan, width);
+    out += &memory_section(view, plan, width);
     if !view.contingencies.is_empty() {
         out.push('\n');
-        out += &contingencies(view, width);
+        out += &contingency_section(view, width);
     }
     out
 }
 
-fn lines(view: &View, width: usize) -> String {
-    let replicated = view
+fn header_lines(view: &View, width: usize) -> String {
+    let replicated_names = view
         .replicated
         .iter()
         .map(|(n, k)| format!("{n} x{k}"))
         .collect();
-    let rounded = view
+    let rounded_counts = view
         .rounded
         .iter()
         .map(|(math, n)| format!("to {math} in {}", count(*n, "actor")));
     let line = |what: &str, all: Vec<String>| match all.is_empty() {
         true => String::new(),
-        false => clipped(&format!("{what}: {}", all.join(", ")), width),
+        false => clip_line(&format!("{what}: {}", all.join(", ")), width),
     };
-    line("replicated", replicated) + &line("factors of products rounded", rounded.collect())
+    line("replicated", replicated_names)
+        + &line("factors of products rounded", rounded_counts.collect())
 }
 
 /// A line of at most `width` characters.
-fn clipped(line: &str, width: usize) -> String {
+fn clip_line(line: &str, width: usize) -> String {
     let line = line.trim_end();
     if line.chars().count() <= width {
         return format!("{line}\n");
     }
-    let kept: String = line.chars().take(width.saturating_sub(3)).collect();
-    format!("{kept}...\n")
+    let kept_text: String = line.chars().take(width.saturating_sub(3)).collect();
+    format!("{kept_text}...\n")
 }
 
-fn fitted(table: &Table, width: usize) -> String {
+fn fit_table(table: &Table, width: usize) -> String {
     let mut text = String::new();
     table.write(&mut text);
-    text.lines().map(|line| clipped(line, width)).collect()
+    text.lines().map(|line| clip_line(line, width)).collect()
 }
 
 /// Which mark stands for which actor.
@@ -123,105 +124,117 @@ impl Marks {
 
 const ALL_MARKS: usize = MARKS.len() + 2 + OTHERS.len();
 
-fn gantt(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
-    let end = plan.end_ns();
-    let rows = plan.rows();
+fn draw_lanes(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
+    let end_ns = plan.end_ns();
+    let lane_rows = plan.rows();
     let name = |r: &Row| view.lane_name(r.lane.device, r.lane.kind);
-    let names: Vec<String> = rows.iter().map(name).collect();
-    let longest = names
+    let lane_names: Vec<String> = lane_rows.iter().map(name).collect();
+    let longest_name = lane_names
         .iter()
         .map(|n| n.chars().count())
         .max()
         .unwrap_or(0)
         .min(width / 3);
     // Name, share of the period, and a border on each side.
-    let cells = width.saturating_sub(longest + 11).max(LEAST);
-    let mut out = String::new();
-    for (lane, name) in rows.iter().zip(&names) {
-        let name: String = name.chars().take(longest).collect();
+    let cell_count = width.saturating_sub(longest_name + 11).max(LEAST);
+    let mut drawing = String::new();
+    for (lane, name) in lane_rows.iter().zip(&lane_names) {
+        let name: String = name.chars().take(longest_name).collect();
         let share = 100.0 * lane.lane.busy_ns as f64 / plan.period_ns.max(1) as f64;
-        let row = row(lane, marks, end, cells);
-        out += &format!("{name:<longest$}  {share:>5.1}% |{row}|\n");
+        let row = draw_row(lane, marks, end_ns, cell_count);
+        drawing += &format!("{name:<longest_name$}  {share:>5.1}% |{row}|\n");
     }
-    out + &axis(end, longest + 10, cells)
+
+    drawing + &draw_axis(end_ns, longest_name + 10, cell_count)
 }
 
 /// A lane in so many cells, each with the mark of what takes most of its time.
-fn row(row: &Row, marks: &Marks, end: u64, cells: usize) -> String {
+fn draw_row(row: &Row, marks: &Marks, end: u64, cells: usize) -> String {
     let edge = |cell: usize| (u128::from(end) * cell as u128 / cells as u128) as u64;
-    let mut weights = vec![[0u64; ALL_MARKS]; cells];
+    let mut cell_weights = vec![[0u64; ALL_MARKS]; cells];
     for (s, slot) in row.lane.slots.iter().enumerate() {
         let mark = if row.is_late(s) {
             ALL_MARKS - 1
         } else {
             marks.index(slot.act, slot.id)
         };
-        let first = (u128::from(slot.start_ns) * cells as u128 / u128::from(end)) as usize;
-        for (cell, weights) in weights.iter_mut().enumerate().skip(first) {
+        let first_cell = (u128::from(slot.start_ns) * cells as u128 / u128::from(end)) as usize;
+        for (cell, cell_weights) in cell_weights.iter_mut().enumerate().skip(first_cell) {
             let (from, to) = (edge(cell), edge(cell + 1));
-            if from >= slot.end_ns() && cell > first {
+            if from >= slot.end_ns() && cell > first_cell {
                 break;
             }
-            let inside = slot
+            let inside_cells = slot
                 .end_ns()
                 .min(to)
                 .saturating_sub(slot.start_ns.max(from));
-            weights[mark] = weights[mark].saturating_add(inside);
+            cell_weights[mark] = cell_weights[mark].saturating_add(inside_cells);
         }
     }
-    let mark = |(cell, weights): (usize, &[u64; ALL_MARKS])| {
-        let busy = weights.iter().fold(0, |sum: u64, w| sum.saturating_add(*w));
-        let most = (0..ALL_MARKS).max_by_key(|&m| (weights[m], std::cmp::Reverse(m)));
-        match most {
-            Some(most) if busy > 0 && busy.saturating_mul(2) >= edge(cell + 1) - edge(cell) => {
-                Marks::char(most)
+
+    let mark = |(cell, cell_weights): (usize, &[u64; ALL_MARKS])| {
+        let busy_weight = cell_weights
+            .iter()
+            .fold(0, |sum: u64, w| sum.saturating_add(*w));
+        let heaviest_mark = (0..ALL_MARKS).max_by_key(|&m| (cell_weights[m], std::cmp::Reverse(m)));
+        match heaviest_mark {
+            Some(heaviest_mark)
+                if busy_weight > 0
+                    && busy_weight.saturating_mul(2) >= edge(cell + 1) - edge(cell) =>
+            {
+                Marks::char(heaviest_mark)
             }
-            _ if busy > 0 => '.',
+            _ if busy_weight > 0 => '.',
             _ => ' ',
         }
     };
-    weights.iter().enumerate().map(mark).collect()
+
+    cell_weights.iter().enumerate().map(mark).collect()
 }
 
 /// Times below the chart, at round steps.
-fn axis(end: u64, indent: usize, cells: usize) -> String {
-    let mut line = " ".repeat(indent);
-    let step = step(end, (cells / 14).max(2) as u64);
-    let mut at = 0;
-    while at <= end {
-        let column = indent + (u128::from(at) * cells as u128 / u128::from(end)) as usize;
-        let label = if at == 0 {
+fn draw_axis(end: u64, indent: usize, cells: usize) -> String {
+    let mut axis_line = " ".repeat(indent);
+    let step_ns = step(end, (cells / 14).max(2) as u64);
+    let mut at_ns = 0;
+    while at_ns <= end {
+        let label_column = indent + (u128::from(at_ns) * cells as u128 / u128::from(end)) as usize;
+        let label = if at_ns == 0 {
             "0".to_owned()
         } else {
-            duration(at)
+            duration(at_ns)
         };
-        let used = line.chars().count();
-        if (used <= column || at == 0) && column + label.len() <= indent + cells + 2 {
-            line += &" ".repeat(column.saturating_sub(used));
-            line += &label;
-            line.push(' ');
+        let used_columns = axis_line.chars().count();
+        if (used_columns <= label_column || at_ns == 0)
+            && label_column + label.len() <= indent + cells + 2
+        {
+            axis_line += &" ".repeat(label_column.saturating_sub(used_columns));
+            axis_line += &label;
+            axis_line.push(' ');
         }
-        at = at.saturating_add(step);
+
+        at_ns = at_ns.saturating_add(step_ns);
     }
-    line.trim_end().to_owned() + "\n"
+
+    axis_line.trim_end().to_owned() + "\n"
 }
 
-fn actors(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
-    let mut table = Table::default();
+fn actor_section(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
+    let mut actor_table = Table::default();
     for &a in marks.busiest.iter().take(ROWS) {
         let (actor, fired) = (&view.actors[a], &plan.actors[a]);
-        let share = 100.0 * fired.busy_ns as f64 / plan.period_ns.max(1) as f64;
-        table.row(
+        let share_percent = 100.0 * fired.busy_ns as f64 / plan.period_ns.max(1) as f64;
+        actor_table.row(
             1,
             vec![
                 left(marks.mark(a).to_string()),
-                left(actor.name.clone()),
+                left(actor.shown_name()),
                 left(view.device_name(fired.device)),
                 left(format!("s{}", fired.stage)),
                 right(count(fired.firings, "firing")),
                 right(count(fired.calls, "call")),
                 right(format!("+{}", duration(fired.busy_ns))),
-                right(format!("{share:.1} %")),
+                right(format!("{share_percent:.1} %")),
                 left(
                     fired
                         .variant
@@ -231,44 +244,47 @@ fn actors(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
             ],
         );
     }
-    let mut out = fitted(&table, width);
-    let more = marks.busiest.len().saturating_sub(ROWS);
-    if more > 0 {
-        out += &format!("  {ANY} and {more} more actors; `--emit schedule` lists all\n");
+
+    let mut table_text = fit_table(&actor_table, width);
+    let hidden_rows = marks.busiest.len().saturating_sub(ROWS);
+    if hidden_rows > 0 {
+        table_text +=
+            &format!("  {ANY} and {hidden_rows} more actors; `--emit schedule` lists all\n");
     }
-    let kinds = [
+    let mark_kinds = [
         "> send",
         "< receive",
         "- release",
         "= carry history",
         ". mostly idle",
     ];
-    out + &clipped(&format!("  {}", kinds.join("   ")), width)
+    table_text + &clip_line(&format!("  {}", mark_kinds.join("   ")), width)
 }
 
 /// What of the run is shown, and what is missing.
-fn run(view: &View, plan: &PlanView, width: usize) -> String {
+fn run_section(view: &View, plan: &PlanView, width: usize) -> String {
     let Some(run) = &view.measured else {
         return String::new();
     };
-    let pace = plan
+    let pace_text = plan
         .pace()
         .unwrap_or_else(|| "measured   this plan was not run".to_owned());
-    let mut parts = vec![pace, format!("{} epochs", run.epochs)];
+    let mut run_parts = vec![pace_text, format!("{} epochs", run.epochs)];
     if run.dropped > 0 {
-        parts.push(format!(
+        run_parts.push(format!(
             "{} of {} periods not recorded",
             run.dropped,
             run.dropped + run.periods
         ));
     }
+
     if run.other_epochs > 0 {
-        parts.push(format!("{} epochs of other programs", run.other_epochs));
+        run_parts.push(format!("{} epochs of other programs", run.other_epochs));
     }
     if !run.complete {
-        parts.push("cut off: the run was killed".to_owned());
+        run_parts.push("cut off: the run was killed".to_owned());
     }
-    clipped(&parts.join("   "), width)
+    clip_line(&run_parts.join("   "), width)
 }
 
 /// Calls of actors beside what was planned.
@@ -276,8 +292,8 @@ fn measured(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String
     let Some(measured) = &plan.measured else {
         return String::new();
     };
-    let mut table = Table::default();
-    let heads = [
+    let mut actor_table = Table::default();
+    let column_heads = [
         "",
         "actor",
         "calls",
@@ -287,56 +303,59 @@ fn measured(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String
         "max",
         "p50/planned",
     ];
-    table.row(
+    actor_table.row(
         1,
-        heads
+        column_heads
             .iter()
             .enumerate()
             .map(|(i, h)| if i < 2 { left(*h) } else { right(*h) })
             .collect(),
     );
-    let mut order: Vec<_> = measured.actors.iter().collect();
-    order.sort_by_key(|a| (std::cmp::Reverse(a.calls.saturating_mul(a.p50_ns)), a.actor));
-    for a in order.iter().take(ROWS) {
-        let factor = match a.planned_ns {
+
+    let mut heaviest_first: Vec<_> = measured.actors.iter().collect();
+    heaviest_first.sort_by_key(|a| (std::cmp::Reverse(a.calls.saturating_mul(a.p50_ns)), a.actor));
+    for a in heaviest_first.iter().take(ROWS) {
+        let slowdown = match a.planned_ns {
             0 => String::new(),
             planned => format!("{:.2}", a.p50_ns as f64 / planned as f64),
         };
-        table.row(
+        actor_table.row(
             1,
             vec![
                 left(marks.mark(a.actor as usize).to_string()),
-                left(view.actor_name(a.actor)),
+                left(view.actor_label(a.actor)),
                 right(a.calls.to_string()),
                 right(duration(a.planned_ns)),
                 right(duration(a.p50_ns)),
                 right(duration(a.p99_ns)),
                 right(duration(a.max_ns)),
-                right(factor),
+                right(slowdown),
             ],
         );
     }
-    let mut out = "\n".to_owned() + &fitted(&table, width);
-    let late = measured
+
+    let mut table_text = "\n".to_owned() + &fit_table(&actor_table, width);
+    let late_slots = measured
         .lanes
         .iter()
         .flat_map(|l| &l.slots)
         .filter(|s| s.late)
         .count();
-    let more = order.len().saturating_sub(ROWS);
-    if more > 0 {
-        out += &format!("  and {more} more actors; `--format json` has all\n");
+    let hidden_rows = heaviest_first.len().saturating_sub(ROWS);
+    if hidden_rows > 0 {
+        table_text += &format!("  and {hidden_rows} more actors; `--format json` has all\n");
     }
-    out + &clipped(
-        &format!(
-            "  {LATE} late: {late} slots end more than a twentieth of the period behind the plan"
-        ),
-        width,
-    )
+    table_text
+        + &clip_line(
+            &format!(
+                "  {LATE} late: {late_slots} slots end more than a twentieth of the period behind the plan"
+            ),
+            width,
+        )
 }
 
-fn memory(view: &View, plan: &PlanView, width: usize) -> String {
-    let mut out = String::new();
+fn memory_section(view: &View, plan: &PlanView, width: usize) -> String {
+    let mut memory_text = String::new();
     let mut table = Table::default();
     for m in &plan.memories {
         let device = &view.devices[m.device as usize];
@@ -359,13 +378,14 @@ fn memory(view: &View, plan: &PlanView, width: usize) -> String {
             ],
         );
     }
-    out += &fitted(&table, width);
-    let mut order: Vec<usize> = (0..plan.buffers.len()).collect();
-    order.sort_by_key(|&b| (std::cmp::Reverse(plan.buffers[b].size_bytes()), b));
+
+    memory_text += &fit_table(&table, width);
+    let mut largest_first: Vec<usize> = (0..plan.buffers.len()).collect();
+    largest_first.sort_by_key(|&b| (std::cmp::Reverse(plan.buffers[b].size_bytes()), b));
     let mut table = Table::default();
-    for &b in order.iter().take(ROWS / 2) {
+    for &b in largest_first.iter().take(ROWS / 2) {
         let buffer = &plan.buffers[b];
-        let live = match buffer.live_ns {
+        let live_text = match buffer.live_ns {
             None => "always".to_owned(),
             Some((from, to)) => format!("{} to {}", duration(from), duration(to)),
         };
@@ -375,37 +395,39 @@ fn memory(view: &View, plan: &PlanView, width: usize) -> String {
                 right(bytes(buffer.size_bytes())),
                 left(view.device_name(buffer.device)),
                 left(format!("{}+{}", buffer.region, buffer.offset_bytes)),
-                left(format!("live {live}")),
+                left(format!("live {live_text}")),
                 left(view.buffer_label(buffer)),
             ],
         );
     }
-    out += &fitted(&table, width);
-    let more = order.len().saturating_sub(ROWS / 2);
-    if more > 0 {
-        out += &format!("  and {more} more buffers; `--emit layout` lists all\n");
+
+    memory_text += &fit_table(&table, width);
+    let hidden_rows = largest_first.len().saturating_sub(ROWS / 2);
+    if hidden_rows > 0 {
+        memory_text += &format!("  and {hidden_rows} more buffers; `--emit layout` lists all\n");
     }
-    out
+    memory_text
 }
 
-fn contingencies(view: &View, width: usize) -> String {
-    let main = view.plans.first().map_or(1, |p| p.period_ns.max(1));
-    let mut table = Table::default();
+fn contingency_section(view: &View, width: usize) -> String {
+    let main_period_ns = view.plans.first().map_or(1, |p| p.period_ns.max(1));
+    let mut loss_table = Table::default();
     for entry in &view.contingencies {
         let Some(plan) = view.plans.get(entry.plan as usize) else {
             continue;
         };
-        let percent = (plan.period_ns as f64 / main as f64 - 1.0) * 100.0;
-        table.row(
+        let extra_percent = (plan.period_ns as f64 / main_period_ns as f64 - 1.0) * 100.0;
+        loss_table.row(
             0,
             vec![
                 left(format!("without {}", entry.lost)),
                 left(format!("plan {}", entry.plan)),
                 right(format!("period {}", duration(plan.period_ns))),
-                right(format!("{percent:+.1} %")),
+                right(format!("{extra_percent:+.1} %")),
                 left(format!("bound by {}", plan.bound_by)),
             ],
         );
     }
-    fitted(&table, width)
+
+    fit_table(&loss_table, width)
 }

@@ -23,28 +23,42 @@ pub fn decode(bytes: Bytes) -> Result<Program, BundleError> {
 /// # Errors
 /// As [`decode`].
 pub fn decode_within(bytes: Bytes, max_structure_bytes: u64) -> Result<Program, BundleError> {
-    let sections = sections(&bytes)?;
-    let find = |section: Section| sections[section as usize - 1].clone();
-    let budget = MemoryBudget::new(max_structure_bytes);
-    read::<Meta>(Section::Meta, &find(Section::Meta), &budget)?;
+    let bundle_bytes = bytes.len() as u64;
+    let sections = SectionList {
+        list: read_sections(&bytes)?,
+        budget: MemoryBudget::new(max_structure_bytes),
+    };
+    sections.read_section::<Meta>(Section::Meta)?;
+    let blob_lengths: Vec<u64> = sections.read_section(Section::BlobLengths)?;
 
-    let lengths: Vec<u64> = read(Section::BlobLengths, &find(Section::BlobLengths), &budget)?;
-    let plans = read(Section::Plans, &find(Section::Plans), &budget)?;
-    let table = read(
-        Section::Contingencies,
-        &find(Section::Contingencies),
-        &budget,
-    )?;
-    let (plans, contingencies) = join(plans, table, bytes.len() as u64, &budget)?;
-
+    let plans = sections.read_section(Section::Plans)?;
+    let table = sections.read_section(Section::Contingencies)?;
+    let (plans, contingencies) = join(plans, table, bundle_bytes, &sections.budget)?;
     Ok(Program {
-        graph: read(Section::Graph, &find(Section::Graph), &budget)?,
-        machine: read(Section::Machine, &find(Section::Machine), &budget)?,
+        graph: sections.read_section(Section::Graph)?,
+        machine: sections.read_section(Section::Machine)?,
         plans,
         contingencies,
-        blobs: blobs(&lengths, &find(Section::Blobs))?,
-        kernels: read(Section::Kernels, &find(Section::Kernels), &budget)?,
+        blobs: split_blobs(&blob_lengths, sections.bytes(Section::Blobs))?,
+        kernels: sections.read_section(Section::Kernels)?,
     })
+}
+
+/// The sections of a bundle, and the memory that reading them may take.
+struct SectionList {
+    /// In the order of [`Section::ALL`].
+    list: Vec<Bytes>,
+    budget: MemoryBudget,
+}
+
+impl SectionList {
+    fn bytes(&self, section: Section) -> &Bytes {
+        &self.list[section as usize - 1]
+    }
+
+    fn read_section<T: DeserializeOwned>(&self, section: Section) -> Result<T, BundleError> {
+        read_section(section, self.bytes(section), &self.budget)
+    }
 }
 
 /// The plans that are written out, then those that are differences from the first.
@@ -67,18 +81,20 @@ pub(super) fn join(
             message,
         });
     };
-    let count = plans.len() + differences.len();
-    if count > limits::MAX_PLANS {
-        let message = format!("{count} plans, at most {}", limits::MAX_PLANS);
+
+    let plan_count = plans.len() + differences.len();
+    if plan_count > limits::MAX_PLANS {
+        let message = format!("{plan_count} plans, at most {}", limits::MAX_PLANS);
         return Err(BundleError::Content {
             section: Section::Contingencies,
             message,
         });
     }
+
     check_sizes(&differences, bundle_bytes)?;
-    let base = Base::new(main);
+    let main_base = Base::new(main);
     for difference in &differences {
-        plans.push(base.unpack(difference, budget)?);
+        plans.push(main_base.unpack(difference, budget)?);
     }
     Ok((plans, contingencies))
 }
@@ -88,13 +104,11 @@ pub(super) fn join(
 /// # Errors
 /// See [`decode`].
 pub fn decode_meta(bytes: &Bytes) -> Result<Meta, BundleError> {
-    let budget = MemoryBudget::new(limits::MAX_STRUCTURE_BYTES);
-    let sections = sections(bytes)?;
-    read(
-        Section::Meta,
-        &sections[Section::Meta as usize - 1],
-        &budget,
-    )
+    let sections = SectionList {
+        list: read_sections(bytes)?,
+        budget: MemoryBudget::new(limits::MAX_STRUCTURE_BYTES),
+    };
+    sections.read_section(Section::Meta)
 }
 
 /// Whether the first bytes of a file of so many bytes can be those of a bundle. Says nothing of what is too short to
@@ -108,6 +122,7 @@ pub(super) fn check_start(start: &[u8], file_bytes: u64) -> Result<(), BundleErr
             found: [start[0], start[1], start[2], start[3]],
         });
     }
+
     let version = u32_at(start, 4);
     if version != VERSION {
         return Err(BundleError::Version { found: version });
@@ -137,7 +152,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
         .map_or(0, u64::from_le_bytes)
 }
 
-fn zero(bytes: &[u8], from: u64, to: u64) -> Result<(), BundleError> {
+fn check_zeros(bytes: &[u8], from: u64, to: u64) -> Result<(), BundleError> {
     let range = bytes.get(from as usize..to as usize).unwrap_or_default();
     match (from..).zip(range).find(|(_, byte)| **byte != 0) {
         Some((offset, &found)) => Err(BundleError::Padding { offset, found }),
@@ -145,7 +160,7 @@ fn zero(bytes: &[u8], from: u64, to: u64) -> Result<(), BundleError> {
     }
 }
 
-fn checksum(what: impl Into<String>, found: u64, expected: u64) -> Result<(), BundleError> {
+fn check_sum(what: impl Into<String>, found: u64, expected: u64) -> Result<(), BundleError> {
     if found == expected {
         return Ok(());
     }
@@ -157,95 +172,105 @@ fn checksum(what: impl Into<String>, found: u64, expected: u64) -> Result<(), Bu
 }
 
 /// Checks header, table, padding and checksums; the sections in the order of [`Section::ALL`].
-pub(super) fn sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
+pub(super) fn read_sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
     let found = file.len() as u64;
-    let enough = |what, needed: usize| {
-        let needed = needed as u64;
-        if found < needed {
-            Err(BundleError::Truncated {
-                what,
-                needed,
-                found,
-            })
-        } else {
-            Ok(())
-        }
-    };
-    enough("the magic and version", 8)?;
+    check_length(file, "the magic and version", 8)?;
     if !file.starts_with(&MAGIC) {
         return Err(BundleError::Magic {
             found: [file[0], file[1], file[2], file[3]],
         });
     }
+
     let version = u32_at(file, 4);
     if version != VERSION {
         return Err(BundleError::Version { found: version });
     }
-    enough("the header", HEADER_BYTES)?;
-    let (count, expected) = (u32_at(file, 8), Section::ALL.len() as u32);
+    check_length(file, "the header", HEADER_BYTES)?;
+    let count = u32_at(file, 8);
+    let expected = Section::ALL.len() as u32;
     if count != expected {
         return Err(BundleError::Sections {
             found: count,
             expected,
         });
     }
-    let body = HEADER_BYTES + ENTRY_BYTES * Section::ALL.len();
-    enough("the section table", body)?;
+
+    let body_offset = HEADER_BYTES + ENTRY_BYTES * Section::ALL.len();
+    check_length(file, "the section table", body_offset)?;
+
+    // The checksum covers the header around itself, and the table.
     let mut hasher = Xxh3Default::new();
     hasher.update(&file[..24]);
-    hasher.update(&file[HEADER_BYTES..body]);
-    checksum(
+    hasher.update(&file[HEADER_BYTES..body_offset]);
+    check_sum(
         "header and section table",
         hasher.digest(),
         u64_at(file, 24),
     )?;
-    zero(file, 12, 16)?;
-    let length = u64_at(file, 16);
-    if length != found {
+    check_zeros(file, 12, 16)?;
+    let stated_bytes = u64_at(file, 16);
+    if stated_bytes != found {
         return Err(BundleError::Length {
-            expected: length,
+            expected: stated_bytes,
             found,
         });
     }
-    let mut end = body as u64;
-    let mut list = Vec::with_capacity(Section::ALL.len());
+
+    // Sections follow each other without gaps but those of the alignment.
+    let mut section_end = body_offset as u64;
+    let mut found_sections = Vec::with_capacity(Section::ALL.len());
     for (index, section) in Section::ALL.into_iter().enumerate() {
-        let (bytes, next) = entry(file, index, section, end)?;
-        list.push(bytes);
-        end = next;
+        let (bytes, next) = read_entry(file, index, section, section_end)?;
+        found_sections.push(bytes);
+        section_end = next;
     }
-    if end != found {
+
+    if section_end != found {
         return Err(BundleError::Length {
-            expected: end,
+            expected: section_end,
             found,
         });
     }
-    Ok(list)
+
+    Ok(found_sections)
+}
+
+fn check_length(file: &Bytes, what: &'static str, needed: usize) -> Result<(), BundleError> {
+    let found = file.len() as u64;
+    let needed = needed as u64;
+    if found < needed {
+        return Err(BundleError::Truncated {
+            what,
+            needed,
+            found,
+        });
+    }
+    Ok(())
 }
 
 /// The section at `index` of the table, which must follow byte `end`; and its own end.
-fn entry(
+fn read_entry(
     file: &Bytes,
     index: usize,
     section: Section,
     end: u64,
 ) -> Result<(Bytes, u64), BundleError> {
     let found = file.len() as u64;
-    let at = HEADER_BYTES + ENTRY_BYTES * index;
-    let kind = u32_at(file, at);
-    if kind != section as u32 {
+    let entry_offset = HEADER_BYTES + ENTRY_BYTES * index;
+    let section_kind = u32_at(file, entry_offset);
+    if section_kind != section as u32 {
         return Err(BundleError::Kind {
             index,
-            found: kind,
+            found: section_kind,
             expected: section as u32,
         });
     }
-    zero(file, at as u64 + 4, at as u64 + 8)?;
-    let (offset, length, sum) = (
-        u64_at(file, at + 8),
-        u64_at(file, at + 16),
-        u64_at(file, at + 24),
-    );
+
+    check_zeros(file, entry_offset as u64 + 4, entry_offset as u64 + 8)?;
+    let offset = u64_at(file, entry_offset + 8);
+    let length = u64_at(file, entry_offset + 16);
+    let sum = u64_at(file, entry_offset + 24);
+
     // `end` is at most the file's length, which is a usize and in practice far below 2^63.
     let expected = end.next_multiple_of(ALIGN);
     if offset != expected {
@@ -255,23 +280,25 @@ fn entry(
             expected,
         });
     }
-    let needed = offset.saturating_add(length);
-    if needed > found {
+
+    let end_offset = offset.saturating_add(length);
+    if end_offset > found {
         return Err(BundleError::Truncated {
             what: "a section",
-            needed,
+            needed: end_offset,
             found,
         });
     }
-    zero(file, end, offset)?;
-    let bytes = file.slice(offset as usize..needed as usize);
-    checksum(format!("section {section}"), xxh3_64(&bytes), sum)?;
-    Ok((bytes, needed))
+
+    check_zeros(file, end, offset)?;
+    let bytes = file.slice(offset as usize..end_offset as usize);
+    check_sum(format!("section {section}"), xxh3_64(&bytes), sum)?;
+    Ok((bytes, end_offset))
 }
 
 /// Postcard makes room for at most 1 MiB before it has read the elements of a sequence, and nesting is bounded where
 /// types hold themselves: a hostile count ends as an error, not as an allocation.
-fn read<T: DeserializeOwned>(
+fn read_section<T: DeserializeOwned>(
     section: Section,
     bytes: &[u8],
     budget: &MemoryBudget,
@@ -293,27 +320,28 @@ fn read<T: DeserializeOwned>(
     }
 }
 
-fn blobs(lengths: &[u64], section: &Bytes) -> Result<TiVec<BlobId, Bytes>, BundleError> {
+fn split_blobs(lengths: &[u64], section: &Bytes) -> Result<TiVec<BlobId, Bytes>, BundleError> {
     let found = section.len() as u64;
-    let mut end: u128 = 0;
+    let mut blob_end: u128 = 0;
     for &length in lengths {
-        end = end.next_multiple_of(ALIGN.into()) + u128::from(length);
+        blob_end = blob_end.next_multiple_of(ALIGN.into()) + u128::from(length);
     }
-    if end != u128::from(found) {
+    if blob_end != u128::from(found) {
         return Err(BundleError::BlobBytes {
             blobs: lengths.len(),
-            needed: end,
+            needed: blob_end,
             found,
         });
     }
     // All sums are at most `found` from here on.
     let mut blobs = TiVec::with_capacity(lengths.len());
-    let mut end: u64 = 0;
+    let mut blob_end: u64 = 0;
     for &length in lengths {
-        let start = end.next_multiple_of(ALIGN);
-        zero(section, end, start)?;
-        end = start + length;
-        blobs.push(section.slice(start as usize..end as usize));
+        let blob_start = blob_end.next_multiple_of(ALIGN);
+        check_zeros(section, blob_end, blob_start)?;
+        blob_end = blob_start + length;
+        blobs.push(section.slice(blob_start as usize..blob_end as usize));
     }
+
     Ok(blobs)
 }

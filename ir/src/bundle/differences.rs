@@ -70,30 +70,42 @@ pub(super) fn pack_all(main: &Plan, others: &[Plan]) -> Vec<Difference> {
 
     match check_sizes(&differences, packed_bytes as u64) {
         Ok(()) => differences,
-        Err(_) => others.iter().map(|plan| stored(&relative(plan))).collect(),
+        Err(_) => others
+            .iter()
+            .map(|plan| store_literals(&relative_bytes(plan)))
+            .collect(),
+    }
+}
+
+fn refuse_difference(message: String) -> BundleError {
+    BundleError::Content {
+        section: Section::Contingencies,
+        message,
     }
 }
 
 /// Bytes as an LZ4 block of one run of literals.
-fn stored(bytes: &[u8]) -> Difference {
+fn store_literals(bytes: &[u8]) -> Difference {
     const NIBBLE: usize = 15;
     const BYTE: usize = 255;
     let length = bytes.len();
-    let mut packed = Vec::with_capacity(length + length / BYTE + 2);
+    let mut literal_block = Vec::with_capacity(length + length / BYTE + 2);
 
-    packed.push((length.min(NIBBLE) as u8) << 4);
+    literal_block.push((length.min(NIBBLE) as u8) << 4);
     if let Some(mut rest) = length.checked_sub(NIBBLE) {
         while rest >= BYTE {
-            packed.push(BYTE as u8);
+            literal_block.push(BYTE as u8);
             rest -= BYTE;
         }
-        packed.push(rest as u8);
+
+        literal_block.push(rest as u8);
     }
-    packed.extend_from_slice(bytes);
+
+    literal_block.extend_from_slice(bytes);
 
     Difference {
         bytes: length as u64,
-        packed,
+        packed: literal_block,
     }
 }
 
@@ -102,11 +114,11 @@ pub(super) struct Base(Vec<u8>);
 
 impl Base {
     pub(super) fn new(plan: &Plan) -> Self {
-        Self(relative(plan))
+        Self(relative_bytes(plan))
     }
 
     pub(super) fn pack(&self, plan: &Plan) -> Difference {
-        let bytes = relative(plan);
+        let bytes = relative_bytes(plan);
         let packed = lz4_flex::block::compress_with_dict(&bytes, &self.0);
         Difference {
             bytes: bytes.len() as u64,
@@ -121,39 +133,41 @@ impl Base {
         difference: &Difference,
         budget: &MemoryBudget,
     ) -> Result<Plan, BundleError> {
-        let refuse = |message| BundleError::Content {
-            section: Section::Contingencies,
-            message,
-        };
         let Difference { bytes, packed } = difference;
-        let limit = (packed.len() as u64)
+        let max_bytes = (packed.len() as u64)
             .saturating_mul(MAX_EXPANSION)
             .saturating_add(MIN_MATCH);
-        if *bytes > limit {
+        if *bytes > max_bytes {
             let found = packed.len();
-            return Err(refuse(format!(
-                "{found} bytes stand for {bytes} of a plan, at most {limit}"
+            return Err(refuse_difference(format!(
+                "{found} bytes stand for {bytes} of a plan, at most {max_bytes}"
             )));
         }
-        let mut plain = vec![0; *bytes as usize];
-        let length = lz4_flex::block::decompress_into_with_dict(packed, &mut plain, &self.0)
-            .map_err(|error| refuse(error.to_string()))?;
-        if length as u64 != *bytes {
-            return Err(refuse(format!(
-                "a plan has {length} bytes, must have {bytes}"
+
+        let mut plan_bytes = vec![0; *bytes as usize];
+        let unpacked_bytes =
+            lz4_flex::block::decompress_into_with_dict(packed, &mut plan_bytes, &self.0)
+                .map_err(|error| refuse_difference(error.to_string()))?;
+        if unpacked_bytes as u64 != *bytes {
+            return Err(refuse_difference(format!(
+                "a plan has {unpacked_bytes} bytes, must have {bytes}"
             )));
         }
-        match take_from_bytes::<Plan>(&plain, budget) {
+
+        match take_from_bytes::<Plan>(&plan_bytes, budget) {
             Ok((mut plan, [])) => {
-                walk(&mut plan, u64::wrapping_add, true);
+                map_starts_and_offsets(&mut plan, u64::wrapping_add, true);
                 Ok(plan)
             }
-            Ok((_, rest)) => Err(refuse(format!("{} bytes after a plan", rest.len()))),
+            Ok((_, rest)) => Err(refuse_difference(format!(
+                "{} bytes after a plan",
+                rest.len()
+            ))),
             Err(_) if budget.is_overrun() => Err(BundleError::Memory {
                 section: Section::Contingencies,
                 limit: budget.limit(),
             }),
-            Err(error) => Err(refuse(error.to_string())),
+            Err(error) => Err(refuse_difference(error.to_string())),
         }
     }
 }
@@ -161,56 +175,66 @@ impl Base {
 /// A plan in the form that differences are made of.
 pub(crate) fn relative_form(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
-    walk(&mut plan, u64::wrapping_sub, false);
+    map_starts_and_offsets(&mut plan, u64::wrapping_sub, false);
     plan
 }
 
 /// A difference from `main` that unpacks to these bytes, whatever they are.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn difference(main: &Plan, bytes: &[u8]) -> Difference {
-    let packed = lz4_flex::block::compress_with_dict(bytes, &relative(main));
+    let packed = lz4_flex::block::compress_with_dict(bytes, &relative_bytes(main));
     Difference {
         bytes: bytes.len() as u64,
         packed,
     }
 }
 
-fn relative(plan: &Plan) -> Vec<u8> {
+fn relative_bytes(plan: &Plan) -> Vec<u8> {
     let plan = relative_form(plan);
     postcard::to_stdvec(&plan).expect("every sequence has a length")
 }
 
 /// Applies `op` to each start time and what it follows, and to each offset and the one before. All sums wrap: what is
 /// taken away is what is added again, whatever the numbers.
-fn walk(plan: &mut Plan, op: fn(u64, u64) -> u64, restore: bool) {
+fn map_starts_and_offsets(plan: &mut Plan, op: fn(u64, u64) -> u64, restore: bool) {
     for lane in plan.calendars.iter_mut().flat_map(|c| &mut c.lanes) {
-        starts(&mut lane.entries, 0, op, restore);
+        map_starts(&mut lane.entries, 0, op, restore);
     }
-    let mut before = 0;
+    let mut offset_before = 0;
     for buffer in &mut plan.buffers {
-        let given = buffer.offset_bytes;
-        buffer.offset_bytes = op(given, before);
-        before = if restore { buffer.offset_bytes } else { given };
+        let stored_offset = buffer.offset_bytes;
+        buffer.offset_bytes = op(stored_offset, offset_before);
+        offset_before = if restore {
+            buffer.offset_bytes
+        } else {
+            stored_offset
+        };
     }
 }
 
 /// The end of the last entry, in absolute time.
-fn starts(entries: &mut [Entry], mut now: u64, op: fn(u64, u64) -> u64, restore: bool) -> u64 {
+fn map_starts(
+    entries: &mut [Entry],
+    mut now_ns: u64,
+    op: fn(u64, u64) -> u64,
+    restore: bool,
+) -> u64 {
     for entry in entries {
-        now = match entry {
+        now_ns = match entry {
             Entry::Slot(slot) => {
-                let given = slot.start_ns;
-                slot.start_ns = op(given, now);
-                let start = if restore { slot.start_ns } else { given };
-                start.wrapping_add(slot.duration_ns)
+                let stored_start = slot.start_ns;
+                slot.start_ns = op(stored_start, now_ns);
+                let start_ns = if restore { slot.start_ns } else { stored_start };
+                start_ns.wrapping_add(slot.duration_ns)
             }
             Entry::Loop { count, body } => {
-                let length = starts(body, now, op, restore).wrapping_sub(now);
-                now.wrapping_add(length.wrapping_mul(*count))
+                let body_ns = map_starts(body, now_ns, op, restore).wrapping_sub(now_ns);
+                now_ns.wrapping_add(body_ns.wrapping_mul(*count))
             }
         };
     }
-    now
+
+    now_ns
 }
 
 #[cfg(test)]
@@ -286,7 +310,7 @@ mod tests {
         }
         for length in [0, 1, 14, 15, 16, 269, 270, 271, 525, 70_000] {
             let bytes = vec![7; length];
-            let Difference { packed, .. } = stored(&bytes);
+            let Difference { packed, .. } = store_literals(&bytes);
             let plain = lz4_flex::block::decompress(&packed, length);
             assert_eq!(plain.expect("a block"), bytes);
         }

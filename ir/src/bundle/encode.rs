@@ -73,6 +73,7 @@ impl<'p> Layout<'p> {
                 blobs.push(Cow::Borrowed(padding(blob.len() as u64)));
             }
         }
+
         let (plans, differences) = split(program);
         let mut at = (HEADER_BYTES + ENTRY_BYTES * Section::ALL.len()) as u64;
         let mut parts = Vec::new();
@@ -87,6 +88,7 @@ impl<'p> Layout<'p> {
                 Section::BlobLengths => postcard(&lengths),
                 Section::Blobs => std::mem::take(&mut blobs),
             };
+
             let mut hasher = Xxh3Default::new();
             chunks.iter().for_each(|chunk| hasher.update(chunk));
             let bytes = chunks.iter().map(|chunk| chunk.len() as u64).sum();
@@ -100,6 +102,7 @@ impl<'p> Layout<'p> {
                 chunks,
             });
         }
+
         Self {
             parts,
             file_bytes: at,
@@ -122,6 +125,7 @@ impl<'p> Layout<'p> {
             table.extend_from_slice(&part.bytes.to_le_bytes());
             table.extend_from_slice(&part.checksum.to_le_bytes());
         }
+
         let mut hasher = Xxh3Default::new();
         hasher.update(&head);
         hasher.update(&table);

@@ -77,6 +77,7 @@ pub(crate) fn replace(
         use std::os::unix::fs::PermissionsExt;
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
+
     let mut file = builder.tempfile_in(folder)?;
     let mut out = BufWriter::new(file.as_file_mut());
     write(&mut out)?;

@@ -44,6 +44,7 @@ pub(super) fn load(path: &Path) -> Result<(Bytes, Option<Image>), OpenError> {
         let text = "it is not a regular file";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text).into());
     }
+
     let mut file = File::open(path)?;
     let bytes = file.metadata()?.len();
     if is_sealed(&file) {

@@ -37,6 +37,7 @@ pub fn calendar(program: &Program, plan: &Plan, options: TextOptions) -> String 
         unit: column_unit(plan.period_ns),
         options,
     };
+
     let mut out = String::new();
     for calendar in &plan.calendars {
         out.push_str(&cx.head(calendar));
@@ -94,6 +95,7 @@ impl Cx<'_> {
             table.text(indent, "...");
             return;
         }
+
         let mut above = "";
         for entry in entries {
             match entry {
@@ -152,6 +154,7 @@ impl Cx<'_> {
             cells.push(right(in_unit(slot.start_ns, self.unit)));
             cells.push(right(format!("+{}", in_unit(slot.duration_ns, self.unit))));
         }
+
         cells
     }
 
@@ -194,6 +197,7 @@ impl Cx<'_> {
                     .map_or_else(unknown, |b| self.token(b, -delay)),
             );
         }
+
         let mut outputs = Vec::new();
         for (port, joined) in data.outputs.iter().zip(&self.ports.outputs[actor]) {
             let buffer = joined.and_then(|channel| self.buffer(channel, device));
@@ -205,11 +209,13 @@ impl Cx<'_> {
             };
             outputs.push(buffer.map_or_else(unknown, |b| self.token(b, at)));
         }
+
         let (from, to) = match data.role {
             Role::Compute => (inputs.join(", "), outputs.join(", ")),
             Role::Source => (format!("source {}", data.name), outputs.join(", ")),
             Role::Sink => (inputs.join(", "), format!("sink {}", data.name)),
         };
+
         format!("{from} -> {to}")
     }
 

@@ -29,6 +29,7 @@ pub fn contingencies(program: &Program, options: TextOptions) -> String {
         let names: Vec<_> = devices.iter().map(|&d| device_name(machine, d)).collect();
         kinds.row(1, vec![left(kind.to_string()), left(names.join(", "))]);
     }
+
     kinds.write(&mut out);
     let mut entries = Table::default();
     for entry in &table.list {
@@ -51,8 +52,10 @@ pub fn contingencies(program: &Program, options: TextOptions) -> String {
                     .map_or(String::new(), |main| slower(plan, main)),
             ));
         }
+
         entries.row(1, cells);
     }
+
     entries.write(&mut out);
     out
 }

@@ -31,6 +31,7 @@ pub fn placement(program: &Program, plan: &Plan) -> String {
             ],
         );
     }
+
     table.write(&mut out);
     out
 }
@@ -73,6 +74,7 @@ pub fn schedule(program: &Program, plan: &Plan) -> String {
             ],
         );
     }
+
     table.write(&mut out);
     out
 }
@@ -118,6 +120,7 @@ fn device(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
         bytes(calendar.arena_bytes),
         bytes(calendar.exchange_bytes)
     );
+
     let mut rows = Vec::new();
     let mut lies: BTreeMap<BufferId, String> = BTreeMap::new();
     for o in plan.over(&program.graph) {
@@ -127,6 +130,7 @@ fn device(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
         };
         lies.entry(buffer).or_default().push_str(&text);
     }
+
     for (buffer, b) in plan
         .buffers
         .iter_enumerated()
@@ -150,6 +154,7 @@ fn device(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
         ];
         rows.push(((b.region, b.offset_bytes, buffer.index()), cells));
     }
+
     if calendar.scratch_bytes > 0 {
         let offset = calendar.scratch_offset_bytes;
         let cells = vec![
@@ -159,6 +164,7 @@ fn device(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
         ];
         rows.push(((Region::Arena, offset, usize::MAX), cells));
     }
+
     rows.sort_by_key(|&(key, _)| key);
     let mut table = Table::default();
     rows.into_iter().for_each(|(_, cells)| table.row(1, cells));

@@ -18,7 +18,7 @@ mod units;
 
 pub use self::calendar::{TextOptions, calendar};
 pub use self::contingencies::{contingencies, loss};
-pub use self::graph::{graph, op, replicas};
+pub use self::graph::{actor_label, graph, graph_in_columns, op, replicas};
 pub use self::layout::{layout, placement, schedule};
 pub use self::printable::{is_hidden, masked, printable, printable_json, printable_lines};
 pub use self::table::{Cell, Table, left, right};

@@ -64,6 +64,7 @@ pub fn masked(text: &str) -> Cow<'_, str> {
             out.extend(std::iter::repeat_n('?', character.len_utf8()));
         }
     }
+
     Cow::Owned(out)
 }
 
@@ -93,6 +94,7 @@ fn replaced(
             out.push(character);
         }
     }
+
     Cow::Owned(out)
 }
 

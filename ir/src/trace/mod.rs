@@ -190,6 +190,7 @@ impl Chunk {
             // Postcard refuses only sequences of unknown length.
             postcard::to_stdvec(value).expect("every sequence has a length")
         }
+
         let (kind, body) = match self {
             Chunk::Begin(begin) => (kind::BEGIN, body(begin)),
             Chunk::Epoch(epoch) => (kind::EPOCH, body(epoch)),
@@ -207,6 +208,7 @@ impl Chunk {
                 return bytes;
             }
         };
+
         let mut bytes = Vec::with_capacity(8 + body.len());
         bytes.extend(kind.to_le_bytes());
         bytes.extend((body.len() as u32).to_le_bytes());

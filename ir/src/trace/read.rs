@@ -128,49 +128,50 @@ impl Trace {
                 found: bytes.iter().take(4).copied().collect(),
             });
         };
+
         debug_assert_eq!(*magic, MAGIC);
         let found = rest.first_chunk().map_or(0, |v| u32::from_le_bytes(*v));
         if found != VERSION {
             return Err(TraceError::Version { found });
         }
-        let chunks = chunks(bytes)?;
+
+        let chunks = split_chunks(bytes)?;
         let clock = Clock::of(&chunks);
+
+        // Chunks of several epochs may be mixed: words name the epoch that they belong to.
         let mut begin = None;
-        let mut trace = Vec::<Raw>::new();
-        let (mut events, mut is_complete) = (Vec::new(), false);
+        let mut raw_epochs = Vec::<RawEpoch>::new();
+        let mut events = Vec::new();
+        let mut is_complete = false;
         for (at, chunk) in chunks {
-            let wrong = |message: &str| TraceError::Chunk {
-                at,
-                message: message.to_owned(),
-            };
-            let of =
-                |trace: &mut Vec<Raw>, epoch| trace.iter().rposition(|e| e.begin.epoch == epoch);
             match chunk {
-                Chunk::Begin(b) => begin = Some(b),
-                Chunk::Epoch(e) => trace.push(Raw::new(e)),
+                Chunk::Begin(run_begin) => begin = Some(run_begin),
+                Chunk::Epoch(epoch_begin) => raw_epochs.push(RawEpoch::new(epoch_begin)),
                 Chunk::Words {
                     epoch,
                     calendar,
                     words,
                 } => {
-                    let found = of(&mut trace, epoch).map(|i| &mut trace[i]);
-                    let lane = found.and_then(|e| e.words.get_mut(calendar as usize));
-                    lane.ok_or_else(|| wrong("words of an unknown calendar"))?
-                        .extend(words);
+                    let raw_epoch = last_epoch(&mut raw_epochs, epoch);
+                    let lane = raw_epoch.and_then(|raw| raw.words.get_mut(calendar as usize));
+                    let unknown = || wrong_chunk(at, "words of an unknown calendar");
+                    lane.ok_or_else(unknown)?.extend(words);
                 }
                 Chunk::EpochEnd(end) => {
-                    let found = of(&mut trace, end.epoch);
-                    let found = found.ok_or_else(|| wrong("the end of an unknown epoch"))?;
-                    trace[found].end = Some(end);
+                    let raw_epoch = last_epoch(&mut raw_epochs, end.epoch);
+                    let unknown = || wrong_chunk(at, "the end of an unknown epoch");
+                    raw_epoch.ok_or_else(unknown)?.end = Some(end);
                 }
                 Chunk::Event(event) => events.push(event),
                 Chunk::Clocks(_) => {}
                 Chunk::End => is_complete = true,
             }
         }
+
+        let epochs = raw_epochs.into_iter();
         Ok(Trace {
             begin: begin.ok_or(TraceError::Empty)?,
-            epochs: trace.into_iter().map(|raw| raw.epoch(&clock)).collect(),
+            epochs: epochs.map(|raw| raw.into_epoch(&clock)).collect(),
             events,
             is_complete,
         })
@@ -184,9 +185,13 @@ impl Trace {
     pub fn of_program(bytes: &[u8], program: &Program) -> Result<(Trace, usize), TraceError> {
         let mut trace = Trace::read(bytes)?;
         let expected = fingerprint(program);
-        let all = trace.epochs.len();
-        trace.epochs.retain(|e| e.begin.fingerprint == expected);
-        if trace.epochs.is_empty() && (all > 0 || trace.begin.fingerprint != expected) {
+        let all_epochs = trace.epochs.len();
+        trace
+            .epochs
+            .retain(|epoch| epoch.begin.fingerprint == expected);
+
+        // A run that ended before its first epoch names its program at the beginning.
+        if trace.epochs.is_empty() && (all_epochs > 0 || trace.begin.fingerprint != expected) {
             let Begin {
                 model, fingerprint, ..
             } = trace.begin;
@@ -196,39 +201,59 @@ impl Trace {
                 expected,
             });
         }
-        let others = all - trace.epochs.len();
+
+        let other_epochs = all_epochs - trace.epochs.len();
         for epoch in &trace.epochs {
-            check(epoch, program)?;
+            check_epoch(epoch, program)?;
         }
-        Ok((trace, others))
+        Ok((trace, other_epochs))
     }
+}
+
+fn wrong_chunk(at: usize, message: &str) -> TraceError {
+    TraceError::Chunk {
+        at,
+        message: message.to_owned(),
+    }
+}
+
+/// The last epoch of a number: after a loss the same number begins again.
+fn last_epoch(raw_epochs: &mut [RawEpoch], epoch: u64) -> Option<&mut RawEpoch> {
+    raw_epochs.iter_mut().rfind(|raw| raw.begin.epoch == epoch)
 }
 
 /// Each chunk with its place. A last one that is cut off is left out.
-fn chunks(bytes: &[u8]) -> Result<Vec<(usize, Chunk)>, TraceError> {
-    let mut out = Vec::new();
-    let mut at = 8;
-    let number = |at: usize| {
-        let bytes = bytes.get(at..)?.first_chunk()?;
-        Some(u32::from_le_bytes(*bytes))
-    };
-    while let (Some(kind), Some(length)) = (number(at), number(at + 4)) {
-        let Some(body) = bytes.get(at + 8..).and_then(|b| b.get(..length as usize)) else {
+fn split_chunks(bytes: &[u8]) -> Result<Vec<(usize, Chunk)>, TraceError> {
+    /// Magic and version in front of the first chunk; kind and length in front of each.
+    const HEAD_BYTES: usize = 8;
+
+    let mut chunks = Vec::new();
+    let mut at = HEAD_BYTES;
+    while let (Some(kind), Some(length)) = (number_at(bytes, at), number_at(bytes, at + 4)) {
+        let rest = bytes.get(at + HEAD_BYTES..);
+        let Some(body) = rest.and_then(|rest| rest.get(..length as usize)) else {
             break;
         };
-        out.push((at, chunk(at, kind, body)?));
-        at += 8 + length as usize;
+        chunks.push((at, read_chunk(at, kind, body)?));
+        at += HEAD_BYTES + length as usize;
     }
-    Ok(out)
+
+    Ok(chunks)
 }
 
-fn chunk(at: usize, kind: u32, body: &[u8]) -> Result<Chunk, TraceError> {
+fn number_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let number_bytes = bytes.get(at..)?.first_chunk()?;
+    Some(u32::from_le_bytes(*number_bytes))
+}
+
+fn read_chunk(at: usize, kind: u32, body: &[u8]) -> Result<Chunk, TraceError> {
     fn data<T: DeserializeOwned>(at: usize, body: &[u8]) -> Result<T, TraceError> {
         postcard::from_bytes(body).map_err(|e| TraceError::Chunk {
             at,
             message: format!("{} bytes: {e}", body.len()),
         })
     }
+
     Ok(match kind {
         kind::BEGIN => Chunk::Begin(data(at, body)?),
         kind::EPOCH => Chunk::Epoch(data(at, body)?),
@@ -236,7 +261,7 @@ fn chunk(at: usize, kind: u32, body: &[u8]) -> Result<Chunk, TraceError> {
         kind::CLOCKS => Chunk::Clocks(data(at, body)?),
         kind::EPOCH_END => Chunk::EpochEnd(data(at, body)?),
         kind::END => Chunk::End,
-        kind::WORDS => words(body).ok_or_else(|| {
+        kind::WORDS => read_words(body).ok_or_else(|| {
             let message = format!("{} bytes are no words with a head of 16", body.len());
             TraceError::Chunk { at, message }
         })?,
@@ -247,11 +272,11 @@ fn chunk(at: usize, kind: u32, body: &[u8]) -> Result<Chunk, TraceError> {
     })
 }
 
-fn words(body: &[u8]) -> Option<Chunk> {
+fn read_words(body: &[u8]) -> Option<Chunk> {
     let (epoch, rest) = body.split_first_chunk()?;
     let (calendar, rest) = rest.split_first_chunk()?;
-    let (words, odd) = rest.get(4..)?.as_chunks();
-    odd.is_empty().then(|| Chunk::Words {
+    let (words, odd_bytes) = rest.get(4..)?.as_chunks();
+    odd_bytes.is_empty().then(|| Chunk::Words {
         epoch: u64::from_le_bytes(*epoch),
         calendar: u32::from_le_bytes(*calendar),
         words: words.iter().map(|w| u64::from_le_bytes(*w)).collect(),
@@ -266,41 +291,42 @@ struct Clock {
 
 impl Clock {
     fn of(chunks: &[(usize, Chunk)]) -> Self {
-        let mut all = chunks.iter().filter_map(|(_, chunk)| match chunk {
+        let mut clock_pairs = chunks.iter().filter_map(|(_, chunk)| match chunk {
             Chunk::Clocks(clocks) => Some(*clocks),
             _ => None,
         });
-        let from = all.next().unwrap_or(Clocks { ticks: 0, ns: 0 });
-        let one = Clocks {
+        let from = clock_pairs.next().unwrap_or(Clocks { ticks: 0, ns: 0 });
+
+        // Without a second pair, or with clocks that went back, a tick is taken for a nanosecond.
+        let one_tick_later = Clocks {
             ticks: from.ticks.saturating_add(1),
             ns: from.ns.saturating_add(1),
         };
-        let to = all
+        let to = clock_pairs
             .next_back()
             .filter(|to| to.ticks > from.ticks && to.ns >= from.ns)
-            .unwrap_or(one);
+            .unwrap_or(one_tick_later);
         Self { from, to }
     }
 
     fn ns(&self, ticks: u64) -> u64 {
         let Self { from, to } = self;
-        let (run, rise) = (
-            i128::from(to.ticks - from.ticks),
-            i128::from(to.ns - from.ns),
-        );
-        let ns = i128::from(from.ns) + (i128::from(ticks) - i128::from(from.ticks)) * rise / run;
+        let run_ticks = i128::from(to.ticks - from.ticks);
+        let rise_ns = i128::from(to.ns - from.ns);
+        let ticks_since = i128::from(ticks) - i128::from(from.ticks);
+        let ns = i128::from(from.ns) + ticks_since * rise_ns / run_ticks;
         u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
     }
 }
 
 /// An epoch whose words are not times yet.
-struct Raw {
+struct RawEpoch {
     begin: EpochBegin,
     words: Vec<Vec<u64>>,
     end: Option<EpochEnd>,
 }
 
-impl Raw {
+impl RawEpoch {
     fn new(begin: EpochBegin) -> Self {
         let words = vec![Vec::new(); begin.devices.len()];
         Self {
@@ -310,85 +336,100 @@ impl Raw {
         }
     }
 
-    fn epoch(self, clock: &Clock) -> TraceEpoch {
+    fn into_epoch(self, clock: &Clock) -> TraceEpoch {
         let Self { begin, words, end } = self;
-        let dropped = |i: usize| end.as_ref().and_then(|e| e.dropped.get(i)).copied();
-        let lanes = words.iter().enumerate().map(|(i, words)| Lane {
-            periods: periods(words, clock),
-            dropped: dropped(i).unwrap_or(0),
-        });
+        let mut lanes = Vec::with_capacity(words.len());
+        for (calendar, words) in words.iter().enumerate() {
+            let dropped = end.as_ref().and_then(|end| end.dropped.get(calendar));
+            lanes.push(Lane {
+                periods: read_periods(words, clock),
+                dropped: dropped.copied().unwrap_or(0),
+            });
+        }
+
         TraceEpoch {
-            lanes: lanes.collect(),
-            end_ns: end.map(|e| e.at_ns),
+            lanes,
+            end_ns: end.map(|end| end.at_ns),
             begin,
         }
     }
 }
 
-fn periods(words: &[u64], clock: &Clock) -> Vec<Period> {
-    let mut out: Vec<Period> = Vec::new();
-    let (mut now, mut now_ns) = (0u64, 0);
+fn read_periods(words: &[u64], clock: &Clock) -> Vec<Period> {
+    let mut periods: Vec<Period> = Vec::new();
+    let mut now_ticks = 0u64;
+    let mut now_ns = 0;
     let mut words = words.iter();
     while let Some(&word) = words.next() {
-        let (what, ticks) = parts(word);
-        if what == PERIOD {
+        let (slot, ticks) = parts(word);
+        if slot == PERIOD {
             // A mark is never alone; without its time the trace is cut off here.
-            let Some(&at) = words.next() else { break };
-            (now, now_ns) = (at, clock.ns(at));
-            out.push(Period {
+            let Some(&start_ticks) = words.next() else {
+                break;
+            };
+            now_ticks = start_ticks;
+            now_ns = clock.ns(start_ticks);
+            periods.push(Period {
                 number: ticks,
                 start_ns: now_ns,
                 records: Vec::new(),
             });
             continue;
         }
-        now = now.saturating_add(ticks);
-        let end_ns = clock.ns(now);
-        if let Some(period) = out.last_mut() {
+
+        // Words hold how long a slot took: its end is the start of the next one.
+        now_ticks = now_ticks.saturating_add(ticks);
+        let end_ns = clock.ns(now_ticks);
+        if let Some(period) = periods.last_mut() {
             period.records.push(Record {
-                slot: what,
+                slot,
                 start_ns: now_ns,
                 end_ns,
             });
         }
+
         now_ns = end_ns;
     }
-    out
+
+    periods
 }
 
 /// Compares an epoch's records with the calendars of its plan.
-fn check(epoch: &TraceEpoch, program: &Program) -> Result<(), TraceError> {
-    let wrong = |message: String| TraceError::Epoch {
-        epoch: epoch.begin.epoch,
-        message,
-    };
+fn check_epoch(epoch: &TraceEpoch, program: &Program) -> Result<(), TraceError> {
     let Some(plan) = program.plans.get(epoch.begin.plan) else {
-        let (id, count) = (epoch.begin.plan, program.plans.len());
-        return Err(wrong(format!(
-            "{id} is none of the {count} plans of the bundle"
-        )));
+        let id = epoch.begin.plan;
+        let count = program.plans.len();
+        let message = format!("{id} is none of the {count} plans of the bundle");
+        return Err(wrong_epoch(epoch, message));
     };
-    let (found, expected) = (epoch.lanes.len(), plan.calendars.len());
+
+    let found = epoch.lanes.len();
+    let expected = plan.calendars.len();
     if found != expected {
-        return Err(wrong(format!(
-            "{found} calendars, plan `{}` has {expected}",
-            plan.name
-        )));
+        let message = format!("{found} calendars, plan `{}` has {expected}", plan.name);
+        return Err(wrong_epoch(epoch, message));
     }
-    if let Some(device) = epoch
-        .begin
-        .devices
-        .iter()
-        .find(|d| d.index() >= program.machine.devices.len())
-    {
-        return Err(wrong(format!("the machine has no {device}")));
+
+    let device_count = program.machine.devices.len();
+    let mut devices = epoch.begin.devices.iter();
+    if let Some(device) = devices.find(|device| device.index() >= device_count) {
+        return Err(wrong_epoch(epoch, format!("the machine has no {device}")));
     }
+
+    // Lanes that were recorded by whole periods name no slots.
     for (calendar, lane) in epoch.lanes.iter().enumerate() {
         if !lane.is_whole() {
             check_lane(epoch, plan, calendar, lane)?;
         }
     }
     Ok(())
+}
+
+fn wrong_epoch(epoch: &TraceEpoch, message: String) -> TraceError {
+    TraceError::Epoch {
+        epoch: epoch.begin.epoch,
+        message,
+    }
 }
 
 fn check_lane(
@@ -406,56 +447,98 @@ fn check_lane(
         order.extend(lane_order.map(|number| first_number + number));
         walk::visit_slots(&lane.entries, |visit| stages.push(visit.slot.stage));
     }
-    // What is skipped at the end depends on the number of blocks, which the last period tells.
+
+    let expected_lane = ExpectedLane {
+        stages,
+        order,
+        last_stage: u64::from(plan.stages - 1),
+    };
+
     for (index, period) in lane.periods.iter().enumerate() {
-        let found = || {
-            period
-                .records
-                .iter()
-                .filter(|r| r.slot != OTHER)
-                .map(|r| r.slot)
-        };
-        let last = u64::from(plan.stages - 1);
-        let fits = |skipped: u64| {
-            let at_work = |slot: &&u32| {
-                let stage = u64::from(stages[**slot as usize]);
-                stage <= period.number && stage >= skipped
-            };
-            let expected = order.iter().filter(at_work).copied();
-            first_difference(found(), expected, index + 1 == lane.periods.len())
-        };
-        // In the epilogue the first stages have no blocks any more.
-        let Some((at, found, expected)) = fits(0) else {
-            continue;
-        };
-        if (1..=last).all(|skipped| fits(skipped).is_some()) {
+        let is_last = index + 1 == lane.periods.len();
+        if let Some(difference) = expected_lane.difference(period, is_last) {
             return Err(TraceError::Order {
                 epoch: epoch.begin.epoch,
                 calendar,
                 period: period.number,
-                at,
-                found,
-                expected,
+                at: difference.at,
+                found: difference.found,
+                expected: difference.expected,
             });
         }
     }
     Ok(())
 }
 
-/// Where two sequences differ, and how; the first may be cut off if `partial`.
+/// What the calendar says of the records of a lane.
+struct ExpectedLane {
+    /// The stage of each slot.
+    stages: Vec<u32>,
+    /// The slots of a period, in the order of their executions.
+    order: Vec<u32>,
+    last_stage: u64,
+}
+
+impl ExpectedLane {
+    /// Where a period's records differ from the calendar; the last period of a lane may be cut off.
+    fn difference(&self, period: &Period, is_last: bool) -> Option<Difference> {
+        // In the epilogue the first stages have no blocks any more. How many are skipped depends on the number of blocks,
+        // which only the last period tells: any number that fits is right.
+        let difference = self.difference_without(0, period, is_last)?;
+        let fits_epilogue = (1..=self.last_stage)
+            .any(|skipped| self.difference_without(skipped, period, is_last).is_none());
+        (!fits_epilogue).then_some(difference)
+    }
+
+    /// The same where the first stages are skipped.
+    fn difference_without(
+        &self,
+        skipped_stages: u64,
+        period: &Period,
+        is_last: bool,
+    ) -> Option<Difference> {
+        let records = period.records.iter();
+        let found = records
+            .map(|record| record.slot)
+            .filter(|&slot| slot != OTHER);
+        let expected = self.order.iter().copied().filter(|&slot| {
+            let stage = u64::from(self.stages[slot as usize]);
+            stage <= period.number && stage >= skipped_stages
+        });
+        first_difference(found, expected, is_last)
+    }
+}
+
+/// A record that is not what the calendar says.
+struct Difference {
+    at: usize,
+    found: String,
+    expected: String,
+}
+
+/// Where two sequences differ, and how; the first may be cut off if `is_partial`.
 fn first_difference(
     mut found: impl Iterator<Item = u32>,
     mut expected: impl Iterator<Item = u32>,
-    partial: bool,
-) -> Option<(usize, String, String)> {
-    let name = |slot: Option<u32>| slot.map_or_else(|| "none".to_owned(), |s| s.to_string());
+    is_partial: bool,
+) -> Option<Difference> {
     let mut at = 0;
     loop {
         match (found.next(), expected.next()) {
             (None, None) => return None,
-            (None, Some(_)) if partial => return None,
-            (a, b) if a == b => at += 1,
-            (a, b) => return Some((at, name(a), name(b))),
+            (None, Some(_)) if is_partial => return None,
+            (found_slot, expected_slot) if found_slot == expected_slot => at += 1,
+            (found_slot, expected_slot) => {
+                return Some(Difference {
+                    at,
+                    found: slot_text(found_slot),
+                    expected: slot_text(expected_slot),
+                });
+            }
         }
     }
+}
+
+fn slot_text(slot: Option<u32>) -> String {
+    slot.map_or_else(|| "none".to_owned(), |slot| slot.to_string())
 }

@@ -23,26 +23,29 @@ pub(super) fn check(program: &Program, errors: &mut Errors) {
     ) {
         return;
     }
-    let before = errors.found();
+    let errors_before = errors.found();
+
+    // Losses are counted by kind, so that without kinds there is nothing to compare them with.
     let roles = check_kinds(program, errors);
-    if errors.found() > before {
+    if errors.found() > errors_before {
         return;
     }
-    let tail = program
+    let tail_plan = program
         .plan("tail")
         .map(|(id, _)| id)
         .filter(|&id| id != PlanId(0));
-    let mut losses: BTreeMap<&[Loss], usize> = BTreeMap::new();
+    let mut first_losses: BTreeMap<&[Loss], usize> = BTreeMap::new();
     for (entry, contingency) in list.iter().enumerate() {
-        if let Some(&first) = losses.get(contingency.lost.as_slice()) {
+        if let Some(&first) = first_losses.get(contingency.lost.as_slice()) {
             errors.push(VerifyError::LossTwice {
                 first,
                 second: entry,
             });
         }
-        losses.entry(&contingency.lost).or_insert(entry);
+
+        first_losses.entry(&contingency.lost).or_insert(entry);
         check_lost(program, entry, contingency, errors);
-        check_plans(program, (&roles, tail), entry, contingency, errors);
+        check_plans(program, (&roles, tail_plan), entry, contingency, errors);
         if errors.full() {
             return;
         }
@@ -57,7 +60,7 @@ fn check_kinds(program: &Program, errors: &mut Errors) -> Roles {
         if members.is_empty() {
             errors.push(VerifyError::KindEmpty { kind });
         }
-        for (i, &device) in members.iter().enumerate() {
+        for (position, &device) in members.iter().enumerate() {
             if errors.full() {
                 return roles;
             }
@@ -69,6 +72,7 @@ fn check_kinds(program: &Program, errors: &mut Errors) -> Roles {
                 });
                 continue;
             };
+
             if let Some((first, _)) = *role {
                 errors.push(VerifyError::KindTwice {
                     device,
@@ -76,8 +80,10 @@ fn check_kinds(program: &Program, errors: &mut Errors) -> Roles {
                     second: kind,
                 });
             }
-            *role = Some((kind, i));
-            if let Some(&above) = i.checked_sub(1).and_then(|i| members.get(i))
+            *role = Some((kind, position));
+            if let Some(&above) = position
+                .checked_sub(1)
+                .and_then(|position| members.get(position))
                 && above >= device
             {
                 errors.push(VerifyError::KindOrder {
@@ -88,20 +94,25 @@ fn check_kinds(program: &Program, errors: &mut Errors) -> Roles {
             }
         }
     }
+
     for (device, role) in roles.iter_enumerated() {
         if role.is_none() {
             errors.push(VerifyError::KindMissing { device });
         }
     }
-    let alike = Alike::new(&program.machine);
+
+    // Being alike is an equivalence: each is compared with the first of its kind alone.
+    let likeness = Alike::new(&program.machine);
     for (kind, members) in program.contingencies.kinds.iter_enumerated() {
-        let mut known = members.iter().copied().filter(|d| d.index() < devices);
-        let Some(first) = known.next() else { continue };
-        for device in known {
+        let mut known_devices = members.iter().copied().filter(|d| d.index() < devices);
+        let Some(first) = known_devices.next() else {
+            continue;
+        };
+        for device in known_devices {
             if errors.full() {
                 return roles;
             }
-            if let Some(difference) = alike.difference(first, device) {
+            if let Some(difference) = likeness.difference(first, device) {
                 errors.push(VerifyError::NotAlike {
                     kind,
                     first,
@@ -111,6 +122,7 @@ fn check_kinds(program: &Program, errors: &mut Errors) -> Roles {
             }
         }
     }
+
     roles
 }
 
@@ -140,6 +152,7 @@ fn check_lost(program: &Program, entry: usize, contingency: &Contingency, errors
             Some(_) => {}
         }
     }
+
     for pair in contingency.lost.windows(2) {
         if let [above, below] = pair
             && above.kind >= below.kind
@@ -160,36 +173,37 @@ fn check_plans(
     contingency: &Contingency,
     errors: &mut Errors,
 ) {
-    let lost: BTreeMap<KindId, u32> = contingency.lost.iter().map(|l| (l.kind, l.count)).collect();
+    let lost_counts: BTreeMap<KindId, u32> =
+        contingency.lost.iter().map(|l| (l.kind, l.count)).collect();
     if expected.is_some() != contingency.tail.is_some() {
-        let found = contingency.tail;
         errors.push(VerifyError::ContingencyTail {
             entry,
-            found,
+            found: contingency.tail,
             expected,
         });
     }
-    let block = program.plans.first().map_or(0, |main| main.block);
-    let parts = [
-        Some((contingency.main, block)),
+
+    // What runs after a loss goes on with the blocks of the plan before it; a tail has blocks of one.
+    let main_block = program.plans.first().map_or(0, |main| main.block);
+    let planned_parts = [
+        Some((contingency.main, main_block)),
         contingency.tail.map(|tail| (tail, 1)),
     ];
-    for (id, expected) in parts.into_iter().flatten() {
-        let Some(plan) = program.plans.get(id) else {
-            let plans = program.plans.len();
+    for (plan_id, expected) in planned_parts.into_iter().flatten() {
+        let Some(plan) = program.plans.get(plan_id) else {
             errors.push(VerifyError::ContingencyPlan {
                 entry,
-                plan: id,
-                plans,
+                plan: plan_id,
+                plans: program.plans.len(),
             });
             continue;
         };
+
         if plan.block != expected {
-            let found = plan.block;
             errors.push(VerifyError::ContingencyBlock {
                 entry,
-                plan: id,
-                found,
+                plan: plan_id,
+                found: plan.block,
                 expected,
             });
         }
@@ -202,18 +216,18 @@ fn check_plans(
             let Some(&Some((kind, role))) = roles.get(device) else {
                 continue;
             };
-            let lost = lost.get(&kind).copied().unwrap_or(0);
-            let left = program.contingencies.kinds[kind]
+            let lost_counts = lost_counts.get(&kind).copied().unwrap_or(0);
+            let roles_left = program.contingencies.kinds[kind]
                 .len()
-                .saturating_sub(lost as usize);
-            if role >= left {
+                .saturating_sub(lost_counts as usize);
+            if role >= roles_left {
                 errors.push(VerifyError::LostRole {
                     entry,
-                    plan: id,
+                    plan: plan_id,
                     device,
                     kind,
                     role,
-                    left,
+                    left: roles_left,
                 });
             }
         }

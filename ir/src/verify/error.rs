@@ -396,6 +396,7 @@ impl Errors {
                 limit,
             });
         }
+
         count <= limit
     }
 

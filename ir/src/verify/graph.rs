@@ -24,20 +24,21 @@ pub(super) fn check(
     blobs: &TiSlice<BlobId, Bytes>,
     errors: &mut Errors,
 ) -> Option<TiVec<ActorId, u64>> {
-    let before = errors.found();
-    let actors = errors.limit(
+    let errors_before = errors.found();
+    let actors_fit = errors.limit(
         || "actors".into(),
         graph.actors.len() as u128,
         MAX_ACTORS as u128,
     );
-    let channels = errors.limit(
+    let channels_fit = errors.limit(
         || "channels".into(),
         graph.channels.len() as u128,
         MAX_CHANNELS as u128,
     );
-    if !actors || !channels {
+    if !actors_fit || !channels_fit {
         return None;
     }
+
     names::check_graph(graph, errors);
     let mut actor_names = BTreeMap::new();
     for (id, actor) in graph.actors.iter_enumerated() {
@@ -51,23 +52,29 @@ pub(super) fn check(
                 second: id,
             });
         }
+
         actor_names.entry(actor.name.as_str()).or_insert(id);
         check_actor(id, actor, errors);
         check_params(id, actor, blobs, errors);
     }
+
     check_channels(graph, errors);
-    if errors.found() > before {
+    if errors.found() > errors_before {
         return None;
     }
+
+    // From here on every id and every port exists.
     check_states(graph, errors);
     let edges: Vec<Edge> = edges(graph).map_err(|e| errors.push(e)).ok()?;
-    let q = repetition(graph).map_err(|e| errors.push(e)).ok()?;
-    liveness::check(&edges, &q, errors);
-    (errors.found() == before).then_some(q)
+    let repetitions = repetition(graph).map_err(|e| errors.push(e)).ok()?;
+    liveness::check(&edges, &repetitions, errors);
+    (errors.found() == errors_before).then_some(repetitions)
 }
 
 fn check_actor(id: ActorId, actor: &Actor, errors: &mut Errors) {
-    let (inputs, outputs, states) = (actor.inputs.len(), actor.outputs.len(), actor.state.len());
+    let inputs = actor.inputs.len();
+    let outputs = actor.outputs.len();
+    let states = actor.state.len();
     let inputs_fit = errors.limit(
         || format!("inputs of {id}"),
         inputs as u128,
@@ -81,12 +88,14 @@ fn check_actor(id: ActorId, actor: &Actor, errors: &mut Errors) {
     if !inputs_fit || !outputs_fit {
         return;
     }
-    let fits = match actor.role {
+
+    let fits_role = match actor.role {
         Role::Compute => true,
         Role::Source => (inputs, outputs, states) == (0, 1, 0),
         Role::Sink => (inputs, outputs, states) == (1, 0, 0),
     };
-    if !fits {
+
+    if !fits_role {
         errors.push(VerifyError::RolePorts {
             actor: id,
             role: actor.role,
@@ -95,24 +104,32 @@ fn check_actor(id: ActorId, actor: &Actor, errors: &mut Errors) {
             states,
         });
     }
-    let mut names = BTreeMap::new();
-    for (i, p) in (0..).zip(&actor.inputs) {
-        let port = Port::In(i);
-        check_port(id, port, &p.token, p.rate, errors);
-        if p.window < p.rate {
+
+    check_ports(id, actor, errors);
+    check_state_ports(id, actor, errors);
+    check_in_place(id, actor, errors);
+}
+
+fn check_ports(id: ActorId, actor: &Actor, errors: &mut Errors) {
+    let mut input_names = BTreeMap::new();
+    for (index, input) in (0..).zip(&actor.inputs) {
+        let port = Port::In(index);
+        check_port(id, port, &input.token, input.rate, errors);
+        if input.window < input.rate {
             errors.push(VerifyError::WindowBelowRate {
                 actor: id,
                 port,
-                window: p.window,
-                rate: p.rate,
+                window: input.window,
+                rate: input.rate,
             });
         }
+
         errors.limit(
             || format!("window of {port} of {id}"),
-            p.window.into(),
+            input.window.into(),
             MAX_RATE.into(),
         );
-        if let Some(first) = names.insert((0, p.name.as_str()), port) {
+        if let Some(first) = input_names.insert(input.name.as_str(), port) {
             errors.push(VerifyError::DuplicatePort {
                 actor: id,
                 first,
@@ -120,10 +137,13 @@ fn check_actor(id: ActorId, actor: &Actor, errors: &mut Errors) {
             });
         }
     }
-    for (i, p) in (0..).zip(&actor.outputs) {
-        let port = Port::Out(i);
-        check_port(id, port, &p.token, p.rate, errors);
-        if let Some(first) = names.insert((1, p.name.as_str()), port) {
+
+    // An output may have the name of an input.
+    let mut output_names = BTreeMap::new();
+    for (index, output) in (0..).zip(&actor.outputs) {
+        let port = Port::Out(index);
+        check_port(id, port, &output.token, output.rate, errors);
+        if let Some(first) = output_names.insert(output.name.as_str(), port) {
             errors.push(VerifyError::DuplicatePort {
                 actor: id,
                 first,
@@ -131,8 +151,6 @@ fn check_actor(id: ActorId, actor: &Actor, errors: &mut Errors) {
             });
         }
     }
-    check_state_ports(id, actor, errors);
-    check_in_place(id, actor, errors);
 }
 
 fn check_port(actor: ActorId, port: Port, token: &TokenType, rate: u64, errors: &mut Errors) {
@@ -164,7 +182,7 @@ fn check_port(actor: ActorId, port: Port, token: &TokenType, rate: u64, errors: 
 }
 
 fn check_state_ports(id: ActorId, actor: &Actor, errors: &mut Errors) {
-    let mut taken = BTreeSet::new();
+    let mut taken_ports = BTreeSet::new();
     for state in &actor.state {
         if errors.full() {
             return;
@@ -181,7 +199,7 @@ fn check_state_ports(id: ActorId, actor: &Actor, errors: &mut Errors) {
                     port,
                     ports,
                 });
-            } else if !taken.insert(port) {
+            } else if !taken_ports.insert(port) {
                 errors.push(VerifyError::StatePortTwice { actor: id, port });
             }
         }
@@ -216,32 +234,38 @@ fn check_in_place(id: ActorId, actor: &Actor, errors: &mut Errors) {
             });
             continue;
         };
-        let bytes = |rate: u64, token: &TokenType| u128::from(rate) * u128::from(token.bytes());
-        let (window, rate) = (read.window, read.rate);
-        let read = bytes(rate, &read.token);
-        let written = bytes(written.rate, &written.token);
-        let at = pair.at_bytes;
-        if window != rate || u128::from(at) + read.min(written) > read.max(written) {
-            let (actor, input, output) = (id, pair.input, pair.output);
+
+        // A window that looks back reads bytes that an earlier firing has written over.
+        let read_bytes = firing_bytes(read.rate, &read.token);
+        let written_bytes = firing_bytes(written.rate, &written.token);
+        let smaller_end = u128::from(pair.at_bytes) + read_bytes.min(written_bytes);
+        let is_within = smaller_end <= read_bytes.max(written_bytes);
+        if read.window != read.rate || !is_within {
             errors.push(VerifyError::InPlaceShape {
-                actor,
-                input,
-                output,
-                at,
-                read,
-                written,
-                window,
-                rate,
+                actor: id,
+                input: pair.input,
+                output: pair.output,
+                at: pair.at_bytes,
+                read: read_bytes,
+                written: written_bytes,
+                window: read.window,
+                rate: read.rate,
             });
         }
     }
 }
 
+/// Bytes that a firing reads or writes at a port.
+fn firing_bytes(rate: u64, token: &TokenType) -> u128 {
+    u128::from(rate) * u128::from(token.bytes())
+}
+
 /// Every tensor anywhere in the parameters refers to a blob of its size.
 fn check_params(id: ActorId, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>, errors: &mut Errors) {
     for (name, value) in &actor.params {
-        let mut open = vec![(value, 0)];
-        while let Some((value, depth)) = open.pop() {
+        // A stack instead of recursion: values that are not verified may be nested as deeply as a file is long.
+        let mut unvisited = vec![(value, 0)];
+        while let Some((value, depth)) = unvisited.pop() {
             if errors.full() {
                 return;
             }
@@ -250,18 +274,18 @@ fn check_params(id: ActorId, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>, erro
                     let what = || format!("nesting of parameter `{name}` of {id}");
                     errors.limit(what, depth as u128 + 1, MAX_NESTING as u128);
                 }
-                Value::List(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
-                Value::Map(items) => open.extend(items.values().map(|item| (item, depth + 1))),
+                Value::List(items) => unvisited.extend(items.iter().map(|item| (item, depth + 1))),
+                Value::Map(items) => unvisited.extend(items.values().map(|item| (item, depth + 1))),
                 Value::Tensor(blob, token) => {
-                    let (param, expected) = (name.clone(), token.bytes());
-                    match blobs.get(*blob).map(|b| b.len() as u64) {
+                    let param = name.clone();
+                    let expected = token.bytes();
+                    match blobs.get(*blob).map(|bytes| bytes.len() as u64) {
                         None => {
-                            let blobs = blobs.len();
                             errors.push(VerifyError::UnknownBlob {
                                 actor: id,
                                 param,
                                 blob: *blob,
-                                blobs,
+                                blobs: blobs.len(),
                             });
                         }
                         Some(found) if found != expected => {
@@ -283,12 +307,12 @@ fn check_params(id: ActorId, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>, erro
 }
 
 /// Which channel joins each port; finds ports joined twice or never.
-struct Joined {
+struct JoinedPorts {
     inputs: TiVec<ActorId, Vec<Option<ChannelId>>>,
     outputs: TiVec<ActorId, Vec<Option<ChannelId>>>,
 }
 
-impl Joined {
+impl JoinedPorts {
     fn join(&mut self, actor: ActorId, port: Port, channel: ChannelId, errors: &mut Errors) {
         let place = match port {
             Port::In(i) => self
@@ -300,6 +324,7 @@ impl Joined {
                 .get_mut(actor)
                 .and_then(|p| p.get_mut(i as usize)),
         };
+
         match place {
             Some(Some(first)) => {
                 errors.push(VerifyError::PortConnectedTwice {
@@ -314,7 +339,7 @@ impl Joined {
         }
     }
 
-    fn finish(&self, errors: &mut Errors) {
+    fn report_unconnected(&self, errors: &mut Errors) {
         for (actor, ports) in self.inputs.iter_enumerated() {
             for (i, _) in (0..).zip(ports).filter(|(_, p)| p.is_none()) {
                 errors.push(VerifyError::PortUnconnected {
@@ -323,6 +348,7 @@ impl Joined {
                 });
             }
         }
+
         for (actor, ports) in self.outputs.iter_enumerated() {
             for (i, _) in (0..).zip(ports).filter(|(_, p)| p.is_none()) {
                 errors.push(VerifyError::PortUnconnected {
@@ -335,7 +361,7 @@ impl Joined {
 }
 
 fn check_channels(graph: &Graph, errors: &mut Errors) {
-    let mut joined = Joined {
+    let mut joined = JoinedPorts {
         inputs: graph
             .actors
             .iter()
@@ -347,6 +373,7 @@ fn check_channels(graph: &Graph, errors: &mut Errors) {
             .map(|a| vec![None; a.outputs.len()])
             .collect(),
     };
+
     for (id, channel) in graph.channels.iter_enumerated() {
         if errors.full() {
             return;
@@ -358,37 +385,38 @@ fn check_channels(graph: &Graph, errors: &mut Errors) {
             if errors.full() {
                 return;
             }
-            let (to, port) = (reader.to, Port::In(reader.to.port));
+            let to = reader.to;
+            let port = Port::In(to.port);
             check_end(graph, id, to.actor, port, errors);
             joined.join(to.actor, port, id, errors);
-            let Some(p) = graph
-                .actors
-                .get(to.actor)
-                .and_then(|a| a.inputs.get(to.port as usize))
-            else {
+
+            // The first firing looks back at tokens that nobody has written yet.
+            let actor = graph.actors.get(to.actor);
+            let Some(input) = actor.and_then(|actor| actor.inputs.get(to.port as usize)) else {
                 continue;
             };
-            let least = p.window.saturating_sub(p.rate);
-            if reader.delay < least {
-                let (actor, delay) = (to.actor, reader.delay);
+            let min_delay = input.window.saturating_sub(input.rate);
+            if reader.delay < min_delay {
                 errors.push(VerifyError::DelayTooShort {
                     channel: id,
-                    actor,
+                    actor: to.actor,
                     port,
-                    delay,
-                    least,
+                    delay: reader.delay,
+                    least: min_delay,
                 });
             }
         }
+
         check_initial(id, channel, errors);
     }
+
     let initial_bytes: u128 = graph.channels.iter().map(|c| c.initial.len() as u128).sum();
     errors.limit(
         || "initial bytes of all channels".to_owned(),
         initial_bytes,
         MAX_INITIAL_BYTES.into(),
     );
-    joined.finish(errors);
+    joined.report_unconnected(errors);
 }
 
 fn check_end(graph: &Graph, channel: ChannelId, actor: ActorId, port: Port, errors: &mut Errors) {
@@ -400,6 +428,7 @@ fn check_end(graph: &Graph, channel: ChannelId, actor: ActorId, port: Port, erro
         });
         return;
     };
+
     let (token, ports) = match port {
         Port::In(i) => (
             data.inputs.get(i as usize).map(|p| &p.token),
@@ -410,6 +439,7 @@ fn check_end(graph: &Graph, channel: ChannelId, actor: ActorId, port: Port, erro
             data.outputs.len(),
         ),
     };
+
     let expected = &graph.channels[channel].token;
     match token {
         None => errors.push(VerifyError::UnknownPort {
@@ -419,13 +449,12 @@ fn check_end(graph: &Graph, channel: ChannelId, actor: ActorId, port: Port, erro
             ports,
         }),
         Some(found) if found != expected => {
-            let (found, expected) = (found.clone(), expected.clone());
             errors.push(VerifyError::PortType {
                 channel,
                 actor,
                 port,
-                found,
-                expected,
+                found: found.clone(),
+                expected: expected.clone(),
             });
         }
         Some(_) => {}
@@ -442,6 +471,7 @@ fn check_initial(channel: ChannelId, data: &Channel, errors: &mut Errors) {
             found,
         });
     }
+
     errors.limit(
         || format!("initial bytes of {channel}"),
         found.into(),
@@ -457,14 +487,16 @@ fn check_states(graph: &Graph, errors: &mut Errors) {
             let Some(channel) = joins.outputs[id][state.output as usize] else {
                 continue;
             };
-            let (input, output) = (
-                &actor.inputs[state.input as usize],
-                &actor.outputs[state.output as usize],
-            );
-            let ch = &graph.channels[channel];
-            let alone = matches!(ch.readers.as_slice(), [r]
-                if r.to == Endpoint { actor: id, port: state.input } && r.delay == 1);
-            if !alone || (input.rate, input.window, output.rate) != (1, 1, 1) {
+            let input = &actor.inputs[state.input as usize];
+            let output = &actor.outputs[state.output as usize];
+            let own_input = Endpoint {
+                actor: id,
+                port: state.input,
+            };
+            let readers = graph.channels[channel].readers.as_slice();
+            let is_own_loop =
+                matches!(readers, [reader] if reader.to == own_input && reader.delay == 1);
+            if !is_own_loop || (input.rate, input.window, output.rate) != (1, 1, 1) {
                 errors.push(VerifyError::StateShape {
                     actor: id,
                     port: Port::In(state.input),

@@ -22,24 +22,26 @@ pub(super) fn check(edges: &[Edge], q: &TiVec<ActorId, u64>, errors: &mut Errors
             cycle: vec![e.from],
         });
     }
+
     let links = Links::new(edges, q.len());
-    let component = components(&links);
-    let mut members: Vec<ActorId> = q.keys().collect();
-    members.sort_by_key(|&a| (component[a], a));
-    let (fired, queued) = (vec![0; q.len()].into(), vec![false; q.len()].into());
-    let mut run = Run {
+    let component = find_components(&links);
+    let mut sorted_actors: Vec<ActorId> = q.keys().collect();
+    sorted_actors.sort_by_key(|&a| (component[a], a));
+
+    let mut run = TokenRun {
         links: &links,
         q,
-        fired,
-        queued,
+        fired: vec![0; q.len()].into(),
+        queued: vec![false; q.len()].into(),
         steps: 0,
     };
-    for cycle in members.chunk_by(|&a, &b| component[a] == component[b]) {
+
+    for cycle in sorted_actors.chunk_by(|&a, &b| component[a] == component[b]) {
         if errors.full() {
             return;
         }
         if cycle.len() > 1 {
-            run.cycle(cycle, &component, errors);
+            run.run_cycle(cycle, &component, errors);
         }
         if run.steps > MAX_LIVENESS_STEPS {
             errors.push(VerifyError::LivenessSteps {
@@ -75,57 +77,65 @@ impl<'e> Links<'e> {
 }
 
 /// Strongly connected component of each actor, by Tarjan's algorithm (1972) with its own stack.
-fn components(links: &Links<'_>) -> TiVec<ActorId, u32> {
+fn find_components(links: &Links<'_>) -> TiVec<ActorId, u32> {
     const NEW: u32 = u32::MAX;
-    let actors = links.incoming.len();
-    let mut order: TiVec<ActorId, u32> = vec![NEW; actors].into();
-    let mut low: TiVec<ActorId, u32> = vec![0; actors].into();
-    let mut component: TiVec<ActorId, u32> = vec![NEW; actors].into();
-    let (mut clock, mut found) = (0, 0);
-    let mut open: Vec<ActorId> = Vec::new();
-    let mut path: Vec<(ActorId, usize)> = Vec::new();
+    let actor_count = links.incoming.len();
+    let mut visit_order: TiVec<ActorId, u32> = vec![NEW; actor_count].into();
+    let mut low_link: TiVec<ActorId, u32> = vec![0; actor_count].into();
+    let mut component: TiVec<ActorId, u32> = vec![NEW; actor_count].into();
+    let mut visit_clock = 0;
+    let mut found_components = 0;
+    let mut open_actors: Vec<ActorId> = Vec::new();
+    let mut dfs_path: Vec<(ActorId, usize)> = Vec::new();
     for root in links.incoming.keys() {
-        if order[root] == NEW {
-            path.push((root, 0));
+        if visit_order[root] == NEW {
+            dfs_path.push((root, 0));
         }
-        while let Some(top) = path.last_mut() {
+        while let Some(top) = dfs_path.last_mut() {
             let actor = top.0;
             if top.1 == 0 {
-                order[actor] = clock;
-                low[actor] = clock;
-                clock += 1;
-                open.push(actor);
+                visit_order[actor] = visit_clock;
+                low_link[actor] = visit_clock;
+                visit_clock += 1;
+                open_actors.push(actor);
             }
-            let next = links.outgoing[actor]
+
+            let next_actor = links.outgoing[actor]
                 .get(top.1)
                 .map(|&i| links.edges[i as usize].to);
             top.1 += 1;
-            match next {
-                Some(to) if order[to] == NEW => path.push((to, 0)),
-                Some(to) if component[to] == NEW => low[actor] = low[actor].min(order[to]),
+            match next_actor {
+                Some(to) if visit_order[to] == NEW => dfs_path.push((to, 0)),
+                Some(to) if component[to] == NEW => {
+                    low_link[actor] = low_link[actor].min(visit_order[to])
+                }
                 Some(_) => {}
                 None => {
-                    if low[actor] == order[actor] {
-                        while let Some(member) = open.pop() {
-                            component[member] = found;
+                    // Nothing reaches further back: what is open above the actor is its component.
+                    if low_link[actor] == visit_order[actor] {
+                        while let Some(member) = open_actors.pop() {
+                            component[member] = found_components;
                             if member == actor {
                                 break;
                             }
                         }
-                        found += 1;
+
+                        found_components += 1;
                     }
-                    path.pop();
-                    if let Some(&(parent, _)) = path.last() {
-                        low[parent] = low[parent].min(low[actor]);
+
+                    dfs_path.pop();
+                    if let Some(&(parent, _)) = dfs_path.last() {
+                        low_link[parent] = low_link[parent].min(low_link[actor]);
                     }
                 }
             }
         }
     }
+
     component
 }
 
-struct Run<'a> {
+struct TokenRun<'a> {
     links: &'a Links<'a>,
     q: &'a TiVec<ActorId, u64>,
     fired: TiVec<ActorId, u64>,
@@ -134,19 +144,26 @@ struct Run<'a> {
     steps: u64,
 }
 
-impl Run<'_> {
-    fn cycle(&mut self, members: &[ActorId], component: &TiVec<ActorId, u32>, errors: &mut Errors) {
+impl TokenRun<'_> {
+    fn run_cycle(
+        &mut self,
+        members: &[ActorId],
+        component: &TiVec<ActorId, u32>,
+        errors: &mut Errors,
+    ) {
         let links = self.links;
-        let mut queue: VecDeque<ActorId> = members.iter().copied().collect();
+        let mut ready_queue: VecDeque<ActorId> = members.iter().copied().collect();
         members.iter().for_each(|&a| self.queued[a] = true);
-        while let Some(actor) = queue.pop_front() {
+
+        // Actors fire as often as their tokens allow; whoever reads theirs is looked at again.
+        while let Some(actor) = ready_queue.pop_front() {
             self.queued[actor] = false;
             self.steps +=
                 1 + links.incoming[actor].len() as u64 + links.outgoing[actor].len() as u64;
             if self.steps > MAX_LIVENESS_STEPS {
                 return;
             }
-            let ready = self.ready(actor, component);
+            let ready = self.allowed_firings(actor, component);
             if ready <= self.fired[actor] {
                 continue;
             }
@@ -155,31 +172,35 @@ impl Run<'_> {
                 let to = links.edges[i as usize].to;
                 if component[to] == component[actor] && !self.queued[to] {
                     self.queued[to] = true;
-                    queue.push_back(to);
+                    ready_queue.push_back(to);
                 }
             }
         }
+
         if let Some(&stuck) = members.iter().find(|&&a| self.fired[a] < self.q[a]) {
             errors.push(self.explain(stuck, component));
         }
     }
 
     /// Firings of the actor that its inputs within the component allow.
-    fn ready(&self, actor: ActorId, component: &TiVec<ActorId, u32>) -> u64 {
-        let inner = self.links.incoming[actor]
-            .iter()
-            .map(|&i| self.links.edges[i as usize]);
-        let inner = inner.filter(|e| component[e.from] == component[actor]);
-        inner.map(|e| self.allowed(e)).fold(self.q[actor], u64::min)
+    fn allowed_firings(&self, actor: ActorId, component: &TiVec<ActorId, u32>) -> u64 {
+        let incoming = self.links.incoming[actor].iter();
+        let edges = incoming.map(|&index| self.links.edges[index as usize]);
+        let inner_edges = edges.filter(|edge| component[edge.from] == component[actor]);
+        inner_edges
+            .map(|edge| self.allowed_by(edge))
+            .fold(self.q[actor], u64::min)
     }
 
     /// Firings of the reader that the tokens written so far allow.
-    fn allowed(&self, e: &Edge) -> u64 {
-        let there = u128::from(self.fired[e.from]) * u128::from(e.produced) + u128::from(e.delay);
-        match there.checked_sub(u128::from(e.window)) {
+    fn allowed_by(&self, edge: &Edge) -> u64 {
+        let available_tokens =
+            u128::from(self.fired[edge.from]) * u128::from(edge.produced) + u128::from(edge.delay);
+        match available_tokens.checked_sub(u128::from(edge.window)) {
             None => 0,
             Some(spare) => {
-                let firings = spare / u128::from(e.consumed) + 1;
+                // The first firing needs a whole window, each further one only what it consumes.
+                let firings = spare / u128::from(edge.consumed) + 1;
                 u64::try_from(firings).unwrap_or(u64::MAX)
             }
         }
@@ -187,31 +208,38 @@ impl Run<'_> {
 
     fn explain(&self, stuck: ActorId, component: &TiVec<ActorId, u32>) -> VerifyError {
         let mut chain = vec![stuck];
-        let mut place: TiVec<ActorId, Option<usize>> = vec![None; self.q.len()].into();
-        place[stuck] = Some(0);
-        let mut at = stuck;
-        let blocking = |at: ActorId| {
-            let mut inner = self.links.incoming[at]
-                .iter()
-                .map(|&i| self.links.edges[i as usize]);
-            inner.find(|e| component[e.from] == component[at] && self.allowed(e) <= self.fired[at])
-        };
-        while let Some(edge) = blocking(at) {
-            at = edge.from;
-            if let Some(start) = place[at] {
+        let mut chain_place: TiVec<ActorId, Option<usize>> = vec![None; self.q.len()].into();
+        chain_place[stuck] = Some(0);
+        let mut waiting = stuck;
+
+        // Whom the stuck actor waits for waits itself, until one is met again.
+        while let Some(edge) = self.blocking_edge(waiting, component) {
+            waiting = edge.from;
+            if let Some(start) = chain_place[waiting] {
                 chain.drain(..start);
                 break;
             }
-            place[at] = Some(chain.len());
-            chain.push(at);
+
+            chain_place[waiting] = Some(chain.len());
+            chain.push(waiting);
         }
+
         let actor = chain[0];
-        let (fired, needed) = (self.fired[actor], self.q[actor]);
         VerifyError::GraphDeadlock {
             actor,
-            fired,
-            needed,
+            fired: self.fired[actor],
+            needed: self.q[actor],
             cycle: chain,
         }
+    }
+
+    /// The first edge within a component that keeps an actor from firing.
+    fn blocking_edge(&self, actor: ActorId, component: &TiVec<ActorId, u32>) -> Option<&Edge> {
+        let incoming = self.links.incoming[actor].iter();
+        let mut edges = incoming.map(|&index| self.links.edges[index as usize]);
+        edges.find(|edge| {
+            let is_inner = component[edge.from] == component[actor];
+            is_inner && self.allowed_by(edge) <= self.fired[actor]
+        })
     }
 }

@@ -35,6 +35,7 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
                 second: id,
             });
         }
+
         names.entry(device.name.as_str()).or_insert(id);
         let mut cores = BTreeSet::new();
         for &core in &device.cores {
@@ -45,11 +46,13 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
                     limit: MAX_CORE,
                 });
             }
+
             if !cores.insert(core) {
                 errors.push(VerifyError::DuplicateCore { device: id, core });
             }
         }
     }
+
     let mut ends = BTreeMap::new();
     for (id, link) in machine.links.iter_enumerated() {
         if errors.full() {
@@ -64,12 +67,14 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
                 });
             }
         }
+
         if link.from == link.to {
             errors.push(VerifyError::LinkToSelf {
                 link: id,
                 device: link.from,
             });
         }
+
         if link.bytes_per_s == 0 {
             errors.push(VerifyError::ZeroBandwidth { link: id });
         }

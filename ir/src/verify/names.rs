@@ -22,6 +22,7 @@ pub(super) fn check_name(place: impl FnOnce() -> String, name: &str, errors: &mu
         }
         None => return,
     };
+
     errors.push(VerifyError::Name {
         place: place(),
         name: name.chars().take(SHOWN).collect(),
@@ -45,6 +46,7 @@ pub(super) fn check_graph(graph: &Graph, errors: &mut Errors) {
         }
         check_params(id, &actor.params, errors);
     }
+
     errors.limit(
         || "bytes of all names of actors".to_owned(),
         total as u128,
@@ -60,6 +62,7 @@ fn check_params(id: ActorId, params: &Params, errors: &mut Errors) {
         check_name(place, name, errors);
         open.push((value, 0));
     }
+
     while let Some((value, depth)) = open.pop() {
         if depth >= MAX_NESTING {
             continue;

@@ -1,8 +1,8 @@
 //! The repetition vector, computed from the balance equations alone. Must not know plans.
 
-use super::error::VerifyError;
+use super::error::{Port, VerifyError};
 use crate::limits::MAX_FIRINGS;
-use crate::{ActorId, ChannelId, Graph, TiVec};
+use crate::{Actor, ActorId, ChannelId, Graph, TiVec};
 
 /// One writer-reader pair of a channel.
 #[derive(Clone, Copy, Debug)]
@@ -25,94 +25,110 @@ pub(super) struct Edge {
 /// # Errors
 /// The first endpoint that does not exist, or rate of 0.
 pub(super) fn edges(graph: &Graph) -> Result<Vec<Edge>, VerifyError> {
-    use super::error::Port;
     let mut edges = Vec::new();
-    for (channel, ch) in graph.channels.iter_enumerated() {
-        let actor = |actor: ActorId| {
-            let actors = graph.actors.len();
-            graph.actors.get(actor).ok_or(VerifyError::UnknownActor {
-                channel,
-                actor,
-                actors,
-            })
-        };
-        let from = ch.from.actor;
-        let port = Port::Out(ch.from.port);
-        let outputs = &actor(from)?.outputs;
-        let ports = outputs.len();
-        let out = outputs.get(ch.from.port as usize);
-        let out = out.ok_or(VerifyError::UnknownPort {
-            channel,
-            actor: from,
-            port,
-            ports,
-        })?;
-        if out.rate == 0 {
-            return Err(VerifyError::ZeroRate { actor: from, port });
-        }
-        for reader in &ch.readers {
-            let to = reader.to.actor;
-            let port = Port::In(reader.to.port);
-            let inputs = &actor(to)?.inputs;
-            let ports = inputs.len();
-            let input = inputs.get(reader.to.port as usize);
-            let input = input.ok_or(VerifyError::UnknownPort {
-                channel,
-                actor: to,
-                port,
-                ports,
+    for (id, channel) in graph.channels.iter_enumerated() {
+        let writer = channel.from;
+        let write_port = Port::Out(writer.port);
+        let outputs = &find_actor(graph, id, writer.actor)?.outputs;
+        let output = outputs
+            .get(writer.port as usize)
+            .ok_or(VerifyError::UnknownPort {
+                channel: id,
+                actor: writer.actor,
+                port: write_port,
+                ports: outputs.len(),
             })?;
-            if input.rate == 0 {
-                return Err(VerifyError::ZeroRate { actor: to, port });
-            }
-            let (produced, consumed, window) = (out.rate, input.rate, input.window);
+        check_rate(output.rate, writer.actor, write_port)?;
+
+        for reader in &channel.readers {
+            let read_port = Port::In(reader.to.port);
+            let inputs = &find_actor(graph, id, reader.to.actor)?.inputs;
+            let input = inputs
+                .get(reader.to.port as usize)
+                .ok_or(VerifyError::UnknownPort {
+                    channel: id,
+                    actor: reader.to.actor,
+                    port: read_port,
+                    ports: inputs.len(),
+                })?;
+            check_rate(input.rate, reader.to.actor, read_port)?;
+
             edges.push(Edge {
-                channel,
-                from,
-                to,
-                produced,
-                consumed,
-                window,
+                channel: id,
+                from: writer.actor,
+                to: reader.to.actor,
+                produced: output.rate,
+                consumed: input.rate,
+                window: input.window,
                 delay: reader.delay,
             });
         }
     }
+
     Ok(edges)
 }
 
-fn gcd(mut a: u128, mut b: u128) -> u128 {
-    while b != 0 {
-        (a, b) = (b, a % b);
+fn find_actor(graph: &Graph, channel: ChannelId, actor: ActorId) -> Result<&Actor, VerifyError> {
+    graph.actors.get(actor).ok_or(VerifyError::UnknownActor {
+        channel,
+        actor,
+        actors: graph.actors.len(),
+    })
+}
+
+fn check_rate(rate: u64, actor: ActorId, port: Port) -> Result<(), VerifyError> {
+    if rate == 0 {
+        return Err(VerifyError::ZeroRate { actor, port });
     }
-    a
+    Ok(())
+}
+
+/// Not `crate::math`: the verifier shares no code with the scheduler, which uses that.
+fn greatest_divisor(left: u128, right: u128) -> u128 {
+    let mut dividend = left;
+    let mut divisor = right;
+    while divisor != 0 {
+        let remainder = dividend % divisor;
+        dividend = divisor;
+        divisor = remainder;
+    }
+    dividend
 }
 
 /// A positive fraction in lowest terms: firings of an actor for one firing of its component's first actor.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Ratio {
     num: u128,
     den: u128,
 }
 
 impl Ratio {
+    /// In lowest terms.
+    fn reduced(self) -> Ratio {
+        let divisor = greatest_divisor(self.num, self.den);
+        Ratio {
+            num: self.num / divisor,
+            den: self.den / divisor,
+        }
+    }
+
     /// `self * num / den`, refused where no repetition vector within the limits can have that ratio.
     fn scaled(self, actor: ActorId, num: u64, den: u64) -> Result<Ratio, VerifyError> {
         // Both factors are below 2^40 and both rates below 2^64, so that the products stay below 2^104.
-        let (num, den) = (self.num * u128::from(num), self.den * u128::from(den));
-        let common = gcd(num, den);
         let ratio = Ratio {
-            num: num / common,
-            den: den / common,
+            num: self.num * u128::from(num),
+            den: self.den * u128::from(den),
         };
+        let ratio = ratio.reduced();
         let firings = ratio.num.max(ratio.den);
         if firings > u128::from(MAX_FIRINGS) {
-            return Err(too_many(actor, firings));
+            return Err(too_many_firings(actor, firings));
         }
         Ok(ratio)
     }
 }
 
-fn too_many(actor: ActorId, firings: u128) -> VerifyError {
+fn too_many_firings(actor: ActorId, firings: u128) -> VerifyError {
     VerifyError::TooManyFirings {
         actor,
         firings,
@@ -131,38 +147,42 @@ fn too_many(actor: ActorId, firings: u128) -> VerifyError {
 /// Source: Lee & Messerschmitt 1987, IEEE Trans. Comput. C-36(1).
 pub fn repetition(graph: &Graph) -> Result<TiVec<ActorId, u64>, VerifyError> {
     let edges = edges(graph)?;
-    let mut touching: TiVec<ActorId, Vec<u32>> = vec![Vec::new(); graph.actors.len()].into();
-    for (i, edge) in edges.iter().enumerate() {
-        touching[edge.from].push(i as u32);
-        touching[edge.to].push(i as u32);
+    let mut edges_of: TiVec<ActorId, Vec<u32>> = vec![Vec::new(); graph.actors.len()].into();
+    for (index, edge) in edges.iter().enumerate() {
+        edges_of[edge.from].push(index as u32);
+        edges_of[edge.to].push(index as u32);
     }
+
     let mut ratios: TiVec<ActorId, Option<Ratio>> = vec![None; graph.actors.len()].into();
-    let mut q: TiVec<ActorId, u64> = vec![0; graph.actors.len()].into();
-    let mut total: u128 = 0;
+    let mut repetitions: TiVec<ActorId, u64> = vec![0; graph.actors.len()].into();
+    let mut all_firings: u128 = 0;
     for root in graph.actors.keys() {
         if ratios[root].is_some() {
             continue;
         }
-        let component = spread(root, &edges, &touching, &mut ratios)?;
+
+        // Each component is scaled by itself: nothing relates its firings to those of the others.
+        let component = spread_ratios(root, &edges, &edges_of, &mut ratios)?;
         let scale = common_denominator(&component)?;
         for (actor, ratio) in component {
             // Both at most 2^40: `scale` is a multiple of the denominator.
             let firings = ratio.num * (scale / ratio.den);
-            total += firings;
-            if total > u128::from(MAX_FIRINGS) {
-                return Err(too_many(actor, total));
+            all_firings += firings;
+            if all_firings > u128::from(MAX_FIRINGS) {
+                return Err(too_many_firings(actor, all_firings));
             }
-            q[actor] = firings as u64;
+            repetitions[actor] = firings as u64;
         }
     }
-    Ok(q)
+
+    Ok(repetitions)
 }
 
 /// Ratios of every actor connected with `root`, whose own is 1.
-fn spread(
+fn spread_ratios(
     root: ActorId,
     edges: &[Edge],
-    touching: &TiVec<ActorId, Vec<u32>>,
+    edges_of: &TiVec<ActorId, Vec<u32>>,
     ratios: &mut TiVec<ActorId, Option<Ratio>>,
 ) -> Result<Vec<(ActorId, Ratio)>, VerifyError> {
     let one = Ratio { num: 1, den: 1 };
@@ -171,41 +191,45 @@ fn spread(
     let mut next = 0;
     while let Some(&(actor, ratio)) = component.get(next) {
         next += 1;
-        for &i in &touching[actor] {
-            let e = &edges[i as usize];
-            let (other, num, den) = if e.from == actor {
-                (e.to, e.produced, e.consumed)
-            } else {
-                (e.from, e.consumed, e.produced)
-            };
-            match (ratios[e.from], ratios[e.to]) {
-                (Some(from), Some(to)) => balanced(e, from, to)?,
-                _ => {
-                    let ratio = ratio.scaled(other, num, den)?;
-                    ratios[other] = Some(ratio);
-                    component.push((other, ratio));
-                }
+        for &index in &edges_of[actor] {
+            let edge = &edges[index as usize];
+            if let (Some(from), Some(to)) = (ratios[edge.from], ratios[edge.to]) {
+                check_balance(edge, from, to)?;
+                continue;
             }
+
+            // The other end fires as often as this one, times what is produced for what is consumed.
+            let (other, num, den) = if edge.from == actor {
+                (edge.to, edge.produced, edge.consumed)
+            } else {
+                (edge.from, edge.consumed, edge.produced)
+            };
+            let other_ratio = ratio.scaled(other, num, den)?;
+            ratios[other] = Some(other_ratio);
+            component.push((other, other_ratio));
         }
     }
+
     Ok(component)
 }
 
-fn balanced(edge: &Edge, from: Ratio, to: Ratio) -> Result<(), VerifyError> {
+fn check_balance(edge: &Edge, from: Ratio, to: Ratio) -> Result<(), VerifyError> {
     // A rate that fits a repetition vector within the limits can be as large as 2^64 here: compare in lowest terms.
-    let (p, c) = (u128::from(edge.produced), u128::from(edge.consumed));
-    let common = gcd(p, c);
-    let left = Ratio {
-        num: p / common,
-        den: c / common,
+    let rates = Ratio {
+        num: u128::from(edge.produced),
+        den: u128::from(edge.consumed),
     };
-    let (num, den) = (to.num * from.den, to.den * from.num);
-    let common = gcd(num, den);
-    if (left.num, left.den) == (num / common, den / common) {
+    let firings = Ratio {
+        num: to.num * from.den,
+        den: to.den * from.num,
+    };
+    let firings = firings.reduced();
+    if rates.reduced() == firings {
         return Ok(());
     }
-    let produced = p.saturating_mul(den / common);
-    let consumed = c.saturating_mul(num / common);
+
+    let produced = rates.num.saturating_mul(firings.den);
+    let consumed = rates.den.saturating_mul(firings.num);
     Err(VerifyError::Inconsistent {
         channel: edge.channel,
         from: edge.from,
@@ -219,9 +243,9 @@ fn common_denominator(component: &[(ActorId, Ratio)]) -> Result<u128, VerifyErro
     let mut scale: u128 = 1;
     for &(actor, ratio) in component {
         // Both below 2^41.
-        scale *= ratio.den / gcd(scale, ratio.den);
+        scale *= ratio.den / greatest_divisor(scale, ratio.den);
         if scale > u128::from(MAX_FIRINGS) {
-            return Err(too_many(actor, scale));
+            return Err(too_many_firings(actor, scale));
         }
     }
     Ok(scale)

@@ -4,258 +4,341 @@ use std::collections::BTreeMap;
 
 use zbmd_ir::text::{bytes, duration};
 
-use super::structure::both;
+use super::structure::join_by_key;
 use super::{Changes, Kind};
-use crate::{FiredView, LaneView, PlanView, SlotView, View};
+use crate::{BufferView, FiredView, LaneView, PlanView, SlotView, View};
 
-pub(super) fn compare(a: &View, b: &View, out: &mut Changes) {
-    let by_name = |v: &View| -> BTreeMap<String, usize> {
-        v.plans
-            .iter()
-            .enumerate()
-            .map(|(i, p)| (p.name.clone(), i))
-            .collect()
-    };
-    let (x, y) = (by_name(a), by_name(b));
-    let mut plans = both(&x, &y);
+pub(super) fn compare(before: &View, after: &View, changes: &mut Changes) {
+    let plans_before = plans_by_name(before);
+    let plans_after = plans_by_name(after);
+    let mut pairs = join_by_key(&plans_before, &plans_after);
+
     // Main first, the others by name.
-    plans.sort_by_key(|(_, before, after)| *before != Some(&0) && *after != Some(&0));
-    for (name, before, after) in plans {
-        out.plan = Some(name.clone());
-        match (before, after) {
-            (Some(&i), Some(&j)) => plan((a, &a.plans[i]), (b, &b.plans[j]), out),
-            (Some(&i), None) => {
-                out.words(Kind::Plan, "plan", &a.plans[i].headline(), "");
+    pairs.sort_by_key(|pair| pair.before != Some(&0) && pair.after != Some(&0));
+    for pair in pairs {
+        changes.plan = Some(pair.key.clone());
+        match (pair.before, pair.after) {
+            (Some(&old), Some(&new)) => {
+                let old_plan = PlanSide::new(before, old);
+                let new_plan = PlanSide::new(after, new);
+                compare_plan(old_plan, new_plan, changes);
             }
-            (None, Some(&j)) => out.words(Kind::Plan, "plan", "", &b.plans[j].headline()),
+            (Some(&old), None) => {
+                let headline = before.plans[old].headline();
+                changes.words(Kind::Plan, "plan", &headline, "");
+            }
+            (None, Some(&new)) => {
+                let headline = after.plans[new].headline();
+                changes.words(Kind::Plan, "plan", "", &headline);
+            }
             (None, None) => {}
         }
     }
-    out.plan = None;
-    contingencies(a, b, out);
+
+    changes.plan = None;
+    compare_contingencies(before, after, changes);
 }
 
-type Of<'a> = (&'a View, &'a PlanView);
+fn plans_by_name(view: &View) -> BTreeMap<String, usize> {
+    let plans = view.plans.iter().enumerate();
+    plans
+        .map(|(index, plan)| (plan.name.clone(), index))
+        .collect()
+}
 
-fn plan(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
-    let first = out.list.len();
-    let (x, y) = (a.1, b.1);
-    out.number(Kind::Plan, "period", (x.period_ns, y.period_ns), duration);
-    let each = |p: &PlanView| p.period_ns / p.block.max(1);
-    if x.block != y.block {
-        out.number(
-            Kind::Plan,
-            "time of an iteration",
-            (each(x), each(y)),
-            duration,
-        );
+/// A plan, and the view that holds the names of what it refers to.
+#[derive(Clone, Copy)]
+struct PlanSide<'a> {
+    view: &'a View,
+    plan: &'a PlanView,
+}
+
+impl<'a> PlanSide<'a> {
+    fn new(view: &'a View, plan: usize) -> Self {
+        Self {
+            view,
+            plan: &view.plans[plan],
+        }
     }
-    out.number(
-        Kind::Plan,
-        "latency",
-        (x.latency_ns, y.latency_ns),
-        duration,
-    );
-    out.number(
-        Kind::Plan,
-        "iterations in a block",
-        (x.block, y.block),
-        |n| n.to_string(),
-    );
-    let stages = (u64::from(x.stages), u64::from(y.stages));
-    out.number(Kind::Plan, "stages", stages, |n| n.to_string());
-    out.words(Kind::Bottleneck, "bound by", &x.bound_by, &y.bound_by);
-    actors(a, b, out);
-    loads(x, y, out);
-    transfers(a, b, out);
-    memories(a, b, out);
-    buffers(a, b, out);
-    lanes(a, b, out);
-    out.list[first..].sort_by_key(|c| c.kind);
+
+    fn device(self, device: u32) -> &'a str {
+        &self.view.devices[device as usize].name
+    }
+
+    fn iteration_ns(self) -> u64 {
+        self.plan.period_ns / self.plan.block.max(1)
+    }
+
+    fn actors(self) -> BTreeMap<&'a str, &'a FiredView> {
+        let names = self.view.actors.iter().map(|actor| actor.name.as_str());
+        names.zip(&self.plan.actors).collect()
+    }
+
+    fn loads(self) -> BTreeMap<&'a str, u64> {
+        let loads = self.plan.loads.iter();
+        loads
+            .map(|load| (load.what.as_str(), load.busy_ns))
+            .collect()
+    }
+
+    /// Bytes of each transfer in a period.
+    fn transfers(self) -> BTreeMap<String, u64> {
+        let rings = self.plan.rings.iter();
+        let named_rings = rings.map(|ring| {
+            let channel = self.view.channel_name(ring.channel);
+            let from = self.device(ring.from);
+            let to = self.device(ring.to);
+            (format!("{channel} {from} -> {to}"), ring.bytes)
+        });
+        named_rings.collect()
+    }
+
+    fn arena_bytes(self) -> BTreeMap<&'a str, u64> {
+        let memories = self.plan.memories.iter();
+        memories
+            .map(|memory| (self.device(memory.device), memory.arena_bytes))
+            .collect()
+    }
+
+    fn exchange_bytes(self) -> BTreeMap<&'a str, u64> {
+        let memories = self.plan.memories.iter();
+        memories
+            .map(|memory| (self.device(memory.device), memory.exchange_bytes))
+            .collect()
+    }
+
+    fn buffers(self) -> BTreeMap<String, &'a BufferView> {
+        let buffers = self.plan.buffers.iter();
+        let named_buffers = buffers.map(|buffer| {
+            let channel = self.view.channel_name(buffer.channel);
+            let device = self.device(buffer.device);
+            (format!("{channel} on {device}"), buffer)
+        });
+        named_buffers.collect()
+    }
+
+    fn lanes(self) -> BTreeMap<String, &'a LaneView> {
+        let lanes = self.plan.lanes.iter();
+        lanes
+            .map(|lane| (self.view.lane_name(lane.device, lane.kind), lane))
+            .collect()
+    }
+
+    /// What a lane has at a position.
+    fn slot_words(self, slots: &[SlotView], position: usize) -> String {
+        let count = slots.len();
+        match slots.get(position) {
+            Some(slot) => {
+                let label = self.view.label(self.plan, slot);
+                format!("{count} slots, slot {position} is {label}")
+            }
+            None => format!("{count} slots"),
+        }
+    }
 }
 
-fn actors(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
-    let by_name = |(v, p): Of<'_>| -> BTreeMap<String, (FiredView, String)> {
-        let one = |(i, f): (usize, &FiredView)| {
-            let device = v.devices[f.device as usize].name.clone();
-            (v.actors[i].name.clone(), (f.clone(), device))
-        };
-        p.actors.iter().enumerate().map(one).collect()
-    };
-    let (x, y) = (by_name(a), by_name(b));
-    for (name, before, after) in both(&x, &y) {
+fn compare_plan(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Changes) {
+    let first_change = changes.list.len();
+    let old = before.plan;
+    let new = after.plan;
+    let periods = (old.period_ns, new.period_ns);
+    changes.number(Kind::Plan, "period", periods, duration);
+    if old.block != new.block {
+        let times = (before.iteration_ns(), after.iteration_ns());
+        changes.number(Kind::Plan, "time of an iteration", times, duration);
+    }
+    let latencies = (old.latency_ns, new.latency_ns);
+    changes.number(Kind::Plan, "latency", latencies, duration);
+    let blocks = (old.block, new.block);
+    changes.number(Kind::Plan, "iterations in a block", blocks, plain_number);
+    let stages = (u64::from(old.stages), u64::from(new.stages));
+    changes.number(Kind::Plan, "stages", stages, plain_number);
+    changes.words(Kind::Bottleneck, "bound by", &old.bound_by, &new.bound_by);
+
+    compare_actors(before, after, changes);
+    compare_loads(before, after, changes);
+    compare_transfers(before, after, changes);
+    compare_memories(before, after, changes);
+    compare_buffers(before, after, changes);
+    compare_lanes(before, after, changes);
+
+    // One plan's changes are shown by kind.
+    changes.list[first_change..].sort_by_key(|change| change.kind);
+}
+
+fn plain_number(number: u64) -> String {
+    number.to_string()
+}
+
+fn compare_actors(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Changes) {
+    for pair in join_by_key(&before.actors(), &after.actors()) {
         // The graph has said already that the actor is new or gone.
-        let (Some((was, here)), Some((is, there))) = (before, after) else {
+        let (Some(old), Some(new)) = (pair.before, pair.after) else {
             continue;
         };
-        out.words(Kind::Moved, name, here, there);
-        let variant = |f: &FiredView| {
-            f.variant
-                .clone()
-                .unwrap_or_else(|| "the default".to_owned())
-        };
-        out.words(Kind::Variant, name, &variant(was), &variant(is));
-        let stage = |f: &FiredView| format!("stage {}", f.stage);
-        out.words(Kind::Stage, name, &stage(was), &stage(is));
-        out.number(Kind::Time, name, (was.busy_ns, is.busy_ns), duration);
-        out.number(Kind::Calls, name, (was.calls, is.calls), |n| {
-            format!("{n} calls")
+        let name = pair.key;
+        let old_device = before.device(old.device);
+        let new_device = after.device(new.device);
+        changes.words(Kind::Moved, name, old_device, new_device);
+        changes.words(Kind::Variant, name, variant_name(old), variant_name(new));
+
+        let old_stage = format!("stage {}", old.stage);
+        let new_stage = format!("stage {}", new.stage);
+        changes.words(Kind::Stage, name, &old_stage, &new_stage);
+        changes.number(Kind::Time, name, (old.busy_ns, new.busy_ns), duration);
+        let calls = (old.calls, new.calls);
+        changes.number(Kind::Calls, name, calls, |count| format!("{count} calls"));
+    }
+}
+
+fn variant_name(actor: &FiredView) -> &str {
+    actor.variant.as_deref().unwrap_or("the default")
+}
+
+fn compare_loads(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Changes) {
+    for pair in join_by_key(&before.loads(), &after.loads()) {
+        let busy_ns = pair.numbers();
+        changes.number(Kind::Load, pair.key, busy_ns, |ns| {
+            format!("busy {}", duration(ns))
         });
     }
 }
 
-fn loads(x: &PlanView, y: &PlanView, out: &mut Changes) {
-    let by_name = |p: &PlanView| -> BTreeMap<String, u64> {
-        p.loads
-            .iter()
-            .map(|l| (l.what.clone(), l.busy_ns))
-            .collect()
-    };
-    for (what, before, after) in both(&by_name(x), &by_name(y)) {
-        let busy = (before.copied().unwrap_or(0), after.copied().unwrap_or(0));
-        out.number(Kind::Load, what, busy, |n| format!("busy {}", duration(n)));
-    }
-}
-
-fn transfers(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
-    let by_name = |(v, p): Of<'_>| -> BTreeMap<String, u64> {
-        let one = |r: &crate::RingView| {
-            let name = |d: u32| v.devices[d as usize].name.as_str();
-            let channel = v.channel_name(r.channel);
-            (
-                format!("{channel} {} -> {}", name(r.from), name(r.to)),
-                r.bytes,
-            )
-        };
-        p.rings.iter().map(one).collect()
-    };
-    for (what, before, after) in both(&by_name(a), &by_name(b)) {
-        let size = (before.copied().unwrap_or(0), after.copied().unwrap_or(0));
-        out.number(Kind::Transfer, what, size, |n| match n {
+fn compare_transfers(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Changes) {
+    for pair in join_by_key(&before.transfers(), &after.transfers()) {
+        let sizes = pair.numbers();
+        changes.number(Kind::Transfer, pair.key, sizes, |size| match size {
             0 => "nothing".to_owned(),
-            n => bytes(n),
+            size => bytes(size),
         });
     }
 }
 
-fn memories(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
-    let by_name = |(v, p): Of<'_>| -> BTreeMap<String, (u64, u64)> {
-        let name = |d: u32| v.devices[d as usize].name.clone();
-        p.memories
-            .iter()
-            .map(|m| (name(m.device), (m.arena_bytes, m.exchange_bytes)))
-            .collect()
-    };
-    for (device, before, after) in both(&by_name(a), &by_name(b)) {
-        let (was, is) = (
-            before.copied().unwrap_or_default(),
-            after.copied().unwrap_or_default(),
-        );
-        out.number(
-            Kind::Memory,
-            &format!("{device} arena"),
-            (was.0, is.0),
-            bytes,
-        );
-        out.number(
-            Kind::Memory,
-            &format!("{device} exchange"),
-            (was.1, is.1),
-            bytes,
-        );
+fn compare_memories(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Changes) {
+    let arenas_before = before.arena_bytes();
+    let arenas_after = after.arena_bytes();
+    let exchanges_before = before.exchange_bytes();
+    let exchanges_after = after.exchange_bytes();
+    let arenas = join_by_key(&arenas_before, &arenas_after);
+    let exchanges = join_by_key(&exchanges_before, &exchanges_after);
+
+    // Both have the same devices in the same order.
+    for (arena, exchange) in arenas.into_iter().zip(exchanges) {
+        let device = arena.key;
+        let arena_name = format!("{device} arena");
+        changes.number(Kind::Memory, &arena_name, arena.numbers(), bytes);
+        let exchange_name = format!("{device} exchange");
+        changes.number(Kind::Memory, &exchange_name, exchange.numbers(), bytes);
     }
 }
 
-fn buffers(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
-    let by_name = |(v, p): Of<'_>| -> BTreeMap<String, (u64, String, u64)> {
-        let one = |b: &crate::BufferView| {
-            let device = &v.devices[b.device as usize].name;
-            let shape = format!("{} x ({} + {})", b.places, b.head_tokens, b.block_tokens);
-            let name = format!("{} on {device}", v.channel_name(b.channel));
-            (name, (b.size_bytes(), shape, b.offset_bytes))
-        };
-        p.buffers.iter().map(one).collect()
-    };
-    for (name, before, after) in both(&by_name(a), &by_name(b)) {
-        let words = |b: Option<&(u64, String, u64)>| {
-            b.map_or_else(String::new, |b| format!("{}, {}", bytes(b.0), b.1))
-        };
-        let growth = match (before, after) {
-            (Some(was), Some(is)) if was.0 > 0 => Some(is.0 as f64 / was.0 as f64 - 1.0),
-            _ => None,
-        };
-        let (was, is) = (words(before), words(after));
-        if was != is {
-            out.push(Kind::Buffer, name, was, is, growth.filter(|g| *g != 0.0));
-        } else if let (Some(was), Some(is)) = (before, after) {
-            let offset = |b: &(u64, String, u64)| format!("offset {}", b.2);
-            out.words(Kind::Buffer, name, &offset(was), &offset(is));
+fn compare_buffers(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Changes) {
+    for pair in join_by_key(&before.buffers(), &after.buffers()) {
+        let name = pair.key;
+        let old_words = pair
+            .before
+            .map_or_else(String::new, |old| buffer_words(old));
+        let new_words = pair.after.map_or_else(String::new, |new| buffer_words(new));
+        let both = pair.before.zip(pair.after);
+        if old_words != new_words {
+            let growth = both.and_then(|(old, new)| size_growth(old, new));
+            changes.push(Kind::Buffer, name, old_words, new_words, growth);
+        } else if let Some((old, new)) = both {
+            let old_offset = format!("offset {}", old.offset_bytes);
+            let new_offset = format!("offset {}", new.offset_bytes);
+            changes.words(Kind::Buffer, name, &old_offset, &new_offset);
         }
     }
 }
 
-fn lanes(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
-    let by_name = |(v, p): Of<'_>| -> BTreeMap<String, usize> {
-        let name = |(i, l): (usize, &LaneView)| (v.lane_name(l.device, l.kind), i);
-        p.lanes.iter().enumerate().map(name).collect()
-    };
-    for (name, before, after) in both(&by_name(a), &by_name(b)) {
-        let (Some(&i), Some(&j)) = (before, after) else {
-            let there = |lane: Option<&usize>| if lane.is_some() { "has slots" } else { "" };
-            out.words(Kind::Order, name, there(before), there(after));
+fn buffer_words(buffer: &BufferView) -> String {
+    format!(
+        "{}, {} x ({} + {})",
+        bytes(buffer.size_bytes()),
+        buffer.places,
+        buffer.head_tokens,
+        buffer.block_tokens
+    )
+}
+
+/// How much larger a buffer is; nothing where that says nothing.
+fn size_growth(old: &BufferView, new: &BufferView) -> Option<f64> {
+    let old_bytes = old.size_bytes();
+    let new_bytes = new.size_bytes();
+    let has_growth = old_bytes > 0 && old_bytes != new_bytes;
+    has_growth.then(|| new_bytes as f64 / old_bytes as f64 - 1.0)
+}
+
+fn compare_lanes(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Changes) {
+    for pair in join_by_key(&before.lanes(), &after.lanes()) {
+        let name = pair.key;
+        let (Some(old), Some(new)) = (pair.before, pair.after) else {
+            let old_words = pair.before.map_or("", |_| "has slots");
+            let new_words = pair.after.map_or("", |_| "has slots");
+            changes.words(Kind::Order, name, old_words, new_words);
             continue;
         };
-        let (x, y) = (&a.1.lanes[i].slots, &b.1.lanes[j].slots);
-        let same = |s: &SlotView, t: &SlotView| {
-            s.act == t.act
-                && (s.first, s.count, s.stage) == (t.first, t.count, t.stage)
-                && (a.0.short_label(a.1, s) == b.0.short_label(b.1, t))
-        };
-        let differs = x.iter().zip(y).position(|(s, t)| !same(s, t));
-        match differs.or((x.len() != y.len()).then(|| x.len().min(y.len()))) {
-            Some(at) => {
-                let words = |of: Of<'_>, slots: &[SlotView]| match slots.get(at) {
-                    Some(slot) => {
-                        format!(
-                            "{} slots, slot {at} is {}",
-                            slots.len(),
-                            of.0.label(of.1, slot)
-                        )
-                    }
-                    None => format!("{} slots", slots.len()),
-                };
-                out.words(Kind::Order, name, &words(a, x), &words(b, y));
-            }
-            None => {
-                let times = |s: &SlotView| (s.start_ns, s.duration_ns);
-                let moved = x
-                    .iter()
-                    .zip(y)
-                    .filter(|(s, t)| times(s) != times(t))
-                    .count();
-                if moved > 0 {
-                    let after = format!("{moved} of {} slots at other times", x.len());
-                    out.words(Kind::Times, name, "", &after);
-                }
-            }
+
+        // Where the order differs, times differ as a matter of course.
+        if let Some(position) = first_difference(before, &old.slots, after, &new.slots) {
+            let old_words = before.slot_words(&old.slots, position);
+            let new_words = after.slot_words(&new.slots, position);
+            changes.words(Kind::Order, name, &old_words, &new_words);
+            continue;
+        }
+        let slots = old.slots.iter().zip(&new.slots);
+        let moved = slots.filter(|(old, new)| slot_times(old) != slot_times(new));
+        let moved_count = moved.count();
+        if moved_count > 0 {
+            let all = old.slots.len();
+            let words = format!("{moved_count} of {all} slots at other times");
+            changes.words(Kind::Times, name, "", &words);
         }
     }
 }
 
-fn contingencies(a: &View, b: &View, out: &mut Changes) {
-    let by_name = |v: &View| -> BTreeMap<String, u64> {
-        let period = |plan: u32| v.plans.get(plan as usize).map_or(0, |p| p.period_ns);
-        v.contingencies
-            .iter()
-            .map(|c| (format!("without {}", c.lost), period(c.plan)))
-            .collect()
-    };
-    for (name, before, after) in both(&by_name(a), &by_name(b)) {
-        let words = |ns: u64| match ns {
+/// The first position at which two lanes do not do the same.
+fn first_difference(
+    before: PlanSide<'_>,
+    old_slots: &[SlotView],
+    after: PlanSide<'_>,
+    new_slots: &[SlotView],
+) -> Option<usize> {
+    let mut slots = old_slots.iter().zip(new_slots);
+    let difference = slots.position(|(old, new)| {
+        let is_same_part = (old.first, old.count, old.stage) == (new.first, new.count, new.stage);
+        let is_same_subject = old.act == new.act
+            && before.view.short_label(before.plan, old) == after.view.short_label(after.plan, new);
+        !is_same_part || !is_same_subject
+    });
+
+    // The longer lane differs where the other one ends.
+    let has_more = old_slots.len() != new_slots.len();
+    difference.or_else(|| has_more.then(|| old_slots.len().min(new_slots.len())))
+}
+
+fn slot_times(slot: &SlotView) -> (u64, u64) {
+    (slot.start_ns, slot.duration_ns)
+}
+
+fn compare_contingencies(before: &View, after: &View, changes: &mut Changes) {
+    let periods_before = periods_by_loss(before);
+    let periods_after = periods_by_loss(after);
+    for pair in join_by_key(&periods_before, &periods_after) {
+        let periods = pair.numbers();
+        changes.number(Kind::Contingency, pair.key, periods, |ns| match ns {
             0 => String::new(),
             ns => format!("period {}", duration(ns)),
-        };
-        let times = (before.copied().unwrap_or(0), after.copied().unwrap_or(0));
-        out.number(Kind::Contingency, name, times, words);
+        });
     }
+}
+
+fn periods_by_loss(view: &View) -> BTreeMap<String, u64> {
+    let contingencies = view.contingencies.iter();
+    let periods = contingencies.map(|contingency| {
+        let plan = view.plans.get(contingency.plan as usize);
+        let period_ns = plan.map_or(0, |plan| plan.period_ns);
+        (format!("without {}", contingency.lost), period_ns)
+    });
+    periods.collect()
 }

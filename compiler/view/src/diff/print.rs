@@ -67,8 +67,10 @@ pub fn text(diff: &Diff) -> String {
                 None if out.is_empty() => String::new(),
                 None => "all plans\n".to_owned(),
             };
+
             plan = Some(&first.plan);
         }
+
         let alike = |c: &&Change| (c.kind, &c.plan) == (first.kind, &first.plan);
         let n = rest.iter().take_while(alike).count();
         for change in &rest[..n.min(SHOWN)] {
@@ -82,12 +84,15 @@ pub fn text(diff: &Diff) -> String {
                 ],
             );
         }
+
         if n > SHOWN {
             let more = format!("{} more", n - SHOWN);
             table.row(1, vec![left(first.kind.title()), left(more)]);
         }
+
         rest = &rest[n..];
     }
+
     table.write(&mut out);
     out
 }
@@ -125,17 +130,20 @@ pub fn html(diff: &Diff, before: (&str, &View), after: (&str, &View)) -> String 
         }
         rows += "</tr>\n";
     }
+
     let count = match diff.changes.len() {
         0 => "equal".to_owned(),
         1 => "1 change".to_owned(),
         n if n > ROWS => format!("{n} changes, of which {ROWS} are listed"),
         n => format!("{n} changes"),
     };
+
     let drawing = |view: &View| {
         view.plans
             .first()
             .map_or_else(String::new, |p| svg::plan(view, p))
     };
+
     fill(
         PAGE,
         &[

@@ -3,200 +3,265 @@
 use std::collections::BTreeMap;
 
 use zbmd_ir::text::bytes;
-use zbmd_ir::{Program, Value};
+use zbmd_ir::{ActorId, Channel, ChannelId, Device, Link, Params, Program, Value};
 
 use super::{Changes, Kind};
-use crate::{ChannelView, View};
+use crate::{ActorView, ChannelView, PortView, ReaderView, View};
 
-pub(super) fn compare(a: (&Program, &View), b: (&Program, &View), out: &mut Changes) {
-    out.words(Kind::Other, "model", &a.1.model, &b.1.model);
-    machine(a.0, b.0, out);
-    actors(a, b, out);
-    channels(a, b, out);
-    constants(a.0, b.0, out);
+/// A program and its view.
+#[derive(Clone, Copy)]
+pub(super) struct ProgramSide<'a> {
+    pub(super) program: &'a Program,
+    pub(super) view: &'a View,
 }
 
-fn machine(a: &Program, b: &Program, out: &mut Changes) {
-    let by_name = |p: &Program| -> BTreeMap<String, zbmd_ir::Device> {
-        p.machine
-            .devices
-            .iter()
-            .map(|d| (d.name.clone(), d.clone()))
+impl<'a> ProgramSide<'a> {
+    fn devices(self) -> BTreeMap<&'a str, &'a Device> {
+        let devices = self.program.machine.devices.iter();
+        devices
+            .map(|device| (device.name.as_str(), device))
             .collect()
-    };
-    let (x, y) = (by_name(a), by_name(b));
-    for (name, before, after) in both(&x, &y) {
-        let (Some(before), Some(after)) = (before, after) else {
-            presence(
-                out,
-                Kind::Machine,
-                &format!("device {name}"),
-                before.is_some(),
-            );
+    }
+
+    fn links(self) -> BTreeMap<String, &'a Link> {
+        let machine = &self.program.machine;
+        let named_links = machine.links.iter().map(|link| {
+            let from = &machine.devices[link.from].name;
+            let to = &machine.devices[link.to].name;
+            (format!("{from} -> {to}"), link)
+        });
+        named_links.collect()
+    }
+
+    fn actors(self) -> BTreeMap<&'a str, usize> {
+        let actors = self.view.actors.iter().enumerate();
+        actors
+            .map(|(index, actor)| (actor.name.as_str(), index))
+            .collect()
+    }
+
+    fn params(self, actor: usize) -> &'a Params {
+        &self.program.graph.actors[ActorId::from(actor)].params
+    }
+
+    fn channels(self) -> BTreeMap<&'a str, usize> {
+        let channels = self.view.channels.iter().enumerate();
+        channels
+            .map(|(index, channel)| (channel.name.as_str(), index))
+            .collect()
+    }
+
+    fn channel(self, channel: usize) -> &'a Channel {
+        &self.program.graph.channels[ChannelId::from(channel)]
+    }
+
+    fn channel_words(self, channel: &ChannelView) -> String {
+        let readers = channel.readers.iter();
+        let readers: Vec<String> = readers.map(|reader| self.reader_words(reader)).collect();
+        let state = if channel.state { " state" } else { "" };
+        format!("{}{state} to {}", channel.token, readers.join(", "))
+    }
+
+    fn reader_words(self, reader: &ReaderView) -> String {
+        let actor = &self.view.actors[reader.actor as usize];
+        let port = &actor.inputs[reader.port as usize].name;
+        let words = format!("{}.{port}", actor.name);
+        if reader.delay == 0 {
+            words
+        } else {
+            format!("{words} delay {}", reader.delay)
+        }
+    }
+}
+
+pub(super) fn compare(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mut Changes) {
+    changes.words(Kind::Other, "model", &before.view.model, &after.view.model);
+    compare_devices(before, after, changes);
+    compare_links(before, after, changes);
+    compare_actors(before, after, changes);
+    compare_channels(before, after, changes);
+    compare_constants(before.program, after.program, changes);
+}
+
+fn compare_devices(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mut Changes) {
+    for pair in join_by_key(&before.devices(), &after.devices()) {
+        let name = pair.key;
+        let (Some(old), Some(new)) = (pair.before, pair.after) else {
+            let subject = format!("device {name}");
+            push_presence(Kind::Machine, &subject, pair.before.is_some(), changes);
             continue;
         };
-        let of = |what: &str| format!("{name} {what}");
-        out.words(
+
+        let backend = format!("{name} backend");
+        let old_backend = old.backend.as_str();
+        changes.words(Kind::Machine, &backend, old_backend, new.backend.as_str());
+        let cores = format!("{name} cores");
+        let old_cores = format!("{:?}", old.cores);
+        changes.words(
             Kind::Machine,
-            &of("backend"),
-            before.backend.as_str(),
-            after.backend.as_str(),
+            &cores,
+            &old_cores,
+            &format!("{:?}", new.cores),
         );
-        let cores = |d: &zbmd_ir::Device| format!("{:?}", d.cores);
-        out.words(Kind::Machine, &of("cores"), &cores(before), &cores(after));
-        let memory = (before.memory_bytes, after.memory_bytes);
-        out.number(Kind::Machine, &of("memory"), memory, bytes);
-        let flops = (before.flops_per_s, after.flops_per_s);
-        out.number(Kind::Machine, &of("peak"), flops, |n| format!("{n} flop/s"));
-        let speed = (before.bytes_per_s, after.bytes_per_s);
-        out.number(Kind::Machine, &of("bandwidth"), speed, |n| {
+
+        let memory = format!("{name} memory");
+        let memory_bytes = (old.memory_bytes, new.memory_bytes);
+        changes.number(Kind::Machine, &memory, memory_bytes, bytes);
+        let peak = format!("{name} peak");
+        let flops = (old.flops_per_s, new.flops_per_s);
+        changes.number(Kind::Machine, &peak, flops, |n| format!("{n} flop/s"));
+        let bandwidth = format!("{name} bandwidth");
+        let bytes_per_s = (old.bytes_per_s, new.bytes_per_s);
+        changes.number(Kind::Machine, &bandwidth, bytes_per_s, |n| {
             format!("{n} bytes/s")
         });
     }
-    let links = |p: &Program| -> BTreeMap<String, (u64, u64)> {
-        let name = |d: zbmd_ir::DeviceId| p.machine.devices[d].name.clone();
-        let named = |l: &zbmd_ir::Link| {
-            (
-                format!("{} -> {}", name(l.from), name(l.to)),
-                (l.bytes_per_s, l.latency_ns),
-            )
-        };
-        p.machine.links.iter().map(named).collect()
-    };
-    let (x, y) = (links(a), links(b));
-    for (name, before, after) in both(&x, &y) {
-        let words = |l: Option<&(u64, u64)>| {
-            l.map_or_else(String::new, |(bw, lat)| format!("{bw} bytes/s, {lat} ns"))
-        };
-        out.words(
-            Kind::Machine,
-            &format!("link {name}"),
-            &words(before),
-            &words(after),
-        );
+}
+
+fn compare_links(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mut Changes) {
+    for pair in join_by_key(&before.links(), &after.links()) {
+        let subject = format!("link {}", pair.key);
+        let old_words = pair
+            .before
+            .map_or_else(String::new, |link| link_words(link));
+        let new_words = pair.after.map_or_else(String::new, |link| link_words(link));
+        changes.words(Kind::Machine, &subject, &old_words, &new_words);
     }
 }
 
-fn actors(a: (&Program, &View), b: (&Program, &View), out: &mut Changes) {
-    let by_name = |v: &View| -> BTreeMap<String, usize> {
-        v.actors
-            .iter()
-            .enumerate()
-            .map(|(i, actor)| (actor.name.clone(), i))
-            .collect()
-    };
-    let (x, y) = (by_name(a.1), by_name(b.1));
-    for (name, before, after) in both(&x, &y) {
-        let (Some(&before), Some(&after)) = (before, after) else {
-            presence(out, Kind::Actor, name, before.is_some());
+fn link_words(link: &Link) -> String {
+    format!("{} bytes/s, {} ns", link.bytes_per_s, link.latency_ns)
+}
+
+fn compare_actors(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mut Changes) {
+    for pair in join_by_key(&before.actors(), &after.actors()) {
+        let name = pair.key;
+        let (Some(&old_index), Some(&new_index)) = (pair.before, pair.after) else {
+            push_presence(Kind::Actor, name, pair.before.is_some(), changes);
             continue;
         };
-        let (was, is) = (&a.1.actors[before], &b.1.actors[after]);
-        out.words(Kind::Actor, name, &was.op, &is.op);
-        let id = |i: usize| zbmd_ir::ActorId(i as u32);
-        let params = (
-            &a.0.graph.actors[id(before)].params,
-            &b.0.graph.actors[id(after)].params,
-        );
-        // Tensors are told apart by their values, of which the constants speak.
-        if was.op == is.op && !alike(params.0.values(), params.1.values()) {
-            out.words(
-                Kind::Actor,
-                name,
-                "",
-                "other parameters, beyond those shown",
-            );
+        let old = &before.view.actors[old_index];
+        let new = &after.view.actors[new_index];
+        changes.words(Kind::Actor, name, &old.op, &new.op);
+
+        // The op as text leaves out what is long.
+        let has_same_params = are_alike(before.params(old_index), after.params(new_index));
+        if old.op == new.op && !has_same_params {
+            let words = "other parameters, beyond those shown";
+            changes.words(Kind::Actor, name, "", words);
         }
-        let repetitions = (was.repetitions, is.repetitions);
-        out.number(Kind::Actor, name, repetitions, |n| format!("{n} firings"));
-        let ports = |actor: &crate::ActorView| {
-            let one = |p: &crate::PortView| format!("{} {} of {}", p.name, p.rate, p.window);
-            let list =
-                |ports: &[crate::PortView]| ports.iter().map(one).collect::<Vec<_>>().join(", ");
-            format!("{} -> {}", list(&actor.inputs), list(&actor.outputs))
-        };
-        out.words(
-            Kind::Actor,
-            &format!("{name} ports"),
-            &ports(was),
-            &ports(is),
-        );
+
+        let repetitions = (old.repetitions, new.repetitions);
+        changes.number(Kind::Actor, name, repetitions, |n| format!("{n} firings"));
+        let ports = format!("{name} ports");
+        changes.words(Kind::Actor, &ports, &port_words(old), &port_words(new));
     }
 }
 
-fn alike<'a>(a: impl Iterator<Item = &'a Value>, b: impl Iterator<Item = &'a Value>) -> bool {
-    let plain = |v: &&Value| !matches!(v, Value::Tensor(..));
-    a.filter(plain).eq(b.filter(plain))
+fn port_words(actor: &ActorView) -> String {
+    let inputs = port_list(&actor.inputs);
+    let outputs = port_list(&actor.outputs);
+    format!("{inputs} -> {outputs}")
 }
 
-fn channels(a: (&Program, &View), b: (&Program, &View), out: &mut Changes) {
-    let by_name = |v: &View| -> BTreeMap<String, usize> {
-        v.channels
-            .iter()
-            .enumerate()
-            .map(|(i, c)| (c.name.clone(), i))
-            .collect()
-    };
-    let words = |view: &View, c: &ChannelView| {
-        let readers: Vec<String> = (c.readers.iter())
-            .map(|r| {
-                let actor = &view.actors[r.actor as usize];
-                let port = &actor.inputs[r.port as usize].name;
-                let delay = if r.delay > 0 {
-                    format!(" delay {}", r.delay)
-                } else {
-                    String::new()
-                };
-                format!("{}.{port}{delay}", actor.name)
-            })
-            .collect();
-        let state = if c.state { " state" } else { "" };
-        format!("{}{state} to {}", c.token, readers.join(", "))
-    };
-    let (x, y) = (by_name(a.1), by_name(b.1));
-    for (name, before, after) in both(&x, &y) {
-        let was = before.map_or_else(String::new, |&i| words(a.1, &a.1.channels[i]));
-        let is = after.map_or_else(String::new, |&i| words(b.1, &b.1.channels[i]));
-        out.words(Kind::Channel, name, &was, &is);
-        if let (Some(&i), Some(&j)) = (before, after) {
-            let initial = |p: &Program, i: usize| {
-                p.graph.channels[zbmd_ir::ChannelId(i as u32)]
-                    .initial
-                    .clone()
-            };
-            if was == is && initial(a.0, i) != initial(b.0, j) {
-                out.words(Kind::Channel, name, "", "other initial tokens");
+fn port_list(ports: &[PortView]) -> String {
+    let ports = ports.iter();
+    let ports: Vec<String> = ports
+        .map(|port| format!("{} {} of {}", port.name, port.rate, port.window))
+        .collect();
+    ports.join(", ")
+}
+
+/// Whether parameters are the same but for tensors, which are compared with the constants.
+fn are_alike(old: &Params, new: &Params) -> bool {
+    let old_values = old.values().filter(|value| !is_tensor(value));
+    let new_values = new.values().filter(|value| !is_tensor(value));
+    old_values.eq(new_values)
+}
+
+fn is_tensor(value: &Value) -> bool {
+    matches!(value, Value::Tensor(..))
+}
+
+fn compare_channels(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mut Changes) {
+    for pair in join_by_key(&before.channels(), &after.channels()) {
+        let name = pair.key;
+        let old = pair.before.map(|&index| &before.view.channels[index]);
+        let new = pair.after.map(|&index| &after.view.channels[index]);
+        let old_words = old.map_or_else(String::new, |channel| before.channel_words(channel));
+        let new_words = new.map_or_else(String::new, |channel| after.channel_words(channel));
+        changes.words(Kind::Channel, name, &old_words, &new_words);
+
+        if let (Some(&old_index), Some(&new_index)) = (pair.before, pair.after) {
+            let old_initial = &before.channel(old_index).initial;
+            let new_initial = &after.channel(new_index).initial;
+            if old_words == new_words && old_initial != new_initial {
+                changes.words(Kind::Channel, name, "", "other initial tokens");
             }
         }
     }
 }
 
-fn constants(a: &Program, b: &Program, out: &mut Changes) {
-    let sizes = (a.blobs.len() as u64, b.blobs.len() as u64);
-    out.number(Kind::Constants, "tensors", sizes, |n| n.to_string());
-    let differ = a.blobs.iter().zip(&b.blobs).filter(|(x, y)| x != y).count();
-    if sizes.0 == sizes.1 && differ > 0 {
-        let of = format!("{differ} of {} differ", sizes.0);
-        out.words(Kind::Constants, "tensors", "", &of);
+fn compare_constants(before: &Program, after: &Program, changes: &mut Changes) {
+    let old_count = before.blobs.len() as u64;
+    let new_count = after.blobs.len() as u64;
+    let counts = (old_count, new_count);
+    changes.number(Kind::Constants, "tensors", counts, |n| n.to_string());
+
+    let blobs = before.blobs.iter().zip(&after.blobs);
+    let different = blobs.filter(|(old, new)| old != new).count();
+    if old_count == new_count && different > 0 {
+        let words = format!("{different} of {old_count} differ");
+        changes.words(Kind::Constants, "tensors", "", &words);
     }
 }
 
-fn presence(out: &mut Changes, kind: Kind, subject: &str, was: bool) {
-    let (before, after) = if was { ("there", "") } else { ("", "there") };
-    out.words(kind, subject, before, after);
+fn push_presence(kind: Kind, subject: &str, was_there: bool, changes: &mut Changes) {
+    if was_there {
+        changes.words(kind, subject, "there", "");
+    } else {
+        changes.words(kind, subject, "", "there");
+    }
+}
+
+/// What two sides have under one key.
+pub(super) struct KeyPair<'a, K, V> {
+    pub(super) key: &'a K,
+    pub(super) before: Option<&'a V>,
+    pub(super) after: Option<&'a V>,
+}
+
+impl<K> KeyPair<'_, K, u64> {
+    /// Both numbers; 0 where a side has none.
+    pub(super) fn numbers(&self) -> (u64, u64) {
+        let before = self.before.copied().unwrap_or(0);
+        let after = self.after.copied().unwrap_or(0);
+        (before, after)
+    }
 }
 
 /// Everything that either has, by key, with what each has. O(n · log n).
-pub(super) fn both<'a, K: Ord, V>(
-    a: &'a BTreeMap<K, V>,
-    b: &'a BTreeMap<K, V>,
-) -> Vec<(&'a K, Option<&'a V>, Option<&'a V>)> {
-    let mut out: Vec<_> = a.iter().map(|(k, v)| (k, Some(v), b.get(k))).collect();
-    out.extend(
-        b.iter()
-            .filter(|(k, _)| !a.contains_key(k))
-            .map(|(k, v)| (k, None, Some(v))),
-    );
-    out.sort_by(|x, y| x.0.cmp(y.0));
-    out
+pub(super) fn join_by_key<'a, K: Ord, V>(
+    before: &'a BTreeMap<K, V>,
+    after: &'a BTreeMap<K, V>,
+) -> Vec<KeyPair<'a, K, V>> {
+    let mut pairs = Vec::with_capacity(before.len());
+    for (key, value) in before {
+        pairs.push(KeyPair {
+            key,
+            before: Some(value),
+            after: after.get(key),
+        });
+    }
+    for (key, value) in after {
+        if !before.contains_key(key) {
+            pairs.push(KeyPair {
+                key,
+                before: None,
+                after: Some(value),
+            });
+        }
+    }
+    pairs.sort_by(|left, right| left.key.cmp(right.key));
+    pairs
 }

@@ -16,6 +16,8 @@ function bytes(n) {
 }
 
 const channelName = (c) => (view.channels[c] ? view.channels[c].name : "?");
+// Names that say nothing have a label.
+const actorLabel = (a) => view.actors[a].label || view.actors[a].name;
 const deviceName = (d) => (view.devices[d] ? view.devices[d].name : "?");
 
 // Roles of a plan that other devices take; those of the plan itself where the map has none.
@@ -37,8 +39,8 @@ function channelOf(plan, slot) {
 function label(plan, slot) {
   const first = slot.first || 0, count = slot.count || 0;
   switch (slot.act) {
-    case "fire": return `${view.actors[slot.id].name}[${first}..${first + count}]`;
-    case "loop": return `${view.actors[slot.id].name} and others, ${count} executions`;
+    case "fire": return `${actorLabel(slot.id)}[${first}..${first + count}]`;
+    case "loop": return `${actorLabel(slot.id)} and others, ${count} executions`;
     case "carry": return `history of ${channelName(channelOf(plan, slot))}`;
     case "send": return `send ${channelName(channelOf(plan, slot))} to ${deviceName(plan.rings[slot.id].to)}, ${count} tokens`;
     case "recv": return `receive ${channelName(channelOf(plan, slot))} from ${deviceName(plan.rings[slot.id].from)}, ${count} tokens`;

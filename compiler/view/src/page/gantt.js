@@ -142,7 +142,7 @@ class Gantt {
     }
     c.globalAlpha = 1;
     if (w < 40 || !shown || slot.act !== "fire") return;
-    const text = view.actors[slot.id].name, fits = Math.floor((w - 8) / 6.5);
+    const text = actorLabel(slot.id), fits = Math.floor((w - 8) / 6.5);
     if (fits < 3) return;
     c.fillStyle = "#fff";
     c.fillText(text.length > fits ? text.slice(0, fits - 1) + "\u2026" : text, x + 4, top + ROW / 2);

@@ -112,7 +112,7 @@ class GraphView {
         c.fillStyle = "#10151a";
         c.textAlign = "center";
         c.font = "bold 12px system-ui, sans-serif";
-        c.fillText(clip(actor.name, 19), left + BOX.w / 2, top + 15);
+        c.fillText(clip(actorLabel(a), 19), left + BOX.w / 2, top + 15);
         c.font = "11px system-ui, sans-serif";
         c.fillText(clip(actor.op.split("(")[0], 12) + " x" + actor.repetitions + " on " + deviceName(plan.actors[a].device), left + BOX.w / 2, top + 31, BOX.w - 6);
       }
@@ -162,7 +162,7 @@ class GraphView {
       const [left, top] = this.at[a];
       if (x >= left && x <= left + BOX.w && y >= top && y <= top + BOX.h) {
         const actor = view.actors[a], fired = view.plans[state.plan].actors[a];
-        return { actor: a, text: `${actor.name}\n${actor.op}\n${actor.repetitions} firings an iteration, on ${deviceName(fired.device)}\n${fired.calls} calls, ${duration(fired.busy_ns)} of a period` };
+        return { actor: a, text: `${actorLabel(a)}\n${actor.op}\n${actor.repetitions} firings an iteration, on ${deviceName(fired.device)}\n${fired.calls} calls, ${duration(fired.busy_ns)} of a period` };
       }
     }
     return null;

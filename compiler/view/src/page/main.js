@@ -13,13 +13,13 @@ function details() {
   box.replaceChildren();
   if (state.actor === null) { box.append(text("p", "Nothing: click an actor or a slot.")); return; }
   const actor = view.actors[state.actor], fired = view.plans[state.plan].actors[state.actor];
-  box.append(text("p", `${actor.name}: ${actor.op}`));
+  box.append(text("p", `${actorLabel(state.actor)}: ${actor.op}`));
   box.append(text("p", `${actor.repetitions} firings an iteration; ${fired.firings} in ${fired.calls} calls a period on ${deviceName(fired.device)}, ${duration(fired.busy_ns)}, stage ${fired.stage}`));
   const run = view.plans[state.plan].measured, calls = run && run.actors.find((a) => a.actor === state.actor);
   if (calls) box.append(text("p", `measured: ${calls.calls} calls, planned ${duration(calls.planned_ns)}, half in ${duration(calls.p50_ns)}, 99 % in ${duration(calls.p99_ns)}, longest ${duration(calls.max_ns)}`));
   const port = (p, from) => {
     const channel = view.channels[p.channel], window = p.window > p.rate ? ` of ${p.window}` : "";
-    const ends = from ? channel.name : channel.readers.map((r) => view.actors[r.actor].name).join(", ") || "nobody";
+    const ends = from ? channel.name : channel.readers.map((r) => actorLabel(r.actor)).join(", ") || "nobody";
     return `${p.name}: ${p.rate}${window} ${channel.token} ${from ? "from" : "to"} ${ends}${channel.initial ? `, ${channel.initial} initial` : ""}`;
   };
   for (const p of actor.inputs) box.append(text("p", "in " + port(p, true)));
@@ -111,7 +111,7 @@ function search(query) {
   if (state.query) {
     const has = (name) => name.toLowerCase().includes(state.query);
     state.matches = new Set();
-    view.actors.forEach((a, i) => { if (has(a.name) || has(a.op.split("(")[0])) state.matches.add(i); });
+    view.actors.forEach((a, i) => { if (has(actorLabel(i)) || has(a.op.split("(")[0])) state.matches.add(i); });
     for (const c of view.channels) if (has(c.name)) state.matches.add(c.from);
     const n = state.matches.size;
     $("found").textContent = n === 1 ? "1 actor" : `${n} actors`;

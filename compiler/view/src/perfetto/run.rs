@@ -12,7 +12,7 @@ use zbmd_ir::trace::{OTHER, Period, Trace, TraceEpoch, WHOLE};
 use zbmd_ir::{Calendar, Program};
 
 use super::super::expand::Expansion;
-use super::super::measured::{began, late};
+use super::super::measured::{late, period_began};
 use super::super::protobuf::Message;
 use super::super::{Act, PlanView, SlotView, View};
 use super::{BEGIN, CLEARED, END, NEEDED, NOTES, SLICES, device_track, field, packet};
@@ -75,11 +75,12 @@ pub fn spans(view: &View, program: &Program, trace: &Trace, periods: Option<u64>
                 out: &mut out,
                 free_ns: 0,
             };
+
             let (slots, numbers) = drawing.slots(calendar, c);
             let all = epoch.lanes[c].periods.iter();
             for period in all.take_while(|p| p.number < limit) {
                 let first = slots.first().zip(numbers.first().copied());
-                drawing.period(period, began(period, first), &slots, &numbers);
+                drawing.period(period, period_began(period, first), &slots, &numbers);
             }
         }
     }
@@ -143,6 +144,7 @@ impl Drawing<'_> {
                 slot: None,
                 late: None,
             };
+
             if record.slot == OTHER || record.slot == WHOLE {
                 let is_whole = record.slot == WHOLE;
                 span.name = if is_whole { "calendar" } else { "bookkeeping" }.to_owned();
@@ -165,6 +167,7 @@ impl Drawing<'_> {
                 end_ns: base_ns + slot.end_ns(),
                 ..span.clone()
             };
+
             let end_ns = record.end_ns.saturating_sub(began_ns);
             span.late = Some(late(end_ns, slot.end_ns(), self.plan.period_ns));
             self.out.extend([planned, span]);
@@ -196,6 +199,7 @@ pub fn run(view: &View, program: &Program, trace: &Trace, periods: Option<u64>) 
         let next = names.len() as u64 + 1;
         names.entry(name).or_insert(next);
     }
+
     let mut out = Message::default();
     tracks(&mut out, view, &spans);
     intern(&mut out, &names);
@@ -215,6 +219,7 @@ pub fn run(view: &View, program: &Program, trace: &Trace, periods: Option<u64>) 
         });
         event(&mut out, end_ns, EPOCHS, END, |_| {});
     }
+
     for told in &trace.events {
         event(&mut out, told.at_ns, EVENTS, INSTANT, |e| {
             e.number(field::event::NAME, names[&*told.name]);
@@ -225,6 +230,7 @@ pub fn run(view: &View, program: &Program, trace: &Trace, periods: Option<u64>) 
             });
         });
     }
+
     out.0
 }
 
@@ -260,6 +266,7 @@ fn slice(out: &mut Message, span: &Span, name: u64) {
                 a.number(field, value);
             });
         };
+
         for (i, value) in span.slot.iter().flatten().enumerate() {
             note(i, 3, *value);
         }
@@ -289,6 +296,7 @@ fn tracks(out: &mut Message, view: &View, spans: &[Span]) {
             });
         });
     };
+
     for device in devices {
         let name = view.device_name(device);
         track(device_track(device), &|t| {
@@ -304,6 +312,7 @@ fn tracks(out: &mut Message, view: &View, spans: &[Span]) {
             });
         }
     }
+
     for (uuid, name) in [(EPOCHS, "epochs"), (EVENTS, "supervisor")] {
         track(uuid, &|t| t.text(field::track::NAME, name));
     }
@@ -318,6 +327,7 @@ fn intern(out: &mut Message, names: &BTreeMap<&str, u64>) {
                     m.text(2, name);
                 });
             };
+
             let categories = Act::ALL.iter().map(|act| act.name()).chain(CATEGORIES);
             categories
                 .zip(1..)

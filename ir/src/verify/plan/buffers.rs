@@ -14,21 +14,22 @@ pub(super) type BufferOf = BTreeMap<(ChannelId, DeviceId), BufferId>;
 /// Checks buffers, scratch and region sizes; the table holds every buffer whose ids exist.
 pub(super) fn check(cx: &Cx<'_>, errors: &mut Errors) -> BufferOf {
     let plan = cx.id;
-    let calendars: BTreeMap<DeviceId, &Calendar> = cx
+    let calendar_of: BTreeMap<DeviceId, &Calendar> = cx
         .plan
         .calendars
         .iter()
         .map(|calendar| (calendar.device, calendar))
         .collect();
-    for calendar in calendars.values() {
-        regions(cx, calendar, errors);
+    for calendar in calendar_of.values() {
+        check_regions(cx, calendar, errors);
     }
-    let mut table = BufferOf::new();
+    let mut buffer_table = BufferOf::new();
     for (id, buffer) in cx.plan.buffers.iter_enumerated() {
         if errors.full() {
             break;
         }
-        let (channel, device) = (buffer.channel, buffer.device);
+        let channel = buffer.channel;
+        let device = buffer.device;
         if channel.index() >= cx.graph.channels.len() || device.index() >= cx.machine.devices.len()
         {
             errors.push(VerifyError::BufferId {
@@ -39,7 +40,8 @@ pub(super) fn check(cx: &Cx<'_>, errors: &mut Errors) -> BufferOf {
             });
             continue;
         }
-        if let Some(&first) = table.get(&(channel, device)) {
+
+        if let Some(&first) = buffer_table.get(&(channel, device)) {
             errors.push(VerifyError::BufferTwice {
                 plan,
                 first,
@@ -47,7 +49,8 @@ pub(super) fn check(cx: &Cx<'_>, errors: &mut Errors) -> BufferOf {
             });
             continue;
         }
-        table.insert((channel, device), id);
+
+        buffer_table.insert((channel, device), id);
         match cx.heads.get(&(channel, device)) {
             None => errors.push(VerifyError::BufferUnneeded {
                 plan,
@@ -55,14 +58,17 @@ pub(super) fn check(cx: &Cx<'_>, errors: &mut Errors) -> BufferOf {
                 channel,
                 device,
             }),
-            Some(&head) => sizes(cx, id, buffer, head, errors),
+            Some(&head) => check_sizes(cx, id, buffer, head, errors),
         }
-        if let Some(calendar) = calendars.get(&device) {
-            bounds(cx, id, buffer, calendar, errors);
+
+        if let Some(calendar) = calendar_of.get(&device) {
+            check_bounds(cx, id, buffer, calendar, errors);
         }
     }
+
+    // Every device that writes or reads a channel needs its buffer there.
     for &(channel, device) in cx.heads.keys() {
-        if !table.contains_key(&(channel, device)) {
+        if !buffer_table.contains_key(&(channel, device)) {
             errors.push(VerifyError::BufferMissing {
                 plan,
                 channel,
@@ -70,11 +76,13 @@ pub(super) fn check(cx: &Cx<'_>, errors: &mut Errors) -> BufferOf {
             });
         }
     }
-    table
+
+    buffer_table
 }
 
-fn regions(cx: &Cx<'_>, calendar: &Calendar, errors: &mut Errors) {
-    let (plan, device) = (cx.id, calendar.device);
+fn check_regions(cx: &Cx<'_>, calendar: &Calendar, errors: &mut Errors) {
+    let plan = cx.id;
+    let device = calendar.device;
     let limit = u128::from(MAX_ARENA_BYTES);
     errors.limit(
         || format!("arena bytes on {device} of {plan}"),
@@ -86,26 +94,28 @@ fn regions(cx: &Cx<'_>, calendar: &Calendar, errors: &mut Errors) {
         calendar.exchange_bytes.into(),
         limit,
     );
-    let needed = u128::from(calendar.arena_bytes) + u128::from(calendar.exchange_bytes);
-    if let Some(memory) = cx.machine.devices.get(device).map(|d| d.memory_bytes)
-        && needed > u128::from(memory)
+
+    let needed_bytes = u128::from(calendar.arena_bytes) + u128::from(calendar.exchange_bytes);
+    if let Some(what) = cx.machine.devices.get(device).map(|d| d.memory_bytes)
+        && needed_bytes > u128::from(what)
     {
         errors.push(VerifyError::DeviceMemory {
             plan,
             device,
-            needed,
-            memory,
+            needed: needed_bytes,
+            memory: what,
         });
     }
+
     if calendar.scratch_bytes > 0 {
-        let memory = Memory::Scratch;
-        aligned(cx, device, memory, calendar.scratch_offset_bytes, errors);
+        let what = Memory::Scratch;
+        check_alignment(cx, device, what, calendar.scratch_offset_bytes, errors);
         let end = u128::from(calendar.scratch_offset_bytes) + u128::from(calendar.scratch_bytes);
-        inside(cx, calendar, memory, Region::Arena, end, errors);
+        check_inside(cx, calendar, what, Region::Arena, end, errors);
     }
 }
 
-fn aligned(cx: &Cx<'_>, device: DeviceId, memory: Memory, bytes: u64, errors: &mut Errors) {
+fn check_alignment(cx: &Cx<'_>, device: DeviceId, memory: Memory, bytes: u64, errors: &mut Errors) {
     if !bytes.is_multiple_of(ALIGN_BYTES) {
         errors.push(VerifyError::Misaligned {
             plan: cx.id,
@@ -117,7 +127,7 @@ fn aligned(cx: &Cx<'_>, device: DeviceId, memory: Memory, bytes: u64, errors: &m
     }
 }
 
-fn inside(
+fn check_inside(
     cx: &Cx<'_>,
     calendar: &Calendar,
     memory: Memory,
@@ -130,10 +140,9 @@ fn inside(
         Region::Exchange => calendar.exchange_bytes,
     };
     if end > u128::from(size) {
-        let (plan, device) = (cx.id, calendar.device);
         errors.push(VerifyError::OutsideRegion {
-            plan,
-            device,
+            plan: cx.id,
+            device: calendar.device,
             memory,
             region,
             end,
@@ -142,10 +151,14 @@ fn inside(
     }
 }
 
-fn sizes(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, head: u64, errors: &mut Errors) {
+fn check_sizes(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, head: u64, errors: &mut Errors) {
     let plan = cx.id;
-    let state = cx.is_state[buffer.channel];
-    let expected = if state { 0 } else { cx.tokens[buffer.channel] };
+    let is_state = cx.is_state[buffer.channel];
+    let expected = if is_state {
+        0
+    } else {
+        cx.tokens[buffer.channel]
+    };
     if buffer.block_tokens != expected {
         errors.push(VerifyError::BlockTokens {
             plan,
@@ -154,6 +167,7 @@ fn sizes(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, head: u64, errors: &mut Err
             expected,
         });
     }
+
     if buffer.head_tokens != head {
         errors.push(VerifyError::HeadTokens {
             plan,
@@ -162,15 +176,18 @@ fn sizes(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, head: u64, errors: &mut Err
             expected: head,
         });
     }
-    let limit = if state { 1 } else { MAX_BLOCKS };
-    if buffer.blocks == 0 || buffer.blocks > limit {
+
+    let max_blocks = if is_state { 1 } else { MAX_BLOCKS };
+    if buffer.blocks == 0 || buffer.blocks > max_blocks {
         errors.push(VerifyError::Blocks {
             plan,
             buffer: id,
             found: buffer.blocks,
-            limit,
+            limit: max_blocks,
         });
     }
+
+    // A place holds the head and the new tokens of a block, one behind the other.
     let token_bytes = u128::from(cx.graph.channels[buffer.channel].token.bytes());
     let needed = (u128::from(head) + u128::from(expected)) * token_bytes;
     if u128::from(buffer.stride_bytes) < needed {
@@ -181,8 +198,10 @@ fn sizes(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, head: u64, errors: &mut Err
             needed,
         });
     }
-    let received = buffer.device != cx.writer_device(buffer.channel);
-    let expected = if received {
+
+    // Other devices write where the exchange region is; the arena is the device's own.
+    let is_received = buffer.device != cx.writer_device(buffer.channel);
+    let expected = if is_received {
         Region::Exchange
     } else {
         Region::Arena
@@ -197,17 +216,23 @@ fn sizes(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, head: u64, errors: &mut Err
     }
 }
 
-fn bounds(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, calendar: &Calendar, errors: &mut Errors) {
+fn check_bounds(
+    cx: &Cx<'_>,
+    id: BufferId,
+    buffer: &Buffer,
+    calendar: &Calendar,
+    errors: &mut Errors,
+) {
     let memory = Memory::Buffer(id);
-    aligned(cx, buffer.device, memory, buffer.offset_bytes, errors);
-    aligned(cx, buffer.device, memory, buffer.stride_bytes, errors);
-    let size = u128::from(buffer.stride_bytes) * u128::from(buffer.blocks);
-    inside(
+    check_alignment(cx, buffer.device, memory, buffer.offset_bytes, errors);
+    check_alignment(cx, buffer.device, memory, buffer.stride_bytes, errors);
+    let size_bytes = u128::from(buffer.stride_bytes) * u128::from(buffer.blocks);
+    check_inside(
         cx,
         calendar,
         memory,
         buffer.region,
-        u128::from(buffer.offset_bytes) + size,
+        u128::from(buffer.offset_bytes) + size_bytes,
         errors,
     );
 }

@@ -6,20 +6,21 @@ use super::cursor::{Begin, Flat, Node};
 use super::{Cx, Lanes, Stages};
 use crate::limits::{MAX_LOOP_DEPTH, MAX_SLOT_EXECUTIONS, MAX_STAGES};
 use crate::verify::error::{Errors, VerifyError};
-use crate::{Action, ActorId, Calendar, DeviceId, Entry, LaneKind, Slot};
+use crate::{Action, ActorId, Calendar, DeviceId, Entry, Lane, LaneKind, PlanId, RingId, Slot};
 
 /// Checks the calendars and flattens their lanes; `None` if they cannot be run through.
 pub(super) fn check<'a>(cx: &Cx<'a>, errors: &mut Errors) -> Option<Lanes<'a>> {
-    let before = errors.found();
+    let errors_before = errors.found();
     let plan = cx.id;
-    let mut actors: BTreeMap<DeviceId, ActorId> = BTreeMap::new();
+    let mut first_actors: BTreeMap<DeviceId, ActorId> = BTreeMap::new();
     for (actor, &device) in cx.plan.placement.iter_enumerated() {
-        actors.entry(device).or_insert(actor);
+        first_actors.entry(device).or_insert(actor);
     }
+
     let devices = cx.machine.devices.len();
     let mut list = Vec::new();
-    let mut before_device = None;
-    let mut idle: Vec<DeviceId> = Vec::new();
+    let mut last_device = None;
+    let mut idle_devices: Vec<DeviceId> = Vec::new();
     for calendar in &cx.plan.calendars {
         let device = calendar.device;
         if device.index() >= devices {
@@ -30,60 +31,59 @@ pub(super) fn check<'a>(cx: &Cx<'a>, errors: &mut Errors) -> Option<Lanes<'a>> {
             });
             continue;
         }
-        if let Some(before) = before_device.replace(device).filter(|&b| b >= device) {
+
+        if let Some(before) = last_device.replace(device).filter(|&b| b >= device) {
             errors.push(VerifyError::CalendarOrder {
                 plan,
                 before,
                 device,
             });
         }
-        if !actors.contains_key(&device) {
-            idle.push(device);
+
+        if !first_actors.contains_key(&device) {
+            idle_devices.push(device);
         }
-        if let Some(flat) = lane(cx, calendar, errors) {
+        if let Some(flat) = flatten_lane(cx, calendar, errors) {
             list.push((device, flat));
         }
     }
-    for device in idle {
+
+    // Every device with actors has a calendar, and no other one has.
+    for device in idle_devices {
         errors.push(VerifyError::CalendarIdle { plan, device });
     }
     for calendar in &cx.plan.calendars {
-        actors.remove(&calendar.device);
+        first_actors.remove(&calendar.device);
     }
-    for (device, actor) in actors {
+    for (device, actor) in first_actors {
         errors.push(VerifyError::CalendarMissing {
             plan,
             device,
             actor,
         });
     }
+
     errors.limit(
         || format!("stages of {plan}"),
         cx.plan.stages.into(),
         MAX_STAGES.into(),
     );
-    (errors.found() == before).then_some(Lanes { list })
+    (errors.found() == errors_before).then_some(Lanes { list })
 }
 
-fn lane<'a>(cx: &Cx<'a>, calendar: &'a Calendar, errors: &mut Errors) -> Option<Flat<'a>> {
-    let (plan, device) = (cx.id, calendar.device);
-    let [lane] = calendar.lanes.as_slice() else {
+fn flatten_lane<'a>(cx: &Cx<'a>, calendar: &'a Calendar, errors: &mut Errors) -> Option<Flat<'a>> {
+    let plan = cx.id;
+    let device = calendar.device;
+    let lane = only_lane(calendar).or_else(|| {
         errors.push(VerifyError::Lanes {
             plan,
             device,
             lanes: calendar.lanes.len(),
         });
-        return None;
-    };
-    if lane.kind != LaneKind::Compute {
-        errors.push(VerifyError::Lanes {
-            plan,
-            device,
-            lanes: 1,
-        });
-        return None;
-    }
-    let before = errors.found();
+        None
+    })?;
+
+    let errors_before = errors.found();
     let mut flattening = Flattening {
         cx,
         device,
@@ -92,14 +92,25 @@ fn lane<'a>(cx: &Cx<'a>, calendar: &'a Calendar, errors: &mut Errors) -> Option<
         executions: 0,
         errors,
     };
-    flattening.entries(&lane.entries, 0, 1);
-    let (flat, executions) = (flattening.flat, flattening.executions);
+
+    flattening.add_entries(&lane.entries, 0, 1);
+    let flat = flattening.flat;
+    let executions = flattening.executions;
+
     errors.limit(
         || format!("slot executions on {device} of {plan}"),
         executions.into(),
         MAX_SLOT_EXECUTIONS.into(),
     );
-    (errors.found() == before).then_some(flat)
+    (errors.found() == errors_before).then_some(flat)
+}
+
+/// The lane of a calendar that has one, for kernels.
+fn only_lane(calendar: &Calendar) -> Option<&Lane> {
+    match calendar.lanes.as_slice() {
+        [lane] if lane.kind == LaneKind::Compute => Some(lane),
+        _ => None,
+    }
 }
 
 struct Flattening<'c, 'a> {
@@ -113,8 +124,9 @@ struct Flattening<'c, 'a> {
 
 impl<'a> Flattening<'_, 'a> {
     /// Recursion ends at [`MAX_LOOP_DEPTH`].
-    fn entries(&mut self, entries: &'a [Entry], depth: usize, times: u64) {
-        let (plan, device) = (self.cx.id, self.device);
+    fn add_entries(&mut self, entries: &'a [Entry], depth: usize, times: u64) {
+        let plan = self.cx.id;
+        let device = self.device;
         for entry in entries {
             if self.errors.full() {
                 return;
@@ -124,7 +136,7 @@ impl<'a> Flattening<'_, 'a> {
                     let index = self.slots;
                     self.slots += 1;
                     self.executions = self.executions.saturating_add(times);
-                    self.slot(slot, index, depth, times);
+                    self.check_slot(slot, index, depth, times);
                     self.flat.nodes.push(Node::Slot {
                         slot,
                         index,
@@ -138,17 +150,19 @@ impl<'a> Flattening<'_, 'a> {
                         MAX_LOOP_DEPTH as u128,
                     );
                     if *count == 0 || body.is_empty() {
-                        let (count, body) = (*count, body.len());
                         self.errors.push(VerifyError::EmptyLoop {
                             plan,
                             device,
-                            count,
-                            body,
+                            count: *count,
+                            body: body.len(),
                         });
                     }
+
                     if !fits {
                         continue;
                     }
+
+                    // Its end and whether it has one stage are known once its body has been added.
                     let begin = self.flat.nodes.len();
                     let runs = times.saturating_mul(*count);
                     self.flat.nodes.push(Node::Begin(Begin {
@@ -158,7 +172,7 @@ impl<'a> Flattening<'_, 'a> {
                         end: begin,
                         has_one_stage: false,
                     }));
-                    self.entries(body, depth + 1, runs);
+                    self.add_entries(body, depth + 1, runs);
                     self.end_loop(begin);
                 }
             }
@@ -172,174 +186,231 @@ impl<'a> Flattening<'_, 'a> {
             Node::Slot { slot, .. } => Some(slot.stage),
             Node::Begin(_) | Node::End { .. } => None,
         });
-        let first = stages.next();
-        let is_one = stages.all(|stage| Some(stage) == first);
+        let first_stage = stages.next();
+        let has_one_stage = stages.all(|stage| Some(stage) == first_stage);
 
-        if let Node::Begin(b) = &mut nodes[begin] {
-            b.end = end;
-            b.has_one_stage = is_one;
+        if let Node::Begin(begin_node) = &mut nodes[begin] {
+            begin_node.end = end;
+            begin_node.has_one_stage = has_one_stage;
         }
+
         nodes.push(Node::End { begin });
     }
 
-    fn slot(&mut self, s: &Slot, slot: usize, depth: usize, times: u64) {
-        let (plan, device, stages) = (self.cx.id, self.device, self.cx.plan.stages);
-        if s.stage >= stages {
+    fn check_slot(&mut self, slot: &Slot, number: usize, depth: usize, executions: u64) {
+        let plan = self.cx.id;
+        let device = self.device;
+        let stages = self.cx.plan.stages;
+        if slot.stage >= stages {
             self.errors.push(VerifyError::StageRange {
                 plan,
                 device,
-                slot,
-                stage: s.stage,
+                slot: number,
+                stage: slot.stage,
                 stages,
             });
         }
-        let (what, id, count) = match s.action {
+
+        if !self.has_known_id(&slot.action, number) {
+            return;
+        }
+
+        match slot.action {
+            Action::Fire {
+                actor,
+                first,
+                count,
+            } => {
+                let fired = self.range_end(number, first, count, executions);
+                self.check_fire(actor, fired);
+            }
+            Action::Send { ring, first, count } => {
+                let sent = self.range_end(number, first, count, executions);
+                self.check_transfer(ring, "send", sent);
+            }
+            Action::Recv { ring, first, count } => {
+                let received = self.range_end(number, first, count, executions);
+                self.check_transfer(ring, "recv", received);
+            }
+            // Both are done once a period.
+            Action::Release { .. } | Action::Carry { .. } => {
+                if depth > 0 {
+                    self.errors.push(VerifyError::InLoop {
+                        plan,
+                        device,
+                        slot: number,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Whether what an action names exists.
+    fn has_known_id(&mut self, action: &Action, number: usize) -> bool {
+        let (what, id, count) = match *action {
             Action::Fire { actor, .. } => ("actor", actor.0, self.cx.graph.actors.len()),
             Action::Send { ring, .. } | Action::Recv { ring, .. } | Action::Release { ring } => {
                 ("ring", ring.0, self.cx.plan.rings.len())
             }
             Action::Carry { buffer } => ("buffer", buffer.0, self.cx.plan.buffers.len()),
         };
-        if id as usize >= count {
+
+        let is_known = (id as usize) < count;
+        if !is_known {
             self.errors.push(VerifyError::SlotId {
-                plan,
-                device,
-                slot,
+                plan: self.cx.id,
+                device: self.device,
+                slot: number,
                 what,
                 id,
                 count,
             });
-            return;
         }
-        match s.action {
-            Action::Fire {
+
+        is_known
+    }
+
+    fn check_fire(&mut self, actor: ActorId, fired: u64) {
+        let plan = self.cx.id;
+        let device = self.device;
+        let placed = self.cx.plan.placement[actor];
+        if placed != device {
+            self.errors.push(VerifyError::FireElsewhere {
+                plan,
                 actor,
-                first,
-                count,
-            } => {
-                let placed = self.cx.plan.placement[actor];
-                if placed != device {
-                    self.errors.push(VerifyError::FireElsewhere {
-                        plan,
-                        actor,
-                        device,
-                        placed,
-                    });
-                }
-                let needed = self.cx.firings[actor];
-                let fired = self.range(slot, first, count, times);
-                if fired > needed {
-                    self.errors.push(VerifyError::FiringCount {
-                        plan,
-                        actor,
-                        fired,
-                        needed,
-                    });
-                }
-            }
-            Action::Send { ring, first, count } | Action::Recv { ring, first, count } => {
-                let channel = self.cx.plan.rings[ring].channel;
-                let what = if matches!(s.action, Action::Send { .. }) {
-                    "send"
-                } else {
-                    "recv"
-                };
-                let found = self.range(slot, first, count, times);
-                // An unknown channel is reported with the rings.
-                let expected = self.cx.tokens.get(channel).copied().unwrap_or(u64::MAX);
-                if found > expected {
-                    self.errors.push(VerifyError::TransferCount {
-                        plan,
-                        ring,
-                        what,
-                        found,
-                        expected,
-                    });
-                }
-            }
-            Action::Release { .. } | Action::Carry { .. } if depth > 0 => {
-                self.errors.push(VerifyError::InLoop { plan, device, slot });
-            }
-            Action::Release { .. } | Action::Carry { .. } => {}
+                device,
+                placed,
+            });
+        }
+
+        let needed = self.cx.firings[actor];
+        if fired > needed {
+            self.errors.push(VerifyError::FiringCount {
+                plan,
+                actor,
+                fired,
+                needed,
+            });
+        }
+    }
+
+    fn check_transfer(&mut self, ring: RingId, what: &'static str, found: u64) {
+        // An unknown channel is reported with the rings.
+        let channel = self.cx.plan.rings[ring].channel;
+        let expected = self.cx.tokens.get(channel).copied().unwrap_or(u64::MAX);
+        if found > expected {
+            self.errors.push(VerifyError::TransferCount {
+                plan: self.cx.id,
+                ring,
+                what,
+                found,
+                expected,
+            });
         }
     }
 
     /// End of the range that all executions of the slot cover.
-    fn range(&mut self, slot: usize, first: u64, count: u64, times: u64) -> u64 {
+    fn range_end(&mut self, slot: usize, first: u64, count: u64, executions: u64) -> u64 {
         // What other slots of the same loop do in between only adds to this.
         if count == 0 {
-            let (plan, device) = (self.cx.id, self.device);
-            self.errors
-                .push(VerifyError::EmptySlot { plan, device, slot });
+            self.errors.push(VerifyError::EmptySlot {
+                plan: self.cx.id,
+                device: self.device,
+                slot,
+            });
         }
-        first.saturating_add(count.saturating_mul(times))
+        first.saturating_add(count.saturating_mul(executions))
     }
 }
 
 /// Collects the stages of all slots; each actor and each end of a ring has one. Ids exist by now.
 pub(super) fn stages(cx: &Cx<'_>, lanes: &Lanes<'_>, errors: &mut Errors) -> Option<Stages> {
-    let before = errors.found();
-    let plan = cx.id;
-    let rings = cx.plan.rings.len();
-    let mut stages = Stages {
-        fire: vec![None; cx.graph.actors.len()].into(),
-        send: vec![None; rings].into(),
-        recv: vec![None; rings].into(),
-        release: vec![None; rings].into(),
-        carry: vec![None; cx.plan.buffers.len()].into(),
+    let errors_before = errors.found();
+    let ring_count = cx.plan.rings.len();
+    let mut collector = StageCollector {
+        plan: cx.id,
+        stages: Stages {
+            fire: vec![None; cx.graph.actors.len()].into(),
+            send: vec![None; ring_count].into(),
+            recv: vec![None; ring_count].into(),
+            release: vec![None; ring_count].into(),
+            carry: vec![None; cx.plan.buffers.len()].into(),
+        },
+        errors,
     };
-    let mut used = 0;
+
+    let mut used_stages = 0;
     for (slot, ..) in lanes.list.iter().flat_map(|(_, flat)| flat.slots()) {
-        used = used.max(u64::from(slot.stage) + 1);
+        used_stages = used_stages.max(u64::from(slot.stage) + 1);
+        collector.add(slot);
+    }
+
+    let stages = collector.stages;
+
+    if used_stages != u64::from(cx.plan.stages) {
+        errors.push(VerifyError::Stages {
+            plan: cx.id,
+            declared: cx.plan.stages,
+            used: used_stages,
+        });
+    }
+
+    (errors.found() == errors_before).then_some(stages)
+}
+
+struct StageCollector<'e> {
+    plan: PlanId,
+    stages: Stages,
+    errors: &'e mut Errors,
+}
+
+impl StageCollector<'_> {
+    fn add(&mut self, slot: &Slot) {
         let second = slot.stage;
-        let mixed = |place: &mut Option<u32>| {
-            let first = *place.get_or_insert(second);
-            (first != second).then_some(first)
-        };
         match slot.action {
             Action::Fire { actor, .. } => {
-                if let Some(first) = mixed(&mut stages.fire[actor]) {
+                if let Some(first) = enter_stage(&mut self.stages.fire[actor], second) {
+                    let plan = self.plan;
                     let error = VerifyError::ActorStages {
                         plan,
                         actor,
                         first,
                         second,
                     };
-                    errors.push_once((plan.0.into(), actor.0.into()), error);
+
+                    let key = (plan.0.into(), actor.0.into());
+                    self.errors.push_once(key, error);
                 }
             }
-            Action::Carry { buffer } => stages.carry[buffer] = Some(second),
-            Action::Release { ring } => stages.release[ring] = Some(second),
             Action::Send { ring, .. } => {
-                if let Some(first) = mixed(&mut stages.send[ring]) {
-                    errors.push(VerifyError::RingStages {
-                        plan,
-                        ring,
-                        what: "send",
-                        first,
-                        second,
-                    });
-                }
+                let first = enter_stage(&mut self.stages.send[ring], second);
+                self.report_ring(ring, "send", first, second);
             }
             Action::Recv { ring, .. } => {
-                if let Some(first) = mixed(&mut stages.recv[ring]) {
-                    errors.push(VerifyError::RingStages {
-                        plan,
-                        ring,
-                        what: "recv",
-                        first,
-                        second,
-                    });
-                }
+                let first = enter_stage(&mut self.stages.recv[ring], second);
+                self.report_ring(ring, "recv", first, second);
             }
+            Action::Carry { buffer } => self.stages.carry[buffer] = Some(second),
+            Action::Release { ring } => self.stages.release[ring] = Some(second),
         }
     }
-    if used != u64::from(cx.plan.stages) {
-        errors.push(VerifyError::Stages {
-            plan,
-            declared: cx.plan.stages,
-            used,
-        });
+
+    /// Reports an end of a ring that has another stage already.
+    fn report_ring(&mut self, ring: RingId, what: &'static str, first: Option<u32>, second: u32) {
+        if let Some(first) = first {
+            self.errors.push(VerifyError::RingStages {
+                plan: self.plan,
+                ring,
+                what,
+                first,
+                second,
+            });
+        }
     }
-    (errors.found() == before).then_some(stages)
+}
+
+/// Enters a stage; the one entered before, if that is another.
+fn enter_stage(place: &mut Option<u32>, stage: u32) -> Option<u32> {
+    let first = *place.get_or_insert(stage);
+    (first != stage).then_some(first)
 }

@@ -119,6 +119,7 @@ impl<'a> Flat<'a> {
                 Node::End { .. } => drop(runs.pop()),
             }
         }
+
         steps
     }
 
@@ -150,6 +151,7 @@ impl<'a> Flat<'a> {
                 }
             }
         }
+
         Flat { nodes }
     }
 }

@@ -21,7 +21,7 @@ const STEPS_PER_TRANSFER: u64 = 16;
 
 /// A ring in the period that is run through.
 #[derive(Clone, Default)]
-struct Hand {
+struct RingState {
     /// Tokens sent so far; all of them where they were sent periods before.
     sent: u64,
     /// Tokens received so far.
@@ -44,7 +44,7 @@ pub(super) fn check(
     if ring_of.is_empty() {
         return;
     }
-    let Some(hands) = hands(cx, stages, errors) else {
+    let Some(ring_states) = start_rings(cx, stages, errors) else {
         return;
     };
     // What devices do for themselves delays nobody for ever.
@@ -53,17 +53,18 @@ pub(super) fn check(
         .iter()
         .map(|(device, flat)| (*device, flat.filtered(is_transfer)))
         .collect();
-    let steps = transfers.iter().flat_map(|(_, flat)| flat.slots());
-    let steps = steps.map(|(.., executions)| executions.saturating_mul(STEPS_PER_TRANSFER));
-    let steps = steps.fold(0, u64::saturating_add);
-    if !errors.reserve(|| format!("the transfers of {}", cx.id), steps) {
+    let transfer_slots = transfers.iter().flat_map(|(_, flat)| flat.slots());
+    let transfer_steps = transfer_slots
+        .map(|(.., executions)| executions.saturating_mul(STEPS_PER_TRANSFER))
+        .fold(0, u64::saturating_add);
+    if !errors.reserve(|| format!("the transfers of {}", cx.id), transfer_steps) {
         return;
     }
 
-    let mut index: BTreeMap<DeviceId, usize> = BTreeMap::new();
+    let mut runner_of_device: BTreeMap<DeviceId, usize> = BTreeMap::new();
     let mut runners = Vec::with_capacity(transfers.len());
-    for (i, (device, flat)) in transfers.iter().enumerate() {
-        index.insert(*device, i);
+    for (runner, (device, flat)) in transfers.iter().enumerate() {
+        runner_of_device.insert(*device, runner);
         runners.push(Runner {
             device: *device,
             cursor: flat.cursor(),
@@ -71,18 +72,21 @@ pub(super) fn check(
             queued: true,
         });
     }
+
     let mut queue: VecDeque<usize> = (0..runners.len()).collect();
     let mut period = Period {
         cx,
-        hands,
+        hands: ring_states,
         woken: Vec::new(),
         errors,
     };
-    while let Some(i) = queue.pop_front() {
-        runners[i].queued = false;
-        runners[i].run(&mut period);
+
+    // A device runs until it waits; those that it wakes are run again.
+    while let Some(runner) = queue.pop_front() {
+        runners[runner].queued = false;
+        runners[runner].run(&mut period);
         for device in std::mem::take(&mut period.woken) {
-            let Some(&other) = index.get(&device) else {
+            let Some(&other) = runner_of_device.get(&device) else {
                 continue;
             };
             if !runners[other].queued && runners[other].blocked.is_some() {
@@ -91,7 +95,8 @@ pub(super) fn check(
             }
         }
     }
-    if let Some(cycle) = cycle(cx, &runners, &index) {
+
+    if let Some(cycle) = find_cycle(cx, &runners, &runner_of_device) {
         errors.push(VerifyError::PlanDeadlock { plan: cx.id, cycle });
     }
 }
@@ -103,16 +108,18 @@ fn is_transfer(slot: &Slot) -> bool {
     }
 }
 
-fn hands(cx: &Cx<'_>, stages: &Stages, errors: &mut Errors) -> Option<TiVec<RingId, Hand>> {
+fn start_rings(
+    cx: &Cx<'_>,
+    stages: &Stages,
+    errors: &mut Errors,
+) -> Option<TiVec<RingId, RingState>> {
     let plan = cx.id;
     let before = errors.found();
-    let mut hands = TiVec::with_capacity(cx.plan.rings.len());
+    let mut ring_states = TiVec::with_capacity(cx.plan.rings.len());
     for (ring, data) in cx.plan.rings.iter_enumerated() {
-        let (send_stage, recv_stage, release_stage) = (
-            stages.send[ring]?,
-            stages.recv[ring]?,
-            stages.release[ring]?,
-        );
+        let send_stage = stages.send[ring]?;
+        let recv_stage = stages.recv[ring]?;
+        let release_stage = stages.release[ring]?;
         if recv_stage < send_stage {
             errors.push(VerifyError::RecvStage {
                 plan,
@@ -121,6 +128,8 @@ fn hands(cx: &Cx<'_>, stages: &Stages, errors: &mut Errors) -> Option<TiVec<Ring
                 recv_stage,
             });
         }
+
+        // A negative span would let a release wait for a send of a later period.
         let blocks = cx.plan.buffers[data.buffer].blocks;
         let written = u64::from(blocks) + u64::from(send_stage);
         if written < u64::from(release_stage) {
@@ -132,10 +141,12 @@ fn hands(cx: &Cx<'_>, stages: &Stages, errors: &mut Errors) -> Option<TiVec<Ring
                 blocks,
             });
         }
+
+        // What was done periods ago delays nothing in this one.
         let same_period = recv_stage == send_stage;
         let sent = if same_period { 0 } else { u64::MAX };
         let released = written > u64::from(release_stage);
-        hands.push(Hand {
+        ring_states.push(RingState {
             sent,
             received: 0,
             released,
@@ -143,12 +154,13 @@ fn hands(cx: &Cx<'_>, stages: &Stages, errors: &mut Errors) -> Option<TiVec<Ring
             same_period,
         });
     }
-    (errors.found() == before).then_some(hands)
+
+    (errors.found() == before).then_some(ring_states)
 }
 
 struct Period<'p> {
     cx: &'p Cx<'p>,
-    hands: TiVec<RingId, Hand>,
+    hands: TiVec<RingId, RingState>,
     /// Devices that may go on.
     woken: Vec<DeviceId>,
     errors: &'p mut Errors,
@@ -165,12 +177,11 @@ struct Runner<'f> {
 impl Runner<'_> {
     /// Runs until the end of the period or the first wait.
     fn run(&mut self, period: &mut Period<'_>) {
-        while let Some(execution) = self
-            .blocked
-            .take()
-            .map(|(e, _)| e)
-            .or_else(|| self.cursor.next())
-        {
+        loop {
+            let blocked = self.blocked.take().map(|(execution, _)| execution);
+            let Some(execution) = blocked.or_else(|| self.cursor.next()) else {
+                return;
+            };
             if let Some(wait) = period.execute(self.device, &execution) {
                 self.blocked = Some((execution, wait));
                 return;
@@ -198,6 +209,7 @@ impl Period<'_> {
                         release: true,
                     });
                 }
+
                 if hand.same_period {
                     hand.sent += count;
                     hand.sends.push_back((hand.sent, end_ns));
@@ -213,9 +225,10 @@ impl Period<'_> {
                         release: false,
                     });
                 }
+
                 hand.received += count;
                 let tokens = hand.received;
-                self.received(ring, tokens, end_ns);
+                self.check_receive_time(ring, tokens, end_ns);
             }
             Action::Release { ring } => {
                 self.hands[ring].released = true;
@@ -223,6 +236,7 @@ impl Period<'_> {
             }
             Action::Fire { .. } | Action::Carry { .. } => {}
         }
+
         None
     }
 
@@ -232,7 +246,7 @@ impl Period<'_> {
         }
     }
 
-    fn received(&mut self, ring: RingId, tokens: u64, recv_end_ns: u64) {
+    fn check_receive_time(&mut self, ring: RingId, tokens: u64, recv_end_ns: u64) {
         let hand = &mut self.hands[ring];
         // The send that brought the last token; the ones before it are of no more use.
         while hand.sends.len() > 1 && hand.sends.front().is_some_and(|&(sent, _)| sent < tokens) {
@@ -248,34 +262,36 @@ impl Period<'_> {
                 recv_end_ns,
                 send_end_ns,
             };
+
             self.errors.push_once((plan.0.into(), ring.0.into()), error);
         }
     }
 }
 
 /// Follows waiting devices from the first one until they repeat.
-fn cycle(
+fn find_cycle(
     cx: &Cx<'_>,
     runners: &[Runner<'_>],
     index: &BTreeMap<DeviceId, usize>,
 ) -> Option<Vec<Wait>> {
-    let mut at = runners.iter().position(|r| r.blocked.is_some())?;
+    let mut waiting = runners.iter().position(|r| r.blocked.is_some())?;
     let mut chain: Vec<Wait> = Vec::new();
-    let mut place: Vec<Option<usize>> = vec![None; runners.len()];
-    while place[at].is_none() {
-        let Some((_, wait)) = runners[at].blocked else {
+    let mut chain_place: Vec<Option<usize>> = vec![None; runners.len()];
+    while chain_place[waiting].is_none() {
+        let Some((_, wait)) = runners[waiting].blocked else {
             break;
         };
-        place[at] = Some(chain.len());
+        chain_place[waiting] = Some(chain.len());
         chain.push(wait);
         let ring = &cx.plan.rings[wait.ring];
         let other = if wait.release { ring.to } else { ring.from };
         match index.get(&other) {
-            Some(&next) => at = next,
+            Some(&next) => waiting = next,
             None => break,
         }
     }
-    if let Some(start) = place[at] {
+
+    if let Some(start) = chain_place[waiting] {
         chain.drain(..start);
     }
     Some(chain)

@@ -6,7 +6,7 @@ use crate::verify::error::{Errors, VerifyError};
 use crate::{Action, ActorId, BufferId, DeviceId, RingId, Slot, TiVec};
 
 /// Progress of one period.
-struct Count<'c, 'a> {
+struct PeriodCount<'c, 'a> {
     cx: &'c Cx<'a>,
     /// The device whose lane is visited.
     device: DeviceId,
@@ -20,15 +20,15 @@ struct Count<'c, 'a> {
 
 /// Visits every lane and compares what it does with what the plan needs.
 pub(super) fn check(cx: &Cx<'_>, lanes: &Lanes<'_>, stages: &Stages, errors: &mut Errors) {
-    let rings = stages.send.len();
-    let mut count = Count {
+    let ring_count = stages.send.len();
+    let mut count = PeriodCount {
         cx,
         device: DeviceId(0),
         errors,
         fired: vec![0; stages.fire.len()].into(),
-        sent: vec![0; rings].into(),
-        received: vec![0; rings].into(),
-        released: vec![0; rings].into(),
+        sent: vec![0; ring_count].into(),
+        received: vec![0; ring_count].into(),
+        released: vec![0; ring_count].into(),
         carried: vec![0; stages.carry.len()].into(),
     };
 
@@ -39,10 +39,11 @@ pub(super) fn check(cx: &Cx<'_>, lanes: &Lanes<'_>, stages: &Stages, errors: &mu
             return;
         }
     }
-    count.finish();
+
+    count.check_totals();
 }
 
-impl Visitor for Count<'_, '_> {
+impl Visitor for PeriodCount<'_, '_> {
     fn execute(&mut self, slot: &Slot, _position: u64, is_first: bool) {
         self.errors.budget.take(1);
         let plan = self.cx.id;
@@ -58,24 +59,25 @@ impl Visitor for Count<'_, '_> {
                         expected,
                         found: first,
                     };
+
                     self.errors
                         .push_once((plan.0.into(), actor.0.into()), error);
                 }
             }
             Action::Send { ring, first, .. } => {
-                self.on(ring, self.cx.plan.rings[ring].from);
+                self.check_device(ring, self.cx.plan.rings[ring].from);
                 let expected = self.sent[ring];
                 let found = if is_first { first } else { expected };
-                self.in_order(ring, "send", expected, found);
+                self.check_order(ring, "send", expected, found);
             }
             Action::Recv { ring, first, .. } => {
-                self.on(ring, self.cx.plan.rings[ring].to);
+                self.check_device(ring, self.cx.plan.rings[ring].to);
                 let expected = self.received[ring];
                 let found = if is_first { first } else { expected };
-                self.in_order(ring, "recv", expected, found);
+                self.check_order(ring, "recv", expected, found);
             }
             Action::Release { ring } => {
-                self.on(ring, self.cx.plan.rings[ring].to);
+                self.check_device(ring, self.cx.plan.rings[ring].to);
                 self.released[ring] += 1;
             }
             Action::Carry { buffer } => {
@@ -88,9 +90,11 @@ impl Visitor for Count<'_, '_> {
                         expected,
                     });
                 }
+
                 self.carried[buffer] += 1;
             }
         }
+
         self.skip(slot, 1);
     }
 
@@ -101,9 +105,13 @@ impl Visitor for Count<'_, '_> {
     fn skip(&mut self, slot: &Slot, executions: u64) {
         self.errors.budget.take(1);
         match slot.action {
-            Action::Fire { actor, count, .. } => add(&mut self.fired[actor], count, executions),
-            Action::Send { ring, count, .. } => add(&mut self.sent[ring], count, executions),
-            Action::Recv { ring, count, .. } => add(&mut self.received[ring], count, executions),
+            Action::Fire { actor, count, .. } => {
+                add_count(&mut self.fired[actor], count, executions)
+            }
+            Action::Send { ring, count, .. } => add_count(&mut self.sent[ring], count, executions),
+            Action::Recv { ring, count, .. } => {
+                add_count(&mut self.received[ring], count, executions)
+            }
             Action::Release { .. } | Action::Carry { .. } => {}
         }
     }
@@ -113,12 +121,12 @@ impl Visitor for Count<'_, '_> {
     }
 }
 
-fn add(total: &mut u64, count: u64, executions: u64) {
+fn add_count(total: &mut u64, count: u64, executions: u64) {
     *total = total.saturating_add(count.saturating_mul(executions));
 }
 
-impl Count<'_, '_> {
-    fn on(&mut self, ring: RingId, expected: DeviceId) {
+impl PeriodCount<'_, '_> {
+    fn check_device(&mut self, ring: RingId, expected: DeviceId) {
         let device = self.device;
         if device != expected {
             let plan = self.cx.id;
@@ -132,7 +140,7 @@ impl Count<'_, '_> {
         }
     }
 
-    fn in_order(&mut self, ring: RingId, what: &'static str, expected: u64, found: u64) {
+    fn check_order(&mut self, ring: RingId, what: &'static str, expected: u64, found: u64) {
         if expected != found {
             let plan = self.cx.id;
             let error = VerifyError::TransferOrder {
@@ -146,7 +154,7 @@ impl Count<'_, '_> {
         }
     }
 
-    fn finish(self) {
+    fn check_totals(self) {
         let cx = self.cx;
         let plan = cx.id;
         let errors = self.errors;
@@ -161,6 +169,7 @@ impl Count<'_, '_> {
                 });
             }
         }
+
         for (ring, data) in cx.plan.rings.iter_enumerated() {
             let expected = cx.tokens[data.channel];
             for (what, found) in [("send", self.sent[ring]), ("recv", self.received[ring])] {
@@ -174,6 +183,7 @@ impl Count<'_, '_> {
                     });
                 }
             }
+
             if self.released[ring] != 1 {
                 errors.push(VerifyError::ReleaseCount {
                     plan,
@@ -182,6 +192,8 @@ impl Count<'_, '_> {
                 });
             }
         }
+
+        // The head of the next block is carried once a period; a state has no blocks.
         for (buffer, data) in cx.plan.buffers.iter_enumerated() {
             let expected = u64::from(data.head_tokens > 0 && !cx.is_state[data.channel]);
             let found = self.carried[buffer];

@@ -15,7 +15,7 @@ use crate::verify::error::{Errors, Memory, VerifyError};
 use crate::{BufferId, DeviceId, Over, Region, TiVec};
 
 /// Bytes `[start, end)` during moments `[first, last]`.
-struct Block {
+struct LiveBlock {
     memory: Memory,
     start: u64,
     end: u64,
@@ -32,61 +32,55 @@ pub(super) fn check(
     over: &[Over],
     errors: &mut Errors,
 ) {
-    let mut regions: BTreeMap<(DeviceId, Region), Vec<Block>> = BTreeMap::new();
-    let moments = moments(cx, live, over, errors);
+    let mut blocks_by_region: BTreeMap<(DeviceId, Region), Vec<LiveBlock>> = BTreeMap::new();
+    let moments = find_moments(cx, live, over, errors);
     for (id, buffer) in cx.plan.buffers.iter_enumerated() {
-        let (start, end) = (
-            buffer.offset_bytes,
-            buffer.offset_bytes + buffer.size_bytes(),
-        );
-        let (memory, (first, last)) = (Memory::Buffer(id), moments[id]);
+        let (first, last) = moments[id];
+
         // Empty only where something has been read before it was written.
         if first <= last {
-            let block = Block {
-                memory,
-                start,
-                end,
+            let place = (buffer.device, buffer.region);
+            blocks_by_region.entry(place).or_default().push(LiveBlock {
+                memory: Memory::Buffer(id),
+                start: buffer.offset_bytes,
+                end: buffer.offset_bytes + buffer.size_bytes(),
                 first,
                 last,
-            };
-            regions
-                .entry((buffer.device, buffer.region))
-                .or_default()
-                .push(block);
+            });
         }
     }
+
+    // Scratch is used by any kernel: it shares its bytes with nothing.
     for calendar in cx.plan.calendars.iter().filter(|c| c.scratch_bytes > 0) {
-        let start = calendar.scratch_offset_bytes;
-        let end = start + calendar.scratch_bytes;
-        let (memory, (first, last)) = (Memory::Scratch, ALWAYS);
-        let block = Block {
-            memory,
-            start,
-            end,
+        let place = (calendar.device, Region::Arena);
+        let (first, last) = ALWAYS;
+        blocks_by_region.entry(place).or_default().push(LiveBlock {
+            memory: Memory::Scratch,
+            start: calendar.scratch_offset_bytes,
+            end: calendar.scratch_offset_bytes + calendar.scratch_bytes,
             first,
             last,
-        };
-        regions
-            .entry((calendar.device, Region::Arena))
-            .or_default()
-            .push(block);
+        });
     }
-    for ((device, region), mut blocks) in regions {
+
+    for ((device, region), mut blocks) in blocks_by_region {
         blocks.sort_by_key(|b| (b.first, b.start, b.memory));
-        sweep(cx, device, region, &blocks, errors);
+        sweep_region(cx, device, region, &blocks, errors);
     }
 }
 
 /// First and last moment of each buffer. Reports those that live longer than the slots of one period and are written
 /// over or lie over others, which would destroy what the next period reads.
-fn moments(
+fn find_moments(
     cx: &Cx<'_>,
     live: &TiVec<BufferId, Option<Live>>,
     over: &[Over],
     errors: &mut Errors,
 ) -> TiVec<BufferId, (u64, u64)> {
-    let moments = |l: &Option<Live>| l.map_or(ALWAYS, |l| (2 * l.first, 2 * l.last + 1));
-    let mut moments: TiVec<BufferId, (u64, u64)> = live.iter().map(moments).collect();
+    let executions = live.iter();
+    let mut moments: TiVec<BufferId, (u64, u64)> = executions
+        .map(|live| live.map_or(ALWAYS, |live| (2 * live.first, 2 * live.last + 1)))
+        .collect();
     for &Over {
         actor,
         below,
@@ -96,9 +90,9 @@ fn moments(
     } in over
     {
         let (Some(_), Some(output)) = (live[below], live[above]) else {
-            let (plan, kept) = (cx.id, if live[below].is_none() { below } else { above });
+            let kept = if live[below].is_none() { below } else { above };
             errors.push(VerifyError::InPlaceKept {
-                plan,
+                plan: cx.id,
                 actor,
                 above,
                 below,
@@ -118,36 +112,46 @@ fn moments(
             }
         }
     }
+
     moments
 }
 
-fn sweep(cx: &Cx<'_>, device: DeviceId, region: Region, blocks: &[Block], errors: &mut Errors) {
+fn sweep_region(
+    cx: &Cx<'_>,
+    device: DeviceId,
+    region: Region,
+    blocks: &[LiveBlock],
+    errors: &mut Errors,
+) {
     // By start: disjoint at all times, as one that overlaps is reported and left out.
-    let mut live: BTreeMap<u64, &Block> = BTreeMap::new();
-    let mut ends: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    let mut live_blocks: BTreeMap<u64, &LiveBlock> = BTreeMap::new();
+    let mut ends_by_last: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     for block in blocks {
-        while let Some((&key, &start)) = ends
+        while let Some((&key, &start)) = ends_by_last
             .first_key_value()
             .filter(|((last, _), _)| *last < block.first)
         {
-            ends.remove(&key);
-            live.remove(&start);
+            ends_by_last.remove(&key);
+            live_blocks.remove(&start);
         }
-        let before = live
+
+        // The live blocks are disjoint: only the nearest on either side can overlap.
+        let overlap_before = live_blocks
             .range(..=block.start)
             .next_back()
             .map(|(_, b)| *b)
             .filter(|b| b.end > block.start);
-        let after = live
+        let overlap_after = live_blocks
             .range(block.start..)
             .next()
             .map(|(_, b)| *b)
             .filter(|b| b.start < block.end);
-        let overlap = match (before, after) {
+        let overlap = match (overlap_before, overlap_after) {
             (Some(other), _) => Some((other, block)),
             (None, Some(other)) => Some((block, other)),
             (None, None) => None,
         };
+
         match overlap {
             Some((first, second)) => errors.push(VerifyError::Overlap {
                 plan: cx.id,
@@ -159,8 +163,8 @@ fn sweep(cx: &Cx<'_>, device: DeviceId, region: Region, blocks: &[Block], errors
                 second_start: second.start,
             }),
             None => {
-                live.insert(block.start, block);
-                ends.insert((block.last, block.start), block.start);
+                live_blocks.insert(block.start, block);
+                ends_by_last.insert((block.last, block.start), block.start);
             }
         }
     }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use self::cursor::Flat;
 use super::budget::graph_elements;
 use super::error::{Errors, VerifyError};
-use crate::limits::MAX_FIRINGS;
+use crate::limits::{MAX_ARENA_BYTES, MAX_FIRINGS};
 use crate::{
     ActorId, BufferId, ChannelId, DeviceId, Graph, Machine, Plan, PlanId, PortChannels, RingId,
     TiVec,
@@ -65,7 +65,7 @@ pub(super) fn check(
         return;
     }
 
-    let before = errors.found();
+    let errors_before = errors.found();
     let Some(cx) = Cx::new(graph, machine, q, id, plan, errors) else {
         return;
     };
@@ -73,39 +73,61 @@ pub(super) fn check(
     let lanes = calendar::check(&cx, errors);
     let buffer_of = buffers::check(&cx, errors);
     let ring_of = rings::check_table(&cx, &buffer_of, errors);
-    let (Some(mut lanes), true) = (lanes, errors.found() == before) else {
+    let (Some(mut lanes), true) = (lanes, errors.found() == errors_before) else {
         return;
     };
     times::check(&cx, &mut lanes, errors);
     let Some(stages) = calendar::stages(&cx, &lanes, errors) else {
         return;
     };
-    let visits = lanes.list.iter().map(|(_, flat)| {
+    let lane_steps = lanes.list.iter().map(|(_, flat)| {
         let steps = flat.visit_steps(|slot| order::steps(&cx, slot));
         // Twice: for firings, and for the order.
         steps.saturating_mul(2)
     });
-    let steps = visits.fold(0, u64::saturating_add);
+    let steps = lane_steps.fold(0, u64::saturating_add);
     if !errors.reserve(|| format!("the slots of {id}"), steps) {
         return;
     }
 
-    let before = errors.found();
+    let errors_before = errors.found();
     firings::check(&cx, &lanes, &stages, errors);
-    if errors.found() > before {
+    if errors.found() > errors_before {
         return;
     }
-    // A plan does not say what lies over what: what lies just so is taken to be meant, and whatever else overlaps does
-    // so by mistake. Only kernels of CPUs keep to `Actor::in_place`.
-    let mut over = plan.over(graph);
-    over.retain(|o| {
+
+    // Plans do not record in-place pairs. An overlap that matches an allowed `Actor::in_place` pair exactly is treated
+    // as intentional; any other overlap is an error.
+    let mut in_place_pairs = plan.over(graph);
+    in_place_pairs.retain(|o| {
         machine.devices[plan.placement[o.actor]]
             .backend
             .may_write_in_place()
     });
-    let live = order::check(&cx, &lanes, &stages, (&buffer_of, &over), errors);
-    memory::check(&cx, &live, &over, errors);
+    let live_ranges = order::check(&cx, &lanes, &stages, (&buffer_of, &in_place_pairs), errors);
+    memory::check(&cx, &live_ranges, &in_place_pairs, errors);
     deadlock::check(&cx, &lanes, &stages, &ring_of, errors);
+}
+
+/// Firings and tokens of a block, within limits.
+struct BlockCount<'e> {
+    plan: PlanId,
+    errors: &'e mut Errors,
+}
+
+impl BlockCount<'_> {
+    /// The count; reports one that is above its limit.
+    fn bounded(&mut self, actor: ActorId, count: u128, limit: u64) -> u64 {
+        if count > u128::from(limit) {
+            self.errors.push(VerifyError::BlockFirings {
+                plan: self.plan,
+                actor,
+                firings: count,
+                limit: u128::from(limit),
+            });
+        }
+        u64::try_from(count).unwrap_or(u64::MAX)
+    }
 }
 
 impl<'a> Cx<'a> {
@@ -124,14 +146,14 @@ impl<'a> Cx<'a> {
         if plan.period_ns == 0 {
             errors.push(VerifyError::ZeroPeriod { plan: id });
         }
-        let (placed, actors) = (plan.placement.len(), graph.actors.len());
-        if placed != actors {
+        if plan.placement.len() != graph.actors.len() {
             errors.push(VerifyError::PlacementLength {
                 plan: id,
-                placed,
-                actors,
+                placed: plan.placement.len(),
+                actors: graph.actors.len(),
             });
         }
+
         let devices = machine.devices.len();
         for (actor, &device) in plan.placement.iter_enumerated() {
             if device.index() >= devices {
@@ -143,34 +165,29 @@ impl<'a> Cx<'a> {
                 });
             }
         }
-        let mut bounded = |actor, count: u128, limit: u64| {
-            if count > u128::from(limit) {
-                let limit = u128::from(limit);
-                errors.push(VerifyError::BlockFirings {
-                    plan: id,
-                    actor,
-                    firings: count,
-                    limit,
-                });
-            }
-            u64::try_from(count).unwrap_or(u64::MAX)
-        };
-        let firings: TiVec<ActorId, u64> = q
-            .iter_enumerated()
-            .map(|(actor, &q)| bounded(actor, u128::from(q) * u128::from(plan.block), MAX_FIRINGS))
-            .collect();
-        let tokens = graph.channels.iter().map(|ch| {
-            let rate = graph.actors[ch.from.actor].outputs[ch.from.port as usize].rate;
-            let count = u128::from(firings[ch.from.actor]) * u128::from(rate);
-            bounded(ch.from.actor, count, crate::limits::MAX_ARENA_BYTES)
-        });
-        let tokens = tokens.collect();
+
+        // What the other checks add up is bounded here, so that their sums do not wrap.
+        let mut block_count = BlockCount { plan: id, errors };
+        let mut firings = TiVec::with_capacity(q.len());
+        for (actor, &repetitions) in q.iter_enumerated() {
+            let count = u128::from(repetitions) * u128::from(plan.block);
+            firings.push(block_count.bounded(actor, count, MAX_FIRINGS));
+        }
+
+        let mut tokens = TiVec::with_capacity(graph.channels.len());
+        for channel in &graph.channels {
+            let writer = channel.from;
+            let rate = graph.actors[writer.actor].outputs[writer.port as usize].rate;
+            let count = u128::from(firings[writer.actor]) * u128::from(rate);
+            tokens.push(block_count.bounded(writer.actor, count, MAX_ARENA_BYTES));
+        }
+
         if errors.found() > before {
             return None;
         }
         let ports = graph.port_channels();
-        let heads = heads(graph, plan);
-        let is_state = states(graph, &ports);
+        let heads = max_delays(graph, plan);
+        let is_state = find_states(graph, &ports);
         Some(Self {
             graph,
             machine,
@@ -189,24 +206,25 @@ impl<'a> Cx<'a> {
     }
 }
 
-fn heads(graph: &Graph, plan: &Plan) -> BTreeMap<(ChannelId, DeviceId), u64> {
-    let mut heads = BTreeMap::new();
+fn max_delays(graph: &Graph, plan: &Plan) -> BTreeMap<(ChannelId, DeviceId), u64> {
+    let mut head_tokens = BTreeMap::new();
     for (id, channel) in graph.channels.iter_enumerated() {
-        heads
+        head_tokens
             .entry((id, plan.placement[channel.from.actor]))
             .or_insert(0);
         for reader in &channel.readers {
-            let head = heads
+            let head = head_tokens
                 .entry((id, plan.placement[reader.to.actor]))
                 .or_insert(0);
             *head = reader.delay.max(*head);
         }
     }
-    heads
+
+    head_tokens
 }
 
 /// Which channels are states; [`Graph::is_state`] would search the writer's states for each.
-fn states(graph: &Graph, ports: &PortChannels) -> TiVec<ChannelId, bool> {
+fn find_states(graph: &Graph, ports: &PortChannels) -> TiVec<ChannelId, bool> {
     let mut is_state: TiVec<ChannelId, bool> = vec![false; graph.channels.len()].into();
     for (id, actor) in graph.actors.iter_enumerated() {
         for state in &actor.state {

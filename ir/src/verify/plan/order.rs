@@ -17,7 +17,7 @@ use super::buffers::BufferOf;
 use super::cursor::{Node, Visitor};
 use super::{Cx, Lanes, Stages};
 use crate::verify::error::{Access, Errors, VerifyError};
-use crate::{Action, ActorId, BufferId, DeviceId, Over, RingId, Slot, TiVec};
+use crate::{Action, ActorId, Buffer, BufferId, Over, RingId, Slot, TiVec};
 
 /// Executions `[first, last]` of a lane in which a buffer is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,14 @@ struct Input {
     delay: u64,
 }
 
+impl Input {
+    /// The first token that a firing reads, counted from the first new one of the block.
+    fn first_token(&self, firing: u64) -> i64 {
+        // Token positions are below 2^46 + 2^32: the plan's blocks have been bounded.
+        (firing * self.rate) as i64 - self.delay as i64
+    }
+}
+
 /// Ports of all actors, by the buffers they use.
 struct Ports {
     inputs: TiVec<ActorId, Vec<Input>>,
@@ -75,73 +83,81 @@ pub(super) fn check(
     (buffer_of, over): (&BufferOf, &[Over]),
     errors: &mut Errors,
 ) -> TiVec<BufferId, Option<Live>> {
-    let (Some(ports), Some(fed)) = (ports(cx, buffer_of), fed(cx, stages)) else {
+    let buffer_ports = find_ports(cx, buffer_of);
+    let fed_buffers = find_feeds(cx, stages);
+    let (Some(ports), Some(fed)) = (buffer_ports, fed_buffers) else {
         // Tables and counts have been checked: every lookup succeeds.
         return vec![None; cx.plan.buffers.len()].into();
     };
-    let rings = cx.plan.rings.len();
+
+    let ring_count = cx.plan.rings.len();
+    let buffer_count = cx.plan.buffers.len();
     let mut walk = Walk {
         cx,
         ports: &ports,
         fed,
         fired: vec![0; cx.graph.actors.len()].into(),
-        sent: vec![0; rings].into(),
-        received: vec![0; rings].into(),
-        released: vec![false; rings].into(),
-        carried: vec![false; cx.plan.buffers.len()].into(),
+        sent: vec![0; ring_count].into(),
+        received: vec![0; ring_count].into(),
+        released: vec![false; ring_count].into(),
+        carried: vec![false; buffer_count].into(),
         over,
-        begun: vec![None; cx.plan.buffers.len()].into(),
+        begun: vec![None; buffer_count].into(),
         entered: None,
         errors,
     };
+
     for (_, flat) in &lanes.list {
         flat.visit(&mut walk);
         if walk.errors.full() {
             break;
         }
     }
-    let live = |(id, fed): (BufferId, &Fed)| {
-        let buffer = &cx.plan.buffers[id];
-        // Another device may write a ring's place at any time: such buffers are always live.
-        let local = matches!(fed.feed, Feed::Writer(..));
-        let reused = local && fed.one_stage && buffer.blocks == 1 && buffer.head_tokens == 0;
-        if reused { fed.live } else { None }
-    };
-    walk.fed.iter_enumerated().map(live).collect()
+
+    let fed_buffers = walk.fed.iter().zip(&cx.plan.buffers);
+    fed_buffers
+        .map(|(fed, buffer)| live_range(fed, buffer))
+        .collect()
 }
 
-fn ports(cx: &Cx<'_>, buffer_of: &BufferOf) -> Option<Ports> {
-    let buffer = |channel, device: DeviceId| buffer_of.get(&(channel, device)).copied();
+/// When a buffer is live in the period; `None` for always.
+fn live_range(fed: &Fed, buffer: &Buffer) -> Option<Live> {
+    // Another device may write a ring's place at any time: such buffers are always live.
+    let is_local = matches!(fed.feed, Feed::Writer(..));
+    let is_within_period = fed.one_stage && buffer.blocks == 1 && buffer.head_tokens == 0;
+    fed.live.filter(|_| is_local && is_within_period)
+}
+
+fn find_ports(cx: &Cx<'_>, buffer_of: &BufferOf) -> Option<Ports> {
     let mut inputs = TiVec::with_capacity(cx.graph.actors.len());
     let mut outputs = TiVec::with_capacity(cx.graph.actors.len());
     for (id, actor) in cx.graph.actors.iter_enumerated() {
         let device = cx.plan.placement[id];
-        let mut list = Vec::new();
-        for (port, (p, joined)) in (0..).zip(actor.inputs.iter().zip(&cx.ports.inputs[id])) {
+        let mut actor_inputs = Vec::new();
+        let joined_ports = actor.inputs.iter().zip(&cx.ports.inputs[id]);
+        for (index, (port, joined)) in (0..).zip(joined_ports) {
             let (channel, reader) = (*joined)?;
             if !cx.is_state[channel] {
                 let delay = cx.graph.channels[channel].readers[reader as usize].delay;
-                let buffer = buffer(channel, device)?;
-                list.push(Input {
-                    port,
-                    buffer,
-                    rate: p.rate,
-                    window: p.window,
+                actor_inputs.push(Input {
+                    port: index,
+                    buffer: *buffer_of.get(&(channel, device))?,
+                    rate: port.rate,
+                    window: port.window,
                     delay,
                 });
             }
         }
-        inputs.push(list);
-        let joined = cx.ports.outputs[id]
-            .iter()
-            .map(|&channel| buffer(channel?, device));
-        outputs.push(joined.collect::<Option<Vec<_>>>()?);
+
+        inputs.push(actor_inputs);
+
+        let channels = cx.ports.outputs[id].iter();
+        let output_buffers = channels.map(|&channel| buffer_of.get(&(channel?, device)).copied());
+        outputs.push(output_buffers.collect::<Option<Vec<_>>>()?);
     }
-    let senders = cx
-        .plan
-        .rings
-        .iter()
-        .map(|ring| buffer(ring.channel, ring.from));
+
+    let rings = cx.plan.rings.iter();
+    let senders = rings.map(|ring| buffer_of.get(&(ring.channel, ring.from)).copied());
     Some(Ports {
         inputs,
         outputs,
@@ -149,30 +165,37 @@ fn ports(cx: &Cx<'_>, buffer_of: &BufferOf) -> Option<Ports> {
     })
 }
 
-fn fed(cx: &Cx<'_>, stages: &Stages) -> Option<TiVec<BufferId, Fed>> {
+fn find_feeds(cx: &Cx<'_>, stages: &Stages) -> Option<TiVec<BufferId, Fed>> {
     let mut ring_of: TiVec<BufferId, Option<RingId>> = vec![None; cx.plan.buffers.len()].into();
     for (id, ring) in cx.plan.rings.iter_enumerated() {
         ring_of[ring.buffer] = Some(id);
     }
-    let one = |(id, buffer): (BufferId, &crate::Buffer)| {
-        let from = cx.graph.channels[buffer.channel].from;
-        let (feed, stage, release) = match ring_of[id] {
-            Some(ring) => (Feed::Ring(ring), stages.recv[ring]?, stages.release[ring]?),
-            None => {
-                let rate = cx.graph.actors[from.actor].outputs[from.port as usize].rate;
-                (Feed::Writer(from.actor, rate), stages.fire[from.actor]?, 0)
-            }
-        };
-        Some(Fed {
-            feed,
-            stage,
-            carry: stages.carry[id],
-            release,
-            one_stage: true,
-            live: None,
-        })
-    };
-    cx.plan.buffers.iter_enumerated().map(one).collect()
+
+    let mut fed_buffers = TiVec::with_capacity(cx.plan.buffers.len());
+    for (id, buffer) in cx.plan.buffers.iter_enumerated() {
+        let writer = cx.graph.channels[buffer.channel].from;
+        let write_rate = cx.graph.actors[writer.actor].outputs[writer.port as usize].rate;
+        fed_buffers.push(match ring_of[id] {
+            Some(ring) => Fed {
+                feed: Feed::Ring(ring),
+                stage: stages.recv[ring]?,
+                carry: stages.carry[id],
+                release: stages.release[ring]?,
+                one_stage: true,
+                live: None,
+            },
+            None => Fed {
+                feed: Feed::Writer(writer.actor, write_rate),
+                stage: stages.fire[writer.actor]?,
+                carry: stages.carry[id],
+                release: 0,
+                one_stage: true,
+                live: None,
+            },
+        });
+    }
+
+    Some(fed_buffers)
 }
 
 struct Walk<'w> {
@@ -214,24 +237,26 @@ struct Span {
 
 /// Steps that an execution of a slot takes at most, here and in the count of firings.
 pub(super) fn steps(cx: &Cx<'_>, slot: &Slot) -> u64 {
-    const SLOT: u64 = 4;
+    const SLOT_STEPS: u64 = 4;
     match slot.action {
         Action::Fire { actor, .. } => {
             let data = &cx.graph.actors[actor];
-            SLOT + (data.inputs.len() + data.outputs.len()) as u64
+            SLOT_STEPS + (data.inputs.len() + data.outputs.len()) as u64
         }
-        _ => SLOT + 1,
+        _ => SLOT_STEPS + 1,
     }
 }
 
 impl Visitor for Walk<'_> {
     fn execute(&mut self, slot: &Slot, position: u64, _is_first: bool) {
         self.errors.budget.take(1);
-        self.act(&slot.action, slot.stage, position);
+        self.run_action(&slot.action, slot.stage, position);
     }
 
     fn enter(&mut self, body: &[Node<'_>]) {
         self.errors.budget.take(body.len() as u64);
+
+        // Only counts other than 0 are kept: most actors of a loop fire in it alone.
         let mut entered = Entered::default();
         for node in body {
             let Node::Slot { slot, .. } = node else {
@@ -247,6 +272,7 @@ impl Visitor for Walk<'_> {
                 _ => {}
             }
         }
+
         self.entered = Some(entered);
     }
 
@@ -270,84 +296,104 @@ impl Visitor for Walk<'_> {
 }
 
 impl Walk<'_> {
-    fn act(&mut self, action: &Action, stage: u32, position: u64) {
+    fn run_action(&mut self, action: &Action, stage: u32, position: u64) {
         match *action {
-            Action::Fire { actor, count, .. } => {
-                let ports = self.ports;
-                let first = self.fired[actor];
-                if first == 0 {
-                    self.begin(actor);
-                }
-
-                let entered = self.entered.as_ref();
-                let earliest = entered.map_or(first, |e| e.fired.get(&actor).copied().unwrap_or(0));
-                for input in &ports.inputs[actor] {
-                    self.errors.budget.take(1);
-                    // Token positions are below 2^46 + 2^32: the plan's blocks have been bounded.
-                    let position_of =
-                        |firing: u64| (firing * input.rate) as i64 - input.delay as i64;
-                    let start = position_of(first);
-                    let span = Span {
-                        start,
-                        end: start + ((count - 1) * input.rate + input.window) as i64,
-                        earliest: position_of(earliest),
-                    };
-                    let access = Access::Input(actor, input.port);
-                    self.read(input.buffer, access, stage, span, position);
-                }
-
-                for &buffer in &ports.outputs[actor] {
-                    self.errors.budget.take(1);
-                    self.touch(buffer, stage, position);
-                }
-                self.fired[actor] += count;
-            }
-            Action::Send { ring, count, .. } => {
-                let buffer = self.ports.senders[ring];
-                let sent = self.sent[ring];
-                let entered = self.entered.as_ref();
-                let earliest = entered.map_or(sent, |e| e.sent.get(&ring).copied().unwrap_or(0));
-                let span = Span {
-                    start: sent as i64,
-                    end: (sent + count) as i64,
-                    earliest: earliest as i64,
-                };
-                self.sent[ring] += count;
-                self.read(buffer, Access::Send(ring), stage, span, position);
-            }
-            Action::Recv { ring, count, .. } => {
-                self.received[ring] += count;
-                let release_stage = self.fed[self.cx.plan.rings[ring].buffer].release;
-                if stage > release_stage || (stage == release_stage && self.released[ring]) {
-                    let plan = self.cx.id;
-                    let error = VerifyError::RecvAfterRelease {
-                        plan,
-                        ring,
-                        recv_stage: stage,
-                        release_stage,
-                    };
-                    self.errors.push_once((plan.0.into(), ring.0.into()), error);
-                }
-            }
+            Action::Fire { actor, count, .. } => self.fire(actor, count, stage, position),
+            Action::Send { ring, count, .. } => self.send(ring, count, stage, position),
+            Action::Recv { ring, count, .. } => self.receive(ring, count, stage),
             Action::Release { ring } => self.released[ring] = true,
-            Action::Carry { buffer } => {
-                let data = &self.cx.plan.buffers[buffer];
-                let end = data.block_tokens as i64;
-                let start = end - data.head_tokens as i64;
-                let span = Span {
-                    start,
-                    end,
-                    earliest: start,
-                };
-                self.read(buffer, Access::Carry(buffer), stage, span, position);
-                self.carried[buffer] = true;
-            }
+            Action::Carry { buffer } => self.carry(buffer, stage, position),
         }
     }
 
-    fn begin(&mut self, actor: ActorId) {
-        let from = self.over.partition_point(|o| o.actor < actor);
-        for over in self.over[from..].iter().take_while(|o| o.actor == actor) {
+    fn fire(&mut self, actor: ActorId, count: u64, stage: u32, position: u64) {
+        let ports = self.ports;
+        let first_firing = self.fired[actor];
+        if first_firing == 0 {
+            self.mark_overwritten(actor);
+        }
+
+        let earliest_firing = match &self.entered {
+            Some(entered) => entered.fired.get(&actor).copied().unwrap_or(0),
+            None => first_firing,
+        };
+        for input in &ports.inputs[actor] {
+            self.errors.budget.take(1);
+            let start = input.first_token(first_firing);
+            let span = Span {
+                start,
+                end: start + ((count - 1) * input.rate + input.window) as i64,
+                earliest: input.first_token(earliest_firing),
+            };
+
+            let access = Access::Input(actor, input.port);
+            self.read(input.buffer, access, stage, span, position);
+        }
+
+        for &buffer in &ports.outputs[actor] {
+            self.errors.budget.take(1);
+            self.touch(buffer, stage, position);
+        }
+
+        self.fired[actor] += count;
+    }
+
+    fn send(&mut self, ring: RingId, count: u64, stage: u32, position: u64) {
+        let first_token = self.sent[ring];
+        let earliest_token = match &self.entered {
+            Some(entered) => entered.sent.get(&ring).copied().unwrap_or(0),
+            None => first_token,
+        };
+        let span = Span {
+            start: first_token as i64,
+            end: (first_token + count) as i64,
+            earliest: earliest_token as i64,
+        };
+
+        self.sent[ring] += count;
+        let buffer = self.ports.senders[ring];
+        self.read(buffer, Access::Send(ring), stage, span, position);
+    }
+
+    fn receive(&mut self, ring: RingId, count: u64, stage: u32) {
+        self.received[ring] += count;
+        let release_stage = self.fed[self.cx.plan.rings[ring].buffer].release;
+        if self.is_released(ring, release_stage, stage) {
+            let plan = self.cx.id;
+            let error = VerifyError::RecvAfterRelease {
+                plan,
+                ring,
+                recv_stage: stage,
+                release_stage,
+            };
+            self.errors.push_once((plan.0.into(), ring.0.into()), error);
+        }
+    }
+
+    /// Whether a slot of a stage comes after the release of the block that it works on.
+    fn is_released(&self, ring: RingId, release_stage: u32, stage: u32) -> bool {
+        stage > release_stage || (stage == release_stage && self.released[ring])
+    }
+
+    fn carry(&mut self, buffer: BufferId, stage: u32, position: u64) {
+        // The last tokens of the block become the head of the next one.
+        let data = &self.cx.plan.buffers[buffer];
+        let end = data.block_tokens as i64;
+        let start = end - data.head_tokens as i64;
+        let span = Span {
+            start,
+            end,
+            earliest: start,
+        };
+        self.read(buffer, Access::Carry(buffer), stage, span, position);
+        self.carried[buffer] = true;
+    }
+
+    /// Notes what an actor destroys with its first firing.
+    fn mark_overwritten(&mut self, actor: ActorId) {
+        let first_pair = self.over.partition_point(|over| over.actor < actor);
+        let pairs = self.over[first_pair..].iter();
+        for over in pairs.take_while(|over| over.actor == actor) {
             self.begun[over.below].get_or_insert((actor, over.ports.input));
         }
     }
@@ -373,16 +419,16 @@ impl Walk<'_> {
             self.read_head(buffer, &fed, access, stage);
         }
         if let Feed::Ring(ring) = fed.feed
-            && (stage > fed.release || (stage == fed.release && self.released[ring]))
+            && self.is_released(ring, fed.release, stage)
         {
-            let (plan, release_stage) = (self.cx.id, fed.release);
             let error = VerifyError::ReadAfterRelease {
-                plan,
+                plan: self.cx.id,
                 access,
                 ring,
                 read_stage: stage,
-                release_stage,
+                release_stage: fed.release,
             };
+
             self.report(buffer, access, error);
         }
     }
@@ -418,7 +464,10 @@ impl Walk<'_> {
             Feed::Writer(actor, rate) => self.fired[actor] * rate,
             Feed::Ring(ring) => self.received[ring],
         };
-        let (read_stage, write_stage) = (stage, fed.stage);
+        let read_stage = stage;
+        let write_stage = fed.stage;
+
+        // In the same stage the walk has counted what was written before this read.
         if stage < fed.stage || (stage == fed.stage && (written as i64) < end) {
             let written = if stage < fed.stage { 0 } else { written };
             let error = VerifyError::ReadBeforeWrite {
@@ -430,19 +479,23 @@ impl Walk<'_> {
                 read_stage,
                 write_stage,
             };
+
             self.report(buffer, access, error);
         }
+
         if matches!(fed.feed, Feed::Ring(_)) {
             // The sender waits for the release, and the release for the reads.
             return;
         }
+
         let blocks = self.cx.plan.buffers[buffer].blocks;
-        let reused = u64::from(fed.stage) + u64::from(blocks);
+        let reuse_stage = u64::from(fed.stage) + u64::from(blocks);
         let stage = u64::from(stage);
+
         // In a loop all slots have one stage. So if the writer overwrites in the very stage of the reader, it is not in
         // the loop, and `written` is the same in all repetitions. The reader's executions follow each other by less than
         // a window: if the earliest ends before what is written and a later one reads of the block, one of them does both.
-        if stage > reused || (stage == reused && written as i64 > earliest.max(0)) {
+        if stage > reuse_stage || (stage == reuse_stage && written as i64 > earliest.max(0)) {
             let error = VerifyError::ReadOverwritten {
                 plan,
                 access,
@@ -453,6 +506,7 @@ impl Walk<'_> {
                 write_stage,
                 blocks,
             };
+
             self.report(buffer, access, error);
         }
     }
@@ -463,9 +517,12 @@ impl Walk<'_> {
         let plan = self.cx.id;
         let carried = self.carried[buffer];
         let blocks = self.cx.plan.buffers[buffer].blocks;
-        let (read_stage, next) = (stage, u64::from(stage) + 1);
+        let read_stage = stage;
+
+        // The head of block b is written by the carry of block b - 1, which is one stage further in the same period.
+        let head_stage = u64::from(stage) + 1;
         let carry = u64::from(carry_stage);
-        if carry > next || (carry == next && !carried) {
+        if carry > head_stage || (carry == head_stage && !carried) {
             let error = VerifyError::HeadNotCarried {
                 plan,
                 access,
@@ -473,10 +530,12 @@ impl Walk<'_> {
                 read_stage,
                 carry_stage,
             };
+
             self.report(buffer, access, error);
         }
-        let reused = carry + u64::from(blocks);
-        if next > reused || (next == reused && carried) {
+
+        let reuse_stage = carry + u64::from(blocks);
+        if head_stage > reuse_stage || (head_stage == reuse_stage && carried) {
             let error = VerifyError::HeadOverwritten {
                 plan,
                 access,
@@ -485,6 +544,7 @@ impl Walk<'_> {
                 carry_stage,
                 blocks,
             };
+
             self.report(buffer, access, error);
         }
     }

@@ -15,19 +15,24 @@ pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors
     let plan = cx.id;
     let links: BTreeSet<(DeviceId, DeviceId)> =
         cx.machine.links.iter().map(|l| (l.from, l.to)).collect();
-    let (channels, devices) = (cx.graph.channels.len(), cx.machine.devices.len());
-    let mut table = RingOf::new();
+    let channels = cx.graph.channels.len();
+    let devices = cx.machine.devices.len();
+    let mut ring_table = RingOf::new();
     for (id, ring) in cx.plan.rings.iter_enumerated() {
         if errors.full() {
             break;
         }
-        let (channel, from, to) = (ring.channel, ring.from, ring.to);
-        let ids = [
+        let channel = ring.channel;
+        let from = ring.from;
+        let to = ring.to;
+        let named_ids = [
             ("channel", channel.0, channels),
             ("device", from.0, devices),
             ("device", to.0, devices),
         ];
-        if let Some(&(what, n, count)) = ids.iter().find(|&&(_, n, count)| n as usize >= count) {
+        if let Some(&(what, n, count)) =
+            named_ids.iter().find(|&&(_, n, count)| n as usize >= count)
+        {
             errors.push(VerifyError::RingId {
                 plan,
                 ring: id,
@@ -37,7 +42,8 @@ pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors
             });
             continue;
         }
-        if let Some(&first) = table.get(&(channel, to)) {
+
+        if let Some(&first) = ring_table.get(&(channel, to)) {
             errors.push(VerifyError::RingTwice {
                 plan,
                 first,
@@ -45,7 +51,8 @@ pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors
             });
             continue;
         }
-        table.insert((channel, to), id);
+
+        ring_table.insert((channel, to), id);
         let writer = cx.writer_device(channel);
         if from != writer {
             errors.push(VerifyError::RingFrom {
@@ -55,6 +62,7 @@ pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors
                 writer,
             });
         }
+
         if to == writer || !cx.heads.contains_key(&(channel, to)) {
             errors.push(VerifyError::RingUnneeded {
                 plan,
@@ -64,6 +72,7 @@ pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors
             });
             continue;
         }
+
         match buffer_of.get(&(channel, to)) {
             Some(&expected) if expected != ring.buffer => {
                 errors.push(VerifyError::RingBuffer {
@@ -76,6 +85,7 @@ pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors
             // A missing buffer is reported with the buffers.
             _ => {}
         }
+
         if from != to && !links.contains(&(from, to)) {
             errors.push(VerifyError::NoLink {
                 plan,
@@ -85,10 +95,12 @@ pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors
             });
         }
     }
+
     for &(channel, to) in cx.heads.keys() {
-        if to != cx.writer_device(channel) && !table.contains_key(&(channel, to)) {
+        if to != cx.writer_device(channel) && !ring_table.contains_key(&(channel, to)) {
             errors.push(VerifyError::RingMissing { plan, channel, to });
         }
     }
-    table
+
+    ring_table
 }

@@ -17,6 +17,7 @@ pub(super) fn check(cx: &Cx<'_>, errors: &mut Errors) {
             });
             continue;
         };
+
         let device = cx.plan.placement[actor];
         if data.role != Role::Compute {
             errors.push(VerifyError::VariantKernel {
@@ -25,6 +26,7 @@ pub(super) fn check(cx: &Cx<'_>, errors: &mut Errors) {
                 device,
             });
         }
+
         let fits = (1..=MAX_VARIANT_NAME).contains(&name.len());
         if !fits
             || !name
