@@ -34,7 +34,7 @@ pub struct Plan {
     pub block: u64,
     /// Predicted time from one period's start to the next.
     pub period_ns: u64,
-    /// Predicted time from a block's first slot to its last slot's end.
+    /// Predicted time from a block's first slot to the end of the last that computes or moves its tokens.
     pub latency_ns: u64,
     /// What limits the period, for people: a device, a link or a cycle.
     pub bound_by: String,

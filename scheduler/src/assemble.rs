@@ -50,23 +50,22 @@ struct Assembly<'p, 'a> {
     drafts: BTreeMap<DeviceId, LaneDraft>,
 }
 
-/// Makes the plan of a placement.
+/// Makes the plan of a placement: `placement` and `stage_of` name the device and the stage of each cluster.
 ///
-/// With `pipelined`, work that depends on another device runs one stage later, so that no device waits for another
-/// within a period; without, all slots are of stage 0 and the latency is one makespan.
+/// Where a cluster depends on another device in the same stage, it waits for it within the period.
 ///
 /// # Errors
 /// [`ScheduleError`] where sizes overflow or a link is missing.
 pub(crate) fn assemble(
     problem: &BlockProblem<'_>,
     placement: &[DeviceId],
-    pipelined: bool,
+    stage_of: Vec<u32>,
     name: &str,
 ) -> Result<Plan, ScheduleError> {
     let mut assembly = Assembly {
         problem,
         placement,
-        stage_of: find_stages(problem, placement, pipelined),
+        stage_of,
         buffers: TiVec::new(),
         rings: TiVec::new(),
         rings_of: problem.graph.channels.iter().map(|_| Vec::new()).collect(),
@@ -78,7 +77,10 @@ pub(crate) fn assemble(
     assembly.find_readers();
     assembly.make_buffers()?;
 
-    for &cluster in &problem.order {
+    // Later stages first: they work on older blocks, whose inputs a period before has brought, and end the sooner.
+    let mut order = problem.order.clone();
+    order.sort_by_key(|&cluster| Reverse(assembly.stage_of[cluster]));
+    for cluster in order {
         assembly.receive_for(cluster);
         assembly.fire(cluster);
         assembly.send_from(cluster);
@@ -88,64 +90,6 @@ pub(crate) fn assemble(
     let mut plan = assembly.finish(name);
     layout::lay_out(problem, &mut plan)?;
     Ok(plan)
-}
-
-/// A component that another depends on, and how many stages earlier it must run at least.
-#[derive(Clone, Copy)]
-struct StageInput {
-    component: usize,
-    stages: u32,
-}
-
-/// Stage of each cluster. Clusters of one strongly connected component share a stage, because each depends on the
-/// others' last block; along every other edge stages do not fall.
-fn find_stages(problem: &BlockProblem<'_>, placement: &[DeviceId], pipelined: bool) -> Vec<u32> {
-    let components = problem.component_of.iter().max().map_or(0, |max| max + 1);
-    let mut incoming: Vec<Vec<StageInput>> = vec![Vec::new(); components];
-    let mut outgoing: Vec<Vec<usize>> = vec![Vec::new(); components];
-
-    for edge in &problem.edges.all {
-        let writer_cluster = problem.cluster_of(edge.writer);
-        let reader_cluster = problem.cluster_of(edge.reader);
-        let from_component = problem.component_of[writer_cluster];
-        let to_component = problem.component_of[reader_cluster];
-        if from_component != to_component {
-            // Another device's block is read one period later when pipelined.
-            incoming[to_component].push(StageInput {
-                component: from_component,
-                stages: u32::from(
-                    pipelined && placement[writer_cluster] != placement[reader_cluster],
-                ),
-            });
-            outgoing[from_component].push(to_component);
-        }
-    }
-
-    // Kahn's algorithm: a component's stage is known once those of all its inputs are.
-    let mut waiting_for: Vec<usize> = incoming.iter().map(Vec::len).collect();
-    let mut ready: Vec<usize> = (0..components)
-        .filter(|&component| waiting_for[component] == 0)
-        .collect();
-    let mut stage_of_component = vec![0u32; components];
-
-    while let Some(component) = ready.pop() {
-        stage_of_component[component] = incoming[component]
-            .iter()
-            .map(|input| stage_of_component[input.component] + input.stages)
-            .max()
-            .unwrap_or(0);
-        for &next in &outgoing[component] {
-            waiting_for[next] -= 1;
-            if waiting_for[next] == 0 {
-                ready.push(next);
-            }
-        }
-    }
-
-    let component_of = problem.component_of.iter();
-    component_of
-        .map(|&component| stage_of_component[component])
-        .collect()
 }
 
 impl Assembly<'_, '_> {
@@ -443,7 +387,10 @@ impl Assembly<'_, '_> {
                 // A slot of stage s works on a block that began s periods earlier.
                 let stage_ns = period_ns.saturating_mul(u64::from(end.stage));
                 stages = stages.max(end.stage + 1);
-                latency_ns = latency_ns.max(stage_ns.saturating_add(end.end_ns));
+                // What makes room for later blocks delays no token of this one.
+                if !end.is_housekeeping {
+                    latency_ns = latency_ns.max(stage_ns.saturating_add(end.end_ns));
+                }
             }
             calendars.push(Calendar {
                 device,
@@ -563,16 +510,24 @@ impl CallLowering<'_, '_> {
 struct EntryEnd {
     stage: u32,
     end_ns: u64,
+    /// Whether it only carries history over or releases a place.
+    is_housekeeping: bool,
 }
 
 /// The end of an entry; a loop's body has one stage.
 fn entry_end(entry: &Entry) -> EntryEnd {
     let mut stage = 0;
+    let mut is_housekeeping = true;
     walk::visit_slots(std::slice::from_ref(entry), |visit| {
         stage = visit.slot.stage;
+        is_housekeeping &= matches!(
+            visit.slot.action,
+            Action::Carry { .. } | Action::Release { .. }
+        );
     });
     EntryEnd {
         stage,
+        is_housekeeping,
         end_ns: walk::end_ns(entry),
     }
 }

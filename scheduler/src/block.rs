@@ -4,7 +4,6 @@
 use zbmd_ir::{ActorId, Buffer, Calendar, DeviceId, Plan, limits};
 
 use crate::analysis::EdgeList;
-use crate::assemble::assemble;
 use crate::assign::Objective;
 use crate::buffers::{Mode, Unit};
 use crate::cluster::components;
@@ -15,6 +14,7 @@ use crate::options::{Block, Estimate, Options};
 use crate::place::{ClusterLoads, PlacementGoal, cluster_loads, place};
 use crate::problem::BlockProblem;
 use crate::search::Control;
+use crate::stages::assemble_stages;
 
 /// Largest block that is chosen without being asked for.
 const MAX_AUTO_BLOCK: u64 = 1 << 20;
@@ -185,15 +185,22 @@ fn plan_within_bounds(
         name: "main",
         block,
         pipelined: options.objective.period > 0,
+        max_stages: None,
     };
     let mut found = make_plan(inputs, analysis, kind, control)?;
 
-    let is_late = options
-        .max_latency_ns
-        .is_some_and(|limit_ns| found.plan.latency_ns > limit_ns);
-    // Each stage adds a period to the latency.
-    if found.plan.stages > 1 && is_late {
-        kind.pipelined = false;
+    // Each stage adds a period to the latency, and with fewer stages no period is shorter: the first that is in time
+    // is the best.
+    let is_late = |plan: &Plan| {
+        let limit_ns = options.max_latency_ns.unwrap_or(u64::MAX);
+        plan.stages > 1 && plan.latency_ns > limit_ns
+    };
+    while is_late(&found.plan) {
+        let fewer = found.plan.stages - 1;
+        // A graph that is too large to be searched keeps its stages, whatever the bound.
+        let is_bound_kept = kind.max_stages.is_none_or(|bound| fewer < bound);
+        kind.pipelined = fewer > 1 && is_bound_kept;
+        kind.max_stages = Some(fewer);
         found = make_plan(inputs, analysis, kind, control)?;
     }
     check_bounds(found, options)
@@ -233,6 +240,8 @@ struct PlanKind {
     name: &'static str,
     block: u64,
     pipelined: bool,
+    /// Bound on the stages of a pipelined plan.
+    max_stages: Option<u32>,
 }
 
 impl PlanKind {
@@ -241,12 +250,14 @@ impl PlanKind {
         name: "main",
         block: 1,
         pipelined: false,
+        max_stages: None,
     };
 
     const TAIL: PlanKind = PlanKind {
         name: "tail",
         block: 1,
         pipelined: true,
+        max_stages: None,
     };
 }
 
@@ -274,6 +285,8 @@ fn make_plan(
             true => problem.options.objective,
             false => Objective::LATENCY,
         },
+        pipelined: kind.pipelined,
+        max_stages: kind.max_stages,
         within_memory: false,
         keep_loops_together: false,
     };
@@ -320,7 +333,7 @@ impl Attempts<'_, '_> {
         control: &mut Control<'_>,
     ) -> Result<RatedPlan, ScheduleError> {
         let placed = place(self.problem, &self.loads, &self.allowed, goal, control);
-        let plan = assemble(
+        let plan = assemble_stages(
             self.problem,
             &placed.devices,
             self.kind.pipelined,

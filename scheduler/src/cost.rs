@@ -19,6 +19,9 @@ pub(crate) const CARRY_NS: u64 = 10;
 /// Predicted gain that a further device must bring, in percent of the period: hand-over and jitter eat less.
 pub(crate) const MIN_GAIN_PERCENT: u64 = 8;
 
+/// Period that may be given up for fewer stages, in percent of the best one known.
+pub(crate) const MAX_PERIOD_LOSS_PERCENT: u64 = 2;
+
 /// Work that a block should hold, in picoseconds: a hundred times what a hand-over between devices costs.
 pub(crate) const BLOCK_WORK_PS: u64 = 50_000_000;
 
@@ -34,6 +37,12 @@ pub(crate) const WAITING_GAP: f64 = 0.05;
 pub(crate) const PS_PER_NS: u64 = 1_000;
 
 pub(crate) const PS_PER_S: u64 = 1_000_000_000_000;
+
+/// A value and so many percent of it, rounded down (saturating).
+pub(crate) fn percent_more(value: u64, percent: u64) -> u64 {
+    let more = u128::from(value) * u128::from(percent) / 100;
+    value.saturating_add(more as u64)
+}
 
 /// Picoseconds of `calls` calls that fire an actor `firings` times in all (saturating).
 pub(crate) fn work_ps(cost: ActorCost, calls: u64, firings: u64) -> u64 {

@@ -25,6 +25,7 @@ mod place;
 mod problem;
 pub mod replicate;
 pub mod search;
+mod stages;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

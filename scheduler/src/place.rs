@@ -13,7 +13,7 @@ use crate::assign::{
     PlacementNode, PlacementProblem,
 };
 use crate::cluster::{Cluster, is_tight};
-use crate::cost::{self, MIN_GAIN_PERCENT, PS_PER_S, RECV_PS, SEND_PS};
+use crate::cost::{self, MAX_PERIOD_LOSS_PERCENT, MIN_GAIN_PERCENT, PS_PER_S, RECV_PS, SEND_PS};
 use crate::error::ScheduleError;
 use crate::options::Estimate;
 use crate::problem::BlockProblem;
@@ -59,7 +59,6 @@ fn cluster_load(problem: &BlockProblem<'_>, cluster: &Cluster, device: DeviceId)
 
     for &actor in &cluster.members {
         let pin = problem.options.pins.get(&actor);
-        // One pinned member decides for all.
         // One pinned member decides for all.
         if pin.is_some_and(|&pin| pin != device) {
             return None;
@@ -124,7 +123,6 @@ fn period_ps(problem: &BlockProblem<'_>, loads: &ClusterLoads, placement: &[Devi
         for reader in &channel.readers {
             let to = placement[problem.cluster_of(reader.to.actor)];
             // Several readers on one device share one ring.
-            // Several readers on one device share one ring.
             if to != from && !receiver_devices.contains(&to) {
                 receiver_devices.push(to);
                 busy_ps[from] = busy_ps[from].saturating_add(problem.send_ps(id, from, to));
@@ -137,6 +135,9 @@ fn period_ps(problem: &BlockProblem<'_>, loads: &ClusterLoads, placement: &[Devi
 
 /// Clusters beyond which placements are not searched for: splitting a line of them takes quadratic time.
 const MAX_SEARCHED_CLUSTERS: usize = 2_000;
+
+/// Clusters up to which a placement with few stages is looked for thoroughly: it then takes some tenths of a second.
+const MAX_THOROUGH_CLUSTERS: usize = 200;
 
 /// Devices up to which a search sees all of them, and each number of them is tried.
 const ALL_DEVICES: usize = 64;
@@ -173,6 +174,10 @@ impl PlacedClusters {
 #[derive(Clone, Copy)]
 pub(crate) struct PlacementGoal {
     pub(crate) objective: Objective,
+    /// Work that depends on another device runs a period later.
+    pub(crate) pipelined: bool,
+    /// Bound on the stages of the pipeline.
+    pub(crate) max_stages: Option<u32>,
     /// Only where all buffers of a device fit at the same time.
     pub(crate) within_memory: bool,
     /// Clusters that depend on each other across blocks stay on one device: apart they share a stage and wait for each
@@ -182,8 +187,71 @@ pub(crate) struct PlacementGoal {
 
 /// Places the clusters.
 ///
-/// Of placements that are about as good, the one on fewer devices is taken.
+/// Of placements that are about as good, the one on fewer devices is taken, and of those on the same devices the one
+/// with fewer stages.
 pub(crate) fn place(
+    problem: &BlockProblem<'_>,
+    loads: &ClusterLoads,
+    allowed: &[DeviceId],
+    goal: PlacementGoal,
+    control: &mut Control<'_>,
+) -> PlacedClusters {
+    let placed = place_on_few_devices(problem, loads, allowed, goal, control);
+    let asks_for_period_alone = goal.pipelined && goal.objective == Objective::PERIOD;
+    match placed.estimate {
+        Some(estimate) if asks_for_period_alone => {
+            place_in_few_stages(problem, loads, placed, estimate, goal, control)
+        }
+        _ => placed,
+    }
+}
+
+/// The placement on the same devices with the fewest stages, of those whose period is at most
+/// [`MAX_PERIOD_LOSS_PERCENT`] above that of the one found.
+fn place_in_few_stages(
+    problem: &BlockProblem<'_>,
+    loads: &ClusterLoads,
+    found: PlacedClusters,
+    estimate: Estimate,
+    goal: PlacementGoal,
+    control: &mut Control<'_>,
+) -> PlacedClusters {
+    let used: BTreeSet<DeviceId> = found.devices.iter().copied().collect();
+    let devices: Vec<DeviceId> = used.into_iter().collect();
+    let mut placement_problem = placement_problem(problem, loads, &devices, goal);
+    let index_of = |device| devices.binary_search(device).unwrap_or(0) as u32;
+    let placement: Vec<u32> = found.devices.iter().map(index_of).collect();
+    let max_cost = cost::percent_more(estimate.cost, MAX_PERIOD_LOSS_PERCENT);
+
+    // Few stages leave few placements: they are looked for harder.
+    let level = match loads.len() <= MAX_THOROUGH_CLUSTERS {
+        true => problem.options.level.max(Level::Balanced),
+        false => problem.options.level,
+    };
+    // The shortest period does not grow with the stages that are allowed.
+    let mut best = found;
+    let mut too_few = 0;
+    let mut enough = placement_problem.stages(&placement);
+    while too_few + 1 < enough {
+        let max_stages = too_few.midpoint(enough);
+        placement_problem.max_stages = Some(max_stages);
+        let assignment = assign::solve(&placement_problem, level, control);
+        match assignment
+            .ok()
+            .filter(|assignment| assignment.evaluation.cost <= max_cost)
+        {
+            Some(assignment) => {
+                enough = placement_problem.stages(&assignment.placement);
+                best = PlacedClusters::found(&assignment, &devices, estimate.bound);
+            }
+            None => too_few = max_stages,
+        }
+    }
+    best
+}
+
+/// Places the clusters for the objective alone, and of placements that are about as good on the fewest devices.
+fn place_on_few_devices(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
     allowed: &[DeviceId],
@@ -289,7 +357,6 @@ fn candidate_devices(
 
     let mut chosen_devices = BTreeSet::new();
     // The cheapest of every cluster first, then the next cheapest: each gets its share of the choice.
-    // The cheapest of every cluster first, then the next cheapest: each gets its share of the choice.
     for rank in 0..loads.len() {
         for devices in &by_cost {
             if chosen_devices.len() == max_devices {
@@ -307,7 +374,6 @@ fn devices_by_cost(row: &DeviceLoads, allowed: &[DeviceId]) -> Vec<DeviceId> {
         .iter()
         .filter_map(|&device| Some((row[device]?, device)))
         .collect();
-    // Equal costs keep the order of ids.
     // Equal costs keep the order of ids.
     devices.sort_unstable();
     devices.into_iter().map(|(_, device)| device).collect()
@@ -345,7 +411,9 @@ fn placement_problem(
             .collect(),
         links,
         fanout: Fanout::EachDevice,
+        pipelined: goal.pipelined,
         max_latency: None,
+        max_stages: goal.max_stages,
         objective: goal.objective,
     }
 }
@@ -405,7 +473,6 @@ fn placement_channels(problem: &BlockProblem<'_>) -> Vec<PlacementChannel> {
             .collect();
         reader_clusters.sort_unstable();
         reader_clusters.dedup();
-        // A channel within one cluster costs no transfer.
         // A channel within one cluster costs no transfer.
         if reader_clusters == [writer_cluster] {
             continue;
@@ -493,7 +560,6 @@ fn place_stretches(
     for &cluster in &problem.order {
         let (load, best_device) = best_loads[cluster];
         // A cluster belongs to the stretch that its middle falls into.
-        // A cluster belongs to the stretch that its middle falls into.
         let middle_load = sum_before + u128::from(load) / 2;
         let stretch_index = (middle_load * devices.len() as u128)
             .checked_div(total)
@@ -526,7 +592,6 @@ fn place_in_order(
             let Some(load) = loads[cluster][device] else {
                 continue;
             };
-            // Its own load with the receives, and the largest of the senders' with their sends.
             // Its own load with the receives, and the largest of the senders' with their sends.
             let mut load_here = busy_ps[device].saturating_add(load);
             let mut max_sender_load = 0;

@@ -130,6 +130,61 @@ fn bounds_hold() {
     assert_eq!(conflict.len(), 2, "{conflict:?}");
 }
 
+/// Of placements about as good, the one with the fewest stages is taken: a chain is cut into stretches.
+#[test]
+fn a_plan_has_few_stages() {
+    let links: Vec<_> = (1..40).map(|actor| (actor - 1, 1, actor, 1, 0)).collect();
+    let chain = graph(40, &links);
+    for devices in 2..=4 {
+        let options = Options {
+            block: Block::Fixed(100),
+            ..Options::default()
+        };
+        let plan = plans(&chain, devices, &options)
+            .expect("a chain has a plan")
+            .swap_remove(0);
+        assert!(
+            plan.stages as usize <= devices + 1,
+            "{devices} devices: {} stages",
+            plan.stages
+        );
+        assert!(plan.latency_ns <= (devices as u64 + 1) * plan.period_ns);
+    }
+}
+
+/// A bound on the latency gives the best pipeline below it, and one without stages only where no other is in time.
+#[test]
+fn a_bound_on_the_latency_keeps_the_pipeline_where_it_can() {
+    const UNIT_NS: u64 = 100_000;
+    let chain = graph(3, &[(0, 1, 1, 1, 0), (1, 1, 2, 1, 0)]);
+    let machine = machine(2);
+    let mut costs = costs(&chain, &machine, 0);
+    for (row, units) in costs.table.iter_mut().zip([2, 6, 4]) {
+        for cost in row.iter_mut().flatten() {
+            cost.firing_ps = units * UNIT_NS * 1_000;
+        }
+    }
+    let units_within = |max_latency_units: Option<u64>| {
+        let options = Options {
+            block: Block::Fixed(1),
+            max_latency_ns: max_latency_units.map(|units| units * UNIT_NS),
+            ..Options::default()
+        };
+        let plans = schedule(&chain, &machine, &costs, &options).expect("a plan in time");
+        let units = |ns: u64| (ns + UNIT_NS / 2) / UNIT_NS;
+        (
+            plans[0].stages,
+            units(plans[0].period_ns),
+            units(plans[0].latency_ns),
+        )
+    };
+
+    // The first and the last on one device, a stage for each; two stretches; one after the other.
+    assert_eq!(units_within(None), (3, 6, 16));
+    assert_eq!(units_within(Some(15)), (2, 8, 12));
+    assert_eq!(units_within(Some(13)), (2, 8, 12));
+}
+
 #[test]
 fn pins_hold_or_are_refused() {
     let pinned = |pins: &[(u32, u32)]| Options {

@@ -220,7 +220,9 @@ pub fn workload(path: &Path) -> PlacementProblem {
             .collect(),
         links,
         fanout: Fanout::Once,
+        pipelined: false,
         max_latency: None,
+        max_stages: None,
         objective: Objective::PERIOD,
     }
 }

@@ -2,6 +2,7 @@
 
 use super::merged::MergedProblem;
 use super::problem::PlacementProblem;
+use super::stages::StageGraph;
 use super::state::PlacementState;
 use crate::search::rng::Rng;
 use crate::search::{Control, exp_approx};
@@ -13,8 +14,10 @@ const ASK_EVERY: u64 = 1024;
 pub(crate) struct AnnealingEnergy<'a> {
     pub(crate) problem: &'a PlacementProblem,
     pub(crate) merged: &'a MergedProblem,
-    /// Whether latency matters: it is expensive to compute.
-    pub(crate) with_latency: bool,
+    /// Whether the makespan of one period's work matters: it is expensive to compute.
+    pub(crate) with_makespan: bool,
+    /// Where the stages of the pipeline matter.
+    pub(crate) stage_graph: Option<StageGraph>,
 }
 
 /// Figures of one placement.
@@ -29,14 +32,16 @@ struct PlacementFigures {
 impl AnnealingEnergy<'_> {
     fn figures(&self, state: &PlacementState<'_>) -> PlacementFigures {
         let problem = self.problem;
-        let latency = match self.with_latency {
-            true => {
-                let placement = self.merged.expand(&state.placement);
-                problem.latency(&placement).unwrap_or(u64::MAX / 4)
-            }
-            false => 0,
-        };
         let period = state.period();
+        let placement = || self.merged.expand(&state.placement);
+        let stages = match &self.stage_graph {
+            Some(graph) => graph.count(&placement()),
+            None => 0,
+        };
+        let latency = match self.with_makespan {
+            true => problem.makespan(&placement()).unwrap_or(u64::MAX / 4),
+            false => period.saturating_mul(stages.into()),
+        };
         let max_bytes = state.max_bytes();
         let cost = problem.cost(period, latency, max_bytes);
 
@@ -46,6 +51,7 @@ impl AnnealingEnergy<'_> {
             + problem.objective.memory as f64 * bytes_slope;
 
         let excess_bytes = state.excess_bytes();
+        let excess_stages = stages.saturating_sub(problem.max_stages.unwrap_or(u32::MAX));
         let excess_latency = latency.saturating_sub(problem.max_latency.unwrap_or(u64::MAX));
         let total_bytes = self
             .merged
@@ -53,11 +59,12 @@ impl AnnealingEnergy<'_> {
             .iter()
             .fold(1u64, |sum, bytes| sum.saturating_add(*bytes));
         let excess = excess_bytes as f64 / total_bytes as f64
-            + excess_latency as f64 / problem.max_latency.unwrap_or(1).max(1) as f64;
+            + excess_latency as f64 / problem.max_latency.unwrap_or(1).max(1) as f64
+            + f64::from(excess_stages) / f64::from(problem.max_stages.unwrap_or(1).max(1));
 
         PlacementFigures {
             cost,
-            feasible: excess_bytes == 0 && excess_latency == 0,
+            feasible: excess_bytes == 0 && excess_latency == 0 && excess_stages == 0,
             energy: (cost as f64 + smooth) * (1.0 + 20.0 * excess),
         }
     }

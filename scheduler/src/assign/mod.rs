@@ -15,6 +15,7 @@ mod milp;
 mod pack;
 mod problem;
 mod split;
+mod stages;
 mod state;
 
 use std::cmp::Reverse;
@@ -27,6 +28,7 @@ pub use problem::{
     AssignError, Evaluation, Fanout, Objective, PlacementChannel, PlacementDevice, PlacementLink,
     PlacementNode, PlacementProblem,
 };
+use stages::StageGraph;
 use state::PlacementState;
 
 use crate::search::{Control, Level, gap};
@@ -181,14 +183,22 @@ struct PlacementSearch<'a> {
 impl PlacementSearch<'_> {
     /// Anneals from each start and then on from the best, as often as the limits allow. There is at least one start.
     fn anneal_from(&mut self, starts: &[Vec<u32>], control: &mut Control<'_>) -> BestPlacement {
-        let with_latency = self.problem.objective.latency > 0 || self.problem.max_latency.is_some();
+        let problem = self.problem;
+        let with_latency = problem.objective.latency > 0 || problem.max_latency.is_some();
+        let with_stages = problem.max_stages.is_some() || with_latency && problem.pipelined;
         let energy = AnnealingEnergy {
-            problem: self.problem,
+            problem,
             merged: self.merged,
-            with_latency,
+            with_makespan: with_latency && !problem.pipelined,
+            stage_graph: with_stages
+                .then(|| StageGraph::new(problem.nodes.len(), &problem.channels)),
         };
         // The latency of each move is computed anew: fewer moves then.
-        let slowdown = if with_latency { 20 } else { 1 };
+        let slowdown = match (energy.with_makespan, with_stages) {
+            (true, _) => 20,
+            (false, true) => 4,
+            (false, false) => 1,
+        };
         let moves = self.limits.moves * self.merged.units() as u64 / slowdown;
 
         let mut best = self.anneal_once(&energy, starts[0].clone(), 0, moves, control);
@@ -252,7 +262,9 @@ impl PlacementSearch<'_> {
         }
 
         // The program states the period alone.
-        let is_stated = weights == Objective::PERIOD && self.problem.max_latency.is_none();
+        let is_stated = weights == Objective::PERIOD
+            && self.problem.max_latency.is_none()
+            && self.problem.max_stages.is_none();
         if is_stated && best.cost > self.bound && self.limits.nodes > 0 {
             self.solve_program(best, control);
         }

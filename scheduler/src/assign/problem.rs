@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::stages::StageGraph;
 use crate::search::LinkTime;
 use crate::topological::{order_by_priority, upward_ranks};
 
@@ -112,14 +113,18 @@ pub struct PlacementProblem {
     pub links: Vec<Option<PlacementLink>>,
     /// How often a sender pays.
     pub fanout: Fanout,
+    /// Whether work that depends on another device runs a period later: then the latency is that of the pipeline, its
+    /// stages times the period.
+    pub pipelined: bool,
     /// Bound on the latency in ticks.
     pub max_latency: Option<u64>,
+    /// Bound on the stages of the pipeline.
+    pub max_stages: Option<u32>,
     /// What to minimise.
     pub objective: Objective,
 }
 
 /// Why a problem is not valid, or why a placement breaks its rules.
-/// Why a problem is none, or why a placement breaks its rules.
 #[expect(missing_docs, reason = "fields that say what their names say")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AssignError {
@@ -199,6 +204,13 @@ pub enum AssignError {
         latency: u64,
         limit: u64,
     },
+    /// The pipeline has too many stages.
+    #[error("the pipeline has {stages} stages, {limit} are allowed")]
+    Stages {
+        /// Stages of the placement.
+        stages: u32,
+        limit: u32,
+    },
     /// No placement was found that fits the memories, links and the bound on the latency. Not a proof that there is
     /// none.
     #[error("found no placement that keeps all limits; the nearest one fails: {nearest}")]
@@ -217,8 +229,9 @@ pub struct Evaluation {
     pub bytes: Vec<u64>,
     /// The largest load.
     pub period: u64,
-    /// Ticks from the first start to the last end of one period's work alone: each device runs its nodes one at a
-    /// time, longest remaining path first, and transfers delay their receivers.
+    /// Of a pipeline, its stages times the period. Otherwise ticks from the first start to the last end of one period's
+    /// work alone: each device runs its nodes one at a time, longest remaining path first, and transfers delay their
+    /// receivers.
     pub latency: u64,
     /// The weighted sum that is minimised (saturating).
     pub cost: u64,
@@ -339,12 +352,12 @@ impl PlacementProblem {
             self.add_transfers(index, placement, &mut device_load, &mut device_bytes)?;
         }
         self.check_memory(&device_bytes)?;
-        let latency = self.latency(placement)?;
+        let period = device_load.iter().copied().max().unwrap_or(0);
+        let latency = self.latency(placement, period)?;
         if let Some(limit) = self.max_latency.filter(|&limit| latency > limit) {
             return Err(AssignError::Latency { latency, limit });
         }
 
-        let period = device_load.iter().copied().max().unwrap_or(0);
         let max_bytes = device_bytes.iter().copied().max().unwrap_or(0);
         Ok(Evaluation {
             load: device_load,
@@ -353,6 +366,28 @@ impl PlacementProblem {
             latency,
             cost: self.cost(period, latency, max_bytes),
         })
+    }
+
+    /// See [`Evaluation::latency`].
+    fn latency(&self, placement: &[u32], period: u64) -> Result<u64, AssignError> {
+        if !self.pipelined && self.max_stages.is_none() {
+            return self.makespan(placement);
+        }
+
+        let stages = self.stages(placement);
+        if let Some(limit) = self.max_stages.filter(|&limit| stages > limit) {
+            return Err(AssignError::Stages { stages, limit });
+        }
+        match self.pipelined {
+            true => Ok(period.saturating_mul(stages.into())),
+            false => self.makespan(placement),
+        }
+    }
+
+    /// Stages of the pipeline of a placement: one more than the most hops from device to device on any path, where the
+    /// nodes of a cycle, delayed channels included, share a stage. The placement must name every node's device.
+    pub fn stages(&self, placement: &[u32]) -> u32 {
+        StageGraph::new(self.nodes.len(), &self.channels).count(placement)
     }
 
     /// Adds the ticks and bytes of one channel to those of the devices.
@@ -445,8 +480,9 @@ impl PlacementProblem {
         Ok(())
     }
 
-    /// See [`Evaluation::latency`]. The placement must name devices that exist; O(V log V + E).
-    pub(crate) fn latency(&self, placement: &[u32]) -> Result<u64, AssignError> {
+    /// Ticks of one period's work alone, see [`Evaluation::latency`]. The placement must name devices that exist;
+    /// O(V log V + E).
+    pub(crate) fn makespan(&self, placement: &[u32]) -> Result<u64, AssignError> {
         let order = self.order()?;
         let mut ready_at = vec![0u64; self.nodes.len()];
         let mut free_at = vec![0u64; self.devices.len()];

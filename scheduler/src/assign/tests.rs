@@ -31,7 +31,9 @@ fn problem(
             devices * devices
         ],
         fanout: Fanout::Once,
+        pipelined: false,
         max_latency: None,
+        max_stages: None,
         objective: Objective::PERIOD,
     }
 }
@@ -214,7 +216,8 @@ fn annealing_is_close_to_enumerated_optima() {
         let energy = AnnealingEnergy {
             problem: &problem,
             merged: &merged,
-            with_latency: true,
+            with_makespan: true,
+            stage_graph: None,
         };
         let optimum = enumerate(&problem).expect("there is room");
         let plan = AnnealingPlan {
@@ -471,4 +474,96 @@ fn same_input_same_result() {
     let p = random(&mut Rng::new(9), 20, 4);
     let run = || unattended(|c| solve(&p, Level::Balanced, c));
     assert_eq!(run(), run());
+}
+
+/// Stages by paths instead of components: the most hops on any path of a graph without cycles.
+fn stages_by_paths(problem: &PlacementProblem, placement: &[u32]) -> u32 {
+    let mut stage = vec![0; problem.nodes.len()];
+    // Channels of these problems go from lower to higher indexes, and are listed by their writer.
+    for channel in &problem.channels {
+        for &to in &channel.to {
+            let is_hop = placement[to as usize] != placement[channel.from as usize];
+            let after_writer = stage[channel.from as usize] + u32::from(is_hop);
+            stage[to as usize] = after_writer.max(stage[to as usize]);
+        }
+    }
+    stage.into_iter().max().map_or(0, |last: u32| last + 1)
+}
+
+/// For each number of stages the shortest period, as by trying every placement: no gap in the front.
+#[test]
+fn fronts_of_stages_against_periods_are_enumerated_ones() {
+    let mut rng = Rng::new(7);
+    let mut lengths = Vec::new();
+    for case in 0..200 {
+        let nodes = 3 + rng.below(10);
+        let mut problem = random(&mut rng, nodes, 2);
+        problem.pipelined = true;
+        let mut front = Vec::new();
+        for max_stages in 1..=nodes as u32 {
+            problem.max_stages = Some(max_stages);
+            let optimum = enumerate(&problem);
+            let found = unattended(|control| solve(&problem, Level::Balanced, control));
+            assert_eq!(
+                found.as_ref().ok().map(|found| found.evaluation.period),
+                optimum,
+                "case {case}, {max_stages} stages"
+            );
+
+            let Ok(found) = found else { continue };
+            let stages = stages_by_paths(&problem, &found.placement);
+            assert_eq!(problem.stages(&found.placement), stages, "case {case}");
+            assert!(stages <= max_stages, "case {case}");
+            assert_eq!(
+                found.evaluation.latency,
+                found.evaluation.period * u64::from(stages)
+            );
+            front.push(found.evaluation.period);
+        }
+        assert!(front.is_sorted_by(|fewer, more| fewer >= more), "{front:?}");
+        front.dedup();
+        lengths.push(front.len());
+    }
+    assert!(
+        lengths.iter().filter(|&&length| length > 2).count() > 50,
+        "{lengths:?}"
+    );
+}
+
+/// A cycle, delayed or not, lies in one stage, whatever device its nodes are on.
+#[test]
+fn a_cycle_is_in_one_stage() {
+    let nodes = vec![node(&[1, 1]), node(&[1, 1]), node(&[1, 1])];
+    let mut back = channel(1, &[0], 1);
+    back.delayed = true;
+    let problem = problem(
+        nodes,
+        vec![channel(0, &[1], 1), channel(1, &[2], 1), back],
+        2,
+    );
+    assert_eq!(problem.stages(&[0, 1, 1]), 1);
+    assert_eq!(problem.stages(&[0, 1, 0]), 2);
+    assert_eq!(problem.stages(&[0, 0, 0]), 1);
+}
+
+/// Weights mean what they say: of pipelines, latency is stages times periods.
+#[test]
+fn weights_trade_the_period_against_the_latency_of_the_pipeline() {
+    let nodes = (0..6).map(|_| node(&[100, 100])).collect();
+    let channels = (0..5).map(|from| channel(from, &[from + 1], 0)).collect();
+    let mut problem = problem(nodes, channels, 2);
+    problem.pipelined = true;
+    let mut solve_for = |period, latency| {
+        problem.objective = Objective {
+            period,
+            latency,
+            memory: 0,
+        };
+        let found = unattended(|control| solve(&problem, Level::Balanced, control));
+        let evaluation = found.expect("there is room").evaluation;
+        (evaluation.period, evaluation.latency)
+    };
+    // Two halves: 300 a period, two of them until the end. On one device: 600 at once.
+    assert_eq!(solve_for(10, 1), (300, 600));
+    assert_eq!(solve_for(1, 10).1, 600);
 }
