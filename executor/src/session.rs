@@ -125,13 +125,14 @@ impl Engine {
         for plan in &program.plans {
             unsupported::check_plan(&program, plan)?;
         }
-        let kernels = Kernels::new(&program, registry)?;
+        // GPUs ask again when they are opened and whenever an epoch begins.
+        let registry = registry.resolving_once();
+        let kernels = Kernels::new(&program, &registry)?;
         for plan in &program.plans {
             check_scratch(&program, plan, &kernels)?;
         }
         let repetition = repetition(graph).expect("a verified graph is consistent");
         let joined = graph.port_channels();
-        let registry = registry.clone();
         let inner = Inner {
             repetition,
             joined,

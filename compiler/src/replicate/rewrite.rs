@@ -306,8 +306,7 @@ impl Rewrite<'_> {
             types: &port_types,
             blobs: self.blobs,
         };
-        let resolved_ports = self.registry.op(deal_op.op).map(|op| op.resolve(&cx));
-        let Some(Ok(signature)) = resolved_ports else {
+        let Ok(signature) = self.registry.resolve(deal_op.op, &cx) else {
             return Err(refusal);
         };
 

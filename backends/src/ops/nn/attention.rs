@@ -2,15 +2,13 @@
 
 use zbmd_ir::DType;
 
-use super::cx::{Cx, FLOATS, FloatBody, Plan, Tensors, token, volume};
+use super::cx::{Cx, FLOATS, FloatBody, Plan, Planned, Tensors, token, volume};
 use super::elementwise::number_at;
 use super::index::strides;
 use super::num::Float;
 use super::reduce::SoftRow;
 use crate::op::OpError;
 use crate::simd;
-
-type Made = Result<Plan, OpError>;
 
 /// Where heads lie in a tensor of queries, keys or values.
 #[derive(Clone, Copy)]
@@ -33,7 +31,7 @@ impl Heads {
 }
 
 /// Attention of queries over keys and values with masks, caches and shared heads, as ONNX 23 to 25 have it.
-pub(super) fn attention(cx: &Cx<'_>) -> Made {
+pub(super) fn attention(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let q_heads = cx.args.uint_or("q_num_heads", 0, 0, 1 << 20)? as usize;
     let kv_heads = cx.args.uint_or("kv_num_heads", 0, 0, 1 << 20)? as usize;
@@ -367,7 +365,7 @@ impl FloatBody for Attention {
 }
 
 /// Rotation of pairs of elements by angles of their position.
-pub(super) fn rotary(cx: &Cx<'_>) -> Made {
+pub(super) fn rotary(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let heads = cx.args.uint_or("num_heads", 0, 0, 1 << 20)? as usize;

@@ -7,7 +7,8 @@
 use zbmd_ir::{DType, TokenType};
 
 use super::cx::{
-    Body, Cx, FLOATS, FloatBody, Plan, Tensors, constant_f32, expect_count, index_at, token, volume,
+    Body, Cx, FLOATS, FloatBody, Plan, Planned, Tensors, constant_f32, expect_count, index_at,
+    token, volume,
 };
 use super::gemm::{Act, Extra, Left, PANEL, Tile, gemm};
 use super::matmul::act;
@@ -15,8 +16,6 @@ use super::num::Float;
 use super::window::Window;
 use crate::op::OpError;
 use crate::simd::{self, Isa, Loop, fma};
-
-type Made = Result<Plan, OpError>;
 
 /// Sizes of a convolution.
 #[derive(Clone)]
@@ -70,7 +69,7 @@ impl Shape {
     }
 }
 
-pub(super) fn conv(cx: &Cx<'_>) -> Made {
+pub(super) fn conv(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let s = Shape::of(cx, 0, 1)?;
     check_bias(cx, 2, s.filters)?;
@@ -503,7 +502,7 @@ impl Body for Depthwise {
 }
 
 /// The transposed convolution: every input element adds its weighted kernel to the output.
-pub(super) fn conv_transpose(cx: &Cx<'_>) -> Made {
+pub(super) fn conv_transpose(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let (input, weights) = (cx.dims(0)?, cx.dims(1)?);
     let groups = cx.args.uint_or("group", 1, 1, 1 << 30)? as usize;
@@ -689,7 +688,7 @@ fn integer_sums(
     }
 }
 
-pub(super) fn conv_integer(cx: &Cx<'_>) -> Made {
+pub(super) fn conv_integer(cx: &Cx<'_>) -> Planned {
     let (dx, dw) = (cx.expect(0, &BYTES)?, cx.expect(1, &BYTES)?);
     let s = Shape::of(cx, 0, 1)?;
     expect_count(cx, 2, &[1], dx)?;
@@ -704,7 +703,7 @@ pub(super) fn conv_integer(cx: &Cx<'_>) -> Made {
     )
 }
 
-pub(super) fn qlinear_conv(cx: &Cx<'_>) -> Made {
+pub(super) fn qlinear_conv(cx: &Cx<'_>) -> Planned {
     let (dx, dw, dy) = (
         cx.expect(0, &BYTES)?,
         cx.expect(3, &BYTES)?,
@@ -742,7 +741,7 @@ pub(super) fn qlinear_conv(cx: &Cx<'_>) -> Made {
 }
 
 /// A causal depthwise convolution along the last dimension, which carries its past along.
-pub(super) fn causal_conv(cx: &Cx<'_>) -> Made {
+pub(super) fn causal_conv(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let ([b, c, n], [w, 1, k]) = (
         cx.dims(0)?[..].try_into().unwrap_or([0; 3]),

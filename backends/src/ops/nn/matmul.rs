@@ -5,15 +5,14 @@ use std::borrow::Cow;
 use zbmd_ir::{DType, TokenType};
 
 use super::cx::{
-    Body, Cx, FLOATS, Operand, Plan, Tensors, by_num, constant_f32, expect_count, token, volume,
+    Body, Cx, FLOATS, Operand, Plan, Planned, Tensors, by_num, constant_f32, expect_count, token,
+    volume,
 };
 use super::gemm::{Act, Extra, Left, Tile, Weights, gemm, pack, packed_len};
 use super::index::{Walk, broadcast, strides};
 use super::num::Num;
 use crate::op::OpError;
 use crate::simd::{self, Isa, Loop, fma};
-
-type Made = Result<Plan, OpError>;
 
 /// The activation that a pass has put into an op.
 pub(super) fn act(cx: &Cx<'_>) -> Result<Act, OpError> {
@@ -117,7 +116,7 @@ fn shape(cx: &Cx<'_>, x: usize, y: usize) -> Result<Shape, OpError> {
     })
 }
 
-pub(super) fn matmul(cx: &Cx<'_>) -> Made {
+pub(super) fn matmul(cx: &Cx<'_>) -> Planned {
     let dtype = cx.dtype(0)?;
     if cx.dtype(1)? != dtype {
         return Err(cx.refuse(
@@ -130,7 +129,7 @@ pub(super) fn matmul(cx: &Cx<'_>) -> Made {
     let flops = s.flops();
     let out = vec![token(dtype, &s.out)];
     if !matches!(dtype, DType::F32 | DType::F16 | DType::Bf16) {
-        fn make<T: Num>(out: Vec<TokenType>, s: Shape) -> Made {
+        fn make<T: Num>(out: Vec<TokenType>, s: Shape) -> Planned {
             Ok(Plan::new(out, move |t: &mut Tensors<'_>| {
                 let (x, y) = (t.get::<T>(0), t.get::<T>(1));
                 plain(&s, x, y, t.out::<T>(0));
@@ -323,7 +322,7 @@ fn plain<T: Num>(s: &Shape, x: &[T], y: &[T], out: &mut [T]) {
     });
 }
 
-pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
+pub(super) fn gemm_op(cx: &Cx<'_>) -> Planned {
     let dtype = cx.dtype(0)?;
     let (a, b) = (cx.dims(0)?, cx.dims(1)?);
     let (&[a0, a1], &[b0, b1]) = (a.as_slice(), b.as_slice()) else {
@@ -369,7 +368,7 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
             mnk: [usize; 3],
             added: Option<Walk<1>>,
             scale: (f64, f64),
-        ) -> Made {
+        ) -> Planned {
             Ok(Plan::new(out, move |t: &mut Tensors<'_>| {
                 let (x, y, z, out) = (t.get::<T>(0), t.get::<T>(1), t.get::<T>(2), t.out::<T>(0));
                 let [m, n, k] = mnk;
@@ -494,7 +493,7 @@ impl Body for Gemm {
 }
 
 /// Einstein's sum of one or more operands, by its definition; products of two matrices are better as MatMul.
-pub(super) fn einsum(cx: &Cx<'_>) -> Made {
+pub(super) fn einsum(cx: &Cx<'_>) -> Planned {
     let dtype = cx.dtype(0)?;
     let equation: String = cx
         .args
@@ -592,7 +591,7 @@ pub(super) fn einsum(cx: &Cx<'_>) -> Made {
         outer: usize,
         dims: Vec<usize>,
         steps: Vec<Vec<usize>>,
-    ) -> Made {
+    ) -> Planned {
         let each = volume(&dims) / outer.max(1);
         let own = strides(&dims);
         Ok(Plan::new(out, move |t: &mut Tensors<'_>| {
@@ -634,7 +633,7 @@ fn zero_point(t: &Tensors<'_>, i: usize, dtype: DType, place: usize) -> i32 {
 }
 
 /// The product of quantised matrices as 32-bit integers.
-pub(super) fn matmul_integer(cx: &Cx<'_>) -> Made {
+pub(super) fn matmul_integer(cx: &Cx<'_>) -> Planned {
     let bytes = [DType::I8, DType::U8];
     let (da, db) = (cx.expect(0, &bytes)?, cx.expect(1, &bytes)?);
     let s = shape(cx, 0, 1)?;
@@ -693,7 +692,7 @@ fn integers(
 }
 
 /// The product of quantised matrices, quantised.
-pub(super) fn qlinear_matmul(cx: &Cx<'_>) -> Made {
+pub(super) fn qlinear_matmul(cx: &Cx<'_>) -> Planned {
     let bytes = [DType::I8, DType::U8];
     let (da, db, dy) = (
         cx.expect(0, &bytes)?,

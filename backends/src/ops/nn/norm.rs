@@ -1,12 +1,10 @@
 //! Normalisations.
 
-use super::cx::{Cx, FLOATS, FloatBody, Plan, Tensors, token, volume};
+use super::cx::{Cx, FLOATS, FloatBody, Plan, Planned, Tensors, token, volume};
 use super::num::Float;
 use super::reduce::around;
 use crate::op::OpError;
 use crate::simd::{self, Isa, Loop};
-
-type Made = Result<Plan, OpError>;
 
 /// Refuses an operand that is not one number for each of `n` channels.
 fn per_channel(cx: &Cx<'_>, i: usize, n: usize) -> Result<(), OpError> {
@@ -20,7 +18,7 @@ fn per_channel(cx: &Cx<'_>, i: usize, n: usize) -> Result<(), OpError> {
     }
 }
 
-pub(super) fn batch(cx: &Cx<'_>) -> Made {
+pub(super) fn batch(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let channels = dims.get(1).copied().unwrap_or(1);
@@ -109,7 +107,7 @@ pub(super) fn batch(cx: &Cx<'_>) -> Made {
 }
 
 /// Layer and RMS normalisation: over all dimensions from an axis on.
-pub(super) fn layer(cx: &Cx<'_>, rms: bool) -> Made {
+pub(super) fn layer(cx: &Cx<'_>, rms: bool) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let axis = cx.axis(cx.args.int_or("axis", -1)?, dims.len())?;
@@ -307,7 +305,7 @@ impl FloatBody for Layer {
 }
 
 /// Instance and group normalisation; also over the first dimensions alone.
-pub(super) fn group(cx: &Cx<'_>, instance: bool) -> Made {
+pub(super) fn group(cx: &Cx<'_>, instance: bool) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let channels = dims.get(1).copied().unwrap_or(0);
@@ -381,7 +379,7 @@ pub(super) fn group(cx: &Cx<'_>, instance: bool) -> Made {
 }
 
 /// Local response normalisation over neighbouring channels.
-pub(super) fn lrn(cx: &Cx<'_>) -> Made {
+pub(super) fn lrn(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     if dims.len() < 2 {
@@ -455,7 +453,7 @@ pub(super) fn lrn(cx: &Cx<'_>) -> Made {
 }
 
 /// Division by the norm along an axis, or mean and variance taken off over axes.
-pub(super) fn lp(cx: &Cx<'_>) -> Made {
+pub(super) fn lp(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let axis = cx.axis(cx.args.int_or("axis", -1)?, dims.len())?;
@@ -493,7 +491,7 @@ pub(super) fn lp(cx: &Cx<'_>) -> Made {
 }
 
 /// Mean taken off and deviation brought to 1 over axes, by default batch and space.
-pub(super) fn mean_variance(cx: &Cx<'_>) -> Made {
+pub(super) fn mean_variance(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let axes = cx.args.ints_opt("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
@@ -545,7 +543,7 @@ pub(super) fn mean_variance(cx: &Cx<'_>) -> Made {
 }
 
 /// The determinant of square matrices, by elimination.
-pub(super) fn det(cx: &Cx<'_>) -> Made {
+pub(super) fn det(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let [batch @ .., a, b] = dims.as_slice() else {

@@ -2,12 +2,10 @@
 
 use zbmd_ir::DType;
 
-use super::cx::{Cx, FLOATS, FloatBody, Plan, Tensors, by_num, token, volume};
+use super::cx::{Cx, FLOATS, FloatBody, Plan, Planned, Tensors, by_num, token, volume};
 use super::num::{Float, Num};
 use super::window::Window;
 use crate::op::OpError;
-
-type Made = Result<Plan, OpError>;
 
 fn window(cx: &Cx<'_>) -> Result<(Window, Vec<usize>), OpError> {
     let dims = cx.dims(0)?;
@@ -31,7 +29,7 @@ fn window(cx: &Cx<'_>) -> Result<(Window, Vec<usize>), OpError> {
     Ok((window, out))
 }
 
-pub(super) fn max_pool(cx: &Cx<'_>) -> Made {
+pub(super) fn max_pool(cx: &Cx<'_>) -> Planned {
     let (w, out) = window(cx)?;
     let dtype = cx.dtype(0)?;
     let columns = cx.args.int_or("storage_order", 0)? != 0;
@@ -46,7 +44,7 @@ pub(super) fn max_pool(cx: &Cx<'_>) -> Made {
         w: Window,
         columns: bool,
         wants: [bool; 2],
-    ) -> Made {
+    ) -> Planned {
         Ok(Plan::new(outs, move |t: &mut Tensors<'_>| {
             let x = t.get::<T>(0);
             let y = if wants[0] { t.out::<T>(0) } else { &mut [] };
@@ -130,7 +128,7 @@ fn row_max<T: Num>(line: &[T], y: &mut [T], stride: usize, shift: isize) {
     }
 }
 
-pub(super) fn mean_pool(cx: &Cx<'_>, norm: bool) -> Made {
+pub(super) fn mean_pool(cx: &Cx<'_>, norm: bool) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let (w, out) = window(cx)?;
     let body = MeanPool {
@@ -186,7 +184,7 @@ impl FloatBody for MeanPool {
 }
 
 /// One window that covers everything.
-pub(super) fn global(cx: &Cx<'_>, name: &str) -> Made {
+pub(super) fn global(cx: &Cx<'_>, name: &str) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     if dims.len() < 2 {
@@ -245,7 +243,7 @@ pub(super) fn global(cx: &Cx<'_>, name: &str) -> Made {
 }
 
 /// Puts the greatest elements back to where they came from.
-pub(super) fn max_unpool(cx: &Cx<'_>) -> Made {
+pub(super) fn max_unpool(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let n = dims.len().saturating_sub(2);

@@ -2,12 +2,10 @@
 
 use zbmd_ir::DType;
 
-use super::cx::{Body, Cx, FLOATS, Plan, Tensors, constant_f32, token, volume};
+use super::cx::{Body, Cx, FLOATS, Plan, Planned, Tensors, constant_f32, token, volume};
 use super::gemm::{Extra, Left, gemm, pack, packed_len};
 use super::num::Float;
 use crate::op::OpError;
-
-type Made = Result<Plan, OpError>;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Cell {
@@ -63,7 +61,7 @@ fn apply(gate: Gate, v: f32) -> f32 {
 }
 
 /// Operands: X, W, R, B, lengths, first hidden state, first cell state, peepholes.
-pub(super) fn recurrent(cx: &Cx<'_>, name: &str) -> Made {
+pub(super) fn recurrent(cx: &Cx<'_>, name: &str) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     if dtype == DType::F64 {
         return Err(cx.refuse(0, "is f64", "recurrent layers are computed in f32: cast it"));
@@ -192,6 +190,7 @@ pub(super) fn recurrent(cx: &Cx<'_>, name: &str) -> Made {
     .flops(flops))
 }
 
+#[derive(Clone)]
 struct Recurrent {
     cell: Cell,
     steps: usize,

@@ -2,14 +2,12 @@
 
 use zbmd_ir::DType;
 
-use super::cx::{Cx, FLOATS, FloatBody, Plan, Tensors, by_num, token, volume};
+use super::cx::{Cx, FLOATS, FloatBody, Plan, Planned, Tensors, by_num, token, volume};
 use super::index::Walk;
 use super::num::{Float, Num};
 use crate::kernels::tensor::row::Fold;
 use crate::op::OpError;
 use crate::simd::{self, Isa, Loop};
-
-type Made = Result<Plan, OpError>;
 
 /// Axes of a reduction: those of operand 1, or all; none where an empty list is a no-op.
 pub(super) fn axes(cx: &Cx<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
@@ -82,14 +80,14 @@ pub(super) fn fold(op: &str) -> Fold {
 }
 
 /// The reductions of ONNX by name.
-pub(super) fn reduce(cx: &Cx<'_>, name: &str) -> Made {
+pub(super) fn reduce(cx: &Cx<'_>, name: &str) -> Planned {
     let kind = fold(name);
     let dims = cx.dims(0)?;
     let dtype = cx.dtype(0)?;
     let walks = Walks::new(&dims, &axes(cx, dims.len())?, cx.flag("keepdims", true)?)?;
     let out = token(dtype, &walks.out);
     let flops = volume(&dims) as f64 * 2.0;
-    fn make<T: Num>(out: zbmd_ir::TokenType, walks: Walks, kind: Fold, truth: bool) -> Made {
+    fn make<T: Num>(out: zbmd_ir::TokenType, walks: Walks, kind: Fold, truth: bool) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             run::<T>(t, &walks, kind, truth)
         }))
@@ -170,7 +168,7 @@ fn sum<T: Num>(x: &[T], walks: &Walks, f: impl Fn(f64) -> f64) -> f64 {
 }
 
 /// Place of the greatest or least element along an axis.
-pub(super) fn arg(cx: &Cx<'_>, greatest: bool) -> Made {
+pub(super) fn arg(cx: &Cx<'_>, greatest: bool) -> Planned {
     let dims = cx.dims(0)?;
     let axis = cx.axis(cx.args.int_or("axis", 0)?, dims.len())?;
     let last = cx.flag("select_last_index", false)?;
@@ -187,7 +185,7 @@ pub(super) fn arg(cx: &Cx<'_>, greatest: bool) -> Made {
         greatest: bool,
         last: bool,
         s: (usize, usize, usize),
-    ) -> Made {
+    ) -> Planned {
         let (outer, n, inner) = s;
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             let (x, y) = (t.get::<T>(0), t.out::<i64>(0));
@@ -223,7 +221,7 @@ pub(super) fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
 }
 
 /// Running sums or products along an axis.
-pub(super) fn cumulative(cx: &Cx<'_>, product: bool) -> Made {
+pub(super) fn cumulative(cx: &Cx<'_>, product: bool) -> Planned {
     let dims = cx.dims(0)?;
     let axis = cx.ints(1)?.and_then(|a| a.first().copied()).unwrap_or(0);
     let (outer, n, inner) = around(&dims, cx.axis(axis, dims.len())?);
@@ -232,7 +230,7 @@ pub(super) fn cumulative(cx: &Cx<'_>, product: bool) -> Made {
         out: zbmd_ir::TokenType,
         (outer, n, inner): (usize, usize, usize),
         [product, exclusive, reverse]: [bool; 3],
-    ) -> Made {
+    ) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             let (x, y) = (t.get::<T>(0), t.out::<T>(0));
             for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
@@ -259,7 +257,7 @@ pub(super) fn cumulative(cx: &Cx<'_>, product: bool) -> Made {
 }
 
 /// Softmax, LogSoftmax, Hardmax along an axis.
-pub(super) fn softmax(cx: &Cx<'_>, name: &str) -> Made {
+pub(super) fn softmax(cx: &Cx<'_>, name: &str) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let axis = cx.axis(cx.args.int_or("axis", -1)?, dims.len())?;
@@ -359,7 +357,7 @@ impl<F: Float> Loop for SoftRow<'_, F> {
 }
 
 /// The k greatest or least elements along an axis, and where they are.
-pub(super) fn top_k(cx: &Cx<'_>) -> Made {
+pub(super) fn top_k(cx: &Cx<'_>) -> Planned {
     let dims = cx.dims(0)?;
     let axis = cx.axis(cx.args.int_or("axis", -1)?, dims.len())?;
     let k = cx.ints(1)?.and_then(|k| k.first().copied()).unwrap_or(1);
@@ -440,7 +438,7 @@ pub(super) fn top_k(cx: &Cx<'_>) -> Made {
         k: usize,
         largest: bool,
         wants: [bool; 2],
-    ) -> Made {
+    ) -> Planned {
         Ok(Plan::new(
             outs,
             TopK::<T> {

@@ -167,7 +167,7 @@ impl<'k> Cached<'k> {
 
 impl Gpu<'_> {
     /// Operands: queries, keys, values, mask, past keys, past values, lengths.
-    pub(super) fn attention(&self) -> Lowered {
+    pub(in super::super) fn attention(&self) -> Lowered {
         let heads = |name: &str| -> Result<usize, Why> {
             Ok(self.cx.args.uint_or(name, 0, 0, 1 << 20).map_err(said)? as usize)
         };
@@ -450,7 +450,7 @@ impl Gpu<'_> {
     }
 
     /// Rotation of pairs of elements by angles of their position.
-    pub(super) fn rotary(&self) -> Lowered {
+    pub(in super::super) fn rotary(&self) -> Lowered {
         let dims = self.dims(0)?;
         let size = |name: &str| -> Result<usize, Why> {
             Ok(self.cx.args.uint_or(name, 0, 0, 1 << 30).map_err(said)? as usize)

@@ -40,7 +40,7 @@ impl Gpu<'_> {
     }
 
     /// Batched products with a bias for each column; of bytes with their zero points taken off.
-    pub(super) fn matmul(&self) -> Lowered {
+    pub(in super::super) fn matmul(&self) -> Lowered {
         let (mut a, mut b) = (self.dims(0)?, self.dims(1)?);
         if a.len() == 1 {
             a.insert(0, 1);
@@ -198,7 +198,7 @@ impl Gpu<'_> {
     }
 
     /// alpha · a · b + beta · c.
-    pub(super) fn gemm(&self) -> Lowered {
+    pub(in super::super) fn gemm(&self) -> Lowered {
         let (a, b) = (self.dims(0)?, self.dims(1)?);
         let flag = |name: &str| self.cx.flag(name, false).map_err(said);
         let (ta, tb) = (flag("transA")?, flag("transB")?);
@@ -306,7 +306,7 @@ impl Gpu<'_> {
     }
 
     /// Einstein's sums of two operands at most: one thread for each element of the result.
-    pub(super) fn einsum(&self) -> Lowered {
+    pub(in super::super) fn einsum(&self) -> Lowered {
         let equation = self.cx.args.word("equation").map_err(said)?;
         let equation: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
         let Some((left, right)) = equation.split_once("->") else {

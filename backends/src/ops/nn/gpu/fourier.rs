@@ -19,7 +19,7 @@ impl Gpu<'_> {
         Ok(self.floats((0..n).flat_map(|i| [angle(i).cos() as f32, angle(i).sin() as f32])))
     }
 
-    pub(super) fn dft(&self) -> Lowered {
+    pub(in super::super) fn dft(&self) -> Lowered {
         let (from, out) = (self.dims(0)?, self.out_dims(0));
         let lead = &from[..from.len() - 1];
         let first = |i: usize| -> Result<Option<i64>, Why> {
@@ -98,7 +98,7 @@ impl Gpu<'_> {
     }
 
     /// Transforms of overlapping frames under a window.
-    pub(super) fn stft(&self) -> Lowered {
+    pub(in super::super) fn stft(&self) -> Lowered {
         let (from, out) = (self.dims(0)?, self.out_dims(0));
         let parts = from.get(2).copied().unwrap_or(1) as u32;
         let step = self

@@ -9,7 +9,7 @@ use crate::ops::nn::image::{Resized, resized};
 
 impl Gpu<'_> {
     /// One thread for each element sums over the places of all axes that are resized.
-    pub(super) fn resize(&self) -> Lowered {
+    pub(in super::super) fn resize(&self) -> Lowered {
         let Resized {
             passes,
             out,

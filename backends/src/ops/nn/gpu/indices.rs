@@ -35,7 +35,7 @@ fn dot<'k>(coordinates: &[Val<'k>], steps: &[Val<'k>], zero: Val<'k>) -> Val<'k>
 }
 
 impl Gpu<'_> {
-    pub(super) fn gather(&self) -> Lowered {
+    pub(in super::super) fn gather(&self) -> Lowered {
         let (from, places) = (self.dims(0)?, self.dims(1)?);
         let ends = (self.slot(0)?, self.out(0));
         let extra = [self.slot(1)?];
@@ -128,7 +128,7 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn one_hot(&self) -> Lowered {
+    pub(in super::super) fn one_hot(&self) -> Lowered {
         let at = self.dims(0)?;
         let depth = self
             .cx
@@ -162,7 +162,7 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn reverse_sequence(&self) -> Lowered {
+    pub(in super::super) fn reverse_sequence(&self) -> Lowered {
         let from = self.dims(0)?;
         let batch = self.cx.args.uint_or("batch_axis", 1, 0, 1).map_err(said)? as usize;
         let block = volume(&from[2..]);
@@ -199,7 +199,7 @@ impl Gpu<'_> {
 
     /// Updates put where indices say: one thread for each element of the result looks for its updates in their order,
     /// so that it does not matter which comes first.
-    pub(super) fn scatter(&self) -> Lowered {
+    pub(in super::super) fn scatter(&self) -> Lowered {
         let (from, places, updates) = (self.dims(0)?, self.dims(1)?, self.dims(2)?);
         let join = self
             .cx
@@ -291,7 +291,7 @@ impl Gpu<'_> {
     }
 
     /// A cache with an update written into it: each element is of one or the other.
-    pub(super) fn tensor_scatter(&self) -> Lowered {
+    pub(in super::super) fn tensor_scatter(&self) -> Lowered {
         let (from, update) = (self.dims(0)?, self.dims(1)?);
         let axis = self.axis("axis", -2, from.len())?;
         let circular = self.cx.args.word_opt("mode").map_err(said)? == Some("circular");
@@ -343,7 +343,7 @@ impl Gpu<'_> {
         Ok(bench.finish(KernelPlan::default(), grid))
     }
 
-    pub(super) fn eye_like(&self) -> Lowered {
+    pub(in super::super) fn eye_like(&self) -> Lowered {
         let [_, columns] = self.out_dims(0)[..] else {
             return Err("it is no matrix".to_owned());
         };
@@ -365,7 +365,7 @@ impl Gpu<'_> {
     }
 
     /// The k greatest or least: each element counts those that come before it.
-    pub(super) fn top_k(&self) -> Lowered {
+    pub(in super::super) fn top_k(&self) -> Lowered {
         let dims = self.dims(0)?;
         let axis = self.axis("axis", -1, dims.len())?;
         let largest = self.cx.flag("largest", true).map_err(said)?;

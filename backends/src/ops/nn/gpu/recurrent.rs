@@ -115,7 +115,7 @@ struct Step<'k> {
 
 impl Gpu<'_> {
     /// Operands: X, W, R, B, lengths, first hidden state, first cell state, peepholes.
-    pub(super) fn recurrent(&self) -> Lowered {
+    pub(in super::super) fn recurrent(&self) -> Lowered {
         let cell = match self.op {
             "RNN" => Cell::Rnn,
             "GRU" => Cell::Gru,

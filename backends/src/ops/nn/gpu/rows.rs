@@ -13,7 +13,7 @@ use crate::kernels::tensor::{Bench, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
 
 impl Gpu<'_> {
-    pub(super) fn reduce(&self) -> Lowered {
+    pub(in super::super) fn reduce(&self) -> Lowered {
         let dims = self.dims(0)?;
         let axes = reduce::axes(self.cx, dims.len()).map_err(said)?;
         let rows = Rows::along(&dims, &axes);
@@ -21,7 +21,7 @@ impl Gpu<'_> {
         fold(KernelPlan::default(), &rows, ends, reduce::fold(self.op))
     }
 
-    pub(super) fn global_pool(&self) -> Lowered {
+    pub(in super::super) fn global_pool(&self) -> Lowered {
         let dims = self.dims(0)?;
         let p = self.cx.args.int_or("p", 2).map_err(said)?;
         let kind = match (self.op, p) {
@@ -41,7 +41,7 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn arg(&self) -> Lowered {
+    pub(in super::super) fn arg(&self) -> Lowered {
         let dims = self.dims(0)?;
         let axis = self.axis("axis", 0, dims.len())?;
         let last = self.cx.flag("select_last_index", false).map_err(said)?;
@@ -56,7 +56,7 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn softmax(&self) -> Lowered {
+    pub(in super::super) fn softmax(&self) -> Lowered {
         let dims = self.dims(0)?;
         let axis = self.axis("axis", -1, dims.len())?;
         let kind = match self.op {
@@ -73,7 +73,7 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn cumulative(&self) -> Lowered {
+    pub(in super::super) fn cumulative(&self) -> Lowered {
         let dims = self.dims(0)?;
         let axis = self
             .cx
@@ -93,7 +93,7 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn layer_norm(&self) -> Lowered {
+    pub(in super::super) fn layer_norm(&self) -> Lowered {
         let dims = self.dims(0)?;
         let axis = self.axis("axis", -1, dims.len())?;
         let epsilon = self.cx.args.float_or("epsilon", 1e-5).map_err(said)?;
@@ -149,7 +149,7 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn group_norm(&self) -> Lowered {
+    pub(in super::super) fn group_norm(&self) -> Lowered {
         let dims = self.dims(0)?;
         let channels = dims[1];
         let groups = match self.op {
@@ -191,7 +191,7 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn plain_norm(&self) -> Lowered {
+    pub(in super::super) fn plain_norm(&self) -> Lowered {
         let dims = self.dims(0)?;
         let axes = |axes: Vec<i64>| -> Result<Vec<usize>, Why> {
             axes.into_iter()
@@ -222,7 +222,7 @@ impl Gpu<'_> {
     }
 
     /// Local response normalisation: one thread for each element, which looks at its neighbours.
-    pub(super) fn lrn(&self) -> Lowered {
+    pub(in super::super) fn lrn(&self) -> Lowered {
         let dims = self.dims(0)?;
         let (_, channels, plane) = around(&dims, 1);
         let size = self.cx.args.uint("size", 1, 1 << 20).map_err(said)? as usize;

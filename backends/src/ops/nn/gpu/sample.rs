@@ -116,7 +116,7 @@ impl<'k> Axis<'k> {
 
 impl Gpu<'_> {
     /// One thread for each element of the result.
-    pub(super) fn grid_sample(&self) -> Lowered {
+    pub(in super::super) fn grid_sample(&self) -> Lowered {
         let (dims, grid) = (self.dims(0)?, self.dims(1)?);
         let rank = dims.len() - 2;
         let taps = match self

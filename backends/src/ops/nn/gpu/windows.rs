@@ -110,7 +110,7 @@ impl Gpu<'_> {
 
     /// A product of filters with gathered windows for each group of channels; the outputs of all batches and firings
     /// are columns of one matrix.
-    pub(super) fn conv(&self) -> Lowered {
+    pub(in super::super) fn conv(&self) -> Lowered {
         let integers = self.op == "ConvInteger";
         let (input, weights) = (self.dims(0)?, self.dims(1)?);
         let groups = self.cx.args.uint_or("group", 1, 1, 1 << 30).map_err(said)? as usize;
@@ -279,7 +279,7 @@ impl Gpu<'_> {
     }
 
     /// The transposed convolution as a sum over what each output element comes from.
-    pub(super) fn conv_transpose(&self) -> Lowered {
+    pub(in super::super) fn conv_transpose(&self) -> Lowered {
         let (input, weights, out) = (self.dims(0)?, self.dims(1)?, self.out_dims(0));
         let groups = self.cx.args.uint_or("group", 1, 1, 1 << 30).map_err(said)? as usize;
         let rank = input.len() - 2;
@@ -388,7 +388,7 @@ impl Gpu<'_> {
     }
 
     /// A causal depthwise convolution, and the past that it carries along.
-    pub(super) fn causal_conv(&self) -> Lowered {
+    pub(in super::super) fn causal_conv(&self) -> Lowered {
         let (input, weights) = (self.dims(0)?, self.dims(1)?);
         let (n, taps, channels) = (input[2], weights[2], input[1]);
         let silu = matches!(
@@ -450,7 +450,7 @@ impl Gpu<'_> {
     }
 
     /// Pools: one thread for each window.
-    pub(super) fn pool(&self) -> Lowered {
+    pub(in super::super) fn pool(&self) -> Lowered {
         let dims = self.dims(0)?;
         let kernel = self
             .cx
