@@ -68,9 +68,6 @@ pub(crate) struct Tensor<'k> {
     index: bool,
 }
 
-/// The name that ops still use.
-pub(crate) type Bench = TensorKernelBuilder;
-
 impl TensorKernelBuilder {
     /// A kernel whose groups have `local` threads.
     pub(crate) fn new(name: &'static str, local: u32) -> Self {

@@ -2,7 +2,9 @@
 //!
 //! `super::super::types` says how operands, outputs and types are written.
 
+use super::attention::{AttentionSpec, RotarySpec};
 use super::cx::{Cx, Plan};
+use super::recurrent::{Cell, RecurrentSpec};
 use super::{
     attention, conv, elementwise, image, last, matmul, movement, norm, places, pool, quant,
     recurrent, reduce, signal, unary,
@@ -67,6 +69,20 @@ macro_rules! both {
     };
 }
 
+/// The spec of an operator, parsed once, and its kernels for CPUs and for GPUs, which both take the spec.
+macro_rules! parsed {
+    ($parse:expr, $cpu:expr, $gpu:ident) => {
+        |cx, _| {
+            let spec = ($parse)(cx)?;
+            let plan = ($cpu)(cx, &spec)?;
+            Ok(match plan.gpu {
+                Some(_) => plan,
+                None => plan.gpu(move |gpu| gpu.$gpu(&spec)),
+            })
+        }
+    };
+}
+
 macro_rules! rows {
     ($($operator:literal $types:literal [$params:literal] $example:literal $wide:literal $summary:literal $make:expr;)*) => {
         &[$(Row {
@@ -89,7 +105,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "Asinh" "x:T -> y:T; T: float" [""] "" true "inverse hyperbolic sine" both!(unary::unary, unary);
     "Atan" "x:T -> y:T; T: float" [""] "" true "inverse tangent" both!(unary::unary, unary);
     "Atanh" "x:T -> y:T; T: float" [""] "" true "inverse hyperbolic tangent" both!(unary::unary, unary);
-    "Attention" "q:T k:^T v:^T mask?:^T|bool past_key?:^T past_value?:^T lengths?:int -> y:T present_key:T present_value:T qk:T; T: float" ["is_causal kv_num_heads left_window_size math q_num_heads qk_matmul_output_mode right_window_size scale softcap softmax_precision"] "" true "scaled dot-product attention with masks, caches and shared heads" both!(|c, _| attention::attention(c), attention);
+    "Attention" "q:T k:^T v:^T mask?:^T|bool past_key?:^T past_value?:^T lengths?:int -> y:T present_key:T present_value:T qk:T; T: float" ["is_causal kv_num_heads left_window_size math q_num_heads qk_matmul_output_mode right_window_size scale softcap softmax_precision"] "" true "scaled dot-product attention with masks, caches and shared heads" parsed!(AttentionSpec::of, attention::attention, attention);
     "AveragePoolChannelsLast" "x:f32 -> y:f32" ["auto_pad ceil_mode count_include_pad dilations kernel_shape pads strides"] "kernel_shape: [2, 2]" false "mean of each window of [n, h, w, c]; no ONNX operator" |c, _| last::pool(c, true);
     "AveragePool" "x:T -> y:T; T: float" ["auto_pad ceil_mode count_include_pad dilations kernel_shape pads strides"] "kernel_shape: [2, 2]" true "mean of each window" both!(|c, _| pool::mean_pool(c, false), pool);
     "BatchNormalization" "x:T scale:^T bias:^T mean:^T var:^T -> y:T running_mean:T running_var:T; T: float" ["epsilon momentum training_mode"] "" true "normalisation by the statistics of each channel" both!(|c, _| norm::batch(c), batch_norm);
@@ -131,7 +147,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "EyeLike" "x:real -> y:real" ["dtype k"] "" false "ones on a diagonal, zeros elsewhere" both!(|c, _| movement::eye_like(c), eye_like);
     "Flatten" "x:T[] -> y:T; T: real" ["axis"] "" false "as a matrix" |c, _| movement::flatten(c);
     "Floor" "x:T -> y:T; T: float" [""] "" true "rounded down" both!(unary::unary, unary);
-    "GRU" "x:T w:^T r:^T b?:^T lengths?:int h?:^T -> y:T last:T; T: f32|f16|bf16" ["activation_alpha activation_beta activations clip direction hidden_size layout linear_before_reset"] "hidden_size: 2" true "gated recurrent units over a sequence" both!(|c, _| recurrent::recurrent(c, "NnGRU"), recurrent);
+    "GRU" "x:T w:^T r:^T b?:^T lengths?:int h?:^T -> y:T last:T; T: f32|f16|bf16" ["activation_alpha activation_beta activations clip direction hidden_size layout linear_before_reset"] "hidden_size: 2" true "gated recurrent units over a sequence" parsed!(|c| RecurrentSpec::of(c, Cell::Gru), recurrent::recurrent, recurrent);
     "Gather" "x:T indices:int -> y:T; T: real" ["axis"] "" false "places along an axis" both!(|c, _| places::gather(c), gather);
     "GatherElements" "x:T indices:int -> y:T; T: real" ["axis"] "" false "an element for each index" both!(|c, _| places::gather_elements(c), gather);
     "GatherND" "x:T indices:int -> y:T; T: real" ["batch_dims"] "" false "blocks at lists of indices" both!(|c, _| places::gather_nd(c), gather);
@@ -155,7 +171,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "IsInf" "x:float -> y:bool" ["detect_negative detect_positive"] "" true "whether infinite" both!(elementwise::test, arithmetic);
     "IsNaN" "x:float -> y:bool" [""] "" true "whether not a number" both!(elementwise::test, arithmetic);
     "LRN" "x:T -> y:T; T: float" ["alpha beta bias size"] "size: 3" true "normalisation over neighbouring channels" both!(|c, _| norm::lrn(c), lrn);
-    "LSTM" "x:T w:^T r:^T b?:^T lengths?:int h?:^T c?:^T p?:^T -> y:T last:T cell:T; T: f32|f16|bf16" ["activation_alpha activation_beta activations clip direction hidden_size input_forget layout"] "hidden_size: 2" true "long short-term memory over a sequence" both!(|c, _| recurrent::recurrent(c, "NnLSTM"), recurrent);
+    "LSTM" "x:T w:^T r:^T b?:^T lengths?:int h?:^T c?:^T p?:^T -> y:T last:T cell:T; T: f32|f16|bf16" ["activation_alpha activation_beta activations clip direction hidden_size input_forget layout"] "hidden_size: 2" true "long short-term memory over a sequence" parsed!(|c| RecurrentSpec::of(c, Cell::Lstm), recurrent::recurrent, recurrent);
     "LayerNormalization" "x:T scale?:^T bias?:^T -> y:T mean:f32 deviation:f32; T: float" ["axis epsilon stash_type"] "" true "normalisation over the last dimensions" both!(|c, _| norm::layer(c, false), layer_norm);
     "LeakyRelu" "x:T -> y:T; T: float" ["alpha"] "" true "x, scaled where it is negative" both!(unary::unary, unary);
     "Less" "x:T y:T -> z:bool; T: number" [""] "" true "whether less" both!(elementwise::compare, binary);
@@ -189,7 +205,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "QLinearMatMul" "a:A a_scale:float a_zero:A b:B b_scale:float b_zero:B y_scale:float y_zero:Y -> y:Y; A: i8|u8, B: i8|u8, Y: i8|u8" [""] "" false "quantised product of matrices" |c, _| matmul::qlinear_matmul(c);
     "QuantizeLinear" "x:f32|f16|bf16|i32 scale:float zero?:Q -> y:Q; Q: i8|u8|i16|i32" ["axis block_size output_dtype precision saturate"] "" false "quantised integers of floats" both!(|c, _| quant::quantize(c), quantised);
     "RMSNormalization" "x:T scale?:^T -> y:T; T: float" ["axis epsilon stash_type"] "" true "divided by the root mean square of the last dimensions" both!(|c, _| norm::layer(c, true), layer_norm);
-    "RNN" "x:T w:^T r:^T b?:^T lengths?:int h?:^T -> y:T last:T; T: f32|f16|bf16" ["activation_alpha activation_beta activations clip direction hidden_size layout"] "hidden_size: 2" true "simple recurrent units over a sequence" both!(|c, _| recurrent::recurrent(c, "NnRNN"), recurrent);
+    "RNN" "x:T w:^T r:^T b?:^T lengths?:int h?:^T -> y:T last:T; T: f32|f16|bf16" ["activation_alpha activation_beta activations clip direction hidden_size layout"] "hidden_size: 2" true "simple recurrent units over a sequence" parsed!(|c| RecurrentSpec::of(c, Cell::Rnn), recurrent::recurrent, recurrent);
     "Range" "start!:T limit!:T delta!:T -> y:T; T: number" [""] "start: 0, limit: 8, delta: 1" false "numbers from a start to a limit" |c, _| signal::range(c);
     "Reciprocal" "x:T -> y:T; T: float" [""] "" true "1 / x" both!(unary::unary, unary);
     "ReduceL1" "x:T[] axes~:int[] -> y:T; T: number" ["keepdims noop_with_empty_axes"] "" true "sum of absolute values" both!(reduce::reduce, reduce);
@@ -206,7 +222,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "Reshape" "x:T[] shape!:int[] -> y:T; T: real" ["allowzero"] "shape: [2, 8]" false "the same elements under another shape" |c, _| movement::reshape(c);
     "Resize" "x:T roi~:float scales~:float sizes~:int -> y:T; T: real" ["antialias axes coordinate_transformation_mode cubic_coeff_a exclude_outside extrapolation_value keep_aspect_ratio_policy mode nearest_mode"] "sizes: [1, 1, 8, 8]" true "resized by nearest, linear or cubic interpolation" both!(|c, _| image::resize(c), resize);
     "ReverseSequence" "x:T lengths:int -> y:T; T: real" ["batch_axis time_axis"] "" false "the beginning of each sequence turned round" both!(|c, _| places::reverse_sequence(c), reverse_sequence);
-    "RotaryEmbedding" "x:T cos:^T sin:^T positions?:int -> y:T; T: float" ["interleaved num_heads rotary_embedding_dim"] "" true "pairs of elements turned by the angle of their position" both!(|c, _| attention::rotary(c), rotary);
+    "RotaryEmbedding" "x:T cos:^T sin:^T positions?:int -> y:T; T: float" ["interleaved num_heads rotary_embedding_dim"] "" true "pairs of elements turned by the angle of their position" parsed!(RotarySpec::of, attention::rotary, rotary);
     "Round" "x:T -> y:T; T: float" [""] "" true "rounded, ties to even" both!(unary::unary, unary);
     "STFT" "x:T step!:int window?:^T length~:int -> y:T; T: f32|f16|bf16" ["onesided"] "step: 4" true "Fourier transforms of overlapping frames" both!(|c, _| signal::stft(c), stft);
     "ScatterElements" "x:T indices:int updates:T -> y:T; T: real" ["axis reduction"] "" true "elements put where indices say" both!(|c, _| places::scatter_elements(c), scatter);

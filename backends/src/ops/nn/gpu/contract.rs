@@ -343,7 +343,7 @@ impl Gpu<'_> {
         };
         let y = self.out(0);
         let ty = computed(y.dtype)?;
-        let bench = crate::kernels::tensor::Bench::new("sum of products", 64);
+        let bench = crate::kernels::tensor::TensorKernelBuilder::new("sum of products", 64);
         let k = &bench.k;
         let inputs = (0..terms.len())
             .map(|i| bench.reads(self.slot(i)?))

@@ -3,7 +3,7 @@
 use super::super::reduce::around;
 use super::{Gpu, Lowered, said};
 use crate::kernels::lang::{Ty, Val};
-use crate::kernels::tensor::{Bench, Slot, Why, computed};
+use crate::kernels::tensor::{Slot, TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
 
 /// Most points: every output looks at all of them.
@@ -50,7 +50,7 @@ impl Gpu<'_> {
             return Err("transforms of f64 are the CPU's".to_owned());
         }
         let circle = self.circle(points)?;
-        let bench = Bench::new("transform", 64);
+        let bench = TensorKernelBuilder::new("transform", 64);
         let k = &bench.k;
         let (source, turns) = (bench.reads(self.slot(0)?)?, bench.reads(circle)?);
         let target = bench.writes(y)?;
@@ -120,7 +120,7 @@ impl Gpu<'_> {
             return Err("transforms of f64 are the CPU's".to_owned());
         }
         let circle = self.circle(n)?;
-        let bench = Bench::new("frames", 64);
+        let bench = TensorKernelBuilder::new("frames", 64);
         let k = &bench.k;
         let (source, turns) = (bench.reads(self.slot(0)?)?, bench.reads(circle)?);
         let window = window.map(|w| bench.reads(w)).transpose()?;

@@ -3,7 +3,7 @@
 use super::super::cx::volume;
 use super::{Gpu, Lowered, said};
 use crate::kernels::lang::Val;
-use crate::kernels::tensor::{Bench, Slot, Why, computed};
+use crate::kernels::tensor::{Slot, TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
 use crate::ops::nn::image::{Resized, resized};
 
@@ -22,7 +22,7 @@ impl Gpu<'_> {
         if !ty.is_float() {
             return Err("resized integers are the CPU's".to_owned());
         }
-        let bench = Bench::new("resize", 64);
+        let bench = TensorKernelBuilder::new("resize", 64);
         let k = &bench.k;
         let source = bench.reads(x)?;
         let mut axes = Vec::new();

@@ -7,7 +7,7 @@ use super::{Gpu, Lowered, said};
 use crate::kernels::lang::Val;
 use crate::kernels::tensor::function::{greatest, least};
 use crate::kernels::tensor::moves::{Place, gather, wrapped};
-use crate::kernels::tensor::{Bench, Why, computed};
+use crate::kernels::tensor::{TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
 
 /// Coordinates of an element: `sizes` of a dense tensor, outermost first.
@@ -226,7 +226,7 @@ impl Gpu<'_> {
         }
         let (x, y) = (self.slot(0)?, self.out(0));
         let ty = computed(x.dtype)?;
-        let bench = Bench::new("scatter", 64);
+        let bench = TensorKernelBuilder::new("scatter", 64);
         let k = &bench.k;
         let source = bench.reads(x)?;
         let index = bench.reads_index(self.slot(1)?)?;
@@ -302,7 +302,7 @@ impl Gpu<'_> {
         }
         let x = self.slot(0)?;
         let ty = computed(x.dtype)?;
-        let bench = Bench::new("write into a cache", 64);
+        let bench = TensorKernelBuilder::new("write into a cache", 64);
         let k = &bench.k;
         let (old, new) = (bench.reads(x)?, bench.reads(self.slot(1)?)?);
         let starts = self
@@ -350,7 +350,7 @@ impl Gpu<'_> {
         let diagonal = self.cx.args.int_or("k", 0).map_err(said)?;
         let y = self.out(0);
         let ty = computed(y.dtype)?;
-        let bench = Bench::new("diagonal", 64);
+        let bench = TensorKernelBuilder::new("diagonal", 64);
         let k = &bench.k;
         let target = bench.writes(y)?;
         let (columns, each) = (bench.size(columns)?, bench.size(y.elements as usize)?);
@@ -377,7 +377,7 @@ impl Gpu<'_> {
                 "{n} elements are too many to be ranked by counting"
             ));
         }
-        let bench = Bench::new("rank", 64);
+        let bench = TensorKernelBuilder::new("rank", 64);
         let k = &bench.k;
         let source = bench.reads(x)?;
         let values = self.wanted(0).map(|s| bench.writes(s)).transpose()?;

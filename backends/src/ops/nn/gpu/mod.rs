@@ -210,8 +210,13 @@ impl Gpu<'_> {
     }
 
     /// Operand `i`, if it is there.
+    fn opt(&self, i: usize) -> Option<&Operand> {
+        self.cx.opt(i)
+    }
+
+    /// Operand `i` as a tensor of a kernel, if it is there.
     fn opt_slot(&self, i: usize) -> Result<Option<Slot>, Why> {
-        self.cx.opt(i).map(|_| self.slot(i)).transpose()
+        self.opt(i).map(|_| self.slot(i)).transpose()
     }
 
     fn operand(&self, i: usize) -> Result<&Operand, Why> {

@@ -9,7 +9,7 @@ use crate::kernels::tensor::row::{
     Affine, Fold, Norm, Normed, Rows, Soft, arg, cumulative, fold, normalise, softmax,
 };
 use crate::kernels::tensor::space::spread;
-use crate::kernels::tensor::{Bench, Why, computed};
+use crate::kernels::tensor::{TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
 
 impl Gpu<'_> {
@@ -233,7 +233,7 @@ impl Gpu<'_> {
         if computed(x.dtype)? != Ty::F32 {
             return Err("functions of f64 are the CPU's".to_owned());
         }
-        let bench = Bench::new("local response", 64);
+        let bench = TensorKernelBuilder::new("local response", 64);
         let k = &bench.k;
         let (from, to) = (bench.reads(x)?, bench.writes(y)?);
         let (channels, plane) = (bench.size(channels)?, bench.size(plane)?);

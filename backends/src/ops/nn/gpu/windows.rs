@@ -6,7 +6,7 @@ use super::{Choice, Gpu, Lowered, is_factor, said};
 use crate::kernels::lang::{Builder, Ty, Val};
 use crate::kernels::tensor::function::{After, sigmoid};
 use crate::kernels::tensor::product::{Element, Grows, Rules, Sizes, Variant, places, product};
-use crate::kernels::tensor::{Bench, Tensor, Why, computed};
+use crate::kernels::tensor::{Tensor, TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
 
 /// One spatial dimension of a window in a kernel.
@@ -28,7 +28,7 @@ struct Axis<'k> {
 struct Slide<'k>(Vec<Axis<'k>>);
 
 impl<'k> Slide<'k> {
-    fn new(bench: &'k Bench, w: &Window) -> Result<Self, Why> {
+    fn new(bench: &'k TensorKernelBuilder, w: &Window) -> Result<Self, Why> {
         let axis = |d: usize| -> Result<Axis<'k>, Why> {
             let reach = (w.output[d] - 1) * w.stride[d] + (w.kernel[d] - 1) * w.dilation[d];
             Ok(Axis {
@@ -169,7 +169,7 @@ impl Gpu<'_> {
         if integers
             && [2, 3]
                 .iter()
-                .any(|i| self.cx.opt(*i).is_some_and(|o| o.ty.elements() > 1))
+                .any(|i| self.opt(*i).is_some_and(|o| o.ty.elements() > 1))
         {
             return Err("zero points of each filter are the CPU's".to_owned());
         }
@@ -235,7 +235,7 @@ impl Gpu<'_> {
         }
         let (x, weights, y) = (self.slot(0)?, self.slot(1)?, self.out(0));
         let ty = computed(x.dtype)?;
-        let bench = Bench::new("convolution with ports", 64);
+        let bench = TensorKernelBuilder::new("convolution with ports", 64);
         let k = &bench.k;
         let (source, filter) = (bench.reads(x)?, bench.reads(weights)?);
         let bias = self.opt_slot(2)?.map(|s| bench.reads(s)).transpose()?;
@@ -288,7 +288,7 @@ impl Gpu<'_> {
         let before = self.transposed_pads(rank, &input, &weights, &out)?;
         let (x, w, y) = (self.slot(0)?, self.slot(1)?, self.out(0));
         let ty = computed(x.dtype)?;
-        let bench = Bench::new("transposed convolution", 64);
+        let bench = TensorKernelBuilder::new("transposed convolution", 64);
         let k = &bench.k;
         let (source, filter) = (bench.reads(x)?, bench.reads(w)?);
         let bias = self.opt_slot(2)?.map(|s| bench.reads(s)).transpose()?;
@@ -400,10 +400,10 @@ impl Gpu<'_> {
             let Some(y) = self.wanted(position).filter(|y| y.elements > 0) else {
                 continue;
             };
-            let bench = Bench::new("causal convolution", 64);
+            let bench = TensorKernelBuilder::new("causal convolution", 64);
             let k = &bench.k;
             let x = bench.reads(self.slot(0)?)?;
-            let past = match self.cx.opt(3).filter(|o| o.ty.elements() > 0) {
+            let past = match self.opt(3).filter(|o| o.ty.elements() > 0) {
                 Some(_) => Some(bench.reads(self.slot(3)?)?),
                 None => None,
             };
@@ -469,7 +469,7 @@ impl Gpu<'_> {
         let ty = computed(x.dtype)?;
         let columns = self.cx.args.int_or("storage_order", 0).map_err(said)? != 0;
         let counted = self.cx.flag("count_include_pad", false).map_err(said)?;
-        let bench = Bench::new("pool", 64);
+        let bench = TensorKernelBuilder::new("pool", 64);
         let k = &bench.k;
         let source = bench.reads(x)?;
         let (y, places) = match max {
