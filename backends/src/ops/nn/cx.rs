@@ -181,6 +181,11 @@ impl<'a> Cx<'a> {
         }
     }
 
+    /// The parameter `axis`, made positive.
+    pub(crate) fn axis_param(&self, default: i64, rank: usize) -> Result<usize, OpError> {
+        self.axis(self.args.int_or("axis", default)?, rank)
+    }
+
     /// A list of non-negative integers, or so many of `default`.
     pub(crate) fn sizes(
         &self,

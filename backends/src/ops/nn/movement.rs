@@ -359,7 +359,7 @@ pub(super) fn depth_to_space(cx: &Cx<'_>, back: bool) -> Planned {
 
 pub(super) fn concat(cx: &Cx<'_>) -> Planned {
     let first = cx.dims(0)?;
-    let axis = cx.axis(cx.args.int_or("axis", 0)?, first.len())?;
+    let axis = cx.axis_param(0, first.len())?;
     let size = size_of_dtype(cx, 0)?;
     let mut out = first.clone();
     out[axis] = 0;
@@ -414,7 +414,7 @@ pub(super) fn concat(cx: &Cx<'_>) -> Planned {
 
 pub(super) fn split(cx: &Cx<'_>) -> Planned {
     let from = cx.dims(0)?;
-    let axis = cx.axis(cx.args.int_or("axis", 0)?, from.len())?;
+    let axis = cx.axis_param(0, from.len())?;
     let (outer, n, inner) = around(&from, axis);
     let size = size_of_dtype(cx, 0)?;
     let parts: Vec<usize> = match cx.ints(1)? {

@@ -11,7 +11,7 @@ use crate::op::OpError;
 /// Places along an axis of operand 0 that operand 1 names.
 pub(super) fn gather(cx: &Cx<'_>) -> Planned {
     let (from, places) = (cx.dims(0)?, cx.dims(1)?);
-    let axis = cx.axis(cx.args.int_or("axis", 0)?, from.len())?;
+    let axis = cx.axis_param(0, from.len())?;
     let size = size_of_dtype(cx, 0)?;
     let (outer, n, inner) = around(&from, axis);
     let out = [&from[..axis], &places, &from[axis + 1..]].concat();
@@ -42,7 +42,7 @@ fn wrap(i: i64, n: usize) -> usize {
 
 pub(super) fn gather_elements(cx: &Cx<'_>) -> Planned {
     let (from, out) = (cx.dims(0)?, cx.dims(1)?);
-    let axis = cx.axis(cx.args.int_or("axis", 0)?, from.len())?;
+    let axis = cx.axis_param(0, from.len())?;
     if out.len() != from.len() || (0..from.len()).any(|d| d != axis && out[d] > from[d]) {
         return Err(cx.refuse(
             1,
@@ -148,7 +148,7 @@ fn joined<T: super::num::Num>(join: Join, old: T, new: T) -> T {
 
 pub(super) fn scatter_elements(cx: &Cx<'_>) -> Planned {
     let (from, places) = (cx.dims(0)?, cx.dims(1)?);
-    let axis = cx.axis(cx.args.int_or("axis", 0)?, from.len())?;
+    let axis = cx.axis_param(0, from.len())?;
     let fits =
         places.len() == from.len() && (0..from.len()).all(|d| d == axis || places[d] <= from[d]);
     if !fits || cx.dims(2)? != places || cx.dtype(2)? != cx.dtype(0)? {
@@ -242,7 +242,7 @@ pub(super) fn scatter_nd(cx: &Cx<'_>) -> Planned {
 /// Writes an update into a cache along an axis, for each batch where its index says.
 pub(super) fn tensor_scatter(cx: &Cx<'_>) -> Planned {
     let (from, update) = (cx.dims(0)?, cx.dims(1)?);
-    let axis = cx.axis(cx.args.int_or("axis", -2)?, from.len())?;
+    let axis = cx.axis_param(-2, from.len())?;
     let fits = update.len() == from.len()
         && axis > 0
         && (0..from.len()).all(|d| {
@@ -302,7 +302,7 @@ pub(super) fn one_hot(cx: &Cx<'_>) -> Planned {
     if !(1.0..=1e9).contains(&depth) {
         return Err(cx.refuse(1, format!("is {depth}"), "a depth of at least 1"));
     }
-    let axis = cx.axis(cx.args.int_or("axis", -1)?, at.len() + 1)?;
+    let axis = cx.axis_param(-1, at.len() + 1)?;
     let (depth, itype) = (depth as usize, cx.dtype(0)?);
     let mut out = at.clone();
     out.insert(axis, depth);

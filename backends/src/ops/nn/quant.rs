@@ -37,7 +37,7 @@ impl Scales {
         if count == 1 {
             return Ok(Scales::One);
         }
-        let axis = cx.axis(cx.args.int_or("axis", 1)?, x.len())?;
+        let axis = cx.axis_param(1, x.len())?;
         let (_, n, inner) = around(&x, axis);
         if block == 0 {
             if count != n {

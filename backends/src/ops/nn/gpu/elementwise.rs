@@ -2,6 +2,7 @@
 
 use zbmd_ir::DType;
 
+use super::super::norm::BatchNormSpec;
 use super::{Gpu, Lowered, said};
 use crate::kernels::KernelPlan;
 use crate::kernels::lang::{Ty, Val};
@@ -286,12 +287,12 @@ impl Gpu<'_> {
         )
     }
 
-    pub(in super::super) fn batch_norm(&self) -> Lowered {
-        if self.cx.flag("training_mode", false).map_err(said)? {
-            return Err("training is the CPU's".to_owned());
+    pub(in super::super) fn batch_norm(&self, spec: &BatchNormSpec) -> Lowered {
+        if spec.is_training {
+            return Err("no GPU kernel for training".to_owned());
         }
         let dims = self.dims(0)?;
-        let epsilon = self.cx.args.float_or("epsilon", 1e-5).map_err(said)?;
+        let epsilon = spec.epsilon;
         let mut inputs = vec![self.shaped(0)?];
         let channel: Vec<usize> = (1..dims.len())
             .map(|d| if d == 1 { dims[1] } else { 1 })

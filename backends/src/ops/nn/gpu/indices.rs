@@ -2,7 +2,7 @@
 
 use super::super::cx::volume;
 use super::super::index::strides;
-use super::super::reduce::around;
+use super::super::reduce::{TopKSpec, around};
 use super::{Gpu, Lowered, said};
 use crate::kernels::lang::Val;
 use crate::kernels::tensor::function::{greatest, least};
@@ -365,10 +365,10 @@ impl Gpu<'_> {
     }
 
     /// The k greatest or least: each element counts those that come before it.
-    pub(in super::super) fn top_k(&self) -> Lowered {
+    pub(in super::super) fn top_k(&self, spec: &TopKSpec) -> Lowered {
         let dims = self.dims(0)?;
-        let axis = self.axis("axis", -1, dims.len())?;
-        let largest = self.cx.flag("largest", true).map_err(said)?;
+        let axis = spec.axis;
+        let largest = spec.takes_largest;
         let (_, n, inner) = around(&dims, axis);
         let most = self.out_dims(0)[axis];
         let x = self.slot(0)?;
