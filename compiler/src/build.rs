@@ -458,7 +458,8 @@ impl<'a> Builder<'a> {
             blobs: &self.files.blobs,
         };
 
-        match self.registry.op(FORK)?.resolve(&cx) {
+        self.registry.op(FORK)?;
+        match self.registry.resolve(FORK, &cx) {
             Ok(signature) => {
                 self.graph.actors.push(Actor {
                     name,

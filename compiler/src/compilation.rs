@@ -16,8 +16,6 @@
 //! Where debug assertions are on, the verifier checks the graph after each step that changed it: what it refuses there
 //! is a bug of that step.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 use zbmd_backends::op::Registry;
 use zbmd_ir::verify::{Verified, VerifyError, check_graph, verify};
@@ -51,8 +49,8 @@ use crate::{in_place, refusals, sample_rates};
 /// One compilation: what is asked for, and what has been read and reported so far.
 pub(crate) struct Compilation<'a> {
     options: &'a CompileOptions,
-    /// The options' registry, with what the GPUs of the machine can do.
-    registry: Cow<'a, Registry>,
+    /// The options' registry, with what the GPUs of the machine can do. It resolves each actor once.
+    registry: Registry,
     /// None where the machine could not be read.
     target: Option<Target>,
     passes: PassSelection,
@@ -80,7 +78,7 @@ impl<'a> Compilation<'a> {
     pub(crate) fn open(source: Source<'_>, options: &'a CompileOptions) -> Self {
         let mut reports = Reports::default();
         let mut files = Files::default();
-        let mut registry = Cow::Borrowed(&options.registry);
+        let mut registry = options.registry.resolving_once();
 
         // Errors are listed in the order in which texts are read: those of the model come first.
         let parsed_source = parse_source(source, options, &mut files, &mut reports);
@@ -92,7 +90,7 @@ impl<'a> Compilation<'a> {
             && options.ask_drivers
             && target.has_gpus()
         {
-            target.ask_drivers(registry.to_mut());
+            target.ask_drivers(&mut registry);
         }
 
         let mut front_end = FrontEnd {

@@ -38,10 +38,7 @@ impl PackRequest<'_> {
                 continue;
             }
             // Actors with GPU kernels keep their weights: GPUs read them in the model's order.
-            let Some(op) = self.registry.op(&actor.op) else {
-                continue;
-            };
-            if let Some(packing) = op.pack(actor, weight_blobs.blobs) {
+            if let Some(packing) = self.registry.packing(actor, weight_blobs.blobs) {
                 weight_blobs.replace(actor, &packing);
                 packed_actors += 1;
             }

@@ -44,7 +44,9 @@ impl Engine {
         for plan in &program.plans {
             unsupported::check_plan(&program, plan)?;
         }
-        let kernels = ProgramKernels::new(&program, registry)?;
+        // GPUs ask again when they are opened and whenever an epoch begins.
+        let registry = registry.resolving_once();
+        let kernels = ProgramKernels::new(&program, &registry)?;
         for plan in &program.plans {
             check_scratch(&program, plan, &kernels)?;
         }
@@ -53,7 +55,7 @@ impl Engine {
             repetition: repetition(&program.graph).expect("a verified graph is consistent"),
             port_channels: program.graph.port_channels(),
             kernels,
-            registry: registry.clone(),
+            registry,
             main,
             tail,
             program,

@@ -334,7 +334,7 @@ fn work(program: &Program, registry: &Registry, math: Math) -> (f64, f64) {
             .iter()
             .filter(|a| a.role == Role::Compute)
     };
-    let flops = actors().filter_map(|a| Some(registry.op(&a.op)?.work(a, &program.blobs).flops));
+    let flops = actors().map(|a| registry.work(a, &program.blobs).flops);
     let bytes: usize = program.blobs.iter().map(|b| b.len()).sum();
     let share = if matches!(math, Math::F16 | Math::Bf16) {
         0.5

@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use zbmd_backends::call::Call;
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
-use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature};
+use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, ResolvedOp, Signature};
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::*;
 use zbmd_scheduler::{Block, Options, schedule};
@@ -65,15 +65,21 @@ impl<K: Kernel + 'static> Op for Fixed<K> {
         }
     }
 
-    fn resolve(&self, _: &ResolveCx<'_>) -> Result<Signature, OpError> {
+    fn resolve(&self, _: &ResolveCx<'_>) -> Result<ResolvedOp, OpError> {
         Err(OpError::Other {
             message: "for built graphs only".into(),
             help: String::new(),
         })
     }
 
-    fn kernel(&self, _: &Actor, _: &TiSlice<BlobId, Bytes>) -> Result<Arc<dyn Kernel>, OpError> {
-        Ok(Arc::new(self.1()))
+    fn resolve_actor(
+        &self,
+        _: &Actor,
+        _: &TiSlice<BlobId, Bytes>,
+    ) -> Option<Result<ResolvedOp, OpError>> {
+        let kernel = Arc::new(self.1());
+        let signature = Signature::default();
+        Some(Ok(ResolvedOp::of_shared_kernel(signature, kernel)))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
-use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature};
+use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, ResolvedOp, Signature};
 use zbmd_ir::{Actor, BlobId, InPlace, TiSlice, limits};
 
 /// The op. Its kernels take their ports from the actor; replicas of one actor have one hash.
@@ -130,41 +130,49 @@ impl Op for Mix {
         }
     }
 
-    fn resolve(&self, _: &ResolveCx<'_>) -> Result<Signature, OpError> {
+    fn resolve(&self, _: &ResolveCx<'_>) -> Result<ResolvedOp, OpError> {
         Err(OpError::Other {
             message: "Mix is for built graphs".into(),
             help: String::new(),
         })
     }
 
-    /// All windows are read before anything is written: any output may lie over any input, at any of its bytes, but at
-    /// one place for the two. An actor that names such places has those.
-    fn in_place(&self, actor: &Actor, _: &TiSlice<BlobId, Bytes>) -> Vec<InPlace> {
-        if !actor.in_place.is_empty() {
-            return actor.in_place.clone();
-        }
-        let inputs = (0..).zip(actor.inputs.iter().map(|p| p.rate * p.token.bytes()));
-        let outputs = (0..).zip(actor.outputs.iter().map(|p| p.rate * p.token.bytes()));
-        let over = |(input, read): (u32, u64)| {
-            outputs.clone().map(move |(output, written): (u32, u64)| {
-                // Other places for other ports, as far as there are any.
-                let places = read.abs_diff(written) / limits::ALIGN_BYTES + 1;
-                let at_bytes = u64::from(input + output) % places * limits::ALIGN_BYTES;
-                InPlace {
-                    input,
-                    output,
-                    at_bytes,
-                }
-            })
-        };
-        inputs.flat_map(over).collect()
-    }
-
-    fn kernel(
+    fn resolve_actor(
         &self,
         actor: &Actor,
         _: &TiSlice<BlobId, Bytes>,
-    ) -> Result<Arc<dyn Kernel>, OpError> {
+    ) -> Option<Result<ResolvedOp, OpError>> {
+        let kernel = Arc::new(MixKernel::of(actor));
+        let resolved = ResolvedOp::of_shared_kernel(Signature::default(), kernel);
+        Some(Ok(resolved.with_in_place_pairs(in_place_pairs(actor))))
+    }
+}
+
+/// All windows are read before anything is written: any output may lie over any input, at any of its bytes, but at
+/// one place for the two. An actor that names such places has those.
+fn in_place_pairs(actor: &Actor) -> Vec<InPlace> {
+    if !actor.in_place.is_empty() {
+        return actor.in_place.clone();
+    }
+    let inputs = (0..).zip(actor.inputs.iter().map(|p| p.rate * p.token.bytes()));
+    let outputs = (0..).zip(actor.outputs.iter().map(|p| p.rate * p.token.bytes()));
+    let over = |(input, read): (u32, u64)| {
+        outputs.clone().map(move |(output, written): (u32, u64)| {
+            // Other places for other ports, as far as there are any.
+            let places = read.abs_diff(written) / limits::ALIGN_BYTES + 1;
+            let at_bytes = u64::from(input + output) % places * limits::ALIGN_BYTES;
+            InPlace {
+                input,
+                output,
+                at_bytes,
+            }
+        })
+    };
+    inputs.flat_map(over).collect()
+}
+
+impl MixKernel {
+    fn of(actor: &Actor) -> Self {
         let bytes = |tokens: u64, port: &zbmd_ir::TokenType| (tokens * port.bytes()) as usize;
         let name = actor.name.split('#').next().unwrap_or_default();
         let seed = name.bytes().fold(1u64, |h, b| absorb(h, &[b]));
@@ -193,12 +201,12 @@ impl Op for Mix {
             .filter(|(i, _)| actor.state_of_output(*i as u32).is_none())
             .map(|(_, p)| bytes(p.rate, &p.token))
             .collect();
-        Ok(Arc::new(MixKernel {
+        Self {
             seed,
             inputs,
             outputs,
             states: actor.state.len(),
             pairs,
-        }))
+        }
     }
 }

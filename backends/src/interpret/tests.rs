@@ -3,7 +3,7 @@
 use super::*;
 use zbmd_ir::{Actor, Endpoint, InPort, OutPort, Params, Reader, StatePort, TokenType};
 
-use crate::op::{Op, OpDoc, ResolveCx, Signature};
+use crate::op::{Op, OpDoc, ResolveCx, ResolvedOp, Signature};
 
 /// Adds up all windows and the state, firing by firing, and gives each output token the sum.
 struct Sum(Actor);
@@ -48,16 +48,20 @@ impl Op for SumOp {
         }
     }
 
-    fn resolve(&self, _: &ResolveCx<'_>) -> Result<Signature, OpError> {
-        Ok(Signature::default())
+    fn resolve(&self, _: &ResolveCx<'_>) -> Result<ResolvedOp, OpError> {
+        Err(OpError::NeedInput {
+            port: "p0".to_owned(),
+        })
     }
 
-    fn kernel(
+    fn resolve_actor(
         &self,
         actor: &Actor,
         _: &TiSlice<BlobId, Bytes>,
-    ) -> Result<Arc<dyn Kernel>, OpError> {
-        Ok(Arc::new(Sum(actor.clone())))
+    ) -> Option<Result<ResolvedOp, OpError>> {
+        let kernel = Arc::new(Sum(actor.clone()));
+        let signature = Signature::default();
+        Some(Ok(ResolvedOp::of_shared_kernel(signature, kernel)))
     }
 }
 

@@ -5,10 +5,10 @@ use num_complex::Complex32;
 use zbmd_ir::{DType, TokenType};
 
 use super::args::{Args, input_error};
-use super::entry::{Entry, Made};
+use super::entry::Entry;
 use crate::kernel::{Element, Io, Kernel, KernelFault};
 use crate::kernels;
-use crate::op::{OpDoc, OpError, dtype_param};
+use crate::op::{OpDoc, OpError, ResolvedOp, dtype_param};
 use crate::simd;
 
 pub(super) const OPS: [Entry; 1] = [Entry {
@@ -109,7 +109,7 @@ impl Format {
     }
 }
 
-fn convert(args: &Args<'_>) -> Result<Made, OpError> {
+fn convert(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let from = match args.word_opt("from")? {
         None => None,
         Some(word) => Some(
@@ -130,7 +130,7 @@ fn convert(args: &Args<'_>) -> Result<Made, OpError> {
             return Err(input_error("x", format!("is {x}"), help));
         }
         let y = TokenType::new(to, shape);
-        let made = Made::map(x, y, move || Ok(Decode(format)));
+        let made = ResolvedOp::map(x, y, move || Ok(Decode(format)));
         let (raw, elements) = (x.dtype, x.elements());
         return Ok(made.gpu(move || kernels::decode(raw, elements, format.bias, format.scale)));
     }
@@ -143,7 +143,7 @@ fn convert(args: &Args<'_>) -> Result<Made, OpError> {
         }
         let raw = format.raw_token(&x.shape);
         let elements = raw.elements();
-        let made = Made::map(x, raw, move || Ok(Encode(format)));
+        let made = ResolvedOp::map(x, raw, move || Ok(Encode(format)));
         let lower = move || kernels::encode(format.raw, elements, format.bias, format.scale);
         return Ok(made.gpu(lower));
     }
@@ -165,7 +165,7 @@ fn convert(args: &Args<'_>) -> Result<Made, OpError> {
     let flops = x.elements() as f64 * each;
     let y = TokenType::new(to, x.shape.clone());
     let elements = x.elements();
-    let made = Made::map(x, y, move || Ok(Cast { from, to })).flops(flops);
+    let made = ResolvedOp::map(x, y, move || Ok(Cast { from, to })).flops(flops);
     Ok(made.gpu(move || kernels::cast(from, to, elements)))
 }
 

@@ -11,13 +11,12 @@ use bytes::Bytes;
 use zbmd_ir::{Actor, BlobId, DType, Params, TiSlice, TokenType, Value, limits};
 
 use super::args::Args;
-use super::entry::{
-    check_connected, check_limits, check_ports, in_port, out_port, port_text, stateless_inputs,
-};
+use super::entry::{check_connected, check_limits, in_port, out_port, stateless_inputs};
 use super::types::{TypeSchema, check_sizes};
 use crate::kernel::Kernel;
 use crate::op::{
-    CustomActor, Op, OpDoc, OpError, Registry, ResolveCx, Signature, Work, default_work,
+    CustomActor, Op, OpDoc, OpError, Registry, ResolveCx, ResolvedOp, Signature, Work, check_ports,
+    default_work, port_text,
 };
 
 /// Name of the op.
@@ -67,26 +66,13 @@ impl Op for Custom {
         &["name"]
     }
 
-    fn resolve(&self, cx: &ResolveCx<'_>) -> Result<Signature, OpError> {
+    fn resolve(&self, cx: &ResolveCx<'_>) -> Result<ResolvedOp, OpError> {
         let args = Args::new(cx, &KNOWN)?;
-        let name = args.word("name")?;
-        let declared = declaration(&args)?.ok_or_else(|| unregistered(name))?;
+        let name = args.word("name")?.to_owned();
+        let declared = declaration(&args)?.ok_or_else(|| unregistered(&name))?;
         check(&declared, cx)?;
-        Ok(declared)
-    }
-
-    fn kernel(
-        &self,
-        actor: &Actor,
-        _: &TiSlice<BlobId, Bytes>,
-    ) -> Result<Arc<dyn Kernel>, OpError> {
-        Err(unregistered(
-            actor
-                .params
-                .get("name")
-                .and_then(Value::as_str)
-                .unwrap_or_default(),
-        ))
+        let no_kernel = move || Err(unregistered(&name));
+        Ok(ResolvedOp::with_signature(declared, no_kernel))
     }
 }
 
@@ -236,12 +222,13 @@ impl Registry {
     /// See [`Self::resolve`].
     pub fn resolve_any_size(&self, op: &str, cx: &ResolveCx<'_>) -> Result<Signature, OpError> {
         if op != NAME || !self.ops.contains_key(NAME) {
-            return self.op(op).ok_or_else(|| self.unknown_op(op))?.resolve(cx);
+            let op = self.op(op).ok_or_else(|| self.unknown_op(op))?;
+            return Ok(self.resolve_with(&**op, cx)?.signature().clone());
         }
         let args = Args::new(cx, &KNOWN)?;
         let name = args.word("name")?;
         let Some(actor) = self.custom_actor(cx.params, name)? else {
-            return Custom.resolve(cx);
+            return Ok(Custom.resolve(cx)?.signature().clone());
         };
         let ports = actor.ports();
         if let Some(declared) = declaration(&args)? {
@@ -270,8 +257,26 @@ impl Registry {
         self.custom(name, inner).transpose()
     }
 
-    /// The registered actor behind an actor of op `Custom`, its ports checked.
-    pub(crate) fn custom_for(
+    /// The op of an actor of `Custom`: the registered actor, made anew, whose ports were checked.
+    pub(crate) fn resolve_custom_actor(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Result<ResolvedOp, OpError> {
+        let custom_actor = self.custom_for(actor, blobs)?;
+        let pairs = custom_actor.in_place();
+        let work = custom_actor.work();
+
+        let make_kernel = move || Ok(Arc::clone(&custom_actor) as Arc<dyn Kernel>);
+        let resolved = ResolvedOp::with_signature(Signature::default(), make_kernel);
+        let resolved = resolved.with_in_place_pairs(pairs);
+        Ok(match work {
+            Some(work) => resolved.with_work(work),
+            None => resolved,
+        })
+    }
+
+    fn custom_for(
         &self,
         actor: &Actor,
         blobs: &TiSlice<BlobId, Bytes>,

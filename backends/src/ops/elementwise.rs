@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use zbmd_ir::{DType, TokenType, Value};
 
 use super::args::{Args, input_error, nearest};
-use super::entry::{Entry, Made, in_port, out_port};
+use super::entry::{Entry, in_port, out_port};
 use crate::expr::Ty;
 use crate::expr::lower::{Meaning, lower};
 use crate::expr::parse::{ExprError, names, parse};
 use crate::expr::run::ExprKernel;
 use crate::expr_kernels;
-use crate::op::{OpDoc, OpError};
+use crate::op::{OpDoc, OpError, ResolvedOp};
 
 const X: &str = "`x` -> `y`, one token a firing, any shape";
 const XY: &str = "`x`, `y` -> `y`, one token a firing; equal shapes, or one of them a scalar";
@@ -152,7 +152,7 @@ const fn unary(
     types: &'static str,
     summary: &'static str,
     example: &'static str,
-    make: fn(&Args<'_>) -> Result<Made, OpError>,
+    make: fn(&Args<'_>) -> Result<ResolvedOp, OpError>,
 ) -> Entry {
     Entry {
         name,
@@ -173,7 +173,7 @@ const fn binary(
     types: &'static str,
     summary: &'static str,
     example: &'static str,
-    make: fn(&Args<'_>) -> Result<Made, OpError>,
+    make: fn(&Args<'_>) -> Result<ResolvedOp, OpError>,
 ) -> Entry {
     Entry {
         name,
@@ -189,7 +189,7 @@ const fn binary(
     }
 }
 
-fn two(args: &Args<'_>, text: &str) -> Result<Made, OpError> {
+fn two(args: &Args<'_>, text: &str) -> Result<ResolvedOp, OpError> {
     let x = ("x".to_owned(), args.x()?.clone());
     let y = ("y".to_owned(), args.cx.input("y", false)?.clone());
     build(args, text, &[x, y], BTreeMap::new())
@@ -200,7 +200,7 @@ fn one(
     text: &str,
     params: &[(&str, f64)],
     dtypes: &[DType],
-) -> Result<Made, OpError> {
+) -> Result<ResolvedOp, OpError> {
     let x = if dtypes.is_empty() {
         args.x()?
     } else {
@@ -220,7 +220,7 @@ fn one(
     )
 }
 
-fn log(args: &Args<'_>) -> Result<Made, OpError> {
+fn log(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let scale = match args.get("base") {
         None => 1.0,
         Some(Value::Str(word)) => match word.as_str() {
@@ -253,7 +253,7 @@ fn log(args: &Args<'_>) -> Result<Made, OpError> {
     )
 }
 
-fn expr(args: &Args<'_>) -> Result<Made, OpError> {
+fn expr(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let text = args.word("expr")?;
     let tree = parse(text).map_err(|e| at_text(args, text, e))?;
     let mut used = Vec::new();
@@ -350,7 +350,7 @@ fn build(
     text: &str,
     inputs: &[(String, TokenType)],
     mut meanings: BTreeMap<String, Meaning>,
-) -> Result<Made, OpError> {
+) -> Result<ResolvedOp, OpError> {
     let mut shape: &[u32] = &[];
     let mut shaped_by = "";
     for (name, token) in inputs {
@@ -389,7 +389,7 @@ fn build(
         .collect();
     let lowered = program.clone();
     let make = move || Ok(ExprKernel::new(program, elements));
-    let made = Made::new(ports, vec![out_port("y", y, 1)], make)
+    let made = ResolvedOp::new(ports, vec![out_port("y", y, 1)], make)
         .flops(flops)
         .over(along);
     Ok(made.gpu(move || expr_kernels::expression(&lowered, elements)))

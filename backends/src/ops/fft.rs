@@ -11,11 +11,11 @@ use rustfft::{Fft, FftPlanner};
 use zbmd_ir::{DType, TokenType};
 
 use super::args::{Args, input_error};
-use super::entry::{Entry, Made};
+use super::entry::Entry;
 use super::frame::last_dimension;
 use crate::kernel::{Io, Kernel, KernelFault};
 use crate::kernels::{self, Transform};
-use crate::op::{OpDoc, OpError};
+use crate::op::{OpDoc, OpError, ResolvedOp};
 
 /// Longest transform: tables of 256 MiB.
 const MAX_LEN: usize = 1 << 24;
@@ -84,7 +84,7 @@ fn check_len(n: usize) -> Result<(), OpError> {
     Err(input_error("x", message, format!("the limit is {MAX_LEN}")))
 }
 
-fn fft(args: &Args<'_>) -> Result<Made, OpError> {
+fn fft(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let x = args.x_of(&[DType::C32])?;
     let n = last_dimension(x)?;
     check_len(n)?;
@@ -105,7 +105,7 @@ fn fft(args: &Args<'_>) -> Result<Made, OpError> {
     } else {
         Transform::Forward
     };
-    let made = Made::map(x, x.clone(), make).flops(fft_flops(n, rows));
+    let made = ResolvedOp::map(x, x.clone(), make).flops(fft_flops(n, rows));
     Ok(made.gpu(move || kernels::fft(transform, n, rows as u64)))
 }
 
@@ -133,7 +133,7 @@ impl Kernel for FftKernel {
     }
 }
 
-fn rfft(args: &Args<'_>) -> Result<Made, OpError> {
+fn rfft(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let x = args.x_of(&[DType::F32])?;
     let n = last_dimension(x)?;
     check_len(n)?;
@@ -144,7 +144,7 @@ fn rfft(args: &Args<'_>) -> Result<Made, OpError> {
             plan: RealFftPlanner::new().plan_fft_forward(n),
         })
     };
-    let made = Made::map(x, y, make).flops(fft_flops(n, rows));
+    let made = ResolvedOp::map(x, y, make).flops(fft_flops(n, rows));
     Ok(made.gpu(move || kernels::fft(Transform::Real, n, rows as u64)))
 }
 
@@ -182,7 +182,7 @@ impl Kernel for RfftKernel {
     }
 }
 
-fn irfft(args: &Args<'_>) -> Result<Made, OpError> {
+fn irfft(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let x = args.x_of(&[DType::C32])?;
     let bins = last_dimension(x)?;
     check_len(bins)?;
@@ -206,7 +206,7 @@ fn irfft(args: &Args<'_>) -> Result<Made, OpError> {
             plan: RealFftPlanner::new().plan_fft_inverse(n),
         })
     };
-    let made = Made::map(x, y, make).flops(fft_flops(n, rows));
+    let made = ResolvedOp::map(x, y, make).flops(fft_flops(n, rows));
     Ok(made.gpu(move || kernels::fft(Transform::RealInverse, n, rows as u64)))
 }
 

@@ -1,17 +1,14 @@
 //! Finite impulse response filters: decimating, interpolating, rational; and correlation with a template.
 
-use std::cell::Cell;
-use std::rc::Rc;
-
 use num_complex::Complex32;
 use zbmd_ir::{DType, TokenType};
 
 use super::args::{Args, Numbers};
 use super::design::{Design, MAX_TAPS};
-use super::entry::{Entry, Made, in_port, out_port};
+use super::entry::{Entry, in_port, out_port};
 use crate::kernel::{Io, Kernel, KernelFault};
 use crate::kernels::{self, FirPhase};
-use crate::op::{OpDoc, OpError};
+use crate::op::{OpDoc, OpError, ResolvedOp};
 use crate::simd::{self, Isa, Loop, Taps, dot};
 
 /// Largest decimation and interpolation.
@@ -63,6 +60,7 @@ pub(super) const OPS: [Entry; 2] = [
 ];
 
 /// Coefficients, real and, where there are any, imaginary.
+#[derive(Clone)]
 struct Coefficients {
     re: Vec<f64>,
     im: Option<Vec<f64>>,
@@ -88,7 +86,7 @@ fn coefficients(args: &Args<'_>, name: &str) -> Result<Coefficients, OpError> {
     Ok(coefficients)
 }
 
-fn fir(args: &Args<'_>) -> Result<Made, OpError> {
+fn fir(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let decimate = args.uint_or("decimate", 1, 1, MAX_FACTOR)? as usize;
     let interpolate = args.uint_or("interpolate", 1, 1, MAX_FACTOR)? as usize;
     let (design, given) = match (Design::read(args)?, args.get("taps")) {
@@ -134,7 +132,7 @@ fn phase_taps(h: &[f64], p: usize, interpolate: usize) -> Vec<f32> {
         .collect()
 }
 
-fn correlate(args: &Args<'_>) -> Result<Made, OpError> {
+fn correlate(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let Coefficients { re, im } = coefficients(args, "template")?;
     let (len, complex) = (re.len(), im.is_some());
     build(args, len, complex, 1, 1, move || {
@@ -152,16 +150,13 @@ fn build(
     complex_taps: bool,
     decimate: usize,
     interpolate: usize,
-    phases: impl FnOnce() -> PhaseList + 'static,
-) -> Result<Made, OpError> {
+    phases: impl FnOnce() -> PhaseList + Clone + Send + Sync + 'static,
+) -> Result<ResolvedOp, OpError> {
     let dtype = args.scalar_x(&[DType::F32, DType::C32])?;
     let complex_x = dtype == DType::C32;
     let per_phase = len.div_ceil(interpolate);
     let window = decimate + per_phase - 1;
     let y = if complex_taps { DType::C32 } else { dtype };
-    // Either the kernel of the CPU is made or those of a GPU.
-    let phases = Rc::new(Cell::new(Some(phases)));
-    let phases = move || phases.take().map(|make| make()).unwrap_or_default();
     let lowered = phases.clone();
     let make = move |variant: usize| {
         let lay = |taps: Vec<f32>| {
@@ -197,7 +192,7 @@ fn build(
     // Setting up and adding up a dot product costs as much as some tens of taps.
     let flops = interpolate as f64 * (1.4 * products as f64 + 80.0);
     let variants = GROUPS.iter().map(|(name, _)| *name).collect();
-    let made = Made::in_variants(vec![input], vec![output], variants, make).flops(flops);
+    let made = ResolvedOp::in_variants(vec![input], vec![output], variants, make).flops(flops);
     Ok(made.gpu(move || {
         let phases = lowered().into_iter();
         let phases = phases.map(|(offset, re, im)| FirPhase { offset, re, im });

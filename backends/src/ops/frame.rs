@@ -5,10 +5,10 @@ use zbmd_ir::{DType, TokenType, limits};
 
 use super::args::{Args, input_error};
 use super::design::WindowKind;
-use super::entry::{Entry, Made, in_port, out_port};
+use super::entry::{Entry, in_port, out_port};
 use crate::kernel::{Io, Kernel, KernelFault};
 use crate::kernels::{self, Dim};
-use crate::op::{OpDoc, OpError};
+use crate::op::{OpDoc, OpError, ResolvedOp};
 use crate::simd::{self, Isa, Loop};
 
 const FLOATS: [DType; 2] = [DType::F32, DType::C32];
@@ -68,7 +68,7 @@ pub(super) const OPS: [Entry; 3] = [
     },
 ];
 
-fn frame(args: &Args<'_>) -> Result<Made, OpError> {
+fn frame(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let x = args.x()?;
     let size = args.count("size")?;
     let hop = if args.get("hop").is_some() {
@@ -86,7 +86,7 @@ fn frame(args: &Args<'_>) -> Result<Made, OpError> {
     let (frame, step) = (size as usize * token_bytes, hop as usize * token_bytes);
     let input = in_port("x", x.clone(), u64::from(hop), u64::from(size));
     let output = out_port("y", TokenType::new(x.dtype, shape), 1);
-    let made = Made::new(vec![input], vec![output], move || {
+    let made = ResolvedOp::new(vec![input], vec![output], move || {
         Ok(FrameKernel { frame, step })
     });
     Ok(made.gpu(move || {
@@ -119,7 +119,7 @@ impl Kernel for FrameKernel {
     }
 }
 
-fn overlap_add(args: &Args<'_>) -> Result<Made, OpError> {
+fn overlap_add(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let (x, n) = args.shaped_x(&FLOATS)?;
     let hop = args.count("hop")?;
     if hop > n {
@@ -141,7 +141,7 @@ fn overlap_add(args: &Args<'_>) -> Result<Made, OpError> {
             complex,
         })
     };
-    let made = Made::new(vec![input], vec![output], kernel).flops(frame as f64);
+    let made = ResolvedOp::new(vec![input], vec![output], kernel).flops(frame as f64);
     let made = made.gpu(move || kernels::overlap_add(frame as u64, step as u64));
     Ok(match hop == n {
         true => made,
@@ -204,7 +204,7 @@ impl Kernel for OverlapAddKernel {
     }
 }
 
-fn window(args: &Args<'_>) -> Result<Made, OpError> {
+fn window(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let (x, n) = args.shaped_x(&FLOATS)?;
     args.need("kind", "a window")?;
     let kind = WindowKind::read(args, "kind")?.unwrap_or(WindowKind::Rectangular);
@@ -224,7 +224,7 @@ fn window(args: &Args<'_>) -> Result<Made, OpError> {
             .collect()
     };
     let lowered = weights;
-    let made = Made::map(x, x.clone(), move || {
+    let made = ResolvedOp::map(x, x.clone(), move || {
         Ok(WindowKernel {
             weights: weights(),
             complex,

@@ -4,11 +4,11 @@ use num_complex::Complex32;
 use zbmd_ir::{DType, TokenType};
 
 use super::args::{Args, Numbers, encode};
-use super::entry::{Entry, Made, out_port};
+use super::entry::{Entry, out_port};
 use crate::kernel::{Io, Kernel, KernelFault};
 use crate::kernels;
 use crate::math;
-use crate::op::{OpDoc, OpError};
+use crate::op::{OpDoc, OpError, ResolvedOp};
 use crate::simd::{self, Isa, Loop};
 
 pub(super) const OPS: [Entry; 5] = [
@@ -104,7 +104,7 @@ pub(super) const OPS: [Entry; 5] = [
     },
 ];
 
-fn constant(args: &Args<'_>) -> Result<Made, OpError> {
+fn constant(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let Numbers {
         shape: written,
         mut data,
@@ -146,7 +146,7 @@ fn constant(args: &Args<'_>) -> Result<Made, OpError> {
     let (pattern, bytes) = (encode(dtype, &data), token.bytes());
     let lowered = pattern.clone();
     let make = move || Ok(ConstKernel { pattern });
-    let made = Made::new(vec![], vec![out_port("y", token, 1)], make);
+    let made = ResolvedOp::new(vec![], vec![out_port("y", token, 1)], make);
     Ok(made.gpu(move || kernels::pattern(lowered, bytes)))
 }
 
@@ -170,7 +170,7 @@ impl Kernel for ConstKernel {
     }
 }
 
-fn counter(args: &Args<'_>) -> Result<Made, OpError> {
+fn counter(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     use DType::*;
     let dtype = args.dtype_or("dtype", I64)?;
     if !matches!(dtype, I8 | U8 | I16 | I32 | I64 | F32 | F64) {
@@ -179,7 +179,7 @@ fn counter(args: &Args<'_>) -> Result<Made, OpError> {
     }
     let (start, step) = (args.int_or("start", 0)?, args.int_or("step", 1)?);
     let output = out_port("y", TokenType::scalar(dtype), 1);
-    let made = Made::new(vec![], vec![output], move || {
+    let made = ResolvedOp::new(vec![], vec![output], move || {
         Ok(CounterKernel { step, dtype })
     });
     let made = made.gpu(move || kernels::counter(step, dtype));
@@ -230,11 +230,11 @@ fn float_or_complex(args: &Args<'_>, default: DType) -> Result<DType, OpError> {
     Err(args.error("dtype", format!("is {dtype}"), "f32 or c32"))
 }
 
-fn tone(args: &Args<'_>) -> Result<Made, OpError> {
+fn tone(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let dtype = float_or_complex(args, DType::C32)?;
     let (step, amplitude) = (phase_step(args)?, args.float_or("amplitude", 1.0)? as f32);
     let output = out_port("y", TokenType::scalar(dtype), 1);
-    let made = Made::new(vec![], vec![output], move || {
+    let made = ResolvedOp::new(vec![], vec![output], move || {
         Ok(ToneKernel {
             step,
             amplitude,
@@ -299,12 +299,12 @@ impl<T, F: Fn(usize, Complex32) -> T> Loop for Oscillate<'_, T, F> {
     }
 }
 
-fn mix(args: &Args<'_>) -> Result<Made, OpError> {
+fn mix(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let step = phase_step(args)?;
     let x = args.x_of(&[DType::C32, DType::F32])?;
     let (dtype, elements) = (x.dtype, x.elements());
     let y = TokenType::new(DType::C32, x.shape.clone());
-    let made = Made::map(x, y, move || Ok(MixKernel { step, dtype }));
+    let made = ResolvedOp::map(x, y, move || Ok(MixKernel { step, dtype }));
     let made = made.gpu(move || kernels::mix(step, dtype == DType::C32, elements));
     let made = made.state("phase", TokenType::scalar(DType::I64), vec![0; 8]);
     Ok(made.flops(50.0 * elements as f64))
@@ -345,7 +345,7 @@ impl Kernel for MixKernel {
 /// Increment of SplitMix64: 2^64 by the golden ratio.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-fn noise(args: &Args<'_>) -> Result<Made, OpError> {
+fn noise(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let dtype = float_or_complex(args, DType::F32)?;
     let (seed, amplitude) = (
         args.int_or("seed", 1)?,
@@ -353,7 +353,7 @@ fn noise(args: &Args<'_>) -> Result<Made, OpError> {
     );
     let output = out_port("y", TokenType::scalar(dtype), 1);
     let draws = dtype.size_bytes() / 4;
-    let made = Made::new(vec![], vec![output], move || {
+    let made = ResolvedOp::new(vec![], vec![output], move || {
         Ok(NoiseKernel { amplitude, dtype })
     });
     let made = made.gpu(move || Some(kernels::noise(GOLDEN, amplitude, draws as u32)));

@@ -4,11 +4,11 @@ use num_complex::Complex32;
 use zbmd_ir::{DType, TokenType};
 
 use super::args::{Args, Numbers};
-use super::entry::{Entry, Made, in_port, out_port};
+use super::entry::{Entry, in_port, out_port};
 use crate::kernel::{Io, Kernel, KernelFault};
 use crate::kernels;
 use crate::math;
-use crate::op::{OpDoc, OpError};
+use crate::op::{OpDoc, OpError, ResolvedOp};
 use crate::simd::{self, Isa, Loop};
 
 const PORTS: &str = "`x`: f32 or c32 -> `y`, one scalar a firing; state `s`: f64, two numbers a section \
@@ -76,7 +76,7 @@ fn sections(args: &Args<'_>) -> Result<Vec<Section>, OpError> {
         .collect())
 }
 
-fn build(args: &Args<'_>, sections: Vec<Section>) -> Result<Made, OpError> {
+fn build(args: &Args<'_>, sections: Vec<Section>) -> Result<ResolvedOp, OpError> {
     let dtype = args.scalar_x(&[DType::F32, DType::C32])?;
     let complex = dtype == DType::C32;
     let parts = 1 + u32::from(complex);
@@ -86,7 +86,7 @@ fn build(args: &Args<'_>, sections: Vec<Section>) -> Result<Made, OpError> {
     let flops = 200.0 + 60.0 * sections.len() as f64 * f64::from(parts);
     let token = TokenType::scalar(dtype);
     let lowered = sections.clone();
-    let made = Made::map(&token.clone(), token, move || {
+    let made = ResolvedOp::map(&token.clone(), token, move || {
         Ok(BiquadKernel { sections, complex })
     });
     let made = made.gpu(move || Some(kernels::biquad(&lowered, parts)));
@@ -140,12 +140,13 @@ fn section([b0, b1, b2, a1, a2]: &Section, x: f64, low: &mut f64, high: &mut f64
     y
 }
 
-fn discriminate(args: &Args<'_>) -> Result<Made, OpError> {
+fn discriminate(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     args.scalar_x(&[DType::C32])?;
     let gain = args.float_or("gain", 1.0)? as f32;
     let input = in_port("x", TokenType::scalar(DType::C32), 1, 2);
     let output = out_port("y", TokenType::scalar(DType::F32), 1);
-    let made = Made::new(vec![input], vec![output], move || Ok(Discriminate { gain })).flops(60.0);
+    let made =
+        ResolvedOp::new(vec![input], vec![output], move || Ok(Discriminate { gain })).flops(60.0);
     Ok(made.gpu(move || Some(kernels::discriminate(gain))))
 }
 

@@ -4,10 +4,10 @@ use num_complex::{Complex32, Complex64};
 use zbmd_ir::{DType, TokenType};
 
 use super::args::{Args, Numbers, input_error};
-use super::entry::{Entry, Made, in_port, out_port};
+use super::entry::{Entry, in_port, out_port};
 use crate::kernel::{Element, Io, Kernel, KernelFault};
 use crate::kernels::{self, MatMul, Reduction};
-use crate::op::{OpDoc, OpError};
+use crate::op::{OpDoc, OpError, ResolvedOp};
 use crate::simd::{self, Isa, Loop, fma};
 
 const REDUCED: [DType; 5] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::C32];
@@ -61,7 +61,7 @@ pub(super) const OPS: [Entry; 3] = [
     },
 ];
 
-fn matmul(args: &Args<'_>) -> Result<Made, OpError> {
+fn matmul(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let x = args.x_of(&[DType::F32, DType::C32])?;
     let given = if args.get("b").is_some() {
         Some(args.numbers("b")?)
@@ -124,7 +124,7 @@ fn matmul(args: &Args<'_>) -> Result<Made, OpError> {
         })
     };
     let flops = 1.5 * (m * k * n) as f64 * if complex { 8.0 } else { 1.0 } + 20.0;
-    let made = Made::new(inputs, vec![out_port("y", y, 1)], make).flops(flops);
+    let made = ResolvedOp::new(inputs, vec![out_port("y", y, 1)], make).flops(flops);
     Ok(made.gpu(move || kernels::matmul(&lowered)))
 }
 
@@ -293,7 +293,7 @@ fn tile<const FMA: bool, const R: usize, const W: usize>(
     W
 }
 
-fn reduce(args: &Args<'_>, mean: bool) -> Result<Made, OpError> {
+fn reduce(args: &Args<'_>, mean: bool) -> Result<ResolvedOp, OpError> {
     let x = args.x_of(&REDUCED)?;
     if mean && matches!(x.dtype, DType::I32 | DType::I64) {
         return Err(input_error(
@@ -328,7 +328,7 @@ fn reduce(args: &Args<'_>, mean: bool) -> Result<Made, OpError> {
     };
     let flops = 6.0 * x.elements() as f64 + 20.0;
     let (what, scale) = (reduction(x.dtype), kernel.scale);
-    let made = Made::map(x, y, move || Ok(kernel)).flops(flops);
+    let made = ResolvedOp::map(x, y, move || Ok(kernel)).flops(flops);
     Ok(made.gpu(move || kernels::reduce(what, outer as u64, count as u64, inner as u64, scale)))
 }
 
@@ -342,6 +342,7 @@ fn reduction(dtype: DType) -> Reduction {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Reduce {
     dtype: DType,
     /// Elements that make one, `inner` apart.

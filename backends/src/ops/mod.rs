@@ -12,7 +12,7 @@ mod convert;
 pub(crate) mod custom;
 mod design;
 mod elementwise;
-mod entry;
+pub(crate) mod entry;
 pub(crate) mod examples;
 mod fft;
 mod fir;

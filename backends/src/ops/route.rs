@@ -3,10 +3,10 @@
 use zbmd_ir::{InPlace, InPort, OutPort, TokenType, limits};
 
 use super::args::{Args, input_error};
-use super::entry::{Entry, Made, in_port, out_port};
+use super::entry::{Entry, in_port, out_port};
 use crate::kernel::{Io, Kernel, KernelFault};
 use crate::kernels::{self, Dim, Part};
-use crate::op::{OpDoc, OpError};
+use crate::op::{OpDoc, OpError, ResolvedOp};
 
 pub(super) const OPS: [Entry; 8] = [
     Entry {
@@ -124,16 +124,16 @@ fn y_out(token: &TokenType, rate: u64) -> Vec<OutPort> {
     vec![out_port("y", token.clone(), rate)]
 }
 
-fn delay(args: &Args<'_>) -> Result<Made, OpError> {
+fn delay(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let tokens = args.uint("tokens", 0, limits::MAX_RATE - 1)?;
     let x = args.x()?;
     // The window's oldest token is the one wanted: outputs are the beginning of the input.
     let bytes = x.bytes();
-    let made = Made::new(x_in(x, 1, tokens + 1), y_out(x, 1), || Ok(Straight));
+    let made = ResolvedOp::new(x_in(x, 1, tokens + 1), y_out(x, 1), || Ok(Straight));
     Ok(made.gpu(move || Some(kernels::straight(bytes, 1))))
 }
 
-fn reshape(args: &Args<'_>) -> Result<Made, OpError> {
+fn reshape(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let x = args.x()?;
     let Some(shape) = args.shape_opt("shape")? else {
         return Err(args.error("shape", "is missing", "give a list of dimensions"));
@@ -142,7 +142,7 @@ fn reshape(args: &Args<'_>) -> Result<Made, OpError> {
     let common = gcd(x.elements(), y.elements());
     let (consumed, produced) = (y.elements() / common, x.elements() / common);
     let bytes = consumed.saturating_mul(x.bytes());
-    let made = Made::new(x_in(x, consumed, consumed), y_out(&y, produced), || {
+    let made = ResolvedOp::new(x_in(x, consumed, consumed), y_out(&y, produced), || {
         Ok(Straight)
     });
     Ok(made
@@ -184,11 +184,11 @@ fn run(args: &Args<'_>, token: &TokenType) -> Result<(u64, usize), OpError> {
     Ok((run, run.saturating_mul(token.bytes()) as usize))
 }
 
-fn fork(args: &Args<'_>) -> Result<Made, OpError> {
+fn fork(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let x = args.x()?;
     let outputs = outputs(args, x, 1)?;
     let (count, bytes) = (outputs.len() as u32, x.bytes());
-    let made = Made::new(x_in(x, 1, 1), outputs, || Ok(Fork));
+    let made = ResolvedOp::new(x_in(x, 1, 1), outputs, || Ok(Fork));
     Ok(made.gpu(move || Some(kernels::straight(bytes, count))))
 }
 
@@ -203,20 +203,20 @@ impl Kernel for Fork {
     }
 }
 
-fn split(args: &Args<'_>) -> Result<Made, OpError> {
+fn split(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let x = args.x()?;
     let (run, piece) = run(args, x)?;
     let outputs = outputs(args, x, run)?;
     let count = outputs.len();
     let rate = run.saturating_mul(count as u64);
-    let made = Made::new(x_in(x, rate, rate), outputs, move || Ok(Split { piece }));
+    let made = ResolvedOp::new(x_in(x, rate, rate), outputs, move || Ok(Split { piece }));
     let at = |i: usize| i.saturating_mul(piece) as u64;
     let part = |i: usize| InPlace {
         input: 0,
         output: i as u32,
         at_bytes: at(i),
     };
-    let made = made.in_place((0..count).map(part));
+    let made = made.with_in_place_pairs((0..count).map(part));
     Ok(made.flops(PIECE * count as f64).gpu(move || {
         let (count, piece) = (count as u32, piece as u64);
         let part = |i: u32| Part {
@@ -260,7 +260,7 @@ impl Kernel for Split {
     }
 }
 
-fn merge(args: &Args<'_>) -> Result<Made, OpError> {
+fn merge(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let named = args
         .connected()
         .filter_map(|c| c.strip_prefix('x')?.parse::<u64>().ok())
@@ -283,7 +283,7 @@ fn merge(args: &Args<'_>) -> Result<Made, OpError> {
     }
     let y = inputs[0].token.clone();
     let (run, piece) = run(args, &y)?;
-    let made = Made::new(inputs, y_out(&y, run.saturating_mul(count)), move || {
+    let made = ResolvedOp::new(inputs, y_out(&y, run.saturating_mul(count)), move || {
         Ok(Merge { piece })
     });
     let at = |i: u64| i.saturating_mul(piece as u64);
@@ -292,7 +292,7 @@ fn merge(args: &Args<'_>) -> Result<Made, OpError> {
         output: 0,
         at_bytes: at(i),
     };
-    let made = made.in_place((0..count).map(part));
+    let made = made.with_in_place_pairs((0..count).map(part));
     Ok(made.flops(PIECE * count as f64).gpu(move || {
         let piece = piece as u64;
         let part = |i: u64| Part {
@@ -333,7 +333,7 @@ impl Kernel for Merge {
     }
 }
 
-fn decimate(args: &Args<'_>) -> Result<Made, OpError> {
+fn decimate(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let (x, factor) = (args.x()?, args.uint("factor", 1, limits::MAX_RATE)?);
     let (token, stride) = (
         x.bytes() as usize,
@@ -341,7 +341,7 @@ fn decimate(args: &Args<'_>) -> Result<Made, OpError> {
     );
     let make = move || Ok(Decimate { token, stride });
     Ok(
-        Made::new(x_in(x, factor, factor), y_out(x, 1), make).gpu(move || {
+        ResolvedOp::new(x_in(x, factor, factor), y_out(x, 1), make).gpu(move || {
             let (token, stride) = (token as u64, stride as u64);
             kernels::strided(
                 Dim {
@@ -374,7 +374,7 @@ impl Kernel for Decimate {
     }
 }
 
-fn hold(args: &Args<'_>) -> Result<Made, OpError> {
+fn hold(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let (x, factor) = (args.x()?, args.uint("factor", 1, limits::MAX_RATE)?);
     let token = x.bytes() as usize;
     let make = move || {
@@ -383,7 +383,7 @@ fn hold(args: &Args<'_>) -> Result<Made, OpError> {
             factor: factor as usize,
         })
     };
-    let made = Made::new(x_in(x, 1, 1), y_out(x, factor), make).flops(PIECE * factor as f64);
+    let made = ResolvedOp::new(x_in(x, 1, 1), y_out(x, factor), make).flops(PIECE * factor as f64);
     Ok(made.gpu(move || {
         let token = token as u64;
         let firing = Dim {
@@ -459,7 +459,7 @@ fn copy_sized<const N: usize>(x: &[u8], from: usize, y: &mut [u8], to: usize) {
     }
 }
 
-fn transpose(args: &Args<'_>) -> Result<Made, OpError> {
+fn transpose(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let x = args.x()?;
     let rank = x.shape.len();
     let axes: Vec<usize> = match args.ints_opt("axes")? {
@@ -502,7 +502,7 @@ fn transpose(args: &Args<'_>) -> Result<Made, OpError> {
             size,
         })
     };
-    Ok(Made::map(x, y, make)
+    Ok(ResolvedOp::map(x, y, make)
         .flops(8.0 * elements as f64)
         .gpu(move || {
             let token = (elements * size) as u64;

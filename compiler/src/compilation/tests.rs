@@ -1,15 +1,12 @@
 //! What holds the steps together: pass selection, the check between levels, and the report about GPUs.
 
-use std::sync::Arc;
-
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
-use zbmd_backends::op::{Op, OpDoc, OpError, Packing, ResolveCx, Signature};
-use zbmd_ir::{Actor, DType, InPort, OutPort, TiSlice, TokenType};
+use zbmd_backends::op::{Op, OpDoc, OpError, Packing, ResolveCx, ResolvedOp};
+use zbmd_ir::{DType, InPort, OutPort, TokenType};
 
 use crate::tests::said;
 use crate::{CompileOptions, Compiled, MachineChoice, check_file, check_str, compile_str};
 use bytes::Bytes;
-use zbmd_ir::BlobId;
 
 fn compile(text: &str, options: &CompileOptions) -> Compiled {
     compile_str("model.ron", text, "", options).unwrap_or_else(|errors| panic!("{errors}"))
@@ -150,34 +147,25 @@ impl Op for WrongPacking {
         }
     }
 
-    fn resolve(&self, _: &ResolveCx<'_>) -> Result<Signature, OpError> {
+    fn resolve(&self, _: &ResolveCx<'_>) -> Result<ResolvedOp, OpError> {
         let token = TokenType::scalar(DType::F32);
-        Ok(Signature {
-            inputs: vec![InPort {
-                name: "x".to_owned(),
-                token: token.clone(),
-                rate: 1,
-                window: 1,
-            }],
-            outputs: vec![OutPort {
-                name: "y".to_owned(),
-                token,
-                rate: 1,
-            }],
-            states: Vec::new(),
-        })
-    }
-
-    fn kernel(&self, _: &Actor, _: &TiSlice<BlobId, Bytes>) -> Result<Arc<dyn Kernel>, OpError> {
-        Ok(Arc::new(WrongPacking))
-    }
-
-    fn pack(&self, _: &Actor, _: &TiSlice<BlobId, Bytes>) -> Option<Packing> {
-        Some(Packing {
+        let input = InPort {
+            name: "x".to_owned(),
+            token: token.clone(),
+            rate: 1,
+            window: 1,
+        };
+        let output = OutPort {
+            name: "y".to_owned(),
+            token,
+            rate: 1,
+        };
+        let resolved = ResolvedOp::new(vec![input], vec![output], || Ok(WrongPacking));
+        Ok(resolved.with_packing(|| Packing {
             operand: "w".to_owned(),
             shape: vec![1],
             weights: Bytes::from_static(b"five!"),
-        })
+        }))
     }
 }
 

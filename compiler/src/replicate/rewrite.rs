@@ -178,17 +178,21 @@ struct DealOp {
     count_param: &'static str,
     /// What its actors are called after.
     suffix: &'static str,
+    /// Whether the replicas are at its inputs, `x0`, `x1`, and so on, and not at its outputs.
+    merges: bool,
 }
 
 const SPLIT: DealOp = DealOp {
     op: "Split",
     count_param: "outputs",
     suffix: "split",
+    merges: false,
 };
 const MERGE: DealOp = DealOp {
     op: "Merge",
     count_param: "inputs",
     suffix: "merge",
+    merges: true,
 };
 
 /// How tokens of one port are dealt out: in turns, runs of tokens.
@@ -302,20 +306,24 @@ impl Rewrite<'_> {
         ]
         .into();
 
-        // The ports of replicas are `x0`, `x1`, …, the other one is `x`.
-        let replica_ports = (0..deal.replicas).map(|index| format!("x{index}"));
-        let port_names = replica_ports.chain(["x".to_owned()]);
-        let port_types: BTreeMap<String, TokenType> =
-            port_names.map(|port| (port, deal.token.clone())).collect();
+        let input_names: Vec<String> = match deal_op.merges {
+            true => (0..deal.replicas)
+                .map(|index| format!("x{index}"))
+                .collect(),
+            false => vec!["x".to_owned()],
+        };
+        let input_types: BTreeMap<String, TokenType> = input_names
+            .iter()
+            .map(|port| (port.clone(), deal.token.clone()))
+            .collect();
         let cx = ResolveCx {
             params: &params,
-            connected: &[],
-            types: &port_types,
+            connected: &input_names,
+            types: &input_types,
             blobs: self.blobs,
         };
 
-        let resolved_ports = self.registry.op(deal_op.op).map(|op| op.resolve(&cx));
-        let Some(Ok(signature)) = resolved_ports else {
+        let Ok(signature) = self.registry.resolve(deal_op.op, &cx) else {
             return Err(refusal);
         };
 

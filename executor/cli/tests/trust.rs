@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use common::{TestOp, inputs, interpreter, registry, runner, sinks, text, verified, with_tail};
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
-use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature};
+use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, ResolvedOp, Signature};
 use zbmd_executor::{Engine, EngineError, RunOptions, Unsupported};
 use zbmd_ir::memory::available_bytes;
 use zbmd_ir::testing::programs;
@@ -139,19 +139,21 @@ impl Op for WeighOp {
         }
     }
 
-    fn resolve(&self, _: &ResolveCx<'_>) -> Result<Signature, OpError> {
+    fn resolve(&self, _: &ResolveCx<'_>) -> Result<ResolvedOp, OpError> {
         Err(OpError::Other {
             message: "tests resolve no models".to_owned(),
             help: String::new(),
         })
     }
 
-    fn kernel(
+    fn resolve_actor(
         &self,
         _: &Actor,
         blobs: &TiSlice<BlobId, Bytes>,
-    ) -> Result<Arc<dyn Kernel>, OpError> {
-        Ok(Arc::new(Weigh(blobs[BlobId(0)].clone())))
+    ) -> Option<Result<ResolvedOp, OpError>> {
+        let kernel = Arc::new(Weigh(blobs[BlobId(0)].clone()));
+        let signature = Signature::default();
+        Some(Ok(ResolvedOp::of_shared_kernel(signature, kernel)))
     }
 }
 

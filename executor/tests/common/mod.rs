@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
-use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature};
+use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, ResolvedOp, Signature};
 use zbmd_executor::{Engine, Outcome, RunError, RunOptions, Session};
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
@@ -130,7 +130,7 @@ impl Op for TestOp {
         }
     }
 
-    fn resolve(&self, _: &ResolveCx<'_>) -> Result<Signature, OpError> {
+    fn resolve(&self, _: &ResolveCx<'_>) -> Result<ResolvedOp, OpError> {
         let message = "tests resolve no models".to_owned();
         Err(OpError::Other {
             message,
@@ -138,16 +138,14 @@ impl Op for TestOp {
         })
     }
 
-    fn kernel(
+    fn resolve_actor(
         &self,
         actor: &Actor,
         _: &TiSlice<BlobId, Bytes>,
-    ) -> Result<Arc<dyn Kernel>, OpError> {
-        Ok((self.1)(actor))
-    }
-
-    fn in_place(&self, actor: &Actor, _: &TiSlice<BlobId, Bytes>) -> Vec<InPlace> {
-        actor.in_place.clone()
+    ) -> Option<Result<ResolvedOp, OpError>> {
+        let kernel = (self.1)(actor);
+        let resolved = ResolvedOp::of_shared_kernel(Signature::default(), kernel);
+        Some(Ok(resolved.with_in_place_pairs(actor.in_place.clone())))
     }
 }
 

@@ -70,9 +70,6 @@ pub struct Tensor<'k> {
     index: bool,
 }
 
-/// The name that ops still use.
-pub type Bench = TensorKernelBuilder;
-
 impl TensorKernelBuilder {
     /// A kernel whose groups have `local` threads.
     pub fn new(name: &'static str, local: u32) -> Self {

@@ -7,7 +7,8 @@
 use zbmd_ir::{DType, TokenType};
 
 use super::cx::{
-    Body, Cx, FLOATS, FloatBody, Plan, Tensors, constant_f32, expect_count, index_at, token, volume,
+    Body, Cx, FLOATS, FloatBody, Plan, Planned, Tensors, constant_f32, expect_count, index_at,
+    token, volume,
 };
 use super::gemm::{Act, Extra, Left, PANEL, Tile, gemm};
 use super::matmul::act;
@@ -16,19 +17,17 @@ use super::window::Window;
 use crate::op::OpError;
 use crate::simd::{self, Isa, Loop, fma};
 
-type Made = Result<Plan, OpError>;
-
 /// Sizes of a convolution.
 #[derive(Clone)]
-struct Shape {
-    batch: usize,
-    channels: usize,
-    filters: usize,
-    groups: usize,
-    window: Window,
+pub(super) struct ConvShape {
+    pub(super) batch: usize,
+    pub(super) channels: usize,
+    pub(super) filters: usize,
+    pub(super) groups: usize,
+    pub(super) window: Window,
 }
 
-impl Shape {
+impl ConvShape {
     fn of(cx: &Cx<'_>, x: usize, w: usize) -> Result<Self, OpError> {
         let (input, weights) = (cx.dims(x)?, cx.dims(w)?);
         let groups = cx.args.uint_or("group", 1, 1, 1 << 30)? as usize;
@@ -70,9 +69,25 @@ impl Shape {
     }
 }
 
-pub(super) fn conv(cx: &Cx<'_>) -> Made {
-    let dtype = cx.expect(0, &FLOATS)?;
-    let s = Shape::of(cx, 0, 1)?;
+/// A convolution of floats, and an activation.
+pub(super) struct ConvSpec {
+    pub(super) shape: ConvShape,
+    pub(super) act: Act,
+}
+
+impl ConvSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        cx.expect(0, &FLOATS)?;
+        Ok(Self {
+            shape: ConvShape::of(cx, 0, 1)?,
+            act: act(cx)?,
+        })
+    }
+}
+
+pub(super) fn conv(cx: &Cx<'_>, spec: &ConvSpec) -> Planned {
+    let dtype = cx.dtype(0)?;
+    let s = spec.shape.clone();
     check_bias(cx, 2, s.filters)?;
     let channels = s.channels / s.groups;
     check_tables(
@@ -81,7 +96,7 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
         channels,
     )?;
     let (out, flops) = (vec![s.out(dtype)], s.flops());
-    let act = act(cx)?;
+    let act = spec.act;
     if let Some(added) = cx.opt(3)
         && added.ty != out[0]
     {
@@ -147,7 +162,7 @@ fn check_bias(cx: &Cx<'_>, i: usize, filters: usize) -> Result<(), OpError> {
 }
 
 /// Plain loops: f64.
-struct Direct(Shape);
+struct Direct(ConvShape);
 
 impl FloatBody for Direct {
     fn run<F: Float>(&self, t: &mut Tensors<'_>) {
@@ -217,7 +232,7 @@ impl Padded {
 
 /// Windows gathered into columns, then a product.
 struct Gathered {
-    s: Shape,
+    s: ConvShape,
     padded: Padded,
     act: Act,
     tile: Tile,
@@ -231,7 +246,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn new(s: Shape, (act, tile): (Act, Tile)) -> Self {
+    fn new(s: ConvShape, (act, tile): (Act, Tile)) -> Self {
         let padded = Padded::new(&s.window);
         let per = s.channels / s.groups;
         let w = &s.window;
@@ -379,13 +394,13 @@ impl Body for Gathered {
 
 /// One filter for each channel, row by row.
 struct Depthwise {
-    s: Shape,
+    s: ConvShape,
     padded: Padded,
     act: Act,
 }
 
 impl Depthwise {
-    fn new(s: Shape, act: Act) -> Self {
+    fn new(s: ConvShape, act: Act) -> Self {
         let mut padded = Padded::new(&s.window);
         // Vectors of outputs read a little further than the last window.
         let reach = PANEL * s.window.stride[2];
@@ -502,100 +517,117 @@ impl Body for Depthwise {
     }
 }
 
-/// The transposed convolution: every input element adds its weighted kernel to the output.
-pub(super) fn conv_transpose(cx: &Cx<'_>) -> Made {
-    let dtype = cx.expect(0, &FLOATS)?;
-    let (input, weights) = (cx.dims(0)?, cx.dims(1)?);
-    let groups = cx.args.uint_or("group", 1, 1, 1 << 30)? as usize;
-    let rank = input.len().saturating_sub(2);
-    let fits = (1..=3).contains(&rank)
-        && weights.len() == input.len()
-        && weights[0] == input[1]
-        && input[1].is_multiple_of(groups)
-        && !weights.contains(&0)
-        && !input.contains(&0);
-    if !fits {
-        let message = format!("is {}, the input {}", cx.operand(1)?.ty, cx.operand(0)?.ty);
-        return Err(cx.refuse(1, message, "[channels, filters / group, kernel…]"));
-    }
-    let (stride, dilation) = (
-        cx.sizes("strides", rank, 1)?,
-        cx.sizes("dilations", rank, 1)?,
-    );
-    let extra = cx.sizes("output_padding", rank, 0)?;
-    let mut pads = cx.sizes("pads", 2 * rank, 0)?;
-    let auto = cx.args.word_opt("auto_pad")?.unwrap_or("NOTSET");
-    let wish = cx.args.ints_opt("output_shape")?;
-    let mut out = Vec::new();
-    for d in 0..rank {
-        let full = stride[d]
-            .saturating_mul(input[2 + d] - 1)
-            .saturating_add(extra[d])
-            .saturating_add(dilation[d].saturating_mul(weights[2 + d] - 1))
-            .saturating_add(1);
-        let size = match (&wish, auto) {
-            (Some(wish), _) => Some(wish.get(d).copied().unwrap_or(0).max(0) as usize),
-            (None, "SAME_UPPER" | "SAME_LOWER") => Some(input[2 + d].saturating_mul(stride[d])),
-            _ => None,
-        };
-        if let Some(size) = size {
-            let total = full.saturating_sub(size);
-            let (half, rest) = (total / 2, total - total / 2);
-            (pads[d], pads[rank + d]) = if auto == "SAME_UPPER" {
-                (half, rest)
-            } else {
-                (rest, half)
-            };
+/// A transposed convolution. Missing spatial dimensions in front are 1 wide.
+#[derive(Clone)]
+pub(super) struct TransposedConvSpec {
+    /// Spatial dimensions that the tensor really has.
+    pub(super) rank: usize,
+    pub(super) batch: usize,
+    pub(super) channels: usize,
+    /// Filters of a group.
+    pub(super) per: usize,
+    pub(super) groups: usize,
+    pub(super) input: [usize; 3],
+    pub(super) kernel: [usize; 3],
+    pub(super) output: [usize; 3],
+    pub(super) stride: [usize; 3],
+    pub(super) dilation: [usize; 3],
+    /// Padding before each dimension.
+    pub(super) pads: [usize; 3],
+}
+
+impl TransposedConvSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        cx.expect(0, &FLOATS)?;
+        let (input, weights) = (cx.dims(0)?, cx.dims(1)?);
+        let groups = cx.args.uint_or("group", 1, 1, 1 << 30)? as usize;
+        let rank = input.len().saturating_sub(2);
+        let fits = (1..=3).contains(&rank)
+            && weights.len() == input.len()
+            && weights[0] == input[1]
+            && input[1].is_multiple_of(groups)
+            && !weights.contains(&0)
+            && !input.contains(&0);
+        if !fits {
+            let message = format!("is {}, the input {}", cx.operand(1)?.ty, cx.operand(0)?.ty);
+            return Err(cx.refuse(1, message, "[channels, filters / group, kernel…]"));
         }
-        let size = size
-            .or(full.checked_sub(pads[d] + pads[rank + d]))
-            .filter(|s| (1..1 << 31).contains(s));
-        out.push(size.ok_or_else(|| {
-            cx.args.error(
-                "pads",
-                "leaves nothing, or the result is absurdly large",
-                "pad less",
-            )
-        })?);
+        let (stride, dilation) = (
+            cx.sizes("strides", rank, 1)?,
+            cx.sizes("dilations", rank, 1)?,
+        );
+        let extra = cx.sizes("output_padding", rank, 0)?;
+        let mut pads = cx.sizes("pads", 2 * rank, 0)?;
+        let auto = cx.args.word_opt("auto_pad")?.unwrap_or("NOTSET");
+        let wish = cx.args.ints_opt("output_shape")?;
+        let mut out = Vec::new();
+        for d in 0..rank {
+            let full = stride[d]
+                .saturating_mul(input[2 + d] - 1)
+                .saturating_add(extra[d])
+                .saturating_add(dilation[d].saturating_mul(weights[2 + d] - 1))
+                .saturating_add(1);
+            let size = match (&wish, auto) {
+                (Some(wish), _) => Some(wish.get(d).copied().unwrap_or(0).max(0) as usize),
+                (None, "SAME_UPPER" | "SAME_LOWER") => Some(input[2 + d].saturating_mul(stride[d])),
+                _ => None,
+            };
+            if let Some(size) = size {
+                let total = full.saturating_sub(size);
+                let (half, rest) = (total / 2, total - total / 2);
+                (pads[d], pads[rank + d]) = if auto == "SAME_UPPER" {
+                    (half, rest)
+                } else {
+                    (rest, half)
+                };
+            }
+            let size = size
+                .or(full.checked_sub(pads[d] + pads[rank + d]))
+                .filter(|s| (1..1 << 31).contains(s));
+            out.push(size.ok_or_else(|| {
+                cx.args.error(
+                    "pads",
+                    "leaves nothing, or the result is absurdly large",
+                    "pad less",
+                )
+            })?);
+        }
+        let three = |v: &[usize], fill: usize| {
+            let mut all = [fill; 3];
+            all[3 - v.len()..].copy_from_slice(v);
+            all
+        };
+        Ok(Self {
+            batch: input[0],
+            channels: input[1],
+            per: weights[1],
+            groups,
+            input: three(&input[2..], 1),
+            kernel: three(&weights[2..], 1),
+            output: three(&out, 1),
+            stride: three(&stride, 1),
+            dilation: three(&dilation, 1),
+            pads: three(&pads[..rank], 0),
+            rank,
+        })
     }
-    let filters = weights[1].saturating_mul(groups);
+}
+
+/// The transposed convolution: every input element adds its weighted kernel to the output.
+pub(super) fn conv_transpose(cx: &Cx<'_>, spec: &TransposedConvSpec) -> Planned {
+    let dtype = cx.dtype(0)?;
+    let filters = spec.per * spec.groups;
     check_bias(cx, 2, filters)?;
-    let shape = [&[input[0], filters], out.as_slice()].concat();
-    let three = |v: &[usize], fill: usize| {
-        let mut all = [fill; 3];
-        all[3 - v.len()..].copy_from_slice(v);
-        all
-    };
-    let body = Transposed {
-        batch: input[0],
-        channels: input[1],
-        per: weights[1],
-        groups,
-        input: three(&input[2..], 1),
-        kernel: three(&weights[2..], 1),
-        output: three(&out, 1),
-        stride: three(&stride, 1),
-        dilation: three(&dilation, 1),
-        pads: three(&pads[..rank], 0),
-    };
-    let flops = 8.0 * (volume(&input) * weights[1] * volume(&weights[2..])) as f64;
+    let out = &spec.output[3 - spec.rank..];
+    let shape = [&[spec.batch, filters], out].concat();
+
+    let inputs = spec.batch * spec.channels * volume(&spec.input);
+    let flops = 8.0 * (inputs * spec.per * volume(&spec.kernel)) as f64;
+    let body = spec.clone();
     Ok(Plan::float(dtype, vec![token(dtype, &shape)], body).flops(flops))
 }
 
-struct Transposed {
-    batch: usize,
-    channels: usize,
-    per: usize,
-    groups: usize,
-    input: [usize; 3],
-    kernel: [usize; 3],
-    output: [usize; 3],
-    stride: [usize; 3],
-    dilation: [usize; 3],
-    pads: [usize; 3],
-}
-
-impl FloatBody for Transposed {
+impl FloatBody for TransposedConvSpec {
     fn run<F: Float>(&self, t: &mut Tensors<'_>) {
         let (x, w, bias, y) = (t.get::<F>(0), t.get::<F>(1), t.opt::<F>(2), t.out::<F>(0));
         let (plane, out, kernel) = (
@@ -619,7 +651,7 @@ impl FloatBody for Transposed {
     }
 }
 
-impl Transposed {
+impl TransposedConvSpec {
     fn spread<F: Float>(&self, x: &[F], w: &[F], y: &mut [F]) {
         let place = |d: usize, i: usize, k: usize| -> Option<usize> {
             (i * self.stride[d] + k * self.dilation[d])
@@ -650,7 +682,7 @@ const BYTES: [DType; 2] = [DType::I8, DType::U8];
 /// Sums of products of bytes with their zero points taken off.
 fn integer_sums(
     t: &Tensors<'_>,
-    s: &Shape,
+    s: &ConvShape,
     ops: [(usize, DType, usize); 2],
     mut put: impl FnMut(usize, usize, i32),
 ) {
@@ -689,9 +721,18 @@ fn integer_sums(
     }
 }
 
-pub(super) fn conv_integer(cx: &Cx<'_>) -> Made {
-    let (dx, dw) = (cx.expect(0, &BYTES)?, cx.expect(1, &BYTES)?);
-    let s = Shape::of(cx, 0, 1)?;
+impl ConvShape {
+    /// The sizes of a convolution of bytes.
+    pub(super) fn of_bytes(cx: &Cx<'_>) -> Result<Self, OpError> {
+        cx.expect(0, &BYTES)?;
+        cx.expect(1, &BYTES)?;
+        Self::of(cx, 0, 1)
+    }
+}
+
+pub(super) fn conv_integer(cx: &Cx<'_>, shape: &ConvShape) -> Planned {
+    let (dx, dw) = (cx.dtype(0)?, cx.dtype(1)?);
+    let s = shape.clone();
     expect_count(cx, 2, &[1], dx)?;
     expect_count(cx, 3, &[1, s.filters], dw)?;
     let flops = 8.0 * s.flops();
@@ -704,7 +745,7 @@ pub(super) fn conv_integer(cx: &Cx<'_>) -> Made {
     )
 }
 
-pub(super) fn qlinear_conv(cx: &Cx<'_>) -> Made {
+pub(super) fn qlinear_conv(cx: &Cx<'_>) -> Planned {
     let (dx, dw, dy) = (
         cx.expect(0, &BYTES)?,
         cx.expect(3, &BYTES)?,
@@ -713,7 +754,7 @@ pub(super) fn qlinear_conv(cx: &Cx<'_>) -> Made {
     for scale in [1, 4, 6] {
         cx.expect(scale, &[DType::F32])?;
     }
-    let s = Shape::of(cx, 0, 3)?;
+    let s = ConvShape::of(cx, 0, 3)?;
     for (i, counts, dtype) in [
         (1, [1, 1], DType::F32),
         (2, [1, 1], dx),
@@ -741,8 +782,23 @@ pub(super) fn qlinear_conv(cx: &Cx<'_>) -> Made {
     .flops(flops))
 }
 
+/// What a causal convolution is asked to do beside it.
+pub(super) struct CausalConvSpec {
+    /// Whether the results are multiplied by their sigmoids.
+    pub(super) silu: bool,
+}
+
+impl CausalConvSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        let activation = cx.args.word_opt("activation")?;
+        Ok(Self {
+            silu: matches!(activation, Some("silu" | "swish")),
+        })
+    }
+}
+
 /// A causal depthwise convolution along the last dimension, which carries its past along.
-pub(super) fn causal_conv(cx: &Cx<'_>) -> Made {
+pub(super) fn causal_conv(cx: &Cx<'_>, spec: &CausalConvSpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let ([b, c, n], [w, 1, k]) = (
         cx.dims(0)?[..].try_into().unwrap_or([0; 3]),
@@ -767,7 +823,6 @@ pub(super) fn causal_conv(cx: &Cx<'_>) -> Made {
             format!("[{b}, {c}, {}]", k - 1),
         ));
     }
-    let silu = matches!(cx.args.word_opt("activation")?, Some("silu" | "swish"));
     let outs = cx
         .wanted
         .iter()
@@ -819,7 +874,7 @@ pub(super) fn causal_conv(cx: &Cx<'_>) -> Made {
         channels: c,
         n,
         k,
-        silu,
+        silu: spec.silu,
         wants: [cx.wants(0), cx.wants(1)],
     };
     Ok(Plan::float(dtype, outs, body))

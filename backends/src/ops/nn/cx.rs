@@ -14,12 +14,12 @@ pub(crate) use self::halves::Halves;
 use self::tensors::Inputs;
 pub(crate) use self::tensors::{STRETCH, Tensors, copy_bytes};
 use super::super::args::{Args, encode, input_error};
-use super::super::entry::{Made, in_port, out_port};
+use super::super::entry::{in_port, out_port};
 pub(crate) use super::super::types::computed;
-use super::gpu::Moves;
+use super::gpu::{Gpu, GpuKernels, Lowered, Moves};
 use super::num::Float;
 use crate::kernel::{Io, Kernel, KernelFault};
-use crate::op::OpError;
+use crate::op::{OpError, ResolvedOp};
 
 /// An operand: its type as the op sees it, and its value where it is a constant.
 #[derive(Clone, Debug)]
@@ -181,6 +181,11 @@ impl<'a> Cx<'a> {
         }
     }
 
+    /// The parameter `axis`, made positive.
+    pub(crate) fn axis_param(&self, default: i64, rank: usize) -> Result<usize, OpError> {
+        self.axis(self.args.int_or("axis", default)?, rank)
+    }
+
     /// A list of non-negative integers, or so many of `default`.
     pub(crate) fn sizes(
         &self,
@@ -303,18 +308,19 @@ impl<B: FloatBody, F: Float> Body for Typed<B, F> {
 }
 
 /// Makes the body in the variant of a number.
-type MakeBody = Box<dyn FnOnce(usize) -> Result<Box<dyn Body>, OpError>>;
+type MakeBody = Arc<dyn Fn(usize) -> Result<Box<dyn Body>, OpError> + Send + Sync>;
 
+#[derive(Clone)]
 enum Make {
-    Ready(Box<dyn Body>),
+    Ready(Arc<dyn Body>),
     Lazy(MakeBody),
 }
 
 impl Make {
-    fn body(self, variant: usize) -> Result<Box<dyn Body>, OpError> {
+    fn body(&self, variant: usize) -> Result<Arc<dyn Body>, OpError> {
         match self {
-            Make::Ready(body) => Ok(body),
-            Make::Lazy(make) => make(variant),
+            Make::Ready(body) => Ok(Arc::clone(body)),
+            Make::Lazy(make) => make(variant).map(Arc::from),
         }
     }
 }
@@ -326,8 +332,8 @@ pub(crate) struct Plan {
     /// Names of the body's variants, the default first; none where there is but one.
     variants: Vec<&'static str>,
     flops: f64,
-    /// How it moves elements of operand 0, where it does nothing else.
-    pub(crate) moves: Option<Moves>,
+    /// How its kernels for GPUs are made, if it has any.
+    pub(crate) gpu: Option<GpuKernels>,
     /// Operands that output 0 may be written over: see [`Plan::over`].
     over: Vec<usize>,
     /// Operands and outputs of which one is a part of the other, and the byte where it begins: see [`Plan::part`].
@@ -337,34 +343,35 @@ pub(crate) struct Plan {
 }
 
 /// Puts a constant operand into the order of a body.
-pub(crate) type MakeWeights = Box<dyn FnOnce() -> Vec<f32>>;
+pub(crate) type MakeWeights = Arc<dyn Fn() -> Vec<f32> + Send + Sync>;
+
+/// What an operator's function in the table returns.
+pub(crate) type Planned = Result<Plan, OpError>;
 
 impl Plan {
     /// Outputs (those wanted, in order) and a body that is cheap to make.
     pub(crate) fn new(outs: Vec<TokenType>, body: impl Body + 'static) -> Self {
-        Self::with(outs, Make::Ready(Box::new(body)))
+        Self::with(outs, Make::Ready(Arc::new(body)))
     }
 
     /// Outputs, and a body that is made only where it will run.
     pub(crate) fn lazy(
         outs: Vec<TokenType>,
-        make: impl FnOnce() -> Result<Box<dyn Body>, OpError> + 'static,
+        make: impl FnOnce() -> Result<Box<dyn Body>, OpError> + Clone + Send + Sync + 'static,
     ) -> Self {
-        Self::with(outs, Make::Lazy(Box::new(move |_| make())))
+        Self::with(outs, Make::Lazy(Arc::new(move |_| make.clone()())))
     }
 
     /// Outputs, and a body that can be had in several variants, which are named, and of which the first is the default.
     /// All write the same bits and need the same scratch memory.
-    pub(crate) fn in_variants<V: Copy + 'static>(
+    pub(crate) fn in_variants<V: Copy + Send + Sync + 'static>(
         outs: Vec<TokenType>,
         variants: &[(&'static str, V)],
-        make: impl FnOnce(V) -> Result<Box<dyn Body>, OpError> + 'static,
+        make: impl FnOnce(V) -> Result<Box<dyn Body>, OpError> + Clone + Send + Sync + 'static,
     ) -> Self {
         let (names, values): (Vec<_>, Vec<V>) = variants.iter().copied().unzip();
-        let plan = Self::with(
-            outs,
-            Make::Lazy(Box::new(move |variant| make(values[variant]))),
-        );
+        let make_variant = move |variant: usize| make.clone()(values[variant]);
+        let plan = Self::with(outs, Make::Lazy(Arc::new(make_variant)));
         Self {
             variants: names,
             ..plan
@@ -374,23 +381,30 @@ impl Plan {
     /// Not generic: there are hundreds of bodies.
     fn with(outs: Vec<TokenType>, make: Make) -> Self {
         let flops = outs.iter().map(|t| t.elements() as f64).sum::<f64>() * 2.0;
-        let (variants, over, parts) = (Vec::new(), Vec::new(), Vec::new());
         Self {
             outs,
             make,
-            variants,
+            variants: Vec::new(),
             flops,
-            moves: None,
-            over,
-            parts,
+            gpu: None,
+            over: Vec::new(),
+            parts: Vec::new(),
             packs: None,
         }
     }
 
-    /// Says that it moves elements of operand 0 and nothing else.
-    pub(crate) fn moves(mut self, moves: Moves) -> Self {
-        self.moves = Some(moves);
+    /// Adds the kernels for GPUs.
+    pub(crate) fn gpu(
+        mut self,
+        lower: impl Fn(&Gpu<'_>) -> Lowered + Send + Sync + 'static,
+    ) -> Self {
+        self.gpu = Some(Box::new(lower));
         self
+    }
+
+    /// Says that it moves elements of operand 0 and nothing else, on GPUs too.
+    pub(crate) fn moves(self, moves: Moves) -> Self {
+        self.gpu(move |gpu| gpu.moves(&moves))
     }
 
     /// Says that the body may write output 0 over any of these operands that has as many elements of the same size:
@@ -408,21 +422,22 @@ impl Plan {
     }
 
     /// Says in which order the body reads constant operand `i` of f32, and no other.
-    pub(crate) fn packs(mut self, i: usize, make: impl FnOnce() -> Vec<f32> + 'static) -> Self {
-        self.packs = Some((i, Box::new(make)));
+    pub(crate) fn packs(
+        mut self,
+        i: usize,
+        make: impl FnOnce() -> Vec<f32> + Clone + Send + Sync + 'static,
+    ) -> Self {
+        self.packs = Some((i, Arc::new(move || make.clone()())));
         self
     }
 
     /// A body for floats: computes in f64 where operand 0 is f64, in f32 otherwise.
     pub(crate) fn float(dtype: DType, outs: Vec<TokenType>, body: impl FloatBody) -> Self {
-        Self::lazy(outs, move || {
-            Ok(match dtype {
-                DType::F64 => {
-                    Box::new(Typed::<_, f64>(body, std::marker::PhantomData)) as Box<dyn Body>
-                }
-                _ => Box::new(Typed::<_, f32>(body, std::marker::PhantomData)),
-            })
-        })
+        let body: Arc<dyn Body> = match dtype {
+            DType::F64 => Arc::new(Typed::<_, f64>(body, std::marker::PhantomData)),
+            _ => Arc::new(Typed::<_, f32>(body, std::marker::PhantomData)),
+        };
+        Self::with(outs, Make::Ready(body))
     }
 
     /// Arithmetic operations of a firing.
@@ -431,8 +446,8 @@ impl Plan {
         self
     }
 
-    /// The op for these operands and output names.
-    pub(crate) fn made(self, ins: Vec<Option<Operand>>, names: &[String]) -> Made {
+    /// The op for these operands and output names, without kernels for GPUs.
+    pub(crate) fn resolved(self, ins: &[Option<Operand>], names: &[String]) -> ResolvedOp {
         let mut ports: Vec<InPort> = Vec::new();
         let mut sources = Vec::new();
         let mut over = Vec::new();
@@ -475,8 +490,8 @@ impl Plan {
         let make = self.make;
         let flops = self.flops;
         let fire = move |variant| Fire::new(make.body(variant)?, sources, types);
-        let made = Made::in_variants(ports, outs, self.variants, fire);
-        made.flops(flops).in_place(over)
+        let resolved = ResolvedOp::in_variants(ports, outs, self.variants, fire);
+        resolved.flops(flops).with_in_place_pairs(over)
     }
 }
 
@@ -486,6 +501,7 @@ fn is_alike(a: &TokenType, b: &TokenType) -> bool {
 }
 
 /// Where an operand's bytes are.
+#[derive(Clone)]
 enum Source {
     Missing,
     /// Port, bytes of a token.
@@ -548,7 +564,7 @@ enum Place {
 
 /// The kernel around a body: walks over the firings of a call, and over half-precision ports through f32.
 struct Fire {
-    body: Box<dyn Body>,
+    body: Arc<dyn Body>,
     places: Vec<Place>,
     /// Bytes of a token of each output.
     outs: Vec<usize>,
@@ -557,7 +573,7 @@ struct Fire {
 
 impl Fire {
     fn new(
-        body: Box<dyn Body>,
+        body: Arc<dyn Body>,
         sources: Vec<Source>,
         outs: Vec<(usize, DType)>,
     ) -> Result<Self, OpError> {

@@ -4,14 +4,12 @@ use half::{bf16, f16};
 use zbmd_ir::DType;
 
 use super::cx::{
-    Body, Cx, FLOATS, Plan, STRETCH, Tensors, by_element, by_num, copy_bytes, dims, token,
+    Body, Cx, FLOATS, Plan, Planned, STRETCH, Tensors, by_element, by_num, copy_bytes, dims, token,
 };
 use super::index::{Walk, broadcast};
 use super::num::{Float, Num};
 use crate::op::OpError;
 use crate::simd::{self, Isa, Loop};
-
-type Made = Result<Plan, OpError>;
 
 /// Runs `$f::<T>($args)` for the type that an integer dtype is computed in.
 macro_rules! by_integer {
@@ -42,8 +40,8 @@ fn map_plan<A: Num, B: bytemuck::Pod>(
 }
 
 /// Abs, Neg, Relu, Sign of any numbers.
-pub(super) fn arithmetic(cx: &Cx<'_>, name: &str) -> Made {
-    fn make<T: Num>(out: zbmd_ir::TokenType, name: &str) -> Made {
+pub(super) fn arithmetic(cx: &Cx<'_>, name: &str) -> Planned {
+    fn make<T: Num>(out: zbmd_ir::TokenType, name: &str) -> Planned {
         Ok(match name {
             "Abs" => map_plan(out, |v: T| {
                 if v < T::ZERO {
@@ -77,7 +75,7 @@ pub(super) fn arithmetic(cx: &Cx<'_>, name: &str) -> Made {
 }
 
 /// Not, IsNaN, IsInf, BitwiseNot.
-pub(super) fn test(cx: &Cx<'_>, name: &str) -> Made {
+pub(super) fn test(cx: &Cx<'_>, name: &str) -> Planned {
     let ty = &cx.operand(0)?.ty;
     let out = token(DType::Bool, &dims(ty));
     if name == "Not" {
@@ -85,7 +83,7 @@ pub(super) fn test(cx: &Cx<'_>, name: &str) -> Made {
         return Ok(map_plan(out, |v: u8| u8::from(v == 0)));
     }
     if name == "BitwiseNot" {
-        fn make<T: Num>(out: zbmd_ir::TokenType) -> Made {
+        fn make<T: Num>(out: zbmd_ir::TokenType) -> Planned {
             Ok(map_plan(out, |v: T| T::of_i64(!v.i64())))
         }
         cx.expect(0, &INTS)?;
@@ -95,7 +93,7 @@ pub(super) fn test(cx: &Cx<'_>, name: &str) -> Made {
         cx.flag("detect_negative", true)?,
         cx.flag("detect_positive", true)?,
     );
-    fn make<T: Num>(out: zbmd_ir::TokenType, nan: bool, down: bool, up: bool) -> Made {
+    fn make<T: Num>(out: zbmd_ir::TokenType, nan: bool, down: bool, up: bool) -> Planned {
         Ok(map_plan(out, move |v: T| {
             u8::from(if nan {
                 v.is_nan()
@@ -213,7 +211,7 @@ fn binary_plan<A: Num, B: bytemuck::Pod>(
     cx: &Cx<'_>,
     dtype: DType,
     f: impl Fn(A, A) -> B + Copy + Send + Sync + 'static,
-) -> Made {
+) -> Planned {
     let (x, y) = (cx.dims(0)?, cx.dims(1)?);
     let out = broadcast(&[&x, &y])?;
     let walk = Walk::broadcasting(&out, [&x, &y])?;
@@ -242,8 +240,8 @@ fn same_dtypes(cx: &Cx<'_>, n: usize) -> Result<DType, OpError> {
 }
 
 /// Add, Sub, Mul, Div, Mod, and the greatest and least of two.
-pub(super) fn binary(cx: &Cx<'_>, name: &str) -> Made {
-    fn make<T: Num>(cx: &Cx<'_>, dtype: DType, name: &str, fmod: bool) -> Made {
+pub(super) fn binary(cx: &Cx<'_>, name: &str) -> Planned {
+    fn make<T: Num>(cx: &Cx<'_>, dtype: DType, name: &str, fmod: bool) -> Planned {
         match name {
             "Add" => binary_plan(cx, dtype, T::add),
             "Sub" => binary_plan(cx, dtype, T::sub),
@@ -295,8 +293,8 @@ fn float_mod(x: f64, y: f64, fmod: bool) -> f64 {
 }
 
 /// Comparisons into truth values.
-pub(super) fn compare(cx: &Cx<'_>, name: &str) -> Made {
-    fn make<T: Num>(cx: &Cx<'_>, name: &str) -> Made {
+pub(super) fn compare(cx: &Cx<'_>, name: &str) -> Planned {
+    fn make<T: Num>(cx: &Cx<'_>, name: &str) -> Planned {
         match name {
             "Equal" => binary_plan(cx, DType::Bool, |x: T, y: T| u8::from(x == y)),
             "Greater" => binary_plan(cx, DType::Bool, |x: T, y: T| u8::from(x > y)),
@@ -310,8 +308,8 @@ pub(super) fn compare(cx: &Cx<'_>, name: &str) -> Made {
 }
 
 /// And, Or, Xor; bitwise ones and shifts.
-pub(super) fn bits(cx: &Cx<'_>, name: &str) -> Made {
-    fn make<T: Num>(cx: &Cx<'_>, dtype: DType, name: &str, right: bool) -> Made {
+pub(super) fn bits(cx: &Cx<'_>, name: &str) -> Planned {
+    fn make<T: Num>(cx: &Cx<'_>, dtype: DType, name: &str, right: bool) -> Planned {
         let bits = 8 * dtype.size_bytes() as i64;
         let shift = move |x: i64, y: i64| match (right, (0..bits).contains(&y)) {
             (true, true) => x >> y,
@@ -349,7 +347,7 @@ pub(super) fn bits(cx: &Cx<'_>, name: &str) -> Made {
 }
 
 /// x to the power y; y may have a type of its own.
-pub(super) fn pow(cx: &Cx<'_>) -> Made {
+pub(super) fn pow(cx: &Cx<'_>) -> Planned {
     let (dtype, other) = (cx.dtype(0)?, super::cx::computed(cx.dtype(1)?));
     // Squares are what normalisations ask for: exact, and in vector code.
     if let Some(exponent) = cx.operand(1)?.floats().filter(|e| e.len() == 1)
@@ -367,7 +365,7 @@ pub(super) fn pow(cx: &Cx<'_>) -> Made {
     let (x, y) = (cx.dims(0)?, cx.dims(1)?);
     let out = broadcast(&[&x, &y])?;
     let walk = Walk::broadcasting(&out, [&x, &y])?;
-    fn make<T: Num>(walk: Walk<2>, out: zbmd_ir::TokenType, other: DType) -> Made {
+    fn make<T: Num>(walk: Walk<2>, out: zbmd_ir::TokenType, other: DType) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             let (x, y, z) = (t.get::<T>(0), t.bytes(1), t.out::<T>(0));
             walk.each(|to, [a, b]| {
@@ -408,7 +406,7 @@ pub(super) fn number_at(bytes: &[u8], dtype: DType, i: usize) -> f64 {
 }
 
 /// Sum, Mean, Max, Min of any number of operands.
-pub(super) fn variadic(cx: &Cx<'_>, name: &str) -> Made {
+pub(super) fn variadic(cx: &Cx<'_>, name: &str) -> Planned {
     let n = cx.ins.len();
     let dtype = same_dtypes(cx, n)?;
     let shapes: Vec<Vec<usize>> = (0..n).map(|i| cx.dims(i)).collect::<Result<_, _>>()?;
@@ -418,7 +416,7 @@ pub(super) fn variadic(cx: &Cx<'_>, name: &str) -> Made {
         .iter()
         .map(|s| Walk::broadcasting(&out, [s]))
         .collect::<Result<_, _>>()?;
-    fn make<T: Num>(out: zbmd_ir::TokenType, walks: Vec<Walk<1>>, name: &str) -> Made {
+    fn make<T: Num>(out: zbmd_ir::TokenType, walks: Vec<Walk<1>>, name: &str) -> Planned {
         let join: fn(T, T) -> T = match name {
             "Max" => T::max,
             "Min" => T::min,
@@ -456,7 +454,7 @@ pub(super) fn variadic(cx: &Cx<'_>, name: &str) -> Made {
 }
 
 /// c ? x : y.
-pub(super) fn select(cx: &Cx<'_>) -> Made {
+pub(super) fn select(cx: &Cx<'_>) -> Planned {
     cx.expect(0, &[DType::Bool])?;
     if cx.dtype(1)? != cx.dtype(2)? {
         return Err(cx.refuse(
@@ -470,7 +468,7 @@ pub(super) fn select(cx: &Cx<'_>) -> Made {
     let views: [&[usize]; 3] = std::array::from_fn(|i| shapes[i].as_slice());
     let out = broadcast(&views)?;
     let walk = Walk::broadcasting(&out, views)?;
-    fn make<T: bytemuck::Pod>(out: zbmd_ir::TokenType, walk: Walk<3>) -> Made {
+    fn make<T: bytemuck::Pod>(out: zbmd_ir::TokenType, walk: Walk<3>) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             let (c, x, y, z) = (t.get::<u8>(0), t.get::<T>(1), t.get::<T>(2), t.out::<T>(0));
             let s = walk.step.map(|s| s as usize);
@@ -498,8 +496,8 @@ pub(super) fn select(cx: &Cx<'_>) -> Made {
 }
 
 /// Elements bounded by scalars, either of which may be missing.
-pub(super) fn clip(cx: &Cx<'_>) -> Made {
-    fn make<T: Num>(out: zbmd_ir::TokenType) -> Made {
+pub(super) fn clip(cx: &Cx<'_>) -> Planned {
+    fn make<T: Num>(out: zbmd_ir::TokenType) -> Planned {
         Ok(Plan::new(vec![out], |t: &mut Tensors<'_>| {
             let bound = |i: usize, none: T| {
                 t.opt::<T>(i)
@@ -521,7 +519,7 @@ pub(super) fn clip(cx: &Cx<'_>) -> Made {
 }
 
 /// Conversion: floats are truncated towards 0 and wrap nowhere; anything but 0 is true.
-pub(super) fn cast(cx: &Cx<'_>) -> Made {
+pub(super) fn cast(cx: &Cx<'_>) -> Planned {
     fn floats<T: Num>() -> (simd::Read<f64>, simd::Write<f64>) {
         (
             |x, to| simd::read::<T, _>(x, to, T::f64),
@@ -576,7 +574,7 @@ fn staged_plan<M: bytemuck::Pod + Send + Sync>(
 }
 
 /// The same bits as another type of the same size.
-pub(super) fn bitcast(cx: &Cx<'_>) -> Made {
+pub(super) fn bitcast(cx: &Cx<'_>) -> Planned {
     let to = cx.args.dtype_or("to", DType::F32)?;
     let ty = &cx.operand(0)?.ty;
     if to.size_bytes() != ty.dtype.size_bytes() {
@@ -594,8 +592,8 @@ pub(super) fn bitcast(cx: &Cx<'_>) -> Made {
 }
 
 /// x where it is positive, slope · x elsewhere.
-pub(super) fn prelu(cx: &Cx<'_>) -> Made {
-    fn make<T: Num>(cx: &Cx<'_>, dtype: DType) -> Made {
+pub(super) fn prelu(cx: &Cx<'_>) -> Planned {
+    fn make<T: Num>(cx: &Cx<'_>, dtype: DType) -> Planned {
         binary_plan(
             cx,
             dtype,
@@ -614,7 +612,7 @@ pub(super) fn prelu(cx: &Cx<'_>) -> Made {
 }
 
 /// a · sigmoid(alpha · a) · b.
-pub(super) fn swiglu(cx: &Cx<'_>) -> Made {
+pub(super) fn swiglu(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     if cx.operand(0)?.ty != cx.operand(1)?.ty {
         return Err(cx.refuse(

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use super::cx::{Cx, FLOATS, FloatBody, Plan, Tensors, token, volume};
+use super::cx::{Cx, FLOATS, FloatBody, Plan, Planned, Tensors, token, volume};
 use super::num::Float;
 use super::reduce::around;
 use crate::op::OpError;
-
-type Made = Result<Plan, OpError>;
 
 /// What a resized element is made of: places along the axis and their weights.
 pub(super) struct Axis {
@@ -265,7 +263,7 @@ pub(super) fn resized(cx: &Cx<'_>) -> Result<Resized, OpError> {
     })
 }
 
-pub(super) fn resize(cx: &Cx<'_>) -> Made {
+pub(super) fn resize(cx: &Cx<'_>) -> Planned {
     let Resized {
         passes,
         out,
@@ -303,7 +301,7 @@ pub(super) fn resize(cx: &Cx<'_>) -> Made {
 }
 
 /// Nearest elements: every output element is a copy.
-fn nearest(cx: &Cx<'_>, from: &[usize], out: &[usize], passes: &[Axis]) -> Made {
+fn nearest(cx: &Cx<'_>, from: &[usize], out: &[usize], passes: &[Axis]) -> Planned {
     let dtype = cx.dtype(0)?;
     // Narrow types come to the body widened: the op is one of those that `Halves` wraps.
     let size = super::cx::computed(dtype).size_bytes() as usize;
@@ -417,7 +415,7 @@ struct Sample {
 }
 
 /// Elements of an image at places that a grid names, in [−1, 1].
-pub(super) fn grid_sample(cx: &Cx<'_>) -> Made {
+pub(super) fn grid_sample(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let (x, grid) = (cx.dims(0)?, cx.dims(1)?);
     let n = x.len().saturating_sub(2);
@@ -590,7 +588,7 @@ impl FloatBody for Sample {
 }
 
 /// Places of an affine transformation, for [`grid_sample`].
-pub(super) fn affine_grid(cx: &Cx<'_>) -> Made {
+pub(super) fn affine_grid(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let size: Vec<usize> = cx
         .ints(1)?

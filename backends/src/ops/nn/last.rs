@@ -17,7 +17,7 @@ use std::ops::Range;
 use zbmd_ir::DType;
 
 use super::conv::check_tables;
-use super::cx::{Body, Cx, Plan, constant_f32, token, volume};
+use super::cx::{Body, Cx, Plan, Planned, constant_f32, token, volume};
 use super::gemm::{Act, Tile, Weights};
 use super::matmul::act;
 use super::window::Window;
@@ -26,8 +26,6 @@ use crate::simd::{Isa, Loop};
 use depthwise::{Depthwise, Reuse};
 pub(super) use pool::{global, pool};
 use rows::{Rows, packed_filters, packed_filters_len};
-
-type Made = Result<Plan, OpError>;
 
 /// A batch of images.
 #[derive(Clone)]
@@ -50,7 +48,7 @@ fn image(cx: &Cx<'_>) -> Result<[usize; 4], OpError> {
 }
 
 /// Convolution with constant weights as ONNX has them: [filters, channels / groups, height, width].
-pub(super) fn conv(cx: &Cx<'_>) -> Made {
+pub(super) fn conv(cx: &Cx<'_>) -> Planned {
     let [batch, h, w, channels] = image(cx)?;
     let weights = cx.operand(1)?.clone();
     let groups = cx.args.uint_or("group", 1, 1, 1 << 30)? as usize;

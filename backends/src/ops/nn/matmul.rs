@@ -2,18 +2,19 @@
 
 use std::borrow::Cow;
 
+use std::collections::BTreeMap;
+
 use zbmd_ir::{DType, TokenType};
 
 use super::cx::{
-    Body, Cx, FLOATS, Operand, Plan, Tensors, by_num, constant_f32, expect_count, token, volume,
+    Body, Cx, FLOATS, Operand, Plan, Planned, Tensors, by_num, constant_f32, expect_count, token,
+    volume,
 };
 use super::gemm::{Act, Extra, Left, Tile, Weights, gemm, pack, packed_len};
 use super::index::{Walk, broadcast, strides};
 use super::num::Num;
 use crate::op::OpError;
 use crate::simd::{self, Isa, Loop, fma};
-
-type Made = Result<Plan, OpError>;
 
 /// The activation that a pass has put into an op.
 pub(super) fn act(cx: &Cx<'_>) -> Result<Act, OpError> {
@@ -117,7 +118,18 @@ fn shape(cx: &Cx<'_>, x: usize, y: usize) -> Result<Shape, OpError> {
     })
 }
 
-pub(super) fn matmul(cx: &Cx<'_>) -> Made {
+/// What a product of matrices is asked to do beside the product.
+pub(super) struct MatMulSpec {
+    pub(super) act: Act,
+}
+
+impl MatMulSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self { act: act(cx)? })
+    }
+}
+
+pub(super) fn matmul(cx: &Cx<'_>, spec: &MatMulSpec) -> Planned {
     let dtype = cx.dtype(0)?;
     if cx.dtype(1)? != dtype {
         return Err(cx.refuse(
@@ -130,7 +142,7 @@ pub(super) fn matmul(cx: &Cx<'_>) -> Made {
     let flops = s.flops();
     let out = vec![token(dtype, &s.out)];
     if !matches!(dtype, DType::F32 | DType::F16 | DType::Bf16) {
-        fn make<T: Num>(out: Vec<TokenType>, s: Shape) -> Made {
+        fn make<T: Num>(out: Vec<TokenType>, s: Shape) -> Planned {
             Ok(Plan::new(out, move |t: &mut Tensors<'_>| {
                 let (x, y) = (t.get::<T>(0), t.get::<T>(1));
                 plain(&s, x, y, t.out::<T>(0));
@@ -138,7 +150,8 @@ pub(super) fn matmul(cx: &Cx<'_>) -> Made {
         }
         return Ok(by_num!(dtype, make(out, s))?.flops(8.0 * flops));
     }
-    let (act, bias) = (act(cx)?, cx.opt(2).cloned());
+    let act = spec.act;
+    let bias = cx.opt(2).cloned();
     if let Some(bias) = &bias
         && (bias.dims() != [s.n] || bias.data.is_none())
     {
@@ -323,13 +336,33 @@ fn plain<T: Num>(s: &Shape, x: &[T], y: &[T], out: &mut [T]) {
     });
 }
 
-pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
+/// alpha · a · b + beta · c, and an activation.
+pub(super) struct GemmSpec {
+    /// Whether each of the two matrices is read transposed.
+    pub(super) transposes: [bool; 2],
+    pub(super) alpha: f64,
+    pub(super) beta: f64,
+    pub(super) act: Act,
+}
+
+impl GemmSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self {
+            transposes: [cx.flag("transA", false)?, cx.flag("transB", false)?],
+            alpha: cx.args.float_or("alpha", 1.0)?,
+            beta: cx.args.float_or("beta", 1.0)?,
+            act: act(cx)?,
+        })
+    }
+}
+
+pub(super) fn gemm_op(cx: &Cx<'_>, spec: &GemmSpec) -> Planned {
     let dtype = cx.dtype(0)?;
     let (a, b) = (cx.dims(0)?, cx.dims(1)?);
     let (&[a0, a1], &[b0, b1]) = (a.as_slice(), b.as_slice()) else {
         return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), "it takes matrices"));
     };
-    let (ta, tb) = (cx.flag("transA", false)?, cx.flag("transB", false)?);
+    let [ta, tb] = spec.transposes;
     let (m, k) = if ta { (a1, a0) } else { (a0, a1) };
     let (k2, n) = if tb { (b1, b0) } else { (b0, b1) };
     if k != k2 {
@@ -339,10 +372,8 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
             format!("the first is {}", cx.operand(0)?.ty),
         ));
     }
-    let (alpha, beta) = (
-        cx.args.float_or("alpha", 1.0)?,
-        cx.args.float_or("beta", 1.0)?,
-    );
+    let alpha = spec.alpha;
+    let beta = spec.beta;
     let added = match cx.opt(2) {
         None => None,
         Some(c) => {
@@ -369,7 +400,7 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
             mnk: [usize; 3],
             added: Option<Walk<1>>,
             scale: (f64, f64),
-        ) -> Made {
+        ) -> Planned {
             Ok(Plan::new(out, move |t: &mut Tensors<'_>| {
                 let (x, y, z, out) = (t.get::<T>(0), t.get::<T>(1), t.get::<T>(2), t.out::<T>(0));
                 let [m, n, k] = mnk;
@@ -403,7 +434,7 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
         )?
         .flops(8.0 * flops));
     }
-    let act = act(cx)?;
+    let act = spec.act;
     let weights = cx.operand(1)?.clone();
     let (fixed, kept) = (weights.data.is_some(), weights.packed.clone());
     let own = weights.clone();
@@ -493,85 +524,108 @@ impl Body for Gemm {
     }
 }
 
-/// Einstein's sum of one or more operands, by its definition; products of two matrices are better as MatMul.
-pub(super) fn einsum(cx: &Cx<'_>) -> Made {
-    let dtype = cx.dtype(0)?;
-    let equation: String = cx
-        .args
-        .word("equation")?
-        .chars()
-        .filter(|c| !c.is_whitespace())
-        .collect();
-    let (left, right) = match equation.split_once("->") {
-        Some((l, r)) => (l.to_owned(), Some(r.to_owned())),
-        None => (equation.clone(), None),
-    };
-    let terms: Vec<&str> = left.split(',').collect();
-    let bad = |message: String| cx.args.error("equation", message, "such as `bij,bjk->bik`");
-    if terms.len() != cx.ins.len() {
-        return Err(bad(format!(
-            "has {} terms for {} inputs",
-            terms.len(),
-            cx.ins.len()
-        )));
-    }
-    let mut sizes: std::collections::BTreeMap<char, usize> = std::collections::BTreeMap::new();
-    let mut labels: Vec<Vec<char>> = Vec::new();
-    let mut extra = 0_usize;
-    for (i, term) in terms.iter().enumerate() {
-        let rank = cx.dims(i)?.len();
-        let named = term.replace("...", "").chars().count();
-        let dots = if term.contains("...") {
-            rank.checked_sub(named)
-        } else {
-            (rank == named).then_some(0)
+/// A sum in Einstein's notation.
+pub(super) struct EinsumSpec {
+    /// The labels of the dimensions of each operand; those of an ellipsis are digits.
+    pub(super) terms: Vec<Vec<char>>,
+    /// The labels of the dimensions of the result.
+    pub(super) out: Vec<char>,
+    pub(super) sizes: BTreeMap<char, usize>,
+    /// Whether the labels are as the equation has them, the result's among them.
+    pub(super) is_explicit: bool,
+}
+
+impl EinsumSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        let equation: String = cx
+            .args
+            .word("equation")?
+            .chars()
+            .filter(|c| !c.is_whitespace())
+            .collect();
+        let (left, right) = match equation.split_once("->") {
+            Some((l, r)) => (l.to_owned(), Some(r.to_owned())),
+            None => (equation.clone(), None),
         };
-        let dots = dots.ok_or_else(|| {
-            bad(format!(
-                "`{term}` does not name the {rank} dimensions of input {i}"
-            ))
-        })?;
-        extra = extra.max(dots);
-        // Dimensions of an ellipsis are digits, counted from the last.
-        let ellipsis: String = (0..dots)
+        let terms: Vec<&str> = left.split(',').collect();
+        let bad = |message: String| cx.args.error("equation", message, "such as `bij,bjk->bik`");
+        if terms.len() != cx.ins.len() {
+            return Err(bad(format!(
+                "has {} terms for {} inputs",
+                terms.len(),
+                cx.ins.len()
+            )));
+        }
+        let mut sizes: BTreeMap<char, usize> = BTreeMap::new();
+        let mut labels: Vec<Vec<char>> = Vec::new();
+        let mut extra = 0_usize;
+        for (i, term) in terms.iter().enumerate() {
+            let rank = cx.dims(i)?.len();
+            let named = term.replace("...", "").chars().count();
+            let dots = if term.contains("...") {
+                rank.checked_sub(named)
+            } else {
+                (rank == named).then_some(0)
+            };
+            let dots = dots.ok_or_else(|| {
+                bad(format!(
+                    "`{term}` does not name the {rank} dimensions of input {i}"
+                ))
+            })?;
+            extra = extra.max(dots);
+            // Dimensions of an ellipsis are digits, counted from the last.
+            let ellipsis: String = (0..dots)
+                .rev()
+                .filter_map(|d| char::from_digit(d as u32, 10))
+                .collect();
+            labels.push(term.replace("...", &ellipsis).chars().collect());
+        }
+        for (i, label) in labels.iter().enumerate() {
+            for (&c, d) in label.iter().zip(cx.dims(i)?) {
+                let known = sizes.entry(c).or_insert(d);
+                if *known == 1 {
+                    *known = d;
+                } else if d != *known && d != 1 {
+                    return Err(bad(format!("`{c}` is {known} and {d} long")));
+                }
+            }
+        }
+        let ellipsis: String = (0..extra)
             .rev()
             .filter_map(|d| char::from_digit(d as u32, 10))
             .collect();
-        labels.push(term.replace("...", &ellipsis).chars().collect());
-    }
-    for (i, label) in labels.iter().enumerate() {
-        for (&c, d) in label.iter().zip(cx.dims(i)?) {
-            let known = sizes.entry(c).or_insert(d);
-            if *known == 1 {
-                *known = d;
-            } else if d != *known && d != 1 {
-                return Err(bad(format!("`{c}` is {known} and {d} long")));
+        let out: Vec<char> = match right {
+            Some(right) => right.replace("...", &ellipsis).chars().collect(),
+            None => {
+                let all: String = labels.iter().flatten().collect();
+                let once = |c: &char| c.is_alphabetic() && all.matches(*c).count() == 1;
+                ellipsis
+                    .chars()
+                    .chain(sizes.keys().copied().filter(once))
+                    .collect()
             }
+        };
+        if let Some(c) = out.iter().find(|c| !sizes.contains_key(c)) {
+            return Err(bad(format!("`{c}` is in no term")));
         }
+        let is_explicit = equation.contains("->") && !equation.contains('.');
+        Ok(Self {
+            terms: labels,
+            out,
+            sizes,
+            is_explicit,
+        })
     }
-    let ellipsis: String = (0..extra)
-        .rev()
-        .filter_map(|d| char::from_digit(d as u32, 10))
-        .collect();
-    let out: Vec<char> = match right {
-        Some(right) => right.replace("...", &ellipsis).chars().collect(),
-        None => {
-            let all: String = labels.iter().flatten().collect();
-            let once = |c: &char| c.is_alphabetic() && all.matches(*c).count() == 1;
-            ellipsis
-                .chars()
-                .chain(sizes.keys().copied().filter(once))
-                .collect()
-        }
-    };
-    if let Some(c) = out.iter().find(|c| !sizes.contains_key(c)) {
-        return Err(bad(format!("`{c}` is in no term")));
-    }
-    let order: Vec<char> = out
-        .iter()
-        .copied()
-        .chain(sizes.keys().copied().filter(|c| !out.contains(c)))
-        .collect();
+}
+
+/// Einstein's sum of one or more operands, by its definition; products of two matrices are better as MatMul.
+pub(super) fn einsum(cx: &Cx<'_>, spec: &EinsumSpec) -> Planned {
+    let dtype = cx.dtype(0)?;
+    let sizes = &spec.sizes;
+    let out = &spec.out;
+    let labels = &spec.terms;
+    let summed = sizes.keys().copied().filter(|c| !out.contains(c));
+    let order: Vec<char> = out.iter().copied().chain(summed).collect();
     let outer: Vec<usize> = out.iter().map(|c| sizes[c]).collect();
     let dims: Vec<usize> = order.iter().map(|c| sizes[c]).collect();
     let mut steps = Vec::new();
@@ -592,7 +646,7 @@ pub(super) fn einsum(cx: &Cx<'_>) -> Made {
         outer: usize,
         dims: Vec<usize>,
         steps: Vec<Vec<usize>>,
-    ) -> Made {
+    ) -> Planned {
         let each = volume(&dims) / outer.max(1);
         let own = strides(&dims);
         Ok(Plan::new(out, move |t: &mut Tensors<'_>| {
@@ -634,7 +688,7 @@ fn zero_point(t: &Tensors<'_>, i: usize, dtype: DType, place: usize) -> i32 {
 }
 
 /// The product of quantised matrices as 32-bit integers.
-pub(super) fn matmul_integer(cx: &Cx<'_>) -> Made {
+pub(super) fn matmul_integer(cx: &Cx<'_>) -> Planned {
     let bytes = [DType::I8, DType::U8];
     let (da, db) = (cx.expect(0, &bytes)?, cx.expect(1, &bytes)?);
     let s = shape(cx, 0, 1)?;
@@ -693,7 +747,7 @@ fn integers(
 }
 
 /// The product of quantised matrices, quantised.
-pub(super) fn qlinear_matmul(cx: &Cx<'_>) -> Made {
+pub(super) fn qlinear_matmul(cx: &Cx<'_>) -> Planned {
     let bytes = [DType::I8, DType::U8];
     let (da, db, dy) = (
         cx.expect(0, &bytes)?,

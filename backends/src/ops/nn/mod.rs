@@ -28,18 +28,16 @@ mod unary;
 mod vector;
 mod window;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use bytes::Bytes;
-use zbmd_ir::{Actor, BlobId, DType, InPlace, TiSlice, TokenType, Value};
+use zbmd_ir::{DType, Params, TokenType, Value};
 
 use super::args::{Args, input_error};
-use super::entry::{Made, check_connected, check_limits, check_ports, stateless_inputs};
+use super::entry::{check_connected, check_limits};
 use super::types::{Bindings, PortSchema, TypeSchema};
-use crate::kernel::Kernel;
-use crate::kernels::{KernelPlan, Math};
-use crate::op::{Op, OpDoc, OpError, Packing, Registry, ResolveCx, Signature, Work};
+use crate::kernels::Math;
+use crate::op::{Op, OpDoc, OpError, Packing, Registry, ResolveCx, ResolvedOp};
 use cx::{Cx, Halves, Operand, Plan, operand_of};
 #[cfg(test)]
 pub(crate) use vector::narrow;
@@ -212,68 +210,51 @@ pub(super) fn register(registry: &mut Registry) {
 struct Nn(&'static Entry);
 
 impl Nn {
-    fn made(&self, cx: &ResolveCx<'_>) -> Result<Made, OpError> {
-        let made = self.planned(cx, |tensor, plan, names| {
-            let ins = tensor.ins;
-            let plan = if self.0.row.wide {
-                Halves::wrap(plan, &ins)
-            } else {
-                plan
-            };
-            plan.made(ins, names)
-        })?;
-        check_limits(&made.signature)?;
-        check_connected(&made.signature, cx.connected)?;
-        Ok(made)
-    }
-
-    /// The op with its operands, its plan and the names of its outputs.
-    fn planned<R>(
-        &self,
-        cx: &ResolveCx<'_>,
-        then: impl FnOnce(Cx<'_>, Plan, &[String]) -> R,
-    ) -> Result<R, OpError> {
-        let spec = &self.0.spec;
-        let plain: BTreeMap<String, Value> = cx
-            .params
-            .iter()
-            .filter(|(k, _)| !self.is_operand(k))
-            .map(|(k, v)| (k.clone(), v.clone()))
+    /// The parameters beside operands, whose names and rounding were checked.
+    fn attributes(&self, cx: &ResolveCx<'_>) -> Result<Params, OpError> {
+        let params = cx.params.iter();
+        let attributes: Params = params
+            .filter(|(name, _)| !self.is_operand(name))
+            .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
+
         let inner = ResolveCx {
-            params: &plain,
+            params: &attributes,
             ..*cx
         };
-        let known: Vec<&str> = spec.params.iter().copied().chain(COMMON).collect();
+        let own_params = self.0.spec.params.iter().copied();
+        let known: Vec<&str> = own_params.chain(COMMON).collect();
         let args = Args::new(&inner, &known)?;
-        if spec.params.contains(&Math::PARAM)
+        if self.0.spec.params.contains(&Math::PARAM)
             && let Some(word) = args.word_opt(Math::PARAM)?
         {
-            let known = Math::ALL.map(Math::name);
-            let unknown = |_| {
-                args.error(
-                    Math::PARAM,
-                    format!("`{word}` is unknown"),
-                    format!("one of {}", known.join(", ")),
-                )
-            };
-            word.parse::<Math>().map_err(unknown)?;
+            word.parse::<Math>().map_err(|_| {
+                let known = Math::ALL.map(Math::name).join(", ");
+                let message = format!("`{word}` is unknown");
+                args.error(Math::PARAM, message, format!("one of {known}"))
+            })?;
         }
-        let (ins, bindings) = self.operands(cx)?;
-        let wanted = self.wanted(&args)?;
+        Ok(attributes)
+    }
+
+    /// The names of the outputs that are wanted.
+    fn output_names(&self, args: &Args<'_>, wanted: &[usize]) -> Result<Vec<String>, OpError> {
+        let spec = &self.0.spec;
         let names: Option<Vec<String>> = wanted.iter().map(|&o| spec.output(o)).collect();
-        let names = names.ok_or_else(|| {
-            args.error(
-                "outputs",
-                format!("is {wanted:?}"),
-                format!("there are {}", spec.outputs.join(", ")),
-            )
-        })?;
-        let tensor = Cx { args, ins, wanted };
-        let plan: Plan = (self.0.row.make)(&tensor, spec.operator)?;
-        if self.0.row.wide {
-            Halves::check(&plan, &tensor.ins)?;
-        }
+        names.ok_or_else(|| {
+            let message = format!("is {wanted:?}");
+            let help = format!("there are {}", spec.outputs.join(", "));
+            args.error("outputs", message, help)
+        })
+    }
+
+    /// Refuses a plan whose outputs are not those of the schema, or beyond the limits.
+    fn check_outputs(
+        &self,
+        plan: &Plan,
+        names: &[String],
+        bindings: &Bindings,
+    ) -> Result<(), OpError> {
         if plan.outs.len() != names.len() {
             return Err(Cx::other(
                 "not all of these outputs exist",
@@ -281,21 +262,20 @@ impl Nn {
             ));
         }
         for (name, token) in names.iter().zip(&plan.outs) {
-            if let Some(port) = spec.types.output(name) {
-                spec.types.check_output(port, name, token, &bindings)?;
+            let types = &self.0.spec.types;
+            if let Some(port) = types.output(name) {
+                types.check_output(port, name, token, bindings)?;
             }
         }
-        if let Some(token) = plan
-            .outs
-            .iter()
-            .find(|t| t.bytes() > zbmd_ir::limits::MAX_TOKEN_BYTES)
-        {
-            return Err(Cx::other(
+
+        let mut outputs = plan.outs.iter();
+        match outputs.find(|token| token.bytes() > zbmd_ir::limits::MAX_TOKEN_BYTES) {
+            Some(token) => Err(Cx::other(
                 format!("the result would be {token}"),
                 "make it smaller",
-            ));
+            )),
+            None => Ok(()),
         }
-        Ok(then(tensor, plan, &names))
     }
 
     fn is_operand(&self, name: &str) -> bool {
@@ -441,16 +421,6 @@ impl Nn {
         }
         Ok(all)
     }
-
-    fn made_for(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<Made, OpError> {
-        let (connected, types) = stateless_inputs(actor);
-        self.made(&ResolveCx {
-            params: &actor.params,
-            connected: &connected,
-            types: &types,
-            blobs,
-        })
-    }
 }
 
 /// Floats as the bytes that they are.
@@ -549,103 +519,72 @@ impl Op for Nn {
         Some(&self.0.spec.types)
     }
 
-    fn resolve(&self, cx: &ResolveCx<'_>) -> Result<Signature, OpError> {
-        self.made(cx).map(|made| made.signature)
-    }
-
-    fn kernel(
-        &self,
-        actor: &Actor,
-        blobs: &TiSlice<BlobId, Bytes>,
-    ) -> Result<Arc<dyn Kernel>, OpError> {
-        self.kernel_in(actor, blobs, 0)
-    }
-
-    fn variants(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<&'static str> {
-        self.made_for(actor, blobs)
-            .map(|made| made.variants)
-            .unwrap_or_default()
-    }
-
-    fn kernel_in(
-        &self,
-        actor: &Actor,
-        blobs: &TiSlice<BlobId, Bytes>,
-        variant: usize,
-    ) -> Result<Arc<dyn Kernel>, OpError> {
-        let made = self.made_for(actor, blobs)?;
-        check_ports(actor, &made.signature)?;
-        made.kernel(variant)
-    }
-
-    fn pack(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Option<Packing> {
-        let (connected, types) = stateless_inputs(actor);
-        let cx = ResolveCx {
-            params: &actor.params,
-            connected: &connected,
-            types: &types,
-            blobs,
+    fn resolve(&self, cx: &ResolveCx<'_>) -> Result<ResolvedOp, OpError> {
+        let attributes = self.attributes(cx)?;
+        let inner = ResolveCx {
+            params: &attributes,
+            ..*cx
         };
-        let packs = self.planned(&cx, |tensor, plan, _| {
-            let (i, make) = plan.packs?;
-            let operand = tensor.ins.get(i)?.as_ref()?;
-            let fixed = operand.ty.dtype == DType::F32 && operand.packed.is_none();
-            (fixed && operand.data.is_some())
-                .then(|| (operand.name.clone(), operand.ty.clone(), make))
-        });
-        let (operand, ty, make) = packs.ok()??;
-        let weights = Bytes::from_owner(Floats(make()));
-        Some(Packing {
-            operand,
-            shape: ty.shape,
-            weights,
-        })
-    }
+        let args = Args::all(&inner);
+        let (ins, bindings) = self.operands(cx)?;
+        let wanted = self.wanted(&args)?;
+        let names = self.output_names(&args, &wanted)?;
 
-    fn lower(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<KernelPlan, String> {
-        self.lower_in(actor, blobs, 0)
-    }
-
-    fn lower_in(
-        &self,
-        actor: &Actor,
-        blobs: &TiSlice<BlobId, Bytes>,
-        variant: usize,
-    ) -> Result<KernelPlan, String> {
-        if actor.params.contains_key(PACKED) {
-            return Err("its weights are packed for CPUs".to_owned());
+        let tensor = Cx { args, ins, wanted };
+        let mut plan: Plan = (self.0.row.make)(&tensor, self.0.spec.operator)?;
+        if self.0.row.wide {
+            Halves::check(&plan, &tensor.ins)?;
         }
-        let made = self.made_for(actor, blobs).map_err(|e| e.to_string())?;
-        check_ports(actor, &made.signature).map_err(|e| e.to_string())?;
-        let (connected, types) = stateless_inputs(actor);
-        let cx = ResolveCx {
-            params: &actor.params,
-            connected: &connected,
-            types: &types,
-            blobs,
-        };
-        let lowered = self.planned(&cx, |tensor, plan, _| {
-            gpu::lower(
-                &tensor,
-                self.0.spec.operator,
-                &plan.outs,
-                plan.moves.as_ref(),
-                variant,
-            )
-        });
-        lowered.map_err(|e| e.to_string())?
-    }
+        self.check_outputs(&plan, &names, &bindings)?;
 
-    fn in_place(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<InPlace> {
-        self.made_for(actor, blobs)
-            .map(|made| made.in_place)
-            .unwrap_or_default()
-    }
-
-    fn work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Work {
-        match self.made_for(actor, blobs) {
-            Ok(made) => made.work(actor),
-            Err(_) => crate::op::default_work(actor),
+        let packing = packing_of(&mut plan, &tensor.ins);
+        let gpu_kernels = plan.gpu.take();
+        let outs = plan.outs.clone();
+        if self.0.row.wide {
+            plan = Halves::wrap(plan, &tensor.ins);
         }
+        let mut resolved = plan.resolved(&tensor.ins, &names);
+        check_limits(resolved.signature())?;
+        check_connected(resolved.signature(), cx.connected)?;
+
+        if let Some(pack) = packing {
+            resolved = resolved.with_packing(pack);
+        }
+        if cx.params.contains_key(PACKED) {
+            let refusal = "its weights are packed for CPUs";
+            resolved = resolved.with_gpu_kernels(move |_| Err(refusal.to_owned()));
+        } else if let Some(lower) = gpu_kernels {
+            let operands = gpu::Operands {
+                operator: self.0.spec.operator,
+                attributes: attributes.clone(),
+                ins: tensor.ins.clone(),
+                wanted: tensor.wanted.clone(),
+                outs,
+            };
+            resolved =
+                resolved.with_gpu_kernels(move |request| gpu::lower(&operands, &lower, request));
+        }
+        Ok(resolved)
     }
+}
+
+/// What packs the weights of a plan, where they are a constant of f32 that is not packed yet.
+fn packing_of(
+    plan: &mut Plan,
+    ins: &[Option<Operand>],
+) -> Option<impl Fn() -> Packing + Send + Sync + 'static> {
+    let (position, pack) = plan.packs.take()?;
+    let weights = ins.get(position)?.as_ref()?;
+    let is_unpacked = weights.ty.dtype == DType::F32 && weights.packed.is_none();
+    if !is_unpacked || weights.data.is_none() {
+        return None;
+    }
+
+    let operand = weights.name.clone();
+    let shape = weights.ty.shape.clone();
+    Some(move || Packing {
+        operand: operand.clone(),
+        shape: shape.clone(),
+        weights: Bytes::from_owner(Floats(pack())),
+    })
 }

@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use zbmd_ir::{DType, TokenType};
 
-use super::cx::{Body, Cx, Plan, Tensors, dims, token, volume};
+use super::cx::{Body, Cx, Plan, Planned, Tensors, dims, token, volume};
 use super::gpu::Moves;
 use super::index::{Strided, strides};
 use super::reduce::around;
 use crate::op::OpError;
-
-type Made = Result<Plan, OpError>;
 
 pub(super) fn size_of_dtype(cx: &Cx<'_>, i: usize) -> Result<usize, OpError> {
     match cx.dtype(i)? {
@@ -20,7 +18,13 @@ pub(super) fn size_of_dtype(cx: &Cx<'_>, i: usize) -> Result<usize, OpError> {
 }
 
 /// A strided copy of operand 0.
-fn strided(cx: &Cx<'_>, shape: &[usize], out: &[usize], steps: Vec<isize>, start: isize) -> Made {
+fn strided(
+    cx: &Cx<'_>,
+    shape: &[usize],
+    out: &[usize],
+    steps: Vec<isize>,
+    start: isize,
+) -> Planned {
     let dtype = cx.dtype(0)?;
     let size = size_of_dtype(cx, 0)?;
     let moves = Moves::Strided {
@@ -60,7 +64,7 @@ fn signed(v: Vec<usize>) -> Vec<isize> {
 }
 
 /// A copy under another shape.
-fn copied(cx: &Cx<'_>, out: Vec<usize>) -> Made {
+fn copied(cx: &Cx<'_>, out: Vec<usize>) -> Planned {
     let ty = &cx.operand(0)?.ty;
     if volume(&out) as u64 != ty.elements() {
         return Err(cx.refuse(
@@ -89,11 +93,11 @@ fn copied(cx: &Cx<'_>, out: Vec<usize>) -> Made {
         .over([0]))
 }
 
-pub(super) fn identity(cx: &Cx<'_>) -> Made {
+pub(super) fn identity(cx: &Cx<'_>) -> Planned {
     copied(cx, cx.dims(0)?)
 }
 
-pub(super) fn reshape(cx: &Cx<'_>) -> Made {
+pub(super) fn reshape(cx: &Cx<'_>) -> Planned {
     let from = cx.dims(0)?;
     let wish = cx.ints(1)?.ok_or_else(|| cx.not_constant(1))?;
     let zero = cx.flag("allowzero", false)?;
@@ -119,7 +123,7 @@ pub(super) fn reshape(cx: &Cx<'_>) -> Made {
     copied(cx, out)
 }
 
-pub(super) fn flatten(cx: &Cx<'_>) -> Made {
+pub(super) fn flatten(cx: &Cx<'_>) -> Planned {
     let from = cx.dims(0)?;
     let axis = cx.args.int_or("axis", 1)?;
     let at = if axis < 0 {
@@ -131,7 +135,7 @@ pub(super) fn flatten(cx: &Cx<'_>) -> Made {
     copied(cx, vec![volume(&from[..at]), volume(&from[at..])])
 }
 
-pub(super) fn squeeze(cx: &Cx<'_>) -> Made {
+pub(super) fn squeeze(cx: &Cx<'_>) -> Planned {
     let from = cx.dims(0)?;
     let axes = match cx.ints(1)? {
         Some(axes) => axes
@@ -149,7 +153,7 @@ pub(super) fn squeeze(cx: &Cx<'_>) -> Made {
     )
 }
 
-pub(super) fn unsqueeze(cx: &Cx<'_>) -> Made {
+pub(super) fn unsqueeze(cx: &Cx<'_>) -> Planned {
     let from = cx.dims(0)?;
     let axes = cx.ints(1)?.unwrap_or_default();
     let rank = from.len() + axes.len();
@@ -172,7 +176,7 @@ pub(super) fn unsqueeze(cx: &Cx<'_>) -> Made {
     )
 }
 
-pub(super) fn transpose(cx: &Cx<'_>) -> Made {
+pub(super) fn transpose(cx: &Cx<'_>) -> Planned {
     let from = cx.dims(0)?;
     let perm = match cx.args.ints_opt("perm")? {
         Some(perm) => perm
@@ -199,7 +203,7 @@ pub(super) fn transpose(cx: &Cx<'_>) -> Made {
     )
 }
 
-pub(super) fn expand(cx: &Cx<'_>) -> Made {
+pub(super) fn expand(cx: &Cx<'_>) -> Planned {
     let from = cx.dims(0)?;
     let wish: Vec<usize> = cx
         .ints(1)?
@@ -218,7 +222,7 @@ pub(super) fn expand(cx: &Cx<'_>) -> Made {
     strided(cx, &out, &out, steps, 0)
 }
 
-pub(super) fn tile(cx: &Cx<'_>) -> Made {
+pub(super) fn tile(cx: &Cx<'_>) -> Planned {
     let from = cx.dims(0)?;
     let times: Vec<usize> = cx
         .ints(1)?
@@ -248,7 +252,7 @@ pub(super) fn tile(cx: &Cx<'_>) -> Made {
     strided(cx, &shape, &out, steps, 0)
 }
 
-pub(super) fn slice(cx: &Cx<'_>) -> Made {
+pub(super) fn slice(cx: &Cx<'_>) -> Planned {
     let from = cx.dims(0)?;
     let starts = cx.ints(1)?.unwrap_or_default();
     let ends = cx.ints(2)?.unwrap_or_default();
@@ -296,7 +300,7 @@ pub(super) fn slice(cx: &Cx<'_>) -> Made {
     strided(cx, &out, &out, by, start)
 }
 
-pub(super) fn depth_to_space(cx: &Cx<'_>, back: bool) -> Made {
+pub(super) fn depth_to_space(cx: &Cx<'_>, back: bool) -> Planned {
     let from = cx.dims(0)?;
     let [n, c, h, w] = from[..] else {
         return Err(cx.refuse(
@@ -353,9 +357,9 @@ pub(super) fn depth_to_space(cx: &Cx<'_>, back: bool) -> Made {
     )
 }
 
-pub(super) fn concat(cx: &Cx<'_>) -> Made {
+pub(super) fn concat(cx: &Cx<'_>) -> Planned {
     let first = cx.dims(0)?;
-    let axis = cx.axis(cx.args.int_or("axis", 0)?, first.len())?;
+    let axis = cx.axis_param(0, first.len())?;
     let size = size_of_dtype(cx, 0)?;
     let mut out = first.clone();
     out[axis] = 0;
@@ -408,9 +412,9 @@ pub(super) fn concat(cx: &Cx<'_>) -> Made {
         }))
 }
 
-pub(super) fn split(cx: &Cx<'_>) -> Made {
+pub(super) fn split(cx: &Cx<'_>) -> Planned {
     let from = cx.dims(0)?;
-    let axis = cx.axis(cx.args.int_or("axis", 0)?, from.len())?;
+    let axis = cx.axis_param(0, from.len())?;
     let (outer, n, inner) = around(&from, axis);
     let size = size_of_dtype(cx, 0)?;
     let parts: Vec<usize> = match cx.ints(1)? {
@@ -496,8 +500,8 @@ fn chosen(
     cx: &Cx<'_>,
     out: Vec<usize>,
     fill: usize,
-    rule: impl Fn(&[usize]) -> Option<usize> + 'static,
-) -> Made {
+    rule: impl Fn(&[usize]) -> Option<usize> + Send + Sync + 'static,
+) -> Planned {
     let (dtype, size) = (cx.dtype(0)?, size_of_dtype(cx, 0)?);
     let ty = token(dtype, &out);
     let places = zbmd_ir::limits::MAX_TABLE_ELEMENTS;
@@ -536,7 +540,7 @@ fn chosen(
     .flops(flops))
 }
 
-pub(super) fn pad(cx: &Cx<'_>) -> Made {
+pub(super) fn pad(cx: &Cx<'_>) -> Planned {
     let from = cx.dims(0)?;
     let pads = cx.ints(1)?.unwrap_or_default();
     let axes = cx
@@ -602,7 +606,7 @@ pub(super) fn pad(cx: &Cx<'_>) -> Made {
 }
 
 /// Rows of x copied into a result that is filled first.
-fn pad_plain(cx: &Cx<'_>, from: Vec<usize>, out: Vec<usize>, before: Vec<i64>) -> Made {
+fn pad_plain(cx: &Cx<'_>, from: Vec<usize>, out: Vec<usize>, before: Vec<i64>) -> Planned {
     let size = size_of_dtype(cx, 0)?;
     let to = strides(&out);
     let start: usize = before.iter().zip(&to).fold(0, |at, (&b, s)| {
@@ -638,7 +642,7 @@ fn pad_plain(cx: &Cx<'_>, from: Vec<usize>, out: Vec<usize>, before: Vec<i64>) -
     .flops(0.25 * volume(&out) as f64))
 }
 
-pub(super) fn center_crop_pad(cx: &Cx<'_>) -> Made {
+pub(super) fn center_crop_pad(cx: &Cx<'_>) -> Planned {
     let from = cx.dims(0)?;
     let shape = cx.ints(1)?.unwrap_or_default();
     let axes = cx
@@ -681,7 +685,7 @@ pub(super) fn center_crop_pad(cx: &Cx<'_>) -> Made {
     })
 }
 
-pub(super) fn trilu(cx: &Cx<'_>) -> Made {
+pub(super) fn trilu(cx: &Cx<'_>) -> Planned {
     let from = cx.dims(0)?;
     let k = cx.ints(1)?.and_then(|k| k.first().copied()).unwrap_or(0);
     let upper = cx.flag("upper", true)?;
@@ -698,7 +702,7 @@ pub(super) fn trilu(cx: &Cx<'_>) -> Made {
 }
 
 /// Sums of columns laid back onto an image: the inverse walk of a convolution's windows.
-pub(super) fn col2im(cx: &Cx<'_>) -> Made {
+pub(super) fn col2im(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &super::cx::FLOATS)?;
     let from = cx.dims(0)?;
     let usizes = |v: Option<Vec<i64>>| -> Vec<usize> {
@@ -793,14 +797,14 @@ pub(super) fn col2im(cx: &Cx<'_>) -> Made {
 }
 
 /// Ones on a diagonal.
-pub(super) fn eye_like(cx: &Cx<'_>) -> Made {
+pub(super) fn eye_like(cx: &Cx<'_>) -> Planned {
     let ty = &cx.operand(0)?.ty;
     let [_, columns] = dims(ty)[..] else {
         return Err(cx.refuse(0, format!("is {ty}"), "it takes matrices"));
     };
     let dtype = cx.args.dtype_or("dtype", ty.dtype)?;
     let k = cx.args.int_or("k", 0)?;
-    fn make<T: super::num::Num>(out: TokenType, k: i64, columns: usize) -> Made {
+    fn make<T: super::num::Num>(out: TokenType, k: i64, columns: usize) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             for (i, y) in t.out::<T>(0).iter_mut().enumerate() {
                 let on = (i % columns) as i64 - (i / columns) as i64 == k;

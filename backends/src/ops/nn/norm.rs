@@ -1,12 +1,33 @@
 //! Normalisations.
 
-use super::cx::{Cx, FLOATS, FloatBody, Plan, Tensors, token, volume};
+use super::cx::{Cx, FLOATS, FloatBody, Plan, Planned, Tensors, token, volume};
 use super::num::Float;
 use super::reduce::around;
 use crate::op::OpError;
 use crate::simd::{self, Isa, Loop};
 
-type Made = Result<Plan, OpError>;
+/// Normalisation of batches.
+pub(super) struct BatchNormSpec {
+    /// Whether mean and variance are those of the input, and running ones are wanted.
+    pub(super) is_training: bool,
+    pub(super) epsilon: f64,
+    momentum: f64,
+}
+
+impl BatchNormSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self {
+            is_training: cx.flag("training_mode", false)?,
+            epsilon: epsilon(cx)?,
+            momentum: cx.args.float_or("momentum", 0.9)?,
+        })
+    }
+}
+
+/// What is added to a variance.
+fn epsilon(cx: &Cx<'_>) -> Result<f64, OpError> {
+    cx.args.float_or("epsilon", 1e-5)
+}
 
 /// Refuses an operand that is not one number for each of `n` channels.
 fn per_channel(cx: &Cx<'_>, i: usize, n: usize) -> Result<(), OpError> {
@@ -20,7 +41,7 @@ fn per_channel(cx: &Cx<'_>, i: usize, n: usize) -> Result<(), OpError> {
     }
 }
 
-pub(super) fn batch(cx: &Cx<'_>) -> Made {
+pub(super) fn batch(cx: &Cx<'_>, spec: &BatchNormSpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let channels = dims.get(1).copied().unwrap_or(1);
@@ -89,7 +110,7 @@ pub(super) fn batch(cx: &Cx<'_>) -> Made {
             Ok(token(dtype, &[channels]))
         }
     });
-    let training = cx.flag("training_mode", false)?;
+    let training = spec.is_training;
     if !training && cx.wanted.iter().any(|&o| o > 0) {
         return Err(Cx::other(
             "only the first output exists outside of training",
@@ -100,8 +121,8 @@ pub(super) fn batch(cx: &Cx<'_>) -> Made {
         channels,
         plane: volume(dims.get(2..).unwrap_or_default()),
         batch: dims.first().copied().unwrap_or(1),
-        epsilon: cx.args.float_or("epsilon", 1e-5)?,
-        momentum: cx.args.float_or("momentum", 0.9)?,
+        epsilon: spec.epsilon,
+        momentum: spec.momentum,
         training,
         outs: [cx.wants(0), cx.wants(1), cx.wants(2)],
     };
@@ -109,10 +130,27 @@ pub(super) fn batch(cx: &Cx<'_>) -> Made {
 }
 
 /// Layer and RMS normalisation: over all dimensions from an axis on.
-pub(super) fn layer(cx: &Cx<'_>, rms: bool) -> Made {
+pub(super) struct LayerNormSpec {
+    /// Whether the mean stays.
+    pub(super) is_rms: bool,
+    pub(super) axis: usize,
+    pub(super) epsilon: f64,
+}
+
+impl LayerNormSpec {
+    pub(super) fn of(cx: &Cx<'_>, is_rms: bool) -> Result<Self, OpError> {
+        Ok(Self {
+            is_rms,
+            axis: cx.axis_param(-1, cx.dims(0)?.len())?,
+            epsilon: epsilon(cx)?,
+        })
+    }
+}
+
+pub(super) fn layer(cx: &Cx<'_>, spec: &LayerNormSpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
-    let axis = cx.axis(cx.args.int_or("axis", -1)?, dims.len())?;
+    let axis = spec.axis;
     let (rows, n) = (volume(&dims[..axis]), volume(&dims[axis..]));
     for i in 1..3 {
         if let Some(o) = cx.opt(i)
@@ -149,8 +187,8 @@ pub(super) fn layer(cx: &Cx<'_>, rms: bool) -> Made {
     let body = Layer {
         rows,
         n,
-        epsilon: cx.args.float_or("epsilon", 1e-5)?,
-        rms,
+        epsilon: spec.epsilon,
+        rms: spec.is_rms,
         scale: walk(1)?,
         bias: walk(2)?,
         wants: [cx.wants(0), cx.wants(1), cx.wants(2)],
@@ -307,15 +345,33 @@ impl FloatBody for Layer {
 }
 
 /// Instance and group normalisation; also over the first dimensions alone.
-pub(super) fn group(cx: &Cx<'_>, instance: bool) -> Made {
+pub(super) struct GroupNormSpec {
+    pub(super) groups: usize,
+    pub(super) epsilon: f64,
+}
+
+impl GroupNormSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self {
+            groups: cx.args.uint("num_groups", 1, 1 << 30)? as usize,
+            epsilon: epsilon(cx)?,
+        })
+    }
+
+    /// Each channel is a group.
+    pub(super) fn of_instance(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self {
+            groups: cx.dims(0)?.get(1).copied().unwrap_or(0),
+            epsilon: epsilon(cx)?,
+        })
+    }
+}
+
+pub(super) fn group(cx: &Cx<'_>, spec: &GroupNormSpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let channels = dims.get(1).copied().unwrap_or(0);
-    let groups = if instance {
-        channels
-    } else {
-        cx.args.uint("num_groups", 1, 1 << 30)? as usize
-    };
+    let groups = spec.groups;
     if channels == 0 || groups == 0 || !channels.is_multiple_of(groups) {
         return Err(cx.refuse(
             0,
@@ -375,13 +431,33 @@ pub(super) fn group(cx: &Cx<'_>, instance: bool) -> Made {
         groups,
         plane: volume(&dims[2..]).max(1),
         each,
-        epsilon: cx.args.float_or("epsilon", 1e-5)?,
+        epsilon: spec.epsilon,
     };
     Ok(Plan::float(dtype, vec![token(dtype, &dims)], body).flops(8.0 * volume(&dims) as f64))
 }
 
 /// Local response normalisation over neighbouring channels.
-pub(super) fn lrn(cx: &Cx<'_>) -> Made {
+#[derive(Clone, Copy)]
+pub(super) struct LrnSpec {
+    /// Channels that count.
+    pub(super) size: usize,
+    pub(super) alpha: f64,
+    pub(super) beta: f64,
+    pub(super) bias: f64,
+}
+
+impl LrnSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self {
+            size: cx.args.uint("size", 1, 1 << 20)? as usize,
+            alpha: cx.args.float_or("alpha", 1e-4)?,
+            beta: cx.args.float_or("beta", 0.75)?,
+            bias: cx.args.float_or("bias", 1.0)?,
+        })
+    }
+}
+
+pub(super) fn lrn(cx: &Cx<'_>, spec: &LrnSpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     if dims.len() < 2 {
@@ -446,19 +522,34 @@ pub(super) fn lrn(cx: &Cx<'_>) -> Made {
     }
     let body = Lrn {
         shape: (dims[0], dims[1], volume(&dims[2..])),
-        size: cx.args.uint("size", 1, 1 << 20)? as usize,
-        alpha: cx.args.float_or("alpha", 1e-4)?,
-        beta: cx.args.float_or("beta", 0.75)?,
-        bias: cx.args.float_or("bias", 1.0)?,
+        size: spec.size,
+        alpha: spec.alpha,
+        beta: spec.beta,
+        bias: spec.bias,
     };
     Ok(Plan::float(dtype, vec![token(dtype, &dims)], body).flops(20.0 * volume(&dims) as f64))
 }
 
-/// Division by the norm along an axis, or mean and variance taken off over axes.
-pub(super) fn lp(cx: &Cx<'_>) -> Made {
+/// Division by the norm along an axis.
+pub(super) struct LpNormSpec {
+    pub(super) axis: usize,
+    /// 1 or 2.
+    pub(super) exponent: u64,
+}
+
+impl LpNormSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self {
+            axis: cx.axis_param(-1, cx.dims(0)?.len())?,
+            exponent: cx.args.uint_or("p", 2, 1, 2)?,
+        })
+    }
+}
+
+pub(super) fn lp(cx: &Cx<'_>, spec: &LpNormSpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
-    let axis = cx.axis(cx.args.int_or("axis", -1)?, dims.len())?;
+    let axis = spec.axis;
     struct Lp {
         shape: (usize, usize, usize),
         p: i64,
@@ -487,20 +578,33 @@ pub(super) fn lp(cx: &Cx<'_>) -> Made {
     }
     let body = Lp {
         shape: around(&dims, axis),
-        p: cx.args.uint_or("p", 2, 1, 2)? as i64,
+        p: spec.exponent as i64,
     };
     Ok(Plan::float(dtype, vec![token(dtype, &dims)], body))
 }
 
 /// Mean taken off and deviation brought to 1 over axes, by default batch and space.
-pub(super) fn mean_variance(cx: &Cx<'_>) -> Made {
+pub(super) struct MeanVarianceSpec {
+    pub(super) axes: Vec<usize>,
+}
+
+/// What is added to the deviation.
+pub(super) const MEAN_VARIANCE_EPSILON: f64 = 1e-9;
+
+impl MeanVarianceSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        let rank = cx.dims(0)?.len();
+        let axes = cx.args.ints_opt("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
+        let axes: Result<Vec<usize>, OpError> =
+            axes.iter().map(|&axis| cx.axis(axis, rank)).collect();
+        Ok(Self { axes: axes? })
+    }
+}
+
+pub(super) fn mean_variance(cx: &Cx<'_>, spec: &MeanVarianceSpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
-    let axes = cx.args.ints_opt("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
-    let axes: Vec<usize> = axes
-        .iter()
-        .map(|&a| cx.axis(a, dims.len()))
-        .collect::<Result<_, _>>()?;
+    let axes = &spec.axes;
     let own = super::index::strides(&dims);
     struct Mvn {
         kept: Vec<(usize, usize)>,
@@ -527,7 +631,9 @@ pub(super) fn mean_variance(cx: &Cx<'_>) -> Made {
                 let all = || (0..n).map(|i| first + place(i, &self.over));
                 let mean = all().map(|i| x[i].f64()).sum::<f64>() / n as f64;
                 let var = all().map(|i| (x[i].f64() - mean).powi(2)).sum::<f64>() / n as f64;
-                all().for_each(|i| y[i] = F::of((x[i].f64() - mean) / (var.sqrt() + 1e-9)));
+                all().for_each(|i| {
+                    y[i] = F::of((x[i].f64() - mean) / (var.sqrt() + MEAN_VARIANCE_EPSILON))
+                });
             }
         }
     }
@@ -545,7 +651,7 @@ pub(super) fn mean_variance(cx: &Cx<'_>) -> Made {
 }
 
 /// The determinant of square matrices, by elimination.
-pub(super) fn det(cx: &Cx<'_>) -> Made {
+pub(super) fn det(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let [batch @ .., a, b] = dims.as_slice() else {

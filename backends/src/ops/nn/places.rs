@@ -2,18 +2,16 @@
 
 use zbmd_ir::{DType, TokenType};
 
-use super::cx::{Cx, Plan, Tensors, index_at, token, volume};
+use super::cx::{Cx, Plan, Planned, Tensors, index_at, token, volume};
 use super::index::strides;
 use super::movement::size_of_dtype;
 use super::reduce::around;
 use crate::op::OpError;
 
-type Made = Result<Plan, OpError>;
-
 /// Places along an axis of operand 0 that operand 1 names.
-pub(super) fn gather(cx: &Cx<'_>) -> Made {
+pub(super) fn gather(cx: &Cx<'_>) -> Planned {
     let (from, places) = (cx.dims(0)?, cx.dims(1)?);
-    let axis = cx.axis(cx.args.int_or("axis", 0)?, from.len())?;
+    let axis = cx.axis_param(0, from.len())?;
     let size = size_of_dtype(cx, 0)?;
     let (outer, n, inner) = around(&from, axis);
     let out = [&from[..axis], &places, &from[axis + 1..]].concat();
@@ -42,9 +40,9 @@ fn wrap(i: i64, n: usize) -> usize {
     i.clamp(0, (n - 1).max(0)) as usize
 }
 
-pub(super) fn gather_elements(cx: &Cx<'_>) -> Made {
+pub(super) fn gather_elements(cx: &Cx<'_>) -> Planned {
     let (from, out) = (cx.dims(0)?, cx.dims(1)?);
-    let axis = cx.axis(cx.args.int_or("axis", 0)?, from.len())?;
+    let axis = cx.axis_param(0, from.len())?;
     if out.len() != from.len() || (0..from.len()).any(|d| d != axis && out[d] > from[d]) {
         return Err(cx.refuse(
             1,
@@ -72,7 +70,7 @@ pub(super) fn gather_elements(cx: &Cx<'_>) -> Made {
     ))
 }
 
-pub(super) fn gather_nd(cx: &Cx<'_>) -> Made {
+pub(super) fn gather_nd(cx: &Cx<'_>) -> Planned {
     let (from, places) = (cx.dims(0)?, cx.dims(1)?);
     let batch = cx.args.uint_or("batch_dims", 0, 0, 8)? as usize;
     let Some((&depth, lead)) = places.split_last() else {
@@ -148,9 +146,9 @@ fn joined<T: super::num::Num>(join: Join, old: T, new: T) -> T {
     }
 }
 
-pub(super) fn scatter_elements(cx: &Cx<'_>) -> Made {
+pub(super) fn scatter_elements(cx: &Cx<'_>) -> Planned {
     let (from, places) = (cx.dims(0)?, cx.dims(1)?);
-    let axis = cx.axis(cx.args.int_or("axis", 0)?, from.len())?;
+    let axis = cx.axis_param(0, from.len())?;
     let fits =
         places.len() == from.len() && (0..from.len()).all(|d| d == axis || places[d] <= from[d]);
     if !fits || cx.dims(2)? != places || cx.dtype(2)? != cx.dtype(0)? {
@@ -167,7 +165,7 @@ pub(super) fn scatter_elements(cx: &Cx<'_>) -> Made {
         join: Join,
         itype: DType,
         (own, to, n, axis): (Vec<usize>, Vec<usize>, usize, usize),
-    ) -> Made {
+    ) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             let (x, at, u, y) = (t.get::<T>(0), t.bytes(1), t.get::<T>(2), t.out::<T>(0));
             y.copy_from_slice(x);
@@ -189,7 +187,7 @@ pub(super) fn scatter_elements(cx: &Cx<'_>) -> Made {
     )
 }
 
-pub(super) fn scatter_nd(cx: &Cx<'_>) -> Made {
+pub(super) fn scatter_nd(cx: &Cx<'_>) -> Planned {
     let (from, places) = (cx.dims(0)?, cx.dims(1)?);
     let Some((&depth, lead)) = places.split_last() else {
         return Err(cx.refuse(1, "is a scalar", "it takes lists of indices"));
@@ -217,7 +215,7 @@ pub(super) fn scatter_nd(cx: &Cx<'_>) -> Made {
         itype: DType,
         sizes: Vec<(usize, usize)>,
         block: usize,
-    ) -> Made {
+    ) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             let (x, at, u, y) = (t.get::<T>(0), t.bytes(1), t.get::<T>(2), t.out::<T>(0));
             y.copy_from_slice(x);
@@ -242,9 +240,9 @@ pub(super) fn scatter_nd(cx: &Cx<'_>) -> Made {
 }
 
 /// Writes an update into a cache along an axis, for each batch where its index says.
-pub(super) fn tensor_scatter(cx: &Cx<'_>) -> Made {
+pub(super) fn tensor_scatter(cx: &Cx<'_>) -> Planned {
     let (from, update) = (cx.dims(0)?, cx.dims(1)?);
-    let axis = cx.axis(cx.args.int_or("axis", -2)?, from.len())?;
+    let axis = cx.axis_param(-2, from.len())?;
     let fits = update.len() == from.len()
         && axis > 0
         && (0..from.len()).all(|d| {
@@ -295,7 +293,7 @@ pub(super) fn tensor_scatter(cx: &Cx<'_>) -> Made {
     ))
 }
 
-pub(super) fn one_hot(cx: &Cx<'_>) -> Made {
+pub(super) fn one_hot(cx: &Cx<'_>) -> Planned {
     let at = cx.dims(0)?;
     let depth = cx
         .floats(1)?
@@ -304,7 +302,7 @@ pub(super) fn one_hot(cx: &Cx<'_>) -> Made {
     if !(1.0..=1e9).contains(&depth) {
         return Err(cx.refuse(1, format!("is {depth}"), "a depth of at least 1"));
     }
-    let axis = cx.axis(cx.args.int_or("axis", -1)?, at.len() + 1)?;
+    let axis = cx.axis_param(-1, at.len() + 1)?;
     let (depth, itype) = (depth as usize, cx.dtype(0)?);
     let mut out = at.clone();
     out.insert(axis, depth);
@@ -333,7 +331,7 @@ pub(super) fn one_hot(cx: &Cx<'_>) -> Made {
     ))
 }
 
-pub(super) fn reverse_sequence(cx: &Cx<'_>) -> Made {
+pub(super) fn reverse_sequence(cx: &Cx<'_>) -> Planned {
     let from = cx.dims(0)?;
     let batch = cx.args.uint_or("batch_axis", 1, 0, 1)? as usize;
     let time = cx.args.uint_or("time_axis", 0, 0, 1)? as usize;

@@ -2,12 +2,10 @@
 
 use zbmd_ir::DType;
 
-use super::cx::{Cx, FLOATS, FloatBody, Plan, Tensors, by_num, token, volume};
+use super::cx::{Cx, FLOATS, FloatBody, Plan, Planned, Tensors, by_num, token, volume};
 use super::num::{Float, Num};
 use super::window::Window;
 use crate::op::OpError;
-
-type Made = Result<Plan, OpError>;
 
 fn window(cx: &Cx<'_>) -> Result<(Window, Vec<usize>), OpError> {
     let dims = cx.dims(0)?;
@@ -31,10 +29,63 @@ fn window(cx: &Cx<'_>) -> Result<(Window, Vec<usize>), OpError> {
     Ok((window, out))
 }
 
-pub(super) fn max_pool(cx: &Cx<'_>) -> Made {
-    let (w, out) = window(cx)?;
+/// What becomes of the elements of a window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum PoolKind {
+    Max,
+    Mean,
+    /// The norm with that exponent.
+    Norm(i64),
+}
+
+impl PoolKind {
+    pub(super) fn norm(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self::Norm(cx.args.int_or("p", 2)?))
+    }
+
+    /// The exponent of a norm; 0 for others.
+    pub(super) fn exponent(self) -> i64 {
+        match self {
+            Self::Norm(exponent) => exponent,
+            Self::Max | Self::Mean => 0,
+        }
+    }
+}
+
+/// A pool over windows.
+pub(super) struct PoolSpec {
+    pub(super) kind: PoolKind,
+    pub(super) window: Window,
+    /// Dimensions of the result.
+    pub(super) out: Vec<usize>,
+    /// Whether places are counted column by column.
+    pub(super) by_columns: bool,
+    /// Whether padding counts as elements of a mean.
+    pub(super) counts_padding: bool,
+}
+
+impl PoolSpec {
+    pub(super) fn of(cx: &Cx<'_>, kind: PoolKind) -> Result<Self, OpError> {
+        let (window, out) = window(cx)?;
+        Ok(Self {
+            kind,
+            window,
+            out,
+            by_columns: cx.args.int_or("storage_order", 0)? != 0,
+            counts_padding: cx.flag("count_include_pad", false)?,
+        })
+    }
+
+    pub(super) fn of_norm(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Self::of(cx, PoolKind::norm(cx)?)
+    }
+}
+
+pub(super) fn max_pool(cx: &Cx<'_>, spec: &PoolSpec) -> Planned {
+    let w = spec.window.clone();
+    let out = spec.out.clone();
     let dtype = cx.dtype(0)?;
-    let columns = cx.args.int_or("storage_order", 0)? != 0;
+    let columns = spec.by_columns;
     let outs: Vec<_> = cx
         .wanted
         .iter()
@@ -46,7 +97,7 @@ pub(super) fn max_pool(cx: &Cx<'_>) -> Made {
         w: Window,
         columns: bool,
         wants: [bool; 2],
-    ) -> Made {
+    ) -> Planned {
         Ok(Plan::new(outs, move |t: &mut Tensors<'_>| {
             let x = t.get::<T>(0);
             let y = if wants[0] { t.out::<T>(0) } else { &mut [] };
@@ -130,20 +181,16 @@ fn row_max<T: Num>(line: &[T], y: &mut [T], stride: usize, shift: isize) {
     }
 }
 
-pub(super) fn mean_pool(cx: &Cx<'_>, norm: bool) -> Made {
+pub(super) fn mean_pool(cx: &Cx<'_>, spec: &PoolSpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
-    let (w, out) = window(cx)?;
+    let out = &spec.out;
     let body = MeanPool {
-        padding: cx.flag("count_include_pad", false)?,
-        p: if norm {
-            cx.args.int_or("p", 2)? as f64
-        } else {
-            0.0
-        },
-        w,
+        padding: spec.counts_padding,
+        p: spec.kind.exponent() as f64,
+        w: spec.window.clone(),
     };
-    let flops = 3.0 * volume(&out) as f64 * volume(&body.w.kernel) as f64;
-    Ok(Plan::float(dtype, vec![token(dtype, &out)], body).flops(flops))
+    let flops = 3.0 * volume(out) as f64 * volume(&body.w.kernel) as f64;
+    Ok(Plan::float(dtype, vec![token(dtype, out)], body).flops(flops))
 }
 
 struct MeanPool {
@@ -186,7 +233,7 @@ impl FloatBody for MeanPool {
 }
 
 /// One window that covers everything.
-pub(super) fn global(cx: &Cx<'_>, name: &str) -> Made {
+pub(super) fn global(cx: &Cx<'_>, kind: &PoolKind) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     if dims.len() < 2 {
@@ -231,21 +278,16 @@ pub(super) fn global(cx: &Cx<'_>, name: &str) -> Made {
             }
         }
     }
-    let p = if name == "GlobalLpPool" {
-        cx.args.int_or("p", 2)? as f64
-    } else {
-        0.0
-    };
     let body = Global {
         plane: volume(&dims[2..]),
-        max: name == "GlobalMaxPool",
-        p,
+        max: *kind == PoolKind::Max,
+        p: kind.exponent() as f64,
     };
     Ok(Plan::float(dtype, vec![token(dtype, &out)], body).flops(volume(&dims) as f64))
 }
 
 /// Puts the greatest elements back to where they came from.
-pub(super) fn max_unpool(cx: &Cx<'_>) -> Made {
+pub(super) fn max_unpool(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let n = dims.len().saturating_sub(2);

@@ -2,13 +2,11 @@
 
 use zbmd_ir::{DType, TokenType};
 
-use super::cx::{Cx, FLOATS, Plan, Tensors, dims, expect_count, index_at, token};
+use super::cx::{Cx, FLOATS, Plan, Planned, Tensors, dims, expect_count, index_at, token};
 use super::elementwise::number_at;
 use super::num::Num;
 use super::reduce::around;
 use crate::op::OpError;
-
-type Made = Result<Plan, OpError>;
 
 /// A value rounded, ties to even, into the range of a byte type. The zero point is added before rounding by callers
 /// that work in wide types, which gives the same result as it is an integer.
@@ -39,7 +37,7 @@ impl Scales {
         if count == 1 {
             return Ok(Scales::One);
         }
-        let axis = cx.axis(cx.args.int_or("axis", 1)?, x.len())?;
+        let axis = cx.axis_param(1, x.len())?;
         let (_, n, inner) = around(&x, axis);
         if block == 0 {
             if count != n {
@@ -77,7 +75,7 @@ impl Scales {
 
 const WHOLE: [DType; 4] = [DType::I8, DType::U8, DType::I16, DType::I32];
 
-pub(super) fn quantize(cx: &Cx<'_>) -> Made {
+pub(super) fn quantize(cx: &Cx<'_>) -> Planned {
     let dx = cx.expect(0, &[DType::F32, DType::F16, DType::Bf16, DType::I32])?;
     let ds = cx.expect(1, &FLOATS)?;
     let asked = cx.args.word_opt("output_dtype")?;
@@ -104,7 +102,7 @@ pub(super) fn quantize(cx: &Cx<'_>) -> Made {
     }
     expect_count(cx, 2, &[cx.operand(1)?.ty.elements() as usize], to)?;
     let scales = Scales::of(cx)?;
-    fn make<T: Num>(out: TokenType, dx: DType, ds: DType, to: DType, scales: Scales) -> Made {
+    fn make<T: Num>(out: TokenType, dx: DType, ds: DType, to: DType, scales: Scales) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             let (x, s, z, y) = (t.bytes(0), t.bytes(1), t.bytes(2), t.out::<T>(0));
             for (i, y) in y.iter_mut().enumerate() {
@@ -122,12 +120,12 @@ pub(super) fn quantize(cx: &Cx<'_>) -> Made {
     super::cx::by_element!(to, make(out, dx, ds, to, scales))
 }
 
-pub(super) fn dequantize(cx: &Cx<'_>) -> Made {
+pub(super) fn dequantize(cx: &Cx<'_>) -> Planned {
     let dx = cx.expect(0, &WHOLE)?;
     let ds = cx.expect(1, &FLOATS)?;
     expect_count(cx, 2, &[cx.operand(1)?.ty.elements() as usize], dx)?;
     let scales = Scales::of(cx)?;
-    fn make<T: Num>(out: TokenType, dx: DType, ds: DType, scales: Scales) -> Made {
+    fn make<T: Num>(out: TokenType, dx: DType, ds: DType, scales: Scales) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             let (x, s, z, y) = (t.bytes(0), t.bytes(1), t.bytes(2), t.out::<T>(0));
             for (i, y) in y.iter_mut().enumerate() {
@@ -143,7 +141,7 @@ pub(super) fn dequantize(cx: &Cx<'_>) -> Made {
 }
 
 /// Bytes with the scale and zero point that the range of the floats asks for.
-pub(super) fn dynamic(cx: &Cx<'_>) -> Made {
+pub(super) fn dynamic(cx: &Cx<'_>) -> Planned {
     cx.expect(0, &[DType::F32])?;
     let types = [
         (DType::U8, cx.dims(0)?),

@@ -1,56 +1,12 @@
 //! Recurrent layers over whole sequences: RNN, GRU, LSTM. Matrices are packed when they are constants.
 
-use zbmd_ir::DType;
+mod spec;
 
-use super::cx::{Body, Cx, FLOATS, Plan, Tensors, constant_f32, token, volume};
+use super::cx::{Body, Cx, Plan, Planned, Tensors, constant_f32, token};
 use super::gemm::{Extra, Left, gemm, pack, packed_len};
 use super::num::Float;
-use crate::op::OpError;
 
-type Made = Result<Plan, OpError>;
-
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Cell {
-    Rnn,
-    Gru,
-    Lstm,
-}
-
-impl Cell {
-    fn gates(self) -> usize {
-        match self {
-            Cell::Rnn => 1,
-            Cell::Gru => 3,
-            Cell::Lstm => 4,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Gate {
-    Sigmoid,
-    Tanh,
-    Relu,
-    HardSigmoid,
-    Softsign,
-}
-
-fn gate_of(cx: &Cx<'_>, name: &str) -> Result<Gate, OpError> {
-    Ok(match name.to_ascii_lowercase().as_str() {
-        "sigmoid" => Gate::Sigmoid,
-        "tanh" => Gate::Tanh,
-        "relu" => Gate::Relu,
-        "hardsigmoid" => Gate::HardSigmoid,
-        "softsign" => Gate::Softsign,
-        other => {
-            return Err(cx.args.unknown_word(
-                "activations",
-                other,
-                &["Sigmoid", "Tanh", "Relu", "HardSigmoid", "Softsign"],
-            ));
-        }
-    })
-}
+pub(super) use spec::{Cell, Direction, Gate, RecurrentSpec};
 
 fn apply(gate: Gate, v: f32) -> f32 {
     match gate {
@@ -62,197 +18,91 @@ fn apply(gate: Gate, v: f32) -> f32 {
     }
 }
 
-/// Operands: X, W, R, B, lengths, first hidden state, first cell state, peepholes.
-pub(super) fn recurrent(cx: &Cx<'_>, name: &str) -> Made {
-    let dtype = cx.expect(0, &FLOATS)?;
-    if dtype == DType::F64 {
-        return Err(cx.refuse(0, "is f64", "recurrent layers are computed in f32: cast it"));
-    }
-    let cell = match name {
-        "NnRNN" => Cell::Rnn,
-        "NnGRU" => Cell::Gru,
-        _ => Cell::Lstm,
-    };
-    let gates = cell.gates();
-    let batchwise = cx.args.int_or("layout", 0)? != 0;
-    let (x, w, r) = (cx.dims(0)?, cx.dims(1)?, cx.dims(2)?);
-    let (&[d0, d1, input], &[ways, rows, wi], &[_, _, hidden]) =
-        (x.as_slice(), w.as_slice(), r.as_slice())
-    else {
-        return Err(cx.refuse(
-            1,
-            format!("is {}", cx.operand(1)?.ty),
-            "input and matrices have three dimensions",
-        ));
-    };
-    let (steps, batch) = if batchwise { (d1, d0) } else { (d0, d1) };
-    let direction = cx.args.word_opt("direction")?.unwrap_or("forward");
-    let both = direction == "bidirectional";
-    let fits = rows == gates * hidden
-        && wi == input
-        && ways == 1 + usize::from(both)
-        && r == [ways, gates * hidden, hidden]
-        && volume(&x) > 0
-        && hidden > 0;
-    if !fits {
-        let message = format!("is {}, the input {}", cx.operand(1)?.ty, cx.operand(0)?.ty);
-        return Err(cx.refuse(
-            1,
-            message,
-            format!("[directions, {gates} · hidden, {input}]"),
-        ));
-    }
-    let state = if batchwise {
-        vec![batch, ways, hidden]
-    } else {
-        vec![ways, batch, hidden]
-    };
-    let expected = [
-        (3, vec![ways, 2 * gates * hidden]),
-        (4, vec![batch]),
-        (5, state.clone()),
-        (6, state.clone()),
-        (7, vec![ways, 3 * hidden]),
-    ];
-    for (i, want) in expected {
-        if let Some(o) = cx.opt(i)
-            && o.dims() != want
-        {
-            return Err(cx.refuse(i, format!("is {}", o.ty), format!("{want:?}")));
-        }
-    }
-    let mut names: Vec<String> = match cx.args.get("activations").and_then(zbmd_ir::Value::as_list)
-    {
-        Some(list) => list
-            .iter()
-            .filter_map(|v| v.as_str().map(str::to_owned))
-            .collect(),
-        None => Vec::new(),
-    };
-    let default: &[&str] = match cell {
-        Cell::Rnn => &["Tanh"],
-        Cell::Gru => &["Sigmoid", "Tanh"],
-        Cell::Lstm => &["Sigmoid", "Tanh", "Tanh"],
-    };
-    if names.is_empty() {
-        names = default.iter().map(|s| (*s).to_owned()).collect();
-    }
-    let once = names.len();
-    while names.len() < default.len() * ways && once > 0 {
-        names.push(names[names.len() - once.min(default.len())].clone());
-    }
-    let activations = names
-        .iter()
-        .map(|n| gate_of(cx, n))
-        .collect::<Result<Vec<_>, _>>()?;
-    if activations.len() < default.len() * ways {
-        return Err(cx.args.error(
-            "activations",
-            format!("has {} names", activations.len()),
-            format!("{} for each direction", default.len()),
-        ));
-    }
-    let seq = if batchwise {
-        vec![batch, steps, ways, hidden]
-    } else {
-        vec![steps, ways, batch, hidden]
-    };
-    let outs = cx
-        .wanted
-        .iter()
-        .map(|&o| token(dtype, if o == 0 { &seq } else { &state }))
+/// A recurrent layer of any cell.
+pub(super) fn recurrent(cx: &Cx<'_>, spec: &RecurrentSpec) -> Planned {
+    let wanted = cx.wanted.iter();
+    let outs = wanted
+        .map(|&output| {
+            let dims = if output == 0 {
+                spec.sequence_dims()
+            } else {
+                spec.state_dims()
+            };
+            token(spec.dtype, &dims)
+        })
         .collect();
-    let flops = 2.0 * (steps * batch * ways * gates * hidden * (input + hidden)) as f64;
+
+    let rows = spec.steps * spec.batch * spec.ways * spec.cell.gates() * spec.hidden;
+    let flops = 2.0 * (rows * (spec.input + spec.hidden)) as f64;
     let mut body = Recurrent {
-        cell,
-        steps,
-        batch,
-        input,
-        hidden,
-        ways,
-        batchwise,
-        reverse: direction == "reverse",
-        activations,
-        reset_after: cx.args.int_or("linear_before_reset", 0)? != 0,
-        couple: cx.args.int_or("input_forget", 0)? != 0,
-        clip: cx.args.float_or("clip", 0.0)? as f32,
+        spec: spec.clone(),
         wanted: cx.wanted.clone(),
         packed: None,
-        lengths: cx.opt(4).map(|o| super::cx::computed(o.ty.dtype)),
     };
-    let (wx, rx) = (cx.operand(1)?.clone(), cx.operand(2)?.clone());
-    Ok(Plan::lazy(outs, move || {
-        if let (Some(w), Some(r)) = (constant_f32(&wx), constant_f32(&rx)) {
+    let input_weights = cx.operand(1)?.clone();
+    let state_weights = cx.operand(2)?.clone();
+    let make_body = move || {
+        let constants = (constant_f32(&input_weights), constant_f32(&state_weights));
+        if let (Some(w), Some(r)) = constants {
             let mut packed = vec![0.0; body.packed_len()];
             body.pack(&w, &r, &mut packed);
             body.packed = Some(packed);
         }
-        Ok(Box::new(body))
-    })
-    .flops(flops))
+        Ok(Box::new(body) as Box<dyn Body>)
+    };
+    Ok(Plan::lazy(outs, make_body).flops(flops))
 }
 
+#[derive(Clone)]
 struct Recurrent {
-    cell: Cell,
-    steps: usize,
-    batch: usize,
-    input: usize,
-    hidden: usize,
-    ways: usize,
-    batchwise: bool,
-    reverse: bool,
-    activations: Vec<Gate>,
-    reset_after: bool,
-    couple: bool,
-    clip: f32,
+    spec: RecurrentSpec,
     wanted: Vec<usize>,
     packed: Option<Vec<f32>>,
-    lengths: Option<DType>,
 }
 
 impl Recurrent {
     fn width(&self) -> usize {
-        self.cell.gates() * self.hidden
+        self.spec.cell.gates() * self.spec.hidden
     }
 
     /// Input and recurrent matrices of one direction.
     fn each_len(&self) -> (usize, usize) {
         (
-            packed_len(self.input, self.width()),
-            packed_len(self.hidden, self.width()),
+            packed_len(self.spec.input, self.width()),
+            packed_len(self.spec.hidden, self.width()),
         )
     }
 
     fn packed_len(&self) -> usize {
         let (w, r) = self.each_len();
-        self.ways * (w + r)
+        self.spec.ways * (w + r)
     }
 
     fn pack(&self, w: &[f32], r: &[f32], to: &mut [f32]) {
         let ((lw, lr), n) = (self.each_len(), self.width());
         for (d, to) in to.chunks_exact_mut(lw + lr).enumerate() {
             pack(
-                &w[d * n * self.input..],
-                self.input,
+                &w[d * n * self.spec.input..],
+                self.spec.input,
                 n,
                 1,
-                self.input,
+                self.spec.input,
                 &mut to[..lw],
             );
             pack(
-                &r[d * n * self.hidden..],
-                self.hidden,
+                &r[d * n * self.spec.hidden..],
+                self.spec.hidden,
                 n,
                 1,
-                self.hidden,
+                self.spec.hidden,
                 &mut to[lw..],
             );
         }
     }
 
     fn bounded(&self, v: f32) -> f32 {
-        if self.clip > 0.0 {
-            v.clamp(-self.clip, self.clip)
+        if self.spec.clip > 0.0 {
+            v.clamp(-self.spec.clip, self.spec.clip)
         } else {
             v
         }
@@ -267,11 +117,11 @@ impl Recurrent {
             acts,
             r_new,
         } = *gates;
-        let n = self.hidden;
+        let n = self.spec.hidden;
         let p = |k: usize, i: usize| peep.get(k * n + i).copied().unwrap_or(0.0);
         for i in 0..n {
             let sum = |k: usize| g[k * n + i] + u[k * n + i];
-            match self.cell {
+            match self.spec.cell {
                 Cell::Rnn => h[i] = apply(acts[0], self.bounded(sum(0))),
                 Cell::Gru => {
                     let z = apply(acts[0], self.bounded(sum(0)));
@@ -283,7 +133,7 @@ impl Recurrent {
                 }
                 Cell::Lstm => {
                     let input = apply(acts[0], self.bounded(sum(0) + p(0, i) * c[i]));
-                    let forget = if self.couple {
+                    let forget = if self.spec.couple {
                         1.0 - input
                     } else {
                         apply(acts[0], self.bounded(sum(2) + p(2, i) * c[i]))
@@ -313,7 +163,7 @@ impl Body for Recurrent {
     fn run(&self, t: &mut Tensors<'_>) {
         let (x, bias, lengths) = (t.get::<f32>(0), t.get::<f32>(3), t.bytes(4));
         let (h0, c0, peep) = (t.get::<f32>(5), t.get::<f32>(6), t.get::<f32>(7));
-        let (n, width) = (self.hidden, self.width());
+        let (n, width) = (self.spec.hidden, self.width());
         let mut outs: [&mut [f32]; 3] = Default::default();
         for (i, &o) in self.wanted.iter().enumerate() {
             outs[o] = t.out::<f32>(i);
@@ -335,12 +185,12 @@ impl Body for Recurrent {
         let (c, rest) = rest.split_at_mut(n);
         let (rh, r_new) = rest.split_at_mut(n);
         let (lw, lr) = self.each_len();
-        let per = self.activations.len() / self.ways;
-        for (d, b) in (0..self.ways).flat_map(|d| (0..self.batch).map(move |b| (d, b))) {
-            let state = if self.batchwise {
-                b * self.ways + d
+        let per = self.spec.activations.len() / self.spec.ways;
+        for (d, b) in (0..self.spec.ways).flat_map(|d| (0..self.spec.batch).map(move |b| (d, b))) {
+            let state = if self.spec.batchwise {
+                b * self.spec.ways + d
             } else {
-                d * self.batch + b
+                d * self.spec.batch + b
             } * n;
             let start = |from: &[f32], to: &mut [f32]| match from.get(state..state + n) {
                 Some(from) => to.copy_from_slice(from),
@@ -353,18 +203,18 @@ impl Body for Recurrent {
                 .get(d * 2 * width..(d + 1) * 2 * width)
                 .unwrap_or_default();
             let (wb, rb) = bias.split_at(bias.len() / 2);
-            let acts = &self.activations[d * per..];
+            let acts = &self.spec.activations[d * per..];
             let peep: &[f32] = peep.get(d * 3 * n..(d + 1) * 3 * n).unwrap_or_default();
-            let len = self.lengths.map_or(self.steps, |dt| {
-                super::cx::index_at(lengths, dt, b).clamp(0, self.steps as i64) as usize
+            let len = self.spec.lengths.map_or(self.spec.steps, |dt| {
+                super::cx::index_at(lengths, dt, b).clamp(0, self.spec.steps as i64) as usize
             });
-            let back = self.reverse || d == 1;
-            for k in 0..self.steps {
+            let back = self.spec.direction.turns(d);
+            for k in 0..self.spec.steps {
                 let place = if back && k < len { len - 1 - k } else { k };
-                let at = if self.batchwise {
-                    (b * self.steps + place) * self.ways + d
+                let at = if self.spec.batchwise {
+                    (b * self.spec.steps + place) * self.spec.ways + d
                 } else {
-                    (place * self.ways + d) * self.batch + b
+                    (place * self.spec.ways + d) * self.spec.batch + b
                 } * n;
                 if k >= len {
                     if let Some(y) = y.get_mut(at..at + n) {
@@ -372,20 +222,20 @@ impl Body for Recurrent {
                     }
                     continue;
                 }
-                let from = if self.batchwise {
-                    b * self.steps + place
+                let from = if self.spec.batchwise {
+                    b * self.spec.steps + place
                 } else {
-                    place * self.batch + b
-                } * self.input;
+                    place * self.spec.batch + b
+                } * self.spec.input;
                 let extra = Extra {
                     column_bias: Some(wb).filter(|b| !b.is_empty()),
                     ..Extra::default()
                 };
                 gemm(
-                    (1, self.input, width),
+                    (1, self.spec.input, width),
                     Left {
                         data: &x[from..],
-                        row: self.input,
+                        row: self.spec.input,
                         column: 1,
                     },
                     w,
@@ -410,7 +260,7 @@ impl Body for Recurrent {
                     extra,
                 );
                 let mut third = None;
-                if self.cell == Cell::Gru && !self.reset_after {
+                if self.spec.cell == Cell::Gru && !self.spec.reset_after {
                     // The reset gate acts before the product: that of its gate alone is done again.
                     for i in 0..n {
                         rh[i] = apply(acts[0], self.bounded(g[n + i] + u[n + i])) * h[i];
@@ -463,6 +313,6 @@ impl Body for Recurrent {
         } else {
             self.packed_len()
         };
-        4 * (own + 3 * self.width() + 3 * self.hidden)
+        4 * (own + 3 * self.width() + 3 * self.spec.hidden)
     }
 }

@@ -2,17 +2,15 @@
 
 use zbmd_ir::DType;
 
-use super::cx::{Cx, FLOATS, FloatBody, Plan, Tensors, by_num, token, volume};
+use super::cx::{Cx, FLOATS, FloatBody, Plan, Planned, Tensors, by_num, token, volume};
 use super::index::Walk;
 use super::num::{Float, Num};
-use crate::kernels::tensor::row::Fold;
+use crate::kernels::tensor::row::{Fold, Soft};
 use crate::op::OpError;
 use crate::simd::{self, Isa, Loop};
 
-type Made = Result<Plan, OpError>;
-
 /// Axes of a reduction: those of operand 1, or all; none where an empty list is a no-op.
-pub(super) fn axes(cx: &Cx<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
+fn axes(cx: &Cx<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
     let given = cx.ints(1)?.unwrap_or_default();
     if given.is_empty() {
         let none = cx.flag("noop_with_empty_axes", false)?;
@@ -65,31 +63,38 @@ impl Walks {
     }
 }
 
-/// What an operator of ONNX does to the elements that meet in one.
-pub(super) fn fold(op: &str) -> Fold {
-    match op {
-        "ReduceL1" => Fold::L1,
-        "ReduceL2" => Fold::L2,
-        "ReduceLogSum" => Fold::LogSum,
-        "ReduceLogSumExp" => Fold::LogSumExp,
-        "ReduceMax" => Fold::Max,
-        "ReduceMean" => Fold::Mean,
-        "ReduceMin" => Fold::Min,
-        "ReduceProd" => Fold::Prod,
-        "ReduceSum" => Fold::Sum,
-        _ => Fold::SumSquare,
+/// A reduction over axes.
+pub(super) struct ReduceSpec {
+    /// What becomes of the elements that meet in one.
+    pub(super) kind: Fold,
+    pub(super) axes: Vec<usize>,
+    keeps_dims: bool,
+}
+
+impl ReduceSpec {
+    pub(super) fn of(cx: &Cx<'_>, kind: Fold) -> Result<Self, OpError> {
+        Ok(Self {
+            kind,
+            axes: axes(cx, cx.dims(0)?.len())?,
+            keeps_dims: keeps_dims(cx)?,
+        })
     }
 }
 
-/// The reductions of ONNX by name.
-pub(super) fn reduce(cx: &Cx<'_>, name: &str) -> Made {
-    let kind = fold(name);
+/// Whether reduced dimensions stay, 1 long.
+fn keeps_dims(cx: &Cx<'_>) -> Result<bool, OpError> {
+    cx.flag("keepdims", true)
+}
+
+/// The reductions of ONNX.
+pub(super) fn reduce(cx: &Cx<'_>, spec: &ReduceSpec) -> Planned {
+    let kind = spec.kind;
     let dims = cx.dims(0)?;
     let dtype = cx.dtype(0)?;
-    let walks = Walks::new(&dims, &axes(cx, dims.len())?, cx.flag("keepdims", true)?)?;
+    let walks = Walks::new(&dims, &spec.axes, spec.keeps_dims)?;
     let out = token(dtype, &walks.out);
     let flops = volume(&dims) as f64 * 2.0;
-    fn make<T: Num>(out: zbmd_ir::TokenType, walks: Walks, kind: Fold, truth: bool) -> Made {
+    fn make<T: Num>(out: zbmd_ir::TokenType, walks: Walks, kind: Fold, truth: bool) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             run::<T>(t, &walks, kind, truth)
         }))
@@ -169,12 +174,32 @@ fn sum<T: Num>(x: &[T], walks: &Walks, f: impl Fn(f64) -> f64) -> f64 {
     total
 }
 
-/// Place of the greatest or least element along an axis.
-pub(super) fn arg(cx: &Cx<'_>, greatest: bool) -> Made {
+/// The place of the greatest or least element along an axis.
+pub(super) struct ArgSpec {
+    pub(super) is_max: bool,
+    pub(super) axis: usize,
+    /// Whether the last of equal elements counts, and not the first.
+    pub(super) takes_last: bool,
+    keeps_dims: bool,
+}
+
+impl ArgSpec {
+    pub(super) fn of(cx: &Cx<'_>, is_max: bool) -> Result<Self, OpError> {
+        Ok(Self {
+            is_max,
+            axis: cx.axis_param(0, cx.dims(0)?.len())?,
+            takes_last: cx.flag("select_last_index", false)?,
+            keeps_dims: keeps_dims(cx)?,
+        })
+    }
+}
+
+pub(super) fn arg(cx: &Cx<'_>, spec: &ArgSpec) -> Planned {
     let dims = cx.dims(0)?;
-    let axis = cx.axis(cx.args.int_or("axis", 0)?, dims.len())?;
-    let last = cx.flag("select_last_index", false)?;
-    let keep = cx.flag("keepdims", true)?;
+    let axis = spec.axis;
+    let greatest = spec.is_max;
+    let last = spec.takes_last;
+    let keep = spec.keeps_dims;
     let (outer, n, inner) = around(&dims, axis);
     let mut out = dims.clone();
     if keep {
@@ -187,7 +212,7 @@ pub(super) fn arg(cx: &Cx<'_>, greatest: bool) -> Made {
         greatest: bool,
         last: bool,
         s: (usize, usize, usize),
-    ) -> Made {
+    ) -> Planned {
         let (outer, n, inner) = s;
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             let (x, y) = (t.get::<T>(0), t.out::<i64>(0));
@@ -223,16 +248,34 @@ pub(super) fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
 }
 
 /// Running sums or products along an axis.
-pub(super) fn cumulative(cx: &Cx<'_>, product: bool) -> Made {
+pub(super) struct CumulativeSpec {
+    pub(super) is_product: bool,
+    pub(super) axis: usize,
+    /// Whether an element itself is left out of its sum.
+    pub(super) exclusive: bool,
+    pub(super) reverse: bool,
+}
+
+impl CumulativeSpec {
+    pub(super) fn of(cx: &Cx<'_>, is_product: bool) -> Result<Self, OpError> {
+        let axis = cx.ints(1)?.and_then(|axes| axes.first().copied());
+        Ok(Self {
+            is_product,
+            axis: cx.axis(axis.unwrap_or(0), cx.dims(0)?.len())?,
+            exclusive: cx.flag("exclusive", false)?,
+            reverse: cx.flag("reverse", false)?,
+        })
+    }
+}
+
+pub(super) fn cumulative(cx: &Cx<'_>, spec: &CumulativeSpec) -> Planned {
     let dims = cx.dims(0)?;
-    let axis = cx.ints(1)?.and_then(|a| a.first().copied()).unwrap_or(0);
-    let (outer, n, inner) = around(&dims, cx.axis(axis, dims.len())?);
-    let (exclusive, reverse) = (cx.flag("exclusive", false)?, cx.flag("reverse", false)?);
+    let (outer, n, inner) = around(&dims, spec.axis);
     fn make<T: Num>(
         out: zbmd_ir::TokenType,
         (outer, n, inner): (usize, usize, usize),
         [product, exclusive, reverse]: [bool; 3],
-    ) -> Made {
+    ) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             let (x, y) = (t.get::<T>(0), t.out::<T>(0));
             for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
@@ -251,7 +294,7 @@ pub(super) fn cumulative(cx: &Cx<'_>, product: bool) -> Made {
             }
         }))
     }
-    let flags = [product, exclusive, reverse];
+    let flags = [spec.is_product, spec.exclusive, spec.reverse];
     by_num!(
         cx.dtype(0)?,
         make(cx.operand(0)?.ty.clone(), (outer, n, inner), flags)
@@ -259,26 +302,26 @@ pub(super) fn cumulative(cx: &Cx<'_>, product: bool) -> Made {
 }
 
 /// Softmax, LogSoftmax, Hardmax along an axis.
-pub(super) fn softmax(cx: &Cx<'_>, name: &str) -> Made {
+pub(super) struct SoftmaxSpec {
+    pub(super) kind: Soft,
+    pub(super) axis: usize,
+}
+
+impl SoftmaxSpec {
+    pub(super) fn of(cx: &Cx<'_>, kind: Soft) -> Result<Self, OpError> {
+        let axis = cx.axis_param(-1, cx.dims(0)?.len())?;
+        Ok(Self { kind, axis })
+    }
+}
+
+pub(super) fn softmax(cx: &Cx<'_>, spec: &SoftmaxSpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
-    let axis = cx.axis(cx.args.int_or("axis", -1)?, dims.len())?;
-    let shape = around(&dims, axis);
-    let kind = match name {
-        "Softmax" => Soft::Plain,
-        "LogSoftmax" => Soft::Log,
-        _ => Soft::Hard,
-    };
+    let shape = around(&dims, spec.axis);
+    let kind = spec.kind;
     let flops = 20.0 * volume(&dims) as f64;
     let out = cx.operand(0)?.ty.clone();
     Ok(Plan::float(dtype, vec![out], Softmax { shape, kind }).flops(flops))
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Soft {
-    Plain,
-    Log,
-    Hard,
 }
 
 struct Softmax {
@@ -358,10 +401,26 @@ impl<F: Float> Loop for SoftRow<'_, F> {
     }
 }
 
+/// The k greatest or least elements along an axis.
+pub(super) struct TopKSpec {
+    pub(super) axis: usize,
+    /// Whether the greatest are taken, and not the least.
+    pub(super) takes_largest: bool,
+}
+
+impl TopKSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self {
+            axis: cx.axis_param(-1, cx.dims(0)?.len())?,
+            takes_largest: cx.flag("largest", true)?,
+        })
+    }
+}
+
 /// The k greatest or least elements along an axis, and where they are.
-pub(super) fn top_k(cx: &Cx<'_>) -> Made {
+pub(super) fn top_k(cx: &Cx<'_>, spec: &TopKSpec) -> Planned {
     let dims = cx.dims(0)?;
-    let axis = cx.axis(cx.args.int_or("axis", -1)?, dims.len())?;
+    let axis = spec.axis;
     let k = cx.ints(1)?.and_then(|k| k.first().copied()).unwrap_or(1);
     let (outer, n, inner) = around(&dims, axis);
     let k = usize::try_from(k).ok().filter(|k| *k <= n).ok_or_else(|| {
@@ -371,7 +430,7 @@ pub(super) fn top_k(cx: &Cx<'_>) -> Made {
             "ask for at most as many as there are",
         )
     })?;
-    let largest = cx.flag("largest", true)?;
+    let largest = spec.takes_largest;
     let mut out = dims.clone();
     out[axis] = k;
     let dtype = cx.dtype(0)?;
@@ -440,7 +499,7 @@ pub(super) fn top_k(cx: &Cx<'_>) -> Made {
         k: usize,
         largest: bool,
         wants: [bool; 2],
-    ) -> Made {
+    ) -> Planned {
         Ok(Plan::new(
             outs,
             TopK::<T> {

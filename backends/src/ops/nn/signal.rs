@@ -6,12 +6,10 @@ use num_complex::Complex;
 use rustfft::{Fft, FftPlanner};
 use zbmd_ir::DType;
 
-use super::cx::{Body, Cx, Plan, Tensors, token, volume};
+use super::cx::{Body, Cx, Plan, Planned, Tensors, token, volume};
 use super::num::{Float, Num};
 use super::reduce::around;
 use crate::op::OpError;
-
-type Made = Result<Plan, OpError>;
 
 /// Longest transform or window, as of the op `Fft`: planning one takes a hundred bytes a point and more.
 const MAX_POINTS: usize = 1 << 24;
@@ -45,7 +43,7 @@ struct Dft {
     half: bool,
 }
 
-pub(super) fn dft(cx: &Cx<'_>) -> Made {
+pub(super) fn dft(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &[DType::F32, DType::F16, DType::Bf16])?;
     let from = cx.dims(0)?;
     let Some((&parts, lead)) = from
@@ -148,7 +146,7 @@ impl Body for Dft {
 }
 
 /// Transforms of overlapping frames under a window.
-pub(super) fn stft(cx: &Cx<'_>) -> Made {
+pub(super) fn stft(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &[DType::F32, DType::F16, DType::Bf16])?;
     let from = cx.dims(0)?;
     let (batch, len, parts) = match from[..] {
@@ -220,7 +218,7 @@ pub(super) fn stft(cx: &Cx<'_>) -> Made {
 }
 
 /// Hann, Hamming and Blackman windows of a constant length.
-pub(super) fn window(cx: &Cx<'_>, name: &str) -> Made {
+pub(super) fn window(cx: &Cx<'_>, name: &str) -> Planned {
     let n = points(cx, 0, first(cx.ints(0)?), 1)?;
     let terms: [f64; 3] = match name {
         "HannWindow" => [0.5, 0.5, 0.0],
@@ -228,7 +226,7 @@ pub(super) fn window(cx: &Cx<'_>, name: &str) -> Made {
         _ => [0.42, 0.5, 0.08],
     };
     let periodic = cx.flag("periodic", true)?;
-    fn make<T: Num>(out: zbmd_ir::TokenType, n: usize, terms: [f64; 3], periodic: bool) -> Made {
+    fn make<T: Num>(out: zbmd_ir::TokenType, n: usize, terms: [f64; 3], periodic: bool) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             let round = if periodic {
                 n
@@ -246,7 +244,7 @@ pub(super) fn window(cx: &Cx<'_>, name: &str) -> Made {
 }
 
 /// Triangles on the mel scale.
-pub(super) fn mel(cx: &Cx<'_>) -> Made {
+pub(super) fn mel(cx: &Cx<'_>) -> Planned {
     let bands = points(cx, 0, first(cx.ints(0)?), 1)?;
     let n = points(cx, 1, first(cx.ints(1)?), 1)?;
     let rate = Ord::max(first(cx.ints(2)?).unwrap_or(1), 1) as f64;
@@ -293,7 +291,7 @@ pub(super) fn mel(cx: &Cx<'_>) -> Made {
         }
         (c..h).for_each(|j| put(j, (h - j) as f64 / (h - c) as f64));
     }
-    fn make<T: Num>(out: zbmd_ir::TokenType, table: Vec<f64>) -> Made {
+    fn make<T: Num>(out: zbmd_ir::TokenType, table: Vec<f64>) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             t.out::<T>(0)
                 .iter_mut()
@@ -306,7 +304,7 @@ pub(super) fn mel(cx: &Cx<'_>) -> Made {
 }
 
 /// Numbers from a start to a limit, all constants.
-pub(super) fn range(cx: &Cx<'_>) -> Made {
+pub(super) fn range(cx: &Cx<'_>) -> Planned {
     let dtype = cx.dtype(0)?;
     for i in 0..3 {
         super::cx::expect_count(cx, i, &[1], dtype)?;
@@ -326,7 +324,7 @@ pub(super) fn range(cx: &Cx<'_>) -> Made {
             "a step towards the limit",
         ));
     }
-    fn make<T: Num>(out: zbmd_ir::TokenType, start: f64, delta: f64) -> Made {
+    fn make<T: Num>(out: zbmd_ir::TokenType, start: f64, delta: f64) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             for (i, y) in t.out::<T>(0).iter_mut().enumerate() {
                 *y = T::of(start + delta * i as f64);
@@ -337,7 +335,7 @@ pub(super) fn range(cx: &Cx<'_>) -> Made {
 }
 
 /// Negative log-likelihood of targets, of logarithms of probabilities or (`softmax`) of scores.
-pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Made {
+pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Planned {
     let dtype = cx.expect(0, &super::cx::FLOATS)?;
     let from = cx.dims(0)?;
     if from.len() < 2 || cx.dims(1)? != [&from[..1], &from[2..]].concat() {

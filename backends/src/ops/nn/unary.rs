@@ -2,12 +2,9 @@
 
 use zbmd_ir::DType;
 
-use super::cx::{Body, Cx, FLOATS, Plan, Tensors};
+use super::cx::{Body, Cx, FLOATS, Plan, Planned, Tensors};
 use super::num::Float;
-use crate::op::OpError;
 use crate::simd::{self, Isa, Loop};
-
-type Made = Result<Plan, OpError>;
 
 /// A function of one f32 or f64 element; `a` and `b` are the op's parameters.
 trait Unary: Copy + Default + Send + Sync + 'static {
@@ -152,7 +149,7 @@ fn in_f64<U: Unary>(x: f64, a: f64, b: f64) -> f64 {
     U::default().of::<f64, false>(x, a, b)
 }
 
-fn unary_plan<U: Unary>(cx: &Cx<'_>, f: U, a: f64, b: f64) -> Made {
+fn unary_plan<U: Unary>(cx: &Cx<'_>, f: U, a: f64, b: f64) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let out = cx.operand(0)?.ty.clone();
     let flops = 8.0 * out.elements() as f64;
@@ -178,7 +175,7 @@ fn unary_plan<U: Unary>(cx: &Cx<'_>, f: U, a: f64, b: f64) -> Made {
 }
 
 /// Unary functions by the name of their operator.
-pub(super) fn unary(cx: &Cx<'_>, name: &str) -> Made {
+pub(super) fn unary(cx: &Cx<'_>, name: &str) -> Planned {
     let f = |name: &str, default: f64| cx.args.float_or(name, default);
     match name {
         "Acos" => unary_plan(cx, Acos, 0.0, 0.0),

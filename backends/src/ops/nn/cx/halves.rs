@@ -1,5 +1,7 @@
 //! Ops that compute in another type than they store.
 
+use std::sync::Arc;
+
 use bytemuck::Pod;
 use half::{bf16, f16};
 use zbmd_ir::DType;
@@ -13,7 +15,7 @@ const MAX_CONVERTED: usize = 16;
 
 /// Runs a body of f32 or i32 for operands and outputs that are stored in half precision or as narrow integers.
 pub(crate) struct Halves {
-    body: Box<dyn Body>,
+    body: Arc<dyn Body>,
     /// Type and elements of each operand; elements 0 where it is missing.
     ins: Vec<Option<(DType, usize)>>,
     outs: Vec<(DType, usize)>,

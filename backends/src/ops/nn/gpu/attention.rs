@@ -3,15 +3,13 @@
 
 mod cores;
 
-use zbmd_ir::DType;
-
 use self::cores::Tiling;
-use super::super::index::strides;
-use super::{Gpu, Lowered, said};
+use super::super::attention::{AttentionSpec, Heads, MaskRule, RotarySpec, Sight};
+use super::{Gpu, Lowered};
 use crate::kernels::lang::{Place, Ty, Val};
 use crate::kernels::math::{exp, tanh};
 use crate::kernels::tensor::moves::{Ends, Strided, copy};
-use crate::kernels::tensor::{Bench, Slot, Tensor, Why, computed};
+use crate::kernels::tensor::{Slot, Tensor, TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
 
 /// Threads of a group.
@@ -21,34 +19,8 @@ const CHUNK: u32 = 256;
 /// Largest query and value: a query lies in shared memory, sums of values in registers.
 const MAX_SIZE: usize = 512;
 
-/// Where heads lie: one behind the other, or (`rows`) side by side in each row.
-#[derive(Clone, Copy)]
-struct Heads {
-    heads: usize,
-    len: usize,
-    size: usize,
-    rows: bool,
-}
-
+/// How kernels step through heads.
 impl Heads {
-    fn of(dims: &[usize], heads: usize) -> Result<Self, Why> {
-        match *dims {
-            [_, heads, len, size] => Ok(Self {
-                heads,
-                len,
-                size,
-                rows: false,
-            }),
-            [_, len, width] if heads > 0 => Ok(Self {
-                heads,
-                len,
-                size: width / heads,
-                rows: true,
-            }),
-            _ => Err("heads cannot be told apart".to_owned()),
-        }
-    }
-
     /// Steps along batch, head, row and element.
     fn steps(&self) -> Vec<isize> {
         let Heads {
@@ -64,7 +36,7 @@ impl Heads {
         all.map(|s| s as isize).to_vec()
     }
 
-    fn on<'k>(&self, bench: &'k Bench) -> Result<OnHeads<'k>, Why> {
+    fn on<'k>(&self, bench: &'k TensorKernelBuilder) -> Result<OnHeads<'k>, Why> {
         let steps = self.steps();
         let size = |d: usize| bench.size(steps[d] as usize);
         Ok(OnHeads([size(0)?, size(1)?, size(2)?]))
@@ -103,30 +75,33 @@ struct Query<'k> {
 }
 
 /// What decides whether a key is seen by its place.
-struct Sight {
+struct KeySight {
     past: usize,
     queries: usize,
-    cached: bool,
-    causal: bool,
-    left: i64,
-    right: i64,
+    is_cached: bool,
+    sight: Sight,
 }
 
-impl Sight {
+impl KeySight {
     /// Whether key j is hidden from a query.
     fn hides<'k>(&self, q: Query<'k>, j: Val<'k>) -> Option<Val<'k>> {
         let k = j.builder();
         let j = j.cast(Ty::I32);
         let offset = match q.length {
-            Some(n) if !self.cached => n - k.i32(self.queries as i32),
+            Some(n) if !self.is_cached => n - k.i32(self.queries as i32),
             _ => k.i32(self.past as i32),
         };
         let ahead = j - (q.i.cast(Ty::I32) + offset);
         let bound = |v: i64| k.i32(v.min(1 << 30) as i32);
+        let Sight {
+            causal,
+            left,
+            right,
+        } = self.sight;
         let all = [
-            self.causal.then(|| k.i32(0).lt(ahead)),
-            (self.left >= 0).then(|| bound(self.left).lt(-ahead)),
-            (self.right >= 0).then(|| bound(self.right).lt(ahead)),
+            causal.then(|| k.i32(0).lt(ahead)),
+            (left >= 0).then(|| bound(left).lt(-ahead)),
+            (right >= 0).then(|| bound(right).lt(ahead)),
             q.length.map(|n| n.le(j)),
         ];
         all.into_iter().flatten().reduce(|a, b| a | b)
@@ -166,39 +141,30 @@ impl<'k> Cached<'k> {
 }
 
 impl Gpu<'_> {
-    /// Operands: queries, keys, values, mask, past keys, past values, lengths.
-    pub(super) fn attention(&self) -> Lowered {
-        let heads = |name: &str| -> Result<usize, Why> {
-            Ok(self.cx.args.uint_or(name, 0, 0, 1 << 20).map_err(said)? as usize)
-        };
-        let dims = self.dims(0)?;
-        let q = Heads::of(&dims, heads("q_num_heads")?)?;
-        let kv = heads("kv_num_heads")?;
-        let (key, value) = (
-            Heads::of(&self.dims(1)?, kv)?,
-            Heads::of(&self.dims(2)?, kv)?,
-        );
-        let past = self.cx.opt(4).map_or(0, |o| o.dims()[2]);
-        let (batch, total) = (dims[0], past + key.len);
-        if q.size > MAX_SIZE || value.size > MAX_SIZE || q.size == 0 || value.size == 0 {
+    pub(in super::super) fn attention(&self, spec: &AttentionSpec) -> Lowered {
+        let query_size = spec.query.size;
+        let value_size = spec.value.size;
+        if query_size > MAX_SIZE || value_size > MAX_SIZE || query_size == 0 || value_size == 0 {
             return Err(format!(
                 "heads of {} elements are too large",
-                q.size.max(value.size)
+                query_size.max(value_size)
             ));
         }
-        if computed(self.dtype(0)?)? != Ty::F32 {
-            return Err("attention of f64 is the CPU's".to_owned());
+        if computed(spec.dtype)? != Ty::F32 {
+            return Err("no GPU kernel for f64 attention".to_owned());
         }
+
         let mut plan = KernelPlan::default();
-        for (position, now, before, heads) in [(1, 1, 4, key), (2, 2, 5, value)] {
-            if let Some(to) = self.wanted(position) {
-                plan = self.present(plan, to, (now, before), heads, (batch, past))?;
-            }
+        if let Some(next_keys) = self.wanted(1) {
+            plan = self.present(plan, next_keys, (1, 4), spec.key, spec)?;
+        }
+        if let Some(next_values) = self.wanted(2) {
+            plan = self.present(plan, next_values, (2, 5), spec.value, spec)?;
         }
         if self.wanted(0).is_none() && self.wanted(3).is_none() {
             return Ok(plan);
         }
-        self.scores(plan, [q, key, value], (batch, past, total))
+        self.scores(plan, spec)
     }
 
     /// Past and new rows one behind the other.
@@ -208,9 +174,11 @@ impl Gpu<'_> {
         to: Slot,
         (now, before): (usize, usize),
         heads: Heads,
-        (batch, past): (usize, usize),
+        spec: &AttentionSpec,
     ) -> Lowered {
-        let total = past + heads.len;
+        let batch = spec.batch;
+        let past = spec.past;
+        let total = spec.total();
         let whole = Heads {
             len: total,
             rows: false,
@@ -238,43 +206,27 @@ impl Gpu<'_> {
         Ok(plan)
     }
 
-    fn mask<'k>(&self, bench: &'k Bench, total: usize) -> Result<Option<Mask<'k>>, Why> {
-        let Some(operand) = self.cx.opt(3) else {
-            return Ok(None);
-        };
-        let dims = operand.dims();
-        let mut shape = vec![1; 4_usize.saturating_sub(dims.len())];
-        shape.extend(&dims);
-        let keys = dims.last().copied().unwrap_or(1);
-        let own = strides(&shape);
-        let step = |d: usize| {
-            let stays = shape[d] == 1 && (d < 3 || total > 1) && !(d == 3 && keys == total);
-            bench.size(if stays { 0 } else { own[d] })
-        };
-        Ok(Some(Mask {
-            tensor: bench.reads(self.slot(3)?)?,
-            truth: operand.ty.dtype == DType::Bool,
+    fn mask<'k>(&self, bench: &'k TensorKernelBuilder, rule: &MaskRule) -> Result<Mask<'k>, Why> {
+        let tensor = bench.reads(self.slot(3)?)?;
+        let step = |dimension: usize| bench.size(rule.steps[dimension]);
+        Ok(Mask {
+            tensor,
+            truth: rule.truth,
             steps: [step(0)?, step(1)?, step(2)?, step(3)?],
-            keys: bench.size(if keys == 1 && total > 1 && dims.len() < 2 {
-                total
-            } else {
-                keys
-            })?,
-        }))
+            keys: bench.size(rule.keys)?,
+        })
     }
 
-    fn scores(
-        &self,
-        plan: KernelPlan,
-        [q, key, value]: [Heads; 3],
-        (batch, past, total): (usize, usize, usize),
-    ) -> Lowered {
-        let int = |name: &str, d: i64| self.cx.args.int_or(name, d).map_err(said);
-        let f = |name: &str, d: f64| self.cx.args.float_or(name, d).map_err(said);
-        let scale = f("scale", 1.0 / (q.size as f64).sqrt())?;
-        let root = scale.sqrt() as f32;
-        let softcap = f("softcap", 0.0)? as f32;
-        let mode = int("qk_matmul_output_mode", 0)?;
+    fn scores(&self, plan: KernelPlan, spec: &AttentionSpec) -> Lowered {
+        let q = spec.query;
+        let key = spec.key;
+        let value = spec.value;
+        let batch = spec.batch;
+        let past = spec.past;
+        let total = spec.total();
+        let root = spec.scale.sqrt() as f32;
+        let softcap = spec.softcap as f32;
+        let mode = spec.shown_mode;
         if mode == 3 && self.wanted(3).is_some() && total > CHUNK as usize {
             return Err(format!("weights of {total} keys are not kept"));
         }
@@ -282,22 +234,20 @@ impl Gpu<'_> {
         // Weights that are to be shown are kept in f32 there.
         let fits = self.wanted(0).is_some() && !(mode == 3 && self.wanted(3).is_some());
         let tiling = Tiling::of(math, q, value).filter(|_| fits);
-        let sight = Sight {
+        let sight = KeySight {
             past,
             queries: q.len,
-            cached: self.cx.opt(4).is_some(),
-            causal: self.cx.flag("is_causal", false).map_err(said)?,
-            left: int("left_window_size", -1)?,
-            right: int("right_window_size", -1)?,
+            is_cached: spec.is_cached,
+            sight: spec.sight,
         };
-        let bench = Bench::new("attention", tiling.map_or(LOCAL, |t| t.local()));
+        let bench = TensorKernelBuilder::new("attention", tiling.map_or(LOCAL, |t| t.local()));
         let k = &bench.k;
         let queries = bench.reads(self.slot(0)?)?;
         let past_len = bench.size(past)?;
         let cached = |now: usize, before: usize, h: Heads| -> Result<Cached<'_>, Why> {
             Ok(Cached {
                 now: bench.reads(self.slot(now)?)?,
-                past: match self.cx.opt(before).filter(|_| past > 0) {
+                past: match self.opt(before).filter(|_| past > 0) {
                     Some(_) => Some(bench.reads(self.slot(before)?)?),
                     None => None,
                 },
@@ -308,7 +258,8 @@ impl Gpu<'_> {
             })
         };
         let (keys, values) = (cached(1, 4, key)?, cached(2, 5, value)?);
-        let mask = self.mask(&bench, total)?;
+        let mask = spec.mask.as_ref();
+        let mask = mask.map(|rule| self.mask(&bench, rule)).transpose()?;
         let lengths = self
             .opt_slot(6)?
             .map(|s| bench.reads_index(s))
@@ -335,7 +286,7 @@ impl Gpu<'_> {
                 lengths,
                 y: (y, on_y),
                 shown: shown.map(|shown| (shown, mode == 2)),
-                scale: scale as f32,
+                scale: spec.scale as f32,
                 softcap,
                 sizes: [bench.size(batch)?, heads_on, len_on, share, total_on],
             };
@@ -450,22 +401,14 @@ impl Gpu<'_> {
     }
 
     /// Rotation of pairs of elements by angles of their position.
-    pub(super) fn rotary(&self) -> Lowered {
-        let dims = self.dims(0)?;
-        let size = |name: &str| -> Result<usize, Why> {
-            Ok(self.cx.args.uint_or(name, 0, 0, 1 << 30).map_err(said)? as usize)
-        };
-        let x = Heads::of(&dims, size("num_heads")?)?;
-        let turned = match size("rotary_embedding_dim")? {
-            0 => x.size,
-            n => n,
-        };
-        let interleaved = self.cx.flag("interleaved", false).map_err(said)?;
+    pub(in super::super) fn rotary(&self, spec: &RotarySpec) -> Lowered {
+        let x = spec.heads;
+        let interleaved = spec.interleaved;
         let slot = self.slot(0)?;
         if computed(slot.dtype)? != Ty::F32 {
-            return Err("rotations of f64 are the CPU's".to_owned());
+            return Err("no GPU kernel for f64 rotations".to_owned());
         }
-        let bench = Bench::new("rotary embedding", 64);
+        let bench = TensorKernelBuilder::new("rotary embedding", 64);
         let k = &bench.k;
         let source = bench.reads(slot)?;
         let (cos, sin) = (bench.reads(self.slot(1)?)?, bench.reads(self.slot(2)?)?);
@@ -474,13 +417,13 @@ impl Gpu<'_> {
             .map(|s| bench.reads_index(s))
             .transpose()?;
         let target = bench.writes(self.out(0))?;
-        let known = bench.size(self.dims(1)?[0])?;
+        let known = bench.size(spec.angle_rows)?;
         let (heads, len, width) = (
             bench.size(x.heads)?,
             bench.size(x.len)?,
             bench.size(x.size)?,
         );
-        let (turned, half) = (bench.size(turned)?, bench.size(turned / 2)?);
+        let (turned, half) = (bench.size(spec.rotated)?, bench.size(spec.rotated / 2)?);
         let each = bench.size(slot.elements as usize)?;
         k.each(k.firings() * each, |n| {
             let (firing, e) = (n / each, n % each);
@@ -523,7 +466,7 @@ impl Gpu<'_> {
 
 /// A score with its mask; −∞ where the key is hidden.
 fn seen<'k>(
-    sight: &Sight,
+    sight: &KeySight,
     mask: Option<&Mask<'k>>,
     q: Query<'k>,
     j: Val<'k>,

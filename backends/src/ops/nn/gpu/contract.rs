@@ -1,7 +1,10 @@
 //! Products of matrices.
 
 use super::super::cx::volume;
+use super::super::gemm::Act;
 use super::super::index::broadcast;
+use super::super::matmul::{EinsumSpec, GemmSpec, MatMulSpec};
+use super::libraries::Epilogue;
 use super::{Choice, Gpu, Lowered, is_factor, said};
 use crate::kernels::KernelPlan;
 use crate::kernels::lang::Ty;
@@ -13,34 +16,33 @@ use crate::kernels::tensor::{Tensor, Why, computed};
 /// A number that is taken off each element of a matrix: one, or one for each of its rows or columns.
 type Zero<'k> = Option<(Tensor<'k>, bool)>;
 
+/// An activation, in a kernel.
+pub(super) fn after(act: Act) -> After {
+    match act {
+        Act::None => After::Nothing,
+        Act::Relu => After::Relu,
+        Act::Clip(low, high) => After::Clip(low, high),
+        Act::Sigmoid => After::Sigmoid,
+        Act::Tanh => After::Tanh,
+        Act::Silu => After::Silu,
+        Act::Gelu => After::Gelu,
+        Act::HardSwish => After::HardSwish,
+    }
+}
+
 impl Gpu<'_> {
-    /// The activation that a pass has put into the op.
-    pub(super) fn after(&self) -> Result<After, Why> {
-        let bound = |name: &str, default: f32| -> Result<f32, Why> {
-            Ok(self.cx.args.float_or(name, default.into()).map_err(said)? as f32)
-        };
-        Ok(
-            match self
-                .cx
-                .args
-                .word_opt("act")
-                .map_err(said)?
-                .unwrap_or("none")
-            {
-                "relu" => After::Relu,
-                "clip" => After::Clip(bound("act_min", f32::MIN)?, bound("act_max", f32::MAX)?),
-                "sigmoid" => After::Sigmoid,
-                "tanh" => After::Tanh,
-                "silu" => After::Silu,
-                "gelu" => After::Gelu,
-                "hardswish" => After::HardSwish,
-                _ => After::Nothing,
-            },
-        )
+    /// Batched products of bytes with their zero points taken off.
+    pub(in super::super) fn matmul_integer(&self) -> Lowered {
+        self.batched_product(None)
     }
 
-    /// Batched products with a bias for each column; of bytes with their zero points taken off.
-    pub(super) fn matmul(&self) -> Lowered {
+    /// Batched products with a bias for each column.
+    pub(in super::super) fn matmul(&self, spec: &MatMulSpec) -> Lowered {
+        self.batched_product(Some(spec))
+    }
+
+    /// `spec` is that of products of numbers; there is none for bytes.
+    fn batched_product(&self, spec: Option<&MatMulSpec>) -> Lowered {
         let (mut a, mut b) = (self.dims(0)?, self.dims(1)?);
         if a.len() == 1 {
             a.insert(0, 1);
@@ -52,7 +54,7 @@ impl Gpu<'_> {
         let (ba, bb) = (&a[..a.len() - 2], &b[..b.len() - 2]);
         let batch = broadcast(&[ba, bb]).map_err(said)?;
         let z = self.out(0);
-        let integers = self.op == "MatMulInteger";
+        let integers = spec.is_none();
         let ty = if integers {
             Ty::I32
         } else {
@@ -84,22 +86,19 @@ impl Gpu<'_> {
         } else {
             sizes.variants(false, math)
         };
-        let library = self.matmul_by_library([x, y], [ba, bb], [m, n, depth], kernels[0])?;
+        let bias = if integers { None } else { self.opt_slot(2)? };
+        let act = spec.map_or(Act::None, |spec| spec.act);
+        let epilogue = Epilogue { bias, act };
+        let library =
+            self.matmul_by_library([x, y], [ba, bb], [m, n, depth], epilogue, kernels[0])?;
         let variant = match self.choose(&kernels, library) {
             Choice::Kernel(variant) => variant,
             Choice::Library(product) => return Ok(KernelPlan::by_library(product)),
         };
         let bench = Sizes::bench("matrix product", variant);
         let (left, right) = (bench.reads(x)?, bench.reads(y)?);
-        let after = if integers {
-            After::Nothing
-        } else {
-            self.after()?
-        };
-        let bias = match self.opt_slot(2)? {
-            Some(slot) if !integers => Some(bench.reads(slot)?),
-            _ => None,
-        };
+        let after = after(act);
+        let bias = bias.map(|slot| bench.reads(slot)).transpose()?;
         let zero = |i: usize| -> Result<Zero<'_>, Why> {
             let Some(slot) = self.opt_slot(i)?.filter(|_| integers) else {
                 return Ok(None);
@@ -198,20 +197,19 @@ impl Gpu<'_> {
     }
 
     /// alpha · a · b + beta · c.
-    pub(super) fn gemm(&self) -> Lowered {
+    pub(in super::super) fn gemm(&self, spec: &GemmSpec) -> Lowered {
         let (a, b) = (self.dims(0)?, self.dims(1)?);
-        let flag = |name: &str| self.cx.flag(name, false).map_err(said);
-        let (ta, tb) = (flag("transA")?, flag("transB")?);
+        let [ta, tb] = spec.transposes;
         let (m, depth) = if ta { (a[1], a[0]) } else { (a[0], a[1]) };
         let n = if tb { b[0] } else { b[1] };
-        let f = |name: &str| self.cx.args.float_or(name, 1.0).map_err(said);
-        let (alpha, beta) = (f("alpha")?, f("beta")?);
+        let alpha = spec.alpha;
+        let beta = spec.beta;
         let z = self.out(0);
         let ty = computed(z.dtype)?;
         let math = self.math(ty)?;
         let (x, y) = (self.factor(0, math)?, self.factor(1, math)?);
         if !ty.is_float() && (alpha, beta) != (1.0, 1.0) {
-            return Err("scaled products of integers are the CPU's".to_owned());
+            return Err("no GPU kernel for scaled products of integers".to_owned());
         }
         let added = self.opt_slot(2)?;
         let stacked = y.constant && !x.constant && !ta && added.is_none_or(|c| c.constant);
@@ -230,7 +228,14 @@ impl Gpu<'_> {
             sizes.variants(tb, math)
         };
         let scales = [alpha, beta];
-        let library = self.gemm_by_library([x, y], [ta, tb], [m, n, depth], scales, kernels[0])?;
+        let library = self.gemm_by_library(
+            [x, y],
+            [ta, tb],
+            [m, n, depth],
+            scales,
+            spec.act,
+            kernels[0],
+        )?;
         let variant = match self.choose(&kernels, library) {
             Choice::Kernel(variant) => variant,
             Choice::Library(product) => return Ok(KernelPlan::by_library(product)),
@@ -239,7 +244,7 @@ impl Gpu<'_> {
         let (left, right) = (bench.reads(x)?, bench.reads(y)?);
         let c = added.map(|slot| bench.reads(slot)).transpose()?;
         let target = bench.writes(z)?;
-        let after = self.after()?;
+        let after = after(spec.act);
         let (rows, columns, inner) = (bench.size(m)?, bench.size(n)?, bench.size(depth)?);
         let own = if added.is_some() {
             self.dims(2)?
@@ -306,24 +311,13 @@ impl Gpu<'_> {
     }
 
     /// Einstein's sums of two operands at most: one thread for each element of the result.
-    pub(super) fn einsum(&self) -> Lowered {
-        let equation = self.cx.args.word("equation").map_err(said)?;
-        let equation: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
-        let Some((left, right)) = equation.split_once("->") else {
-            return Err("sums without `->` are the CPU's".to_owned());
-        };
-        let terms: Vec<Vec<char>> = left.split(',').map(|t| t.chars().collect()).collect();
-        if equation.contains('.') || terms.len() > 4 || terms.len() != self.cx.ins.len() {
-            return Err("sums with `...` are the CPU's".to_owned());
+    pub(in super::super) fn einsum(&self, spec: &EinsumSpec) -> Lowered {
+        let terms = &spec.terms;
+        if !spec.is_explicit || terms.len() > 4 {
+            return Err("no GPU kernel for sums with `...` or without `->`".to_owned());
         }
-        let mut sizes = std::collections::BTreeMap::new();
-        for (i, term) in terms.iter().enumerate() {
-            for (&c, d) in term.iter().zip(self.dims(i)?) {
-                let known = sizes.entry(c).or_insert(d);
-                *known = (*known).max(d);
-            }
-        }
-        let out: Vec<char> = right.chars().collect();
+        let sizes = &spec.sizes;
+        let out = &spec.out;
         let rest: Vec<char> = sizes.keys().copied().filter(|c| !out.contains(c)).collect();
         let steps = |i: usize, over: &[char]| -> Result<Vec<isize>, Why> {
             let (shape, own) = (self.dims(i)?, dense(&self.dims(i)?));
@@ -343,13 +337,13 @@ impl Gpu<'_> {
         };
         let y = self.out(0);
         let ty = computed(y.dtype)?;
-        let bench = crate::kernels::tensor::Bench::new("sum of products", 64);
+        let bench = crate::kernels::tensor::TensorKernelBuilder::new("sum of products", 64);
         let k = &bench.k;
         let inputs = (0..terms.len())
             .map(|i| bench.reads(self.slot(i)?))
             .collect::<Result<Vec<_>, Why>>()?;
         let target = bench.writes(y)?;
-        let (kept, over) = (space(&out)?.on(&bench)?, space(&rest)?.on(&bench)?);
+        let (kept, over) = (space(out)?.on(&bench)?, space(&rest)?.on(&bench)?);
         let each = bench.size(y.elements as usize)?;
         let len = bench.size(volume(&lens(&rest)))?;
         k.each(k.firings() * each, |i| {

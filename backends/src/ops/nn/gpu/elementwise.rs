@@ -2,6 +2,7 @@
 
 use zbmd_ir::DType;
 
+use super::super::norm::BatchNormSpec;
 use super::{Gpu, Lowered, said};
 use crate::kernels::KernelPlan;
 use crate::kernels::lang::{Ty, Val};
@@ -46,7 +47,7 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn unary(&self) -> Lowered {
+    pub(in super::super) fn unary(&self) -> Lowered {
         let f = |name: &str, default: f64| self.cx.args.float_or(name, default).map_err(said);
         let (a, b) = match self.op {
             "Celu" | "Elu" | "Swish" | "ThresholdedRelu" => (f("alpha", 1.0)?, 0.0),
@@ -68,7 +69,7 @@ impl Gpu<'_> {
         self.mapped(1, |x| function::unary(name, x[0], a, b))
     }
 
-    pub(super) fn arithmetic(&self) -> Lowered {
+    pub(in super::super) fn arithmetic(&self) -> Lowered {
         let flag = |name: &str| self.cx.flag(name, true).map_err(said);
         let (down, up) = (flag("detect_negative")?, flag("detect_positive")?);
         let op = self.op;
@@ -107,7 +108,7 @@ impl Gpu<'_> {
         })
     }
 
-    pub(super) fn binary(&self) -> Lowered {
+    pub(in super::super) fn binary(&self) -> Lowered {
         let op = self.op;
         let fmod = self.cx.flag("fmod", false).map_err(said)?;
         let right = self.cx.args.word_opt("direction").map_err(said)? == Some("RIGHT");
@@ -200,7 +201,7 @@ impl Gpu<'_> {
         Ok(k.select(negative, below, out.get()))
     }
 
-    pub(super) fn variadic(&self) -> Lowered {
+    pub(in super::super) fn variadic(&self) -> Lowered {
         let (op, n) = (self.op, self.cx.ins.len());
         if n > 12 {
             return Err(format!("{n} operands are too many for one kernel"));
@@ -220,7 +221,7 @@ impl Gpu<'_> {
         })
     }
 
-    pub(super) fn cast(&self) -> Lowered {
+    pub(in super::super) fn cast(&self) -> Lowered {
         let (from, to) = (self.dtype(0)?, self.outs[0].dtype);
         if matches!(to, DType::F16 | DType::Bf16)
             && matches!(from, DType::F64 | DType::I32 | DType::I64)
@@ -244,7 +245,7 @@ impl Gpu<'_> {
         self.mapped(1, |x| Ok(x[0].cast(Ty::F64).cast(Ty::F32)))
     }
 
-    pub(super) fn clip(&self) -> Lowered {
+    pub(in super::super) fn clip(&self) -> Lowered {
         let n = self.cx.ins.len();
         let mut inputs = vec![self.shaped(0)?];
         let mut has = [false; 2];
@@ -271,7 +272,7 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn select(&self) -> Lowered {
+    pub(in super::super) fn select(&self) -> Lowered {
         let c = self.shaped(0)?;
         // 64-bit values are chosen as they are where the device has them.
         let inputs = [c, self.shaped(1)?, self.shaped(2)?];
@@ -286,12 +287,12 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn batch_norm(&self) -> Lowered {
-        if self.cx.flag("training_mode", false).map_err(said)? {
-            return Err("training is the CPU's".to_owned());
+    pub(in super::super) fn batch_norm(&self, spec: &BatchNormSpec) -> Lowered {
+        if spec.is_training {
+            return Err("no GPU kernel for training".to_owned());
         }
         let dims = self.dims(0)?;
-        let epsilon = self.cx.args.float_or("epsilon", 1e-5).map_err(said)?;
+        let epsilon = spec.epsilon;
         let mut inputs = vec![self.shaped(0)?];
         let channel: Vec<usize> = (1..dims.len())
             .map(|d| if d == 1 { dims[1] } else { 1 })
@@ -307,7 +308,7 @@ impl Gpu<'_> {
     }
 
     /// QuantizeLinear and DequantizeLinear with scales of one number or of an axis.
-    pub(super) fn quantised(&self) -> Lowered {
+    pub(in super::super) fn quantised(&self) -> Lowered {
         let (x, dims) = self.shaped(0)?;
         let (scale, y) = (self.slot(1)?, self.out(0));
         let block = self

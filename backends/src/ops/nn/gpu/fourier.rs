@@ -3,7 +3,7 @@
 use super::super::reduce::around;
 use super::{Gpu, Lowered, said};
 use crate::kernels::lang::{Ty, Val};
-use crate::kernels::tensor::{Bench, Slot, Why, computed};
+use crate::kernels::tensor::{Slot, TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
 
 /// Most points: every output looks at all of them.
@@ -19,7 +19,7 @@ impl Gpu<'_> {
         Ok(self.floats((0..n).flat_map(|i| [angle(i).cos() as f32, angle(i).sin() as f32])))
     }
 
-    pub(super) fn dft(&self) -> Lowered {
+    pub(in super::super) fn dft(&self) -> Lowered {
         let (from, out) = (self.dims(0)?, self.out_dims(0));
         let lead = &from[..from.len() - 1];
         let first = |i: usize| -> Result<Option<i64>, Why> {
@@ -50,7 +50,7 @@ impl Gpu<'_> {
             return Err("transforms of f64 are the CPU's".to_owned());
         }
         let circle = self.circle(points)?;
-        let bench = Bench::new("transform", 64);
+        let bench = TensorKernelBuilder::new("transform", 64);
         let k = &bench.k;
         let (source, turns) = (bench.reads(self.slot(0)?)?, bench.reads(circle)?);
         let target = bench.writes(y)?;
@@ -98,7 +98,7 @@ impl Gpu<'_> {
     }
 
     /// Transforms of overlapping frames under a window.
-    pub(super) fn stft(&self) -> Lowered {
+    pub(in super::super) fn stft(&self) -> Lowered {
         let (from, out) = (self.dims(0)?, self.out_dims(0));
         let parts = from.get(2).copied().unwrap_or(1) as u32;
         let step = self
@@ -120,7 +120,7 @@ impl Gpu<'_> {
             return Err("transforms of f64 are the CPU's".to_owned());
         }
         let circle = self.circle(n)?;
-        let bench = Bench::new("frames", 64);
+        let bench = TensorKernelBuilder::new("frames", 64);
         let k = &bench.k;
         let (source, turns) = (bench.reads(self.slot(0)?)?, bench.reads(circle)?);
         let window = window.map(|w| bench.reads(w)).transpose()?;

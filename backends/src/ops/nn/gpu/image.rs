@@ -3,13 +3,13 @@
 use super::super::cx::volume;
 use super::{Gpu, Lowered, said};
 use crate::kernels::lang::Val;
-use crate::kernels::tensor::{Bench, Slot, Why, computed};
+use crate::kernels::tensor::{Slot, TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
 use crate::ops::nn::image::{Resized, resized};
 
 impl Gpu<'_> {
     /// One thread for each element sums over the places of all axes that are resized.
-    pub(super) fn resize(&self) -> Lowered {
+    pub(in super::super) fn resize(&self) -> Lowered {
         let Resized {
             passes,
             out,
@@ -22,7 +22,7 @@ impl Gpu<'_> {
         if !ty.is_float() {
             return Err("resized integers are the CPU's".to_owned());
         }
-        let bench = Bench::new("resize", 64);
+        let bench = TensorKernelBuilder::new("resize", 64);
         let k = &bench.k;
         let source = bench.reads(x)?;
         let mut axes = Vec::new();

@@ -2,12 +2,12 @@
 
 use super::super::cx::volume;
 use super::super::index::strides;
-use super::super::reduce::around;
+use super::super::reduce::{TopKSpec, around};
 use super::{Gpu, Lowered, said};
 use crate::kernels::lang::Val;
 use crate::kernels::tensor::function::{greatest, least};
 use crate::kernels::tensor::moves::{Place, gather, wrapped};
-use crate::kernels::tensor::{Bench, Why, computed};
+use crate::kernels::tensor::{TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
 
 /// Coordinates of an element: `sizes` of a dense tensor, outermost first.
@@ -35,7 +35,7 @@ fn dot<'k>(coordinates: &[Val<'k>], steps: &[Val<'k>], zero: Val<'k>) -> Val<'k>
 }
 
 impl Gpu<'_> {
-    pub(super) fn gather(&self) -> Lowered {
+    pub(in super::super) fn gather(&self) -> Lowered {
         let (from, places) = (self.dims(0)?, self.dims(1)?);
         let ends = (self.slot(0)?, self.out(0));
         let extra = [self.slot(1)?];
@@ -128,7 +128,7 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn one_hot(&self) -> Lowered {
+    pub(in super::super) fn one_hot(&self) -> Lowered {
         let at = self.dims(0)?;
         let depth = self
             .cx
@@ -162,7 +162,7 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn reverse_sequence(&self) -> Lowered {
+    pub(in super::super) fn reverse_sequence(&self) -> Lowered {
         let from = self.dims(0)?;
         let batch = self.cx.args.uint_or("batch_axis", 1, 0, 1).map_err(said)? as usize;
         let block = volume(&from[2..]);
@@ -199,7 +199,7 @@ impl Gpu<'_> {
 
     /// Updates put where indices say: one thread for each element of the result looks for its updates in their order,
     /// so that it does not matter which comes first.
-    pub(super) fn scatter(&self) -> Lowered {
+    pub(in super::super) fn scatter(&self) -> Lowered {
         let (from, places, updates) = (self.dims(0)?, self.dims(1)?, self.dims(2)?);
         let join = self
             .cx
@@ -226,7 +226,7 @@ impl Gpu<'_> {
         }
         let (x, y) = (self.slot(0)?, self.out(0));
         let ty = computed(x.dtype)?;
-        let bench = Bench::new("scatter", 64);
+        let bench = TensorKernelBuilder::new("scatter", 64);
         let k = &bench.k;
         let source = bench.reads(x)?;
         let index = bench.reads_index(self.slot(1)?)?;
@@ -291,7 +291,7 @@ impl Gpu<'_> {
     }
 
     /// A cache with an update written into it: each element is of one or the other.
-    pub(super) fn tensor_scatter(&self) -> Lowered {
+    pub(in super::super) fn tensor_scatter(&self) -> Lowered {
         let (from, update) = (self.dims(0)?, self.dims(1)?);
         let axis = self.axis("axis", -2, from.len())?;
         let circular = self.cx.args.word_opt("mode").map_err(said)? == Some("circular");
@@ -302,7 +302,7 @@ impl Gpu<'_> {
         }
         let x = self.slot(0)?;
         let ty = computed(x.dtype)?;
-        let bench = Bench::new("write into a cache", 64);
+        let bench = TensorKernelBuilder::new("write into a cache", 64);
         let k = &bench.k;
         let (old, new) = (bench.reads(x)?, bench.reads(self.slot(1)?)?);
         let starts = self
@@ -343,14 +343,14 @@ impl Gpu<'_> {
         Ok(bench.finish(KernelPlan::default(), grid))
     }
 
-    pub(super) fn eye_like(&self) -> Lowered {
+    pub(in super::super) fn eye_like(&self) -> Lowered {
         let [_, columns] = self.out_dims(0)[..] else {
             return Err("it is no matrix".to_owned());
         };
         let diagonal = self.cx.args.int_or("k", 0).map_err(said)?;
         let y = self.out(0);
         let ty = computed(y.dtype)?;
-        let bench = Bench::new("diagonal", 64);
+        let bench = TensorKernelBuilder::new("diagonal", 64);
         let k = &bench.k;
         let target = bench.writes(y)?;
         let (columns, each) = (bench.size(columns)?, bench.size(y.elements as usize)?);
@@ -365,10 +365,10 @@ impl Gpu<'_> {
     }
 
     /// The k greatest or least: each element counts those that come before it.
-    pub(super) fn top_k(&self) -> Lowered {
+    pub(in super::super) fn top_k(&self, spec: &TopKSpec) -> Lowered {
         let dims = self.dims(0)?;
-        let axis = self.axis("axis", -1, dims.len())?;
-        let largest = self.cx.flag("largest", true).map_err(said)?;
+        let axis = spec.axis;
+        let largest = spec.takes_largest;
         let (_, n, inner) = around(&dims, axis);
         let most = self.out_dims(0)[axis];
         let x = self.slot(0)?;
@@ -377,7 +377,7 @@ impl Gpu<'_> {
                 "{n} elements are too many to be ranked by counting"
             ));
         }
-        let bench = Bench::new("rank", 64);
+        let bench = TensorKernelBuilder::new("rank", 64);
         let k = &bench.k;
         let source = bench.reads(x)?;
         let values = self.wanted(0).map(|s| bench.writes(s)).transpose()?;

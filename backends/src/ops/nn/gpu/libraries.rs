@@ -3,15 +3,21 @@
 use zbmd_ir::DType;
 
 use super::super::cx::volume;
+use super::super::gemm::Act;
 use super::{Gpu, Memory};
 use crate::kernels::Math;
 use crate::kernels::library::{Product, Shape};
-use crate::kernels::tensor::function::After;
 use crate::kernels::tensor::product::Variant;
 use crate::kernels::tensor::{Slot, Why};
 
 /// Rows or columns that its numbers count.
 const MOST: usize = i32::MAX as usize;
+
+/// What follows a product.
+pub(super) struct Epilogue {
+    pub(super) bias: Option<Slot>,
+    pub(super) act: Act,
+}
 
 impl Gpu<'_> {
     /// `sizes` are those of a matrix of the result, and the depth; `ours` is the kernel that does it by default.
@@ -20,6 +26,7 @@ impl Gpu<'_> {
         factors: [Slot; 2],
         [left, right]: [&[usize]; 2],
         [m, n, depth]: [usize; 3],
+        epilogue: Epilogue,
         ours: Variant,
     ) -> Result<Option<Product<Memory>>, Why> {
         let constant = factors.map(|f| f.constant);
@@ -31,8 +38,7 @@ impl Gpu<'_> {
             _ => return Ok(None),
         };
         let sizes = [batches, rows, n, depth];
-        let bias = self.opt_slot(2)?.filter(|_| self.op == "MatMul");
-        self.by_library(factors, sizes, [false; 2], 1.0, bias, ours)
+        self.by_library(factors, sizes, [false; 2], 1.0, epilogue, ours)
     }
 
     /// The same of a product that is scaled, and of what is added.
@@ -42,6 +48,7 @@ impl Gpu<'_> {
         transposed: [bool; 2],
         [m, n, depth]: [usize; 3],
         [alpha, beta]: [f64; 2],
+        act: Act,
         ours: Variant,
     ) -> Result<Option<Product<Memory>>, Why> {
         let added = self.opt_slot(2)?;
@@ -54,7 +61,7 @@ impl Gpu<'_> {
             [1, m, n, depth],
             transposed,
             alpha as f32,
-            added,
+            Epilogue { bias: added, act },
             ours,
         )
     }
@@ -65,7 +72,7 @@ impl Gpu<'_> {
         sizes: [usize; 4],
         transposed: [bool; 2],
         alpha: f32,
-        bias: Option<Slot>,
+        Epilogue { bias, act }: Epilogue,
         ours: Variant,
     ) -> Result<Option<Product<Memory>>, Why> {
         let out = self.out(0);
@@ -74,9 +81,9 @@ impl Gpu<'_> {
             .chain(&bias)
             .chain([&out])
             .all(|s| s.dtype == DType::F32);
-        let relu = match self.after()? {
-            After::Nothing => false,
-            After::Relu => true,
+        let relu = match act {
+            Act::None => false,
+            Act::Relu => true,
             _ => return Ok(None),
         };
         // What our own kernel computes exactly, the library does.

@@ -11,7 +11,7 @@ use crate::kernels::tensor::row::{Rows, Soft, Team, softmax};
 
 impl Gpu<'_> {
     /// Negative log-likelihood of logarithms of probabilities, or of scores.
-    pub(super) fn loss(&self) -> Lowered {
+    pub(in super::super) fn loss(&self) -> Lowered {
         let scores = self.op == "SoftmaxCrossEntropyLoss";
         let dims = self.dims(0)?;
         let (outer, n, inner) = around(&dims, 1);

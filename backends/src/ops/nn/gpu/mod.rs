@@ -18,23 +18,25 @@ mod sample;
 mod windows;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
-use zbmd_ir::{DType, TokenType};
+use zbmd_ir::{DType, Params, TiSlice, TokenType};
 
+use super::super::args::Args;
 use super::cx::{Cx, Operand};
 use crate::kernels::lang::Ty;
 use crate::kernels::library::{self, Product};
 use crate::kernels::tensor::product::Variant;
 use crate::kernels::tensor::{Slot, Why};
 use crate::kernels::{KernelPlan, Math, Operand as Memory, UnknownMath};
-use crate::op::OpError;
+use crate::op::{GpuRequest, OpError, ResolveCx};
 
 /// Kernels, or why there are none.
-type Lowered = Result<KernelPlan, Why>;
+pub(crate) type Lowered = Result<KernelPlan, Why>;
 
 /// How an op moves elements of operand 0.
 #[derive(Clone)]
@@ -50,19 +52,32 @@ pub(crate) enum Moves {
     },
     /// An element of operand 0 for each element of the result, or `u32::MAX` for the operand `fill`.
     Chosen {
-        table: Arc<dyn Fn() -> Vec<u32>>,
+        table: Arc<dyn Fn() -> Vec<u32> + Send + Sync>,
         fill: usize,
     },
 }
 
+/// Makes the kernels of an op.
+pub(crate) type GpuKernels = Box<dyn Fn(&Gpu<'_>) -> Lowered + Send + Sync>;
+
+/// What kernels are made from, beside the spec of their op.
+pub(super) struct Operands {
+    pub(super) operator: &'static str,
+    pub(super) attributes: Params,
+    pub(super) ins: Vec<Option<Operand>>,
+    /// Indices of the outputs that are wanted.
+    pub(super) wanted: Vec<usize>,
+    /// Their types.
+    pub(super) outs: Vec<TokenType>,
+}
+
 /// An op that is lowered.
-pub(super) struct Gpu<'a> {
+pub(crate) struct Gpu<'a> {
     cx: &'a Cx<'a>,
-    op: &'a str,
+    op: &'static str,
     outs: &'a [TokenType],
-    /// The place in [`KernelPlan::variants`] of what is asked for.
-    variant: usize,
-    /// The names that it has there.
+    request: GpuRequest,
+    /// The names of the variants.
     names: RefCell<Vec<&'static str>>,
     consts: RefCell<Vec<Bytes>>,
 }
@@ -73,90 +88,34 @@ enum Choice {
     Library(Product<Memory>),
 }
 
-/// Kernels of an op for its operands and outputs, in the variant of that place in [`KernelPlan::variants`].
-pub(super) fn lower(
-    cx: &Cx<'_>,
-    op: &str,
-    outs: &[TokenType],
-    moves: Option<&Moves>,
-    variant: usize,
-) -> Lowered {
-    let (names, consts) = (RefCell::default(), RefCell::default());
+/// Kernels of an op for its operands and outputs.
+pub(super) fn lower(operands: &Operands, kernels: &GpuKernels, request: GpuRequest) -> Lowered {
+    let cx = ResolveCx {
+        params: &operands.attributes,
+        connected: &[],
+        types: &BTreeMap::new(),
+        blobs: TiSlice::from_ref(&[]),
+    };
+    let tensor = Cx {
+        args: Args::all(&cx),
+        ins: operands.ins.clone(),
+        wanted: operands.wanted.clone(),
+    };
     let gpu = Gpu {
-        cx,
-        op,
-        outs,
-        variant,
-        names,
-        consts,
+        cx: &tensor,
+        op: operands.operator,
+        outs: &operands.outs,
+        request,
+        names: RefCell::default(),
+        consts: RefCell::default(),
     };
-    let mut plan = match moves {
-        Some(moves) => gpu.moves(moves)?,
-        None => gpu.by_name()?,
-    };
-    (plan.variants, plan.consts) = (gpu.names.into_inner(), gpu.consts.into_inner());
+    let mut plan = kernels(&gpu)?;
+    plan.variants = gpu.names.into_inner();
+    plan.consts = gpu.consts.into_inner();
     Ok(plan)
 }
 
 impl Gpu<'_> {
-    fn by_name(&self) -> Lowered {
-        match self.op {
-            "Add" | "Sub" | "Mul" | "Div" | "Mod" | "And" | "Or" | "Xor" | "BitwiseAnd"
-            | "BitwiseOr" | "BitwiseXor" | "BitShift" | "Equal" | "Greater" | "GreaterOrEqual"
-            | "Less" | "LessOrEqual" | "PRelu" | "Pow" | "SwiGLU" => self.binary(),
-            "Sum" | "Mean" | "Max" | "Min" => self.variadic(),
-            "Abs" | "Neg" | "Relu" | "Sign" | "Not" | "IsNaN" | "IsInf" | "BitwiseNot" => {
-                self.arithmetic()
-            }
-            "Cast" => self.cast(),
-            "BitCast" => self.same_bytes(),
-            "Clip" => self.clip(),
-            "Where" => self.select(),
-            "Acos" | "Acosh" | "Asin" | "Asinh" | "Atan" | "Atanh" | "Ceil" | "Celu" | "Cos"
-            | "Cosh" | "Elu" | "Erf" | "Exp" | "Floor" | "Gelu" | "HardSigmoid" | "HardSwish"
-            | "LeakyRelu" | "Log" | "Mish" | "Reciprocal" | "Round" | "Selu" | "Shrink"
-            | "Sigmoid" | "Sin" | "Sinh" | "Softplus" | "Softsign" | "Sqrt" | "Swish" | "Tan"
-            | "Tanh" | "ThresholdedRelu" => self.unary(),
-            "BatchNormalization" => self.batch_norm(),
-            "QuantizeLinear" | "DequantizeLinear" => self.quantised(),
-            "Concat" => self.concat(),
-            "Split" => self.split(),
-            "Pad" => self.pad(),
-            "Gather" | "GatherElements" | "GatherND" => self.gather(),
-            "OneHot" => self.one_hot(),
-            "ReverseSequence" => self.reverse_sequence(),
-            "ScatterElements" | "ScatterND" => self.scatter(),
-            "TensorScatter" => self.tensor_scatter(),
-            "EyeLike" => self.eye_like(),
-            "TopK" => self.top_k(),
-            "Softmax" | "LogSoftmax" | "Hardmax" => self.softmax(),
-            "ArgMax" | "ArgMin" => self.arg(),
-            "CumSum" | "CumProd" => self.cumulative(),
-            "GlobalAveragePool" | "GlobalMaxPool" | "GlobalLpPool" => self.global_pool(),
-            "LayerNormalization" | "RMSNormalization" => self.layer_norm(),
-            "InstanceNormalization" | "GroupNormalization" => self.group_norm(),
-            "MeanVarianceNormalization" | "LpNormalization" => self.plain_norm(),
-            "LRN" => self.lrn(),
-            "MatMul" | "MatMulInteger" => self.matmul(),
-            "Gemm" => self.gemm(),
-            "Einsum" => self.einsum(),
-            "Conv" | "ConvInteger" => self.conv(),
-            "ConvTranspose" => self.conv_transpose(),
-            "CausalConvWithState" => self.causal_conv(),
-            "MaxPool" | "AveragePool" | "LpPool" => self.pool(),
-            "RNN" | "GRU" | "LSTM" => self.recurrent(),
-            "Attention" => self.attention(),
-            "RotaryEmbedding" => self.rotary(),
-            "Resize" => self.resize(),
-            "GridSample" => self.grid_sample(),
-            "DFT" => self.dft(),
-            "STFT" => self.stft(),
-            "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss" => self.loss(),
-            name if name.starts_with("Reduce") => self.reduce(),
-            _ => Err("the op has none".to_owned()),
-        }
-    }
-
     /// Operand `i` as a tensor of a kernel; an empty one or a missing one is refused.
     fn slot(&self, i: usize) -> Result<Slot, Why> {
         let operand = self.operand(i)?;
@@ -178,7 +137,7 @@ impl Gpu<'_> {
 
     /// What factors of products of a type may be rounded to.
     fn math(&self, ty: Ty) -> Result<Math, Why> {
-        if ty != Ty::F32 {
+        if ty != Ty::F32 || !self.request.may_round {
             return Ok(Math::F32);
         }
         let word = self.cx.args.word_opt(Math::PARAM).map_err(said)?;
@@ -231,7 +190,7 @@ impl Gpu<'_> {
         if names.len() > 1 {
             self.names.replace(names);
         }
-        match (kernels.get(self.variant), library) {
+        match (kernels.get(self.request.variant), library) {
             (None, Some(product)) => Choice::Library(product),
             (kernel, _) => Choice::Kernel(kernel.copied().unwrap_or(kernels[0])),
         }
@@ -251,8 +210,13 @@ impl Gpu<'_> {
     }
 
     /// Operand `i`, if it is there.
+    fn opt(&self, i: usize) -> Option<&Operand> {
+        self.cx.opt(i)
+    }
+
+    /// Operand `i` as a tensor of a kernel, if it is there.
     fn opt_slot(&self, i: usize) -> Result<Option<Slot>, Why> {
-        self.cx.opt(i).map(|_| self.slot(i)).transpose()
+        self.opt(i).map(|_| self.slot(i)).transpose()
     }
 
     fn operand(&self, i: usize) -> Result<&Operand, Why> {

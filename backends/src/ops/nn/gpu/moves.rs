@@ -52,7 +52,7 @@ impl Parts {
 }
 
 impl Gpu<'_> {
-    pub(super) fn moves(&self, moves: &Moves) -> Lowered {
+    pub(in super::super) fn moves(&self, moves: &Moves) -> Lowered {
         match moves {
             Moves::All => self.same_bytes(),
             Moves::Strided {
@@ -90,7 +90,7 @@ impl Gpu<'_> {
         }
     }
 
-    pub(super) fn same_bytes(&self) -> Lowered {
+    pub(in super::super) fn same_bytes(&self) -> Lowered {
         let (from, to) = (self.slot(0)?, self.out(0));
         if !from.constant {
             let bytes = Amount::each(bytes_of(from));
@@ -106,7 +106,7 @@ impl Gpu<'_> {
         copy(KernelPlan::default(), ends(from, to), &what)
     }
 
-    pub(super) fn concat(&self) -> Lowered {
+    pub(in super::super) fn concat(&self) -> Lowered {
         let dims = self.out_dims(0);
         let axis = self.axis("axis", 0, dims.len())?;
         let (outer, whole, inner) = around(&dims, axis);
@@ -129,7 +129,7 @@ impl Gpu<'_> {
         Ok(plan)
     }
 
-    pub(super) fn split(&self) -> Lowered {
+    pub(in super::super) fn split(&self) -> Lowered {
         let dims = self.dims(0)?;
         let axis = self.axis("axis", 0, dims.len())?;
         let (outer, whole, inner) = around(&dims, axis);
@@ -169,7 +169,7 @@ impl Gpu<'_> {
     }
 
     /// Padding with a value, which may cut off too; other modes come as tables.
-    pub(super) fn pad(&self) -> Lowered {
+    pub(in super::super) fn pad(&self) -> Lowered {
         let (from, out) = (self.dims(0)?, self.out_dims(0));
         let pads = self.cx.ints(1).map_err(said)?.unwrap_or_default();
         let axes = self.cx.ints(3).map_err(said)?;

@@ -1,10 +1,11 @@
 //! Recurrent layers: a group of threads goes through all steps of one sequence, the state in shared memory.
 
-use super::{Gpu, Lowered, said};
+use super::super::recurrent::{Cell, Direction, Gate, RecurrentSpec};
+use super::{Gpu, Lowered};
 use crate::kernels::lang::{Builder, Shared, Ty, Val};
 use crate::kernels::math::tanh;
 use crate::kernels::tensor::function::{greatest, least, sigmoid};
-use crate::kernels::tensor::{Bench, Tensor, Why, computed};
+use crate::kernels::tensor::{Tensor, TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
 
 /// Threads of a group.
@@ -12,23 +13,16 @@ const LOCAL: u32 = 128;
 /// Most hidden units: two states of them, and one in the making, lie in shared memory.
 const MAX_HIDDEN: usize = 1024;
 
-#[derive(Clone, Copy, PartialEq)]
-enum Cell {
-    Rnn,
-    Gru,
-    Lstm,
-}
-
 /// An activation of a gate.
-fn apply<'k>(gate: &str, v: Val<'k>) -> Val<'k> {
+fn apply<'k>(gate: Gate, v: Val<'k>) -> Val<'k> {
     let k = v.builder();
     let (zero, one) = (k.f32(0.0), k.f32(1.0));
     match gate {
-        "sigmoid" => sigmoid(v),
-        "tanh" => tanh(v),
-        "relu" => greatest(v, zero),
-        "hardsigmoid" => greatest(least(k.f32(0.2) * v + k.f32(0.5), one), zero),
-        _ => v / (one + v.abs()),
+        Gate::Sigmoid => sigmoid(v),
+        Gate::Tanh => tanh(v),
+        Gate::Relu => greatest(v, zero),
+        Gate::HardSigmoid => greatest(least(k.f32(0.2) * v + k.f32(0.5), one), zero),
+        Gate::Softsign => v / (one + v.abs()),
     }
 }
 
@@ -45,7 +39,7 @@ struct Layer<'k> {
     gates: u32,
     h: Shared<'k>,
     clip: f32,
-    acts: Vec<String>,
+    acts: Vec<Gate>,
 }
 
 impl<'k> Layer<'k> {
@@ -58,7 +52,7 @@ impl<'k> Layer<'k> {
     }
 
     fn act(&self, i: usize, v: Val<'k>) -> Val<'k> {
-        apply(&self.acts[i], v)
+        apply(self.acts[i], v)
     }
 
     /// Gate g of unit u from the input at `from`, with its bias.
@@ -114,44 +108,27 @@ struct Step<'k> {
 }
 
 impl Gpu<'_> {
-    /// Operands: X, W, R, B, lengths, first hidden state, first cell state, peepholes.
-    pub(super) fn recurrent(&self) -> Lowered {
-        let cell = match self.op {
-            "RNN" => Cell::Rnn,
-            "GRU" => Cell::Gru,
-            _ => Cell::Lstm,
-        };
-        let (x, r) = (self.dims(0)?, self.dims(2)?);
-        let batchwise = self.cx.args.int_or("layout", 0).map_err(said)? != 0;
-        let (steps, batch) = if batchwise {
-            (x[1], x[0])
-        } else {
-            (x[0], x[1])
-        };
-        let (ways, hidden, input) = (r[0], r[2], x[2]);
+    pub(in super::super) fn recurrent(&self, spec: &RecurrentSpec) -> Lowered {
+        let cell = spec.cell;
+        let batchwise = spec.batchwise;
+        let steps = spec.steps;
+        let batch = spec.batch;
+        let ways = spec.ways;
+        let hidden = spec.hidden;
+        let input = spec.input;
+        let after = spec.reset_after;
+        let couple = spec.couple;
         if hidden > MAX_HIDDEN {
             return Err(format!(
                 "{hidden} hidden units are more than shared memory holds"
             ));
         }
-        let direction = self
-            .cx
-            .args
-            .word_opt("direction")
-            .map_err(said)?
-            .unwrap_or("forward");
-        let acts = self.activations(cell, ways)?;
-        let gates = match cell {
-            Cell::Rnn => 1,
-            Cell::Gru => 3,
-            Cell::Lstm => 4,
-        };
-        let int = |name: &str| self.cx.args.int_or(name, 0).map_err(said);
-        let (after, couple) = (int("linear_before_reset")? != 0, int("input_forget")? != 0);
+        let acts = common_activations(spec)?;
+        let gates = cell.gates() as u32;
         if computed(self.dtype(0)?)? != Ty::F32 {
             return Err("recurrent layers are computed in f32".to_owned());
         }
-        let bench = Bench::new("recurrent layer", LOCAL);
+        let bench = TensorKernelBuilder::new("recurrent layer", LOCAL);
         let k = &bench.k;
         let bound = |i: usize| -> Result<Option<Tensor<'_>>, Why> {
             self.opt_slot(i)?.map(|s| bench.reads(s)).transpose()
@@ -179,7 +156,6 @@ impl Gpu<'_> {
         let (hidden_on, input_on) = (bench.size(hidden)?, bench.size(input)?);
         let (steps_on, batch_on, ways_on) =
             (bench.size(steps)?, bench.size(batch)?, bench.size(ways)?);
-        let clip = self.cx.args.float_or("clip", 0.0).map_err(said)? as f32;
         let layer = Layer {
             k,
             cell,
@@ -191,7 +167,7 @@ impl Gpu<'_> {
             hidden: hidden_on,
             gates,
             h,
-            clip,
+            clip: spec.clip,
             acts,
         };
         k.each_group(k.firings() * ways_on * batch_on, |g| {
@@ -214,10 +190,10 @@ impl Gpu<'_> {
             };
             k.times(steps_on, |s| {
                 let turned = len - 1 - s;
-                let place = match direction {
-                    "reverse" => k.select(s.lt(len), turned, s),
-                    "bidirectional" => k.select(way.ne(k.u32(0)) & s.lt(len), turned, s),
-                    _ => s,
+                let place = match spec.direction {
+                    Direction::Reverse => k.select(s.lt(len), turned, s),
+                    Direction::Bidirectional => k.select(way.ne(k.u32(0)) & s.lt(len), turned, s),
+                    Direction::Forward => s,
                 };
                 let at_y = match batchwise {
                     true => (b * steps_on + place) * ways_on + way,
@@ -270,39 +246,22 @@ impl Gpu<'_> {
             k.barrier();
         });
         if lengths.is_some() && cell == Cell::Lstm {
-            return Err("LSTM sequences of different lengths are the CPU's".to_owned());
+            return Err("no GPU kernel for LSTM sequences of different lengths".to_owned());
         }
         let grid = Grid::Groups(Amount::each((ways * batch) as u64));
         Ok(bench.finish(KernelPlan::default(), grid))
     }
+}
 
-    /// Names of the activations of the first direction; all directions must have the same.
-    fn activations(&self, cell: Cell, ways: usize) -> Result<Vec<String>, Why> {
-        let default: &[&str] = match cell {
-            Cell::Rnn => &["tanh"],
-            Cell::Gru => &["sigmoid", "tanh"],
-            Cell::Lstm => &["sigmoid", "tanh", "tanh"],
-        };
-        let given = self
-            .cx
-            .args
-            .get("activations")
-            .and_then(zbmd_ir::Value::as_list);
-        let names: Vec<String> = given
-            .into_iter()
-            .flatten()
-            .filter_map(|v| v.as_str().map(str::to_ascii_lowercase))
-            .collect();
-        if names.is_empty() {
-            return Ok(default.iter().map(|s| (*s).to_owned()).collect());
-        }
-        let first = names[..default.len().min(names.len())].to_vec();
-        let same = names.chunks(default.len()).all(|c| c == first.as_slice());
-        if first.len() < default.len() || (ways > 1 && !same) {
-            return Err("directions with other activations are the CPU's".to_owned());
-        }
-        Ok(first)
+/// The activations of the first way; the second must have the same.
+fn common_activations(spec: &RecurrentSpec) -> Result<Vec<Gate>, Why> {
+    let per_way = spec.activations.len() / spec.ways;
+    let mut ways = spec.activations.chunks(per_way);
+    let first = ways.next().unwrap_or_default();
+    if ways.any(|way| way != first) {
+        return Err("no GPU kernel for directions with different activations".to_owned());
     }
+    Ok(first.to_vec())
 }
 
 /// Where a state begins: 0 where nothing is given.

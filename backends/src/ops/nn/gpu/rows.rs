@@ -1,35 +1,38 @@
 //! Reductions, softmax and normalisations.
 
 use super::super::cx::volume;
-use super::super::reduce::{self, around};
-use super::{Gpu, Lowered, said};
+use super::super::norm::{
+    GroupNormSpec, LayerNormSpec, LpNormSpec, LrnSpec, MEAN_VARIANCE_EPSILON, MeanVarianceSpec,
+};
+use super::super::pool::PoolKind;
+use super::super::reduce::{ArgSpec, CumulativeSpec, ReduceSpec, SoftmaxSpec, around};
+use super::{Gpu, Lowered};
 use crate::kernels::lang::Ty;
 use crate::kernels::tensor::function::power;
 use crate::kernels::tensor::row::{
-    Affine, Fold, Norm, Normed, Rows, Soft, arg, cumulative, fold, normalise, softmax,
+    Affine, Fold, Norm, Normed, Rows, arg, cumulative, fold, normalise, softmax,
 };
 use crate::kernels::tensor::space::spread;
-use crate::kernels::tensor::{Bench, Why, computed};
+use crate::kernels::tensor::{TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
 
 impl Gpu<'_> {
-    pub(super) fn reduce(&self) -> Lowered {
-        let dims = self.dims(0)?;
-        let axes = reduce::axes(self.cx, dims.len()).map_err(said)?;
-        let rows = Rows::along(&dims, &axes);
+    pub(in super::super) fn reduce(&self, spec: &ReduceSpec) -> Lowered {
+        let rows = Rows::along(&self.dims(0)?, &spec.axes);
         let ends = (self.slot(0)?, self.out(0));
-        fold(KernelPlan::default(), &rows, ends, reduce::fold(self.op))
+        fold(KernelPlan::default(), &rows, ends, spec.kind)
     }
 
-    pub(super) fn global_pool(&self) -> Lowered {
+    pub(in super::super) fn global_pool(&self, kind: &PoolKind) -> Lowered {
         let dims = self.dims(0)?;
-        let p = self.cx.args.int_or("p", 2).map_err(said)?;
-        let kind = match (self.op, p) {
-            ("GlobalMaxPool", _) => Fold::Max,
-            ("GlobalAveragePool", _) => Fold::Mean,
-            (_, 1) => Fold::L1,
-            (_, 2) => Fold::L2,
-            _ => return Err(format!("norms with the exponent {p} are the CPU's")),
+        let kind = match kind {
+            PoolKind::Max => Fold::Max,
+            PoolKind::Mean => Fold::Mean,
+            PoolKind::Norm(1) => Fold::L1,
+            PoolKind::Norm(2) => Fold::L2,
+            PoolKind::Norm(p) => {
+                return Err(format!("no GPU kernel for norms with the exponent {p}"));
+            }
         };
         let axes: Vec<usize> = (2..dims.len()).collect();
         let rows = Rows::along(&dims, &axes);
@@ -41,50 +44,31 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn arg(&self) -> Lowered {
-        let dims = self.dims(0)?;
-        let axis = self.axis("axis", 0, dims.len())?;
-        let last = self.cx.flag("select_last_index", false).map_err(said)?;
-        let rows = Rows::along(&dims, &[axis]);
+    pub(in super::super) fn arg(&self, spec: &ArgSpec) -> Lowered {
+        let rows = Rows::along(&self.dims(0)?, &[spec.axis]);
         let ends = (self.slot(0)?, self.out(0));
         arg(
             KernelPlan::default(),
             &rows,
             ends,
-            self.op == "ArgMax",
-            last,
+            spec.is_max,
+            spec.takes_last,
         )
     }
 
-    pub(super) fn softmax(&self) -> Lowered {
-        let dims = self.dims(0)?;
-        let axis = self.axis("axis", -1, dims.len())?;
-        let kind = match self.op {
-            "Softmax" => Soft::Plain,
-            "LogSoftmax" => Soft::Log,
-            _ => Soft::Hard,
-        };
-        let rows = Rows::along(&dims, &[axis]);
+    pub(in super::super) fn softmax(&self, spec: &SoftmaxSpec) -> Lowered {
+        let rows = Rows::along(&self.dims(0)?, &[spec.axis]);
         softmax(
             KernelPlan::default(),
             &rows,
             (self.slot(0)?, self.out(0)),
-            kind,
+            spec.kind,
         )
     }
 
-    pub(super) fn cumulative(&self) -> Lowered {
-        let dims = self.dims(0)?;
-        let axis = self
-            .cx
-            .ints(1)
-            .map_err(said)?
-            .and_then(|a| a.first().copied())
-            .unwrap_or(0);
-        let axis = self.cx.axis(axis, dims.len()).map_err(said)?;
-        let flag = |name: &str| self.cx.flag(name, false).map_err(said);
-        let flags = [self.op == "CumProd", flag("exclusive")?, flag("reverse")?];
-        let rows = Rows::along(&dims, &[axis]);
+    pub(in super::super) fn cumulative(&self, spec: &CumulativeSpec) -> Lowered {
+        let flags = [spec.is_product, spec.exclusive, spec.reverse];
+        let rows = Rows::along(&self.dims(0)?, &[spec.axis]);
         cumulative(
             KernelPlan::default(),
             &rows,
@@ -93,10 +77,10 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn layer_norm(&self) -> Lowered {
+    pub(in super::super) fn layer_norm(&self, spec: &LayerNormSpec) -> Lowered {
         let dims = self.dims(0)?;
-        let axis = self.axis("axis", -1, dims.len())?;
-        let epsilon = self.cx.args.float_or("epsilon", 1e-5).map_err(said)?;
+        let axis = spec.axis;
+        let epsilon = spec.epsilon;
         let axes: Vec<usize> = (axis..dims.len()).collect();
         let rows = Rows::along(&dims, &axes);
         let what = Normed {
@@ -105,8 +89,7 @@ impl Gpu<'_> {
             mean: self.wanted(1),
             deviation: self.wanted(2),
         };
-        let rms = self.op == "RMSNormalization";
-        let norm = if rms {
+        let norm = if spec.is_rms {
             Norm::RootMean(epsilon)
         } else {
             Norm::Deviation(epsilon)
@@ -137,7 +120,7 @@ impl Gpu<'_> {
                         sizes: vec![inner],
                     }))
                 }
-                _ => Err("a scale that is broadcast within rows is the CPU's".to_owned()),
+                _ => Err("no GPU kernel for a scale that is broadcast within rows".to_owned()),
             }
         };
         normalise(
@@ -149,14 +132,10 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn group_norm(&self) -> Lowered {
+    pub(in super::super) fn group_norm(&self, spec: &GroupNormSpec) -> Lowered {
         let dims = self.dims(0)?;
         let channels = dims[1];
-        let groups = match self.op {
-            "InstanceNormalization" => channels,
-            _ => self.cx.args.uint("num_groups", 1, 1 << 30).map_err(said)? as usize,
-        };
-        let epsilon = self.cx.args.float_or("epsilon", 1e-5).map_err(said)?;
+        let groups = spec.groups;
         let plane = volume(&dims[2..]).max(1);
         let per = channels / groups;
         let rows = Rows::along(&[dims[0] * groups, per * plane], &[1]);
@@ -181,7 +160,7 @@ impl Gpu<'_> {
                 sizes,
             }))
         };
-        let norm = Norm::Deviation(epsilon);
+        let norm = Norm::Deviation(spec.epsilon);
         normalise(
             KernelPlan::default(),
             &rows,
@@ -191,28 +170,22 @@ impl Gpu<'_> {
         )
     }
 
-    pub(super) fn plain_norm(&self) -> Lowered {
-        let dims = self.dims(0)?;
-        let axes = |axes: Vec<i64>| -> Result<Vec<usize>, Why> {
-            axes.into_iter()
-                .map(|a| self.cx.axis(a, dims.len()).map_err(said))
-                .collect()
+    pub(in super::super) fn mean_variance(&self, spec: &MeanVarianceSpec) -> Lowered {
+        self.plain_norm(&spec.axes, Norm::Plain(MEAN_VARIANCE_EPSILON))
+    }
+
+    pub(in super::super) fn lp_norm(&self, spec: &LpNormSpec) -> Lowered {
+        let norm = if spec.exponent == 1 {
+            Norm::One
+        } else {
+            Norm::Two
         };
-        let (axes, norm) = match self.op {
-            "LpNormalization" => {
-                let p = self.cx.args.uint_or("p", 2, 1, 2).map_err(said)?;
-                let axis = self.axis("axis", -1, dims.len())?;
-                (vec![axis], if p == 1 { Norm::One } else { Norm::Two })
-            }
-            _ => {
-                let given = self.cx.args.ints_opt("axes").map_err(said)?;
-                (
-                    axes(given.unwrap_or_else(|| vec![0, 2, 3]))?,
-                    Norm::Plain(1e-9),
-                )
-            }
-        };
-        let rows = Rows::along(&dims, &axes);
+        self.plain_norm(&[spec.axis], norm)
+    }
+
+    /// A normalisation over axes without a scale.
+    fn plain_norm(&self, axes: &[usize], norm: Norm) -> Lowered {
+        let rows = Rows::along(&self.dims(0)?, axes);
         let what = Normed {
             x: Some(self.slot(0)?),
             y: Some(self.out(0)),
@@ -222,18 +195,21 @@ impl Gpu<'_> {
     }
 
     /// Local response normalisation: one thread for each element, which looks at its neighbours.
-    pub(super) fn lrn(&self) -> Lowered {
+    pub(in super::super) fn lrn(&self, spec: &LrnSpec) -> Lowered {
         let dims = self.dims(0)?;
         let (_, channels, plane) = around(&dims, 1);
-        let size = self.cx.args.uint("size", 1, 1 << 20).map_err(said)? as usize;
-        let f = |name: &str, default: f64| self.cx.args.float_or(name, default).map_err(said);
-        let (alpha, beta, bias) = (f("alpha", 1e-4)?, f("beta", 0.75)?, f("bias", 1.0)?);
+        let LrnSpec {
+            size,
+            alpha,
+            beta,
+            bias,
+        } = *spec;
         let x = self.slot(0)?;
         let y = self.out(0);
         if computed(x.dtype)? != Ty::F32 {
-            return Err("functions of f64 are the CPU's".to_owned());
+            return Err("no GPU kernel for f64 functions".to_owned());
         }
-        let bench = Bench::new("local response", 64);
+        let bench = TensorKernelBuilder::new("local response", 64);
         let k = &bench.k;
         let (from, to) = (bench.reads(x)?, bench.writes(y)?);
         let (channels, plane) = (bench.size(channels)?, bench.size(plane)?);

@@ -3,7 +3,7 @@
 use super::super::cx::volume;
 use super::{Gpu, Lowered, said};
 use crate::kernels::lang::{Ty, Val};
-use crate::kernels::tensor::{Bench, Why, computed};
+use crate::kernels::tensor::{TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
 
 /// What lies outside of an image.
@@ -116,7 +116,7 @@ impl<'k> Axis<'k> {
 
 impl Gpu<'_> {
     /// One thread for each element of the result.
-    pub(super) fn grid_sample(&self) -> Lowered {
+    pub(in super::super) fn grid_sample(&self) -> Lowered {
         let (dims, grid) = (self.dims(0)?, self.dims(1)?);
         let rank = dims.len() - 2;
         let taps = match self
@@ -146,7 +146,7 @@ impl Gpu<'_> {
         if computed(y.dtype)? != Ty::F32 {
             return Err("images of f64 are the CPU's".to_owned());
         }
-        let bench = Bench::new("grid sample", 64);
+        let bench = TensorKernelBuilder::new("grid sample", 64);
         let k = &bench.k;
         let (image, places) = (bench.reads(self.slot(0)?)?, bench.reads(self.slot(1)?)?);
         let target = bench.writes(y)?;

@@ -1,12 +1,16 @@
 //! Windows that slide over images: convolutions and pools.
 
+use super::super::conv::{CausalConvSpec, ConvShape, ConvSpec, TransposedConvSpec};
 use super::super::cx::volume;
+use super::super::gemm::Act;
+use super::super::pool::{PoolKind, PoolSpec};
 use super::super::window::Window;
-use super::{Choice, Gpu, Lowered, is_factor, said};
+use super::contract::after;
+use super::{Choice, Gpu, Lowered, is_factor};
 use crate::kernels::lang::{Builder, Ty, Val};
 use crate::kernels::tensor::function::{After, sigmoid};
 use crate::kernels::tensor::product::{Element, Grows, Rules, Sizes, Variant, places, product};
-use crate::kernels::tensor::{Bench, Tensor, Why, computed};
+use crate::kernels::tensor::{Tensor, TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
 
 /// One spatial dimension of a window in a kernel.
@@ -28,7 +32,7 @@ struct Axis<'k> {
 struct Slide<'k>(Vec<Axis<'k>>);
 
 impl<'k> Slide<'k> {
-    fn new(bench: &'k Bench, w: &Window) -> Result<Self, Why> {
+    fn new(bench: &'k TensorKernelBuilder, w: &Window) -> Result<Self, Why> {
         let axis = |d: usize| -> Result<Axis<'k>, Why> {
             let reach = (w.output[d] - 1) * w.stride[d] + (w.kernel[d] - 1) * w.dilation[d];
             Ok(Axis {
@@ -104,23 +108,31 @@ fn guarded<'k>(inside: Option<Val<'k>>, ty: Ty, load: impl FnOnce() -> Val<'k>) 
 }
 
 impl Gpu<'_> {
-    fn window(&self, x: usize, kernel: &[usize]) -> Result<Window, Why> {
-        Window::new(self.cx, &self.dims(x)?[2..], kernel).map_err(said)
+    /// The same of bytes.
+    pub(in super::super) fn conv_integer(&self, shape: &ConvShape) -> Lowered {
+        self.gathered_conv(shape, None)
     }
 
     /// A product of filters with gathered windows for each group of channels; the outputs of all batches and firings
     /// are columns of one matrix.
-    pub(super) fn conv(&self) -> Lowered {
-        let integers = self.op == "ConvInteger";
-        let (input, weights) = (self.dims(0)?, self.dims(1)?);
-        let groups = self.cx.args.uint_or("group", 1, 1, 1 << 30).map_err(said)? as usize;
-        let w = self.window(0, &weights[2..])?;
-        let (batch, channels, filters) = (input[0], input[1], weights[0]);
+    pub(in super::super) fn conv(&self, spec: &ConvSpec) -> Lowered {
+        self.gathered_conv(&spec.shape, Some(spec.act))
+    }
+
+    /// `act` is that of convolutions of floats; there is none for bytes.
+    fn gathered_conv(&self, shape: &ConvShape, act: Option<Act>) -> Lowered {
+        let integers = act.is_none();
+        let groups = shape.groups;
+        let w = &shape.window;
+        let (batch, channels, filters) = (shape.batch, shape.channels, shape.filters);
         let (per, each) = (channels / groups, filters / groups);
         let (plane, out, kernel) = w.sizes();
         let (x, y) = (self.slot(0)?, self.out(0));
         if self.operand(1)?.data.is_none() || x.constant {
-            return self.conv_of_ports(&w, [batch, per, each, groups]);
+            let Some(act) = act else {
+                return Err("no GPU kernel for integer filters that vary".to_owned());
+            };
+            return self.conv_of_ports(shape, act);
         }
         let ty = if integers {
             Ty::I32
@@ -154,12 +166,8 @@ impl Gpu<'_> {
         let (bias, added) = if integers { none } else { (second, third) };
         let (zero_x, zero_w) = if integers { (second, third) } else { none };
         let target = bench.writes(y)?;
-        let slide = Slide::new(&bench, &w)?;
-        let after = if integers {
-            After::Nothing
-        } else {
-            self.after()?
-        };
+        let slide = Slide::new(&bench, w)?;
+        let after = act.map_or(After::Nothing, after);
         let (plane, out, kernel) = (bench.size(plane)?, bench.size(out)?, bench.size(kernel)?);
         let (per_on, each_on) = (bench.size(per)?, bench.size(each)?);
         let (channels, filters) = (bench.size(channels)?, bench.size(filters)?);
@@ -169,12 +177,12 @@ impl Gpu<'_> {
         if integers
             && [2, 3]
                 .iter()
-                .any(|i| self.cx.opt(*i).is_some_and(|o| o.ty.elements() > 1))
+                .any(|i| self.opt(*i).is_some_and(|o| o.ty.elements() > 1))
         {
-            return Err("zero points of each filter are the CPU's".to_owned());
+            return Err("no GPU kernel for zero points of each filter".to_owned());
         }
         if [zero_x, zero_w].iter().flatten().any(|z| !z.is_constant()) {
-            return Err("zero points that vary are the CPU's".to_owned());
+            return Err("no GPU kernel for zero points that vary".to_owned());
         }
         let filter_at = places(|b, row, d| (b[1] + row) * depth + d);
         let left_bits: Element<'_, '_> = &|b, row, d| filter.bits(filter_at(b, row, d));
@@ -217,7 +225,7 @@ impl Gpu<'_> {
             ty,
         };
         if bias.is_some_and(|b| !b.is_constant()) || added.is_some_and(|a| a.is_constant()) {
-            return Err("a bias that varies is the CPU's".to_owned());
+            return Err("no GPU kernel for a bias that varies".to_owned());
         }
         let grid = product(&bench, &sizes, variant, &rules)?;
         self.rounded(
@@ -229,20 +237,22 @@ impl Gpu<'_> {
     }
 
     /// The same with filters that differ in each firing: one thread for each element.
-    fn conv_of_ports(&self, w: &Window, [batch, per, each, groups]: [usize; 4]) -> Lowered {
-        if self.op != "Conv" {
-            return Err("integer filters that vary are the CPU's".to_owned());
-        }
+    fn conv_of_ports(&self, shape: &ConvShape, act: Act) -> Lowered {
+        let w = &shape.window;
+        let batch = shape.batch;
+        let groups = shape.groups;
+        let per = shape.channels / groups;
+        let each = shape.filters / groups;
         let (x, weights, y) = (self.slot(0)?, self.slot(1)?, self.out(0));
         let ty = computed(x.dtype)?;
-        let bench = Bench::new("convolution with ports", 64);
+        let bench = TensorKernelBuilder::new("convolution with ports", 64);
         let k = &bench.k;
         let (source, filter) = (bench.reads(x)?, bench.reads(weights)?);
         let bias = self.opt_slot(2)?.map(|s| bench.reads(s)).transpose()?;
         let added = self.opt_slot(3)?.map(|s| bench.reads(s)).transpose()?;
         let target = bench.writes(y)?;
         let slide = Slide::new(&bench, w)?;
-        let after = self.after()?;
+        let after = after(act);
         let (plane, out, kernel) = w.sizes();
         let depth = bench.size(per * kernel)?;
         let (plane, out, kernel) = (bench.size(plane)?, bench.size(out)?, bench.size(kernel)?);
@@ -279,16 +289,17 @@ impl Gpu<'_> {
     }
 
     /// The transposed convolution as a sum over what each output element comes from.
-    pub(super) fn conv_transpose(&self) -> Lowered {
+    pub(in super::super) fn conv_transpose(&self, spec: &TransposedConvSpec) -> Lowered {
         let (input, weights, out) = (self.dims(0)?, self.dims(1)?, self.out_dims(0));
-        let groups = self.cx.args.uint_or("group", 1, 1, 1 << 30).map_err(said)? as usize;
-        let rank = input.len() - 2;
-        let sizes = |name: &str, n: usize, d: usize| self.cx.sizes(name, n, d).map_err(said);
-        let (stride, dilation) = (sizes("strides", rank, 1)?, sizes("dilations", rank, 1)?);
-        let before = self.transposed_pads(rank, &input, &weights, &out)?;
+        let groups = spec.groups;
+        let rank = spec.rank;
+        let own = |all: &[usize; 3]| all[3 - rank..].to_vec();
+        let stride = own(&spec.stride);
+        let dilation = own(&spec.dilation);
+        let before = own(&spec.pads);
         let (x, w, y) = (self.slot(0)?, self.slot(1)?, self.out(0));
         let ty = computed(x.dtype)?;
-        let bench = Bench::new("transposed convolution", 64);
+        let bench = TensorKernelBuilder::new("transposed convolution", 64);
         let k = &bench.k;
         let (source, filter) = (bench.reads(x)?, bench.reads(w)?);
         let bias = self.opt_slot(2)?.map(|s| bench.reads(s)).transpose()?;
@@ -347,69 +358,25 @@ impl Gpu<'_> {
         Ok(bench.finish(KernelPlan::default(), grid))
     }
 
-    /// Padding before each dimension of a transposed convolution.
-    fn transposed_pads(
-        &self,
-        rank: usize,
-        input: &[usize],
-        weights: &[usize],
-        out: &[usize],
-    ) -> Result<Vec<usize>, Why> {
-        let sizes = |name: &str, n: usize, d: usize| self.cx.sizes(name, n, d).map_err(said);
-        let (stride, dilation) = (sizes("strides", rank, 1)?, sizes("dilations", rank, 1)?);
-        let (extra, pads) = (
-            sizes("output_padding", rank, 0)?,
-            sizes("pads", 2 * rank, 0)?,
-        );
-        let auto = self
-            .cx
-            .args
-            .word_opt("auto_pad")
-            .map_err(said)?
-            .unwrap_or("NOTSET");
-        let wish = self
-            .cx
-            .args
-            .ints_opt("output_shape")
-            .map_err(said)?
-            .is_some();
-        let same = matches!(auto, "SAME_UPPER" | "SAME_LOWER");
-        let before = |d: usize| {
-            let full =
-                stride[d] * (input[2 + d] - 1) + extra[d] + dilation[d] * (weights[2 + d] - 1) + 1;
-            let total = full.saturating_sub(out[2 + d]);
-            match wish || same {
-                true if auto == "SAME_UPPER" => total / 2,
-                true => total - total / 2,
-                false => pads[d],
-            }
-        };
-        Ok((0..rank).map(before).collect())
-    }
-
     /// A causal depthwise convolution, and the past that it carries along.
-    pub(super) fn causal_conv(&self) -> Lowered {
+    pub(in super::super) fn causal_conv(&self, spec: &CausalConvSpec) -> Lowered {
         let (input, weights) = (self.dims(0)?, self.dims(1)?);
         let (n, taps, channels) = (input[2], weights[2], input[1]);
-        let silu = matches!(
-            self.cx.args.word_opt("activation").map_err(said)?,
-            Some("silu" | "swish")
-        );
         let mut plan = KernelPlan::default();
         for position in 0..2 {
             let Some(y) = self.wanted(position).filter(|y| y.elements > 0) else {
                 continue;
             };
-            let bench = Bench::new("causal convolution", 64);
+            let bench = TensorKernelBuilder::new("causal convolution", 64);
             let k = &bench.k;
             let x = bench.reads(self.slot(0)?)?;
-            let past = match self.cx.opt(3).filter(|o| o.ty.elements() > 0) {
+            let past = match self.opt(3).filter(|o| o.ty.elements() > 0) {
                 Some(_) => Some(bench.reads(self.slot(3)?)?),
                 None => None,
             };
             let ty = computed(y.dtype)?;
             if ty != Ty::F32 {
-                return Err("causal convolutions of f64 are the CPU's".to_owned());
+                return Err("no GPU kernel for f64 causal convolutions".to_owned());
             }
             let w = bench.reads(self.slot(1)?)?;
             let bias = self.opt_slot(2)?.map(|s| bench.reads(s)).transpose()?;
@@ -438,7 +405,7 @@ impl Gpu<'_> {
                     sum.set(sum.get() + w.get(firing, channel * kernel + j) * v);
                 });
                 let sum = sum.get();
-                let value = match silu {
+                let value = match spec.silu {
                     true => sum * sigmoid(sum),
                     false => sum,
                 };
@@ -450,26 +417,19 @@ impl Gpu<'_> {
     }
 
     /// Pools: one thread for each window.
-    pub(super) fn pool(&self) -> Lowered {
+    pub(in super::super) fn pool(&self, spec: &PoolSpec) -> Lowered {
         let dims = self.dims(0)?;
-        let kernel = self
-            .cx
-            .sizes("kernel_shape", dims.len() - 2, 1)
-            .map_err(said)?;
-        let w = self.window(0, &kernel)?;
-        let max = self.op == "MaxPool";
-        let p = match self.op {
-            "LpPool" => self.cx.args.int_or("p", 2).map_err(said)?,
-            _ => 0,
-        };
+        let w = &spec.window;
+        let max = spec.kind == PoolKind::Max;
+        let p = spec.kind.exponent();
         if p > 2 {
-            return Err(format!("norms with the exponent {p} are the CPU's"));
+            return Err(format!("no GPU kernel for norms with the exponent {p}"));
         }
         let x = self.slot(0)?;
         let ty = computed(x.dtype)?;
-        let columns = self.cx.args.int_or("storage_order", 0).map_err(said)? != 0;
-        let counted = self.cx.flag("count_include_pad", false).map_err(said)?;
-        let bench = Bench::new("pool", 64);
+        let columns = spec.by_columns;
+        let counted = spec.counts_padding;
+        let bench = TensorKernelBuilder::new("pool", 64);
         let k = &bench.k;
         let source = bench.reads(x)?;
         let (y, places) = match max {
@@ -479,7 +439,7 @@ impl Gpu<'_> {
         let elements = y.or(places).map_or(0, |s| s.elements);
         let y = y.map(|s| bench.writes(s)).transpose()?;
         let places = places.map(|s| bench.writes_index(s)).transpose()?;
-        let slide = Slide::new(&bench, &w)?;
+        let slide = Slide::new(&bench, w)?;
         let (plane, out, taps) = w.sizes();
         let (plane, out, taps) = (bench.size(plane)?, bench.size(out)?, bench.size(taps)?);
         let planes = bench.size(volume(&dims[..2]))?;

@@ -5,16 +5,17 @@ use std::ops::Range;
 
 use zbmd_ir::DType;
 
+use super::super::cx::Planned;
 use super::super::cx::{Body, Cx, Plan, Tensors, token};
 use super::super::gemm::PANEL;
 use super::super::num::Num;
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
-use super::{Image, Made, Near, image, pixels, under};
+use super::{Image, Near, image, pixels, under};
 use crate::team;
 
 /// The greatest or the mean of each window.
-pub(in super::super) fn pool(cx: &Cx<'_>, mean: bool) -> Made {
+pub(in super::super) fn pool(cx: &Cx<'_>, mean: bool) -> Planned {
     let [batch, h, w, channels] = image(cx)?;
     let kernel = cx.sizes("kernel_shape", 2, 1)?;
     let window = Window::new(cx, &[h, w], &kernel)?;
@@ -34,7 +35,7 @@ pub(in super::super) fn pool(cx: &Cx<'_>, mean: bool) -> Made {
 }
 
 /// The mean of each channel.
-pub(in super::super) fn global(cx: &Cx<'_>) -> Made {
+pub(in super::super) fn global(cx: &Cx<'_>) -> Planned {
     let [batch, h, w, channels] = image(cx)?;
     if h * w == 0 {
         return Err(cx.refuse(0, "is empty", "give it elements"));

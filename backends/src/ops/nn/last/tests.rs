@@ -50,7 +50,7 @@ fn run(
         types: &types,
         blobs: &blobs,
     };
-    let signature = registry.op(op).unwrap().resolve(&cx).unwrap();
+    let signature = registry.resolve(op, &cx).unwrap();
     let actor = Actor {
         name: "a".into(),
         role: Role::Compute,

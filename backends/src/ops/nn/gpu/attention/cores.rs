@@ -8,10 +8,10 @@
 //! value must not count. Such values are therefore noted and multiplied as zeros, and of the queries whose weights for
 //! them are not 0 all results are no numbers.
 
-use super::{Cached, Heads, Mask, OnHeads, Query, Sight, seen};
+use super::{Cached, Heads, KeySight, Mask, OnHeads, Query, seen};
 use crate::kernels::lang::{Place, Shared, Ty, Val, Var};
 use crate::kernels::math::{exp, tanh};
-use crate::kernels::tensor::{Bench, Tensor};
+use crate::kernels::tensor::{Tensor, TensorKernelBuilder};
 use crate::kernels::{Amount, Grid, Math};
 
 /// Keys of a chunk.
@@ -95,7 +95,7 @@ pub(super) struct Attention<'r, 'k> {
     pub(super) queries: (Tensor<'k>, OnHeads<'k>),
     pub(super) keys: Cached<'k>,
     pub(super) values: Cached<'k>,
-    pub(super) sight: &'r Sight,
+    pub(super) sight: &'r KeySight,
     pub(super) mask: Option<&'r Mask<'k>>,
     pub(super) lengths: Option<Tensor<'k>>,
     pub(super) y: (Tensor<'k>, OnHeads<'k>),
@@ -109,7 +109,7 @@ pub(super) struct Attention<'r, 'k> {
 
 /// A group's work in the making.
 struct Group<'r, 'k> {
-    bench: &'k Bench,
+    bench: &'k TensorKernelBuilder,
     tiling: Tiling,
     of: &'r Attention<'r, 'k>,
     local: Val<'k>,
@@ -134,7 +134,11 @@ struct Group<'r, 'k> {
 }
 
 /// Adds the statements to a bench on which everything is bound.
-pub(super) fn attention<'k>(bench: &'k Bench, tiling: Tiling, of: &Attention<'_, 'k>) {
+pub(super) fn attention<'k>(
+    bench: &'k TensorKernelBuilder,
+    tiling: Tiling,
+    of: &Attention<'_, 'k>,
+) {
     let k = &bench.k;
     let [batches, heads, len, share, total] = of.sizes;
     let local = k.place(Place::Local);

@@ -1,0 +1,423 @@
+//! Ops by name, and the questions that a compiler and an executor ask about actors.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use zbmd_ir::{Actor, ActorCost, BlobId, Device, InPlace, Params, Role, TiSlice, Value};
+
+use super::memo::ResolvedOps;
+use super::{
+    CustomActor, GpuRequest, Op, OpError, Packing, ResolveCx, ResolvedOp, Work, default_work,
+};
+use crate::kernel::Kernel;
+use crate::kernels::{Caps, KernelPlan};
+use crate::ops::custom;
+use crate::ops::entry::stateless_inputs;
+
+type CustomFactory = dyn Fn(&Params) -> Result<Arc<dyn CustomActor>, OpError> + Send + Sync;
+
+/// The ops that a program knows: the standard catalogue and registered custom actors.
+#[derive(Clone)]
+pub struct Registry {
+    pub(crate) ops: BTreeMap<String, Arc<dyn Op>>,
+    pub(crate) custom: BTreeMap<String, Arc<CustomFactory>>,
+    /// What GPUs can do, by name, where it is known.
+    gpus: BTreeMap<String, Caps>,
+    /// What was resolved so far, where that is remembered.
+    resolved: Option<Arc<ResolvedOps>>,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry")
+            .field("ops", &self.ops.keys().collect::<Vec<_>>())
+            .field("custom", &self.custom.keys().collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+impl Registry {
+    /// A catalogue without any op.
+    pub fn empty() -> Self {
+        Self {
+            ops: BTreeMap::new(),
+            custom: BTreeMap::new(),
+            gpus: BTreeMap::new(),
+            resolved: None,
+        }
+    }
+
+    /// A copy that remembers the ops it resolves, for one compilation or one worker: however many questions are asked
+    /// about an actor, its parameters are parsed once. Copies of the copy share the memory.
+    #[must_use]
+    pub fn resolving_once(&self) -> Self {
+        Self {
+            resolved: Some(Arc::default()),
+            ..self.clone()
+        }
+    }
+
+    /// Adds an op; one of the same name is replaced.
+    pub fn add(&mut self, op: impl Op + 'static) {
+        // What was resolved by an op of that name is not what this one makes of it.
+        if self.resolved.is_some() {
+            self.resolved = Some(Arc::default());
+        }
+        self.ops.insert(op.name().to_owned(), Arc::new(op));
+    }
+
+    /// Says what a GPU can do: actors that it cannot run have no cost there. What is not said is what is common
+    /// ([`Caps::COMMON`]); a device that lacks some of it refuses calendars that need it.
+    pub fn set_caps(&mut self, device: &str, caps: Caps) {
+        self.gpus.insert(device.to_owned(), caps);
+    }
+
+    /// What a GPU can do, as far as it is known.
+    pub fn caps(&self, device: &Device) -> &Caps {
+        let common = if device.backend == "cuda" {
+            &Caps::CUDA
+        } else {
+            &Caps::COMMON
+        };
+        self.gpus.get(&device.name).unwrap_or(common)
+    }
+
+    /// Registers a custom actor by name; the factory gets the actor's `params`.
+    pub fn register<F, A>(&mut self, name: &str, factory: F)
+    where
+        F: Fn(&Params) -> Result<A, OpError> + Send + Sync + 'static,
+        A: CustomActor + 'static,
+    {
+        let make = move |params: &Params| -> Result<Arc<dyn CustomActor>, OpError> {
+            Ok(Arc::new(factory(params)?))
+        };
+        self.custom.insert(name.to_owned(), Arc::new(make));
+    }
+
+    /// The op of that name.
+    pub fn op(&self, name: &str) -> Option<&Arc<dyn Op>> {
+        self.ops.get(name)
+    }
+
+    /// Names of all ops, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.ops.keys().map(String::as_str)
+    }
+
+    /// Makes a registered custom actor; `None` if the name is not registered.
+    ///
+    /// # Errors
+    /// What the factory says of the parameters.
+    pub fn custom(
+        &self,
+        name: &str,
+        params: &Params,
+    ) -> Option<Result<Arc<dyn CustomActor>, OpError>> {
+        self.custom.get(name).map(|factory| factory(params))
+    }
+
+    /// The op of that name for these parameters and inputs.
+    pub(crate) fn resolve_with(
+        &self,
+        op: &dyn Op,
+        cx: &ResolveCx<'_>,
+    ) -> Result<Arc<ResolvedOp>, OpError> {
+        match &self.resolved {
+            Some(resolved) => resolved.get_or_resolve(op, cx),
+            None => op.resolve(cx).map(Arc::new),
+        }
+    }
+
+    /// The op of an actor, whose ports are those that the op has. For `Custom` the registered actor is made.
+    ///
+    /// # Errors
+    /// [`OpError::Other`] for an op or a custom actor that this program does not know, and for ports that are not
+    /// those that the op has; else what the op refuses.
+    pub fn resolve_actor(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Result<Arc<ResolvedOp>, OpError> {
+        let op = self
+            .op(&actor.op)
+            .ok_or_else(|| self.unknown_op(&actor.op))?;
+        if op.name() == custom::NAME {
+            return self.resolve_custom_actor(actor, blobs).map(Arc::new);
+        }
+        if let Some(resolved) = op.resolve_actor(actor, blobs) {
+            return resolved.map(Arc::new);
+        }
+
+        let (connected, types) = stateless_inputs(actor);
+        let cx = ResolveCx {
+            params: &actor.params,
+            connected: &connected,
+            types: &types,
+            blobs,
+        };
+        let resolved = self.resolve_with(&**op, &cx)?;
+        resolved.check_ports(actor)?;
+        Ok(resolved)
+    }
+
+    /// The CPU kernel of an actor. Sources and sinks have none.
+    ///
+    /// # Errors
+    /// See [`Self::resolve_actor`].
+    pub fn kernel(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Result<Arc<dyn Kernel>, OpError> {
+        self.kernel_in(actor, blobs, None)
+    }
+
+    /// Names of the variants of the actor's CPU kernel, the default first; none where there is only one. All write the
+    /// same bits, so that calibration may choose.
+    pub fn variants(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<&'static str> {
+        self.resolve_actor(actor, blobs)
+            .map(|resolved| resolved.variants().to_vec())
+            .unwrap_or_default()
+    }
+
+    /// Like [`Self::kernel`], in the variant of that name; the default one without.
+    ///
+    /// # Errors
+    /// See [`Self::kernel`]; [`OpError::Other`] for a variant that the kernel does not have.
+    pub fn kernel_in(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        variant: Option<&str>,
+    ) -> Result<Arc<dyn Kernel>, OpError> {
+        let resolved = self.resolve_actor(actor, blobs)?;
+        check_in_place(actor, &resolved)?;
+        let Some(name) = variant else {
+            return resolved.cpu_kernel(0);
+        };
+
+        let known = resolved.variants();
+        match known.iter().position(|known| *known == name) {
+            Some(variant) => resolved.cpu_kernel(variant),
+            None => Err(OpError::Other {
+                message: format!(
+                    "actor `{}` is to run variant `{name}` of op `{}`, which has {}",
+                    actor.name,
+                    actor.op,
+                    list_or_none(known)
+                ),
+                help: "the program was made by another version: compile the model again".to_owned(),
+            }),
+        }
+    }
+
+    /// Outputs that the actor's CPU kernel may write over inputs: what a compiler puts into [`Actor::in_place`].
+    pub fn in_place(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<InPlace> {
+        self.resolve_actor(actor, blobs)
+            .map(|resolved| fitting_pairs(actor, &resolved))
+            .unwrap_or_default()
+    }
+
+    /// The weights of an actor in the order in which its CPU kernel reads them: see [`ResolvedOp::packing`].
+    pub fn packing(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Option<Packing> {
+        self.resolve_actor(actor, blobs).ok()?.packing()
+    }
+
+    /// The kernels of an actor for a GPU that has `caps`; `None` where it cannot run there.
+    pub fn lower(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        caps: &Caps,
+    ) -> Option<KernelPlan> {
+        self.lower_in(actor, blobs, caps, None).ok()
+    }
+
+    /// Like [`Self::lower`], in one of [`KernelPlan::variants`]; `None` is the default one.
+    ///
+    /// # Errors
+    /// Why the actor cannot run there, or not in that variant, as a clause for people: "the device lacks 64-bit
+    /// floats".
+    pub fn lower_in(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        caps: &Caps,
+        variant: Option<&str>,
+    ) -> Result<KernelPlan, String> {
+        if self.op(&actor.op).is_none() {
+            return Err("the op is unknown".to_owned());
+        }
+        let resolved = self
+            .resolve_actor(actor, blobs)
+            .map_err(|error| error.to_string())?;
+
+        // Only devices of a compute capability round factors.
+        let default_request = GpuRequest {
+            variant: 0,
+            may_round: caps.capability.is_some(),
+        };
+        let mut plan = resolved.gpu_plan(default_request)?;
+        if let Some(name) = variant {
+            let known = plan.variants();
+            let position = known.iter().position(|known| *known == name);
+            let index = position.ok_or_else(|| {
+                format!(
+                    "there is no variant `{name}` of it, but {}",
+                    list_or_none(known)
+                )
+            })?;
+            if index > 0 {
+                let request = GpuRequest {
+                    variant: index,
+                    ..default_request
+                };
+                plan = resolved.gpu_plan(request)?;
+            }
+        }
+        plan.lacks(caps).map_or(Ok(plan), Err)
+    }
+
+    /// Why an actor cannot run on a GPU that has `caps`, as a clause for people: "the device lacks 64-bit floats".
+    /// `None` where it can. What a device can do is [`crate::vulkan::Device::caps`], or [`Caps::COMMON`] without one.
+    pub fn gpu_reason(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        caps: &Caps,
+    ) -> Option<String> {
+        if actor.role != Role::Compute {
+            return Some("sources and sinks belong to the host".to_owned());
+        }
+        self.lower_in(actor, blobs, caps, None).err()
+    }
+
+    /// Work of one firing of an actor; [`default_work`] where it cannot be resolved.
+    pub fn work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Work {
+        match self.resolve_actor(actor, blobs) {
+            Ok(resolved) => resolved.work(actor),
+            Err(_) => default_work(actor),
+        }
+    }
+
+    /// Predicted cost of an actor on a device by the roofline model: the larger of its arithmetic and its memory
+    /// traffic at the device's peaks, plus a fixed call cost. `None` where the backend has no kernel for the op.
+    pub fn cost(
+        &self,
+        actor: &Actor,
+        device: &Device,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Option<ActorCost> {
+        const CALL_PS: u64 = 15_000;
+        match device.backend.as_str() {
+            "cpu" => {}
+            "cuda" if cfg!(feature = "cuda") => return self.gpu_cost(actor, device, blobs),
+            "vulkan" if cfg!(feature = "vulkan") => return self.gpu_cost(actor, device, blobs),
+            _ => return None,
+        }
+        let roofline = |work: Work| roofline(work, device);
+        if actor.role != Role::Compute {
+            let work = Work {
+                flops: 0.0,
+                ..default_work(actor)
+            };
+            return Some(ActorCost {
+                call_ps: CALL_PS,
+                firing_ps: roofline(work),
+                scratch_bytes: 0,
+            });
+        }
+        let op = self.op(&actor.op)?;
+        let firing_ps = match actor.params.get("cost_ns").and_then(Value::as_float) {
+            Some(ns) if op.name() == custom::NAME => (ns * 1e3).max(1.0) as u64,
+            _ if op.name() == custom::NAME => roofline(self.custom_work(actor)),
+            _ => roofline(self.work(actor, blobs)),
+        };
+        let kernel = self.kernel(actor, blobs);
+        let scratch_bytes = kernel
+            .map(|kernel| kernel.scratch_bytes() as u64)
+            .unwrap_or(0);
+        Some(ActorCost {
+            call_ps: CALL_PS,
+            firing_ps,
+            scratch_bytes,
+        })
+    }
+}
+
+impl Registry {
+    /// Like [`Self::cost`] on a GPU. Sources and sinks are the host's; what has no kernel is the CPU's.
+    fn gpu_cost(
+        &self,
+        actor: &Actor,
+        device: &Device,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Option<ActorCost> {
+        // A kernel in a recorded calendar, its barrier included.
+        const STEP_PS: u64 = 2_000_000;
+        if actor.role != Role::Compute {
+            return None;
+        }
+        let caps = self.caps(device);
+        let plan = self.lower(actor, blobs, caps)?;
+        Some(ActorCost {
+            call_ps: STEP_PS * plan.steps() as u64,
+            firing_ps: roofline(self.work(actor, blobs), device),
+            scratch_bytes: plan.scratch_bytes(),
+        })
+    }
+}
+
+/// The names, or "none".
+fn list_or_none(names: &[&str]) -> String {
+    match names {
+        [] => "none".to_owned(),
+        _ => names.join(", "),
+    }
+}
+
+/// The pairs of an op that are possible in this actor.
+fn fitting_pairs(actor: &Actor, resolved: &ResolvedOp) -> Vec<InPlace> {
+    let pairs = resolved.in_place_pairs().iter();
+    pairs.filter(|pair| fits(actor, pair)).copied().collect()
+}
+
+/// Refuses an actor that is to write over inputs as its kernel cannot.
+fn check_in_place(actor: &Actor, resolved: &ResolvedOp) -> Result<(), OpError> {
+    let known = fitting_pairs(actor, resolved);
+    let Some(pair) = actor.in_place.iter().find(|pair| !known.contains(pair)) else {
+        return Ok(());
+    };
+    Err(OpError::Other {
+        message: format!(
+            "actor `{}` is to write output {} over input {} like that, which op `{}` does not do",
+            actor.name, pair.output, pair.input, actor.op
+        ),
+        help: "the program was made by another version: compile the model again".to_owned(),
+    })
+}
+
+/// Whether of a firing's bytes at the two ports those of one lie within the other's, neither being a state.
+fn fits(actor: &Actor, pair: &InPlace) -> bool {
+    let input = actor.inputs.get(pair.input as usize);
+    let output = actor.outputs.get(pair.output as usize);
+    let stateless =
+        actor.state_of_input(pair.input).is_none() && actor.state_of_output(pair.output).is_none();
+    input.zip(output).is_some_and(|(input, output)| {
+        let read = input.rate.saturating_mul(input.token.bytes());
+        let written = output.rate.saturating_mul(output.token.bytes());
+        let fits = pair
+            .at_bytes
+            .checked_add(read.min(written))
+            .is_some_and(|e| e <= read.max(written));
+        stateless && input.window == input.rate && fits
+    })
+}
+
+/// Picoseconds: the larger of arithmetic and memory traffic at the device's peaks.
+fn roofline(work: Work, device: &Device) -> u64 {
+    let arithmetic = work.flops * 1e12 / device.flops_per_s.max(1) as f64;
+    let memory = work.bytes * 1e12 / device.bytes_per_s.max(1) as f64;
+    arithmetic.max(memory).ceil().max(1.0) as u64
+}
