@@ -260,6 +260,19 @@ pub(crate) fn expect_count(
     }
 }
 
+/// The axis that an op works along.
+pub(crate) struct AxisSpec {
+    pub(crate) axis: usize,
+}
+
+impl AxisSpec {
+    /// The parameter `axis` among so many dimensions.
+    pub(crate) fn of(cx: &Cx<'_>, default: i64, rank: usize) -> Result<Self, OpError> {
+        let axis = cx.axis_param(default, rank)?;
+        Ok(Self { axis })
+    }
+}
+
 /// Types with a fraction.
 pub(crate) const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::Bf16];
 

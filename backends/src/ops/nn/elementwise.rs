@@ -74,7 +74,7 @@ pub(super) fn arithmetic(cx: &Cx<'_>, name: &str) -> Planned {
     by_num!(out.dtype, make(out, &name))
 }
 
-/// Not, IsNaN, IsInf, BitwiseNot.
+/// Not, IsNaN, BitwiseNot.
 pub(super) fn test(cx: &Cx<'_>, name: &str) -> Planned {
     let ty = &cx.operand(0)?.ty;
     let out = token(DType::Bool, &dims(ty));
@@ -89,22 +89,38 @@ pub(super) fn test(cx: &Cx<'_>, name: &str) -> Planned {
         cx.expect(0, &INTS)?;
         return by_integer!(ty.dtype, make(ty.clone()));
     }
-    let (down, up) = (
-        cx.flag("detect_negative", true)?,
-        cx.flag("detect_positive", true)?,
-    );
-    fn make<T: Num>(out: zbmd_ir::TokenType, nan: bool, down: bool, up: bool) -> Planned {
+    Ok(match cx.expect(0, &FLOATS)? {
+        DType::F64 => map_plan(out, |v: f64| u8::from(v.is_nan())),
+        _ => map_plan(out, |v: f32| u8::from(v.is_nan())),
+    })
+}
+
+/// Which infinities count.
+pub(super) struct InfinitySpec {
+    pub(super) negative: bool,
+    pub(super) positive: bool,
+}
+
+impl InfinitySpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self {
+            negative: cx.flag("detect_negative", true)?,
+            positive: cx.flag("detect_positive", true)?,
+        })
+    }
+}
+
+/// IsInf.
+pub(super) fn is_infinite(cx: &Cx<'_>, spec: &InfinitySpec) -> Planned {
+    fn make<T: Num>(out: zbmd_ir::TokenType, negative: bool, positive: bool) -> Planned {
         Ok(map_plan(out, move |v: T| {
-            u8::from(if nan {
-                v.is_nan()
-            } else {
-                (v == T::LEAST && down) || (v == T::GREATEST && up)
-            })
+            u8::from((v == T::LEAST && negative) || (v == T::GREATEST && positive))
         }))
     }
+    let out = token(DType::Bool, &cx.dims(0)?);
     match cx.expect(0, &FLOATS)? {
-        DType::F64 => make::<f64>(out, name == "IsNaN", down, up),
-        _ => make::<f32>(out, name == "IsNaN", down, up),
+        DType::F64 => make::<f64>(out, spec.negative, spec.positive),
+        _ => make::<f32>(out, spec.negative, spec.positive),
     }
 }
 
@@ -239,8 +255,47 @@ fn same_dtypes(cx: &Cx<'_>, n: usize) -> Result<DType, OpError> {
     Ok(dtype)
 }
 
-/// Add, Sub, Mul, Div, Mod, and the greatest and least of two.
+/// What some functions of two tensors are told beside them.
+#[derive(Clone, Copy)]
+pub(super) struct BinarySpec {
+    /// Mod: whether the remainder has the sign of the first operand.
+    pub(super) fmod: bool,
+    /// BitShift: whether bits move to lower places.
+    pub(super) shifts_right: bool,
+    /// SwiGLU: the factor within the sigmoid.
+    pub(super) alpha: f64,
+}
+
+impl BinarySpec {
+    /// Of functions that are told nothing.
+    pub(super) const PLAIN: Self = Self {
+        fmod: false,
+        shifts_right: false,
+        alpha: 1.0,
+    };
+
+    pub(super) fn named(cx: &Cx<'_>, operator: &str) -> Result<Self, OpError> {
+        let mut spec = Self::PLAIN;
+        match operator {
+            "Mod" => spec.fmod = cx.flag("fmod", false)?,
+            "BitShift" => spec.shifts_right = cx.args.word_opt("direction")? == Some("RIGHT"),
+            _ => spec.alpha = cx.args.float_or("alpha", 1.0)?,
+        }
+        Ok(spec)
+    }
+}
+
+/// Mod.
+pub(super) fn modulo(cx: &Cx<'_>, spec: &BinarySpec) -> Planned {
+    binary_with(cx, "Mod", spec.fmod)
+}
+
+/// Add, Sub, Mul, Div, and the greatest and least of two.
 pub(super) fn binary(cx: &Cx<'_>, name: &str) -> Planned {
+    binary_with(cx, name, BinarySpec::PLAIN.fmod)
+}
+
+fn binary_with(cx: &Cx<'_>, name: &str, fmod: bool) -> Planned {
     fn make<T: Num>(cx: &Cx<'_>, dtype: DType, name: &str, fmod: bool) -> Planned {
         match name {
             "Add" => binary_plan(cx, dtype, T::add),
@@ -258,7 +313,6 @@ pub(super) fn binary(cx: &Cx<'_>, name: &str) -> Planned {
         }
     }
     let dtype = same_dtypes(cx, 2)?;
-    let fmod = cx.flag("fmod", false)?;
     by_num!(dtype, make(cx, dtype, name, fmod))
 }
 
@@ -309,6 +363,15 @@ pub(super) fn compare(cx: &Cx<'_>, name: &str) -> Planned {
 
 /// And, Or, Xor; bitwise ones and shifts.
 pub(super) fn bits(cx: &Cx<'_>, name: &str) -> Planned {
+    bits_with(cx, name, BinarySpec::PLAIN.shifts_right)
+}
+
+/// BitShift.
+pub(super) fn shift(cx: &Cx<'_>, spec: &BinarySpec) -> Planned {
+    bits_with(cx, "BitShift", spec.shifts_right)
+}
+
+fn bits_with(cx: &Cx<'_>, name: &str, right: bool) -> Planned {
     fn make<T: Num>(cx: &Cx<'_>, dtype: DType, name: &str, right: bool) -> Planned {
         let bits = 8 * dtype.size_bytes() as i64;
         let shift = move |x: i64, y: i64| match (right, (0..bits).contains(&y)) {
@@ -342,7 +405,6 @@ pub(super) fn bits(cx: &Cx<'_>, name: &str) -> Planned {
         };
     }
     cx.expect(0, &INTS)?;
-    let right = cx.args.word_opt("direction")? == Some("RIGHT");
     by_integer!(dtype, make(cx, dtype, name, right))
 }
 
@@ -612,7 +674,7 @@ pub(super) fn prelu(cx: &Cx<'_>) -> Planned {
 }
 
 /// a · sigmoid(alpha · a) · b.
-pub(super) fn swiglu(cx: &Cx<'_>) -> Planned {
+pub(super) fn swiglu(cx: &Cx<'_>, spec: &BinarySpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     if cx.operand(0)?.ty != cx.operand(1)?.ty {
         return Err(cx.refuse(
@@ -621,7 +683,7 @@ pub(super) fn swiglu(cx: &Cx<'_>) -> Planned {
             format!("the first input is {}", cx.operand(0)?.ty),
         ));
     }
-    let alpha = cx.args.float_or("alpha", 1.0)?;
+    let alpha = spec.alpha;
     let out = cx.operand(0)?.ty.clone();
     struct Body(f64);
     impl super::cx::FloatBody for Body {

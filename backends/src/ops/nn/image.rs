@@ -8,6 +8,7 @@ use super::reduce::around;
 use crate::op::OpError;
 
 /// What a resized element is made of: places along the axis and their weights.
+#[derive(Clone)]
 pub(super) struct Axis {
     pub(super) axis: usize,
     /// For each output element, `taps` pairs.
@@ -19,6 +20,7 @@ pub(super) struct Axis {
 }
 
 /// How a tensor is resized: axis after axis.
+#[derive(Clone)]
 pub(super) struct Resized {
     pub(super) passes: Vec<Axis>,
     pub(super) out: Vec<usize>,
@@ -263,13 +265,13 @@ pub(super) fn resized(cx: &Cx<'_>) -> Result<Resized, OpError> {
     })
 }
 
-pub(super) fn resize(cx: &Cx<'_>) -> Planned {
+pub(super) fn resize(cx: &Cx<'_>, spec: &Resized) -> Planned {
     let Resized {
         passes,
         out,
         extrapolation,
         nearest: is_nearest,
-    } = resized(cx)?;
+    } = spec.clone();
     let (dtype, from) = (cx.dtype(0)?, cx.dims(0)?);
     let ty = token(dtype, &out);
     let flops = 8.0 * volume(&out) as f64 * passes.iter().map(|p| p.taps).sum::<usize>() as f64;
@@ -397,7 +399,7 @@ impl FloatBody for Resize {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Border {
+pub(super) enum Border {
     Zeros,
     Clamp,
     Reflect,
@@ -414,8 +416,54 @@ struct Sample {
     corners: bool,
 }
 
+/// Elements of an image at given places.
+pub(super) struct GridSampleSpec {
+    /// Elements along each dimension that a result is made from: 1, 2 or 4.
+    pub(super) taps: usize,
+    pub(super) border: Border,
+    /// Whether −1 and 1 are the centres of the outermost elements.
+    pub(super) aligns_corners: bool,
+}
+
+impl GridSampleSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        let taps = match cx.args.word_opt("mode")?.unwrap_or("linear") {
+            "nearest" => 1,
+            "linear" | "bilinear" => 2,
+            "cubic" | "bicubic" => 4,
+            other => {
+                return Err(cx
+                    .args
+                    .unknown_word("mode", other, &["linear", "nearest", "cubic"]));
+            }
+        };
+        let border = match cx.args.word_opt("padding_mode")?.unwrap_or("zeros") {
+            "zeros" => Border::Zeros,
+            "border" => Border::Clamp,
+            "reflection" => Border::Reflect,
+            other => {
+                return Err(cx.args.unknown_word(
+                    "padding_mode",
+                    other,
+                    &["zeros", "border", "reflection"],
+                ));
+            }
+        };
+        Ok(Self {
+            taps,
+            border,
+            aligns_corners: aligns_corners(cx)?,
+        })
+    }
+}
+
+/// Whether −1 and 1 are the centres of the outermost elements.
+fn aligns_corners(cx: &Cx<'_>) -> Result<bool, OpError> {
+    cx.flag("align_corners", false)
+}
+
 /// Elements of an image at places that a grid names, in [−1, 1].
-pub(super) fn grid_sample(cx: &Cx<'_>) -> Planned {
+pub(super) fn grid_sample(cx: &Cx<'_>, spec: &GridSampleSpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let (x, grid) = (cx.dims(0)?, cx.dims(1)?);
     let n = x.len().saturating_sub(2);
@@ -432,28 +480,7 @@ pub(super) fn grid_sample(cx: &Cx<'_>) -> Planned {
             format!("`x` is {}", cx.operand(0)?.ty),
         ));
     }
-    let taps = match cx.args.word_opt("mode")?.unwrap_or("linear") {
-        "nearest" => 1,
-        "linear" | "bilinear" => 2,
-        "cubic" | "bicubic" => 4,
-        other => {
-            return Err(cx
-                .args
-                .unknown_word("mode", other, &["linear", "nearest", "cubic"]));
-        }
-    };
-    let border = match cx.args.word_opt("padding_mode")?.unwrap_or("zeros") {
-        "zeros" => Border::Zeros,
-        "border" => Border::Clamp,
-        "reflection" => Border::Reflect,
-        other => {
-            return Err(cx.args.unknown_word(
-                "padding_mode",
-                other,
-                &["zeros", "border", "reflection"],
-            ));
-        }
-    };
+    let taps = spec.taps;
     let out = [&x[..2], &grid[1..=n]].concat();
     let body = Sample {
         batch: x[0],
@@ -461,8 +488,8 @@ pub(super) fn grid_sample(cx: &Cx<'_>) -> Planned {
         dims: x[2..].to_vec(),
         out: volume(&grid[1..=n]),
         taps,
-        border,
-        corners: cx.flag("align_corners", false)?,
+        border: spec.border,
+        corners: spec.aligns_corners,
     };
     let flops = 10.0 * (volume(&out) * taps.pow(n as u32)) as f64;
     Ok(Plan::float(dtype, vec![token(dtype, &out)], body).flops(flops))
@@ -640,7 +667,7 @@ pub(super) fn affine_grid(cx: &Cx<'_>) -> Planned {
     let out = [&size[..1], &size[2..], &[n]].concat();
     let body = Grid {
         dims: size[2..].to_vec(),
-        corners: cx.flag("align_corners", false)?,
+        corners: aligns_corners(cx)?,
     };
 
     Ok(Plan::float(dtype, vec![token(dtype, &out)], body))

@@ -36,7 +36,7 @@ use zbmd_ir::{DType, Params, TokenType, Value};
 use super::args::{Args, input_error};
 use super::entry::{check_connected, check_limits};
 use super::types::{Bindings, PortSchema, TypeSchema};
-use crate::kernels::Math;
+use crate::kernels::{Math, UnknownMath};
 use crate::op::{Op, OpDoc, OpError, Packing, Registry, ResolveCx, ResolvedOp};
 use cx::{Cx, Halves, Operand, Plan, operand_of};
 #[cfg(test)]
@@ -210,8 +210,8 @@ pub(super) fn register(registry: &mut Registry) {
 struct Nn(&'static Entry);
 
 impl Nn {
-    /// The parameters beside operands, whose names and rounding were checked.
-    fn attributes(&self, cx: &ResolveCx<'_>) -> Result<Params, OpError> {
+    /// The parameters beside operands, whose names were checked, and what factors of products may be rounded to.
+    fn attributes(&self, cx: &ResolveCx<'_>) -> Result<(Params, Math), OpError> {
         let params = cx.params.iter();
         let attributes: Params = params
             .filter(|(name, _)| !self.is_operand(name))
@@ -225,16 +225,19 @@ impl Nn {
         let own_params = self.0.spec.params.iter().copied();
         let known: Vec<&str> = own_params.chain(COMMON).collect();
         let args = Args::new(&inner, &known)?;
-        if self.0.spec.params.contains(&Math::PARAM)
-            && let Some(word) = args.word_opt(Math::PARAM)?
-        {
-            word.parse::<Math>().map_err(|_| {
+        let word = match self.0.spec.params.contains(&Math::PARAM) {
+            true => args.word_opt(Math::PARAM)?,
+            false => None,
+        };
+        let math = match word {
+            None => Math::F32,
+            Some(word) => word.parse().map_err(|_: UnknownMath| {
                 let known = Math::ALL.map(Math::name).join(", ");
                 let message = format!("`{word}` is unknown");
                 args.error(Math::PARAM, message, format!("one of {known}"))
-            })?;
-        }
-        Ok(attributes)
+            })?,
+        };
+        Ok((attributes, math))
     }
 
     /// The names of the outputs that are wanted.
@@ -520,7 +523,7 @@ impl Op for Nn {
     }
 
     fn resolve(&self, cx: &ResolveCx<'_>) -> Result<ResolvedOp, OpError> {
-        let attributes = self.attributes(cx)?;
+        let (attributes, math) = self.attributes(cx)?;
         let inner = ResolveCx {
             params: &attributes,
             ..*cx
@@ -556,7 +559,7 @@ impl Op for Nn {
         } else if let Some(lower) = gpu_kernels {
             let operands = gpu::Operands {
                 operator: self.0.spec.operator,
-                attributes: attributes.clone(),
+                math,
                 ins: tensor.ins.clone(),
                 wanted: tensor.wanted.clone(),
                 outs,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use zbmd_ir::{DType, TokenType};
 
-use super::cx::{Body, Cx, Plan, Planned, Tensors, dims, token, volume};
+use super::cx::{AxisSpec, Body, Cx, Plan, Planned, Tensors, dims, token, volume};
 use super::gpu::Moves;
 use super::index::{Strided, strides};
 use super::reduce::around;
@@ -357,9 +357,9 @@ pub(super) fn depth_to_space(cx: &Cx<'_>, back: bool) -> Planned {
     )
 }
 
-pub(super) fn concat(cx: &Cx<'_>) -> Planned {
+pub(super) fn concat(cx: &Cx<'_>, spec: &AxisSpec) -> Planned {
     let first = cx.dims(0)?;
-    let axis = cx.axis_param(0, first.len())?;
+    let axis = spec.axis;
     let size = size_of_dtype(cx, 0)?;
     let mut out = first.clone();
     out[axis] = 0;
@@ -412,24 +412,39 @@ pub(super) fn concat(cx: &Cx<'_>) -> Planned {
         }))
 }
 
-pub(super) fn split(cx: &Cx<'_>) -> Planned {
+/// Parts of an axis.
+pub(super) struct SplitSpec {
+    pub(super) axis: usize,
+    /// How long each part is.
+    pub(super) parts: Vec<usize>,
+}
+
+impl SplitSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        let from = cx.dims(0)?;
+        let axis = cx.axis_param(0, from.len())?;
+        let (_, n, _) = around(&from, axis);
+        let parts = match cx.ints(1)? {
+            Some(parts) => parts.iter().map(|&part| part.max(0) as usize).collect(),
+            None => {
+                let wanted = cx.wanted.len() as u64;
+                let count = cx.args.uint_or("num_outputs", wanted, 1, 31)? as usize;
+                let each = n.div_ceil(count);
+                (0..count)
+                    .map(|i| each.min(n.saturating_sub(i * each)))
+                    .collect()
+            }
+        };
+        Ok(Self { axis, parts })
+    }
+}
+
+pub(super) fn split(cx: &Cx<'_>, spec: &SplitSpec) -> Planned {
     let from = cx.dims(0)?;
-    let axis = cx.axis_param(0, from.len())?;
+    let axis = spec.axis;
     let (outer, n, inner) = around(&from, axis);
     let size = size_of_dtype(cx, 0)?;
-    let parts: Vec<usize> = match cx.ints(1)? {
-        Some(parts) => parts.iter().map(|&p| p.max(0) as usize).collect(),
-        None => {
-            let count = cx
-                .args
-                .uint_or("num_outputs", cx.wanted.len() as u64, 1, 31)?
-                as usize;
-            let each = n.div_ceil(count);
-            (0..count)
-                .map(|i| each.min(n.saturating_sub(i * each)))
-                .collect()
-        }
-    };
+    let parts = &spec.parts;
     if parts.iter().fold(0_usize, |s, &p| s.saturating_add(p)) != n
         || cx.wanted.iter().any(|&w| w >= parts.len())
     {
@@ -540,42 +555,65 @@ fn chosen(
     .flops(flops))
 }
 
-pub(super) fn pad(cx: &Cx<'_>) -> Planned {
-    let from = cx.dims(0)?;
-    let pads = cx.ints(1)?.unwrap_or_default();
-    let axes = cx
-        .ints(3)?
-        .unwrap_or_else(|| (0..from.len() as i64).collect());
-    if pads.len() != 2 * axes.len() {
-        return Err(cx.refuse(
-            1,
-            format!("has {} numbers", pads.len()),
-            format!("two for each of {} axes", axes.len()),
-        ));
-    }
-    let mode = cx.args.word_opt("mode")?.unwrap_or("constant").to_owned();
-    let mut before = vec![0_i64; from.len()];
-    let mut out = from.clone();
-    for (i, &axis) in axes.iter().enumerate() {
-        let axis = cx.axis(axis, from.len())?;
-        before[axis] = pads[i];
-        let size = (from[axis] as i64)
-            .saturating_add(pads[i])
-            .saturating_add(pads[i + axes.len()]);
-        out[axis] = usize::try_from(size)
-            .ok()
-            .filter(|s| *s <= u32::MAX as usize)
-            .ok_or_else(|| {
-                cx.refuse(
-                    1,
-                    format!("makes dimension {axis} {size} long"),
-                    "it removes or adds too much",
-                )
-            })?;
-        if from[axis] == 0 && mode != "constant" {
-            return Err(cx.refuse(0, "is empty along a padded axis", "use the mode `constant`"));
+/// Padding of each dimension.
+pub(super) struct PadSpec {
+    mode: String,
+    /// Elements before the first one; fewer than none where it cuts off.
+    pub(super) before: Vec<i64>,
+    /// Dimensions of the result.
+    out: Vec<usize>,
+}
+
+impl PadSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        let from = cx.dims(0)?;
+        let pads = cx.ints(1)?.unwrap_or_default();
+        let axes = cx
+            .ints(3)?
+            .unwrap_or_else(|| (0..from.len() as i64).collect());
+        if pads.len() != 2 * axes.len() {
+            return Err(cx.refuse(
+                1,
+                format!("has {} numbers", pads.len()),
+                format!("two for each of {} axes", axes.len()),
+            ));
         }
+        let mode = cx.args.word_opt("mode")?.unwrap_or("constant").to_owned();
+        let mut before = vec![0_i64; from.len()];
+        let mut out = from.clone();
+        for (i, &axis) in axes.iter().enumerate() {
+            let axis = cx.axis(axis, from.len())?;
+            before[axis] = pads[i];
+            let size = (from[axis] as i64)
+                .saturating_add(pads[i])
+                .saturating_add(pads[i + axes.len()]);
+            out[axis] = usize::try_from(size)
+                .ok()
+                .filter(|s| *s <= u32::MAX as usize)
+                .ok_or_else(|| {
+                    cx.refuse(
+                        1,
+                        format!("makes dimension {axis} {size} long"),
+                        "it removes or adds too much",
+                    )
+                })?;
+            if from[axis] == 0 && mode != "constant" {
+                return Err(cx.refuse(
+                    0,
+                    "is empty along a padded axis",
+                    "use the mode `constant`",
+                ));
+            }
+        }
+        Ok(Self { mode, before, out })
     }
+}
+
+pub(super) fn pad(cx: &Cx<'_>, spec: &PadSpec) -> Planned {
+    let from = cx.dims(0)?;
+    let out = spec.out.clone();
+    let before = spec.before.clone();
+    let mode = spec.mode.clone();
     let own = strides(&from);
     let plain = mode == "constant"
         && before.iter().all(|&b| b >= 0)
@@ -797,13 +835,28 @@ pub(super) fn col2im(cx: &Cx<'_>) -> Planned {
 }
 
 /// Ones on a diagonal.
-pub(super) fn eye_like(cx: &Cx<'_>) -> Planned {
+pub(super) struct EyeSpec {
+    dtype: DType,
+    /// How far to the right of the main diagonal.
+    pub(super) diagonal: i64,
+}
+
+impl EyeSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self {
+            dtype: cx.args.dtype_or("dtype", cx.dtype(0)?)?,
+            diagonal: cx.args.int_or("k", 0)?,
+        })
+    }
+}
+
+pub(super) fn eye_like(cx: &Cx<'_>, spec: &EyeSpec) -> Planned {
     let ty = &cx.operand(0)?.ty;
     let [_, columns] = dims(ty)[..] else {
         return Err(cx.refuse(0, format!("is {ty}"), "it takes matrices"));
     };
-    let dtype = cx.args.dtype_or("dtype", ty.dtype)?;
-    let k = cx.args.int_or("k", 0)?;
+    let dtype = spec.dtype;
+    let k = spec.diagonal;
     fn make<T: super::num::Num>(out: TokenType, k: i64, columns: usize) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             for (i, y) in t.out::<T>(0).iter_mut().enumerate() {

@@ -2,16 +2,16 @@
 
 use zbmd_ir::{DType, TokenType};
 
-use super::cx::{Cx, Plan, Planned, Tensors, index_at, token, volume};
+use super::cx::{AxisSpec, Cx, Plan, Planned, Tensors, index_at, token, volume};
 use super::index::strides;
 use super::movement::size_of_dtype;
 use super::reduce::around;
 use crate::op::OpError;
 
 /// Places along an axis of operand 0 that operand 1 names.
-pub(super) fn gather(cx: &Cx<'_>) -> Planned {
+pub(super) fn gather(cx: &Cx<'_>, spec: &AxisSpec) -> Planned {
     let (from, places) = (cx.dims(0)?, cx.dims(1)?);
-    let axis = cx.axis_param(0, from.len())?;
+    let axis = spec.axis;
     let size = size_of_dtype(cx, 0)?;
     let (outer, n, inner) = around(&from, axis);
     let out = [&from[..axis], &places, &from[axis + 1..]].concat();
@@ -40,9 +40,9 @@ fn wrap(i: i64, n: usize) -> usize {
     i.clamp(0, (n - 1).max(0)) as usize
 }
 
-pub(super) fn gather_elements(cx: &Cx<'_>) -> Planned {
+pub(super) fn gather_elements(cx: &Cx<'_>, spec: &AxisSpec) -> Planned {
     let (from, out) = (cx.dims(0)?, cx.dims(1)?);
-    let axis = cx.axis_param(0, from.len())?;
+    let axis = spec.axis;
     if out.len() != from.len() || (0..from.len()).any(|d| d != axis && out[d] > from[d]) {
         return Err(cx.refuse(
             1,
@@ -70,9 +70,22 @@ pub(super) fn gather_elements(cx: &Cx<'_>) -> Planned {
     ))
 }
 
-pub(super) fn gather_nd(cx: &Cx<'_>) -> Planned {
+/// Blocks at lists of indices.
+pub(super) struct GatherBlocksSpec {
+    /// Dimensions that indices and data share.
+    pub(super) batch_dims: usize,
+}
+
+impl GatherBlocksSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        let batch_dims = cx.args.uint_or("batch_dims", 0, 0, 8)? as usize;
+        Ok(Self { batch_dims })
+    }
+}
+
+pub(super) fn gather_nd(cx: &Cx<'_>, spec: &GatherBlocksSpec) -> Planned {
     let (from, places) = (cx.dims(0)?, cx.dims(1)?);
-    let batch = cx.args.uint_or("batch_dims", 0, 0, 8)? as usize;
+    let batch = spec.batch_dims;
     let Some((&depth, lead)) = places.split_last() else {
         return Err(cx.refuse(1, "is a scalar", "it takes lists of indices"));
     };
@@ -111,7 +124,7 @@ pub(super) fn gather_nd(cx: &Cx<'_>) -> Planned {
 
 /// How an update joins what is there.
 #[derive(Clone, Copy)]
-enum Join {
+pub(super) enum Join {
     Set,
     Add,
     Mul,
@@ -146,9 +159,32 @@ fn joined<T: super::num::Num>(join: Join, old: T, new: T) -> T {
     }
 }
 
-pub(super) fn scatter_elements(cx: &Cx<'_>) -> Planned {
+/// Updates put where indices say.
+pub(super) struct ScatterSpec {
+    pub(super) join: Join,
+    /// The axis of single elements; none where lists of indices name blocks.
+    pub(super) axis: Option<usize>,
+}
+
+impl ScatterSpec {
+    pub(super) fn of_elements(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self {
+            axis: Some(cx.axis_param(0, cx.dims(0)?.len())?),
+            join: join_of(cx)?,
+        })
+    }
+
+    pub(super) fn of_blocks(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self {
+            axis: None,
+            join: join_of(cx)?,
+        })
+    }
+}
+
+pub(super) fn scatter_elements(cx: &Cx<'_>, spec: &ScatterSpec) -> Planned {
     let (from, places) = (cx.dims(0)?, cx.dims(1)?);
-    let axis = cx.axis_param(0, from.len())?;
+    let axis = spec.axis.unwrap_or(0);
     let fits =
         places.len() == from.len() && (0..from.len()).all(|d| d == axis || places[d] <= from[d]);
     if !fits || cx.dims(2)? != places || cx.dtype(2)? != cx.dtype(0)? {
@@ -158,7 +194,7 @@ pub(super) fn scatter_elements(cx: &Cx<'_>) -> Planned {
             "updates and indices have one shape within that of `x`",
         ));
     }
-    let (join, itype) = (join_of(cx)?, super::cx::computed(cx.dtype(1)?));
+    let (join, itype) = (spec.join, super::cx::computed(cx.dtype(1)?));
     let (own, to, n) = (strides(&from), strides(&places), from[axis]);
     fn make<T: super::num::Num>(
         out: TokenType,
@@ -187,7 +223,7 @@ pub(super) fn scatter_elements(cx: &Cx<'_>) -> Planned {
     )
 }
 
-pub(super) fn scatter_nd(cx: &Cx<'_>) -> Planned {
+pub(super) fn scatter_nd(cx: &Cx<'_>, spec: &ScatterSpec) -> Planned {
     let (from, places) = (cx.dims(0)?, cx.dims(1)?);
     let Some((&depth, lead)) = places.split_last() else {
         return Err(cx.refuse(1, "is a scalar", "it takes lists of indices"));
@@ -202,11 +238,7 @@ pub(super) fn scatter_nd(cx: &Cx<'_>) -> Planned {
             "one block of `x` for each list of indices",
         ));
     }
-    let (join, itype, own) = (
-        join_of(cx)?,
-        super::cx::computed(cx.dtype(1)?),
-        strides(&from),
-    );
+    let (join, itype, own) = (spec.join, super::cx::computed(cx.dtype(1)?), strides(&from));
     let block = volume(&from[depth..]);
     let sizes: Vec<(usize, usize)> = (0..depth).map(|d| (from[d], own[d])).collect();
     fn make<T: super::num::Num>(
@@ -240,9 +272,24 @@ pub(super) fn scatter_nd(cx: &Cx<'_>) -> Planned {
 }
 
 /// Writes an update into a cache along an axis, for each batch where its index says.
-pub(super) fn tensor_scatter(cx: &Cx<'_>) -> Planned {
+pub(super) struct CacheWriteSpec {
+    pub(super) axis: usize,
+    /// Whether what runs over the end goes on at the beginning.
+    pub(super) circular: bool,
+}
+
+impl CacheWriteSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self {
+            axis: cx.axis_param(-2, cx.dims(0)?.len())?,
+            circular: cx.args.word_opt("mode")? == Some("circular"),
+        })
+    }
+}
+
+pub(super) fn tensor_scatter(cx: &Cx<'_>, spec: &CacheWriteSpec) -> Planned {
     let (from, update) = (cx.dims(0)?, cx.dims(1)?);
-    let axis = cx.axis_param(-2, from.len())?;
+    let axis = spec.axis;
     let fits = update.len() == from.len()
         && axis > 0
         && (0..from.len()).all(|d| {
@@ -259,7 +306,7 @@ pub(super) fn tensor_scatter(cx: &Cx<'_>) -> Planned {
             format!("the cache is {}", cx.operand(0)?.ty),
         ));
     }
-    let circular = cx.args.word_opt("mode")? == Some("circular");
+    let circular = spec.circular;
     let itype = cx.opt(2).map_or(DType::I64, |o| o.ty.dtype);
     if cx.opt(2).is_some() {
         super::cx::expect_count(cx, 2, &[from[0]], itype)?;
@@ -293,7 +340,7 @@ pub(super) fn tensor_scatter(cx: &Cx<'_>) -> Planned {
     ))
 }
 
-pub(super) fn one_hot(cx: &Cx<'_>) -> Planned {
+pub(super) fn one_hot(cx: &Cx<'_>, spec: &AxisSpec) -> Planned {
     let at = cx.dims(0)?;
     let depth = cx
         .floats(1)?
@@ -302,7 +349,7 @@ pub(super) fn one_hot(cx: &Cx<'_>) -> Planned {
     if !(1.0..=1e9).contains(&depth) {
         return Err(cx.refuse(1, format!("is {depth}"), "a depth of at least 1"));
     }
-    let axis = cx.axis_param(-1, at.len() + 1)?;
+    let axis = spec.axis;
     let (depth, itype) = (depth as usize, cx.dtype(0)?);
     let mut out = at.clone();
     out.insert(axis, depth);
@@ -331,10 +378,26 @@ pub(super) fn one_hot(cx: &Cx<'_>) -> Planned {
     ))
 }
 
-pub(super) fn reverse_sequence(cx: &Cx<'_>) -> Planned {
+/// The beginnings of sequences reversed.
+pub(super) struct ReverseSpec {
+    /// 0 or 1.
+    pub(super) batch_axis: usize,
+    time_axis: usize,
+}
+
+impl ReverseSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self {
+            batch_axis: cx.args.uint_or("batch_axis", 1, 0, 1)? as usize,
+            time_axis: cx.args.uint_or("time_axis", 0, 0, 1)? as usize,
+        })
+    }
+}
+
+pub(super) fn reverse_sequence(cx: &Cx<'_>, spec: &ReverseSpec) -> Planned {
     let from = cx.dims(0)?;
-    let batch = cx.args.uint_or("batch_axis", 1, 0, 1)? as usize;
-    let time = cx.args.uint_or("time_axis", 0, 0, 1)? as usize;
+    let batch = spec.batch_axis;
+    let time = spec.time_axis;
     if from.len() < 2 || batch == time || cx.dims(1)? != [from[batch]] {
         return Err(cx.refuse(
             1,

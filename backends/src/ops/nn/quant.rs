@@ -29,15 +29,33 @@ enum Scales {
     Block(usize, usize, usize, usize),
 }
 
+/// How scales belong to elements.
+pub(super) struct ScaleSpec {
+    /// Elements along the axis that share a scale; 0 where all of a place do.
+    pub(super) block: usize,
+    /// None where there is one scale for all.
+    pub(super) axis: Option<usize>,
+}
+
+impl ScaleSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        let block = cx.args.uint_or("block_size", 0, 0, 1 << 30)? as usize;
+        let axis = match cx.operand(1)?.ty.elements() {
+            1 => None,
+            _ => Some(cx.axis_param(1, cx.dims(0)?.len())?),
+        };
+        Ok(Self { block, axis })
+    }
+}
+
 impl Scales {
-    fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+    fn of(cx: &Cx<'_>, spec: &ScaleSpec) -> Result<Self, OpError> {
         let (x, scale) = (cx.dims(0)?, cx.operand(1)?);
         let count = scale.ty.elements() as usize;
-        let block = cx.args.uint_or("block_size", 0, 0, 1 << 30)? as usize;
-        if count == 1 {
+        let block = spec.block;
+        let Some(axis) = spec.axis else {
             return Ok(Scales::One);
-        }
-        let axis = cx.axis_param(1, x.len())?;
+        };
         let (_, n, inner) = around(&x, axis);
         if block == 0 {
             if count != n {
@@ -75,7 +93,7 @@ impl Scales {
 
 const WHOLE: [DType; 4] = [DType::I8, DType::U8, DType::I16, DType::I32];
 
-pub(super) fn quantize(cx: &Cx<'_>) -> Planned {
+pub(super) fn quantize(cx: &Cx<'_>, spec: &ScaleSpec) -> Planned {
     let dx = cx.expect(0, &[DType::F32, DType::F16, DType::Bf16, DType::I32])?;
     let ds = cx.expect(1, &FLOATS)?;
     let asked = cx.args.word_opt("output_dtype")?;
@@ -101,7 +119,7 @@ pub(super) fn quantize(cx: &Cx<'_>) -> Planned {
         ));
     }
     expect_count(cx, 2, &[cx.operand(1)?.ty.elements() as usize], to)?;
-    let scales = Scales::of(cx)?;
+    let scales = Scales::of(cx, spec)?;
     fn make<T: Num>(out: TokenType, dx: DType, ds: DType, to: DType, scales: Scales) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             let (x, s, z, y) = (t.bytes(0), t.bytes(1), t.bytes(2), t.out::<T>(0));
@@ -120,11 +138,11 @@ pub(super) fn quantize(cx: &Cx<'_>) -> Planned {
     super::cx::by_element!(to, make(out, dx, ds, to, scales))
 }
 
-pub(super) fn dequantize(cx: &Cx<'_>) -> Planned {
+pub(super) fn dequantize(cx: &Cx<'_>, spec: &ScaleSpec) -> Planned {
     let dx = cx.expect(0, &WHOLE)?;
     let ds = cx.expect(1, &FLOATS)?;
     expect_count(cx, 2, &[cx.operand(1)?.ty.elements() as usize], dx)?;
-    let scales = Scales::of(cx)?;
+    let scales = Scales::of(cx, spec)?;
     fn make<T: Num>(out: TokenType, dx: DType, ds: DType, scales: Scales) -> Planned {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             let (x, s, z, y) = (t.bytes(0), t.bytes(1), t.bytes(2), t.out::<T>(0));

@@ -43,7 +43,29 @@ struct Dft {
     half: bool,
 }
 
-pub(super) fn dft(cx: &Cx<'_>) -> Planned {
+/// A transform along an axis.
+pub(super) struct DftSpec {
+    pub(super) axis: usize,
+    pub(super) inverse: bool,
+    /// Whether half a spectrum comes out, or, if it is inverse, in.
+    pub(super) onesided: bool,
+    /// How many points are asked for.
+    pub(super) points: Option<i64>,
+}
+
+impl DftSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        let axis = first(cx.ints(2)?).unwrap_or(-2);
+        Ok(Self {
+            axis: cx.axis(axis, cx.dims(0)?.len())?,
+            inverse: cx.flag("inverse", false)?,
+            onesided: cx.flag("onesided", false)?,
+            points: first(cx.ints(1)?),
+        })
+    }
+}
+
+pub(super) fn dft(cx: &Cx<'_>, spec: &DftSpec) -> Planned {
     let dtype = cx.expect(0, &[DType::F32, DType::F16, DType::Bf16])?;
     let from = cx.dims(0)?;
     let Some((&parts, lead)) = from
@@ -56,7 +78,7 @@ pub(super) fn dft(cx: &Cx<'_>) -> Planned {
             "a last dimension of 1 or 2: real or complex",
         ));
     };
-    let axis = cx.axis(first(cx.ints(2)?).unwrap_or(-2), from.len())?;
+    let axis = spec.axis;
     if axis + 1 >= from.len() {
         return Err(cx.refuse(
             2,
@@ -64,14 +86,15 @@ pub(super) fn dft(cx: &Cx<'_>) -> Planned {
             "choose another",
         ));
     }
-    let (inverse, onesided) = (cx.flag("inverse", false)?, cx.flag("onesided", false)?);
+    let inverse = spec.inverse;
+    let onesided = spec.onesided;
     let half = inverse && onesided;
     let natural = if half {
         2 * from[axis].saturating_sub(1)
     } else {
         from[axis]
     };
-    let n = points(cx, 1, first(cx.ints(1)?), natural)?;
+    let n = points(cx, 1, spec.points, natural)?;
     let kept = if onesided && !inverse { n / 2 + 1 } else { n };
     let out_parts = if half { 1 } else { 2 };
     let mut out = lead.to_vec();
@@ -146,7 +169,25 @@ impl Body for Dft {
 }
 
 /// Transforms of overlapping frames under a window.
-pub(super) fn stft(cx: &Cx<'_>) -> Planned {
+pub(super) struct StftSpec {
+    /// Elements from a frame to the next, if they are asked for.
+    pub(super) step: Option<i64>,
+    /// Points of a frame, if they are asked for.
+    pub(super) points: Option<i64>,
+    onesided: bool,
+}
+
+impl StftSpec {
+    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        Ok(Self {
+            step: first(cx.ints(1)?),
+            points: first(cx.ints(3)?),
+            onesided: cx.flag("onesided", true)?,
+        })
+    }
+}
+
+pub(super) fn stft(cx: &Cx<'_>, spec: &StftSpec) -> Planned {
     let dtype = cx.expect(0, &[DType::F32, DType::F16, DType::Bf16])?;
     let from = cx.dims(0)?;
     let (batch, len, parts) = match from[..] {
@@ -161,8 +202,8 @@ pub(super) fn stft(cx: &Cx<'_>) -> Planned {
         }
     };
     let window = cx.opt(2).map(|w| w.ty.elements() as usize);
-    let n = points(cx, 3, first(cx.ints(3)?), window.unwrap_or(len))?;
-    let step = points(cx, 1, first(cx.ints(1)?), 1)?;
+    let n = points(cx, 3, spec.points, window.unwrap_or(len))?;
+    let step = points(cx, 1, spec.step, 1)?;
     if n > len || window.is_some_and(|w| w != n) {
         return Err(cx.refuse(
             0,
@@ -170,7 +211,7 @@ pub(super) fn stft(cx: &Cx<'_>) -> Planned {
             "frames as long as the window, within the signal",
         ));
     }
-    let onesided = cx.flag("onesided", true)? && parts == 1;
+    let onesided = spec.onesided && parts == 1;
     let (frames, kept) = (1 + (len - n) / step, if onesided { n / 2 + 1 } else { n });
     struct Stft {
         fft: Arc<dyn Fft<f32>>,
@@ -334,8 +375,48 @@ pub(super) fn range(cx: &Cx<'_>) -> Planned {
     super::cx::by_element!(dtype, make(token(dtype, &[count as usize]), start, delta))
 }
 
+/// How losses are taken together.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Reduction {
+    None,
+    Sum,
+    Mean,
+}
+
+/// The loss of scores, or of logarithms of probabilities.
+pub(super) struct LossSpec {
+    pub(super) of_scores: bool,
+    pub(super) reduction: Reduction,
+    /// The class that has no loss.
+    pub(super) ignored_class: Option<i64>,
+}
+
+impl LossSpec {
+    pub(super) fn of(cx: &Cx<'_>, of_scores: bool) -> Result<Self, OpError> {
+        let reduction = match cx.args.word_opt("reduction")?.unwrap_or("mean") {
+            "none" => Reduction::None,
+            "sum" => Reduction::Sum,
+            "mean" => Reduction::Mean,
+            other => {
+                return Err(cx
+                    .args
+                    .unknown_word("reduction", other, &["none", "sum", "mean"]));
+            }
+        };
+        let ignored_class = match cx.args.get("ignore_index") {
+            Some(_) => Some(cx.args.int_or("ignore_index", 0)?),
+            None => None,
+        };
+        Ok(Self {
+            of_scores,
+            reduction,
+            ignored_class,
+        })
+    }
+}
+
 /// Negative log-likelihood of targets, of logarithms of probabilities or (`softmax`) of scores.
-pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Planned {
+pub(super) fn loss(cx: &Cx<'_>, spec: &LossSpec) -> Planned {
     let dtype = cx.expect(0, &super::cx::FLOATS)?;
     let from = cx.dims(0)?;
     if from.len() < 2 || cx.dims(1)? != [&from[..1], &from[2..]].concat() {
@@ -353,12 +434,6 @@ pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Planned {
         reduction: Reduction,
         softmax: bool,
         wants: [bool; 2],
-    }
-    #[derive(PartialEq)]
-    enum Reduction {
-        None,
-        Sum,
-        Mean,
     }
     impl super::cx::FloatBody for Loss {
         fn run<F: Float>(&self, t: &mut Tensors<'_>) {
@@ -415,16 +490,7 @@ pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Planned {
             }
         }
     }
-    let reduction = match cx.args.word_opt("reduction")?.unwrap_or("mean") {
-        "none" => Reduction::None,
-        "sum" => Reduction::Sum,
-        "mean" => Reduction::Mean,
-        other => {
-            return Err(cx
-                .args
-                .unknown_word("reduction", other, &["none", "sum", "mean"]));
-        }
-    };
+    let reduction = spec.reduction;
     let small = if reduction == Reduction::None {
         cx.dims(1)?
     } else {
@@ -438,12 +504,9 @@ pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Planned {
     let body = Loss {
         shape: around(&from, 1),
         target: super::cx::computed(cx.dtype(1)?),
-        ignore: match cx.args.get("ignore_index") {
-            Some(_) => Some(cx.args.int_or("ignore_index", 0)?),
-            None => None,
-        },
+        ignore: spec.ignored_class,
         reduction,
-        softmax,
+        softmax: spec.of_scores,
         wants: [cx.wants(0), cx.wants(1)],
     };
 

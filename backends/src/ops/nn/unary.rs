@@ -4,6 +4,7 @@ use zbmd_ir::DType;
 
 use super::cx::{Body, Cx, FLOATS, Plan, Planned, Tensors};
 use super::num::Float;
+use crate::op::OpError;
 use crate::simd::{self, Isa, Loop};
 
 /// A function of one f32 or f64 element; `a` and `b` are the op's parameters.
@@ -174,49 +175,77 @@ fn unary_plan<U: Unary>(cx: &Cx<'_>, f: U, a: f64, b: f64) -> Planned {
     Ok(plan.flops(flops).over([0]))
 }
 
-/// Unary functions by the name of their operator.
-pub(super) fn unary(cx: &Cx<'_>, name: &str) -> Planned {
-    let f = |name: &str, default: f64| cx.args.float_or(name, default);
-    match name {
-        "Acos" => unary_plan(cx, Acos, 0.0, 0.0),
-        "Acosh" => unary_plan(cx, Acosh, 0.0, 0.0),
-        "Asin" => unary_plan(cx, Asin, 0.0, 0.0),
-        "Asinh" => unary_plan(cx, Asinh, 0.0, 0.0),
-        "Atan" => unary_plan(cx, Atan, 0.0, 0.0),
-        "Atanh" => unary_plan(cx, Atanh, 0.0, 0.0),
-        "Ceil" => unary_plan(cx, Ceil, 0.0, 0.0),
-        "Celu" => unary_plan(cx, Celu, f("alpha", 1.0)?, 0.0),
-        "Cos" => unary_plan(cx, Cos, 0.0, 0.0),
-        "Cosh" => unary_plan(cx, Cosh, 0.0, 0.0),
-        "Elu" => unary_plan(cx, Elu, f("alpha", 1.0)?, 0.0),
-        "Erf" => unary_plan(cx, Erf, 0.0, 0.0),
-        "Exp" => unary_plan(cx, Exp, 0.0, 0.0),
-        "Floor" => unary_plan(cx, Floor, 0.0, 0.0),
-        "Gelu" => match cx.args.word_opt("approximate")? {
-            Some("tanh") => unary_plan(cx, GeluTanh, 0.0, 0.0),
-            _ => unary_plan(cx, Gelu, 0.0, 0.0),
-        },
-        "HardSigmoid" => unary_plan(cx, HardSigmoid, f("alpha", 0.2)?, f("beta", 0.5)?),
-        "HardSwish" => unary_plan(cx, HardSwish, 0.0, 0.0),
-        "LeakyRelu" => unary_plan(cx, LeakyRelu, f("alpha", 0.01)?, 0.0),
-        "Log" => unary_plan(cx, Log, 0.0, 0.0),
-        "Mish" => unary_plan(cx, Mish, 0.0, 0.0),
-        "Reciprocal" => unary_plan(cx, Reciprocal, 0.0, 0.0),
-        "Round" => unary_plan(cx, Round, 0.0, 0.0),
-        "Selu" => {
-            let (alpha, gamma) = (1.673_263_192_176_818_8, 1.050_701_022_148_132_3);
-            unary_plan(cx, Selu, f("alpha", alpha)?, f("gamma", gamma)?)
-        }
-        "Shrink" => unary_plan(cx, Shrink, f("lambd", 0.5)?, f("bias", 0.0)?),
-        "Sigmoid" => unary_plan(cx, Sigmoid, 0.0, 0.0),
-        "Sin" => unary_plan(cx, Sin, 0.0, 0.0),
-        "Sinh" => unary_plan(cx, Sinh, 0.0, 0.0),
-        "Softplus" => unary_plan(cx, Softplus, 0.0, 0.0),
-        "Softsign" => unary_plan(cx, Softsign, 0.0, 0.0),
-        "Sqrt" => unary_plan(cx, Sqrt, 0.0, 0.0),
-        "Swish" => unary_plan(cx, Swish, f("alpha", 1.0)?, 0.0),
-        "Tan" => unary_plan(cx, Tan, 0.0, 0.0),
-        "Tanh" => unary_plan(cx, Tanh, 0.0, 0.0),
-        _ => unary_plan(cx, ThresholdedRelu, f("alpha", 1.0)?, 0.0),
+/// A unary function and the numbers that it takes.
+pub(super) struct UnarySpec {
+    /// The operator, or `GeluTanh` for the approximation of Gelu.
+    pub(super) function: &'static str,
+    pub(super) first: f64,
+    pub(super) second: f64,
+}
+
+impl UnarySpec {
+    pub(super) fn of(cx: &Cx<'_>, operator: &'static str) -> Result<Self, OpError> {
+        let number = |name: &str, default: f64| cx.args.float_or(name, default);
+        let (first, second) = match operator {
+            "Celu" | "Elu" | "Swish" | "ThresholdedRelu" => (number("alpha", 1.0)?, 0.0),
+            "HardSigmoid" => (number("alpha", 0.2)?, number("beta", 0.5)?),
+            "LeakyRelu" => (number("alpha", 0.01)?, 0.0),
+            "Selu" => (
+                number("alpha", 1.673_263_192_176_818_8)?,
+                number("gamma", 1.050_701_022_148_132_3)?,
+            ),
+            "Shrink" => (number("lambd", 0.5)?, number("bias", 0.0)?),
+            _ => (0.0, 0.0),
+        };
+        let approximation = cx.args.word_opt("approximate")?;
+        let is_approximate = operator == "Gelu" && approximation == Some("tanh");
+        Ok(Self {
+            function: if is_approximate { "GeluTanh" } else { operator },
+            first,
+            second,
+        })
+    }
+}
+
+/// Unary functions of floats.
+pub(super) fn unary(cx: &Cx<'_>, spec: &UnarySpec) -> Planned {
+    let first = spec.first;
+    let second = spec.second;
+    match spec.function {
+        "Acos" => unary_plan(cx, Acos, first, second),
+        "Acosh" => unary_plan(cx, Acosh, first, second),
+        "Asin" => unary_plan(cx, Asin, first, second),
+        "Asinh" => unary_plan(cx, Asinh, first, second),
+        "Atan" => unary_plan(cx, Atan, first, second),
+        "Atanh" => unary_plan(cx, Atanh, first, second),
+        "Ceil" => unary_plan(cx, Ceil, first, second),
+        "Celu" => unary_plan(cx, Celu, first, second),
+        "Cos" => unary_plan(cx, Cos, first, second),
+        "Cosh" => unary_plan(cx, Cosh, first, second),
+        "Elu" => unary_plan(cx, Elu, first, second),
+        "Erf" => unary_plan(cx, Erf, first, second),
+        "Exp" => unary_plan(cx, Exp, first, second),
+        "Floor" => unary_plan(cx, Floor, first, second),
+        "Gelu" => unary_plan(cx, Gelu, first, second),
+        "GeluTanh" => unary_plan(cx, GeluTanh, first, second),
+        "HardSigmoid" => unary_plan(cx, HardSigmoid, first, second),
+        "HardSwish" => unary_plan(cx, HardSwish, first, second),
+        "LeakyRelu" => unary_plan(cx, LeakyRelu, first, second),
+        "Log" => unary_plan(cx, Log, first, second),
+        "Mish" => unary_plan(cx, Mish, first, second),
+        "Reciprocal" => unary_plan(cx, Reciprocal, first, second),
+        "Round" => unary_plan(cx, Round, first, second),
+        "Selu" => unary_plan(cx, Selu, first, second),
+        "Shrink" => unary_plan(cx, Shrink, first, second),
+        "Sigmoid" => unary_plan(cx, Sigmoid, first, second),
+        "Sin" => unary_plan(cx, Sin, first, second),
+        "Sinh" => unary_plan(cx, Sinh, first, second),
+        "Softplus" => unary_plan(cx, Softplus, first, second),
+        "Softsign" => unary_plan(cx, Softsign, first, second),
+        "Sqrt" => unary_plan(cx, Sqrt, first, second),
+        "Swish" => unary_plan(cx, Swish, first, second),
+        "Tan" => unary_plan(cx, Tan, first, second),
+        "Tanh" => unary_plan(cx, Tanh, first, second),
+        _ => unary_plan(cx, ThresholdedRelu, first, second),
     }
 }

@@ -230,7 +230,7 @@ impl Gpu<'_> {
         if mode == 3 && self.wanted(3).is_some() && total > CHUNK as usize {
             return Err(format!("weights of {total} keys are not kept"));
         }
-        let math = self.math(Ty::F32)?;
+        let math = self.math(Ty::F32);
         // Weights that are to be shown are kept in f32 there.
         let fits = self.wanted(0).is_some() && !(mode == 3 && self.wanted(3).is_some());
         let tiling = Tiling::of(math, q, value).filter(|_| fits);

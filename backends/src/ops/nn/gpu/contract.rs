@@ -60,7 +60,7 @@ impl Gpu<'_> {
         } else {
             computed(z.dtype)?
         };
-        let math = self.math(ty)?;
+        let math = self.math(ty);
         let (x, y) = (self.factor(0, math)?, self.factor(1, math)?);
         // One matrix for all rows of all batches and firings.
         let stacked = y.constant && !x.constant && volume(bb) == 1;
@@ -182,10 +182,10 @@ impl Gpu<'_> {
         };
         // A zero point that is a port or one for each row belongs to a firing of its own.
         if stacked && integers && zeros[0].is_some_and(|z| z.1 || !z.0.is_constant()) {
-            return Err("zero points of many rows are the CPU's".to_owned());
+            return Err("no GPU kernel for zero points of many rows".to_owned());
         }
         if stacked && zeros[1].is_some_and(|z| !z.0.is_constant()) {
-            return Err("zero points that vary are the CPU's".to_owned());
+            return Err("no GPU kernel for zero points that vary".to_owned());
         }
         let grid = product(&bench, &sizes, variant, &rules)?;
         self.rounded(
@@ -206,7 +206,7 @@ impl Gpu<'_> {
         let beta = spec.beta;
         let z = self.out(0);
         let ty = computed(z.dtype)?;
-        let math = self.math(ty)?;
+        let math = self.math(ty);
         let (x, y) = (self.factor(0, math)?, self.factor(1, math)?);
         if !ty.is_float() && (alpha, beta) != (1.0, 1.0) {
             return Err("no GPU kernel for scaled products of integers".to_owned());

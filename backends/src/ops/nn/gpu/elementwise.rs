@@ -2,8 +2,11 @@
 
 use zbmd_ir::DType;
 
+use super::super::elementwise::{BinarySpec, InfinitySpec};
 use super::super::norm::BatchNormSpec;
-use super::{Gpu, Lowered, said};
+use super::super::quant::ScaleSpec;
+use super::super::unary::UnarySpec;
+use super::{Gpu, Lowered};
 use crate::kernels::KernelPlan;
 use crate::kernels::lang::{Ty, Val};
 use crate::kernels::tensor::function::{self, greatest, least, quotient, remainder};
@@ -47,31 +50,27 @@ impl Gpu<'_> {
         )
     }
 
-    pub(in super::super) fn unary(&self) -> Lowered {
-        let f = |name: &str, default: f64| self.cx.args.float_or(name, default).map_err(said);
-        let (a, b) = match self.op {
-            "Celu" | "Elu" | "Swish" | "ThresholdedRelu" => (f("alpha", 1.0)?, 0.0),
-            "HardSigmoid" => (f("alpha", 0.2)?, f("beta", 0.5)?),
-            "LeakyRelu" => (f("alpha", 0.01)?, 0.0),
-            "Selu" => (
-                f("alpha", 1.673_263_192_176_818_8)?,
-                f("gamma", 1.050_701_022_148_132_3)?,
-            ),
-            "Shrink" => (f("lambd", 0.5)?, f("bias", 0.0)?),
-            _ => (0.0, 0.0),
-        };
-        let approximate = self.cx.args.word_opt("approximate").map_err(said)? == Some("tanh");
-        let name = if self.op == "Gelu" && approximate {
-            "GeluTanh"
-        } else {
-            self.op
-        };
-        self.mapped(1, |x| function::unary(name, x[0], a, b))
+    pub(in super::super) fn unary(&self, spec: &UnarySpec) -> Lowered {
+        self.mapped(1, |x| {
+            function::unary(spec.function, x[0], spec.first, spec.second)
+        })
+    }
+
+    pub(in super::super) fn is_infinite(&self, spec: &InfinitySpec) -> Lowered {
+        self.mapped(1, |x| {
+            let x = x[0];
+            let is = |on: bool, v: f64| {
+                if on {
+                    x.eq(x.like(v))
+                } else {
+                    x.ne(x) & x.eq(x)
+                }
+            };
+            Ok(is(spec.negative, f64::NEG_INFINITY) | is(spec.positive, f64::INFINITY))
+        })
     }
 
     pub(in super::super) fn arithmetic(&self) -> Lowered {
-        let flag = |name: &str| self.cx.flag(name, true).map_err(said);
-        let (down, up) = (flag("detect_negative")?, flag("detect_positive")?);
         let op = self.op;
         self.mapped(1, |x| {
             let x = x[0];
@@ -85,16 +84,6 @@ impl Gpu<'_> {
                 "Not" => x.eq(zero),
                 "BitwiseNot" => !x,
                 "IsNaN" => x.ne(x),
-                "IsInf" => {
-                    let is = |on: bool, v: f64| {
-                        if on {
-                            x.eq(x.like(v))
-                        } else {
-                            x.ne(x) & x.eq(x)
-                        }
-                    };
-                    is(down, f64::NEG_INFINITY) | is(up, f64::INFINITY)
-                }
                 _ => {
                     let minus = if x.ty == Ty::U32 { x } else { x.like(-1.0) };
                     let below = if x.ty == Ty::U32 {
@@ -108,11 +97,18 @@ impl Gpu<'_> {
         })
     }
 
-    pub(in super::super) fn binary(&self) -> Lowered {
+    /// Functions of two tensors that are told nothing beside them.
+    pub(in super::super) fn plain_binary(&self) -> Lowered {
+        self.binary(&BinarySpec::PLAIN)
+    }
+
+    pub(in super::super) fn binary(&self, spec: &BinarySpec) -> Lowered {
         let op = self.op;
-        let fmod = self.cx.flag("fmod", false).map_err(said)?;
-        let right = self.cx.args.word_opt("direction").map_err(said)? == Some("RIGHT");
-        let alpha = self.cx.args.float_or("alpha", 1.0).map_err(said)?;
+        let BinarySpec {
+            fmod,
+            shifts_right: right,
+            alpha,
+        } = *spec;
         let dtype = self.dtype(0)?;
         let bits = 8 * dtype.size_bytes() as u32;
         self.mapped(2, |v| {
@@ -150,7 +146,7 @@ impl Gpu<'_> {
                 "LessOrEqual" => x.le(y),
                 "PRelu" => k.select(x.lt(x.like(0.0)), x * y, x),
                 "SwiGLU" if x.ty == Ty::F32 => x * function::sigmoid(k.f32(alpha as f32) * x) * y,
-                "SwiGLU" => return Err("functions of f64 are the CPU's".into()),
+                "SwiGLU" => return Err("no GPU kernel for f64 functions".into()),
                 _ => return self.power(x, y),
             })
         })
@@ -158,7 +154,7 @@ impl Gpu<'_> {
 
     fn power<'k>(&self, x: Val<'k>, y: Val<'k>) -> Result<Val<'k>, Why> {
         if x.ty == Ty::F32 && y.ty == Ty::F64 {
-            return Err("exponents of f64 are the CPU's".to_owned());
+            return Err("no GPU kernel for f64 exponents".to_owned());
         }
         let exponent = self
             .operand(1)?
@@ -177,7 +173,7 @@ impl Gpu<'_> {
         }
         // By squaring; what is too large wraps on the CPU too.
         if y.ty.is_float() {
-            return Err("fractional powers of integers are the CPU's".to_owned());
+            return Err("no GPU kernel for fractional powers of integers".to_owned());
         }
         let k = x.builder();
         let (out, base, left) = (k.var(x.like(1.0)), k.var(x), k.var(y.cast(Ty::U32)));
@@ -202,7 +198,8 @@ impl Gpu<'_> {
     }
 
     pub(in super::super) fn variadic(&self) -> Lowered {
-        let (op, n) = (self.op, self.cx.ins.len());
+        let op = self.op;
+        let n = self.operands.ins.len();
         if n > 12 {
             return Err(format!("{n} operands are too many for one kernel"));
         }
@@ -214,7 +211,7 @@ impl Gpu<'_> {
             });
             match op {
                 "Mean" if all.ty == Ty::F32 => Ok(all * all.like(1.0 / n as f64)),
-                "Mean" if all.ty != Ty::F64 => Err("means of integers are the CPU's".into()),
+                "Mean" if all.ty != Ty::F64 => Err("no GPU kernel for means of integers".into()),
                 "Mean" => Ok(all * all.like(1.0 / n as f64)),
                 _ => Ok(all),
             }
@@ -226,7 +223,7 @@ impl Gpu<'_> {
         if matches!(to, DType::F16 | DType::Bf16)
             && matches!(from, DType::F64 | DType::I32 | DType::I64)
         {
-            return Err(format!("{from} to {to} in one rounding is the CPU's"));
+            return Err(format!("no GPU kernel rounds {from} to {to} once"));
         }
         if (from, to) == (DType::I64, DType::F32) {
             return self.wide_to_float();
@@ -246,7 +243,7 @@ impl Gpu<'_> {
     }
 
     pub(in super::super) fn clip(&self) -> Lowered {
-        let n = self.cx.ins.len();
+        let n = self.operands.ins.len();
         let mut inputs = vec![self.shaped(0)?];
         let mut has = [false; 2];
         for i in 1..n.min(3) {
@@ -308,29 +305,23 @@ impl Gpu<'_> {
     }
 
     /// QuantizeLinear and DequantizeLinear with scales of one number or of an axis.
-    pub(in super::super) fn quantised(&self) -> Lowered {
+    pub(in super::super) fn quantised(&self, spec: &ScaleSpec) -> Lowered {
         let (x, dims) = self.shaped(0)?;
         let (scale, y) = (self.slot(1)?, self.out(0));
-        let block = self
-            .cx
-            .args
-            .uint_or("block_size", 0, 0, 1 << 30)
-            .map_err(said)?;
-        if block > 0 {
-            return Err("scales of blocks are the CPU's".to_owned());
+        if spec.block > 0 {
+            return Err("no GPU kernel for scales of blocks".to_owned());
         }
         let narrow = |d: DType| matches!(d, DType::I8 | DType::U8 | DType::I16);
         let quantises = self.op == "QuantizeLinear";
         let whole = if quantises { y.dtype } else { x.dtype };
         if !narrow(whole) || computed(scale.dtype)? != Ty::F32 || y.dtype == DType::F64 {
-            return Err(format!("quantised numbers of {whole} are the CPU's"));
+            return Err(format!("no GPU kernel for quantised numbers of {whole}"));
         }
-        let own = match scale.elements {
-            1 => vec![],
-            n => {
-                let axis = self.axis("axis", 1, dims.len())?;
+        let own = match spec.axis {
+            None => vec![],
+            Some(axis) => {
                 let mut own = vec![1; dims.len() - axis];
-                own[0] = n as usize;
+                own[0] = scale.elements as usize;
                 own
             }
         };

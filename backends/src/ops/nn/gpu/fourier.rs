@@ -1,7 +1,8 @@
 //! Fourier transforms of tensors by their definition: for the short ones that models have.
 
 use super::super::reduce::around;
-use super::{Gpu, Lowered, said};
+use super::super::signal::{DftSpec, StftSpec};
+use super::{Gpu, Lowered};
 use crate::kernels::lang::{Ty, Val};
 use crate::kernels::tensor::{Slot, TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
@@ -13,41 +14,31 @@ impl Gpu<'_> {
     /// Cosines and sines of all multiples of one n-th of a turn.
     fn circle(&self, n: usize) -> Result<Slot, Why> {
         if n > MAX_POINTS {
-            return Err(format!("transforms of {n} points are the CPU's"));
+            return Err(format!("no GPU kernel for transforms of {n} points"));
         }
         let angle = |i: usize| std::f64::consts::TAU * i as f64 / n as f64;
         Ok(self.floats((0..n).flat_map(|i| [angle(i).cos() as f32, angle(i).sin() as f32])))
     }
 
-    pub(in super::super) fn dft(&self) -> Lowered {
+    pub(in super::super) fn dft(&self, spec: &DftSpec) -> Lowered {
         let (from, out) = (self.dims(0)?, self.out_dims(0));
         let lead = &from[..from.len() - 1];
-        let first = |i: usize| -> Result<Option<i64>, Why> {
-            Ok(self
-                .cx
-                .ints(i)
-                .map_err(said)?
-                .and_then(|v| v.first().copied()))
-        };
-        let axis = self
-            .cx
-            .axis(first(2)?.unwrap_or(-2), from.len())
-            .map_err(said)?;
-        let flag = |name: &str| self.cx.flag(name, false).map_err(said);
-        let (inverse, onesided) = (flag("inverse")?, flag("onesided")?);
+        let axis = spec.axis;
+        let inverse = spec.inverse;
+        let onesided = spec.onesided;
         let half = inverse && onesided;
         let natural = if half {
             2 * from[axis].saturating_sub(1)
         } else {
             from[axis]
         };
-        let points = first(1)?.map_or(natural, |n| n.max(1) as usize);
+        let points = spec.points.map_or(natural, |n| n.max(1) as usize);
         let (_, n, inner) = around(lead, axis);
         let (parts, out_parts) = (from[from.len() - 1] as u32, out[out.len() - 1] as u32);
         let kept = out[axis];
         let y = self.out(0);
         if computed(y.dtype)? != Ty::F32 {
-            return Err("transforms of f64 are the CPU's".to_owned());
+            return Err("no GPU kernel for f64 transforms".to_owned());
         }
         let circle = self.circle(points)?;
         let bench = TensorKernelBuilder::new("transform", 64);
@@ -98,26 +89,16 @@ impl Gpu<'_> {
     }
 
     /// Transforms of overlapping frames under a window.
-    pub(in super::super) fn stft(&self) -> Lowered {
+    pub(in super::super) fn stft(&self, spec: &StftSpec) -> Lowered {
         let (from, out) = (self.dims(0)?, self.out_dims(0));
         let parts = from.get(2).copied().unwrap_or(1) as u32;
-        let step = self
-            .cx
-            .ints(1)
-            .map_err(said)?
-            .and_then(|v| v.first().copied())
-            .unwrap_or(1);
+        let step = spec.step.unwrap_or(1);
         let window = self.opt_slot(2)?;
-        let given = self
-            .cx
-            .ints(3)
-            .map_err(said)?
-            .and_then(|v| v.first().copied());
         let default = window.map_or(from[1], |w| w.elements as usize);
-        let n = given.map_or(default, |n| n.max(1) as usize);
+        let n = spec.points.map_or(default, |n| n.max(1) as usize);
         let y = self.out(0);
         if computed(y.dtype)? != Ty::F32 {
-            return Err("transforms of f64 are the CPU's".to_owned());
+            return Err("no GPU kernel for f64 transforms".to_owned());
         }
         let circle = self.circle(n)?;
         let bench = TensorKernelBuilder::new("frames", 64);

@@ -1,32 +1,29 @@
 //! Resizing: places and weights along each axis are tables.
 
 use super::super::cx::volume;
-use super::{Gpu, Lowered, said};
+use super::{Gpu, Lowered};
 use crate::kernels::lang::Val;
 use crate::kernels::tensor::{Slot, TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
-use crate::ops::nn::image::{Resized, resized};
+use crate::ops::nn::image::Resized;
 
 impl Gpu<'_> {
     /// One thread for each element sums over the places of all axes that are resized.
-    pub(in super::super) fn resize(&self) -> Lowered {
-        let Resized {
-            passes,
-            out,
-            extrapolation,
-            ..
-        } = resized(self.cx).map_err(said)?;
+    pub(in super::super) fn resize(&self, spec: &Resized) -> Lowered {
+        let passes = &spec.passes;
+        let out = &spec.out;
+        let extrapolation = spec.extrapolation;
         let from = self.dims(0)?;
         let (x, y) = (self.slot(0)?, self.out(0));
         let ty = computed(x.dtype)?;
         if !ty.is_float() {
-            return Err("resized integers are the CPU's".to_owned());
+            return Err("no GPU kernel for resized integers".to_owned());
         }
         let bench = TensorKernelBuilder::new("resize", 64);
         let k = &bench.k;
         let source = bench.reads(x)?;
         let mut axes = Vec::new();
-        for pass in &passes {
+        for pass in passes {
             let places = self.words(pass.places.iter().copied());
             let elements = pass.places.len() as u64;
             let places = Slot {
@@ -57,7 +54,7 @@ impl Gpu<'_> {
                 .map(|s| bench.size(*s))
                 .collect::<Result<Vec<_>, Why>>()
         };
-        let (ins, outs) = (sizes(&from)?, sizes(&out)?);
+        let (ins, outs) = (sizes(&from)?, sizes(out)?);
         let taps = bench.size(passes.iter().map(|p| p.taps).product())?;
         let each = bench.size(volume(&out))?;
         k.each(k.firings() * each, |i| {

@@ -1,9 +1,11 @@
 //! Elements chosen by indices that are tokens.
 
-use super::super::cx::volume;
+use super::super::cx::{AxisSpec, volume};
 use super::super::index::strides;
+use super::super::movement::EyeSpec;
+use super::super::places::{CacheWriteSpec, GatherBlocksSpec, Join, ReverseSpec, ScatterSpec};
 use super::super::reduce::{TopKSpec, around};
-use super::{Gpu, Lowered, said};
+use super::{Gpu, Lowered};
 use crate::kernels::lang::Val;
 use crate::kernels::tensor::function::{greatest, least};
 use crate::kernels::tensor::moves::{Place, gather, wrapped};
@@ -35,66 +37,66 @@ fn dot<'k>(coordinates: &[Val<'k>], steps: &[Val<'k>], zero: Val<'k>) -> Val<'k>
 }
 
 impl Gpu<'_> {
-    pub(in super::super) fn gather(&self) -> Lowered {
+    pub(in super::super) fn gather(&self, spec: &AxisSpec) -> Lowered {
         let (from, places) = (self.dims(0)?, self.dims(1)?);
         let ends = (self.slot(0)?, self.out(0));
         let extra = [self.slot(1)?];
         let plan = KernelPlan::default();
-        match self.op {
-            "Gather" => {
-                let axis = self.axis("axis", 0, from.len())?;
-                let (_, n, inner) = around(&from, axis);
-                let sizes = [n, inner, volume(&places)];
-                gather(plan, "gather", ends, None, &extra, &sizes, |at| {
-                    let &[n, inner, count] = at.sizes else {
-                        unreachable!("three sizes")
-                    };
-                    let (i, rest) = (at.element % inner, at.element / inner);
-                    let index = at.indices[0].index(at.firing, rest % count);
-                    let row = (rest / count) * n + wrapped(index, n);
-                    Place {
-                        inside: None,
-                        at: row * inner + i,
-                    }
-                })
+        let axis = spec.axis;
+        let (_, n, inner) = around(&from, axis);
+        let sizes = [n, inner, volume(&places)];
+        gather(plan, "gather", ends, None, &extra, &sizes, |at| {
+            let &[n, inner, count] = at.sizes else {
+                unreachable!("three sizes")
+            };
+            let (i, rest) = (at.element % inner, at.element / inner);
+            let index = at.indices[0].index(at.firing, rest % count);
+            let row = (rest / count) * n + wrapped(index, n);
+            Place {
+                inside: None,
+                at: row * inner + i,
             }
-            "GatherElements" => {
-                let axis = self.axis("axis", 0, from.len())?;
-                let rank = from.len();
-                let own = strides(&from);
-                let sizes: Vec<usize> = places
-                    .iter()
-                    .chain(&own)
-                    .copied()
-                    .chain([from[axis]])
-                    .collect();
-                gather(
-                    plan,
-                    "gather elements",
-                    ends,
-                    None,
-                    &extra,
-                    &sizes,
-                    move |at| {
-                        let k = at.element.builder();
-                        let mut here = coordinates(at.element, &at.sizes[..rank]);
-                        let index = at.indices[0].index(at.firing, at.element);
-                        here[axis] = wrapped(index, at.sizes[2 * rank]);
-                        Place {
-                            inside: None,
-                            at: dot(&here, &at.sizes[rank..2 * rank], k.u32(0)),
-                        }
-                    },
-                )
-            }
-            _ => self.gather_blocks(),
-        }
+        })
+    }
+
+    pub(in super::super) fn gather_elements(&self, spec: &AxisSpec) -> Lowered {
+        let (from, places) = (self.dims(0)?, self.dims(1)?);
+        let ends = (self.slot(0)?, self.out(0));
+        let extra = [self.slot(1)?];
+        let plan = KernelPlan::default();
+        let axis = spec.axis;
+        let rank = from.len();
+        let own = strides(&from);
+        let sizes: Vec<usize> = places
+            .iter()
+            .chain(&own)
+            .copied()
+            .chain([from[axis]])
+            .collect();
+        gather(
+            plan,
+            "gather elements",
+            ends,
+            None,
+            &extra,
+            &sizes,
+            move |at| {
+                let k = at.element.builder();
+                let mut here = coordinates(at.element, &at.sizes[..rank]);
+                let index = at.indices[0].index(at.firing, at.element);
+                here[axis] = wrapped(index, at.sizes[2 * rank]);
+                Place {
+                    inside: None,
+                    at: dot(&here, &at.sizes[rank..2 * rank], k.u32(0)),
+                }
+            },
+        )
     }
 
     /// Blocks at lists of indices.
-    fn gather_blocks(&self) -> Lowered {
+    pub(in super::super) fn gather_blocks(&self, spec: &GatherBlocksSpec) -> Lowered {
         let (from, places) = (self.dims(0)?, self.dims(1)?);
-        let batch = self.cx.args.uint_or("batch_dims", 0, 0, 8).map_err(said)? as usize;
+        let batch = spec.batch_dims;
         let Some((&depth, lead)) = places.split_last() else {
             return Err("its indices are a scalar".to_owned());
         };
@@ -128,15 +130,10 @@ impl Gpu<'_> {
         )
     }
 
-    pub(in super::super) fn one_hot(&self) -> Lowered {
+    pub(in super::super) fn one_hot(&self, spec: &AxisSpec) -> Lowered {
         let at = self.dims(0)?;
-        let depth = self
-            .cx
-            .floats(1)
-            .map_err(said)?
-            .and_then(|d| d.first().copied());
-        let depth = depth.unwrap_or(1.0) as usize;
-        let axis = self.axis("axis", -1, at.len() + 1)?;
+        let axis = spec.axis;
+        let depth = self.out_dims(0)[axis];
         let inner = volume(&at[axis..]);
         let (values, y) = (self.slot(2)?, self.out(0));
         let (indices, sizes) = ([self.slot(0)?], [depth, inner]);
@@ -162,9 +159,9 @@ impl Gpu<'_> {
         )
     }
 
-    pub(in super::super) fn reverse_sequence(&self) -> Lowered {
+    pub(in super::super) fn reverse_sequence(&self, spec: &ReverseSpec) -> Lowered {
         let from = self.dims(0)?;
-        let batch = self.cx.args.uint_or("batch_axis", 1, 0, 1).map_err(said)? as usize;
+        let batch = spec.batch_axis;
         let block = volume(&from[2..]);
         let sizes = [block, from[1], from[1 - batch]];
         let ends = (self.slot(0)?, self.out(0));
@@ -199,20 +196,10 @@ impl Gpu<'_> {
 
     /// Updates put where indices say: one thread for each element of the result looks for its updates in their order,
     /// so that it does not matter which comes first.
-    pub(in super::super) fn scatter(&self) -> Lowered {
+    pub(in super::super) fn scatter(&self, spec: &ScatterSpec) -> Lowered {
         let (from, places, updates) = (self.dims(0)?, self.dims(1)?, self.dims(2)?);
-        let join = self
-            .cx
-            .args
-            .word_opt("reduction")
-            .map_err(said)?
-            .unwrap_or("none");
-        let by_element = self.op == "ScatterElements";
-        let axis = if by_element {
-            self.axis("axis", 0, from.len())?
-        } else {
-            0
-        };
+        let by_element = spec.axis.is_some();
+        let axis = spec.axis.unwrap_or(0);
         let depth = places.last().copied().unwrap_or(1);
         let lists = if by_element {
             places[axis]
@@ -253,12 +240,12 @@ impl Gpu<'_> {
             let put = |at: Val<'_>| {
                 let new = update.get(firing, at).cast(ty);
                 let old = value.get();
-                value.set(match join {
-                    "add" => old + new,
-                    "mul" => old * new,
-                    "max" => greatest(old, new),
-                    "min" => least(old, new),
-                    _ => new,
+                value.set(match spec.join {
+                    Join::Add => old + new,
+                    Join::Mul => old * new,
+                    Join::Max => greatest(old, new),
+                    Join::Min => least(old, new),
+                    Join::Set => new,
                 });
             };
             k.times(count, |l| {
@@ -291,14 +278,16 @@ impl Gpu<'_> {
     }
 
     /// A cache with an update written into it: each element is of one or the other.
-    pub(in super::super) fn tensor_scatter(&self) -> Lowered {
+    pub(in super::super) fn tensor_scatter(&self, spec: &CacheWriteSpec) -> Lowered {
         let (from, update) = (self.dims(0)?, self.dims(1)?);
-        let axis = self.axis("axis", -2, from.len())?;
-        let circular = self.cx.args.word_opt("mode").map_err(said)? == Some("circular");
+        let axis = spec.axis;
+        let circular = spec.circular;
         let (outer, n, inner) = around(&from, axis);
         let count = update[axis];
         if !circular && count > 1 {
-            return Err("updates that may run over the end of the cache are the CPU's".to_owned());
+            return Err(
+                "no GPU kernel for updates that may run over the end of the cache".to_owned(),
+            );
         }
         let x = self.slot(0)?;
         let ty = computed(x.dtype)?;
@@ -343,18 +332,17 @@ impl Gpu<'_> {
         Ok(bench.finish(KernelPlan::default(), grid))
     }
 
-    pub(in super::super) fn eye_like(&self) -> Lowered {
+    pub(in super::super) fn eye_like(&self, spec: &EyeSpec) -> Lowered {
         let [_, columns] = self.out_dims(0)[..] else {
             return Err("it is no matrix".to_owned());
         };
-        let diagonal = self.cx.args.int_or("k", 0).map_err(said)?;
         let y = self.out(0);
         let ty = computed(y.dtype)?;
         let bench = TensorKernelBuilder::new("diagonal", 64);
         let k = &bench.k;
         let target = bench.writes(y)?;
         let (columns, each) = (bench.size(columns)?, bench.size(y.elements as usize)?);
-        let shift = bench.step(diagonal as isize)?;
+        let shift = bench.step(spec.diagonal as isize)?;
         k.each(k.firings() * each, |i| {
             let e = i % each;
             let on = (e % columns).eq(e / columns + shift);

@@ -1,7 +1,8 @@
 //! Losses: scores at targets, each by itself or taken together.
 
 use super::super::reduce::around;
-use super::{Gpu, Lowered, said};
+use super::super::signal::{LossSpec, Reduction};
+use super::{Gpu, Lowered};
 use crate::kernels::KernelPlan;
 use crate::kernels::lang::{Ty, Val};
 use crate::kernels::math::{exp, ln};
@@ -11,13 +12,13 @@ use crate::kernels::tensor::row::{Rows, Soft, Team, softmax};
 
 impl Gpu<'_> {
     /// Negative log-likelihood of logarithms of probabilities, or of scores.
-    pub(in super::super) fn loss(&self) -> Lowered {
-        let scores = self.op == "SoftmaxCrossEntropyLoss";
+    pub(in super::super) fn loss(&self, spec: &LossSpec) -> Lowered {
+        let scores = spec.of_scores;
         let dims = self.dims(0)?;
         let (outer, n, inner) = around(&dims, 1);
         let x = self.slot(0)?;
         if computed(x.dtype)? != Ty::F32 {
-            return Err("losses of f64 are the CPU's".to_owned());
+            return Err("no GPU kernel for f64 losses".to_owned());
         }
         let mut plan = KernelPlan::default();
         if let Some(logs) = self.wanted(1) {
@@ -26,16 +27,7 @@ impl Gpu<'_> {
         let Some(y) = self.wanted(0) else {
             return Ok(plan);
         };
-        let reduction = self
-            .cx
-            .args
-            .word_opt("reduction")
-            .map_err(said)?
-            .unwrap_or("mean");
-        let ignore = match self.cx.args.get("ignore_index") {
-            Some(_) => Some(self.cx.args.int_or("ignore_index", 0).map_err(said)?),
-            None => None,
-        };
+        let ignore = spec.ignored_class;
         let bench = Team::bench("loss");
         let k = &bench.k;
         let source = bench.reads(x)?;
@@ -44,7 +36,7 @@ impl Gpu<'_> {
         let to = bench.writes(y)?;
         let (n, inner) = (bench.size(n)?, bench.size(inner)?);
         let spots = bench.size(outer * (x.elements as usize / (outer * dims[1]).max(1)))?;
-        let together = reduction != "none";
+        let together = spec.reduction != Reduction::None;
         let team = Team::new(&bench, together, Ty::F32);
         // The loss at a spot, and its weight.
         let at = |firing: Val<'_>, spot: Val<'_>| {
@@ -93,7 +85,7 @@ impl Gpu<'_> {
                 });
                 let sum = team.join(sum.get(), |a, b| a + b);
                 let weights = team.join(weights.get(), |a, b| a + b);
-                let value = if reduction == "mean" {
+                let value = if spec.reduction == Reduction::Mean {
                     sum / weights
                 } else {
                     sum

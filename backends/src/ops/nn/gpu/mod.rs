@@ -1,6 +1,7 @@
-//! Kernels of the tensor ops for GPUs, from the operands that the CPU's plan has accepted: shapes fit here.
+//! Kernels of the tensor ops for GPUs, from operands that fit: a plan for the CPU exists already.
 //!
-//! Movement is described by the CPU's plan ([`Moves`]); all else is worked out from operands and parameters. Constants
+//! Movement is described by that plan ([`Moves`]); all else is worked out from operands and the op's spec, which was
+//! parsed for both kinds of kernels. No parameter of an op can be read here: a [`Gpu`] does not have them. Constants
 //! are bound as they lie in the program. A refusal is a clause that says why an actor stays on the CPU.
 
 mod attention;
@@ -18,22 +19,20 @@ mod sample;
 mod windows;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
-use zbmd_ir::{DType, Params, TiSlice, TokenType};
+use zbmd_ir::{DType, TokenType};
 
-use super::super::args::Args;
-use super::cx::{Cx, Operand};
+use super::cx::Operand;
 use crate::kernels::lang::Ty;
 use crate::kernels::library::{self, Product};
 use crate::kernels::tensor::product::Variant;
 use crate::kernels::tensor::{Slot, Why};
-use crate::kernels::{KernelPlan, Math, Operand as Memory, UnknownMath};
-use crate::op::{GpuRequest, OpError, ResolveCx};
+use crate::kernels::{KernelPlan, Math, Operand as Memory};
+use crate::op::{GpuRequest, OpError};
 
 /// Kernels, or why there are none.
 pub(crate) type Lowered = Result<KernelPlan, Why>;
@@ -63,7 +62,8 @@ pub(crate) type GpuKernels = Box<dyn Fn(&Gpu<'_>) -> Lowered + Send + Sync>;
 /// What kernels are made from, beside the spec of their op.
 pub(super) struct Operands {
     pub(super) operator: &'static str,
-    pub(super) attributes: Params,
+    /// What factors of products may be rounded to.
+    pub(super) math: Math,
     pub(super) ins: Vec<Option<Operand>>,
     /// Indices of the outputs that are wanted.
     pub(super) wanted: Vec<usize>,
@@ -73,7 +73,7 @@ pub(super) struct Operands {
 
 /// An op that is lowered.
 pub(crate) struct Gpu<'a> {
-    cx: &'a Cx<'a>,
+    operands: &'a Operands,
     op: &'static str,
     outs: &'a [TokenType],
     request: GpuRequest,
@@ -90,19 +90,8 @@ enum Choice {
 
 /// Kernels of an op for its operands and outputs.
 pub(super) fn lower(operands: &Operands, kernels: &GpuKernels, request: GpuRequest) -> Lowered {
-    let cx = ResolveCx {
-        params: &operands.attributes,
-        connected: &[],
-        types: &BTreeMap::new(),
-        blobs: TiSlice::from_ref(&[]),
-    };
-    let tensor = Cx {
-        args: Args::all(&cx),
-        ins: operands.ins.clone(),
-        wanted: operands.wanted.clone(),
-    };
     let gpu = Gpu {
-        cx: &tensor,
+        operands,
         op: operands.operator,
         outs: &operands.outs,
         request,
@@ -136,14 +125,12 @@ impl Gpu<'_> {
     }
 
     /// What factors of products of a type may be rounded to.
-    fn math(&self, ty: Ty) -> Result<Math, Why> {
-        if ty != Ty::F32 || !self.request.may_round {
-            return Ok(Math::F32);
+    fn math(&self, ty: Ty) -> Math {
+        if ty == Ty::F32 && self.request.may_round {
+            self.operands.math
+        } else {
+            Math::F32
         }
-        let word = self.cx.args.word_opt(Math::PARAM).map_err(said)?;
-        word.map_or(Ok(Math::F32), |w| {
-            w.parse().map_err(|e: UnknownMath| e.to_string())
-        })
     }
 
     /// Operand `i`, a factor of products: a constant with all of its elements rounded, where that halves its size.
@@ -211,7 +198,10 @@ impl Gpu<'_> {
 
     /// Operand `i`, if it is there.
     fn opt(&self, i: usize) -> Option<&Operand> {
-        self.cx.opt(i)
+        self.operands
+            .ins
+            .get(i)
+            .and_then(|operand| operand.as_ref())
     }
 
     /// Operand `i` as a tensor of a kernel, if it is there.
@@ -220,14 +210,13 @@ impl Gpu<'_> {
     }
 
     fn operand(&self, i: usize) -> Result<&Operand, Why> {
-        self.cx
-            .opt(i)
+        self.opt(i)
             .ok_or_else(|| "an operand is missing".to_owned())
     }
 
     /// Number of the input port of operand `i`.
     fn port(&self, i: usize) -> u32 {
-        let before = self.cx.ins.iter().take(i).flatten();
+        let before = self.operands.ins.iter().take(i).flatten();
         before.filter(|o| o.data.is_none()).count() as u32
     }
 
@@ -277,7 +266,7 @@ impl Gpu<'_> {
 
     /// The output at a position of the operator, if it is wanted.
     fn wanted(&self, position: usize) -> Option<Slot> {
-        self.cx
+        self.operands
             .wanted
             .iter()
             .position(|&w| w == position)
@@ -294,12 +283,6 @@ impl Gpu<'_> {
 
     fn dtype(&self, i: usize) -> Result<DType, Why> {
         Ok(self.operand(i)?.ty.dtype)
-    }
-
-    /// The axis that a parameter names.
-    fn axis(&self, name: &str, default: i64, rank: usize) -> Result<usize, Why> {
-        let axis = self.cx.args.int_or(name, default).map_err(said)?;
-        self.cx.axis(axis, rank).map_err(said)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Elements moved as they are.
 
-use super::super::cx::volume;
+use super::super::cx::{AxisSpec, volume};
 use super::super::index::strides;
+use super::super::movement::{PadSpec, SplitSpec};
 use super::super::reduce::around;
-use super::{Gpu, Lowered, Moves, said};
+use super::{Gpu, Lowered, Moves};
 use crate::kernels::tensor::Slot;
 use crate::kernels::tensor::moves::{Ends, Strided, by_table, copy};
 use crate::kernels::{Amount, KernelPlan};
@@ -106,9 +107,9 @@ impl Gpu<'_> {
         copy(KernelPlan::default(), ends(from, to), &what)
     }
 
-    pub(in super::super) fn concat(&self) -> Lowered {
+    pub(in super::super) fn concat(&self, spec: &AxisSpec) -> Lowered {
         let dims = self.out_dims(0);
-        let axis = self.axis("axis", 0, dims.len())?;
+        let axis = spec.axis;
         let (outer, whole, inner) = around(&dims, axis);
         let size = self.outs[0].dtype.size_bytes() as usize;
         let parts = Parts {
@@ -118,7 +119,7 @@ impl Gpu<'_> {
             size,
         };
         let (mut plan, mut at) = (KernelPlan::default(), 0);
-        for i in 0..self.cx.ins.len() {
+        for i in 0..self.operands.ins.len() {
             let n = self.dims(i)?.get(axis).copied().unwrap_or(1);
             if self.operand(i)?.ty.elements() > 0 {
                 let ends = ends(self.slot(i)?, self.out(0));
@@ -129,26 +130,11 @@ impl Gpu<'_> {
         Ok(plan)
     }
 
-    pub(in super::super) fn split(&self) -> Lowered {
+    pub(in super::super) fn split(&self, spec: &SplitSpec) -> Lowered {
         let dims = self.dims(0)?;
-        let axis = self.axis("axis", 0, dims.len())?;
+        let axis = spec.axis;
         let (outer, whole, inner) = around(&dims, axis);
         let size = self.dtype(0)?.size_bytes() as usize;
-        let lens: Vec<usize> = match self.cx.ints(1).map_err(said)? {
-            Some(parts) => parts.iter().map(|&p| p.max(0) as usize).collect(),
-            None => {
-                let all = self.cx.wanted.len() as u64;
-                let count = self
-                    .cx
-                    .args
-                    .uint_or("num_outputs", all, 1, 31)
-                    .map_err(said)? as usize;
-                let each = whole.div_ceil(count);
-                (0..count)
-                    .map(|i| each.min(whole.saturating_sub(i * each)))
-                    .collect()
-            }
-        };
         let parts = Parts {
             outer,
             inner,
@@ -156,8 +142,8 @@ impl Gpu<'_> {
             size,
         };
         let mut plan = KernelPlan::default();
-        for (o, &w) in self.cx.wanted.iter().enumerate() {
-            let at: usize = lens.iter().take(w).sum();
+        for (o, &w) in self.operands.wanted.iter().enumerate() {
+            let at: usize = spec.parts.iter().take(w).sum();
             let n = self.out_dims(o).get(axis).copied().unwrap_or(1);
             plan = copy(
                 plan,
@@ -169,19 +155,12 @@ impl Gpu<'_> {
     }
 
     /// Padding with a value, which may cut off too; other modes come as tables.
-    pub(in super::super) fn pad(&self) -> Lowered {
+    pub(in super::super) fn pad(&self, spec: &PadSpec) -> Lowered {
         let (from, out) = (self.dims(0)?, self.out_dims(0));
-        let pads = self.cx.ints(1).map_err(said)?.unwrap_or_default();
-        let axes = self.cx.ints(3).map_err(said)?;
-        let axes = axes.unwrap_or_else(|| (0..from.len() as i64).collect());
-        let mut before = vec![0_i64; from.len()];
-        for (&axis, &pad) in axes.iter().zip(&pads) {
-            before[self.cx.axis(axis, from.len()).map_err(said)?] = pad;
-        }
         if volume(&out) > 1 << 26 {
             return Err("its table of places would be too large".to_owned());
         }
-        let table = self.words(table(&from, &out, &before));
+        let table = self.words(table(&from, &out, &spec.before));
         by_table(
             KernelPlan::default(),
             (self.slot(0)?, self.out(0)),

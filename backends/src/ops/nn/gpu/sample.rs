@@ -1,18 +1,11 @@
 //! Elements of an image at places that a grid names.
 
 use super::super::cx::volume;
-use super::{Gpu, Lowered, said};
+use super::super::image::{Border, GridSampleSpec};
+use super::{Gpu, Lowered};
 use crate::kernels::lang::{Ty, Val};
 use crate::kernels::tensor::{TensorKernelBuilder, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
-
-/// What lies outside of an image.
-#[derive(Clone, Copy, PartialEq)]
-enum Border {
-    Zeros,
-    Clamp,
-    Reflect,
-}
 
 /// One dimension of an image.
 struct Axis<'k> {
@@ -116,35 +109,15 @@ impl<'k> Axis<'k> {
 
 impl Gpu<'_> {
     /// One thread for each element of the result.
-    pub(in super::super) fn grid_sample(&self) -> Lowered {
+    pub(in super::super) fn grid_sample(&self, spec: &GridSampleSpec) -> Lowered {
         let (dims, grid) = (self.dims(0)?, self.dims(1)?);
         let rank = dims.len() - 2;
-        let taps = match self
-            .cx
-            .args
-            .word_opt("mode")
-            .map_err(said)?
-            .unwrap_or("linear")
-        {
-            "nearest" => 1,
-            "linear" | "bilinear" => 2,
-            _ => 4,
-        };
-        let border = match self
-            .cx
-            .args
-            .word_opt("padding_mode")
-            .map_err(said)?
-            .unwrap_or("zeros")
-        {
-            "zeros" => Border::Zeros,
-            "border" => Border::Clamp,
-            _ => Border::Reflect,
-        };
-        let corners = self.cx.flag("align_corners", false).map_err(said)?;
+        let taps = spec.taps as u32;
+        let border = spec.border;
+        let corners = spec.aligns_corners;
         let y = self.out(0);
         if computed(y.dtype)? != Ty::F32 {
-            return Err("images of f64 are the CPU's".to_owned());
+            return Err("no GPU kernel for f64 images".to_owned());
         }
         let bench = TensorKernelBuilder::new("grid sample", 64);
         let k = &bench.k;

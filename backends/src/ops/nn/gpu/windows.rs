@@ -139,7 +139,7 @@ impl Gpu<'_> {
         } else {
             computed(x.dtype)?
         };
-        let math = self.math(ty)?;
+        let math = self.math(ty);
         let weights = self.factor(1, math)?;
         let sizes = Sizes {
             batches: groups,
