@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use zbmd_ir::text::count;
+use zbmd_ir::text::{count, duration};
 use zbmd_ir::{ActorCost, Costs, DeviceId, Graph, TiVec};
+use zbmd_scheduler::PlanPoint;
 use zbmd_scheduler::buffers::{self, BufferError, Mode, ParetoFront, Sizing, SizingLimits, Unit};
 use zbmd_scheduler::order::{self, OrderError};
 use zbmd_scheduler::replicate::{Obstacle, obstacles};
@@ -37,6 +38,8 @@ pub struct Analysis {
     pub looped: Result<Order, OrderError>,
     /// Every actor once, all its firings in one call.
     pub flat: Result<Order, OrderError>,
+    /// Plans for the machine between the shortest period and the shortest latency; none where there is no plan.
+    pub plans: Vec<PlanPoint>,
     /// Where one actor alone bounds the throughput: its name, and what prevents replicas of it on several devices.
     pub lone: Option<(String, Option<Obstacle>)>,
 }
@@ -67,6 +70,7 @@ impl Analysis {
         Ok(Self {
             lone: find_lone_bound(graph, &throughput),
             throughput,
+            plans: Vec::new(),
             least: buffers::size(&sdf, Mode::Min(buffer_unit(mode)), search_limits)?,
             buffers: buffers::size(&sdf, mode, search_limits)?,
             front: buffers::front(&sdf, buffer_unit(mode), search_limits)?,
@@ -134,7 +138,8 @@ impl fmt::Display for Analysis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_throughput(f)?;
         self.write_buffers(f)?;
-        self.write_orders(f)
+        self.write_orders(f)?;
+        self.write_plans(f)
     }
 }
 
@@ -199,6 +204,24 @@ impl Analysis {
                 )?,
                 Err(reason) => writeln!(f, "one device   {name}: none, {reason}")?,
             }
+        }
+        Ok(())
+    }
+}
+
+impl Analysis {
+    fn write_plans(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for plan in &self.plans {
+            writeln!(
+                f,
+                "plan         {} on {}: {} in {}, latency {}, {} bytes",
+                count(plan.stages.into(), "stage"),
+                count(plan.devices as u64, "device"),
+                count(plan.block, "iteration"),
+                duration(plan.period_ns),
+                duration(plan.latency_ns),
+                plan.bytes
+            )?;
         }
         Ok(())
     }

@@ -20,8 +20,9 @@ use bytes::Bytes;
 use zbmd_backends::op::Registry;
 use zbmd_ir::verify::{Verified, VerifyError, check_graph, verify};
 use zbmd_ir::{BlobId, Graph, KernelCode, Program, TiVec};
-use zbmd_scheduler::Estimate;
 use zbmd_scheduler::buffers::{Mode, Unit};
+use zbmd_scheduler::search::unattended;
+use zbmd_scheduler::{Estimate, Inputs, plan_front};
 
 use crate::analysis::Analysis;
 use crate::build::BuiltGraph;
@@ -379,10 +380,23 @@ impl<'a> Compilation<'a> {
         let default_buffers = Mode::Throughput(Unit::Tokens);
         let buffers = self.options.buffers.unwrap_or(default_buffers);
 
-        Analysis::of(&model.graph, &actor_costs, buffers).map_err(|error| {
+        let analysis = Analysis::of(&model.graph, &actor_costs, buffers).map_err(|error| {
             let help = "allow more with `--buffers`, or make the iteration shorter";
             let refusal = Diagnostic::new(Code::E0506, error.to_string()).help(help);
             self.reports.refuse(refusal)
+        })?;
+
+        let inputs = Inputs {
+            graph: &model.graph,
+            machine: &target.machine,
+            costs: &actor_costs,
+            options: &zbmd_scheduler::Options::default(),
+        };
+        // A graph that has bounds may still have no plan for this machine: `compile` says why.
+        let plans = unattended(|control| plan_front(inputs, control));
+        Ok(Analysis {
+            plans: plans.unwrap_or_default(),
+            ..analysis
         })
     }
 

@@ -103,7 +103,7 @@ fn smallest_plan(
 }
 
 /// Bytes of all regions of a plan.
-fn plan_bytes(plan: &Plan) -> u64 {
+pub(crate) fn plan_bytes(plan: &Plan) -> u64 {
     plan.calendars
         .iter()
         .map(calendar_bytes)
@@ -204,6 +204,26 @@ fn plan_within_bounds(
         found = make_plan(inputs, analysis, kind, control)?;
     }
     check_bounds(found, options)
+}
+
+/// The best plan with at most so many stages, whatever its figures; with one, a plan that is not pipelined.
+///
+/// # Errors
+/// See [`ScheduleError`].
+pub(crate) fn plan_in_stages(
+    inputs: Inputs<'_>,
+    analysis: &Analysis,
+    block: u64,
+    max_stages: u32,
+    control: &mut Control<'_>,
+) -> Result<RatedPlan, ScheduleError> {
+    let kind = PlanKind {
+        name: "main",
+        block,
+        pipelined: max_stages > 1,
+        max_stages: Some(max_stages),
+    };
+    make_plan(inputs, analysis, kind, control)
 }
 
 fn check_bounds(found: RatedPlan, options: &Options) -> Result<RatedPlan, ScheduleError> {

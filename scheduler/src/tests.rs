@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use zbmd_ir::{Action, ActorId, DeviceId, Entry, Graph, Plan, walk};
 
+use crate::search::unattended;
 use crate::testing::{costs, graph, machine};
-use crate::{Block, Options, ScheduleError, schedule};
+use crate::{Block, Inputs, Options, ScheduleError, plan_front, schedule};
 
 fn plans(graph: &Graph, devices: usize, options: &Options) -> Result<Vec<Plan>, ScheduleError> {
     let machine = machine(devices);
@@ -178,6 +179,25 @@ fn a_bound_on_the_latency_keeps_the_pipeline_where_it_can() {
             units(plans[0].latency_ns),
         )
     };
+
+    let options = Options {
+        block: Block::Fixed(1),
+        ..Options::default()
+    };
+    let inputs = Inputs {
+        graph: &chain,
+        machine: &machine,
+        costs: &costs,
+        options: &options,
+    };
+    let front = unattended(|control| plan_front(inputs, control)).expect("plans");
+    let in_speed: Vec<u32> = front.iter().map(|point| point.stages).collect();
+    assert_eq!(in_speed[..2], [3, 2], "{front:?}");
+    for pair in front.windows(2) {
+        let gains_latency = pair[1].latency_ns < pair[0].latency_ns;
+        assert!(gains_latency || pair[1].bytes < pair[0].bytes, "{front:?}");
+        assert!(pair[1].period_ns >= pair[0].period_ns, "{front:?}");
+    }
 
     // The first and the last on one device, a stage for each; two stretches; one after the other.
     assert_eq!(units_within(None), (3, 6, 16));
