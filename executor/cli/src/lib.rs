@@ -220,7 +220,6 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let state = resumed.map(|checkpoint| checkpoint.state).or(loaded);
 
     let mut session = engine.start(run_options(args, supervised, state))?;
-
     stop_on_signal(session.stopper());
     let (ends, ended) = mpsc::channel();
     let open_sinks = start_pumps(&mut session, sources, &sinks, &ends)?;
@@ -230,14 +229,7 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let watched = watch.finish();
 
     if matches!(outcome, Ok(_) | Err(RunError::GaveUp { .. })) {
-        // Files are changed by their first tokens; one that was given none is empty now.
-        // A pipe is not: it may have no reader, or one that keeps its writer waiting with the file in hand.
-        for (_, _, sink) in &sinks {
-            match sink.kind() {
-                FileKind::Regular => sink.begin()?,
-                FileKind::Device | FileKind::Stream => sink.release_reader(),
-            }
-        }
+        begin_outputs(&sinks)?;
     }
 
     let ending = Ending::of(outcome, &engine, &origin, &sinks);
@@ -248,6 +240,18 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         keeper.finish(left.map(|left| left.state.clone()));
     }
     end(args, path, &engine, ending, watched)
+}
+
+/// Files are changed by their first tokens; one that was given none is emptied now.
+fn begin_outputs(sinks: &Opened<SharedFile>) -> Result<(), FileError> {
+    for (_, _, sink) in sinks {
+        match sink.kind() {
+            FileKind::Regular => sink.begin()?,
+            // It may have no reader, or one that keeps its writer waiting with the file in hand.
+            FileKind::Device | FileKind::Stream => sink.release_reader(),
+        }
+    }
+    Ok(())
 }
 
 /// Starts to write checkpoints, if there is a folder for them.

@@ -217,14 +217,7 @@ fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
             }
             _ => {
                 let block = info.period.wrapping_sub(u64::from(code.stages[pc]));
-                let mut slot = SlotStep {
-                    code,
-                    state,
-                    context,
-                    row,
-                    block,
-                };
-                slot.execute(instr)?;
+                execute(code, state, context, row, instr, block)?;
             }
         }
 
@@ -303,6 +296,28 @@ fn call_again(
     last
 }
 
+/// Every instruction but plain calls and loops, on block `block`.
+///
+/// What it calls is a part of it, so that what a slot works with stays in registers.
+#[inline(never)]
+fn execute(
+    code: &ReplayCode,
+    state: &mut ReplayState,
+    context: &mut SlotContext<'_>,
+    row: usize,
+    instr: &Instr,
+    block: u64,
+) -> Result<(), StepStop> {
+    let mut slot = SlotStep {
+        code,
+        state,
+        context,
+        row,
+        block,
+    };
+    slot.run(instr)
+}
+
 /// One execution of a slot that is not a plain kernel call.
 struct SlotStep<'r, 'c> {
     code: &'r ReplayCode,
@@ -314,9 +329,8 @@ struct SlotStep<'r, 'c> {
 }
 
 impl SlotStep<'_, '_> {
-    /// Every instruction but plain calls and loops.
-    #[inline(never)]
-    fn execute(&mut self, instr: &Instr) -> Result<(), StepStop> {
+    #[inline(always)]
+    fn run(&mut self, instr: &Instr) -> Result<(), StepStop> {
         match *instr {
             Instr::LoopFire {
                 kernel,
@@ -388,7 +402,7 @@ impl SlotStep<'_, '_> {
     }
 
     /// Adds to a loop's counter; the count before. `None` outside of loops.
-    #[inline]
+    #[inline(always)]
     fn advance(&mut self, counter: u32, count: u64) -> Option<u64> {
         let counted = self.state.counters.get_mut(counter as usize)?;
         let before = *counted;
@@ -397,7 +411,7 @@ impl SlotStep<'_, '_> {
     }
 
     /// Port `index`, moved on by what its loop has counted.
-    #[inline]
+    #[inline(always)]
     fn port(&self, index: u32, counted: Option<u64>) -> RawPort {
         let mut port = self.state.table[self.row + index as usize];
         if let Some(counted) = counted {
@@ -407,7 +421,7 @@ impl SlotStep<'_, '_> {
         port
     }
 
-    #[inline]
+    #[inline(always)]
     fn fire_in_loop(
         &mut self,
         kernel: *const dyn Kernel,
@@ -425,14 +439,14 @@ impl SlotStep<'_, '_> {
             .or_else(|stop| call_again(kernel, shape, first, self.code, stop))
     }
 
-    #[inline]
+    #[inline(always)]
     fn read_source(&mut self, source: u32, to: RawPort) {
         // SAFETY: an output port of a verified plan, as in `call`: valid, and this slot's alone.
         let to = unsafe { std::slice::from_raw_parts_mut(to.ptr, to.bytes) };
         self.context.sources[source as usize].read(to);
     }
 
-    #[inline]
+    #[inline(always)]
     fn write_sink(&mut self, sink: u32, from: RawPort, end: u64) -> Result<(), StepStop> {
         // SAFETY: an input port of a verified plan, as in `call`: valid, and nobody writes it now.
         let from = unsafe { std::slice::from_raw_parts(from.ptr, from.bytes) };
@@ -447,7 +461,7 @@ impl SlotStep<'_, '_> {
     }
 
     /// Copies these tokens of the block into the receiver's buffer, and publishes them.
-    #[inline]
+    #[inline(always)]
     fn send(
         &mut self,
         ring: u32,
@@ -468,16 +482,15 @@ impl SlotStep<'_, '_> {
         if spec.sends.1 > 0 {
             self.note_checksum(ring, spec, tokens.start, from);
             if self.context.epoch.common.corrupt.load(Ordering::Relaxed) != 0 {
-                self.spoil(to);
+                spoil(self.context.epoch, to);
             }
         }
-        let sync = &self.context.rings[spec.sync as usize];
         sync.publish(self.block * spec.block_tokens + tokens.end);
         Ok(())
     }
 
     /// Waits for these tokens of the block. Port `ports` is the block's first new token.
-    #[inline]
+    #[inline(always)]
     fn receive(&mut self, ring: u32, ports: u32, tokens: Range<u64>) -> Result<(), StepStop> {
         let spec = self.code.rings[ring as usize];
         let sync = &self.context.rings[spec.sync as usize];
@@ -493,7 +506,7 @@ impl SlotStep<'_, '_> {
     }
 
     /// Copies a port to the one after it.
-    #[inline]
+    #[inline(always)]
     fn carry(&mut self, ports: u32) {
         let from = self.port(ports, None);
         let to = self.port(ports + 1, None);
@@ -503,6 +516,7 @@ impl SlotStep<'_, '_> {
     }
 
     /// Keeps the head at a port for the border after the block, if tokens are saved there.
+    #[inline(always)]
     fn save(&mut self, ports: u32, channel: ChannelId) -> Result<(), StepStop> {
         let epoch = self.context.epoch;
         let border = self.block + 1;
@@ -521,11 +535,13 @@ impl SlotStep<'_, '_> {
     }
 
     /// The place of the block's first checksum among those of the epoch.
+    #[inline(always)]
     fn first_sum(&self, spec: RingSpec) -> usize {
         spec.sums + (self.block % spec.blocks) as usize * spec.sends.1
     }
 
     /// Notes the checksum of what a `Send` from token `first` of the block has copied.
+    #[inline(always)]
     fn note_checksum(&mut self, ring: u32, spec: RingSpec, first: u64, sent: RawPort) {
         let first_sum = self.first_sum(spec);
         let noted = &mut self.state.summed[ring as usize];
@@ -540,17 +556,8 @@ impl SlotStep<'_, '_> {
         *noted += 1;
     }
 
-    /// Changes a bit of what was just sent, once: an injected fault.
-    #[cold]
-    fn spoil(&self, sent: RawPort) {
-        let corrupt = &self.context.epoch.common.corrupt;
-        if corrupt.swap(0, Ordering::Relaxed) != 0 && sent.bytes > 0 {
-            // SAFETY: as for the copy in `send`: the tokens are not published yet.
-            unsafe { *sent.ptr ^= 0x10 };
-        }
-    }
-
     /// Checks all that was sent of a block before the end of `tokens`, from where the last check ended.
+    #[inline(always)]
     fn check_sums(
         &mut self,
         ring: u32,
@@ -584,5 +591,14 @@ impl SlotStep<'_, '_> {
             *checked += 1;
         }
         Ok(())
+    }
+}
+
+/// Changes a bit of what was just sent, once: an injected fault.
+#[cold]
+fn spoil(epoch: &EpochMemory, sent: RawPort) {
+    if epoch.common.corrupt.swap(0, Ordering::Relaxed) != 0 && sent.bytes > 0 {
+        // SAFETY: as for the copy in `send`: the tokens are not published yet.
+        unsafe { *sent.ptr ^= 0x10 };
     }
 }

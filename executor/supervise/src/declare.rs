@@ -24,19 +24,9 @@ use zbmd_ir::{DeviceId, TiVec};
 use super::backoff::BackoffPolicy;
 use super::breaker::BreakerPolicy;
 use super::detect::DetectPolicy;
-use super::supervisor::Settings;
+pub use super::settings::OnLoss;
+use super::settings::Settings;
 use super::tree::{DeviceSpec, GroupSpec, Intensity, Restart, Strategy, TreeSpec};
-
-/// What to do first when a worker with a role is lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnLoss {
-    /// Go on at once without it if there is a plan for that, and take it in again when it is back.
-    #[default]
-    Swap,
-    /// Wait until it has been restarted; go on without it only if it stays out.
-    Restart,
-}
 
 /// Why a declaration is refused: the place, both numbers, and what would mend it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use zbmd_ir::DeviceId;
 
 use super::{EpochPhase, Plans, Running, Supervisor, WorkerPart};
-use crate::declare::OnLoss;
 use crate::event::What;
 use crate::member::{Member, Next, Phase};
 use crate::message::{Action, Epoch, Quiet, Request, Verdict};
+use crate::settings::OnLoss;
 
 /// Epochs: how they begin and end.
 impl<P: Plans> Supervisor<P> {

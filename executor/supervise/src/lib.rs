@@ -43,6 +43,7 @@ mod detect;
 mod event;
 mod member;
 mod message;
+mod settings;
 mod supervisor;
 mod tree;
 
@@ -52,7 +53,8 @@ pub use declare::{DeclareError, OnLoss, Resolved, Supervision};
 pub use detect::{DetectPolicy, Detector, Finding, Os, Sample, Thread};
 pub use event::{Advice, Event, What};
 pub use message::{Action, Cause, End, Epoch, Generation, Input, Quiet, Request, Verdict};
-pub use supervisor::{Plans, Settings, Supervisor};
+pub use settings::Settings;
+pub use supervisor::{Plans, Supervisor};
 pub use tree::{
     Consequence, DeviceSpec, GaveUp, GroupSpec, Intensity, Restart, Strategy, Tree, TreeSpec,
 };

@@ -16,7 +16,7 @@ use super::backoff::Backoff;
 use super::breaker::Breaker;
 use super::detect::Detector;
 use super::message::Generation;
-use super::supervisor::Settings;
+use super::settings::Settings;
 
 /// Where a worker stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,13 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use zbmd_ir::{DeviceId, TiVec};
 
-use super::backoff::BackoffPolicy;
-use super::breaker::BreakerPolicy;
-use super::declare::OnLoss;
-use super::detect::{DetectPolicy, Finding, Sample};
+use super::detect::{Finding, Sample};
 use super::event::{Advice, Event, What};
 use super::member::Member;
 use super::message::{Action, Cause, End, Epoch, Generation, Input, Verdict};
+use super::settings::Settings;
 use super::tree::{Tree, TreeSpec};
 
 /// What the supervisor asks about plans; the driver answers for the present bundle.
@@ -43,55 +41,6 @@ pub trait Plans {
     ) -> bool {
         let _ = (from, to, slow, times);
         false
-    }
-}
-
-/// How to supervise, besides the tree. Times in nanoseconds.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// What to do first when a worker with a role is lost.
-    pub on_loss: OnLoss,
-    /// Waits before restarts.
-    pub backoff: BackoffPolicy,
-    /// When a device is kept out.
-    pub breaker: BreakerPolicy,
-    /// How hung and slow workers are found.
-    pub detect: DetectPolicy,
-    /// How long a worker may take to get ready.
-    pub start_ns: u64,
-    /// How long a killed worker may take to be gone before it is left behind.
-    pub kill_ns: u64,
-    /// How long a worker may take to take up its role in an epoch, which it does after the slot that it is in: longer
-    /// than any slot's bound. `None` if workers are not looked at.
-    pub join_ns: Option<u64>,
-    /// So many starts in a row may fail before a device counts as broken.
-    pub starts: u32,
-    /// So many faults are retried with the same worker before it counts as lost; and so many refused epochs.
-    pub retries: u32,
-    /// So many epochs in a row may end without a border committed.
-    pub futile: u32,
-    /// For jitter.
-    pub seed: u64,
-    /// One more than the last epoch of a run that is resumed.
-    pub first_epoch: Epoch,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            on_loss: OnLoss::Swap,
-            backoff: BackoffPolicy::default(),
-            breaker: BreakerPolicy::default(),
-            detect: DetectPolicy::default(),
-            start_ns: 10_000_000_000,
-            kill_ns: 2_000_000_000,
-            join_ns: Some(1_000_000_000),
-            starts: 5,
-            retries: 3,
-            futile: 20,
-            seed: 0,
-            first_epoch: Epoch(0),
-        }
     }
 }
 
