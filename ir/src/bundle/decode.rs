@@ -15,6 +15,8 @@ use crate::{BlobId, Contingencies, Plan, PlanId, Program, TiVec, limits};
 pub fn decode(bytes: Bytes) -> Result<Program, BundleError> {
     let bundle_bytes = bytes.len() as u64;
     let sections = SectionList(read_sections(&bytes)?);
+
+    // Meta is read for its errors alone: a bundle is refused as a whole.
     sections.read_section::<Meta>(Section::Meta)?;
     let blob_lengths: Vec<u64> = sections.read_section(Section::BlobLengths)?;
 
@@ -73,6 +75,7 @@ pub(super) fn join(
         });
     }
 
+    // All are bounded before the first is unpacked: a small file may stand for a lot of memory.
     check_sizes(&differences, bundle_bytes)?;
     let main_base = Base::new(main);
     for difference in &differences {
@@ -109,6 +112,7 @@ pub(super) fn check_start(start: &[u8], file_bytes: u64) -> Result<(), BundleErr
         return Err(BundleError::Version { found: version });
     }
 
+    // A file that is still being written is shorter than it says.
     let length = u64_at(start, 16);
     if length != file_bytes {
         return Err(BundleError::Length {
