@@ -116,6 +116,7 @@ pub(crate) fn build(
         initial_bytes: 0,
     };
 
+    // Actors first: channels name their ports by number.
     builder.add_actors();
     let readers_by_port = builder.place_readers();
     builder.check_inputs(&readers_by_port);

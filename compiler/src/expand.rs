@@ -58,6 +58,7 @@ pub(crate) fn expand(
         pins: Vec::new(),
     };
 
+    // The outermost model has no outside that ports could lead to.
     for port in model.inputs.iter().chain(&model.outputs) {
         expander.sink.push(
             Diagnostic::new(
@@ -420,6 +421,7 @@ impl Expander<'_> {
             param_spans.insert("file".to_owned(), file.span);
         }
 
+        // Streams have no op: the word is what messages call them.
         let stream_op = if role == Role::Source {
             "Source"
         } else {
@@ -471,6 +473,7 @@ impl Expander<'_> {
             return Thing::Bad;
         }
 
+        // Custom actors have one parameter that may stand without its name.
         let positional = op.map_or(&["name"][..], |op| op.positional());
         let mut actor_params = Params::new();
         let mut param_spans = BTreeMap::new();
@@ -512,6 +515,7 @@ impl Expander<'_> {
                 continue;
             }
 
+            // All parameters are read, so that all their mistakes are reported at once.
             let node = self.substitute(&arg.value, env);
             remember(&mut param_spans, key, span, &node);
             match self.files.value(&node, &model.dir, self.sink) {
@@ -545,6 +549,8 @@ impl Expander<'_> {
         let initial_tokens =
             initial_tokens.and_then(|n| self.files.tokens(&n, &model.dir, self.sink));
         let from = self.half(&decl.from, names, true);
+
+        // A channel without readers says that the output is left unread on purpose.
         if decl.to.is_empty()
             && let Some(from) = from.clone()
         {
@@ -555,6 +561,8 @@ impl Expander<'_> {
             let pick = |inner: &Option<Node>, outer: &Option<Node>| {
                 inner.clone().or_else(|| outer.clone())
             };
+
+            // What a reader states itself goes before what its channel states for all.
             let reader = ReaderDecl {
                 rate: to.reader.rate.clone(),
                 window: pick(&to.reader.window, &decl.reader.window),

@@ -101,6 +101,8 @@ pub(crate) fn parse_source<'a>(
             let parameters = parse_parameters(options, reports)?;
             Some(ParsedSource::Model(model, parameters))
         }
+
+        // What was built in Rust brings its own tensors, and what was refused while it was built.
         Source::Net { net, blobs, sink } => {
             *files = Files::with_blobs(blobs);
             reports.sink = sink;

@@ -36,6 +36,7 @@ pub(crate) fn infer(
         queue: (0..net.actors.len()).collect(),
     };
 
+    // Types spread along links; where none is known in a loop, one that is stated is taken for a start.
     inference.run(sink);
     while inference.seed_types() {
         inference.run(sink);
@@ -253,6 +254,7 @@ impl Infer<'_> {
             }
         }
 
+        // A signature is a better start than a stated element type, which leaves the shape open.
         if has_seeded {
             return true;
         }

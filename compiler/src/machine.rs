@@ -440,6 +440,7 @@ fn read_links(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -> TiV
         }
 
         for direction in directions {
+            // A link in both ways may be refused in one direction only.
             match check_link(&direction, &mut linked) {
                 Ok(()) => all_links.push(direction),
                 Err(refusal) => {

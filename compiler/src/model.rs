@@ -131,6 +131,8 @@ impl<'a> Loader<'a> {
         if let Some(known) = self.done.get(&canonical_path) {
             return known.clone();
         }
+
+        // The chain of open files finds a file that includes itself, however the path is written.
         if self.chain.contains(&canonical_path) || self.chain.len() >= MAX_FILE_CHAIN {
             let mut open_names: Vec<String> =
                 self.chain.iter().map(|p| p.display().to_string()).collect();
@@ -153,6 +155,8 @@ impl<'a> Loader<'a> {
             .text(&path.display().to_string(), &file_text, &model_dir)
             .map(Rc::new);
         self.chain.pop();
+
+        // A file that cannot be read is kept as well: its errors have been reported once.
         self.done.insert(canonical_path, parsed_model.clone());
         parsed_model
     }
@@ -187,93 +191,64 @@ impl<'a> Loader<'a> {
         self.model(&root_node, dir)
     }
 
-    fn model(&mut self, node: &Node, model_dir: &Path) -> Option<Model> {
-        let args = match &node.kind {
-            Kind::Call(Some(model_name), args) if model_name.value == "Model" => args,
+    fn model(&mut self, node: &Node, dir: &Path) -> Option<Model> {
+        let (head, args) = match &node.kind {
+            Kind::Call(Some(name), args) if name.value == "Model" => (name.span, args),
             // RON lets the name of a struct be left out.
-            Kind::Call(None, args) => args,
+            Kind::Call(None, args) => (node.span, args),
             _ => {
-                self.sink
-                    .push(read::wrong_kind(node, "a model: `Model(…)`"));
+                let expected = "a model: `Model(…)`";
+                self.sink.push(read::wrong_kind(node, expected));
                 return None;
             }
         };
-
-        let head = match &node.kind {
-            Kind::Call(Some(model_name), _) => model_name.span,
-            _ => node.span,
-        };
         let mut fields = Fields::of(&format::MODEL, "Model", head, args, self.sink);
-        let maps = |fields: &mut Fields<'_>, field: &'static str, what: &str, sink: &mut Sink| {
-            let map_entries = fields
-                .take(field)
-                .map(|n| read::map(n, &format!("a map of {field}"), sink));
-            let mut map_entries: Vec<(Spanned<String>, Node)> = map_entries
-                .unwrap_or_default()
-                .into_iter()
-                .map(|(k, v)| (k, v.clone()))
-                .collect();
-            map_entries.retain(|(model_name, _)| {
-                what.is_empty() || read::check_name(model_name, what, sink)
-            });
-            map_entries
-        };
 
-        let model_name = fields
-            .take("name")
-            .and_then(|n| read::string(n, "the model's name in quotes", self.sink))
-            .filter(|model_name| read::check_text(model_name, "a model", self.sink));
-        let params = maps(&mut fields, "params", "a parameter", self.sink);
-        let ports = |list: Vec<(Spanned<String>, Node)>, sink: &mut Sink| -> Vec<PortDecl> {
-            list.into_iter()
-                .map(|(model_name, node)| port(model_name, &node, sink))
-                .collect()
-        };
+        let name_node = fields.take("name");
+        let name = name_node
+            .and_then(|node| read::string(node, "the model's name in quotes", self.sink))
+            .filter(|name| read::check_text(name, "a model", self.sink));
+        let params = read_map(&mut fields, "params", "a parameter", self.sink);
+        let inputs = read_ports(&mut fields, "inputs", self.sink);
+        let outputs = read_ports(&mut fields, "outputs", self.sink);
 
-        let inputs = ports(maps(&mut fields, "inputs", "a port", self.sink), self.sink);
-        let outputs = ports(maps(&mut fields, "outputs", "a port", self.sink), self.sink);
-        let mut broken_names = Vec::new();
-        let mut streams =
-            |list: Vec<(Spanned<String>, Node)>, sink: &mut Sink| -> Vec<StreamDecl> {
-                keep_readable(list, &mut broken_names, |model_name, node| {
-                    stream(model_name, &node, sink)
-                })
-            };
-        let sources = streams(
-            maps(&mut fields, "sources", "a source", self.sink),
-            self.sink,
-        );
-        let sinks = streams(maps(&mut fields, "sinks", "a sink", self.sink), self.sink);
-        let actors = maps(&mut fields, "actors", "an actor", self.sink);
-        let actors = keep_readable(actors, &mut broken_names, |model_name, node| {
-            actor(model_name, node, self.sink)
+        // Names of what cannot be read: channels may still mention them without being refused for it.
+        let mut broken = Vec::new();
+        let source_map = read_map(&mut fields, "sources", "a source", self.sink);
+        let sources = keep_readable(source_map, &mut broken, |name, node| {
+            stream(name, &node, self.sink)
         });
-        let models = maps(&mut fields, "models", "a sub-model", self.sink);
-        let models = models
+        let sink_map = read_map(&mut fields, "sinks", "a sink", self.sink);
+        let sinks = keep_readable(sink_map, &mut broken, |name, node| {
+            stream(name, &node, self.sink)
+        });
+        let actor_map = read_map(&mut fields, "actors", "an actor", self.sink);
+        let actors = keep_readable(actor_map, &mut broken, |name, node| {
+            actor(name, node, self.sink)
+        });
+
+        let model_map = read_map(&mut fields, "models", "a sub-model", self.sink);
+        let models = model_map
             .into_iter()
-            .map(|(model_name, node)| (model_name, self.definition(&node, model_dir)))
+            .map(|(name, node)| (name, self.definition(&node, dir)))
             .collect();
-        let channels = fields
-            .take("channels")
-            .and_then(|n| read::list(n, "a list of channels", self.sink));
-        let written_channels = channels.unwrap_or_default();
-        let channels: Vec<ChannelDecl> = written_channels
-            .iter()
-            .filter_map(|n| channel(n, self.sink))
-            .collect();
-        let short = |c: &ChannelDecl| c.to.len() < c.readers_written;
-        let lost_channels = channels.len() < written_channels.len() || channels.iter().any(short);
-        let pins = maps(&mut fields, "pins", "", self.sink)
+        let ReadChannels {
+            channels,
+            lost_channels,
+        } = read_channels(&mut fields, self.sink);
+        let pins = read_map(&mut fields, "pins", "", self.sink)
             .into_iter()
-            .filter_map(|(k, v)| Some((k, read::string(&v, "a device in quotes", self.sink)?)))
+            .filter_map(|(actor, node)| {
+                let device = read::string(&node, "a device in quotes", self.sink)?;
+                Some((actor, device))
+            })
             .collect();
         fields.done(self.sink);
-        let model_dir = model_dir.to_owned();
-        let span = head;
+
         Some(Model {
-            span,
-            dir: model_dir,
-            name: model_name,
+            span: head,
+            dir: dir.to_owned(),
+            name,
             params,
             inputs,
             outputs,
@@ -283,7 +258,7 @@ impl<'a> Loader<'a> {
             actors,
             channels,
             pins,
-            broken: broken_names,
+            broken,
             lost_channels,
         })
     }
@@ -314,6 +289,57 @@ impl<'a> Loader<'a> {
         };
         self.file(&dir.join(&path.value), path.span)
             .map_or(ModelDef::Bad, ModelDef::File)
+    }
+}
+
+/// The entries of a field that is a map; those whose keys cannot be names are left out. Without a word for `what`, keys
+/// may be anything.
+fn read_map(
+    fields: &mut Fields<'_>,
+    field: &'static str,
+    what: &str,
+    sink: &mut Sink,
+) -> Vec<(Spanned<String>, Node)> {
+    let Some(node) = fields.take(field) else {
+        return Vec::new();
+    };
+    let mut entries = Vec::new();
+    for (name, value) in read::map(node, &format!("a map of {field}"), sink) {
+        if what.is_empty() || read::check_name(&name, what, sink) {
+            entries.push((name, value.clone()));
+        }
+    }
+    entries
+}
+
+fn read_ports(fields: &mut Fields<'_>, field: &'static str, sink: &mut Sink) -> Vec<PortDecl> {
+    let entries = read_map(fields, field, "a port", sink);
+    entries
+        .into_iter()
+        .map(|(name, node)| port(name, &node, sink))
+        .collect()
+}
+
+/// The channels of a model that can be read.
+struct ReadChannels {
+    channels: Vec<ChannelDecl>,
+    /// Whether there are others, or readers that cannot be read: what seems unconnected may not be.
+    lost_channels: bool,
+}
+
+fn read_channels(fields: &mut Fields<'_>, sink: &mut Sink) -> ReadChannels {
+    let list_node = fields.take("channels");
+    let list = list_node.and_then(|node| read::list(node, "a list of channels", sink));
+    let written = list.unwrap_or_default();
+
+    let readable = written.iter().filter_map(|node| channel(node, sink));
+    let channels: Vec<ChannelDecl> = readable.collect();
+    let has_lost_readers = channels
+        .iter()
+        .any(|channel| channel.to.len() < channel.readers_written);
+    ReadChannels {
+        lost_channels: channels.len() < written.len() || has_lost_readers,
+        channels,
     }
 }
 

@@ -58,6 +58,7 @@ pub fn read(file: &Bytes) -> Result<Npy, NpyError> {
         _ => return Err(short),
     };
 
+    // Version 1 has a length of 16 bits, later ones of 32.
     let header = rest.get(..len).ok_or(short)?;
     let header =
         std::str::from_utf8(header).map_err(|_| NpyError::Malformed("the header is no text"))?;
@@ -92,6 +93,8 @@ fn token(header: &str) -> Result<TokenType, NpyError> {
     let dims = dims.ok_or(NpyError::Malformed(
         "`shape` holds something else than integers",
     ))?;
+
+    // Of one dimension both orders are the same.
     if field(header, "fortran_order")?.starts_with("True") && dims.len() > 1 {
         return Err(NpyError::Fortran);
     }

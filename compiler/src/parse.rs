@@ -359,6 +359,7 @@ impl Parser<'_> {
     }
 
     fn arg(&mut self) -> Option<Arg> {
+        // A word alone may be a value: only the colon behind it makes it a name.
         let is_named = matches!(self.peek().tok, Tok::Word(_))
             && self
                 .tokens

@@ -141,6 +141,7 @@ impl<'a> Fields<'a> {
             );
         }
 
+        // Only what a field took is gone from the list: the rest has no name that it could go by.
         for node in self.positional {
             sink.push(
                 Diagnostic::new(
@@ -232,6 +233,8 @@ pub(crate) fn map<'a>(
         refuse::<()>(node, want, sink);
         return Vec::new();
     };
+
+    // A second value for a key would silently hide the first.
     let mut seen: BTreeMap<String, Span> = BTreeMap::new();
     let mut out = Vec::new();
     for (key, value) in pairs {
@@ -363,6 +366,8 @@ const MAX_WRITTEN_NAME_BYTES: usize = 200;
 /// Refuses names that dumps, endpoints and pins could not write down.
 pub(crate) fn check_name(name: &Spanned<String>, what: &str, sink: &mut Sink) -> bool {
     let fits = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
+
+    // A dot separates an actor from its port, so no name has one.
     let fits_limit = name.value.len() <= MAX_WRITTEN_NAME_BYTES;
     let ok = !name.value.is_empty() && fits_limit && name.value.chars().all(fits);
     if !ok {

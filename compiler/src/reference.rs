@@ -166,6 +166,8 @@ pub fn op_section(registry: &Registry, name: &str) -> Option<String> {
 
     let found_types = Found::of(registry, &**op);
     let _ = writeln!(section_text, "- {found_types}");
+
+    // Of these the GPU's answer depends on the size of the token.
     for (_, elements) in LARGE.iter().filter(|(large, _)| *large == name) {
         let dtype = *found_types.cpu.first()?;
         let example_token = TokenType::new(dtype, [*elements]);
@@ -235,6 +237,8 @@ impl Found {
             if found_types.ports.is_empty() {
                 found_types.ports = ports(&actor);
             }
+
+            // Several element types may be one to the op: it is listed once.
             let dtype = shown_dtypes(&actor, dtype);
             if found_types.cpu.contains(&dtype) {
                 continue;
@@ -253,19 +257,21 @@ impl Found {
         if self.reasons.is_empty() {
             return "the same".to_owned();
         }
+
+        // Types with one reason are listed together.
         let mut by_reason: Vec<(Vec<DType>, &str)> = Vec::new();
-        for (dtype, reason_list) in &self.reasons {
-            match by_reason.iter_mut().find(|(_, other)| other == reason_list) {
+        for (dtype, reason) in &self.reasons {
+            match by_reason.iter_mut().find(|(_, other)| other == reason) {
                 Some((dtypes, _)) => dtypes.push(*dtype),
-                None => by_reason.push((vec![*dtype], reason_list)),
+                None => by_reason.push((vec![*dtype], reason)),
             }
         }
 
         let reason_list = by_reason
             .iter()
-            .map(|(dtypes, reason_list)| match self.gpu.is_empty() {
-                true => (*reason_list).to_owned(),
-                false => format!("{}: {reason_list}", names(dtypes)),
+            .map(|(dtypes, reason)| match self.gpu.is_empty() {
+                true => (*reason).to_owned(),
+                false => format!("{}: {reason}", names(dtypes)),
             });
         let reason_list = reason_list.collect::<Vec<_>>().join("; ");
         if self.gpu.is_empty() {

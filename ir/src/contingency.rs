@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Device, DeviceId, KindId, Machine, PlanId, TiVec};
+use crate::{Device, DeviceId, KindId, Link, Machine, PlanId, TiVec};
 
 /// What to run when devices are lost. Empty where none was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub struct Contingencies {
     /// The devices of each kind, ascending, alike by [`Alike`]. Each device of the machine is in exactly one, or there
     /// are no kinds and no entries.
     pub kinds: TiVec<KindId, Vec<DeviceId>>,
-    /// What to do about each loss that can be borne; no two for the same loss.
+    /// What to do about each loss that has a plan; no two for the same loss.
     pub list: Vec<Contingency>,
 }
 
@@ -63,8 +63,28 @@ impl Contingencies {
     }
 }
 
-/// One end of a link: the other device, bandwidth, latency.
-type End = (DeviceId, u64, u64);
+/// One end of a link of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct LinkEnd {
+    /// The device at the other end.
+    other: DeviceId,
+    bytes_per_s: u64,
+    latency_ns: u64,
+}
+
+impl LinkEnd {
+    fn new(other: DeviceId, link: &Link) -> Self {
+        Self {
+            other,
+            bytes_per_s: link.bytes_per_s,
+            latency_ns: link.latency_ns,
+        }
+    }
+
+    fn has_speed_of(&self, end: &LinkEnd) -> bool {
+        (self.bytes_per_s, self.latency_ns) == (end.bytes_per_s, end.latency_ns)
+    }
+}
 
 /// Which devices of a machine are alike: exchanging two of them, and their links, changes nothing but names and cores,
 /// which only say where threads are tied to.
@@ -74,25 +94,34 @@ type End = (DeviceId, u64, u64);
 #[derive(Clone, Debug)]
 pub struct Alike<'m> {
     machine: &'m Machine,
-    from: TiVec<DeviceId, Vec<End>>,
-    to: TiVec<DeviceId, Vec<End>>,
+    outgoing: TiVec<DeviceId, Vec<LinkEnd>>,
+    incoming: TiVec<DeviceId, Vec<LinkEnd>>,
 }
 
 impl<'m> Alike<'m> {
     /// Sorts the links by device: O(n log n). Links of unknown devices are passed over.
     pub fn new(machine: &'m Machine) -> Self {
-        let none: TiVec<DeviceId, Vec<End>> = machine.devices.iter().map(|_| Vec::new()).collect();
-        let (mut from, mut to) = (none.clone(), none);
+        let mut outgoing: TiVec<DeviceId, Vec<LinkEnd>> = TiVec::new();
+        outgoing.resize(machine.devices.len(), Vec::new());
+        let mut incoming = outgoing.clone();
         for link in &machine.links {
-            if let (Some(out), Some(into)) = (from.get_mut(link.from), to.get_mut(link.to)) {
-                out.push((link.to, link.bytes_per_s, link.latency_ns));
-                into.push((link.from, link.bytes_per_s, link.latency_ns));
+            let ends_from = outgoing.get_mut(link.from);
+            let ends_to = incoming.get_mut(link.to);
+            if let (Some(ends_from), Some(ends_to)) = (ends_from, ends_to) {
+                ends_from.push(LinkEnd::new(link.to, link));
+                ends_to.push(LinkEnd::new(link.from, link));
             }
         }
-        from.iter_mut()
-            .chain(&mut to)
-            .for_each(|ends| ends.sort_unstable());
-        Self { machine, from, to }
+
+        // By the device at the other end, so that two lists can be compared end by end.
+        for ends in outgoing.iter_mut().chain(&mut incoming) {
+            ends.sort_unstable();
+        }
+        Self {
+            machine,
+            outgoing,
+            incoming,
+        }
     }
 
     /// What tells two existing devices apart, for people; `None` if they are alike. O(their links).
@@ -100,56 +129,85 @@ impl<'m> Alike<'m> {
     /// # Panics
     /// If a device does not exist.
     pub fn difference(&self, a: DeviceId, b: DeviceId) -> Option<String> {
-        let (x, y): (&Device, &Device) = (&self.machine.devices[a], &self.machine.devices[b]);
-        if x.backend != y.backend {
-            return Some(format!("backends are `{}` and `{}`", x.backend, y.backend));
+        let first: &Device = &self.machine.devices[a];
+        let second: &Device = &self.machine.devices[b];
+        if first.backend != second.backend {
+            return Some(format!(
+                "backends are `{}` and `{}`",
+                first.backend, second.backend
+            ));
         }
+
+        let memory = (first.memory_bytes, second.memory_bytes);
+        let peak = (first.flops_per_s, second.flops_per_s);
+        let bandwidth = (first.bytes_per_s, second.bytes_per_s);
         let numbers = [
-            ("memory", "bytes", x.memory_bytes, y.memory_bytes),
-            ("arithmetic peak", "flop/s", x.flops_per_s, y.flops_per_s),
-            ("memory bandwidth", "bytes/s", x.bytes_per_s, y.bytes_per_s),
+            ("memory", "bytes", memory),
+            ("arithmetic peak", "flop/s", peak),
+            ("memory bandwidth", "bytes/s", bandwidth),
         ];
-        if let Some((what, unit, x, y)) = numbers.into_iter().find(|(_, _, x, y)| x != y) {
-            return Some(format!("{what} is {x} and {y} {unit}"));
+        for (what, unit, (x, y)) in numbers {
+            if x != y {
+                return Some(format!("{what} is {x} and {y} {unit}"));
+            }
         }
-        let sides = [("to", &self.from), ("from", &self.to)];
-        sides
-            .into_iter()
-            .find_map(|(side, ends)| links(side, (a, &ends[a]), (b, &ends[b])))
+
+        // Names and cores may differ: they only say where threads are tied to.
+        let outgoing = link_difference("to", a, &self.outgoing[a], b, &self.outgoing[b]);
+        outgoing.or_else(|| link_difference("from", a, &self.incoming[a], b, &self.incoming[b]))
     }
 }
 
-/// How the links of two devices differ once the devices are exchanged.
-fn links(side: &str, a: (DeviceId, &[End]), b: (DeviceId, &[End])) -> Option<String> {
-    let tell = |end: Option<&End>| match end {
-        Some((device, bytes, latency)) => {
-            format!("{bytes} bytes/s and {latency} ns {side} {device}")
-        }
-        None => format!("none {side} it"),
+/// How the links of devices `a` and `b` differ once the devices are exchanged.
+fn link_difference(
+    side: &str,
+    a: DeviceId,
+    ends_of_a: &[LinkEnd],
+    b: DeviceId,
+    ends_of_b: &[LinkEnd],
+) -> Option<String> {
+    // The link between the two becomes the one back.
+    let there = ends_of_a.iter().find(|end| end.other == b);
+    let back = ends_of_b.iter().find(|end| end.other == a);
+    let is_symmetric = match (there, back) {
+        (Some(there), Some(back)) => there.has_speed_of(back),
+        (there, back) => there.is_none() && back.is_none(),
     };
-
-    let differ = |x, y| Some(format!("links have {} against {}", tell(x), tell(y)));
-    let between =
-        |(_, ends): (DeviceId, &'_ [End]), other| ends.iter().find(|end| end.0 == other).copied();
-    let (there, back) = (between(a, b.0), between(b, a.0));
-    if there.map(|e| (e.1, e.2)) != back.map(|e| (e.1, e.2)) {
-        return differ(there.as_ref(), back.as_ref());
+    if !is_symmetric {
+        return Some(difference_text(side, there, back));
     }
-    let mut x = a.1.iter().filter(|end| end.0 != b.0);
-    let mut y = b.1.iter().filter(|end| end.0 != a.0);
+
+    let mut others_of_a = ends_of_a.iter().filter(|end| end.other != b);
+    let mut others_of_b = ends_of_b.iter().filter(|end| end.other != a);
     loop {
-        match (x.next(), y.next()) {
+        match (others_of_a.next(), others_of_b.next()) {
             (None, None) => return None,
-            (one, other) if one == other => {}
-            (one, other) => return differ(one, other),
+            (end_of_a, end_of_b) if end_of_a == end_of_b => {}
+            (end_of_a, end_of_b) => return Some(difference_text(side, end_of_a, end_of_b)),
         }
+    }
+}
+
+fn difference_text(side: &str, first: Option<&LinkEnd>, second: Option<&LinkEnd>) -> String {
+    let first = end_text(side, first);
+    let second = end_text(side, second);
+    format!("links have {first} against {second}")
+}
+
+fn end_text(side: &str, end: Option<&LinkEnd>) -> String {
+    match end {
+        Some(end) => format!(
+            "{} bytes/s and {} ns {side} {}",
+            end.bytes_per_s, end.latency_ns, end.other
+        ),
+        None => format!("none {side} it"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Link, LinkId};
+    use crate::LinkId;
 
     /// `devices` alike, with a link from each to each.
     fn machine(devices: u32) -> Machine {

@@ -234,6 +234,8 @@ impl Graph {
             .iter()
             .map(|a| vec![None; a.outputs.len()])
             .collect();
+
+        // Ids that do not exist are passed over: graphs that are not verified are printed too.
         for (id, channel) in self.channels.iter_enumerated() {
             if let Some(slot) = outputs
                 .get_mut(channel.from.actor)

@@ -51,13 +51,14 @@ impl Machine {
     /// as in machines that are detected and in files without links; otherwise O(links).
     pub fn link(&self, from: DeviceId, to: DeviceId) -> Option<&Link> {
         let is_wanted = |link: &&Link| link.from == from && link.to == to;
-        let others = self.devices.len().saturating_sub(1);
-        let place = from.index().checked_mul(others).and_then(|first| {
+        let other_count = self.devices.len().saturating_sub(1);
+        let expected_index = from.index().checked_mul(other_count).and_then(|first| {
             let behind_itself = usize::from(to.index() > from.index());
             first.checked_add(to.index())?.checked_sub(behind_itself)
         });
-        let expected = place.and_then(|place| self.links.raw.get(place));
-        expected
+        let expected_link =
+            expected_index.and_then(|expected_index| self.links.raw.get(expected_index));
+        expected_link
             .filter(is_wanted)
             .or_else(|| self.links.iter().find(is_wanted))
     }

@@ -7,25 +7,27 @@ use std::path::{Path, PathBuf};
 ///
 /// Others take and free memory at any time, so this is an estimate: good enough to refuse what can never be had.
 pub fn available_bytes() -> Option<u64> {
-    let machine = read(Path::new("/proc/meminfo")).and_then(|text| machine_bytes(&text));
-    let groups = read(Path::new("/proc/self/cgroup"))
+    let machine = read_text(Path::new("/proc/meminfo")).and_then(|text| machine_bytes(&text));
+    let groups = read_text(Path::new("/proc/self/cgroup"))
         .and_then(|text| groups_bytes(Path::new("/sys/fs/cgroup"), &text));
     machine.into_iter().chain(groups).min()
 }
 
-fn read(path: &Path) -> Option<String> {
+fn read_text(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
 /// From the text of `/proc/meminfo`.
 fn machine_bytes(text: &str) -> Option<u64> {
-    let field = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        let kib: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
-        Some(kib.saturating_mul(1024))
-    };
-    let available = field("MemAvailable:")?;
-    Some(available.saturating_add(field("SwapFree:").unwrap_or(0)))
+    let available_bytes = meminfo_field(text, "MemAvailable:")?;
+    let swap_bytes = meminfo_field(text, "SwapFree:").unwrap_or(0);
+    Some(available_bytes.saturating_add(swap_bytes))
+}
+
+fn meminfo_field(text: &str, name: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = value.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(kib.saturating_mul(1024))
 }
 
 /// Names of the files of one version of control groups.
@@ -50,7 +52,8 @@ fn groups_bytes(root: &Path, memberships: &str) -> Option<u64> {
         cache: "inactive_file",
     };
 
-    let left = memberships.lines().filter_map(|line| {
+    // A process is in one group of version 2 and in one of each controller of version 1.
+    let left_by_group = memberships.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let controllers = fields.next()?;
         let path = fields.next()?.trim_start_matches('/');
@@ -62,15 +65,15 @@ fn groups_bytes(root: &Path, memberships: &str) -> Option<u64> {
             _ => None,
         }
     });
-    left.min()
+    left_by_group.min()
 }
 
 /// The least of a group and all above it. Groups that cannot be seen from here, as in containers, are passed over.
 fn branch_bytes(root: &Path, path: &str, names: &Names) -> Option<u64> {
     let mut folders: Vec<PathBuf> = vec![root.to_owned()];
     for part in path.split('/').filter(|part| !part.is_empty()) {
-        let below = folders[folders.len() - 1].join(part);
-        folders.push(below);
+        let subfolder = folders[folders.len() - 1].join(part);
+        folders.push(subfolder);
     }
     folders
         .iter()
@@ -78,19 +81,22 @@ fn branch_bytes(root: &Path, path: &str, names: &Names) -> Option<u64> {
         .min()
 }
 
-fn group_bytes(folder: &Path, names: &Names) -> Option<u64> {
-    let number = |name: &str| -> Option<u64> { read(&folder.join(name))?.trim().parse().ok() };
-    // Without a limit there is the word `max`.
-    let limit = number(names.limit)?;
-    let usage = number(names.usage)?;
+fn read_number(path: &Path) -> Option<u64> {
+    read_text(path)?.trim().parse().ok()
+}
 
-    let stat = read(&folder.join("memory.stat")).unwrap_or_default();
-    let cache = stat.lines().find_map(|line| {
+fn group_bytes(folder: &Path, names: &Names) -> Option<u64> {
+    // Without a limit there is the word `max`.
+    let limit_bytes = read_number(&folder.join(names.limit))?;
+    let usage_bytes = read_number(&folder.join(names.usage))?;
+
+    let stat_text = read_text(&folder.join("memory.stat")).unwrap_or_default();
+    let freeable_bytes = stat_text.lines().find_map(|line| {
         let (name, value) = line.split_once(' ')?;
         (name == names.cache).then(|| value.trim().parse::<u64>().ok())?
     });
-    let used = usage.saturating_sub(cache.unwrap_or(0));
-    Some(limit.saturating_sub(used))
+    let used_bytes = usage_bytes.saturating_sub(freeable_bytes.unwrap_or(0));
+    Some(limit_bytes.saturating_sub(used_bytes))
 }
 
 #[cfg(test)]

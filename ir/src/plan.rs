@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ActorId, BufferId, ChannelId, DeviceId, Graph, InPlace, RingId, TiVec, TokenType};
+use crate::{ActorId, BufferId, ChannelId, DeviceId, Graph, InPlace, PortChannels, RingId, TiVec};
 
 /// An output that a plan has put over an input of the same actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,49 +64,65 @@ impl Plan {
     /// allow it do. A part lies in a whole only where the actor fires once a block, as tokens of several firings lie in
     /// a row. Nothing where ids do not exist. O(pairs log buffers).
     pub fn over(&self, graph: &Graph) -> Vec<Over> {
-        let at: BTreeMap<_, _> = self
-            .buffers
-            .iter_enumerated()
-            .map(|(id, b)| ((b.channel, b.device), id))
+        let buffers = self.buffers.iter_enumerated();
+        let buffer_at: BTreeMap<_, _> = buffers
+            .map(|(id, buffer)| ((buffer.channel, buffer.device), id))
             .collect();
-        let joined = graph.port_channels();
-        let over = |id: ActorId, ports: InPlace| {
-            let device = *self.placement.get(id)?;
-            let (read, _) = (*joined.inputs[id].get(ports.input as usize)?)?;
-            let written = (*joined.outputs[id].get(ports.output as usize)?)?;
-            let (below, above) = (*at.get(&(read, device))?, *at.get(&(written, device))?);
-            let (b, a) = (&self.buffers[below], &self.buffers[above]);
-            let actor = &graph.actors[id];
-            let (x, y) = (
-                &actor.inputs[ports.input as usize],
-                &actor.outputs[ports.output as usize],
-            );
-            let bytes = |rate: u64, token: &TokenType| rate.saturating_mul(token.bytes());
-            let fit = bytes(x.rate, &x.token).cmp(&bytes(y.rate, &y.token));
-            let (part, whole) = if fit == Ordering::Less {
-                (b, a)
-            } else {
-                (a, b)
-            };
-            let once = (b.block_tokens, a.block_tokens) == (x.rate, y.rate);
-            let meant = below != above
-                && (b.region, a.region) == (Region::Arena, Region::Arena)
-                && whole.offset_bytes.checked_add(ports.at_bytes) == Some(part.offset_bytes)
-                && (fit == Ordering::Equal || once);
-            meant.then_some(Over {
-                actor: id,
-                ports,
-                below,
-                above,
-                fit,
-            })
+        let ports = graph.port_channels();
+
+        let mut overlaps = Vec::new();
+        for (id, actor) in graph.actors.iter_enumerated() {
+            for &pair in &actor.in_place {
+                overlaps.extend(self.overlap(graph, &ports, &buffer_at, id, pair));
+            }
+        }
+        overlaps
+    }
+
+    /// The buffers of an in-place pair, if the plan puts one over the other just as the pair says.
+    fn overlap(
+        &self,
+        graph: &Graph,
+        ports: &PortChannels,
+        buffer_at: &BTreeMap<(ChannelId, DeviceId), BufferId>,
+        id: ActorId,
+        pair: InPlace,
+    ) -> Option<Over> {
+        let device = *self.placement.get(id)?;
+        let (read_channel, _) = (*ports.inputs[id].get(pair.input as usize)?)?;
+        let written_channel = (*ports.outputs[id].get(pair.output as usize)?)?;
+        let below_id = *buffer_at.get(&(read_channel, device))?;
+        let above_id = *buffer_at.get(&(written_channel, device))?;
+        let below = &self.buffers[below_id];
+        let above = &self.buffers[above_id];
+
+        let actor = &graph.actors[id];
+        let input = &actor.inputs[pair.input as usize];
+        let output = &actor.outputs[pair.output as usize];
+        let read_bytes = input.rate.saturating_mul(input.token.bytes());
+        let written_bytes = output.rate.saturating_mul(output.token.bytes());
+        let fit = read_bytes.cmp(&written_bytes);
+        let (part, whole) = if fit == Ordering::Less {
+            (below, above)
+        } else {
+            (above, below)
         };
 
-        let pairs = graph
-            .actors
-            .iter_enumerated()
-            .flat_map(|(id, actor)| actor.in_place.iter().map(move |&ports| (id, ports)));
-        pairs.filter_map(|(id, ports)| over(id, ports)).collect()
+        // Where one is a part of the other, the tokens of a second firing of the block would lie elsewhere.
+        let fires_once = below.block_tokens == input.rate && above.block_tokens == output.rate;
+        let part_offset = whole.offset_bytes.checked_add(pair.at_bytes);
+        let is_in_arena = below.region == Region::Arena && above.region == Region::Arena;
+        let is_meant = below_id != above_id
+            && is_in_arena
+            && part_offset == Some(part.offset_bytes)
+            && (fit == Ordering::Equal || fires_once);
+        is_meant.then_some(Over {
+            actor: id,
+            ports: pair,
+            below: below_id,
+            above: above_id,
+            fit,
+        })
     }
 }
 

@@ -175,6 +175,7 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<SavedState, StateError> {
         });
     }
 
+    // Version before everything else: other versions may have other headers.
     let version = (word_at(head, 0) >> 32) as u32;
     if version != VERSION {
         return Err(StateError::Version { found: version });
@@ -188,6 +189,7 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<SavedState, StateError> {
         });
     }
 
+    // A damaged state is told from one of another graph by the checksum, so it is checked first.
     let checksum = checksum_of(&head[..CHECKSUM_AT], body);
     let stored_checksum = word_at(head, CHECKSUM_AT);
     if checksum != stored_checksum {

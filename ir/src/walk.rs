@@ -49,6 +49,8 @@ fn visit_nested<'a>(entries: &'a [Entry], nest: LoopNest, visit: &mut impl FnMut
                 last_end_ns: slot_end_ns(slot).saturating_add(nest.last_offset_ns),
                 executions: nest.executions,
             }),
+
+            // The last repetition is as much later as all before it are long.
             Entry::Loop { count, body } => {
                 let offset_ns = body_ns(body).saturating_mul(count.saturating_sub(1));
                 let inner = LoopNest {

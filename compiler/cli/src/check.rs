@@ -67,6 +67,8 @@ pub(crate) fn import_model(model: &Path, output: &Path, given: &Given, voice: Vo
         (weights_path.as_path(), imported.weights.as_slice()),
         (output, imported.text.model.as_bytes()),
     ];
+
+    // Weights first: a model file that exists names weights that do.
     for (path, bytes) in files {
         if let Err(error) = std::fs::write(path, bytes) {
             let message = format!("cannot write `{}`: {error}", path.display());

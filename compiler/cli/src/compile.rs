@@ -30,6 +30,8 @@ pub(crate) fn compile(args: &Compile, voice: Voice) -> Exit {
         Ok(compiled) => compiled,
         Err(diagnostics) => return voice.report(&diagnostics),
     };
+
+    // Warnings are said before anything is written: a file that cannot be written does not hide them.
     voice.report(&compiled.warnings);
 
     if let Some(path) = output {

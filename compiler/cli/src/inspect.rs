@@ -107,6 +107,7 @@ fn inspect_bundle(args: &Inspect, voice: Voice) -> Result<Exit, Exit> {
         return Ok(deliver(text.as_bytes(), output, voice));
     }
 
+    // Stages show all plans; every other form shows one.
     let plan = find_plan(&view, &args.plan)?;
     if args.format == Format::Perfetto && output.is_none() && std::io::stdout().is_terminal() {
         say("zbmdc: a trace is no text; give `-o FILE`\n");

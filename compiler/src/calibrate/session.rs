@@ -147,6 +147,7 @@ impl GroupSession<'_> {
             }
         };
 
+        // What cannot be measured is left to the roofline model, with the reason.
         match measured_variants {
             Ok(variants) => KernelOutcome {
                 costs: variants

@@ -29,6 +29,7 @@ impl Expander<'_> {
             return None;
         };
 
+        // Writers and readers are looked for among different things: an input writes inside its sub-model.
         let (id, what) = match thing {
             Thing::Bad => return None,
             Thing::Source(id) | Thing::Actor(id) if writer => (*id, None),

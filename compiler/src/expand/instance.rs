@@ -48,6 +48,8 @@ impl Expander<'_> {
 
         args.next();
         let name = read::string(name, "a sub-model's name in quotes", self.sink)?;
+
+        // The chain of open definitions finds one that contains itself, directly or by way of others.
         let (found, around) = self.find_model(scope, &name)?;
         self.used.insert(found.span);
         chain.push((found.span, name.value.clone()));
@@ -88,6 +90,7 @@ impl Expander<'_> {
                 };
             }
 
+            // Names are looked for from the inside out; those met on the way are what a wrong one is compared with.
             known.extend(scope.model.models.iter().map(|(n, _)| n.value.as_str()));
             at = scope.outer;
         }
@@ -134,6 +137,7 @@ impl Expander<'_> {
             return false;
         }
 
+        // Instances may double at each level: they are counted, so that a short text cannot ask for billions.
         self.instances += 1;
         if self.instances > limits::MAX_ACTORS + 1 {
             return false;
@@ -185,6 +189,7 @@ impl Expander<'_> {
             }
         }
 
+        // What is left over names no parameter.
         let known: BTreeSet<&str> = model.params.iter().map(|(n, _)| n.value.as_str()).collect();
         for arg in args {
             let unknown = arg

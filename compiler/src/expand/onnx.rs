@@ -45,6 +45,8 @@ impl Expander<'_> {
         let file = read::string(&file, "a path in quotes", self.sink)?;
         let mut options = self.onnx_options(model, taken, env)?;
         let path = model.dir.join(&file.value);
+
+        // Passes that the machine does not gain from are left out as well.
         options.without.extend_from_slice(&self.files.without);
         let graph = match onnx::import_file(&path, self.registry, &options) {
             Ok(graph) => graph,
@@ -63,6 +65,7 @@ impl Expander<'_> {
             return None;
         }
 
+        // The nodes become actors below the instance, as those of a sub-model do.
         let inside = format!("{prefix}{}/", decl.name.value);
         let emitted = onnx::emit(
             &graph,
@@ -159,6 +162,7 @@ impl Expander<'_> {
             }));
         }
 
+        // An input that nothing reads would be refused as unconnected outside: it is warned of here, by its own name.
         for (place, name, _) in &emitted.inputs {
             let read = emitted
                 .wires

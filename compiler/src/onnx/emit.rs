@@ -89,6 +89,7 @@ impl Emit<'_> {
             self.actors.insert(n, id);
         }
 
+        // All actors exist before the first wire: nodes may be wired in any order.
         let mut out = Emitted::default();
         for (place, &id) in graph.inputs.iter().enumerate() {
             if !closed.contains_key(&place) {
@@ -164,6 +165,7 @@ impl Emit<'_> {
             }
         }
 
+        // An operand that is looked at in another shape is read from the value that has its bytes.
         if !views.is_empty() {
             params.insert("view".to_owned(), Value::Map(views));
         }
@@ -188,6 +190,8 @@ impl Emit<'_> {
     /// Joins an operand to what makes its value.
     fn wire(&mut self, id: ValueId, to: End, closed: &BTreeMap<usize, ValueId>, out: &mut Emitted) {
         let root = self.graph.root(id);
+
+        // Views have no actor of their own: the wire starts where the bytes are made.
         let token = self.graph.values[root].ty.clone();
         match self.graph.values[root].origin {
             Origin::Constant(_) | Origin::View(_) => {}

@@ -47,6 +47,7 @@ pub(super) fn import(
         dims: Vec::new(),
     };
 
+    // Options that nothing used are wrong names: known only once all has been imported.
     import.import_graph(graph)?;
     import.check_options()?;
     Ok(import.graph)
@@ -210,6 +211,8 @@ impl Import<'_> {
     ) -> Result<i64, OnnxError> {
         let own_name = format!("{input}.{index}");
         let shared_name = param.filter(|p| !p.is_empty());
+
+        // The name of one dimension goes before a name that several inputs share.
         for key in [Some(own_name.as_str()), shared_name].into_iter().flatten() {
             if let Some(size) = self.options.dims.get(key) {
                 self.dims.push(key.to_owned());
@@ -679,6 +682,7 @@ impl Import<'_> {
             self.graph.state.push((place, id));
         }
 
+        // A closed output is not the model's any more.
         let closed: Vec<&String> = self.options.state.values().collect();
         self.graph
             .outputs

@@ -291,18 +291,20 @@ impl Pass<'_> {
             })
             .collect();
         let turned_name = self.graph.values[turned_id].name.clone();
-        let seen_id = TokenType::new(element_type, [n, h, w, g, c]);
+        let seen_type = TokenType::new(element_type, [n, h, w, g, c]);
         let seen_id = self.graph.value(
             &format!("{turned_name}.groups"),
-            seen_id,
+            seen_type,
             Origin::View(image_twin),
         );
-        let shuffled_id = TokenType::new(element_type, [n, h, w, c, g]);
+        let shuffled_type = TokenType::new(element_type, [n, h, w, c, g]);
         let shuffled_id = self.graph.value(
             &format!("{turned_name}.last"),
-            shuffled_id,
+            shuffled_type,
             Origin::View(image_twin),
         );
+
+        // The node itself stays for readers that need its own layout; without any it is swept.
         self.push(node.clone());
         self.transposed(seen_id, shuffled_id, &[0, 1, 2, 4, 3])?;
         for view in later_views {

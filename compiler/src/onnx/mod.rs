@@ -104,6 +104,7 @@ fn check_names(graph: &Graph) -> Result<(), OnnxError> {
             None => continue,
         };
 
+        // A name may be as long as the file: a message shows its beginning.
         let shown: String = name.chars().take(200).collect();
         return Err(OnnxError::Malformed(format!(
             "the name `{shown}` of a {what} {why}"

@@ -99,6 +99,7 @@ impl Import<'_> {
             _ => self.ints(attribute, &a.ints),
         };
 
+        // An operand that is there goes before the attribute of older opsets.
         if work.inputs.len() <= position {
             work.inputs.resize(position + 1, None);
         }
@@ -136,6 +137,7 @@ pub(super) fn lower_special(
     im: &mut Import<'_>,
     work: &mut Work,
 ) -> Result<Option<Values>, OnnxError> {
+    // Older meanings are brought to the newest one, which alone has an op.
     let opset = im.opset;
     match work.operator.as_str() {
         "Constant" => return lower_constant(im, work).map(Some),

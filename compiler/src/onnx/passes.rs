@@ -1,6 +1,8 @@
 //! Passes over the imported graph: each has a name, can be left out, and says how much it did. None changes what
 //! the model computes beyond rounding; the tests hold each to that.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use zbmd_backends::TensorOp;
 use zbmd_ir::{DType, Params, TokenType, Value};
@@ -87,7 +89,7 @@ fn only(
     graph: &Graph,
     id: ValueId,
     operators: &[&str],
-    uses: &std::collections::BTreeMap<ValueId, usize>,
+    uses: &BTreeMap<ValueId, usize>,
 ) -> Option<usize> {
     let n = graph.producer(id)?;
     let node = &graph.nodes[n];
@@ -96,9 +98,13 @@ fn only(
 }
 
 fn live(graph: &Graph, operators: &[&str]) -> Vec<usize> {
-    let fits =
-        |n: &usize| !graph.nodes[*n].dead && operators.contains(&graph.nodes[*n].op.operator);
-    (0..graph.nodes.len()).filter(fits).collect()
+    let mut live_nodes = Vec::new();
+    for (index, node) in graph.nodes.iter().enumerate() {
+        if !node.dead && operators.contains(&node.op.operator) {
+            live_nodes.push(index);
+        }
+    }
+    live_nodes
 }
 
 fn input(graph: &Graph, n: usize, position: usize) -> Option<ValueId> {
@@ -119,6 +125,11 @@ fn floats(graph: &Graph, id: ValueId) -> Option<Vec<f32>> {
             .map(|c| f32::from_le_bytes(c.try_into().unwrap_or_default()))
             .collect(),
     )
+}
+
+/// The elements of an operand that is an f32 constant.
+fn float_input(graph: &Graph, n: usize, position: usize) -> Option<Vec<f32>> {
+    floats(graph, input(graph, n, position)?)
 }
 
 /// The one element of an f32 constant.
@@ -201,12 +212,17 @@ fn transposes(graph: &mut Graph) -> usize {
 /// The other operand of a node of two, if one of them is a constant of one number.
 fn with_number(graph: &Graph, n: usize, wanted: f32) -> Option<ValueId> {
     let (a, b) = (input(graph, n, 0)?, input(graph, n, 1)?);
-    let close = |id| number(graph, id).is_some_and(|v| (v - wanted).abs() < 1e-6 * wanted.abs());
-    if close(b) {
+    if is_number(graph, b, wanted) {
         Some(a)
     } else {
-        close(a).then_some(b)
+        is_number(graph, a, wanted).then_some(b)
     }
+}
+
+/// Whether a value is a constant of one number, or of one that rounding made of it.
+fn is_number(graph: &Graph, id: ValueId, wanted: f32) -> bool {
+    let found = number(graph, id);
+    found.is_some_and(|found| (found - wanted).abs() < 1e-6 * wanted.abs())
 }
 
 /// The producer among `operators` of either operand of n, which nobody else reads, and the other operand.
@@ -214,11 +230,13 @@ fn either(
     graph: &Graph,
     n: usize,
     operators: &[&str],
-    uses: &std::collections::BTreeMap<ValueId, usize>,
+    uses: &BTreeMap<ValueId, usize>,
 ) -> Option<(usize, ValueId)> {
     let (a, b) = (input(graph, n, 0)?, input(graph, n, 1)?);
-    let from = |x, other| only(graph, x, operators, uses).map(|p| (p, other));
-    from(a, b).or_else(|| from(b, a))
+    match only(graph, a, operators, uses) {
+        Some(producer) => Some((producer, b)),
+        None => only(graph, b, operators, uses).map(|producer| (producer, a)),
+    }
 }
 
 fn plain(graph: &mut Graph, n: usize, operator: &str, x: ValueId) -> bool {
@@ -226,64 +244,84 @@ fn plain(graph: &mut Graph, n: usize, operator: &str, x: ValueId) -> bool {
         return false;
     };
     let node = &mut graph.nodes[n];
-    (node.op, node.params, node.inputs) = (op, Params::new(), vec![Some(x)]);
+    node.op = op;
+    node.params = Params::new();
+    node.inputs = vec![Some(x)];
     node.outputs[0].0 = 0;
     let value = node.outputs[0].1;
     graph.values[value].origin = Origin::Node(n, 0);
     true
 }
 
-/// x where n multiplies `other · inner` in any order, n being the last product of a Gelu.
+/// A Gelu written out, as exporters do.
+struct WrittenGelu {
+    /// Its last product.
+    last: usize,
+    input: ValueId,
+}
+
 fn gelu(graph: &mut Graph) -> usize {
     let mut changes = 0;
     for erf in live(graph, &["Erf"]) {
-        let uses = graph.uses();
-        let found = (|| {
-            let scaled = input(graph, erf, 0)?;
-            let by = graph.producer(scaled)?;
-            let x = match graph.nodes[by].op.operator {
-                "Div" => input(graph, by, 0).filter(|_| {
-                    input(graph, by, 1)
-                        .and_then(|i| number(graph, i))
-                        .is_some_and(|v| (v - std::f32::consts::SQRT_2).abs() < 1e-5)
-                })?,
-                "Mul" => with_number(graph, by, std::f32::consts::FRAC_1_SQRT_2)?,
-                _ => return None,
-            };
-
-            let reader = |id: ValueId, operator: &str| {
-                let one = uses.get(&id) == Some(&1);
-                live(graph, &[operator])
-                    .into_iter()
-                    .find(|&n| one && graph.nodes[n].inputs.contains(&Some(id)))
-            };
-
-            let add = reader(output(graph, erf), "Add")?;
-            with_number(graph, add, 1.0)?;
-            let one = output(graph, add);
-            let mul = reader(one, "Mul")?;
-            let other = [input(graph, mul, 0)?, input(graph, mul, 1)?]
-                .into_iter()
-                .find(|&i| i != one)?;
-            // Either x · (…) and then the half, or (x · half) · (…).
-            if other == x {
-                let half = reader(output(graph, mul), "Mul")?;
-                with_number(graph, half, 0.5)?;
-                return Some((half, x));
-            }
-
-            let half = only(graph, other, &["Mul"], &uses)?;
-            (with_number(graph, half, 0.5)? == x).then_some((mul, x))
-        })();
-        if let Some((last, x)) = found {
-            changes += usize::from(
-                graph.values[x].ty == graph.values[output(graph, last)].ty
-                    && plain(graph, last, "Gelu", x),
-            );
-        }
+        let Some(WrittenGelu { last, input }) = find_gelu(graph, erf) else {
+            continue;
+        };
+        // Broadcasting may have made the result larger than the input.
+        let has_type = graph.values[input].ty == graph.values[output(graph, last)].ty;
+        changes += usize::from(has_type && plain(graph, last, "Gelu", input));
     }
-
     changes
+}
+
+/// The Gelu around an `Erf`: `x/2 (1 + erf(x/√2))`, with the products in any order.
+fn find_gelu(graph: &Graph, erf: usize) -> Option<WrittenGelu> {
+    let uses = graph.uses();
+    let scaled = input(graph, erf, 0)?;
+    let scaling = graph.producer(scaled)?;
+    let x = match graph.nodes[scaling].op.operator {
+        "Div" => input(graph, scaling, 0).filter(|_| {
+            let divisor = input(graph, scaling, 1).and_then(|id| number(graph, id));
+            divisor.is_some_and(|divisor| (divisor - std::f32::consts::SQRT_2).abs() < 1e-5)
+        })?,
+        "Mul" => with_number(graph, scaling, std::f32::consts::FRAC_1_SQRT_2)?,
+        _ => return None,
+    };
+
+    let add = only_reader(graph, output(graph, erf), "Add", &uses)?;
+    with_number(graph, add, 1.0)?;
+    let shifted = output(graph, add);
+    let product = only_reader(graph, shifted, "Mul", &uses)?;
+    let operands = [input(graph, product, 0)?, input(graph, product, 1)?];
+    let other = operands.into_iter().find(|&id| id != shifted)?;
+
+    // Either x · (…) and then the half, or (x · half) · (…).
+    if other == x {
+        let half = only_reader(graph, output(graph, product), "Mul", &uses)?;
+        with_number(graph, half, 0.5)?;
+        return Some(WrittenGelu {
+            last: half,
+            input: x,
+        });
+    }
+    let half = only(graph, other, &["Mul"], &uses)?;
+    (with_number(graph, half, 0.5)? == x).then_some(WrittenGelu {
+        last: product,
+        input: x,
+    })
+}
+
+/// The live node of an operator that reads a value, if it alone does.
+fn only_reader(
+    graph: &Graph,
+    id: ValueId,
+    operator: &str,
+    uses: &BTreeMap<ValueId, usize>,
+) -> Option<usize> {
+    if uses.get(&id) != Some(&1) {
+        return None;
+    }
+    let mut nodes = live(graph, &[operator]).into_iter();
+    nodes.find(|&node| graph.nodes[node].inputs.contains(&Some(id)))
 }
 
 fn swish(graph: &mut Graph) -> usize {
@@ -336,8 +374,10 @@ fn batch_norm(graph: &mut Graph) -> usize {
 
 /// Weights and bias of a convolution with the normalisation behind it put in.
 fn folded(graph: &Graph, n: usize, conv: usize) -> Option<(Vec<f32>, Vec<f32>)> {
-    let get = |position: usize| input(graph, n, position).and_then(|i| floats(graph, i));
-    let (scale, shift, mean, var) = (get(1)?, get(2)?, get(3)?, get(4)?);
+    let scale = float_input(graph, n, 1)?;
+    let shift = float_input(graph, n, 2)?;
+    let mean = float_input(graph, n, 3)?;
+    let variance = float_input(graph, n, 4)?;
     let epsilon = graph.nodes[n]
         .params
         .get("epsilon")
@@ -354,7 +394,7 @@ fn folded(graph: &Graph, n: usize, conv: usize) -> Option<(Vec<f32>, Vec<f32>)> 
     let each = weights.len() / scale.len();
     let mut shifted = Vec::new();
     for (f, filter) in weights.chunks_exact_mut(each.max(1)).enumerate() {
-        let by = f64::from(scale[f]) / (f64::from(var[f]) + epsilon).sqrt();
+        let by = f64::from(scale[f]) / (f64::from(variance[f]) + epsilon).sqrt();
         filter
             .iter_mut()
             .for_each(|w| *w = (f64::from(*w) * by) as f32);
@@ -448,6 +488,14 @@ fn residual(graph: &mut Graph) -> usize {
     changes
 }
 
+/// A bound of a `Clip`, which may be left out; `None` if it is not constant.
+fn clip_bound(graph: &Graph, n: usize, position: usize, default: f32) -> Option<f32> {
+    match input(graph, n, position) {
+        None => Some(default),
+        Some(id) => number(graph, id),
+    }
+}
+
 fn activation(graph: &mut Graph) -> usize {
     let mut changes = 0;
     for n in live(
@@ -474,10 +522,6 @@ fn activation(graph: &mut Graph) -> usize {
             continue;
         }
         let node = &graph.nodes[n];
-        let bound = |position: usize, none: f32| match input(graph, n, position) {
-            None => Some(none),
-            Some(id) => number(graph, id),
-        };
         let tuned = node.params.contains_key("alpha") || node.params.contains_key("approximate");
         let name = match node.op.operator {
             "Relu" => "relu",
@@ -491,7 +535,10 @@ fn activation(graph: &mut Graph) -> usize {
         };
 
         if name == "clip" {
-            let (Some(low), Some(high)) = (bound(1, f32::MIN), bound(2, f32::MAX)) else {
+            let (Some(low), Some(high)) = (
+                clip_bound(graph, n, 1, f32::MIN),
+                clip_bound(graph, n, 2, f32::MAX),
+            ) else {
                 continue;
             };
             let params = &mut graph.nodes[before].params;

@@ -124,6 +124,8 @@ impl<'a> Lexer<'a> {
             '\'' => self.lex_character(),
             'r' if raw_hashes(&self.rest()[1..]).is_some() => self.raw_string(),
             '$' => self.lex_parameter(),
+
+            // Numbers of RON may be words: `inf` and `NaN`.
             c if c.is_alphabetic() || c == '_' => {
                 self.at += word_len(self.rest());
                 let word = &self.text[token_start..self.at];
@@ -163,6 +165,8 @@ impl<'a> Lexer<'a> {
     fn block_comment(&mut self) {
         let comment_start = self.at;
         let text_bytes = self.text.as_bytes();
+
+        // Comments nest, as in Rust.
         let mut open_comments = 0usize;
         while self.at < text_bytes.len() {
             match &text_bytes[self.at..(self.at + 2).min(text_bytes.len())] {
@@ -291,6 +295,8 @@ impl<'a> Lexer<'a> {
         let literal_start = self.at;
         let hash_count = raw_hashes(&self.rest()[1..]).unwrap_or(0);
         self.at += 2 + hash_count;
+
+        // The text ends at a quote with as many hashes as it began with.
         let end_marker = format!("\"{}", "#".repeat(hash_count));
         match self.rest().find(&end_marker) {
             Some(len) => {
@@ -420,6 +426,7 @@ fn read_number(shown: &str) -> Result<Tok, &'static str> {
             .map_err(|_| "does not fit into 64 bits");
     }
 
+    // `f64::from_str` reads words such as `infinity`, which RON does not have.
     let is_decimal = digits
         .bytes()
         .all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'-' | b'+'));

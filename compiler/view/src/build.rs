@@ -4,14 +4,13 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use zbmd_gpu_ir::Math;
+use zbmd_ir::text::printable;
 use zbmd_ir::verify::Verified;
 use zbmd_ir::walk::{SlotVisit, visit_slots};
 use zbmd_ir::{
     Action, Buffer, BufferId, Channel, ChannelId, DeviceId, Graph, Machine, Plan, PortChannels,
     Program, Region, Role, text, verify,
 };
-
-use zbmd_ir::text::printable;
 
 use super::expand::{Expansion, parts};
 use super::{
@@ -21,16 +20,10 @@ use super::{
 };
 
 pub(super) fn view(program: &Verified<Program>, meta: &BTreeMap<String, String>) -> View {
-    let (graph, machine) = (&program.graph, &program.machine);
+    let graph = &program.graph;
+    let machine = &program.machine;
     let ports = graph.port_channels();
     let table = &program.contingencies;
-    let contingency = |entry: &zbmd_ir::Contingency| ContingencyView {
-        lost: text::loss(machine, &table.kinds, &entry.lost),
-        counts: entry.lost.iter().map(|l| (l.kind.0, l.count)).collect(),
-        plan: entry.main.0,
-        tail: entry.tail.map(|t| t.0),
-    };
-
     View {
         format: FORMAT,
         version: VERSION,
@@ -39,31 +32,40 @@ pub(super) fn view(program: &Verified<Program>, meta: &BTreeMap<String, String>)
             .iter()
             .map(|(word, value)| (printable(word).into_owned(), printable(value).into_owned()))
             .collect(),
-        devices: devices(machine),
-        links: links(machine),
-        actors: actors(program, &ports),
-        channels: channels(graph),
+        devices: device_views(machine),
+        links: link_views(machine),
+        actors: actor_views(program, &ports),
+        channels: channel_views(graph),
         replicated: text::replicas(graph)
             .into_iter()
             .map(|(n, k)| (n.to_owned(), k))
             .collect(),
-        rounded: rounded(graph),
+        rounded: rounded_actors(graph),
         plans: program
             .plans
             .iter()
-            .map(|p| plan(program, &ports, p))
+            .map(|plan| plan_view(program, &ports, plan))
             .collect(),
         kinds: table
             .kinds
             .iter()
             .map(|k| k.iter().map(|d| d.0).collect())
             .collect(),
-        contingencies: table.list.iter().map(contingency).collect(),
+        contingencies: table
+            .list
+            .iter()
+            .map(|entry| ContingencyView {
+                lost: text::loss(machine, &table.kinds, &entry.lost),
+                counts: entry.lost.iter().map(|l| (l.kind.0, l.count)).collect(),
+                plan: entry.main.0,
+                tail: entry.tail.map(|tail| tail.0),
+            })
+            .collect(),
         measured: None,
     }
 }
 
-fn rounded(graph: &Graph) -> BTreeMap<String, u32> {
+fn rounded_actors(graph: &Graph) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     for word in graph
         .actors
@@ -76,88 +78,103 @@ fn rounded(graph: &Graph) -> BTreeMap<String, u32> {
     counts
 }
 
-fn devices(machine: &Machine) -> Vec<DeviceView> {
-    let one = |d: &zbmd_ir::Device| DeviceView {
-        name: d.name.clone(),
-        backend: d.backend.to_string(),
-        memory_bytes: d.memory_bytes,
-    };
-    machine.devices.iter().map(one).collect()
+fn device_views(machine: &Machine) -> Vec<DeviceView> {
+    let devices = machine.devices.iter();
+    let views = devices.map(|device| DeviceView {
+        name: device.name.clone(),
+        backend: device.backend.to_string(),
+        memory_bytes: device.memory_bytes,
+    });
+    views.collect()
 }
 
-fn links(machine: &Machine) -> Vec<LinkView> {
-    let one = |l: &zbmd_ir::Link| LinkView {
-        from: l.from.0,
-        to: l.to.0,
-        bytes_per_s: l.bytes_per_s,
-        latency_ns: l.latency_ns,
-    };
-    machine.links.iter().map(one).collect()
+fn link_views(machine: &Machine) -> Vec<LinkView> {
+    let links = machine.links.iter();
+    let views = links.map(|link| LinkView {
+        from: link.from.0,
+        to: link.to.0,
+        bytes_per_s: link.bytes_per_s,
+        latency_ns: link.latency_ns,
+    });
+    views.collect()
 }
 
-fn actors(program: &Program, ports: &PortChannels) -> Vec<ActorView> {
+fn actor_views(program: &Program, ports: &PortChannels) -> Vec<ActorView> {
     // A verified program has a repetition vector.
-    let q = verify::graph::repetition(&program.graph).unwrap_or_default();
-    let role = |role| match role {
+    let repetitions = verify::graph::repetition(&program.graph).unwrap_or_default();
+    let mut views = Vec::with_capacity(program.graph.actors.len());
+    for (id, actor) in program.graph.actors.iter_enumerated() {
+        let inputs = actor.inputs.iter().zip(&ports.inputs[id]);
+        let outputs = actor.outputs.iter().zip(&ports.outputs[id]);
+        views.push(ActorView {
+            name: actor.name.clone(),
+            label: Some(text::actor_label(actor)).filter(|label| *label != actor.name),
+            op: text::op(actor),
+            role: role_name(actor.role),
+            repetitions: repetitions.get(id).copied().unwrap_or(0),
+            inputs: inputs
+                .map(|(port, joined)| PortView {
+                    name: port.name.clone(),
+                    rate: port.rate,
+                    window: port.window,
+                    channel: channel_number(joined.map(|(channel, _)| channel)),
+                })
+                .collect(),
+            outputs: outputs
+                .map(|(port, joined)| PortView {
+                    name: port.name.clone(),
+                    rate: port.rate,
+                    window: port.rate,
+                    channel: channel_number(*joined),
+                })
+                .collect(),
+        });
+    }
+    views
+}
+
+fn role_name(role: Role) -> &'static str {
+    match role {
         Role::Compute => "compute",
         Role::Source => "source",
         Role::Sink => "sink",
-    };
-
-    let channel = |c: Option<ChannelId>| c.map_or(u32::MAX, |c| c.0);
-    let one = |(id, actor): (zbmd_ir::ActorId, &zbmd_ir::Actor)| ActorView {
-        name: actor.name.clone(),
-        label: Some(text::actor_label(actor)).filter(|label| *label != actor.name),
-        op: text::op(actor),
-        role: role(actor.role),
-        repetitions: q.get(id).copied().unwrap_or(0),
-        inputs: (actor.inputs.iter().zip(&ports.inputs[id]))
-            .map(|(p, joined)| PortView {
-                name: p.name.clone(),
-                rate: p.rate,
-                window: p.window,
-                channel: channel(joined.map(|j| j.0)),
-            })
-            .collect(),
-        outputs: (actor.outputs.iter().zip(&ports.outputs[id]))
-            .map(|(p, joined)| PortView {
-                name: p.name.clone(),
-                rate: p.rate,
-                window: p.rate,
-                channel: channel(*joined),
-            })
-            .collect(),
-    };
-
-    program.graph.actors.iter_enumerated().map(one).collect()
+    }
 }
 
-fn channels(graph: &Graph) -> Vec<ChannelView> {
-    let one = |(id, channel): (ChannelId, &Channel)| {
-        let writer = &graph.actors[channel.from.actor];
-        let port = &writer.outputs[channel.from.port as usize];
-        ChannelView {
-            name: format!("{}.{}", writer.name, port.name),
-            from: channel.from.actor.0,
-            rate: port.rate,
-            readers: (channel.readers.iter())
-                .map(|r| ReaderView {
-                    actor: r.to.actor.0,
-                    port: r.to.port,
-                    delay: r.delay,
-                })
-                .collect(),
-            token: channel.token.to_string(),
-            token_bytes: channel.token.bytes(),
-            initial: channel.history(),
-            state: graph.is_state(id),
-        }
-    };
-
-    graph.channels.iter_enumerated().map(one).collect()
+fn channel_number(channel: Option<ChannelId>) -> u32 {
+    channel.map_or(u32::MAX, |channel| channel.0)
 }
 
-fn plan(program: &Program, ports: &PortChannels, plan: &Plan) -> PlanView {
+fn channel_views(graph: &Graph) -> Vec<ChannelView> {
+    let channels = graph.channels.iter_enumerated();
+    channels
+        .map(|(id, channel)| channel_view(graph, id, channel))
+        .collect()
+}
+
+fn channel_view(graph: &Graph, id: ChannelId, channel: &Channel) -> ChannelView {
+    let writer = &graph.actors[channel.from.actor];
+    let port = &writer.outputs[channel.from.port as usize];
+    let readers = channel.readers.iter();
+    ChannelView {
+        name: format!("{}.{}", writer.name, port.name),
+        from: channel.from.actor.0,
+        rate: port.rate,
+        readers: readers
+            .map(|reader| ReaderView {
+                actor: reader.to.actor.0,
+                port: reader.to.port,
+                delay: reader.delay,
+            })
+            .collect(),
+        token: channel.token.to_string(),
+        token_bytes: channel.token.bytes(),
+        initial: channel.history(),
+        state: graph.is_state(id),
+    }
+}
+
+fn plan_view(program: &Program, ports: &PortChannels, plan: &Plan) -> PlanView {
     let mut sums = Sums::new(program, ports, plan);
     let mut expansion = Expansion::new();
     let mut lanes: Vec<LaneView> = Vec::new();
@@ -175,17 +192,18 @@ fn plan(program: &Program, ports: &PortChannels, plan: &Plan) -> PlanView {
         }
     }
 
-    let rings = rings(program, plan);
+    let rings = ring_views(program, plan);
     let mut buffers: Vec<BufferView> = plan
         .buffers
         .iter_enumerated()
         .map(|(id, b)| sums.buffer(id, b))
         .collect();
     for over in plan.over(&program.graph) {
-        let channel = |id: BufferId| Some(plan.buffers[id].channel.0);
+        let channel_below = plan.buffers[over.below].channel.0;
+        let channel_above = plan.buffers[over.above].channel.0;
         match over.fit {
-            Ordering::Less => buffers[over.below.index()].part_of = channel(over.above),
-            _ => buffers[over.above.index()].over = channel(over.below),
+            Ordering::Less => buffers[over.below.index()].part_of = Some(channel_above),
+            _ => buffers[over.above.index()].over = Some(channel_below),
         }
     }
 
@@ -197,7 +215,7 @@ fn plan(program: &Program, ports: &PortChannels, plan: &Plan) -> PlanView {
         bound_by: plan.bound_by.clone(),
         stages: plan.stages,
         transfers: transfers(&lanes, rings.len()),
-        loads: loads(program, plan, &lanes, &rings),
+        loads: load_views(program, plan, &lanes, &rings),
         actors: sums.fired,
         lanes,
         rings,
@@ -215,21 +233,21 @@ fn plan(program: &Program, ports: &PortChannels, plan: &Plan) -> PlanView {
     }
 }
 
-fn rings(program: &Program, plan: &Plan) -> Vec<RingView> {
-    let one = |ring: &zbmd_ir::Ring| {
+fn ring_views(program: &Program, plan: &Plan) -> Vec<RingView> {
+    let mut views = Vec::with_capacity(plan.rings.len());
+    for ring in &plan.rings {
         let tokens = plan.buffers[ring.buffer].block_tokens;
-        let bytes = program.graph.channels[ring.channel].token.bytes();
-        RingView {
+        let token_bytes = program.graph.channels[ring.channel].token.bytes();
+        views.push(RingView {
             channel: ring.channel.0,
             from: ring.from.0,
             to: ring.to.0,
             buffer: ring.buffer.0,
             tokens,
-            bytes: tokens.saturating_mul(bytes),
-        }
-    };
-
-    plan.rings.iter().map(one).collect()
+            bytes: tokens.saturating_mul(token_bytes),
+        });
+    }
+    views
 }
 
 /// Uses of a buffer: from the first write to the last read, and the stages they are in.
@@ -252,13 +270,15 @@ struct Sums<'a> {
 
 impl<'a> Sums<'a> {
     fn new(program: &Program, ports: &'a PortChannels, plan: &'a Plan) -> Self {
-        let placed = |(id, d): (zbmd_ir::ActorId, &DeviceId)| FiredView {
-            device: d.0,
+        // Lane and start are those of the first slot, which any one found comes before.
+        let placement = plan.placement.iter_enumerated();
+        let placed = placement.map(|(id, device)| FiredView {
+            device: device.0,
             lane: u32::MAX,
             start_ns: u64::MAX,
             variant: plan.variant(id).map(str::to_owned),
             ..FiredView::default()
-        };
+        });
 
         Self {
             ports,
@@ -267,14 +287,15 @@ impl<'a> Sums<'a> {
                 .map(|(id, b)| ((b.channel, b.device), id))
                 .collect(),
             uses: vec![None; plan.buffers.len()],
-            fired: plan.placement.iter_enumerated().map(placed).collect(),
+            fired: placed.collect(),
             channels: program.graph.channels.len(),
         }
     }
 
     /// Takes in a lane: its busy time and its executions.
     fn lane(&mut self, device: DeviceId, lane: u32, entries: &[zbmd_ir::Entry]) -> (u64, u64) {
-        let (mut busy, mut executions) = (0u64, 0u64);
+        let mut busy = 0u64;
+        let mut executions = 0u64;
         visit_slots(entries, |v| {
             let time = v.slot.duration_ns.saturating_mul(v.executions);
             busy = busy.saturating_add(time);
@@ -283,7 +304,8 @@ impl<'a> Sums<'a> {
             if act == Act::Fire {
                 let f = &mut self.fired[id as usize];
                 if f.start_ns > v.slot.start_ns {
-                    (f.start_ns, f.lane) = (v.slot.start_ns, lane);
+                    f.start_ns = v.slot.start_ns;
+                    f.lane = lane;
                 }
                 f.stage = v.slot.stage;
                 f.end_ns = f.end_ns.max(v.last_end_ns);
@@ -412,35 +434,52 @@ fn transfers(lanes: &[LaneView], rings: usize) -> Vec<TransferView> {
     out
 }
 
-fn loads(program: &Program, plan: &Plan, lanes: &[LaneView], rings: &[RingView]) -> Vec<LoadView> {
+/// How busy lanes and links are, the busiest first.
+fn load_views(
+    program: &Program,
+    plan: &Plan,
+    lanes: &[LaneView],
+    rings: &[RingView],
+) -> Vec<LoadView> {
     let machine = &program.machine;
-    let name = |id: u32| machine.devices[DeviceId(id)].name.clone();
-    let load = |what, busy_ns: u64| LoadView {
-        what,
-        busy_ns,
-        share: busy_ns as f64 / plan.period_ns.max(1) as f64,
-    };
+    let mut loads = Vec::new();
+    for lane in lanes {
+        let device = device_name(machine, lane.device);
+        let name = match lane.kind {
+            "compute" => device.to_owned(),
+            kind => format!("{device} {kind}"),
+        };
+        loads.push(load_view(name, lane.busy_ns, plan));
+    }
 
-    let lane = |l: &LaneView| match l.kind {
-        "compute" => load(name(l.device), l.busy_ns),
-        kind => load(format!("{} {kind}", name(l.device)), l.busy_ns),
-    };
-    let mut out: Vec<LoadView> = lanes.iter().map(lane).collect();
-    let mut links: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+    // Rings of one link are sent one after the other.
+    let mut link_ns: BTreeMap<(u32, u32), u64> = BTreeMap::new();
     for ring in rings {
         let Some(link) = machine.link(DeviceId(ring.from), DeviceId(ring.to)) else {
             continue;
         };
-        let ns = Machine::transfer_ps(link, ring.bytes).div_ceil(1000);
-        let total = links.entry((ring.from, ring.to)).or_default();
-        *total = total.saturating_add(ns);
+        let transfer_ns = Machine::transfer_ps(link, ring.bytes).div_ceil(1000);
+        let total_ns = link_ns.entry((ring.from, ring.to)).or_default();
+        *total_ns = total_ns.saturating_add(transfer_ns);
+    }
+    for ((from, to), busy_ns) in link_ns {
+        let sender = device_name(machine, from);
+        let receiver = device_name(machine, to);
+        loads.push(load_view(format!("{sender} -> {receiver}"), busy_ns, plan));
     }
 
-    out.extend(
-        links
-            .into_iter()
-            .map(|((from, to), ns)| load(format!("{} -> {}", name(from), name(to)), ns)),
-    );
-    out.sort_by_key(|l| std::cmp::Reverse(l.busy_ns));
-    out
+    loads.sort_by_key(|load| std::cmp::Reverse(load.busy_ns));
+    loads
+}
+
+fn load_view(what: String, busy_ns: u64, plan: &Plan) -> LoadView {
+    LoadView {
+        what,
+        busy_ns,
+        share: busy_ns as f64 / plan.period_ns.max(1) as f64,
+    }
+}
+
+fn device_name(machine: &Machine, device: u32) -> &str {
+    &machine.devices[DeviceId(device)].name
 }

@@ -28,6 +28,8 @@ pub fn decode_within(bytes: Bytes, max_structure_bytes: u64) -> Result<Program, 
         list: read_sections(&bytes)?,
         budget: MemoryBudget::new(max_structure_bytes),
     };
+
+    // Meta is read for its errors alone: a bundle is refused as a whole.
     sections.read_section::<Meta>(Section::Meta)?;
     let blob_lengths: Vec<u64> = sections.read_section(Section::BlobLengths)?;
 
@@ -91,6 +93,7 @@ pub(super) fn join(
         });
     }
 
+    // All are bounded before the first is unpacked: a small file may stand for a lot of memory.
     check_sizes(&differences, bundle_bytes)?;
     let main_base = Base::new(main);
     for difference in &differences {
@@ -128,6 +131,7 @@ pub(super) fn check_start(start: &[u8], file_bytes: u64) -> Result<(), BundleErr
         return Err(BundleError::Version { found: version });
     }
 
+    // A file that is still being written is shorter than it says.
     let length = u64_at(start, 16);
     if length != file_bytes {
         return Err(BundleError::Length {

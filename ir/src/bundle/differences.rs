@@ -51,6 +51,7 @@ pub(super) fn check_sizes(
         return Ok(());
     }
 
+    // The sum says more than the first plan that would not fit.
     let count = differences.len();
     let message = format!(
         "{count} plans unpack to {unpacked} bytes, at most {limit} in a bundle of {bundle_bytes} bytes"
@@ -91,6 +92,7 @@ fn store_literals(bytes: &[u8]) -> Difference {
     let length = bytes.len();
     let mut literal_block = Vec::with_capacity(length + length / BYTE + 2);
 
+    // The length is the upper nibble of the first byte, and what exceeds it follows in bytes of at most 255.
     literal_block.push((length.min(NIBBLE) as u8) << 4);
     if let Some(mut rest) = length.checked_sub(NIBBLE) {
         while rest >= BYTE {
@@ -144,6 +146,7 @@ impl Base {
             )));
         }
 
+        // The length is only believed as far as the compressed bytes can stand for it.
         let mut plan_bytes = vec![0; *bytes as usize];
         let unpacked_bytes =
             lz4_flex::block::decompress_into_with_dict(packed, &mut plan_bytes, &self.0)
@@ -200,6 +203,8 @@ fn map_starts_and_offsets(plan: &mut Plan, op: fn(u64, u64) -> u64, restore: boo
     for lane in plan.calendars.iter_mut().flat_map(|c| &mut c.lanes) {
         map_starts(&mut lane.entries, 0, op, restore);
     }
+
+    // Offsets are steps from the buffer before, as buffers are laid out in a row.
     let mut offset_before = 0;
     for buffer in &mut plan.buffers {
         let stored_offset = buffer.offset_bytes;
@@ -228,6 +233,7 @@ fn map_starts(
                 start_ns.wrapping_add(slot.duration_ns)
             }
             Entry::Loop { count, body } => {
+                // The body is written once: its times are those of the first repetition.
                 let body_ns = map_starts(body, now_ns, op, restore).wrapping_sub(now_ns);
                 now_ns.wrapping_add(body_ns.wrapping_mul(*count))
             }

@@ -65,7 +65,7 @@ fn split(program: &Program) -> (&[Plan], Vec<Difference>) {
 
 impl<'p> Layout<'p> {
     pub(super) fn new(program: &'p Program, meta: &Meta) -> Self {
-        let lengths: Vec<u64> = program.blobs.iter().map(|blob| blob.len() as u64).collect();
+        let blob_lengths: Vec<u64> = program.blobs.iter().map(|blob| blob.len() as u64).collect();
         let mut blobs: Vec<Cow<'p, [u8]>> = Vec::new();
         for (i, blob) in program.blobs.iter().enumerate() {
             blobs.push(Cow::Borrowed(blob));
@@ -74,71 +74,75 @@ impl<'p> Layout<'p> {
             }
         }
 
+        // Plans for losses resemble plan 0: they are stored as differences from it.
         let (plans, differences) = split(program);
-        let mut at = (HEADER_BYTES + ENTRY_BYTES * Section::ALL.len()) as u64;
-        let mut parts = Vec::new();
+        let mut next_offset = (HEADER_BYTES + ENTRY_BYTES * Section::ALL.len()) as u64;
+        let mut section_parts = Vec::new();
         for section in Section::ALL {
-            let chunks = match section {
+            let section_chunks = match section {
                 Section::Meta => postcard(meta),
                 Section::Graph => postcard(&program.graph),
                 Section::Machine => postcard(&program.machine),
                 Section::Plans => postcard(plans),
                 Section::Contingencies => postcard(&(&program.contingencies, &differences)),
                 Section::Kernels => postcard(&program.kernels),
-                Section::BlobLengths => postcard(&lengths),
+                Section::BlobLengths => postcard(&blob_lengths),
                 Section::Blobs => std::mem::take(&mut blobs),
             };
 
+            // Hashed in chunks: blobs are large, and are not copied to be written.
             let mut hasher = Xxh3Default::new();
-            chunks.iter().for_each(|chunk| hasher.update(chunk));
-            let bytes = chunks.iter().map(|chunk| chunk.len() as u64).sum();
-            let offset = at.next_multiple_of(ALIGN);
-            at = offset + bytes;
-            parts.push(Part {
+            section_chunks.iter().for_each(|chunk| hasher.update(chunk));
+            let bytes = section_chunks.iter().map(|chunk| chunk.len() as u64).sum();
+            let offset = next_offset.next_multiple_of(ALIGN);
+            next_offset = offset + bytes;
+            section_parts.push(Part {
                 section,
                 offset,
                 bytes,
                 checksum: hasher.digest(),
-                chunks,
+                chunks: section_chunks,
             });
         }
 
         Self {
-            parts,
-            file_bytes: at,
+            parts: section_parts,
+            file_bytes: next_offset,
         }
     }
 
     /// Writes the whole file.
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut head = Vec::new();
-        head.extend_from_slice(&MAGIC);
-        head.extend_from_slice(&VERSION.to_le_bytes());
-        head.extend_from_slice(&(self.parts.len() as u32).to_le_bytes());
-        head.extend_from_slice(&0u32.to_le_bytes());
-        head.extend_from_slice(&self.file_bytes.to_le_bytes());
-        let mut table = Vec::new();
+        let mut header_bytes = Vec::new();
+        header_bytes.extend_from_slice(&MAGIC);
+        header_bytes.extend_from_slice(&VERSION.to_le_bytes());
+        header_bytes.extend_from_slice(&(self.parts.len() as u32).to_le_bytes());
+        header_bytes.extend_from_slice(&0u32.to_le_bytes());
+        header_bytes.extend_from_slice(&self.file_bytes.to_le_bytes());
+        let mut table_bytes = Vec::new();
         for part in &self.parts {
-            table.extend_from_slice(&(part.section as u32).to_le_bytes());
-            table.extend_from_slice(&0u32.to_le_bytes());
-            table.extend_from_slice(&part.offset.to_le_bytes());
-            table.extend_from_slice(&part.bytes.to_le_bytes());
-            table.extend_from_slice(&part.checksum.to_le_bytes());
+            table_bytes.extend_from_slice(&(part.section as u32).to_le_bytes());
+            table_bytes.extend_from_slice(&0u32.to_le_bytes());
+            table_bytes.extend_from_slice(&part.offset.to_le_bytes());
+            table_bytes.extend_from_slice(&part.bytes.to_le_bytes());
+            table_bytes.extend_from_slice(&part.checksum.to_le_bytes());
         }
 
         let mut hasher = Xxh3Default::new();
-        hasher.update(&head);
-        hasher.update(&table);
-        head.extend_from_slice(&hasher.digest().to_le_bytes());
-        out.write_all(&head)?;
-        out.write_all(&table)?;
-        let mut at = (head.len() + table.len()) as u64;
+        hasher.update(&header_bytes);
+        hasher.update(&table_bytes);
+
+        // The checksum covers what is before it and the table behind it.
+        header_bytes.extend_from_slice(&hasher.digest().to_le_bytes());
+        out.write_all(&header_bytes)?;
+        out.write_all(&table_bytes)?;
+        let mut written_bytes = (header_bytes.len() + table_bytes.len()) as u64;
         for part in &self.parts {
-            out.write_all(padding(at))?;
+            out.write_all(padding(written_bytes))?;
             for chunk in &part.chunks {
                 out.write_all(chunk)?;
             }
-            at = part.offset + part.bytes;
+            written_bytes = part.offset + part.bytes;
         }
         Ok(())
     }

@@ -69,16 +69,16 @@ pub(crate) fn replace(
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".zbmd-");
+    let mut file_builder = tempfile::Builder::new();
+    file_builder.prefix(".zbmd-");
     #[cfg(unix)]
     {
         // Files for one's own eyes only are the default of temporary files; a bundle is an ordinary file.
         use std::os::unix::fs::PermissionsExt;
-        builder.permissions(std::fs::Permissions::from_mode(0o666));
+        file_builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
 
-    let mut file = builder.tempfile_in(folder)?;
+    let mut file = file_builder.tempfile_in(folder)?;
     let mut out = BufWriter::new(file.as_file_mut());
     write(&mut out)?;
     out.flush()?;

@@ -41,32 +41,32 @@ impl Image {
 pub(super) fn load(path: &Path) -> Result<(Bytes, Option<Image>), OpenError> {
     // Asked before it is opened: to open a pipe may wait for ever.
     if !std::fs::metadata(path)?.is_file() {
-        let text = "it is not a regular file";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, text).into());
+        let refusal_text = "it is not a regular file";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, refusal_text).into());
     }
 
     let mut file = File::open(path)?;
-    let bytes = file.metadata()?.len();
+    let file_bytes = file.metadata()?.len();
     if is_sealed(&file) {
         return map(Image(Arc::new(file)));
     }
 
-    let mut start = Vec::with_capacity(HEADER_BYTES);
+    let mut first_bytes = Vec::with_capacity(HEADER_BYTES);
     (&mut file)
         .take(HEADER_BYTES as u64)
-        .read_to_end(&mut start)?;
+        .read_to_end(&mut first_bytes)?;
     // Many gigabytes that are not a bundle are not copied to find that out.
-    check_start(&start, bytes)?;
+    check_start(&first_bytes, file_bytes)?;
     if let Some(available) = available_bytes()
-        && bytes > available
+        && file_bytes > available
     {
         return Err(OpenError::Memory {
-            needed: bytes,
+            needed: file_bytes,
             available,
         });
     }
     // A file that grows meanwhile is cut off, and refused for its length.
-    copy(&mut start.chain(file.take(bytes)))
+    copy(&mut first_bytes.chain(file.take(file_bytes)))
 }
 
 /// A sealed image of a program that has none, as `write` gives it.
@@ -135,8 +135,8 @@ fn map(image: Image) -> Result<(Bytes, Option<Image>), OpenError> {
 #[cfg(all(target_os = "linux", not(miri)))]
 fn is_sealed(file: &File) -> bool {
     use rustix::fs::{SealFlags, fcntl_get_seals};
-    let needed = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW;
-    fcntl_get_seals(file).is_ok_and(|seals| seals.contains(needed))
+    let needed_seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW;
+    fcntl_get_seals(file).is_ok_and(|seals| seals.contains(needed_seals))
 }
 
 #[cfg(not(all(target_os = "linux", not(miri))))]

@@ -40,11 +40,13 @@ pub fn calendar(program: &Program, plan: &Plan, options: TextOptions) -> String 
 
     let mut out = String::new();
     for calendar in &plan.calendars {
-        out.push_str(&cx.head(calendar));
+        out.push_str(&cx.head_line(calendar));
         for lane in &calendar.lanes {
             if lane.kind != LaneKind::Compute {
                 out.push_str(&format!("  lane {:?}\n", lane.kind));
             }
+
+            // A table for each lane: its columns are as wide as its own slots need.
             let mut table = Table::default();
             cx.entries(&lane.entries, calendar.device, 1, &mut table);
             table.write(&mut out);
@@ -63,30 +65,30 @@ struct Cx<'a> {
 }
 
 impl Cx<'_> {
-    fn head(&self, calendar: &Calendar) -> String {
+    fn head_line(&self, calendar: &Calendar) -> String {
         let machine = &self.program.machine;
         let name = device_name(machine, calendar.device);
-        let mut parts = vec![format!("calendar {name}")];
+        let mut head_parts = vec![format!("calendar {name}")];
         if self.options.times {
-            parts.push(format!("period {}", duration(self.plan.period_ns)));
+            head_parts.push(format!("period {}", duration(self.plan.period_ns)));
         }
-        parts.push(format!("stages {}", self.plan.stages));
-        let memory = machine
+        head_parts.push(format!("stages {}", self.plan.stages));
+        let memory_bytes = machine
             .devices
             .get(calendar.device)
             .map_or(0, |d| d.memory_bytes);
-        parts.push(format!(
+        head_parts.push(format!(
             "arena {} of {}",
             bytes(calendar.arena_bytes),
-            bytes(memory)
+            bytes(memory_bytes)
         ));
         if calendar.exchange_bytes > 0 {
-            parts.push(format!("exchange {}", bytes(calendar.exchange_bytes)));
+            head_parts.push(format!("exchange {}", bytes(calendar.exchange_bytes)));
         }
         if self.options.times {
-            parts.push(format!("bound by {}", printable(&self.plan.bound_by)));
+            head_parts.push(format!("bound by {}", printable(&self.plan.bound_by)));
         }
-        parts.join("   ") + "\n"
+        head_parts.join("   ") + "\n"
     }
 
     /// Recursion goes as deep as the entries; deeper than any verified program they are cut.
@@ -96,20 +98,25 @@ impl Cx<'_> {
             return;
         }
 
-        let mut above = "";
+        // The kind is shown where it changes: most slots compute.
+        let mut kind_above = "";
         for entry in entries {
             match entry {
                 Entry::Slot(slot) => {
-                    let kind = kind(&slot.action);
-                    let shown = if kind == above { "" } else { kind };
-                    table.row(indent, self.slot(slot, shown, device));
-                    above = kind;
+                    let slot_kind = action_kind(&slot.action);
+                    let shown_kind = if slot_kind == kind_above {
+                        ""
+                    } else {
+                        slot_kind
+                    };
+                    table.row(indent, self.slot(slot, shown_kind, device));
+                    kind_above = slot_kind;
                 }
                 Entry::Loop { count, body } => {
                     table.text(indent, format!("repeat {count} {{"));
                     self.entries(body, device, indent + 1, table);
                     table.text(indent, "}");
-                    above = "";
+                    kind_above = "";
                 }
             }
         }
@@ -124,10 +131,10 @@ impl Cx<'_> {
             } => {
                 let name = actor_name(&self.program.graph, actor);
                 let end = first.saturating_add(count);
-                let variant = self.plan.variant(actor).map(|v| format!(" by {v}"));
-                let variant = variant.unwrap_or_default();
+                let variant_text = self.plan.variant(actor).map(|v| format!(" by {v}"));
+                let variant_text = variant_text.unwrap_or_default();
                 (
-                    format!("{name}[{first}..{end}]{variant}"),
+                    format!("{name}[{first}..{end}]{variant_text}"),
                     self.fire(actor, first),
                 )
             }
@@ -137,9 +144,9 @@ impl Cx<'_> {
             Action::Carry { buffer } => self.carry(buffer),
         };
         // A slot of another device's actor is wrong, and shown so.
-        let elsewhere = matches!(slot.action, Action::Fire { actor, .. }
+        let is_elsewhere = matches!(slot.action, Action::Fire { actor, .. }
             if device_of(self.plan, actor) != Some(device));
-        let what = if elsewhere {
+        let what = if is_elsewhere {
             format!("{what} (elsewhere)")
         } else {
             what
@@ -165,8 +172,8 @@ impl Cx<'_> {
     /// Where token `position` of the block lies, counted from its first new token.
     fn token(&self, buffer: &Buffer, position: i128) -> String {
         let tokens = i128::from(buffer.head_tokens) + position;
-        let bytes = tokens * i128::from(token_bytes(&self.program.graph, buffer.channel));
-        match u64::try_from(i128::from(buffer.offset_bytes) + bytes) {
+        let byte_position = tokens * i128::from(token_bytes(&self.program.graph, buffer.channel));
+        match u64::try_from(i128::from(buffer.offset_bytes) + byte_position) {
             Ok(offset) => place(buffer.region, buffer.device, offset),
             Err(_) => "?".to_owned(),
         }
@@ -178,11 +185,11 @@ impl Cx<'_> {
         else {
             return "?".to_owned();
         };
-        let unknown = || "?".to_owned();
-        let mut inputs = Vec::new();
+        let unknown_place = || "?".to_owned();
+        let mut input_places = Vec::new();
         for (port, joined) in data.inputs.iter().zip(&self.ports.inputs[actor]) {
             let Some((channel, reader)) = *joined else {
-                inputs.push(unknown());
+                input_places.push(unknown_place());
                 continue;
             };
             let delay = if graph.is_state(channel) {
@@ -192,28 +199,28 @@ impl Cx<'_> {
                 let delay = graph.channels[channel].readers[reader as usize].delay;
                 i128::from(delay) - i128::from(first) * i128::from(port.rate)
             };
-            inputs.push(
+            input_places.push(
                 self.buffer(channel, device)
-                    .map_or_else(unknown, |b| self.token(b, -delay)),
+                    .map_or_else(unknown_place, |b| self.token(b, -delay)),
             );
         }
 
-        let mut outputs = Vec::new();
+        let mut output_places = Vec::new();
         for (port, joined) in data.outputs.iter().zip(&self.ports.outputs[actor]) {
             let buffer = joined.and_then(|channel| self.buffer(channel, device));
-            let state = joined.is_some_and(|channel| graph.is_state(channel));
-            let at = if state {
+            let is_state = joined.is_some_and(|channel| graph.is_state(channel));
+            let position = if is_state {
                 buffer.map_or(0, |b| -i128::from(b.head_tokens))
             } else {
                 i128::from(first) * i128::from(port.rate)
             };
-            outputs.push(buffer.map_or_else(unknown, |b| self.token(b, at)));
+            output_places.push(buffer.map_or_else(unknown_place, |b| self.token(b, position)));
         }
 
         let (from, to) = match data.role {
-            Role::Compute => (inputs.join(", "), outputs.join(", ")),
-            Role::Source => (format!("source {}", data.name), outputs.join(", ")),
-            Role::Sink => (inputs.join(", "), format!("sink {}", data.name)),
+            Role::Compute => (input_places.join(", "), output_places.join(", ")),
+            Role::Source => (format!("source {}", data.name), output_places.join(", ")),
+            Role::Sink => (input_places.join(", "), format!("sink {}", data.name)),
         };
 
         format!("{from} -> {to}")
@@ -237,11 +244,11 @@ impl Cx<'_> {
             return unknown(ring);
         };
         let from = device_name(&self.program.machine, data.from);
-        let at = self.plan.buffers.get(data.buffer);
-        let at = at.map_or("?".to_owned(), |b| self.token(b, first.into()));
+        let token_place = self.plan.buffers.get(data.buffer);
+        let token_place = token_place.map_or("?".to_owned(), |b| self.token(b, first.into()));
         (
             format!("{} <- {from}", data.channel),
-            format!("{count} tokens at {at}"),
+            format!("{count} tokens at {token_place}"),
         )
     }
 
@@ -261,11 +268,11 @@ impl Cx<'_> {
         let Some(buffer) = self.plan.buffers.get(id) else {
             return (format!("{id}?"), String::new());
         };
-        let (head, block) = (
-            i128::from(buffer.head_tokens),
-            i128::from(buffer.block_tokens),
-        );
-        let (from, to) = (self.token(buffer, block - head), self.token(buffer, -head));
+        // The last tokens of the block become the history in front of the next one.
+        let head = i128::from(buffer.head_tokens);
+        let block = i128::from(buffer.block_tokens);
+        let from = self.token(buffer, block - head);
+        let to = self.token(buffer, -head);
         let next = if buffer.blocks > 1 {
             " of the next place"
         } else {
@@ -282,7 +289,7 @@ fn unknown(ring: RingId) -> (String, String) {
     (format!("{ring}?"), String::new())
 }
 
-fn kind(action: &Action) -> &'static str {
+fn action_kind(action: &Action) -> &'static str {
     match action {
         Action::Fire { .. } => "compute",
         Action::Send { .. } => "send",

@@ -24,44 +24,46 @@ pub fn contingencies(program: &Program, options: TextOptions) -> String {
     }
     let machine = &program.machine;
     let mut out = format!("contingencies   {}\n", count(table.list.len()));
-    let mut kinds = Table::default();
+    let mut kind_table = Table::default();
     for (kind, devices) in table.kinds.iter_enumerated() {
         let names: Vec<_> = devices.iter().map(|&d| device_name(machine, d)).collect();
-        kinds.row(1, vec![left(kind.to_string()), left(names.join(", "))]);
+        kind_table.row(1, vec![left(kind.to_string()), left(names.join(", "))]);
     }
 
-    kinds.write(&mut out);
-    let mut entries = Table::default();
+    kind_table.write(&mut out);
+    let mut loss_table = Table::default();
     for entry in &table.list {
         let plan = program.plans.get(entry.main);
-        let tail = entry.tail.map(|tail| name(program, tail));
+        let tail_name = entry.tail.map(|tail_name| plan_words(program, tail_name));
         let mut cells = vec![
             left(format!(
                 "without {}",
                 loss(machine, &table.kinds, &entry.lost)
             )),
-            left(name(program, entry.main)),
-            left(tail.unwrap_or_else(|| "no tail".to_owned())),
+            left(plan_words(program, entry.main)),
+            left(tail_name.unwrap_or_else(|| "no tail".to_owned())),
         ];
+
+        // How much a loss costs is a time, which stable text leaves out.
         if let (true, Some(plan)) = (options.times, plan) {
             cells.push(right(format!("period {}", duration(plan.period_ns))));
             cells.push(right(
                 program
                     .plans
                     .first()
-                    .map_or(String::new(), |main| slower(plan, main)),
+                    .map_or(String::new(), |main| slowdown_text(plan, main)),
             ));
         }
 
-        entries.row(1, cells);
+        loss_table.row(1, cells);
     }
 
-    entries.write(&mut out);
+    loss_table.write(&mut out);
     out
 }
 
 /// The plan's id and the number of devices it runs on; its name would repeat the loss.
-fn name(program: &Program, id: PlanId) -> String {
+fn plan_words(program: &Program, id: PlanId) -> String {
     match program.plans.get(id) {
         Some(plan) if plan.calendars.len() == 1 => format!("{id} on 1 device"),
         Some(plan) => format!("{id} on {} devices", plan.calendars.len()),
@@ -70,9 +72,9 @@ fn name(program: &Program, id: PlanId) -> String {
 }
 
 /// How much longer the period of a plan is, both with blocks of one size.
-fn slower(plan: &Plan, main: &Plan) -> String {
-    let percent = (plan.period_ns as f64 / main.period_ns.max(1) as f64 - 1.0) * 100.0;
-    format!("{percent:+.1} %")
+fn slowdown_text(plan: &Plan, main: &Plan) -> String {
+    let extra_percent = (plan.period_ns as f64 / main.period_ns.max(1) as f64 - 1.0) * 100.0;
+    format!("{extra_percent:+.1} %")
 }
 
 fn count(losses: usize) -> String {

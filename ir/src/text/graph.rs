@@ -36,6 +36,7 @@ pub fn graph_in_columns(
         out.push_str(&format!("replicated: {}\n", printable(&groups)));
     }
 
+    // Two tables: channels have other columns than actors.
     actor_table(graph, repetitions).write_wrapped(width, &mut out);
     channel_table(graph).write_wrapped(width, &mut out);
     out

@@ -8,7 +8,7 @@ use super::units::{bytes, duration};
 use super::{actor_name, device_name, device_of, out_port, place, printable};
 use crate::{Action, ActorId, BufferId, Calendar, Entry, Plan, Program, Region, TiVec, walk};
 
-fn head(what: &str, plan: &Plan) -> String {
+fn plan_head(what: &str, plan: &Plan) -> String {
     format!(
         "{what} {}   block {}   stages {}\n",
         printable(&plan.name),
@@ -19,7 +19,7 @@ fn head(what: &str, plan: &Plan) -> String {
 
 /// The device of each actor.
 pub fn placement(program: &Program, plan: &Plan) -> String {
-    let mut out = head("placement", plan);
+    let mut out = plan_head("placement", plan);
     let mut table = Table::default();
     for (id, &device) in plan.placement.iter_enumerated() {
         table.row(
@@ -53,7 +53,7 @@ pub fn schedule(program: &Program, plan: &Plan) -> String {
     for lane in plan.calendars.iter().flat_map(|c| &c.lanes) {
         add_firings(&lane.entries, &mut fired);
     }
-    let mut out = head("schedule", plan);
+    let mut out = plan_head("schedule", plan);
     let mut table = Table::default();
     for (id, f) in fired.iter_enumerated() {
         let device = device_of(plan, id).map_or("?".into(), |d| device_name(&program.machine, d));
@@ -108,11 +108,11 @@ fn add_firings(entries: &[Entry], fired: &mut TiVec<ActorId, Fired>) {
 pub fn layout(program: &Program, plan: &Plan) -> String {
     plan.calendars
         .iter()
-        .map(|calendar| device(program, plan, calendar))
+        .map(|calendar| device_layout(program, plan, calendar))
         .collect()
 }
 
-fn device(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
+fn device_layout(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
     let id = calendar.device;
     let mut out = format!(
         "layout {}   arena {}   exchange {}\n",
@@ -121,14 +121,16 @@ fn device(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
         bytes(calendar.exchange_bytes)
     );
 
-    let mut rows = Vec::new();
-    let mut lies: BTreeMap<BufferId, String> = BTreeMap::new();
+    let mut table_rows = Vec::new();
+    let mut overlap_notes: BTreeMap<BufferId, String> = BTreeMap::new();
     for o in plan.over(&program.graph) {
         let (buffer, text) = match o.fit {
             Ordering::Less => (o.below, format!(" in {}", o.above)),
             Ordering::Equal | Ordering::Greater => (o.above, format!(" over {}", o.below)),
         };
-        lies.entry(buffer).or_default().push_str(&text);
+
+        // Parts name the whole they are in; of two that are equal, the output names the input it is over.
+        overlap_notes.entry(buffer).or_default().push_str(&text);
     }
 
     for (buffer, b) in plan
@@ -140,7 +142,7 @@ fn device(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
         let (token, from) = channel.map_or(("?".to_owned(), "?".to_owned()), |c| {
             (c.token.to_string(), out_port(&program.graph, c.from))
         });
-        let over = lies.get(&buffer).map_or("", String::as_str);
+        let over = overlap_notes.get(&buffer).map_or("", String::as_str);
         let cells = vec![
             left(place(b.region, id, b.offset_bytes)),
             right(bytes(b.size_bytes())),
@@ -152,7 +154,7 @@ fn device(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
             )),
             left(format!("stride {}", bytes(b.stride_bytes))),
         ];
-        rows.push(((b.region, b.offset_bytes, buffer.index()), cells));
+        table_rows.push(((b.region, b.offset_bytes, buffer.index()), cells));
     }
 
     if calendar.scratch_bytes > 0 {
@@ -162,12 +164,15 @@ fn device(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
             right(bytes(calendar.scratch_bytes)),
             left("scratch"),
         ];
-        rows.push(((Region::Arena, offset, usize::MAX), cells));
+        table_rows.push(((Region::Arena, offset, usize::MAX), cells));
     }
 
-    rows.sort_by_key(|&(key, _)| key);
+    // By offset within each region, so that gaps and overlaps meet the eye.
+    table_rows.sort_by_key(|&(key, _)| key);
     let mut table = Table::default();
-    rows.into_iter().for_each(|(_, cells)| table.row(1, cells));
+    table_rows
+        .into_iter()
+        .for_each(|(_, cells)| table.row(1, cells));
     table.write(&mut out);
     out
 }

@@ -55,17 +55,19 @@ pub fn masked(text: &str) -> Cow<'_, str> {
     if !text.contains(is_hidden) {
         return Cow::Borrowed(text);
     }
-    let mut out = String::with_capacity(text.len());
+
+    // One character for one, so that places in the text stay what they are.
+    let mut masked_text = String::with_capacity(text.len());
     for (at, character) in text.char_indices() {
         let is_line_end = text[at..].starts_with("\r\n");
         if is_line_end || matches!(character, '\n' | '\t') || !is_hidden(character) {
-            out.push(character);
+            masked_text.push(character);
         } else {
-            out.extend(std::iter::repeat_n('?', character.len_utf8()));
+            masked_text.extend(std::iter::repeat_n('?', character.len_utf8()));
         }
     }
 
-    Cow::Owned(out)
+    Cow::Owned(masked_text)
 }
 
 fn escaped(text: &str, is_replaced: impl Fn(char) -> bool) -> Cow<'_, str> {
@@ -86,16 +88,16 @@ fn replaced(
     if !text.contains(&is_replaced) {
         return Cow::Borrowed(text);
     }
-    let mut out = String::with_capacity(text.len() + 16);
+    let mut replaced_text = String::with_capacity(text.len() + 16);
     for character in text.chars() {
         if is_replaced(character) {
-            write(&mut out, character);
+            write(&mut replaced_text, character);
         } else {
-            out.push(character);
+            replaced_text.push(character);
         }
     }
 
-    Cow::Owned(out)
+    Cow::Owned(replaced_text)
 }
 
 #[cfg(test)]

@@ -69,6 +69,8 @@ impl Table {
     /// columns become narrower, and cells that do not fit go on in their column of the next line.
     pub fn write_wrapped(&self, width: usize, out: &mut String) {
         let natural_widths = self.natural_widths();
+
+        // Narrow columns keep their width: only the widest pay for a narrow terminal.
         let cap = column_cap(&natural_widths, width);
         let widths: Vec<usize> = natural_widths.iter().map(|&w| w.min(cap)).collect();
         for line in &self.lines {
@@ -138,6 +140,7 @@ fn wrap_cells(indent: usize, cells: &[Cell], widths: &[usize]) -> Vec<Vec<Cell>>
         })
         .collect();
 
+    // Columns with fewer pieces are blank in the lines below.
     let line_count = wrapped_columns.iter().map(Vec::len).max().unwrap_or(0);
     let mut lines = Vec::with_capacity(line_count);
     for line in 0..line_count {

@@ -6,16 +6,16 @@ pub fn duration(ns: u64) -> String {
     match units.into_iter().find(|&(size, _)| ns >= size) {
         None => format!("{ns} ns"),
         Some((size, unit)) => {
-            let value = ns as f64 / size as f64;
+            let scaled_value = ns as f64 / size as f64;
             // Rounding can give a digit more: 9.996 is 10.0 with three digits.
-            let digits = if value < 9.995 {
+            let decimal_digits = if scaled_value < 9.995 {
                 2
-            } else if value < 99.95 {
+            } else if scaled_value < 99.95 {
                 1
             } else {
                 0
             };
-            format!("{value:.digits$} {unit}")
+            format!("{scaled_value:.decimal_digits$} {unit}")
         }
     }
 }

@@ -230,6 +230,7 @@ fn split_chunks(bytes: &[u8]) -> Result<Vec<(usize, Chunk)>, TraceError> {
     let mut chunks = Vec::new();
     let mut at = HEAD_BYTES;
     while let (Some(kind), Some(length)) = (number_at(bytes, at), number_at(bytes, at + 4)) {
+        // A run that was killed leaves a chunk that is cut off: what is before it is still true.
         let rest = bytes.get(at + HEAD_BYTES..);
         let Some(body) = rest.and_then(|rest| rest.get(..length as usize)) else {
             break;
@@ -340,6 +341,7 @@ impl RawEpoch {
         let Self { begin, words, end } = self;
         let mut lanes = Vec::with_capacity(words.len());
         for (calendar, words) in words.iter().enumerate() {
+            // Without the end of the epoch nobody has counted what was dropped.
             let dropped = end.as_ref().and_then(|end| end.dropped.get(calendar));
             lanes.push(Lane {
                 periods: read_periods(words, clock),
@@ -526,6 +528,8 @@ fn first_difference(
     loop {
         match (found.next(), expected.next()) {
             (None, None) => return None,
+
+            // A run that was killed ends within a period.
             (None, Some(_)) if is_partial => return None,
             (found_slot, expected_slot) if found_slot == expected_slot => at += 1,
             (found_slot, expected_slot) => {

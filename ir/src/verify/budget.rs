@@ -74,40 +74,51 @@ impl Budget {
 
 /// Elements of a whole program; linear in them.
 pub(super) fn program_elements(program: &Program) -> u64 {
-    let plans: u64 = program.plans.iter().map(plan_elements).sum();
-    let kernels = program.kernels.len() + program.blobs.len();
-    graph_elements(&program.graph) + machine_elements(&program.machine) + plans + kernels as u64
+    let plan_steps: u64 = program.plans.iter().map(plan_elements).sum();
+    let kernel_steps = program.kernels.len() + program.blobs.len();
+    graph_elements(&program.graph)
+        + machine_elements(&program.machine)
+        + plan_steps
+        + kernel_steps as u64
 }
 
 /// Actors, ports and what else is listed in a graph.
 pub(super) fn graph_elements(graph: &Graph) -> u64 {
-    let actors = graph.actors.iter().map(|actor| {
-        let ports = actor.inputs.len() + actor.outputs.len();
-        1 + ports + actor.state.len() + actor.in_place.len() + actor.params.len()
+    let actor_elements = graph.actors.iter().map(|actor| {
+        let port_count = actor.inputs.len() + actor.outputs.len();
+        1 + port_count + actor.state.len() + actor.in_place.len() + actor.params.len()
     });
-    let channels = graph.channels.iter().map(|c| 1 + c.readers.len());
+    let channel_elements = graph.channels.iter().map(|c| 1 + c.readers.len());
 
-    let total: usize = actors.sum::<usize>() + channels.sum::<usize>();
-    total as u64
+    let element_count: usize = actor_elements.sum::<usize>() + channel_elements.sum::<usize>();
+    element_count as u64
 }
 
 pub(super) fn machine_elements(machine: &Machine) -> u64 {
-    let cores: usize = machine.devices.iter().map(|d| d.cores.len()).sum();
-    (machine.devices.len() + machine.links.len() + cores) as u64
+    let core_count: usize = machine.devices.iter().map(|d| d.cores.len()).sum();
+    (machine.devices.len() + machine.links.len() + core_count) as u64
 }
 
 /// Slots and what else is listed in a plan. Recursion is as deep as the bundle's decoder allows.
 pub(super) fn plan_elements(plan: &Plan) -> u64 {
     let lanes = plan.calendars.iter().flat_map(|c| &c.lanes);
-    let entries: usize = lanes.map(|Lane { entries, .. }| entry_count(entries)).sum();
-    let tables = plan.placement.len() + plan.buffers.len() + plan.rings.len() + plan.variants.len();
-    (1 + plan.calendars.len() + entries + tables) as u64
+    let lane_entries: usize = lanes
+        .map(
+            |Lane {
+                 entries: lane_entries,
+                 ..
+             }| entry_count(lane_entries),
+        )
+        .sum();
+    let table_rows =
+        plan.placement.len() + plan.buffers.len() + plan.rings.len() + plan.variants.len();
+    (1 + plan.calendars.len() + lane_entries + table_rows) as u64
 }
 
 fn entry_count(entries: &[Entry]) -> usize {
-    let each = entries.iter().map(|entry| match entry {
+    let entry_counts = entries.iter().map(|entry| match entry {
         Entry::Slot(_) => 1,
         Entry::Loop { body, .. } => 1 + entry_count(body),
     });
-    each.sum()
+    entry_counts.sum()
 }

@@ -153,6 +153,7 @@ fn check_lost(program: &Program, entry: usize, contingency: &Contingency, errors
         }
     }
 
+    // An order of kinds makes equal losses equal lists.
     for pair in contingency.lost.windows(2) {
         if let [above, below] = pair
             && above.kind >= below.kind

@@ -105,6 +105,7 @@ fn check_actor(id: ActorId, actor: &Actor, errors: &mut Errors) {
         });
     }
 
+    // Ports are few by now: what follows may look at all of them.
     check_ports(id, actor, errors);
     check_state_ports(id, actor, errors);
     check_in_place(id, actor, errors);
@@ -172,6 +173,8 @@ fn check_port(actor: ActorId, port: Port, token: &TokenType, rate: u64, errors: 
         token.bytes().into(),
         MAX_TOKEN_BYTES.into(),
     );
+
+    // A long shape has been reported, and is not copied into another error.
     if token.shape.len() <= MAX_RANK && token.shape.contains(&0) {
         errors.push(VerifyError::ZeroDimension {
             actor,
@@ -187,6 +190,8 @@ fn check_state_ports(id: ActorId, actor: &Actor, errors: &mut Errors) {
         if errors.full() {
             return;
         }
+
+        // A port that serves two states would have two tokens to be read at once.
         let ends = [
             (Port::In(state.input), actor.inputs.len()),
             (Port::Out(state.output), actor.outputs.len()),
@@ -420,6 +425,7 @@ fn check_channels(graph: &Graph, errors: &mut Errors) {
 }
 
 fn check_end(graph: &Graph, channel: ChannelId, actor: ActorId, port: Port, errors: &mut Errors) {
+    // Only what exists can have a type to compare.
     let Some(data) = graph.actors.get(actor) else {
         errors.push(VerifyError::UnknownActor {
             channel,
@@ -489,6 +495,8 @@ fn check_states(graph: &Graph, errors: &mut Errors) {
             };
             let input = &actor.inputs[state.input as usize];
             let output = &actor.outputs[state.output as usize];
+
+            // A state is a token that the actor hands to its own next firing.
             let own_input = Endpoint {
                 actor: id,
                 port: state.input,

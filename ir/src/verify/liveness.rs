@@ -23,11 +23,13 @@ pub(super) fn check(edges: &[Edge], q: &TiVec<ActorId, u64>, errors: &mut Errors
         });
     }
 
+    // An actor that reads its own tokens fires alone: nobody else can help it.
     let links = Links::new(edges, q.len());
     let component = find_components(&links);
     let mut sorted_actors: Vec<ActorId> = q.keys().collect();
     sorted_actors.sort_by_key(|&a| (component[a], a));
 
+    // Steps are counted over all cycles: together they must end in reasonable time.
     let mut run = TokenRun {
         links: &links,
         q,

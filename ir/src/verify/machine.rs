@@ -17,6 +17,8 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
     ) {
         return;
     }
+
+    // Names identify devices in machine files and in reports.
     let mut names = BTreeMap::new();
     for (id, device) in machine.devices.iter_enumerated() {
         if errors.full() {
@@ -37,6 +39,8 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
         }
 
         names.entry(device.name.as_str()).or_insert(id);
+
+        // Two devices may share a core, one device cannot run on it twice.
         let mut cores = BTreeSet::new();
         for &core in &device.cores {
             if core > MAX_CORE {
@@ -53,6 +57,7 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
         }
     }
 
+    // At most one link for each ordered pair, so that a transfer has one speed.
     let mut ends = BTreeMap::new();
     for (id, link) in machine.links.iter_enumerated() {
         if errors.full() {

@@ -33,6 +33,8 @@ pub(super) fn check_name(place: impl FnOnce() -> String, name: &str, errors: &mu
 /// Checks every name in a graph: its own, those of actors, ops, ports and parameters. O(bytes of names).
 pub(super) fn check_graph(graph: &Graph, errors: &mut Errors) {
     check_name(|| "the graph".to_owned(), &graph.name, errors);
+
+    // Each name has a limit; all together have one too, as every view holds them all.
     let mut total = 0;
     for (id, actor) in graph.actors.iter_enumerated() {
         total += actor.name.len();
@@ -57,6 +59,8 @@ pub(super) fn check_graph(graph: &Graph, errors: &mut Errors) {
 /// Names of parameters, and keys of maps in them. Nesting beyond the limit is refused elsewhere.
 fn check_params(id: ActorId, params: &Params, errors: &mut Errors) {
     let place = || format!("a parameter of {id}");
+
+    // A stack instead of recursion: values that are not verified may be nested deeply.
     let mut open: Vec<(&Value, usize)> = Vec::new();
     for (name, value) in params {
         check_name(place, name, errors);

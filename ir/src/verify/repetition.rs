@@ -40,6 +40,7 @@ pub(super) fn edges(graph: &Graph) -> Result<Vec<Edge>, VerifyError> {
             })?;
         check_rate(output.rate, writer.actor, write_port)?;
 
+        // Each reader balances with the writer by itself.
         for reader in &channel.readers {
             let read_port = Port::In(reader.to.port);
             let inputs = &find_actor(graph, id, reader.to.actor)?.inputs;

@@ -107,6 +107,7 @@ fn check_regions(cx: &Cx<'_>, calendar: &Calendar, errors: &mut Errors) {
         });
     }
 
+    // Kernels use scratch as part of the arena.
     if calendar.scratch_bytes > 0 {
         let what = Memory::Scratch;
         check_alignment(cx, device, what, calendar.scratch_offset_bytes, errors);
@@ -226,6 +227,8 @@ fn check_bounds(
     let memory = Memory::Buffer(id);
     check_alignment(cx, buffer.device, memory, buffer.offset_bytes, errors);
     check_alignment(cx, buffer.device, memory, buffer.stride_bytes, errors);
+
+    // Products of numbers from the file may exceed 64 bits.
     let size_bytes = u128::from(buffer.stride_bytes) * u128::from(buffer.blocks);
     check_inside(
         cx,

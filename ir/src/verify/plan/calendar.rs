@@ -93,6 +93,7 @@ fn flatten_lane<'a>(cx: &Cx<'a>, calendar: &'a Calendar, errors: &mut Errors) ->
         errors,
     };
 
+    // Flattening stops at the first loop that is too deep; the rest is reported.
     flattening.add_entries(&lane.entries, 0, 1);
     let flat = flattening.flat;
     let executions = flattening.executions;
@@ -182,6 +183,8 @@ impl<'a> Flattening<'_, 'a> {
     fn end_loop(&mut self, begin: usize) {
         let nodes = &mut self.flat.nodes;
         let end = nodes.len();
+
+        // Loops of one stage can be judged by their first and last repetitions.
         let mut stages = nodes[begin..].iter().filter_map(|node| match node {
             Node::Slot { slot, .. } => Some(slot.stage),
             Node::Begin(_) | Node::End { .. } => None,
@@ -273,6 +276,8 @@ impl<'a> Flattening<'_, 'a> {
     fn check_fire(&mut self, actor: ActorId, fired: u64) {
         let plan = self.cx.id;
         let device = self.device;
+
+        // An actor has its kernel and its buffers on one device.
         let placed = self.cx.plan.placement[actor];
         if placed != device {
             self.errors.push(VerifyError::FireElsewhere {
@@ -339,6 +344,7 @@ pub(super) fn stages(cx: &Cx<'_>, lanes: &Lanes<'_>, errors: &mut Errors) -> Opt
         errors,
     };
 
+    // Every stage up to the last is used, or the run would wait for blocks that nobody works on.
     let mut used_stages = 0;
     for (slot, ..) in lanes.list.iter().flat_map(|(_, flat)| flat.slots()) {
         used_stages = used_stages.max(u64::from(slot.stage) + 1);

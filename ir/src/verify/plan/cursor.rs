@@ -101,58 +101,62 @@ impl<'a> Flat<'a> {
 
     /// Steps of [`Self::visit`] where an execution of a slot takes `cost`.
     pub(super) fn visit_steps(&self, cost: impl Fn(&Slot) -> u64) -> u64 {
-        let mut steps: u64 = 0;
-        let mut runs: Vec<u64> = vec![1];
+        let mut total_steps: u64 = 0;
+        let mut nest_executions: Vec<u64> = vec![1];
 
         for (index, node) in self.nodes.iter().enumerate() {
-            let here = runs.last().copied().unwrap_or(1);
+            let executions = nest_executions.last().copied().unwrap_or(1);
             match node {
                 Node::Slot { slot, .. } => {
-                    steps = steps.saturating_add(here.saturating_mul(cost(slot)));
+                    total_steps = total_steps.saturating_add(executions.saturating_mul(cost(slot)));
                 }
                 Node::Begin(begin) if begin.has_one_stage => {
-                    let length = (begin.end - index) as u64;
-                    steps = steps.saturating_add(here.saturating_mul(length));
-                    runs.push(here.saturating_mul(begin.count.min(2)));
+                    // Of such a loop only the first and last repetitions are executed; the others are skipped node by
+                    // node.
+                    let body_nodes = (begin.end - index) as u64;
+                    total_steps = total_steps.saturating_add(executions.saturating_mul(body_nodes));
+                    nest_executions.push(executions.saturating_mul(begin.count.min(2)));
                 }
-                Node::Begin(begin) => runs.push(here.saturating_mul(begin.count)),
-                Node::End { .. } => drop(runs.pop()),
+                Node::Begin(begin) => nest_executions.push(executions.saturating_mul(begin.count)),
+                Node::End { .. } => drop(nest_executions.pop()),
             }
         }
 
-        steps
+        total_steps
     }
 
     /// Only the slots that `is_wanted`, and the loops around them.
     pub(super) fn filtered(&self, is_wanted: impl Fn(&Slot) -> bool) -> Flat<'a> {
-        let mut nodes: Vec<Node<'a>> = Vec::new();
-        let mut open: Vec<usize> = Vec::new();
+        let mut kept_nodes: Vec<Node<'a>> = Vec::new();
+        let mut open_loops: Vec<usize> = Vec::new();
 
         for node in &self.nodes {
             match node {
                 Node::Slot { slot, .. } if !is_wanted(slot) => {}
-                Node::Slot { .. } => nodes.push(node.clone()),
+                Node::Slot { .. } => kept_nodes.push(node.clone()),
                 Node::Begin(_) => {
-                    open.push(nodes.len());
-                    nodes.push(node.clone());
+                    open_loops.push(kept_nodes.len());
+                    kept_nodes.push(node.clone());
                 }
                 Node::End { .. } => {
-                    let begin = open.pop().unwrap_or(0);
-                    if begin + 1 == nodes.len() {
-                        nodes.pop();
+                    let begin = open_loops.pop().unwrap_or(0);
+
+                    // A loop of which nothing is left goes as a whole.
+                    if begin + 1 == kept_nodes.len() {
+                        kept_nodes.pop();
                         continue;
                     }
 
-                    let end = nodes.len();
-                    if let Some(Node::Begin(b)) = nodes.get_mut(begin) {
+                    let end = kept_nodes.len();
+                    if let Some(Node::Begin(b)) = kept_nodes.get_mut(begin) {
                         b.end = end;
                     }
-                    nodes.push(Node::End { begin });
+                    kept_nodes.push(Node::End { begin });
                 }
             }
         }
 
-        Flat { nodes }
+        Flat { nodes: kept_nodes }
     }
 }
 
@@ -209,6 +213,8 @@ impl<V: Visitor> Walk<'_, '_, V> {
         }
 
         self.run(body.clone(), is_first, true);
+
+        // What the repetitions between do is counted without being executed.
         if begin.count > 2 {
             self.skip(begin, &flat.nodes[body.clone()]);
         }

@@ -202,6 +202,8 @@ impl Period<'_> {
             Action::Send { ring, count, .. } => {
                 let to = self.cx.plan.rings[ring].to;
                 let hand = &mut self.hands[ring];
+
+                // The place must be free: its reader releases it, at most so many periods before.
                 if !hand.released {
                     return Some(Wait {
                         device,
@@ -291,6 +293,7 @@ fn find_cycle(
         }
     }
 
+    // Devices that lead into the circle wait for it, and are no part of it.
     if let Some(start) = chain_place[waiting] {
         chain.drain(..start);
     }

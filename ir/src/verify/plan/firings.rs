@@ -32,6 +32,7 @@ pub(super) fn check(cx: &Cx<'_>, lanes: &Lanes<'_>, stages: &Stages, errors: &mu
         carried: vec![0; stages.carry.len()].into(),
     };
 
+    // One count for all lanes: an actor or ring that is served on the wrong device is noticed by its slot.
     for (device, flat) in &lanes.list {
         count.device = *device;
         flat.visit(&mut count);

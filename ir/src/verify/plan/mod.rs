@@ -212,6 +212,8 @@ fn max_delays(graph: &Graph, plan: &Plan) -> BTreeMap<(ChannelId, DeviceId), u64
         head_tokens
             .entry((id, plan.placement[channel.from.actor]))
             .or_insert(0);
+
+        // The head holds what the reader with the largest delay still needs.
         for reader in &channel.readers {
             let head = head_tokens
                 .entry((id, plan.placement[reader.to.actor]))

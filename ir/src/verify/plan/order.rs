@@ -133,6 +133,8 @@ fn find_ports(cx: &Cx<'_>, buffer_of: &BufferOf) -> Option<Ports> {
     let mut outputs = TiVec::with_capacity(cx.graph.actors.len());
     for (id, actor) in cx.graph.actors.iter_enumerated() {
         let device = cx.plan.placement[id];
+
+        // State ports are left out: a state is read and written in place.
         let mut actor_inputs = Vec::new();
         let joined_ports = actor.inputs.iter().zip(&cx.ports.inputs[id]);
         for (index, (port, joined)) in (0..).zip(joined_ports) {
@@ -166,6 +168,7 @@ fn find_ports(cx: &Cx<'_>, buffer_of: &BufferOf) -> Option<Ports> {
 }
 
 fn find_feeds(cx: &Cx<'_>, stages: &Stages) -> Option<TiVec<BufferId, Fed>> {
+    // A buffer that a ring fills is written by receipts, any other by the writer itself.
     let mut ring_of: TiVec<BufferId, Option<RingId>> = vec![None; cx.plan.buffers.len()].into();
     for (id, ring) in cx.plan.rings.iter_enumerated() {
         ring_of[ring.buffer] = Some(id);
@@ -313,6 +316,7 @@ impl Walk<'_> {
             self.mark_overwritten(actor);
         }
 
+        // In a loop only the first and last repetitions are seen: the earliest stands for those between.
         let earliest_firing = match &self.entered {
             Some(entered) => entered.fired.get(&actor).copied().unwrap_or(0),
             None => first_firing,
@@ -410,6 +414,8 @@ impl Walk<'_> {
 
     fn read(&mut self, buffer: BufferId, access: Access, stage: u32, span: Span, position: u64) {
         self.touch(buffer, stage, position);
+
+        // Three dangers: bytes written over in place, tokens not yet or no longer there, and a history not carried.
         self.read_below(buffer, access);
         let fed = self.fed[buffer];
         if span.end > 0 {

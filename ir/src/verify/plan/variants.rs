@@ -7,7 +7,7 @@ use crate::verify::error::{Errors, VerifyError};
 
 pub(super) fn check(cx: &Cx<'_>, errors: &mut Errors) {
     let plan = cx.id;
-    for (&actor, name) in &cx.plan.variants {
+    for (&actor, shown_name) in &cx.plan.variants {
         let Some(data) = cx.graph.actors.get(actor) else {
             let actors = cx.graph.actors.len();
             errors.push(VerifyError::VariantActor {
@@ -27,19 +27,19 @@ pub(super) fn check(cx: &Cx<'_>, errors: &mut Errors) {
             });
         }
 
-        let fits = (1..=MAX_VARIANT_NAME).contains(&name.len());
-        if !fits
-            || !name
+        let fits_length = (1..=MAX_VARIANT_NAME).contains(&shown_name.len());
+        if !fits_length
+            || !shown_name
                 .bytes()
                 .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
         {
             // A hostile name may be very long.
-            let name = name.chars().take(2 * MAX_VARIANT_NAME).collect();
+            let shown_name = shown_name.chars().take(2 * MAX_VARIANT_NAME).collect();
             let limit = MAX_VARIANT_NAME;
             errors.push(VerifyError::VariantName {
                 plan,
                 actor,
-                name,
+                name: shown_name,
                 limit,
             });
         }
