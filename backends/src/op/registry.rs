@@ -13,7 +13,7 @@ use super::{
 use crate::kernel::Kernel;
 use crate::kernels::{Caps, KernelPlan};
 use crate::ops::custom;
-use crate::ops::entry::stateless_inputs;
+use zbmd_op::entry::stateless_inputs;
 
 type CustomFactory = dyn Fn(&Params) -> Result<Arc<dyn CustomActor>, OpError> + Send + Sync;
 

@@ -10,12 +10,12 @@ use zbmd_ir::{
     TokenType, Value,
 };
 
-use super::entry::{in_port, out_port};
 use crate::call::Call;
 use crate::kernel::Kernel;
 use crate::op::{OpError, Registry, ResolveCx, Signature};
-use crate::ops::nn::narrow;
 use crate::team;
+use zbmd_op::entry::{in_port, out_port};
+use zbmd_ops_nn::narrow;
 
 /// A parameter value from a short text: RON-like, as far as the tests need it.
 pub(crate) fn value(text: &str) -> Value {
@@ -308,9 +308,9 @@ impl Random {
         match dtype {
             DType::Bool => floats.iter().map(|&v| u8::from(v > 0.0)).collect(),
             DType::F32 | DType::C32 | DType::F64 | DType::F16 | DType::Bf16 => {
-                super::args::encode(dtype, &floats)
+                zbmd_op::args::encode(dtype, &floats)
             }
-            _ => super::args::encode(dtype, &floats.iter().map(|v| v * 50.0).collect::<Vec<_>>()),
+            _ => zbmd_op::args::encode(dtype, &floats.iter().map(|v| v * 50.0).collect::<Vec<_>>()),
         }
     }
 }
@@ -609,7 +609,7 @@ fn variants_have_the_same_bits() {
                     .into_iter()
                     .map(f64::from)
                     .collect();
-                super::args::encode(dtype, &floats)
+                zbmd_op::args::encode(dtype, &floats)
             });
             subject.kernel = Arc::clone(&default);
             let want = subject.run(&data, firings, firings);

@@ -8,16 +8,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use zbmd_ir::{Actor, BlobId, DType, Params, TiSlice, TokenType, Value, limits};
+use zbmd_ir::{Actor, BlobId, Params, TiSlice, TokenType, Value};
 
-use super::args::Args;
-use super::entry::{check_connected, check_limits, in_port, out_port, stateless_inputs};
-use super::types::{TypeSchema, check_sizes};
 use crate::kernel::Kernel;
 use crate::op::{
     CustomActor, Op, OpDoc, OpError, Registry, ResolveCx, ResolvedOp, Signature, Work, check_ports,
     default_work, port_text,
 };
+use zbmd_op::args::Args;
+use zbmd_op::entry::{check_connected, check_limits, in_port, out_port, stateless_inputs};
+use zbmd_op::token_type;
+use zbmd_op::types::{TypeSchema, check_sizes};
 
 /// Name of the op.
 pub(crate) const NAME: &str = "Custom";
@@ -151,57 +152,6 @@ fn port(
     Ok((token, rate, window))
 }
 
-/// A token type written as `f32`, `"f32[2,3]"` or `{"dtype": f32, "shape": [2, 3]}`.
-pub(super) fn token_type(args: &Args<'_>, path: &str, value: &Value) -> Result<TokenType, OpError> {
-    let wrong = |message: String| {
-        let help = "write f32, \"f32[4]\" or {\"dtype\": f32, \"shape\": [4]}";
-        args.error(path, message, help)
-    };
-    let dtype = |word: &str| {
-        DType::from_name(word)
-            .ok_or_else(|| args.unknown_word(path, word, &DType::ALL.map(DType::name)))
-    };
-    let dim = |i: Option<i64>| i.and_then(|i| u32::try_from(i).ok()).filter(|&d| d > 0);
-    let (dtype, dims) = match value {
-        Value::Str(text) => match text.strip_suffix(']').and_then(|t| t.split_once('[')) {
-            None => (dtype(text)?, Some(Vec::new())),
-            Some((word, dims)) => {
-                let dims = dims
-                    .split(',')
-                    .map(|d| dim(d.trim().parse().ok()))
-                    .collect();
-                (dtype(word.trim())?, dims)
-            }
-        },
-        Value::Map(map) => {
-            let known = ["dtype", "shape", "rate", "window"];
-            if let Some(key) = map.keys().find(|k| !known.contains(&k.as_str())) {
-                return Err(args.unknown_word(path, key, &known));
-            }
-            let word = map.get("dtype").and_then(Value::as_str);
-            let word = word.ok_or_else(|| wrong("has no dtype".to_owned()))?;
-            let dims = match map.get("shape") {
-                None => Some(Vec::new()),
-                Some(shape) => shape
-                    .as_list()
-                    .and_then(|l| l.iter().map(|v| dim(v.as_int())).collect()),
-            };
-            (dtype(word)?, dims)
-        }
-        _ => return Err(wrong("is no token type".to_owned())),
-    };
-    let dims =
-        dims.ok_or_else(|| wrong("has a dimension that is no positive integer".to_owned()))?;
-    if dims.len() > limits::MAX_RANK {
-        return Err(wrong(format!(
-            "has {} dimensions, the limit is {}",
-            dims.len(),
-            limits::MAX_RANK
-        )));
-    }
-    Ok(TokenType::new(dtype, dims))
-}
-
 impl Registry {
     /// The ports of an actor: [`Op::resolve`] of the op, except that for `Custom` a registered actor is asked and
     /// compared with the model's declaration.
@@ -326,6 +276,8 @@ fn disagree(name: &str, actor: &Signature, declared: &Signature) -> OpError {
 
 #[cfg(test)]
 mod tests {
+    use zbmd_ir::DType;
+
     use super::*;
     use crate::kernel::{Io, KernelFault};
     use crate::op::StateSpec;

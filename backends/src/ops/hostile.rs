@@ -8,11 +8,11 @@ use bytes::Bytes;
 use zbmd_ir::{Actor, BlobId, DType, Params, Role, StatePort, TiVec, TokenType, Value};
 
 use super::conformance::{Random, value};
-use super::entry::{in_port, out_port};
-use super::examples::example_inputs;
 use crate::call::Call;
 use crate::kernels::Caps;
 use crate::op::{Op, OpError, Registry, ResolveCx, Signature, TypeSchema};
+use zbmd_op::entry::{in_port, out_port};
+use zbmd_op::example_inputs;
 
 /// Cases of each op in a run of the tests; `ZBMD_HOSTILE_CASES` asks for more, `ZBMD_HOSTILE_TRACE` names a file that
 /// always holds the case that runs.

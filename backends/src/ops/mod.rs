@@ -1,58 +1,41 @@
-//! The standard catalogue on the CPU: each file holds some ops with their kernels.
+//! The standard catalogue: ops for signals and for tensors, and custom actors.
 //!
 //! Every kernel gives the same bits for n firings in one call as for n calls; the tests in `conformance` hold all
 //! of them to it and to the plain loops in `reference`.
 
 #[cfg(test)]
 mod agreement;
-pub(crate) mod args;
+#[cfg(test)]
+mod channels_last;
 #[cfg(test)]
 pub(crate) mod conformance;
-mod convert;
 pub(crate) mod custom;
-mod design;
-mod elementwise;
-pub(crate) mod entry;
-pub(crate) mod examples;
-mod fft;
-mod fir;
-mod frame;
-mod generate;
+#[cfg(test)]
+mod expressions;
 #[cfg(all(test, any(feature = "cuda", feature = "vulkan")))]
 pub(crate) mod gpus;
 #[cfg(test)]
 mod hostile;
-mod iir;
-mod matrix;
-pub(crate) mod nn;
 #[cfg(all(test, any(feature = "cuda", feature = "vulkan")))]
 pub(crate) mod products;
-mod route;
-pub(crate) mod sources;
-pub(crate) mod types;
+#[cfg(test)]
+mod source_table;
+#[cfg(test)]
+mod type_schemas;
 #[cfg(test)]
 mod values;
 
 use crate::op::{OpDoc, OpError, Registry};
-use entry::EntryOp;
+use zbmd_op::args;
+use zbmd_op::entry::EntryOp;
 
 impl Registry {
     /// The standard catalogue, with no custom actor registered.
     pub fn standard() -> Self {
         let mut registry = Self::empty();
-        let groups = convert::OPS
-            .into_iter()
-            .chain(elementwise::OPS)
-            .chain(fft::OPS)
-            .chain(fir::OPS)
-            .chain(frame::OPS)
-            .chain(generate::OPS)
-            .chain(iir::OPS)
-            .chain(matrix::OPS)
-            .chain(route::OPS);
-        groups.for_each(|entry| registry.add(EntryOp::new(entry)));
+        zbmd_ops_dsp::entries().for_each(|entry| registry.add(EntryOp::new(entry)));
         registry.add(custom::Custom);
-        nn::register(&mut registry);
+        zbmd_ops_nn::ops().for_each(|op| registry.add(op));
         registry
     }
 

@@ -377,7 +377,7 @@ fn elements(random: &mut Random, dtype: DType, count: usize) -> Vec<u8> {
             _ => (v * 2.0 + 1.0).round().abs(),
         })
         .collect();
-    crate::ops::args::encode(dtype, &scaled)
+    zbmd_op::args::encode(dtype, &scaled)
 }
 
 fn check(subject: &Subject, tolerance: Tolerance, random: &mut Random) -> Result<(), String> {

@@ -1,0 +1,416 @@
+//! The cores of one device, which share the work of a call: a leader, which runs the calendar, and helpers.
+//!
+//! A kernel cuts its work into parts that write to different places, and the same bits come out whoever does which
+//! part and whether there are helpers at all. The leader never waits for a helper that sleeps: who has not come when
+//! the last part is taken has no part in it. Helpers spin for a while for the next call and then sleep. Nothing here
+//! allocates once a team is made.
+#![expect(
+    unsafe_code,
+    reason = "lends a call's work to other threads for as long as the call lasts"
+)]
+
+use std::cell::{Cell, UnsafeCell};
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle, Thread};
+
+/// Parts that work is cut into for each core: what one core does slowly, another takes over.
+const PARTS: usize = 4;
+/// Multiplications in vectors that are worth being shared: some microseconds.
+const WORTHWHILE: usize = 1 << 18;
+/// Looks of a helper before it sleeps: some tens of microseconds.
+const LOOKS: u32 = 1 << if cfg!(miri) { 4 } else { 14 };
+
+/// Of [`Shared::gate`]: helpers may come in.
+const OPEN: u64 = 1 << 31;
+/// How many have come in.
+const COUNT: u64 = OPEN - 1;
+/// One call more.
+const CALL: u64 = 1 << 32;
+
+/// Work for each of so many parts; valid while the gate is open or somebody is in.
+#[derive(Clone, Copy)]
+struct Job {
+    work: *const (dyn Fn(usize) + Sync),
+    parts: usize,
+}
+
+/// What leader and helpers share. Padding keeps what helpers look at all the time from what they change.
+#[repr(align(128))]
+struct Padded<T>(T);
+
+struct Shared {
+    /// Number of the call, whether it is open, and how many helpers have come in.
+    gate: Padded<AtomicU64>,
+    /// The next part that nobody has taken.
+    next: Padded<AtomicUsize>,
+    /// Helpers that have gone out again.
+    left: Padded<AtomicU64>,
+    sleeping: AtomicUsize,
+    /// To wake them.
+    helpers: OnceLock<Box<[Thread]>>,
+    stop: AtomicBool,
+    panicked: AtomicBool,
+    job: UnsafeCell<Job>,
+}
+
+// SAFETY: `job` is written by the leader alone, while the gate is shut and nobody is in; helpers read it between
+// coming in (acquire) and going out (release). The work it leads to may be called by many threads.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+thread_local! {
+    /// The team that this thread leads.
+    static LED: Cell<*const Shared> = const { Cell::new(std::ptr::null()) };
+    static SIZE: Cell<usize> = const { Cell::new(1) };
+}
+
+/// Helpers of the thread that made them.
+pub struct Team {
+    shared: Arc<Shared>,
+    helpers: Vec<JoinHandle<()>>,
+    /// It is the thread's that made it.
+    _here: PhantomData<*const ()>,
+}
+
+impl std::fmt::Debug for Team {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Team")
+            .field("helpers", &self.helpers.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Team {
+    /// Makes this thread the leader of a team of `cores`, itself among them; each helper calls `begin` with its number,
+    /// from 1, before anything else, for example to tie itself to its core. Kernels called by this thread share their
+    /// work until the team is dropped.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    ///
+    /// # Panics
+    /// If this thread leads a team already.
+    pub fn lead(
+        cores: usize,
+        begin: impl Fn(usize) + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
+        assert!(LED.get().is_null(), "this thread leads a team already");
+        let nothing: &'static (dyn Fn(usize) + Sync) = &|_| {};
+        let shared = Arc::new(Shared {
+            gate: Padded(AtomicU64::new(0)),
+            next: Padded(AtomicUsize::new(0)),
+            left: Padded(AtomicU64::new(0)),
+            sleeping: AtomicUsize::new(0),
+            helpers: OnceLock::new(),
+            stop: AtomicBool::new(false),
+            panicked: AtomicBool::new(false),
+            job: UnsafeCell::new(Job {
+                work: nothing,
+                parts: 0,
+            }),
+        });
+        let begin = Arc::new(begin);
+        let mut team = Self {
+            shared: Arc::clone(&shared),
+            helpers: Vec::new(),
+            _here: PhantomData,
+        };
+        for number in 1..cores {
+            let (shared, begin) = (Arc::clone(&shared), Arc::clone(&begin));
+            let name = thread::current()
+                .name()
+                .map_or_else(String::new, |n| format!("{n} +{number}"));
+            team.helpers
+                .push(thread::Builder::new().name(name).spawn(move || {
+                    begin(number);
+                    help(&shared);
+                })?);
+        }
+        let threads = team.helpers.iter().map(|h| h.thread().clone()).collect();
+        // Set once, here.
+        let _ = team.shared.helpers.set(threads);
+        if cores > 1 {
+            LED.set(Arc::as_ptr(&team.shared));
+            SIZE.set(cores);
+        }
+        Ok(team)
+    }
+
+    /// A team of a device's cores; `None` where it has one, or threads cannot be started: kernels take longer then, and
+    /// that is all. With `tie` this thread is kept on the first of the cores and helpers on the others; says also
+    /// whether this one is.
+    ///
+    /// # Panics
+    /// If this thread leads a team already.
+    pub fn of_cores(cores: &[u32], tie: bool) -> (Option<Self>, bool) {
+        let tied = tie && pin(&cores[..cores.len().min(1)]);
+        let own = cores.to_vec();
+        let begin = move |number: usize| {
+            if tie {
+                pin(&own[number..=number]);
+            }
+        };
+        let team = (cores.len() > 1)
+            .then(|| Self::lead(cores.len(), begin).ok())
+            .flatten();
+        (team, tied)
+    }
+}
+
+/// Ties this thread to cores. Not being allowed to, or not having them, costs speed only: it stays free then.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn pin(cores: &[u32]) -> bool {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let mut set = CpuSet::new();
+    for &core in cores.iter().filter(|&&c| (c as usize) < CpuSet::MAX_CPU) {
+        set.set(core as usize);
+    }
+    set.count() > 0 && sched_setaffinity(None, &set).is_ok()
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn pin(_cores: &[u32]) -> bool {
+    false
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        if LED.get() == Arc::as_ptr(&self.shared) {
+            LED.set(std::ptr::null());
+            SIZE.set(1);
+        }
+        self.shared.stop.store(true, Ordering::SeqCst);
+        for helper in self.helpers.drain(..) {
+            helper.thread().unpark();
+            // It has nothing to tell: panics were passed on when they came.
+            let _ = helper.join();
+        }
+    }
+}
+
+/// Cores that share the work of this thread's calls, itself among them.
+pub fn cores() -> usize {
+    SIZE.get()
+}
+
+/// Does the work of all parts, on all cores of this thread's team. Parts must write to different places, and the work
+/// of one must not wait for that of another.
+fn split(parts: usize, work: &(dyn Fn(usize) + Sync)) {
+    // Work that is cut up again within a part is done by who does the part.
+    let led = Again(LED.replace(std::ptr::null()));
+    if led.0.is_null() || parts < 2 {
+        (0..parts).for_each(work);
+    } else {
+        // SAFETY: the team lives until it is dropped, by this thread, which then leads none.
+        call(unsafe { &*led.0 }, parts, work);
+    }
+}
+
+/// Calls `f` with parts of `all`, multiples of `tile` but for the last, on all cores of this thread's team, or with the
+/// whole where it takes no more than so many multiplications.
+pub fn share(work: usize, all: usize, tile: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
+    let cores = cores();
+    if cores == 1 || work < WORTHWHILE || all <= tile {
+        return f(0..all);
+    }
+    let each = all.div_ceil(tile).div_ceil(PARTS * cores) * tile;
+    split(all.div_ceil(each), &|i| {
+        f(i * each..((i + 1) * each).min(all))
+    });
+}
+
+/// Leads again, also after a panic.
+struct Again(*const Shared);
+
+impl Drop for Again {
+    fn drop(&mut self) {
+        LED.set(self.0);
+    }
+}
+
+/// Shuts the gate and waits for those who are in, also where the leader's own part panics.
+struct Shut<'a>(&'a Shared);
+
+impl Drop for Shut<'_> {
+    fn drop(&mut self) {
+        let Shared {
+            gate, left, next, ..
+        } = self.0;
+        // Where the leader panics, the rest need not be done.
+        next.0.store(usize::MAX / 2, Ordering::Relaxed);
+        let came = gate.0.fetch_and(!OPEN, Ordering::AcqRel) & COUNT;
+        while left.0.load(Ordering::Acquire) < came {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+fn call(shared: &Shared, parts: usize, work: &(dyn Fn(usize) + Sync)) {
+    // SAFETY: only the lifetime changes: `Shut` keeps this frame until nobody is in.
+    let work: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(work) };
+    // SAFETY: the gate is shut and all who were in have left: `Shut` saw to it after the call before.
+    unsafe { *shared.job.get() = Job { work, parts } };
+    shared.next.0.store(0, Ordering::Relaxed);
+    shared.left.0.store(0, Ordering::Relaxed);
+    let call = shared.gate.0.load(Ordering::Relaxed) & !(OPEN | COUNT);
+    shared
+        .gate
+        .0
+        .store(call.wrapping_add(CALL) | OPEN, Ordering::SeqCst);
+    if shared.sleeping.load(Ordering::SeqCst) > 0 {
+        shared
+            .helpers
+            .get()
+            .into_iter()
+            .flatten()
+            .for_each(Thread::unpark);
+    }
+    {
+        let _shut = Shut(shared);
+        take_parts(shared, work, parts);
+    }
+    assert!(
+        !shared.panicked.load(Ordering::Relaxed),
+        "a part of a kernel panicked on another core"
+    );
+}
+
+fn take_parts(shared: &Shared, work: &(dyn Fn(usize) + Sync), parts: usize) {
+    loop {
+        let part = shared.next.0.fetch_add(1, Ordering::Relaxed);
+        if part >= parts {
+            return;
+        }
+        work(part);
+    }
+}
+
+/// What helpers do until the team is dropped.
+fn help(shared: &Shared) {
+    let (mut seen, mut looks) = (0, 0);
+    while !shared.stop.load(Ordering::Relaxed) {
+        let gate = shared.gate.0.load(Ordering::SeqCst);
+        let call = gate & !(OPEN | COUNT);
+        if gate & OPEN == 0 || call == seen {
+            looks += 1;
+            if looks < LOOKS {
+                std::hint::spin_loop();
+            } else {
+                sleep(shared, seen);
+                looks = 0;
+            }
+            continue;
+        }
+        let (acquire, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
+        if shared
+            .gate
+            .0
+            .compare_exchange(gate, gate + 1, acquire, relaxed)
+            .is_err()
+        {
+            continue;
+        }
+        (seen, looks) = (call, 0);
+        // SAFETY: this thread is in, so the leader neither writes the job nor gives up what it leads to.
+        let (work, parts) = unsafe {
+            let Job { work, parts } = *shared.job.get();
+            (&*work, parts)
+        };
+        if catch_unwind(AssertUnwindSafe(|| take_parts(shared, work, parts))).is_err() {
+            shared.panicked.store(true, Ordering::Relaxed);
+        }
+        shared.left.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Sleeps until somebody calls, unless a call has come since the one that was seen, or the end.
+fn sleep(shared: &Shared, seen: u64) {
+    shared.sleeping.fetch_add(1, Ordering::SeqCst);
+    let gate = shared.gate.0.load(Ordering::SeqCst);
+    let called = gate & OPEN != 0 && gate & !(OPEN | COUNT) != seen;
+    if !called && !shared.stop.load(Ordering::SeqCst) {
+        thread::park();
+    }
+    shared.sleeping.fetch_sub(1, Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Squares by parts.
+    fn squares(parts: usize) -> Vec<usize> {
+        let sums: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
+        split(parts, &|i| {
+            _ = sums[i].fetch_add(i * i + 1, Ordering::Relaxed)
+        });
+        sums.into_iter().map(AtomicUsize::into_inner).collect()
+    }
+
+    #[test]
+    fn every_part_is_done_once() {
+        let rounds = if cfg!(miri) { 5 } else { 2000 };
+        for size in [1, 2, 4] {
+            let team = Team::lead(size, |_| ()).expect("threads");
+            assert_eq!(cores(), size);
+            for parts in (0..rounds).map(|i| i % 9) {
+                let want: Vec<usize> = (0..parts).map(|i| i * i + 1).collect();
+                assert_eq!(squares(parts), want);
+            }
+            drop(team);
+            assert_eq!((cores(), squares(3)), (1, vec![1, 2, 5]));
+        }
+    }
+
+    #[test]
+    fn sleepers_wake_up_and_parts_may_be_split() {
+        let begun = Arc::new(AtomicUsize::new(0));
+        let numbers = Arc::clone(&begun);
+        let team = Team::lead(3, move |n| _ = numbers.fetch_add(n, Ordering::SeqCst));
+        let team = team.expect("threads");
+        while team.shared.sleeping.load(Ordering::SeqCst) < 2 {
+            thread::yield_now();
+        }
+        assert_eq!(
+            begun.load(Ordering::SeqCst),
+            3,
+            "helpers begin with their numbers"
+        );
+        // Parts that only another thread can end: helpers do come.
+        let met = AtomicUsize::new(0);
+        split(3, &|_| {
+            met.fetch_add(1, Ordering::SeqCst);
+            while met.load(Ordering::SeqCst) < 3 {
+                thread::yield_now();
+            }
+            assert_eq!(squares(4), [1, 2, 5, 10]);
+        });
+    }
+
+    #[test]
+    fn panics_are_passed_on_and_the_team_goes_on() {
+        for culprit in [0, 1] {
+            let team = Team::lead(2, |_| ()).expect("threads");
+            let met = AtomicUsize::new(0);
+            let leader = thread::current().id();
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                split(2, &|_| {
+                    met.fetch_add(1, Ordering::SeqCst);
+                    while met.load(Ordering::SeqCst) < 2 {
+                        thread::yield_now();
+                    }
+                    let helper = thread::current().id() != leader;
+                    assert!(helper != (culprit == 1), "on purpose");
+                });
+            }));
+            assert!(ended.is_err(), "culprit {culprit}");
+            drop(team);
+            assert_eq!(squares(2), [1, 2]);
+        }
+    }
+}

@@ -1,0 +1,569 @@
+//! Ops that move tokens and elements without looking at them.
+
+use zbmd_ir::{InPlace, InPort, OutPort, TokenType, limits};
+
+use zbmd_gpu_ir::{self as kernels, Dim, Part};
+use zbmd_op::args::{Args, input_error};
+use zbmd_op::entry::{Entry, in_port, out_port};
+use zbmd_op::kernel::{Io, Kernel, KernelFault};
+use zbmd_op::{OpDoc, OpError, ResolvedOp};
+
+pub(super) const OPS: [Entry; 8] = [
+    Entry {
+        name: "Delay",
+        types: "x:T -> y:T; T: any",
+        positional: &["tokens"],
+        doc: OpDoc {
+            summary: "y[k] = x[k − tokens]; what comes before the first token are the channel's initial tokens",
+            params: &[("tokens", "how many")],
+            ports: "`x`: any type, window tokens + 1 -> `y`, one token a firing",
+            example: "Delay(16)",
+        },
+        make: delay,
+    },
+    Entry {
+        name: "Fork",
+        types: "x:T -> y*:T; T: any",
+        positional: &["outputs"],
+        doc: OpDoc {
+            summary: "the token on every output (a channel with several readers needs none)",
+            params: &[("outputs", "how many (default 2, at most 31)")],
+            ports: "`x`: any type -> `y0`, `y1`, …, one token a firing",
+            example: "Fork(3)",
+        },
+        make: fork,
+    },
+    Entry {
+        name: "Split",
+        types: "x:T -> y*:T; T: any",
+        positional: &["outputs"],
+        doc: OpDoc {
+            summary: "deinterleaves: run i of every n to output i",
+            params: &[
+                ("outputs", "n (default 2, at most 31)"),
+                ("run", "tokens in a row to one output (default 1)"),
+            ],
+            ports: "`x`: any type, rate n * run -> `y0`, `y1`, …, run tokens a firing",
+            example: "Split(2)",
+        },
+        make: split,
+    },
+    Entry {
+        name: "Merge",
+        types: "x*:T -> y:T; T: any",
+        positional: &["inputs"],
+        doc: OpDoc {
+            summary: "interleaves: a run of tokens from each input in turn",
+            params: &[
+                ("inputs", "how many (default: as many as channels name)"),
+                ("run", "tokens in a row from one input (default 1)"),
+            ],
+            ports: "`x0`, `x1`, …: one type, run tokens a firing -> `y`, rate n * run",
+            example: "Merge()",
+        },
+        make: merge,
+    },
+    Entry {
+        name: "Reshape",
+        types: "x:T -> y:T; T: any",
+        positional: &["shape"],
+        doc: OpDoc {
+            summary: "the same elements in tokens of another shape; rates make up for the sizes",
+            params: &[("shape", "dimensions, [] for scalars")],
+            ports: "`x`: any type, rate a -> `y`, rate b, a and b being the smallest that fit",
+            example: "Reshape([4, 128])",
+        },
+        make: reshape,
+    },
+    Entry {
+        name: "Transpose",
+        types: "x:T -> y:T; T: any",
+        positional: &["axes"],
+        doc: OpDoc {
+            summary: "permutes dimensions: dimension i of y is dimension axes[i] of x",
+            params: &[("axes", "the permutation (default: reversed)")],
+            ports: "`x`: any type -> `y`, one token a firing",
+            example: "Transpose([1, 0])",
+        },
+        make: transpose,
+    },
+    Entry {
+        name: "Decimate",
+        types: "x:T -> y:T; T: any",
+        positional: &["factor"],
+        doc: OpDoc {
+            summary: "keeps the first of every `factor` tokens",
+            params: &[("factor", "tokens consumed in a firing")],
+            ports: "`x`: any type, rate factor -> `y`, rate 1",
+            example: "Decimate(4)",
+        },
+        make: decimate,
+    },
+    Entry {
+        name: "Hold",
+        types: "x:T -> y:T; T: any",
+        positional: &["factor"],
+        doc: OpDoc {
+            summary: "repeats every token",
+            params: &[("factor", "tokens produced in a firing")],
+            ports: "`x`: any type -> `y`, rate factor",
+            example: "Hold(4)",
+        },
+        make: hold,
+    },
+];
+
+/// Operations that moving one small piece is worth.
+const PIECE: f64 = 18.0;
+
+fn x_in(token: &TokenType, rate: u64, window: u64) -> Vec<InPort> {
+    vec![in_port("x", token.clone(), rate, window)]
+}
+
+fn y_out(token: &TokenType, rate: u64) -> Vec<OutPort> {
+    vec![out_port("y", token.clone(), rate)]
+}
+
+fn delay(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
+    let tokens = args.uint("tokens", 0, limits::MAX_RATE - 1)?;
+    let x = args.x()?;
+    // The window's oldest token is the one wanted: outputs are the beginning of the input.
+    let bytes = x.bytes();
+    let made = ResolvedOp::new(x_in(x, 1, tokens + 1), y_out(x, 1), || Ok(Straight));
+    Ok(made.gpu(move || Some(kernels::straight(bytes, 1))))
+}
+
+fn reshape(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
+    let x = args.x()?;
+    let Some(shape) = args.shape_opt("shape")? else {
+        return Err(args.error("shape", "is missing", "give a list of dimensions"));
+    };
+    let y = TokenType::new(x.dtype, shape);
+    let common = gcd(x.elements(), y.elements());
+    let (consumed, produced) = (y.elements() / common, x.elements() / common);
+    let bytes = consumed.saturating_mul(x.bytes());
+    let made = ResolvedOp::new(x_in(x, consumed, consumed), y_out(&y, produced), || {
+        Ok(Straight)
+    });
+    Ok(made
+        .over([0])
+        .gpu(move || Some(kernels::straight(bytes, 1))))
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Outputs are the first bytes of the input.
+struct Straight;
+
+impl Kernel for Straight {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let y = io.output_bytes(0);
+        if !io.shares(0, 0) {
+            y.copy_from_slice(&io.input_bytes(0)[..y.len()]);
+        }
+        Ok(())
+    }
+}
+
+fn numbered(prefix: &str, count: u64) -> impl Iterator<Item = String> {
+    (0..count).map(move |i| format!("{prefix}{i}"))
+}
+
+fn outputs(args: &Args<'_>, token: &TokenType, rate: u64) -> Result<Vec<OutPort>, OpError> {
+    let count = args.uint_or("outputs", 2, 1, Io::MAX_MUT_PORTS as u64)?;
+    Ok(numbered("y", count)
+        .map(|name| out_port(&name, token.clone(), rate))
+        .collect())
+}
+
+/// Tokens in a row to or from one port, and their bytes.
+fn run(args: &Args<'_>, token: &TokenType) -> Result<(u64, usize), OpError> {
+    let run = args.uint_or("run", 1, 1, limits::MAX_RATE)?;
+    Ok((run, run.saturating_mul(token.bytes()) as usize))
+}
+
+fn fork(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
+    let x = args.x()?;
+    let outputs = outputs(args, x, 1)?;
+    let (count, bytes) = (outputs.len() as u32, x.bytes());
+    let made = ResolvedOp::new(x_in(x, 1, 1), outputs, || Ok(Fork));
+    Ok(made.gpu(move || Some(kernels::straight(bytes, count))))
+}
+
+struct Fork;
+
+impl Kernel for Fork {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        for i in 0..io.outputs() {
+            io.output_bytes(i).copy_from_slice(io.input_bytes(0));
+        }
+        Ok(())
+    }
+}
+
+fn split(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
+    let x = args.x()?;
+    let (run, piece) = run(args, x)?;
+    let outputs = outputs(args, x, run)?;
+    let count = outputs.len();
+    let rate = run.saturating_mul(count as u64);
+    let made = ResolvedOp::new(x_in(x, rate, rate), outputs, move || Ok(Split { piece }));
+    let at = |i: usize| i.saturating_mul(piece) as u64;
+    let part = |i: usize| InPlace {
+        input: 0,
+        output: i as u32,
+        at_bytes: at(i),
+    };
+    let made = made.with_in_place_pairs((0..count).map(part));
+    Ok(made.flops(PIECE * count as f64).gpu(move || {
+        let (count, piece) = (count as u32, piece as u64);
+        let part = |i: u32| Part {
+            input: 0,
+            output: i,
+            from: u64::from(i) * piece,
+            to: 0,
+        };
+        let firing = Dim {
+            size: 1,
+            from: u64::from(count) * piece,
+            to: piece,
+        };
+        kernels::strided_parts(firing, &[], piece, (0..count).map(part))
+    }))
+}
+
+struct Split {
+    /// Bytes in a row to one output.
+    piece: usize,
+}
+
+impl Kernel for Split {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let count = io.outputs();
+        let bytes = io.firings() * count * self.piece;
+        for i in 0..count {
+            if io.shares(0, i) {
+                continue;
+            }
+            // Of one firing, the other pieces may lie under their outputs.
+            let end = if io.firings() == 1 {
+                (i + 1) * self.piece
+            } else {
+                bytes
+            };
+            let (x, y) = (io.part_bytes(0, i * self.piece..end), io.output_bytes(i));
+            copy_tokens(x, count * self.piece, y, self.piece, self.piece);
+        }
+        Ok(())
+    }
+}
+
+fn merge(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
+    let named = args
+        .connected()
+        .filter_map(|c| c.strip_prefix('x')?.parse::<u64>().ok())
+        .max();
+    let natural = named
+        .map_or(2, |last| last.saturating_add(1))
+        .clamp(1, limits::MAX_PORTS as u64);
+    let count = args.uint_or("inputs", natural, 1, limits::MAX_PORTS as u64)?;
+    let mut inputs: Vec<InPort> = Vec::new();
+    for (i, name) in numbered("x", count).enumerate() {
+        let token = args.cx.input(&name, i == 0)?;
+        if let Some(first) = inputs.first()
+            && first.token != *token
+        {
+            let message = format!("is {token}, but `x0` is {}", first.token);
+            return Err(input_error(&name, message, "all inputs have one type"));
+        }
+        let (run, _) = run(args, token)?;
+        inputs.push(in_port(&name, token.clone(), run, run));
+    }
+    let y = inputs[0].token.clone();
+    let (run, piece) = run(args, &y)?;
+    let made = ResolvedOp::new(inputs, y_out(&y, run.saturating_mul(count)), move || {
+        Ok(Merge { piece })
+    });
+    let at = |i: u64| i.saturating_mul(piece as u64);
+    let part = |i: u64| InPlace {
+        input: i as u32,
+        output: 0,
+        at_bytes: at(i),
+    };
+    let made = made.with_in_place_pairs((0..count).map(part));
+    Ok(made.flops(PIECE * count as f64).gpu(move || {
+        let piece = piece as u64;
+        let part = |i: u64| Part {
+            input: i as u32,
+            output: 0,
+            from: 0,
+            to: i * piece,
+        };
+        let firing = Dim {
+            size: 1,
+            from: piece,
+            to: count * piece,
+        };
+        kernels::strided_parts(firing, &[], piece, (0..count).map(part))
+    }))
+}
+
+struct Merge {
+    /// Bytes in a row from one input.
+    piece: usize,
+}
+
+impl Kernel for Merge {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let y = io.output_bytes(0);
+        let count = io.inputs();
+        for i in (0..count).filter(|&i| !io.shares(i, 0)) {
+            let x = io.input_bytes(i);
+            copy_tokens(
+                x,
+                self.piece,
+                &mut y[i * self.piece..],
+                count * self.piece,
+                self.piece,
+            );
+        }
+        Ok(())
+    }
+}
+
+fn decimate(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
+    let (x, factor) = (args.x()?, args.uint("factor", 1, limits::MAX_RATE)?);
+    let (token, stride) = (
+        x.bytes() as usize,
+        x.bytes().saturating_mul(factor) as usize,
+    );
+    let make = move || Ok(Decimate { token, stride });
+    Ok(
+        ResolvedOp::new(x_in(x, factor, factor), y_out(x, 1), make).gpu(move || {
+            let (token, stride) = (token as u64, stride as u64);
+            kernels::strided(
+                Dim {
+                    size: 1,
+                    from: stride,
+                    to: token,
+                },
+                &[],
+                token,
+            )
+        }),
+    )
+}
+
+struct Decimate {
+    token: usize,
+    stride: usize,
+}
+
+impl Kernel for Decimate {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        copy_tokens(
+            io.input_bytes(0),
+            self.stride,
+            io.output_bytes(0),
+            self.token,
+            self.token,
+        );
+        Ok(())
+    }
+}
+
+fn hold(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
+    let (x, factor) = (args.x()?, args.uint("factor", 1, limits::MAX_RATE)?);
+    let token = x.bytes() as usize;
+    let make = move || {
+        Ok(Hold {
+            token,
+            factor: factor as usize,
+        })
+    };
+    let made = ResolvedOp::new(x_in(x, 1, 1), y_out(x, factor), make).flops(PIECE * factor as f64);
+    Ok(made.gpu(move || {
+        let token = token as u64;
+        let firing = Dim {
+            size: 1,
+            from: token,
+            to: token.checked_mul(factor)?,
+        };
+        kernels::strided(
+            firing,
+            &[Dim {
+                size: factor,
+                from: 0,
+                to: token,
+            }],
+            token,
+        )
+    }))
+}
+
+struct Hold {
+    token: usize,
+    factor: usize,
+}
+
+impl Kernel for Hold {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let (x, y) = (io.input_bytes(0), io.output_bytes(0));
+        match self.token {
+            1 => repeat::<1>(x, y, self.factor),
+            2 => repeat::<2>(x, y, self.factor),
+            4 => repeat::<4>(x, y, self.factor),
+            8 => repeat::<8>(x, y, self.factor),
+            token => {
+                let groups = y
+                    .chunks_exact_mut(token * self.factor)
+                    .zip(x.chunks_exact(token));
+                for (y, x) in groups {
+                    y.chunks_exact_mut(token).for_each(|y| y.copy_from_slice(x));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn repeat<const N: usize>(x: &[u8], y: &mut [u8], factor: usize) {
+    let (x, y) = (x.as_chunks::<N>().0, y.as_chunks_mut::<N>().0);
+    y.chunks_exact_mut(factor)
+        .zip(x)
+        .for_each(|(y, x)| y.fill(*x));
+}
+
+/// Copies a piece of `size` bytes from every `from` bytes of x to every `to` bytes of y, while both have some.
+fn copy_tokens(x: &[u8], from: usize, y: &mut [u8], to: usize, size: usize) {
+    // Pieces of a size known to the compiler are moves instead of calls.
+    match size {
+        1 => copy_sized::<1>(x, from, y, to),
+        2 => copy_sized::<2>(x, from, y, to),
+        4 => copy_sized::<4>(x, from, y, to),
+        8 => copy_sized::<8>(x, from, y, to),
+        _ => {
+            for (y, x) in y.chunks_mut(to).zip(x.chunks(from)) {
+                y[..size].copy_from_slice(&x[..size]);
+            }
+        }
+    }
+}
+
+fn copy_sized<const N: usize>(x: &[u8], from: usize, y: &mut [u8], to: usize) {
+    let (x, y) = (x.as_chunks::<N>().0, y.as_chunks_mut::<N>().0);
+    for (y, x) in y.iter_mut().step_by(to / N).zip(x.iter().step_by(from / N)) {
+        *y = *x;
+    }
+}
+
+fn transpose(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
+    let x = args.x()?;
+    let rank = x.shape.len();
+    let axes: Vec<usize> = match args.ints_opt("axes")? {
+        None => (0..rank).rev().collect(),
+        Some(axes) => {
+            let mut sorted = axes.clone();
+            sorted.sort_unstable();
+            if sorted != (0..rank as i64).collect::<Vec<_>>() {
+                let message = format!("{axes:?} is no permutation of the {rank} dimensions of {x}");
+                return Err(args.error("axes", message, "name each dimension once, from 0"));
+            }
+            axes.into_iter().map(|a| a as usize).collect()
+        }
+    };
+    let shape: Vec<u32> = axes.iter().map(|&a| x.shape[a]).collect();
+    let mut strides = vec![1_usize; rank];
+    for i in (1..rank).rev() {
+        strides[i - 1] = strides[i] * x.shape[i] as usize;
+    }
+    let dims: Vec<(usize, usize)> = axes
+        .iter()
+        .map(|&a| (x.shape[a] as usize, strides[a]))
+        .collect();
+    let (elements, size) = (x.elements() as usize, x.dtype.size_bytes() as usize);
+    let y = TokenType::new(x.dtype, shape);
+    let mut written = (elements * size) as u64;
+    let steps = dims.iter().map(|&(count, step)| {
+        written /= (count as u64).max(1);
+        Dim {
+            size: count as u64,
+            from: (step * size) as u64,
+            to: written,
+        }
+    });
+    let steps: Vec<Dim> = steps.collect();
+    let make = move || {
+        Ok(Transpose {
+            dims,
+            elements,
+            size,
+        })
+    };
+    Ok(ResolvedOp::map(x, y, make)
+        .flops(8.0 * elements as f64)
+        .gpu(move || {
+            let token = (elements * size) as u64;
+            kernels::strided(
+                Dim {
+                    size: 1,
+                    from: token,
+                    to: token,
+                },
+                &steps,
+                size as u64,
+            )
+        }))
+}
+
+struct Transpose {
+    /// For each dimension of the output: its size, and the step of the input in elements.
+    dims: Vec<(usize, usize)>,
+    elements: usize,
+    size: usize,
+}
+
+impl Kernel for Transpose {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let (x, y) = (io.input_bytes(0), io.output_bytes(0));
+        match self.size {
+            1 => self.all::<1>(x, y),
+            2 => self.all::<2>(x, y),
+            4 => self.all::<4>(x, y),
+            _ => self.all::<8>(x, y),
+        }
+        Ok(())
+    }
+}
+
+impl Transpose {
+    fn all<const N: usize>(&self, x: &[u8], y: &mut [u8]) {
+        let (x, y) = (x.as_chunks::<N>().0, y.as_chunks_mut::<N>().0);
+        for (x, y) in x
+            .chunks_exact(self.elements)
+            .zip(y.chunks_exact_mut(self.elements))
+        {
+            scatter(&self.dims, x, y);
+        }
+    }
+}
+
+/// Fills y in order, stepping through x by the strides of `dims`. Recursion is as deep as the rank.
+fn scatter<T: Copy>(dims: &[(usize, usize)], x: &[T], y: &mut [T]) {
+    let [(n, stride), inner @ ..] = dims else {
+        y.copy_from_slice(&x[..y.len()]);
+        return;
+    };
+    if inner.is_empty() {
+        y.iter_mut()
+            .zip(x.iter().step_by(*stride))
+            .for_each(|(y, x)| *y = *x);
+        return;
+    }
+    let part = y.len() / n;
+    for (i, y) in y.chunks_exact_mut(part).enumerate() {
+        scatter(inner, &x[i * stride..], y);
+    }
+}

@@ -1,0 +1,316 @@
+//! Attention and rotary embeddings.
+
+mod spec;
+
+use super::cx::{Cx, FloatBody, Plan, Planned, Tensors, index_at, token, volume};
+use super::elementwise::number_at;
+use super::num::Float;
+use super::reduce::SoftRow;
+use zbmd_op::simd;
+
+pub(super) use spec::{AttentionSpec, Heads, MaskRule, RotarySpec, Sight};
+
+/// Attention of queries over keys and values.
+pub(super) fn attention(cx: &Cx<'_>, spec: &AttentionSpec) -> Planned {
+    let total = spec.total();
+    let result = Heads {
+        size: spec.value.size,
+        ..spec.query
+    };
+    let shape = |output: &usize| match output {
+        0 => result.dims(spec.batch),
+        1 => vec![spec.batch, spec.key.heads, total, spec.key.size],
+        2 => vec![spec.batch, spec.key.heads, total, spec.value.size],
+        _ => vec![spec.batch, spec.query.heads, spec.query.len, total],
+    };
+    let wanted = cx.wanted.iter();
+    let outs = wanted
+        .map(|output| token(spec.dtype, &shape(output)))
+        .collect();
+
+    let body = Attention {
+        spec: spec.clone(),
+        root_of_scale: spec.scale.sqrt(),
+        wanted: cx.wanted.clone(),
+    };
+    let products = (spec.batch * spec.query.heads) as f64 * (spec.query.len * total) as f64;
+    let flops = 4.0 * products * (spec.query.size + spec.value.size) as f64;
+    Ok(Plan::float(spec.dtype, outs, body).flops(flops))
+}
+
+struct Attention {
+    spec: AttentionSpec,
+    /// Queries and keys are both scaled by it.
+    root_of_scale: f64,
+    wanted: Vec<usize>,
+}
+
+/// Where a score is: batch, head, query and key.
+#[derive(Clone, Copy)]
+struct ScorePlace {
+    batch: usize,
+    head: usize,
+    query: usize,
+    key: usize,
+}
+
+/// The operands of a run.
+struct AttentionInputs<'a, F> {
+    queries: &'a [F],
+    keys: Rows<'a, F>,
+    values: Rows<'a, F>,
+    mask: &'a [u8],
+    /// The mask, where its elements are added.
+    added: &'a [F],
+    lengths: &'a [u8],
+}
+
+/// Keys or values: the rows of the cache, and the new ones behind them.
+struct Rows<'a, F> {
+    past: &'a [F],
+    new: &'a [F],
+    heads: Heads,
+    past_len: usize,
+}
+
+impl<F: Float> Rows<'_, F> {
+    fn row(&self, batch: usize, head: usize, row: usize) -> &[F] {
+        let (from, first) = match row.checked_sub(self.past_len) {
+            Some(new_row) => (self.new, self.heads.at(batch, head, new_row)),
+            None => {
+                let past_row = (batch * self.heads.heads + head) * self.past_len + row;
+                (self.past, past_row * self.heads.size)
+            }
+        };
+        &from[first..][..self.heads.size]
+    }
+
+    /// Writes all rows, head by head.
+    fn write_all(&self, to: &mut [F], total: usize) {
+        let rows = to.chunks_exact_mut(self.heads.size.max(1));
+        for (n, row) in rows.enumerate() {
+            let batch = n / (self.heads.heads * total);
+            let head = n / total % self.heads.heads;
+            row.copy_from_slice(self.row(batch, head, n % total));
+        }
+    }
+}
+
+impl Attention {
+    /// What is added to the product of a query with a key; −∞ hides it.
+    fn bias<F: Float>(
+        &self,
+        inputs: &AttentionInputs<'_, F>,
+        length: Option<i64>,
+        place: ScorePlace,
+    ) -> F {
+        let hidden = F::LEAST;
+        let mut bias = F::ZERO;
+        if let Some(mask) = &self.spec.mask {
+            if place.key >= mask.keys {
+                return hidden;
+            }
+            let [batch_step, head_step, query_step, key_step] = mask.steps;
+            let element = place.batch * batch_step
+                + place.head * head_step
+                + place.query * query_step
+                + place.key * key_step;
+            if !mask.truth {
+                bias = inputs.added[element];
+            } else if inputs.mask[element] == 0 {
+                return hidden;
+            }
+        }
+
+        // Without a cache, the last of the valid keys is that of the last query.
+        let offset = match length {
+            Some(valid) if !self.spec.is_cached => valid - self.spec.query.len as i64,
+            _ => self.spec.past as i64,
+        };
+        let key = place.key as i64;
+        let ahead = key - (place.query as i64 + offset);
+        let sight = self.spec.sight;
+        let is_out_of_sight = (sight.causal && ahead > 0)
+            || (sight.left >= 0 && -ahead > sight.left)
+            || (sight.right >= 0 && ahead > sight.right)
+            || length.is_some_and(|valid| key >= valid);
+        if is_out_of_sight { hidden } else { bias }
+    }
+
+    /// The scores of a query with all keys; whether it sees any of them. `shown` gets what output 3 shows.
+    fn score<F: Float>(
+        &self,
+        inputs: &AttentionInputs<'_, F>,
+        first: ScorePlace,
+        scores: &mut [F],
+        shown: &mut [F],
+    ) -> bool {
+        let spec = &self.spec;
+        let scale = F::of(self.root_of_scale);
+        let key_head = first.head / (spec.query.heads / spec.key.heads);
+        let query_start = spec.query.at(first.batch, first.head, first.query);
+        let query = &inputs.queries[query_start..][..spec.query.size];
+        let length = spec
+            .lengths
+            .map(|dtype| number_at(inputs.lengths, dtype, first.batch) as i64);
+
+        let mut sees_any = false;
+        for (key, score) in scores.iter_mut().enumerate() {
+            let row = inputs.keys.row(first.batch, key_head, key);
+            let dot = query
+                .iter()
+                .zip(row)
+                .fold(F::ZERO, |sum, (&q, &k)| sum + (q * scale) * (k * scale));
+            let bias = self.bias(inputs, length, ScorePlace { key, ..first });
+            sees_any |= bias != F::LEAST;
+
+            let capped = if spec.softcap > 0.0 {
+                (dot / F::of(spec.softcap)).tanh() * F::of(spec.softcap)
+            } else {
+                dot
+            };
+            *score = capped + bias;
+            if let Some(shown) = shown.get_mut(key) {
+                // Where nothing is capped, the capped product is the product itself.
+                *shown = match spec.shown_mode {
+                    0 | 1 => capped,
+                    _ => *score,
+                };
+            }
+        }
+        sees_any
+    }
+}
+
+impl FloatBody for Attention {
+    fn run<F: Float>(&self, t: &mut Tensors<'_>) {
+        let spec = &self.spec;
+        let total = spec.total();
+        let rows = |new: usize, past: usize, heads: Heads| Rows {
+            past: t.get::<F>(past),
+            new: t.get::<F>(new),
+            heads,
+            past_len: spec.past,
+        };
+        let inputs = AttentionInputs {
+            queries: t.get::<F>(0),
+            keys: rows(1, 4, spec.key),
+            values: rows(2, 5, spec.value),
+            mask: t.bytes(3),
+            added: match spec.mask {
+                Some(mask) if !mask.truth => t.get::<F>(3),
+                _ => &[],
+            },
+            lengths: t.bytes(6),
+        };
+
+        let mut outs: [&mut [F]; 4] = Default::default();
+        for (i, &output) in self.wanted.iter().enumerate() {
+            outs[output] = t.out::<F>(i);
+        }
+        let [y, next_keys, next_values, shown] = outs;
+        inputs.keys.write_all(next_keys, total);
+        inputs.values.write_all(next_values, total);
+
+        let (scores, weights) = t.scratch::<F>().split_at_mut(total);
+        let weights = &mut weights[..total];
+        let result = Heads {
+            size: spec.value.size,
+            ..spec.query
+        };
+        let query_count = spec.batch * spec.query.heads * spec.query.len;
+        for n in 0..query_count {
+            let first = ScorePlace {
+                batch: n / (spec.query.heads * spec.query.len),
+                head: n / spec.query.len % spec.query.heads,
+                query: n % spec.query.len,
+                key: 0,
+            };
+            let own_shown = shown.get_mut(n * total..(n + 1) * total);
+            let own_shown = own_shown.unwrap_or_default();
+            if self.score(&inputs, first, scores, own_shown) {
+                simd::dispatch(SoftRow {
+                    x: scores,
+                    y: weights,
+                });
+            } else {
+                weights.fill(F::ZERO);
+            }
+            if spec.shown_mode == 3 && !own_shown.is_empty() {
+                own_shown.copy_from_slice(weights);
+            }
+
+            let start = result.at(first.batch, first.head, first.query);
+            let Some(y) = y.get_mut(start..start + spec.value.size) else {
+                continue;
+            };
+            y.fill(F::ZERO);
+            let key_head = first.head / (spec.query.heads / spec.key.heads);
+            for (key, &weight) in weights.iter().enumerate() {
+                // Hidden values may be NaN; they do not count.
+                if weight == F::ZERO {
+                    continue;
+                }
+                let value = inputs.values.row(first.batch, key_head, key);
+                y.iter_mut().zip(value).for_each(|(y, &v)| *y += weight * v);
+            }
+        }
+    }
+
+    fn scratch_elements(&self) -> usize {
+        2 * self.spec.total()
+    }
+}
+
+/// Rotation of pairs of elements by angles of their position.
+pub(super) fn rotary(_: &Cx<'_>, spec: &RotarySpec) -> Planned {
+    let dims = spec.heads.dims(spec.batch);
+    let outs = vec![token(spec.dtype, &dims)];
+    let body = Rotary { spec: spec.clone() };
+    Ok(Plan::float(spec.dtype, outs, body).flops(4.0 * volume(&dims) as f64))
+}
+
+struct Rotary {
+    spec: RotarySpec,
+}
+
+impl FloatBody for Rotary {
+    fn run<F: Float>(&self, t: &mut Tensors<'_>) {
+        let spec = &self.spec;
+        let x = t.get::<F>(0);
+        let cosines = t.get::<F>(1);
+        let sines = t.get::<F>(2);
+        let positions = t.bytes(3);
+        let y = t.out::<F>(0);
+        y.copy_from_slice(x);
+
+        let heads = spec.heads;
+        let half = spec.rotated / 2;
+        for n in 0..spec.batch * heads.heads * heads.len {
+            let batch = n / (heads.heads * heads.len);
+            let row = n % heads.len;
+            let place = batch * heads.len + row;
+            let angle_row = match spec.positions {
+                Some(dtype) => {
+                    let last = spec.angle_rows as i64 - 1;
+                    index_at(positions, dtype, place).clamp(0, last) as usize
+                }
+                None => place,
+            };
+
+            let first = heads.at(batch, n / heads.len % heads.heads, row);
+            for pair in 0..half {
+                let cosine = cosines[angle_row * half + pair];
+                let sine = sines[angle_row * half + pair];
+                let (p, q) = if spec.interleaved {
+                    (2 * pair, 2 * pair + 1)
+                } else {
+                    (pair, pair + half)
+                };
+                let (re, im) = (x[first + p], x[first + q]);
+                y[first + p] = cosine * re - sine * im;
+                y[first + q] = sine * re + cosine * im;
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What a body sees in one run: operands, outputs and scratch memory, wherever they lie.
+
+use super::Place;
+use zbmd_op::kernel::Io;
+
+/// Where a body's operands come from.
+pub(super) enum Inputs<'a> {
+    Io {
+        io: &'a Io<'a>,
+        places: &'a [Place],
+        call: usize,
+        each: usize,
+    },
+    Slices(&'a [Option<&'a [u8]>]),
+}
+
+/// The operands, outputs and scratch memory of one run of a body.
+pub(crate) struct Tensors<'a> {
+    pub(super) ins: Inputs<'a>,
+    pub(super) outs: [&'a mut [u8]; Io::MAX_MUT_PORTS],
+    /// The operand that output 0 is written over in this run.
+    pub(super) over: Option<usize>,
+    pub(super) scratch: &'a mut [u8],
+}
+
+/// Elements that are copied out of an output's way at a time: few enough to stay in the first-level cache.
+pub(crate) const STRETCH: usize = 256;
+
+impl<'a> Tensors<'a> {
+    /// The operand that lies in output 0 in this run, and cannot be had otherwise. Only where [`super::Plan::over`]
+    /// names it.
+    pub(crate) fn over(&self) -> Option<usize> {
+        self.over
+    }
+
+    /// Whether operand `i` and wanted output `o` are one memory in this run, as [`super::Plan::part`] says. Such an
+    /// operand cannot be had otherwise, but for [`Self::part`].
+    pub(crate) fn shares(&self, i: usize, o: usize) -> bool {
+        match self.ins {
+            Inputs::Io { io, places, .. } => match places.get(i) {
+                Some(Place::Port(port, _)) => io.shares(*port, o),
+                _ => false,
+            },
+            Inputs::Slices(_) => false,
+        }
+    }
+
+    /// Bytes of operand `i` over which no output lies, though outputs may lie over others.
+    pub(crate) fn part(&self, i: usize, range: std::ops::Range<usize>) -> &'a [u8] {
+        match self.ins {
+            Inputs::Io {
+                io,
+                places,
+                call,
+                each,
+            } if matches!(places.get(i), Some(Place::Port(..))) => {
+                let Some(Place::Port(port, bytes)) = places.get(i) else {
+                    return &[];
+                };
+                let start = call * each * bytes;
+                io.part_bytes(*port, start + range.start..start + range.end)
+            }
+            _ => &self.bytes(i)[range],
+        }
+    }
+
+    /// `f(x, y)` for all of operand `i` and output 0, in one go or, where they are one, in stretches of which `x` is a
+    /// copy.
+    pub(crate) fn map<A: bytemuck::Pod, B: bytemuck::Pod>(
+        &mut self,
+        i: usize,
+        f: impl Fn(&[A], &mut [B]),
+    ) {
+        if self.over != Some(i) {
+            return f(self.get(i), self.out(0));
+        }
+        let mut copy = [A::zeroed(); STRETCH];
+        for y in self.out::<B>(0).chunks_mut(STRETCH) {
+            let x = &mut copy[..y.len()];
+            copy_bytes(y, x);
+            f(x, y);
+        }
+    }
+
+    /// The bytes of operand `i`; empty where it is missing.
+    pub(crate) fn bytes(&self, i: usize) -> &'a [u8] {
+        self.try_bytes(i).unwrap_or_default()
+    }
+
+    fn try_bytes(&self, i: usize) -> Option<&'a [u8]> {
+        match self.ins {
+            Inputs::Slices(slices) => slices.get(i).copied().flatten(),
+            Inputs::Io {
+                io,
+                places,
+                call,
+                each,
+            } => match places.get(i)? {
+                Place::Missing => None,
+                Place::Port(port, bytes) => {
+                    Some(&io.input_bytes(*port)[call * each * bytes..][..each * bytes])
+                }
+                Place::Const(data) => Some(data.bytes()),
+            },
+        }
+    }
+
+    /// The elements of operand `i`; empty where it is missing.
+    pub(crate) fn get<T: bytemuck::Pod>(&self, i: usize) -> &'a [T] {
+        // An empty slice may lie anywhere, also where no element could.
+        self.opt(i).unwrap_or_default()
+    }
+
+    /// The elements of operand `i`, if it is there.
+    pub(crate) fn opt<T: bytemuck::Pod>(&self, i: usize) -> Option<&'a [T]> {
+        self.try_bytes(i).map(|b| {
+            if b.is_empty() {
+                Default::default()
+            } else {
+                bytemuck::cast_slice(b)
+            }
+        })
+    }
+
+    /// The elements of wanted output `o`. Once a run.
+    pub(crate) fn out<T: bytemuck::Pod>(&mut self, o: usize) -> &'a mut [T] {
+        match std::mem::take(&mut self.outs[o]) {
+            [] => &mut [],
+            bytes => bytemuck::cast_slice_mut(bytes),
+        }
+    }
+
+    /// Output `o`, where an op may lack it.
+    pub(crate) fn out_bytes(&mut self, o: usize) -> &'a mut [u8] {
+        std::mem::take(&mut self.outs[o])
+    }
+
+    /// The scratch memory. Once a run.
+    pub(crate) fn scratch<T: bytemuck::Pod>(&mut self) -> &'a mut [T] {
+        let bytes = std::mem::take(&mut self.scratch);
+        if bytes.is_empty() {
+            return &mut [];
+        }
+        let whole = bytes.len() / size_of::<T>() * size_of::<T>();
+        bytemuck::cast_slice_mut(&mut bytes[..whole])
+    }
+}
+
+/// Copies elements of one type to as many of another of the same size.
+pub(crate) fn copy_bytes<A: bytemuck::Pod, B: bytemuck::Pod>(from: &[A], to: &mut [B]) {
+    bytemuck::cast_slice_mut::<B, u8>(to).copy_from_slice(bytemuck::cast_slice(from));
+}

@@ -1,0 +1,356 @@
+//! Shapes, strides and walks over tensors. Knows no op and no element type.
+
+use zbmd_op::OpError;
+
+use super::cx::Cx;
+
+/// Dimensions of a walk after merging: more than any token has.
+const MAX_WALK: usize = 20;
+
+/// Strides of a dense tensor, in elements.
+pub(crate) fn strides(dims: &[usize]) -> Vec<usize> {
+    let mut out = vec![1_usize; dims.len()];
+    for i in (1..dims.len()).rev() {
+        out[i - 1] = out[i].saturating_mul(dims[i]);
+    }
+    out
+}
+
+/// The shape that NumPy's broadcasting gives.
+pub(crate) fn broadcast(shapes: &[&[usize]]) -> Result<Vec<usize>, OpError> {
+    let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
+    let mut out = vec![1; rank];
+    for shape in shapes {
+        for (o, &d) in out[rank - shape.len()..].iter_mut().zip(*shape) {
+            if d != *o && d != 1 && *o != 1 {
+                return Err(Cx::other(
+                    format!("shapes {shapes:?} cannot be brought to one"),
+                    "dimensions counted from the last must be equal, or 1",
+                ));
+            }
+            if d != 1 {
+                *o = d;
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// A walk over a dense result with K operands that advance by strides of their own.
+#[derive(Clone, Debug)]
+pub(crate) struct Walk<const K: usize> {
+    /// Outer dimensions with the operands' strides, slowest first.
+    outer: Vec<(usize, [isize; K])>,
+    /// Elements of the innermost runs.
+    pub(crate) inner: usize,
+    /// Strides of the operands in the innermost runs.
+    pub(crate) step: [isize; K],
+    /// Element at which each operand begins.
+    start: [isize; K],
+    empty: bool,
+}
+
+impl<const K: usize> Walk<K> {
+    /// A walk over `dims`, the operands having these strides (0 where they repeat).
+    pub(crate) fn new(
+        dims: &[usize],
+        strides: [Vec<isize>; K],
+        start: [isize; K],
+    ) -> Result<Self, OpError> {
+        let mut merged: Vec<(usize, [isize; K])> = Vec::new();
+        for (i, &dim) in dims.iter().enumerate() {
+            if dim == 1 {
+                continue;
+            }
+            let step: [isize; K] = std::array::from_fn(|k| strides[k][i]);
+            match merged.last_mut() {
+                Some((n, before))
+                    if (0..K).all(|k| before[k] == step[k].saturating_mul(dim as isize)) =>
+                {
+                    *n = n.saturating_mul(dim);
+                    *before = step;
+                }
+                _ => merged.push((dim, step)),
+            }
+        }
+        let empty = dims.contains(&0);
+        let (inner, step) = merged.pop().unwrap_or((1, [0; K]));
+        if merged.len() > MAX_WALK {
+            return Err(Cx::other(
+                "too many dimensions",
+                format!("at most {MAX_WALK}"),
+            ));
+        }
+        Ok(Self {
+            outer: merged,
+            inner,
+            step,
+            start,
+            empty,
+        })
+    }
+
+    /// A walk over the broadcast shape of K dense operands.
+    pub(crate) fn broadcasting(out: &[usize], shapes: [&[usize]; K]) -> Result<Self, OpError> {
+        let strides: [Vec<isize>; K] = std::array::from_fn(|k| {
+            let own = strides(shapes[k]);
+            let lead = out.len() - shapes[k].len();
+            let step = |i: usize| match i.checked_sub(lead) {
+                Some(j) if shapes[k][j] != 1 => own[j] as isize,
+                _ => 0,
+            };
+            (0..out.len()).map(step).collect()
+        });
+        Self::new(out, strides, [0; K])
+    }
+
+    /// Calls `f` with the place in the result and in each operand of every innermost run.
+    #[inline]
+    pub(crate) fn each(&self, mut f: impl FnMut(usize, [usize; K])) {
+        if self.empty {
+            return;
+        }
+        let mut count = [0_usize; MAX_WALK];
+        let mut at = self.start;
+        let mut done = 0;
+        loop {
+            f(done, at.map(|a| a as usize));
+            done += self.inner;
+            let mut d = self.outer.len();
+            loop {
+                if d == 0 {
+                    return;
+                }
+                d -= 1;
+                let (dim, step) = &self.outer[d];
+                count[d] += 1;
+                for k in 0..K {
+                    at[k] += step[k];
+                }
+                if count[d] < *dim {
+                    break;
+                }
+                count[d] = 0;
+                for k in 0..K {
+                    at[k] -= step[k] * *dim as isize;
+                }
+            }
+        }
+    }
+}
+
+/// A copy of a tensor whose elements lie elsewhere: transposition, slices, repetition.
+#[derive(Clone, Debug)]
+pub(crate) struct Strided {
+    walk: Walk<1>,
+    size: usize,
+}
+
+impl Strided {
+    /// `out[i0, i1, …] = in[start + i0·strides[0] + …]`, elements of `size` bytes.
+    pub(crate) fn new(
+        dims: &[usize],
+        strides: Vec<isize>,
+        start: isize,
+        size: usize,
+    ) -> Result<Self, OpError> {
+        Ok(Self {
+            walk: Walk::new(dims, [strides], [start])?,
+            size,
+        })
+    }
+
+    pub(crate) fn run(&self, x: &[u8], y: &mut [u8]) {
+        match self.size {
+            1 => self.typed::<u8>(x, y),
+            2 => self.typed::<u16>(x, y),
+            4 => self.typed::<u32>(x, y),
+            _ => self.typed::<u64>(x, y),
+        }
+    }
+
+    fn typed<T: bytemuck::Pod>(&self, x: &[u8], y: &mut [u8]) {
+        // Complex elements are aligned to 4 bytes only, so 8-byte ones may not be cast.
+        let (Ok(x), Ok(y)) = (
+            bytemuck::try_cast_slice::<u8, T>(x),
+            bytemuck::try_cast_slice_mut::<u8, T>(y),
+        ) else {
+            return;
+        };
+        let Walk {
+            inner,
+            step: [step],
+            ..
+        } = self.walk;
+        // Runs of a transposition are short or far apart: two dimensions at a time, in squares that fit the cache.
+        if let Some(&(rows, [1])) = self.walk.outer.last()
+            && step > 1
+            && inner >= 2
+        {
+            self.walk
+                .squares()
+                .each(|to, from| square(&x[from..], &mut y[to..], rows, inner, step as usize));
+            return;
+        }
+        self.walk.each(|to, [from]| {
+            let y = &mut y[to..to + inner];
+            match step {
+                1 => y.copy_from_slice(&x[from..from + inner]),
+                0 => y.fill(x[from]),
+                _ => {
+                    let mut at = from as isize;
+                    for y in y {
+                        *y = x[at as usize];
+                        at += step;
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// A walk without its last outer dimension, which squares cover. Holds no memory of its own.
+struct Squares<'a> {
+    outer: &'a [(usize, [isize; 1])],
+    each: usize,
+    start: isize,
+    empty: bool,
+}
+
+impl Walk<1> {
+    fn squares(&self) -> Squares<'_> {
+        let (last, outer) = match self.outer.split_last() {
+            Some((last, outer)) => (last.0, outer),
+            None => (1, &[][..]),
+        };
+        Squares {
+            outer,
+            each: last * self.inner,
+            start: self.start[0],
+            empty: self.empty,
+        }
+    }
+}
+
+impl Squares<'_> {
+    fn each(&self, mut f: impl FnMut(usize, usize)) {
+        if self.empty {
+            return;
+        }
+        let mut count = [0_usize; MAX_WALK];
+        let mut at = self.start;
+        let mut done = 0;
+        loop {
+            f(done, at as usize);
+            done += self.each;
+            let mut d = self.outer.len();
+            loop {
+                if d == 0 {
+                    return;
+                }
+                d -= 1;
+                let (dim, [step]) = self.outer[d];
+                count[d] += 1;
+                at += step;
+                if count[d] < dim {
+                    break;
+                }
+                count[d] = 0;
+                at -= step * dim as isize;
+            }
+        }
+    }
+}
+
+/// y[r][c] = x[r + c·step]: rows that lie side by side in x.
+fn square<T: bytemuck::Pod>(x: &[T], y: &mut [T], rows: usize, columns: usize, step: usize) {
+    const SIDE: usize = 8;
+    if columns < SIDE {
+        for c in 0..columns {
+            let y = y[c..].iter_mut().step_by(columns);
+            y.zip(&x[c * step..c * step + rows])
+                .for_each(|(y, &x)| *y = x);
+        }
+        return;
+    }
+    for r0 in (0..rows).step_by(SIDE) {
+        let high = SIDE.min(rows - r0);
+        for c0 in (0..columns).step_by(SIDE) {
+            let wide = SIDE.min(columns - c0);
+            if (high, wide) == (SIDE, SIDE) {
+                // Whole lines both ways: the loops between are registers.
+                let mut lines = [[T::zeroed(); SIDE]; SIDE];
+                for (c, line) in lines.iter_mut().enumerate() {
+                    line.copy_from_slice(&x[(c0 + c) * step + r0..][..SIDE]);
+                }
+                for r in 0..SIDE {
+                    let y = &mut y[(r0 + r) * columns + c0..][..SIDE];
+                    for (y, line) in y.iter_mut().zip(&lines) {
+                        *y = line[r];
+                    }
+                }
+                continue;
+            }
+            for r in r0..r0 + high {
+                let y = &mut y[r * columns + c0..][..wide];
+                for (c, y) in y.iter_mut().enumerate() {
+                    *y = x[r + (c0 + c) * step];
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walks_cover_every_element_once_in_order() {
+        for (out, a, b) in [
+            (vec![2, 3, 4], vec![2, 3, 4], vec![4]),
+            (vec![2, 3, 4], vec![1, 3, 1], vec![2, 1, 4]),
+            (vec![5], vec![1], vec![5]),
+            (vec![], vec![], vec![]),
+            (vec![2, 0], vec![2, 0], vec![1, 1]),
+        ] {
+            let walk = Walk::broadcasting(&out, [&a, &b]).unwrap();
+            let mut seen = Vec::new();
+            walk.each(|to, [x, y]| {
+                for i in 0..walk.inner {
+                    assert_eq!(seen.len(), to + i);
+                    seen.push((
+                        x as isize + walk.step[0] * i as isize,
+                        y as isize + walk.step[1] * i as isize,
+                    ));
+                }
+            });
+            assert_eq!(seen.len(), out.iter().product::<usize>());
+            let place = |shape: &[usize], index: &[usize]| -> isize {
+                let own = strides(shape);
+                let lead = index.len() - shape.len();
+                (0..shape.len())
+                    .map(|j| {
+                        if shape[j] == 1 {
+                            0
+                        } else {
+                            own[j] * index[lead + j]
+                        }
+                    })
+                    .sum::<usize>() as isize
+            };
+            for (n, got) in seen.into_iter().enumerate() {
+                let mut rest = n;
+                let index: Vec<usize> = strides(&out)
+                    .iter()
+                    .map(|s| {
+                        let i = rest / s;
+                        rest %= s;
+                        i
+                    })
+                    .collect();
+                assert_eq!(got, (place(&a, &index), place(&b, &index)));
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Vectors of sixteen floats, as wide as the processor has them.
+#![expect(unsafe_code, reason = "vector instructions over checked slices")]
+
+use super::gemm::PANEL;
+
+/// Code over vectors of sixteen floats.
+pub(super) trait Wide {
+    /// # Safety
+    /// The processor has the vector's instructions, and whatever the implementation asks for.
+    unsafe fn run<V: Vector, const FMA: bool>(self);
+}
+
+/// Bits of the widest vectors that may be used.
+#[cfg(all(target_arch = "x86_64", not(any(test, feature = "testing"))))]
+const fn widest() -> usize {
+    512
+}
+
+#[cfg(all(target_arch = "x86_64", any(test, feature = "testing")))]
+use narrow::widest;
+
+/// Vectors narrower than the processor's, for tests: what one thread's kernels use, without a team.
+#[cfg(any(test, feature = "testing"))]
+pub mod narrow {
+    use std::cell::Cell;
+
+    thread_local! { static WIDEST: Cell<usize> = const { Cell::new(512) }; }
+
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn widest() -> usize {
+        WIDEST.get()
+    }
+
+    /// Calls `f` with vectors of at most so many bits.
+    pub fn with<R>(bits: usize, f: impl FnOnce() -> R) -> R {
+        WIDEST.set(bits);
+        let result = f();
+        WIDEST.set(512);
+        result
+    }
+}
+
+/// Runs the code with the widest vectors that this processor has.
+///
+/// # Safety
+/// Whatever the implementation of [`Wide`] asks for beside instructions.
+pub(super) unsafe fn run_wide<W: Wide>(code: W) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let fma = std::arch::is_x86_feature_detected!("fma") && widest() >= 256;
+        if fma
+            && widest() >= 512
+            && std::arch::is_x86_feature_detected!("avx512f")
+            && std::arch::is_x86_feature_detected!("avx512dq")
+        {
+            // SAFETY: the processor has what the function is compiled for.
+            return unsafe { x86::wide512(code) };
+        }
+        if fma && std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has what the function is compiled for.
+            return unsafe { x86::wide256(code) };
+        }
+    }
+    // SAFETY: plain vectors need nothing of the processor; the caller promises the rest.
+    unsafe { code.run::<Plain, { cfg!(target_arch = "aarch64") }>() }
+}
+
+/// Sixteen floats.
+///
+/// # Safety
+/// Of all functions: the processor has the vector's instructions, and pointers lead to sixteen floats.
+pub(super) trait Vector: Copy {
+    /// Whether 24 of them fit into registers.
+    const MANY: bool;
+    unsafe fn zero() -> Self;
+    unsafe fn load(from: *const f32) -> Self;
+    unsafe fn store(self, to: *mut f32);
+    /// `self + a·b` for one a.
+    unsafe fn add_product(self, a: f32, b: Self) -> Self;
+    /// `self + a·b`, lane by lane.
+    unsafe fn add_products(self, a: Self, b: Self) -> Self;
+    unsafe fn add(self, b: Self) -> Self;
+    /// The greater one, lane by lane; a NaN wins.
+    unsafe fn greater(self, b: Self) -> Self;
+    /// Asks for the line of memory at an address, which may be any.
+    unsafe fn prefetch(at: *const f32);
+    /// `self > low ? self : low`, then `self < high ? self : high`.
+    unsafe fn clamp(self, low: f32, high: f32) -> Self;
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Plain([f32; PANEL]);
+
+impl Vector for Plain {
+    const MANY: bool = false;
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        Self([0.0; PANEL])
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: the caller promises sixteen readable floats.
+        Self(unsafe { from.cast::<[f32; PANEL]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the caller promises sixteen writable floats.
+        unsafe { to.cast::<[f32; PANEL]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn add_product(self, a: f32, b: Self) -> Self {
+        Self(std::array::from_fn(|l| {
+            zbmd_op::simd::fma::<{ cfg!(target_arch = "aarch64") }>(a, b.0[l], self.0[l])
+        }))
+    }
+    #[inline(always)]
+    unsafe fn add_products(self, a: Self, b: Self) -> Self {
+        Self(std::array::from_fn(|l| {
+            zbmd_op::simd::fma::<{ cfg!(target_arch = "aarch64") }>(a.0[l], b.0[l], self.0[l])
+        }))
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        Self(std::array::from_fn(|l| self.0[l] + b.0[l]))
+    }
+    #[inline(always)]
+    unsafe fn greater(self, b: Self) -> Self {
+        Self(std::array::from_fn(|l| {
+            super::num::Num::max(self.0[l], b.0[l])
+        }))
+    }
+    #[inline(always)]
+    unsafe fn prefetch(_: *const f32) {}
+    #[inline(always)]
+    unsafe fn clamp(self, low: f32, high: f32) -> Self {
+        Self(self.0.map(|v| {
+            let v = if v > low { v } else { low };
+            if v < high { v } else { high }
+        }))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{Vector, Wide};
+
+    #[derive(Clone, Copy)]
+    pub(super) struct V512(__m512);
+    #[derive(Clone, Copy)]
+    pub(super) struct V256(__m256, __m256);
+
+    // SAFETY of all blocks below: these types are used inside `wide512` and `wide256` only, whose callers have
+    // checked for the instructions; pointers are the caller's promise.
+    impl Vector for V512 {
+        const MANY: bool = true;
+        #[inline(always)]
+        unsafe fn zero() -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm512_setzero_ps() })
+        }
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm512_loadu_ps(from) })
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            // SAFETY: see above.
+            unsafe { _mm512_storeu_ps(to, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn add_product(self, a: f32, b: Self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm512_fmadd_ps(_mm512_set1_ps(a), b.0, self.0) })
+        }
+        #[inline(always)]
+        unsafe fn add_products(self, a: Self, b: Self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm512_fmadd_ps(a.0, b.0, self.0) })
+        }
+        #[inline(always)]
+        unsafe fn add(self, b: Self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm512_add_ps(self.0, b.0) })
+        }
+        #[inline(always)]
+        unsafe fn greater(self, b: Self) -> Self {
+            // SAFETY: see above. The maximum is its second operand where either is a NaN.
+            unsafe {
+                let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
+                Self(_mm512_mask_mov_ps(_mm512_max_ps(self.0, b.0), nan, self.0))
+            }
+        }
+        #[inline(always)]
+        unsafe fn prefetch(at: *const f32) {
+            // SAFETY: see above; any address may be asked for.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        }
+        #[inline(always)]
+        unsafe fn clamp(self, low: f32, high: f32) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let v = _mm512_max_ps(self.0, _mm512_set1_ps(low));
+                Self(_mm512_min_ps(v, _mm512_set1_ps(high)))
+            }
+        }
+    }
+
+    impl Vector for V256 {
+        const MANY: bool = false;
+        #[inline(always)]
+        unsafe fn zero() -> Self {
+            // SAFETY: see above.
+            unsafe { Self(_mm256_setzero_ps(), _mm256_setzero_ps()) }
+        }
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            // SAFETY: see above.
+            unsafe { Self(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            // SAFETY: see above.
+            unsafe {
+                _mm256_storeu_ps(to, self.0);
+                _mm256_storeu_ps(to.add(8), self.1);
+            }
+        }
+        #[inline(always)]
+        unsafe fn add_product(self, a: f32, b: Self) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let a = _mm256_set1_ps(a);
+                Self(
+                    _mm256_fmadd_ps(a, b.0, self.0),
+                    _mm256_fmadd_ps(a, b.1, self.1),
+                )
+            }
+        }
+        #[inline(always)]
+        unsafe fn add_products(self, a: Self, b: Self) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                Self(
+                    _mm256_fmadd_ps(a.0, b.0, self.0),
+                    _mm256_fmadd_ps(a.1, b.1, self.1),
+                )
+            }
+        }
+        #[inline(always)]
+        unsafe fn add(self, b: Self) -> Self {
+            // SAFETY: see above.
+            unsafe { Self(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
+        }
+        #[inline(always)]
+        unsafe fn greater(self, b: Self) -> Self {
+            // SAFETY: see above. The maximum is its second operand where either is a NaN.
+            unsafe {
+                let one = |a, b| {
+                    let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a);
+                    _mm256_blendv_ps(_mm256_max_ps(a, b), a, nan)
+                };
+                Self(one(self.0, b.0), one(self.1, b.1))
+            }
+        }
+        #[inline(always)]
+        unsafe fn prefetch(at: *const f32) {
+            // SAFETY: see above; any address may be asked for.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        }
+        #[inline(always)]
+        unsafe fn clamp(self, low: f32, high: f32) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let (low, high) = (_mm256_set1_ps(low), _mm256_set1_ps(high));
+                let bound = |v| _mm256_min_ps(_mm256_max_ps(v, low), high);
+                Self(bound(self.0), bound(self.1))
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq,avx2,fma")]
+    pub(super) fn wide512<W: Wide>(code: W) {
+        // SAFETY: this function has the instructions; the caller promises the rest.
+        unsafe { code.run::<V512, true>() }
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn wide256<W: Wide>(code: W) {
+        // SAFETY: this function has the instructions; the caller promises the rest.
+        unsafe { code.run::<V256, true>() }
+    }
+}

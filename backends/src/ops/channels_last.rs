@@ -1,0 +1,249 @@
+//! Channels last beside channels first.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use zbmd_ir::{Actor, DType, Params, Role, TiVec, TokenType, Value};
+
+use crate::call::Call;
+use crate::op::{Registry, ResolveCx};
+use zbmd_ops_nn::narrow;
+
+/// Small integers, so that sums are exact in any order.
+fn numbers(n: usize, seed: usize) -> Vec<f32> {
+    (0..n)
+        .map(|i| ((i * 31 + seed * 17) % 13) as f32 - 6.0)
+        .collect()
+}
+
+fn bytes(data: &[f32]) -> Vec<u8> {
+    data.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// [n, c, h, w] to [n, h, w, c].
+fn last(x: &[f32], [n, c, h, w]: [usize; 4]) -> Vec<f32> {
+    let at = |b: usize, p: usize, c1: usize| x[(b * c + c1) * h * w + p];
+    (0..n)
+        .flat_map(|b| (0..h * w).map(move |p| (b, p)))
+        .flat_map(|(b, p)| (0..c).map(move |c1| at(b, p, c1)))
+        .collect()
+}
+
+/// The result of an op on inputs by port, and its type.
+fn run(
+    op: &str,
+    params: &Params,
+    blobs: &[Bytes],
+    ins: &[(&str, &[u32], &[f32])],
+) -> (Vec<f32>, Vec<u32>) {
+    let registry = Registry::standard();
+    let blobs: TiVec<zbmd_ir::BlobId, Bytes> = blobs.to_vec().into();
+    let connected: Vec<String> = ins.iter().map(|i| i.0.to_owned()).collect();
+    let types: BTreeMap<String, TokenType> = ins
+        .iter()
+        .map(|i| (i.0.to_owned(), TokenType::new(DType::F32, i.1)))
+        .collect();
+    let cx = ResolveCx {
+        params,
+        connected: &connected,
+        types: &types,
+        blobs: &blobs,
+    };
+    let signature = registry.resolve(op, &cx).unwrap();
+    let actor = Actor {
+        name: "a".into(),
+        role: Role::Compute,
+        op: op.into(),
+        params: params.clone(),
+        inputs: signature.inputs,
+        outputs: signature.outputs,
+        state: Vec::new(),
+        in_place: Vec::new(),
+    };
+    let kernel = registry.kernel(&actor, &blobs).unwrap();
+    let mut call = Call::new(&actor, kernel.scratch_bytes(), 1);
+    for (i, input) in ins.iter().enumerate() {
+        call.input(i).copy_from_slice(&bytes(input.2));
+    }
+    call.run(&*kernel).unwrap();
+    let apart = call.output(0).to_vec();
+    for pair in registry.in_place(&actor, &blobs) {
+        call.run_over(&*kernel, &[pair]).unwrap();
+        assert!(call.output(0) == apart, "{op} over input {}", pair.input);
+    }
+    for name in registry.variants(&actor, &blobs) {
+        let variant = registry.kernel_in(&actor, &blobs, Some(name)).unwrap();
+        assert_eq!(
+            variant.scratch_bytes(),
+            kernel.scratch_bytes(),
+            "{op} by {name}"
+        );
+        let run = |kernel: &dyn crate::kernel::Kernel| {
+            let mut call = Call::new(&actor, kernel.scratch_bytes(), 1);
+            ins.iter()
+                .enumerate()
+                .for_each(|(i, x)| call.input(i).copy_from_slice(&bytes(x.2)));
+            call.run(kernel).unwrap();
+            call.output(0).to_vec()
+        };
+        assert!(run(&*variant) == apart, "{op} by {name}");
+        for bits in [1, 256].into_iter().filter(|_| crate::team::cores() == 1) {
+            let [want, found] = [&*kernel, &*variant].map(|k| narrow::with(bits, || run(k)));
+            assert!(want == found, "{op} by {name}, vectors of {bits} bits");
+        }
+    }
+    let out = apart
+        .chunks_exact(4)
+        .map(|c| f32::from_le_bytes(c.try_into().unwrap()));
+    (out.collect(), actor.outputs[0].token.shape.to_vec())
+}
+
+#[test]
+fn results_are_those_of_channels_first() {
+    // Channels, filters, groups, height and width, kernel, stride, dilation, padding, activation, added.
+    for (c, f, g, hw, k, stride, dilation, pad, act, added) in [
+        (3, 8, 1, [9, 11], [3, 3], 2, 1, 1, "relu", false),
+        (16, 40, 1, [7, 7], [1, 1], 1, 1, 0, "none", true),
+        (5, 33, 1, [6, 5], [3, 2], 1, 2, 2, "clip", true),
+        (12, 18, 3, [5, 6], [1, 1], 1, 1, 0, "relu", false),
+        (8, 16, 2, [6, 6], [3, 3], 1, 1, 1, "none", false),
+        (80, 80, 80, [9, 9], [3, 3], 1, 1, 1, "relu", true),
+        (20, 20, 20, [8, 13], [5, 5], 2, 1, 2, "none", false),
+        (4, 4, 4, [6, 6], [3, 3], 1, 2, 2, "clip", false),
+        (6, 12, 6, [4, 4], [1, 1], 1, 1, 0, "none", false),
+        (32, 96, 1, [14, 14], [1, 1], 1, 1, 0, "silu", false),
+    ] {
+        let [h, w] = hw;
+        let x = numbers(c * h * w, 1);
+        let weights = numbers(f * c / g * k[0] * k[1], 2);
+        let bias = numbers(f, 3);
+        let shape = [f, c / g, k[0], k[1]].map(|d| d as u32);
+        let list = |v: &[i64]| Value::List(v.iter().map(|&v| Value::Int(v)).collect());
+        let tensor = |id: u32, shape: &[u32]| {
+            Value::Tensor(zbmd_ir::BlobId(id), TokenType::new(DType::F32, shape))
+        };
+        let params: Params = [
+            ("w", tensor(0, &shape)),
+            ("b", tensor(1, &[f as u32])),
+            ("group", Value::Int(g as i64)),
+            ("strides", list(&[stride, stride])),
+            ("dilations", list(&[dilation, dilation])),
+            ("pads", list(&[pad; 4])),
+            ("act", Value::Str(act.into())),
+            ("act_min", Value::Float(-3.0)),
+            ("act_max", Value::Float(9.0)),
+        ]
+        .into_iter()
+        .filter(|(name, _)| act == "clip" || !name.starts_with("act_"))
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
+        let blobs = [Bytes::from(bytes(&weights)), Bytes::from(bytes(&bias))];
+        let first = [1, c as u32, h as u32, w as u32];
+        let (_, out) = run("NnConv", &params, &blobs, &[("x", &first, &x)]);
+        let size = [out[0], out[1], out[2], out[3]].map(|d| d as usize);
+        let more = numbers(size.iter().product(), 4);
+        let mut ins = vec![("x", &first[..], &x[..])];
+        if added {
+            ins.push(("added", &out, &more));
+        }
+        let (want, _) = run("NnConv", &params, &blobs, &ins);
+        let x = last(&x, [1, c, h, w]);
+        let more = last(&more, size);
+        let turned = [1, h as u32, w as u32, c as u32];
+        let out = [out[0], out[2], out[3], out[1]];
+        let mut ins = vec![("x", &turned[..], &x[..])];
+        if added {
+            ins.push(("added", &out, &more));
+        }
+        let (got, shape) = run("NnConvChannelsLast", &params, &blobs, &ins);
+        assert_eq!(shape, out, "{c} to {f} in {g}");
+        for (got, want) in got.iter().zip(&last(&want, size)) {
+            assert!(
+                (got - want).abs() <= 1e-6 * want.abs(),
+                "{c} to {f} in {g}: {got}, {want}"
+            );
+        }
+    }
+}
+
+#[test]
+fn pools_are_those_of_channels_first() {
+    for (op, c, h, w, k, stride, pad) in [
+        ("MaxPool", 70, 7, 9, 3, 2, 1),
+        ("MaxPool", 5, 6, 6, 2, 2, 0),
+        ("AveragePool", 17, 8, 8, 3, 1, 1),
+        ("AveragePool", 64, 8, 5, 2, 2, 0),
+        ("GlobalAveragePool", 20, 7, 7, 0, 0, 0),
+    ] {
+        let mut x = numbers(c * h * w, 5);
+        x[3] = if op == "MaxPool" { f32::NAN } else { 1.0 };
+        let list = |v: &[i64]| Value::List(v.iter().map(|&v| Value::Int(v)).collect());
+        let params: Params = [
+            ("kernel_shape", list(&[k, k])),
+            ("strides", list(&[stride, stride])),
+            ("pads", list(&[pad; 4])),
+        ]
+        .into_iter()
+        .filter(|_| k > 0)
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
+        let first = [1, c as u32, h as u32, w as u32];
+        let (want, out) = run(&format!("Nn{op}"), &params, &[], &[("x", &first, &x)]);
+        let size = [out[0], out[1], out[2], out[3]].map(|d| d as usize);
+        let x = last(&x, [1, c, h, w]);
+        let turned = [1, h as u32, w as u32, c as u32];
+        let name = format!("Nn{op}ChannelsLast");
+        let (got, _) = run(&name, &params, &[], &[("x", &turned, &x)]);
+        for (got, want) in got.iter().zip(&last(&want, size)) {
+            let same = (got - want).abs() <= 1e-6 * want.abs() || (got.is_nan() && want.is_nan());
+            assert!(same, "{op} of {c}: {got}, {want}");
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_the_cores() {
+    // Pixels are shared, then panels of filters, then lines.
+    for (c, f, g, hw, k, stride) in [
+        (40, 64, 1, 15, 3, 1),
+        (256, 512, 1, 6, 3, 1),
+        (24, 240, 1, 23, 1, 1),
+        (96, 96, 96, 20, 5, 1),
+        (40, 40, 40, 31, 5, 2),
+        (48, 48, 48, 19, 3, 1),
+        (33, 33, 33, 20, 3, 2),
+    ] {
+        let list = |v: &[i64]| Value::List(v.iter().map(|&v| Value::Int(v)).collect());
+        let shape = [f, c / g, k, k].map(|d| d as u32);
+        let weights = numbers(f * c / g * k * k, 2);
+        let weights: Vec<f32> = weights.iter().map(|v| v * 0.1).collect();
+        let token = TokenType::new(DType::F32, shape);
+        let params: Params = [
+            ("w", Value::Tensor(zbmd_ir::BlobId(0), token)),
+            ("group", Value::Int(g as i64)),
+            ("pads", list(&[1; 4])),
+            ("strides", list(&[stride; 2])),
+            ("act", Value::Str("relu".into())),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
+        let blobs = [Bytes::from(bytes(&weights))];
+        let x: Vec<f32> = numbers(c * hw * hw, 1).iter().map(|v| v * 0.3).collect();
+        let size = [1, hw as u32, hw as u32, c as u32];
+        let pool: Params = [("kernel_shape", list(&[3, 3]))]
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        let on = |cores: usize| {
+            let _team = crate::team::Team::lead(cores, |_| ()).expect("threads");
+            let ins = [("x", &size[..], &x[..])];
+            let conv = run("NnConvChannelsLast", &params, &blobs, &ins).0;
+            (conv, run("NnMaxPoolChannelsLast", &pool, &[], &ins).0)
+        };
+        let want = on(1);
+        for cores in [2, 3] {
+            assert!(on(cores) == want, "{c} to {f} in {g} on {cores} cores");
+        }
+    }
+}
