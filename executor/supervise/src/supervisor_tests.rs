@@ -3,6 +3,7 @@
 use super::*;
 use crate::message::Request;
 use crate::tree::{DeviceSpec, Intensity, Restart};
+use crate::{BreakerPolicy, OnLoss};
 
 /// Which losses have a plan; every device that is left is used.
 struct Borne(u32, Vec<Vec<u32>>);
