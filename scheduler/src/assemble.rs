@@ -279,7 +279,12 @@ impl Assembly<'_, '_> {
         let device = self.placement[cluster];
 
         for input in &problem.tight_inputs_of[cluster] {
-            if self.placement[input.writer] != device {
+            if self.placement[input.writer] == device {
+                continue;
+            }
+            // A reader of a later stage works on a block that an earlier period has received.
+            let first_stage = self.readers[&(input.channel, device)].min_stage;
+            if self.stage_of[cluster] == first_stage {
                 let ring = self.ring_into[&(input.channel, device)];
                 self.receive(ring);
             }

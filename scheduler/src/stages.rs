@@ -3,7 +3,6 @@
 use zbmd_ir::{DeviceId, Plan};
 
 use crate::assemble::assemble;
-use crate::cost::{MAX_PERIOD_LOSS_PERCENT, percent_more};
 use crate::error::ScheduleError;
 use crate::problem::BlockProblem;
 
@@ -13,8 +12,8 @@ const MAX_MERGES_TRIED: u32 = 32;
 /// Assembles a placement, with as few stages as its period allows.
 ///
 /// With `pipelined`, work that depends on another device runs one stage later, so that no device waits for another
-/// within a period. Where order and slack allow it, two stages become one: then a device waits, and the period grows by
-/// at most [`MAX_PERIOD_LOSS_PERCENT`]. Without `pipelined` all slots are of stage 0, and the latency is one
+/// within a period. Where order and slack allow it, two stages become one: then a device waits, but the period
+/// does not grow. Without `pipelined` all slots are of stage 0, and the latency is one
 /// makespan.
 ///
 /// # Errors
@@ -27,7 +26,7 @@ pub(crate) fn assemble_stages(
 ) -> Result<Plan, ScheduleError> {
     let mut stage_of = find_stages(problem, placement, pipelined);
     let mut best_plan = assemble(problem, placement, stage_of.clone(), name)?;
-    let max_period_ns = percent_more(best_plan.period_ns, MAX_PERIOD_LOSS_PERCENT);
+    let max_period_ns = best_plan.period_ns;
 
     let last_stage = stage_of.iter().max().copied().unwrap_or(0);
     let first_tried = last_stage.saturating_sub(MAX_MERGES_TRIED);
