@@ -215,7 +215,7 @@ impl Analysis {
             writeln!(
                 f,
                 "plan         {} on {}: {} in {}, latency {}, {} bytes",
-                count(plan.stages.into(), "stage"),
+                count(plan.stages, "stage"),
                 count(plan.devices as u64, "device"),
                 count(plan.block, "iteration"),
                 duration(plan.period_ns),
