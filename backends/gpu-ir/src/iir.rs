@@ -45,7 +45,7 @@ pub fn biquad(sections: &[[f64; 5]], parts: u32) -> KernelPlan {
     KernelPlan::one(k.finish(), &port_operands, Grid::Groups(Amount::fixed(1)))
 }
 
-/// gain · angle of x[k]·conj(x[k−1]).
+/// `gain · angle of x[k]·conj(x[k−1])`.
 pub fn discriminate(gain: f32) -> KernelPlan {
     let k = Builder::new("discriminate", 64);
     let x = k.reads(Mem::Pair);

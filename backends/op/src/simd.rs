@@ -29,7 +29,7 @@ pub fn dispatch<L: Loop>(code: L) -> L::Out {
     code.run(Isa::<{ cfg!(target_arch = "aarch64") }>(()))
 }
 
-/// Proof that code for these instructions is running already. On x86-64, `Isa<true>` exists only inside [`wide`].
+/// Proof that code for these instructions is running already. On x86-64, `Isa<true>` exists only inside `wide`.
 #[derive(Clone, Copy)]
 pub struct Isa<const FMA: bool>(());
 

@@ -176,7 +176,7 @@ fn words(size: usize) -> (Mem, usize, usize) {
     }
 }
 
-/// y[i] = x[place(i)] for every element, `place` being computed in the kernel; where it says that there is none, the
+/// `y[i] = x[place(i)]` for every element, `place` being computed in the kernel; where it says that there is none, the
 /// fill value or 0.
 ///
 /// Elements have `x.dtype`'s size. `extra` are tensors of indices that `place` may read.

@@ -1,6 +1,6 @@
 //! Products of matrices whose elements are loaded by rules: of matrices as they lie, of windows of an image.
 //!
-//! Four kernels: tiles on tensor cores where factors may be rounded (see [`super::cores`]); tiles in shared memory with
+//! Four kernels: tiles on tensor cores where factors may be rounded (see `super::cores`); tiles in shared memory with
 //! a few elements in the registers of each thread; columns whose sums are shared out among a few threads, for products
 //! of few rows; and one thread for each element. Every sum of a tile goes along the inner dimension in its order, as on
 //! the CPU.
