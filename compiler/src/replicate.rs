@@ -24,6 +24,9 @@ pub use self::rewrite::{ReplicateError, Replicated, replicate};
 
 /// Most replicas of one actor that are tried: a kernel cannot have more outputs.
 const MAX_REPLICAS: u32 = zbmd_backends::kernel::Io::MAX_MUT_PORTS as u32;
+/// Times of which one is at most so many percent of the other are about equal: a placement may give up two percent for
+/// fewer stages, and further two are less than what a prediction is worth.
+const ABOUT_EQUAL_PERCENT: u128 = 104;
 /// Candidates without a gain after which further ones are not tried.
 const MAX_FAILED_CANDIDATES: usize = 3;
 /// Replicated actors that are tested one by one for whether their replicas are needed.
@@ -143,14 +146,14 @@ impl ScheduledGraph {
             .sum()
     }
 
-    /// Whether this one is quicker, or about as quick with fewer replicas: within two percent.
+    /// Whether this one is quicker, or about as quick with fewer replicas ([`ABOUT_EQUAL_PERCENT`]).
     fn is_better_than(&self, other: &Self) -> bool {
         let own_time = self.iteration_fs();
         let other_time = other.iteration_fs();
         if self.replica_count() < other.replica_count() {
-            own_time.saturating_mul(100) <= other_time.saturating_mul(102)
+            own_time.saturating_mul(100) <= other_time.saturating_mul(ABOUT_EQUAL_PERCENT)
         } else {
-            own_time.saturating_mul(102) < other_time.saturating_mul(100)
+            own_time.saturating_mul(ABOUT_EQUAL_PERCENT) < other_time.saturating_mul(100)
         }
     }
 }

@@ -136,8 +136,9 @@ fn period_ps(problem: &BlockProblem<'_>, loads: &ClusterLoads, placement: &[Devi
 /// Clusters beyond which placements are not searched for: splitting a line of them takes quadratic time.
 const MAX_SEARCHED_CLUSTERS: usize = 2_000;
 
-/// Clusters up to which a placement with few stages is looked for thoroughly: it then takes some tenths of a second.
-const MAX_THOROUGH_CLUSTERS: usize = 200;
+/// Numbers of clusters for which a placement with few stages is looked for thoroughly: fewer leave few placements
+/// anyway, and with more it would take over a second.
+const THOROUGH_CLUSTERS: std::ops::Range<usize> = 25..200;
 
 /// Devices up to which a search sees all of them, and each number of them is tried.
 const ALL_DEVICES: usize = 64;
@@ -224,7 +225,7 @@ fn place_in_few_stages(
     let max_cost = cost::percent_more(estimate.cost, MAX_PERIOD_LOSS_PERCENT);
 
     // Few stages leave few placements: they are looked for harder.
-    let level = match loads.len() <= MAX_THOROUGH_CLUSTERS {
+    let level = match THOROUGH_CLUSTERS.contains(&loads.len()) {
         true => problem.options.level.max(Level::Balanced),
         false => problem.options.level,
     };

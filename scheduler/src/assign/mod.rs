@@ -196,7 +196,7 @@ impl PlacementSearch<'_> {
         // The latency of each move is computed anew: fewer moves then.
         let slowdown = match (energy.with_makespan, with_stages) {
             (true, _) => 20,
-            (false, true) => 4,
+            (false, true) => 16,
             (false, false) => 1,
         };
         let moves = self.limits.moves * self.merged.units() as u64 / slowdown;
