@@ -105,6 +105,13 @@ enum Thing {
 
 type Names = BTreeMap<String, (Thing, Span)>;
 
+/// Parameters as read, with where each was written (as in [`NetActor::param_spans`]).
+#[derive(Default)]
+struct ReadParams {
+    values: Params,
+    spans: BTreeMap<String, Span>,
+}
+
 struct Expander<'a> {
     registry: &'a Registry,
     files: &'a mut Files,
@@ -395,31 +402,7 @@ impl Expander<'_> {
 
         let stream_fact = self.type_fact(&decl.dtype, &decl.shape, env);
         let stream_rate = self.count(&decl.rate, "a rate", env);
-        let mut stream_params = Params::new();
-        let mut param_spans = BTreeMap::new();
-        if let Some(node) = self.substitute_some(&decl.sample_rate, env)
-            && let Some(value) = read::float(&node, "a sample rate in tokens per second", self.sink)
-        {
-            if value.value.is_finite() && value.value > 0.0 {
-                stream_params.insert("sample_rate".into(), Value::Float(value.value));
-                param_spans.insert("sample_rate".to_owned(), value.span);
-            } else {
-                self.sink.push(
-                    Diagnostic::new(Code::E0305, format!("a sample rate is {}", value.value))
-                        .primary(
-                            value.span,
-                            "should be a positive number of tokens per second",
-                        ),
-                );
-            }
-        }
-
-        if let Some(node) = self.substitute_some(&decl.file, env)
-            && let Some(file) = read::string(&node, "a path in quotes", self.sink)
-        {
-            stream_params.insert("file".into(), Value::Str(file.value));
-            param_spans.insert("file".to_owned(), file.span);
-        }
+        let stream_params = self.stream_params(decl, env);
 
         // Streams have no op: the word is what messages call them.
         let stream_op = if role == Role::Source {
@@ -432,8 +415,8 @@ impl Expander<'_> {
             span: decl.name.span,
             role,
             op: Spanned::new(stream_op.to_owned(), decl.name.span),
-            params: stream_params,
-            param_spans,
+            params: stream_params.values,
+            param_spans: stream_params.spans,
             stream: stream_fact,
             rate: stream_rate,
         });
@@ -443,6 +426,37 @@ impl Expander<'_> {
         } else {
             Thing::Sink(id)
         }
+    }
+
+    /// Sample rate and file of a source or sink.
+    fn stream_params(&mut self, decl: &StreamDecl, env: &Env) -> ReadParams {
+        let mut params = ReadParams::default();
+        if let Some(node) = self.substitute_some(&decl.sample_rate, env)
+            && let Some(rate) = read::float(&node, "a sample rate in tokens per second", self.sink)
+        {
+            if rate.value.is_finite() && rate.value > 0.0 {
+                params
+                    .values
+                    .insert("sample_rate".into(), Value::Float(rate.value));
+                params.spans.insert("sample_rate".to_owned(), rate.span);
+            } else {
+                self.sink.push(
+                    Diagnostic::new(Code::E0305, format!("a sample rate is {}", rate.value))
+                        .primary(
+                            rate.span,
+                            "should be a positive number of tokens per second",
+                        ),
+                );
+            }
+        }
+
+        if let Some(node) = self.substitute_some(&decl.file, env)
+            && let Some(file) = read::string(&node, "a path in quotes", self.sink)
+        {
+            params.values.insert("file".into(), Value::Str(file.value));
+            params.spans.insert("file".to_owned(), file.span);
+        }
+        params
     }
 
     fn add_junction(&mut self, port: &PortDecl, prefix: &str, env: &Env) -> usize {
@@ -475,8 +489,33 @@ impl Expander<'_> {
 
         // Custom actors have one parameter that may stand without its name.
         let positional = op.map_or(&["name"][..], |op| op.positional());
-        let mut actor_params = Params::new();
-        let mut param_spans = BTreeMap::new();
+        let Some(params) = self.actor_params(model, decl, positional, env) else {
+            return Thing::Bad;
+        };
+
+        self.net.actors.push(NetActor {
+            name: actor_name,
+            span: decl.name.span,
+            role: Role::Compute,
+            op: decl.op.clone(),
+            params: params.values,
+            param_spans: params.spans,
+            stream: TypeFact::default(),
+            rate: None,
+        });
+        Thing::Actor(self.net.actors.len() - 1)
+    }
+
+    /// An actor's arguments by name, those without one named by their position. `None` if one cannot be read; all
+    /// are tried, so that all their mistakes are reported at once.
+    fn actor_params(
+        &mut self,
+        model: &Model,
+        decl: &ActorDecl,
+        positional: &[&str],
+        env: &Env,
+    ) -> Option<ReadParams> {
+        let mut params = ReadParams::default();
         let mut next_positional = positional.iter();
         let mut is_bad = false;
         for arg in &decl.args {
@@ -486,22 +525,7 @@ impl Expander<'_> {
                 .map(|n| n.value.as_str())
                 .or_else(|| next_positional.next().copied())
             else {
-                self.sink.push(
-                    Diagnostic::new(
-                        Code::E0302,
-                        format!(
-                            "`{}` takes {} arguments without a name, this is one more",
-                            decl.op.value,
-                            positional.len()
-                        ),
-                    )
-                    .primary(arg.value.span, "which parameter is this?")
-                    .help(format!(
-                        "write `name: value`; `zbmdc ops {}` lists its parameters",
-                        decl.op.value
-                    )),
-                );
-
+                self.unnamed_argument(decl, arg.value.span, positional.len());
                 is_bad = true;
                 continue;
             };
@@ -510,36 +534,36 @@ impl Expander<'_> {
                 .name
                 .as_ref()
                 .map_or(arg.value.span, |n| n.span.to(arg.value.span));
-            if let Some(first) = param_spans.get(key) {
+            if let Some(first) = params.spans.get(key) {
                 self.sink.push(read::twice("parameter", key, span, *first));
                 continue;
             }
 
-            // All parameters are read, so that all their mistakes are reported at once.
             let node = self.substitute(&arg.value, env);
-            remember(&mut param_spans, key, span, &node);
+            remember(&mut params.spans, key, span, &node);
             match self.files.value(&node, &model.dir, self.sink) {
                 Some(value) => {
-                    actor_params.insert(key.to_owned(), value);
+                    params.values.insert(key.to_owned(), value);
                 }
                 None => is_bad = true,
             }
         }
 
-        if is_bad {
-            return Thing::Bad;
-        }
-        self.net.actors.push(NetActor {
-            name: actor_name,
-            span: decl.name.span,
-            role: Role::Compute,
-            op: decl.op.clone(),
-            params: actor_params,
-            param_spans,
-            stream: TypeFact::default(),
-            rate: None,
-        });
-        Thing::Actor(self.net.actors.len() - 1)
+        (!is_bad).then_some(params)
+    }
+
+    fn unnamed_argument(&mut self, decl: &ActorDecl, span: Span, max: usize) {
+        let op = &decl.op.value;
+        self.sink.push(
+            Diagnostic::new(
+                Code::E0302,
+                format!("`{op}` takes {max} arguments without a name, this is one more"),
+            )
+            .primary(span, "which parameter is this?")
+            .help(format!(
+                "write `name: value`; `zbmdc ops {op}` lists its parameters"
+            )),
+        );
     }
 
     fn channel(&mut self, model: &Model, decl: &ChannelDecl, names: &Names, env: &Env) {

@@ -236,13 +236,7 @@ impl<'a> Loader<'a> {
             channels,
             lost_channels,
         } = read_channels(&mut fields, self.sink);
-        let pins = read_map(&mut fields, "pins", "", self.sink)
-            .into_iter()
-            .filter_map(|(actor, node)| {
-                let device = read::string(&node, "a device in quotes", self.sink)?;
-                Some((actor, device))
-            })
-            .collect();
+        let pins = read_pins(&mut fields, self.sink);
         fields.done(self.sink);
 
         Some(Model {
@@ -317,6 +311,17 @@ fn read_ports(fields: &mut Fields<'_>, field: &'static str, sink: &mut Sink) -> 
     entries
         .into_iter()
         .map(|(name, node)| port(name, &node, sink))
+        .collect()
+}
+
+/// Devices by actor.
+fn read_pins(fields: &mut Fields<'_>, sink: &mut Sink) -> Vec<(Spanned<String>, Spanned<String>)> {
+    read_map(fields, "pins", "", sink)
+        .into_iter()
+        .filter_map(|(actor, node)| {
+            let device = read::string(&node, "a device in quotes", sink)?;
+            Some((actor, device))
+        })
         .collect()
 }
 

@@ -237,53 +237,21 @@ impl Import<'_> {
         prefix: &str,
         outputs: &[String],
     ) -> Result<(), OnnxError> {
-        // A node waits for as many values as other nodes make for it.
         let used_values = used_names(&nodes, outputs);
-        let maker_of: BTreeMap<&str, usize> = nodes
-            .iter()
-            .enumerate()
-            .flat_map(|(i, n)| n.output.iter().map(move |o| (o.as_str(), i)))
-            .filter(|(name, _)| !name.is_empty())
-            .collect();
-        let mut waiting_for: Vec<usize> = vec![0; nodes.len()];
-        let mut readers_of: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
-        for (i, node) in nodes.iter().enumerate() {
-            let mut node_names = Vec::new();
-            collect_reads(node, &mut node_names, 0);
-            node_names.sort_unstable();
-            node_names.dedup();
-            for name in node_names {
-                match maker_of.get(name) {
-                    Some(&from) => {
-                        waiting_for[i] += 1;
-                        readers_of[from].push(i);
-                    }
-                    // What branches read within themselves is found when they are taken.
-                    None if self.lookup(name).is_none() && node.input.iter().any(|n| n == name) => {
-                        let who = node_name(node);
-                        return Err(OnnxError::Malformed(format!(
-                            "node `{who}` reads `{name}`, which nothing makes"
-                        )));
-                    }
-                    None => {}
-                }
-            }
-        }
+        let NodeOrder {
+            mut waiting_for,
+            readers_of,
+        } = self.node_order(&nodes)?;
 
         // Nodes that wait for nothing are imported, which may leave their readers waiting for nothing.
         let mut ready_nodes: VecDeque<usize> =
             (0..nodes.len()).filter(|&i| waiting_for[i] == 0).collect();
-        let mut pending_nodes: Vec<Option<NodeProto>> = nodes.iter().map(|_| None).collect();
         let node_names: Vec<String> = nodes.iter().map(node_name).collect();
-        for (slot, node) in pending_nodes.iter_mut().zip(nodes) {
-            *slot = Some(node);
-        }
-        let mut done_count = 0;
+        let mut pending_nodes: Vec<Option<NodeProto>> = nodes.into_iter().map(Some).collect();
         while let Some(i) = ready_nodes.pop_front() {
             let Some(node) = pending_nodes[i].take() else {
                 continue;
             };
-            done_count += 1;
             self.import_node(node, prefix, &used_values)?;
             for &reader in &readers_of[i] {
                 waiting_for[reader] -= 1;
@@ -293,19 +261,58 @@ impl Import<'_> {
             }
         }
 
-        if done_count < pending_nodes.len() {
-            let unfinished = pending_nodes
-                .iter()
-                .zip(&node_names)
-                .filter(|(s, _)| s.is_some())
-                .map(|(_, n)| format!("`{n}`"));
-            let unfinished: Vec<String> = unfinished.take(5).collect();
-            return Err(OnnxError::Malformed(format!(
-                "nodes wait for each other in a circle: {}",
-                unfinished.join(", ")
-            )));
+        let unfinished: Vec<String> = pending_nodes
+            .iter()
+            .zip(&node_names)
+            .filter(|(node, _)| node.is_some())
+            .map(|(_, name)| format!("`{name}`"))
+            .take(5)
+            .collect();
+        if unfinished.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        Err(OnnxError::Malformed(format!(
+            "nodes wait for each other in a circle: {}",
+            unfinished.join(", ")
+        )))
+    }
+
+    /// Who waits for whom: a node for as many values as other nodes make for it.
+    fn node_order(&self, nodes: &[NodeProto]) -> Result<NodeOrder, OnnxError> {
+        let maker_of: BTreeMap<&str, usize> = nodes
+            .iter()
+            .enumerate()
+            .flat_map(|(i, node)| node.output.iter().map(move |output| (output.as_str(), i)))
+            .filter(|(name, _)| !name.is_empty())
+            .collect();
+
+        let mut order = NodeOrder {
+            waiting_for: vec![0; nodes.len()],
+            readers_of: vec![Vec::new(); nodes.len()],
+        };
+        for (i, node) in nodes.iter().enumerate() {
+            let mut read_names = Vec::new();
+            collect_reads(node, &mut read_names, 0);
+            read_names.sort_unstable();
+            read_names.dedup();
+            for name in read_names {
+                match maker_of.get(name) {
+                    Some(&maker) => {
+                        order.waiting_for[i] += 1;
+                        order.readers_of[maker].push(i);
+                    }
+                    // What branches read within themselves is found when they are taken.
+                    None if self.lookup(name).is_none() && node.input.iter().any(|n| n == name) => {
+                        return Err(OnnxError::Malformed(format!(
+                            "node `{}` reads `{name}`, which nothing makes",
+                            node_name(node)
+                        )));
+                    }
+                    None => {}
+                }
+            }
+        }
+        Ok(order)
     }
 
     fn unique_name(&mut self, name: String) -> String {
@@ -468,7 +475,7 @@ impl Import<'_> {
 
     /// A node as a tensor op: its outputs by position.
     pub(super) fn lower(&mut self, work: &mut Work) -> Result<Vec<Option<ValueId>>, OnnxError> {
-        // What passes make is no operator of a file.
+        // Only passes make operators for tensors with their channels last; no file may name one.
         let op = TensorOp::find(&work.operator).filter(|o| !o.operator.ends_with("ChannelsLast"));
         let Some(op) = op else {
             return Err(normalise::unknown(work));
@@ -476,6 +483,7 @@ impl Import<'_> {
         while work.inputs.last() == Some(&None) {
             work.inputs.pop();
         }
+
         let mut params = self.params(op, work)?;
         let wanted: Vec<usize> = (0..work.outputs.len())
             .filter(|&o| !work.outputs[o].is_empty())
@@ -487,6 +495,23 @@ impl Import<'_> {
             );
         }
 
+        self.check_inputs(op, work)?;
+        let signature = self
+            .resolve(op, &params, &work.inputs)
+            .map_err(|e| self.op_error(work, e))?;
+        let types: Vec<TokenType> = signature.outputs.iter().map(|p| p.token.clone()).collect();
+        if signature.inputs.is_empty()
+            && let Some(ids) = self.fold(work, op, &params, signature)?
+        {
+            return Ok(spread(work.outputs.len(), &wanted, ids));
+        }
+
+        let ids = self.add_node(op, params, work, wanted.iter().copied().zip(types));
+        Ok(spread(work.outputs.len(), &wanted, ids))
+    }
+
+    /// The operator takes this many inputs, and those that its shape depends on are known.
+    fn check_inputs(&self, op: &TensorOp, work: &Work) -> Result<(), OnnxError> {
         for (position, id) in work.inputs.iter().enumerate() {
             let Some((input, _)) = op.input(position) else {
                 return Err(self.refused(
@@ -503,42 +528,41 @@ impl Import<'_> {
                 return Err(self.not_constant(work, id));
             }
         }
+        Ok(())
+    }
 
-        let signature = self
-            .resolve(op, &params, &work.inputs)
-            .map_err(|e| self.op_error(work, e))?;
-        let types: Vec<TokenType> = signature.outputs.iter().map(|p| p.token.clone()).collect();
-        if signature.inputs.is_empty()
-            && let Some(ids) = self.fold(work, op, &params, signature)?
-        {
-            return Ok(spread(work.outputs.len(), &wanted, ids));
-        }
-        let node = self.graph.nodes.len();
+    /// Adds a node, and a value for each of its outputs (position and type).
+    fn add_node(
+        &mut self,
+        op: &'static TensorOp,
+        params: Params,
+        work: &Work,
+        wanted: impl Iterator<Item = (usize, TokenType)>,
+    ) -> Vec<ValueId> {
+        let node_index = self.graph.nodes.len();
         let mut outputs = Vec::new();
-        let mut ids = Vec::new();
-        for (&position, ty) in wanted.iter().zip(types) {
+        for (position, token_type) in wanted {
+            let name = &work.outputs[position];
             // Nothing flows where there are no elements.
-            let id = if ty.elements() == 0 {
-                self.graph
-                    .constant(&work.outputs[position], ty, Bytes::new())
+            let id = if token_type.elements() == 0 {
+                self.graph.constant(name, token_type, Bytes::new())
             } else {
-                self.graph
-                    .value(&work.outputs[position], ty, Origin::Node(node, position))
+                let origin = Origin::Node(node_index, position);
+                self.graph.value(name, token_type, origin)
             };
             outputs.push((position, id));
-            ids.push(id);
         }
 
-        let (name, inputs) = (work.name.clone(), work.inputs.clone());
+        let ids = outputs.iter().map(|&(_, id)| id).collect();
         self.graph.nodes.push(Node {
-            name,
+            name: work.name.clone(),
             op,
             params,
-            inputs,
+            inputs: work.inputs.clone(),
             outputs,
             dead: false,
         });
-        Ok(spread(work.outputs.len(), &wanted, ids))
+        ids
     }
 
     fn refused(&self, work: &Work, why: String, help: String) -> OnnxError {
@@ -714,6 +738,14 @@ impl Import<'_> {
         }
         Ok(())
     }
+}
+
+/// In which order the nodes of a graph can be imported.
+struct NodeOrder {
+    /// Number of values by node that other nodes have yet to make for it.
+    waiting_for: Vec<usize>,
+    /// Nodes by node that read what it makes.
+    readers_of: Vec<Vec<usize>>,
 }
 
 /// A node being imported.

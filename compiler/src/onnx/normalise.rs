@@ -137,8 +137,6 @@ pub(super) fn lower_special(
     im: &mut Import<'_>,
     work: &mut Work,
 ) -> Result<Option<Values>, OnnxError> {
-    // Older meanings are brought to the newest one, which alone has an op.
-    let opset = im.opset;
     match work.operator.as_str() {
         "Constant" => return lower_constant(im, work).map(Some),
         "ConstantOfShape" => return constant_of_shape(im, work).map(Some),
@@ -161,26 +159,27 @@ pub(super) fn lower_special(
             let zero_bytes = Bytes::from(vec![0; token_type.bytes() as usize]);
             work.inputs[0] = Some(im.graph.constant("", token_type, zero_bytes));
         }
-        "Softmax" | "LogSoftmax" | "Hardmax" if opset < 13 => {
+        "Softmax" | "LogSoftmax" | "Hardmax" if im.opset < 13 => {
             return old_softmax(im, work).map(Some);
         }
+        _ => newest_form(im, work),
+    }
+
+    lower_older(im, work);
+    Ok(None)
+}
+
+/// Brings the form of older opsets to the newest one, which alone has an op: attributes that became inputs move
+/// there, operators that were renamed get their new name.
+fn newest_form(im: &mut Import<'_>, work: &mut Work) {
+    match work.operator.as_str() {
         "Scatter" => "ScatterElements".clone_into(&mut work.operator),
         "Upsample" => {
             "Resize".clone_into(&mut work.operator);
             im.move_floats(work, "scales");
-            let scales = work.inputs.get(1).copied().flatten();
-            work.inputs.truncate(1);
-            work.inputs.extend([None, scales]);
-            text(work, "coordinate_transformation_mode", "asymmetric");
-            text(work, "nearest_mode", "floor");
+            resize_by_scales(work);
         }
-        "Resize" if opset < 11 => {
-            let scales = work.inputs.get(1).copied().flatten();
-            work.inputs.truncate(1);
-            work.inputs.extend([None, scales]);
-            text(work, "coordinate_transformation_mode", "asymmetric");
-            text(work, "nearest_mode", "floor");
-        }
+        "Resize" if im.opset < 11 => resize_by_scales(work),
         "Slice" => {
             for (i, name) in ["starts", "ends", "axes"].into_iter().enumerate() {
                 im.move_attribute(work, name, i + 1);
@@ -206,13 +205,18 @@ pub(super) fn lower_special(
         }
         "TopK" => im.move_attribute(work, "k", 1),
         "DFT" => im.move_attribute(work, "axis", 2),
-        "OneHot" | "Tile" => {}
         op if op.starts_with("Reduce") => im.move_attribute(work, "axes", 1),
         _ => {}
     }
+}
 
-    lower_older(im, work);
-    Ok(None)
+/// Before opset 11 the scales were the second input, and pixels were placed at their corners and rounded down.
+fn resize_by_scales(work: &mut Work) {
+    let scales = work.inputs.get(1).copied().flatten();
+    work.inputs.truncate(1);
+    work.inputs.extend([None, scales]);
+    text(work, "coordinate_transformation_mode", "asymmetric");
+    text(work, "nearest_mode", "floor");
 }
 
 /// Defaults that newer opsets have changed.

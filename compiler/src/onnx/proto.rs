@@ -58,98 +58,133 @@ impl<'a> External<'a> {
         }
     }
 
+    /// The data of a tensor that has to have `bytes` bytes.
     fn read(&mut self, tensor: &str, proto: &TensorProto, bytes: u64) -> Result<Bytes, OnnxError> {
-        let refuse = |why: String| OnnxError::Data {
-            tensor: tensor.to_owned(),
-            why,
-        };
-        let entry = |key: &str| {
-            proto
-                .external_data
-                .iter()
-                .find(|e| e.key.as_deref() == Some(key))
-                .and_then(|e| e.value.as_deref())
-        };
-
-        let location = entry("location")
-            .ok_or_else(|| refuse("is external, but no file is named".to_owned()))?;
-        let inside = Path::new(location)
-            .components()
-            .all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
-        if !inside || location.is_empty() || location.contains('\\') {
-            return Err(refuse(format!(
-                "is said to be in `{location}`, which leaves the model's folder"
-            )));
-        }
+        let entries = ExternalEntries { tensor, proto };
+        let location = entries.location()?;
+        let refuse = |why: String| entries.refused(why);
 
         let dir = self
             .dir
             .ok_or_else(|| refuse(format!("is in `{location}`, but the model has no folder")))?;
-        let number = |key: &str| {
-            let Some(text) = entry(key) else {
-                return Ok(None);
-            };
-            // Negative, too large for 64 bits, or no number at all.
-            let number = text.trim().parse::<u64>().map_err(|_| {
-                refuse(format!(
-                    "has the {key} `{text}` in `{location}`, which is not a number from 0 to 2^64 - 1"
-                ))
-            });
-            number.map(Some)
-        };
-
-        let offset = number("offset")?.unwrap_or(0);
-        if let Some(length) = number("length")?.filter(|&length| length != bytes) {
+        let offset = entries.number("offset", location)?.unwrap_or(0);
+        if let Some(length) = entries
+            .number("length", location)?
+            .filter(|&length| length != bytes)
+        {
             return Err(refuse(format!(
                 "has {length} bytes in `{location}`, its type {bytes}"
             )));
         }
 
         if !self.open.contains_key(location) {
-            // A link inside the folder could lead outside.
-            let real = |p: &Path| {
-                std::fs::canonicalize(p).map_err(|e| refuse(format!("is in `{location}`: {e}")))
-            };
-            let path = real(&dir.join(location))?;
-            let home = if dir.as_os_str().is_empty() {
-                real(Path::new("."))?
-            } else {
-                real(dir)?
-            };
-            if !path.starts_with(&home) {
-                return Err(refuse(format!(
-                    "is said to be in `{location}`, which leaves the model's folder"
-                )));
-            }
-
-            let opened =
-                files::open(&path).map_err(|e| refuse(format!("is in `{location}`: {e}")))?;
+            let opened = open_inside(dir, location, &entries)?;
             self.open.insert(location.to_owned(), opened);
         }
-
-        let Some((mut file, len)) = self.open.get(location).map(|(file, len)| (file, *len)) else {
+        let Some((mut file, file_bytes)) = self.open.get(location).map(|(file, len)| (file, *len))
+        else {
             return Err(refuse("is missing".to_owned()));
         };
-        if offset.checked_add(bytes).is_none_or(|end| end > len) {
+
+        // Sizes are compared before memory is taken: the file's entries say what a stranger wrote.
+        if offset.checked_add(bytes).is_none_or(|end| end > file_bytes) {
             return Err(refuse(format!(
-                "needs {bytes} bytes from byte {offset} of `{location}`, which has {len}"
+                "needs {bytes} bytes from byte {offset} of `{location}`, which has {file_bytes}"
             )));
         }
-
         if bytes > self.left_bytes {
             return Err(refuse(format!(
                 "has {bytes} bytes, more than the {} that the other tensors leave of this computer's memory",
                 self.left_bytes
             )));
         }
-
         self.left_bytes -= bytes;
+
         let mut data = vec![0; bytes as usize];
         file.seek(SeekFrom::Start(offset))
             .and_then(|_| file.read_exact(&mut data))
             .map_err(|e| refuse(e.to_string()))?;
         Ok(Bytes::from(data))
     }
+}
+
+/// What a tensor says about the file that holds its data.
+struct ExternalEntries<'a> {
+    tensor: &'a str,
+    proto: &'a TensorProto,
+}
+
+impl<'a> ExternalEntries<'a> {
+    fn refused(&self, why: String) -> OnnxError {
+        OnnxError::Data {
+            tensor: self.tensor.to_owned(),
+            why,
+        }
+    }
+
+    fn entry(&self, key: &str) -> Option<&'a str> {
+        self.proto
+            .external_data
+            .iter()
+            .find(|entry| entry.key.as_deref() == Some(key))
+            .and_then(|entry| entry.value.as_deref())
+    }
+
+    /// The file's path, which may only go down from the model's folder.
+    fn location(&self) -> Result<&'a str, OnnxError> {
+        let location = self
+            .entry("location")
+            .ok_or_else(|| self.refused("is external, but no file is named".to_owned()))?;
+        let goes_down = Path::new(location)
+            .components()
+            .all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+        if !goes_down || location.is_empty() || location.contains('\\') {
+            return Err(self.leaves_folder(location));
+        }
+
+        Ok(location)
+    }
+
+    /// An offset or a length in bytes, where there is one.
+    fn number(&self, key: &str, location: &str) -> Result<Option<u64>, OnnxError> {
+        let Some(text) = self.entry(key) else {
+            return Ok(None);
+        };
+        // Negative, too large for 64 bits, or not a number.
+        text.trim().parse::<u64>().map(Some).map_err(|_| {
+            self.refused(format!(
+                "has the {key} `{text}` in `{location}`, which is not a number from 0 to 2^64 - 1"
+            ))
+        })
+    }
+
+    fn leaves_folder(&self, location: &str) -> OnnxError {
+        self.refused(format!(
+            "is said to be in `{location}`, which leaves the model's folder"
+        ))
+    }
+}
+
+/// Opens a file of the folder; a symbolic link must not lead outside it.
+fn open_inside(
+    dir: &Path,
+    location: &str,
+    entries: &ExternalEntries<'_>,
+) -> Result<(File, u64), OnnxError> {
+    let refuse = |e: &dyn std::fmt::Display| entries.refused(format!("is in `{location}`: {e}"));
+    let folder = if dir.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        dir
+    };
+
+    let real_path = std::fs::canonicalize(dir.join(location)).map_err(|e| refuse(&e))?;
+    let real_folder = std::fs::canonicalize(folder).map_err(|e| refuse(&e))?;
+    if !real_path.starts_with(&real_folder) {
+        return Err(entries.leaves_folder(location));
+    }
+
+    files::open(&real_path).map_err(|e| refuse(&e))
 }
 
 /// The dtype of an ONNX element type, where there is one.

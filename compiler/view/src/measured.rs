@@ -139,7 +139,7 @@ fn measure(calendars: &[Calendar], plan: &PlanView, epochs: &[&TraceEpoch]) -> M
     for period_starts in &period_starts {
         for (period, start_ns) in period_starts {
             if let Some(next_ns) = period_starts.get(&(period + 1)) {
-                period_gaps.0.push(next_ns.saturating_sub(*start_ns));
+                period_gaps.push(*next_ns, *start_ns);
             }
         }
     }
@@ -155,16 +155,16 @@ fn measure(calendars: &[Calendar], plan: &PlanView, epochs: &[&TraceEpoch]) -> M
         let Some(lane) = lane_of(plan, calendars, c) else {
             continue;
         };
-        let told_lanes: Vec<&Lane> = epochs.iter().map(|e| &e.lanes[c]).collect();
-        count_calls(calendar, &told_lanes, &mut actor_calls);
-        let (periods, measured) = typical_period(plan, lane, &told_lanes);
+        let traced_lanes: Vec<&Lane> = epochs.iter().map(|e| &e.lanes[c]).collect();
+        count_calls(calendar, &traced_lanes, &mut actor_calls);
+        let (periods, measured) = typical_period(plan, lane, &traced_lanes);
         measured_plan.periods = measured_plan.periods.max(periods);
         measured_plan.lanes.extend(measured);
     }
 
     measured_plan.actors = actor_calls
         .into_iter()
-        .map(|(actor, actor_calls)| actor_calls.told(actor))
+        .map(|(actor, actor_calls)| actor_calls.summary(actor))
         .collect();
     measured_plan
 }
@@ -218,6 +218,11 @@ pub(super) fn late(end_ns: u64, planned_end_ns: u64, period_ns: u64) -> (i64, bo
 struct Times(Vec<u64>);
 
 impl Times {
+    /// Keeps the time from `start_ns` to `end_ns`.
+    fn push(&mut self, end_ns: u64, start_ns: u64) {
+        self.0.push(end_ns.saturating_sub(start_ns));
+    }
+
     /// So many of a hundred are not longer.
     fn at(&mut self, percent: usize) -> u64 {
         let Some(last) = self.0.len().checked_sub(1) else {
@@ -229,86 +234,144 @@ impl Times {
 }
 
 /// The slots of a typical period, from those in which all are at work, and how many these are.
-fn typical_period(plan: &PlanView, lane: usize, told: &[&Lane]) -> (u64, Option<MeasuredLane>) {
+fn typical_period(plan: &PlanView, lane: usize, traced: &[&Lane]) -> (u64, Option<MeasuredLane>) {
     let lane_view = &plan.lanes[lane];
-    let is_whole = told.iter().any(|lane| lane.is_whole());
-    let execution_count = if is_whole { 1 } else { lane_view.executions };
-    let measured_slots = |p: &Period| p.records.iter().filter(|r| r.slot != OTHER).count() as u64;
-    let first_slot = lane_view.slots.first().filter(|_| !is_whole);
-    let full_periods: Vec<(&Period, u64)> = told
-        .iter()
-        .flat_map(|lane| &lane.periods)
-        .filter(|p| measured_slots(p) == execution_count)
-        .map(|p| {
-            let slot_number = p.records.iter().map(|r| r.slot).find(|slot| *slot != OTHER);
-            (p, period_began(p, first_slot.zip(slot_number)))
-        })
-        .collect();
-    if full_periods.is_empty() || execution_count == 0 {
+    let is_whole = traced.iter().any(|lane| lane.is_whole());
+    let full_periods = full_periods(lane_view, traced, is_whole);
+    if full_periods.is_empty() {
         return (0, None);
     }
-    let row_count = if is_whole { 1 } else { lane_view.slots.len() };
-    let period_step = (full_periods.len() * row_count).div_ceil(TIMES);
-    let mut row_times: Vec<[Times; 4]> = (0..row_count).map(|_| Default::default()).collect();
-    for (period, began_ns) in full_periods.iter().step_by(period_step) {
-        let mut records = period.records.iter().filter(|r| r.slot != OTHER);
-        for (row, [starts, ends, lengths, after]) in row_times.iter_mut().enumerate() {
-            let is_covered = if is_whole {
-                1
-            } else {
-                covers_period(&lane_view.slots[row])
-            };
-            let Some(first_slot) = records.next() else {
-                break;
-            };
-            let last_record = records
-                .by_ref()
-                .take(is_covered as usize - 1)
-                .last()
-                .unwrap_or(first_slot);
-            starts
-                .0
-                .push(first_slot.start_ns.saturating_sub(period.start_ns));
-            ends.0
-                .push(last_record.end_ns.saturating_sub(period.start_ns));
-            after.0.push(last_record.end_ns.saturating_sub(*began_ns));
-            lengths
-                .0
-                .push(last_record.end_ns.saturating_sub(first_slot.start_ns));
-        }
+
+    let executions_of_row: Vec<u64> = if is_whole {
+        vec![1]
+    } else {
+        lane_view.slots.iter().map(executions).collect()
+    };
+    let mut row_times = row_times(&full_periods, &executions_of_row);
+
+    let mut slots = Vec::new();
+    for (row, times) in row_times.iter_mut().enumerate() {
+        let last_slot = if is_whole {
+            lane_view.slots.last()
+        } else {
+            lane_view.slots.get(row)
+        };
+        let planned_end_ns = last_slot.map_or(0, SlotView::end_ns);
+        let slot = (!is_whole).then_some(row as u32);
+        slots.push(times.typical_slot(slot, planned_end_ns, plan.period_ns));
     }
 
-    let slot = |(row, [starts, ends, lengths, after]): (usize, &mut [Times; 4])| {
-        let (start_ns, end_ns) = (starts.at(50), ends.at(50));
-        let planned_end_ns = match is_whole {
-            true => lane_view.slots.last().map_or(0, SlotView::end_ns),
-            false => lane_view.slots[row].end_ns(),
-        };
-        let (late_ns, late) = late(after.at(50), planned_end_ns, plan.period_ns);
+    let measured_lane = MeasuredLane {
+        lane: lane as u32,
+        busy_ns: slots.iter().map(|s| s.duration_ns).sum(),
+        slots,
+    };
+    (full_periods.len() as u64, Some(measured_lane))
+}
+
+/// A period in which every slot of the lane was executed.
+struct FullPeriod<'a> {
+    period: &'a Period,
+    /// From when on it is counted, see [`period_began`].
+    began_ns: u64,
+}
+
+impl FullPeriod<'_> {
+    fn records(&self) -> impl Iterator<Item = &Record> {
+        self.period.records.iter().filter(|r| r.slot != OTHER)
+    }
+}
+
+fn full_periods<'a>(
+    lane_view: &LaneView,
+    traced: &[&'a Lane],
+    is_whole: bool,
+) -> Vec<FullPeriod<'a>> {
+    let executions = if is_whole { 1 } else { lane_view.executions };
+    let first_slot = lane_view.slots.first().filter(|_| !is_whole);
+
+    let mut full_periods = Vec::new();
+    for period in traced.iter().flat_map(|lane| &lane.periods) {
+        let mut slot_numbers = period
+            .records
+            .iter()
+            .map(|r| r.slot)
+            .filter(|&slot| slot != OTHER);
+        let first_number = slot_numbers.next();
+        let executed = first_number.iter().count() + slot_numbers.count();
+        if executed > 0 && executed as u64 == executions {
+            let began_ns = period_began(period, first_slot.zip(first_number));
+            full_periods.push(FullPeriod { period, began_ns });
+        }
+    }
+    full_periods
+}
+
+/// Times of one row of a lane in the periods of a run.
+#[derive(Default)]
+struct RowTimes {
+    /// From the beginning of the period.
+    starts: Times,
+    /// From the beginning of the period.
+    ends: Times,
+    lengths: Times,
+    /// Ends, from when on the period is counted.
+    counted_ends: Times,
+}
+
+impl RowTimes {
+    /// The medians, beside the planned end.
+    fn typical_slot(
+        &mut self,
+        slot: Option<u32>,
+        planned_end_ns: u64,
+        period_ns: u64,
+    ) -> MeasuredSlot {
+        let start_ns = self.starts.at(50);
+        let end_ns = self.ends.at(50);
+        let (late_ns, late) = late(self.counted_ends.at(50), planned_end_ns, period_ns);
         MeasuredSlot {
-            slot: (!is_whole).then_some(row as u32),
+            slot,
             start_ns,
             duration_ns: end_ns.saturating_sub(start_ns),
-            p99_ns: lengths.at(99),
+            p99_ns: self.lengths.at(99),
             late_ns,
             late,
         }
-    };
+    }
+}
 
-    let measured_slots: Vec<MeasuredSlot> = row_times.iter_mut().enumerate().map(slot).collect();
-    let busy_ns = measured_slots.iter().map(|s| s.duration_ns).sum();
-    (
-        full_periods.len() as u64,
-        Some(MeasuredLane {
-            lane: lane as u32,
-            busy_ns,
-            slots: measured_slots,
-        }),
-    )
+/// The times of each row, which stands for so many executions; of long runs from evenly chosen periods.
+fn row_times(full_periods: &[FullPeriod<'_>], executions_of_row: &[u64]) -> Vec<RowTimes> {
+    let period_step = (full_periods.len() * executions_of_row.len())
+        .div_ceil(TIMES)
+        .max(1);
+    let mut row_times: Vec<RowTimes> = executions_of_row
+        .iter()
+        .map(|_| RowTimes::default())
+        .collect();
+    for full_period in full_periods.iter().step_by(period_step) {
+        let period_start_ns = full_period.period.start_ns;
+        let mut records = full_period.records();
+        for (times, &executions) in row_times.iter_mut().zip(executions_of_row) {
+            let Some(first) = records.next() else {
+                break;
+            };
+            let others = records.by_ref().take(executions as usize - 1);
+            let end_ns = others.last().unwrap_or(first).end_ns;
+
+            let began_ns = full_period.began_ns;
+            times.starts.push(first.start_ns, period_start_ns);
+            times.ends.push(end_ns, period_start_ns);
+            times.counted_ends.push(end_ns, began_ns);
+            times.lengths.push(end_ns, first.start_ns);
+        }
+    }
+    row_times
 }
 
 /// Executions that a slot of a view stands for.
-fn covers_period(slot: &SlotView) -> u64 {
+fn executions(slot: &SlotView) -> u64 {
     if slot.act == Act::Loop { slot.count } else { 1 }
 }
 
@@ -328,7 +391,7 @@ impl Calls {
         }
     }
 
-    fn told(self, actor: u32) -> MeasuredActor {
+    fn summary(self, actor: u32) -> MeasuredActor {
         let Self {
             measured,
             planned_ns,
@@ -345,7 +408,7 @@ impl Calls {
     }
 }
 
-fn count_calls(calendar: &Calendar, told: &[&Lane], actor_calls: &mut BTreeMap<u32, Calls>) {
+fn count_calls(calendar: &Calendar, traced: &[&Lane], actor_calls: &mut BTreeMap<u32, Calls>) {
     // Slots are numbered through all lanes, loops entered once.
     let mut slot_actors: Vec<(Option<u32>, u64)> = Vec::new();
     for lane in &calendar.lanes {
@@ -355,7 +418,7 @@ fn count_calls(calendar: &Calendar, told: &[&Lane], actor_calls: &mut BTreeMap<u
         });
     }
 
-    let slot_records = told
+    let slot_records = traced
         .iter()
         .flat_map(|lane| &lane.periods)
         .flat_map(|p| &p.records);

@@ -110,8 +110,10 @@ fn draw_lane(out: &mut String, view: &View, plan: &PlanView, row: &Row, scale: &
         Some(_) => lane.kind.to_owned(),
         None => escaped(&view.lane_name(lane.device, lane.kind)),
     };
-    let (from, to) = (scale.x(0), scale.x(scale.end));
-    let (y, height) = (top + 3, ROW_HEIGHT - 6);
+    let from = scale.x(0);
+    let to = scale.x(scale.end);
+    let y = top + 3;
+    let height = ROW_HEIGHT - 6;
     let share_percent = 100.0 * lane.busy_ns as f64 / plan.period_ns.max(1) as f64;
     let _ = writeln!(
         out,
@@ -121,44 +123,85 @@ fn draw_lane(out: &mut String, view: &View, plan: &PlanView, row: &Row, scale: &
         px(from),
         px(to - from)
     );
-    // Slots that share a pixel are one box, coloured as the longest of them.
-    let mut at = 0;
-    while let Some(slot) = lane.slots.get(at) {
+
+    let lane_drawing = LaneDrawing {
+        view,
+        plan,
+        row,
+        scale,
+        y,
+        height,
+    };
+    let mut first = 0;
+    while first < lane.slots.len() {
+        first = lane_drawing.draw_box(out, first);
+    }
+}
+
+/// A lane whose slots are being drawn.
+struct LaneDrawing<'a> {
+    view: &'a View,
+    plan: &'a PlanView,
+    row: &'a Row,
+    scale: &'a Scale,
+    y: u64,
+    height: u64,
+}
+
+impl LaneDrawing<'_> {
+    /// Draws the slot at `first` and those after it that share its pixel as one box, coloured as the longest of them.
+    /// Returns the position of the next slot.
+    fn draw_box(&self, out: &mut String, first: usize) -> usize {
+        let Self {
+            view,
+            plan,
+            row,
+            scale,
+            ..
+        } = *self;
+        let slots = &row.lane.slots;
+        let slot = &slots[first];
         let left = scale.x(slot.start_ns);
         let mut right = scale.x(slot.end_ns()).max(left + 1);
-        let (mut longest, mut next, mut late) = (slot, at + 1, row.is_late(at));
-        while let Some(other) = lane.slots.get(next) {
-            let is_narrow = right - left < FINE && scale.x(other.end_ns()) <= left + FINE;
-            if !is_narrow {
+
+        let mut longest = slot;
+        let mut is_late = row.is_late(first);
+        let mut next = first + 1;
+        while let Some(other) = slots.get(next) {
+            let shares_pixel = right - left < FINE && scale.x(other.end_ns()) <= left + FINE;
+            if !shares_pixel {
                 break;
             }
             right = right.max(scale.x(other.end_ns()));
             if other.duration_ns > longest.duration_ns {
                 longest = other;
             }
-            late |= row.is_late(next);
+            is_late |= row.is_late(next);
             next += 1;
         }
 
-        let slot_title = match next - at {
-            1 => escaped(&(tooltip(view, plan, slot) + &measured(row, at))),
+        let slot_title = match next - first {
+            1 => escaped(&(tooltip(view, plan, slot) + &measured(row, first))),
             n => escaped(&format!("{n} slots, longest {}", view.label(plan, longest))),
+        };
+        let fill = if is_late {
+            LATE.to_owned()
+        } else {
+            colour(longest)
         };
         let _ = write!(
             out,
-            "<rect x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{height}\" fill=\"{}\"><title>{slot_title}</title></rect>",
+            "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{fill}\"><title>{slot_title}</title></rect>",
             px(left),
+            self.y,
             px(right - left),
-            if late {
-                LATE.to_owned()
-            } else {
-                colour(longest)
-            }
+            self.height,
         );
 
+        // A letter is 7 pixels wide.
         let label = view.short_label(plan, slot);
         let label_characters = (right - left) / FINE / 7;
-        if next - at == 1
+        if next - first == 1
             && slot.act == Act::Fire
             && label.chars().count() as u64 <= label_characters
         {
@@ -166,13 +209,13 @@ fn draw_lane(out: &mut String, view: &View, plan: &PlanView, row: &Row, scale: &
                 out,
                 "<text class=\"f\" x=\"{}\" y=\"{}\">{}</text>",
                 px(left + 4 * FINE),
-                top + 19,
+                self.y + 16,
                 escaped(&label)
             );
         }
 
         out.push('\n');
-        at = next;
+        next
     }
 }
 

@@ -101,6 +101,14 @@ fn check_kinds(program: &Program, errors: &mut Errors) -> Roles {
         }
     }
 
+    check_likeness(program, errors);
+    roles
+}
+
+/// The devices of a kind are alike: one can run what another was planned to run.
+fn check_likeness(program: &Program, errors: &mut Errors) {
+    let devices = program.machine.devices.len();
+
     // Being alike is an equivalence: each is compared with the first of its kind alone.
     let likeness = Alike::new(&program.machine);
     for (kind, members) in program.contingencies.kinds.iter_enumerated() {
@@ -110,7 +118,7 @@ fn check_kinds(program: &Program, errors: &mut Errors) -> Roles {
         };
         for device in known_devices {
             if errors.full() {
-                return roles;
+                return;
             }
             if let Some(difference) = likeness.difference(first, device) {
                 errors.push(VerifyError::NotAlike {
@@ -122,8 +130,6 @@ fn check_kinds(program: &Program, errors: &mut Errors) -> Roles {
             }
         }
     }
-
-    roles
 }
 
 fn check_lost(program: &Program, entry: usize, contingency: &Contingency, errors: &mut Errors) {

@@ -18,6 +18,12 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
         return;
     }
 
+    check_devices(machine, errors);
+    check_links(machine, errors);
+}
+
+/// Checks names, backends and cores.
+fn check_devices(machine: &Machine, errors: &mut Errors) {
     // Names identify devices in machine files and in reports.
     let mut names = BTreeMap::new();
     for (id, device) in machine.devices.iter_enumerated() {
@@ -56,6 +62,11 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
             }
         }
     }
+}
+
+/// Checks the ends and speeds of links.
+fn check_links(machine: &Machine, errors: &mut Errors) {
+    let devices = machine.devices.len();
 
     // At most one link for each ordered pair, so that a transfer has one speed.
     let mut ends = BTreeMap::new();

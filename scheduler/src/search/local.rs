@@ -108,6 +108,16 @@ impl LocalSearch<'_> {
         problem.serial(&forward_list, &mut self.usage)
     }
 
+    /// The schedule of a list near `list`. Up to three tasks move at once: some plateaus are too wide for one.
+    fn neighbour(&mut self, list: &[usize], rng: &mut Rng) -> Vec<u64> {
+        let mut candidate_list = list.to_vec();
+        for _ in 0..=rng.below(3) {
+            shift_task(self.problem, &mut candidate_list, rng);
+        }
+        let parallel = rng.below(4) == 0;
+        self.decode(&candidate_list, parallel)
+    }
+
     /// Makespan first; then how much work lies too late for the bound, so that plateaus have a slope.
     fn cost(&self, start: &[u64]) -> (u64, u64) {
         let problem = self.problem;
@@ -161,7 +171,7 @@ pub(crate) fn improve(
         if without_gain > PATIENCE {
             without_gain = 0;
             restart_count += 1;
-            current_list = restart_list(
+            let list = restart_list(
                 problem,
                 &lists,
                 restart_count,
@@ -169,18 +179,12 @@ pub(crate) fn improve(
                 &search.place_of,
                 &mut rng,
             );
-            let start = search.decode(&current_list, false);
+            let start = search.decode(&list, false);
             current_cost = search.cost(&start);
             current_list = problem.list_of(&start, &search.place_of);
         }
 
-        // Up to three tasks move at once: some plateaus are too wide for one.
-        let mut candidate_list = current_list.clone();
-        for _ in 0..=rng.below(3) {
-            shift_task(problem, &mut candidate_list, &mut rng);
-        }
-        let parallel = rng.below(4) == 0;
-        let start = search.decode(&candidate_list, parallel);
+        let start = search.neighbour(&current_list, &mut rng);
         let found_cost = search.cost(&start);
         without_gain += 1;
 
@@ -200,6 +204,7 @@ pub(crate) fn improve(
             best = start;
         }
     }
+
     LocalResult {
         start: best,
         work: search.work,

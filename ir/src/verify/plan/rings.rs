@@ -5,45 +5,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Cx;
 use super::buffers::BufferOf;
 use crate::verify::error::{Errors, VerifyError};
-use crate::{ChannelId, DeviceId, RingId};
+use crate::{ChannelId, DeviceId, Ring, RingId};
 
 /// Ring of each channel towards each other device that reads it.
 pub(super) type RingOf = BTreeMap<(ChannelId, DeviceId), RingId>;
 
+/// The ordered pairs of devices with a link between them.
+type Links = BTreeSet<(DeviceId, DeviceId)>;
+
 /// Checks ids, ends, buffers and links; the table holds every ring whose ids exist.
 pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors) -> RingOf {
     let plan = cx.id;
-    let links: BTreeSet<(DeviceId, DeviceId)> =
-        cx.machine.links.iter().map(|l| (l.from, l.to)).collect();
-    let channels = cx.graph.channels.len();
-    let devices = cx.machine.devices.len();
+    let links: Links = cx.machine.links.iter().map(|l| (l.from, l.to)).collect();
     let mut ring_table = RingOf::new();
     for (id, ring) in cx.plan.rings.iter_enumerated() {
         if errors.full() {
             break;
         }
-        let channel = ring.channel;
-        let from = ring.from;
-        let to = ring.to;
-        let named_ids = [
-            ("channel", channel.0, channels),
-            ("device", from.0, devices),
-            ("device", to.0, devices),
-        ];
-        if let Some(&(what, n, count)) =
-            named_ids.iter().find(|&&(_, n, count)| n as usize >= count)
-        {
-            errors.push(VerifyError::RingId {
-                plan,
-                ring: id,
-                what,
-                id: n,
-                count,
-            });
+        if !names_existing_ids(cx, id, ring, errors) {
             continue;
         }
 
-        if let Some(&first) = ring_table.get(&(channel, to)) {
+        if let Some(&first) = ring_table.get(&(ring.channel, ring.to)) {
             errors.push(VerifyError::RingTwice {
                 plan,
                 first,
@@ -52,48 +35,8 @@ pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors
             continue;
         }
 
-        ring_table.insert((channel, to), id);
-        let writer = cx.writer_device(channel);
-        if from != writer {
-            errors.push(VerifyError::RingFrom {
-                plan,
-                ring: id,
-                from,
-                writer,
-            });
-        }
-
-        if to == writer || !cx.heads.contains_key(&(channel, to)) {
-            errors.push(VerifyError::RingUnneeded {
-                plan,
-                ring: id,
-                channel,
-                to,
-            });
-            continue;
-        }
-
-        match buffer_of.get(&(channel, to)) {
-            Some(&expected) if expected != ring.buffer => {
-                errors.push(VerifyError::RingBuffer {
-                    plan,
-                    ring: id,
-                    found: ring.buffer,
-                    expected,
-                });
-            }
-            // A missing buffer is reported with the buffers.
-            _ => {}
-        }
-
-        if from != to && !links.contains(&(from, to)) {
-            errors.push(VerifyError::NoLink {
-                plan,
-                ring: id,
-                from,
-                to,
-            });
-        }
+        ring_table.insert((ring.channel, ring.to), id);
+        check_ring(cx, (id, ring), buffer_of, &links, errors);
     }
 
     for &(channel, to) in cx.heads.keys() {
@@ -103,4 +46,85 @@ pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors
     }
 
     ring_table
+}
+
+/// Whether the channel and both devices that a ring names exist.
+fn names_existing_ids(cx: &Cx<'_>, id: RingId, ring: &Ring, errors: &mut Errors) -> bool {
+    let channels = cx.graph.channels.len();
+    let devices = cx.machine.devices.len();
+    let named_ids = [
+        ("channel", ring.channel.0, channels),
+        ("device", ring.from.0, devices),
+        ("device", ring.to.0, devices),
+    ];
+
+    let missing = named_ids
+        .into_iter()
+        .find(|&(_, named, count)| named as usize >= count);
+    if let Some((what, named, count)) = missing {
+        errors.push(VerifyError::RingId {
+            plan: cx.id,
+            ring: id,
+            what,
+            id: named,
+            count,
+        });
+    }
+    missing.is_none()
+}
+
+/// Checks the ends, the buffer and the link of a ring whose ids exist.
+fn check_ring(
+    cx: &Cx<'_>,
+    (id, ring): (RingId, &Ring),
+    buffer_of: &BufferOf,
+    links: &Links,
+    errors: &mut Errors,
+) {
+    let plan = cx.id;
+    let &Ring {
+        channel, from, to, ..
+    } = ring;
+
+    let writer = cx.writer_device(channel);
+    if from != writer {
+        errors.push(VerifyError::RingFrom {
+            plan,
+            ring: id,
+            from,
+            writer,
+        });
+    }
+
+    if to == writer || !cx.heads.contains_key(&(channel, to)) {
+        errors.push(VerifyError::RingUnneeded {
+            plan,
+            ring: id,
+            channel,
+            to,
+        });
+        return;
+    }
+
+    match buffer_of.get(&(channel, to)) {
+        Some(&expected) if expected != ring.buffer => {
+            errors.push(VerifyError::RingBuffer {
+                plan,
+                ring: id,
+                found: ring.buffer,
+                expected,
+            });
+        }
+        // A missing buffer is reported with the buffers.
+        _ => {}
+    }
+
+    if from != to && !links.contains(&(from, to)) {
+        errors.push(VerifyError::NoLink {
+            plan,
+            ring: id,
+            from,
+            to,
+        });
+    }
 }
