@@ -6,11 +6,10 @@
 use std::sync::Arc;
 
 use num_complex::Complex32;
-use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
-use rustfft::{Fft, FftPlanner};
 use zbmd_ir::{DType, TokenType};
 
 use super::frame::last_dimension;
+use zbmd_fft::{self as transforms, ComplexToReal, Fft, FftDirection, RealToComplex};
 use zbmd_gpu_ir::{self as kernels, Transform};
 use zbmd_op::args::{Args, input_error};
 use zbmd_op::entry::Entry;
@@ -91,14 +90,15 @@ fn fft(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let inverse = args.bool_or("inverse", false)?;
     let rows = x.elements() as f64 / n as f64;
     let make = move || {
-        let mut planner = FftPlanner::new();
-        let plan = if inverse {
-            planner.plan_fft_inverse(n)
+        let (direction, scale) = if inverse {
+            (FftDirection::Inverse, 1.0 / n as f32)
         } else {
-            planner.plan_fft_forward(n)
+            (FftDirection::Forward, 1.0)
         };
-        let scale = if inverse { 1.0 / n as f32 } else { 1.0 };
-        Ok(FftKernel { plan, scale })
+        Ok(FftKernel {
+            plan: transforms::complex_f32(n, direction),
+            scale,
+        })
     };
     let transform = if inverse {
         Transform::Inverse
@@ -141,7 +141,7 @@ fn rfft(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let rows = x.elements() as f64 / n as f64;
     let make = move || {
         Ok(RfftKernel {
-            plan: RealFftPlanner::new().plan_fft_forward(n),
+            plan: transforms::real_to_complex(n),
         })
     };
     let made = ResolvedOp::map(x, y, make).flops(fft_flops(n, rows));
@@ -203,7 +203,7 @@ fn irfft(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let rows = x.elements() as f64 / bins as f64;
     let make = move || {
         Ok(IrfftKernel {
-            plan: RealFftPlanner::new().plan_fft_inverse(n),
+            plan: transforms::complex_to_real(n),
         })
     };
     let made = ResolvedOp::map(x, y, make).flops(fft_flops(n, rows));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use num_complex::Complex;
-use rustfft::{Fft, FftPlanner};
+use zbmd_fft::{self as transforms, Fft, FftDirection};
 use zbmd_ir::DType;
 
 use super::cx::{Body, Cx, Plan, Planned, Tensors, token, volume};
@@ -103,14 +103,13 @@ pub(super) fn dft(cx: &Cx<'_>, spec: &DftSpec) -> Planned {
     let shape = around(lead, axis);
     let flops = 10.0 * volume(&out) as f64 * (n as f64).log2().max(1.0);
     Ok(Plan::lazy(vec![token(dtype, &out)], move || {
-        let mut planner = FftPlanner::new();
-        let fft = if inverse {
-            planner.plan_fft_inverse(n)
+        let direction = if inverse {
+            FftDirection::Inverse
         } else {
-            planner.plan_fft_forward(n)
+            FftDirection::Forward
         };
         Ok(Box::new(Dft {
-            fft,
+            fft: transforms::complex_f64(n, direction),
             points: n,
             shape,
             parts: (parts, out_parts),
@@ -246,9 +245,8 @@ pub(super) fn stft(cx: &Cx<'_>, spec: &StftSpec) -> Planned {
     let out = token(dtype, &[batch, frames, kept, 2]);
     let flops = 10.0 * out.elements() as f64 * (n as f64).log2().max(1.0);
     Ok(Plan::lazy(vec![out], move || {
-        let fft = FftPlanner::new().plan_fft_forward(n);
         Ok(Box::new(Stft {
-            fft,
+            fft: transforms::complex_f32(n, FftDirection::Forward),
             size: (batch, len, parts),
             step,
             n,
