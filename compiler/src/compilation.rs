@@ -390,7 +390,7 @@ impl<'a> Compilation<'a> {
             graph: &model.graph,
             machine: &target.machine,
             costs: &actor_costs,
-            options: &zbmd_scheduler::Options::default(),
+            options: &zbmd_scheduler::ScheduleOptions::default(),
         };
         // A graph that has bounds may still have no plan for this machine: `compile` says why.
         let plans = unattended(|control| plan_front(inputs, control));

@@ -11,7 +11,7 @@ use zbmd_ir::{Actor, BlobId, InPort, Machine, OutPort, TiSlice, Value};
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
 use crate::format::{self, Group};
-use crate::parse::{Kind, Node};
+use crate::parse::{Node, NodeKind};
 use crate::read::{self, Fields};
 use crate::source::{Span, Spanned};
 
@@ -363,7 +363,7 @@ fn group<'a>(
     sink: &mut Sink,
 ) -> Option<Fields<'a>> {
     match &node.kind {
-        Kind::Call(name, args) if name.as_ref().is_none_or(|name| name.value == of.name) => {
+        NodeKind::Call(name, args) if name.as_ref().is_none_or(|name| name.value == of.name) => {
             Some(Fields::of(of, what, node.span, args, sink))
         }
         _ => {

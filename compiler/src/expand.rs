@@ -15,7 +15,7 @@ use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
 use crate::model::{ActorDecl, ChannelDecl, Model, ModelDef, PortDecl, ReaderDecl, StreamDecl};
 use crate::net::{Net, NetActor, Pin};
-use crate::parse::{Arg, Kind, Node};
+use crate::parse::{Arg, Node, NodeKind};
 use crate::read;
 use crate::source::{Span, Spanned};
 use crate::values::{Files, TypeFact};
@@ -133,7 +133,7 @@ impl Expander<'_> {
     fn default_params(&mut self, model: &Model) -> Env {
         let mut param_values = Env::new();
         for (name, node) in &model.params {
-            if !matches!(&node.kind, Kind::Word(w) if w == "required") {
+            if !matches!(&node.kind, NodeKind::Word(w) if w == "required") {
                 let default_value = self.substitute(node, &Env::new());
                 param_values.insert(name.value.clone(), default_value);
             }
@@ -179,12 +179,12 @@ impl Expander<'_> {
 
             return Node {
                 span: node.span,
-                kind: Kind::Bad,
+                kind: NodeKind::Bad,
             };
         }
 
         let kind = match &node.kind {
-            Kind::Param(name) => match env.get(name) {
+            NodeKind::Param(name) => match env.get(name) {
                 // Errors should point at the value that was given, so its own span stays.
                 Some(param_value) => {
                     let param_value = param_value.clone();
@@ -198,24 +198,24 @@ impl Expander<'_> {
                             .primary(node.span, "used here")
                             .help(help),
                     );
-                    Kind::Bad
+                    NodeKind::Bad
                 }
             },
-            Kind::List(items) => {
-                Kind::List(items.iter().map(|n| self.substitute(n, env)).collect())
+            NodeKind::List(items) => {
+                NodeKind::List(items.iter().map(|n| self.substitute(n, env)).collect())
             }
-            Kind::Map(pairs) => Kind::Map(
+            NodeKind::Map(pairs) => NodeKind::Map(
                 pairs
                     .iter()
                     .map(|(k, v)| (k.clone(), self.substitute(v, env)))
                     .collect(),
             ),
-            Kind::Call(name, args) => {
+            NodeKind::Call(name, args) => {
                 let arg = |a: &Arg| Arg {
                     name: a.name.clone(),
                     value: self.substitute(&a.value, env),
                 };
-                Kind::Call(name.clone(), args.iter().map(arg).collect())
+                NodeKind::Call(name.clone(), args.iter().map(arg).collect())
             }
             other => other.clone(),
         };
@@ -229,7 +229,7 @@ impl Expander<'_> {
     fn substitute_some(&mut self, node: &Option<Node>, env: &Env) -> Option<Node> {
         node.as_ref()
             .map(|n| self.substitute(n, env))
-            .filter(|n| n.kind != Kind::Bad)
+            .filter(|n| n.kind != NodeKind::Bad)
     }
 
     fn type_fact(&mut self, dtype: &Option<Node>, shape: &Option<Node>, env: &Env) -> TypeFact {
@@ -707,9 +707,9 @@ impl Expander<'_> {
 /// Notes where a parameter, and every key of a map in it, was written.
 fn remember(spans: &mut BTreeMap<String, Span>, name: &str, span: Span, node: &Node) {
     spans.insert(name.to_owned(), span);
-    if let Kind::Map(pairs) = &node.kind {
+    if let NodeKind::Map(pairs) = &node.kind {
         for (key, value) in pairs {
-            if let Kind::Str(key) = &key.kind {
+            if let NodeKind::Str(key) = &key.kind {
                 remember(spans, &format!("{name}.{key}"), value.span, value);
             }
         }

@@ -29,7 +29,7 @@ pub(crate) fn infer(
         registry,
         files,
         types: net.links.iter().map(Link::stated).collect(),
-        states: net.actors.iter().map(|_| State::New).collect(),
+        states: net.actors.iter().map(|_| Resolution::New).collect(),
         tries: vec![0; net.actors.len()],
         inputs_of,
         outputs_of,
@@ -46,7 +46,7 @@ pub(crate) fn infer(
         .states
         .into_iter()
         .map(|s| {
-            if let State::Known(sig) = s {
+            if let Resolution::Known(sig) = s {
                 Some(sig)
             } else {
                 None
@@ -64,7 +64,7 @@ pub(crate) fn infer(
 
 /// What is known of an actor.
 #[derive(Debug)]
-enum State {
+enum Resolution {
     /// Not asked yet.
     New,
     /// Waits for the type of this input.
@@ -80,7 +80,7 @@ struct Infer<'a> {
     files: &'a Files,
     /// Token type of each link, once known.
     types: Vec<Option<TokenType>>,
-    states: Vec<State>,
+    states: Vec<Resolution>,
     /// How often each op was asked; a bound, should an op answer differently each time.
     tries: Vec<usize>,
     inputs_of: Vec<Vec<usize>>,
@@ -92,16 +92,16 @@ impl Infer<'_> {
     fn run(&mut self, sink: &mut Sink) {
         while let Some(actor_id) = self.queue.pop_front() {
             self.tries[actor_id] += 1;
-            if matches!(self.states[actor_id], State::Failed)
+            if matches!(self.states[actor_id], Resolution::Failed)
                 || self.tries[actor_id] > self.inputs_of[actor_id].len() + 4
             {
                 continue;
             }
             match self.resolve(actor_id) {
                 Ok(signature) => self.enter_signature(actor_id, signature),
-                Err(OpError::NeedInput { port }) => self.states[actor_id] = State::Waits(port),
+                Err(OpError::NeedInput { port }) => self.states[actor_id] = Resolution::Waits(port),
                 Err(error) => {
-                    self.states[actor_id] = State::Failed;
+                    self.states[actor_id] = Resolution::Failed;
                     sink.push(self.refusal(actor_id, error));
                 }
             }
@@ -231,7 +231,7 @@ impl Infer<'_> {
                 self.queue.push_back(self.net.links[link_id].to.actor);
             }
         }
-        self.states[id] = State::Known(signature);
+        self.states[id] = Resolution::Known(signature);
     }
 
     /// When nothing follows any more: takes types from readers whose op fixes them, or else takes channels that
@@ -243,7 +243,7 @@ impl Infer<'_> {
                 continue;
             }
             let link = &self.net.links[id];
-            let State::Known(signature) = &self.states[link.to.actor] else {
+            let Resolution::Known(signature) = &self.states[link.to.actor] else {
                 continue;
             };
             if let Some(port) = input_port(signature, link.to.port.as_deref()) {
@@ -343,7 +343,7 @@ impl Infer<'_> {
                 }
 
                 seen_actors[waiting] = true;
-                let State::Waits(port) = &self.states[waiting] else {
+                let Resolution::Waits(port) = &self.states[waiting] else {
                     break;
                 };
                 match self.find_feeder(waiting, port) {

@@ -9,7 +9,7 @@ use crate::codes::Code;
 use crate::costs::{self, MeasuredCosts};
 use crate::diag::{Diagnostic, Sink, suggest};
 use crate::format::{self, Group};
-use crate::parse::{self, Kind, Node};
+use crate::parse::{self, Node, NodeKind};
 use crate::read::{self, Fields};
 use crate::source::{FileId, Span, Spanned};
 use crate::units::{self, UnitError};
@@ -136,8 +136,8 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine
         return None;
     }
     let (head, args) = match &root_node.kind {
-        Kind::Call(Some(name), args) if name.value == "Machine" => (name.span, args),
-        Kind::Call(None, args) => (root_node.span, args),
+        NodeKind::Call(Some(name), args) if name.value == "Machine" => (name.span, args),
+        NodeKind::Call(None, args) => (root_node.span, args),
         _ => {
             let expected = "a machine: `Machine(devices: […])`";
             sink.push(read::wrong_kind(&root_node, expected));
@@ -246,7 +246,7 @@ fn group<'a>(
     sink: &mut Sink,
 ) -> Option<Fields<'a>> {
     match &node.kind {
-        Kind::Call(name, args) if name.as_ref().is_none_or(|name| name.value == of.name) => {
+        NodeKind::Call(name, args) if name.as_ref().is_none_or(|name| name.value == of.name) => {
             Some(Fields::of(of, what, node.span, args, sink))
         }
         _ => {
@@ -383,8 +383,8 @@ fn quantity(
 ) -> Option<u64> {
     let node = node?;
     let parsed_value = match &node.kind {
-        Kind::Str(text) => parse(text),
-        Kind::Int(_) | Kind::Float(_) => {
+        NodeKind::Str(text) => parse(text),
+        NodeKind::Int(_) | NodeKind::Float(_) => {
             let base_units = read::count(node, expected, 1, i64::MAX as u64, sink)?;
             return Some(base_units.value);
         }
@@ -504,7 +504,7 @@ fn read_link_end(
 
 /// A latency in nanoseconds; unlike other quantities it may be zero, with a unit.
 fn read_latency(node: Option<&Node>, sink: &mut Sink) -> Option<u64> {
-    if let Some(Kind::Str(text)) = node.map(|node| &node.kind)
+    if let Some(NodeKind::Str(text)) = node.map(|node| &node.kind)
         && text.trim_start().starts_with('0')
         && units::duration_ns(text) == Ok(0)
     {

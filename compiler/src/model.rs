@@ -8,7 +8,7 @@ use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink};
 use crate::files::{self, ReadError};
 use crate::format;
-use crate::parse::{self, Arg, Kind, Node};
+use crate::parse::{self, Arg, Node, NodeKind};
 use crate::read::{self, Fields};
 use crate::source::{SourceMap, Span, Spanned};
 
@@ -193,9 +193,9 @@ impl<'a> Loader<'a> {
 
     fn model(&mut self, node: &Node, dir: &Path) -> Option<Model> {
         let (head, args) = match &node.kind {
-            Kind::Call(Some(name), args) if name.value == "Model" => (name.span, args),
+            NodeKind::Call(Some(name), args) if name.value == "Model" => (name.span, args),
             // RON lets the name of a struct be left out.
-            Kind::Call(None, args) => (node.span, args),
+            NodeKind::Call(None, args) => (node.span, args),
             _ => {
                 let expected = "a model: `Model(…)`";
                 self.sink.push(read::wrong_kind(node, expected));
@@ -258,7 +258,7 @@ impl<'a> Loader<'a> {
     }
 
     fn definition(&mut self, node: &Node, dir: &Path) -> ModelDef {
-        let Kind::Call(Some(name), args) = &node.kind else {
+        let NodeKind::Call(Some(name), args) = &node.kind else {
             return self
                 .model(node, dir)
                 .map_or(ModelDef::Bad, |m| ModelDef::Inline(Box::new(m)));
@@ -412,12 +412,12 @@ fn keep_readable<T>(
 fn port(name: Spanned<String>, node: &Node, sink: &mut Sink) -> PortDecl {
     match &node.kind {
         // `"x": f32` says the dtype alone.
-        Kind::Word(_) | Kind::Str(_) | Kind::Param(_) => PortDecl {
+        NodeKind::Word(_) | NodeKind::Str(_) | NodeKind::Param(_) => PortDecl {
             name,
             dtype: Some(node.clone()),
             shape: None,
         },
-        Kind::Call(head, args) if head.as_ref().is_none_or(|h| h.value == "Port") => {
+        NodeKind::Call(head, args) if head.as_ref().is_none_or(|h| h.value == "Port") => {
             let owner_name = format!("port `{}`", name.value);
             let mut port_fields = Fields::of(&format::PORT, owner_name, node.span, args, sink);
             let (dtype, shape) = (
@@ -443,7 +443,7 @@ fn port(name: Spanned<String>, node: &Node, sink: &mut Sink) -> PortDecl {
 
 fn stream(name: Spanned<String>, node: &Node, sink: &mut Sink) -> Option<StreamDecl> {
     let args = match &node.kind {
-        Kind::Call(head, args) if head.as_ref().is_none_or(|h| h.value == "Stream") => args,
+        NodeKind::Call(head, args) if head.as_ref().is_none_or(|h| h.value == "Stream") => args,
         _ => {
             sink.push(read::wrong_kind(node, "a stream: `Stream(dtype: f32)`"));
             return None;
@@ -468,13 +468,13 @@ fn stream(name: Spanned<String>, node: &Node, sink: &mut Sink) -> Option<StreamD
 fn actor(name: Spanned<String>, node: Node, sink: &mut Sink) -> Option<ActorDecl> {
     let span = node.span;
     match node.kind {
-        Kind::Call(Some(op), args) => Some(ActorDecl {
+        NodeKind::Call(Some(op), args) => Some(ActorDecl {
             name,
             op,
             span,
             args,
         }),
-        Kind::Word(word) => {
+        NodeKind::Word(word) => {
             sink.push(
                 Diagnostic::new(
                     Code::E0203,
@@ -497,7 +497,7 @@ fn actor(name: Spanned<String>, node: Node, sink: &mut Sink) -> Option<ActorDecl
 }
 
 fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
-    let Kind::Call(head, args) = &node.kind else {
+    let NodeKind::Call(head, args) = &node.kind else {
         sink.push(read::wrong_kind(
             node,
             "a channel: `(from: \"a\", to: [\"b\"])`",
@@ -518,11 +518,11 @@ fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
     let from_node = from_node.and_then(|n| read::string(n, "the writer's name in quotes", sink));
     let to_node = channel_fields.need("to", "[\"actor.port\"]", sink);
     let to_decls: Option<Vec<ToDecl>> = to_node.map(|n| match &n.kind {
-        Kind::List(items) => items.iter().filter_map(|n| reader(n, sink)).collect(),
+        NodeKind::List(items) => items.iter().filter_map(|n| reader(n, sink)).collect(),
         _ => reader(n, sink).into_iter().collect(),
     });
     let readers_written = to_node.map_or(0, |n| {
-        if let Kind::List(items) = &n.kind {
+        if let NodeKind::List(items) = &n.kind {
             items.len()
         } else {
             1
@@ -561,7 +561,7 @@ fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
 
 /// `"actor.port"` or `(to: "actor.port", window: 8)`.
 fn reader(node: &Node, sink: &mut Sink) -> Option<ToDecl> {
-    let Kind::Call(None, args) = &node.kind else {
+    let NodeKind::Call(None, args) = &node.kind else {
         let end_node = read::string(node, "a reader's name in quotes", sink)?;
         return Some(ToDecl {
             end: end_node,

@@ -24,12 +24,12 @@ pub(crate) struct Node {
     /// Where it stands.
     pub(crate) span: Span,
     /// What it is.
-    pub(crate) kind: Kind,
+    pub(crate) kind: NodeKind,
 }
 
 /// What a [`Node`] is.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum NodeKind {
     /// `true`, `false`.
     Bool(bool),
     /// `-3`, `0xff`, `1_000`.
@@ -65,17 +65,17 @@ impl Node {
     /// What the value is, in words, for messages.
     pub(crate) fn describe(&self) -> String {
         match &self.kind {
-            Kind::Bool(b) => format!("`{b}`"),
-            Kind::Int(i) => format!("the integer {i}"),
-            Kind::Float(f) => format!("the number {f}"),
-            Kind::Str(_) => "a string".to_owned(),
-            Kind::Word(w) => format!("the word `{w}`"),
-            Kind::Param(p) => format!("the parameter `${p}`"),
-            Kind::List(_) => "a list".to_owned(),
-            Kind::Map(_) => "a map".to_owned(),
-            Kind::Call(Some(name), _) => format!("`{}(…)`", name.value),
-            Kind::Call(None, _) => "a group `(…)`".to_owned(),
-            Kind::Bad => "something unreadable".to_owned(),
+            NodeKind::Bool(b) => format!("`{b}`"),
+            NodeKind::Int(i) => format!("the integer {i}"),
+            NodeKind::Float(f) => format!("the number {f}"),
+            NodeKind::Str(_) => "a string".to_owned(),
+            NodeKind::Word(w) => format!("the word `{w}`"),
+            NodeKind::Param(p) => format!("the parameter `${p}`"),
+            NodeKind::List(_) => "a list".to_owned(),
+            NodeKind::Map(_) => "a map".to_owned(),
+            NodeKind::Call(Some(name), _) => format!("`{}(…)`", name.value),
+            NodeKind::Call(None, _) => "a group `(…)`".to_owned(),
+            NodeKind::Bad => "something unreadable".to_owned(),
         }
     }
 }
@@ -155,12 +155,12 @@ impl Parser<'_> {
         let current_token = self.peek().clone();
         let kind = match current_token.tok {
             Tok::Open(_) => return Some(self.bracketed(None)),
-            Tok::Bool(b) => Kind::Bool(b),
-            Tok::Int(i) => Kind::Int(i),
-            Tok::Float(f) => Kind::Float(f),
-            Tok::Str(s) => Kind::Str(s),
-            Tok::Param(p) => Kind::Param(p),
-            Tok::Bad => Kind::Bad,
+            Tok::Bool(b) => NodeKind::Bool(b),
+            Tok::Int(i) => NodeKind::Int(i),
+            Tok::Float(f) => NodeKind::Float(f),
+            Tok::Str(s) => NodeKind::Str(s),
+            Tok::Param(p) => NodeKind::Param(p),
+            Tok::Bad => NodeKind::Bad,
             Tok::Word(word) => {
                 self.next();
                 let word_name = Spanned::new(word, current_token.span);
@@ -169,7 +169,7 @@ impl Parser<'_> {
                 }
                 return Some(Node {
                     span: word_name.span,
-                    kind: Kind::Word(word_name.value),
+                    kind: NodeKind::Word(word_name.value),
                 });
             }
             other => {
@@ -212,7 +212,7 @@ impl Parser<'_> {
             }
             return Node {
                 span: start_span.to(end_span),
-                kind: Kind::Bad,
+                kind: NodeKind::Bad,
             };
         }
 
@@ -229,9 +229,9 @@ impl Parser<'_> {
         });
         self.open.pop();
         let kind = match bracket {
-            '[' => Kind::List(items),
-            '{' => Kind::Map(pairs),
-            _ => Kind::Call(name, args),
+            '[' => NodeKind::List(items),
+            '{' => NodeKind::Map(pairs),
+            _ => NodeKind::Call(name, args),
         };
 
         Node {
@@ -448,21 +448,21 @@ mod tests {
 
     #[test]
     fn values() {
-        let cases: &[(&str, Kind)] = &[
-            ("0x_ff", Kind::Int(255)),
-            ("-1_000", Kind::Int(-1000)),
-            ("0b101", Kind::Int(5)),
-            ("2.4e6", Kind::Float(2.4e6)),
-            ("1.", Kind::Float(1.0)),
-            (".5", Kind::Float(0.5)),
-            ("-inf", Kind::Float(f64::NEG_INFINITY)),
-            ("-9223372036854775808", Kind::Int(i64::MIN)),
-            (r#""a\n\u{e9}\"""#, Kind::Str("a\né\"".into())),
-            ("r#\"a\"b\\\"#", Kind::Str("a\"b\\".into())),
-            ("f32", Kind::Word("f32".into())),
-            ("$gain", Kind::Param("gain".into())),
-            ("/* a /* b */ c */ true // end", Kind::Bool(true)),
-            ("#![enable(implicit_some)] 'x'", Kind::Str("x".into())),
+        let cases: &[(&str, NodeKind)] = &[
+            ("0x_ff", NodeKind::Int(255)),
+            ("-1_000", NodeKind::Int(-1000)),
+            ("0b101", NodeKind::Int(5)),
+            ("2.4e6", NodeKind::Float(2.4e6)),
+            ("1.", NodeKind::Float(1.0)),
+            (".5", NodeKind::Float(0.5)),
+            ("-inf", NodeKind::Float(f64::NEG_INFINITY)),
+            ("-9223372036854775808", NodeKind::Int(i64::MIN)),
+            (r#""a\n\u{e9}\"""#, NodeKind::Str("a\né\"".into())),
+            ("r#\"a\"b\\\"#", NodeKind::Str("a\"b\\".into())),
+            ("f32", NodeKind::Word("f32".into())),
+            ("$gain", NodeKind::Param("gain".into())),
+            ("/* a /* b */ c */ true // end", NodeKind::Bool(true)),
+            ("#![enable(implicit_some)] 'x'", NodeKind::Str("x".into())),
         ];
         for (text, kind) in cases {
             let (node, errors) = read(text);

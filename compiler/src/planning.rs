@@ -132,10 +132,13 @@ impl PlanRequest<'_> {
         })
     }
 
-    fn scheduler_options(&self, pins: BTreeMap<ActorId, DeviceId>) -> zbmd_scheduler::Options {
+    fn scheduler_options(
+        &self,
+        pins: BTreeMap<ActorId, DeviceId>,
+    ) -> zbmd_scheduler::ScheduleOptions {
         let asked = self.options;
-        let defaults = zbmd_scheduler::Options::default();
-        zbmd_scheduler::Options {
+        let defaults = zbmd_scheduler::ScheduleOptions::default();
+        zbmd_scheduler::ScheduleOptions {
             block: asked.block.map_or(Block::Auto, Block::Fixed),
             buffers: asked.buffers.unwrap_or(defaults.buffers),
             level: asked.search.level,

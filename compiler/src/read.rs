@@ -8,7 +8,7 @@ use zbmd_ir::{DType, limits};
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, did_you_mean, suggest};
 use crate::format::Group;
-use crate::parse::{Arg, Kind, Node};
+use crate::parse::{Arg, Node, NodeKind};
 use crate::source::{Span, Spanned};
 
 /// The named fields of a group; positional arguments apart.
@@ -176,7 +176,7 @@ pub(crate) fn wrong_kind(node: &Node, want: &str) -> Diagnostic {
 }
 
 fn refuse<T>(node: &Node, want: &str, sink: &mut Sink) -> Option<T> {
-    if node.kind != Kind::Bad {
+    if node.kind != NodeKind::Bad {
         sink.push(wrong_kind(node, want));
     }
     None
@@ -185,7 +185,7 @@ fn refuse<T>(node: &Node, want: &str, sink: &mut Sink) -> Option<T> {
 /// A string.
 pub(crate) fn string(node: &Node, want: &str, sink: &mut Sink) -> Option<Spanned<String>> {
     match &node.kind {
-        Kind::Str(s) => Some(Spanned::new(s.clone(), node.span)),
+        NodeKind::Str(s) => Some(Spanned::new(s.clone(), node.span)),
         _ => refuse(node, want, sink),
     }
 }
@@ -193,7 +193,7 @@ pub(crate) fn string(node: &Node, want: &str, sink: &mut Sink) -> Option<Spanned
 /// A string or a bare word.
 pub(crate) fn word(node: &Node, want: &str, sink: &mut Sink) -> Option<Spanned<String>> {
     match &node.kind {
-        Kind::Str(s) | Kind::Word(s) => Some(Spanned::new(s.clone(), node.span)),
+        NodeKind::Str(s) | NodeKind::Word(s) => Some(Spanned::new(s.clone(), node.span)),
         _ => refuse(node, want, sink),
     }
 }
@@ -201,7 +201,7 @@ pub(crate) fn word(node: &Node, want: &str, sink: &mut Sink) -> Option<Spanned<S
 /// `true` or `false`; false where it is neither.
 pub(crate) fn flag(node: &Node, sink: &mut Sink) -> bool {
     match node.kind {
-        Kind::Bool(flag) => flag,
+        NodeKind::Bool(flag) => flag,
         _ => refuse::<()>(node, "`true` or `false`", sink).is_some(),
     }
 }
@@ -209,8 +209,8 @@ pub(crate) fn flag(node: &Node, sink: &mut Sink) -> bool {
 /// A number.
 pub(crate) fn float(node: &Node, want: &str, sink: &mut Sink) -> Option<Spanned<f64>> {
     match node.kind {
-        Kind::Int(i) => Some(Spanned::new(i as f64, node.span)),
-        Kind::Float(f) => Some(Spanned::new(f, node.span)),
+        NodeKind::Int(i) => Some(Spanned::new(i as f64, node.span)),
+        NodeKind::Float(f) => Some(Spanned::new(f, node.span)),
         _ => refuse(node, want, sink),
     }
 }
@@ -218,7 +218,7 @@ pub(crate) fn float(node: &Node, want: &str, sink: &mut Sink) -> Option<Spanned<
 /// A list.
 pub(crate) fn list<'a>(node: &'a Node, want: &str, sink: &mut Sink) -> Option<&'a [Node]> {
     match &node.kind {
-        Kind::List(items) => Some(items),
+        NodeKind::List(items) => Some(items),
         _ => refuse(node, want, sink),
     }
 }
@@ -229,7 +229,7 @@ pub(crate) fn map<'a>(
     want: &str,
     sink: &mut Sink,
 ) -> Vec<(Spanned<String>, &'a Node)> {
-    let Kind::Map(pairs) = &node.kind else {
+    let NodeKind::Map(pairs) = &node.kind else {
         refuse::<()>(node, want, sink);
         return Vec::new();
     };
@@ -261,9 +261,9 @@ pub(crate) fn count(
     sink: &mut Sink,
 ) -> Option<Spanned<u64>> {
     let value = match node.kind {
-        Kind::Int(i) => i,
+        NodeKind::Int(i) => i,
         // `1e6` reads better than 1000000 and is as exact.
-        Kind::Float(f) if f.fract() == 0.0 && f.abs() < 9e15 => f as i64,
+        NodeKind::Float(f) if f.fract() == 0.0 && f.abs() < 9e15 => f as i64,
         _ => return refuse(node, &format!("{what}, an integer"), sink),
     };
 

@@ -12,7 +12,7 @@ use zbmd_ir::{
 
 use crate::diag::Sink;
 use crate::format::{Absent, GROUPS, Group};
-use crate::parse::{self, Kind};
+use crate::parse::{self, NodeKind};
 use crate::source::SourceMap;
 use crate::values::Files;
 
@@ -360,7 +360,7 @@ fn declared_as(declared_params: &Params, dtype: DType) -> Params {
 fn params_of(text: &str, positional: &[&str]) -> Option<Params> {
     let (mut sources, mut sink) = (SourceMap::default(), Sink::default());
     let file_id = sources.add("example", text);
-    let Kind::Call(_, args) = parse::parse(file_id, text, &mut sink)?.kind else {
+    let NodeKind::Call(_, args) = parse::parse(file_id, text, &mut sink)?.kind else {
         return None;
     };
     let (mut files, mut next) = (Files::default(), positional.iter());

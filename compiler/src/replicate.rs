@@ -14,7 +14,7 @@ use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::Mode;
 use zbmd_scheduler::replicate::{Bounds, Factors, candidates, is_worth};
 use zbmd_scheduler::{
-    Block, Control, Inputs, Level, Options, ScheduleError, Scheduled, schedule_with,
+    Block, Control, Inputs, Level, ScheduleError, ScheduleOptions, Scheduled, schedule_with,
 };
 
 use crate::cost_table::CostSources;
@@ -105,7 +105,7 @@ fn format_ns(ns: f64) -> String {
 #[derive(Clone, Copy)]
 pub(crate) struct ScheduleRequest<'a> {
     pub(crate) machine: &'a Machine,
-    pub(crate) options: &'a Options,
+    pub(crate) options: &'a ScheduleOptions,
     pub(crate) costs: &'a CostSources<'a>,
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct ScheduleRequest<'a> {
 pub(crate) struct ScheduledGraph {
     pub(crate) graph: Graph,
     pub(crate) costs: Costs,
-    pub(crate) options: Options,
+    pub(crate) options: ScheduleOptions,
     pub(crate) scheduled: Scheduled,
     /// How many iterations of the model one of the graph is.
     iterations: u64,
@@ -354,7 +354,7 @@ impl ReplicaSearch<'_> {
         };
 
         // Attempts are compared at the fast level; only the best one is searched for thoroughly.
-        let attempt_options = Options {
+        let attempt_options = ScheduleOptions {
             block,
             level,
             ..plain.options.clone()
@@ -366,7 +366,7 @@ impl ReplicaSearch<'_> {
         Some(ScheduledGraph {
             graph,
             costs,
-            options: Options {
+            options: ScheduleOptions {
                 level: plain.options.level,
                 ..attempt_options
             },

@@ -15,7 +15,7 @@ use crate::diag::{Diagnostic, Sink};
 use crate::files::{self, ReadError};
 use crate::format;
 use crate::npy::{self, Npy};
-use crate::parse::{Arg, Kind, Node};
+use crate::parse::{Arg, Node, NodeKind};
 use crate::pass_report::PassReport;
 use crate::read;
 use crate::source::{Span, Spanned};
@@ -227,9 +227,9 @@ impl Files {
     /// A parameter's value.
     pub(crate) fn value(&mut self, node: &Node, dir: &Path, sink: &mut Sink) -> Option<Value> {
         Some(match &node.kind {
-            Kind::Bool(b) => Value::Bool(*b),
-            Kind::Int(i) => Value::Int(*i),
-            Kind::Float(f) if f.is_nan() => {
+            NodeKind::Bool(b) => Value::Bool(*b),
+            NodeKind::Int(i) => Value::Int(*i),
+            NodeKind::Float(f) if f.is_nan() => {
                 sink.push(
                     Diagnostic::new(Code::E0305, "a parameter is NaN")
                         .primary(node.span, "not a number")
@@ -237,13 +237,13 @@ impl Files {
                 );
                 return None;
             }
-            Kind::Float(f) => Value::Float(*f),
-            Kind::Str(s) | Kind::Word(s) => Value::Str(s.clone()),
-            Kind::List(items) => {
+            NodeKind::Float(f) => Value::Float(*f),
+            NodeKind::Str(s) | NodeKind::Word(s) => Value::Str(s.clone()),
+            NodeKind::List(items) => {
                 let item_values: Vec<_> = items.iter().map(|n| self.value(n, dir, sink)).collect();
                 Value::List(item_values.into_iter().collect::<Option<_>>()?)
             }
-            Kind::Map(_) => {
+            NodeKind::Map(_) => {
                 let pairs = read::map(node, "a map", sink);
                 self.read_pairs(
                     pairs.into_iter().map(|(k, v)| (k.value, v)).collect(),
@@ -251,16 +251,16 @@ impl Files {
                     sink,
                 )?
             }
-            Kind::Call(Some(name), args) if name.value == "Npy" => {
+            NodeKind::Call(Some(name), args) if name.value == "Npy" => {
                 let array = self.read_array(args, node.span, dir, sink)?;
                 Value::Tensor(self.blob(&array.data), array.token.clone())
             }
-            Kind::Call(Some(name), args) if name.value == "Safetensors" => {
+            NodeKind::Call(Some(name), args) if name.value == "Safetensors" => {
                 let (token, data) = self.read_stored(args, node.span, dir, sink)?;
                 Value::Tensor(self.blob(&data), token)
             }
             // `(dtype: f32, shape: [2])` and `Port(dtype: f32)` are maps, `(1, 2)` is a list.
-            Kind::Call(name, args) if args.iter().all(|a| a.name.is_some()) => {
+            NodeKind::Call(name, args) if args.iter().all(|a| a.name.is_some()) => {
                 let group_name = name.as_ref().map_or("a group", |n| n.value.as_str());
                 let mut group_fields = read::Fields::new(group_name, node.span, args, sink);
                 let names = args
@@ -272,21 +272,21 @@ impl Files {
                     .collect();
                 self.read_pairs(taken_names, dir, sink)?
             }
-            Kind::Call(None, args) if args.iter().all(|a| a.name.is_none()) => {
+            NodeKind::Call(None, args) if args.iter().all(|a| a.name.is_none()) => {
                 let item_values: Vec<_> = args
                     .iter()
                     .map(|a| self.value(&a.value, dir, sink))
                     .collect();
                 Value::List(item_values.into_iter().collect::<Option<_>>()?)
             }
-            Kind::Call(..) => {
+            NodeKind::Call(..) => {
                 sink.push(read::wrong_kind(
                     node,
                     "a value: a number, string, word, list, map, Npy(\"file\") or Safetensors(\"file\", \"name\")",
                 ));
                 return None;
             }
-            Kind::Param(_) | Kind::Bad => return None,
+            NodeKind::Param(_) | NodeKind::Bad => return None,
         })
     }
 
@@ -339,13 +339,15 @@ impl Files {
         };
 
         let kind = match &node.kind {
-            Kind::List(items) => TokenKind::List(items.clone()),
-            Kind::Call(Some(name), args) if name.value == "Zeros" => fill_of(args, false, sink)?,
-            Kind::Call(Some(name), args) if name.value == "Fill" => fill_of(args, true, sink)?,
-            Kind::Call(Some(name), args) if name.value == "Npy" => {
+            NodeKind::List(items) => TokenKind::List(items.clone()),
+            NodeKind::Call(Some(name), args) if name.value == "Zeros" => {
+                fill_of(args, false, sink)?
+            }
+            NodeKind::Call(Some(name), args) if name.value == "Fill" => fill_of(args, true, sink)?,
+            NodeKind::Call(Some(name), args) if name.value == "Npy" => {
                 TokenKind::Array(self.read_array(args, node.span, dir, sink)?)
             }
-            Kind::Bad | Kind::Param(_) => return None,
+            NodeKind::Bad | NodeKind::Param(_) => return None,
             _ => {
                 sink.push(
                     read::wrong_kind(node, "a list of tokens").help(
@@ -510,10 +512,10 @@ fn token_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut Sin
 fn element_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut Sink) -> Option<()> {
     let is_complex = token.dtype == DType::C32;
     match &node.kind {
-        Kind::List(items) => items
+        NodeKind::List(items) => items
             .iter()
             .try_for_each(|n| element_bytes(n, token, out, sink)),
-        Kind::Call(None, args)
+        NodeKind::Call(None, args)
             if is_complex && args.len() == 2 && args.iter().all(|a| a.name.is_none()) =>
         {
             args.iter().try_for_each(|a| {
@@ -522,7 +524,7 @@ fn element_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut S
                 Some(())
             })
         }
-        Kind::Bad | Kind::Param(_) => None,
+        NodeKind::Bad | NodeKind::Param(_) => None,
         kind => {
             let scalar_bytes = scalar(kind, token.dtype);
             if scalar_bytes.is_none() {
@@ -554,17 +556,17 @@ fn scalar_help(dtype: DType) -> &'static str {
 }
 
 /// The little-endian bytes of one element; `None` where the value has no equal in the dtype.
-fn scalar(kind: &Kind, dtype: DType) -> Option<Vec<u8>> {
+fn scalar(kind: &NodeKind, dtype: DType) -> Option<Vec<u8>> {
     let float = match kind {
-        Kind::Int(i) => *i as f64,
-        Kind::Float(f) => *f,
-        Kind::Bool(b) if dtype == DType::Bool => return Some(vec![u8::from(*b)]),
+        NodeKind::Int(i) => *i as f64,
+        NodeKind::Float(f) => *f,
+        NodeKind::Bool(b) if dtype == DType::Bool => return Some(vec![u8::from(*b)]),
         _ => return None,
     };
 
     let int = match kind {
-        Kind::Int(i) => Some(*i),
-        Kind::Float(f) if f.fract() == 0.0 && f.abs() < 9e15 => Some(*f as i64),
+        NodeKind::Int(i) => Some(*i),
+        NodeKind::Float(f) if f.fract() == 0.0 && f.abs() < 9e15 => Some(*f as i64),
         _ => None,
     };
     // Rounding is fine, turning a finite number into an infinite one is not.
@@ -630,24 +632,28 @@ mod tests {
 
     #[test]
     fn scalars() {
-        let cases: &[(Kind, DType, Option<&[u8]>)] = &[
-            (Kind::Int(1), DType::F32, Some(&[0, 0, 128, 63])),
-            (Kind::Float(1e39), DType::F32, None),
+        let cases: &[(NodeKind, DType, Option<&[u8]>)] = &[
+            (NodeKind::Int(1), DType::F32, Some(&[0, 0, 128, 63])),
+            (NodeKind::Float(1e39), DType::F32, None),
             (
-                Kind::Float(f64::INFINITY),
+                NodeKind::Float(f64::INFINITY),
                 DType::F32,
                 Some(&[0, 0, 128, 127]),
             ),
-            (Kind::Float(7e4), DType::F16, None),
-            (Kind::Int(255), DType::U8, Some(&[255])),
-            (Kind::Int(256), DType::U8, None),
-            (Kind::Int(-1), DType::U8, None),
-            (Kind::Float(1.5), DType::I32, None),
-            (Kind::Float(2.0), DType::I16, Some(&[2, 0])),
-            (Kind::Bool(true), DType::Bool, Some(&[1])),
-            (Kind::Int(1), DType::Bool, None),
-            (Kind::Str("1".into()), DType::F32, None),
-            (Kind::Int(1), DType::C32, Some(&[0, 0, 128, 63, 0, 0, 0, 0])),
+            (NodeKind::Float(7e4), DType::F16, None),
+            (NodeKind::Int(255), DType::U8, Some(&[255])),
+            (NodeKind::Int(256), DType::U8, None),
+            (NodeKind::Int(-1), DType::U8, None),
+            (NodeKind::Float(1.5), DType::I32, None),
+            (NodeKind::Float(2.0), DType::I16, Some(&[2, 0])),
+            (NodeKind::Bool(true), DType::Bool, Some(&[1])),
+            (NodeKind::Int(1), DType::Bool, None),
+            (NodeKind::Str("1".into()), DType::F32, None),
+            (
+                NodeKind::Int(1),
+                DType::C32,
+                Some(&[0, 0, 128, 63, 0, 0, 0, 0]),
+            ),
         ];
         for (kind, dtype, expect) in cases {
             assert_eq!(

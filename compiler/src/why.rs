@@ -12,7 +12,7 @@ use zbmd_backends::op::Registry;
 use zbmd_ir::text::{Table, bytes, count, duration, left, right};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{ActorId, Costs, DeviceId, Plan, PlanId, Program};
-use zbmd_scheduler::{Block, Options, schedule};
+use zbmd_scheduler::{Block, ScheduleOptions, schedule};
 
 use crate::cost_table::CostSources;
 use crate::costs::MeasuredCosts;
@@ -214,10 +214,10 @@ impl Inquiry<'_> {
         // Pinning all actors leaves nothing to search: the scheduler only plans again.
         pins.insert(self.question.actor, device);
 
-        let plan_options = Options {
+        let plan_options = ScheduleOptions {
             block: Block::Fixed(plan.block),
             pins,
-            ..Options::default()
+            ..ScheduleOptions::default()
         };
 
         let program = self.program;

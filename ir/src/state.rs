@@ -77,12 +77,12 @@ pub struct SavedState {
 
 /// Names and roles of actors; ends, types and history of channels: what the tokens of a state depend on.
 #[derive(Serialize)]
-struct Shape<'g> {
+struct GraphShape<'g> {
     actors: Vec<(&'g str, Role)>,
     channels: Vec<(crate::Endpoint, &'g TokenType, u64)>,
 }
 
-impl<'g> Shape<'g> {
+impl<'g> GraphShape<'g> {
     fn of(graph: &'g Graph) -> Self {
         let actors = graph.actors.iter().map(|a| (a.name.as_str(), a.role));
         let channels = graph
@@ -117,13 +117,13 @@ pub fn fingerprint(graph: &Graph) -> u64 {
         inputs: actor.inputs.iter().map(|p| (p.rate, p.window)).collect(),
         outputs: actor.outputs.iter().map(|p| p.rate).collect(),
     });
-    hash_of(&(Shape::of(graph), rates.collect::<Vec<_>>()))
+    hash_of(&(GraphShape::of(graph), rates.collect::<Vec<_>>()))
 }
 
 /// A hash of what the tokens on channels depend on: [`fingerprint`] without rates. Enough where the tokens alone are
 /// taken over, as when a run goes over to another program and counts its streams anew.
 pub fn channel_fingerprint(graph: &Graph) -> u64 {
-    hash_of(&Shape::of(graph))
+    hash_of(&GraphShape::of(graph))
 }
 
 /// A length that no file of a state of this graph exceeds: what is longer need not be read.

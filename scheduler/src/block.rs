@@ -10,7 +10,7 @@ use crate::cluster::components;
 use crate::cost::{BLOCK_BYTES, BLOCK_WORK_PS, PS_PER_NS, WAITING_GAP, WORK_PER_CALL};
 use crate::error::ScheduleError;
 use crate::inputs::{Analysis, Inputs, RepetitionVector, allowed_devices};
-use crate::options::{Block, Estimate, Options};
+use crate::options::{Block, Estimate, ScheduleOptions};
 use crate::place::{ClusterLoads, PlacementGoal, cluster_loads, place};
 use crate::problem::BlockProblem;
 use crate::search::Control;
@@ -78,7 +78,7 @@ fn smallest_plan(
 
     let mut best: Result<RatedPlan, ScheduleError> = Err(ScheduleError::NoDevices);
     for devices in device_sets {
-        let options = Options {
+        let options = ScheduleOptions {
             devices: Some(devices),
             ..inputs.options.clone()
         };
@@ -141,7 +141,7 @@ pub(crate) fn tail_plan(
 ) -> Result<Plan, ScheduleError> {
     // The tail continues where the main plan stops, on the same devices.
     let pins = main.placement.iter_enumerated();
-    let pinned_options = Options {
+    let pinned_options = ScheduleOptions {
         pins: pins.map(|(actor, &device)| (actor, device)).collect(),
         ..inputs.options.clone()
     };
@@ -226,7 +226,7 @@ pub(crate) fn plan_in_stages(
     make_plan(inputs, analysis, kind, control)
 }
 
-fn check_bounds(found: RatedPlan, options: &Options) -> Result<RatedPlan, ScheduleError> {
+fn check_bounds(found: RatedPlan, options: &ScheduleOptions) -> Result<RatedPlan, ScheduleError> {
     let Mode::Within(limit, unit) = options.buffers else {
         return check_latency(found, options);
     };
@@ -246,7 +246,7 @@ fn check_bounds(found: RatedPlan, options: &Options) -> Result<RatedPlan, Schedu
     check_latency(found, options)
 }
 
-fn check_latency(found: RatedPlan, options: &Options) -> Result<RatedPlan, ScheduleError> {
+fn check_latency(found: RatedPlan, options: &ScheduleOptions) -> Result<RatedPlan, ScheduleError> {
     let best_ns = found.plan.latency_ns;
     match options.max_latency_ns {
         Some(limit_ns) if best_ns > limit_ns => Err(ScheduleError::Latency { best_ns, limit_ns }),

@@ -13,7 +13,7 @@ use zbmd_ir::{
 
 use crate::error::ScheduleError;
 use crate::inputs::{Inputs, allowed_devices};
-use crate::options::{Block, Options};
+use crate::options::{Block, ScheduleOptions};
 use crate::schedule;
 
 /// Which losses plans are made for.
@@ -32,7 +32,11 @@ pub enum Losses {
 /// all allowed or none. A device that an actor is pinned to is a kind of its own, since a pin means that one device.
 ///
 /// O(kinds * links) for alike devices.
-pub fn kinds(machine: &Machine, costs: &Costs, options: &Options) -> TiVec<KindId, Vec<DeviceId>> {
+pub fn kinds(
+    machine: &Machine,
+    costs: &Costs,
+    options: &ScheduleOptions,
+) -> TiVec<KindId, Vec<DeviceId>> {
     let comparison = DeviceComparison {
         alike: Alike::new(machine),
         costs,
@@ -153,7 +157,7 @@ pub fn schedule_loss(
 
     let mut allowed = allowed_devices(inputs.machine, inputs.options.devices.as_deref());
     allowed.retain(|device| remaining.contains(device));
-    let options = Options {
+    let options = ScheduleOptions {
         block: match plans.first() {
             Some(main) => Block::Fixed(main.block),
             None => Block::Auto,

@@ -3,7 +3,7 @@
 use zbmd_ir::{ActorId, Costs, DeviceId, Graph, Link, LinkId, Machine, PortChannels, TiVec};
 
 use crate::analysis::{AnalysisError, EdgeList, check_deadlock_over, repetition_over};
-use crate::options::Options;
+use crate::options::ScheduleOptions;
 
 /// What a schedule is made of.
 ///
@@ -17,7 +17,7 @@ pub struct Inputs<'a> {
     /// What each actor costs on each device.
     pub costs: &'a Costs,
     /// What is asked of the schedule.
-    pub options: &'a Options,
+    pub options: &'a ScheduleOptions,
 }
 
 /// Firings of each actor in one iteration.

@@ -39,7 +39,7 @@ pub use contingency::{Contingent, Losses, kinds, losses, schedule_contingencies,
 pub use error::ScheduleError;
 pub use front::{PlanPoint, plan_front};
 pub use inputs::Inputs;
-pub use options::{Block, Estimate, Options};
+pub use options::{Block, Estimate, ScheduleOptions};
 pub use search::{Control, Level};
 use zbmd_ir::{Costs, Graph, Machine, Plan};
 
@@ -64,7 +64,7 @@ pub fn schedule(
     graph: &Graph,
     machine: &Machine,
     costs: &Costs,
-    options: &Options,
+    options: &ScheduleOptions,
 ) -> Result<Vec<Plan>, ScheduleError> {
     search::unattended(|control| schedule_with(graph, machine, costs, options, control))
         .map(|scheduled| scheduled.plans)
@@ -78,7 +78,7 @@ pub fn schedule_with(
     graph: &Graph,
     machine: &Machine,
     costs: &Costs,
-    options: &Options,
+    options: &ScheduleOptions,
     control: &mut Control<'_>,
 ) -> Result<Scheduled, ScheduleError> {
     let inputs = Inputs {

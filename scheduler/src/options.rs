@@ -36,7 +36,7 @@ impl Estimate {
 
 /// What is asked of a schedule. The default asks for throughput.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ScheduleOptions {
     /// Iterations per block.
     pub block: Block,
     /// How large all buffers together may be: `Throughput` lets blocks grow, `Min` runs single iterations where they
@@ -58,9 +58,9 @@ pub struct Options {
     pub max_executions: u64,
 }
 
-impl Default for Options {
+impl Default for ScheduleOptions {
     fn default() -> Self {
-        Options {
+        ScheduleOptions {
             block: Block::Auto,
             buffers: buffers::Mode::Throughput(buffers::Unit::Bytes),
             level: Level::Fast,

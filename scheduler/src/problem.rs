@@ -9,7 +9,7 @@ use crate::cluster::{Cluster, Clusters, components, is_tight};
 use crate::cost::{self, SEND_PS};
 use crate::error::ScheduleError;
 use crate::inputs::{Analysis, Inputs, LinkTable, RepetitionVector};
-use crate::options::Options;
+use crate::options::ScheduleOptions;
 use crate::topological::{order_by_priority, upward_ranks};
 
 /// What a cluster reads from another.
@@ -24,7 +24,7 @@ pub(crate) struct BlockProblem<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) machine: &'a Machine,
     pub(crate) costs: &'a Costs,
-    pub(crate) options: &'a Options,
+    pub(crate) options: &'a ScheduleOptions,
     pub(crate) ports: &'a PortChannels,
     pub(crate) edges: &'a EdgeList,
     pub(crate) repetition: &'a RepetitionVector,

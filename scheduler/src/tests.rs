@@ -6,9 +6,13 @@ use zbmd_ir::{Action, ActorId, DeviceId, Entry, Graph, Plan, walk};
 
 use crate::search::unattended;
 use crate::testing::{costs, graph, machine};
-use crate::{Block, Inputs, Options, ScheduleError, plan_front, schedule};
+use crate::{Block, Inputs, ScheduleError, ScheduleOptions, plan_front, schedule};
 
-fn plans(graph: &Graph, devices: usize, options: &Options) -> Result<Vec<Plan>, ScheduleError> {
+fn plans(
+    graph: &Graph,
+    devices: usize,
+    options: &ScheduleOptions,
+) -> Result<Vec<Plan>, ScheduleError> {
     let machine = machine(devices);
     // A microsecond a firing.
     schedule(graph, &machine, &costs(graph, &machine, 1_000_000), options)
@@ -30,9 +34,9 @@ fn fires(plan: &Plan) -> usize {
 
 #[test]
 fn a_row_of_firings_is_one_slot() {
-    let options = Options {
+    let options = ScheduleOptions {
         block: Block::Fixed(64),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plans = plans(&chain(), 1, &options).expect("a chain");
     assert_eq!(plans.len(), 2, "a main plan and a tail");
@@ -43,9 +47,9 @@ fn a_row_of_firings_is_one_slot() {
 #[test]
 fn feedback_becomes_a_loop() {
     let ring = graph(2, &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 1)]);
-    let options = Options {
+    let options = ScheduleOptions {
         block: Block::Fixed(100),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plans = plans(&ring, 1, &options).expect("one token is enough");
     let entries = &plans[0].calendars[0].lanes[0].entries;
@@ -59,9 +63,9 @@ fn feedback_becomes_a_loop() {
 fn long_delays_fire_in_rows() {
     // A hundred tokens on the way back: the whole block runs at once.
     let ring = graph(2, &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 100)]);
-    let options = Options {
+    let options = ScheduleOptions {
         block: Block::Fixed(100),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     assert_eq!(
         fires(&plans(&ring, 1, &options).expect("enough tokens")[0]),
@@ -71,9 +75,9 @@ fn long_delays_fire_in_rows() {
 
 #[test]
 fn pipelining_reaches_the_busiest_device() {
-    let options = Options {
+    let options = ScheduleOptions {
         block: Block::Fixed(100),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plans = plans(&chain(), 2, &options).expect("two devices");
     // Four actors of 100 us: two a device, and hand-overs below 1 %.
@@ -87,9 +91,9 @@ fn pipelining_reaches_the_busiest_device() {
 
 #[test]
 fn bounds_hold() {
-    let latency = |ns| Options {
+    let latency = |ns| ScheduleOptions {
         max_latency_ns: Some(ns),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plan = &plans(&chain(), 2, &latency(50_000)).expect("50 us is enough")[0];
     assert!(
@@ -102,9 +106,9 @@ fn bounds_hold() {
         matches!(refused, Err(ScheduleError::Latency { limit_ns: 100, .. })),
         "{refused:?}"
     );
-    let memory = |bytes| Options {
+    let memory = |bytes| ScheduleOptions {
         max_memory_bytes: Some(bytes),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plan = &plans(&chain(), 1, &memory(1_000)).expect("small blocks fit")[0];
     assert!(plan.calendars[0].arena_bytes <= 1_000);
@@ -137,9 +141,9 @@ fn a_plan_has_few_stages() {
     let links: Vec<_> = (1..40).map(|actor| (actor - 1, 1, actor, 1, 0)).collect();
     let chain = graph(40, &links);
     for devices in 2..=4 {
-        let options = Options {
+        let options = ScheduleOptions {
             block: Block::Fixed(100),
-            ..Options::default()
+            ..ScheduleOptions::default()
         };
         let plan = plans(&chain, devices, &options)
             .expect("a chain has a plan")
@@ -166,10 +170,10 @@ fn a_bound_on_the_latency_keeps_the_pipeline_where_it_can() {
         }
     }
     let units_within = |max_latency_units: Option<u64>| {
-        let options = Options {
+        let options = ScheduleOptions {
             block: Block::Fixed(1),
             max_latency_ns: max_latency_units.map(|units| units * UNIT_NS),
-            ..Options::default()
+            ..ScheduleOptions::default()
         };
         let plans = schedule(&chain, &machine, &costs, &options).expect("a plan in time");
         let units = |ns: u64| (ns + UNIT_NS / 2) / UNIT_NS;
@@ -180,9 +184,9 @@ fn a_bound_on_the_latency_keeps_the_pipeline_where_it_can() {
         )
     };
 
-    let options = Options {
+    let options = ScheduleOptions {
         block: Block::Fixed(1),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let inputs = Inputs {
         graph: &chain,
@@ -207,13 +211,13 @@ fn a_bound_on_the_latency_keeps_the_pipeline_where_it_can() {
 
 #[test]
 fn pins_hold_or_are_refused() {
-    let pinned = |pins: &[(u32, u32)]| Options {
+    let pinned = |pins: &[(u32, u32)]| ScheduleOptions {
         pins: pins
             .iter()
             .map(|&(a, d)| (ActorId(a), DeviceId(d)))
             .collect::<BTreeMap<_, _>>(),
         block: Block::Fixed(4),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plan = &plans(&chain(), 3, &pinned(&[(0, 2), (3, 1)])).expect("free to choose the rest")[0];
     assert_eq!(
@@ -238,6 +242,6 @@ fn pins_hold_or_are_refused() {
 
 #[test]
 fn equal_input_gives_equal_plans() {
-    let options = Options::default();
+    let options = ScheduleOptions::default();
     assert_eq!(plans(&chain(), 3, &options), plans(&chain(), 3, &options));
 }

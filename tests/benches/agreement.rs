@@ -9,7 +9,7 @@ use std::time::Instant;
 use zbmd_ir::Program;
 use zbmd_ir::testing::mutate::mutants;
 use zbmd_ir::verify::verify;
-use zbmd_scheduler::{Block, Level, Options, schedule};
+use zbmd_scheduler::{Block, Level, ScheduleOptions, schedule};
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::stepper;
 
@@ -30,10 +30,10 @@ fn program(seed: u64) -> Program {
     } else {
         Level::Fast
     };
-    let options = Options {
+    let options = ScheduleOptions {
         block: Block::Fixed(1 + seed % 5),
         level,
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plans = schedule(&graph, &machine, &costs, &options).expect("random graphs have schedules");
     Program {

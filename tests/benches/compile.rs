@@ -6,7 +6,7 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use zbmd_ir::verify::verify;
 use zbmd_ir::{ActorId, Graph, Machine, Program, TiVec};
-use zbmd_scheduler::{Block, Options, repetition, schedule};
+use zbmd_scheduler::{Block, ScheduleOptions, repetition, schedule};
 use zbmd_tests::random::{self, Shape};
 
 /// A random graph with about that many firings in an iteration.
@@ -28,9 +28,9 @@ fn graph_of(firings: usize) -> (Graph, u64) {
 
 fn compile(graph: &Graph, machine: &Machine) -> usize {
     let costs = random::costs(graph, machine, 1);
-    let options = Options {
+    let options = ScheduleOptions {
         block: Block::Fixed(1),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plans = schedule(graph, machine, &costs, &options).expect("random graphs have schedules");
     let program = Program {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use zbmd_ir::Program;
 use zbmd_ir::verify::verify;
 use zbmd_scheduler::search::unattended;
-use zbmd_scheduler::{Block, Level, Options, schedule_with};
+use zbmd_scheduler::{Block, Level, ScheduleOptions, schedule_with};
 use zbmd_tests::random::{self, Shape};
 
 fn main() {
@@ -37,10 +37,10 @@ fn row(actors: usize, devices: usize, level: Level) {
     let graph = random::graph(actors as u64, shape);
     let machine = random::machine(devices);
     let costs = random::costs(&graph, &machine, actors as u64);
-    let options = Options {
+    let options = ScheduleOptions {
         block: Block::Fixed(1),
         level,
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let firings: u64 = zbmd_scheduler::repetition(&graph)
         .expect("consistent")

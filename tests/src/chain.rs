@@ -9,7 +9,7 @@ use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, ResolvedOp, Signature};
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::*;
-use zbmd_scheduler::{Block, Options, schedule};
+use zbmd_scheduler::{Block, ScheduleOptions, schedule};
 
 use crate::random::machine;
 
@@ -205,9 +205,9 @@ pub fn program(
     let costs = Costs {
         table: costs.collect(),
     };
-    let options = Options {
+    let options = ScheduleOptions {
         block: Block::Fixed(block),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plans = schedule(&graph, &machine, &costs, &options).expect("a chain has a schedule");
     let plans = plans.into();

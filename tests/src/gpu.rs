@@ -114,7 +114,7 @@ pub fn place(
     on_gpu: fn(usize) -> bool,
 ) -> Verified<Program> {
     let home = |i| if on_gpu(i) { DeviceId(1) } else { DeviceId(0) };
-    let options = zbmd_scheduler::Options {
+    let options = zbmd_scheduler::ScheduleOptions {
         block,
         ..Default::default()
     };
@@ -130,7 +130,7 @@ pub fn place_on(
     graph: &Graph,
     blobs: &TiVec<BlobId, Bytes>,
     registry: &Registry,
-    options: zbmd_scheduler::Options,
+    options: zbmd_scheduler::ScheduleOptions,
     home: &dyn Fn(usize) -> DeviceId,
 ) -> Verified<Program> {
     try_place_on(machine, graph, blobs, registry, options, home).expect("a schedule")
@@ -148,7 +148,7 @@ pub fn try_place_on(
     graph: &Graph,
     blobs: &TiVec<BlobId, Bytes>,
     registry: &Registry,
-    options: zbmd_scheduler::Options,
+    options: zbmd_scheduler::ScheduleOptions,
     home: &dyn Fn(usize) -> DeviceId,
 ) -> Result<Verified<Program>, ScheduleError> {
     let (graph, blobs) = (graph.clone(), blobs.clone());
@@ -173,7 +173,7 @@ pub fn try_place_on(
             },
         )
     });
-    let options = zbmd_scheduler::Options {
+    let options = zbmd_scheduler::ScheduleOptions {
         pins: pins.collect(),
         ..options
     };
@@ -231,7 +231,7 @@ pub fn chain_in(block: u64, slots: u32, registry: &Registry) -> Verified<Program
 /// If it has no valid plan.
 pub fn to_and_fro(slots: u32, registry: &Registry, machine: Machine) -> Verified<Program> {
     let (block, objective) = (Block::Fixed(8), Objective::LATENCY);
-    let options = zbmd_scheduler::Options {
+    let options = zbmd_scheduler::ScheduleOptions {
         block,
         objective,
         ..Default::default()

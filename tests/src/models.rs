@@ -7,7 +7,7 @@ use zbmd_compiler::{CompileOptions, compile_str};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{DeviceId, Machine, PlanId, Program};
 use zbmd_scheduler::assign::Objective;
-use zbmd_scheduler::{Block, Options, ScheduleError};
+use zbmd_scheduler::{Block, ScheduleError, ScheduleOptions};
 
 use crate::gpu::try_place_on;
 
@@ -147,10 +147,10 @@ pub fn placed(
         Objective::PERIOD
     };
     let block = Block::Fixed(rng.u64(1..7));
-    let options = Options {
+    let options = ScheduleOptions {
         block,
         objective,
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let program = loop {
         let home = |actor: usize| DeviceId(homes[actor]);

@@ -6,16 +6,16 @@ use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
     Contingencies, Contingency, Costs, DeviceId, Graph, Machine, PlanId, Program, bundle,
 };
-use zbmd_scheduler::{Block, Inputs, Options, schedule, schedule_contingencies};
+use zbmd_scheduler::{Block, Inputs, ScheduleOptions, schedule, schedule_contingencies};
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{graph_file, interpret_program, random_inputs, replay_program};
 use zbmd_tests::{mix, stepper};
 
 /// The graph with plans for the loss of any two devices.
 fn contingent(graph: Graph, machine: Machine, costs: &Costs, block: Block) -> Program {
-    let options = Options {
+    let options = ScheduleOptions {
         block,
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let inputs = Inputs {
         graph: &graph,

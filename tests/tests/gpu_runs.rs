@@ -29,7 +29,7 @@ mod linux {
     use zbmd_executor::{Engine, EngineError, Isolation, RunError, RunOptions};
     use zbmd_ir::verify::{Verified, verify};
     use zbmd_ir::{DType, DeviceId, Machine, PlanId, Program};
-    use zbmd_scheduler::{Block, Options};
+    use zbmd_scheduler::{Block, ScheduleOptions};
     use zbmd_tests::actors::registry;
     use zbmd_tests::data;
     use zbmd_tests::gpu::{distance, open, place_on, required, tame_inputs, to_and_fro, with};
@@ -142,10 +142,10 @@ mod linux {
         }
     }
 
-    fn fixed(block: u64) -> Options {
-        Options {
+    fn fixed(block: u64) -> ScheduleOptions {
+        ScheduleOptions {
             block: Block::Fixed(block),
-            ..Options::default()
+            ..ScheduleOptions::default()
         }
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use zbmd_ir::Program;
 use zbmd_ir::testing::mutate::Random;
 use zbmd_ir::testing::parts::{NAMES, Parts};
-use zbmd_scheduler::{Block, Inputs, Losses, Options, schedule, schedule_contingencies};
+use zbmd_scheduler::{Block, Inputs, Losses, ScheduleOptions, schedule, schedule_contingencies};
 use zbmd_tests::bundles::{Verdict, examine};
 use zbmd_tests::mix;
 use zbmd_tests::random::{self, Shape};
@@ -20,9 +20,9 @@ fn program(seed: u64) -> Program {
     let graph = random::graph(seed, shape);
     let machine = random::machine(1 + (seed % 3) as usize);
     let costs = random::costs(&graph, &machine, seed);
-    let options = Options {
+    let options = ScheduleOptions {
         block: Block::Fixed(1 + seed % 3),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plans = schedule(&graph, &machine, &costs, &options).expect("random graphs have schedules");
     let inputs = Inputs {

@@ -4,7 +4,7 @@ use zbmd_ir::testing::mutate::mutants;
 use zbmd_ir::verify::verify;
 use zbmd_ir::{Contingency, DeviceId, PlanId, Program};
 use zbmd_scheduler::{
-    Block, Inputs, Losses, Options, repetition, schedule, schedule_contingencies,
+    Block, Inputs, Losses, ScheduleOptions, repetition, schedule, schedule_contingencies,
 };
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{Streams, interpret_program, replay_program};
@@ -20,9 +20,9 @@ fn program(seed: u64) -> Program {
     );
     let machine = random::machine(1 + (seed % 4) as usize);
     let costs = random::costs(&graph, &machine, seed);
-    let options = Options {
+    let options = ScheduleOptions {
         block: Block::Fixed(1 + seed % 3),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plans = schedule(&graph, &machine, &costs, &options).expect("random graphs have schedules");
     let which = if seed.is_multiple_of(3) {

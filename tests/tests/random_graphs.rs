@@ -3,7 +3,7 @@
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_graph};
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{ChannelId, Graph, Over, Plan, PlanId, Program, TiVec};
-use zbmd_scheduler::{Block, Options, check_deadlock, repetition, schedule};
+use zbmd_scheduler::{Block, ScheduleOptions, check_deadlock, repetition, schedule};
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{interpret_program, random_inputs, replay_program};
 use zbmd_tests::{mix, stepper};
@@ -14,9 +14,9 @@ fn plans(seed: u64, shape: Shape) -> (Graph, Vec<Plan>) {
     let machine = random::machine(1 + (seed % 4) as usize);
     let costs = random::costs(&graph, &machine, seed);
     let block = [Block::Auto, Block::Fixed(1), Block::Fixed(7)][(seed / 4 % 3) as usize];
-    let options = Options {
+    let options = ScheduleOptions {
         block,
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plans =
         schedule(&graph, &machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));

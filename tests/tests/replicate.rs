@@ -6,7 +6,7 @@ use zbmd_compiler::{
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{Graph, PlanId, Program, TiSlice};
 use zbmd_scheduler::replicate::{Factors, obstacles};
-use zbmd_scheduler::{Block, Inputs, Losses, Options, schedule, schedule_contingencies};
+use zbmd_scheduler::{Block, Inputs, Losses, ScheduleOptions, schedule, schedule_contingencies};
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{interpret_program, random_inputs, replay, replay_program};
 use zbmd_tests::{mix, stepper};
@@ -48,9 +48,9 @@ fn program(graph: Graph, seed: u64) -> Verified<Program> {
     let machine = random::machine(1 + (seed % 4) as usize);
     let costs = random::costs(&graph, &machine, seed);
     let block = [Block::Auto, Block::Fixed(1), Block::Fixed(3)][(seed / 4 % 3) as usize];
-    let options = Options {
+    let options = ScheduleOptions {
         block,
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let inputs = Inputs {
         graph: &graph,

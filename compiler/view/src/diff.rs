@@ -21,7 +21,7 @@ pub const VERSION: u32 = 1;
 /// What kind of change; the order is that in which changes are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ChangeKind {
     /// Period, latency, block or stages of a plan, or the plan itself.
     Plan,
     /// What limits the period.
@@ -66,7 +66,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
     /// What kind.
-    pub kind: Kind,
+    pub kind: ChangeKind,
     /// The plan it is in; none for what all plans share.
     pub plan: Option<String>,
     /// What has changed.
@@ -109,7 +109,12 @@ impl Diff {
             structure::compare(side_before, side_after, &mut changes);
             plans::compare(before.1, after.1, &mut changes);
             if changes.list.is_empty() {
-                changes.words(Kind::Other, "details that no view shows", "", "differ");
+                changes.words(
+                    ChangeKind::Other,
+                    "details that no view shows",
+                    "",
+                    "differ",
+                );
             }
         }
 
@@ -131,7 +136,7 @@ struct Changes {
 
 impl Changes {
     /// A change in words; none if they are the same.
-    fn words(&mut self, kind: Kind, subject: &str, before: &str, after: &str) {
+    fn words(&mut self, kind: ChangeKind, subject: &str, before: &str, after: &str) {
         if before != after {
             self.push(kind, subject, before.to_owned(), after.to_owned(), None);
         }
@@ -140,7 +145,7 @@ impl Changes {
     /// A change of a number; none if it is the same.
     fn number(
         &mut self,
-        kind: Kind,
+        kind: ChangeKind,
         subject: &str,
         (before, after): (u64, u64),
         words: impl Fn(u64) -> String,
@@ -162,7 +167,7 @@ impl Changes {
 
     fn push(
         &mut self,
-        kind: Kind,
+        kind: ChangeKind,
         subject: &str,
         before: String,
         after: String,

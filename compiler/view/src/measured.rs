@@ -440,14 +440,14 @@ fn count_calls(calendar: &Calendar, traced: &[&Lane], actor_calls: &mut BTreeMap
 }
 
 /// A row of a drawing: a lane as planned, or as it was.
-pub(super) struct Row {
+pub(super) struct LaneRow {
     pub(super) lane: LaneView,
     pub(super) measured: Option<MeasuredLane>,
     /// The lane's position in the plan.
     pub(super) index: usize,
 }
 
-impl Row {
+impl LaneRow {
     /// How a slot went, if this is a lane as it was.
     pub(super) fn of(&self, slot: usize) -> Option<&MeasuredSlot> {
         self.measured.as_ref()?.slots.get(slot)
@@ -463,10 +463,10 @@ pub(super) const MEASURED: &str = "measured";
 
 impl PlanView {
     /// The lanes, each followed by how it really went.
-    pub(super) fn rows(&self) -> Vec<Row> {
+    pub(super) fn rows(&self) -> Vec<LaneRow> {
         let mut lane_rows = Vec::new();
         for (index, lane) in self.lanes.iter().enumerate() {
-            lane_rows.push(Row {
+            lane_rows.push(LaneRow {
                 lane: lane.clone(),
                 measured: None,
                 index,
@@ -481,7 +481,7 @@ impl PlanView {
     }
 }
 
-fn measured_row(lane: &LaneView, measured: MeasuredLane, index: usize) -> Row {
+fn measured_row(lane: &LaneView, measured: MeasuredLane, index: usize) -> LaneRow {
     let slot = |m: &MeasuredSlot| {
         let whole = || SlotView {
             start_ns: 0,
@@ -514,7 +514,7 @@ fn measured_row(lane: &LaneView, measured: MeasuredLane, index: usize) -> Row {
         slots: measured.slots.iter().map(slot).collect(),
     };
 
-    Row {
+    LaneRow {
         lane,
         measured: Some(measured),
         index,

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use zbmd_ir::text::{duration, printable};
 
 use super::labels::step;
-use super::measured::Row;
+use super::measured::LaneRow;
 use super::{Act, PlanView, SlotView, View};
 
 /// Width of the drawing, and of the names at its left.
@@ -103,7 +103,14 @@ fn draw_axis(out: &mut String, scale: &Scale, height: u64) {
     }
 }
 
-fn draw_lane(out: &mut String, view: &View, plan: &PlanView, row: &Row, scale: &Scale, top: u64) {
+fn draw_lane(
+    out: &mut String,
+    view: &View,
+    plan: &PlanView,
+    row: &LaneRow,
+    scale: &Scale,
+    top: u64,
+) {
     let lane = &row.lane;
     // What was measured stands below the lane that it is of.
     let lane_name = match row.measured {
@@ -142,7 +149,7 @@ fn draw_lane(out: &mut String, view: &View, plan: &PlanView, row: &Row, scale: &
 struct LaneDrawing<'a> {
     view: &'a View,
     plan: &'a PlanView,
-    row: &'a Row,
+    row: &'a LaneRow,
     scale: &'a Scale,
     y: u64,
     height: u64,
@@ -229,7 +236,7 @@ fn tooltip(view: &View, plan: &PlanView, slot: &SlotView) -> String {
 }
 
 /// What a tooltip adds of a slot as it was.
-fn measured(row: &Row, slot: usize) -> String {
+fn measured(row: &LaneRow, slot: usize) -> String {
     let Some(m) = row.of(slot) else {
         return String::new();
     };
@@ -240,7 +247,7 @@ fn measured(row: &Row, slot: usize) -> String {
     format!(", 99 % in {}, {by} {how}", duration(m.p99_ns))
 }
 
-fn draw_curves(out: &mut String, plan: &PlanView, rows: &[Row], scale: &Scale) {
+fn draw_curves(out: &mut String, plan: &PlanView, rows: &[LaneRow], scale: &Scale) {
     let place = |lane: u32| {
         rows.iter()
             .position(|r| r.index == lane as usize && r.measured.is_none())

@@ -3,7 +3,7 @@
 use zbmd_ir::text::{Table, bytes, count, duration, left, right};
 
 use super::labels::{part_of, step};
-use super::measured::Row;
+use super::measured::LaneRow;
 use super::{Act, PlanView, View};
 
 /// Actors and buffers that are listed; the others are counted.
@@ -127,7 +127,7 @@ const ALL_MARKS: usize = MARKS.len() + 2 + OTHERS.len();
 fn draw_lanes(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
     let end_ns = plan.end_ns();
     let lane_rows = plan.rows();
-    let name = |r: &Row| view.lane_name(r.lane.device, r.lane.kind);
+    let name = |r: &LaneRow| view.lane_name(r.lane.device, r.lane.kind);
     let lane_names: Vec<String> = lane_rows.iter().map(name).collect();
     let longest_name = lane_names
         .iter()
@@ -149,7 +149,7 @@ fn draw_lanes(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> Stri
 }
 
 /// A lane in so many cells, each with the mark of what takes most of its time.
-fn draw_row(row: &Row, marks: &Marks, end: u64, cells: usize) -> String {
+fn draw_row(row: &LaneRow, marks: &Marks, end: u64, cells: usize) -> String {
     let edge = |cell: usize| (u128::from(end) * cell as u128 / cells as u128) as u64;
     let mut cell_weights = vec![[0u64; ALL_MARKS]; cells];
     for (s, slot) in row.lane.slots.iter().enumerate() {

@@ -18,7 +18,7 @@ use zbmd_ir::{
     Actor, ActorCost, ActorId, BlobId, ChannelId, Contingencies, Costs, DeviceId, InPlace, Link,
     Plan, Program, TiSlice, TiVec,
 };
-use zbmd_scheduler::{Block, Options, schedule};
+use zbmd_scheduler::{Block, ScheduleOptions, schedule};
 
 pub(crate) type Streams = BTreeMap<String, Vec<u8>>;
 
@@ -183,10 +183,10 @@ fn planned_with(
     let costs = Costs {
         table: program.graph.actors.iter().map(|_| row.clone()).collect(),
     };
-    let options = Options {
+    let options = ScheduleOptions {
         block: Block::Fixed(block),
         pins,
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plans = schedule(&program.graph, &program.machine, &costs, &options).expect("schedulable");
     let mut plan = plans.into_iter().next().expect("one plan");

@@ -25,7 +25,7 @@ impl Default for TextOptions {
 
 /// The calendars of a plan, a block of lines for each device. Times are in the unit that the period is given in.
 pub fn calendar(program: &Program, plan: &Plan, options: TextOptions) -> String {
-    let cx = Cx {
+    let calendar_text = CalendarText {
         program,
         plan,
         ports: program.graph.port_channels(),
@@ -40,7 +40,7 @@ pub fn calendar(program: &Program, plan: &Plan, options: TextOptions) -> String 
 
     let mut out = String::new();
     for calendar in &plan.calendars {
-        out.push_str(&cx.head_line(calendar));
+        out.push_str(&calendar_text.head_line(calendar));
         for lane in &calendar.lanes {
             if lane.kind != LaneKind::Compute {
                 out.push_str(&format!("  lane {:?}\n", lane.kind));
@@ -48,14 +48,14 @@ pub fn calendar(program: &Program, plan: &Plan, options: TextOptions) -> String 
 
             // A table for each lane: its columns are as wide as its own slots need.
             let mut table = Table::default();
-            cx.entries(&lane.entries, calendar.device, 1, &mut table);
+            calendar_text.entries(&lane.entries, calendar.device, 1, &mut table);
             table.write(&mut out);
         }
     }
     out
 }
 
-struct Cx<'a> {
+struct CalendarText<'a> {
     program: &'a Program,
     plan: &'a Plan,
     ports: PortChannels,
@@ -64,7 +64,7 @@ struct Cx<'a> {
     options: TextOptions,
 }
 
-impl Cx<'_> {
+impl CalendarText<'_> {
     fn head_line(&self, calendar: &Calendar) -> String {
         let machine = &self.program.machine;
         let name = device_name(machine, calendar.device);

@@ -13,10 +13,10 @@ fn chain(actors: u32) -> Graph {
     graph(actors as usize, &links)
 }
 
-fn options() -> Options {
-    Options {
+fn options() -> ScheduleOptions {
+    ScheduleOptions {
         block: Block::Fixed(100),
-        ..Options::default()
+        ..ScheduleOptions::default()
     }
 }
 
@@ -24,7 +24,7 @@ fn make(
     graph: &Graph,
     machine: &Machine,
     costs: &Costs,
-    options: &Options,
+    options: &ScheduleOptions,
     which: Losses,
 ) -> Contingent {
     let inputs = Inputs {
@@ -140,7 +140,11 @@ fn what_costs_differently_or_is_pinned_is_not_alike() {
     let even = costs(&graph, &machine, 1_000_000);
     let pins = BTreeMap::from([(ActorId(0), DeviceId(1))]);
     assert_eq!(
-        sizes(&kinds(&machine, &even, &Options { pins, ..options() })),
+        sizes(&kinds(
+            &machine,
+            &even,
+            &ScheduleOptions { pins, ..options() }
+        )),
         [3, 1]
     );
     let devices = Some(vec![DeviceId(0), DeviceId(2)]);
@@ -148,7 +152,7 @@ fn what_costs_differently_or_is_pinned_is_not_alike() {
         sizes(&kinds(
             &machine,
             &even,
-            &Options {
+            &ScheduleOptions {
                 devices,
                 ..options()
             }
@@ -213,7 +217,7 @@ fn losses_without_a_plan_are_listed() {
         "{error}"
     );
     // A pin to what is lost.
-    let pinned = Options {
+    let pinned = ScheduleOptions {
         pins: BTreeMap::from([(ActorId(0), DeviceId(0))]),
         ..options()
     };

@@ -4,7 +4,7 @@ use zbmd_ir::{Costs, Graph, Machine, Plan};
 
 use super::*;
 use crate::testing::{costs, graph, machine};
-use crate::{Block, Options, schedule};
+use crate::{Block, ScheduleOptions, schedule};
 
 /// Numbers of devices around the word sizes and limits that a set of devices could be kept in.
 const DEVICES: [usize; 8] = [1, 2, 63, 64, 65, 128, 257, 1024];
@@ -39,9 +39,9 @@ fn unlike_links(devices: usize) -> Machine {
 }
 
 fn main_plan(graph: &Graph, machine: &Machine, costs: &Costs) -> Plan {
-    let options = Options {
+    let options = ScheduleOptions {
         block: Block::Fixed(100),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plans = schedule(graph, machine, costs, &options);
     plans.expect("a chain has a schedule").swap_remove(0)

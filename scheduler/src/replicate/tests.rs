@@ -4,7 +4,7 @@ use zbmd_ir::StatePort;
 
 use super::*;
 use crate::testing::{Link5, costs, graph, machine};
-use crate::{Block, Inputs, Options, schedule};
+use crate::{Block, Inputs, ScheduleOptions, schedule};
 
 /// `0 -> 1 -> 2 -> 3`, the rates such that actor 1 and 2 fire `firings` times, and 0 and 3 once.
 fn chain(firings: u64) -> Graph {
@@ -76,9 +76,9 @@ fn found(firings: u64, ns: [u64; 4], devices: usize, bounds: Bounds) -> Vec<[u32
             .flatten()
             .for_each(|cost| cost.firing_ps = ns * 1_000);
     }
-    let options = Options {
+    let options = ScheduleOptions {
         block: Block::Fixed(100),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plans = schedule(&graph, &machine, &costs, &options).expect("a chain has a schedule");
     let inputs = Inputs {
@@ -163,9 +163,9 @@ fn unlike_devices_get_finer_shares() {
             .expect("known")
             .firing_ps = ps;
     }
-    let options = Options {
+    let options = ScheduleOptions {
         block: Block::Fixed(100),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
     let inputs = Inputs {
@@ -190,9 +190,9 @@ fn many_small_actors_need_no_replicas() {
         let links: Vec<Link5> = (1..actors).map(|i| (i - 1, 1, i, 1, 0)).collect();
         let (graph, machine) = (graph(actors as usize, &links), machine(4));
         let costs = costs(&graph, &machine, 1_000_000);
-        let options = Options {
+        let options = ScheduleOptions {
             block: Block::Fixed(100),
-            ..Options::default()
+            ..ScheduleOptions::default()
         };
         let mut plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
         // Whatever it is that holds them up.
@@ -220,9 +220,9 @@ fn pinned_actors_stay_where_they_are() {
         .iter_mut()
         .flatten()
         .for_each(|cost| cost.firing_ps = 1_000_000);
-    let mut options = Options {
+    let mut options = ScheduleOptions {
         block: Block::Fixed(100),
-        ..Options::default()
+        ..ScheduleOptions::default()
     };
     let bounds = Bounds {
         max_replicas: 2,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use zbmd_ir::text::{bytes, duration};
 
 use super::structure::join_by_key;
-use super::{Changes, Kind};
+use super::{Changes, ChangeKind};
 use crate::{BufferView, FiredView, LaneView, PlanView, SlotView, View};
 
 pub(super) fn compare(before: &View, after: &View, changes: &mut Changes) {
@@ -25,11 +25,11 @@ pub(super) fn compare(before: &View, after: &View, changes: &mut Changes) {
             }
             (Some(&old), None) => {
                 let headline = before.plans[old].headline();
-                changes.words(Kind::Plan, "plan", &headline, "");
+                changes.words(ChangeKind::Plan, "plan", &headline, "");
             }
             (None, Some(&new)) => {
                 let headline = after.plans[new].headline();
-                changes.words(Kind::Plan, "plan", "", &headline);
+                changes.words(ChangeKind::Plan, "plan", "", &headline);
             }
             (None, None) => {}
         }
@@ -142,18 +142,18 @@ fn compare_plan(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Changes
     let old = before.plan;
     let new = after.plan;
     let periods = (old.period_ns, new.period_ns);
-    changes.number(Kind::Plan, "period", periods, duration);
+    changes.number(ChangeKind::Plan, "period", periods, duration);
     if old.block != new.block {
         let times = (before.iteration_ns(), after.iteration_ns());
-        changes.number(Kind::Plan, "time of an iteration", times, duration);
+        changes.number(ChangeKind::Plan, "time of an iteration", times, duration);
     }
     let latencies = (old.latency_ns, new.latency_ns);
-    changes.number(Kind::Plan, "latency", latencies, duration);
+    changes.number(ChangeKind::Plan, "latency", latencies, duration);
     let blocks = (old.block, new.block);
-    changes.number(Kind::Plan, "iterations in a block", blocks, plain_number);
+    changes.number(ChangeKind::Plan, "iterations in a block", blocks, plain_number);
     let stages = (u64::from(old.stages), u64::from(new.stages));
-    changes.number(Kind::Plan, "stages", stages, plain_number);
-    changes.words(Kind::Bottleneck, "bound by", &old.bound_by, &new.bound_by);
+    changes.number(ChangeKind::Plan, "stages", stages, plain_number);
+    changes.words(ChangeKind::Bottleneck, "bound by", &old.bound_by, &new.bound_by);
 
     compare_actors(before, after, changes);
     compare_loads(before, after, changes);
@@ -179,15 +179,15 @@ fn compare_actors(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Chang
         let name = pair.key;
         let old_device = before.device(old.device);
         let new_device = after.device(new.device);
-        changes.words(Kind::Moved, name, old_device, new_device);
-        changes.words(Kind::Variant, name, variant_name(old), variant_name(new));
+        changes.words(ChangeKind::Moved, name, old_device, new_device);
+        changes.words(ChangeKind::Variant, name, variant_name(old), variant_name(new));
 
         let old_stage = format!("stage {}", old.stage);
         let new_stage = format!("stage {}", new.stage);
-        changes.words(Kind::Stage, name, &old_stage, &new_stage);
-        changes.number(Kind::Time, name, (old.busy_ns, new.busy_ns), duration);
+        changes.words(ChangeKind::Stage, name, &old_stage, &new_stage);
+        changes.number(ChangeKind::Time, name, (old.busy_ns, new.busy_ns), duration);
         let calls = (old.calls, new.calls);
-        changes.number(Kind::Calls, name, calls, |count| format!("{count} calls"));
+        changes.number(ChangeKind::Calls, name, calls, |count| format!("{count} calls"));
     }
 }
 
@@ -198,7 +198,7 @@ fn variant_name(actor: &FiredView) -> &str {
 fn compare_loads(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Changes) {
     for pair in join_by_key(&before.loads(), &after.loads()) {
         let busy_ns = pair.numbers();
-        changes.number(Kind::Load, pair.key, busy_ns, |ns| {
+        changes.number(ChangeKind::Load, pair.key, busy_ns, |ns| {
             format!("busy {}", duration(ns))
         });
     }
@@ -207,7 +207,7 @@ fn compare_loads(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Change
 fn compare_transfers(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Changes) {
     for pair in join_by_key(&before.transfers(), &after.transfers()) {
         let sizes = pair.numbers();
-        changes.number(Kind::Transfer, pair.key, sizes, |size| match size {
+        changes.number(ChangeKind::Transfer, pair.key, sizes, |size| match size {
             0 => "nothing".to_owned(),
             size => bytes(size),
         });
@@ -226,9 +226,9 @@ fn compare_memories(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Cha
     for (arena, exchange) in arenas.into_iter().zip(exchanges) {
         let device = arena.key;
         let arena_name = format!("{device} arena");
-        changes.number(Kind::Memory, &arena_name, arena.numbers(), bytes);
+        changes.number(ChangeKind::Memory, &arena_name, arena.numbers(), bytes);
         let exchange_name = format!("{device} exchange");
-        changes.number(Kind::Memory, &exchange_name, exchange.numbers(), bytes);
+        changes.number(ChangeKind::Memory, &exchange_name, exchange.numbers(), bytes);
     }
 }
 
@@ -242,11 +242,11 @@ fn compare_buffers(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Chan
         let both = pair.before.zip(pair.after);
         if old_words != new_words {
             let growth = both.and_then(|(old, new)| size_growth(old, new));
-            changes.push(Kind::Buffer, name, old_words, new_words, growth);
+            changes.push(ChangeKind::Buffer, name, old_words, new_words, growth);
         } else if let Some((old, new)) = both {
             let old_offset = format!("offset {}", old.offset_bytes);
             let new_offset = format!("offset {}", new.offset_bytes);
-            changes.words(Kind::Buffer, name, &old_offset, &new_offset);
+            changes.words(ChangeKind::Buffer, name, &old_offset, &new_offset);
         }
     }
 }
@@ -275,7 +275,7 @@ fn compare_lanes(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Change
         let (Some(old), Some(new)) = (pair.before, pair.after) else {
             let old_words = pair.before.map_or("", |_| "has slots");
             let new_words = pair.after.map_or("", |_| "has slots");
-            changes.words(Kind::Order, name, old_words, new_words);
+            changes.words(ChangeKind::Order, name, old_words, new_words);
             continue;
         };
 
@@ -283,7 +283,7 @@ fn compare_lanes(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Change
         if let Some(position) = first_difference(before, &old.slots, after, &new.slots) {
             let old_words = before.slot_words(&old.slots, position);
             let new_words = after.slot_words(&new.slots, position);
-            changes.words(Kind::Order, name, &old_words, &new_words);
+            changes.words(ChangeKind::Order, name, &old_words, &new_words);
             continue;
         }
         let slots = old.slots.iter().zip(&new.slots);
@@ -292,7 +292,7 @@ fn compare_lanes(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Change
         if moved_count > 0 {
             let all = old.slots.len();
             let words = format!("{moved_count} of {all} slots at other times");
-            changes.words(Kind::Times, name, "", &words);
+            changes.words(ChangeKind::Times, name, "", &words);
         }
     }
 }
@@ -326,7 +326,7 @@ fn compare_contingencies(before: &View, after: &View, changes: &mut Changes) {
     let periods_after = periods_by_loss(after);
     for pair in join_by_key(&periods_before, &periods_after) {
         let periods = pair.numbers();
-        changes.number(Kind::Contingency, pair.key, periods, |ns| match ns {
+        changes.number(ChangeKind::Contingency, pair.key, periods, |ns| match ns {
             0 => String::new(),
             ns => format!("period {}", duration(ns)),
         });

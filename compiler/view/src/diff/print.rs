@@ -2,7 +2,7 @@
 
 use zbmd_ir::text::{Table, left, printable_json, right};
 
-use super::{Change, Diff, Kind};
+use super::{Change, Diff, ChangeKind};
 use crate::View;
 use crate::html::fill;
 use crate::svg::{self, escaped};
@@ -10,29 +10,29 @@ use crate::svg::{self, escaped};
 /// Changes of one kind in one plan that the text shows.
 const SHOWN: usize = 20;
 
-impl Kind {
+impl ChangeKind {
     /// What the text calls it.
     const fn title(self) -> &'static str {
         match self {
-            Kind::Plan => "plan",
-            Kind::Bottleneck => "bottleneck",
-            Kind::Machine => "machine",
-            Kind::Actor => "actor",
-            Kind::Channel => "channel",
-            Kind::Constants => "constants",
-            Kind::Moved => "moved",
-            Kind::Variant => "variant",
-            Kind::Stage => "stage",
-            Kind::Time => "time",
-            Kind::Calls => "calls",
-            Kind::Load => "load",
-            Kind::Transfer => "transfer",
-            Kind::Memory => "memory",
-            Kind::Buffer => "buffer",
-            Kind::Order => "order",
-            Kind::Times => "times",
-            Kind::Contingency => "loss",
-            Kind::Other => "other",
+            ChangeKind::Plan => "plan",
+            ChangeKind::Bottleneck => "bottleneck",
+            ChangeKind::Machine => "machine",
+            ChangeKind::Actor => "actor",
+            ChangeKind::Channel => "channel",
+            ChangeKind::Constants => "constants",
+            ChangeKind::Moved => "moved",
+            ChangeKind::Variant => "variant",
+            ChangeKind::Stage => "stage",
+            ChangeKind::Time => "time",
+            ChangeKind::Calls => "calls",
+            ChangeKind::Load => "load",
+            ChangeKind::Transfer => "transfer",
+            ChangeKind::Memory => "memory",
+            ChangeKind::Buffer => "buffer",
+            ChangeKind::Order => "order",
+            ChangeKind::Times => "times",
+            ChangeKind::Contingency => "loss",
+            ChangeKind::Other => "other",
         }
     }
 }

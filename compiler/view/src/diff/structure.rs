@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use zbmd_ir::text::bytes;
 use zbmd_ir::{ActorId, Channel, ChannelId, Device, Link, Params, Program, Value};
 
-use super::{Changes, Kind};
+use super::{Changes, ChangeKind};
 use crate::{ActorView, ChannelView, PortView, ReaderView, View};
 
 /// A program and its view.
@@ -75,7 +75,7 @@ impl<'a> ProgramSide<'a> {
 }
 
 pub(super) fn compare(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mut Changes) {
-    changes.words(Kind::Other, "model", &before.view.model, &after.view.model);
+    changes.words(ChangeKind::Other, "model", &before.view.model, &after.view.model);
     compare_devices(before, after, changes);
     compare_links(before, after, changes);
     compare_actors(before, after, changes);
@@ -88,17 +88,17 @@ fn compare_devices(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mu
         let name = pair.key;
         let (Some(old), Some(new)) = (pair.before, pair.after) else {
             let subject = format!("device {name}");
-            push_presence(Kind::Machine, &subject, pair.before.is_some(), changes);
+            push_presence(ChangeKind::Machine, &subject, pair.before.is_some(), changes);
             continue;
         };
 
         let backend = format!("{name} backend");
         let old_backend = old.backend.as_str();
-        changes.words(Kind::Machine, &backend, old_backend, new.backend.as_str());
+        changes.words(ChangeKind::Machine, &backend, old_backend, new.backend.as_str());
         let cores = format!("{name} cores");
         let old_cores = format!("{:?}", old.cores);
         changes.words(
-            Kind::Machine,
+            ChangeKind::Machine,
             &cores,
             &old_cores,
             &format!("{:?}", new.cores),
@@ -106,13 +106,13 @@ fn compare_devices(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mu
 
         let memory = format!("{name} memory");
         let memory_bytes = (old.memory_bytes, new.memory_bytes);
-        changes.number(Kind::Machine, &memory, memory_bytes, bytes);
+        changes.number(ChangeKind::Machine, &memory, memory_bytes, bytes);
         let peak = format!("{name} peak");
         let flops = (old.flops_per_s, new.flops_per_s);
-        changes.number(Kind::Machine, &peak, flops, |n| format!("{n} flop/s"));
+        changes.number(ChangeKind::Machine, &peak, flops, |n| format!("{n} flop/s"));
         let bandwidth = format!("{name} bandwidth");
         let bytes_per_s = (old.bytes_per_s, new.bytes_per_s);
-        changes.number(Kind::Machine, &bandwidth, bytes_per_s, |n| {
+        changes.number(ChangeKind::Machine, &bandwidth, bytes_per_s, |n| {
             format!("{n} bytes/s")
         });
     }
@@ -125,7 +125,7 @@ fn compare_links(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mut 
             .before
             .map_or_else(String::new, |link| link_words(link));
         let new_words = pair.after.map_or_else(String::new, |link| link_words(link));
-        changes.words(Kind::Machine, &subject, &old_words, &new_words);
+        changes.words(ChangeKind::Machine, &subject, &old_words, &new_words);
     }
 }
 
@@ -137,24 +137,24 @@ fn compare_actors(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mut
     for pair in join_by_key(&before.actors(), &after.actors()) {
         let name = pair.key;
         let (Some(&old_index), Some(&new_index)) = (pair.before, pair.after) else {
-            push_presence(Kind::Actor, name, pair.before.is_some(), changes);
+            push_presence(ChangeKind::Actor, name, pair.before.is_some(), changes);
             continue;
         };
         let old = &before.view.actors[old_index];
         let new = &after.view.actors[new_index];
-        changes.words(Kind::Actor, name, &old.op, &new.op);
+        changes.words(ChangeKind::Actor, name, &old.op, &new.op);
 
         // The op as text leaves out what is long.
         let has_same_params = are_alike(before.params(old_index), after.params(new_index));
         if old.op == new.op && !has_same_params {
             let words = "other parameters, beyond those shown";
-            changes.words(Kind::Actor, name, "", words);
+            changes.words(ChangeKind::Actor, name, "", words);
         }
 
         let repetitions = (old.repetitions, new.repetitions);
-        changes.number(Kind::Actor, name, repetitions, |n| format!("{n} firings"));
+        changes.number(ChangeKind::Actor, name, repetitions, |n| format!("{n} firings"));
         let ports = format!("{name} ports");
-        changes.words(Kind::Actor, &ports, &port_words(old), &port_words(new));
+        changes.words(ChangeKind::Actor, &ports, &port_words(old), &port_words(new));
     }
 }
 
@@ -190,13 +190,13 @@ fn compare_channels(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &m
         let new = pair.after.map(|&index| &after.view.channels[index]);
         let old_words = old.map_or_else(String::new, |channel| before.channel_words(channel));
         let new_words = new.map_or_else(String::new, |channel| after.channel_words(channel));
-        changes.words(Kind::Channel, name, &old_words, &new_words);
+        changes.words(ChangeKind::Channel, name, &old_words, &new_words);
 
         if let (Some(&old_index), Some(&new_index)) = (pair.before, pair.after) {
             let old_initial = &before.channel(old_index).initial;
             let new_initial = &after.channel(new_index).initial;
             if old_words == new_words && old_initial != new_initial {
-                changes.words(Kind::Channel, name, "", "other initial tokens");
+                changes.words(ChangeKind::Channel, name, "", "other initial tokens");
             }
         }
     }
@@ -206,17 +206,17 @@ fn compare_constants(before: &Program, after: &Program, changes: &mut Changes) {
     let old_count = before.blobs.len() as u64;
     let new_count = after.blobs.len() as u64;
     let counts = (old_count, new_count);
-    changes.number(Kind::Constants, "tensors", counts, |n| n.to_string());
+    changes.number(ChangeKind::Constants, "tensors", counts, |n| n.to_string());
 
     let blobs = before.blobs.iter().zip(&after.blobs);
     let different = blobs.filter(|(old, new)| old != new).count();
     if old_count == new_count && different > 0 {
         let words = format!("{different} of {old_count} differ");
-        changes.words(Kind::Constants, "tensors", "", &words);
+        changes.words(ChangeKind::Constants, "tensors", "", &words);
     }
 }
 
-fn push_presence(kind: Kind, subject: &str, was_there: bool, changes: &mut Changes) {
+fn push_presence(kind: ChangeKind, subject: &str, was_there: bool, changes: &mut Changes) {
     if was_there {
         changes.words(kind, subject, "there", "");
     } else {
