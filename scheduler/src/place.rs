@@ -138,7 +138,7 @@ const MAX_SEARCHED_CLUSTERS: usize = 2_000;
 
 /// Numbers of clusters for which a placement with few stages is looked for thoroughly: fewer leave few placements
 /// anyway, and with more it would take over a second.
-const THOROUGH_CLUSTERS: std::ops::Range<usize> = 25..200;
+const THOROUGH_CLUSTERS: std::ops::Range<usize> = 20..200;
 
 /// Devices up to which a search sees all of them, and each number of them is tried.
 const ALL_DEVICES: usize = 64;

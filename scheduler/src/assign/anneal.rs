@@ -16,7 +16,7 @@ pub(crate) struct AnnealingEnergy<'a> {
     pub(crate) merged: &'a MergedProblem,
     /// Whether the makespan of one period's work matters: it is expensive to compute.
     pub(crate) with_makespan: bool,
-    /// Where the stages of the pipeline matter.
+    /// Where the stages of the pipeline matter; of the merged units.
     pub(crate) stage_graph: Option<StageGraph>,
 }
 
@@ -35,7 +35,7 @@ impl AnnealingEnergy<'_> {
         let period = state.period();
         let placement = || self.merged.expand(&state.placement);
         let stages = match &self.stage_graph {
-            Some(graph) => graph.count(&placement()),
+            Some(graph) => graph.count(&state.placement),
             None => 0,
         };
         let latency = match self.with_makespan {

@@ -191,12 +191,12 @@ impl PlacementSearch<'_> {
             merged: self.merged,
             with_makespan: with_latency && !problem.pipelined,
             stage_graph: with_stages
-                .then(|| StageGraph::new(problem.nodes.len(), &problem.channels)),
+                .then(|| StageGraph::of_units(&self.merged.unit_of_node, &problem.channels)),
         };
         // The latency of each move is computed anew: fewer moves then.
         let slowdown = match (energy.with_makespan, with_stages) {
             (true, _) => 20,
-            (false, true) => 16,
+            (false, true) => 4,
             (false, false) => 1,
         };
         let moves = self.limits.moves * self.merged.units() as u64 / slowdown;

@@ -6,25 +6,38 @@ use petgraph::graph::{DiGraph, NodeIndex};
 use super::problem::PlacementChannel;
 
 /// What one component of the graph reads from another.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ComponentInput {
-    writer_component: usize,
-    writer: u32,
-    reader: u32,
+    writer_component: u32,
+    /// Units of which the devices decide whether the input is a hop.
+    writer_unit: u32,
+    reader_unit: u32,
 }
 
 /// The graph of a placement problem as far as it decides about stages.
 ///
 /// Work that depends on another device runs at least one stage, that is one period, later. The nodes of one strongly
 /// connected component, delayed channels included, share a stage, because each needs what the others did before.
+///
+/// A search counts the stages of every placement that it tries, so the inputs of all components lie in one list.
 #[derive(Clone, Debug)]
 pub(crate) struct StageGraph {
-    /// Inputs of each component from others, in topological order of the components.
-    inputs_of: Vec<Vec<ComponentInput>>,
+    /// Inputs of the components from others, component by component in topological order.
+    inputs: Vec<ComponentInput>,
+    /// End of each component's inputs in `inputs`.
+    input_ends: Vec<usize>,
 }
 
 impl StageGraph {
+    /// The graph of nodes that are placed one by one.
     pub(crate) fn new(nodes: usize, channels: &[PlacementChannel]) -> Self {
+        let unit_of_node: Vec<usize> = (0..nodes).collect();
+        Self::of_units(&unit_of_node, channels)
+    }
+
+    /// The graph of nodes of which those of a unit are placed together.
+    pub(crate) fn of_units(unit_of_node: &[usize], channels: &[PlacementChannel]) -> Self {
+        let nodes = unit_of_node.len();
         let mut graph = DiGraph::<(), (), u32>::with_capacity(nodes, channels.len());
         for _ in 0..nodes {
             graph.add_node(());
@@ -55,26 +68,47 @@ impl StageGraph {
                 let reader_component = component_of[reader as usize];
                 if reader_component != writer_component {
                     inputs_of[reader_component].push(ComponentInput {
-                        writer_component,
-                        writer: channel.from,
-                        reader,
+                        writer_component: writer_component as u32,
+                        writer_unit: unit_of_node[channel.from as usize] as u32,
+                        reader_unit: unit_of_node[reader as usize] as u32,
                     });
                 }
             }
         }
-        StageGraph { inputs_of }
+
+        let mut stage_graph = StageGraph {
+            inputs: Vec::new(),
+            input_ends: Vec::new(),
+        };
+        for mut component_inputs in inputs_of {
+            // Several channels between the same units are one dependency.
+            component_inputs.sort_unstable();
+            component_inputs.dedup();
+            stage_graph.inputs.extend(component_inputs);
+            stage_graph.input_ends.push(stage_graph.inputs.len());
+        }
+        stage_graph
     }
 
-    /// Stages of a placement of the nodes: one more than the most hops from device to device on any path. O(V + E).
+    /// Stages of a placement of the units: one more than the most hops from device to device on any path. O(V + E).
     pub(crate) fn count(&self, placement: &[u32]) -> u32 {
-        let mut stage_of = vec![0u32; self.inputs_of.len()];
-        for (component, inputs) in self.inputs_of.iter().enumerate() {
-            let stages = inputs.iter().map(|input| {
-                let is_hop = placement[input.writer as usize] != placement[input.reader as usize];
-                stage_of[input.writer_component] + u32::from(is_hop)
-            });
-            stage_of[component] = stages.max().unwrap_or(0);
+        if self.input_ends.is_empty() {
+            return 0;
         }
-        stage_of.into_iter().max().map_or(0, |last| last + 1)
+        let mut stage_of = Vec::with_capacity(self.input_ends.len());
+        let mut last_stage = 0;
+        let mut start = 0;
+        for &end in &self.input_ends {
+            let mut stage = 0u32;
+            for input in &self.inputs[start..end] {
+                let is_hop =
+                    placement[input.writer_unit as usize] != placement[input.reader_unit as usize];
+                stage = stage.max(stage_of[input.writer_component as usize] + u32::from(is_hop));
+            }
+            stage_of.push(stage);
+            last_stage = last_stage.max(stage);
+            start = end;
+        }
+        last_stage + 1
     }
 }
