@@ -181,6 +181,7 @@ fn padding_completes_the_last_iteration_with_zeros() {
             .expect("runs");
         assert_eq!(outputs, expect.outputs, "{tokens} tokens");
     }
+
     // Without the request the rest is counted.
     let (_, outcome) = run(
         &engine,

@@ -29,6 +29,7 @@ pub(crate) unsafe fn optional_text<'a>(
     if text.is_null() {
         return Ok(None);
     }
+
     // SAFETY: it is not null, so it ends with a NUL, as the caller promises.
     let text = unsafe { CStr::from_ptr(text) };
     let read = text.to_str().map_err(|e| {
@@ -69,6 +70,7 @@ pub(crate) unsafe fn optional_path(
         let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
         Ok(Some(std::ffi::OsStr::from_bytes(bytes).into()))
     }
+
     #[cfg(not(unix))]
     {
         // SAFETY: the caller's promise.

@@ -119,6 +119,7 @@ unsafe fn read<T: Copy>(options: *const T, what: &str) -> Result<Option<T>, Fail
     if options.is_null() {
         return Ok(None);
     }
+
     // SAFETY: not null, and each of these structs begins with its size.
     let found = unsafe { options.cast::<usize>().read_unaligned() };
     let size = size_of::<T>();
@@ -128,6 +129,7 @@ unsafe fn read<T: Copy>(options: *const T, what: &str) -> Result<Option<T>, Fail
              the header of this version"
         )));
     }
+
     // SAFETY: not null, of the right size, and initialised, as the caller promises.
     Ok(Some(unsafe { options.read_unaligned() }))
 }
