@@ -362,7 +362,7 @@ fn streams_refuse_what_does_not_fit() {
     let error = source.push_bytes(&[0; 6]).expect_err("half a token");
     assert_eq!(
         error.to_string(),
-        "`in` has tokens of 4 bytes; 6 bytes are no whole number of them"
+        "`in` has tokens of 4 bytes; 6 bytes are not a whole number of them"
     );
 }
 

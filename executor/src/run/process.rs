@@ -194,7 +194,7 @@ impl WorkerProcess {
         self.outbox.flush(now_ns)?;
         match self.outbox.stalled_ns(now_ns) {
             Some(stalled_ns) if stalled_ns > REQUEST_LIMIT_NS => Err(io::Error::other(format!(
-                "it took nothing of an order for {} ms",
+                "it took nothing of a request for {} ms",
                 stalled_ns / 1_000_000
             ))),
             stalled_ns => Ok(stalled_ns.is_some()),
@@ -438,7 +438,7 @@ mod tests {
 
         let session = SessionMemory::create(&Queues::new()).expect("small");
         let bundle = tempfile::tempfile().expect("a file");
-        // An order that is longer than any socket's buffer.
+        // A request that is longer than any socket's buffer.
         let queues: Queues = vec![(u64::MAX, u64::MAX); 200_000];
         let launch = WorkerLaunch {
             bundle: bundle.as_fd(),
@@ -462,7 +462,7 @@ mod tests {
             std::thread::yield_now();
         };
 
-        assert!(error.starts_with("it took nothing of an order"), "{error}");
+        assert!(error.starts_with("it took nothing of a request"), "{error}");
         process.lifetime().end(Some(&error));
         let process_exit = listener_thread.join().expect("no panic");
         assert_eq!(process_exit.ended_because, Some(error));

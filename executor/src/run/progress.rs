@@ -26,13 +26,13 @@ pub(super) fn of_epoch(current: &CurrentEpoch) -> Progress {
         block: plan.block,
         period_planned_ns: plan.period_ns,
         periods: worker_periods.min().unwrap_or(0),
-        devices: devices(current),
-        rings: rings(current),
-        queues: queues(current),
+        devices: device_list(current),
+        rings: ring_fills(current),
+        queues: queue_fills(current),
     }
 }
 
-fn devices(current: &CurrentEpoch) -> Vec<DeviceProgress> {
+fn device_list(current: &CurrentEpoch) -> Vec<DeviceProgress> {
     let mut all_devices = current.loaded.devices();
     all_devices.extend(&current.spec.devices);
     all_devices
@@ -67,7 +67,7 @@ fn device_state(status: &WorkerStatus) -> DeviceState {
     }
 }
 
-fn rings(current: &CurrentEpoch) -> Vec<Fill> {
+fn ring_fills(current: &CurrentEpoch) -> Vec<Fill> {
     let program = &current.loaded.program;
     let plan = &program.plans[current.spec.plan];
     let plan_rings = plan.rings.iter().zip(&*current.memory.rings);
@@ -89,7 +89,7 @@ fn rings(current: &CurrentEpoch) -> Vec<Fill> {
         .collect()
 }
 
-fn queues(current: &CurrentEpoch) -> Vec<Fill> {
+fn queue_fills(current: &CurrentEpoch) -> Vec<Fill> {
     let graph = &current.loaded.program.graph;
     let sources = graph.sources().zip(&current.session_memory.sources);
     let sinks = graph.sinks().zip(&current.memory.sinks);

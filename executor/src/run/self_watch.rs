@@ -9,6 +9,11 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::control::RunControl;
+use super::run_thread::RunResult;
+use crate::error::RunError;
+use crate::supervise::{Event, What};
+use crate::transport::clock::Clock;
 use crate::transport::primitive::{AtomicU32, AtomicU64, Ordering};
 
 /// What the supervising thread is doing.
@@ -93,7 +98,7 @@ pub(crate) struct Patience {
 
 /// It is reported after ten seconds, and the run is given up after a minute: taking and locking tens of gigabytes
 /// for an epoch is the longest thing that a supervising thread does.
-pub(crate) const PATIENCE: Patience = Patience {
+const PATIENCE: Patience = Patience {
     look_every: Duration::from_millis(500),
     looks_until_late: 20,
     looks_until_stuck: 120,
@@ -183,6 +188,31 @@ fn watch(
         }
     }
     longest_time
+}
+
+/// Watches the supervising thread of a run: reports when it is late, and gives the run up when it is stuck.
+pub(super) fn watch_run(
+    control: Arc<RunControl>,
+    give_up: Sender<RunResult>,
+    send_event: impl Fn(Event) + Send + 'static,
+) -> SelfWatch {
+    SelfWatch::start(PATIENCE, move |finding| match finding {
+        Finding::Late { activity, after } => send_event(Event {
+            at_ns: Clock.now_ns(),
+            what: What::SupervisorLate {
+                activity: activity.to_string(),
+                after_ns: after.as_nanos() as u64,
+            },
+        }),
+        Finding::Stuck { activity, after } => {
+            // Whoever waits for the run waits no longer for its supervising thread.
+            let _ = give_up.send(Err(RunError::SupervisorStuck {
+                activity: activity.to_string(),
+                seconds: after.as_secs(),
+            }));
+            control.abort();
+        }
+    })
 }
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ impl Session {
         take_handle("sink", &mut self.sinks, name)
     }
 
-    /// Something that ends the run from any thread and tells its progress.
+    /// Something that ends the run from any thread and reports its progress.
     pub fn stopper(&self) -> Stopper {
         Stopper {
             control: Arc::clone(&self.control),

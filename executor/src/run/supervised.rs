@@ -40,7 +40,7 @@ use super::event::WorkerEvent;
 use super::injection;
 use super::outlet::Outlet;
 use super::run_thread::RunResult;
-use super::self_watch::{self, Activity, ActivityMonitor, Finding, SelfWatch};
+use super::self_watch::{Activity, ActivityMonitor, SelfWatch, watch_run};
 use super::system;
 use crate::error::RunError;
 use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
@@ -137,7 +137,7 @@ impl<'m> SupervisedRun<'m> {
     ) -> Self {
         let (state_every_ns, state_listener) = options.states.unzip();
         let outlet = Outlet::start(options.listener, state_listener);
-        let self_watch = watch_itself(manager, give_up, outlet.event_sender());
+        let self_watch = watch_run(Arc::clone(&manager.control), give_up, outlet.event_sender());
         let plans = BundlePlans {
             loaded: Arc::clone(&manager.loaded),
             phase: manager.phase,
@@ -233,10 +233,10 @@ impl<'m> SupervisedRun<'m> {
         let now_ns = self.clock.now_ns();
         if !self.is_swap_requested && self.manager.control.requested_swap().is_some() {
             self.is_swap_requested = true;
-            self.tell(Input::Request(Request::Swap));
+            self.send_input(Input::Request(Request::Swap));
         }
         if self.supervisor.deadline().is_some_and(|ns| ns <= now_ns) {
-            self.tell(Input::Tick);
+            self.send_input(Input::Tick);
         }
 
         let expired_count = self.watchdogs.expired_count();
@@ -264,7 +264,7 @@ impl<'m> SupervisedRun<'m> {
         self.perform_actions();
     }
 
-    fn tell(&mut self, input: Input) {
+    fn send_input(&mut self, input: Input) {
         self.supervisor
             .handle(self.clock.now_ns(), input, &mut self.actions);
     }
@@ -316,7 +316,7 @@ impl<'m> SupervisedRun<'m> {
                 std::panic::resume_unwind(panic)
             }
         };
-        self.tell(input);
+        self.send_input(input);
     }
 
     /// The epoch at work, if it is the one of this number.
@@ -371,12 +371,12 @@ impl<'m> SupervisedRun<'m> {
     fn perform_actions(&mut self) {
         while !self.actions.is_empty() {
             for action in std::mem::take(&mut self.actions) {
-                self.perform(action);
+                self.perform_action(action);
             }
         }
     }
 
-    fn perform(&mut self, action: Action) {
+    fn perform_action(&mut self, action: Action) {
         match action {
             Action::Spawn { device, generation } => {
                 self.monitor.enter(Activity::ManagingWorkers);
@@ -392,7 +392,7 @@ impl<'m> SupervisedRun<'m> {
                 self.monitor.enter(Activity::BeginningEpoch);
                 if let Err(error) = self.begin_epoch(epoch, &lost) {
                     let why = error.to_string();
-                    self.tell(Input::Refused { epoch, why });
+                    self.send_input(Input::Refused { epoch, why });
                 }
             }
             Action::Fence { epoch } => self.fence_epoch(epoch),
@@ -408,11 +408,11 @@ impl<'m> SupervisedRun<'m> {
                 swap,
             } => self.complete_epoch(epoch, blocks, swap),
             Action::Stop(verdict) => self.verdict = Some(verdict),
-            Action::Event(event) => self.announce(&event),
+            Action::Event(event) => self.announce_event(&event),
         }
     }
 
-    fn announce(&mut self, event: &Event) {
+    fn announce_event(&mut self, event: &Event) {
         if let Some(tracer) = &mut self.manager.tracer {
             tracer.event(event);
         }
@@ -456,7 +456,7 @@ impl<'m> SupervisedRun<'m> {
         self.times.lost_ns = self.clock.now_ns();
         let committed_blocks = self.manager.fence(&active);
         self.times.fenced_ns = self.clock.now_ns();
-        self.tell(Input::Fenced {
+        self.send_input(Input::Fenced {
             epoch,
             committed_blocks,
         });
@@ -484,7 +484,7 @@ impl<'m> SupervisedRun<'m> {
         let has_more = self.manager.advance_phase();
         self.monitor.enter(Activity::EndingEpoch);
         self.supervisor.plans_mut().phase = self.manager.phase;
-        self.tell(Input::Completed {
+        self.send_input(Input::Completed {
             epoch,
             more: has_more,
         });
@@ -522,12 +522,12 @@ impl<'m> SupervisedRun<'m> {
         self.expired_count = 0;
     }
 
-    /// Looks at every worker of the epoch, and tells the supervisor. How long each may be left alone; `None` if one may
+    /// Looks at every worker of the epoch, and reports to the supervisor. How long each may be left alone; `None` if one may
     /// hang.
     fn look_at_workers(&mut self) -> Option<Vec<u64>> {
         let look = self.collect_look()?;
         for input in look.inputs {
-            self.tell(input);
+            self.send_input(input);
         }
         if self.times.lost_ns != 0
             && let Some(first_output_ns) = look.first_output_ns
@@ -628,7 +628,7 @@ impl<'m> SupervisedRun<'m> {
         let Some(active) = &self.active else { return };
         let epoch = Epoch(active.spec.epoch);
         let recovery_times = std::mem::take(&mut self.times);
-        self.announce(&Event {
+        self.announce_event(&Event {
             at_ns: first_output_ns,
             what: What::Recovered {
                 epoch,
@@ -678,7 +678,7 @@ impl<'m> SupervisedRun<'m> {
             return;
         };
         let at_ns = self.clock.now_ns();
-        self.announce(&Event {
+        self.announce_event(&Event {
             at_ns,
             what: What::Injected {
                 kind: injected.kind.to_string(),
@@ -687,30 +687,4 @@ impl<'m> SupervisedRun<'m> {
         });
         injection::inject_fault(&injected, &self.manager.pool, self.active.as_ref());
     }
-}
-
-/// Watches the supervising thread: reports when it is late, and gives the run up when it is stuck.
-fn watch_itself(
-    manager: &EpochManager,
-    give_up: Sender<RunResult>,
-    send_event: impl Fn(Event) + Send + 'static,
-) -> SelfWatch {
-    let control = Arc::clone(&manager.control);
-    SelfWatch::start(self_watch::PATIENCE, move |finding| match finding {
-        Finding::Late { activity, after } => send_event(Event {
-            at_ns: Clock.now_ns(),
-            what: What::SupervisorLate {
-                activity: activity.to_string(),
-                after_ns: after.as_nanos() as u64,
-            },
-        }),
-        Finding::Stuck { activity, after } => {
-            // Whoever waits for the run waits no longer for its supervising thread.
-            let _ = give_up.send(Err(RunError::SupervisorStuck {
-                activity: activity.to_string(),
-                seconds: after.as_secs(),
-            }));
-            control.abort();
-        }
-    })
 }

@@ -71,7 +71,7 @@ pub(crate) struct WorkerPool {
     /// The GPUs that threads of this process drive.
     gpus: Arc<OpenGpus>,
     members: BTreeMap<DeviceId, PoolMember>,
-    /// Threads that will end by themselves: replays that were told to stop, and listeners of processes.
+    /// Threads that will end by themselves: replays that are to stop, and listeners of processes.
     threads: Vec<(DeviceId, JoinHandle<()>)>,
     /// Threads of workers that were given up: they may never end.
     left_behind: Vec<JoinHandle<()>>,
@@ -303,7 +303,7 @@ impl WorkerPool {
     /// Lets the workers of an epoch begin, each with its watchdog if there are any. Events follow of each.
     ///
     /// # Errors
-    /// No thread; those that have begun are told to stop.
+    /// No thread; those that have begun are stopped.
     pub(crate) fn begin(
         &mut self,
         spec: &Arc<EpochSpec>,
@@ -445,7 +445,7 @@ impl WorkerPool {
         EpochWatchdogs::for_workers(workers, lease_ns)
     }
 
-    /// Ends all processes, and waits for the threads that were told to end, but not for those that were given up: they may
+    /// Ends all processes, and waits for the threads that are to end, but not for those that were given up: they may
     /// hang in a kernel. With a limit, threads that take longer are left behind too: a process that is stuck in the
     /// system, or a kernel, may keep them.
     pub(crate) fn dismiss(mut self, limit: Option<Duration>) {

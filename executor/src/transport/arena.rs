@@ -41,7 +41,7 @@ pub enum Scarce {
 
 impl OutOfMemory {
     /// Memory that the machine does not have.
-    pub fn of_machine(bytes: u64, limit: u64) -> Self {
+    pub(crate) fn of_machine(bytes: u64, limit: u64) -> Self {
         Self {
             bytes,
             limit,
@@ -52,7 +52,7 @@ impl OutOfMemory {
     fn reason(&self) -> String {
         match self.scarce {
             Scarce::Memory => {
-                format!("{} bytes are the most this machine can give", self.limit)
+                format!("{} bytes are the maximum of this machine", self.limit)
             }
             Scarce::Descriptors => {
                 "too many open files: raise the limit (`ulimit -n`)".to_owned()
@@ -73,7 +73,7 @@ const LARGE_BYTES: u64 = 16 << 20;
 /// One fixed allocation, zeroed at first. Shared by threads, and where asked for by processes, that keep apart by the
 /// calendar's order.
 #[derive(Debug)]
-pub struct Arena {
+pub(crate) struct Arena {
     base: NonNull<u8>,
     bytes: usize,
     locked: bool,
@@ -100,7 +100,7 @@ impl Arena {
     ///
     /// # Errors
     /// [`OutOfMemory`] beyond what the machine can give, instead of being killed while touching it.
-    pub fn new(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
+    pub(crate) fn new(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
         let ArenaSize {
             bytes: arena_bytes,
             alignment,
@@ -129,7 +129,7 @@ impl Arena {
     /// # Errors
     /// As [`Self::new`].
     #[cfg(all(target_os = "linux", not(miri)))]
-    pub fn shared(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
+    pub(crate) fn shared(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
         let ArenaSize {
             bytes: arena_bytes,
             refusal,
@@ -149,7 +149,7 @@ impl Arena {
     /// # Errors
     /// As [`Self::new`].
     #[cfg(not(all(target_os = "linux", not(miri))))]
-    pub fn shared(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
+    pub(crate) fn shared(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
         Self::new(bytes, lock)
     }
 
@@ -158,7 +158,7 @@ impl Arena {
     /// # Errors
     /// What the system says; a file that could still be made shorter is refused.
     #[cfg(all(target_os = "linux", not(miri)))]
-    pub fn map(fd: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn map(fd: OwnedFd) -> io::Result<Self> {
         use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
         let seals = fcntl_get_seals(&fd)?;
         if !seals.contains(SealFlags::SHRINK) {
@@ -175,7 +175,7 @@ impl Arena {
     /// # Errors
     /// Always.
     #[cfg(not(all(target_os = "linux", not(miri))))]
-    pub fn map(_fd: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn map(_fd: OwnedFd) -> io::Result<Self> {
         Err(io::Error::from(io::ErrorKind::Unsupported))
     }
 
@@ -196,7 +196,7 @@ impl Arena {
     }
 
     /// The file behind a [`Self::shared`] arena.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         use std::os::fd::AsFd;
         match &self.backing {
             Backing::Heap(_) => None,
@@ -205,17 +205,17 @@ impl Arena {
     }
 
     /// First byte.
-    pub fn base(&self) -> *mut u8 {
+    pub(crate) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
     /// Bytes that may be used.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Whether the system promised to keep the pages in memory.
-    pub fn is_locked(&self) -> bool {
+    pub(crate) fn is_locked(&self) -> bool {
         self.locked
     }
 

@@ -21,7 +21,7 @@ use super::primitive::{AtomicU64, Ordering, fence};
 use super::ring::RingSync;
 use super::trace_ring::{TraceRecorder, TraceRing};
 
-/// Drivers are told of whole pages of this size.
+/// Drivers register whole pages of this size.
 const PAGE_BYTES: u64 = 4096;
 
 /// One of the areas that hold the tokens on channels at a border.

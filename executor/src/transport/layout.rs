@@ -107,7 +107,7 @@ impl EpochLayout {
         let admission_times = cursor.take_row::<AdmissionTime>(worker_count * REMEMBERED_BLOCKS);
         let rings = cursor.take_row::<RingSync>(plan.rings.len());
 
-        // Beside the rings: drivers are told of both at once.
+        // Beside the rings: drivers register both at once.
         let plan_calendars = plan.calendars.iter();
         let exchange = plan_calendars
             .map(|calendar| (calendar.device, cursor.take(calendar.exchange_bytes)))

@@ -170,7 +170,7 @@ impl<'a> Lowering<'a> {
         let code = ReplayCode {
             stages: self.stages.into(),
             names: trace_names.collect(),
-            phases: phases(&self.ports),
+            phases: table_phases(&self.ports),
             instrs: self.instrs.into(),
             ports: self.ports.into(),
             rings: self.rings.iter().map(|(_, spec)| *spec).collect(),
@@ -282,12 +282,12 @@ impl<'a> Lowering<'a> {
     /// Saves the states that were updated for the last time in top-level entry `index`.
     fn save_states(&mut self, index: usize) {
         for state in self.states.remove(&index).unwrap_or_default() {
-            self.save(state.buffer, state.stage, 0);
+            self.save_head(state.buffer, state.stage, 0);
         }
     }
 
     /// Saves the head that a buffer has at the end of a block: in the place of the next block, or where states are.
-    fn save(&mut self, id: BufferId, stage: u32, shift: u64) {
+    fn save_head(&mut self, id: BufferId, stage: u32, shift: u64) {
         let buffer = &self.plan.buffers[id];
         let carry_slot = Slot {
             stage,
@@ -309,7 +309,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// The counter of a slot in a loop; it starts the outermost loop at the first count of its first slot there.
-    fn counter(&mut self, key: CounterKey, first: u64) -> u32 {
+    fn loop_counter(&mut self, key: CounterKey, first: u64) -> u32 {
         if self.depth == 0 {
             return NO_COUNTER;
         }
@@ -327,25 +327,25 @@ impl<'a> Lowering<'a> {
                 actor,
                 first,
                 count,
-            } => self.fire(slot, actor, first, count),
-            Action::Send { ring, first, count } => self.send(slot, ring, first, count),
-            Action::Recv { ring, first, count } => self.receive(slot, ring, first, count),
+            } => self.lower_fire(slot, actor, first, count),
+            Action::Send { ring, first, count } => self.lower_send(slot, ring, first, count),
+            Action::Recv { ring, first, count } => self.lower_receive(slot, ring, first, count),
             Action::Release { ring } => Instr::Release {
                 ring: self.ring_index(ring),
             },
-            Action::Carry { buffer } => self.carry(slot, buffer),
+            Action::Carry { buffer } => self.lower_carry(slot, buffer),
         };
         self.push(instr, Some(slot));
 
         if let Action::Carry { buffer } = slot.action
             && self.saved.contains(&buffer)
         {
-            self.save(buffer, slot.stage, 1);
+            self.save_head(buffer, slot.stage, 1);
         }
     }
 
-    fn send(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64) -> Instr {
-        let counter = self.counter(CounterKey::Send(ring), first);
+    fn lower_send(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64) -> Instr {
+        let counter = self.loop_counter(CounterKey::Send(ring), first);
         let first_port = self.send_ports(slot, ring, first, count);
         Instr::Send {
             ring: self.ring_index(ring),
@@ -356,8 +356,8 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn receive(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64) -> Instr {
-        let counter = self.counter(CounterKey::Recv(ring), first);
+    fn lower_receive(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64) -> Instr {
+        let counter = self.loop_counter(CounterKey::Recv(ring), first);
         let buffer = self.plan.rings[ring].buffer;
         let head_tokens = self.plan.buffers[buffer].head_tokens;
 
@@ -374,7 +374,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn carry(&mut self, slot: &Slot, id: BufferId) -> Instr {
+    fn lower_carry(&mut self, slot: &Slot, id: BufferId) -> Instr {
         let buffer = &self.plan.buffers[id];
         let first_port = self.ports.len() as u32;
 
@@ -459,8 +459,8 @@ impl<'a> Lowering<'a> {
         index
     }
 
-    fn fire(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> Instr {
-        let counter = self.counter(CounterKey::Actor(id), first);
+    fn lower_fire(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> Instr {
+        let counter = self.loop_counter(CounterKey::Actor(id), first);
         let first_port = self.ports.len() as u32;
         let shape = Shape {
             firings: count as usize,
@@ -607,7 +607,7 @@ impl ActorNumbers {
 }
 
 /// Periods after which all places repeat; 0 if that is too many for a table.
-fn phases(ports: &[PortSpec]) -> u64 {
+fn table_phases(ports: &[PortSpec]) -> u64 {
     let mut common_multiple = 1u64;
     for port in ports {
         common_multiple = common_multiple / gcd_u64(common_multiple, port.blocks) * port.blocks;

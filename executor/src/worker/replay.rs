@@ -188,7 +188,7 @@ fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
     while pc < range.end {
         let instr = &code.instrs[pc];
         if CHECK && !info.has_block(code.stages[pc]) && !matches!(instr, Instr::Loop { .. }) {
-            skip(instr, state);
+            skip_slot(instr, state);
             pc += 1;
             continue;
         }
@@ -204,7 +204,7 @@ fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
                 // A plain offset: checked slicing costs as much as an empty kernel.
                 debug_assert!(row + ports as usize + shape.total() <= state.table.len());
                 let first_port = state.table.as_ptr().wrapping_add(row + ports as usize);
-                if let Err(stop) = call(kernel, shape, first_port, &code.scratch) {
+                if let Err(stop) = call_kernel(kernel, shape, first_port, &code.scratch) {
                     call_again(kernel, shape, first_port, code, stop)?;
                 }
             }
@@ -245,7 +245,7 @@ fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
 }
 
 /// A skipped slot in a loop counts all the same: slots of the same actor share its counter.
-fn skip(instr: &Instr, state: &mut ReplayState) {
+fn skip_slot(instr: &Instr, state: &mut ReplayState) {
     let (counter, count) = match *instr {
         Instr::LoopFire { counter, shape, .. } => (counter, shape.firings as u64),
         Instr::Source {
@@ -269,7 +269,7 @@ fn skip(instr: &Instr, state: &mut ReplayState) {
 
 /// Calls a kernel with the ports from `first` on.
 #[inline(always)]
-fn call(
+fn call_kernel(
     kernel: *const dyn Kernel,
     shape: &Shape,
     first: *const RawPort,
@@ -302,7 +302,7 @@ fn call_again(
         if shape.states > 0 || shape.over || last_result.is_ok() {
             break;
         }
-        last_result = call(kernel, shape, first, &code.scratch);
+        last_result = call_kernel(kernel, shape, first, &code.scratch);
     }
     last_result
 }
@@ -452,7 +452,7 @@ impl SlotStep<'_, '_> {
         }
 
         let first_port = self.state.staging.as_ptr();
-        call(kernel, shape, first_port, &self.code.scratch)
+        call_kernel(kernel, shape, first_port, &self.code.scratch)
             .or_else(|stop| call_again(kernel, shape, first_port, self.code, stop))
     }
 
@@ -499,7 +499,7 @@ impl SlotStep<'_, '_> {
         if spec.sends.1 > 0 {
             self.note_checksum(ring, spec, tokens.start, from);
             if self.context.epoch.common.corrupt.load(Ordering::Relaxed) != 0 {
-                spoil(self.context.epoch, to);
+                corrupt_sent(self.context.epoch, to);
             }
         }
         sync.publish(self.block * spec.block_tokens + tokens.end);
@@ -623,7 +623,7 @@ impl SlotStep<'_, '_> {
 
 /// Changes a bit of what was just sent, once: an injected fault.
 #[cold]
-fn spoil(epoch: &EpochMemory, sent: RawPort) {
+fn corrupt_sent(epoch: &EpochMemory, sent: RawPort) {
     if epoch.common.corrupt.swap(0, Ordering::Relaxed) != 0 && sent.bytes > 0 {
         // SAFETY: as for the copy in `send`: the tokens are not published yet.
         unsafe { *sent.ptr ^= 0x10 };

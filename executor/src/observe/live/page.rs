@@ -1,6 +1,6 @@
 //! The page: a small file in memory that a run writes a few times a second, and that others read.
 //!
-//! It lies in the user's runtime folder ([`super::folder`]), and is called `zbmd-PID.live`. 16-byte head: `ZBLV`, version
+//! It is in the user's runtime folder ([`super::folder`]), and is called `zbmd-PID.live`. 16-byte head: `ZBLV`, version
 //! (u32), length of the body (u32), 0; then a checksum (u64) of the body, then the body, which is [`Live`] as JSON. It is
 //! written with one call and read with one call; a reader that meets a writer in the middle finds a checksum that does
 //! not fit, and reads again. Neither waits for the other.
@@ -32,7 +32,7 @@ const ATTEMPTS: u32 = 100;
 pub struct Live {
     /// Process of the run.
     pub pid: u32,
-    /// When that process was started, in the system's count: tells it from a later one of the same number.
+    /// When that process was started, in the system's count: distinguishes it from a later one of the same number.
     pub started: u64,
     /// How long the run has been on.
     pub elapsed_ns: u64,
@@ -99,7 +99,7 @@ impl Page {
         let (file, path) = folder::create(pid)?;
         let live = Live {
             pid,
-            started: started(pid).unwrap_or(0),
+            started: process_start(pid).unwrap_or(0),
             ..Live::default()
         };
         let began_ns = Clock.now_ns();
@@ -119,7 +119,7 @@ impl Page {
     /// What the system says.
     pub fn write(&mut self, progress: Progress) -> io::Result<()> {
         let now_ns = Clock.now_ns();
-        self.rates(now_ns, &progress);
+        self.update_rates(now_ns, &progress);
         let live = &mut self.live;
         live.at_ns = now_ns;
         live.elapsed_ns = now_ns.saturating_sub(self.began_ns);
@@ -147,7 +147,7 @@ impl Page {
     }
 
     /// Means over the last second of this epoch.
-    fn rates(&mut self, now_ns: u64, progress: &Progress) {
+    fn update_rates(&mut self, now_ns: u64, progress: &Progress) {
         let is_new_epoch = |last: &RateSample| last.epoch != progress.epoch;
         if self.past.back().is_some_and(is_new_epoch) {
             self.past.clear();
@@ -214,7 +214,7 @@ fn write_at(mut file: &File, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// When a process was started; `None` if it is gone, or the system does not tell.
-fn started(pid: u32) -> Option<u64> {
+fn process_start(pid: u32) -> Option<u64> {
     let stat_line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything. It is field 2; the state after it is field 3, this is field 22.
     let (state, rest) = stat_line.rsplit_once(')')?.1.trim_start().split_once(' ')?;
@@ -419,7 +419,7 @@ mod tests {
             ..Progress::default()
         };
         for step in 0..50u64 {
-            page.rates(step * 100_000_000, &at(0, 50 * step));
+            page.update_rates(step * 100_000_000, &at(0, 50 * step));
         }
         let Live {
             iterations_per_s,
@@ -431,7 +431,7 @@ mod tests {
             (iterations_per_s, period_measured_ns, lateness),
             (1500.0, 2e6, 1.0)
         );
-        page.rates(5_000_000_000, &at(1, 0));
+        page.update_rates(5_000_000_000, &at(1, 0));
         assert_eq!(
             page.live.period_measured_ns, 0.0,
             "nothing of this epoch yet"

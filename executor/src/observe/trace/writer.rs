@@ -286,7 +286,7 @@ struct Source {
     calendar: u32,
     ring: TraceRing,
     cursor: Option<Cursor>,
-    /// The ring lies in it.
+    /// Keeps the ring in memory.
     _memory: Arc<EpochMemory>,
 }
 

@@ -71,7 +71,7 @@ pub(super) fn planned_steps(calendar: &Calendar) -> Vec<PlannedStep> {
 
 /// Where the device exchanges tokens with the others, in the epoch's memory. Where transfers have checksums, the worker
 /// looks at all of them, and does it all.
-fn exchange(plan: &Plan, epoch: &EpochMemory) -> Exchange {
+fn epoch_exchange(plan: &Plan, epoch: &EpochMemory) -> Exchange {
     let plan_calendars = plan.calendars.iter();
     let exchange_regions = plan_calendars.map(|calendar| {
         let region = region_at(epoch.exchange(calendar.device), calendar.exchange_bytes);
@@ -140,7 +140,7 @@ impl GpuWorker {
                 program,
                 plan,
                 &plan.calendars[job.calendar],
-                &exchange(plan, epoch),
+                &epoch_exchange(plan, epoch),
                 &mut lent_device.kept,
             )
             .map_err(device_fault)?;

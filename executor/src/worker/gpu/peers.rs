@@ -89,7 +89,7 @@ struct Transfer {
 
 impl RingEnd {
     /// The next transfer that begins before token `tokens`.
-    fn next(&mut self, tokens: u64) -> Option<Transfer> {
+    fn next_transfer(&mut self, tokens: u64) -> Option<Transfer> {
         let &(from, end) = self.sends.get(self.at)?;
         // Transfers are published as a whole: whose first token is there is there.
         if self.block * self.block_tokens + from >= tokens {
@@ -273,14 +273,14 @@ fn submission_index(period: u64) -> usize {
 
 impl PeersDuringCall<'_> {
     /// Checks the transfers that arrived before token `tokens`.
-    fn check(&mut self, ring: RingId, tokens: u64) -> Result<(), Stopped> {
+    fn check_transfers(&mut self, ring: RingId, tokens: u64) -> Result<(), Stopped> {
         let GpuPeers {
             epoch,
             ends,
             corrupt,
             ..
         } = &mut *self.peers;
-        while let Some(transfer) = ends[ring.0 as usize].next(tokens) {
+        while let Some(transfer) = ends[ring.0 as usize].next_transfer(tokens) {
             // SAFETY: the transfer lies in a place of the ring, and is published: nobody writes it before its release.
             let received = unsafe { std::slice::from_raw_parts(transfer.first, transfer.bytes) };
             let found = checksum::of(received);
@@ -294,10 +294,10 @@ impl PeersDuringCall<'_> {
     }
 
     /// Notes the checksums of the transfers before token `tokens`, which are not published yet.
-    fn note(&mut self, ring: RingId, tokens: u64) {
+    fn note_checksums(&mut self, ring: RingId, tokens: u64) {
         let GpuPeers { epoch, ends, .. } = &mut *self.peers;
 
-        while let Some(transfer) = ends[ring.0 as usize].next(tokens) {
+        while let Some(transfer) = ends[ring.0 as usize].next_transfer(tokens) {
             // SAFETY: the replay has just written the transfer into a place that its receiver has released.
             let written = unsafe { std::slice::from_raw_parts(transfer.first, transfer.bytes) };
             let sent = checksum::of(written);
@@ -313,7 +313,7 @@ impl PeersDuringCall<'_> {
     }
 
     /// Does something that may wait for other workers.
-    fn wait<T>(&mut self, wait: impl FnOnce(&mut GpuPeers) -> T) -> T {
+    fn while_waiting<T>(&mut self, wait: impl FnOnce(&mut GpuPeers) -> T) -> T {
         self.peers.note_wait();
         let wait_result = wait(self.peers);
         self.peers.status().pc.store(WORKS, Ordering::Relaxed);
@@ -332,7 +332,7 @@ impl Peers for PeersDuringCall<'_> {
             return Ok(false);
         }
         if !is_published {
-            self.wait(|peers| {
+            self.while_waiting(|peers| {
                 let GpuPeers {
                     epoch, ends, spin, ..
                 } = peers;
@@ -342,13 +342,13 @@ impl Peers for PeersDuringCall<'_> {
             })
             .map_err(|_| Stopped)?;
         }
-        self.check(ring, tokens)?;
+        self.check_transfers(ring, tokens)?;
         Ok(true)
     }
 
     fn wait_released(&mut self, ring: RingId, blocks: u64) -> Result<(), Stopped> {
         let ring_index = ring.0 as usize;
-        self.wait(|peers| {
+        self.while_waiting(|peers| {
             let GpuPeers {
                 epoch, ends, spin, ..
             } = peers;
@@ -360,7 +360,7 @@ impl Peers for PeersDuringCall<'_> {
     }
 
     fn publish(&mut self, ring: RingId, tokens: u64) {
-        self.note(ring, tokens);
+        self.note_checksums(ring, tokens);
         self.peers.epoch.rings[ring.0 as usize].publish(tokens);
     }
 
@@ -377,7 +377,7 @@ impl Peers for PeersDuringCall<'_> {
     }
 
     fn save(&mut self, border: u64, channel: ChannelId, tokens: &[u8]) -> Result<(), Stopped> {
-        self.wait(|peers| {
+        self.while_waiting(|peers| {
             let GpuPeers { epoch, spin, .. } = peers;
             wait_for_area(epoch, border, *spin, &epoch.common.stop)
         })
