@@ -103,15 +103,14 @@ pub(crate) struct InjectedFault {
 impl Injector {
     /// Faults from a declaration, counted from the start of the run.
     pub fn new(declaration: Declaration) -> Self {
-        let left = declaration.count.unwrap_or(u64::MAX);
-        let random = declaration.seed ^ 0x9e37_79b9_7f4a_7c15;
-        let at = Vec::new();
+        let faults_left = declaration.count.unwrap_or(u64::MAX);
+        let first_random = declaration.seed ^ 0x9e37_79b9_7f4a_7c15;
         Self {
             declaration,
-            random,
+            random: first_random,
             next_ns: None,
-            left,
-            at,
+            left: faults_left,
+            at: Vec::new(),
             again: false,
             again_ns: None,
             deny: false,
@@ -120,12 +119,12 @@ impl Injector {
 
     /// The run begins now.
     pub(crate) fn start(&mut self, now_ns: u64) {
-        let at = self
+        let fixed_faults = self
             .declaration
             .at
             .iter()
             .map(|(time, kind)| (now_ns + time.0, *kind));
-        self.at = at.collect();
+        self.at = fixed_faults.collect();
         self.at.sort_by_key(|(ns, _)| std::cmp::Reverse(*ns));
         self.plan_next(now_ns);
     }
@@ -145,12 +144,14 @@ impl Injector {
                 at: vec![],
             });
         }
-        let options = ron::Options::default()
+
+        let ron_options = ron::Options::default()
             .with_default_extension(ron::extensions::Extensions::IMPLICIT_SOME);
-        let declaration: Declaration = options.from_str(text).map_err(|error| {
-            let at = error.span.start;
-            format!("line {}, column {}: {}", at.line, at.col, error.code)
+        let declaration: Declaration = ron_options.from_str(text).map_err(|error| {
+            let place = error.span.start;
+            format!("line {}, column {}: {}", place.line, place.col, error.code)
         })?;
+
         let (min, max) = declaration.every;
         if min > max {
             return Err(format!(
@@ -163,22 +164,22 @@ impl Injector {
     /// splitmix64 (Steele, Lea & Flood 2014).
     fn random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
     }
 
     fn plan_next(&mut self, now_ns: u64) {
         let (Time(min), Time(max)) = self.declaration.every;
-        let wait = min + self.random() % (max - min).max(1);
-        let more = self.left > 0 && !self.declaration.kinds.is_empty();
-        self.next_ns = more.then_some(now_ns + wait);
+        let wait_ns = min + self.random() % (max - min).max(1);
+        let has_more = self.left > 0 && !self.declaration.kinds.is_empty();
+        self.next_ns = has_more.then_some(now_ns + wait_ns);
     }
 
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        let fixed = self.at.last().map(|(ns, _)| *ns);
-        [self.next_ns, fixed, self.again_ns]
+        let fixed_ns = self.at.last().map(|(ns, _)| *ns);
+        [self.next_ns, fixed_ns, self.again_ns]
             .into_iter()
             .flatten()
             .min()
@@ -193,16 +194,18 @@ impl Injector {
                 random: self.random(),
             });
         }
+
         let kind = if let Some((_, kind)) = self.at.pop_if(|(ns, _)| *ns <= now_ns) {
             kind
         } else if self.next_ns.as_ref().is_some_and(is_due) {
             self.left -= 1;
             self.plan_next(now_ns);
-            let at = self.random() % self.declaration.kinds.len() as u64;
-            self.declaration.kinds[at as usize]
+            let kind_index = self.random() % self.declaration.kinds.len() as u64;
+            self.declaration.kinds[kind_index as usize]
         } else {
             return None;
         };
+
         self.again = kind == Kind::KillTwice;
         self.deny = kind == Kind::NoMemory;
         Some(DueFault {
@@ -227,16 +230,17 @@ impl Injector {
 impl DueFault {
     /// Chooses whom of the devices at work it hits.
     pub(crate) fn choose_targets(self, devices: &[DeviceId]) -> Option<InjectedFault> {
-        let count = devices.len() as u64;
-        let first = *devices.get((self.random % count.max(1)) as usize)?;
-        let mut hit = vec![first];
-        if self.kind == Kind::KillTwo && count > 1 {
-            let step = 1 + (self.random >> 32) % (count - 1);
-            hit.push(devices[((self.random % count + step) % count) as usize]);
+        let device_count = devices.len() as u64;
+        let first = *devices.get((self.random % device_count.max(1)) as usize)?;
+        let mut hit_devices = vec![first];
+        if self.kind == Kind::KillTwo && device_count > 1 {
+            let step = 1 + (self.random >> 32) % (device_count - 1);
+            hit_devices
+                .push(devices[((self.random % device_count + step) % device_count) as usize]);
         }
         Some(InjectedFault {
             kind: self.kind,
-            devices: hit,
+            devices: hit_devices,
         })
     }
 }
@@ -252,28 +256,28 @@ mod tests {
             let mut injector = Injector::new(declaration.expect("right"));
             injector.start(0);
             let devices = [DeviceId(0), DeviceId(1), DeviceId(2)];
-            let mut found = Vec::new();
-            while found.len() < 50 {
+            let mut injected = Vec::new();
+            while injected.len() < 50 {
                 let now_ns = injector.next_ns().expect("there is always another");
-                let hit = injector
+                let fault = injector
                     .due(now_ns)
                     .and_then(|fault| fault.choose_targets(&devices))
                     .expect("due");
-                assert!(hit.devices.iter().all(|d| devices.contains(d)));
+                assert!(fault.devices.iter().all(|device| devices.contains(device)));
                 assert_eq!(
-                    hit.devices.len(),
-                    if hit.kind == Kind::KillTwo { 2 } else { 1 }
+                    fault.devices.len(),
+                    if fault.kind == Kind::KillTwo { 2 } else { 1 }
                 );
-                found.push((now_ns, hit.kind, hit.devices));
+                injected.push((now_ns, fault.kind, fault.devices));
             }
-            found
+            injected
         };
         assert_eq!(faults(), faults());
-        let times: Vec<u64> = faults().iter().map(|f| f.0).collect();
+        let fault_times: Vec<u64> = faults().iter().map(|fault| fault.0).collect();
         assert!(
-            times
+            fault_times
                 .windows(2)
-                .all(|w| (50_000_000..500_000_000).contains(&(w[1] - w[0])))
+                .all(|pair| (50_000_000..500_000_000).contains(&(pair[1] - pair[0])))
         );
     }
 
@@ -301,8 +305,8 @@ mod tests {
                 "the first is the shorter",
             ),
         ] {
-            let found = Injector::parse(text).expect_err(text);
-            assert!(found.contains(error), "{found}");
+            let message = Injector::parse(text).expect_err(text);
+            assert!(message.contains(error), "{message}");
         }
     }
 }

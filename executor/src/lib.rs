@@ -38,6 +38,9 @@ pub use run::control::Stopper;
 #[cfg(target_os = "linux")]
 pub use run::process::serve_if_worker;
 pub use run::session::{Session, SwapError};
+pub use transport::arena::{OutOfMemory, Scarce};
 pub use transport::stream::{SinkHandle, SourceHandle, StreamError};
-pub use transport::{arena, ledger, ring};
+/// Parts that the workspace's simulation and benches drive by themselves.
+#[doc(hidden)]
+pub use transport::{ledger, ring};
 pub use unsupported::Unsupported;

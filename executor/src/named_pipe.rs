@@ -9,6 +9,7 @@ pub fn is_named_pipe(path: &Path) -> bool {
         use std::os::unix::fs::FileTypeExt;
         std::fs::metadata(path).is_ok_and(|data| data.file_type().is_fifo())
     }
+
     #[cfg(not(unix))]
     {
         let _ = path;

@@ -87,9 +87,11 @@ fn check_scratch(
     plan: &Plan,
     kernels: &ProgramKernels,
 ) -> Result<(), EngineError> {
-    let calendars = plan.calendars.iter();
-    let planned_bytes: BTreeMap<DeviceId, u64> =
-        calendars.map(|c| (c.device, c.scratch_bytes)).collect();
+    let planned_bytes: BTreeMap<DeviceId, u64> = plan
+        .calendars
+        .iter()
+        .map(|calendar| (calendar.device, calendar.scratch_bytes))
+        .collect();
 
     for actor in program.graph.actors.keys() {
         let Some(kernel) = kernels.of(plan, actor) else {
@@ -182,8 +184,8 @@ impl LoadedProgram {
         } else {
             BTreeMap::new()
         };
-        let planned = plan.calendars.iter().map(|calendar| calendar.device);
-        planned
+        let planned_devices = plan.calendars.iter().map(|calendar| calendar.device);
+        planned_devices
             .map(|device| roles.get(&device).copied().unwrap_or(device))
             .collect()
     }
@@ -198,16 +200,16 @@ impl LoadedProgram {
     }
 
     fn uses_any(&self, devices: &[DeviceId]) -> bool {
-        let used = self.devices();
-        devices.iter().any(|device| used.contains(device))
+        let used_devices = self.devices();
+        devices.iter().any(|device| used_devices.contains(device))
     }
 
     /// Names of devices, for people.
     pub(crate) fn device_names(&self, devices: &[DeviceId]) -> String {
-        let names = devices
+        let device_names = devices
             .iter()
             .map(|id| self.program.machine.devices[*id].name.as_str());
-        names.collect::<Vec<_>>().join(", ")
+        device_names.collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -181,6 +181,7 @@ fn padding_completes_the_last_iteration_with_zeros() {
             .expect("runs");
         assert_eq!(outputs, expect.outputs, "{tokens} tokens");
     }
+
     // Without the request the rest is counted.
     let (_, outcome) = run(
         &engine,
@@ -361,7 +362,7 @@ fn streams_refuse_what_does_not_fit() {
     let error = source.push_bytes(&[0; 6]).expect_err("half a token");
     assert_eq!(
         error.to_string(),
-        "`in` has tokens of 4 bytes; 6 bytes are no whole number of them"
+        "`in` has tokens of 4 bytes; 6 bytes are not a whole number of them"
     );
 }
 

@@ -61,6 +61,7 @@
 pub mod bundle;
 mod contingency;
 mod device_kind;
+pub mod file_header;
 mod graph;
 mod ids;
 pub mod limits;

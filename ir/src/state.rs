@@ -5,8 +5,9 @@
 //! postcard.
 
 use serde::Serialize;
-use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
+use xxhash_rust::xxh3::xxh3_64;
 
+use crate::file_header::{FileHeader, HeaderError};
 use crate::limits::MAX_STREAM_BYTES;
 use crate::verify::graph::repetition;
 use crate::{ActorId, Graph, Role, State, TokenType};
@@ -15,11 +16,14 @@ use crate::{ActorId, Graph, Role, State, TokenType};
 pub const MAGIC: [u8; 4] = *b"ZBST";
 /// The format version that this crate writes, and the only one it reads.
 pub const VERSION: u32 = 2;
-const HEADER_BYTES: usize = 40;
-/// Where the checksum stands, which covers what is before it and all that follows it.
-const CHECKSUM_AT: usize = 32;
+/// The fields are the graph's fingerprint and the bundle's hash.
+const HEADER: FileHeader = FileHeader {
+    magic: MAGIC,
+    version: VERSION,
+    field_count: 2,
+};
 
-/// Why bytes are no state of this graph.
+/// Why bytes are not a state of this graph.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
@@ -132,29 +136,25 @@ pub fn max_file_bytes(graph: &Graph) -> u64 {
     const MAX_VARINT_BYTES: u64 = 10;
     let token_bytes: u64 = graph.channels.iter().map(|c| c.initial.len() as u64).sum();
     let number_count = 4 + graph.channels.len() as u64 + 2 * graph.actors.len() as u64;
-    HEADER_BYTES as u64 + token_bytes + number_count * MAX_VARINT_BYTES
+    HEADER.bytes() as u64 + token_bytes + number_count * MAX_VARINT_BYTES
 }
 
-fn checksum_of(head: &[u8], body: &[u8]) -> u64 {
-    let mut hasher = Xxh3Default::new();
-    hasher.update(head);
-    hasher.update(body);
-    hasher.digest()
+impl From<HeaderError> for StateError {
+    fn from(error: HeaderError) -> Self {
+        match error {
+            HeaderError::Magic { found } => Self::Magic { found },
+            HeaderError::Version { found } => Self::Version { found },
+            HeaderError::Length { expected, found } => Self::Length { expected, found },
+            HeaderError::Checksum { found, expected } => Self::Checksum { found, expected },
+        }
+    }
 }
 
 /// The bytes of a state of a run of `graph`, from a bundle with that hash.
 pub fn encode(state: &State, graph: &Graph, bundle_hash: Option<u64>) -> Vec<u8> {
     let state_bytes = postcard::to_stdvec(state).expect("every sequence has a length");
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + state_bytes.len());
-    bytes.extend_from_slice(&MAGIC);
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&fingerprint(graph).to_le_bytes());
-    bytes.extend_from_slice(&bundle_hash.unwrap_or(0).to_le_bytes());
-    bytes.extend_from_slice(&(state_bytes.len() as u64).to_le_bytes());
-    let checksum = checksum_of(&bytes, &state_bytes);
-    bytes.extend_from_slice(&checksum.to_le_bytes());
-    bytes.extend_from_slice(&state_bytes);
-    bytes
+    let fields = [fingerprint(graph), bundle_hash.unwrap_or(0)];
+    HEADER.seal(&fields, &state_bytes)
 }
 
 /// Reads a state of a run of `graph`, which has been verified.
@@ -162,44 +162,9 @@ pub fn encode(state: &State, graph: &Graph, bundle_hash: Option<u64>) -> Vec<u8>
 /// # Errors
 /// See [`StateError`].
 pub fn decode(bytes: &[u8], graph: &Graph) -> Result<SavedState, StateError> {
-    let file_bytes = bytes.len() as u64;
-    let (head, body) = bytes
-        .split_at_checked(HEADER_BYTES)
-        .ok_or(StateError::Length {
-            expected: HEADER_BYTES as u64,
-            found: file_bytes,
-        })?;
-    if !head.starts_with(&MAGIC) {
-        return Err(StateError::Magic {
-            found: [head[0], head[1], head[2], head[3]],
-        });
-    }
-
-    // Version before everything else: other versions may have other headers.
-    let version = (word_at(head, 0) >> 32) as u32;
-    if version != VERSION {
-        return Err(StateError::Version { found: version });
-    }
-
-    let body_bytes = word_at(head, 24);
-    if body_bytes != body.len() as u64 {
-        return Err(StateError::Length {
-            expected: body_bytes.saturating_add(HEADER_BYTES as u64),
-            found: file_bytes,
-        });
-    }
-
-    // A damaged state is told from one of another graph by the checksum, so it is checked first.
-    let checksum = checksum_of(&head[..CHECKSUM_AT], body);
-    let stored_checksum = word_at(head, CHECKSUM_AT);
-    if checksum != stored_checksum {
-        return Err(StateError::Checksum {
-            found: checksum,
-            expected: stored_checksum,
-        });
-    }
-
-    let made_by = word_at(head, 8);
+    // A damaged state is told from one of another graph by the checksum, so the header is checked first.
+    let file = HEADER.open(bytes)?;
+    let made_by = file.fields[0];
     let this_graph = fingerprint(graph);
     if made_by != this_graph {
         return Err(StateError::Graph {
@@ -208,7 +173,7 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<SavedState, StateError> {
         });
     }
 
-    let state = match postcard::take_from_bytes::<State>(body) {
+    let state = match postcard::take_from_bytes::<State>(file.body) {
         Ok((state, [])) => check_channels(state, graph)?,
         Ok((_, rest)) => {
             return Err(StateError::Content {
@@ -224,14 +189,8 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<SavedState, StateError> {
 
     Ok(SavedState {
         state,
-        bundle_hash: Some(word_at(head, 16)).filter(|hash| *hash != 0),
+        bundle_hash: Some(file.fields[1]).filter(|hash| *hash != 0),
     })
-}
-
-/// The 64-bit number at a place of the header, least significant byte first.
-fn word_at(head: &[u8], at: usize) -> u64 {
-    let bytes = head[at..at + 8].iter().rev();
-    bytes.fold(0, |word, &byte| (word << 8) | u64::from(byte))
 }
 
 /// Whether the state has exactly the tokens that lie on the graph's channels, and counts exactly its sources.

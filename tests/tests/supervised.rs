@@ -345,7 +345,7 @@ mod linux {
             panic!("a storm should end the run: {:?}", told.outcome)
         };
         assert!(
-            verdict.contains("4 losses within 60 s, it bears 3"),
+            verdict.contains("4 losses within 60 s, it tolerates 3"),
             "{verdict}"
         );
         let (tokens, hash) = told.sinks["dat"];

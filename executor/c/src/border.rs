@@ -29,15 +29,16 @@ pub(crate) unsafe fn optional_text<'a>(
     if text.is_null() {
         return Ok(None);
     }
+
     // SAFETY: it is not null, so it ends with a NUL, as the caller promises.
-    let text = unsafe { CStr::from_ptr(text) };
-    let read = text.to_str().map_err(|e| {
+    let c_text = unsafe { CStr::from_ptr(text) };
+    let utf8_text = c_text.to_str().map_err(|error| {
         Failure::usage(format!(
             "`{name}` is not UTF-8 from byte {} on",
-            e.valid_up_to()
+            error.valid_up_to()
         ))
     });
-    read.map(Some)
+    utf8_text.map(Some)
 }
 
 /// A path that must be there. On Unix any bytes are one, elsewhere it is UTF-8.
@@ -46,8 +47,8 @@ pub(crate) unsafe fn optional_text<'a>(
 /// As [`text`].
 pub(crate) unsafe fn path(path: *const c_char, name: &str) -> Result<PathBuf, Failure> {
     // SAFETY: the caller's promise.
-    let found = unsafe { optional_path(path, name) }?;
-    found.ok_or_else(|| Failure::usage(format!("`{name}` is NULL")))
+    let found_path = unsafe { optional_path(path, name) }?;
+    found_path.ok_or_else(|| Failure::usage(format!("`{name}` is NULL")))
 }
 
 /// A path that may be null.
@@ -66,9 +67,10 @@ pub(crate) unsafe fn optional_path(
             return Ok(None);
         }
         // SAFETY: it is not null, so it ends with a NUL, as the caller promises.
-        let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
-        Ok(Some(std::ffi::OsStr::from_bytes(bytes).into()))
+        let path_bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+        Ok(Some(std::ffi::OsStr::from_bytes(path_bytes).into()))
     }
+
     #[cfg(not(unix))]
     {
         // SAFETY: the caller's promise.

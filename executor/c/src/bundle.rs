@@ -63,8 +63,8 @@ pub(crate) struct Bundle {
 
 impl Bundle {
     fn open(program: Verified<Program>) -> Result<usize, Failure> {
-        let streams = embed::streams(&program.graph).into_iter();
-        let streams = streams
+        let stream_infos = embed::streams(&program.graph).into_iter();
+        let streams = stream_infos
             .map(|info| Stream {
                 name: c_string(&info.name),
                 info,
@@ -80,7 +80,7 @@ fn refused(error: OpenError) -> Failure {
 }
 
 fn dtype_name(dtype: DType) -> *const c_char {
-    let name = match dtype {
+    let c_name = match dtype {
         DType::F32 => c"f32",
         DType::F64 => c"f64",
         DType::F16 => c"f16",
@@ -93,7 +93,7 @@ fn dtype_name(dtype: DType) -> *const c_char {
         DType::Bool => c"bool",
         DType::C32 => c"c32",
     };
-    name.as_ptr()
+    c_name.as_ptr()
 }
 
 /// Opens a bundle that `zbmdc` or `zbmd_bundle_save` wrote, and checks it. The file is mapped: it may be replaced, but
@@ -107,14 +107,20 @@ pub unsafe extern "C" fn zbmd_bundle_open(
     bundle: *mut *mut zbmd_bundle,
 ) -> zbmd_status {
     guard(|| {
-        let bundle = needed(bundle, "bundle")?;
+        let bundle_place = needed(bundle, "bundle")?;
         // SAFETY: the caller's promise.
-        let file = unsafe { path(file, "file") }?;
-        let named = |e: Failure| Failure::new(e.status, format!("{}: {}", file.display(), e.text));
-        let program = bundle::open(&file).map_err(|e| named(refused(e)))?;
-        let handle = Bundle::open(program).map_err(named)?;
+        let file_path = unsafe { path(file, "file") }?;
+        let file_failure = |failure: Failure| {
+            Failure::new(
+                failure.status,
+                format!("{}: {}", file_path.display(), failure.text),
+            )
+        };
+        let program = bundle::open(&file_path).map_err(|error| file_failure(refused(error)))?;
+        let handle = Bundle::open(program).map_err(file_failure)?;
+
         // SAFETY: the caller's promise.
-        unsafe { put(bundle, std::ptr::without_provenance_mut(handle)) };
+        unsafe { put(bundle_place, std::ptr::without_provenance_mut(handle)) };
         Ok(ZBMD_OK)
     })
 }
@@ -130,14 +136,16 @@ pub unsafe extern "C" fn zbmd_bundle_from_memory(
     bundle: *mut *mut zbmd_bundle,
 ) -> zbmd_status {
     guard(|| {
-        let bundle = needed(bundle, "bundle")?;
+        let bundle_place = needed(bundle, "bundle")?;
         // SAFETY: the caller's promise.
-        let data = Bytes::from(unsafe { input(data, bytes) }?.to_vec());
-        let program = bundle::decode(data).map_err(|e| refused(e.into()))?;
-        let program = verify(program).map_err(|e| refused(OpenError::Verify(e)))?;
-        let handle = Bundle::open(program)?;
+        let owned_bytes = Bytes::from(unsafe { input(data, bytes) }?.to_vec());
+        let program = bundle::decode(owned_bytes).map_err(|error| refused(error.into()))?;
+        let verified_program =
+            verify(program).map_err(|error| refused(OpenError::Verify(error)))?;
+        let handle = Bundle::open(verified_program)?;
+
         // SAFETY: the caller's promise.
-        unsafe { put(bundle, std::ptr::without_provenance_mut(handle)) };
+        unsafe { put(bundle_place, std::ptr::without_provenance_mut(handle)) };
         Ok(ZBMD_OK)
     })
 }
@@ -158,12 +166,13 @@ pub unsafe extern "C" fn zbmd_bundle_compile(
     bundle: *mut *mut zbmd_bundle,
 ) -> zbmd_status {
     guard(|| {
-        let bundle = needed(bundle, "bundle")?;
+        let bundle_place = needed(bundle, "bundle")?;
         // SAFETY: the caller's promise.
         let program = unsafe { compiled(model, text, options) }?;
         let handle = Bundle::open(program)?;
+
         // SAFETY: the caller's promise.
-        unsafe { put(bundle, std::ptr::without_provenance_mut(handle)) };
+        unsafe { put(bundle_place, std::ptr::without_provenance_mut(handle)) };
         Ok(ZBMD_OK)
     })
 }
@@ -177,31 +186,38 @@ unsafe fn compiled(
     options: *const zbmd_compile_options,
 ) -> Result<Verified<Program>, Failure> {
     use crate::border::optional_text;
-    use zbmd_compiler::{Diagnostics, compile_file, compile_str};
-    // SAFETY: the caller's promise, of all three.
-    let (model, text, options) = unsafe {
-        (
-            path(model, "model")?,
-            optional_text(text, "text")?,
-            crate::options::to_compile(options)?,
-        )
-    };
-    let compiled = match text {
+    use zbmd_compiler::{compile_file, compile_str};
+    // SAFETY: the caller's promise.
+    let model_path = unsafe { path(model, "model") }?;
+    // SAFETY: as above.
+    let model_text = unsafe { optional_text(text, "text") }?;
+    // SAFETY: as above.
+    let compile_options = unsafe { crate::options::to_compile(options) }?;
+
+    let compile_result = match model_text {
         Some(text) => {
-            let folder = model.parent().unwrap_or(std::path::Path::new(""));
-            compile_str(&model.display().to_string(), text, folder, &options)
+            // Files that the text names are looked for beside the model that it stands for.
+            let folder = model_path.parent().unwrap_or(std::path::Path::new(""));
+            compile_str(
+                &model_path.display().to_string(),
+                text,
+                folder,
+                &compile_options,
+            )
         }
-        None => compile_file(&model, &options),
+        None => compile_file(&model_path, &compile_options),
     };
-    let wrong = |diagnostics: Diagnostics| {
-        let status = if diagnostics.only_files() {
-            ZBMD_FILE
-        } else {
-            ZBMD_MODEL
-        };
-        Failure::new(status, diagnostics.to_string())
+    Ok(compile_result.map_err(compile_failure)?.program)
+}
+
+#[cfg(feature = "compile")]
+fn compile_failure(diagnostics: zbmd_compiler::Diagnostics) -> Failure {
+    let status = if diagnostics.only_files() {
+        ZBMD_FILE
+    } else {
+        ZBMD_MODEL
     };
-    Ok(compiled.map_err(wrong)?.program)
+    Failure::new(status, diagnostics.to_string())
 }
 
 /// # Safety
@@ -227,11 +243,12 @@ pub unsafe extern "C" fn zbmd_bundle_save(
     file: *const c_char,
 ) -> zbmd_status {
     guard(|| {
-        let bundle: Arc<Bundle> = handles::get(bundle.addr())?;
+        let open_bundle: Arc<Bundle> = handles::get(bundle.addr())?;
         // SAFETY: the caller's promise.
-        let file = unsafe { path(file, "file") }?;
-        bundle::write(&file, bundle.engine.verified())
-            .map_err(|e| Failure::new(ZBMD_FILE, format!("{}: {e}", file.display())))?;
+        let file_path = unsafe { path(file, "file") }?;
+        bundle::write(&file_path, open_bundle.engine.verified()).map_err(|error| {
+            Failure::new(ZBMD_FILE, format!("{}: {error}", file_path.display()))
+        })?;
         Ok(ZBMD_OK)
     })
 }
@@ -247,12 +264,13 @@ pub unsafe extern "C" fn zbmd_bundle_stream(
     stream: *mut zbmd_stream,
 ) -> zbmd_status {
     guard(|| {
-        let stream = needed(stream, "stream")?;
-        let bundle: Arc<Bundle> = handles::get(bundle.addr())?;
-        let Some(Stream { name, info }) = bundle.streams.get(index) else {
+        let stream_place = needed(stream, "stream")?;
+        let open_bundle: Arc<Bundle> = handles::get(bundle.addr())?;
+        let Some(Stream { name, info }) = open_bundle.streams.get(index) else {
             return Ok(ZBMD_ENDED);
         };
-        let described = zbmd_stream {
+
+        let description = zbmd_stream {
             name: name.as_ptr(),
             is_source: info.is_source,
             dtype: dtype_name(info.token.dtype),
@@ -262,8 +280,9 @@ pub unsafe extern "C" fn zbmd_bundle_stream(
             tokens_per_iteration: info.tokens_per_iteration,
             sample_rate: info.sample_rate.unwrap_or(0.0),
         };
+
         // SAFETY: the caller's promise.
-        unsafe { put(stream, described) };
+        unsafe { put(stream_place, description) };
         Ok(ZBMD_OK)
     })
 }

@@ -95,15 +95,15 @@ struct Free {
 
 /// The place, if it has been made: chunk k begins at place `FIRST_CHUNK * (2^k - 1)`.
 fn place(index: usize) -> Option<&'static Mutex<Place>> {
-    let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
-    let first = FIRST_CHUNK * ((1 << chunk) - 1);
-    TABLE.get(chunk)?.get()?.get(index - first)
+    let chunk_index = (index / FIRST_CHUNK + 1).ilog2() as usize;
+    let first_place = FIRST_CHUNK * ((1 << chunk_index) - 1);
+    TABLE.get(chunk_index)?.get()?.get(index - first_place)
 }
 
 fn make(index: usize) -> Option<&'static Mutex<Place>> {
-    let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
-    TABLE.get(chunk)?.get_or_init(|| {
-        (0..FIRST_CHUNK << chunk)
+    let chunk_index = (index / FIRST_CHUNK + 1).ilog2() as usize;
+    TABLE.get(chunk_index)?.get_or_init(|| {
+        (0..FIRST_CHUNK << chunk_index)
             .map(|_| Mutex::default())
             .collect()
     });
@@ -111,8 +111,8 @@ fn make(index: usize) -> Option<&'static Mutex<Place>> {
 }
 
 fn split(handle: usize) -> Option<(usize, usize)> {
-    let place = handle & ((1 << PLACE_BITS) - 1);
-    Some((place.checked_sub(1)?, handle >> PLACE_BITS))
+    let place_number = handle & ((1 << PLACE_BITS) - 1);
+    Some((place_number.checked_sub(1)?, handle >> PLACE_BITS))
 }
 
 fn free() -> MutexGuard<'static, Free> {
@@ -121,21 +121,25 @@ fn free() -> MutexGuard<'static, Free> {
 
 /// A handle for something new.
 pub(crate) fn open<K: Kind>(object: K) -> Result<usize, Failure> {
-    let mut free = free();
-    let index = match free.places.pop() {
+    let mut free_places = free();
+    let index = match free_places.places.pop() {
         Some(index) => index,
         None => {
-            free.made += 1;
-            free.made - 1
+            free_places.made += 1;
+            free_places.made - 1
         }
     };
-    drop(free);
-    let Some(slot) = make(index) else {
+    drop(free_places);
+
+    let Some(slot_mutex) = make(index) else {
         return Err(Failure::usage(format!(
             "{index} handles are open: close some"
         )));
     };
-    let mut slot = slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+
+    let mut slot = slot_mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
     // Beyond the bits that a handle has for it, the count begins anew: so many uses later, a closed handle might mean
     // something again.
     slot.uses = (slot.uses + 1) & (usize::MAX >> PLACE_BITS);
@@ -145,34 +149,41 @@ pub(crate) fn open<K: Kind>(object: K) -> Result<usize, Failure> {
 
 /// The place of an open handle of a kind, locked.
 fn locked<K: Kind>(handle: usize) -> Result<MutexGuard<'static, Place>, Failure> {
-    let name = K::NAME;
+    let kind_name = K::NAME;
     if handle == 0 {
-        return Err(Failure::usage(format!("the {name} is NULL")));
+        return Err(Failure::usage(format!("the {kind_name} is NULL")));
     }
-    let none = || Failure::usage(format!("this is no {name}: it was closed, or never one"));
-    let (index, uses) = split(handle).ok_or_else(none)?;
-    let place = place(index).ok_or_else(none)?;
-    let lock = if K::SHARED {
-        place.lock().map_err(TryLockError::from)
-    } else {
-        place.try_lock()
+    let unknown_handle = || {
+        Failure::usage(format!(
+            "this is not a {kind_name}: it was closed, or never one"
+        ))
     };
-    let mut slot = match lock {
+    let (index, uses) = split(handle).ok_or_else(unknown_handle)?;
+    let slot_mutex = place(index).ok_or_else(unknown_handle)?;
+
+    let lock_result = if K::SHARED {
+        slot_mutex.lock().map_err(TryLockError::from)
+    } else {
+        slot_mutex.try_lock()
+    };
+
+    let mut slot = match lock_result {
         Ok(slot) => slot,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         Err(TryLockError::WouldBlock) => {
             return Err(Failure::usage(format!(
-                "the {name} is in use by another thread: a handle serves one thread at a time"
+                "the {kind_name} is in use by another thread: a handle serves one thread at a time"
             )));
         }
     };
+
     if slot.uses != uses {
-        return Err(none());
+        return Err(unknown_handle());
     }
-    let object = slot.object.as_mut().ok_or_else(none)?;
+    let object = slot.object.as_mut().ok_or_else(unknown_handle)?;
     if K::of(object).is_none() {
         return Err(Failure::usage(format!(
-            "this is a {}, no {name}",
+            "this is a {}, not a {kind_name}",
             object.name()
         )));
     }

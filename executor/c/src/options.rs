@@ -68,7 +68,7 @@ pub struct zbmd_run_options {
 /// `options` is null, or a `zbmd_compile_options` can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zbmd_compile_options_init(options: *mut zbmd_compile_options) {
-    let initial = zbmd_compile_options {
+    let default_options = zbmd_compile_options {
         struct_size: size_of::<zbmd_compile_options>(),
         machine: null(),
         devices: 0,
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn zbmd_compile_options_init(options: *mut zbmd_compile_op
         contingencies: null(),
     };
     // SAFETY: the caller's promise.
-    unsafe { put(options, initial) };
+    unsafe { put(options, default_options) };
 }
 
 /// Sets options to what is right for most. Null is allowed, and does nothing.
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn zbmd_run_options_init(options: *mut zbmd_run_options) {
         standby,
         ..
     } = RunOptions::default();
-    let initial = zbmd_run_options {
+    let default_options = zbmd_run_options {
         struct_size: size_of::<zbmd_run_options>(),
         iterations: 0,
         queue_bytes,
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn zbmd_run_options_init(options: *mut zbmd_run_options) {
         standby,
     };
     // SAFETY: the caller's promise.
-    unsafe { put(options, initial) };
+    unsafe { put(options, default_options) };
 }
 
 /// The options at a place, if they are of this version.
@@ -119,15 +119,17 @@ unsafe fn read<T: Copy>(options: *const T, what: &str) -> Result<Option<T>, Fail
     if options.is_null() {
         return Ok(None);
     }
+
     // SAFETY: not null, and each of these structs begins with its size.
-    let found = unsafe { options.cast::<usize>().read_unaligned() };
-    let size = size_of::<T>();
-    if found != size {
+    let found_bytes = unsafe { options.cast::<usize>().read_unaligned() };
+    let expected_bytes = size_of::<T>();
+    if found_bytes != expected_bytes {
         return Err(Failure::usage(format!(
-            "`options` says that it has {found} bytes, {size} are right: call `{what}_init` first, and build with \
+            "`options` says that it has {found_bytes} bytes, {expected_bytes} are right: call `{what}_init` first, and build with \
              the header of this version"
         )));
     }
+
     // SAFETY: not null, of the right size, and initialised, as the caller promises.
     Ok(Some(unsafe { options.read_unaligned() }))
 }
@@ -139,19 +141,17 @@ pub(crate) unsafe fn to_compile(
     options: *const zbmd_compile_options,
 ) -> Result<zbmd_compiler::CompileOptions, Failure> {
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice};
-    let mut made = CompileOptions::default();
+    let mut compile_options = CompileOptions::default();
     // SAFETY: the caller's promise.
     let Some(given) = (unsafe { read(options, "zbmd_compile_options") })? else {
-        return Ok(made);
+        return Ok(compile_options);
     };
     // SAFETY: the caller's promise.
-    let (machine, losses) = unsafe {
-        (
-            optional_path(given.machine, "options.machine")?,
-            optional_text(given.contingencies, "options.contingencies")?,
-        )
-    };
-    made.contingencies = match losses {
+    let machine_path = unsafe { optional_path(given.machine, "options.machine") }?;
+    // SAFETY: as above.
+    let losses = unsafe { optional_text(given.contingencies, "options.contingencies") }?;
+
+    compile_options.contingencies = match losses {
         None | Some("none") => Losses::None,
         Some("single") => Losses::Single,
         Some("pairs") => Losses::Pairs,
@@ -161,14 +161,16 @@ pub(crate) unsafe fn to_compile(
             )));
         }
     };
-    let machine = match (machine, given.devices) {
+
+    let machine_choice = match (machine_path, given.devices) {
         (Some(path), _) => MachineChoice::File(path),
         (None, 0) => MachineChoice::Detect,
-        (None, n) => MachineChoice::Uniform(n as usize),
+        (None, count) => MachineChoice::Uniform(count as usize),
     };
-    made.set_target(machine, given.gpus)
-        .map_err(|d| Failure::new(ZBMD_MODEL, d.to_string()))?;
-    Ok(made)
+    compile_options
+        .set_target(machine_choice, given.gpus)
+        .map_err(|diagnostics| Failure::new(ZBMD_MODEL, diagnostics.to_string()))?;
+    Ok(compile_options)
 }
 
 /// # Safety
@@ -182,33 +184,37 @@ pub(crate) unsafe fn to_run(
         return Ok(RunOptions::default());
     };
     // SAFETY: the caller's promise.
-    let (isolation, worker, supervision) = unsafe {
-        (
-            optional_text(given.isolation, "options.isolation")?.unwrap_or("threads"),
-            optional_path(given.worker, "options.worker")?,
-            optional_text(given.supervision, "options.supervision")?,
-        )
-    };
-    let own = worker.is_none();
-    let isolation = Isolation::named(isolation, worker).ok_or_else(|| {
+    let isolation_text = unsafe { optional_text(given.isolation, "options.isolation") }?;
+    // SAFETY: as above.
+    let worker = unsafe { optional_path(given.worker, "options.worker") }?;
+    // SAFETY: as above.
+    let supervision = unsafe { optional_text(given.supervision, "options.supervision") }?;
+
+    let is_own_worker = worker.is_none();
+    let isolation_name = isolation_text.unwrap_or("threads");
+    let isolation = Isolation::named(isolation_name, worker).ok_or_else(|| {
         Failure::usage(format!(
-            "`options.isolation` is `{isolation}`: threads, processes or gpus"
+            "`options.isolation` is `{isolation_name}`: threads, processes or gpus"
         ))
     })?;
-    if isolation != Isolation::Threads && own && !SERVES.load(Ordering::Relaxed) {
+
+    if isolation != Isolation::Threads && is_own_worker && !SERVES.load(Ordering::Relaxed) {
         // Or each worker would be this program from its beginning, and start workers in its turn, without end.
         return Err(Failure::usage(
             "workers in processes are this very program: call `zbmd_serve_if_worker` first of all in `main`, or set \
              `options.worker`",
         ));
     }
-    let declared = |text| Supervised::from_text(text, engine);
-    let supervised = supervision.map(declared).transpose();
+
+    let supervised = supervision
+        .map(|text| Supervised::from_text(text, engine))
+        .transpose()
+        .map_err(|error| Failure::new(ZBMD_FILE, error.to_string()))?;
     Ok(RunOptions {
         iterations: (given.iterations > 0).then_some(given.iterations),
         queue_bytes: given.queue_bytes,
         isolation,
-        supervised: supervised.map_err(|e| Failure::new(ZBMD_FILE, e.to_string()))?,
+        supervised,
         pad: given.pad,
         pin: given.pin,
         lock_memory: given.lock_memory,

@@ -46,27 +46,29 @@ impl Run {
 
     fn join(&self) -> Result<zbmd_status, Failure> {
         // A statement of its own: a match would hold the lock to its end.
-        let before = std::mem::replace(&mut *self.phase(), Phase::Joining);
-        let session = match before {
+        let phase_before = std::mem::replace(&mut *self.phase(), Phase::Joining);
+        let session = match phase_before {
             Phase::Running(session) => session,
             Phase::Joining => return Err(Failure::usage("another thread joins this session")),
-            Phase::Ended(how) => {
-                let said = how.as_ref().map(|_| ZBMD_OK).map_err(Clone::clone);
-                *self.phase() = Phase::Ended(how);
-                return said;
+            Phase::Ended(run_end) => {
+                let status = run_end.as_ref().map(|_| ZBMD_OK).map_err(Clone::clone);
+                *self.phase() = Phase::Ended(run_end);
+                return status;
             }
         };
+
         // Panics of the run's threads come out here; the session stays usable for its report then.
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| session.join()));
-        let how = match outcome {
+        let join_result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| session.join()));
+        let run_end = match join_result {
             Ok(Ok(outcome)) => serde_json::to_string(&outcome.report)
-                .map_err(|e| Failure::new(ZBMD_BUG, e.to_string())),
+                .map_err(|error| Failure::new(ZBMD_BUG, error.to_string())),
             Ok(Err(error)) => Err(error.into()),
             Err(payload) => Err(Failure::panicked(&*payload)),
         };
-        let said = how.as_ref().map(|_| ZBMD_OK).map_err(Clone::clone);
-        *self.phase() = Phase::Ended(how);
-        said
+
+        let status = run_end.as_ref().map(|_| ZBMD_OK).map_err(Clone::clone);
+        *self.phase() = Phase::Ended(run_end);
+        status
     }
 }
 
@@ -82,19 +84,21 @@ pub unsafe extern "C" fn zbmd_session_start(
     session: *mut *mut zbmd_session,
 ) -> zbmd_status {
     guard(|| {
-        let session = needed(session, "session")?;
-        let bundle: Arc<Bundle> = handles::get(bundle.addr())?;
+        let session_place = needed(session, "session")?;
+        let open_bundle: Arc<Bundle> = handles::get(bundle.addr())?;
         // SAFETY: the caller's promise.
-        let options = unsafe { to_run(options, &bundle.engine) }?;
-        let started = bundle.engine.start(options)?;
-        let stopper = started.stopper();
+        let run_options = unsafe { to_run(options, &open_bundle.engine) }?;
+
+        let session = open_bundle.engine.start(run_options)?;
+        let stopper = session.stopper();
         let run = Run {
-            phase: Mutex::new(Phase::Running(Box::new(started))),
+            phase: Mutex::new(Phase::Running(Box::new(session))),
             stopper,
         };
         let handle = handles::open(Arc::new(run))?;
+
         // SAFETY: the caller's promise.
-        unsafe { put(session, std::ptr::without_provenance_mut(handle)) };
+        unsafe { put(session_place, std::ptr::without_provenance_mut(handle)) };
         Ok(ZBMD_OK)
     })
 }
@@ -110,21 +114,22 @@ unsafe fn take<K: Kind, T>(
     take: impl FnOnce(&mut Session, &str) -> Result<K, StreamError>,
 ) -> zbmd_status {
     guard(|| {
-        let place = needed(place, K::NAME)?;
+        let handle_place = needed(place, K::NAME)?;
         let run: Arc<Run> = handles::get(session.addr())?;
         // SAFETY: the caller's promise.
-        let name = unsafe { text(name, "name") }?;
-        let taken = match &mut *run.phase() {
-            Phase::Running(session) => take(session, name)?,
+        let stream_name = unsafe { text(name, "name") }?;
+        let stream = match &mut *run.phase() {
+            Phase::Running(session) => take(session, stream_name)?,
             _ => {
                 return Err(Failure::usage(
                     "the session was joined: take its streams before",
                 ));
             }
         };
-        let handle = handles::open(taken)?;
+
+        let handle = handles::open(stream)?;
         // SAFETY: the caller's promise.
-        unsafe { put(place, std::ptr::without_provenance_mut(handle)) };
+        unsafe { put(handle_place, std::ptr::without_provenance_mut(handle)) };
         Ok(ZBMD_OK)
     })
 }
@@ -177,10 +182,10 @@ pub unsafe extern "C" fn zbmd_session_iterations(
     iterations: *mut u64,
 ) -> zbmd_status {
     guard(|| {
-        let iterations = needed(iterations, "iterations")?;
+        let count_place = needed(iterations, "iterations")?;
         let run: Arc<Run> = handles::get(session.addr())?;
         // SAFETY: the caller's promise.
-        unsafe { put(iterations, run.stopper.iterations()) };
+        unsafe { put(count_place, run.stopper.iterations()) };
         Ok(ZBMD_OK)
     })
 }
@@ -208,8 +213,8 @@ pub unsafe extern "C" fn zbmd_session_report(
 ) -> zbmd_status {
     guard(|| {
         let run: Arc<Run> = handles::get(session.addr())?;
-        let phase = run.phase();
-        let report = match &*phase {
+        let locked_phase = run.phase();
+        let report = match &*locked_phase {
             Phase::Ended(Ok(report)) => report,
             Phase::Ended(Err(why)) => return Err(why.clone()),
             _ => {
@@ -218,18 +223,20 @@ pub unsafe extern "C" fn zbmd_session_report(
                 ));
             }
         };
+
         // SAFETY: the caller's promise.
         unsafe { put(length, report.len()) };
         if room <= report.len() {
-            let needed = report.len() + 1;
+            let needed_bytes = report.len() + 1;
             return Err(Failure::usage(format!(
-                "the report needs {needed} bytes, not {room}"
+                "the report needs {needed_bytes} bytes, not {room}"
             )));
         }
+
         // SAFETY: the caller's promise.
-        let to = unsafe { output(text.cast::<c_void>(), room) }?;
-        to[..report.len()].copy_from_slice(report.as_bytes());
-        to[report.len()] = 0;
+        let text_bytes = unsafe { output(text.cast::<c_void>(), room) }?;
+        text_bytes[..report.len()].copy_from_slice(report.as_bytes());
+        text_bytes[report.len()] = 0;
         Ok(ZBMD_OK)
     })
 }

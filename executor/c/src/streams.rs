@@ -54,16 +54,17 @@ pub unsafe extern "C" fn zbmd_source_push(
         // SAFETY: the caller's promise.
         unsafe { put(pushed, 0) };
         // SAFETY: the caller's promise.
-        let tokens = unsafe { input(tokens, bytes) }?;
+        let pushed_tokens = unsafe { input(tokens, bytes) }?;
         handles::with(source.addr(), |source: &mut SourceHandle| {
             let token_bytes = source.token().bytes() as usize;
-            let (taken, answer) = match push(source, tokens, limit(timeout_us)) {
+            let (taken, answer) = match push(source, pushed_tokens, limit(timeout_us)) {
                 Ok(taken) => (taken * token_bytes, Ok(ZBMD_TIMEOUT)),
                 Err(StreamError::Closed { refused, .. }) => {
                     (bytes - refused as usize * token_bytes, Ok(ZBMD_ENDED))
                 }
                 Err(error) => (0, Err(error.into())),
             };
+
             // SAFETY: the caller's promise.
             unsafe { put(pushed, taken) };
             if taken == bytes {
@@ -81,8 +82,10 @@ fn push(
     limit: Option<Duration>,
 ) -> Result<usize, StreamError> {
     match limit {
-        Some(Duration::ZERO) => source.try_push_bytes(tokens).map(|n| n as usize),
-        Some(limit) => source.push_bytes_within(tokens, limit).map(|n| n as usize),
+        Some(Duration::ZERO) => source.try_push_bytes(tokens).map(|count| count as usize),
+        Some(limit) => source
+            .push_bytes_within(tokens, limit)
+            .map(|count| count as usize),
         None => source
             .push_bytes(tokens)
             .map(|()| tokens.len() / source.token().bytes() as usize),
@@ -121,17 +124,18 @@ pub unsafe extern "C" fn zbmd_sink_pull(
         // SAFETY: the caller's promise.
         unsafe { put(pulled, 0) };
         // SAFETY: the caller's promise.
-        let tokens = unsafe { output(tokens, bytes) }?;
+        let room = unsafe { output(tokens, bytes) }?;
         handles::with(sink.addr(), |sink: &mut SinkHandle| {
             let token_bytes = sink.token().bytes() as usize;
-            let filled = match limit(timeout_us) {
-                Some(limit) => sink.pull_bytes_within(tokens, limit)?,
-                None => sink.pull_bytes(tokens)?,
+            let filled_tokens = match limit(timeout_us) {
+                Some(limit) => sink.pull_bytes_within(room, limit)?,
+                None => sink.pull_bytes(room)?,
             };
-            let filled = filled as usize * token_bytes;
+            let filled_bytes = filled_tokens as usize * token_bytes;
+
             // SAFETY: the caller's promise.
-            unsafe { put(pulled, filled) };
-            Ok(match filled == bytes {
+            unsafe { put(pulled, filled_bytes) };
+            Ok(match filled_bytes == bytes {
                 true => ZBMD_OK,
                 false if sink.is_finished() => ZBMD_ENDED,
                 false => ZBMD_TIMEOUT,

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -48,20 +48,23 @@ pub(super) fn open(
     let Some(path) = &args.checkpoint else {
         return Ok(None);
     };
+
     check_outputs(files)?;
     let program = engine.program();
-    let initial = State::initial(&program.graph);
-    let began_at = Origin::of(loaded.unwrap_or(&initial));
-    let folder = Folder::open(path, args.checkpoint_keep)?;
-    let found = match (folder.found(), args.checkpoint_replace) {
+    let initial_state = State::initial(&program.graph);
+
+    let began_at = Origin::of(loaded.unwrap_or(&initial_state));
+    let locked_folder = Folder::open(path, args.checkpoint_keep)?;
+    let found_run = match (locked_folder.found(), args.checkpoint_replace) {
         // What is replaced need not be readable.
         (Err(_), true) => Found::Empty,
         (found, _) => found?,
     };
+
     let identity = identity_of(bundle, files, program, began_at)?;
-    let Some(stored) = run_to_resume(args, path, &folder, found)? else {
+    let Some(stored) = run_to_resume(args, path, &locked_folder, found_run)? else {
         return Ok(Some(CheckpointFolder {
-            folder,
+            folder: locked_folder,
             identity,
             is_ours: false,
             resumed: None,
@@ -72,21 +75,22 @@ pub(super) fn open(
         Some(text) => Some(text),
         None => compare_inputs(args, &stored, files)?,
     };
-    if let Some(text) = difference {
-        let text = format!("{text}; --checkpoint-replace begins anew");
-        return Err(refused(path, text));
+    if let Some(difference_text) = difference {
+        let refusal_text = format!("{difference_text}; --checkpoint-replace begins anew");
+        return Err(refused(path, refusal_text));
     }
-    let resumed = newest_that_fits(args, &folder, &stored, files, engine)?;
-    if resumed.is_none() && stored.began_at != Origin::of(&initial) {
-        let text = "the run began at a state from --load-state, and left no checkpoint that can be used: begin it again with --load-state and --checkpoint-replace";
-        return Err(refused(path, text.to_owned()));
+
+    let resumed_checkpoint = newest_that_fits(args, &locked_folder, &stored, files, engine)?;
+    if resumed_checkpoint.is_none() && stored.began_at != Origin::of(&initial_state) {
+        let refusal_text = "the run began at a state from --load-state, and left no checkpoint that can be used: begin it again with --load-state and --checkpoint-replace";
+        return Err(refused(path, refusal_text.to_owned()));
     }
 
     Ok(Some(CheckpointFolder {
-        folder,
+        folder: locked_folder,
         identity: stored,
         is_ours: true,
-        resumed,
+        resumed: resumed_checkpoint,
     }))
 }
 
@@ -110,20 +114,20 @@ fn run_to_resume(
         return Ok(Some(stored));
     }
 
-    let files = folder.files().map_err(|source| FileError::Io {
+    let checkpoint_files = folder.files().map_err(|source| FileError::Io {
         path: path.to_owned(),
         source,
     })?;
-    if files.is_empty() {
+    if checkpoint_files.is_empty() {
         // A run that was ended before its first checkpoint left nothing that could be lost.
         return Ok(None);
     }
-    let text = format!(
+    let refusal_text = format!(
         "holds checkpoints of a run of bundle {} ({}): --resume goes on with it, --checkpoint-replace removes them, and another folder keeps them",
         stored.bundle_hash,
         describe_outputs(&stored)
     );
-    Err(refused(path, text))
+    Err(refused(path, refusal_text))
 }
 
 fn refused(path: &Path, text: String) -> CliError {
@@ -137,12 +141,12 @@ fn refused(path: &Path, text: String) -> CliError {
 fn check_outputs(files: &Files) -> Result<(), CliError> {
     for (name, file) in &files.outputs {
         if FileKind::of_path(file) == FileKind::Stream {
-            let what = match is_standard(file) {
+            let place_text = match is_standard(file) {
                 true => "standard output".to_owned(),
                 false => format!("{}, which is not a regular file", file.display()),
             };
             return Err(CliError::Usage(format!(
-                "sink `{name}` goes to {what}: it cannot be taken back to a checkpoint; give it a file"
+                "sink `{name}` goes to {place_text}: it cannot be taken back to a checkpoint; give it a file"
             )));
         }
     }
@@ -156,11 +160,33 @@ fn note_beginning(args: &Args, why: &str) {
 }
 
 fn describe_outputs(identity: &RunIdentity) -> String {
-    let sinks = identity
+    let sink_texts = identity
         .sinks
         .iter()
         .map(|sink| format!("sink `{}` to {}", sink.name, sink.path));
-    sinks.collect::<Vec<_>>().join(", ")
+    sink_texts.collect::<Vec<_>>().join(", ")
+}
+
+/// A sink's file, with the tokens that are in it.
+struct SinkContent<'a> {
+    path: &'a Path,
+    /// Unknown for a device, which takes everything and keeps nothing.
+    tokens: Option<u64>,
+    tokens_per_iteration: u64,
+}
+
+impl SinkContent<'_> {
+    /// Refuses a checkpoint before which more tokens were written than the file has.
+    fn check_holds(&self, checkpoint: &Checkpoint) -> Result<(), String> {
+        let needed_tokens = checkpoint.iterations_in_files() * self.tokens_per_iteration;
+        match self.tokens {
+            Some(present_tokens) if present_tokens < needed_tokens => Err(format!(
+                "{} has {present_tokens} whole tokens, {needed_tokens} were written before this checkpoint",
+                self.path.display()
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The newest checkpoint whose tokens are all in the files of the sinks: a disk that was full may have kept it and not
@@ -173,7 +199,7 @@ fn newest_that_fits(
     engine: &Engine,
 ) -> Result<Option<Checkpoint>, CliError> {
     let graph = &engine.program().graph;
-    let mut present = Vec::new();
+    let mut sink_contents = Vec::new();
     for (id, actor) in graph.sinks() {
         let path = &files.outputs[&actor.name];
         let tokens = match FileKind::of_path(path) {
@@ -181,29 +207,22 @@ fn newest_that_fits(
             // A file that is gone has none.
             _ => Some(tokens_in(path, sink_port(actor))?.unwrap_or(0)),
         };
-        present.push((path, tokens, engine.tokens_per_iteration(id)));
+        sink_contents.push(SinkContent {
+            path,
+            tokens,
+            tokens_per_iteration: engine.tokens_per_iteration(id),
+        });
     }
-    let fits = |checkpoint: &Checkpoint| {
-        for (path, tokens, per_iteration) in &present {
-            let needed = checkpoint.iterations_in_files() * per_iteration;
-            if tokens.is_some_and(|tokens| tokens < needed) {
-                return Err(format!(
-                    "{} has {} whole tokens, {needed} were written before this checkpoint",
-                    path.display(),
-                    tokens.unwrap_or(0)
-                ));
-            }
-        }
-        Ok(())
-    };
 
-    let failed = |source| FileError::Io {
+    let search_result = folder.newest(graph, &stored.run_id, |checkpoint| {
+        sink_contents
+            .iter()
+            .try_for_each(|content| content.check_holds(checkpoint))
+    });
+    let (newest, passed_over) = search_result.map_err(|source| FileError::Io {
         path: args.checkpoint.clone().unwrap_or_default(),
         source,
-    };
-
-    let newest = folder.newest(graph, &stored.run_id, fits);
-    let (newest, passed_over) = newest.map_err(failed)?;
+    })?;
     for text in passed_over {
         say(format_args!("zbmd-run: note: passed over: {text}"));
     }
@@ -214,56 +233,60 @@ fn newest_that_fits(
     Ok(newest)
 }
 
+/// What makes a failure of a file out of the system's.
+fn io_failure(path: &Path) -> impl Fn(io::Error) -> FileError {
+    |source| FileError::Io {
+        path: path.to_owned(),
+        source,
+    }
+}
+
 fn identity_of(
     bundle: &Path,
     files: &Files,
     program: &Program,
     began_at: Origin,
 ) -> Result<RunIdentity, CliError> {
-    let in_file = |path: &Path| {
-        let path = path.to_owned();
-        move |source| FileError::Io { path, source }
-    };
-    let mut sources = Vec::new();
+    let mut source_identities = Vec::new();
     for (_, actor) in program.graph.sources() {
         let path = &files.inputs[&actor.name];
-        let input = match open_input(path).map_err(in_file(path))? {
+        let input = match open_input(path).map_err(io_failure(path))? {
             Some(file) => InputIdentity::of(&absolute(path), &file, None),
             None => Ok(InputIdentity::Stream {
                 path: absolute(path),
             }),
         };
-        sources.push(SourceIdentity {
+        source_identities.push(SourceIdentity {
             name: actor.name.clone(),
             token: actor.outputs[0].token.to_string(),
-            input: input.map_err(in_file(path))?,
+            input: input.map_err(io_failure(path))?,
         });
     }
 
-    let sinks = program.graph.sinks().map(|(_, actor)| SinkIdentity {
+    let sink_identities = program.graph.sinks().map(|(_, actor)| SinkIdentity {
         name: actor.name.clone(),
         token: actor.inputs[0].token.to_string(),
         path: absolute(&files.outputs[&actor.name]),
     });
-    let bundle_hash = hash_of_file(bundle).map_err(in_file(bundle))?;
+    let bundle_hash = hash_of_file(bundle).map_err(io_failure(bundle))?;
     Ok(RunIdentity {
         run_id: RunIdentity::new_id(),
         bundle_hash: format!("{bundle_hash:016x}"),
         graph_hash: format!("{:016x}", state::fingerprint(&program.graph)),
         began_at,
-        sources,
-        sinks: sinks.collect(),
+        sources: source_identities,
+        sinks: sink_identities.collect(),
     })
 }
 
 /// Opens an input to look at it, if that takes nothing out of it: a pipe is for the run alone.
 fn open_input(path: &Path) -> io::Result<Option<File>> {
-    let file = match is_standard(path) {
+    let input_file = match is_standard(path) {
         true => File::from(io::stdin().as_fd().try_clone_to_owned()?),
         false if std::fs::metadata(path)?.is_file() => File::open(path)?,
         false => return Ok(None),
     };
-    Ok(Some(file).filter(|file| file.metadata().is_ok_and(|m| m.is_file())))
+    Ok(Some(input_file).filter(|file| file.metadata().is_ok_and(|metadata| metadata.is_file())))
 }
 
 /// What contradicts that the inputs are those that the run began with, if anything does.
@@ -276,12 +299,8 @@ fn compare_inputs(
         let Some(path) = files.inputs.get(&source.name) else {
             continue;
         };
-        let failed = |error| FileError::Io {
-            path: path.clone(),
-            source: error,
-        };
-        let file = open_input(path).map_err(failed)?;
-        let Some(file) = file.filter(|_| !source.input.is_stream()) else {
+        let opened_input = open_input(path).map_err(io_failure(path))?;
+        let Some(file) = opened_input.filter(|_| !source.input.is_stream()) else {
             if !args.quiet {
                 say(format_args!(
                     "zbmd-run: note: source `{}` is or was a pipe: nothing shows that it gives the same tokens from its beginning on",
@@ -291,26 +310,28 @@ fn compare_inputs(
             continue;
         };
         let contradiction = source.input.contradiction(&absolute(path), &file);
-        if let Some(text) = contradiction.map_err(failed)? {
+        if let Some(text) = contradiction.map_err(io_failure(path))? {
             return Ok(Some(format!("source `{}`: {text}", source.name)));
         }
     }
     Ok(None)
 }
 
+fn absolute_in_folder(path: &Path) -> Option<PathBuf> {
+    let parent_folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let real_folder = std::fs::canonicalize(parent_folder.unwrap_or(Path::new("."))).ok()?;
+    Some(real_folder.join(path.file_name()?))
+}
+
 /// A path from the root, links of its folder followed: what two runs from different folders have in common.
 fn absolute(path: &Path) -> String {
-    let in_folder = || {
-        let folder = path.parent().filter(|folder| *folder != Path::new(""));
-        let folder = std::fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?;
-        Some(folder.join(path.file_name()?))
-    };
-    let path = match is_standard(path) {
+    let absolute_path = match is_standard(path) {
         true => path.to_owned(),
-        false => in_folder().unwrap_or_else(|| path.to_owned()),
+        false => absolute_in_folder(path).unwrap_or_else(|| path.to_owned()),
     };
-    path.to_str()
-        .map_or_else(|| format!("{path:?}"), str::to_owned)
+    absolute_path
+        .to_str()
+        .map_or_else(|| format!("{absolute_path:?}"), str::to_owned)
 }
 
 /// Writes checkpoints.
@@ -345,9 +366,10 @@ impl CheckpointFolder {
             false => self.folder.claim(&self.identity)?,
         }
         let is_full = Arc::new(AtomicBool::new(false));
-        hear_of_full_disks(supervised, &is_full);
+        watch_for_full_disks(supervised, &is_full);
+
         let graph = &engine.program().graph;
-        let rates = graph.sinks().map(|(id, _)| engine.tokens_per_iteration(id));
+        let sink_rates = graph.sinks().map(|(id, _)| engine.tokens_per_iteration(id));
         let writer = Writer {
             folder: self.folder,
             engine: engine.clone(),
@@ -356,17 +378,23 @@ impl CheckpointFolder {
             files: sinks
                 .iter()
                 .map(|(_, _, file)| file.clone())
-                .zip(rates)
+                .zip(sink_rates)
                 .collect(),
             is_full,
         };
+
         // While one is being written, younger ones are passed over: the next will come.
-        let (give, take) = sync_channel::<State>(1);
-        let listener = Arc::new(move |state: State| drop(give.try_send(state)));
-        let thread = std::thread::Builder::new()
+        let (state_sender, state_receiver) = sync_channel::<State>(1);
+        let listener = Arc::new(move |state: State| drop(state_sender.try_send(state)));
+        let writer_thread = std::thread::Builder::new()
             .name("zbmd checkpoints".to_owned())
-            .spawn(move || writer.run(&take))?;
-        Ok((Keeper { thread }, listener))
+            .spawn(move || writer.run(&state_receiver))?;
+        Ok((
+            Keeper {
+                thread: writer_thread,
+            },
+            listener,
+        ))
     }
 }
 
@@ -385,15 +413,15 @@ impl Keeper {
 }
 
 /// Passes events on, and notes when one is a full disk brought about on purpose.
-fn hear_of_full_disks(supervised: &mut Supervised, is_full: &Arc<AtomicBool>) {
+fn watch_for_full_disks(supervised: &mut Supervised, is_full: &Arc<AtomicBool>) {
     let is_full = Arc::clone(is_full);
-    let next = supervised.listener.take();
+    let next_listener = supervised.listener.take();
     supervised.listener = Some(Arc::new(move |event: &Event| {
         if matches!(&event.what, What::Injected { kind, .. } if kind == "full_disk") {
             is_full.store(true, Ordering::Relaxed);
         }
-        if let Some(next) = &next {
-            next(event);
+        if let Some(listener) = &next_listener {
+            listener(event);
         }
     }));
 }
@@ -407,26 +435,26 @@ impl Writer {
     }
 
     fn write_or_say(&self, state: State) {
-        let iterations = state.iterations;
+        let state_iterations = state.iterations;
         if let Err(error) = self.write(state) {
             say(format_args!(
-                "zbmd-run: note: no checkpoint at iteration {iterations}: {error}; the older ones stand"
+                "zbmd-run: note: no checkpoint at iteration {state_iterations}: {error}; the older ones stand"
             ));
         }
     }
 
     fn write(&self, state: State) -> io::Result<()> {
-        let checkpoint = Checkpoint {
+        let state_checkpoint = Checkpoint {
             run_id: self.run_id.clone(),
             origin: self.origin.clone(),
             state,
         };
         for (file, per_iteration) in &self.files {
             // The tokens are on their way; a file that cannot be written ends the run.
-            let tokens = checkpoint.iterations_in_files() * per_iteration;
-            if !file.sync_when(tokens, MAX_FLUSH)? {
+            let given_tokens = state_checkpoint.iterations_in_files() * per_iteration;
+            if !file.sync_when(given_tokens, MAX_FLUSH)? {
                 return Err(io::Error::other(format!(
-                    "a sink's file has {} tokens, {tokens} were given to it",
+                    "a sink's file has {} tokens, {given_tokens} were given to it",
                     file.tokens()
                 )));
             }
@@ -434,6 +462,7 @@ impl Writer {
         if self.is_full.swap(false, Ordering::Relaxed) {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        self.folder.write(&checkpoint, &self.engine.program().graph)
+        self.folder
+            .write(&state_checkpoint, &self.engine.program().graph)
     }
 }

@@ -72,7 +72,7 @@ impl Console {
         if !state.has_thread {
             let thread = std::thread::Builder::new().name("zbmd console".to_owned());
             if thread.spawn(|| self.write_lines()).is_err() {
-                // There is nobody else to do it; a closed standard error is no concern of ours.
+                // There is nobody else to do it; whether standard error is closed does not matter.
                 drop(writeln!(io::stderr(), "{line}"));
                 return;
             }

@@ -1,10 +1,10 @@
-//! Files are told apart before anything is written: each file of the command line has one use. By device and inode
+//! Files are compared before anything is written: each file of the command line has one use. By device and inode
 //! where it exists, by its folder and name where it does not yet.
 //!
 //! - Several options may read one file.
 //! - What is written belongs to one option alone; a run that loads a state may save it to the same file, which is
 //!   replaced as a whole at the end.
-//! - Nothing lies in the folder of checkpoints but checkpoints.
+//! - Nothing is in the folder of checkpoints but checkpoints.
 //! - A character device (`/dev/null`, a terminal) and a socket keep nothing that could be lost, and may be shared: a
 //!   remote shell gives its command one socket as input and output.
 
@@ -73,9 +73,9 @@ enum Key {
 
 /// Refuses a command line that gives one file two uses, if one of them writes it. Opens nothing.
 pub(super) fn check(args: &Args, files: &Files) -> Result<(), CliError> {
-    let named = named_files(args, files);
-    for (index, first) in named.iter().enumerate() {
-        for second in &named[index + 1..] {
+    let all_files = named_files(args, files);
+    for (index, first) in all_files.iter().enumerate() {
+        for second in &all_files[index + 1..] {
             if let Some(text) = conflict(first, second) {
                 return Err(CliError::Usage(text));
             }
@@ -85,42 +85,42 @@ pub(super) fn check(args: &Args, files: &Files) -> Result<(), CliError> {
 }
 
 fn named_files(args: &Args, files: &Files) -> Vec<NamedFile> {
-    let mut named = Vec::new();
+    let mut found_files = Vec::new();
     if let Some(path) = &args.bundle {
-        named.extend(NamedFile::of("BUNDLE", "the bundle ", path));
+        found_files.extend(NamedFile::of("BUNDLE", "the bundle ", path));
     }
     for (stream, path) in &files.inputs {
-        named.extend(NamedFile::of(
+        found_files.extend(NamedFile::of(
             "--input",
             &format!("--input {stream}="),
             path,
         ));
     }
     for (stream, path) in &files.outputs {
-        named.extend(NamedFile::of(
+        found_files.extend(NamedFile::of(
             "--output",
             &format!("--output {stream}="),
             path,
         ));
     }
 
-    let supervise = args.supervise.as_ref().and_then(Option::as_ref);
-    let inject = args.inject.as_deref().and_then(inject_file);
-    let others = [
+    let supervise_path = args.supervise.as_ref().and_then(Option::as_ref);
+    let inject_path = args.inject.as_deref().and_then(inject_file);
+    let single_files = [
         ("--report-file", args.report_file.as_ref()),
         ("--load-state", args.load_state.as_ref()),
         ("--save-state", args.save_state.as_ref()),
         ("--trace", args.trace.as_ref()),
-        ("--supervise", supervise),
+        ("--supervise", supervise_path),
         ("--events", args.events.as_ref()),
         ("--checkpoint", args.checkpoint.as_ref()),
-        ("--inject", inject.as_ref()),
+        ("--inject", inject_path.as_ref()),
     ];
-    for (option, path) in others {
+    for (option, path) in single_files {
         let Some(path) = path else { continue };
-        named.extend(NamedFile::of(option, &format!("{option} "), path));
+        found_files.extend(NamedFile::of(option, &format!("{option} "), path));
     }
-    named
+    found_files
 }
 
 /// The file of `--inject`, which is a seed or a file.
@@ -131,16 +131,16 @@ fn inject_file(text: &str) -> Option<PathBuf> {
 impl NamedFile {
     /// The file of an option; `None` if it cannot even be looked at, of which opening it says why.
     fn of(option: &str, label: &str, path: &Path) -> Option<Self> {
-        let known = FILE_OPTIONS.iter().find(|(name, _)| *name == option);
-        let (_, access) = known.expect("every option with a file is in the list");
-        let place = match is_standard(path) {
+        let known_option = FILE_OPTIONS.iter().find(|(name, _)| *name == option);
+        let (_, access) = known_option.expect("every option with a file is in the list");
+        let file_place = match is_standard(path) {
             true => Place::of_standard(option)?,
             false => Place::of(path)?,
         };
         Some(Self {
             option: format!("{label}{}", path.display()),
             access: *access,
-            place,
+            place: file_place,
         })
     }
 }
@@ -148,30 +148,32 @@ impl NamedFile {
 impl Place {
     /// The file that a standard stream leads to.
     fn of_standard(option: &str) -> Option<Self> {
-        let stream = match option {
+        let standard_stream = match option {
             "--input" => io::stdin().as_fd().try_clone_to_owned(),
             "--output" => io::stdout().as_fd().try_clone_to_owned(),
             "--events" => io::stderr().as_fd().try_clone_to_owned(),
             // To other options it is a name like any other.
             _ => return Self::of(Path::new("-")),
         };
-        let metadata = File::from(stream.ok()?).metadata().ok()?;
-        Some(Self::existing(PathBuf::from("-"), &metadata))
+        let stream_metadata = File::from(standard_stream.ok()?).metadata().ok()?;
+        Some(Self::existing(PathBuf::from("-"), &stream_metadata))
     }
 
     fn of(path: &Path) -> Option<Self> {
         /// As many as the system follows.
         const MAX_LINKS: usize = 40;
-        let mut path = path.to_owned();
+        let mut followed_path = path.to_owned();
         for _ in 0..MAX_LINKS {
-            if let Ok(metadata) = fs::metadata(&path) {
-                let path = fs::canonicalize(&path).ok()?;
-                return Some(Self::existing(path, &metadata));
+            if let Ok(metadata) = fs::metadata(&followed_path) {
+                let real_path = fs::canonicalize(&followed_path).ok()?;
+                return Some(Self::existing(real_path, &metadata));
             }
             // A link to a file that is not there yet: writing makes that file.
-            match fs::read_link(&path) {
-                Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
-                Err(_) => return Self::missing(&path),
+            match fs::read_link(&followed_path) {
+                Ok(target) => {
+                    followed_path = followed_path.parent().unwrap_or(Path::new("")).join(target)
+                }
+                Err(_) => return Self::missing(&followed_path),
             }
         }
         None
@@ -186,14 +188,14 @@ impl Place {
     }
 
     fn missing(path: &Path) -> Option<Self> {
-        let absolute = std::path::absolute(path).ok()?;
-        let folder = absolute.ancestors().find(|folder| folder.is_dir())?;
-        let rest = absolute.strip_prefix(folder).ok()?.to_owned();
-        let folder = fs::canonicalize(folder).ok()?;
-        let metadata = fs::metadata(&folder).ok()?;
+        let absolute_path = std::path::absolute(path).ok()?;
+        let existing_folder = absolute_path.ancestors().find(|folder| folder.is_dir())?;
+        let missing_part = absolute_path.strip_prefix(existing_folder).ok()?.to_owned();
+        let real_folder = fs::canonicalize(existing_folder).ok()?;
+        let metadata = fs::metadata(&real_folder).ok()?;
         Some(Self {
-            path: folder.join(&rest),
-            key: Key::Missing(metadata.dev(), metadata.ino(), rest),
+            path: real_folder.join(&missing_part),
+            key: Key::Missing(metadata.dev(), metadata.ino(), missing_part),
             may_be_shared: false,
         })
     }
@@ -204,8 +206,8 @@ impl Place {
             return true;
         }
         let is_folder = |path: &Path| {
-            let metadata = fs::metadata(path);
-            metadata.is_ok_and(|m| folder.key == Key::Existing(m.dev(), m.ino()))
+            fs::metadata(path)
+                .is_ok_and(|metadata| folder.key == Key::Existing(metadata.dev(), metadata.ino()))
         };
         self.path.ancestors().skip(1).any(is_folder)
     }
@@ -226,16 +228,14 @@ fn conflict(first: &NamedFile, second: &NamedFile) -> Option<String> {
             ));
         }
     }
+
     let is_written = first.access != Access::Read || second.access != Access::Read;
     let is_same = first.place.key == second.place.key;
     if !is_same || !is_written || first.place.may_be_shared {
         return None;
     }
-    let options = [&first.option, &second.option];
-    let is_state = |option: &&String| {
-        option.starts_with("--load-state ") || option.starts_with("--save-state ")
-    };
-    if options.iter().all(is_state) {
+    let both_options = [&first.option, &second.option];
+    if both_options.iter().all(|option| is_state_option(option)) {
         return None;
     }
     Some(format!(
@@ -244,13 +244,18 @@ fn conflict(first: &NamedFile, second: &NamedFile) -> Option<String> {
     ))
 }
 
+fn is_state_option(option: &str) -> bool {
+    option.starts_with("--load-state ") || option.starts_with("--save-state ")
+}
+
 /// Refuses files that are the same now that they are open, whatever their names led to before.
 pub(super) fn check_open(written: &[(&str, &File)], bundle: &Path) -> Result<(), CliError> {
     let mut seen: Vec<(String, u64, u64)> = Vec::new();
     if let Ok(metadata) = fs::metadata(bundle) {
-        let option = format!("the bundle {}", bundle.display());
-        seen.push((option, metadata.dev(), metadata.ino()));
+        let bundle_label = format!("the bundle {}", bundle.display());
+        seen.push((bundle_label, metadata.dev(), metadata.ino()));
     }
+
     for (stream, file) in written {
         let Ok(metadata) = file.metadata() else {
             continue;

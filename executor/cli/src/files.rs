@@ -28,8 +28,8 @@ pub(super) type Opened<T> = Vec<(String, PathBuf, T)>;
 
 impl Files {
     pub(super) fn of(args: &Args, program: &Program) -> Result<Self, CliError> {
-        let sources: Vec<&Actor> = program.graph.sources().map(|(_, a)| a).collect();
-        let sinks: Vec<&Actor> = program.graph.sinks().map(|(_, a)| a).collect();
+        let sources: Vec<&Actor> = program.graph.sources().map(|(_, actor)| actor).collect();
+        let sinks: Vec<&Actor> = program.graph.sinks().map(|(_, actor)| actor).collect();
         let inputs = bind(
             "source",
             "--input",
@@ -43,8 +43,8 @@ impl Files {
             ("source", &inputs, startup::STANDARD_INPUT.was_closed()),
             ("sink", &outputs, startup::STANDARD_OUTPUT.was_closed()),
         ] {
-            let standard = files.iter().find(|(_, path)| is_standard(path));
-            if let (Some((name, path)), true) = (standard, was_closed) {
+            let standard_stream = files.iter().find(|(_, path)| is_standard(path));
+            if let (Some((name, path)), true) = (standard_stream, was_closed) {
                 return Err(CliError::File(FileError::Content {
                     path: path.clone(),
                     message: format!(
@@ -62,7 +62,7 @@ impl Files {
         origin: &Origin,
         resumed: Option<&Checkpoint>,
     ) -> Result<Opened<Box<dyn io::Read + Send>>, FileError> {
-        let mut opened = Vec::new();
+        let mut opened_sources = Vec::new();
         for (index, (_, actor)) in program.graph.sources().enumerate() {
             let path = &self.inputs[&actor.name];
             let token = &actor.outputs[0].token;
@@ -72,18 +72,18 @@ impl Files {
                 params: &actor.params,
             };
 
-            let mut file = open_source(path, port)?;
+            let mut source_file = open_source(path, port)?;
             if let Some(checkpoint) = resumed {
-                let failed = |source| FileError::Io {
+                let failed = |error| FileError::Io {
                     path: path.clone(),
-                    source,
+                    source: error,
                 };
-                let taken = checkpoint.state.consumed[index].1 - origin.consumed[index];
-                crate::io::skip(&mut *file, token, taken).map_err(failed)?;
+                let consumed_tokens = checkpoint.state.consumed[index].1 - origin.consumed[index];
+                crate::io::skip(&mut *source_file, token, consumed_tokens).map_err(failed)?;
             }
-            opened.push((actor.name.clone(), path.clone(), file));
+            opened_sources.push((actor.name.clone(), path.clone(), source_file));
         }
-        Ok(opened)
+        Ok(opened_sources)
     }
 
     /// Opens the files of all sinks, and changes none of them yet.
@@ -93,33 +93,34 @@ impl Files {
         bundle: &Path,
         resumed: Option<&Checkpoint>,
     ) -> Result<Opened<SharedFile>, CliError> {
-        let mut prepared = Vec::new();
+        let mut prepared_sinks = Vec::new();
         for (_, actor) in engine.program().graph.sinks() {
-            let path = &self.outputs[&actor.name];
-            prepared.push((
+            let sink_path = &self.outputs[&actor.name];
+            prepared_sinks.push((
                 &actor.name,
-                path,
-                PreparedSink::open(path, sink_port(actor))?,
+                sink_path,
+                PreparedSink::open(sink_path, sink_port(actor))?,
             ));
         }
-        let open: Vec<_> = prepared
+        let open_files: Vec<_> = prepared_sinks
             .iter()
             .filter(|(_, path, _)| !is_standard(path))
             .map(|(name, _, sink)| (name.as_str(), sink.file()))
             .collect();
-        file_roles::check_open(&open, bundle)?;
+        file_roles::check_open(&open_files, bundle)?;
 
-        let ids = engine.program().graph.sinks().map(|(id, _)| id);
-        let shared = prepared
-            .into_iter()
-            .zip(ids)
-            .map(|((name, path, sink), id)| {
-                let resume_at = resumed.map(|checkpoint| {
-                    checkpoint.iterations_in_files() * engine.tokens_per_iteration(id)
+        let sink_ids = engine.program().graph.sinks().map(|(id, _)| id);
+        let shared_sinks =
+            prepared_sinks
+                .into_iter()
+                .zip(sink_ids)
+                .map(|((name, path, sink), id)| {
+                    let resume_at = resumed.map(|checkpoint| {
+                        checkpoint.iterations_in_files() * engine.tokens_per_iteration(id)
+                    });
+                    (name.clone(), path.clone(), SharedFile::new(sink, resume_at))
                 });
-                (name.clone(), path.clone(), SharedFile::new(sink, resume_at))
-            });
-        Ok(shared.collect())
+        Ok(shared_sinks.collect())
     }
 }
 
@@ -144,18 +145,19 @@ fn name_from_bundle(name: &str) -> Result<PathBuf, String> {
     }
 
     // What exists of it may be a link that leads out; what does not exist yet is made in a folder that does.
-    let folder = fs::canonicalize(".").map_err(|e| format!("the working folder: {e}"))?;
-    let mut existing = path.as_path();
-    while fs::symlink_metadata(existing).is_err() {
-        existing = match existing.parent() {
+    let working_folder =
+        fs::canonicalize(".").map_err(|error| format!("the working folder: {error}"))?;
+    let mut existing_part = path.as_path();
+    while fs::symlink_metadata(existing_part).is_err() {
+        existing_part = match existing_part.parent() {
             Some(parent) if parent != Path::new("") => parent,
             _ => return Ok(path),
         };
     }
-    let target =
-        fs::canonicalize(existing).map_err(|e| format!("`{}`: {e}", existing.display()))?;
-    if !target.starts_with(&folder) {
-        return Err(format!("it leads to {}", target.display()));
+    let link_target = fs::canonicalize(existing_part)
+        .map_err(|error| format!("`{}`: {error}", existing_part.display()))?;
+    if !link_target.starts_with(&working_folder) {
+        return Err(format!("it leads to {}", link_target.display()));
     }
     Ok(path)
 }
@@ -168,16 +170,16 @@ fn bind(
     given: &[(String, PathBuf)],
     allow_files: bool,
 ) -> Result<BTreeMap<String, PathBuf>, CliError> {
-    let mut files = BTreeMap::new();
+    let mut bound_files = BTreeMap::new();
     for (name, path) in given {
-        if !actors.iter().any(|a| a.name == *name) {
-            let known: Vec<&str> = actors.iter().map(|a| a.name.as_str()).collect();
+        if !actors.iter().any(|actor| actor.name == *name) {
+            let known_names: Vec<&str> = actors.iter().map(|actor| actor.name.as_str()).collect();
             return Err(CliError::Usage(format!(
                 "{option} {name}=…: the bundle has no {kind} `{name}`; it has: {}",
-                known.join(", ")
+                known_names.join(", ")
             )));
         }
-        if files.insert(name.clone(), path.clone()).is_some() {
+        if bound_files.insert(name.clone(), path.clone()).is_some() {
             return Err(CliError::Usage(format!(
                 "{option} {name}=…: the {kind} `{name}` is given twice; one file each"
             )));
@@ -185,42 +187,42 @@ fn bind(
     }
 
     for actor in actors {
-        let name = &actor.name;
-        if files.contains_key(name) {
+        let actor_name = &actor.name;
+        if bound_files.contains_key(actor_name) {
             continue;
         }
-        let default = actor.params.get("file").and_then(Value::as_str);
-        let Some(default) = default else {
+        let bundle_name = actor.params.get("file").and_then(Value::as_str);
+        let Some(bundle_name) = bundle_name else {
             return Err(CliError::Usage(format!(
-                "{kind} `{name}` has no file: say {option} {name}=FILE, or {option} {name}=- for a standard stream"
+                "{kind} `{actor_name}` has no file: say {option} {actor_name}=FILE, or {option} {actor_name}=- for a standard stream"
             )));
         };
 
         if !allow_files {
             return Err(CliError::Usage(format!(
-                "{kind} `{name}` has no file: say {option} {name}=FILE, or --allow-files to take {default:?}, the name in the bundle"
+                "{kind} `{actor_name}` has no file: say {option} {actor_name}=FILE, or --allow-files to take {bundle_name:?}, the name in the bundle"
             )));
         }
 
-        let path = name_from_bundle(default).map_err(|why| {
+        let bound_path = name_from_bundle(bundle_name).map_err(|why| {
             CliError::Usage(format!(
-                "{kind} `{name}`: the bundle names the file {default:?}, which --allow-files does not allow: {why}; say {option} {name}=FILE"
+                "{kind} `{actor_name}`: the bundle names the file {bundle_name:?}, which --allow-files does not allow: {why}; say {option} {actor_name}=FILE"
             ))
         })?;
-        files.insert(name.clone(), path);
+        bound_files.insert(actor_name.clone(), bound_path);
     }
 
-    let standard: Vec<&String> = files
+    let standard_streams: Vec<&String> = bound_files
         .iter()
-        .filter(|(_, p)| is_standard(p))
-        .map(|(n, _)| n)
+        .filter(|(_, path)| is_standard(path))
+        .map(|(name, _)| name)
         .collect();
-    if let [first, second, ..] = standard[..] {
+    if let [first, second, ..] = standard_streams[..] {
         return Err(CliError::Usage(format!(
             "{kind}s `{first}` and `{second}` both have the file `-`; one can"
         )));
     }
-    Ok(files)
+    Ok(bound_files)
 }
 
 /// A sink whose file is being written.
@@ -236,8 +238,9 @@ pub(super) fn start_pumps(
     sinks: &Opened<SharedFile>,
     ends: &mpsc::Sender<PumpEnd>,
 ) -> Result<Vec<OpenSink>, CliError> {
-    let no_thread = |e| CliError::Engine(EngineError::Thread(e));
+    let no_thread = |error| CliError::Engine(EngineError::Thread(error));
     let stopper = session.stopper();
+
     let mut open_sinks = Vec::with_capacity(sinks.len());
     for (name, path, file) in sinks {
         let Ok(sink) = session.sink(name) else {
@@ -248,14 +251,14 @@ pub(super) fn start_pumps(
             file: file.clone(),
         });
 
-        let stream = name.clone();
-        let path = path.clone();
-        let file = file.clone();
-        let stopper = stopper.clone();
-        pump::spawn(name, ends.clone(), move || match file.kind() {
-            FileKind::Regular => pump::drain(&stream, &path, sink, &file),
+        let stream_name = name.clone();
+        let sink_path = path.clone();
+        let shared_file = file.clone();
+        let run_stopper = stopper.clone();
+        pump::spawn(name, ends.clone(), move || match shared_file.kind() {
+            FileKind::Regular => pump::drain(&stream_name, &sink_path, sink, &shared_file),
             FileKind::Device | FileKind::Stream => {
-                relay::drain(&stream, &path, sink, &file, &stopper)
+                relay::drain(&stream_name, &sink_path, sink, &shared_file, &run_stopper)
             }
         })
         .map_err(no_thread)?;
@@ -265,9 +268,9 @@ pub(super) fn start_pumps(
         let Ok(source) = session.source(&name) else {
             continue;
         };
-        let stream = name.clone();
+        let stream_name = name.clone();
         pump::spawn(&name, ends.clone(), move || {
-            pump::fill(&stream, &path, file, source)
+            pump::fill(&stream_name, &path, file, source)
         })
         .map_err(no_thread)?;
     }

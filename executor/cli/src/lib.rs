@@ -11,13 +11,14 @@
 //! Standard output carries data only; everything said goes to standard error. Exit codes are [`exit`]'s.
 
 mod args;
+#[doc(hidden)]
 pub mod checkpoint;
 mod checkpoints;
 mod console;
 mod ending;
 mod file_roles;
 mod files;
-pub mod io;
+mod io;
 mod saved_state;
 mod startup;
 mod supervision;
@@ -34,6 +35,7 @@ use clap::Parser;
 use zbmd_backends::op::Registry;
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{is_hidden, printable_lines};
+use zbmd_ir::verify::Verified;
 use zbmd_ir::{Program, State, state};
 
 pub use zbmd_executor::exit;
@@ -46,7 +48,7 @@ use self::ending::Ending;
 use self::files::{Files, Opened, start_pumps};
 use self::top::top;
 use self::watch::{Watch, Watched};
-use crate::checkpoint::{FolderError, Origin};
+use crate::checkpoint::{Checkpoint, FolderError, Origin};
 use crate::io::pump::SharedFile;
 use crate::io::{FileError, FileKind, is_standard};
 use zbmd_executor::Engine;
@@ -112,10 +114,8 @@ pub fn main_with(registry: Registry) -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // Help goes to standard output, mistakes to standard error; a closed one is no concern of ours.
-            let is_printable =
-                |argument: std::ffi::OsString| !argument.to_string_lossy().contains(is_hidden);
-            if std::env::args_os().all(is_printable) {
+            // Help goes to standard output, mistakes to standard error; whether it is closed does not matter.
+            if std::env::args_os().all(|argument| !argument.to_string_lossy().contains(is_hidden)) {
                 drop(error.print());
             } else {
                 say(format_args!("{}", error.render()));
@@ -129,10 +129,10 @@ pub fn main_with(registry: Registry) -> ExitCode {
         }
     };
 
-    let outcome =
+    let command_result =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| command(&args, &registry)));
-    let code = match outcome {
-        Ok(Ok(code)) => code,
+    let exit_code = match command_result {
+        Ok(Ok(exit_code)) => exit_code,
         Ok(Err(error)) => {
             say(format_args!("zbmd-run: error: {error}"));
             error.code()
@@ -146,13 +146,13 @@ pub fn main_with(registry: Registry) -> ExitCode {
     };
 
     flush_console(&args);
-    ExitCode::from(code)
+    ExitCode::from(exit_code)
 }
 
 /// A line on standard error.
 fn say(line: std::fmt::Arguments<'_>) {
-    let line = line.to_string();
-    CONSOLE.say(printable_lines(&line).to_string());
+    let line_text = line.to_string();
+    CONSOLE.say(printable_lines(&line_text).to_string());
 }
 
 /// What was said is waited for no longer when nobody has read it for so long; a report that was asked for is waited for
@@ -175,71 +175,94 @@ fn flush_console(args: &Args) {
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
-    let path = match (&args.command, &args.bundle) {
+    let bundle_path = match (&args.command, &args.bundle) {
         (Some(Other::Top(args)), _) => return Ok(top(args)),
-        (None, Some(path)) => path,
+        (None, Some(bundle_path)) => bundle_path,
         (None, None) => return Err(CliError::Usage("there is no bundle to run".to_owned())),
     };
     startup::ignore_file_size_signal();
 
-    // Everything is read, and every file told apart from the others, before one is opened to be written.
-    let max_structure_bytes = u64::from(args.max_structure) << 20;
-    let program = bundle::open_within(path, max_structure_bytes).map_err(|e| CliError::Bundle {
-        path: path.clone(),
-        source: Box::new(e),
-    })?;
+    // Everything is read, and every file compared with the others, before one is opened to be written.
+    let program = open_bundle(args, bundle_path)?;
 
     let files = Files::of(args, &program)?;
     if args.trace.as_deref().is_some_and(is_standard) {
-        let text = "a trace is not text: give --trace a file of its own".to_owned();
-        return Err(CliError::Usage(text));
+        let refusal_text = "a trace is not text: give --trace a file of its own".to_owned();
+        return Err(CliError::Usage(refusal_text));
     }
     file_roles::check(args, &files)?;
     let mut supervised = supervision::read(args, &program_names(&program))?;
-    let loaded = args
+    let loaded_state = args
         .load_state
         .as_deref()
-        .map(|file| saved_state::load(args, file, path, &program))
+        .map(|file| saved_state::load(args, file, bundle_path, &program))
         .transpose()?;
 
     let engine = Engine::new(program, registry)?;
-    let folder = checkpoints::open(args, path, &files, &engine, loaded.as_ref())?;
-    let resumed = folder.as_ref().and_then(|folder| folder.resumed.clone());
-    let origin = match (&resumed, &loaded) {
-        (Some(checkpoint), _) => checkpoint.origin.clone(),
-        (None, Some(state)) => Origin::of(state),
-        (None, None) => Origin::of(&State::initial(&engine.program().graph)),
-    };
+    let checkpoint_folder =
+        checkpoints::open(args, bundle_path, &files, &engine, loaded_state.as_ref())?;
+    let resumed = checkpoint_folder
+        .as_ref()
+        .and_then(|folder| folder.resumed.clone());
+    let origin = run_origin(&engine, resumed.as_ref(), loaded_state.as_ref());
 
     let sources = files.open_sources(engine.program(), &origin, resumed.as_ref())?;
-    let sinks = files.prepare_sinks(&engine, path, resumed.as_ref())?;
+    let sinks = files.prepare_sinks(&engine, bundle_path, resumed.as_ref())?;
     if let Some(supervised) = &mut supervised {
         supervised.listener = Some(supervision::open_events(args)?);
     }
-    let keeper = keep_checkpoints(args, folder, &engine, &sinks, &origin, &mut supervised)?;
-    let state = resumed.map(|checkpoint| checkpoint.state).or(loaded);
+    let keeper = keep_checkpoints(
+        args,
+        checkpoint_folder,
+        &engine,
+        &sinks,
+        &origin,
+        &mut supervised,
+    )?;
+    let start_state = resumed.map(|checkpoint| checkpoint.state).or(loaded_state);
 
-    let mut session = engine.start(run_options(args, supervised, state))?;
+    let mut session = engine.start(run_options(args, supervised, start_state))?;
     stop_on_signal(session.stopper());
-    let (ends, ended) = mpsc::channel();
-    let open_sinks = start_pumps(&mut session, sources, &sinks, &ends)?;
-    let watch = Watch::start(args, session.stopper(), ended, open_sinks);
-    let outcome = session.join();
-    drop(ends);
+    let (pump_ends, ended_pumps) = mpsc::channel();
+    let open_sinks = start_pumps(&mut session, sources, &sinks, &pump_ends)?;
+    let watch = Watch::start(args, session.stopper(), ended_pumps, open_sinks);
+    let run_outcome = session.join();
+    drop(pump_ends);
     let watched = watch.finish();
 
-    if matches!(outcome, Ok(_) | Err(RunError::GaveUp { .. })) {
+    if matches!(run_outcome, Ok(_) | Err(RunError::GaveUp { .. })) {
         begin_outputs(&sinks)?;
     }
 
-    let ending = Ending::of(outcome, &engine, &origin, &sinks);
+    let ending = Ending::of(run_outcome, &engine, &origin, &sinks);
     if let Some(keeper) = keeper {
         // A padded end is not the border of an iteration: a checkpoint there would count tokens that no file has.
         let may_go_on = watched.failure.is_none() && !args.pad;
-        let left = ending.left.as_ref().filter(|_| may_go_on);
-        keeper.finish(left.map(|left| left.state.clone()));
+        let final_outcome = ending.left.as_ref().filter(|_| may_go_on);
+        keeper.finish(final_outcome.map(|outcome| outcome.state.clone()));
     }
-    end(args, path, &engine, ending, watched)
+    end(args, bundle_path, &engine, ending, watched)
+}
+
+fn open_bundle(args: &Args, bundle_path: &Path) -> Result<Verified<Program>, CliError> {
+    let max_structure_bytes = u64::from(args.max_structure) << 20;
+    bundle::open_within(bundle_path, max_structure_bytes).map_err(|error| CliError::Bundle {
+        path: bundle_path.to_owned(),
+        source: Box::new(error),
+    })
+}
+
+/// Where the run's files began: a checkpoint remembers it, a state from another run is a beginning of its own.
+fn run_origin(
+    engine: &Engine,
+    resumed: Option<&Checkpoint>,
+    loaded_state: Option<&State>,
+) -> Origin {
+    match (resumed, loaded_state) {
+        (Some(checkpoint), _) => checkpoint.origin.clone(),
+        (None, Some(state)) => Origin::of(state),
+        (None, None) => Origin::of(&State::initial(&engine.program().graph)),
+    }
 }
 
 /// Files are changed by their first tokens; one that was given none is emptied now.
@@ -266,8 +289,8 @@ fn keep_checkpoints(
     let (Some(folder), Some(supervised)) = (folder, supervised) else {
         return Ok(None);
     };
-    let kept = folder.keep(engine, sinks, origin.clone(), supervised);
-    let (keeper, listener) = kept.map_err(|source| FileError::Io {
+    let keep_result = folder.keep(engine, sinks, origin.clone(), supervised);
+    let (keeper, listener) = keep_result.map_err(|source| FileError::Io {
         path: args.checkpoint.clone().unwrap_or_default(),
         source,
     })?;
@@ -321,24 +344,29 @@ fn end(
     report.cut_off(&watched.cut_off);
     if let (Some(path), Some((stream, _))) = (&args.save_state, watched.cut_off.first()) {
         print_report(args, &report)?;
-        let text = format!(
+        let refusal_text = format!(
             "the state is not saved: it is that after tokens of `{stream}` that its reader did not take"
         );
         return Err(FileError::Io {
             path: path.clone(),
-            source: std::io::Error::other(text),
+            source: std::io::Error::other(refusal_text),
         }
         .into());
     }
+
+    // The state is saved only where all tokens before it have reached their readers.
     if let Some(path) = &args.save_state {
         saved_state::save(path, bundle, &state, engine.program())?;
     }
+
     report.notes.extend(watched.notes);
     report.notes.extend(ending.notes);
     print_report(args, &report)?;
+
     if let Some(error) = ending.error {
         return Err(error.into());
     }
+
     if let Some(TraceReport {
         file,
         error: Some(error),
@@ -364,21 +392,21 @@ fn program_names(program: &Program) -> Vec<&str> {
         .machine
         .devices
         .iter()
-        .map(|d| d.name.as_str())
+        .map(|device| device.name.as_str())
         .collect()
 }
 
 fn print_report(args: &Args, report: &zbmd_executor::Report) -> Result<(), CliError> {
     if let Some(path) = &args.report_file {
-        let text = match args.report {
+        let report_text = match args.report {
             Some(ReportFormat::Text) => report.to_string(),
             Some(ReportFormat::Json) | None => report.to_json(),
         };
-        let failed = |source| FileError::Io {
+        let failed = |error| FileError::Io {
             path: path.clone(),
-            source,
+            source: error,
         };
-        return Ok(write_file(path, text).map_err(failed)?);
+        return Ok(write_file(path, report_text).map_err(failed)?);
     }
     match args.report {
         Some(ReportFormat::Text) => say(format_args!("{}", report.to_string().trim_end())),
@@ -394,22 +422,22 @@ fn write_file(path: &Path, text: String) -> std::io::Result<()> {
     if !zbmd_executor::is_named_pipe(path) {
         return std::fs::write(path, text);
     }
-    let path = path.to_owned();
-    let (tell, written) = std::sync::mpsc::channel();
-    std::thread::spawn(move || drop(tell.send(std::fs::write(path, text))));
+    let pipe_path = path.to_owned();
+    let (send_result, write_result) = std::sync::mpsc::channel();
+    std::thread::spawn(move || drop(send_result.send(std::fs::write(pipe_path, text))));
     let is_late = |_| std::io::Error::new(std::io::ErrorKind::TimedOut, "nobody reads this pipe");
-    written.recv_timeout(CONSOLE_LIMIT).map_err(is_late)?
+    write_result.recv_timeout(CONSOLE_LIMIT).map_err(is_late)?
 }
 
 /// Ends the run at a border on an interrupt or termination signal; the second one ends the process.
 fn stop_on_signal(stopper: Stopper) {
-    let handler = move || {
+    let end_run = move || {
         if INTERRUPTED.swap(true, Ordering::Relaxed) {
             std::process::exit(i32::from(exit::INTERRUPTED));
         }
         stopper.stop();
     };
-    if let Err(error) = ctrlc::set_handler(handler) {
+    if let Err(error) = ctrlc::set_handler(end_run) {
         say(format_args!(
             "zbmd-run: note: an interrupt will not end the run in good order: {error}"
         ));

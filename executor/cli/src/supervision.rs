@@ -21,25 +21,24 @@ const MAX_DECLARATION_BYTES: u64 = 1 << 20;
 
 /// What the declarations say; nothing is opened to be written yet.
 pub(super) fn read(args: &Args, names: &[&str]) -> Result<Option<Supervised>, CliError> {
-    let asked = args.supervise.is_some()
+    let is_asked_for = args.supervise.is_some()
         || args.events.is_some()
         || args.inject.is_some()
         || args.checkpoint.is_some();
-    if !asked {
+    if !is_asked_for {
         return Ok(None);
     }
-    let path = args.supervise.as_ref().and_then(Option::as_deref);
-    let failed = |text: String| CliError::Declaration {
-        path: path.unwrap_or(Path::new("--supervise")).to_owned(),
-        text,
-    };
-    let declaration = match path {
-        Some(path) => Supervision::parse(&read_text(path)?).map_err(|e| failed(e.to_string()))?,
+    let declaration_path = args.supervise.as_ref().and_then(Option::as_deref);
+    let declaration = match declaration_path {
+        Some(path) => Supervision::parse(&read_text(path)?)
+            .map_err(|error| declaration_error(declaration_path, error.to_string()))?,
         None => Supervision::default(),
     };
+
     let resolved = declaration
         .resolve(names.iter().copied())
-        .map_err(|e| failed(e.to_string()))?;
+        .map_err(|error| declaration_error(declaration_path, error.to_string()))?;
+
     for warning in resolved.warnings.iter().filter(|_| !args.quiet) {
         say(format_args!("zbmd-run: note: {warning}"));
     }
@@ -53,9 +52,16 @@ pub(super) fn read(args: &Args, names: &[&str]) -> Result<Option<Supervised>, Cl
     }))
 }
 
+fn declaration_error(path: Option<&Path>, text: String) -> CliError {
+    CliError::Declaration {
+        path: path.unwrap_or(Path::new("--supervise")).to_owned(),
+        text,
+    }
+}
+
 fn read_text(path: &Path) -> Result<String, CliError> {
-    let bytes = read_whole(path, MAX_DECLARATION_BYTES)?;
-    String::from_utf8(bytes).map_err(|error| CliError::Declaration {
+    let declaration_bytes = read_whole(path, MAX_DECLARATION_BYTES)?;
+    String::from_utf8(declaration_bytes).map_err(|error| CliError::Declaration {
         path: path.to_owned(),
         text: format!(
             "is not UTF-8 from byte {} on",
@@ -67,12 +73,12 @@ fn read_text(path: &Path) -> Result<String, CliError> {
 /// Opens the file of events, if one is asked for: it is emptied. The listener also says what the person at the terminal
 /// should know. It is called on a thread of its own, which may wait for whoever reads the file.
 pub(super) fn open_events(args: &Args) -> Result<Listener, CliError> {
-    let out = args.events.as_deref().map(EventFile::open).transpose()?;
-    let out = out.map(Mutex::new);
+    let event_file = args.events.as_deref().map(EventFile::open).transpose()?;
+    let shared_file = event_file.map(Mutex::new);
     Ok(Arc::new(move |event: &Event| {
-        if let Some(out) = &out {
-            let mut out = out.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            out.write(event.line());
+        if let Some(file) = &shared_file {
+            let mut locked_file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            locked_file.write(event.line());
         }
         if let What::SupervisorLate { activity, after_ns } = &event.what {
             let seconds = after_ns / 1_000_000_000;
@@ -101,18 +107,17 @@ impl EventFile {
         if zbmd_executor::is_named_pipe(path) {
             return Ok(Self::NamedPipe(path.to_owned()));
         }
-        let failed = |source| FileError::Io {
+        let file = File::create(path).map_err(|source| FileError::Io {
             path: path.to_owned(),
             source,
-        };
-        let file = File::create(path).map_err(failed)?;
+        })?;
         Ok(Self::Open(io::LineWriter::new(file)))
     }
 
     fn write(&mut self, line: String) {
         if let Self::NamedPipe(path) = self {
-            let opened = File::options().write(true).open(path);
-            *self = opened.map_or(Self::None, |file| Self::Open(io::LineWriter::new(file)));
+            let open_result = File::options().write(true).open(path);
+            *self = open_result.map_or(Self::None, |file| Self::Open(io::LineWriter::new(file)));
         }
         match self {
             Self::StandardError => CONSOLE.say_in_turn(line),
@@ -129,6 +134,6 @@ fn injector(text: &str) -> Result<Injector, CliError> {
         Ok(_) => Injector::parse(text),
         Err(_) => Injector::parse(&read_text(&path)?),
     };
-    let declaration = declaration.map_err(|text| CliError::Declaration { path, text })?;
-    Ok(Injector::new(declaration))
+    let accepted = declaration.map_err(|text| CliError::Declaration { path, text })?;
+    Ok(Injector::new(accepted))
 }

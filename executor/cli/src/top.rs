@@ -41,11 +41,11 @@ pub(crate) fn top(args: &Top) -> u8 {
         Err((code, text)) => return refuse(code, &text),
     };
     let is_screen = args.format == Format::Text && !args.once && io::stdout().is_terminal();
-    let mut seen = false;
+    let mut was_seen = false;
     loop {
-        let live = match read(pid) {
-            Ok(live) => live,
-            Err(PageError::Absent(_)) if seen => {
+        let live_page = match read(pid) {
+            Ok(live_page) => live_page,
+            Err(PageError::Absent(_)) if was_seen => {
                 say(&format!("the run of process {pid} is over\n"), false);
                 return exit::OK;
             }
@@ -54,16 +54,17 @@ pub(crate) fn top(args: &Top) -> u8 {
             }
             Err(error) => return refuse(exit::NO_RUN, &error.to_string()),
         };
-        seen = true;
-        let text = match args.format {
+        was_seen = true;
+
+        let page_text = match args.format {
             // Plain data with string keys: serialising cannot fail.
             Format::Json => {
-                let json = serde_json::to_string(&live).unwrap_or_default();
-                printable_json(&json).into_owned() + "\n"
+                let json_line = serde_json::to_string(&live_page).unwrap_or_default();
+                printable_json(&json_line).into_owned() + "\n"
             }
-            Format::Text => screen(&live),
+            Format::Text => screen(&live_page),
         };
-        if !say(&text, is_screen) || args.once {
+        if !say(&page_text, is_screen) || args.once {
             return exit::OK;
         }
         std::thread::sleep(args.every);
@@ -77,86 +78,97 @@ fn refuse(code: u8, text: &str) -> u8 {
 
 /// Writes to standard output, over what was there before on a screen; false if nobody reads it any more.
 fn say(text: &str, is_screen: bool) -> bool {
-    let mut out = io::stdout().lock();
+    let mut standard_output = io::stdout().lock();
     // The page is another process's, maybe another user's: only the sequences below are ours.
-    let text = printable_lines(text);
+    let printable_text = printable_lines(text);
     // Cursor to the corner, then each line to its end and everything below cleared: no flicker.
-    let text = match is_screen {
-        true => format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n")),
-        false => text.into_owned(),
+    let screen_text = match is_screen {
+        true => format!("\x1b[H{}\x1b[J", printable_text.replace('\n', "\x1b[K\n")),
+        false => printable_text.into_owned(),
     };
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
+    standard_output
+        .write_all(screen_text.as_bytes())
+        .and_then(|()| standard_output.flush())
         .is_ok()
 }
 
 fn the_only_run() -> Result<u32, (u8, String)> {
-    let runs = running();
-    match &runs[..] {
+    let live_runs = running();
+    match &live_runs[..] {
         [] => Err((exit::NO_RUN, "no run is on".to_owned())),
         [run] => Ok(run.pid),
-        runs => {
-            let names = runs
+        several => {
+            let run_names: Vec<String> = several
                 .iter()
-                .map(|r| format!("{} ({})", r.pid, r.progress.model));
-            let names = names.collect::<Vec<_>>().join(", ");
-            let text = format!("{} runs are on; say which process: {names}", runs.len());
-            Err((exit::USAGE, text))
+                .map(|run| format!("{} ({})", run.pid, run.progress.model))
+                .collect();
+            let refusal_text = format!(
+                "{} runs are on; say which process: {}",
+                several.len(),
+                run_names.join(", ")
+            );
+            Err((exit::USAGE, refusal_text))
         }
     }
 }
 
+fn in_micros(ns: f64) -> String {
+    format!("{:.1} us", ns / 1e3)
+}
+
 /// The run as some lines of text.
 fn screen(live: &Live) -> String {
-    let p = &live.progress;
-    let mut out = String::new();
-    let seconds = |ns: u64| ns as f64 / 1e9;
+    let progress = &live.progress;
+    let mut screen_text = String::new();
+
     // Writing to a string cannot fail.
     let _ = writeln!(
-        out,
+        screen_text,
         "{}   process {}   {:.1} s   {} iterations   {:.1}/s",
-        p.model,
+        progress.model,
         live.pid,
-        seconds(live.elapsed_ns),
-        p.iterations,
+        live.elapsed_ns as f64 / 1e9,
+        progress.iterations,
         live.iterations_per_s
     );
-    let micros = |ns: f64| format!("{:.1} us", ns / 1e3);
-    let measured = match live.period_measured_ns {
-        ns if ns > 0.0 => format!("{}, {:+.1} %", micros(ns), 100.0 * live.lateness),
+
+    let measured_period = match live.period_measured_ns {
+        ns if ns > 0.0 => format!("{}, {:+.1} %", in_micros(ns), 100.0 * live.lateness),
         _ => "none yet".to_owned(),
     };
     let _ = writeln!(
-        out,
-        "epoch {}   {} recoveries   plan {}   period {measured} (planned {})",
-        p.epoch,
-        p.recoveries,
-        p.plan,
-        micros(p.period_planned_ns as f64)
+        screen_text,
+        "epoch {}   {} recoveries   plan {}   period {measured_period} (planned {})",
+        progress.epoch,
+        progress.recoveries,
+        progress.plan,
+        in_micros(progress.period_planned_ns as f64)
     );
-    for d in &p.devices {
+
+    for device in &progress.devices {
         let _ = writeln!(
-            out,
+            screen_text,
             "  {:<20} {:<9} {:>12} periods",
-            d.device,
-            d.state.to_string(),
-            d.periods
+            device.device,
+            device.state.to_string(),
+            device.periods
         );
     }
-    for (kind, list) in [("ring", &p.rings), ("queue", &p.queues)] {
+
+    for (kind, list) in [("ring", &progress.rings), ("queue", &progress.queues)] {
         for fill in list {
-            let share = fill.filled as f64 / fill.capacity.max(1) as f64;
+            let fill_share = fill.filled as f64 / fill.capacity.max(1) as f64;
             let _ = writeln!(
-                out,
+                screen_text,
                 "  {kind:<5} {:<28} {} {:>5.1} %  {:>14} tokens",
                 fill.name,
-                bar(share),
-                100.0 * share,
+                bar(fill_share),
+                100.0 * fill_share,
                 fill.tokens
             );
         }
     }
-    out
+    screen_text
 }
 
 fn bar(share: f64) -> String {

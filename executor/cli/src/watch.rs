@@ -16,7 +16,7 @@ use zbmd_executor::live::Page;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The page for those who watch is written at every so-manieth look.
 const LOOKS: u64 = 4;
-/// When a run was told to end, readers that take nothing for so long are waited for no longer.
+/// When a run is to end, readers that take nothing for so long are waited for no longer.
 const READER_LIMIT: Duration = Duration::from_millis(400);
 /// A terminal that takes nothing for so long is waited for no longer.
 const DISPLAY_LIMIT: Duration = Duration::from_millis(500);
@@ -46,20 +46,22 @@ impl Watch {
     ) -> Self {
         let (over, is_over) = mpsc::channel();
         let display = Display::start(args, stopper.clone());
-        let now = Instant::now();
+        let start_time = Instant::now();
         let watcher = Watcher {
-            until: args.duration.and_then(|duration| now.checked_add(duration)),
+            until: args
+                .duration
+                .and_then(|duration| start_time.checked_add(duration)),
             stopper,
             ended,
             is_over,
             open_sinks,
             taken: 0,
-            last_taken: now,
+            last_taken: start_time,
             watched: Watched::default(),
         };
-        let thread = std::thread::spawn(move || watcher.watch());
+        let watch_thread = std::thread::spawn(move || watcher.watch());
         Self {
-            thread,
+            thread: watch_thread,
             over,
             display,
         }
@@ -69,9 +71,9 @@ impl Watch {
     pub(super) fn finish(self) -> Watched {
         // If the watch has ended already, there is nobody to tell.
         let _ = self.over.send(());
-        let watched = self.thread.join();
+        let watch_result = self.thread.join();
         self.display.finish();
-        match watched {
+        match watch_result {
             Ok(watched) => watched,
             Err(panic) => std::panic::resume_unwind(panic),
         }
@@ -105,7 +107,9 @@ impl Watcher {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }
+
             run_is_over = run_is_over || self.is_over.try_recv().is_ok();
+
             if self.until.is_some_and(|until| Instant::now() >= until) {
                 self.until = None;
                 self.stopper.stop();
@@ -122,16 +126,17 @@ impl Watcher {
         self.watched
     }
 
-    /// Whether the run was told to end and the readers of all files that are still open take nothing.
+    /// Whether the run is to end and the readers of all files that are still open take nothing.
     fn readers_have_stalled(&mut self) -> bool {
-        let mut sinks = self.open_sinks.iter();
+        let mut open_sinks = self.open_sinks.iter();
         // A file on a disk is always waited for.
-        if sinks.any(|sink| sink.file.kind() == FileKind::Regular) {
+        if open_sinks.any(|sink| sink.file.kind() == FileKind::Regular) {
             return false;
         }
-        let taken = self.open_sinks.iter().map(|sink| sink.file.tokens()).sum();
-        if taken != self.taken || !self.stopper.is_stopping() {
-            self.taken = taken;
+
+        let taken_tokens = self.open_sinks.iter().map(|sink| sink.file.tokens()).sum();
+        if taken_tokens != self.taken || !self.stopper.is_stopping() {
+            self.taken = taken_tokens;
             self.last_taken = Instant::now();
         }
         self.last_taken.elapsed() >= READER_LIMIT
@@ -157,10 +162,10 @@ impl Watcher {
                 partial_bytes,
             } if partial_bytes > 0 => {
                 self.watched.notes.push(format!(
-                    "the file of `{stream}` ends with {partial_bytes} bytes that are no whole token"
+                    "the file of `{stream}` ends with {partial_bytes} bytes that are not a whole token"
                 ));
             }
-            PumpEnd::SourceEnded { .. } | PumpEnd::SourceRefused { .. } => {}
+            PumpEnd::SourceEnded { .. } | PumpEnd::SourceRefused => {}
             PumpEnd::SinkEnded { stream } => self.close_sink(&stream),
             PumpEnd::PipeClosed { stream } => {
                 self.close_sink(&stream);

@@ -163,7 +163,7 @@ fn what_is_left_is_counted_or_padded() {
     std::fs::write(case.path("odd.bin"), [0; 14]).expect("written");
     let output = case.run(&["-i", "in=odd.bin", "-o", "out=out.f32"]);
     assert!(
-        text(&output.stderr).contains("ends with 2 bytes that are no whole token"),
+        text(&output.stderr).contains("ends with 2 bytes that are not a whole token"),
         "{}",
         text(&output.stderr)
     );

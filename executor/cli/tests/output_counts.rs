@@ -67,6 +67,7 @@ fn what_does_not_fit_is_an_error_that_counts_what_is_there() {
             assert_eq!(promised, present, "{file}");
         }
     }
+
     // With checkpoints, the run goes on from what is there when the limit is gone.
     let args = [
         "-i",

@@ -168,6 +168,7 @@ fn an_output_that_is_an_input_is_refused_by_any_name() {
             "{said}"
         );
     }
+
     // Standard streams are files too.
     for (redirected, args) in [
         ("{} < in.f32", ["-i", "in=-", "-o", "out=hard.f32"]),
@@ -417,6 +418,7 @@ fn a_bundle_names_no_file_outside_the_working_folder() {
         case.expect(0, &["-i", "in=in.f32", "--allow-files"]);
         assert!(!case.read(written).is_empty(), "{name}");
     }
+
     // Not over an input of the same command.
     with_default("in.f32");
     case.expect(2, &["-i", "in=in.f32", "--allow-files"]);

@@ -8,7 +8,7 @@ use pyo3::types::PyTuple;
 use zbmd_executor::embed::StreamInfo;
 use zbmd_ir::DType;
 
-use crate::errors::usage;
+use crate::errors::usage_error;
 
 /// NumPy's name of a dtype. NumPy has no bfloat16: its bits stand in `uint16`.
 pub(crate) fn numpy_name(dtype: DType) -> &'static str {
@@ -36,7 +36,9 @@ impl Borrowed {
     fn new(array: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffer = PyUntypedBuffer::get(array)?;
         if !buffer.is_c_contiguous() {
-            return Err(usage("the array does not lie in one piece, row by row"));
+            return Err(usage_error(
+                "the array does not lie in one piece, row by row",
+            ));
         }
         Ok(Self { buffer })
     }
@@ -44,13 +46,14 @@ impl Borrowed {
     /// The bytes, to read. Whoever calls from Python must not write the array meanwhile, as the documentation of each
     /// function says.
     pub(crate) fn bytes(&self) -> &[u8] {
-        let (at, bytes) = (self.buffer.buf_ptr(), self.buffer.len_bytes());
-        if bytes == 0 {
+        let first_byte = self.buffer.buf_ptr();
+        let byte_count = self.buffer.len_bytes();
+        if byte_count == 0 {
             return &[];
         }
         // SAFETY: Python promises that a contiguous buffer has `len_bytes` bytes at `buf_ptr` until it is released,
         // which it is when this is dropped; nobody writes them meanwhile, as callers are told.
-        unsafe { std::slice::from_raw_parts(at.cast(), bytes) }
+        unsafe { std::slice::from_raw_parts(first_byte.cast(), byte_count) }
     }
 }
 
@@ -64,11 +67,14 @@ pub(crate) struct Filled {
 impl Filled {
     /// An array of so many tokens, not initialised.
     pub(crate) fn new(py: Python<'_>, info: &StreamInfo, tokens: usize) -> PyResult<Self> {
-        let shape = std::iter::once(tokens).chain(info.token.shape.iter().map(|d| *d as usize));
-        let shape = PyTuple::new(py, shape.collect::<Vec<_>>())?;
+        let dimensions = info.token.shape.iter().map(|size| *size as usize);
+        let array_shape: Vec<usize> = std::iter::once(tokens).chain(dimensions).collect();
+        let shape_tuple = PyTuple::new(py, array_shape)?;
         let numpy = py.import(intern!(py, "numpy"))?;
-        let array =
-            numpy.call_method1(intern!(py, "empty"), (shape, numpy_name(info.token.dtype)))?;
+        let array = numpy.call_method1(
+            intern!(py, "empty"),
+            (shape_tuple, numpy_name(info.token.dtype)),
+        )?;
         let borrowed = Borrowed::new(&array)?;
         let token_bytes = info.token.bytes() as usize;
         Ok(Self {
@@ -80,25 +86,27 @@ impl Filled {
 
     /// The bytes, to write.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        let (at, bytes) = (
-            self.borrowed.buffer.buf_ptr(),
-            self.borrowed.buffer.len_bytes(),
-        );
-        if bytes == 0 {
+        let first_byte = self.borrowed.buffer.buf_ptr();
+        let byte_count = self.borrowed.buffer.len_bytes();
+        if byte_count == 0 {
             return &mut [];
         }
         // SAFETY: as in `Borrowed::bytes`; NumPy made the array for this value alone, which has given it to nobody yet,
         // and it is only ever written here before it is given out. Any byte is a `u8`, and this side reads none.
-        unsafe { std::slice::from_raw_parts_mut(at.cast(), bytes) }
+        unsafe { std::slice::from_raw_parts_mut(first_byte.cast(), byte_count) }
     }
 
     /// The array, cut off after so many tokens: a view then.
-    pub(crate) fn finish<'py>(self, py: Python<'py>, tokens: usize) -> PyResult<Bound<'py, PyAny>> {
-        let all = self.borrowed.buffer.len_bytes() / self.token_bytes;
+    pub(crate) fn into_array<'py>(
+        self,
+        py: Python<'py>,
+        tokens: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let all_tokens = self.borrowed.buffer.len_bytes() / self.token_bytes;
         // Before the array is given out: its owner may resize it.
         self.borrowed.buffer.release(py);
         let array = self.array.into_bound(py);
-        if tokens == all {
+        if tokens == all_tokens {
             return Ok(array);
         }
         array.get_item(pyo3::types::PySlice::new(py, 0, tokens as isize, 1))
@@ -107,49 +115,52 @@ impl Filled {
 
 /// The tokens that an object holds: an array of NumPy, anything with DLPack on a CPU, or what NumPy makes an array of.
 /// Borrowed where it lies in one piece, copied by NumPy where not.
-pub(crate) fn tokens(value: &Bound<'_, PyAny>, info: &StreamInfo) -> PyResult<Borrowed> {
+pub(crate) fn borrow_tokens(value: &Bound<'_, PyAny>, info: &StreamInfo) -> PyResult<Borrowed> {
     let py = value.py();
     let numpy = py.import(intern!(py, "numpy"))?;
-    let expected = numpy_name(info.token.dtype);
+    let expected_dtype = numpy_name(info.token.dtype);
+
     let array = if value.is_instance(&numpy.getattr(intern!(py, "ndarray"))?)? {
         value.clone()
     } else if value.hasattr(intern!(py, "__dlpack__"))? {
         numpy.call_method1(intern!(py, "from_dlpack"), (value,))?
     } else {
         // A list of numbers has no dtype of its own.
-        numpy.call_method1(intern!(py, "asarray"), (value, expected))?
+        numpy.call_method1(intern!(py, "asarray"), (value, expected_dtype))?
     };
-    let array = bits(array, info.token.dtype)?;
-    let dtype = array.getattr(intern!(py, "dtype"))?;
-    if !dtype.eq(numpy.call_method1(intern!(py, "dtype"), (expected,))?)? {
-        return Err(usage(format!(
-            "`{}` carries {}: use an array of {expected}, not of {dtype}",
+
+    let bit_array = bfloat_bits(array, info.token.dtype)?;
+    let found_dtype = bit_array.getattr(intern!(py, "dtype"))?;
+    if !found_dtype.eq(numpy.call_method1(intern!(py, "dtype"), (expected_dtype,))?)? {
+        return Err(usage_error(format!(
+            "`{}` carries {}: use an array of {expected_dtype}, not of {found_dtype}",
             info.name, info.token
         )));
     }
-    let shape: Vec<u64> = array.getattr(intern!(py, "shape"))?.extract()?;
-    let token = info.token.shape.iter().map(|d| u64::from(*d));
-    if !shape.iter().skip(1).copied().eq(token) || shape.is_empty() {
-        return Err(usage(format!(
+
+    let array_shape: Vec<u64> = bit_array.getattr(intern!(py, "shape"))?.extract()?;
+    let token_shape = info.token.shape.iter().map(|size| u64::from(*size));
+    if !array_shape.iter().skip(1).copied().eq(token_shape) || array_shape.is_empty() {
+        return Err(usage_error(format!(
             "`{}` carries {}: the first dimension of an array counts tokens, the others are the token's; this one \
-             has the shape {shape:?}",
+             has the shape {array_shape:?}",
             info.name, info.token
         )));
     }
-    Borrowed::new(&numpy.call_method1(intern!(py, "ascontiguousarray"), (array,))?)
+    Borrowed::new(&numpy.call_method1(intern!(py, "ascontiguousarray"), (bit_array,))?)
 }
 
 /// Arrays with the dtype `bfloat16` of the package `ml_dtypes` as their bits.
-fn bits<'py>(array: Bound<'py, PyAny>, dtype: DType) -> PyResult<Bound<'py, PyAny>> {
+fn bfloat_bits<'py>(array: Bound<'py, PyAny>, dtype: DType) -> PyResult<Bound<'py, PyAny>> {
     let py = array.py();
     if dtype != DType::Bf16 {
         return Ok(array);
     }
-    let name: String = array
+    let dtype_name: String = array
         .getattr(intern!(py, "dtype"))?
         .getattr(intern!(py, "name"))?
         .extract()?;
-    if name == "bfloat16" {
+    if dtype_name == "bfloat16" {
         return array.call_method1(intern!(py, "view"), (numpy_name(dtype),));
     }
     Ok(array)

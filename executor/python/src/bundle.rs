@@ -15,8 +15,8 @@ use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::verify::{Verified, verify};
 
 use crate::array::numpy_name;
-use crate::errors::{self, classed};
-use crate::options::{Options, entries};
+use crate::errors::{self, error_of_class};
+use crate::options::{Options, mapping_entries};
 use crate::run;
 use crate::session::Session;
 
@@ -38,12 +38,23 @@ pub(crate) struct Stream {
 impl Bundle {
     pub(crate) fn new(program: Verified<Program>, warnings: String) -> PyResult<Self> {
         let streams = embed::streams(&program.graph).into();
-        let engine = Engine::new(program, &Registry::standard()).map_err(errors::engine)?;
+        let engine = Engine::new(program, &Registry::standard()).map_err(errors::engine_error)?;
         Ok(Self {
             engine,
             streams,
             warnings,
         })
+    }
+
+    fn stream_list(&self, is_source: bool) -> String {
+        let of_kind = self
+            .streams
+            .iter()
+            .filter(|info| info.is_source == is_source);
+        let stream_texts: Vec<String> = of_kind
+            .map(|info| format!("{}: {}", info.name, info.token))
+            .collect();
+        stream_texts.join(", ")
     }
 }
 
@@ -56,8 +67,8 @@ impl Bundle {
 
     #[getter]
     fn streams(&self) -> BTreeMap<String, Stream> {
-        let streams = self.streams.iter();
-        streams
+        let stream_infos = self.streams.iter();
+        stream_infos
             .map(|info| (info.name.clone(), Stream { info: info.clone() }))
             .collect()
     }
@@ -70,8 +81,8 @@ impl Bundle {
     }
 
     fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        let bytes = py.detach(|| bundle::encode(self.engine.program()));
-        PyBytes::new(py, &bytes)
+        let bundle_bytes = py.detach(|| bundle::encode(self.engine.program()));
+        PyBytes::new(py, &bundle_bytes)
     }
 
     #[pyo3(signature = (inputs = None, **options))]
@@ -81,8 +92,14 @@ impl Bundle {
         inputs: Option<Bound<'py, PyMapping>>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let options = Options::of(py, &self.engine, options)?;
-        run::run(py, &self.engine, &self.streams, &entries(inputs)?, options)
+        let run_options = Options::of(py, &self.engine, options)?;
+        run::run_arrays(
+            py,
+            &self.engine,
+            &self.streams,
+            &mapping_entries(inputs)?,
+            run_options,
+        )
     }
 
     #[pyo3(signature = (**options))]
@@ -90,23 +107,16 @@ impl Bundle {
         let Options { run, launcher } = Options::of(py, &self.engine, options)?;
         let session = py
             .detach(|| self.engine.start(run))
-            .map_err(errors::engine)?;
+            .map_err(errors::engine_error)?;
         Ok(Session::new(session, Arc::clone(&self.streams), launcher))
     }
 
     fn __repr__(&self) -> String {
-        let names = |is_source| -> String {
-            let names = self.streams.iter().filter(|s| s.is_source == is_source);
-            names
-                .map(|s| format!("{}: {}", s.name, s.token))
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
         format!(
             "<zbmd.Bundle {}({}) -> ({})>",
             self.name(),
-            names(true),
-            names(false)
+            self.stream_list(true),
+            self.stream_list(false)
         )
     }
 }
@@ -162,20 +172,20 @@ impl Stream {
 /// Opens a bundle: a path, or its bytes.
 #[pyfunction]
 pub(crate) fn load(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<Bundle> {
-    let refused = |what: &str, error: OpenError| {
-        classed(embed::open_error_class(&error), format!("{what}{error}"))
+    let refused = |place: &str, error: OpenError| {
+        error_of_class(embed::open_error_class(&error), format!("{place}{error}"))
     };
-    let opened = if let Ok(bytes) = source.cast::<PyBytes>() {
-        let bytes = Bytes::copy_from_slice(bytes.as_bytes());
+    let open_result = if let Ok(bytes) = source.cast::<PyBytes>() {
+        let owned_bytes = Bytes::copy_from_slice(bytes.as_bytes());
         py.detach(|| {
-            let program = bundle::decode(bytes).map_err(OpenError::from)?;
+            let program = bundle::decode(owned_bytes).map_err(OpenError::from)?;
             verify(program).map_err(OpenError::Verify)
         })
         .map_err(|error| refused("", error))
     } else {
-        let path: PathBuf = source.extract()?;
-        py.detach(|| bundle::open(&path))
-            .map_err(|error| refused(&format!("{}: ", path.display()), error))
+        let bundle_path: PathBuf = source.extract()?;
+        py.detach(|| bundle::open(&bundle_path))
+            .map_err(|error| refused(&format!("{}: ", bundle_path.display()), error))
     };
-    Bundle::new(opened?, String::new())
+    Bundle::new(open_result?, String::new())
 }

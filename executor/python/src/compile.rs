@@ -1,19 +1,19 @@
 //! `compile`: from a model file or its text to a bundle.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyMapping, PyString};
 use zbmd_compiler::onnx::SetValue;
 use zbmd_compiler::{
-    CompileOptions, Diagnostics, Losses, MachineChoice, compile_file, compile_str,
+    CompileOptions, Compiled, Diagnostics, Losses, MachineChoice, compile_file, compile_str,
 };
 use zbmd_scheduler::Level;
 
 use crate::bundle::Bundle;
-use crate::errors::{CompileError, FileError, usage};
-use crate::options::entries;
+use crate::errors::{CompileError, FileError, usage_error};
+use crate::options::mapping_entries;
 
 /// A number or several, for an input of an ONNX model that becomes a constant.
 #[derive(FromPyObject)]
@@ -23,7 +23,7 @@ pub(crate) enum Constant {
 }
 
 impl Constant {
-    fn numbers(self) -> Vec<f64> {
+    fn into_numbers(self) -> Vec<f64> {
         match self {
             Self::One(number) => vec![number],
             Self::Many(numbers) => numbers,
@@ -51,81 +51,126 @@ pub(crate) fn compile(
     set: Option<Bound<'_, PyMapping>>,
     state: Option<Bound<'_, PyMapping>>,
 ) -> PyResult<Bundle> {
-    let mut options = CompileOptions {
-        block,
-        ..CompileOptions::default()
+    let names = OptionNames {
+        solve,
+        contingencies,
     };
-    options.search.level = match solve {
-        "fast" => Level::Fast,
-        "balanced" => Level::Balanced,
-        "exact" => Level::Exact,
-        other => {
-            return Err(usage(format!(
-                "solve is `{other}`: fast, balanced or exact"
-            )));
-        }
-    };
-    options.contingencies = match contingencies {
-        "none" => Losses::None,
-        "single" => Losses::Single,
-        "pairs" => Losses::Pairs,
-        other => {
-            return Err(usage(format!(
-                "contingencies is `{other}`: none, single or pairs"
-            )));
-        }
-    };
-    options.params = entries(params)?;
-    options.onnx.dims = entries(dims)?;
-    let constants: BTreeMap<String, Constant> = entries(set)?;
-    options.onnx.set = constants
-        .into_iter()
-        .map(|(name, value)| (name, SetValue::Numbers(value.numbers())))
-        .collect();
-    options.onnx.state = entries(state)?;
+    let mut options = names.options(block)?;
+    options.params = mapping_entries(params)?;
+    options.onnx.dims = mapping_entries(dims)?;
+    options.onnx.state = mapping_entries(state)?;
+    options.onnx.set = onnx_constants(set)?;
 
-    let text = text(model)?;
-    let path = text
-        .is_none()
-        .then(|| model.extract::<PathBuf>())
-        .transpose()?;
-    if path.is_some() && folder.is_some() {
-        return Err(usage("a model file has its folder: `folder` is for a text"));
-    }
-    let made = py.detach(|| {
-        let target = match (machine, devices) {
-            (Some(path), _) => MachineChoice::File(path),
-            (None, Some(n)) => MachineChoice::Uniform(n),
-            (None, None) => MachineChoice::Detect,
-        };
+    let model = Model::of(model, folder)?;
+    let target = match (machine, devices) {
+        (Some(path), _) => MachineChoice::File(path),
+        (None, Some(count)) => MachineChoice::Uniform(count),
+        (None, None) => MachineChoice::Detect,
+    };
+    let compile_result = py.detach(|| {
         options.set_target(target, gpus)?;
-        match (&text, &path) {
-            (Some(text), _) => {
-                let folder = folder.as_deref().unwrap_or(Path::new(""));
-                compile_str("<text>", text, folder, &options)
-            }
-            (None, path) => compile_file(path.as_deref().unwrap_or(Path::new("")), &options),
-        }
+        model.compile(&options)
     });
-    let compiled = made.map_err(wrong)?;
+    let compiled = compile_result.map_err(compile_error)?;
     Bundle::new(compiled.program, compiled.warnings.to_string())
 }
 
+/// Options that are one of a few words.
+struct OptionNames<'a> {
+    solve: &'a str,
+    contingencies: &'a str,
+}
+
+impl OptionNames<'_> {
+    fn options(&self, block: Option<u64>) -> PyResult<CompileOptions> {
+        let mut options = CompileOptions {
+            block,
+            ..CompileOptions::default()
+        };
+        options.search.level = match self.solve {
+            "fast" => Level::Fast,
+            "balanced" => Level::Balanced,
+            "exact" => Level::Exact,
+            other => {
+                return Err(usage_error(format!(
+                    "solve is `{other}`: fast, balanced or exact"
+                )));
+            }
+        };
+        options.contingencies = match self.contingencies {
+            "none" => Losses::None,
+            "single" => Losses::Single,
+            "pairs" => Losses::Pairs,
+            other => {
+                return Err(usage_error(format!(
+                    "contingencies is `{other}`: none, single or pairs"
+                )));
+            }
+        };
+        Ok(options)
+    }
+}
+
+/// The inputs of an ONNX model that become constants.
+fn onnx_constants(set: Option<Bound<'_, PyMapping>>) -> PyResult<BTreeMap<String, SetValue>> {
+    let numbers: BTreeMap<String, Constant> = mapping_entries(set)?;
+    let values = numbers
+        .into_iter()
+        .map(|(name, value)| (name, SetValue::Numbers(value.into_numbers())));
+    Ok(values.collect())
+}
+
+/// What is compiled.
+enum Model {
+    /// RON, and the folder of the files that it names.
+    Text {
+        text: String,
+        folder: PathBuf,
+    },
+    File(PathBuf),
+}
+
+impl Model {
+    fn of(model: &Bound<'_, PyAny>, folder: Option<PathBuf>) -> PyResult<Self> {
+        if let Some(text) = model_text(model)? {
+            return Ok(Self::Text {
+                text,
+                folder: folder.unwrap_or_default(),
+            });
+        }
+
+        let path: PathBuf = model.extract()?;
+        if folder.is_some() {
+            return Err(usage_error(
+                "a model file has its folder: `folder` is for a text",
+            ));
+        }
+        Ok(Self::File(path))
+    }
+
+    fn compile(&self, options: &CompileOptions) -> Result<Compiled, Diagnostics> {
+        match self {
+            Self::Text { text, folder } => compile_str("<text>", text, folder, options),
+            Self::File(path) => compile_file(path, options),
+        }
+    }
+}
+
 /// The text, if the model is one: a path has neither a line break nor `Model(` at its beginning.
-fn text(model: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
-    let Ok(text) = model.cast::<PyString>() else {
+fn model_text(model: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let Ok(python_text) = model.cast::<PyString>() else {
         return Ok(None);
     };
-    let text = text.to_str()?;
+    let text = python_text.to_str()?;
     let is_text = text.contains('\n') || text.trim_start().starts_with("Model(");
     Ok(is_text.then(|| text.to_owned()))
 }
 
-fn wrong(diagnostics: Diagnostics) -> PyErr {
-    let text = diagnostics.to_string();
+fn compile_error(diagnostics: Diagnostics) -> PyErr {
+    let diagnostics_text = diagnostics.to_string();
     if diagnostics.only_files() {
-        FileError::new_err(text)
+        FileError::new_err(diagnostics_text)
     } else {
-        CompileError::new_err(text)
+        CompileError::new_err(diagnostics_text)
     }
 }

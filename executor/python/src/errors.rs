@@ -35,7 +35,7 @@ create_exception!(
 );
 
 /// An exception of one of the classes of [`exit`].
-pub(crate) fn classed(class: u8, text: impl ToString) -> PyErr {
+pub(crate) fn error_of_class(class: u8, text: impl ToString) -> PyErr {
     let text = text.to_string();
     match class {
         exit::USAGE => UsageError::new_err(text),
@@ -48,21 +48,21 @@ pub(crate) fn classed(class: u8, text: impl ToString) -> PyErr {
 }
 
 /// A call that makes no sense.
-pub(crate) fn usage(text: impl Into<String>) -> PyErr {
+pub(crate) fn usage_error(text: impl Into<String>) -> PyErr {
     UsageError::new_err(text.into())
 }
 
-pub(crate) fn engine(error: EngineError) -> PyErr {
-    classed(error.class(), error)
+pub(crate) fn engine_error(error: EngineError) -> PyErr {
+    error_of_class(error.class(), error)
 }
 
-pub(crate) fn run(error: RunError) -> PyErr {
-    classed(error.class(), error)
+pub(crate) fn run_error(error: RunError) -> PyErr {
+    error_of_class(error.class(), error)
 }
 
-pub(crate) fn stream(error: StreamError) -> PyErr {
+pub(crate) fn stream_error(error: StreamError) -> PyErr {
     match error {
         StreamError::Stopped { .. } => FaultError::new_err(error.to_string()),
-        other => usage(other.to_string()),
+        other => usage_error(other.to_string()),
     }
 }

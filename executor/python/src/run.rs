@@ -11,154 +11,175 @@ use zbmd_executor::embed::StreamInfo;
 use zbmd_executor::{Engine, SinkHandle, SourceHandle, StreamError};
 
 use crate::array::{self, Borrowed, Filled};
-use crate::errors::{self, usage};
+use crate::errors::{self, usage_error};
 use crate::options::Options;
 
 /// How often signals are looked for while Python waits.
 pub(crate) const SIGNALS: Duration = Duration::from_millis(50);
 
-pub(crate) fn run<'py>(
+pub(crate) fn run_arrays<'py>(
     py: Python<'py>,
     engine: &Engine,
     streams: &[StreamInfo],
     inputs: &BTreeMap<String, Bound<'py, PyAny>>,
     options: Options,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let (sources, sinks): (Vec<_>, Vec<_>) = streams.iter().partition(|s| s.is_source);
-    let inputs = borrow(&sources, inputs)?;
-    let iterations = iterations(&sources, &inputs, &options)?;
+    let (sources, sinks): (Vec<_>, Vec<_>) = streams.iter().partition(|info| info.is_source);
+    let borrowed_inputs = borrow_inputs(&sources, inputs)?;
+    let max_iterations = iteration_limit(&sources, &borrowed_inputs, &options)?;
+
     let mut outputs = Vec::with_capacity(sinks.len());
     for info in &sinks {
-        let tokens = iterations.checked_mul(info.tokens_per_iteration);
-        let tokens = tokens
-            .and_then(|n| usize::try_from(n).ok())
+        let token_count = max_iterations.checked_mul(info.tokens_per_iteration);
+        let array_tokens = token_count
+            .and_then(|count| usize::try_from(count).ok())
             .ok_or_else(|| {
-                usage(format!(
-                    "{iterations} iterations are more than an array of `{}` holds",
+                usage_error(format!(
+                    "{max_iterations} iterations are more than an array of `{}` holds",
                     info.name
                 ))
             })?;
-        outputs.push(Filled::new(py, info, tokens)?);
+        outputs.push(Filled::new(py, info, array_tokens)?);
     }
-    let slices: Vec<(&str, &[u8])> = sources
+
+    let input_bytes: Vec<(&str, &[u8])> = sources
         .iter()
-        .zip(&inputs)
-        .map(|(info, i)| (info.name.as_str(), i.bytes()))
+        .zip(&borrowed_inputs)
+        .map(|(info, input)| (info.name.as_str(), input.bytes()))
         .collect();
-    let places: Vec<(&str, &mut [u8])> = sinks
+    let output_bytes: Vec<(&str, &mut [u8])> = sinks
         .iter()
         .zip(&mut outputs)
         .map(|(info, output)| (info.name.as_str(), output.bytes_mut()))
         .collect();
-    let filled = py.detach(|| drive(engine, slices, places, options))?;
+
+    let filled_tokens = py.detach(|| serve_streams(engine, input_bytes, output_bytes, options))?;
     let arrays = PyDict::new(py);
-    for ((info, output), tokens) in sinks.iter().zip(outputs).zip(filled) {
-        arrays.set_item(&info.name, output.finish(py, tokens)?)?;
+    for ((info, output), tokens) in sinks.iter().zip(outputs).zip(filled_tokens) {
+        arrays.set_item(&info.name, output.into_array(py, tokens)?)?;
     }
     Ok(arrays)
 }
 
+fn source_names(sources: &[&StreamInfo]) -> String {
+    let quoted_names: Vec<String> = sources
+        .iter()
+        .map(|source| format!("`{}`", source.name))
+        .collect();
+    quoted_names.join(", ")
+}
+
 /// The input of each source, in order.
-fn borrow(
+fn borrow_inputs(
     sources: &[&StreamInfo],
     inputs: &BTreeMap<String, Bound<'_, PyAny>>,
 ) -> PyResult<Vec<Borrowed>> {
-    let names = || {
-        sources
-            .iter()
-            .map(|s| format!("`{}`", s.name))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
     if let Some(unknown) = inputs
         .keys()
-        .find(|name| sources.iter().all(|s| s.name != **name))
+        .find(|name| sources.iter().all(|source| source.name != **name))
     {
-        return Err(usage(format!(
+        return Err(usage_error(format!(
             "there is no source `{unknown}`, only {}",
-            names()
+            source_names(sources)
         )));
     }
-    let borrow = |source: &&StreamInfo| match inputs.get(&source.name) {
-        Some(value) => array::tokens(value, source),
-        None => Err(usage(format!(
+    let borrow_input = |source: &&StreamInfo| match inputs.get(&source.name) {
+        Some(value) => array::borrow_tokens(value, source),
+        None => Err(usage_error(format!(
             "source `{}` has no input: give one for {}",
             source.name,
-            names()
+            source_names(sources)
         ))),
     };
-    sources.iter().map(borrow).collect()
+    sources.iter().map(borrow_input).collect()
 }
 
 /// Iterations at most: what the shortest input has tokens for.
-fn iterations(sources: &[&StreamInfo], inputs: &[Borrowed], options: &Options) -> PyResult<u64> {
-    let whole = sources.iter().zip(inputs).map(|(info, input)| {
+fn iteration_limit(
+    sources: &[&StreamInfo],
+    inputs: &[Borrowed],
+    options: &Options,
+) -> PyResult<u64> {
+    let whole_iterations = sources.iter().zip(inputs).map(|(info, input)| {
         input.bytes().len() as u64 / info.token.bytes() / info.tokens_per_iteration
     });
-    let whole = whole.min().map(|n| n + u64::from(options.run.pad));
-    match (whole, options.run.iterations) {
-        (None, None) => Err(usage(
+    // Padding fills up one more iteration.
+    let max_iterations = whole_iterations
+        .min()
+        .map(|count| count + u64::from(options.run.pad));
+    match (max_iterations, options.run.iterations) {
+        (None, None) => Err(usage_error(
             "a model without sources never ends: say how many `iterations`",
         )),
-        (whole, asked) => Ok(whole.unwrap_or(u64::MAX).min(asked.unwrap_or(u64::MAX))),
+        (available, asked) => Ok(available.unwrap_or(u64::MAX).min(asked.unwrap_or(u64::MAX))),
     }
 }
 
 /// Runs to the end, each stream served by a thread; how many tokens each sink gave.
-fn drive(
+fn serve_streams(
     engine: &Engine,
     inputs: Vec<(&str, &[u8])>,
     outputs: Vec<(&str, &mut [u8])>,
     options: Options,
 ) -> PyResult<Vec<usize>> {
     let Options { run, launcher } = options;
-    let mut session = engine.start(run).map_err(errors::engine)?;
+    let mut session = engine.start(run).map_err(errors::engine_error)?;
     let stopper = session.stopper();
-    let pushes = inputs
+    let source_handles = inputs
         .into_iter()
         .map(|(name, bytes)| Ok((session.source(name)?, bytes)));
-    let pushes: Vec<_> = pushes.collect::<Result<_, _>>().map_err(errors::stream)?;
-    let pulls = outputs
+    let pushes: Vec<_> = source_handles
+        .collect::<Result<_, _>>()
+        .map_err(errors::stream_error)?;
+
+    let sink_handles = outputs
         .into_iter()
         .map(|(name, bytes)| Ok((session.sink(name)?, bytes)));
-    let pulls: Vec<_> = pulls.collect::<Result<_, _>>().map_err(errors::stream)?;
-    let mut signal = Ok(());
-    let (outcome, pulled) = std::thread::scope(|scope| {
-        let (tell, told) = channel::<()>();
+    let pulls: Vec<_> = sink_handles
+        .collect::<Result<_, _>>()
+        .map_err(errors::stream_error)?;
+
+    let mut signal_result = Ok(());
+    let (run_result, pulled_tokens) = std::thread::scope(|scope| {
+        let (end_sender, end_receiver) = channel::<()>();
+
         for (source, bytes) in pushes {
-            scope.spawn(move || push(source, bytes));
+            scope.spawn(move || push_all(source, bytes));
         }
-        let pulls: Vec<_> = pulls
+        let pull_threads: Vec<_> = pulls
             .into_iter()
-            .map(|(sink, bytes)| scope.spawn(move || pull(sink, bytes)))
+            .map(|(sink, bytes)| scope.spawn(move || pull_all(sink, bytes)))
             .collect();
-        let join = scope.spawn(move || {
-            let outcome = session.join();
-            drop(tell);
-            outcome
+
+        let run_thread = scope.spawn(move || {
+            let run_result = session.join();
+            drop(end_sender);
+            run_result
         });
-        while told.recv_timeout(SIGNALS) == Err(RecvTimeoutError::Timeout) {
-            if signal.is_ok() {
-                signal = Python::attach(|py| py.check_signals());
-                if signal.is_err() {
+
+        while end_receiver.recv_timeout(SIGNALS) == Err(RecvTimeoutError::Timeout) {
+            if signal_result.is_ok() {
+                signal_result = Python::attach(|py| py.check_signals());
+                if signal_result.is_err() {
                     stopper.stop();
                 }
             }
         }
-        let pulled: Vec<_> = pulls.into_iter().map(joined).collect();
-        (joined(join), pulled)
+
+        let pulled_tokens: Vec<_> = pull_threads.into_iter().map(join_thread).collect();
+        (join_thread(run_thread), pulled_tokens)
     });
     drop(launcher);
-    signal?;
-    outcome.map_err(errors::run)?;
-    pulled
+    signal_result?;
+    run_result.map_err(errors::run_error)?;
+    pulled_tokens
         .into_iter()
-        .map(|tokens| tokens.map_err(errors::stream))
+        .map(|tokens| tokens.map_err(errors::stream_error))
         .collect()
 }
 
 /// What a thread gave; its panic goes on here.
-fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+fn join_thread<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread
         .join()
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -166,10 +187,10 @@ fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
 
 /// What keeps a source from taking it all is no error of the call: the run has reached its number of iterations, or its
 /// end says what went wrong.
-fn push(mut source: SourceHandle, bytes: &[u8]) {
+fn push_all(mut source: SourceHandle, bytes: &[u8]) {
     let _ = source.push_bytes(bytes);
 }
 
-fn pull(mut sink: SinkHandle, bytes: &mut [u8]) -> Result<usize, StreamError> {
+fn pull_all(mut sink: SinkHandle, bytes: &mut [u8]) -> Result<usize, StreamError> {
     sink.pull_bytes(bytes).map(|tokens| tokens as usize)
 }

@@ -12,7 +12,7 @@ use zbmd_executor::embed::StreamInfo;
 use zbmd_executor::{Session as Run, SinkHandle, SourceHandle, Stopper};
 
 use crate::array::{self, Filled};
-use crate::errors::{self, usage};
+use crate::errors::{self, usage_error};
 use crate::run::SIGNALS;
 use crate::worker::Launcher;
 
@@ -37,22 +37,22 @@ impl<H> Handles<H> {
     }
 
     /// The handle of that name, or what `take` gives.
-    fn get(
+    fn get_or_take(
         &self,
         name: &str,
         take: impl FnOnce() -> PyResult<H>,
     ) -> PyResult<Arc<Mutex<Option<H>>>> {
         let mut handles = lock(&self.0);
-        if let Some(handle) = handles.get(name) {
-            return Ok(Arc::clone(handle));
+        if let Some(known_handle) = handles.get(name) {
+            return Ok(Arc::clone(known_handle));
         }
-        let handle = Arc::new(Mutex::new(Some(take()?)));
-        handles.insert(name.to_owned(), Arc::clone(&handle));
-        Ok(handle)
+        let stream_handle = Arc::new(Mutex::new(Some(take()?)));
+        handles.insert(name.to_owned(), Arc::clone(&stream_handle));
+        Ok(stream_handle)
     }
 }
 
-/// A panic elsewhere is told there.
+/// A panic elsewhere is reported there.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()
@@ -75,31 +75,36 @@ impl Session {
         }
     }
 
-    fn info(&self, name: &str, is_source: bool) -> PyResult<&StreamInfo> {
+    fn stream_info(&self, name: &str, is_source: bool) -> PyResult<&StreamInfo> {
         let kind = if is_source { "source" } else { "sink" };
-        let mut all = self.streams.iter().filter(|s| s.is_source == is_source);
-        all.find(|s| s.name == name)
-            .ok_or_else(|| usage(format!("there is no {kind} `{name}`")))
+        let mut candidates = self
+            .streams
+            .iter()
+            .filter(|info| info.is_source == is_source);
+        candidates
+            .find(|info| info.name == name)
+            .ok_or_else(|| usage_error(format!("there is no {kind} `{name}`")))
     }
 
-    fn source(&self, name: &str) -> PyResult<Arc<Mutex<Option<SourceHandle>>>> {
+    fn source_handle(&self, name: &str) -> PyResult<Arc<Mutex<Option<SourceHandle>>>> {
         self.sources
-            .get(name, || self.with_run(|run| run.source(name)))
+            .get_or_take(name, || self.with_run(|run| run.source(name)))
     }
 
-    fn sink(&self, name: &str) -> PyResult<Arc<Mutex<Option<SinkHandle>>>> {
-        self.sinks.get(name, || self.with_run(|run| run.sink(name)))
+    fn sink_handle(&self, name: &str) -> PyResult<Arc<Mutex<Option<SinkHandle>>>> {
+        self.sinks
+            .get_or_take(name, || self.with_run(|run| run.sink(name)))
     }
 
     fn with_run<H>(
         &self,
         take: impl FnOnce(&mut Run) -> Result<H, zbmd_executor::StreamError>,
     ) -> PyResult<H> {
-        let mut run = lock(&self.run);
-        let run = run
+        let mut locked_run = lock(&self.run);
+        let running = locked_run
             .as_mut()
-            .ok_or_else(|| usage("the session was joined or closed"))?;
-        take(run).map_err(errors::stream)
+            .ok_or_else(|| usage_error("the session was joined or closed"))?;
+        take(running).map_err(errors::stream_error)
     }
 }
 
@@ -109,23 +114,26 @@ fn in_parts(
     timeout: Option<f64>,
     mut work: impl FnMut(Duration) -> PyResult<bool> + Send,
 ) -> PyResult<()> {
-    let limit = timeout.map(|s| Duration::try_from_secs_f64(if s < 0.0 { 0.0 } else { s }));
-    let limit = limit
+    let limit_result = timeout
+        .map(|seconds| Duration::try_from_secs_f64(if seconds < 0.0 { 0.0 } else { seconds }));
+    let limit = limit_result
         .transpose()
-        .map_err(|e| usage(format!("the timeout: {e}")))?;
-    let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+        .map_err(|error| usage_error(format!("the timeout: {error}")))?;
+    let end_time = limit.and_then(|limit| Instant::now().checked_add(limit));
+
     loop {
-        let left = end.map_or(SIGNALS, |end| end.saturating_duration_since(Instant::now()));
-        let is_last = py.detach(|| work(left.min(SIGNALS)))?;
-        if is_last || (end.is_some() && left <= SIGNALS) {
+        let time_left =
+            end_time.map_or(SIGNALS, |end| end.saturating_duration_since(Instant::now()));
+        let is_last = py.detach(|| work(time_left.min(SIGNALS)))?;
+        if is_last || (end_time.is_some() && time_left <= SIGNALS) {
             return Ok(());
         }
         py.check_signals()?;
     }
 }
 
-fn closed(name: &str) -> PyErr {
-    usage(format!("`{name}` was closed"))
+fn closed_error(name: &str) -> PyErr {
+    usage_error(format!("`{name}` was closed"))
 }
 
 #[pymethods]
@@ -138,21 +146,23 @@ impl Session {
         tokens: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<u64> {
-        let info = self.info(name, true)?;
-        let borrowed = array::tokens(tokens, info)?;
-        let (bytes, token_bytes) = (borrowed.bytes(), info.token.bytes());
-        let source = self.source(name)?;
-        let mut done = 0;
+        let stream_info = self.stream_info(name, true)?;
+        let borrowed = array::borrow_tokens(tokens, stream_info)?;
+        let bytes = borrowed.bytes();
+        let token_bytes = stream_info.token.bytes();
+        let shared_source = self.source_handle(name)?;
+
+        let mut done_tokens = 0;
         in_parts(py, timeout, |limit| {
-            let mut source = lock(&source);
-            let source = source.as_mut().ok_or_else(|| closed(name))?;
-            let rest = &bytes[(done * token_bytes) as usize..];
-            done += source
+            let mut locked_source = lock(&shared_source);
+            let source = locked_source.as_mut().ok_or_else(|| closed_error(name))?;
+            let rest = &bytes[(done_tokens * token_bytes) as usize..];
+            done_tokens += source
                 .push_bytes_within(rest, limit)
-                .map_err(errors::stream)?;
-            Ok(done * token_bytes == bytes.len() as u64)
+                .map_err(errors::stream_error)?;
+            Ok(done_tokens * token_bytes == bytes.len() as u64)
         })?;
-        Ok(done)
+        Ok(done_tokens)
     }
 
     #[pyo3(signature = (name, tokens, timeout = None))]
@@ -163,39 +173,45 @@ impl Session {
         tokens: usize,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let info = self.info(name, false)?;
-        let token_bytes = info.token.bytes() as usize;
-        let sink = self.sink(name)?;
-        let mut filled = Filled::new(py, info, tokens)?;
-        let to = filled.bytes_mut();
-        let mut done = 0;
+        let stream_info = self.stream_info(name, false)?;
+        let token_bytes = stream_info.token.bytes() as usize;
+        let shared_sink = self.sink_handle(name)?;
+        let mut token_array = Filled::new(py, stream_info, tokens)?;
+        let token_room = token_array.bytes_mut();
+
+        let mut done_tokens = 0;
         in_parts(py, timeout, |limit| {
-            let mut sink = lock(&sink);
-            let sink = sink.as_mut().ok_or_else(|| closed(name))?;
-            let rest = &mut to[done * token_bytes..];
-            done += sink
+            let mut locked_sink = lock(&shared_sink);
+            let sink = locked_sink.as_mut().ok_or_else(|| closed_error(name))?;
+            let rest = &mut token_room[done_tokens * token_bytes..];
+            done_tokens += sink
                 .pull_bytes_within(rest, limit)
-                .map_err(errors::stream)? as usize;
-            Ok(done == tokens || sink.is_finished())
+                .map_err(errors::stream_error)? as usize;
+            Ok(done_tokens == tokens || sink.is_finished())
         })?;
-        filled.finish(py, done)
+        token_array.into_array(py, done_tokens)
     }
 
     fn is_finished(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
-        self.info(name, false)?;
-        let sink = self.sink(name)?;
-        py.detach(|| Ok(lock(&sink).as_mut().is_none_or(SinkHandle::is_finished)))
+        self.stream_info(name, false)?;
+        let shared_sink = self.sink_handle(name)?;
+        py.detach(|| {
+            Ok(lock(&shared_sink)
+                .as_mut()
+                .is_none_or(SinkHandle::is_finished))
+        })
     }
 
     fn close(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let known = self.streams.iter().find(|s| s.name == name);
-        let info = known.ok_or_else(|| usage(format!("there is no stream `{name}`")))?;
-        if info.is_source {
-            let source = self.source(name)?;
-            py.detach(|| drop(lock(&source).take()));
+        let known_stream = self.streams.iter().find(|info| info.name == name);
+        let stream_info =
+            known_stream.ok_or_else(|| usage_error(format!("there is no stream `{name}`")))?;
+        if stream_info.is_source {
+            let shared_source = self.source_handle(name)?;
+            py.detach(|| drop(lock(&shared_source).take()));
         } else {
-            let sink = self.sink(name)?;
-            py.detach(|| drop(lock(&sink).take()));
+            let shared_sink = self.sink_handle(name)?;
+            py.detach(|| drop(lock(&shared_sink).take()));
         }
         Ok(())
     }
@@ -210,43 +226,46 @@ impl Session {
     }
 
     fn join<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let run = lock(&self.run).take();
-        let run = run.ok_or_else(|| usage("the session was joined or closed"))?;
-        let handles: Vec<_> = lock(&self.sources.0).values().cloned().collect();
-        let (tell, mut told) = channel::<()>();
-        let ended = std::thread::spawn(move || {
-            for source in handles {
+        let taken_run = lock(&self.run).take();
+        let run = taken_run.ok_or_else(|| usage_error("the session was joined or closed"))?;
+        let source_handles: Vec<_> = lock(&self.sources.0).values().cloned().collect();
+        let (end_sender, mut end_receiver) = channel::<()>();
+        let join_thread = std::thread::spawn(move || {
+            for source in source_handles {
                 drop(lock(&source).take());
             }
-            let outcome = run.join();
-            drop(tell);
-            outcome
+            let run_result = run.join();
+            drop(end_sender);
+            run_result
         });
-        let mut signal = Ok(());
-        let wait = |told: &mut Receiver<()>| py.detach(move || told.recv_timeout(SIGNALS));
-        while wait(&mut told) == Err(RecvTimeoutError::Timeout) {
-            if signal.is_ok() {
-                signal = py.check_signals();
-                if signal.is_err() {
+
+        let mut signal_result = Ok(());
+        let wait = |ended: &mut Receiver<()>| py.detach(move || ended.recv_timeout(SIGNALS));
+        while wait(&mut end_receiver) == Err(RecvTimeoutError::Timeout) {
+            if signal_result.is_ok() {
+                signal_result = py.check_signals();
+                if signal_result.is_err() {
                     self.stopper.stop();
                     // Or a sink that nobody pulls from would keep the run from its end.
                     py.detach(|| {
                         lock(&self.sinks.0)
                             .values()
-                            .for_each(|s| drop(lock(s).take()))
+                            .for_each(|sink| drop(lock(sink).take()))
                     });
                 }
             }
         }
-        let outcome = ended
+
+        let run_result = join_thread
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        signal?;
-        let report = outcome.map_err(errors::run)?.report;
-        let text =
-            serde_json::to_string(&report).map_err(|e| errors::Error::new_err(e.to_string()))?;
+        signal_result?;
+
+        let report = run_result.map_err(errors::run_error)?.report;
+        let report_text = serde_json::to_string(&report)
+            .map_err(|error| errors::Error::new_err(error.to_string()))?;
         py.import(intern!(py, "json"))?
-            .call_method1(intern!(py, "loads"), (text,))
+            .call_method1(intern!(py, "loads"), (report_text,))
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

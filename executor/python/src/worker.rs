@@ -19,17 +19,21 @@ impl Launcher {
     /// Written anew for each run.
     pub(crate) fn new(py: Python<'_>) -> PyResult<Self> {
         let sys = py.import(intern!(py, "sys"))?;
-        let python: String = sys.getattr(intern!(py, "executable"))?.extract()?;
-        let path = sys.getattr(intern!(py, "path"))?.repr()?.to_string();
-        let code =
-            format!("import sys; sys.path[:] = {path}; import zbmd; zbmd._serve_if_worker()");
-        let text = format!("#!/bin/sh\nexec {} -c {}\n", quoted(&python), quoted(&code));
-        let failed = |error: std::io::Error| {
+        let interpreter: String = sys.getattr(intern!(py, "executable"))?.extract()?;
+        let module_paths = sys.getattr(intern!(py, "path"))?.repr()?.to_string();
+        let worker_code = format!(
+            "import sys; sys.path[:] = {module_paths}; import zbmd; zbmd._serve_if_worker()"
+        );
+        let script_text = format!(
+            "#!/bin/sh\nexec {} -c {}\n",
+            shell_quoted(&interpreter),
+            shell_quoted(&worker_code)
+        );
+        let script = write_script(&script_text).map_err(|error| {
             FileError::new_err(format!(
                 "cannot write a script that starts workers: {error}"
             ))
-        };
-        let script = write(&text).map_err(failed)?;
+        })?;
         Ok(Self { script })
     }
 
@@ -39,22 +43,22 @@ impl Launcher {
 }
 
 /// One word for the shell.
-fn quoted(text: &str) -> String {
+fn shell_quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-fn write(text: &str) -> std::io::Result<TempPath> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("zbmd-worker-");
+fn write_script(text: &str) -> std::io::Result<TempPath> {
+    let mut file_builder = tempfile::Builder::new();
+    file_builder.prefix("zbmd-worker-");
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        builder.permissions(std::fs::Permissions::from_mode(0o700));
+        file_builder.permissions(std::fs::Permissions::from_mode(0o700));
     }
-    let mut file = builder.tempfile()?;
-    file.write_all(text.as_bytes())?;
+    let mut script_file = file_builder.tempfile()?;
+    script_file.write_all(text.as_bytes())?;
     // Closed: a file that is open for writing cannot be run.
-    Ok(file.into_temp_path())
+    Ok(script_file.into_temp_path())
 }
 
 /// Does a worker's work, if this process was started as one, and then ends it.

@@ -46,7 +46,7 @@ pub struct Report {
     /// The trace that was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceReport>,
-    /// Things worth knowing that are no errors.
+    /// Things worth knowing that are not errors.
     pub notes: Vec<String>,
 }
 

@@ -141,7 +141,7 @@ impl Stopper {
         self.control.finish();
     }
 
-    /// Whether the run was told to end.
+    /// Whether the run is to end.
     pub fn is_stopping(&self) -> bool {
         self.control.is_finishing() || self.control.stop.is_set()
     }

@@ -123,8 +123,8 @@ impl EpochManager {
         let plan = &loaded.program.plans[plan_id];
 
         let spec = Arc::new(self.epoch_spec(epoch, plan_id, plan, lost));
-        let memory = EpochMemory::create(graph, plan, &spec, self.options.lock_memory)?;
-        let memory = Arc::new(memory);
+        let epoch_memory = EpochMemory::create(graph, plan, &spec, self.options.lock_memory)?;
+        let memory = Arc::new(epoch_memory);
         border::write_start(&memory, &self.state.channels);
         let parts = self.pool.prepare(&spec, &memory)?;
 
@@ -165,26 +165,32 @@ impl EpochManager {
     ) -> EpochSpec {
         let loaded = &self.loaded;
         let devices = loaded.physical_devices(plan, lost);
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let available_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let machine = &loaded.program.machine;
         let team_sizes = devices.iter().map(|id| machine.devices[*id].cores.len());
-        let threads: usize = team_sizes.map(|cores| cores.max(1)).sum();
+        // Workers spin for long only where each of their threads has a core to itself.
+        let thread_count: usize = team_sizes.map(|cores| cores.max(1)).sum();
 
-        let done = self.iterations_of_program();
-        let sinks = loaded.program.graph.sinks();
-        let queues = self.released.iter().zip(&self.sink_capacities);
-        let sinks = sinks
-            .zip(queues)
-            .map(|((id, actor), (&released, &capacity))| SinkSpec {
-                capacity,
-                token_bytes: actor.inputs[0].token.bytes(),
-                given_out: given_out_before(released, done, loaded.tokens_per_iteration(id)),
-            });
+        let done_iterations = self.iterations_of_program();
+        let graph_sinks = loaded.program.graph.sinks();
+        let sink_queues = self.released.iter().zip(&self.sink_capacities);
+        let sink_specs =
+            graph_sinks
+                .zip(sink_queues)
+                .map(|((id, actor), (&released, &capacity))| SinkSpec {
+                    capacity,
+                    token_bytes: actor.inputs[0].token.bytes(),
+                    given_out: given_out_before(
+                        released,
+                        done_iterations,
+                        loaded.tokens_per_iteration(id),
+                    ),
+                });
 
         EpochSpec {
             epoch,
             plan: plan_id,
-            spin_long: threads <= cores,
+            spin_long: thread_count <= available_cores,
             devices,
             limit: match self.phase {
                 Phase::Pad => 1,
@@ -193,7 +199,7 @@ impl EpochManager {
             pad: self.phase == Phase::Pad,
             saves: saves(loaded, plan, &self.options),
             bases: self.source_bases(),
-            sinks: sinks.collect(),
+            sinks: sink_specs.collect(),
             checksums: self.options.checksums,
             deny_memory: std::mem::take(&mut self.deny_memory),
             trace: self.tracer.as_ref().map(|tracer| tracer.ticks),
@@ -207,8 +213,8 @@ impl EpochManager {
 
     /// Tokens of each source's queue that lie before the present state.
     fn source_bases(&self) -> Vec<u64> {
-        let consumed = self.state.consumed.iter().map(|(_, tokens)| tokens);
-        let since_start = consumed.zip(&self.consumed_before);
+        let consumed_tokens = self.state.consumed.iter().map(|(_, tokens)| tokens);
+        let since_start = consumed_tokens.zip(&self.consumed_before);
         since_start
             .zip(&self.source_offsets)
             .map(|((tokens, before), offset)| offset + (tokens - before))
@@ -224,21 +230,21 @@ impl EpochManager {
         active: &mut ActiveEpoch,
         watchdogs: &EpochWatchdogs,
     ) -> Result<(), RunError> {
-        let parts = std::mem::take(&mut active.parts);
+        let worker_parts = std::mem::take(&mut active.parts);
         self.tally.begin_epoch(Clock.now_ns());
         if let Some(tracer) = &mut self.tracer {
             tracer.begin(&self.loaded, &active.spec, &active.memory);
         }
         self.pool
-            .begin(&active.spec, &active.memory, parts, watchdogs)?;
+            .begin(&active.spec, &active.memory, worker_parts, watchdogs)?;
         Ok(())
     }
 
     /// Takes over the state of an epoch that all workers have finished after `blocks` blocks.
     pub(crate) fn complete(&mut self, active: &ActiveEpoch, blocks: u64) {
         let graph = &self.loaded.program.graph;
-        let channels = border::read_area(&active.memory, graph, Area::End);
-        self.take_over(active, blocks, channels);
+        let end_channels = border::read_area(&active.memory, graph, Area::End);
+        self.take_over(active, blocks, end_channels);
         self.tally.add_epoch(&self.loaded, active, blocks);
         if let Some(tracer) = &mut self.tracer {
             tracer.end(active.spec.epoch);
@@ -254,7 +260,7 @@ impl EpochManager {
             .arrivals
             .of_epoch(active.spec.epoch)
             .notify();
-        let blocks = memory.common.committed.seal();
+        let committed_blocks = memory.common.committed.seal();
         self.tally.fenced += 1;
 
         // A worker that died between a publication and its wake-up left somebody asleep.
@@ -263,31 +269,31 @@ impl EpochManager {
         }
 
         let graph = &self.loaded.program.graph;
-        let channels = border::read_area(memory, graph, border_area(blocks));
-        self.take_over(active, blocks, channels);
+        let border_channels = border::read_area(memory, graph, border_area(committed_blocks));
+        self.take_over(active, committed_blocks, border_channels);
         if let Some(tracer) = &mut self.tracer {
             tracer.end(active.spec.epoch);
         }
-        blocks
+        committed_blocks
     }
 
     /// The state at the last committed border of an epoch that is at work.
     pub(crate) fn committed_state(&self, active: &ActiveEpoch) -> State {
         let memory = &active.memory;
-        let blocks = memory.hold();
+        let committed_blocks = memory.hold();
         let graph = &self.loaded.program.graph;
-        let channels = border::read_area(memory, graph, border_area(blocks));
+        let border_channels = border::read_area(memory, graph, border_area(committed_blocks));
         memory.release_held();
 
-        let iterations = blocks * active.block;
-        let consumed = self.state.consumed.iter().map(|(id, tokens)| {
-            let taken = iterations * self.loaded.tokens_per_iteration(*id);
-            (*id, tokens + taken)
+        let done_iterations = committed_blocks * active.block;
+        let consumed_counts = self.state.consumed.iter().map(|(id, tokens)| {
+            let taken_tokens = done_iterations * self.loaded.tokens_per_iteration(*id);
+            (*id, tokens + taken_tokens)
         });
         State {
-            iterations: self.state.iterations + iterations,
-            channels,
-            consumed: consumed.collect(),
+            iterations: self.state.iterations + done_iterations,
+            channels: border_channels,
+            consumed: consumed_counts.collect(),
         }
     }
 
@@ -300,12 +306,12 @@ impl EpochManager {
     ) {
         self.tally.end_epoch(Clock.now_ns());
 
-        let iterations = blocks * active.block;
+        let done_iterations = blocks * active.block;
         self.state.channels = channels;
-        self.state.iterations += iterations;
-        self.iterations_left -= iterations;
+        self.state.iterations += done_iterations;
+        self.iterations_left -= done_iterations;
         for (id, tokens) in &mut self.state.consumed {
-            *tokens += iterations * self.loaded.tokens_per_iteration(*id);
+            *tokens += done_iterations * self.loaded.tokens_per_iteration(*id);
         }
         if active.spec.pad && blocks > 0 {
             for ((_, tokens), zeros) in self.state.consumed.iter_mut().zip(&self.padded) {
@@ -318,14 +324,14 @@ impl EpochManager {
             source.release_until(base);
         }
 
-        let done = self.iterations_of_program();
+        let done_iterations = self.iterations_of_program();
         let sinks = self.loaded.program.graph.sinks();
         for (index, (id, _)) in sinks.enumerate() {
             let queue = &active.memory.sinks[index];
             queue.close();
             // A queue without a reader counts nothing: all that is done is given out.
             self.released[index] = if queue.is_detached() {
-                done * self.loaded.tokens_per_iteration(id)
+                done_iterations * self.loaded.tokens_per_iteration(id)
             } else {
                 active.released[index] + queue.written().0
             };
@@ -343,8 +349,10 @@ impl EpochManager {
         if state::channel_fingerprint(graph) != state::channel_fingerprint(old_graph) {
             self.state.channels = State::initial(graph).channels;
         }
-        let consumed = graph.sources().zip(consumed_tokens(&self.state));
-        self.state.consumed = consumed.map(|((id, _), tokens)| (id, tokens)).collect();
+        let consumed_counts = graph.sources().zip(consumed_tokens(&self.state));
+        self.state.consumed = consumed_counts
+            .map(|((id, _), tokens)| (id, tokens))
+            .collect();
 
         self.consumed_before = consumed_tokens(&self.state);
         self.iterations_before = self.state.iterations;
@@ -357,11 +365,13 @@ impl EpochManager {
 
     /// Tokens that each sink has given out since the session began.
     fn emitted_tokens(&self) -> Vec<u64> {
-        let done = self.iterations_of_program();
+        let done_iterations = self.iterations_of_program();
         let sinks = self.loaded.program.graph.sinks();
         sinks
             .zip(&self.emitted_before)
-            .map(|((id, _), before)| done * self.loaded.tokens_per_iteration(id) + before)
+            .map(|((id, _), before)| {
+                done_iterations * self.loaded.tokens_per_iteration(id) + before
+            })
             .collect()
     }
 
@@ -390,8 +400,11 @@ impl EpochManager {
         let can_pad = has_tail || main_block == 1;
         if self.phase != Phase::Pad && self.options.pad && can_pad {
             let parts = self.partial_iterations();
-            if parts.iter().any(|p| p.available > 0 && p.missing > 0) {
-                self.padded = parts.iter().map(|p| p.missing).collect();
+            if parts
+                .iter()
+                .any(|part| part.available > 0 && part.missing > 0)
+            {
+                self.padded = parts.iter().map(|part| part.missing).collect();
                 self.phase = Phase::Pad;
                 return true;
             }
@@ -426,7 +439,7 @@ impl EpochManager {
     /// For each source, what it has of one iteration at most. Waits until that is final.
     fn partial_iterations(&self) -> Vec<PartialIteration> {
         let parker = self.session_memory.arrivals.current();
-        let mut parts = Vec::new();
+        let mut partial_iterations = Vec::new();
         for (source, need) in self.source_needs() {
             let mut available = 0;
             parker.wait_until(Spin::SHORT, || {
@@ -434,23 +447,24 @@ impl EpochManager {
                 available = (written - source.taken()).min(need);
                 available == need || closed || self.control.stop.is_set()
             });
-            parts.push(PartialIteration {
+            partial_iterations.push(PartialIteration {
                 available,
                 missing: need - available,
             });
         }
-        parts
+        partial_iterations
     }
 
     /// The report of the run since the state `before`.
     pub(crate) fn report(&mut self, before: &State) -> Report {
-        let span = RunSpan {
+        let run_span = RunSpan {
             before,
             after: &self.state,
             padded: &self.padded,
             emitted: self.emitted_tokens(),
         };
-        self.tally.report(&self.loaded, &self.session_memory, &span)
+        self.tally
+            .report(&self.loaded, &self.session_memory, &run_span)
     }
 
     /// Ends all streams: nothing comes any more.

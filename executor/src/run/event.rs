@@ -8,7 +8,7 @@ use crate::fault::DeviceFault;
 use crate::supervise::Cause;
 use crate::worker::job::WorkerEnd;
 
-/// Why a worker is no more.
+/// Why a worker is gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum WorkerExit {
     /// Its process exited with this code.
@@ -66,7 +66,7 @@ pub(crate) enum WorkerEvent {
         calendar: usize,
         end: Box<WorkerEnd>,
     },
-    /// It is no more, or never came to be.
+    /// It is gone, or never started.
     Gone {
         device: DeviceId,
         generation: u32,

@@ -44,12 +44,12 @@ struct State {
 
 impl Lifetime {
     pub(crate) fn new() -> Self {
-        let state = State {
+        let first_state = State {
             phase: Phase::Planned,
             ended_because: None,
         };
         Self {
-            state: Mutex::new(state),
+            state: Mutex::new(first_state),
         }
     }
 
@@ -74,20 +74,20 @@ impl Lifetime {
             };
         }
 
-        let launched = command.spawn();
+        let spawn_result = command.spawn();
         // Its copy of the worker's end of the socket would keep the socket open.
         drop(command);
 
         let mut state = self.state();
         state.phase = Phase::Gone;
-        let mut child = launched?;
+        let mut child = spawn_result?;
 
         // The child has not been waited for, so the number is still its own.
-        let opened = match Pid::from_raw(child.id() as i32) {
+        let open_result = match Pid::from_raw(child.id() as i32) {
             Some(pid) => pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from),
             None => Err(io::ErrorKind::NotFound.into()),
         };
-        let pidfd = match opened {
+        let pidfd = match open_result {
             Ok(pidfd) => pidfd,
             Err(error) => {
                 drop(state);
@@ -172,14 +172,14 @@ impl Lifetime {
 
     /// Whether a signal has stopped it.
     pub(crate) fn is_stopped(&self) -> bool {
-        let processes = match self.state().phase {
+        let candidate_processes = match self.state().phase {
             Phase::Planned | Phase::Gone => Vec::new(),
             Phase::Launching { thread } => children_of(thread),
             Phase::Running { process, .. } => vec![process],
         };
-        processes.into_iter().any(|process| {
-            let state = system::thread_state(process, process);
-            state.is_some_and(|state| state.os == Os::Stopped)
+        candidate_processes.into_iter().any(|process| {
+            let thread_state = system::thread_state(process, process);
+            thread_state.is_some_and(|state| state.os == Os::Stopped)
         })
     }
 }
@@ -187,9 +187,10 @@ impl Lifetime {
 /// Processes that a thread of this process has started and that were not waited for. None where the system does not
 /// list them: then a child that is stopped before it runs its program is killed when it goes on.
 fn children_of(thread: u32) -> Vec<u32> {
-    let path = format!("/proc/self/task/{thread}/children");
-    let list = std::fs::read_to_string(path).unwrap_or_default();
-    list.split_ascii_whitespace()
+    let children_path = format!("/proc/self/task/{thread}/children");
+    let child_numbers = std::fs::read_to_string(children_path).unwrap_or_default();
+    child_numbers
+        .split_ascii_whitespace()
         .filter_map(|number| number.parse().ok())
         .collect()
 }
@@ -228,8 +229,8 @@ mod tests {
 
     fn launch_on_a_thread(is_watched: &Arc<AtomicBool>) -> Launch {
         let lifetime = Arc::new(Lifetime::new());
-        let (tell, ended) = mpsc::channel();
-        let its = Arc::clone(&lifetime);
+        let (send_ended, ended) = mpsc::channel();
+        let thread_lifetime = Arc::clone(&lifetime);
         let is_watched = Arc::clone(is_watched);
         std::thread::spawn(move || {
             while !is_watched.load(Ordering::Acquire) {
@@ -239,10 +240,13 @@ mod tests {
             command.arg("1000").stdin(Stdio::null()).process_group(0);
             // The system copies it into the new process, which widens the window that the test looks for.
             command.env("PADDING", "x".repeat(100_000));
-            let status = its.launch(command).and_then(|mut child| child.wait());
-            its.close();
-            let _ = tell.send(status.ok().and_then(|status| status.signal()));
+            let status = thread_lifetime
+                .launch(command)
+                .and_then(|mut child| child.wait());
+            thread_lifetime.close();
+            let _ = send_ended.send(status.ok().and_then(|status| status.signal()));
         });
+
         Launch { lifetime, ended }
     }
 
@@ -289,19 +293,19 @@ mod tests {
             "the launch is still under way"
         );
         launch.lifetime.end(Some("stopped"));
-        let signal = launch
+        let end_signal = launch
             .ended
             .recv_timeout(Duration::from_secs(20))
             .expect("the launch comes to its end");
-        assert_eq!(signal, Some(Signal::KILL.as_raw()));
+        assert_eq!(end_signal, Some(Signal::KILL.as_raw()));
     }
 
     #[test]
     fn what_is_not_wanted_any_more_is_not_launched() {
         let lifetime = Lifetime::new();
         lifetime.end(Some("too late"));
-        let refused = lifetime.launch(Command::new("/bin/sleep"));
-        refused.expect_err("nobody wants it");
+        let launch_result = lifetime.launch(Command::new("/bin/sleep"));
+        launch_result.expect_err("nobody wants it");
         assert_eq!(lifetime.close().as_deref(), Some("too late"));
     }
 }

@@ -56,7 +56,7 @@ impl Outlet {
 
         if events.is_some() || states.is_some() {
             let shared_counts = Arc::clone(&counts);
-            let run = move || {
+            let deliver_all = move || {
                 // Dropped when this thread ends, however it does.
                 let _end_guard = end_guard;
                 deliver(&items, &shared_counts, events.as_deref(), states.as_deref());
@@ -64,7 +64,7 @@ impl Outlet {
             // The closure, and with it the queue's other end, is dropped if there is no thread.
             let _ = std::thread::Builder::new()
                 .name("zbmd events".to_owned())
-                .spawn(run);
+                .spawn(deliver_all);
         }
         Self {
             queue,
@@ -82,6 +82,7 @@ impl Outlet {
         }
         if self.unreported > 0 {
             let count = self.unreported;
+            // The count of what was dropped goes first, so that a listener learns of the gap where it is.
             let what = What::EventsDropped { count };
             let at_ns = event.at_ns;
             if self.offer(Event { at_ns, what }) {
@@ -125,27 +126,30 @@ impl Outlet {
     pub(crate) fn finish(self, limit: Duration) -> u64 {
         let mut delivered = self.counts.delivered.load(Ordering::Acquire);
         let mut quiet_since_ns = Clock.now_ns();
-        let queue = self.queue.clone();
+        let queue_sender = self.queue.clone();
         // The last events may be about the drops.
-        let mut last = (self.unreported > 0).then(|| {
+        let mut last_item = (self.unreported > 0).then(|| {
             let count = self.unreported;
             let what = What::EventsDropped { count };
             let at_ns = Clock.now_ns();
             Item::Event(Event { at_ns, what })
         });
 
+        // With the queue's last sender gone, the thread ends once it has delivered what is in it.
         drop(self.queue);
-        let mut queue = Some(queue);
+        let mut open_queue = Some(queue_sender);
         loop {
-            if let (Some(item), Some(open)) = (last.take(), &queue) {
+            if let (Some(item), Some(open)) = (last_item.take(), &open_queue) {
                 match open.try_send(item) {
-                    Ok(()) => drop(self.counts.accepted.fetch_add(1, Ordering::AcqRel)),
-                    Err(TrySendError::Full(item)) => last = Some(item),
+                    Ok(()) => {
+                        self.counts.accepted.fetch_add(1, Ordering::AcqRel);
+                    }
+                    Err(TrySendError::Full(item)) => last_item = Some(item),
                     Err(TrySendError::Disconnected(_)) => {}
                 }
             }
-            if last.is_none() {
-                queue = None;
+            if last_item.is_none() {
+                open_queue = None;
             }
             if self.ended.recv_timeout(FINISH_PAUSE) == Err(RecvTimeoutError::Disconnected) {
                 break;
@@ -162,8 +166,8 @@ impl Outlet {
             }
         }
 
-        let accepted = self.counts.accepted.load(Ordering::Acquire);
-        self.dropped + accepted.saturating_sub(self.counts.delivered.load(Ordering::Acquire))
+        let accepted_count = self.counts.accepted.load(Ordering::Acquire);
+        self.dropped + accepted_count.saturating_sub(self.counts.delivered.load(Ordering::Acquire))
     }
 }
 

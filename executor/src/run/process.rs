@@ -114,12 +114,15 @@ impl WorkerProcess {
         launch: &WorkerLaunch<'_>,
         device: DeviceId,
     ) -> io::Result<(Self, ProcessListener)> {
-        let (socket, theirs) = UnixStream::pair()?;
+        let (socket, worker_socket) = UnixStream::pair()?;
+
         // Not the path it was started from, which may be another program by now.
-        let program = program.map_or_else(|| PathBuf::from("/proc/self/exe"), Path::to_owned);
-        let mut command = Command::new(program);
+        let program_path = program.map_or_else(|| PathBuf::from("/proc/self/exe"), Path::to_owned);
+        let mut command = Command::new(program_path);
         command.env(MARK, std::process::id().to_string());
-        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        command
+            .stdin(OwnedFd::from(worker_socket))
+            .stdout(Stdio::null());
         // An interrupt from the terminal is for the supervising process alone.
         command.process_group(0);
 
@@ -130,9 +133,9 @@ impl WorkerProcess {
             lifetime: Arc::clone(&lifetime),
         };
         let outbox = Outbox::new(socket);
-        let mut process = Self { outbox, lifetime };
-        process.open(launch, device)?;
-        Ok((process, listener))
+        let mut planned_process = Self { outbox, lifetime };
+        planned_process.open(launch, device)?;
+        Ok((planned_process, listener))
     }
 
     /// Lets it load a bundle, and open its device; it replies when it is ready. If it is gone, the listener reports that.
@@ -169,13 +172,14 @@ impl WorkerProcess {
             calendar,
             lease_ns: watchdogs.lease_ns,
         };
-        let Some(memory) = epoch.arena().fd() else {
+        let Some(memory_fd) = epoch.arena().fd() else {
             return Ok(());
         };
-        let watchdog = watchdogs.watchdogs.get(calendar);
-        let timer = watchdog.and_then(Watchdog::fd);
-        let files: Vec<_> = [memory].into_iter().chain(timer).collect();
-        self.outbox.post(Clock.now_ns(), &request, &files)
+        let calendar_watchdog = watchdogs.watchdogs.get(calendar);
+        let timer_fd = calendar_watchdog.and_then(Watchdog::fd);
+
+        let passed_files: Vec<_> = [memory_fd].into_iter().chain(timer_fd).collect();
+        self.outbox.post(Clock.now_ns(), &request, &passed_files)
     }
 
     /// Sends what it has not taken yet; whether there is still something.
@@ -190,7 +194,7 @@ impl WorkerProcess {
         self.outbox.flush(now_ns)?;
         match self.outbox.stalled_ns(now_ns) {
             Some(stalled_ns) if stalled_ns > REQUEST_LIMIT_NS => Err(io::Error::other(format!(
-                "it took nothing of an order for {} ms",
+                "it took nothing of a request for {} ms",
                 stalled_ns / 1_000_000
             ))),
             stalled_ns => Ok(stalled_ns.is_some()),
@@ -243,19 +247,20 @@ pub fn serve_if_worker(registry: &Registry) {
         return;
     };
     // SIGKILL when the supervising process dies, even if this one is stopped or its kernels never end.
-    let armed = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let death_signal = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let is_alive = rustix::process::getppid()
-        .is_some_and(|p| parent.to_str() == Some(&p.as_raw_nonzero().to_string()));
-    if armed.is_err() || !is_alive {
+        .is_some_and(|pid| parent.to_str() == Some(&pid.as_raw_nonzero().to_string()));
+    if death_signal.is_err() || !is_alive {
         std::process::exit(1);
     }
+
     let socket = io::stdin()
         .as_fd()
         .try_clone_to_owned()
         .map(UnixStream::from);
-    let served = socket.and_then(|socket| serve(socket, registry));
+    let serve_result = socket.and_then(|socket| serve(socket, registry));
     // A supervisor that has gone is the ordinary end.
-    std::process::exit(i32::from(served.is_err()));
+    std::process::exit(i32::from(serve_result.is_err()));
 }
 
 /// What a worker's process holds once a program is loaded.
@@ -272,26 +277,27 @@ type ReplySocket = Mutex<UnixStream>;
 fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
     let replies = Arc::new(Mutex::new(socket.try_clone()?));
     let gpus = Arc::<OpenGpus>::default();
-    let mut open: Option<OpenProgram> = None;
+    let mut open_program: Option<OpenProgram> = None;
 
     while let Some((request, files)) = wire::receive::<WorkerRequest>(&mut socket)? {
-        let mut files = files.into_iter();
+        let mut received_files = files.into_iter();
+
         match request {
             WorkerRequest::Open {
                 queues,
                 options,
                 device,
             } => {
-                let bundle = files.next().ok_or(io::ErrorKind::InvalidData)?;
+                let bundle = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
                 let loaded = match load_program(&bundle, registry, device, &gpus) {
                     Ok(loaded) => loaded,
                     Err(exit) => return send_reply(&replies, &WorkerReply::Leaving(exit)),
                 };
-                let memory = files.next().ok_or(io::ErrorKind::InvalidData)?;
+                let memory_fd = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
                 // SAFETY: the supervising process is this very program, and made it for these queues.
                 #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
-                let session_memory = unsafe { SessionMemory::find(memory, &queues) }?;
-                open = Some(OpenProgram {
+                let session_memory = unsafe { SessionMemory::find(memory_fd, &queues) }?;
+                open_program = Some(OpenProgram {
                     loaded,
                     session_memory: Arc::new(session_memory),
                     options,
@@ -303,11 +309,11 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 calendar,
                 lease_ns,
             } => {
-                let program = open.clone().ok_or(io::ErrorKind::InvalidData)?;
-                let memory = files.next().ok_or(io::ErrorKind::InvalidData)?;
-                let timer = files.next();
-                let heartbeat = timer.and_then(|fd| WorkerHeartbeat::from_fd(fd, lease_ns));
-                let epoch = find_epoch(&program.loaded, memory, &spec)?;
+                let program = open_program.clone().ok_or(io::ErrorKind::InvalidData)?;
+                let memory_fd = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
+                let timer_fd = received_files.next();
+                let heartbeat = timer_fd.and_then(|fd| WorkerHeartbeat::from_fd(fd, lease_ns));
+                let epoch = find_epoch(&program.loaded, memory_fd, &spec)?;
                 let job = WorkerJob {
                     spec: Arc::new(spec),
                     calendar,
@@ -317,10 +323,10 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                     gpus: Arc::clone(&gpus),
                 };
                 let loaded = program.loaded;
-                let replies = Arc::clone(&replies);
+                let job_replies = Arc::clone(&replies);
                 std::thread::Builder::new()
                     .name(format!("zbmd calendar {calendar}"))
-                    .spawn(move || run_job(&loaded, job, heartbeat, &replies))?;
+                    .spawn(move || run_job(&loaded, job, heartbeat, &job_replies))?;
             }
         }
     }
@@ -336,11 +342,12 @@ fn load_program(
 ) -> Result<Arc<LoadedProgram>, WorkerExit> {
     let engine = open_bundle(bundle, registry).map_err(WorkerExit::Unfit)?;
     let loaded = engine.loaded;
-    let described = loaded.program.machine.devices.get(device);
-    if let Some(described) = described
+    let device_description = loaded.program.machine.devices.get(device);
+
+    if let Some(description) = device_description
         && loaded.is_gpu(device)
     {
-        gpus.probe(&loaded, described)
+        gpus.probe(&loaded, description)
             .map_err(WorkerExit::NoDevice)?;
     }
     Ok(loaded)
@@ -352,8 +359,8 @@ fn find_epoch(
     memory: OwnedFd,
     spec: &EpochSpec,
 ) -> io::Result<EpochMemory> {
-    let plan = loaded.program.plans.get(spec.plan);
-    let plan = plan.ok_or(io::ErrorKind::InvalidData)?;
+    let epoch_plan = loaded.program.plans.get(spec.plan);
+    let plan = epoch_plan.ok_or(io::ErrorKind::InvalidData)?;
     // SAFETY: the supervising process is this very program, and made it for this graph, plan and spec.
     #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
     unsafe {
@@ -369,7 +376,7 @@ fn run_job(
 ) {
     let epoch = job.spec.epoch;
     let calendar = job.calendar;
-    let end = match host::prepare(loaded, job) {
+    let worker_end = match host::prepare(loaded, job) {
         Ok(prepared) => prepared.run(loaded, heartbeat),
         Err(fault) => WorkerEnd::before_start(fault),
     };
@@ -377,7 +384,7 @@ fn run_job(
     if let WorkerOutcome::Failed(FaultReport {
         fault: WorkerFault::Device(fault),
         ..
-    }) = &end.outcome
+    }) = &worker_end.outcome
         && fault.fault.kind.is_fatal()
     {
         let exit = WorkerExit::Failed(fault.clone());
@@ -385,20 +392,21 @@ fn run_job(
         // At once: what a driver would do at the end of the process may never end.
         let _ = kill_process(getpid(), Signal::KILL);
     }
+
     // If nobody receives it, the main thread sees the closed socket, and ends the process.
     let _ = send_reply(
         replies,
         &WorkerReply::Ended {
             epoch,
             calendar,
-            end: Box::new(end),
+            end: Box::new(worker_end),
         },
     );
 }
 
 fn send_reply(socket: &ReplySocket, reply: &WorkerReply) -> io::Result<()> {
-    let mut socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
-    wire::send(&mut socket, reply)
+    let mut locked_socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
+    wire::send(&mut locked_socket, reply)
 }
 
 /// The engine for a bundle that the supervising process has open. It is verified again: a process of its own trusts
@@ -422,15 +430,15 @@ mod tests {
     /// its listener waits for it.
     #[test]
     fn a_worker_whose_socket_is_full_keeps_nobody_waiting() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let program = folder.path().join("worker");
-        std::fs::write(&program, "#!/bin/sh\nexec sleep 1000\n").expect("written");
-        let mode = std::fs::Permissions::from_mode(0o700);
-        std::fs::set_permissions(&program, mode).expect("its owner may");
+        let temporary_folder = tempfile::tempdir().expect("a folder");
+        let program_path = temporary_folder.path().join("worker");
+        std::fs::write(&program_path, "#!/bin/sh\nexec sleep 1000\n").expect("written");
+        let owner_only = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(&program_path, owner_only).expect("its owner may");
 
         let session = SessionMemory::create(&Queues::new()).expect("small");
         let bundle = tempfile::tempfile().expect("a file");
-        // An order that is longer than any socket's buffer.
+        // A request that is longer than any socket's buffer.
         let queues: Queues = vec![(u64::MAX, u64::MAX); 200_000];
         let launch = WorkerLaunch {
             bundle: bundle.as_fd(),
@@ -442,9 +450,9 @@ mod tests {
                 lock_memory: false,
             },
         };
-        let planned = WorkerProcess::plan(Some(&program), &launch, DeviceId(0));
-        let (mut process, listener) = planned.expect("planned");
-        let listening = std::thread::spawn(move || listener.listen(|_| ()));
+        let planning_result = WorkerProcess::plan(Some(&program_path), &launch, DeviceId(0));
+        let (mut process, listener) = planning_result.expect("planned");
+        let listener_thread = std::thread::spawn(move || listener.listen(|_| ()));
 
         let error = loop {
             match process.flush() {
@@ -453,12 +461,13 @@ mod tests {
             }
             std::thread::yield_now();
         };
-        assert!(error.starts_with("it took nothing of an order"), "{error}");
+
+        assert!(error.starts_with("it took nothing of a request"), "{error}");
         process.lifetime().end(Some(&error));
-        let exit = listening.join().expect("no panic");
-        assert_eq!(exit.ended_because, Some(error));
+        let process_exit = listener_thread.join().expect("no panic");
+        assert_eq!(process_exit.ended_because, Some(error));
         assert_eq!(
-            exit_status(exit.status.expect("waited for")),
+            exit_status(process_exit.status.expect("waited for")),
             WorkerExit::Killed(Signal::KILL.as_raw())
         );
     }

@@ -14,8 +14,8 @@ use crate::transport::primitive::Ordering;
 pub(super) fn of_epoch(current: &CurrentEpoch) -> Progress {
     let program = &current.loaded.program;
     let plan = &program.plans[current.spec.plan];
-    let statuses = current.memory.statuses.iter();
-    let periods = statuses.map(|status| status.periods.load(Ordering::Relaxed));
+    let worker_statuses = current.memory.statuses.iter();
+    let worker_periods = worker_statuses.map(|status| status.periods.load(Ordering::Relaxed));
 
     Progress {
         model: program.graph.name.clone(),
@@ -25,34 +25,35 @@ pub(super) fn of_epoch(current: &CurrentEpoch) -> Progress {
         plan: plan.name.clone(),
         block: plan.block,
         period_planned_ns: plan.period_ns,
-        periods: periods.min().unwrap_or(0),
-        devices: devices(current),
-        rings: rings(current),
-        queues: queues(current),
+        periods: worker_periods.min().unwrap_or(0),
+        devices: device_list(current),
+        rings: ring_fills(current),
+        queues: queue_fills(current),
     }
 }
 
-fn devices(current: &CurrentEpoch) -> Vec<DeviceProgress> {
-    let mut all = current.loaded.devices();
-    all.extend(&current.spec.devices);
-    all.into_iter()
+fn device_list(current: &CurrentEpoch) -> Vec<DeviceProgress> {
+    let mut all_devices = current.loaded.devices();
+    all_devices.extend(&current.spec.devices);
+    all_devices
+        .into_iter()
         .map(|device| device_progress(current, device))
         .collect()
 }
 
 fn device_progress(current: &CurrentEpoch, device: DeviceId) -> DeviceProgress {
-    let mut devices = current.spec.devices.iter();
-    let calendar = devices.position(|other| *other == device);
-    let status = calendar.map(|calendar| &current.memory.statuses[calendar]);
+    let mut calendar_devices = current.spec.devices.iter();
+    let calendar = calendar_devices.position(|other| *other == device);
+    let worker_status = calendar.map(|calendar| &current.memory.statuses[calendar]);
 
     DeviceProgress {
         device: current.loaded.program.machine.devices[device].name.clone(),
-        state: match status {
-            Some(status) => device_state(status),
+        state: match worker_status {
+            Some(worker_status) => device_state(worker_status),
             None if current.lost.contains(&device) => DeviceState::Lost,
             None => DeviceState::Idle,
         },
-        periods: status.map_or(0, |status| status.periods.load(Ordering::Relaxed)),
+        periods: worker_status.map_or(0, |status| status.periods.load(Ordering::Relaxed)),
     }
 }
 
@@ -66,19 +67,19 @@ fn device_state(status: &WorkerStatus) -> DeviceState {
     }
 }
 
-fn rings(current: &CurrentEpoch) -> Vec<Fill> {
+fn ring_fills(current: &CurrentEpoch) -> Vec<Fill> {
     let program = &current.loaded.program;
     let plan = &program.plans[current.spec.plan];
-    let rings = plan.rings.iter().zip(&*current.memory.rings);
+    let plan_rings = plan.rings.iter().zip(&*current.memory.rings);
 
-    rings
+    plan_rings
         .map(|(ring, sync)| {
             let buffer = &plan.buffers[ring.buffer];
-            let sender = &program.machine.devices[ring.from].name;
-            let receiver = &program.machine.devices[ring.to].name;
+            let sender_name = &program.machine.devices[ring.from].name;
+            let receiver_name = &program.machine.devices[ring.to].name;
             let (tokens, blocks) = sync.counts();
             Fill {
-                name: format!("{} {sender} -> {receiver}", ring.channel),
+                name: format!("{} {sender_name} -> {receiver_name}", ring.channel),
                 tokens,
                 // The two were not read at the same time.
                 filled: tokens.saturating_sub(blocks.saturating_mul(buffer.block_tokens)),
@@ -88,7 +89,7 @@ fn rings(current: &CurrentEpoch) -> Vec<Fill> {
         .collect()
 }
 
-fn queues(current: &CurrentEpoch) -> Vec<Fill> {
+fn queue_fills(current: &CurrentEpoch) -> Vec<Fill> {
     let graph = &current.loaded.program.graph;
     let sources = graph.sources().zip(&current.session_memory.sources);
     let sinks = graph.sinks().zip(&current.memory.sinks);
@@ -100,12 +101,12 @@ fn queues(current: &CurrentEpoch) -> Vec<Fill> {
 
 fn queue_fill(actor: &Actor, queue: &Arc<Conduit>) -> Fill {
     // In this order, so that no more tokens have been taken than written.
-    let taken = queue.taken();
-    let tokens = queue.written().0;
+    let taken_tokens = queue.taken();
+    let written_tokens = queue.written().0;
     Fill {
         name: actor.name.clone(),
-        tokens,
-        filled: tokens.saturating_sub(taken),
+        tokens: written_tokens,
+        filled: written_tokens.saturating_sub(taken_tokens),
         capacity: queue.capacity(),
     }
 }

@@ -81,9 +81,13 @@ impl RunTally {
 
         let first_ns = ends().map(|end| end.first_ns).min().unwrap_or(0);
         let last_ns = ends().map(|end| end.last_ns).max().unwrap_or(0);
-        let shared = active.memory.arena();
-        let shared_bytes = shared.bytes() as u64;
-        let shared_locked = if shared.is_locked() { shared_bytes } else { 0 };
+        let shared_arena = active.memory.arena();
+        let shared_bytes = shared_arena.bytes() as u64;
+        let shared_locked = if shared_arena.is_locked() {
+            shared_bytes
+        } else {
+            0
+        };
 
         let segment = self.segment(loaded, active.spec.plan);
         segment.busy_ns += last_ns.saturating_sub(first_ns);
@@ -98,8 +102,11 @@ impl RunTally {
 
     /// What is reported of a plan; new if it has not run before.
     fn segment(&mut self, loaded: &LoadedProgram, plan: PlanId) -> &mut PlanSegment {
-        let known = self.segments.iter().position(|s| s.plan == plan);
-        let index = known.unwrap_or_else(|| {
+        let known_index = self
+            .segments
+            .iter()
+            .position(|segment| segment.plan == plan);
+        let index = known_index.unwrap_or_else(|| {
             self.segments.push(PlanSegment {
                 plan,
                 busy_ns: 0,
@@ -134,17 +141,20 @@ impl RunTally {
             notes: Vec::new(),
         };
         report.notes = self.notes(loaded, &report);
-        let segments = std::mem::take(&mut self.segments);
-        report.plans = segments.into_iter().map(|s| s.report).collect();
+        let plan_segments = std::mem::take(&mut self.segments);
+        report.plans = plan_segments
+            .into_iter()
+            .map(|segment| segment.report)
+            .collect();
         report
     }
 
     fn sink_reports(&self, loaded: &LoadedProgram, span: &RunSpan<'_>) -> Vec<SinkReport> {
         let elapsed_ns = self.elapsed_ns();
-        let sinks = loaded.program.graph.sinks();
-        let counts = span.emitted.iter().zip(&self.discarded);
-        sinks
-            .zip(counts)
+        let graph_sinks = loaded.program.graph.sinks();
+        let token_counts = span.emitted.iter().zip(&self.discarded);
+        graph_sinks
+            .zip(token_counts)
             .map(|((_, actor), (&tokens, &discarded))| {
                 let mut report = SinkReport {
                     name: actor.name.clone(),
@@ -197,9 +207,10 @@ fn leftover_note(loaded: &LoadedProgram, report: &Report) -> Option<String> {
     if loaded.tail.is_some() {
         return None;
     }
-    let sources = report.sources.iter();
-    let iterations = sources.map(|source| source.leftover / source.tokens_per_iteration.max(1));
-    let whole = iterations.min().filter(|whole| *whole > 0)?;
+    let source_reports = report.sources.iter();
+    let whole_iterations =
+        source_reports.map(|source| source.leftover / source.tokens_per_iteration.max(1));
+    let whole = whole_iterations.min().filter(|whole| *whole > 0)?;
 
     let block = loaded.program.plans[loaded.main].block;
     Some(format!(
@@ -225,21 +236,21 @@ fn source_reports(
     padded: &[u64],
     elapsed_ns: u64,
 ) -> Vec<SourceReport> {
-    let sources = loaded.program.graph.sources();
-    let queues = session_memory.sources.iter().zip(padded);
-    sources
-        .zip(queues)
+    let graph_sources = loaded.program.graph.sources();
+    let session_queues = session_memory.sources.iter().zip(padded);
+    graph_sources
+        .zip(session_queues)
         .map(|((id, actor), (queue, &padded))| {
-            let tokens = queue.taken();
+            let taken_tokens = queue.taken();
             let tokens_per_s = if elapsed_ns > 0 {
-                tokens as f64 * 1e9 / elapsed_ns as f64
+                taken_tokens as f64 * 1e9 / elapsed_ns as f64
             } else {
                 0.0
             };
             SourceReport {
                 name: actor.name.clone(),
-                tokens,
-                leftover: queue.written().0 - tokens,
+                tokens: taken_tokens,
+                leftover: queue.written().0 - taken_tokens,
                 padded,
                 tokens_per_iteration: loaded.tokens_per_iteration(id),
                 tokens_per_s,

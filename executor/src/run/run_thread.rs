@@ -27,7 +27,7 @@ impl RunThread {
         conduct: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
         let thread = std::thread::Builder::new()
-            .name("zbmd conductor".to_owned())
+            .name("zbmd run".to_owned())
             .spawn(conduct)?;
         Ok(Self { thread, finished })
     }

@@ -9,6 +9,11 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::control::RunControl;
+use super::run_thread::RunResult;
+use crate::error::RunError;
+use crate::supervise::{Event, What};
+use crate::transport::clock::Clock;
 use crate::transport::primitive::{AtomicU32, AtomicU64, Ordering};
 
 /// What the supervising thread is doing.
@@ -93,7 +98,7 @@ pub(crate) struct Patience {
 
 /// It is reported after ten seconds, and the run is given up after a minute: taking and locking tens of gigabytes
 /// for an epoch is the longest thing that a supervising thread does.
-pub(crate) const PATIENCE: Patience = Patience {
+const PATIENCE: Patience = Patience {
     look_every: Duration::from_millis(500),
     looks_until_late: 20,
     looks_until_stuck: 120,
@@ -117,19 +122,19 @@ pub(crate) struct SelfWatch {
 }
 
 impl SelfWatch {
-    /// Starts to watch; `tell` is called on the watching thread, and must not wait for the supervising one. Without a
+    /// Starts to watch; `report` is called on the watching thread, and must not wait for the supervising one. Without a
     /// thread nobody watches, which changes nothing else.
-    pub(crate) fn start(patience: Patience, tell: impl FnMut(Finding) + Send + 'static) -> Self {
+    pub(crate) fn start(patience: Patience, report: impl FnMut(Finding) + Send + 'static) -> Self {
         let monitor = Arc::new(ActivityMonitor::new());
         let (end, is_over) = mpsc::channel();
-        let watched = Arc::clone(&monitor);
-        let thread = std::thread::Builder::new()
+        let watched_monitor = Arc::clone(&monitor);
+        let watch_thread = std::thread::Builder::new()
             .name("zbmd watchdog".to_owned())
-            .spawn(move || watch(&watched, &is_over, patience, tell));
+            .spawn(move || watch(&watched_monitor, &is_over, patience, report));
         Self {
             monitor,
             end: Some(end),
-            thread: thread.ok(),
+            thread: watch_thread.ok(),
         }
     }
 
@@ -161,28 +166,53 @@ fn watch(
     monitor: &ActivityMonitor,
     is_over: &Receiver<()>,
     patience: Patience,
-    mut tell: impl FnMut(Finding),
+    mut report: impl FnMut(Finding),
 ) -> Option<Duration> {
-    let mut longest = None;
+    let mut longest_time = None;
     let mut last_passes = monitor.look().0;
     let mut looks = 0;
     while is_over.recv_timeout(patience.look_every) == Err(RecvTimeoutError::Timeout) {
         let (passes, activity) = monitor.look();
-        let gets_on = passes != last_passes || activity == Activity::AwaitingInput;
+        let makes_progress = passes != last_passes || activity == Activity::AwaitingInput;
         last_passes = passes;
-        looks = if gets_on { 0 } else { looks + 1 };
+        looks = if makes_progress { 0 } else { looks + 1 };
 
         let after = patience.look_every * looks;
         if looks >= patience.looks_until_late {
-            longest = longest.max(Some(after));
+            longest_time = longest_time.max(Some(after));
         }
         if looks == patience.looks_until_late {
-            tell(Finding::Late { activity, after });
+            report(Finding::Late { activity, after });
         } else if looks == patience.looks_until_stuck {
-            tell(Finding::Stuck { activity, after });
+            report(Finding::Stuck { activity, after });
         }
     }
-    longest
+    longest_time
+}
+
+/// Watches the supervising thread of a run: reports when it is late, and gives the run up when it is stuck.
+pub(super) fn watch_run(
+    control: Arc<RunControl>,
+    give_up: Sender<RunResult>,
+    send_event: impl Fn(Event) + Send + 'static,
+) -> SelfWatch {
+    SelfWatch::start(PATIENCE, move |finding| match finding {
+        Finding::Late { activity, after } => send_event(Event {
+            at_ns: Clock.now_ns(),
+            what: What::SupervisorLate {
+                activity: activity.to_string(),
+                after_ns: after.as_nanos() as u64,
+            },
+        }),
+        Finding::Stuck { activity, after } => {
+            // Whoever waits for the run waits no longer for its supervising thread.
+            let _ = give_up.send(Err(RunError::SupervisorStuck {
+                activity: activity.to_string(),
+                seconds: after.as_secs(),
+            }));
+            control.abort();
+        }
+    })
 }
 
 #[cfg(test)]
@@ -197,13 +227,13 @@ mod tests {
 
     #[test]
     fn a_thread_that_stands_still_is_late_and_then_stuck() {
-        let (tell, told) = mpsc::channel();
+        let (send_finding, findings) = mpsc::channel();
         let watch = SelfWatch::start(HASTY, move |finding| {
-            tell.send(finding).expect("the test listens")
+            send_finding.send(finding).expect("the test listens")
         });
         watch.monitor().enter(Activity::BeginningEpoch);
-        let late = told.recv().expect("it is watched");
-        let stuck = told.recv().expect("it is watched");
+        let late = findings.recv().expect("it is watched");
+        let stuck = findings.recv().expect("it is watched");
         let activity = Activity::BeginningEpoch;
         let after = HASTY.look_every;
         let expect_late = Finding::Late {
@@ -216,22 +246,22 @@ mod tests {
         };
         assert_eq!((late, stuck), (expect_late, expect_stuck));
         assert!(watch.end() >= Some(after * HASTY.looks_until_stuck));
-        assert!(told.recv().is_err(), "once each");
+        assert!(findings.recv().is_err(), "once each");
     }
 
     #[test]
     fn waiting_for_input_may_take_any_time_and_progress_is_seen() {
-        let (tell, told) = mpsc::channel();
+        let (send_finding, findings) = mpsc::channel();
         let watch = SelfWatch::start(HASTY, move |finding| {
-            tell.send(finding).expect("the test listens")
+            send_finding.send(finding).expect("the test listens")
         });
         let monitor = watch.monitor();
         monitor.enter(Activity::AwaitingInput);
         // Longer than it takes to be called stuck: what is asserted is that nothing comes within the time.
-        let quiet = told.recv_timeout(HASTY.look_every * 4 * HASTY.looks_until_stuck);
+        let quiet = findings.recv_timeout(HASTY.look_every * 4 * HASTY.looks_until_stuck);
         assert_eq!(quiet, Err(RecvTimeoutError::Timeout));
         monitor.enter(Activity::Listening);
-        let late = told.recv().expect("it is watched");
+        let late = findings.recv().expect("it is watched");
         assert!(matches!(late, Finding::Late { .. }), "{late:?}");
     }
 }

@@ -85,19 +85,19 @@ impl std::fmt::Debug for Session {
 
 impl Session {
     fn start(loaded: &Arc<LoadedProgram>, options: RunOptions) -> Result<Self, EngineError> {
-        let state = match options.state.clone() {
-            Some(state) => checked_state(&loaded.program, state)?,
+        let initial_state = match options.state.clone() {
+            Some(initial_state) => checked_state(&loaded.program, initial_state)?,
             None => State::initial(&loaded.program.graph),
         };
-        let queues = source_queues(loaded, &options);
-        demand::check(loaded, &options, &queues, available_bytes())?;
+        let queue_sizes = source_queues(loaded, &options);
+        demand::check(loaded, &options, &queue_sizes, available_bytes())?;
 
-        let session_memory = Arc::new(SessionMemory::create(&queues)?);
+        let session_memory = Arc::new(SessionMemory::create(&queue_sizes)?);
         let control = Arc::new(RunControl::new(Arc::clone(&session_memory)));
         let pool = WorkerPool::new(
             Arc::clone(loaded),
             Arc::clone(&session_memory),
-            queues,
+            queue_sizes,
             HostOptions::of(&options),
             options.isolation.clone(),
             options.standby,
@@ -105,31 +105,32 @@ impl Session {
         let tracer = start_tracer(loaded, &options)?;
 
         let is_supervised = options.supervised.is_some();
-        let (send_result, result) = mpsc::channel::<RunResult>();
+        let (send_result, result_receiver) = mpsc::channel::<RunResult>();
         let mut manager = EpochManager::new(
             Arc::clone(loaded),
             options,
-            state,
+            initial_state,
             Arc::clone(&control),
             pool,
             tracer,
         );
+
         // Made before anything runs: a lack of memory is found here.
         let first_epoch = manager.make_epoch(0, &[])?;
 
-        let sources = source_handles(loaded, &session_memory.sources, &control.stop);
-        let sinks = sink_handles(loaded, &first_epoch.memory.sinks, &control.stop);
-        let run_thread = RunThread::start(result, move || {
+        let source_handles = source_handles(loaded, &session_memory.sources, &control.stop);
+        let sink_handles = sink_handles(loaded, &first_epoch.memory.sinks, &control.stop);
+        let run_thread = RunThread::start(result_receiver, move || {
             let _abort = AbortOnPanic(Arc::clone(&manager.control));
-            let finished = run_to_end(manager, first_epoch, &send_result);
-            let _ = send_result.send(finished);
+            let run_result = run_to_end(manager, first_epoch, &send_result);
+            let _ = send_result.send(run_result);
         })
         .map_err(EngineError::Thread)?;
 
         Ok(Self {
             control,
-            sources,
-            sinks,
+            sources: source_handles,
+            sinks: sink_handles,
             run_thread: Some(run_thread),
             loaded: Arc::clone(loaded),
             is_supervised,
@@ -152,7 +153,7 @@ impl Session {
         take_handle("sink", &mut self.sinks, name)
     }
 
-    /// Something that ends the run from any thread and tells its progress.
+    /// Something that ends the run from any thread and reports its progress.
     pub fn stopper(&self) -> Stopper {
         Stopper {
             control: Arc::clone(&self.control),
@@ -169,23 +170,23 @@ impl Session {
         if !self.is_supervised {
             return Err(SwapError::Unsupervised);
         }
-        let here = stream_descriptions(&self.loaded);
-        let there = stream_descriptions(&to.loaded);
-        if here != there {
+        let our_streams = stream_descriptions(&self.loaded);
+        let their_streams = stream_descriptions(&to.loaded);
+        if our_streams != their_streams {
             return Err(SwapError::Ports {
-                here: here.join(", "),
-                there: there.join(", "),
+                here: our_streams.join(", "),
+                there: their_streams.join(", "),
             });
         }
 
-        let sources = to.loaded.program.graph.sources();
-        for ((id, actor), queue) in sources.zip(&self.control.session_memory.sources) {
-            let needed = min_source_capacity(&to.loaded, id);
+        let their_sources = to.loaded.program.graph.sources();
+        for ((id, actor), queue) in their_sources.zip(&self.control.session_memory.sources) {
+            let needed_tokens = min_source_capacity(&to.loaded, id);
             let capacity = queue.capacity();
-            if needed > capacity {
+            if needed_tokens > capacity {
                 return Err(SwapError::Queue {
                     name: actor.name.clone(),
-                    needed,
+                    needed: needed_tokens,
                     capacity,
                 });
             }
@@ -238,8 +239,8 @@ fn source_handles(
     queues: &[Arc<Conduit>],
     stop: &Arc<Stop>,
 ) -> BTreeMap<String, Option<SourceHandle>> {
-    let sources = loaded.program.graph.sources().zip(queues);
-    sources
+    let fed_sources = loaded.program.graph.sources().zip(queues);
+    fed_sources
         .map(|((_, actor), queue)| {
             let token = &actor.outputs[0].token;
             let producer = Producer::new(queue);
@@ -255,8 +256,8 @@ fn sink_handles(
     queues: &[Arc<Conduit>],
     stop: &Arc<Stop>,
 ) -> BTreeMap<String, Option<SinkHandle>> {
-    let sinks = loaded.program.graph.sinks().zip(queues);
-    sinks
+    let drained_sinks = loaded.program.graph.sinks().zip(queues);
+    drained_sinks
         .map(|((_, actor), queue)| {
             let token = &actor.inputs[0].token;
             let consumer = Consumer::new(queue, 0, false);
@@ -270,15 +271,15 @@ fn sink_handles(
 /// What the streams of a program are, for people: two programs with the same ones can take each other's place.
 fn stream_descriptions(loaded: &LoadedProgram) -> Vec<String> {
     let graph = &loaded.program.graph;
-    let sources = graph.sources().map(|(_, actor)| {
+    let source_texts = graph.sources().map(|(_, actor)| {
         let token = &actor.outputs[0].token;
         format!("source `{}` of {token}", actor.name)
     });
-    let sinks = graph.sinks().map(|(_, actor)| {
+    let sink_texts = graph.sinks().map(|(_, actor)| {
         let token = &actor.inputs[0].token;
         format!("sink `{}` of {token}", actor.name)
     });
-    sources.chain(sinks).collect()
+    source_texts.chain(sink_texts).collect()
 }
 
 fn take_handle<H>(
@@ -286,37 +287,44 @@ fn take_handle<H>(
     handles: &mut BTreeMap<String, Option<H>>,
     name: &str,
 ) -> Result<H, StreamError> {
-    let known = handles.keys().cloned().collect::<Vec<_>>().join(", ");
-    let name = name.to_owned();
-    match handles.get_mut(&name) {
-        None => Err(StreamError::Unknown { kind, name, known }),
-        Some(handle) => handle.take().ok_or(StreamError::Taken { kind, name }),
+    let known_names = handles.keys().cloned().collect::<Vec<_>>().join(", ");
+    let wanted_name = name.to_owned();
+    match handles.get_mut(&wanted_name) {
+        None => Err(StreamError::Unknown {
+            kind,
+            name: wanted_name,
+            known: known_names,
+        }),
+        Some(handle) => handle.take().ok_or(StreamError::Taken {
+            kind,
+            name: wanted_name,
+        }),
     }
 }
 
 /// A state that fits a program, with the tokens that each of its sources has consumed.
 fn checked_state(program: &Program, state: State) -> Result<State, EngineError> {
     for (channel, declared) in program.graph.channels.iter_enumerated() {
-        let needed = declared.initial.len() as u64;
-        let tokens = state.channels.get(channel);
-        let found = tokens.map_or(0, |tokens| tokens.len() as u64);
-        if found != needed {
+        let needed_tokens = declared.initial.len() as u64;
+        let channel_tokens = state.channels.get(channel);
+        let found_tokens = channel_tokens.map_or(0, |tokens| tokens.len() as u64);
+        if found_tokens != needed_tokens {
             return Err(EngineError::State {
                 channel,
-                found,
-                needed,
+                found: found_tokens,
+                needed: needed_tokens,
             });
         }
     }
 
-    let sources = program.graph.sources();
-    let consumed = sources.map(|(source, _)| {
-        let mut entries = state.consumed.iter();
-        let entry = entries.find(|(actor, _)| *actor == source);
-        (source, entry.map_or(0, |(_, tokens)| *tokens))
+    let graph_sources = program.graph.sources();
+    let consumed_tokens = graph_sources.map(|(source, _)| {
+        let mut saved_entries = state.consumed.iter();
+        let saved_entry = saved_entries.find(|(actor, _)| *actor == source);
+        (source, saved_entry.map_or(0, |(_, tokens)| *tokens))
     });
     Ok(State {
-        consumed: consumed.collect(),
+        consumed: consumed_tokens.collect(),
         ..state
     })
 }

@@ -1,5 +1,5 @@
 //! A run under supervision. Does what the supervisor decides: starts and kills workers, begins and fences epochs, looks at
-//! workers' progress, and tells the supervisor what came of it. Decides nothing itself.
+//! workers' progress, and reports the results to the supervisor. Decides nothing itself.
 //!
 //! # Nothing blocks the supervising thread
 //!
@@ -40,7 +40,7 @@ use super::event::WorkerEvent;
 use super::injection;
 use super::outlet::Outlet;
 use super::run_thread::RunResult;
-use super::self_watch::{self, Activity, ActivityMonitor, Finding, SelfWatch};
+use super::self_watch::{Activity, ActivityMonitor, SelfWatch, watch_run};
 use super::system;
 use crate::error::RunError;
 use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
@@ -137,7 +137,7 @@ impl<'m> SupervisedRun<'m> {
     ) -> Self {
         let (state_every_ns, state_listener) = options.states.unzip();
         let outlet = Outlet::start(options.listener, state_listener);
-        let self_watch = watch_itself(manager, give_up, outlet.event_sender());
+        let self_watch = watch_run(Arc::clone(&manager.control), give_up, outlet.event_sender());
         let plans = BundlePlans {
             loaded: Arc::clone(&manager.loaded),
             phase: manager.phase,
@@ -172,11 +172,11 @@ impl<'m> SupervisedRun<'m> {
 
     /// Runs to the end, whatever is lost on the way.
     pub(super) fn run(mut self) -> Result<(), RunError> {
-        let outcome = self.supervise();
+        let run_result = self.supervise();
         // It can send events too, which come to an end now.
         self.manager.tally.late = self.self_watch.end();
         self.manager.tally.events_dropped = self.outlet.finish(LISTENER_LIMIT);
-        outcome
+        run_result
     }
 
     fn supervise(&mut self) -> Result<(), RunError> {
@@ -194,10 +194,10 @@ impl<'m> SupervisedRun<'m> {
             if self.manager.control.stop.is_set() {
                 return Err(RunError::Abandoned);
             }
-            let wait = self.wait_limit();
+            let wait_limit = self.wait_limit();
             self.monitor.enter(Activity::Listening);
             let watchdogs = &mut self.watchdogs.watchdogs;
-            if let Some(event) = self.manager.pool.next_event(wait, watchdogs) {
+            if let Some(event) = self.manager.pool.next_event(wait_limit, watchdogs) {
                 self.handle_event(event);
                 self.perform_actions();
             }
@@ -224,8 +224,8 @@ impl<'m> SupervisedRun<'m> {
             self.state_every_ns.map(|_| self.next_state_ns),
             (!self.starting.is_empty()).then_some(self.next_start_look_ns),
         ];
-        let until_ns = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX);
-        Duration::from_nanos(until_ns.saturating_sub(now_ns).min(MAX_WAIT_NS))
+        let deadline_ns = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX);
+        Duration::from_nanos(deadline_ns.saturating_sub(now_ns).min(MAX_WAIT_NS))
     }
 
     /// Does all that is due by now.
@@ -233,10 +233,10 @@ impl<'m> SupervisedRun<'m> {
         let now_ns = self.clock.now_ns();
         if !self.is_swap_requested && self.manager.control.requested_swap().is_some() {
             self.is_swap_requested = true;
-            self.tell(Input::Request(Request::Swap));
+            self.send_input(Input::Request(Request::Swap));
         }
         if self.supervisor.deadline().is_some_and(|ns| ns <= now_ns) {
-            self.tell(Input::Tick);
+            self.send_input(Input::Tick);
         }
 
         let expired_count = self.watchdogs.expired_count();
@@ -254,13 +254,17 @@ impl<'m> SupervisedRun<'m> {
         }
 
         self.give_state(now_ns);
-        if let Some(fault) = self.injector.as_mut().and_then(|i| i.due(now_ns)) {
+        if let Some(fault) = self
+            .injector
+            .as_mut()
+            .and_then(|injector| injector.due(now_ns))
+        {
             self.inject(fault);
         }
         self.perform_actions();
     }
 
-    fn tell(&mut self, input: Input) {
+    fn send_input(&mut self, input: Input) {
         self.supervisor
             .handle(self.clock.now_ns(), input, &mut self.actions);
     }
@@ -297,7 +301,7 @@ impl<'m> SupervisedRun<'m> {
                 end,
             } => {
                 let how = self.supervisor_end(&end.outcome);
-                if let Some(active) = self.active.as_mut().filter(|a| a.spec.epoch == epoch) {
+                if let Some(active) = self.active_epoch(epoch) {
                     active.keep_end(calendar, *end);
                 }
                 Input::Ended {
@@ -312,10 +316,16 @@ impl<'m> SupervisedRun<'m> {
                 std::panic::resume_unwind(panic)
             }
         };
-        self.tell(input);
+        self.send_input(input);
     }
 
-    /// What the supervisor is told of how a worker's part of the epoch at work ended.
+    /// The epoch at work, if it is the one of this number.
+    fn active_epoch(&mut self, epoch: u64) -> Option<&mut ActiveEpoch> {
+        let active = self.active.as_mut()?;
+        (active.spec.epoch == epoch).then_some(active)
+    }
+
+    /// What the supervisor receives about how a worker's part of the epoch at work ended.
     fn supervisor_end(&self, outcome: &WorkerOutcome) -> End {
         match outcome {
             WorkerOutcome::Finished { blocks } => End::Finished { blocks: *blocks },
@@ -349,7 +359,10 @@ impl<'m> SupervisedRun<'m> {
             return role;
         };
         let plan = &self.manager.loaded.program.plans[active.spec.plan];
-        let calendar = plan.calendars.iter().position(|c| c.device == role);
+        let calendar = plan
+            .calendars
+            .iter()
+            .position(|calendar| calendar.device == role);
         let device = calendar.and_then(|calendar| active.spec.devices.get(calendar));
         device.copied().unwrap_or(role)
     }
@@ -358,12 +371,12 @@ impl<'m> SupervisedRun<'m> {
     fn perform_actions(&mut self) {
         while !self.actions.is_empty() {
             for action in std::mem::take(&mut self.actions) {
-                self.perform(action);
+                self.perform_action(action);
             }
         }
     }
 
-    fn perform(&mut self, action: Action) {
+    fn perform_action(&mut self, action: Action) {
         match action {
             Action::Spawn { device, generation } => {
                 self.monitor.enter(Activity::ManagingWorkers);
@@ -379,7 +392,7 @@ impl<'m> SupervisedRun<'m> {
                 self.monitor.enter(Activity::BeginningEpoch);
                 if let Err(error) = self.begin_epoch(epoch, &lost) {
                     let why = error.to_string();
-                    self.tell(Input::Refused { epoch, why });
+                    self.send_input(Input::Refused { epoch, why });
                 }
             }
             Action::Fence { epoch } => self.fence_epoch(epoch),
@@ -395,11 +408,11 @@ impl<'m> SupervisedRun<'m> {
                 swap,
             } => self.complete_epoch(epoch, blocks, swap),
             Action::Stop(verdict) => self.verdict = Some(verdict),
-            Action::Event(event) => self.announce(&event),
+            Action::Event(event) => self.announce_event(&event),
         }
     }
 
-    fn announce(&mut self, event: &Event) {
+    fn announce_event(&mut self, event: &Event) {
         if let Some(tracer) = &mut self.manager.tracer {
             tracer.event(event);
         }
@@ -421,8 +434,8 @@ impl<'m> SupervisedRun<'m> {
             }
         };
 
-        let workers = active.spec.devices.len();
-        self.watchdogs = self.manager.pool.watchdogs(workers, self.lease_ns());
+        let worker_count = active.spec.devices.len();
+        self.watchdogs = self.manager.pool.watchdogs(worker_count, self.lease_ns());
         self.expired_count = 0;
         self.looks_until_calm = LOOKS_AFTER_EXPIRY;
         self.manager.launch(&mut active, &self.watchdogs)?;
@@ -443,7 +456,7 @@ impl<'m> SupervisedRun<'m> {
         self.times.lost_ns = self.clock.now_ns();
         let committed_blocks = self.manager.fence(&active);
         self.times.fenced_ns = self.clock.now_ns();
-        self.tell(Input::Fenced {
+        self.send_input(Input::Fenced {
             epoch,
             committed_blocks,
         });
@@ -459,8 +472,8 @@ impl<'m> SupervisedRun<'m> {
         };
         self.manager.complete(&active, blocks);
 
-        let requested = self.manager.control.requested_swap().take();
-        if let Some(loaded) = requested.filter(|_| swap) {
+        let requested_program = self.manager.control.requested_swap().take();
+        if let Some(loaded) = requested_program.filter(|_| swap) {
             self.supervisor.plans_mut().loaded = Arc::clone(&loaded);
             self.manager.swap_program(loaded);
             self.step_tables.clear();
@@ -468,10 +481,13 @@ impl<'m> SupervisedRun<'m> {
         }
 
         self.monitor.enter(Activity::AwaitingInput);
-        let more = self.manager.advance_phase();
+        let has_more = self.manager.advance_phase();
         self.monitor.enter(Activity::EndingEpoch);
         self.supervisor.plans_mut().phase = self.manager.phase;
-        self.tell(Input::Completed { epoch, more });
+        self.send_input(Input::Completed {
+            epoch,
+            more: has_more,
+        });
     }
 
     /// How long a worker may make no progress before anybody looks.
@@ -497,19 +513,21 @@ impl<'m> SupervisedRun<'m> {
 
     fn rearm_expired(&mut self, leases_ns: &[u64]) {
         let watchdogs = self.watchdogs.watchdogs.iter_mut();
-        let expired = watchdogs.zip(leases_ns).filter(|(w, _)| w.has_expired);
-        for (watchdog, lease_ns) in expired {
+        let expired_watchdogs = watchdogs
+            .zip(leases_ns)
+            .filter(|(watchdog, _)| watchdog.has_expired);
+        for (watchdog, lease_ns) in expired_watchdogs {
             watchdog.rearm(*lease_ns);
         }
         self.expired_count = 0;
     }
 
-    /// Looks at every worker of the epoch, and tells the supervisor. How long each may be left alone; `None` if one may
+    /// Looks at every worker of the epoch, and reports to the supervisor. How long each may be left alone; `None` if one may
     /// hang.
     fn look_at_workers(&mut self) -> Option<Vec<u64>> {
         let look = self.collect_look()?;
         for input in look.inputs {
-            self.tell(input);
+            self.send_input(input);
         }
         if self.times.lost_ns != 0
             && let Some(first_output_ns) = look.first_output_ns
@@ -529,17 +547,18 @@ impl<'m> SupervisedRun<'m> {
             .or_insert_with(|| step_tables(loaded, spec.plan, &memory));
 
         let now_ns = self.clock.now_ns();
-        let outputs = memory.statuses.iter().enumerate();
-        let outputs = outputs.filter(|(calendar, _)| {
+        let worker_statuses = memory.statuses.iter().enumerate();
+        let current_statuses = worker_statuses.filter(|(calendar, _)| {
             let device = spec.devices[*calendar];
             self.generations.contains_key(&device)
         });
-        let outputs = outputs.map(|(_, status)| status.first_output_ns.load(Ordering::Relaxed));
+        let output_times =
+            current_statuses.map(|(_, status)| status.first_output_ns.load(Ordering::Relaxed));
         let mut look = WorkerLook {
             inputs: Vec::new(),
             leases_ns: vec![self.lease_ns(); memory.statuses.len()],
             is_all_well: true,
-            first_output_ns: outputs.filter(|ns| *ns != 0).min(),
+            first_output_ns: output_times.filter(|ns| *ns != 0).min(),
         };
         for (calendar, status) in memory.statuses.iter().enumerate() {
             self.look_at_worker(&mut look, now_ns, calendar, status);
@@ -569,24 +588,25 @@ impl<'m> SupervisedRun<'m> {
             return;
         }
 
-        let periods = status.periods.load(Ordering::Acquire);
-        let pc = status.pc.load(Ordering::Relaxed);
-        let planned = self.step_tables[&active.spec.plan][calendar].step_at(pc);
+        let periods_done = status.periods.load(Ordering::Acquire);
+        let program_counter = status.pc.load(Ordering::Relaxed);
+        let planned_step = self.step_tables[&active.spec.plan][calendar].step_at(program_counter);
         let epoch = Epoch(active.spec.epoch);
-        let step = periods << 32 | u64::from(pc);
+        // One number that grows with every step: the period, then the instruction in it.
+        let step_number = periods_done << 32 | u64::from(program_counter);
 
         // Only a worker that may hang is worth asking the system about.
-        let wants_thread = self
-            .supervisor
-            .wants_os(now_ns, device, step, planned.may_wait);
-        let process = self.manager.pool.process_of(device);
-        let thread = process
+        let wants_thread =
+            self.supervisor
+                .wants_os(now_ns, device, step_number, planned_step.may_wait);
+        let worker_process = self.manager.pool.process_of(device);
+        let thread_state = worker_process
             .filter(|_| wants_thread)
-            .and_then(|process| system::thread_state(process, thread_number));
-        let is_stopped = thread.is_some_and(|thread| thread.os == Os::Stopped);
-        look.is_all_well &= !is_stopped && (planned.may_wait || !wants_thread);
-        if !planned.may_wait {
-            look.leases_ns[calendar] = look.leases_ns[calendar].max(planned.planned_ns);
+            .and_then(|worker_process| system::thread_state(worker_process, thread_number));
+        let is_stopped = thread_state.is_some_and(|thread_state| thread_state.os == Os::Stopped);
+        look.is_all_well &= !is_stopped && (planned_step.may_wait || !wants_thread);
+        if !planned_step.may_wait {
+            look.leases_ns[calendar] = look.leases_ns[calendar].max(planned_step.planned_ns);
         }
 
         look.inputs.push(Input::Seen {
@@ -594,11 +614,11 @@ impl<'m> SupervisedRun<'m> {
             device,
             generation,
             sample: Sample {
-                step,
-                periods,
-                planned_ns: planned.planned_ns,
-                waiting: planned.may_wait,
-                thread,
+                step: step_number,
+                periods: periods_done,
+                planned_ns: planned_step.planned_ns,
+                waiting: planned_step.may_wait,
+                thread: thread_state,
             },
         });
     }
@@ -607,14 +627,16 @@ impl<'m> SupervisedRun<'m> {
     fn announce_recovery(&mut self, first_output_ns: u64) {
         let Some(active) = &self.active else { return };
         let epoch = Epoch(active.spec.epoch);
-        let times = std::mem::take(&mut self.times);
-        self.announce(&Event {
+        let recovery_times = std::mem::take(&mut self.times);
+        self.announce_event(&Event {
             at_ns: first_output_ns,
             what: What::Recovered {
                 epoch,
-                fence_ns: times.fenced_ns - times.lost_ns,
-                restore_ns: times.begun_ns.saturating_sub(times.fenced_ns),
-                replay_ns: first_output_ns.saturating_sub(times.begun_ns),
+                fence_ns: recovery_times.fenced_ns - recovery_times.lost_ns,
+                restore_ns: recovery_times
+                    .begun_ns
+                    .saturating_sub(recovery_times.fenced_ns),
+                replay_ns: first_output_ns.saturating_sub(recovery_times.begun_ns),
             },
         });
     }
@@ -640,10 +662,10 @@ impl<'m> SupervisedRun<'m> {
         let manager = &self.manager;
         let last_iterations = &mut self.last_state_iterations;
         self.outlet.state(|| {
-            let state = manager.committed_state(active);
-            let is_new = state.iterations > *last_iterations;
-            *last_iterations = state.iterations.max(*last_iterations);
-            is_new.then_some(state)
+            let committed_state = manager.committed_state(active);
+            let is_new = committed_state.iterations > *last_iterations;
+            *last_iterations = committed_state.iterations.max(*last_iterations);
+            is_new.then_some(committed_state)
         });
     }
 
@@ -656,7 +678,7 @@ impl<'m> SupervisedRun<'m> {
             return;
         };
         let at_ns = self.clock.now_ns();
-        self.announce(&Event {
+        self.announce_event(&Event {
             at_ns,
             what: What::Injected {
                 kind: injected.kind.to_string(),
@@ -665,30 +687,4 @@ impl<'m> SupervisedRun<'m> {
         });
         injection::inject_fault(&injected, &self.manager.pool, self.active.as_ref());
     }
-}
-
-/// Watches the supervising thread: reports when it is late, and gives the run up when it is stuck.
-fn watch_itself(
-    manager: &EpochManager,
-    give_up: Sender<RunResult>,
-    send_event: impl Fn(Event) + Send + 'static,
-) -> SelfWatch {
-    let control = Arc::clone(&manager.control);
-    SelfWatch::start(self_watch::PATIENCE, move |finding| match finding {
-        Finding::Late { activity, after } => send_event(Event {
-            at_ns: Clock.now_ns(),
-            what: What::SupervisorLate {
-                activity: activity.to_string(),
-                after_ns: after.as_nanos() as u64,
-            },
-        }),
-        Finding::Stuck { activity, after } => {
-            // Whoever waits for the run waits no longer for its supervising thread.
-            let _ = give_up.send(Err(RunError::SupervisorStuck {
-                activity: activity.to_string(),
-                seconds: after.as_secs(),
-            }));
-            control.abort();
-        }
-    })
 }

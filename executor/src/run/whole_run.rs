@@ -148,7 +148,7 @@ fn wait_for_workers(manager: &mut EpochManager, active: &mut ActiveEpoch) -> Res
     }
 }
 
-/// The run's error for a worker that is no more.
+/// The run's error for a worker that is gone.
 fn exit_error(device: String, exit: &WorkerExit) -> RunError {
     match exit {
         WorkerExit::NoDevice(fault) | WorkerExit::Failed(fault) => device_error(fault, 0),

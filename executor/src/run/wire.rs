@@ -28,15 +28,17 @@ fn encode<T: Serialize>(message: &T, file_count: usize) -> io::Result<Vec<u8>> {
         file_count <= MAX_FILES,
         "a message carries {MAX_FILES} files at most"
     );
-    let body = postcard::to_stdvec(message).map_err(Error::other)?;
-    let length = u32::try_from(body.len()).ok().filter(|n| *n <= MAX_BYTES);
-    let length = length.ok_or_else(|| Error::other("a message of more than 256 MiB"))?;
+    let body_bytes = postcard::to_stdvec(message).map_err(Error::other)?;
+    let body_length = u32::try_from(body_bytes.len())
+        .ok()
+        .filter(|length| *length <= MAX_BYTES)
+        .ok_or_else(|| Error::other("a message of more than 256 MiB"))?;
 
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
-    bytes.extend(length.to_le_bytes());
-    bytes.extend([file_count as u8, 0, 0, 0]);
-    bytes.extend(body);
-    Ok(bytes)
+    let mut message_bytes = Vec::with_capacity(HEADER_BYTES + body_bytes.len());
+    message_bytes.extend(body_length.to_le_bytes());
+    message_bytes.extend([file_count as u8, 0, 0, 0]);
+    message_bytes.extend(body_bytes);
+    Ok(message_bytes)
 }
 
 /// Sends a part of a message, with its files if it is the first part; how many bytes the system took.
@@ -46,15 +48,15 @@ fn send_part(
     files: &[BorrowedFd<'_>],
     flags: SendFlags,
 ) -> rustix::io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
+    let mut control_space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+    let mut control = SendAncillaryBuffer::new(&mut control_space);
     if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
         return Err(rustix::io::Errno::NOBUFS);
     }
 
-    let flags = flags | SendFlags::NOSIGNAL;
+    let send_flags = flags | SendFlags::NOSIGNAL;
     loop {
-        match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags) {
+        match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, send_flags) {
             Err(rustix::io::Errno::INTR) => {}
             result => return result,
         }
@@ -66,10 +68,15 @@ fn send_part(
 /// # Errors
 /// What the system says; usually that the other side is gone.
 pub(crate) fn send<T: Serialize>(to: &mut UnixStream, message: &T) -> io::Result<()> {
-    let bytes = encode(message, 0)?;
-    let mut sent = 0;
-    while sent < bytes.len() {
-        sent += send_part(to.as_fd(), &bytes[sent..], &[], SendFlags::empty())?;
+    let message_bytes = encode(message, 0)?;
+    let mut sent_bytes = 0;
+    while sent_bytes < message_bytes.len() {
+        sent_bytes += send_part(
+            to.as_fd(),
+            &message_bytes[sent_bytes..],
+            &[],
+            SendFlags::empty(),
+        )?;
     }
     Ok(())
 }
@@ -119,12 +126,12 @@ impl Outbox {
         if self.pending.is_empty() {
             self.progress_ns = now_ns;
         }
-        let bytes = encode(message, files.len())?;
-        let files = files.iter().map(BorrowedFd::try_clone_to_owned);
+        let message_bytes = encode(message, files.len())?;
+        let owned_files = files.iter().map(BorrowedFd::try_clone_to_owned);
         self.pending.push_back(PendingMessage {
-            bytes,
+            bytes: message_bytes,
             sent: 0,
-            files: files.collect::<io::Result<_>>()?,
+            files: owned_files.collect::<io::Result<_>>()?,
         });
         self.flush(now_ns)
     }
@@ -135,11 +142,16 @@ impl Outbox {
     /// What the system says, unless the other side is gone.
     pub(crate) fn flush(&mut self, now_ns: u64) -> io::Result<()> {
         while let Some(message) = self.pending.front_mut() {
-            let files: Vec<_> = message.files.iter().map(AsFd::as_fd).collect();
-            let rest = &message.bytes[message.sent..];
-            match send_part(self.socket.as_fd(), rest, &files, SendFlags::DONTWAIT) {
-                Ok(bytes) => {
-                    message.sent += bytes;
+            let message_files: Vec<_> = message.files.iter().map(AsFd::as_fd).collect();
+            let unsent_bytes = &message.bytes[message.sent..];
+            match send_part(
+                self.socket.as_fd(),
+                unsent_bytes,
+                &message_files,
+                SendFlags::DONTWAIT,
+            ) {
+                Ok(sent_bytes) => {
+                    message.sent += sent_bytes;
                     message.files.clear();
                     self.progress_ns = now_ns;
                     if message.sent == message.bytes.len() {
@@ -171,14 +183,15 @@ pub(crate) fn receive<T: DeserializeOwned>(
     from: &mut UnixStream,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut header = [0; HEADER_BYTES];
-    let mut files = Vec::new();
+    let mut received_files = Vec::new();
     let mut header_bytes = 0;
     while header_bytes < HEADER_BYTES {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut part = [IoSliceMut::new(&mut header[header_bytes..])];
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        let bytes = match recvmsg(from.as_fd(), &mut part, &mut control, flags) {
+        let mut control_space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+        let mut control = RecvAncillaryBuffer::new(&mut control_space);
+        let mut header_part = [IoSliceMut::new(&mut header[header_bytes..])];
+        let receive_flags = RecvFlags::CMSG_CLOEXEC;
+        let part_bytes = match recvmsg(from.as_fd(), &mut header_part, &mut control, receive_flags)
+        {
             Ok(message) => message.bytes,
             Err(rustix::io::Errno::INTR) => continue,
             // The other side was killed: the same as if it had closed its end.
@@ -188,28 +201,28 @@ pub(crate) fn receive<T: DeserializeOwned>(
 
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
-                files.extend(fds);
+                received_files.extend(fds);
             }
         }
-        if bytes == 0 {
+        if part_bytes == 0 {
             return if header_bytes == 0 {
                 Ok(None)
             } else {
                 Err(io::ErrorKind::UnexpectedEof.into())
             };
         }
-        header_bytes += bytes;
+        header_bytes += part_bytes;
     }
 
-    let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
-    if length > MAX_BYTES || usize::from(header[4]) != files.len() {
+    let body_length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+    if body_length > MAX_BYTES || usize::from(header[4]) != received_files.len() {
         return Err(Error::other("a message that makes no sense"));
     }
 
-    let mut body = vec![0; length as usize];
-    from.read_exact(&mut body)?;
-    let message = postcard::from_bytes(&body).map_err(Error::other)?;
-    Ok(Some((message, files)))
+    let mut body_bytes = vec![0; body_length as usize];
+    from.read_exact(&mut body_bytes)?;
+    let message = postcard::from_bytes(&body_bytes).map_err(Error::other)?;
+    Ok(Some((message, received_files)))
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ pub(crate) struct WorkerPool {
     /// The GPUs that threads of this process drive.
     gpus: Arc<OpenGpus>,
     members: BTreeMap<DeviceId, PoolMember>,
-    /// Threads that will end by themselves: replays that were told to stop, and listeners of processes.
+    /// Threads that will end by themselves: replays that are to stop, and listeners of processes.
     threads: Vec<(DeviceId, JoinHandle<()>)>,
     /// Threads of workers that were given up: they may never end.
     left_behind: Vec<JoinHandle<()>>,
@@ -134,8 +134,8 @@ impl WorkerPool {
         let handle = if self.is_thread(device) {
             self.start_thread_worker(device, generation)?
         } else {
-            let started = self.start_process_worker(device, generation);
-            started.map_err(|error| WorkerExit::Unfit(error.to_string()))?
+            let started_process = self.start_process_worker(device, generation);
+            started_process.map_err(|error| WorkerExit::Unfit(error.to_string()))?
         };
         self.members
             .insert(device, PoolMember { generation, handle });
@@ -149,9 +149,9 @@ impl WorkerPool {
         generation: u32,
     ) -> Result<WorkerHandle, WorkerExit> {
         if self.loaded.is_gpu(device) {
-            let described = &self.loaded.program.machine.devices[device];
+            let device_description = &self.loaded.program.machine.devices[device];
             self.gpus
-                .probe(&self.loaded, described)
+                .probe(&self.loaded, device_description)
                 .map_err(WorkerExit::NoDevice)?;
         }
         self.events.send(WorkerEvent::Ready { device, generation });
@@ -195,12 +195,14 @@ impl WorkerPool {
                 options: self.options,
                 events: &self.events,
             };
-            let members = self.members.iter_mut();
-            let running = members.filter_map(|(device, member)| match &mut member.handle {
-                WorkerHandle::Thread => None,
-                WorkerHandle::Process(process) => Some((*device, process)),
-            });
-            self.processes.swap_program(&context, running.collect());
+            let all_members = self.members.iter_mut();
+            let running_processes =
+                all_members.filter_map(|(device, member)| match &mut member.handle {
+                    WorkerHandle::Thread => None,
+                    WorkerHandle::Process(process) => Some((*device, process)),
+                });
+            self.processes
+                .swap_program(&context, running_processes.collect());
         }
     }
 
@@ -218,8 +220,9 @@ impl WorkerPool {
         match member.handle {
             WorkerHandle::Thread => {
                 // What it is in the middle of cannot count any more, and its memory lives as long as it.
-                let threads = self.threads.extract_if(.., |(of, _)| *of == device);
-                self.left_behind.extend(threads.map(|(_, thread)| thread));
+                let worker_threads = self.threads.extract_if(.., |(of, _)| *of == device);
+                self.left_behind
+                    .extend(worker_threads.map(|(_, thread)| thread));
                 self.events.send(WorkerEvent::Gone {
                     device,
                     generation,
@@ -233,8 +236,9 @@ impl WorkerPool {
 
     /// Whether there are workers in processes of their own.
     pub(crate) fn has_processes(&self) -> bool {
-        let mut members = self.members.values();
-        members.any(|member| !member.handle.is_thread())
+        self.members
+            .values()
+            .any(|member| !member.handle.is_thread())
     }
 
     /// The process of a worker; this one for threads, `None` if there is no such worker, or its process does not run its
@@ -277,10 +281,10 @@ impl WorkerPool {
         spec: &Arc<EpochSpec>,
         epoch: &Arc<EpochMemory>,
     ) -> Result<Vec<Option<PreparedWorker>>, EngineError> {
-        let mut parts = Vec::with_capacity(spec.devices.len());
+        let mut worker_parts = Vec::with_capacity(spec.devices.len());
         for (calendar, device) in spec.devices.iter().enumerate() {
             if !self.is_thread(*device) {
-                parts.push(None);
+                worker_parts.push(None);
                 continue;
             }
             let job = WorkerJob {
@@ -291,15 +295,15 @@ impl WorkerPool {
                 options: self.options,
                 gpus: Arc::clone(&self.gpus),
             };
-            parts.push(Some(host::prepare(&self.loaded, job)?));
+            worker_parts.push(Some(host::prepare(&self.loaded, job)?));
         }
-        Ok(parts)
+        Ok(worker_parts)
     }
 
     /// Lets the workers of an epoch begin, each with its watchdog if there are any. Events follow of each.
     ///
     /// # Errors
-    /// No thread; those that have begun are told to stop.
+    /// No thread; those that have begun are stopped.
     pub(crate) fn begin(
         &mut self,
         spec: &Arc<EpochSpec>,
@@ -343,14 +347,14 @@ impl WorkerPool {
         let thread_name = format!("zbmd {}", device_name.replace('\0', "?"));
 
         let loaded = Arc::clone(&self.loaded);
-        let events = self.events.clone();
+        let event_sender = self.events.clone();
         let epoch = spec.epoch;
         let heartbeat = watchdogs.heartbeat(calendar);
-        let thread = std::thread::Builder::new()
+        let worker_thread = std::thread::Builder::new()
             .name(thread_name)
             .spawn(move || {
-                let run = AssertUnwindSafe(|| Box::new(prepared.run(&loaded, heartbeat)));
-                events.send(match catch_unwind(run) {
+                let replay = AssertUnwindSafe(|| Box::new(prepared.run(&loaded, heartbeat)));
+                event_sender.send(match catch_unwind(replay) {
                     Ok(end) => WorkerEvent::Ended {
                         device,
                         generation,
@@ -361,7 +365,7 @@ impl WorkerPool {
                     Err(panic) => WorkerEvent::Panicked(panic),
                 });
             })?;
-        self.threads.push((device, thread));
+        self.threads.push((device, worker_thread));
         Ok(())
     }
 
@@ -395,8 +399,11 @@ impl WorkerPool {
             options: self.options,
             events: &self.events,
         };
-        let processes = self.members.iter().filter(|(_, m)| !m.handle.is_thread());
-        let devices: Vec<DeviceId> = processes.map(|(device, _)| *device).collect();
+        let process_members = self
+            .members
+            .iter()
+            .filter(|(_, member)| !member.handle.is_thread());
+        let devices: Vec<DeviceId> = process_members.map(|(device, _)| *device).collect();
         self.processes
             .start_standbys(&context, &mut self.threads, &devices);
     }
@@ -408,19 +415,19 @@ impl WorkerPool {
         within: Duration,
         watchdogs: &mut [Watchdog],
     ) -> Option<WorkerEvent> {
-        let within = match self.flush_requests() {
+        let wait_limit = match self.flush_requests() {
             true => within.min(FLUSH_PAUSE),
             false => within,
         };
-        self.inbox.next(Some(within), watchdogs)
+        self.inbox.next(Some(wait_limit), watchdogs)
     }
 
     /// Sends what processes have not taken of their requests; whether something is left.
     fn flush_requests(&mut self) -> bool {
         #[cfg(target_os = "linux")]
         {
-            let members = self.members.values_mut();
-            let workers = members.filter_map(|member| match &mut member.handle {
+            let all_members = self.members.values_mut();
+            let workers = all_members.filter_map(|member| match &mut member.handle {
                 WorkerHandle::Thread => None,
                 WorkerHandle::Process(process) => Some(process),
             });
@@ -438,15 +445,15 @@ impl WorkerPool {
         EpochWatchdogs::for_workers(workers, lease_ns)
     }
 
-    /// Ends all processes, and waits for the threads that were told to end, but not for those that were given up: they may
+    /// Ends all processes, and waits for the threads that are to end, but not for those that were given up: they may
     /// hang in a kernel. With a limit, threads that take longer are left behind too: a process that is stuck in the
     /// system, or a kernel, may keep them.
     pub(crate) fn dismiss(mut self, limit: Option<Duration>) {
         #[cfg(target_os = "linux")]
         self.processes.end_standbys();
-        let members = self.members.iter();
-        let processes = members.filter(|(_, member)| !member.handle.is_thread());
-        let processes: Vec<(DeviceId, u32)> = processes
+        let all_members = self.members.iter();
+        let process_members = all_members.filter(|(_, member)| !member.handle.is_thread());
+        let processes: Vec<(DeviceId, u32)> = process_members
             .map(|(device, member)| (*device, member.generation))
             .collect();
         for (device, generation) in processes {
@@ -460,17 +467,17 @@ impl WorkerPool {
         }
         let left_behind = self.left_behind.drain(..);
         let given_up = left_behind.filter(JoinHandle::is_finished);
-        let threads = self.threads.drain(..).map(|(_, thread)| thread);
-        for thread in threads.chain(given_up) {
+        let dismissed_threads = self.threads.drain(..).map(|(_, thread)| thread);
+        for thread in dismissed_threads.chain(given_up) {
             // A panic has been reported as an event.
             let _ = thread.join();
         }
     }
 
     fn wait_for_threads(&mut self, limit: Duration) {
-        let until_ns = Clock.now_ns() + limit.as_nanos() as u64;
+        let deadline_ns = Clock.now_ns() + limit.as_nanos() as u64;
         let is_running = |(_, thread): &(DeviceId, JoinHandle<()>)| !thread.is_finished();
-        while self.threads.iter().any(is_running) && Clock.now_ns() < until_ns {
+        while self.threads.iter().any(is_running) && Clock.now_ns() < deadline_ns {
             #[cfg(target_os = "linux")]
             self.processes.end_launches();
             // Most send an event when they end; nothing wakes us a moment later, when they have ended.

@@ -41,7 +41,7 @@ pub enum Scarce {
 
 impl OutOfMemory {
     /// Memory that the machine does not have.
-    pub fn of_machine(bytes: u64, limit: u64) -> Self {
+    pub(crate) fn of_machine(bytes: u64, limit: u64) -> Self {
         Self {
             bytes,
             limit,
@@ -52,7 +52,7 @@ impl OutOfMemory {
     fn reason(&self) -> String {
         match self.scarce {
             Scarce::Memory => {
-                format!("{} bytes are the most this machine can give", self.limit)
+                format!("{} bytes are the maximum of this machine", self.limit)
             }
             Scarce::Descriptors => {
                 "too many open files: raise the limit (`ulimit -n`)".to_owned()
@@ -73,7 +73,7 @@ const LARGE_BYTES: u64 = 16 << 20;
 /// One fixed allocation, zeroed at first. Shared by threads, and where asked for by processes, that keep apart by the
 /// calendar's order.
 #[derive(Debug)]
-pub struct Arena {
+pub(crate) struct Arena {
     base: NonNull<u8>,
     bytes: usize,
     locked: bool,
@@ -100,17 +100,23 @@ impl Arena {
     ///
     /// # Errors
     /// [`OutOfMemory`] beyond what the machine can give, instead of being killed while touching it.
-    pub fn new(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
-        let (size, align, refused) = size_of_arena(bytes)?;
-        let layout = Layout::from_size_align(size, align).map_err(|_| refused)?;
+    pub(crate) fn new(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
+        let ArenaSize {
+            bytes: arena_bytes,
+            alignment,
+            refusal,
+        } = ArenaSize::of(bytes)?;
+        let heap_layout = Layout::from_size_align(arena_bytes, alignment).map_err(|_| refusal)?;
         // SAFETY: the layout's size is at least 1.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(refused)?;
+        let base = NonNull::new(unsafe { alloc_zeroed(heap_layout) }).ok_or(refusal)?;
+
         let mut arena = Self {
             base,
-            bytes: size,
+            bytes: arena_bytes,
             locked: false,
-            backing: Backing::Heap(align),
+            backing: Backing::Heap(alignment),
         };
+
         arena.advise_huge();
         arena.touch();
         arena.locked = lock && arena.lock();
@@ -123,22 +129,17 @@ impl Arena {
     /// # Errors
     /// As [`Self::new`].
     #[cfg(all(target_os = "linux", not(miri)))]
-    pub fn shared(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
-        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-        let (size, _, refused) = size_of_arena(bytes)?;
-        let make = || {
-            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-            let fd = memfd_create("zbmd", flags)?;
-            ftruncate(&fd, size as u64)?;
-            // Nobody who has the file can make it shorter under our feet.
-            fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-            Ok::<_, rustix::io::Errno>(fd)
-        };
-        let fd = make().map_err(|error| OutOfMemory {
+    pub(crate) fn shared(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
+        let ArenaSize {
+            bytes: arena_bytes,
+            refusal,
+            ..
+        } = ArenaSize::of(bytes)?;
+        let fd = sealed_file(arena_bytes).map_err(|error| OutOfMemory {
             scarce: scarce(error),
-            ..refused
+            ..refusal
         })?;
-        let mut arena = Self::mapped(fd, size).map_err(|_| refused)?;
+        let mut arena = Self::mapped(fd, arena_bytes).map_err(|_| refusal)?;
         arena.locked = lock && arena.lock();
         Ok(arena)
     }
@@ -148,7 +149,7 @@ impl Arena {
     /// # Errors
     /// As [`Self::new`].
     #[cfg(not(all(target_os = "linux", not(miri))))]
-    pub fn shared(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
+    pub(crate) fn shared(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
         Self::new(bytes, lock)
     }
 
@@ -157,7 +158,7 @@ impl Arena {
     /// # Errors
     /// What the system says; a file that could still be made shorter is refused.
     #[cfg(all(target_os = "linux", not(miri)))]
-    pub fn map(fd: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn map(fd: OwnedFd) -> io::Result<Self> {
         use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
         let seals = fcntl_get_seals(&fd)?;
         if !seals.contains(SealFlags::SHRINK) {
@@ -165,8 +166,8 @@ impl Arena {
                 "the shared memory is not sealed against shrinking",
             ));
         }
-        let bytes = usize::try_from(fstat(&fd)?.st_size).map_err(io::Error::other)?;
-        Self::mapped(fd, bytes)
+        let mapped_bytes = usize::try_from(fstat(&fd)?.st_size).map_err(io::Error::other)?;
+        Self::mapped(fd, mapped_bytes)
     }
 
     /// There are no shared mappings here.
@@ -174,7 +175,7 @@ impl Arena {
     /// # Errors
     /// Always.
     #[cfg(not(all(target_os = "linux", not(miri))))]
-    pub fn map(_fd: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn map(_fd: OwnedFd) -> io::Result<Self> {
         Err(io::Error::from(io::ErrorKind::Unsupported))
     }
 
@@ -182,10 +183,10 @@ impl Arena {
     fn mapped(fd: OwnedFd, bytes: usize) -> io::Result<Self> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        let map_flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a fresh mapping at an address of the system's choice; the file is as long as that, and sealed.
-        let base = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, &fd, 0) }?;
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = unsafe { mmap(std::ptr::null_mut(), bytes, protection, map_flags, &fd, 0) }?;
+        let base = NonNull::new(mapping.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self {
             base,
             bytes,
@@ -195,7 +196,7 @@ impl Arena {
     }
 
     /// The file behind a [`Self::shared`] arena.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         use std::os::fd::AsFd;
         match &self.backing {
             Backing::Heap(_) => None,
@@ -204,17 +205,17 @@ impl Arena {
     }
 
     /// First byte.
-    pub fn base(&self) -> *mut u8 {
+    pub(crate) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
     /// Bytes that may be used.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Whether the system promised to keep the pages in memory.
-    pub fn is_locked(&self) -> bool {
+    pub(crate) fn is_locked(&self) -> bool {
         self.locked
     }
 
@@ -287,6 +288,18 @@ impl Drop for Arena {
     }
 }
 
+/// A file in memory, without a name, of so many bytes for good.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn sealed_file(bytes: usize) -> rustix::io::Result<OwnedFd> {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    let create_flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = memfd_create("zbmd", create_flags)?;
+    ftruncate(&fd, bytes as u64)?;
+    // Nobody who has the file can make it shorter while it is mapped here.
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
+}
+
 /// What an error of making shared memory says that there is too little of.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn scarce(error: rustix::io::Errno) -> Scarce {
@@ -298,25 +311,42 @@ fn scarce(error: rustix::io::Errno) -> Scarce {
     }
 }
 
-/// Size, a multiple of the alignment, and alignment for so many bytes; and how to refuse them.
-fn size_of_arena(bytes: u64) -> Result<(usize, usize, OutOfMemory), OutOfMemory> {
-    // Small ones are not worth asking the system about.
-    let limit = match zbmd_ir::memory::available_bytes() {
-        Some(available) if bytes >= LARGE_BYTES => physical_bytes().min(available),
-        _ => physical_bytes(),
-    };
-    let refused = OutOfMemory::of_machine(bytes, limit);
-    let size = usize::try_from(bytes).map_err(|_| refused)?.max(1);
-    if bytes > limit {
-        return Err(refused);
+/// How large an arena of so many bytes is made.
+struct ArenaSize {
+    /// A multiple of the alignment.
+    bytes: usize,
+    alignment: usize,
+    /// How to refuse it, if the system does not give it.
+    refusal: OutOfMemory,
+}
+
+impl ArenaSize {
+    fn of(bytes: u64) -> Result<Self, OutOfMemory> {
+        // Small ones are not worth asking the system about.
+        let limit = match zbmd_ir::memory::available_bytes() {
+            Some(available) if bytes >= LARGE_BYTES => physical_bytes().min(available),
+            _ => physical_bytes(),
+        };
+        let refusal = OutOfMemory::of_machine(bytes, limit);
+        let needed_bytes = usize::try_from(bytes).map_err(|_| refusal)?.max(1);
+        if bytes > limit {
+            return Err(refusal);
+        }
+
+        let alignment = if needed_bytes >= HUGE_PAGE_BYTES {
+            HUGE_PAGE_BYTES
+        } else {
+            PAGE_BYTES
+        };
+        let arena_bytes = needed_bytes
+            .checked_next_multiple_of(alignment)
+            .ok_or(refusal)?;
+        Ok(Self {
+            bytes: arena_bytes,
+            alignment,
+            refusal,
+        })
     }
-    let align = if size >= HUGE_PAGE_BYTES {
-        HUGE_PAGE_BYTES
-    } else {
-        PAGE_BYTES
-    };
-    let size = size.checked_next_multiple_of(align).ok_or(refused)?;
-    Ok((size, align, refused))
 }
 
 /// A value, or a row of values, in an arena that it keeps alive. What is in an arena is shared: `T` has interior

@@ -207,8 +207,8 @@ impl Conduit {
     /// Tokens written so far, and whether that is final.
     pub(crate) fn written(&self) -> (u64, bool) {
         // Partner: the release in `Producer::write` and `close`.
-        let word = self.ends.head.load(Ordering::Acquire);
-        (word >> 1, word & 1 == 1)
+        let head_word = self.ends.head.load(Ordering::Acquire);
+        (head_word >> 1, head_word & 1 == 1)
     }
 
     /// Tokens read so far.
@@ -274,10 +274,10 @@ impl Conduit {
 
     /// Where `tokens` tokens from position `position` are.
     fn token_span(&self, position: u64, tokens: u64) -> TokenSpan {
-        let place = position % self.capacity;
-        let first_tokens = tokens.min(self.capacity - place);
+        let place_token = position % self.capacity;
+        let first_tokens = tokens.min(self.capacity - place_token);
         TokenSpan {
-            offset: place as usize * self.token_bytes,
+            offset: place_token as usize * self.token_bytes,
             first_bytes: first_tokens as usize * self.token_bytes,
             wrapped_bytes: (tokens - first_tokens) as usize * self.token_bytes,
         }
@@ -339,13 +339,16 @@ impl Producer {
         let shared = Arc::clone(&self.shared);
         let mut is_stopped = false;
         // The reader's position from which on there is enough space.
-        let level = (self.head + tokens).saturating_sub(shared.capacity);
-        shared.ends.space.wait_level_by(level, spin, deadline, || {
-            // Partner: the release in `Consumer::read`.
-            self.tail_seen = shared.ends.tail.load(Ordering::Acquire);
-            is_stopped = stop.is_set();
-            self.space() >= tokens || is_stopped || shared.is_closed() || shared.is_detached()
-        });
+        let needed_tail = (self.head + tokens).saturating_sub(shared.capacity);
+        shared
+            .ends
+            .space
+            .wait_level_by(needed_tail, spin, deadline, || {
+                // Partner: the release in `Consumer::read`.
+                self.tail_seen = shared.ends.tail.load(Ordering::Acquire);
+                is_stopped = stop.is_set();
+                self.space() >= tokens || is_stopped || shared.is_closed() || shared.is_detached()
+            });
         if is_stopped && self.space() < tokens {
             Err(Stopped)
         } else {
@@ -365,31 +368,34 @@ impl Producer {
         if self.space() < wanted {
             self.tail_seen = self.shared.ends.tail.load(Ordering::Acquire);
         }
-        let tokens = wanted.min(self.space());
-        if tokens > 0 {
-            let span = self.shared.token_span(self.head, tokens);
-            let base = self.shared.base;
+        let token_count = wanted.min(self.space());
+        if token_count > 0 {
+            let span = self.shared.token_span(self.head, token_count);
+            let memory_base = self.shared.base;
             let from = bytes.as_ptr();
             // SAFETY: the two ranges lie in the memory (`token_span`), hold no published unread token (`space`), and
             // only this one producer writes; the consumer reads nothing beyond `head`, which moves on below.
             unsafe {
-                base.add(span.offset)
+                memory_base
+                    .add(span.offset)
                     .copy_from_nonoverlapping(from, span.first_bytes);
-                base.copy_from_nonoverlapping(from.add(span.first_bytes), span.wrapped_bytes);
+                memory_base
+                    .copy_from_nonoverlapping(from.add(span.first_bytes), span.wrapped_bytes);
             }
         }
 
         let old_word = self.head << 1;
-        let new_word = (self.head + tokens) << 1;
+        let new_word = (self.head + token_count) << 1;
         let head = &self.shared.ends.head;
         // Partner: the acquire in `written`. Fails only if the queue has been closed.
         head.compare_exchange(old_word, new_word, Ordering::Release, Ordering::Relaxed)
             .map_err(|_| Closed)?;
-        self.head += tokens;
-        if tokens > 0 {
+
+        self.head += token_count;
+        if token_count > 0 {
             self.shared.notify_data(self.head);
         }
-        Ok(tokens)
+        Ok(token_count)
     }
 }
 
@@ -440,28 +446,28 @@ impl Consumer {
         if self.head_seen - self.tail < wanted {
             self.available();
         }
-        let tokens = wanted.min(self.head_seen - self.tail);
+        let token_count = wanted.min(self.head_seen - self.tail);
 
-        let span = self.shared.token_span(self.tail, tokens);
-        let base = self.shared.base;
+        let span = self.shared.token_span(self.tail, token_count);
+        let memory_base = self.shared.base;
         let to_start = to.as_mut_ptr();
         // SAFETY: both ranges lie in the memory and were published by the producer before `head_seen` was loaded
         // (acquire); it does not write them again before `tail` moves on below.
         unsafe {
-            to_start.copy_from_nonoverlapping(base.add(span.offset), span.first_bytes);
+            to_start.copy_from_nonoverlapping(memory_base.add(span.offset), span.first_bytes);
             to_start
                 .add(span.first_bytes)
-                .copy_from_nonoverlapping(base, span.wrapped_bytes);
+                .copy_from_nonoverlapping(memory_base, span.wrapped_bytes);
         }
         to[span.first_bytes + span.wrapped_bytes..].fill(0);
 
-        self.tail += tokens;
+        self.tail += token_count;
         if !self.retains {
             // Partner: the acquire loads of `tail` in `Producer`.
             self.shared.ends.tail.store(self.tail, Ordering::Release);
             self.shared.ends.space.notify_at(self.tail);
         }
-        tokens
+        token_count
     }
 
     /// Waits until `tokens` tokens (at least 1) are there, or some and no more can come in this queue: `Ok(false)` if

@@ -21,7 +21,7 @@ use super::primitive::{AtomicU64, Ordering, fence};
 use super::ring::RingSync;
 use super::trace_ring::{TraceRecorder, TraceRing};
 
-/// Drivers are told of whole pages of this size.
+/// Drivers register whole pages of this size.
 const PAGE_BYTES: u64 = 4096;
 
 /// One of the areas that hold the tokens on channels at a border.
@@ -62,30 +62,30 @@ impl EpochMemory {
     ) -> Result<Self, OutOfMemory> {
         let layout = EpochLayout::new(graph, plan, spec);
         let arena = Arc::new(Arena::shared(layout.bytes, lock)?);
-        let workers = plan.calendars.len();
-        let remembered = workers * REMEMBERED_BLOCKS;
+        let worker_count = plan.calendars.len();
+        let remembered_blocks = worker_count * REMEMBERED_BLOCKS;
 
-        let sinks = layout.sinks.iter().zip(&spec.sinks).map(|(&place, sink)| {
+        let sink_queues = layout.sinks.iter().zip(&spec.sinks).map(|(&place, sink)| {
             let queue = Conduit::create(&arena, place, sink.capacity, sink.token_bytes, None);
             Arc::new(queue)
         });
-        let sinks = sinks.collect();
-        let traces = layout.traces.iter().map(|place| {
+        let sinks = sink_queues.collect();
+        let trace_rings = layout.traces.iter().map(|place| {
             let offsets = (place.ends_offset, place.words_offset);
             TraceRing::create(&arena, offsets, place.words)
         });
-        let traces = traces.collect();
+        let traces = trace_rings.collect();
 
         Ok(Self {
             borders: spec.borders(plan),
             common: In::create(&arena, layout.common, 1, EpochCommon::new).one(0),
-            statuses: In::create(&arena, layout.statuses, workers, WorkerStatus::new),
+            statuses: In::create(&arena, layout.statuses, worker_count, WorkerStatus::new),
             rings: In::create(&arena, layout.rings, plan.rings.len(), RingSync::new),
             sums: In::create(&arena, layout.sums, layout.sum_count, || AtomicU64::new(0)),
             admission_times: In::create(
                 &arena,
                 layout.admission_times,
-                remembered,
+                remembered_blocks,
                 AdmissionTime::new,
             ),
             sinks,
@@ -114,32 +114,32 @@ impl EpochMemory {
     ) -> std::io::Result<Self> {
         let layout = EpochLayout::new(graph, plan, spec);
         let arena = map_arena(fd, layout.bytes)?;
-        let workers = plan.calendars.len();
-        let remembered = workers * REMEMBERED_BLOCKS;
+        let worker_count = plan.calendars.len();
+        let remembered_blocks = worker_count * REMEMBERED_BLOCKS;
 
-        let sinks = layout.sinks.iter().zip(&spec.sinks).map(|(&place, sink)| {
+        let sink_queues = layout.sinks.iter().zip(&spec.sinks).map(|(&place, sink)| {
             // SAFETY: the caller's promise.
             let queue =
                 unsafe { Conduit::find(&arena, place, sink.capacity, sink.token_bytes, None) };
             Arc::new(queue)
         });
-        let sinks = sinks.collect();
-        let traces = layout.traces.iter().map(|place| {
+        let sinks = sink_queues.collect();
+        let trace_rings = layout.traces.iter().map(|place| {
             let offsets = (place.ends_offset, place.words_offset);
             // SAFETY: the caller's promise.
             unsafe { TraceRing::find(&arena, offsets, place.words) }
         });
-        let traces = traces.collect();
+        let traces = trace_rings.collect();
 
         // SAFETY: the caller's promise, for all of these.
         unsafe {
             Ok(Self {
                 borders: spec.borders(plan),
                 common: In::find(&arena, layout.common, 1).one(0),
-                statuses: In::find(&arena, layout.statuses, workers),
+                statuses: In::find(&arena, layout.statuses, worker_count),
                 rings: In::find(&arena, layout.rings, plan.rings.len()),
                 sums: In::find(&arena, layout.sums, layout.sum_count),
-                admission_times: In::find(&arena, layout.admission_times, remembered),
+                admission_times: In::find(&arena, layout.admission_times, remembered_blocks),
                 sinks,
                 traces,
                 arena,
@@ -182,9 +182,10 @@ impl EpochMemory {
     /// # Panics
     /// If the plan has no calendar for the device.
     pub(crate) fn exchange(&self, device: DeviceId) -> *mut u8 {
-        let mut regions = self.layout.exchange.iter();
-        let region = regions.find(|(owner, _)| *owner == device);
-        let (_, offset) = region.expect("a verified plan has a calendar for every device it uses");
+        let mut exchange_regions = self.layout.exchange.iter();
+        let device_region = exchange_regions.find(|(owner, _)| *owner == device);
+        let (_, offset) =
+            device_region.expect("a verified plan has a calendar for every device it uses");
         self.arena.base().wrapping_add(*offset as usize)
     }
 
@@ -192,9 +193,10 @@ impl EpochMemory {
     pub(crate) fn exchange_pages(&self) -> (*mut u8, u64) {
         let first_page = self.layout.rings / PAGE_BYTES * PAGE_BYTES;
         let end_page = self.layout.exchange_end.next_multiple_of(PAGE_BYTES);
-        let end = end_page.min(self.arena.bytes() as u64);
-        let first = self.arena.base().wrapping_add(first_page as usize);
-        (first, end - first_page)
+        let end_offset = end_page.min(self.arena.bytes() as u64);
+
+        let first_byte = self.arena.base().wrapping_add(first_page as usize);
+        (first_byte, end_offset - first_page)
     }
 
     /// First byte and bytes of a channel's tokens in an area.
@@ -202,19 +204,27 @@ impl EpochMemory {
         let area_index = match area {
             Area::Start | Area::Border(0) => 0,
             Area::End => 1,
-            Area::Border(border) => EXTRA_AREAS + self.borders.map_or(0, |b| b.area(border)),
+            Area::Border(border) => {
+                EXTRA_AREAS + self.borders.map_or(0, |borders| borders.area(border))
+            }
         };
-        let place = self.layout.channels[channel];
+
+        let channel_place = self.layout.channels[channel];
         let area_offset = self.layout.areas + area_index * self.layout.area_bytes;
-        let offset = (area_offset + place.offset) as usize;
-        (self.arena.base().wrapping_add(offset), place.bytes as usize)
+        let channel_offset = (area_offset + channel_place.offset) as usize;
+        (
+            self.arena.base().wrapping_add(channel_offset),
+            channel_place.bytes as usize,
+        )
     }
 
     /// The last border that all workers have passed, by what they have published.
     pub(crate) fn passed(&self) -> u64 {
-        let statuses = self.statuses.iter();
-        let periods = statuses.map(|status| status.periods.load(Ordering::Acquire));
-        self.borders.map_or(0, |b| b.committed(periods))
+        let periods = self
+            .statuses
+            .iter()
+            .map(|status| status.periods.load(Ordering::Acquire));
+        self.borders.map_or(0, |borders| borders.committed(periods))
     }
 
     /// The last committed border, whose area is kept from being written until [`Self::release_held`].

@@ -94,7 +94,7 @@ pub(super) const EXTRA_AREAS: u64 = 2;
 
 impl EpochLayout {
     pub(super) fn new(graph: &Graph, plan: &Plan, spec: &EpochSpec) -> Self {
-        let workers = plan.calendars.len();
+        let worker_count = plan.calendars.len();
         let sum_count = match spec.checksums {
             true => sums_of(plan).total,
             false => 0,
@@ -102,35 +102,40 @@ impl EpochLayout {
 
         let mut cursor = LayoutCursor::default();
         let common = cursor.take_row::<EpochCommon>(1);
-        let statuses = cursor.take_row::<CachePadded<WorkerStatus>>(workers);
+        let statuses = cursor.take_row::<CachePadded<WorkerStatus>>(worker_count);
         let sums = cursor.take_row::<AtomicU64>(sum_count);
-        let admission_times = cursor.take_row::<AdmissionTime>(workers * REMEMBERED_BLOCKS);
+        let admission_times = cursor.take_row::<AdmissionTime>(worker_count * REMEMBERED_BLOCKS);
         let rings = cursor.take_row::<RingSync>(plan.rings.len());
 
-        // Beside the rings: drivers are told of both at once.
-        let calendars = plan.calendars.iter();
-        let exchange = calendars
+        // Beside the rings: drivers register both at once.
+        let plan_calendars = plan.calendars.iter();
+        let exchange = plan_calendars
             .map(|calendar| (calendar.device, cursor.take(calendar.exchange_bytes)))
             .collect();
         let exchange_end = cursor.end_offset;
 
-        let sinks = spec.sinks.iter();
-        let sinks = sinks
+        let sink_specs = spec.sinks.iter();
+        let sinks = sink_specs
             .map(|sink| cursor.take_queue(sink.capacity, sink.token_bytes))
             .collect();
-        let traced = if spec.trace.is_some() { workers } else { 0 };
-        let traces = (0..traced)
+        let traced_count = if spec.trace.is_some() {
+            worker_count
+        } else {
+            0
+        };
+        let traces = (0..traced_count)
             .map(|calendar| take_trace(&mut cursor, plan, calendar))
             .collect();
 
-        let mut area = LayoutCursor::default();
-        let channels = graph.channels.iter().map(|channel| {
+        let mut area_cursor = LayoutCursor::default();
+        // All areas have the same layout.
+        let saved_places = graph.channels.iter().map(|channel| {
             let bytes = channel.history() * channel.token.bytes();
-            let offset = area.take(bytes);
+            let offset = area_cursor.take(bytes);
             SavedPlace { offset, bytes }
         });
-        let channels = channels.collect();
-        let area_bytes = area.end_offset;
+        let channels = saved_places.collect();
+        let area_bytes = area_cursor.end_offset;
         let borders = spec.borders(plan);
         let area_count = EXTRA_AREAS + borders.map_or(0, |borders| borders.areas());
         let areas = cursor.take(area_bytes.saturating_mul(area_count));
@@ -155,11 +160,11 @@ impl EpochLayout {
 }
 
 fn take_trace(cursor: &mut LayoutCursor, plan: &Plan, calendar: usize) -> TracePlace {
-    let words = ring_words(plan, calendar);
+    let trace_words = ring_words(plan, calendar);
     TracePlace {
         ends_offset: cursor.take(TraceRing::ENDS_BYTES),
-        words_offset: cursor.take(8 * words),
-        words,
+        words_offset: cursor.take(8 * trace_words),
+        words: trace_words,
     }
 }
 

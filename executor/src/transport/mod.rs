@@ -3,7 +3,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod admission_times;
-pub mod arena;
+pub(crate) mod arena;
 pub(crate) mod arrivals;
 pub(crate) mod checksum;
 pub(crate) mod clock;

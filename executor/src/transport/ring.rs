@@ -344,6 +344,7 @@ fn wait(
     if peer.seen >= target {
         return Ok(());
     }
+
     // Partner: the release in `publish` or `release`.
     peer.seen = counter.load(Ordering::Acquire);
     if peer.seen >= target {

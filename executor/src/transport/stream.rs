@@ -48,7 +48,7 @@ pub enum StreamError {
     },
     /// Not a whole number of tokens.
     #[error(
-        "`{name}` has tokens of {token_bytes} bytes; {bytes} bytes are no whole number of them"
+        "`{name}` has tokens of {token_bytes} bytes; {bytes} bytes are not a whole number of them"
     )]
     Partial {
         /// The stream.

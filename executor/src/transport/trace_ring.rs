@@ -89,10 +89,10 @@ pub(crate) struct TraceRingEnds {
 
 impl TraceRingEnds {
     fn new() -> Self {
-        let zero = || AtomicU64::new(0);
+        let new_counter = || AtomicU64::new(0);
         Self {
-            head: CachePadded::new((zero(), zero())),
-            tail: CachePadded::new(zero()),
+            head: CachePadded::new((new_counter(), new_counter())),
+            tail: CachePadded::new(new_counter()),
         }
     }
 }
@@ -132,15 +132,15 @@ impl TraceRing {
         // Partner: the release in `TraceRecorder::push`: the words before `head` are there.
         let head = self.ends.head.0.load(Ordering::Acquire);
         let tail = self.ends.tail.load(Ordering::Relaxed);
-        let size = self.words.len() as u64;
+        let ring_words = self.words.len() as u64;
         // A worker's process writes the counter: it is not believed.
-        let word_count = head.saturating_sub(tail).min(size);
-        let first = (tail % size) as usize;
-        let end = (first as u64 + word_count).min(size) as usize;
+        let word_count = head.saturating_sub(tail).min(ring_words);
+        let first_index = (tail % ring_words) as usize;
+        let end_index = (first_index as u64 + word_count).min(ring_words) as usize;
 
         // They may go on at the ring's beginning.
-        each(&self.words[first..end]);
-        each(&self.words[..word_count as usize - (end - first)]);
+        each(&self.words[first_index..end_index]);
+        each(&self.words[..word_count as usize - (end_index - first_index)]);
 
         // Partner: the acquire in `TraceRecorder::has_room`: the words are read before they are written over.
         self.ends.tail.store(tail + word_count, Ordering::Release);
@@ -199,8 +199,8 @@ impl TraceRecorder {
     #[inline]
     fn push(&mut self, word: u64) {
         let words = &*self.ring.words;
-        let at = self.head as usize & (words.len() - 1);
-        words[at].store(word, Ordering::Relaxed);
+        let word_index = self.head as usize & (words.len() - 1);
+        words[word_index].store(word, Ordering::Relaxed);
         self.head += 1;
         // Partner: the acquire in `TraceRing::take`.
         self.ring.ends.head.0.store(self.head, Ordering::Release);
@@ -223,17 +223,20 @@ impl TraceRecorder {
 
     /// A period begins. If this is false, it is not recorded, and nothing more may be said of it.
     pub(crate) fn begin(&mut self, period: u64) -> bool {
-        let now = self.now();
-        self.begin_at(period, now)
+        let now_ticks = self.now();
+        self.begin_at(period, now_ticks)
     }
 
     fn begin_at(&mut self, period: u64, now: u64) -> bool {
         if !self.has_room() {
             let dropped = &self.ring.ends.head.1;
-            dropped.store(dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            // Only the worker writes this counter, so a load and a store suffice.
+            let dropped_periods = dropped.load(Ordering::Relaxed) + 1;
+            dropped.store(dropped_periods, Ordering::Relaxed);
             return false;
         }
         // Both words of the mark are there, or neither.
+        // The time is stored first: a reader finds the mark only after `head` has moved past both.
         let words = &*self.ring.words;
         let time_index = (self.head as usize + 1) & (words.len() - 1);
         words[time_index].store(now, Ordering::Relaxed);
@@ -249,9 +252,9 @@ impl TraceRecorder {
     /// A slot of the calendar, or [`OTHER`], has ended.
     #[inline]
     pub(crate) fn slot(&mut self, slot: u32) {
-        let now = self.ticks.now();
-        self.push(word(slot, now.saturating_sub(self.last)));
-        self.last = now;
+        let end_ticks = self.ticks.now();
+        self.push(word(slot, end_ticks.saturating_sub(self.last)));
+        self.last = end_ticks;
     }
 
     /// The period ends, which was recorded as a whole.
@@ -281,9 +284,11 @@ mod tests {
     }
 
     fn taken(ring: &TraceRing) -> Vec<u64> {
-        let mut out = Vec::new();
-        ring.take(|words| out.extend(words.iter().map(|w| w.load(Ordering::Relaxed))));
-        out
+        let mut taken_words = Vec::new();
+        ring.take(|words| {
+            taken_words.extend(words.iter().map(|word| word.load(Ordering::Relaxed)))
+        });
+        taken_words
     }
 
     #[test]
@@ -291,66 +296,66 @@ mod tests {
         let ring = ring(16);
         let mut recorder = TraceRecorder::new(ring.clone(), Ticks::Clock, Some(5));
         let mut recorded = Vec::new();
-        let mut found = Vec::new();
+        let mut found_words = Vec::new();
         for period in 0..40u64 {
             if recorder.begin(period) {
                 recorded.push(period);
                 (0..3).for_each(|slot| recorder.slot(slot));
             }
             if period % 7 == 6 {
-                found.extend(taken(&ring));
+                found_words.extend(taken(&ring));
             }
         }
-        found.extend(taken(&ring));
+        found_words.extend(taken(&ring));
         assert_eq!(recorded.len() as u64 + ring.dropped(), 40);
         assert!(ring.dropped() > 0 && recorded.len() > 15, "some of both");
-        assert_eq!(found.len(), 5 * recorded.len());
-        for (words, period) in found.chunks(5).zip(recorded) {
+        assert_eq!(found_words.len(), 5 * recorded.len());
+        for (words, period) in found_words.chunks(5).zip(recorded) {
             assert_eq!(parts(words[0]), (PERIOD, period));
-            let slots: Vec<u32> = words[2..].iter().map(|w| parts(*w).0).collect();
-            assert_eq!(slots, [0, 1, 2]);
+            let slot_numbers: Vec<u32> = words[2..].iter().map(|word| parts(*word).0).collect();
+            assert_eq!(slot_numbers, [0, 1, 2]);
         }
     }
 
     #[test]
     fn threads_lose_no_word() {
         let ring = ring(64);
-        let periods = if cfg!(miri) { 50 } else { 20_000u64 };
-        let mut found = Vec::new();
+        let period_count = if cfg!(miri) { 50 } else { 20_000u64 };
+        let mut found_words = Vec::new();
         let worker = {
             let ring = ring.clone();
             std::thread::spawn(move || {
                 let mut recorder = TraceRecorder::new(ring, Ticks::of_this_machine(), Some(3));
-                (0..periods)
-                    .filter(|p| recorder.begin(*p).then(|| recorder.slot(0)).is_some())
+                (0..period_count)
+                    .filter(|period| recorder.begin(*period).then(|| recorder.slot(0)).is_some())
                     .count()
             })
         };
         while !worker.is_finished() {
-            found.extend(taken(&ring));
+            found_words.extend(taken(&ring));
         }
-        let recorded = worker.join().expect("no panic");
-        found.extend(taken(&ring));
-        let marks: Vec<u64> = found
+        let recorded_count = worker.join().expect("no panic");
+        found_words.extend(taken(&ring));
+        let marks: Vec<u64> = found_words
             .chunks(3)
-            .map(|w| (parts(w[0]).0 == PERIOD).then_some(parts(w[0]).1))
-            .map(|p| p.expect("a mark"))
+            .map(|words| (parts(words[0]).0 == PERIOD).then_some(parts(words[0]).1))
+            .map(|mark| mark.expect("a mark"))
             .collect();
-        assert_eq!(marks.len(), recorded);
+        assert_eq!(marks.len(), recorded_count);
         assert!(marks.is_sorted_by(|a, b| a < b));
-        assert_eq!(recorded as u64 + ring.dropped(), periods);
+        assert_eq!(recorded_count as u64 + ring.dropped(), period_count);
     }
 
     #[test]
     fn devices_that_overlap_periods_record_them_one_after_another() {
         let ring = ring(64);
         let mut recorder = TraceRecorder::new(ring.clone(), Ticks::Clock, None);
-        let early = recorder.now();
-        recorder.overlapping(0, early);
-        let after = recorder.last;
-        recorder.overlapping(1, early);
+        let early_ticks = recorder.now();
+        recorder.overlapping(0, early_ticks);
+        let after_ticks = recorder.last;
+        recorder.overlapping(1, early_ticks);
         let words = taken(&ring);
-        assert_eq!((words[1], words[4]), (early, after));
-        assert_eq!(parts(words[2]), (WHOLE, after - early));
+        assert_eq!((words[1], words[4]), (early_ticks, after_ticks));
+        assert_eq!(parts(words[2]), (WHOLE, after_ticks - early_ticks));
     }
 }

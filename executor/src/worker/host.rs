@@ -47,8 +47,8 @@ pub(crate) fn prepare(
 ) -> Result<PreparedWorker, WorkerFault> {
     let plan = &loaded.program.plans[job.spec.plan];
     if job.spec.deny_memory && job.calendar == 0 {
-        let bytes = plan.calendars[job.calendar].arena_bytes;
-        return Err(OutOfMemory::of_machine(bytes, 0).into());
+        let arena_bytes = plan.calendars[job.calendar].arena_bytes;
+        return Err(OutOfMemory::of_machine(arena_bytes, 0).into());
     }
 
     let is_gpu = loaded.is_gpu(job.spec.devices[job.calendar]);
@@ -63,6 +63,7 @@ pub(crate) fn prepare(
         // A GPU's worker waits for its device most of the time: a core is better left to others.
         Spin::SHORT
     };
+
     let gate = admission_gate(loaded, &job.spec, &job.session_memory);
     Ok(PreparedWorker {
         plan: job.spec.plan,
@@ -92,8 +93,8 @@ fn cpu_worker(
     } = lower(loaded, plan, calendar, &memory);
 
     // A plan that is recorded slot by slot says how large the rings are; how much is recorded, the instructions.
-    let period_words = replay.code.executions().saturating_add(2);
-    let period_words = trace_ring::words_of(plan, job.calendar).map(|_| period_words);
+    let executed_words = replay.code.executions().saturating_add(2);
+    let period_words = trace_ring::words_of(plan, job.calendar).map(|_| executed_words);
     let device = job.spec.devices[job.calendar];
     Ok(CpuWorker {
         replay,
@@ -113,17 +114,20 @@ fn cpu_worker(
 }
 
 fn source_ends(loaded: &LoadedProgram, job: &WorkerJob, sources: &[ActorId]) -> Vec<SourceEnd> {
-    let all: Vec<ActorId> = loaded.program.graph.sources().map(|(id, _)| id).collect();
+    let all_sources: Vec<ActorId> = loaded.program.graph.sources().map(|(id, _)| id).collect();
     // A supervised run may need the tokens again: they are released at commits.
     let retains = job.spec.saves.is_some();
-    let queues = sources.iter().map(|id| {
-        let index = all.iter().position(|other| other == id).unwrap_or_default();
-        let queue = &job.session_memory.sources[index];
+    let source_ends = sources.iter().map(|id| {
+        let source_index = all_sources
+            .iter()
+            .position(|other| other == id)
+            .unwrap_or_default();
+        let queue = &job.session_memory.sources[source_index];
         SourceEnd {
-            consumer: Consumer::new(queue, job.spec.bases[index], retains),
+            consumer: Consumer::new(queue, job.spec.bases[source_index], retains),
         }
     });
-    queues.collect()
+    source_ends.collect()
 }
 
 fn sink_ends(
@@ -134,36 +138,40 @@ fn sink_ends(
 ) -> Vec<SinkEnd> {
     let graph = &loaded.program.graph;
     let plan = &loaded.program.plans[spec.plan];
-    let all: Vec<ActorId> = graph.sinks().map(|(id, _)| id).collect();
+    let all_sinks: Vec<ActorId> = graph.sinks().map(|(id, _)| id).collect();
     let mut paths_left = MAX_PATHS;
-    let mut ends = Vec::with_capacity(sinks.len());
+    let mut sink_ends = Vec::with_capacity(sinks.len());
 
     for &sink in sinks {
-        let mut paths = Vec::new();
+        let mut latency_paths = Vec::new();
         for (source, _) in graph.sources() {
             if paths_left > 0 && reached_from(graph, source)[sink] {
                 paths_left -= 1;
                 let calendar = calendar_of(plan, plan.placement[source]);
-                paths.push(LatencyPath::new(source.0, epoch.admission_times(calendar)));
+                latency_paths.push(LatencyPath::new(source.0, epoch.admission_times(calendar)));
             }
         }
-        let index = all.iter().position(|id| *id == sink).unwrap_or_default();
-        ends.push(SinkEnd {
-            index: index as u32,
-            producer: Producer::new(&epoch.sinks[index]),
-            token_bytes: spec.sinks[index].token_bytes,
-            given_out: spec.sinks[index].given_out,
+        let sink_index = all_sinks
+            .iter()
+            .position(|id| *id == sink)
+            .unwrap_or_default();
+        sink_ends.push(SinkEnd {
+            index: sink_index as u32,
+            producer: Producer::new(&epoch.sinks[sink_index]),
+            token_bytes: spec.sinks[sink_index].token_bytes,
+            given_out: spec.sinks[sink_index].given_out,
             firings: plan.block * loaded.repetition[sink],
-            paths,
+            paths: latency_paths,
         });
     }
-    ends
+    sink_ends
 }
 
 fn calendar_of(plan: &Plan, device: DeviceId) -> usize {
-    let mut calendars = plan.calendars.iter();
-    let calendar = calendars.position(|calendar| calendar.device == device);
-    calendar.unwrap_or_default()
+    plan.calendars
+        .iter()
+        .position(|calendar| calendar.device == device)
+        .unwrap_or_default()
 }
 
 fn admission_gate(
@@ -173,16 +181,17 @@ fn admission_gate(
 ) -> AdmissionGate {
     let plan = &loaded.program.plans[spec.plan];
     let graph_sources = loaded.program.graph.sources();
-    let queues = session_memory.sources.iter().zip(&spec.bases);
-    let sources = graph_sources
-        .zip(queues)
+    let session_queues = session_memory.sources.iter().zip(&spec.bases);
+    let admission_sources = graph_sources
+        .zip(session_queues)
         .map(|((id, _), (conduit, &base))| AdmissionSource {
             conduit: Arc::clone(conduit),
             base,
             tokens_per_block: plan.block * loaded.tokens_per_iteration(id),
         });
+
     AdmissionGate {
-        sources: sources.collect(),
+        sources: admission_sources.collect(),
         arrivals: session_memory.arrivals.clone(),
         epoch: spec.epoch,
         limit: spec.limit,
@@ -233,10 +242,10 @@ impl PreparedWorker {
         let status = &self.epoch.statuses[self.calendar];
         status.thread.store(thread_number(), Ordering::Release);
 
-        let run = AssertUnwindSafe(|| self.device.run(&mut self.periods, heartbeat));
-        let outcome = catch_unwind(run);
+        let run_all = AssertUnwindSafe(|| self.device.run(&mut self.periods, heartbeat));
+        let run_result = catch_unwind(run_all);
         status.has_left.store(1, Ordering::Release);
-        outcome.unwrap_or_else(|panic| {
+        run_result.unwrap_or_else(|panic| {
             let message = panic_message(panic.as_ref());
             Err(StepStop::Fault(WorkerFault::Panic(message)))
         })

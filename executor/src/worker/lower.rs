@@ -118,16 +118,17 @@ impl<'a> Lowering<'a> {
         device: DeviceId,
         memory: &'a WorkerMemory,
     ) -> Self {
-        let buffers = plan.buffers.iter_enumerated();
-        let buffers = buffers.map(|(id, buffer)| ((buffer.channel, buffer.device), id));
-        let over = plan.over(&loaded.program.graph).into_iter();
+        let keyed_buffers = plan.buffers.iter_enumerated();
+        let keyed_buffers = keyed_buffers.map(|(id, buffer)| ((buffer.channel, buffer.device), id));
+        let in_place_pairs = plan.over(&loaded.program.graph).into_iter();
+
         Self {
             loaded,
             plan,
             device,
             memory,
-            buffers: buffers.collect(),
-            over: over.map(|pair| pair.actor).collect(),
+            buffers: keyed_buffers.collect(),
+            over: in_place_pairs.map(|pair| pair.actor).collect(),
             instrs: Vec::new(),
             slots: Vec::new(),
             stages: Vec::new(),
@@ -151,24 +152,25 @@ impl<'a> Lowering<'a> {
 
     fn finish(self, calendar: &Calendar) -> LoweredCalendar {
         let has_borders = self.memory.epoch.borders().is_some();
-        let arena = self.memory.own.base();
-        let scratch = arena.wrapping_add(calendar.scratch_offset_bytes as usize);
-        let staging = self.instrs.iter().map(|instr| match instr {
+        let arena_base = self.memory.own.base();
+        let scratch_start = arena_base.wrapping_add(calendar.scratch_offset_bytes as usize);
+        // A kernel in a loop is called on copies of its ports, moved on by the loop's count.
+        let staged_counts = self.instrs.iter().map(|instr| match instr {
             Instr::LoopFire { shape, .. } => shape.total(),
             _ => 0,
         });
-        let staging = staging.max().unwrap_or(0);
+        let staging_len = staged_counts.max().unwrap_or(0);
 
         // A trace numbers the slots of a calendar in order.
-        let mut numbers = 0..;
-        let names = self.slots.iter().map(|slot| match slot {
-            Some(_) => numbers.next().unwrap_or(OTHER),
+        let mut slot_numbers = 0..;
+        let trace_names = self.slots.iter().map(|slot| match slot {
+            Some(_) => slot_numbers.next().unwrap_or(OTHER),
             None => OTHER,
         });
         let code = ReplayCode {
             stages: self.stages.into(),
-            names: names.collect(),
-            phases: phases(&self.ports),
+            names: trace_names.collect(),
+            phases: table_phases(&self.ports),
             instrs: self.instrs.into(),
             ports: self.ports.into(),
             rings: self.rings.iter().map(|(_, spec)| *spec).collect(),
@@ -176,7 +178,7 @@ impl<'a> Lowering<'a> {
             sends: self.sends.into(),
             stages_total: self.plan.stages,
             retries: if has_borders { RETRIES } else { 0 },
-            scratch: Scratch(scratch, calendar.scratch_bytes as usize),
+            scratch: Scratch(scratch_start, calendar.scratch_bytes as usize),
             _kernels: self.loaded.kernels.all().cloned().collect(),
             _arenas: [
                 Arc::clone(&self.memory.own),
@@ -184,7 +186,7 @@ impl<'a> Lowering<'a> {
             ],
         };
         LoweredCalendar {
-            replay: CalendarReplay::new(code, self.counters.len(), staging),
+            replay: CalendarReplay::new(code, self.counters.len(), staging_len),
             slots: self.slots,
             sources: self.sources.list,
             sinks: self.sinks.list,
@@ -209,12 +211,12 @@ impl<'a> Lowering<'a> {
         }
         self.depth += 1;
         // Its length and resets are known only behind its body.
-        let unfinished = Instr::Loop {
+        let unfinished_loop = Instr::Loop {
             count,
             len: 0,
             resets: (0, 0),
         };
-        self.push(unfinished, None);
+        self.push(unfinished_loop, None);
 
         self.lower_entries(body);
         let body_ns = body.iter().map(planned_ns).sum::<u64>();
@@ -223,12 +225,17 @@ impl<'a> Lowering<'a> {
         }
         self.depth -= 1;
 
-        let len = (self.instrs.len() - loop_index - 1) as u32;
+        let body_len = (self.instrs.len() - loop_index - 1) as u32;
+        // Only the outermost loop resets: its counters run on through the passes of the loops in it.
         let resets = match self.depth {
             0 => (self.loop_resets as u32, self.resets.len() as u32),
             _ => (0, 0),
         };
-        self.instrs[loop_index] = Instr::Loop { count, len, resets };
+        self.instrs[loop_index] = Instr::Loop {
+            count,
+            len: body_len,
+            resets,
+        };
     }
 
     fn push(&mut self, instr: Instr, slot: Option<&Slot>) {
@@ -249,8 +256,8 @@ impl<'a> Lowering<'a> {
     /// Finds out what this device saves at borders, and after which slots.
     fn find_saved(&mut self, calendar: &Calendar) {
         let mut last_fired = BTreeMap::new();
-        let entries = calendar.lanes.iter().flat_map(|lane| &lane.entries);
-        for (index, entry) in entries.enumerate() {
+        let top_entries = calendar.lanes.iter().flat_map(|lane| &lane.entries);
+        for (index, entry) in top_entries.enumerate() {
             for_each_firing(entry, &mut |actor, stage| {
                 last_fired.insert(actor, (index, stage));
             });
@@ -275,24 +282,26 @@ impl<'a> Lowering<'a> {
     /// Saves the states that were updated for the last time in top-level entry `index`.
     fn save_states(&mut self, index: usize) {
         for state in self.states.remove(&index).unwrap_or_default() {
-            self.save(state.buffer, state.stage, 0);
+            self.save_head(state.buffer, state.stage, 0);
         }
     }
 
     /// Saves the head that a buffer has at the end of a block: in the place of the next block, or where states are.
-    fn save(&mut self, id: BufferId, stage: u32, shift: u64) {
+    fn save_head(&mut self, id: BufferId, stage: u32, shift: u64) {
         let buffer = &self.plan.buffers[id];
-        let carry = Slot {
+        let carry_slot = Slot {
             stage,
             start_ns: 0,
             duration_ns: 0,
             action: Action::Carry { buffer: id },
         };
-        let port = self.port(&carry, id, 0, buffer.head_tokens);
-        let ports = self.ports.len() as u32;
-        self.ports.push(PortSpec { shift, ..port });
+        let head_port = self.port(&carry_slot, id, 0, buffer.head_tokens);
+
+        let first_port = self.ports.len() as u32;
+        self.ports.push(PortSpec { shift, ..head_port });
+
         self.instrs.push(Instr::Save {
-            ports,
+            ports: first_port,
             channel: buffer.channel,
         });
         self.stages.push(stage);
@@ -300,12 +309,12 @@ impl<'a> Lowering<'a> {
     }
 
     /// The counter of a slot in a loop; it starts the outermost loop at the first count of its first slot there.
-    fn counter(&mut self, key: CounterKey, first: u64) -> u32 {
+    fn loop_counter(&mut self, key: CounterKey, first: u64) -> u32 {
         if self.depth == 0 {
             return NO_COUNTER;
         }
-        let next = self.counters.len() as u32;
-        let counter = *self.counters.entry(key).or_insert(next);
+        let next_counter = self.counters.len() as u32;
+        let counter = *self.counters.entry(key).or_insert(next_counter);
         if self.loop_counters.insert(counter) {
             self.resets.push((counter, first));
         }
@@ -318,54 +327,57 @@ impl<'a> Lowering<'a> {
                 actor,
                 first,
                 count,
-            } => self.fire(slot, actor, first, count),
-            Action::Send { ring, first, count } => self.send(slot, ring, first, count),
-            Action::Recv { ring, first, count } => self.receive(slot, ring, first, count),
+            } => self.lower_fire(slot, actor, first, count),
+            Action::Send { ring, first, count } => self.lower_send(slot, ring, first, count),
+            Action::Recv { ring, first, count } => self.lower_receive(slot, ring, first, count),
             Action::Release { ring } => Instr::Release {
                 ring: self.ring_index(ring),
             },
-            Action::Carry { buffer } => self.carry(slot, buffer),
+            Action::Carry { buffer } => self.lower_carry(slot, buffer),
         };
         self.push(instr, Some(slot));
 
         if let Action::Carry { buffer } = slot.action
             && self.saved.contains(&buffer)
         {
-            self.save(buffer, slot.stage, 1);
+            self.save_head(buffer, slot.stage, 1);
         }
     }
 
-    fn send(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64) -> Instr {
-        let counter = self.counter(CounterKey::Send(ring), first);
-        let ports = self.send_ports(slot, ring, first, count);
+    fn lower_send(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64) -> Instr {
+        let counter = self.loop_counter(CounterKey::Send(ring), first);
+        let first_port = self.send_ports(slot, ring, first, count);
         Instr::Send {
             ring: self.ring_index(ring),
-            ports,
+            ports: first_port,
             tokens: count,
             counter,
             end: first + count,
         }
     }
 
-    fn receive(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64) -> Instr {
-        let counter = self.counter(CounterKey::Recv(ring), first);
+    fn lower_receive(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64) -> Instr {
+        let counter = self.loop_counter(CounterKey::Recv(ring), first);
         let buffer = self.plan.rings[ring].buffer;
         let head_tokens = self.plan.buffers[buffer].head_tokens;
-        let ports = self.ports.len() as u32;
+
+        let first_port = self.ports.len() as u32;
         let block_start = self.port(slot, buffer, head_tokens, 0);
         self.ports.push(block_start);
+
         Instr::Recv {
             ring: self.ring_index(ring),
-            ports,
+            ports: first_port,
             tokens: count,
             counter,
             end: first + count,
         }
     }
 
-    fn carry(&mut self, slot: &Slot, id: BufferId) -> Instr {
+    fn lower_carry(&mut self, slot: &Slot, id: BufferId) -> Instr {
         let buffer = &self.plan.buffers[id];
-        let ports = self.ports.len() as u32;
+        let first_port = self.ports.len() as u32;
+
         // The last h of the h + t tokens of a place, its head and its new ones, begin at token t.
         let from = self.port(slot, id, buffer.block_tokens, buffer.head_tokens);
         let to = PortSpec {
@@ -373,7 +385,7 @@ impl<'a> Lowering<'a> {
             ..self.port(slot, id, 0, buffer.head_tokens)
         };
         self.ports.extend([from, to]);
-        Instr::Carry { ports }
+        Instr::Carry { ports: first_port }
     }
 
     /// Tokens `[first, first + count)` of a buffer's place, counted from the head.
@@ -381,6 +393,7 @@ impl<'a> Lowering<'a> {
         let buffer = &self.plan.buffers[id];
         let token = &self.loaded.program.graph.channels[buffer.channel].token;
         let offset_bytes = first * token.bytes();
+
         PortSpec {
             base: self.memory.base(buffer).wrapping_add(offset_bytes as usize),
             bytes: (count * token.bytes()) as usize,
@@ -412,8 +425,8 @@ impl<'a> Lowering<'a> {
         let first_port = self.ports.len() as u32;
         for buffer in [from_buffer, ring.buffer] {
             let head_tokens = self.plan.buffers[buffer].head_tokens;
-            let port = self.port(slot, buffer, head_tokens + first, count);
-            let port = self.looped_port(port, token_bytes, first, 1);
+            let block_port = self.port(slot, buffer, head_tokens + first, count);
+            let port = self.looped_port(block_port, token_bytes, first, 1);
             self.ports.push(port);
         }
         first_port
@@ -421,9 +434,9 @@ impl<'a> Lowering<'a> {
 
     /// The number of a ring among those of this calendar.
     fn ring_index(&mut self, ring: RingId) -> u32 {
-        let next = self.rings.len() as u32;
-        let index = *self.ring_indices.entry(ring).or_insert(next);
-        if index < next {
+        let next_index = self.rings.len() as u32;
+        let index = *self.ring_indices.entry(ring).or_insert(next_index);
+        if index < next_index {
             return index;
         }
 
@@ -446,9 +459,9 @@ impl<'a> Lowering<'a> {
         index
     }
 
-    fn fire(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> Instr {
-        let counter = self.counter(CounterKey::Actor(id), first);
-        let ports = self.ports.len() as u32;
+    fn lower_fire(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> Instr {
+        let counter = self.loop_counter(CounterKey::Actor(id), first);
+        let first_port = self.ports.len() as u32;
         let shape = Shape {
             firings: count as usize,
             inputs: self.input_ports(slot, id, first, count),
@@ -462,23 +475,23 @@ impl<'a> Lowering<'a> {
             (Role::Compute, Some(kernel)) if counter == NO_COUNTER => Instr::Fire {
                 kernel: Arc::as_ptr(kernel),
                 shape,
-                ports,
+                ports: first_port,
             },
             (Role::Compute, Some(kernel)) => Instr::LoopFire {
                 kernel: Arc::as_ptr(kernel),
                 shape,
-                ports,
+                ports: first_port,
                 counter,
             },
             (Role::Source, _) => Instr::Source {
                 source: self.sources.index_of(id),
-                ports,
+                ports: first_port,
                 firings: count,
                 counter,
             },
             (Role::Sink, _) => Instr::Sink {
                 sink: self.sinks.index_of(id),
-                ports,
+                ports: first_port,
                 firings: count,
                 counter,
                 end: first + count,
@@ -492,7 +505,7 @@ impl<'a> Lowering<'a> {
     fn input_ports(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> u16 {
         let graph = &self.loaded.program.graph;
         let actor = &graph.actors[id];
-        let mut ports = 0;
+        let mut port_count = 0;
         for (index, input) in actor.inputs.iter().enumerate() {
             let Some((channel, reader)) = self.loaded.port_channels.inputs[id][index] else {
                 continue;
@@ -501,27 +514,30 @@ impl<'a> Lowering<'a> {
                 continue;
             }
 
-            let delay = graph.channels[channel].readers[reader as usize].delay;
+            let reader_delay = graph.channels[channel].readers[reader as usize].delay;
             let buffer = self.buffers[&(channel, self.device)];
             let head_tokens = self.plan.buffers[buffer].head_tokens;
-            let start = head_tokens - delay + first * input.rate;
+            // The head holds the tokens before the block; a reader with a delay begins that far before the block's first token.
+            let first_token = head_tokens - reader_delay + first * input.rate;
             // A sink takes its tokens, and never more than them: its stream has no windows.
-            let window = match actor.role {
+            let window_tokens = match actor.role {
                 Role::Sink => input.rate,
                 Role::Source | Role::Compute => input.window,
             };
-            let tokens = (count - 1) * input.rate + window;
-            let port = self.port(slot, buffer, start, tokens);
-            let port = self.looped_port(port, input.token.bytes(), first, input.rate);
+            // Successive windows begin `rate` tokens apart, so all but the last add only their step.
+            let token_count = (count - 1) * input.rate + window_tokens;
+            let block_port = self.port(slot, buffer, first_token, token_count);
+            let port = self.looped_port(block_port, input.token.bytes(), first, input.rate);
+
             self.ports.push(port);
-            ports += 1;
+            port_count += 1;
         }
-        ports
+        port_count
     }
 
     fn output_ports(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> u16 {
         let actor = &self.loaded.program.graph.actors[id];
-        let mut ports = 0;
+        let mut port_count = 0;
         for (index, output) in actor.outputs.iter().enumerate() {
             let Some(channel) = self.loaded.port_channels.outputs[id][index] else {
                 continue;
@@ -531,13 +547,13 @@ impl<'a> Lowering<'a> {
             }
 
             let buffer = self.buffers[&(channel, self.device)];
-            let start = self.plan.buffers[buffer].head_tokens + first * output.rate;
-            let port = self.port(slot, buffer, start, count * output.rate);
-            let port = self.looped_port(port, output.token.bytes(), first, output.rate);
+            let first_token = self.plan.buffers[buffer].head_tokens + first * output.rate;
+            let block_port = self.port(slot, buffer, first_token, count * output.rate);
+            let port = self.looped_port(block_port, output.token.bytes(), first, output.rate);
             self.ports.push(port);
-            ports += 1;
+            port_count += 1;
         }
-        ports
+        port_count
     }
 
     fn state_ports(&mut self, slot: &Slot, id: ActorId) -> u16 {
@@ -547,9 +563,9 @@ impl<'a> Lowering<'a> {
             let Some(channel) = outputs[state.output as usize] else {
                 continue;
             };
-            let buffer = self.buffers[&(channel, self.device)];
-            let port = self.port(slot, buffer, 0, 1);
-            self.ports.push(port);
+            let state_buffer = self.buffers[&(channel, self.device)];
+            let state_port = self.port(slot, state_buffer, 0, 1);
+            self.ports.push(state_port);
         }
         actor.state.len() as u16
     }
@@ -581,9 +597,9 @@ struct ActorNumbers {
 
 impl ActorNumbers {
     fn index_of(&mut self, id: ActorId) -> u32 {
-        let next = self.list.len() as u32;
-        let index = *self.indices.entry(id).or_insert(next);
-        if index == next {
+        let next_index = self.list.len() as u32;
+        let index = *self.indices.entry(id).or_insert(next_index);
+        if index == next_index {
             self.list.push(id);
         }
         index
@@ -591,13 +607,13 @@ impl ActorNumbers {
 }
 
 /// Periods after which all places repeat; 0 if that is too many for a table.
-fn phases(ports: &[PortSpec]) -> u64 {
-    let mut common = 1u64;
+fn table_phases(ports: &[PortSpec]) -> u64 {
+    let mut common_multiple = 1u64;
     for port in ports {
-        common = common / gcd_u64(common, port.blocks) * port.blocks;
-        if common > MAX_PHASES || common * ports.len() as u64 > MAX_TABLE {
+        common_multiple = common_multiple / gcd_u64(common_multiple, port.blocks) * port.blocks;
+        if common_multiple > MAX_PHASES || common_multiple * ports.len() as u64 > MAX_TABLE {
             return 0;
         }
     }
-    common
+    common_multiple
 }

@@ -96,22 +96,24 @@ impl PeriodInfo {
 
 impl CalendarReplay {
     pub(super) fn new(code: ReplayCode, counters: usize, staging: usize) -> Self {
-        let rows = code.phases.max(1);
+        let table_rows = code.phases.max(1);
         // A period at least as late as the last stage, so that every row is the steady state's.
-        let first_period = u64::from(code.stages_total).next_multiple_of(rows);
-        let periods = first_period..first_period + rows;
-        let table = periods.flat_map(|period| code.ports.iter().map(move |port| port.at(period)));
-        let unused = RawPort {
+        let first_period = u64::from(code.stages_total).next_multiple_of(table_rows);
+        let periods = first_period..first_period + table_rows;
+        let table_ports =
+            periods.flat_map(|period| code.ports.iter().map(move |port| port.at(period)));
+
+        let unused_port = RawPort {
             ptr: std::ptr::null_mut(),
             bytes: 0,
             dtype: DType::U8,
         };
 
         let state = ReplayState {
-            table: table.collect(),
+            table: table_ports.collect(),
             counters: vec![0; counters].into(),
             peers: vec![Peer::default(); code.rings.len()].into(),
-            staging: vec![unused; staging].into(),
+            staging: vec![unused_port; staging].into(),
             samples: vec![SlotSample::default(); code.instrs.len()].into(),
             summed: vec![0; code.rings.len()].into(),
         };
@@ -130,7 +132,7 @@ impl CalendarReplay {
         timed: bool,
     ) -> Result<(), StepStop> {
         let Self { code, state } = self;
-        let row = if code.phases == 0 {
+        let row_start = if code.phases == 0 {
             for (port, spec) in state.table.iter_mut().zip(&code.ports) {
                 *port = spec.at(period);
             }
@@ -138,6 +140,7 @@ impl CalendarReplay {
         } else {
             (period % code.phases) as usize * code.ports.len()
         };
+
         let info = PeriodInfo {
             period,
             blocks: blocks.unwrap_or(u64::MAX),
@@ -145,11 +148,12 @@ impl CalendarReplay {
         };
 
         let is_steady = blocks.is_none() && period + 1 >= u64::from(code.stages_total);
-        let recorder = context.recorder.as_mut();
-        let is_recorded = recorder.is_some_and(|recorder| recorder.begin(period));
-        let recorder = context.recorder.as_ref();
-        let is_traced = is_recorded && recorder.is_some_and(|recorder| recorder.slots);
-        let run = match (is_steady, timed, is_traced) {
+        let trace_recorder = context.recorder.as_mut();
+        let is_recorded = trace_recorder.is_some_and(|recorder| recorder.begin(period));
+        let trace_recorder = context.recorder.as_ref();
+        let is_traced = is_recorded && trace_recorder.is_some_and(|recorder| recorder.slots);
+        // Each combination is a loop of its own, so that the ordinary period checks, measures and records nothing.
+        let run_instrs = match (is_steady, timed, is_traced) {
             (true, false, false) => run::<false, false, false>,
             (true, true, false) => run::<false, true, false>,
             (false, false, false) => run::<true, false, false>,
@@ -159,7 +163,7 @@ impl CalendarReplay {
             (false, false, true) => run::<true, false, true>,
             (false, true, true) => run::<true, true, true>,
         };
-        run(code, state, context, row, 0..code.instrs.len(), info)?;
+        run_instrs(code, state, context, row_start, 0..code.instrs.len(), info)?;
 
         if is_recorded
             && !is_traced
@@ -184,7 +188,7 @@ fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
     while pc < range.end {
         let instr = &code.instrs[pc];
         if CHECK && !info.has_block(code.stages[pc]) && !matches!(instr, Instr::Loop { .. }) {
-            skip(instr, state);
+            skip_slot(instr, state);
             pc += 1;
             continue;
         }
@@ -199,25 +203,32 @@ fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
             } => {
                 // A plain offset: checked slicing costs as much as an empty kernel.
                 debug_assert!(row + ports as usize + shape.total() <= state.table.len());
-                let first = state.table.as_ptr().wrapping_add(row + ports as usize);
-                if let Err(stop) = call(kernel, shape, first, &code.scratch) {
-                    call_again(kernel, shape, first, code, stop)?;
+                let first_port = state.table.as_ptr().wrapping_add(row + ports as usize);
+                if let Err(stop) = call_kernel(kernel, shape, first_port, &code.scratch) {
+                    call_again(kernel, shape, first_port, code, stop)?;
                 }
             }
             Instr::Loop { count, len, resets } => {
                 for &(counter, value) in &code.resets[resets.0 as usize..resets.1 as usize] {
                     state.counters[counter as usize] = value;
                 }
-                let body = pc + 1..pc + 1 + len as usize;
+                let body_range = pc + 1..pc + 1 + len as usize;
                 for _ in 0..count {
-                    run::<CHECK, TIMED, TRACED>(code, state, context, row, body.clone(), info)?;
+                    run::<CHECK, TIMED, TRACED>(
+                        code,
+                        state,
+                        context,
+                        row,
+                        body_range.clone(),
+                        info,
+                    )?;
                 }
-                pc = body.end;
+                pc = body_range.end;
                 continue;
             }
             _ => {
-                let block = info.period.wrapping_sub(u64::from(code.stages[pc]));
-                execute(code, state, context, row, instr, block)?;
+                let stage_block = info.period.wrapping_sub(u64::from(code.stages[pc]));
+                execute(code, state, context, row, instr, stage_block)?;
             }
         }
 
@@ -234,7 +245,7 @@ fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
 }
 
 /// A skipped slot in a loop counts all the same: slots of the same actor share its counter.
-fn skip(instr: &Instr, state: &mut ReplayState) {
+fn skip_slot(instr: &Instr, state: &mut ReplayState) {
     let (counter, count) = match *instr {
         Instr::LoopFire { counter, shape, .. } => (counter, shape.firings as u64),
         Instr::Source {
@@ -258,7 +269,7 @@ fn skip(instr: &Instr, state: &mut ReplayState) {
 
 /// Calls a kernel with the ports from `first` on.
 #[inline(always)]
-fn call(
+fn call_kernel(
     kernel: *const dyn Kernel,
     shape: &Shape,
     first: *const RawPort,
@@ -286,14 +297,14 @@ fn call_again(
     code: &ReplayCode,
     stop: StepStop,
 ) -> Result<(), StepStop> {
-    let mut last = Err(stop);
+    let mut last_result = Err(stop);
     for _ in 0..code.retries {
-        if shape.states > 0 || shape.over || last.is_ok() {
+        if shape.states > 0 || shape.over || last_result.is_ok() {
             break;
         }
-        last = call(kernel, shape, first, &code.scratch);
+        last_result = call_kernel(kernel, shape, first, &code.scratch);
     }
-    last
+    last_result
 }
 
 /// Every instruction but plain calls and loops, on block `block`.
@@ -329,6 +340,7 @@ struct SlotStep<'r, 'c> {
 }
 
 impl SlotStep<'_, '_> {
+    // A match of opcodes: each arm finds its ports, and leaves the work to a method that is inlined here.
     #[inline(always)]
     fn run(&mut self, instr: &Instr) -> Result<(), StepStop> {
         match *instr {
@@ -344,8 +356,8 @@ impl SlotStep<'_, '_> {
                 firings,
                 counter,
             } => {
-                let counted = self.advance(counter, firings);
-                self.read_source(source, self.port(ports, counted));
+                let count_before = self.advance(counter, firings);
+                self.read_source(source, self.port(ports, count_before));
                 Ok(())
             }
             Instr::Sink {
@@ -355,9 +367,9 @@ impl SlotStep<'_, '_> {
                 counter,
                 end,
             } => {
-                let counted = self.advance(counter, firings);
-                let end = counted.map_or(end, |counted| counted + firings);
-                self.write_sink(sink, self.port(ports, counted), end)
+                let count_before = self.advance(counter, firings);
+                let end_token = count_before.map_or(end, |before| before + firings);
+                self.write_sink(sink, self.port(ports, count_before), end_token)
             }
             Instr::Send {
                 ring,
@@ -366,11 +378,16 @@ impl SlotStep<'_, '_> {
                 counter,
                 end,
             } => {
-                let counted = self.advance(counter, tokens);
-                let end = counted.map_or(end, |counted| counted + tokens);
-                let from = self.port(ports, counted);
-                let to = self.port(ports + 1, counted);
-                self.send(ring, from, to, end - tokens..end)
+                let count_before = self.advance(counter, tokens);
+                let end_token = count_before.map_or(end, |before| before + tokens);
+                let source_port = self.port(ports, count_before);
+                let target_port = self.port(ports + 1, count_before);
+                self.send(
+                    ring,
+                    source_port,
+                    target_port,
+                    end_token - tokens..end_token,
+                )
             }
             Instr::Recv {
                 ring,
@@ -379,9 +396,9 @@ impl SlotStep<'_, '_> {
                 counter,
                 end,
             } => {
-                let counted = self.advance(counter, tokens);
-                let end = counted.map_or(end, |counted| counted + tokens);
-                self.receive(ring, ports, end - tokens..end)
+                let count_before = self.advance(counter, tokens);
+                let end_token = count_before.map_or(end, |before| before + tokens);
+                self.receive(ring, ports, end_token - tokens..end_token)
             }
             Instr::Release { ring } => {
                 let sync = self.code.rings[ring as usize].sync;
@@ -404,21 +421,21 @@ impl SlotStep<'_, '_> {
     /// Adds to a loop's counter; the count before. `None` outside of loops.
     #[inline(always)]
     fn advance(&mut self, counter: u32, count: u64) -> Option<u64> {
-        let counted = self.state.counters.get_mut(counter as usize)?;
-        let before = *counted;
-        *counted += count;
-        Some(before)
+        let loop_counter = self.state.counters.get_mut(counter as usize)?;
+        let count_before = *loop_counter;
+        *loop_counter += count;
+        Some(count_before)
     }
 
     /// Port `index`, moved on by what its loop has counted.
     #[inline(always)]
     fn port(&self, index: u32, counted: Option<u64>) -> RawPort {
-        let mut port = self.state.table[self.row + index as usize];
+        let mut moved_port = self.state.table[self.row + index as usize];
         if let Some(counted) = counted {
             let step = self.code.ports[index as usize].step;
-            port.ptr = port.ptr.wrapping_add(counted as usize * step);
+            moved_port.ptr = moved_port.ptr.wrapping_add(counted as usize * step);
         }
-        port
+        moved_port
     }
 
     #[inline(always)]
@@ -429,34 +446,34 @@ impl SlotStep<'_, '_> {
         ports: u32,
         counter: u32,
     ) -> Result<(), StepStop> {
-        let counted = self.advance(counter, shape.firings as u64);
+        let count_before = self.advance(counter, shape.firings as u64);
         for index in 0..shape.total() {
-            self.state.staging[index] = self.port(ports + index as u32, counted);
+            self.state.staging[index] = self.port(ports + index as u32, count_before);
         }
 
-        let first = self.state.staging.as_ptr();
-        call(kernel, shape, first, &self.code.scratch)
-            .or_else(|stop| call_again(kernel, shape, first, self.code, stop))
+        let first_port = self.state.staging.as_ptr();
+        call_kernel(kernel, shape, first_port, &self.code.scratch)
+            .or_else(|stop| call_again(kernel, shape, first_port, self.code, stop))
     }
 
     #[inline(always)]
     fn read_source(&mut self, source: u32, to: RawPort) {
         // SAFETY: an output port of a verified plan, as in `call`: valid, and this slot's alone.
-        let to = unsafe { std::slice::from_raw_parts_mut(to.ptr, to.bytes) };
-        self.context.sources[source as usize].read(to);
+        let destination = unsafe { std::slice::from_raw_parts_mut(to.ptr, to.bytes) };
+        self.context.sources[source as usize].read(destination);
     }
 
     #[inline(always)]
     fn write_sink(&mut self, sink: u32, from: RawPort, end: u64) -> Result<(), StepStop> {
         // SAFETY: an input port of a verified plan, as in `call`: valid, and nobody writes it now.
-        let from = unsafe { std::slice::from_raw_parts(from.ptr, from.bytes) };
+        let tokens = unsafe { std::slice::from_raw_parts(from.ptr, from.bytes) };
         let streams = StreamContext {
             spin: self.context.spin,
             stop: self.context.stop,
             clock: self.context.clock,
             status: self.context.status,
         };
-        self.context.sinks[sink as usize].write(from, self.block, end, streams)?;
+        self.context.sinks[sink as usize].write(tokens, self.block, end, streams)?;
         Ok(())
     }
 
@@ -482,7 +499,7 @@ impl SlotStep<'_, '_> {
         if spec.sends.1 > 0 {
             self.note_checksum(ring, spec, tokens.start, from);
             if self.context.epoch.common.corrupt.load(Ordering::Relaxed) != 0 {
-                spoil(self.context.epoch, to);
+                corrupt_sent(self.context.epoch, to);
             }
         }
         sync.publish(self.block * spec.block_tokens + tokens.end);
@@ -494,13 +511,13 @@ impl SlotStep<'_, '_> {
     fn receive(&mut self, ring: u32, ports: u32, tokens: Range<u64>) -> Result<(), StepStop> {
         let spec = self.code.rings[ring as usize];
         let sync = &self.context.rings[spec.sync as usize];
-        let needed = self.block * spec.block_tokens + tokens.end;
+        let needed_tokens = self.block * spec.block_tokens + tokens.end;
         let peer = &mut self.state.peers[ring as usize];
-        sync.wait_published(needed, peer, self.context.spin, self.context.stop)?;
+        sync.wait_published(needed_tokens, peer, self.context.spin, self.context.stop)?;
 
         if spec.sends.1 > 0 {
-            let first = self.state.table[self.row + ports as usize];
-            return self.check_sums(ring, spec, tokens, first);
+            let block_start = self.state.table[self.row + ports as usize];
+            return self.check_sums(ring, spec, tokens, block_start);
         }
         Ok(())
     }
@@ -508,11 +525,15 @@ impl SlotStep<'_, '_> {
     /// Copies a port to the one after it.
     #[inline(always)]
     fn carry(&mut self, ports: u32) {
-        let from = self.port(ports, None);
-        let to = self.port(ports + 1, None);
+        let source_port = self.port(ports, None);
+        let target_port = self.port(ports + 1, None);
         // SAFETY: both lie in one buffer of this device; the verified plan carries after the last write of the block and
         // before the first read of the next. The ranges may overlap, which `copy_from` allows.
-        unsafe { to.ptr.copy_from(from.ptr, from.bytes) };
+        unsafe {
+            target_port
+                .ptr
+                .copy_from(source_port.ptr, source_port.bytes)
+        };
     }
 
     /// Keeps the head at a port for the border after the block, if tokens are saved there.
@@ -520,17 +541,20 @@ impl SlotStep<'_, '_> {
     fn save(&mut self, ports: u32, channel: ChannelId) -> Result<(), StepStop> {
         let epoch = self.context.epoch;
         let border = self.block + 1;
-        if !epoch.borders().is_some_and(|b| b.is_saved(border)) {
+        if !epoch
+            .borders()
+            .is_some_and(|borders| borders.is_saved(border))
+        {
             return Ok(());
         }
         wait_for_area(epoch, border, self.context.spin, self.context.stop)?;
 
-        let from = self.port(ports, None);
+        let head_port = self.port(ports, None);
         let (to, bytes) = epoch.saved(Area::Border(border), channel);
         // SAFETY: the head lies in a buffer of this device and is not written before the next block's last slots; the
         // area has a place of this size for the channel, which this worker alone writes, and which nobody reads: see
         // `wait_for_area`.
-        unsafe { to.copy_from_nonoverlapping(from.ptr, bytes) };
+        unsafe { to.copy_from_nonoverlapping(head_port.ptr, bytes) };
         Ok(())
     }
 
@@ -544,16 +568,16 @@ impl SlotStep<'_, '_> {
     #[inline(always)]
     fn note_checksum(&mut self, ring: u32, spec: RingSpec, first: u64, sent: RawPort) {
         let first_sum = self.first_sum(spec);
-        let noted = &mut self.state.summed[ring as usize];
+        let noted_sums = &mut self.state.summed[ring as usize];
         if first == 0 {
-            *noted = 0;
+            *noted_sums = 0;
         }
         // SAFETY: as in `send`: the tokens were written, and are not written again before this slot is over.
-        let bytes = unsafe { std::slice::from_raw_parts(sent.ptr, sent.bytes) };
+        let sent_bytes = unsafe { std::slice::from_raw_parts(sent.ptr, sent.bytes) };
         // Published with the tokens.
         let sums = &self.context.epoch.sums;
-        sums[first_sum + *noted].store(checksum::of(bytes), Ordering::Relaxed);
-        *noted += 1;
+        sums[first_sum + *noted_sums].store(checksum::of(sent_bytes), Ordering::Relaxed);
+        *noted_sums += 1;
     }
 
     /// Checks all that was sent of a block before the end of `tokens`, from where the last check ended.
@@ -567,19 +591,22 @@ impl SlotStep<'_, '_> {
     ) -> Result<(), StepStop> {
         let first_sum = self.first_sum(spec);
         let sends = &self.code.sends[spec.sends.0..spec.sends.0 + spec.sends.1];
-        let checked = &mut self.state.summed[ring as usize];
+        let checked_sums = &mut self.state.summed[ring as usize];
         if tokens.start == 0 {
-            *checked = 0;
+            *checked_sums = 0;
         }
 
-        while let Some(&(from, end)) = sends.get(*checked).filter(|(from, _)| *from < tokens.end) {
-            let offset = (from * spec.token_bytes) as usize;
-            let bytes = ((end - from) * spec.token_bytes) as usize;
-            let first = block_start.ptr.wrapping_add(offset);
+        while let Some(&(from, end)) = sends
+            .get(*checked_sums)
+            .filter(|(from, _)| *from < tokens.end)
+        {
+            let offset_bytes = (from * spec.token_bytes) as usize;
+            let send_bytes = ((end - from) * spec.token_bytes) as usize;
+            let send_start = block_start.ptr.wrapping_add(offset_bytes);
             // SAFETY: the tokens of this `Send` lie in the block's place, and are published: it ends no later than the
             // tokens that were waited for.
-            let received = unsafe { std::slice::from_raw_parts(first, bytes) };
-            let sent = self.context.epoch.sums[first_sum + *checked].load(Ordering::Relaxed);
+            let received = unsafe { std::slice::from_raw_parts(send_start, send_bytes) };
+            let sent = self.context.epoch.sums[first_sum + *checked_sums].load(Ordering::Relaxed);
             let found = checksum::of(received);
             if sent != found {
                 return Err(StepStop::Fault(WorkerFault::Corrupt {
@@ -588,7 +615,7 @@ impl SlotStep<'_, '_> {
                     found,
                 }));
             }
-            *checked += 1;
+            *checked_sums += 1;
         }
         Ok(())
     }
@@ -596,7 +623,7 @@ impl SlotStep<'_, '_> {
 
 /// Changes a bit of what was just sent, once: an injected fault.
 #[cold]
-fn spoil(epoch: &EpochMemory, sent: RawPort) {
+fn corrupt_sent(epoch: &EpochMemory, sent: RawPort) {
     if epoch.common.corrupt.swap(0, Ordering::Relaxed) != 0 && sent.bytes > 0 {
         // SAFETY: as for the copy in `send`: the tokens are not published yet.
         unsafe { *sent.ptr ^= 0x10 };

@@ -21,38 +21,49 @@ pub(super) fn reached_from(graph: &Graph, from: ActorId) -> TiVec<ActorId, bool>
     }
 
     let mut reached: TiVec<ActorId, bool> = vec![false; graph.actors.len()].into();
-    let mut open = vec![from];
-    while let Some(actor) = open.pop() {
+    let mut open_actors = vec![from];
+    while let Some(actor) = open_actors.pop() {
         if !std::mem::replace(&mut reached[actor], true) {
-            open.extend(&readers[actor]);
+            open_actors.extend(&readers[actor]);
         }
     }
     reached
 }
 
 /// What people call a slot: `fir[0..1024]`.
+
+/// A device's name, as its machine file has it.
+fn device_name(program: &Program, device: DeviceId) -> &str {
+    &program.machine.devices[device].name
+}
+
 fn slot_label(program: &Program, plan: &Plan, slot: &Slot) -> String {
-    let device = |id: DeviceId| program.machine.devices[id].name.as_str();
     match slot.action {
         Action::Fire {
             actor,
             first,
             count,
         } => {
-            let name = &program.graph.actors[actor].name;
-            format!("{name}[{first}..{}]", first + count)
+            let actor_name = &program.graph.actors[actor].name;
+            format!("{actor_name}[{first}..{}]", first + count)
         }
         Action::Send { ring, first, count } => {
             let ring = &plan.rings[ring];
-            let receiver = device(ring.to);
-            let end = first + count;
-            format!("send {} -> {receiver} [{first}..{end}]", ring.channel)
+            let receiver_name = device_name(program, ring.to);
+            let end_token = first + count;
+            format!(
+                "send {} -> {receiver_name} [{first}..{end_token}]",
+                ring.channel
+            )
         }
         Action::Recv { ring, first, count } => {
             let ring = &plan.rings[ring];
-            let sender = device(ring.from);
-            let end = first + count;
-            format!("recv {} <- {sender} [{first}..{end}]", ring.channel)
+            let sender_name = device_name(program, ring.from);
+            let end_token = first + count;
+            format!(
+                "recv {} <- {sender_name} [{first}..{end_token}]",
+                ring.channel
+            )
         }
         Action::Release { ring } => format!("release {}", plan.rings[ring].channel),
         Action::Carry { buffer } => format!("carry {}", plan.buffers[buffer].channel),
@@ -72,29 +83,28 @@ pub(super) fn worker_report(loaded: &LoadedProgram, worker: &PreparedWorker) -> 
 
 fn cpu_report(program: &Program, plan: &Plan, cpu: &CpuWorker) -> WorkerReport {
     let state = &cpu.replay.state;
-    let slots = cpu.slots.iter().zip(&state.samples);
-    let slots = slots.filter_map(|(slot, sample)| {
+    let sampled_slots = cpu.slots.iter().zip(&state.samples);
+    let slot_reports = sampled_slots.filter_map(|(slot, sample)| {
         let slot = slot.as_ref()?;
         Some(slot_report(slot_label(program, plan, slot), slot, sample))
     });
 
-    let device = |id: DeviceId| program.machine.devices[id].name.as_str();
-    let rings = cpu.rings.iter().zip(&state.peers);
-    let waits = rings.map(|(ring, peer)| {
+    let connected_rings = cpu.rings.iter().zip(&state.peers);
+    let ring_waits = connected_rings.map(|(ring, peer)| {
         let ring = &plan.rings[*ring];
-        let sender = device(ring.from);
-        let receiver = device(ring.to);
+        let sender_name = device_name(program, ring.from);
+        let receiver_name = device_name(program, ring.to);
         WaitReport {
-            ring: format!("{} {sender} -> {receiver}", ring.channel),
+            ring: format!("{} {sender_name} -> {receiver_name}", ring.channel),
             waits: peer.waits,
         }
     });
 
     WorkerReport {
-        device: device(plan.calendars[cpu.calendar].device).to_owned(),
+        device: device_name(program, plan.calendars[cpu.calendar].device).to_owned(),
         pinned: cpu.is_pinned,
-        slots: slots.collect(),
-        waits: waits.collect(),
+        slots: slot_reports.collect(),
+        waits: ring_waits.collect(),
         notes: Vec::new(),
     }
 }
@@ -117,12 +127,13 @@ fn slot_report(label: String, slot: &Slot, sample: &SlotSample) -> SlotReport {
 pub(super) fn latency_reports(program: &Program, sinks: &[SinkEnd]) -> Vec<LatencyReport> {
     let mut reports = Vec::new();
     for sink in sinks {
-        let actor = program.graph.sinks().nth(sink.index as usize);
-        let sink_name = actor.map(|(_, actor)| actor.name.clone());
-        let sink_name = sink_name.unwrap_or_default();
+        let sink_actor = program.graph.sinks().nth(sink.index as usize);
+        let sink_name = sink_actor
+            .map(|(_, actor)| actor.name.clone())
+            .unwrap_or_default();
         reports.extend(sink.paths.iter().map(|path: &LatencyPath| {
-            let source = program.graph.actors[ActorId(path.source)].name.clone();
-            LatencyReport::new(source, sink_name.clone(), &path.histogram)
+            let source_name = program.graph.actors[ActorId(path.source)].name.clone();
+            LatencyReport::new(source_name, sink_name.clone(), &path.histogram)
         }));
     }
     reports
@@ -136,9 +147,9 @@ pub(super) fn fault_report(
 ) -> FaultReport {
     let program = &loaded.program;
     let plan = &program.plans[worker.plan];
-    let device = &program.machine.devices[plan.calendars[worker.calendar].device];
-    let slot = slot_at_work(worker);
-    let actor = match slot {
+    let fault_device = &program.machine.devices[plan.calendars[worker.calendar].device];
+    let current_slot = slot_at_work(worker);
+    let actor_name = match current_slot {
         Some(Slot {
             action: Action::Fire { actor, .. },
             ..
@@ -147,8 +158,8 @@ pub(super) fn fault_report(
         None => "the worker itself".to_owned(),
     };
 
-    let stage = slot.map_or(0, |slot| u64::from(slot.stage));
-    let transfer = match fault {
+    let slot_stage = current_slot.map_or(0, |slot| u64::from(slot.stage));
+    let corrupt_transfer = match fault {
         WorkerFault::Corrupt { ring, .. } => {
             let ring = &plan.rings[ring];
             Some(CorruptTransfer {
@@ -161,10 +172,10 @@ pub(super) fn fault_report(
     };
     FaultReport {
         fault,
-        actor,
-        device: device.name.clone(),
-        block: worker.periods.period.saturating_sub(stage),
-        transfer,
+        actor: actor_name,
+        device: fault_device.name.clone(),
+        block: worker.periods.period.saturating_sub(slot_stage),
+        transfer: corrupt_transfer,
     }
 }
 

@@ -33,7 +33,7 @@ impl Default for BackoffPolicy {
 
 /// The back-off of one worker.
 #[derive(Clone, Debug)]
-pub struct Backoff {
+pub(crate) struct Backoff {
     policy: BackoffPolicy,
     restarts: u32,
     random: u64,
@@ -41,7 +41,7 @@ pub struct Backoff {
 
 impl Backoff {
     /// A worker that was never restarted. Different seeds give different jitter.
-    pub fn new(policy: BackoffPolicy, seed: u64) -> Self {
+    pub(crate) fn new(policy: BackoffPolicy, seed: u64) -> Self {
         Self {
             policy,
             restarts: 0,
@@ -50,7 +50,7 @@ impl Backoff {
     }
 
     /// The wait before the next restart, of a worker that was ready for `lived_ns`.
-    pub fn wait_ns(&mut self, lived_ns: u64) -> u64 {
+    pub(crate) fn wait_ns(&mut self, lived_ns: u64) -> u64 {
         if lived_ns >= self.policy.reset_ns {
             self.restarts = 0;
         }
@@ -72,7 +72,7 @@ impl Backoff {
     }
 
     /// Restarts in a row so far.
-    pub fn restarts(&self) -> u32 {
+    pub(crate) fn restarts(&self) -> u32 {
         self.restarts
     }
 

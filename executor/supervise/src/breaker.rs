@@ -46,7 +46,7 @@ impl Default for BreakerPolicy {
 
 /// Where a breaker stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BreakerState {
+pub(crate) enum BreakerState {
     /// The device takes part.
     Closed,
     /// It stays out until then.
@@ -63,7 +63,7 @@ pub enum BreakerState {
 
 /// The breaker of one device.
 #[derive(Clone, Debug)]
-pub struct Breaker {
+pub(crate) struct Breaker {
     policy: BreakerPolicy,
     state: BreakerState,
     failures: VecDeque<u64>,
@@ -73,7 +73,7 @@ pub struct Breaker {
 
 impl Breaker {
     /// A closed one.
-    pub fn new(policy: BreakerPolicy) -> Self {
+    pub(crate) fn new(policy: BreakerPolicy) -> Self {
         Self {
             policy,
             state: BreakerState::Closed,
@@ -83,32 +83,23 @@ impl Breaker {
     }
 
     /// Where it stands.
-    pub fn state(&self) -> BreakerState {
+    pub(crate) fn state(&self) -> BreakerState {
         self.state
     }
 
     /// Whether the device may take part.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.state == BreakerState::Closed
     }
 
     /// How long a worker must live to pass a probe.
-    pub fn probe_ns(&self) -> u64 {
+    pub(crate) fn probe_ns(&self) -> u64 {
         self.policy.probe_ns
-    }
-
-    /// Whether one more failure now would open it.
-    pub fn is_last_straw(&self, now_ns: u64) -> bool {
-        let recent = self
-            .failures
-            .iter()
-            .filter(|at| now_ns - **at < self.policy.window_ns);
-        recent.count() as u32 + 1 >= self.policy.failures
     }
 
     /// The device failed. Opens the breaker when that was too often and `may_open`, or a probe was on; whether it
     /// opened.
-    pub fn fail(&mut self, now_ns: u64, may_open: bool) -> bool {
+    pub(crate) fn fail(&mut self, now_ns: u64, may_open: bool) -> bool {
         let window_ns = self.policy.window_ns;
         self.failures.retain(|at| now_ns - at < window_ns);
         self.failures.push_back(now_ns);
@@ -128,7 +119,7 @@ impl Breaker {
     }
 
     /// Opens it, whatever the count.
-    pub fn trip(&mut self, now_ns: u64) {
+    pub(crate) fn trip(&mut self, now_ns: u64) {
         let open_ns = self.policy.open_ns.saturating_mul(1 << self.opened.min(30));
         self.opened += 1;
         let open_ns = open_ns.min(self.policy.longest_ns);
@@ -138,14 +129,14 @@ impl Breaker {
     }
 
     /// Lets probes begin: the time is up, or the device is needed.
-    pub fn half_open(&mut self) {
+    pub(crate) fn half_open(&mut self) {
         if matches!(self.state, BreakerState::Open { .. }) {
             self.state = BreakerState::HalfOpen { passed: 0 };
         }
     }
 
     /// A probe passed; whether that closes it.
-    pub fn pass(&mut self) -> bool {
+    pub(crate) fn pass(&mut self) -> bool {
         let BreakerState::HalfOpen { passed } = self.state else {
             return false;
         };
@@ -159,7 +150,7 @@ impl Breaker {
     }
 
     /// Closes it and forgets every failure: somebody said that the device is well.
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.state = BreakerState::Closed;
         self.failures.clear();
         self.opened = 0;
@@ -183,7 +174,6 @@ mod tests {
     fn failures_within_the_window_open_it_and_old_ones_do_not() {
         let mut breaker = Breaker::new(POLICY);
         assert!(!breaker.fail(0, true) && !breaker.fail(60, true));
-        assert!(breaker.is_last_straw(99) && !breaker.is_last_straw(100));
         // The failure at 0 is out of the window.
         assert!(!breaker.fail(100, true));
         assert!(breaker.fail(120, true));

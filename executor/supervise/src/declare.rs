@@ -2,7 +2,7 @@
 //!
 //! ```ron
 //! Supervision(
-//!     intensity: 10, period: "10s",           // the run bears 10 losses in 10 s, the 11th ends it
+//!     intensity: 10, period: "10s",           // the run tolerates 10 losses in 10 s, the 11th ends it
 //!     on_loss: swap,                          // or restart
 //!     groups: {
 //!         "gpus": (devices: ["cuda:0", "cuda:1"], strategy: one_for_all, intensity: 3, period: "5s"),
@@ -28,10 +28,10 @@ pub use super::settings::OnLoss;
 use super::settings::Settings;
 use super::tree::{DeviceSpec, GroupSpec, Intensity, Restart, Strategy, TreeSpec};
 
-/// Why a declaration is refused: the place, both numbers, and what would mend it.
+/// Why a declaration is refused: the place, both numbers, and what would fix it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeclareError {
-    /// It is no declaration.
+    /// It is not a declaration.
     #[error("line {line}, column {column}: {text}")]
     Syntax {
         /// From 1.
@@ -62,7 +62,7 @@ pub enum DeclareError {
         second: String,
     },
     /// A period that nothing is counted in.
-    #[error("{place} has a period and no intensity; say how many losses it bears in {period}")]
+    #[error("{place} has a period and no intensity; say how many losses it tolerates in {period}")]
     PeriodAlone {
         /// Where.
         place: String,
@@ -70,14 +70,14 @@ pub enum DeclareError {
         period: String,
     },
     /// A number that makes no sense.
-    #[error("{place} is {value}; {mend}")]
+    #[error("{place} is {value}; {help}")]
     Range {
         /// Where.
         place: String,
         /// What it says.
         value: String,
         /// What would do.
-        mend: &'static str,
+        help: &'static str,
     },
 }
 
@@ -98,19 +98,20 @@ impl TryFrom<String> for Time {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no time: write a number and ns, us, ms, s or min");
-        let trimmed = text.trim();
-        let unit = UNITS
+        let syntax_error =
+            || format!("`{text}` is not a time: write a number and ns, us, ms, s or min");
+        let number_text = text.trim();
+        let parsed_unit = UNITS
             .iter()
-            .find_map(|(unit, ns)| Some((trimmed.strip_suffix(unit)?, ns)));
-        let (number, ns) = unit.ok_or_else(wrong)?;
-        let number: f64 = number.trim().parse().map_err(|_| wrong())?;
-        let total = number * *ns as f64;
+            .find_map(|(unit, ns)| Some((number_text.strip_suffix(unit)?, ns)));
+        let (number, ns) = parsed_unit.ok_or_else(syntax_error)?;
+        let number: f64 = number.trim().parse().map_err(|_| syntax_error())?;
+        let total_ns = number * *ns as f64;
         // A year is beyond all use, and sums of a few of them stay far from the end of the type.
-        if !(0.0..=3.2e16).contains(&total) {
+        if !(0.0..=3.2e16).contains(&total_ns) {
             return Err(format!("`{text}` is not from 0 to a year"));
         }
-        Ok(Self(total.round() as u64))
+        Ok(Self(total_ns.round() as u64))
     }
 }
 
@@ -123,10 +124,10 @@ impl From<Time> for String {
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fits = |ns: &u64| self.0 >= *ns && self.0.is_multiple_of(*ns);
-        let unit = [UNITS[0], UNITS[4], UNITS[1], UNITS[2]]
+        let largest_unit = [UNITS[0], UNITS[4], UNITS[1], UNITS[2]]
             .into_iter()
             .find(|(_, ns)| fits(ns));
-        let (unit, ns) = unit.unwrap_or(UNITS[3]);
+        let (unit, ns) = largest_unit.unwrap_or(UNITS[3]);
         write!(f, "{}{unit}", self.0 / ns)
     }
 }
@@ -135,7 +136,7 @@ impl fmt::Display for Time {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename = "Supervision")]
 pub struct Supervision {
-    /// Losses that the run bears in `period`; 10 if left out.
+    /// Losses that the run tolerates in `period`; 10 if left out.
     pub intensity: Option<u32>,
     /// "10s" if left out.
     pub period: Option<Time>,
@@ -176,7 +177,7 @@ pub struct Group {
     pub devices: Vec<String>,
     /// Who is restarted with a lost device.
     pub strategy: Strategy,
-    /// Losses that it bears itself.
+    /// Losses that it tolerates itself.
     pub intensity: Option<u32>,
     /// The run's if left out.
     pub period: Option<Time>,
@@ -188,7 +189,7 @@ pub struct Group {
 pub struct Device {
     /// Whether its worker is started again.
     pub restart: Restart,
-    /// Losses that it bears itself.
+    /// Losses that it tolerates itself.
     pub intensity: Option<u32>,
     /// The run's if left out.
     pub period: Option<Time>,
@@ -267,34 +268,43 @@ impl Supervision {
         &self,
         names: impl IntoIterator<Item = &'n str>,
     ) -> Result<Resolved, DeclareError> {
-        let names: Vec<&str> = names.into_iter().collect();
+        let device_names: Vec<&str> = names.into_iter().collect();
         let settings = self.settings()?;
-        let system = Intensity {
+        let system_intensity = Intensity {
             losses: self.intensity.unwrap_or(10),
-            period_ns: self.period.map_or(10_000_000_000, |t| t.0),
+            period_ns: self.period.map_or(10_000_000_000, |time| time.0),
         };
-        positive("`period`", Time(system.period_ns))?;
-        let mut devices: TiVec<DeviceId, DeviceSpec> = TiVec::new();
-        for name in &names {
-            let said = self.devices.get(*name).cloned().unwrap_or_default();
+
+        positive("`period`", Time(system_intensity.period_ns))?;
+        let mut device_specs: TiVec<DeviceId, DeviceSpec> = TiVec::new();
+        for name in &device_names {
+            let device_declaration = self.devices.get(*name).cloned().unwrap_or_default();
             let place = format!("device `{name}`");
-            devices.push(DeviceSpec {
+            device_specs.push(DeviceSpec {
                 name: (*name).to_owned(),
-                restart: said.restart,
-                intensity: intensity(&place, said.intensity, said.period, system)?,
+                restart: device_declaration.restart,
+                intensity: intensity(
+                    &place,
+                    device_declaration.intensity,
+                    device_declaration.period,
+                    system_intensity,
+                )?,
             });
         }
+
         for name in self.devices.keys() {
-            find(&names, "`devices`", name)?;
+            find(&device_names, "`devices`", name)?;
         }
-        let groups = self.groups(&names, system)?;
+
+        let group_specs = self.groups(&device_names, system_intensity)?;
         let tree = TreeSpec {
             strategy: self.strategy,
-            intensity: system,
-            groups,
-            devices,
+            intensity: system_intensity,
+            groups: group_specs,
+            devices: device_specs,
         };
-        let warnings = warnings(&settings, system);
+
+        let warnings = warnings(&settings, system_intensity);
         Ok(Resolved {
             settings,
             tree,
@@ -303,73 +313,41 @@ impl Supervision {
     }
 
     fn groups(&self, names: &[&str], system: Intensity) -> Result<Vec<GroupSpec>, DeclareError> {
-        let mut member: BTreeMap<DeviceId, String> = BTreeMap::new();
-        let mut groups = Vec::with_capacity(self.groups.len());
+        let mut group_of_device: BTreeMap<DeviceId, String> = BTreeMap::new();
+        let mut group_specs = Vec::with_capacity(self.groups.len());
         for (name, group) in &self.groups {
             let place = format!("group `{name}`");
-            let mut devices = Vec::with_capacity(group.devices.len());
+            let mut device_ids = Vec::with_capacity(group.devices.len());
             for device in &group.devices {
                 let id = find(names, &place, device)?;
-                if let Some(first) = member.insert(id, place.clone()) {
-                    let (device, second) = (device.clone(), place);
+                if let Some(first) = group_of_device.insert(id, place.clone()) {
                     return Err(DeclareError::Twice {
-                        device,
+                        device: device.clone(),
                         first,
-                        second,
+                        second: place,
                     });
                 }
-                devices.push(id);
+                device_ids.push(id);
             }
-            groups.push(GroupSpec {
+            group_specs.push(GroupSpec {
                 name: name.clone(),
                 strategy: group.strategy,
                 intensity: intensity(&place, group.intensity, group.period, system)?,
-                devices,
+                devices: device_ids,
             });
         }
-        Ok(groups)
+        Ok(group_specs)
     }
 
     fn settings(&self) -> Result<Settings, DeclareError> {
-        let Settings {
-            backoff: o,
-            breaker: r,
-            detect: t,
-            ..
-        } = Settings::default();
-        let ns = |said: Option<Time>, default: u64| said.map_or(default, |time| time.0);
-        let (backoff, breaker, detect) = (&self.backoff, &self.breaker, &self.detect);
         let defaults = Settings::default();
         let settings = Settings {
             on_loss: self.on_loss,
-            backoff: BackoffPolicy {
-                base_ns: ns(backoff.base, o.base_ns),
-                factor: backoff.factor.unwrap_or(o.factor),
-                longest_ns: ns(backoff.longest, o.longest_ns),
-                jitter: backoff.jitter.unwrap_or(o.jitter),
-                reset_ns: ns(backoff.reset, o.reset_ns),
-            },
-            breaker: BreakerPolicy {
-                failures: breaker.failures.unwrap_or(r.failures),
-                window_ns: ns(breaker.window, r.window_ns),
-                open_ns: ns(breaker.open, r.open_ns),
-                longest_ns: ns(breaker.longest, r.longest_ns),
-                probes: breaker.probes.unwrap_or(r.probes),
-                probe_ns: ns(breaker.probe, r.probe_ns),
-            },
-            detect: DetectPolicy {
-                look_ns: ns(detect.look, t.look_ns),
-                margin: detect.margin.unwrap_or(t.margin),
-                floor_ns: ns(detect.floor, t.floor_ns),
-                confirm_ns: ns(detect.confirm, t.confirm_ns),
-                slow_times: detect.slow_times.unwrap_or(t.slow_times),
-                slow_phi: detect.slow_phi.unwrap_or(t.slow_phi),
-                // Looks that come late by less than their own distance still count in full.
-                gap_ns: 2 * ns(detect.look, t.look_ns),
-                ..t
-            },
-            start_ns: ns(self.start, defaults.start_ns),
-            kill_ns: ns(self.kill, defaults.kill_ns),
+            backoff: self.backoff.resolve(defaults.backoff),
+            breaker: self.breaker.resolve(defaults.breaker),
+            detect: self.detect.resolve(defaults.detect),
+            start_ns: ns_or(self.start, defaults.start_ns),
+            kill_ns: ns_or(self.kill, defaults.kill_ns),
             join_ns: self.join.map(|time| time.0).or(defaults.join_ns),
             starts: self.starts.unwrap_or(defaults.starts),
             retries: self.retries.unwrap_or(defaults.retries),
@@ -379,6 +357,52 @@ impl Supervision {
         };
         check(&settings)?;
         Ok(settings)
+    }
+}
+
+fn ns_or(declared: Option<Time>, default_ns: u64) -> u64 {
+    declared.map_or(default_ns, |time| time.0)
+}
+
+impl BackoffDecl {
+    fn resolve(&self, default: BackoffPolicy) -> BackoffPolicy {
+        BackoffPolicy {
+            base_ns: ns_or(self.base, default.base_ns),
+            factor: self.factor.unwrap_or(default.factor),
+            longest_ns: ns_or(self.longest, default.longest_ns),
+            jitter: self.jitter.unwrap_or(default.jitter),
+            reset_ns: ns_or(self.reset, default.reset_ns),
+        }
+    }
+}
+
+impl BreakerDecl {
+    fn resolve(&self, default: BreakerPolicy) -> BreakerPolicy {
+        BreakerPolicy {
+            failures: self.failures.unwrap_or(default.failures),
+            window_ns: ns_or(self.window, default.window_ns),
+            open_ns: ns_or(self.open, default.open_ns),
+            longest_ns: ns_or(self.longest, default.longest_ns),
+            probes: self.probes.unwrap_or(default.probes),
+            probe_ns: ns_or(self.probe, default.probe_ns),
+        }
+    }
+}
+
+impl DetectDecl {
+    fn resolve(&self, default: DetectPolicy) -> DetectPolicy {
+        let look_ns = ns_or(self.look, default.look_ns);
+        DetectPolicy {
+            look_ns,
+            margin: self.margin.unwrap_or(default.margin),
+            floor_ns: ns_or(self.floor, default.floor_ns),
+            confirm_ns: ns_or(self.confirm, default.confirm_ns),
+            slow_times: self.slow_times.unwrap_or(default.slow_times),
+            slow_phi: self.slow_phi.unwrap_or(default.slow_phi),
+            // Looks that come late by less than their own distance still count in full.
+            gap_ns: 2 * look_ns,
+            ..default
+        }
     }
 }
 
@@ -406,10 +430,10 @@ fn check(settings: &Settings) -> Result<(), DeclareError> {
         ("`breaker.probes`", breaker.probes),
     ] {
         if value == 0 {
-            return Err(range(place, value, "1 is the least that has a meaning"));
+            return Err(range(place, value, "1 is the minimum"));
         }
     }
-    for (place, value, low, high, mend) in [
+    for (place, value, low, high, help) in [
         (
             "`backoff.factor`",
             backoff.factor,
@@ -447,7 +471,7 @@ fn check(settings: &Settings) -> Result<(), DeclareError> {
         ),
     ] {
         if !(low..=high).contains(&value) {
-            return Err(range(place, value, mend));
+            return Err(range(place, value, help));
         }
     }
     Ok(())
@@ -470,11 +494,11 @@ fn warnings(settings: &Settings, system: Intensity) -> Vec<String> {
     )]
 }
 
-fn range(place: &str, value: impl ToString, mend: &'static str) -> DeclareError {
+fn range(place: &str, value: impl ToString, help: &'static str) -> DeclareError {
     DeclareError::Range {
         place: place.to_owned(),
         value: value.to_string(),
-        mend,
+        help,
     }
 }
 

@@ -87,7 +87,7 @@ fn a_refusal_names_place_numbers_and_mend() {
         ),
         (
             "Supervision(\n  period: \"10\")",
-            "line 2, column 12: `10` is no time",
+            "line 2, column 12: `10` is not a time",
         ),
         (
             "Supervision(period: \"-1s\")",
@@ -111,7 +111,7 @@ fn a_refusal_names_place_numbers_and_mend() {
         ),
         (
             "Supervision(groups: {\"a\": (period: \"5s\")})",
-            "group `a` has a period and no intensity; say how many losses it bears in 5s",
+            "group `a` has a period and no intensity; say how many losses it tolerates in 5s",
         ),
         (
             "Supervision(backoff: (jitter: 1.5))",
@@ -123,7 +123,7 @@ fn a_refusal_names_place_numbers_and_mend() {
         ),
         (
             "Supervision(breaker: (probes: 0))",
-            "`breaker.probes` is 0; 1 is the least",
+            "`breaker.probes` is 0; 1 is the minimum",
         ),
     ] {
         let found = read(text).expect_err(text).to_string();

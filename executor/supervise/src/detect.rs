@@ -67,7 +67,7 @@ pub struct DetectPolicy {
     /// A slot's bound is its planned time by this, at least.
     pub margin: f64,
     /// The margin is never learned beyond this.
-    pub margin_most: f64,
+    pub max_margin: f64,
     /// No bound is shorter: plans know nothing of page faults.
     pub floor_ns: u64,
     /// Over the bound by so much is overdue; stopped for so long too.
@@ -88,7 +88,7 @@ impl Default for DetectPolicy {
             look_ns: 1_000_000,
             idle_ns: 2_000_000,
             margin: 4.0,
-            margin_most: 64.0,
+            max_margin: 64.0,
             floor_ns: 2_000_000,
             confirm_ns: 1_000_000,
             gap_ns: 2_000_000,
@@ -99,9 +99,9 @@ impl Default for DetectPolicy {
     }
 }
 
-/// What a look tells.
+/// What a look finds.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Finding {
+pub(crate) enum Finding {
     /// Nothing.
     Fine,
     /// The worker hangs.
@@ -128,7 +128,7 @@ pub enum Finding {
 
 /// What is known of one worker.
 #[derive(Clone, Debug)]
-pub struct Detector {
+pub(crate) struct Detector {
     policy: DetectPolicy,
     /// Learned from slots that took longer and did end.
     margin: f64,
@@ -144,7 +144,7 @@ pub struct Detector {
     paces: BTreeMap<Vec<DeviceId>, Pace>,
 }
 
-/// What the looks at the present step told.
+/// What the looks at the present step found.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     at_ns: u64,
@@ -157,139 +157,152 @@ struct Last {
 
 /// So many steps without an overdue slot take doubt away.
 const TRUSTED_STEPS: u64 = 1000;
-const MOST_DOUBT: u64 = 16;
+const MAX_DOUBT: u64 = 16;
 
 impl Detector {
     /// Nothing is known yet.
-    pub fn new(policy: DetectPolicy) -> Self {
-        let (margin, floor_ns) = (policy.margin, policy.floor_ns);
-        let (pace, plan, paces) = (Pace::default(), Vec::new(), BTreeMap::new());
+    pub(crate) fn new(policy: DetectPolicy) -> Self {
         Self {
             policy,
-            margin,
-            floor_ns,
+            margin: policy.margin,
+            floor_ns: policy.floor_ns,
             doubt: 1,
             steps: 0,
             last: None,
-            pace,
-            plan,
-            paces,
+            pace: Pace::default(),
+            plan: Vec::new(),
+            paces: BTreeMap::new(),
         }
     }
 
     /// An epoch begins, with the plan for a loss (ascending): under another plan, periods take another time.
-    pub fn begin(&mut self, lost: &[DeviceId]) {
+    pub(crate) fn begin(&mut self, lost: &[DeviceId]) {
         self.last = None;
-        let before = std::mem::replace(&mut self.plan, lost.to_vec());
-        self.paces.insert(before, std::mem::take(&mut self.pace));
+        let plan_before = std::mem::replace(&mut self.plan, lost.to_vec());
+        self.paces
+            .insert(plan_before, std::mem::take(&mut self.pace));
         self.pace = self.paces.remove(lost).unwrap_or_default().again();
     }
 
     /// Whether the system must be asked about the thread for a look at `now_ns` that finds this step.
-    pub fn wants_os(&self, now_ns: u64, step: u64, waiting: bool) -> bool {
+    pub(crate) fn wants_os(&self, now_ns: u64, step: u64, waiting: bool) -> bool {
         let Some(last) = self.last.filter(|last| last.sample.step == step) else {
             return false;
         };
-        let calm = last
+        let was_running = last
             .sample
             .thread
             .is_some_and(|thread| thread.os != Os::Stopped);
-        let idle = waiting && last.sample.waiting && calm;
-        !idle || now_ns >= last.at_ns + self.policy.idle_ns
+        let is_idle = waiting && last.sample.waiting && was_running;
+        !is_idle || now_ns >= last.at_ns + self.policy.idle_ns
     }
 
     /// The bound of a slot that is planned to take so long, in nanoseconds.
-    pub fn bound_ns(&self, planned_ns: u64) -> u64 {
-        let planned = planned_ns as f64 * self.margin;
-        (planned as u64)
+    pub(crate) fn bound_ns(&self, planned_ns: u64) -> u64 {
+        let expected_ns = planned_ns as f64 * self.margin;
+        (expected_ns as u64)
             .max(self.floor_ns)
             .saturating_mul(self.doubt)
     }
 
     /// Takes a look into account. O(window) at the end of a measured stretch, else O(1).
-    pub fn look(&mut self, now_ns: u64, sample: Sample) -> Finding {
-        let fresh = Last {
+    pub(crate) fn look(&mut self, now_ns: u64, sample: Sample) -> Finding {
+        let fresh_look = Last {
             at_ns: now_ns,
             sample,
             used_ns: 0,
             stopped_ns: 0,
         };
-        let Some(last) = self.last.replace(fresh) else {
+        let Some(last) = self.last.replace(fresh_look) else {
             self.pace.start(sample.periods);
             return Finding::Fine;
         };
-        let gap_ns = now_ns.saturating_sub(last.at_ns);
-        let paced = self
-            .pace
-            .look(&self.policy, gap_ns, last.sample.waiting, sample.periods);
-        let gap_ns = gap_ns.min(self.policy.gap_ns);
+        let elapsed_ns = now_ns.saturating_sub(last.at_ns);
+        let pace_finding = self.pace.look(
+            &self.policy,
+            elapsed_ns,
+            last.sample.waiting,
+            sample.periods,
+        );
+
+        // What passed unseen between two looks that are far apart proves nothing.
+        let counted_ns = elapsed_ns.min(self.policy.gap_ns);
         if sample.step != last.sample.step {
-            self.learn(last.used_ns, last.sample.planned_ns);
-            return paced;
+            self.learn_bound(last.used_ns, last.sample.planned_ns);
+            return pace_finding;
         }
-        let overdue = self.stay(now_ns, gap_ns, last, sample);
-        if overdue == Finding::Fine {
-            paced
+
+        let overdue_finding = self.look_again(now_ns, counted_ns, last, sample);
+        if overdue_finding == Finding::Fine {
+            pace_finding
         } else {
-            overdue
+            overdue_finding
         }
     }
 
     /// The worker is so many times slower than it was: its slots may take so much longer too.
-    pub fn retime(&mut self, times: f64) {
+    pub(crate) fn retime(&mut self, times: f64) {
         self.margin = self
             .margin
-            .max((self.policy.margin * times).min(self.policy.margin_most));
+            .max((self.policy.margin * times).min(self.policy.max_margin));
     }
 
     /// A look that finds the worker where it was.
-    fn stay(&mut self, now_ns: u64, gap_ns: u64, last: Last, sample: Sample) -> Finding {
+    fn look_again(&mut self, now_ns: u64, gap_ns: u64, last: Last, sample: Sample) -> Finding {
         let Some(thread) = sample.thread else {
             self.last = Some(last);
             return Finding::Fine;
         };
-        // The first look that asked the system only tells where the CPU time stood.
-        let before = last.sample.thread;
-        let was = |os| thread.os == os && before.is_some_and(|before| before.os == os);
-        let waits = sample.waiting || last.sample.waiting;
-        let spent_ns = match before {
-            Some(_) if was(Os::Blocked) => gap_ns,
-            Some(before) => thread.cpu_ns.saturating_sub(before.cpu_ns),
+        // The first look that asked the system only finds how much CPU time was used.
+        let thread_before = last.sample.thread;
+        let stayed = |os| thread.os == os && thread_before.is_some_and(|before| before.os == os);
+
+        let is_waiting = sample.waiting || last.sample.waiting;
+        let spent_ns = match thread_before {
+            Some(_) if stayed(Os::Blocked) => gap_ns,
+            Some(thread_before) => thread.cpu_ns.saturating_sub(thread_before.cpu_ns),
             None => 0,
         };
-        let next = Last {
+
+        let next_look = Last {
             at_ns: now_ns,
             sample,
-            used_ns: if waits { 0 } else { last.used_ns + spent_ns },
-            stopped_ns: if was(Os::Stopped) {
+            used_ns: if is_waiting {
+                0
+            } else {
+                last.used_ns + spent_ns
+            },
+            stopped_ns: if stayed(Os::Stopped) {
                 last.stopped_ns + gap_ns
             } else {
                 0
             },
         };
-        self.last = Some(next);
+        self.last = Some(next_look);
+
         let bound_ns = self.bound_ns(sample.planned_ns);
         let confirm_ns = self.policy.confirm_ns;
-        if next.stopped_ns >= confirm_ns {
-            let after_ns = next.stopped_ns;
+        if next_look.stopped_ns >= confirm_ns {
+            let after_ns = next_look.stopped_ns;
             return Finding::Overdue {
                 why: "stopped by a signal",
                 after_ns,
                 bound_ns: confirm_ns,
             };
         }
-        if next.used_ns >= bound_ns + confirm_ns {
-            self.doubt = (self.doubt * 2).min(MOST_DOUBT);
+
+        if next_look.used_ns >= bound_ns + confirm_ns {
+            self.doubt = (self.doubt * 2).min(MAX_DOUBT);
             self.steps = 0;
-            let blocked = thread.os == Os::Blocked;
-            let why = if blocked {
+            let is_blocked = thread.os == Os::Blocked;
+            let why = if is_blocked {
                 "sleeps in a slot"
             } else {
                 "computes in a slot"
             };
             return Finding::Overdue {
                 why,
-                after_ns: next.used_ns,
+                after_ns: next_look.used_ns,
                 bound_ns,
             };
         }
@@ -297,7 +310,7 @@ impl Detector {
     }
 
     /// A slot ended that used so much: the next one like it shall not come near its bound.
-    fn learn(&mut self, used_ns: u64, planned_ns: u64) {
+    fn learn_bound(&mut self, used_ns: u64, planned_ns: u64) {
         self.steps += 1;
         if self.steps >= TRUSTED_STEPS {
             self.doubt = 1;
@@ -305,9 +318,9 @@ impl Detector {
         if used_ns <= self.bound_ns(planned_ns) / 2 {
             return;
         }
-        let margin = 2.0 * used_ns as f64 / planned_ns.max(1) as f64;
-        if margin <= self.policy.margin_most {
-            self.margin = self.margin.max(margin);
+        let learned_margin = 2.0 * used_ns as f64 / planned_ns.max(1) as f64;
+        if learned_margin <= self.policy.max_margin {
+            self.margin = self.margin.max(learned_margin);
         } else {
             self.floor_ns = self.floor_ns.max(2 * used_ns);
         }
@@ -333,7 +346,9 @@ struct Pace {
 
 impl Pace {
     fn start(&mut self, periods: u64) {
-        (self.own_ns, self.looks, self.periods) = (0, 0, periods);
+        self.own_ns = 0;
+        self.looks = 0;
+        self.periods = periods;
     }
 
     fn again(&self) -> Self {
@@ -349,27 +364,30 @@ impl Pace {
     fn look(&mut self, policy: &DetectPolicy, gap_ns: u64, waited: bool, periods: u64) -> Finding {
         self.looks += 1;
         self.own_ns += if waited { 0 } else { gap_ns };
-        let done = periods.saturating_sub(self.periods);
-        if self.looks < STRETCH || done == 0 {
+        let periods_done = periods.saturating_sub(self.periods);
+        if self.looks < STRETCH || periods_done == 0 {
             return Finding::Fine;
         }
-        let took = self.own_ns as f64 / done as f64;
+        let period_ns = self.own_ns as f64 / periods_done as f64;
+
         self.start(periods);
-        self.judge(policy, took)
+        self.judge_period(policy, period_ns)
     }
 
-    fn judge(&mut self, policy: &DetectPolicy, took: f64) -> Finding {
-        let n = self.healthy.len() as f64;
-        let mean = self.healthy.iter().sum::<f64>() / n.max(1.0);
-        let var = self.healthy.iter().map(|t| (t - mean).powi(2)).sum::<f64>() / n.max(1.0);
+    fn judge_period(&mut self, policy: &DetectPolicy, period_ns: f64) -> Finding {
+        let count = self.healthy.len().max(1) as f64;
+        let mean_ns = self.healthy.iter().sum::<f64>() / count;
+        let squares = self.healthy.iter().map(|ns| (ns - mean_ns).powi(2));
+        let variance = squares.sum::<f64>() / count;
         // Sampled from outside, a steady worker looks steadier than it is.
-        let deviation = var.sqrt().max(0.1 * mean).max(1.0);
-        let phi = phi((took - mean) / deviation);
-        let slow = self.healthy.len() >= LEARNED
-            && took > policy.slow_times * mean
+        let deviation_ns = variance.sqrt().max(0.1 * mean_ns).max(1.0);
+        let phi = phi((period_ns - mean_ns) / deviation_ns);
+        let is_slow = self.healthy.len() >= LEARNED
+            && period_ns > policy.slow_times * mean_ns
             && phi >= policy.slow_phi;
-        if !slow {
-            self.healthy.push_back(took);
+
+        if !is_slow {
+            self.healthy.push_back(period_ns);
             if self.healthy.len() > policy.window {
                 self.healthy.pop_front();
             }
@@ -379,11 +397,12 @@ impl Pace {
                 Finding::Fine
             };
         }
+
         self.slow = self.slow.saturating_add(1);
         let again = self.slow as usize == 2 + LEARNED;
         if self.slow == 2 || again {
             return Finding::Slow {
-                times: took / mean.max(1.0),
+                times: period_ns / mean_ns.max(1.0),
                 phi,
                 again,
             };

@@ -12,20 +12,20 @@ use crate::settings::OnLoss;
 
 /// Epochs: how they begin and end.
 impl<P: Plans> Supervisor<P> {
-    pub(super) fn fence(&mut self, now_ns: u64, out: &mut Vec<Action>) {
+    pub(super) fn fence_epoch(&mut self, now_ns: u64, out: &mut Vec<Action>) {
         let EpochPhase::Running(running) = &self.epoch_phase else {
             return;
         };
         let epoch = running.epoch;
         out.push(Action::Fence { epoch });
-        self.emit(now_ns, What::Fence { epoch }, out);
+        self.emit_event(now_ns, What::Fence { epoch }, out);
         self.epoch_phase = EpochPhase::Fencing {
             epoch,
             since_ns: now_ns,
         };
     }
 
-    pub(super) fn fenced(
+    pub(super) fn epoch_fenced(
         &mut self,
         now_ns: u64,
         of: Epoch,
@@ -40,7 +40,7 @@ impl<P: Plans> Supervisor<P> {
         }
 
         let took_ns = now_ns - since_ns;
-        self.emit(
+        self.emit_event(
             now_ns,
             What::Fenced {
                 epoch,
@@ -51,7 +51,7 @@ impl<P: Plans> Supervisor<P> {
         );
 
         self.refused = 0;
-        self.progress(committed_blocks > 0);
+        self.note_progress(committed_blocks > 0);
         self.epoch_phase = EpochPhase::Between;
 
         if self.futile >= self.settings.futile {
@@ -63,16 +63,22 @@ impl<P: Plans> Supervisor<P> {
         self.stop_when_quiet(now_ns, out);
     }
 
-    fn progress(&mut self, any: bool) {
+    fn note_progress(&mut self, any: bool) {
         if any {
             self.futile = 0;
-            self.members.iter_mut().for_each(|m| m.faults = 0);
+            self.members.iter_mut().for_each(|member| member.faults = 0);
         } else {
             self.futile += 1;
         }
     }
 
-    pub(super) fn completed(&mut self, now_ns: u64, of: Epoch, more: bool, out: &mut Vec<Action>) {
+    pub(super) fn epoch_completed(
+        &mut self,
+        now_ns: u64,
+        of: Epoch,
+        more: bool,
+        out: &mut Vec<Action>,
+    ) {
         let EpochPhase::Completing { epoch, blocks } = self.epoch_phase else {
             return;
         };
@@ -81,28 +87,34 @@ impl<P: Plans> Supervisor<P> {
         }
         self.refused = 0;
         if blocks > 0 {
-            self.progress(true);
+            self.note_progress(true);
         }
 
         self.requests.swap = false;
         self.epoch_phase = EpochPhase::Between;
         if !more {
-            return self.stop(now_ns, Verdict::Finished, out);
+            return self.stop_run(now_ns, Verdict::Finished, out);
         }
         if self.requests.stop {
-            return self.stop(now_ns, Verdict::Requested, out);
+            return self.stop_run(now_ns, Verdict::Requested, out);
         }
 
         for device in std::mem::take(&mut self.requests.restart) {
             if self.members[device].is_ready() {
                 let next = Next::Wait { until_ns: now_ns };
-                self.kill(now_ns, device, next, "restart on request".to_owned(), out);
+                self.kill_worker(now_ns, device, next, "restart on request".to_owned(), out);
             }
         }
         self.stop_when_quiet(now_ns, out);
     }
 
-    pub(super) fn refuse(&mut self, now_ns: u64, of: Epoch, why: String, out: &mut Vec<Action>) {
+    pub(super) fn epoch_refused(
+        &mut self,
+        now_ns: u64,
+        of: Epoch,
+        why: String,
+        out: &mut Vec<Action>,
+    ) {
         match &self.epoch_phase {
             EpochPhase::Running(running) if running.epoch == of => {}
             EpochPhase::Fencing { epoch, .. } if *epoch == of => {}
@@ -115,7 +127,7 @@ impl<P: Plans> Supervisor<P> {
             return self.stop_when_quiet(now_ns, out);
         }
         if self.refused > self.settings.retries {
-            return self.stop(
+            return self.stop_run(
                 now_ns,
                 Verdict::Refused {
                     attempts: self.refused,
@@ -127,7 +139,7 @@ impl<P: Plans> Supervisor<P> {
 
         let wait_ns = self.settings.backoff.base_ns << self.refused.min(16);
         self.hold_ns = now_ns + wait_ns;
-        self.emit(
+        self.emit_event(
             now_ns,
             What::Refused {
                 epoch: of,
@@ -138,16 +150,16 @@ impl<P: Plans> Supervisor<P> {
         );
     }
 
-    pub(super) fn request(&mut self, now_ns: u64, request: Request, out: &mut Vec<Action>) {
+    pub(super) fn handle_request(&mut self, now_ns: u64, request: Request, out: &mut Vec<Action>) {
         match request {
-            Request::Stop if !self.has_begun => self.stop(now_ns, Verdict::Requested, out),
+            Request::Stop if !self.has_begun => self.stop_run(now_ns, Verdict::Requested, out),
             Request::Stop => self.requests.stop = true,
             Request::Swap => self.requests.swap = true,
-            Request::Restart(device) => self.restart(now_ns, device, out),
+            Request::Restart(device) => self.restart_worker(now_ns, device, out),
         }
     }
 
-    fn restart(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
+    fn restart_worker(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
         let has_role = self.epoch_of(device).is_some();
         let member = &mut self.members[device];
         match member.phase {
@@ -156,7 +168,7 @@ impl<P: Plans> Supervisor<P> {
             }
             Phase::Ready { .. } => {
                 let next = Next::Wait { until_ns: now_ns };
-                self.kill(now_ns, device, next, "restart on request".to_owned(), out);
+                self.kill_worker(now_ns, device, next, "restart on request".to_owned(), out);
             }
             Phase::Waiting { .. } | Phase::Out { .. } => {
                 member.breaker.close();
@@ -170,19 +182,19 @@ impl<P: Plans> Supervisor<P> {
     /// Stops if that is due and nothing is at work that a fence must end first.
     pub(super) fn stop_when_quiet(&mut self, now_ns: u64, out: &mut Vec<Action>) {
         if self.stopping.is_some() {
-            self.fence(now_ns, out);
+            self.fence_epoch(now_ns, out);
         }
         if matches!(self.epoch_phase, EpochPhase::Between)
             && let Some(verdict) = self.stopping.take()
         {
-            self.stop(now_ns, verdict, out);
+            self.stop_run(now_ns, verdict, out);
         }
     }
 
-    fn stop(&mut self, now_ns: u64, verdict: Verdict, out: &mut Vec<Action>) {
+    fn stop_run(&mut self, now_ns: u64, verdict: Verdict, out: &mut Vec<Action>) {
         self.epoch_phase = EpochPhase::Over;
         let last_word = verdict.to_string();
-        self.emit(
+        self.emit_event(
             now_ns,
             What::Stopped {
                 verdict: verdict.clone(),
@@ -194,16 +206,16 @@ impl<P: Plans> Supervisor<P> {
     }
 
     /// The devices without a worker that `is` fit.
-    pub(super) fn lost(&self, is: impl Fn(&Member) -> bool) -> Vec<DeviceId> {
+    pub(super) fn devices_without(&self, is: impl Fn(&Member) -> bool) -> Vec<DeviceId> {
         self.members
             .iter_enumerated()
-            .filter(|(_, m)| !is(m))
-            .map(|(d, _)| d)
+            .filter(|(_, member)| !is(member))
+            .map(|(id, _)| id)
             .collect()
     }
 
     /// Begins or ends an epoch if what happened makes that possible.
-    pub(super) fn settle(&mut self, now_ns: u64, out: &mut Vec<Action>) {
+    pub(super) fn settle_epoch(&mut self, now_ns: u64, out: &mut Vec<Action>) {
         match &self.epoch_phase {
             EpochPhase::Between => self.try_begin(now_ns, out),
             EpochPhase::Running(running) if !running.quiet => self.try_quiesce(now_ns, out),
@@ -217,29 +229,30 @@ impl<P: Plans> Supervisor<P> {
         }
         self.hold_ns = 0;
 
-        let lost = self.lost(Member::is_available);
-        let is_worth_waiting = |m: &Member| {
-            let all = self.has_begun && self.settings.on_loss == OnLoss::Restart;
-            m.is_expected() && (all || (!self.has_begun && !m.was_lost))
+        let lost = self.devices_without(Member::is_available);
+        // At first every device gets its chance; later only where the declaration prefers waiting to running without.
+        let waits_for_all = self.has_begun && self.settings.on_loss == OnLoss::Restart;
+        let is_worth_waiting = |member: &Member| {
+            member.is_expected() && (waits_for_all || (!self.has_begun && !member.was_lost))
         };
         if self.members.iter().any(is_worth_waiting) {
             return;
         }
 
         if self.plans.can_run(&lost) {
-            return self.begin(now_ns, lost, out);
+            return self.begin_epoch(now_ns, lost, out);
         }
 
         // A breaker keeps out only what can be missed.
-        let absent = self.lost(Member::is_ready);
+        let absent = self.devices_without(Member::is_ready);
         if absent != lost && self.plans.can_run(&absent) {
-            return self.begin(now_ns, absent, out);
+            return self.begin_epoch(now_ns, absent, out);
         }
 
         if self.members.iter().any(Member::is_expected) {
             if self.reported_waiting.as_ref() != Some(&lost) {
                 self.reported_waiting = Some(lost.clone());
-                self.emit(now_ns, What::Waiting { lost }, out);
+                self.emit_event(now_ns, What::Waiting { lost }, out);
             }
             return;
         }
@@ -249,27 +262,17 @@ impl<P: Plans> Supervisor<P> {
     /// Nobody is expected, and those that are there do not suffice: devices that were kept out are tried, or that
     /// is the end.
     fn last_resort(&mut self, now_ns: u64, lost: Vec<DeviceId>, out: &mut Vec<Action>) {
-        let kept_out = |m: &Member| {
-            let until = |u: Option<u64>| u.is_some();
-            match m.phase {
-                Phase::Out { until_ns } => until(until_ns),
-                Phase::Dying {
-                    next: Next::Out { until_ns },
-                    ..
-                } => until(until_ns),
-                _ => false,
-            }
-        };
-
-        let devices: Vec<DeviceId> = self.lost(|m| !kept_out(m));
-        if devices.is_empty() {
-            let name = |d: &DeviceId| self.tree.device(*d).name.clone();
-            let lost = lost.iter().map(name).collect();
-            let cause = self.last_cause.clone();
-            return self.stop(now_ns, Verdict::NothingRuns { lost, cause }, out);
+        let kept_out_devices = self.devices_without(|member| !is_kept_out(member));
+        if kept_out_devices.is_empty() {
+            let lost_names = lost.iter().map(|id| self.tree.device(*id).name.clone());
+            let verdict = Verdict::NothingRuns {
+                lost: lost_names.collect(),
+                cause: self.last_cause.clone(),
+            };
+            return self.stop_run(now_ns, verdict, out);
         }
 
-        for device in devices {
+        for device in kept_out_devices {
             let member = &mut self.members[device];
             let next = Next::Wait {
                 until_ns: now_ns + member.backoff.wait_ns(0),
@@ -279,7 +282,7 @@ impl<P: Plans> Supervisor<P> {
                 Phase::Dying { since_ns, .. } => Phase::Dying { since_ns, next },
                 _ => next.into(),
             };
-            self.emit(
+            self.emit_event(
                 now_ns,
                 What::BreakerHalfOpen {
                     device,
@@ -291,7 +294,7 @@ impl<P: Plans> Supervisor<P> {
         self.pass_time(now_ns, out);
     }
 
-    fn begin(&mut self, now_ns: u64, lost: Vec<DeviceId>, out: &mut Vec<Action>) {
+    fn begin_epoch(&mut self, now_ns: u64, lost: Vec<DeviceId>, out: &mut Vec<Action>) {
         let epoch = self.next_epoch;
         self.next_epoch.0 += 1;
         self.has_begun = true;
@@ -312,7 +315,7 @@ impl<P: Plans> Supervisor<P> {
             epoch,
             lost: lost.clone(),
         });
-        self.emit(
+        self.emit_event(
             now_ns,
             What::Begin {
                 epoch,
@@ -345,7 +348,7 @@ impl<P: Plans> Supervisor<P> {
             Quiet::Restart {
                 devices: self.requests.restart.iter().copied().collect(),
             }
-        } else if let Some(devices) = self.returned(&running.lost) {
+        } else if let Some(devices) = self.returned_devices(&running.lost) {
             Quiet::Return { devices }
         } else if let Some(devices) = self.to_replace(running) {
             Quiet::Replace { devices }
@@ -357,32 +360,50 @@ impl<P: Plans> Supervisor<P> {
             running.quiet = true;
         }
         out.push(Action::Quiesce { epoch });
-        self.emit(now_ns, What::Quiesce { epoch, why }, out);
+        self.emit_event(now_ns, What::Quiesce { epoch, why }, out);
     }
 
     /// Slow devices with a role that the others can do.
     fn to_replace(&self, running: &Running) -> Option<Vec<DeviceId>> {
-        let is_aside = |d: &DeviceId| self.members[*d].aside_until_ns.is_some();
-        let devices: Vec<DeviceId> = running.parts.keys().copied().filter(is_aside).collect();
-        let can = !devices.is_empty() && self.plans.can_run(&self.lost(Member::is_available));
-        can.then_some(devices)
+        let is_aside = |id: &DeviceId| self.members[*id].aside_until_ns.is_some();
+        let aside_devices: Vec<DeviceId> = running.parts.keys().copied().filter(is_aside).collect();
+        let can_run = !aside_devices.is_empty()
+            && self
+                .plans
+                .can_run(&self.devices_without(Member::is_available));
+        can_run.then_some(aside_devices)
     }
 
     /// Devices that are back and would get a role in a better plan.
-    fn returned(&self, from: &[DeviceId]) -> Option<Vec<DeviceId>> {
-        let mut back = from
+    fn returned_devices(&self, from: &[DeviceId]) -> Option<Vec<DeviceId>> {
+        let mut returned_devices = from
             .iter()
             .copied()
-            .filter(|d| self.members[*d].is_available())
+            .filter(|id| self.members[*id].is_available())
             .peekable();
-        back.peek()?;
+        returned_devices.peek()?;
 
-        let to = self.lost(Member::is_available);
-        if !self.plans.can_run(&to) {
+        let losses_now = self.devices_without(Member::is_available);
+        if !self.plans.can_run(&losses_now) {
             return None;
         }
-        let devices_used = self.plans.devices_used(&to);
-        let back: Vec<DeviceId> = back.filter(|d| devices_used.contains(d)).collect();
-        (!back.is_empty() && self.plans.is_improvement(from, &to)).then_some(back)
+        let devices_used = self.plans.devices_used(&losses_now);
+        let with_roles: Vec<DeviceId> = returned_devices
+            .filter(|id| devices_used.contains(id))
+            .collect();
+        (!with_roles.is_empty() && self.plans.is_improvement(from, &losses_now))
+            .then_some(with_roles)
+    }
+}
+
+/// Whether a device is kept out, for a while, by its breaker.
+fn is_kept_out(member: &Member) -> bool {
+    match member.phase {
+        Phase::Out { until_ns } => until_ns.is_some(),
+        Phase::Dying {
+            next: Next::Out { until_ns },
+            ..
+        } => until_ns.is_some(),
+        _ => false,
     }
 }

@@ -23,7 +23,8 @@ impl Event {
     }
 }
 
-/// What happened. `device` is the position in the list of [`What::Opened`].
+/// What happened. `device` is the position in the list of [`What::Opened`]. In JSON a worker's `generation` has
+/// the key `incarnation`, as in every version so far: programs read these lines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[expect(
@@ -64,7 +65,7 @@ pub enum What {
         epoch: Option<Epoch>,
         cause: Cause,
     },
-    /// A worker that was told to go is gone.
+    /// A worker that was asked to go is gone.
     Gone {
         device: DeviceId,
         #[serde(rename = "incarnation")]

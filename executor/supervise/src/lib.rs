@@ -47,14 +47,12 @@ mod settings;
 mod supervisor;
 mod tree;
 
-pub use backoff::{Backoff, BackoffPolicy};
-pub use breaker::{Breaker, BreakerPolicy, BreakerState};
+pub use backoff::BackoffPolicy;
+pub use breaker::BreakerPolicy;
 pub use declare::{DeclareError, OnLoss, Resolved, Supervision};
-pub use detect::{DetectPolicy, Detector, Finding, Os, Sample, Thread};
+pub use detect::{DetectPolicy, Os, Sample, Thread};
 pub use event::{Advice, Event, What};
 pub use message::{Action, Cause, End, Epoch, Generation, Input, Quiet, Request, Verdict};
 pub use settings::Settings;
 pub use supervisor::{Plans, Supervisor};
-pub use tree::{
-    Consequence, DeviceSpec, GaveUp, GroupSpec, Intensity, Restart, Strategy, Tree, TreeSpec,
-};
+pub use tree::{DeviceSpec, GroupSpec, Intensity, Restart, Strategy, TreeSpec};

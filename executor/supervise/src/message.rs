@@ -85,7 +85,7 @@ impl fmt::Display for Cause {
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "fields say what their names say")]
 pub enum End {
-    /// All blocks that were admitted are done, and what lies on its channels is saved.
+    /// All blocks that were admitted are done, and what is on its channels is saved.
     Finished { blocks: u64 },
     /// It saw the stop flag.
     Stopped,
@@ -108,7 +108,7 @@ pub enum Request {
     Restart(DeviceId),
 }
 
-/// What the supervisor is told.
+/// What the supervisor is informed of.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
     /// A worker can be given a role.
@@ -118,7 +118,7 @@ pub enum Input {
         /// Which worker.
         generation: Generation,
     },
-    /// A worker is no more, or never came to be. Told exactly once for each [`Action::Spawn`], sooner or later.
+    /// A worker is gone, or never started. Reported exactly once for each [`Action::Spawn`], sooner or later.
     Gone {
         /// Its device.
         device: DeviceId,
@@ -157,7 +157,7 @@ pub enum Input {
         /// Counted from its start.
         committed_blocks: u64,
     },
-    /// The driver has taken over the state of a complete epoch, and exchanged the bundle if it was told to.
+    /// The driver has taken over the state of a complete epoch, and exchanged the bundle if that was asked for.
     Completed {
         /// The epoch.
         epoch: Epoch,
@@ -262,7 +262,7 @@ pub enum Verdict {
     Requested,
     /// Too many losses.
     #[error(
-        "{supervisor} gave up: {losses} losses within {} s, it bears {intensity}; the last: {cause}",
+        "{supervisor} gave up: {losses} losses within {} s, it tolerates {intensity}; the last: {cause}",
         seconds(*period_ns)
     )]
     GaveUp {

@@ -65,7 +65,7 @@ pub struct Supervisor<P> {
     refused: u32,
     /// No epoch before then.
     hold_ns: u64,
-    /// The loss that was last told to be waited for.
+    /// The loss that was last reported as waited for.
     reported_waiting: Option<Vec<DeviceId>>,
 }
 
@@ -161,7 +161,7 @@ impl<P: Plans> Supervisor<P> {
     pub fn start(&mut self, now_ns: u64, out: &mut Vec<Action>) {
         let devices = self.tree.devices().iter().map(|d| d.name.clone()).collect();
         let first_epoch = self.settings.first_epoch;
-        self.emit(
+        self.emit_event(
             now_ns,
             What::Opened {
                 devices,
@@ -171,7 +171,7 @@ impl<P: Plans> Supervisor<P> {
         );
 
         self.pass_time(now_ns, out);
-        self.settle(now_ns, out);
+        self.settle_epoch(now_ns, out);
     }
 
     /// When [`Input::Tick`] is wanted at the latest. O(devices).
@@ -203,17 +203,19 @@ impl<P: Plans> Supervisor<P> {
                 generation,
                 sample,
             } => {
-                if !self.seen(now_ns, epoch, device, generation, sample, out) {
+                if !self.worker_seen(now_ns, epoch, device, generation, sample, out) {
                     return;
                 }
             }
-            Input::Ready { device, generation } => self.ready(now_ns, device, generation, out),
+            Input::Ready { device, generation } => {
+                self.worker_ready(now_ns, device, generation, out)
+            }
             Input::Gone {
                 device,
                 generation,
                 cause,
             } => {
-                self.gone(now_ns, device, generation, cause, out);
+                self.worker_gone(now_ns, device, generation, cause, out);
             }
             Input::Ended {
                 epoch,
@@ -221,29 +223,29 @@ impl<P: Plans> Supervisor<P> {
                 generation,
                 end,
             } => {
-                self.ended(now_ns, epoch, device, generation, end, out);
+                self.part_ended(now_ns, epoch, device, generation, end, out);
             }
             Input::Fenced {
                 epoch,
                 committed_blocks,
             } => {
-                self.fenced(now_ns, epoch, committed_blocks, out);
+                self.epoch_fenced(now_ns, epoch, committed_blocks, out);
             }
-            Input::Completed { epoch, more } => self.completed(now_ns, epoch, more, out),
-            Input::Refused { epoch, why } => self.refuse(now_ns, epoch, why, out),
-            Input::Request(request) => self.request(now_ns, request, out),
+            Input::Completed { epoch, more } => self.epoch_completed(now_ns, epoch, more, out),
+            Input::Refused { epoch, why } => self.epoch_refused(now_ns, epoch, why, out),
+            Input::Request(request) => self.handle_request(now_ns, request, out),
             Input::Tick => {}
         }
 
         self.pass_time(now_ns, out);
-        self.settle(now_ns, out);
+        self.settle_epoch(now_ns, out);
     }
 
-    fn emit(&self, at_ns: u64, what: What, out: &mut Vec<Action>) {
+    fn emit_event(&self, at_ns: u64, what: What, out: &mut Vec<Action>) {
         out.push(Action::Event(Event { at_ns, what }));
     }
 
-    fn stale(
+    fn ignore_stale(
         &self,
         now_ns: u64,
         device: DeviceId,
@@ -252,7 +254,7 @@ impl<P: Plans> Supervisor<P> {
         out: &mut Vec<Action>,
     ) {
         let message = format!("{message:?}");
-        self.emit(
+        self.emit_event(
             now_ns,
             What::Stale {
                 device,
@@ -267,7 +269,7 @@ impl<P: Plans> Supervisor<P> {
 /// What workers report.
 impl<P: Plans> Supervisor<P> {
     /// Whether anything came of it.
-    fn seen(
+    fn worker_seen(
         &mut self,
         now_ns: u64,
         epoch: Epoch,
@@ -300,12 +302,12 @@ impl<P: Plans> Supervisor<P> {
         if matches!(finding, Finding::Fine) {
             return false;
         }
-        self.found(now_ns, epoch, device, finding, out);
+        self.act_on_finding(now_ns, epoch, device, finding, out);
         true
     }
 
     /// Acts on what a look at a worker found.
-    fn found(
+    fn act_on_finding(
         &mut self,
         now_ns: u64,
         epoch: Epoch,
@@ -328,8 +330,8 @@ impl<P: Plans> Supervisor<P> {
                     after_ns,
                     bound_ns,
                 };
-                self.emit(now_ns, what, out);
-                self.lose(now_ns, device, Cause::Hung { why }, false, out);
+                self.emit_event(now_ns, what, out);
+                self.lose_worker(now_ns, device, Cause::Hung { why }, false, out);
             }
             Finding::Slow { times, phi, again } => {
                 let advice = match again {
@@ -343,18 +345,18 @@ impl<P: Plans> Supervisor<P> {
                     advice,
                 };
                 if again {
-                    self.emit(now_ns, what, out);
+                    self.emit_event(now_ns, what, out);
                     self.set_aside(now_ns, device, times, out);
                 } else {
                     self.members[device].detector.retime(times);
-                    self.emit(now_ns, what, out);
+                    self.emit_event(now_ns, what, out);
                 }
             }
-            Finding::Pace => self.emit(now_ns, What::Pace { device }, out),
+            Finding::Pace => self.emit_event(now_ns, What::Pace { device }, out),
         }
     }
 
-    fn ended(
+    fn part_ended(
         &mut self,
         now_ns: u64,
         epoch: Epoch,
@@ -367,19 +369,19 @@ impl<P: Plans> Supervisor<P> {
         if !current || self.epoch_of(device) != Some(epoch) {
             // Those that a fence stopped say so, and nobody waits for it.
             if end != End::Stopped {
-                self.stale(now_ns, device, of, &end, out);
+                self.ignore_stale(now_ns, device, of, &end, out);
             }
             return;
         }
         match end {
-            End::Finished { blocks } => self.finished(now_ns, device, blocks, out),
-            End::OutOfMemory => self.lose(now_ns, device, Cause::OutOfMemory, false, out),
-            End::Corrupt { from, .. } => self.retry(now_ns, from, end, out),
-            End::Fault { .. } | End::Stopped => self.retry(now_ns, device, end, out),
+            End::Finished { blocks } => self.part_finished(now_ns, device, blocks, out),
+            End::OutOfMemory => self.lose_worker(now_ns, device, Cause::OutOfMemory, false, out),
+            End::Corrupt { from, .. } => self.retry_epoch(now_ns, from, end, out),
+            End::Fault { .. } | End::Stopped => self.retry_epoch(now_ns, device, end, out),
         }
     }
 
-    fn finished(&mut self, now_ns: u64, device: DeviceId, blocks: u64, out: &mut Vec<Action>) {
+    fn part_finished(&mut self, now_ns: u64, device: DeviceId, blocks: u64, out: &mut Vec<Action>) {
         let EpochPhase::Running(running) = &mut self.epoch_phase else {
             return;
         };
@@ -399,11 +401,11 @@ impl<P: Plans> Supervisor<P> {
         if running.parts.values().any(|s| s.finished != Some(blocks)) {
             // They cannot disagree unless memory is broken: what is committed still stands.
             self.last_cause = format!("workers of {epoch} finished different numbers of blocks");
-            return self.fence(now_ns, out);
+            return self.fence_epoch(now_ns, out);
         }
 
         let swap = self.requests.swap;
-        self.emit(now_ns, What::Complete { epoch, blocks }, out);
+        self.emit_event(now_ns, What::Complete { epoch, blocks }, out);
         out.push(Action::Complete {
             epoch,
             blocks,
@@ -413,7 +415,7 @@ impl<P: Plans> Supervisor<P> {
     }
 
     /// A fault that the worker survived: the last border is tried again with it, a bounded number of times.
-    fn retry(&mut self, now_ns: u64, device: DeviceId, end: End, out: &mut Vec<Action>) {
+    fn retry_epoch(&mut self, now_ns: u64, device: DeviceId, end: End, out: &mut Vec<Action>) {
         let member = &mut self.members[device];
         member.faults += 1;
         let attempt = member.faults;
@@ -424,13 +426,13 @@ impl<P: Plans> Supervisor<P> {
                 End::Corrupt { text, .. } => Cause::Corrupt { text },
                 End::Fault { text } => Cause::Fault { text },
                 _ => Cause::Fault {
-                    text: "stopped without being told to".to_owned(),
+                    text: "stopped without a request".to_owned(),
                 },
             };
-            self.lose(now_ns, device, cause, false, out);
+            self.lose_worker(now_ns, device, cause, false, out);
         } else {
             self.last_cause = format!("{} {end:?}", self.tree.device(device).name);
-            self.emit(
+            self.emit_event(
                 now_ns,
                 What::Retry {
                     device,
@@ -441,7 +443,7 @@ impl<P: Plans> Supervisor<P> {
                 out,
             );
         }
-        self.fence(now_ns, out);
+        self.fence_epoch(now_ns, out);
     }
 }
 

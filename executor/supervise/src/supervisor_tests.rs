@@ -252,7 +252,7 @@ fn a_storm_stops_at_its_intensity_with_a_last_word() {
     s.tell(gone(0, 3), "fence 1");
     s.tell(
         fenced(1, 1),
-        "stop: system gave up: 3 losses within 10 s, it bears 2; the last: cpu:0 killed by signal 9",
+        "stop: system gave up: 3 losses within 10 s, it tolerates 2; the last: cpu:0 killed by signal 9",
     );
     assert!(s.supervisor.is_over());
 }

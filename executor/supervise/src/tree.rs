@@ -2,8 +2,8 @@
 //! know epochs, back-off or what a device does.
 //!
 //! system -> groups -> devices -> one worker each. Each supervisor may have an *intensity*: so many losses within its
-//! period are borne, the next one makes it give up, which is a failure of its own, counted by the supervisor above and
-//! answered by that one's strategy. The system giving up ends the run. A supervisor without an intensity bears
+//! period are tolerated, the next one makes it give up, which is a failure of its own, counted by the supervisor above and
+//! answered by that one's strategy. The system giving up ends the run. A supervisor without an intensity tolerates
 //! nothing itself: its losses are counted above, but its strategy still holds. So with nothing declared but the
 //! system's intensity, that one number bounds the losses of the whole run.
 
@@ -38,7 +38,7 @@ pub enum Restart {
     Temporary,
 }
 
-/// Losses that a supervisor bears.
+/// Losses that a supervisor tolerates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intensity {
     /// So many losses ...
@@ -54,7 +54,7 @@ pub struct GroupSpec {
     pub name: String,
     /// Who is restarted with a lost device.
     pub strategy: Strategy,
-    /// What it bears itself.
+    /// What it tolerates itself.
     pub intensity: Option<Intensity>,
     /// Its devices, in order of start.
     pub devices: Vec<DeviceId>,
@@ -67,7 +67,7 @@ pub struct DeviceSpec {
     pub name: String,
     /// Whether its worker is started again.
     pub restart: Restart,
-    /// What it bears itself.
+    /// What it tolerates itself.
     pub intensity: Option<Intensity>,
 }
 
@@ -77,7 +77,7 @@ pub struct DeviceSpec {
 pub struct TreeSpec {
     /// What is restarted when a group gives up.
     pub strategy: Strategy,
-    /// What the system bears.
+    /// What the system tolerates.
     pub intensity: Intensity,
     /// In order.
     pub groups: Vec<GroupSpec>,
@@ -87,18 +87,18 @@ pub struct TreeSpec {
 
 /// A supervisor that gave up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GaveUp {
+pub(crate) struct GaveUp {
     /// `system`, `group NAME` or `device NAME`.
     pub supervisor: String,
-    /// Losses in its period, one more than it bears.
+    /// Losses in its period, one more than it tolerates.
     pub losses: u32,
-    /// What it bears.
+    /// What it tolerates.
     pub intensity: Intensity,
 }
 
 /// What follows from a loss.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Consequence {
+pub(crate) struct Consequence {
     /// Supervisors that gave up, from below; the last one is the system if `stop`.
     pub gave_up: Vec<GaveUp>,
     /// The run is to end.
@@ -126,7 +126,7 @@ impl Count {
 
 /// The tree at work.
 #[derive(Clone, Debug)]
-pub struct Tree {
+pub(crate) struct Tree {
     spec: TreeSpec,
     /// Of each device, its place in `spec.groups`.
     group_of: TiVec<DeviceId, usize>,
@@ -137,17 +137,20 @@ pub struct Tree {
 
 impl Tree {
     /// A tree in which nothing was lost yet.
-    pub fn new(mut spec: TreeSpec) -> Self {
-        let mut group_of: TiVec<DeviceId, Option<usize>> = vec![None; spec.devices.len()].into();
-        for (at, group) in spec.groups.iter().enumerate() {
+    pub(crate) fn new(mut spec: TreeSpec) -> Self {
+        let mut declared_groups: TiVec<DeviceId, Option<usize>> =
+            vec![None; spec.devices.len()].into();
+        for (group_index, group) in spec.groups.iter().enumerate() {
             for &device in &group.devices {
-                group_of[device] = Some(at);
+                declared_groups[device] = Some(group_index);
             }
         }
+
         let TreeSpec {
             groups, devices, ..
         } = &mut spec;
-        let group_of: TiVec<DeviceId, usize> = group_of
+        // Who is in no group is one alone.
+        let group_of: TiVec<DeviceId, usize> = declared_groups
             .into_iter_enumerated()
             .map(|(device, group)| {
                 group.unwrap_or_else(|| {
@@ -161,62 +164,82 @@ impl Tree {
                 })
             })
             .collect();
-        let groups = vec![Count::default(); spec.groups.len()];
-        let devices = vec![Count::default(); spec.devices.len()].into();
+
+        let group_counts = vec![Count::default(); spec.groups.len()];
+        let device_counts = vec![Count::default(); spec.devices.len()].into();
         Self {
             spec,
             group_of,
             system: Count::default(),
-            groups,
-            devices,
+            groups: group_counts,
+            devices: device_counts,
         }
     }
 
     /// The declaration of a device.
-    pub fn device(&self, device: DeviceId) -> &DeviceSpec {
+    pub(crate) fn device(&self, device: DeviceId) -> &DeviceSpec {
         &self.spec.devices[device]
     }
 
     /// The devices.
-    pub fn devices(&self) -> &TiVec<DeviceId, DeviceSpec> {
+    pub(crate) fn devices(&self) -> &TiVec<DeviceId, DeviceSpec> {
         &self.spec.devices
     }
 
     /// Counts a loss and says what follows.
-    pub fn lose(&mut self, now_ns: u64, device: DeviceId) -> Consequence {
-        let mut found = Consequence::default();
-        let spec = &self.spec.devices[device];
-        if spec.restart == Restart::Temporary {
-            return found;
+    pub(crate) fn lose(&mut self, now_ns: u64, device: DeviceId) -> Consequence {
+        let mut consequence = Consequence::default();
+        let device_spec = &self.spec.devices[device];
+        if device_spec.restart == Restart::Temporary {
+            return consequence;
         }
-        let name = format!("device {}", spec.name);
-        if found.bears(name, spec.intensity, &mut self.devices[device], now_ns) {
-            return found;
+        let device_label = format!("device {}", device_spec.name);
+        if consequence.tolerates(
+            device_label,
+            device_spec.intensity,
+            &mut self.devices[device],
+            now_ns,
+        ) {
+            return consequence;
         }
-        let at = self.group_of[device];
-        let group = &self.spec.groups[at];
-        let name = format!("group {}", group.name);
-        found.restart(&name, device, pick(group.strategy, &group.devices, &device));
-        if found.bears(name, group.intensity, &mut self.groups[at], now_ns) {
-            return found;
+
+        let group_index = self.group_of[device];
+        let group = &self.spec.groups[group_index];
+        let group_label = format!("group {}", group.name);
+        let restarted = pick(group.strategy, &group.devices, &device);
+        consequence.restart(&group_label, device, restarted);
+        if consequence.tolerates(
+            group_label,
+            group.intensity,
+            &mut self.groups[group_index],
+            now_ns,
+        ) {
+            return consequence;
         }
-        let system = Some(self.spec.intensity);
-        found.stop = !found.bears("system".to_owned(), system, &mut self.system, now_ns);
+
+        let system_intensity = Some(self.spec.intensity);
+        consequence.stop = !consequence.tolerates(
+            "system".to_owned(),
+            system_intensity,
+            &mut self.system,
+            now_ns,
+        );
+
         if group.intensity.is_some() {
-            let groups: Vec<usize> = (0..self.spec.groups.len()).collect();
-            let failed = pick(self.spec.strategy, &groups, &at);
-            let devices = failed
+            let group_indices: Vec<usize> = (0..self.spec.groups.len()).collect();
+            let failed_groups = pick(self.spec.strategy, &group_indices, &group_index);
+            let failed_devices = failed_groups
                 .iter()
-                .flat_map(|g| self.spec.groups[*g].devices.clone());
-            found.restart("system", device, devices.collect());
+                .flat_map(|index| self.spec.groups[*index].devices.clone());
+            consequence.restart("system", device, failed_devices.collect());
         }
-        found
+        consequence
     }
 }
 
 impl Consequence {
     /// Counts a loss; whether the supervisor deals with it alone.
-    fn bears(
+    fn tolerates(
         &mut self,
         supervisor: String,
         intensity: Option<Intensity>,
@@ -249,14 +272,14 @@ impl Consequence {
 
 /// The children that a strategy restarts when one of them fails.
 fn pick<T: Clone + PartialEq>(strategy: Strategy, children: &[T], failed: &T) -> Vec<T> {
-    let at = children
+    let failed_index = children
         .iter()
         .position(|child| child == failed)
         .unwrap_or(0);
     match strategy {
         Strategy::OneForOne => vec![failed.clone()],
         Strategy::OneForAll => children.to_vec(),
-        Strategy::RestForOne => children[at..].to_vec(),
+        Strategy::RestForOne => children[failed_index..].to_vec(),
     }
 }
 
@@ -264,7 +287,7 @@ fn pick<T: Clone + PartialEq>(strategy: Strategy, children: &[T], failed: &T) ->
 mod tests {
     use super::*;
 
-    const BORNE: Intensity = Intensity {
+    const TOLERATED: Intensity = Intensity {
         losses: 2,
         period_ns: 100,
     };
@@ -288,7 +311,7 @@ mod tests {
         };
         let mut spec = TreeSpec {
             strategy: Strategy::OneForOne,
-            intensity: BORNE,
+            intensity: TOLERATED,
             groups: vec![group("a", &[2, 0, 1]), group("b", &[3, 4])],
             devices: (0..6).map(device).collect(),
         };
@@ -324,7 +347,7 @@ mod tests {
         assert_eq!(found.gave_up[0].supervisor, "system");
         assert_eq!(
             (found.gave_up[0].losses, found.gave_up[0].intensity),
-            (3, BORNE)
+            (3, TOLERATED)
         );
     }
 
@@ -342,7 +365,7 @@ mod tests {
             (Strategy::RestForOne, &[4, 5]),
         ] {
             let mut tree = tree(|spec| {
-                spec.groups[1].intensity = Some(BORNE);
+                spec.groups[1].intensity = Some(TOLERATED);
                 spec.strategy = strategy;
             });
             for round in 0..2 {
@@ -356,7 +379,7 @@ mod tests {
                 assert_eq!(found.with, ids(with));
                 assert_eq!(found.gave_up.len(), 1);
                 assert_eq!(found.gave_up[0].supervisor, "group b");
-                assert!(!found.stop, "the system bears two failed groups");
+                assert!(!found.stop, "the system tolerates two failed groups");
             }
             assert_eq!(tree.lose(0, DeviceId(3)), Consequence::default());
             assert_eq!(tree.lose(0, DeviceId(3)), Consequence::default());
@@ -374,13 +397,13 @@ mod tests {
                 losses: 0,
                 period_ns: 100,
             });
-            spec.groups[0].intensity = Some(BORNE);
+            spec.groups[0].intensity = Some(TOLERATED);
         });
         let found = tree.lose(0, DeviceId(1));
         assert_eq!(found.gave_up[0].supervisor, "device cpu:1");
         assert!(!found.stop);
         tree.spec.groups[0].strategy = Strategy::OneForAll;
-        tree.spec.devices[DeviceId(1)].intensity = Some(BORNE);
+        tree.spec.devices[DeviceId(1)].intensity = Some(TOLERATED);
         assert_eq!(
             tree.lose(0, DeviceId(1)),
             Consequence::default(),

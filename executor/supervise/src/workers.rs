@@ -11,16 +11,16 @@ use crate::tree::Restart;
 
 /// Workers: how they come, go and are lost.
 impl<P: Plans> Supervisor<P> {
-    fn spawn(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
+    fn spawn_worker(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
         let member = &mut self.members[device];
         member.generation.0 += 1;
         member.phase = Phase::Starting { since_ns: now_ns };
         let generation = member.generation;
         out.push(Action::Spawn { device, generation });
-        self.emit(now_ns, What::Spawning { device, generation }, out);
+        self.emit_event(now_ns, What::Spawning { device, generation }, out);
     }
 
-    pub(super) fn kill(
+    pub(super) fn kill_worker(
         &mut self,
         now_ns: u64,
         device: DeviceId,
@@ -35,7 +35,7 @@ impl<P: Plans> Supervisor<P> {
         };
         let generation = member.generation;
         out.push(Action::Kill { device, generation });
-        self.emit(
+        self.emit_event(
             now_ns,
             What::Killing {
                 device,
@@ -46,7 +46,7 @@ impl<P: Plans> Supervisor<P> {
         );
     }
 
-    pub(super) fn ready(
+    pub(super) fn worker_ready(
         &mut self,
         now_ns: u64,
         device: DeviceId,
@@ -55,10 +55,10 @@ impl<P: Plans> Supervisor<P> {
     ) {
         let member = &mut self.members[device];
         let Phase::Starting { since_ns } = member.phase else {
-            return self.stale(now_ns, device, of, &"ready", out);
+            return self.ignore_stale(now_ns, device, of, &"ready", out);
         };
         if member.generation != of {
-            return self.stale(now_ns, device, of, &"ready", out);
+            return self.ignore_stale(now_ns, device, of, &"ready", out);
         }
 
         let probe_ns = (!member.breaker.is_closed()).then_some(now_ns);
@@ -68,7 +68,7 @@ impl<P: Plans> Supervisor<P> {
             probe_ns,
         };
         let after_ns = now_ns - since_ns;
-        self.emit(
+        self.emit_event(
             now_ns,
             What::Ready {
                 device,
@@ -79,7 +79,7 @@ impl<P: Plans> Supervisor<P> {
         );
     }
 
-    pub(super) fn gone(
+    pub(super) fn worker_gone(
         &mut self,
         now_ns: u64,
         device: DeviceId,
@@ -89,10 +89,10 @@ impl<P: Plans> Supervisor<P> {
     ) {
         let member = &mut self.members[device];
         match member.phase {
-            _ if member.generation != of => self.stale(now_ns, device, of, &cause, out),
+            _ if member.generation != of => self.ignore_stale(now_ns, device, of, &cause, out),
             Phase::Dying { next, .. } => {
                 member.phase = next.into();
-                self.emit(
+                self.emit_event(
                     now_ns,
                     What::Gone {
                         device,
@@ -102,16 +102,16 @@ impl<P: Plans> Supervisor<P> {
                 );
             }
             Phase::Starting { .. } | Phase::Ready { .. } => {
-                self.lose(now_ns, device, cause, true, out);
+                self.lose_worker(now_ns, device, cause, true, out);
             }
             Phase::Waiting { .. } | Phase::Out { .. } => {
-                self.stale(now_ns, device, of, &cause, out);
+                self.ignore_stale(now_ns, device, of, &cause, out);
             }
         }
     }
 
     /// A worker is lost: it is gone, or must go.
-    pub(super) fn lose(
+    pub(super) fn lose_worker(
         &mut self,
         now_ns: u64,
         device: DeviceId,
@@ -127,25 +127,25 @@ impl<P: Plans> Supervisor<P> {
             epoch,
             cause: cause.clone(),
         };
-        self.emit(now_ns, lost, out);
+        self.emit_event(now_ns, lost, out);
 
         self.last_cause = format!("{} {cause}", self.tree.device(device).name);
         if epoch.is_some() {
-            self.fence(now_ns, out);
+            self.fence_epoch(now_ns, out);
         }
 
-        let needed = self.is_needed(device);
+        let is_needed = self.is_needed(device);
         let was_probe = !self.members[device].breaker.is_closed();
-        let next = self.next_of(now_ns, device, &cause, needed, out);
+        let next = self.next_of(now_ns, device, &cause, is_needed, out);
         if is_gone {
             self.members[device].phase = next.into();
         } else {
-            self.kill(now_ns, device, next, cause.to_string(), out);
+            self.kill_worker(now_ns, device, next, cause.to_string(), out);
         }
 
         // A probe that fails was expected to: it costs nothing but time.
-        if needed || !was_probe {
-            self.count(now_ns, device, out);
+        if is_needed || !was_probe {
+            self.count_loss(now_ns, device, out);
         }
         if self.stopping.is_some() {
             self.stop_when_quiet(now_ns, out);
@@ -163,13 +163,16 @@ impl<P: Plans> Supervisor<P> {
 
     /// Whether nothing runs without a device, given those that are out already.
     fn is_needed(&self, device: DeviceId) -> bool {
-        let out = |m: &Member| matches!(m.phase, Phase::Out { .. }) || !m.breaker.is_closed();
-        let members = self.members.iter_enumerated();
-        let lost: Vec<DeviceId> = members
-            .filter(|(d, m)| *d == device || out(m))
-            .map(|(d, _)| d)
+        let is_out = |member: &Member| {
+            matches!(member.phase, Phase::Out { .. }) || !member.breaker.is_closed()
+        };
+        let lost_devices: Vec<DeviceId> = self
+            .members
+            .iter_enumerated()
+            .filter(|(id, member)| *id == device || is_out(member))
+            .map(|(id, _)| id)
             .collect();
-        !self.plans.can_run(&lost)
+        !self.plans.can_run(&lost_devices)
     }
 
     /// What becomes of a device whose worker is lost.
@@ -185,17 +188,17 @@ impl<P: Plans> Supervisor<P> {
         member.was_lost = true;
         member.faults = 0;
         let lived_ns = member.lived_ns(now_ns);
-        let failed_start =
+        let has_failed_start =
             matches!(member.phase, Phase::Starting { .. }) || *cause == Cause::OutOfMemory;
-        member.failed_starts = if failed_start {
+        member.failed_starts = if has_failed_start {
             member.failed_starts + 1
         } else {
             0
         };
 
-        let spec = self.tree.device(device);
-        if let Some(why) = reason_against_restart(spec.restart, cause, needed) {
-            self.emit(
+        let device_spec = self.tree.device(device);
+        if let Some(why) = reason_against_restart(device_spec.restart, cause, needed) {
+            self.emit_event(
                 now_ns,
                 What::NotRestarted {
                     device,
@@ -206,23 +209,23 @@ impl<P: Plans> Supervisor<P> {
             return Next::Out { until_ns: None };
         }
 
-        let mut opened = member.breaker.fail(now_ns, !needed);
-        let attempts = member.failed_starts;
-        if attempts >= self.settings.starts && !opened {
+        let mut has_opened = member.breaker.fail(now_ns, !needed);
+        let failed_starts = member.failed_starts;
+        if failed_starts >= self.settings.starts && !has_opened {
             if needed {
                 self.stopping.get_or_insert(Verdict::NeverStarted {
-                    device: spec.name.clone(),
-                    attempts,
+                    device: device_spec.name.clone(),
+                    attempts: failed_starts,
                     cause: cause.to_string(),
                 });
             } else if member.breaker.is_closed() {
                 member.breaker.trip(now_ns);
-                opened = true;
+                has_opened = true;
             }
         }
 
-        if let (true, BreakerState::Open { until_ns }) = (opened, member.breaker.state()) {
-            self.emit(now_ns, What::BreakerOpened { device, until_ns }, out);
+        if let (true, BreakerState::Open { until_ns }) = (has_opened, member.breaker.state()) {
+            self.emit_event(now_ns, What::BreakerOpened { device, until_ns }, out);
             return Next::Out {
                 until_ns: Some(until_ns),
             };
@@ -230,7 +233,7 @@ impl<P: Plans> Supervisor<P> {
 
         let wait_ns = member.backoff.wait_ns(lived_ns);
         let restarts = member.backoff.restarts();
-        self.emit(
+        self.emit_event(
             now_ns,
             What::RestartIn {
                 device,
@@ -255,24 +258,30 @@ impl<P: Plans> Supervisor<P> {
         let EpochPhase::Running(running) = &self.epoch_phase else {
             return;
         };
-        let mut without = self.lost(Member::is_available);
-        if let Err(at) = without.binary_search(&device) {
-            without.insert(at, device);
+        let mut remaining_losses = self.devices_without(Member::is_available);
+        if let Err(index) = remaining_losses.binary_search(&device) {
+            remaining_losses.insert(index, device);
         }
-        let from = running.lost.clone();
-        if !self.plans.can_run(&without)
-            || !self.plans.is_faster_without(&from, &without, device, times)
+        let current_losses = running.lost.clone();
+        if !self.plans.can_run(&remaining_losses)
+            || !self
+                .plans
+                .is_faster_without(&current_losses, &remaining_losses, device, times)
         {
             return;
         }
 
-        let policy = self.settings.breaker;
+        let breaker_policy = self.settings.breaker;
         let member = &mut self.members[device];
-        let open_ns = policy.open_ns.saturating_mul(1 << member.asides.min(16));
-        let until_ns = now_ns + open_ns.min(policy.longest_ns);
+
+        // Each time longer than the last, as a breaker is.
+        let open_ns = breaker_policy
+            .open_ns
+            .saturating_mul(1 << member.asides.min(16));
+        let until_ns = now_ns + open_ns.min(breaker_policy.longest_ns);
         member.asides += 1;
         member.aside_until_ns = Some(until_ns);
-        self.emit(
+        self.emit_event(
             now_ns,
             What::SetAside {
                 device,
@@ -284,9 +293,9 @@ impl<P: Plans> Supervisor<P> {
     }
 
     /// Counts a loss in the tree, restarts who is to be restarted with it, and stops if that is the last straw.
-    fn count(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
-        let found = self.tree.lose(now_ns, device);
-        for gave_up in &found.gave_up {
+    fn count_loss(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
+        let consequence = self.tree.lose(now_ns, device);
+        for gave_up in &consequence.gave_up {
             let intensity = gave_up.intensity;
             let what = What::GaveUp {
                 supervisor: gave_up.supervisor.clone(),
@@ -294,10 +303,10 @@ impl<P: Plans> Supervisor<P> {
                 intensity: intensity.losses,
                 period_ns: intensity.period_ns,
             };
-            self.emit(now_ns, what, out);
+            self.emit_event(now_ns, what, out);
         }
 
-        if let (true, Some(last)) = (found.stop, found.gave_up.last()) {
+        if let (true, Some(last)) = (consequence.stop, consequence.gave_up.last()) {
             self.stopping.get_or_insert(Verdict::GaveUp {
                 supervisor: last.supervisor.clone(),
                 losses: last.losses,
@@ -308,20 +317,22 @@ impl<P: Plans> Supervisor<P> {
             return;
         }
 
-        let Some(supervisor) = found.by else { return };
-        let alive = |d: &DeviceId| {
+        let Some(supervisor) = consequence.by else {
+            return;
+        };
+        let is_alive = |id: &DeviceId| {
             matches!(
-                self.members[*d].phase,
+                self.members[*id].phase,
                 Phase::Starting { .. } | Phase::Ready { .. }
             )
         };
-        let devices: Vec<DeviceId> = found.with.into_iter().filter(alive).collect();
+        let devices: Vec<DeviceId> = consequence.with.into_iter().filter(is_alive).collect();
         if devices.is_empty() {
             return;
         }
 
-        let why = format!("{supervisor} restarts its workers together");
-        self.emit(
+        let kill_reason = format!("{supervisor} restarts its workers together");
+        self.emit_event(
             now_ns,
             What::RestartTogether {
                 supervisor,
@@ -332,25 +343,29 @@ impl<P: Plans> Supervisor<P> {
 
         for device in devices {
             if self.epoch_of(device).is_some() {
-                self.fence(now_ns, out);
+                self.fence_epoch(now_ns, out);
             }
             let next = match self.tree.device(device).restart {
                 Restart::Temporary => Next::Out { until_ns: None },
                 _ => Next::Wait { until_ns: now_ns },
             };
-            self.kill(now_ns, device, next, why.clone(), out);
+            self.kill_worker(now_ns, device, next, kill_reason.clone(), out);
         }
     }
 }
 
 /// Why a lost worker is not started again, if it is not.
-fn reason_against_restart(restart: Restart, cause: &Cause, needed: bool) -> Option<&'static str> {
-    let by_itself = *cause == Cause::Exited { code: 0 };
+fn reason_against_restart(
+    restart: Restart,
+    cause: &Cause,
+    is_needed: bool,
+) -> Option<&'static str> {
+    let has_ended_itself = *cause == Cause::Exited { code: 0 };
     match restart {
         Restart::Temporary => Some("temporary"),
-        Restart::Transient if by_itself => Some("transient, and it ended by itself"),
+        Restart::Transient if has_ended_itself => Some("transient, and it ended by itself"),
         // Where nothing runs without it there is nothing to lose by trying again.
-        _ if matches!(cause, Cause::Broken { .. }) && !needed => {
+        _ if matches!(cause, Cause::Broken { .. }) && !is_needed => {
             Some("its device is broken, and others do its work")
         }
         _ => None,
@@ -363,10 +378,10 @@ impl<P: Plans> Supervisor<P> {
         let EpochPhase::Running(running) = &self.epoch_phase else {
             return None;
         };
-        let missing = running.parts.values().any(|part| !part.joined);
+        let has_missing = running.parts.values().any(|part| !part.joined);
         self.settings
             .join_ns
-            .filter(|_| missing)
+            .filter(|_| has_missing)
             .map(|ns| running.begun_ns + ns)
     }
 
@@ -375,21 +390,21 @@ impl<P: Plans> Supervisor<P> {
             if self.is_over() {
                 return;
             }
-            let due = self.members[device].deadline_ns(&self.settings);
-            if self.stopping.is_none() && due.is_some_and(|due| due <= now_ns) {
+            let deadline_ns = self.members[device].deadline_ns(&self.settings);
+            if self.stopping.is_none() && deadline_ns.is_some_and(|due_ns| due_ns <= now_ns) {
                 self.member_due(now_ns, device, out);
             }
         }
 
-        if self.join_deadline().is_some_and(|due| due <= now_ns)
+        if self.join_deadline().is_some_and(|due_ns| due_ns <= now_ns)
             && let EpochPhase::Running(running) = &self.epoch_phase
         {
             let after_ns = now_ns - running.begun_ns;
-            let parts = running.parts.iter().filter(|(_, part)| !part.joined);
-            let missing: Vec<DeviceId> = parts.map(|(d, _)| *d).collect();
-            for device in missing {
+            let missing_parts = running.parts.iter().filter(|(_, part)| !part.joined);
+            let missing_devices: Vec<DeviceId> = missing_parts.map(|(id, _)| *id).collect();
+            for device in missing_devices {
                 if self.members[device].is_ready() {
-                    self.lose(now_ns, device, Cause::NotJoined { after_ns }, false, out);
+                    self.lose_worker(now_ns, device, Cause::NotJoined { after_ns }, false, out);
                 }
             }
         }
@@ -399,36 +414,41 @@ impl<P: Plans> Supervisor<P> {
         let member = &mut self.members[device];
         let generation = member.generation;
         match member.phase {
-            Phase::Waiting { .. } => self.spawn(now_ns, device, out),
+            Phase::Waiting { .. } => self.spawn_worker(now_ns, device, out),
             Phase::Starting { since_ns } => {
                 let after_ns = now_ns - since_ns;
-                self.lose(now_ns, device, Cause::NotReady { after_ns }, false, out);
+                self.lose_worker(now_ns, device, Cause::NotReady { after_ns }, false, out);
             }
             Phase::Ready { .. } if member.aside_until_ns.is_some_and(|ns| ns <= now_ns) => {
                 member.aside_until_ns = None;
-                self.emit(now_ns, What::TakenBack { device }, out);
+                self.emit_event(now_ns, What::TakenBack { device }, out);
                 self.member_again(now_ns, device, out);
             }
             Phase::Ready {
                 since_ns,
                 probe_ns: Some(_),
             } => {
-                let passed = match member.breaker.state() {
+                let passed_probes = match member.breaker.state() {
                     BreakerState::HalfOpen { passed } => passed + 1,
                     _ => 0,
                 };
-                let closed = member.breaker.pass();
-                let probe_ns = (!closed).then_some(now_ns);
+                let has_closed = member.breaker.pass();
+                let probe_ns = (!has_closed).then_some(now_ns);
+
                 member.phase = Phase::Ready { since_ns, probe_ns };
-                self.emit(now_ns, What::ProbePassed { device, passed }, out);
-                if closed {
-                    self.emit(now_ns, What::BreakerClosed { device }, out);
+                let passed = What::ProbePassed {
+                    device,
+                    passed: passed_probes,
+                };
+                self.emit_event(now_ns, passed, out);
+                if has_closed {
+                    self.emit_event(now_ns, What::BreakerClosed { device }, out);
                 }
             }
             Phase::Dying { since_ns, next } => {
                 member.phase = next.into();
                 let after_ns = now_ns - since_ns;
-                self.emit(
+                self.emit_event(
                     now_ns,
                     What::Abandoned {
                         device,
@@ -441,7 +461,7 @@ impl<P: Plans> Supervisor<P> {
             }
             Phase::Out { until_ns: Some(_) } => {
                 member.breaker.half_open();
-                self.emit(
+                self.emit_event(
                     now_ns,
                     What::BreakerHalfOpen {
                         device,
@@ -449,7 +469,7 @@ impl<P: Plans> Supervisor<P> {
                     },
                     out,
                 );
-                self.spawn(now_ns, device, out);
+                self.spawn_worker(now_ns, device, out);
             }
             Phase::Ready { probe_ns: None, .. } | Phase::Out { until_ns: None } => {}
         }
@@ -457,8 +477,8 @@ impl<P: Plans> Supervisor<P> {
 
     /// After a change of phase: what is due already must not wait for the next tick.
     fn member_again(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
-        let due = self.members[device].deadline_ns(&self.settings);
-        if due.is_some_and(|due| due <= now_ns) {
+        let deadline_ns = self.members[device].deadline_ns(&self.settings);
+        if deadline_ns.is_some_and(|due_ns| due_ns <= now_ns) {
             self.member_due(now_ns, device, out);
         }
     }

@@ -79,7 +79,7 @@ impl Folder {
             });
         }
 
-        let lock = File::options()
+        let lock_file = File::options()
             .write(true)
             .create(true)
             .truncate(false)
@@ -87,7 +87,7 @@ impl Folder {
             .open(path.join(LOCK_FILE))
             .map_err(failed)?;
 
-        match lock.try_lock() {
+        match lock_file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(FolderError::InUse {
@@ -99,7 +99,7 @@ impl Folder {
         Ok(Self {
             path: path.to_owned(),
             keep: keep.max(1),
-            _lock: lock,
+            _lock: lock_file,
         })
     }
 
@@ -108,24 +108,29 @@ impl Folder {
     /// # Errors
     /// What the file system says; checkpoints that no run is named for, and a damaged name.
     pub fn found(&self) -> Result<Found, FolderError> {
-        let refused = |source| FolderError::Identity {
-            path: self.path.join(IDENTITY_FILE),
-            source,
-        };
-        let bytes = match read_regular(&self.path.join(IDENTITY_FILE), MAX_IDENTITY_BYTES) {
-            Ok(bytes) => bytes,
+        let identity_bytes = match read_regular(&self.path.join(IDENTITY_FILE), MAX_IDENTITY_BYTES)
+        {
+            Ok(identity_bytes) => identity_bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let files = self.files().map_err(|source| self.failed(source))?;
-                return match files.len() {
+                let checkpoint_files = self.files().map_err(|source| self.failed(source))?;
+                return match checkpoint_files.len() {
                     0 => Ok(Found::Empty),
-                    checkpoints => Err(refused(IdentityError::Missing { checkpoints })),
+                    checkpoints => Err(self.identity_error(IdentityError::Missing { checkpoints })),
                 };
             }
             Err(error) => return Err(self.failed(error)),
         };
 
-        let identity = RunIdentity::parse(&bytes).map_err(refused)?;
+        let identity =
+            RunIdentity::parse(&identity_bytes).map_err(|source| self.identity_error(source))?;
         Ok(Found::Run(Box::new(identity)))
+    }
+
+    fn identity_error(&self, source: IdentityError) -> FolderError {
+        FolderError::Identity {
+            path: self.path.join(IDENTITY_FILE),
+            source,
+        }
     }
 
     fn failed(&self, source: io::Error) -> FolderError {
@@ -154,9 +159,9 @@ impl Folder {
     /// What the file system says.
     pub fn go_on(&self, newest: Option<&Checkpoint>) -> io::Result<()> {
         self.remove_leftovers()?;
-        let newest = newest.map(|checkpoint| self.path.join(file_name(checkpoint)));
+        let newest_file = newest.map(|checkpoint| self.path.join(file_name(checkpoint)));
         for file in self.files()? {
-            if newest.as_ref().is_none_or(|newest| file > *newest) {
+            if newest_file.as_ref().is_none_or(|newest| file > *newest) {
                 fs::remove_file(file)?;
             }
         }
@@ -179,16 +184,19 @@ impl Folder {
     /// # Errors
     /// What the file system says.
     pub fn files(&self) -> io::Result<Vec<PathBuf>> {
-        let mut files = Vec::new();
+        let mut checkpoint_files = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
-            if path.extension().is_some_and(|e| e == EXTENSION) {
-                files.push(path);
+            if path
+                .extension()
+                .is_some_and(|extension| extension == EXTENSION)
+            {
+                checkpoint_files.push(path);
             }
         }
         // Names hold the number of iterations with leading zeros.
-        files.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(files)
+        checkpoint_files.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(checkpoint_files)
     }
 
     /// Writes a checkpoint and removes those that are too old. After a power failure too, each file in the folder is
@@ -197,12 +205,15 @@ impl Folder {
     /// # Errors
     /// What the file system says; then the older checkpoints are all still there.
     pub fn write(&self, checkpoint: &Checkpoint, graph: &Graph) -> io::Result<()> {
-        let name = file_name(checkpoint);
-        self.write_whole(&name, &checkpoint.encode(graph))?;
+        let checkpoint_name = file_name(checkpoint);
+        self.write_whole(&checkpoint_name, &checkpoint.encode(graph))?;
 
-        let written = self.path.join(name);
-        let older = self.files()?.into_iter().filter(|file| *file < written);
-        for old in older.skip(self.keep - 1) {
+        let written_file = self.path.join(checkpoint_name);
+        let older_files = self
+            .files()?
+            .into_iter()
+            .filter(|file| *file < written_file);
+        for old in older_files.skip(self.keep - 1) {
             // One too many is no harm.
             let _ = fs::remove_file(old);
         }
@@ -211,12 +222,14 @@ impl Folder {
 
     /// A file that is whole or not there: written under another name, which nobody can foresee.
     fn write_whole(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let mut file = tempfile::Builder::new()
+        let mut temporary_file = tempfile::Builder::new()
             .prefix(TEMPORARY_PREFIX)
             .tempfile_in(&self.path)?;
-        file.write_all(bytes)?;
-        file.as_file().sync_all()?;
-        file.persist(self.path.join(name)).map_err(|e| e.error)?;
+        temporary_file.write_all(bytes)?;
+        temporary_file.as_file().sync_all()?;
+        temporary_file
+            .persist(self.path.join(name))
+            .map_err(|failure| failure.error)?;
         // The new name is safe only once the folder is.
         File::open(&self.path)?.sync_all()
     }
@@ -233,11 +246,12 @@ impl Folder {
     ) -> io::Result<(Option<Checkpoint>, Vec<String>)> {
         let mut passed_over = Vec::new();
         for path in self.files()? {
-            let read = read_regular(&path, Checkpoint::max_file_bytes(graph));
-            let read = read.map_err(CheckpointError::from);
-            let decoded = read.and_then(|bytes| Checkpoint::decode(&bytes, graph));
+            let read_result = read_regular(&path, Checkpoint::max_file_bytes(graph));
+            let checkpoint_bytes = read_result.map_err(CheckpointError::from);
+            let decoded_checkpoint =
+                checkpoint_bytes.and_then(|bytes| Checkpoint::decode(&bytes, graph));
 
-            let checked = match decoded {
+            let accepted_checkpoint = match decoded_checkpoint {
                 Ok(checkpoint) if checkpoint.run_id != run_id => Err(CheckpointError::Run {
                     found: checkpoint.run_id,
                     expected: run_id.to_owned(),
@@ -247,7 +261,7 @@ impl Folder {
                 Err(error) => Err(error.to_string()),
             };
 
-            match checked {
+            match accepted_checkpoint {
                 Ok(checkpoint) => return Ok((Some(checkpoint), passed_over)),
                 Err(text) => passed_over.push(format!("{}: {text}", path.display())),
             }
@@ -266,40 +280,44 @@ fn is_temporary(name: &str) -> bool {
 
 /// The name of a file in the folder that no run has written, if there is one.
 fn foreign_file(folder: &Path) -> io::Result<Option<String>> {
-    let mut foreign = None;
+    let mut foreign_name = None;
     for entry in fs::read_dir(folder)? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        let is_checkpoint = Path::new(&name).extension().is_some_and(|e| e == EXTENSION);
-        let is_ours =
-            is_checkpoint || name == LOCK_FILE || name == IDENTITY_FILE || is_temporary(&name);
-        if !is_ours && foreign.as_ref().is_none_or(|known| name < *known) {
-            foreign = Some(name);
+        let file_name = entry?.file_name().to_string_lossy().into_owned();
+        let is_checkpoint = Path::new(&file_name)
+            .extension()
+            .is_some_and(|extension| extension == EXTENSION);
+        let is_ours = is_checkpoint
+            || file_name == LOCK_FILE
+            || file_name == IDENTITY_FILE
+            || is_temporary(&file_name);
+        if !is_ours && foreign_name.as_ref().is_none_or(|known| file_name < *known) {
+            foreign_name = Some(file_name);
         }
     }
-    Ok(foreign)
+    Ok(foreign_name)
 }
 
 /// Reads a file of the folder. Nothing else than a regular file is opened for long: a pipe would be waited for, and a
 /// device may never end.
 fn read_regular(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
-    let file = File::options()
+    let regular_file = File::options()
         .read(true)
         .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
         .open(path)?;
 
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
+    let file_metadata = regular_file.metadata()?;
+    if !file_metadata.is_file() {
         return Err(io::Error::other("is not a regular file"));
     }
-    if metadata.len() > max_bytes {
+    if file_metadata.len() > max_bytes {
         return Err(io::Error::other(format!(
-            "has {} bytes, the most that it can have here are {max_bytes}",
-            metadata.len()
+            "has {} bytes, the maximum here is {max_bytes}",
+            file_metadata.len()
         )));
     }
 
     let mut bytes = Vec::new();
-    file.take(max_bytes).read_to_end(&mut bytes)?;
+    regular_file.take(max_bytes).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -353,9 +371,9 @@ mod tests {
         assert_eq!(found.expect("an older one").state.iterations, 300);
         assert_eq!(damaged.len(), 1);
 
-        let mut other = graph.clone();
-        other.actors.raw[0].name.push('x');
-        let (found, damaged) = newest(&folder, &other);
+        let mut other_graph = graph.clone();
+        other_graph.actors.raw[0].name.push('x');
+        let (found, damaged) = newest(&folder, &other_graph);
         assert!(found.is_none() && damaged.len() == 3, "another graph");
         let (found, of_others) = folder
             .newest(&graph, "another run", |_| Ok(()))
@@ -374,7 +392,7 @@ mod tests {
                 .write(&checkpoint(iterations).1, &graph)
                 .expect("written");
         }
-        let fits = |c: &Checkpoint| match c.state.iterations {
+        let fits = |checkpoint: &Checkpoint| match checkpoint.state.iterations {
             300 => Err("the output is shorter".to_owned()),
             _ => Ok(()),
         };
@@ -391,32 +409,32 @@ mod tests {
         // One that is younger than a file of a later border is not thrown away as too old.
         folder.write(&checkpoint(2000).1, &graph).expect("written");
         folder.write(&checkpoint(50).1, &graph).expect("written");
-        let names = folder.files().expect("there");
+        let file_names = folder.files().expect("there");
         assert!(
-            names
+            file_names
                 .iter()
-                .any(|n| n.ends_with("00000000000000000050.zbcp")),
-            "{names:?}"
+                .any(|name| name.ends_with("00000000000000000050.zbcp")),
+            "{file_names:?}"
         );
     }
 
     #[test]
     fn one_process_at_a_time_and_nothing_of_others() {
         let place = tempfile::tempdir().expect("a folder");
-        let folder = Folder::open(place.path(), 2).expect("made");
+        let locked_folder = Folder::open(place.path(), 2).expect("made");
         let error = Folder::open(place.path(), 2).expect_err("it is locked");
         assert!(matches!(error, FolderError::InUse { .. }), "{error}");
-        drop(folder);
+        drop(locked_folder);
         drop(Folder::open(place.path(), 2).expect("free again"));
 
         fs::write(place.path().join("letter.txt"), "dear").expect("written");
         let error = Folder::open(place.path(), 2).expect_err("somebody else's");
         assert!(error.to_string().contains("`letter.txt`"), "{error}");
 
-        let elsewhere = tempfile::tempdir().expect("a folder");
-        fs::write(elsewhere.path().join("letter.txt"), "dear").expect("written");
-        Folder::open(elsewhere.path(), 2).expect_err("somebody else's");
-        assert!(!elsewhere.path().join(LOCK_FILE).exists(), "untouched");
+        let foreign_folder = tempfile::tempdir().expect("a folder");
+        fs::write(foreign_folder.path().join("letter.txt"), "dear").expect("written");
+        Folder::open(foreign_folder.path(), 2).expect_err("somebody else's");
+        assert!(!foreign_folder.path().join(LOCK_FILE).exists(), "untouched");
     }
 
     #[test]
@@ -425,14 +443,14 @@ mod tests {
         let folder = Folder::open(place.path(), 2).expect("made");
         let (graph, first) = checkpoint(5);
         folder.write(&first, &graph).expect("written");
-        let made = rustix::fs::mknodat(
+        let mknod_result = rustix::fs::mknodat(
             rustix::fs::CWD,
             place.path().join("00000000000000000009.zbcp"),
             rustix::fs::FileType::Fifo,
             rustix::fs::Mode::RWXU,
             0,
         );
-        made.expect("a pipe");
+        mknod_result.expect("a pipe");
         std::os::unix::fs::symlink("/dev/zero", place.path().join("00000000000000000008.zbcp"))
             .expect("a link");
         let (found, passed_over) = newest(&folder, &graph);
@@ -450,12 +468,13 @@ mod tests {
         let folder = Folder::open(&place.path().join("points"), 2).expect("made");
         let (graph, first) = checkpoint(5);
         folder.write(&first, &graph).expect("written");
-        let gone = Folder {
+        let missing_folder = Folder {
             path: place.path().join("not there"),
             keep: 2,
             _lock: File::open(place.path()).expect("a folder"),
         };
-        gone.write(&checkpoint(6).1, &graph)
+        missing_folder
+            .write(&checkpoint(6).1, &graph)
             .expect_err("no folder to write to");
         assert_eq!(newest(&folder, &graph).0, Some(first));
     }

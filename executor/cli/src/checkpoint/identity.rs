@@ -97,18 +97,25 @@ pub enum InputIdentity {
     },
 }
 
+/// Hash of so many bytes of a file.
+fn hash_at(file: &File, offset: u64, bytes: u64) -> io::Result<String> {
+    let mut piece = vec![0; bytes as usize];
+    file.read_exact_at(&mut piece, offset)?;
+    Ok(in_hex(xxh3_64(&piece)))
+}
+
 /// Hash of all bytes of a file.
 ///
 /// # Errors
 /// What the system says.
 pub fn hash_of_file(path: &Path) -> io::Result<u64> {
-    let mut file = File::open(path)?;
-    let mut hasher = Xxh3Default::new();
+    let mut hashed_file = File::open(path)?;
+    let mut file_hasher = Xxh3Default::new();
     let mut piece = vec![0; 1 << 20];
     loop {
-        match file.read(&mut piece) {
-            Ok(0) => return Ok(hasher.digest()),
-            Ok(bytes) => hasher.update(&piece[..bytes]),
+        match hashed_file.read(&mut piece) {
+            Ok(0) => return Ok(file_hasher.digest()),
+            Ok(bytes) => file_hasher.update(&piece[..bytes]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -126,23 +133,18 @@ impl InputIdentity {
     /// # Errors
     /// What the system says.
     pub fn of(path: &str, file: &File, bytes: Option<u64>) -> io::Result<Self> {
-        let path = path.to_owned();
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Ok(Self::Stream { path });
+        let stream_path = path.to_owned();
+        let file_metadata = file.metadata()?;
+        if !file_metadata.is_file() {
+            return Ok(Self::Stream { path: stream_path });
         }
-        let bytes = bytes.unwrap_or(metadata.len());
-        let compared = bytes.min(COMPARED_BYTES);
-        let hash_at = |at: u64| {
-            let mut piece = vec![0; compared as usize];
-            file.read_exact_at(&mut piece, at)?;
-            Ok::<_, io::Error>(in_hex(xxh3_64(&piece)))
-        };
+        let file_bytes = bytes.unwrap_or(file_metadata.len());
+        let compared_bytes = file_bytes.min(COMPARED_BYTES);
         Ok(Self::File {
-            path,
-            bytes,
-            head_hash: hash_at(0)?,
-            tail_hash: hash_at(bytes - compared)?,
+            path: stream_path,
+            bytes: file_bytes,
+            head_hash: hash_at(file, 0, compared_bytes)?,
+            tail_hash: hash_at(file, file_bytes - compared_bytes, compared_bytes)?,
         })
     }
 
@@ -160,14 +162,14 @@ impl InputIdentity {
         else {
             return Ok(None);
         };
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
+        let file_metadata = file.metadata()?;
+        if !file_metadata.is_file() {
             return Ok(None);
         }
-        if metadata.len() < *bytes {
+        if file_metadata.len() < *bytes {
             return Ok(Some(format!(
                 "the run reads {then}, which had {bytes} bytes; {path} has {}",
-                metadata.len()
+                file_metadata.len()
             )));
         }
 
@@ -202,10 +204,10 @@ impl RunIdentity {
     /// A name that no other run has.
     pub fn new_id() -> String {
         // Seeded by the system, as every map's is; the rest tells apart what one seed would not.
-        let seed = RandomState::new();
-        let first = seed.hash_one(std::process::id());
-        let second = RandomState::new().hash_one(std::time::SystemTime::now());
-        format!("{first:016x}{second:016x}")
+        let random_state = RandomState::new();
+        let first_half = random_state.hash_one(std::process::id());
+        let second_half = RandomState::new().hash_one(std::time::SystemTime::now());
+        format!("{first_half:016x}{second_half:016x}")
     }
 
     /// As the text of a file.
@@ -214,8 +216,8 @@ impl RunIdentity {
     /// Never: strings and numbers can be written as JSON.
     pub fn encode(&self) -> Vec<u8> {
         let json = serde_json::to_string_pretty(self).expect("strings and numbers");
-        let checksum = xxh3_64(json.as_bytes());
-        format!("{MAGIC} {VERSION} {checksum:016x}\n{json}").into_bytes()
+        let json_checksum = xxh3_64(json.as_bytes());
+        format!("{MAGIC} {VERSION} {json_checksum:016x}\n{json}").into_bytes()
     }
 
     /// Reads the text of a file.
@@ -224,14 +226,15 @@ impl RunIdentity {
     /// See [`IdentityError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, IdentityError> {
         let text = std::str::from_utf8(bytes).map_err(|_| IdentityError::Version)?;
-        let expected = text
+        let (expected, json) = text
             .split_once('\n')
             .and_then(|(line, json)| {
                 let checksum = line.strip_prefix(&format!("{MAGIC} {VERSION} "))?;
                 Some((u64::from_str_radix(checksum, 16).ok()?, json))
             })
             .ok_or(IdentityError::Version)?;
-        let (expected, json) = expected;
+
+        // The checksum covers the text after its line.
         let found = xxh3_64(json.as_bytes());
         if found != expected {
             return Err(IdentityError::Checksum { found, expected });
@@ -273,15 +276,18 @@ impl RunIdentity {
     }
 
     fn streams(&self) -> String {
-        let sources = self
+        let source_texts = self
             .sources
             .iter()
-            .map(|s| format!("source `{}` of {}", s.name, s.token));
-        let sinks = self
+            .map(|source| format!("source `{}` of {}", source.name, source.token));
+        let sink_texts = self
             .sinks
             .iter()
-            .map(|s| format!("sink `{}` of {}", s.name, s.token));
-        sources.chain(sinks).collect::<Vec<_>>().join(", ")
+            .map(|sink| format!("sink `{}` of {}", sink.name, sink.token));
+        source_texts
+            .chain(sink_texts)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 
@@ -314,16 +320,16 @@ mod tests {
     #[test]
     fn every_damage_is_noticed() {
         let identity = identity();
-        let text = identity.encode();
-        assert_eq!(RunIdentity::parse(&text).expect("whole"), identity);
-        for length in 0..text.len() {
-            RunIdentity::parse(&text[..length]).expect_err("cut off");
+        let encoded = identity.encode();
+        assert_eq!(RunIdentity::parse(&encoded).expect("whole"), identity);
+        for length in 0..encoded.len() {
+            RunIdentity::parse(&encoded[..length]).expect_err("cut off");
         }
-        for bit in 0..8 * text.len() {
-            let mut changed = text.clone();
-            changed[bit / 8] ^= 1 << (bit % 8);
+        for bit in 0..8 * encoded.len() {
+            let mut changed_bytes = encoded.clone();
+            changed_bytes[bit / 8] ^= 1 << (bit % 8);
             // The case of a hexadecimal digit is all that may differ.
-            if let Ok(read) = RunIdentity::parse(&changed) {
+            if let Ok(read) = RunIdentity::parse(&changed_bytes) {
                 assert_eq!(read, identity, "bit {bit}");
             }
         }
@@ -334,24 +340,24 @@ mod tests {
     fn what_differs_is_named_with_both_values() {
         let first = identity();
         assert_eq!(first.difference(&identity(), false), None);
-        let mut other = identity();
-        other.bundle_hash = in_hex(3);
-        let text = first.difference(&other, false).expect("another bundle");
+        let mut other_run = identity();
+        other_run.bundle_hash = in_hex(3);
+        let difference = first.difference(&other_run, false).expect("another bundle");
         assert!(
-            text.contains(&in_hex(1)) && text.contains(&in_hex(3)),
-            "{text}"
+            difference.contains(&in_hex(1)) && difference.contains(&in_hex(3)),
+            "{difference}"
         );
-        assert_eq!(first.difference(&other, true), None);
-        other.graph_hash = in_hex(4);
-        let text = first.difference(&other, true).expect("another graph");
+        assert_eq!(first.difference(&other_run, true), None);
+        other_run.graph_hash = in_hex(4);
+        let difference = first.difference(&other_run, true).expect("another graph");
         assert!(
-            text.contains(&in_hex(2)) && text.contains(&in_hex(4)),
-            "{text}"
+            difference.contains(&in_hex(2)) && difference.contains(&in_hex(4)),
+            "{difference}"
         );
-        let mut moved = identity();
-        moved.sinks[0].path = "/tmp/other".to_owned();
-        let text = first.difference(&moved, false).expect("another file");
-        assert!(text.contains("/tmp/other"), "{text}");
+        let mut moved_run = identity();
+        moved_run.sinks[0].path = "/tmp/other".to_owned();
+        let difference = first.difference(&moved_run, false).expect("another file");
+        assert!(difference.contains("/tmp/other"), "{difference}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod identity;
 use std::io;
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::Xxh3Default;
+use zbmd_ir::file_header::{FileHeader, HeaderError};
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{Graph, State, state};
 
@@ -24,7 +24,11 @@ pub use self::identity::{
 pub const MAGIC: [u8; 4] = *b"ZBCP";
 /// The format version that this crate writes, and the only one it reads.
 pub const VERSION: u32 = 2;
-const HEADER_BYTES: usize = 24;
+const HEADER: FileHeader = FileHeader {
+    magic: MAGIC,
+    version: VERSION,
+    field_count: 0,
+};
 
 /// Where a run's files began: their first tokens belong to this border.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +40,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The border that a state lies at.
+    /// The border that a state is at.
     pub fn of(state: &State) -> Self {
         let consumed = state.consumed.iter().map(|(_, tokens)| *tokens).collect();
         Self {
@@ -57,14 +61,14 @@ pub struct Checkpoint {
     pub state: State,
 }
 
-/// Why a file is no checkpoint of this graph.
+/// Why a file is not a checkpoint of this graph.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum CheckpointError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("starts with {found:02x?}, a checkpoint with {MAGIC:02x?} (`ZBCP`)")]
-    Magic { found: Vec<u8> },
+    Magic { found: [u8; 4] },
     #[error("format version {found}, this program reads {VERSION}")]
     Version { found: u32 },
     #[error("should have {expected} bytes, has {found}")]
@@ -79,27 +83,24 @@ pub enum CheckpointError {
     State(#[from] state::StateError),
 }
 
-fn sum(head: &[u8], body: &[u8]) -> u64 {
-    let mut hasher = Xxh3Default::new();
-    hasher.update(head);
-    hasher.update(body);
-    hasher.digest()
+impl From<HeaderError> for CheckpointError {
+    fn from(error: HeaderError) -> Self {
+        match error {
+            HeaderError::Magic { found } => Self::Magic { found },
+            HeaderError::Version { found } => Self::Version { found },
+            HeaderError::Length { expected, found } => Self::Length { expected, found },
+            HeaderError::Checksum { found, expected } => Self::Checksum { found, expected },
+        }
+    }
 }
 
 impl Checkpoint {
     /// As the bytes of a file.
     pub fn encode(&self, graph: &Graph) -> Vec<u8> {
-        let state = state::encode(&self.state, graph, None);
-        let body = postcard::to_stdvec(&(&self.run_id, &self.origin, &state))
+        let state_bytes = state::encode(&self.state, graph, None);
+        let body = postcard::to_stdvec(&(&self.run_id, &self.origin, &state_bytes))
             .expect("sequences have lengths");
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
-        bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
-        let sum = sum(&bytes, &body);
-        bytes.extend_from_slice(&sum.to_le_bytes());
-        bytes.extend_from_slice(&body);
-        bytes
+        HEADER.seal(&[], &body)
     }
 
     /// Reads a checkpoint of a run of `graph`, which has been verified.
@@ -107,44 +108,12 @@ impl Checkpoint {
     /// # Errors
     /// See [`CheckpointError`].
     pub fn decode(bytes: &[u8], graph: &Graph) -> Result<Self, CheckpointError> {
-        let found = bytes.len() as u64;
-        let (head, body) = bytes
-            .split_at_checked(HEADER_BYTES)
-            .ok_or(CheckpointError::Length {
-                expected: HEADER_BYTES as u64,
-                found,
-            })?;
-        let word = |at: usize| {
-            head[at..at + 8]
-                .iter()
-                .rev()
-                .fold(0u64, |n, &b| (n << 8) | u64::from(b))
-        };
-        if !head.starts_with(&MAGIC) {
-            return Err(CheckpointError::Magic {
-                found: head[..4].to_vec(),
-            });
-        }
-        let version = (word(0) >> 32) as u32;
-        if version != VERSION {
-            return Err(CheckpointError::Version { found: version });
-        }
-        if word(8) != body.len() as u64 {
-            let expected = word(8).saturating_add(HEADER_BYTES as u64);
-            return Err(CheckpointError::Length { expected, found });
-        }
-        let checksum = sum(&head[..16], body);
-        let stored_checksum = word(16);
-        if checksum != stored_checksum {
-            return Err(CheckpointError::Checksum {
-                found: checksum,
-                expected: stored_checksum,
-            });
-        }
+        let body = HEADER.open(bytes)?.body;
 
-        let (run_id, origin, state): (String, Origin, Vec<u8>) =
-            postcard::from_bytes(body).map_err(|e| CheckpointError::Content(e.to_string()))?;
-        let state = state::decode(&state, graph)?.state;
+        let (run_id, origin, state_bytes): (String, Origin, Vec<u8>) =
+            postcard::from_bytes(body)
+                .map_err(|error| CheckpointError::Content(error.to_string()))?;
+        let state = state::decode(&state_bytes, graph)?.state;
         let checkpoint = Self {
             run_id,
             origin,
@@ -160,7 +129,7 @@ impl Checkpoint {
         const MAX_ID_BYTES: u64 = 256;
         const MAX_VARINT_BYTES: u64 = 10;
         let origin_bytes = (graph.sources().count() as u64 + 4) * MAX_VARINT_BYTES;
-        HEADER_BYTES as u64 + MAX_ID_BYTES + origin_bytes + state::max_file_bytes(graph)
+        HEADER.bytes() as u64 + MAX_ID_BYTES + origin_bytes + state::max_file_bytes(graph)
     }
 
     /// Iterations that the run's files hold.
@@ -171,14 +140,8 @@ impl Checkpoint {
     /// Between the origin and the state each source has consumed what so many iterations take, and nothing else: from
     /// other numbers a run would read its sources and cut its sinks at the wrong places.
     fn check_counts(&self, graph: &Graph) -> Result<(), CheckpointError> {
-        let later = |what: &str, began: u64, now: u64| {
-            now.checked_sub(began).ok_or_else(|| {
-                CheckpointError::Content(format!(
-                    "begins at {began} {what}, after the {now} that it is of"
-                ))
-            })
-        };
-        let iterations = later("iterations", self.origin.iterations, self.state.iterations)?;
+        let iterations = count_since("iterations", self.origin.iterations, self.state.iterations)?;
+
         if self.origin.consumed.len() != self.state.consumed.len() {
             return Err(CheckpointError::Content(format!(
                 "begins with {} sources, the model has {}",
@@ -187,22 +150,32 @@ impl Checkpoint {
             )));
         }
 
-        let repetition = repetition(graph).expect("a verified graph is consistent");
-        let counts = self.state.consumed.iter().zip(&self.origin.consumed);
-        for (&(source, now), &began) in counts {
+        let firings = repetition(graph).expect("a verified graph is consistent");
+        let consumed_counts = self.state.consumed.iter().zip(&self.origin.consumed);
+        for (&(source, now), &began) in consumed_counts {
             let actor = &graph.actors[source];
-            let consumed = later("tokens", began, now)?;
-            let per_iteration = u128::from(repetition[source]) * u128::from(actor.outputs[0].rate);
-            let expected = u128::from(iterations) * per_iteration;
-            if u128::from(consumed) != expected {
+            let consumed_tokens = count_since("tokens", began, now)?;
+            let tokens_per_iteration =
+                u128::from(firings[source]) * u128::from(actor.outputs[0].rate);
+            let expected_tokens = u128::from(iterations) * tokens_per_iteration;
+            if u128::from(consumed_tokens) != expected_tokens {
                 return Err(CheckpointError::Content(format!(
-                    "source `{}` gave {consumed} tokens in {iterations} iterations, which take {expected}",
+                    "source `{}` gave {consumed_tokens} tokens in {iterations} iterations, which take {expected_tokens}",
                     actor.name
                 )));
             }
         }
         Ok(())
     }
+}
+
+/// How far a count has come since the origin; refused if it has gone back.
+fn count_since(what: &str, began: u64, now: u64) -> Result<u64, CheckpointError> {
+    now.checked_sub(began).ok_or_else(|| {
+        CheckpointError::Content(format!(
+            "begins at {began} {what}, after the {now} that it is of"
+        ))
+    })
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 
 mod npy;
 pub(crate) mod pipe;
-pub mod pump;
+pub(crate) mod pump;
 pub(crate) mod relay;
 mod sink;
 mod wav;
@@ -22,13 +22,13 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use self::pipe::PipeReader;
-pub use self::sink::{FileKind, Position, PreparedSink, SinkFile, tokens_in};
+pub(crate) use self::sink::{FileKind, Position, PreparedSink, SinkFile, tokens_in};
 use zbmd_executor::is_named_pipe;
 use zbmd_ir::{DType, Params, TokenType};
 
 /// Why a file cannot be a stream. Every variant names the file.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
+pub(crate) enum FileError {
     /// The system refuses.
     #[error("{}: {source}{}", path.display(), remedy(source))]
     Io {
@@ -86,28 +86,28 @@ fn remedy(error: &io::Error) -> &'static str {
 /// A file and a stream that do not fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: holds {found}, stream `{stream}` carries {token}: {help}", path.display())]
-pub struct TypeMismatch {
+pub(crate) struct TypeMismatch {
     /// The file.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The source or sink.
-    pub stream: String,
+    pub(crate) stream: String,
     /// Type of its tokens.
-    pub token: TokenType,
+    pub(crate) token: TokenType,
     /// What the file holds.
-    pub found: String,
-    /// How to mend it.
-    pub help: String,
+    pub(crate) found: String,
+    /// How to fix it.
+    pub(crate) help: String,
 }
 
 /// A source or a sink that is to be joined to a file.
 #[derive(Clone, Copy, Debug)]
-pub struct Port<'a> {
+pub(crate) struct Port<'a> {
     /// The actor's name.
-    pub stream: &'a str,
+    pub(crate) stream: &'a str,
     /// Type of the tokens.
-    pub token: &'a TokenType,
+    pub(crate) token: &'a TokenType,
     /// The actor's parameters: `sample_rate`, `channels` and `format` matter to sound files.
-    pub params: &'a Params,
+    pub(crate) params: &'a Params,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -118,7 +118,7 @@ enum Format {
 }
 
 /// Whether the name stands for a standard stream.
-pub fn is_standard(path: &Path) -> bool {
+pub(crate) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
@@ -187,7 +187,7 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> FileError {
 ///
 /// # Errors
 /// See [`FileError`].
-pub fn open_source(path: &Path, port: Port<'_>) -> Result<Box<dyn Read + Send>, FileError> {
+pub(crate) fn open_source(path: &Path, port: Port<'_>) -> Result<Box<dyn Read + Send>, FileError> {
     let format = format(path, port)?;
     if is_standard(path) {
         let standard = io::stdin().as_fd().try_clone_to_owned();
@@ -205,28 +205,17 @@ pub fn open_source(path: &Path, port: Port<'_>) -> Result<Box<dyn Read + Send>, 
 }
 
 /// Creates a file to write tokens to.
-///
-/// # Errors
-/// See [`FileError`].
-pub fn create_sink(path: &Path, port: Port<'_>) -> Result<SinkFile, FileError> {
+#[cfg(test)]
+fn create_sink(path: &Path, port: Port<'_>) -> Result<SinkFile, FileError> {
     PreparedSink::open(path, port)?.begin()
 }
 
-/// Opens a file that a run was writing when it was killed, to go on after its first `tokens` tokens. What is beyond is
-/// dropped. The file must have been synced when it had at least those.
-///
-/// # Errors
-/// See [`FileError`]; a file with fewer tokens is refused.
-pub fn resume_sink(path: &Path, port: Port<'_>, tokens: u64) -> Result<SinkFile, FileError> {
-    PreparedSink::open(path, port)?.resume(tokens)
-}
-
-/// Reads a file whose content is no stream: a declaration or a state. It may be a pipe, so its length is not known, and
+/// Reads a file whose content is not a stream: a declaration or a state. It may be a pipe, so its length is not known, and
 /// a device may never end: what is longer than `max_bytes` is refused after so many.
 ///
 /// # Errors
 /// See [`FileError`].
-pub fn read_whole(path: &Path, max_bytes: u64) -> Result<Vec<u8>, FileError> {
+pub(crate) fn read_whole(path: &Path, max_bytes: u64) -> Result<Vec<u8>, FileError> {
     let file = File::open(path).map_err(io_error(path))?;
     let mut bytes = Vec::new();
     file.take(max_bytes.saturating_add(1))
@@ -235,7 +224,7 @@ pub fn read_whole(path: &Path, max_bytes: u64) -> Result<Vec<u8>, FileError> {
     if bytes.len() as u64 > max_bytes {
         return Err(FileError::Content {
             path: path.to_owned(),
-            message: format!("is longer than {max_bytes} bytes, the most that it can have here"),
+            message: format!("is longer than {max_bytes} bytes, the maximum here"),
         });
     }
     Ok(bytes)
@@ -245,7 +234,7 @@ pub fn read_whole(path: &Path, max_bytes: u64) -> Result<Vec<u8>, FileError> {
 ///
 /// # Errors
 /// What the system says, or a source that has fewer.
-pub fn skip(from: &mut dyn Read, token: &TokenType, tokens: u64) -> io::Result<()> {
+pub(crate) fn skip(from: &mut dyn Read, token: &TokenType, tokens: u64) -> io::Result<()> {
     let bytes = tokens.saturating_mul(token.bytes());
     let skipped = io::copy(&mut from.take(bytes), &mut io::sink())?;
     if skipped < bytes {

@@ -40,35 +40,39 @@ struct NpyHeader {
     shape: Vec<u64>,
 }
 
+/// What makes a failure of `path` out of what is wrong with its content.
+fn content_error(path: &Path) -> impl Fn(String) -> FileError {
+    |message| FileError::Content {
+        path: path.to_owned(),
+        message,
+    }
+}
+
 /// Opens an array whose tokens follow its header.
 pub(super) fn open(
     path: &Path,
     mut file: File,
     port: Port<'_>,
 ) -> Result<Box<dyn Read + Send>, FileError> {
-    let content = |message: String| FileError::Content {
-        path: path.to_owned(),
-        message,
-    };
-    let text = read_header(&mut file)
+    let header_text = read_header(&mut file)
         .map_err(io_error(path))?
-        .map_err(content)?;
-    let header = parse(&text).map_err(content)?;
+        .map_err(content_error(path))?;
+    let header = parse(&header_text).map_err(content_error(path))?;
     check(path, &header, port)?;
 
     let element_bytes = port.token.dtype.size_bytes();
-    let mut sizes = header.shape.iter();
-    let data_bytes = sizes.try_fold(element_bytes, |bytes, size| bytes.checked_mul(*size));
+    let mut shape_sizes = header.shape.iter();
+    let data_bytes = shape_sizes.try_fold(element_bytes, |bytes, size| bytes.checked_mul(*size));
     let Some(data_bytes) = data_bytes else {
         let message = format!("its shape {:?} is too large", header.shape);
-        return Err(content(message));
+        return Err(content_error(path)(message));
     };
 
-    let metadata = file.metadata().map_err(io_error(path))?;
+    let file_metadata = file.metadata().map_err(io_error(path))?;
     let position = file.stream_position().unwrap_or(0);
-    let rest_bytes = metadata.len().saturating_sub(position);
-    if metadata.is_file() && rest_bytes < data_bytes {
-        return Err(content(format!(
+    let rest_bytes = file_metadata.len().saturating_sub(position);
+    if file_metadata.is_file() && rest_bytes < data_bytes {
+        return Err(content_error(path)(format!(
             "its header promises {data_bytes} bytes of data, there are {rest_bytes}: it is cut short"
         )));
     }
@@ -76,8 +80,8 @@ pub(super) fn open(
 }
 
 fn read_header(file: &mut File) -> io::Result<Result<String, String>> {
-    let mut start = [0; 8];
-    if let Err(error) = file.read_exact(&mut start) {
+    let mut first_bytes = [0; 8];
+    if let Err(error) = file.read_exact(&mut first_bytes) {
         return if error.kind() == io::ErrorKind::UnexpectedEof {
             Ok(Err("is shorter than a NumPy header".to_owned()))
         } else {
@@ -85,22 +89,22 @@ fn read_header(file: &mut File) -> io::Result<Result<String, String>> {
         };
     }
 
-    if &start[..6] != MAGIC {
+    if &first_bytes[..6] != MAGIC {
         return Ok(Err(
-            "is no NumPy array: it does not begin with \\x93NUMPY".to_owned()
+            "is not a NumPy array: it does not begin with \\x93NUMPY".to_owned(),
         ));
     }
 
-    let length = match start[6] {
+    let header_length = match first_bytes[6] {
         1 => {
-            let mut length = [0; 2];
-            file.read_exact(&mut length)?;
-            usize::from(u16::from_le_bytes(length))
+            let mut length_bytes = [0; 2];
+            file.read_exact(&mut length_bytes)?;
+            usize::from(u16::from_le_bytes(length_bytes))
         }
         2 | 3 => {
-            let mut length = [0; 4];
-            file.read_exact(&mut length)?;
-            u32::from_le_bytes(length) as usize
+            let mut length_bytes = [0; 4];
+            file.read_exact(&mut length_bytes)?;
+            u32::from_le_bytes(length_bytes) as usize
         }
         version => {
             return Ok(Err(format!(
@@ -109,31 +113,37 @@ fn read_header(file: &mut File) -> io::Result<Result<String, String>> {
         }
     };
 
-    if length > MAX_HEADER_BYTES {
+    if header_length > MAX_HEADER_BYTES {
         return Ok(Err(format!(
-            "a header of {length} bytes; at most {MAX_HEADER_BYTES} are read"
+            "a header of {header_length} bytes; at most {MAX_HEADER_BYTES} are read"
         )));
     }
 
-    let mut header = vec![0; length];
-    file.read_exact(&mut header)?;
-    Ok(String::from_utf8(header).map_err(|_| "its header is no text".to_owned()))
+    let mut header_bytes = vec![0; header_length];
+    file.read_exact(&mut header_bytes)?;
+    Ok(String::from_utf8(header_bytes).map_err(|_| "its header is not text".to_owned()))
 }
 
 /// Reads `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
 fn parse(text: &str) -> Result<NpyHeader, String> {
     let descr_text = value_of(text, "descr")?;
-    let first = descr_text.chars().next();
-    let quote = first.filter(|c| "'\"".contains(*c));
-    let quote = quote.ok_or("its elements are records; only plain numbers can be streamed")?;
-    let descr = descr_text[1..].split(quote).next().unwrap_or_default();
+    let first_char = descr_text.chars().next();
+    let quote_char = first_char
+        .filter(|quote| "'\"".contains(*quote))
+        .ok_or("its elements are records; only plain numbers can be streamed")?;
+    let dtype_text = descr_text[1..].split(quote_char).next().unwrap_or_default();
 
-    let fortran = value_of(text, "fortran_order")?.starts_with("True");
+    let is_fortran = value_of(text, "fortran_order")?.starts_with("True");
     let shape_text = value_of(text, "shape")?;
-    let tuple = shape_text.strip_prefix('(').and_then(|s| s.split_once(')'));
-    let (inside, _) = tuple.ok_or("its shape is no tuple")?;
-    let sizes = inside.split(',').map(str::trim).filter(|s| !s.is_empty());
-    let shape = sizes.map(|size| {
+    let shape_tuple = shape_text
+        .strip_prefix('(')
+        .and_then(|sizes| sizes.split_once(')'));
+    let (size_list, _) = shape_tuple.ok_or("its shape is not a tuple")?;
+    let size_texts = size_list
+        .split(',')
+        .map(str::trim)
+        .filter(|size| !size.is_empty());
+    let sizes = size_texts.map(|size| {
         // Python 2 marked long numbers so.
         let digits = size.trim_end_matches('L');
         digits
@@ -142,9 +152,9 @@ fn parse(text: &str) -> Result<NpyHeader, String> {
     });
 
     Ok(NpyHeader {
-        descr: descr.to_owned(),
-        fortran,
-        shape: shape.collect::<Result<_, String>>()?,
+        descr: dtype_text.to_owned(),
+        fortran: is_fortran,
+        shape: sizes.collect::<Result<_, String>>()?,
     })
 }
 
@@ -154,43 +164,47 @@ fn value_of<'t>(text: &'t str, key: &str) -> Result<&'t str, String> {
     let after_key = quoted_keys
         .iter()
         .find_map(|quoted| Some(text.split_once(quoted.as_str())?.1));
-    let value = after_key.and_then(|rest| rest.trim_start().strip_prefix(':'));
-    value
+    let value_text = after_key.and_then(|rest| rest.trim_start().strip_prefix(':'));
+    value_text
         .map(str::trim_start)
         .ok_or_else(|| format!("its header has no `{key}`"))
 }
 
 fn check(path: &Path, header: &NpyHeader, port: Port<'_>) -> Result<(), FileError> {
-    let mismatch = |help: String| {
-        let found = format!(
-            "an array of `{}` with shape {:?}",
-            header.descr, header.shape
-        );
-        super::mismatch(path, port, found, &help)
-    };
-    let expected = descr(port.token.dtype);
-    if !is_same_dtype(&header.descr, expected) {
-        return Err(mismatch(format!("save it with dtype `{expected}`")));
+    let expected_dtype = descr(port.token.dtype);
+    if !is_same_dtype(&header.descr, expected_dtype) {
+        let help = format!("save it with dtype `{expected_dtype}`");
+        return Err(array_mismatch(path, header, port, &help));
     }
 
-    let sizes = port.token.shape.iter();
-    let token_shape: Vec<u64> = sizes.map(|size| u64::from(*size)).collect();
+    let token_sizes = port.token.shape.iter();
+    let token_shape: Vec<u64> = token_sizes.map(|size| u64::from(*size)).collect();
     let is_flat = header.shape.len() == 1;
     // As models' own tensors are: one array is one token.
     let is_single = header.shape == token_shape;
     let is_framed =
         header.shape.len() == token_shape.len() + 1 && header.shape[1..] == token_shape[..];
     if !is_flat && !is_single && !is_framed {
-        let sizes: Vec<String> = token_shape.iter().map(u64::to_string).collect();
-        let shape = sizes.join(", ");
-        return Err(mismatch(format!(
-            "save it with shape [tokens, {shape}], with [{shape}] for a single token, or flat"
-        )));
+        let size_texts: Vec<String> = token_shape.iter().map(u64::to_string).collect();
+        let shape_text = size_texts.join(", ");
+        let help = format!(
+            "save it with shape [tokens, {shape_text}], with [{shape_text}] for a single token, or flat"
+        );
+        return Err(array_mismatch(path, header, port, &help));
     }
     if header.fortran && !is_flat {
-        return Err(mismatch("save it in C order".to_owned()));
+        return Err(array_mismatch(path, header, port, "save it in C order"));
     }
     Ok(())
+}
+
+/// The refusal of an array that does not hold a stream's tokens.
+fn array_mismatch(path: &Path, header: &NpyHeader, port: Port<'_>, help: &str) -> FileError {
+    let found = format!(
+        "an array of `{}` with shape {:?}",
+        header.descr, header.shape
+    );
+    super::mismatch(path, port, found, help)
 }
 
 /// Whether a dtype that was found means the same as the expected one.
@@ -202,36 +216,38 @@ fn is_same_dtype(found: &str, expected: &str) -> bool {
 
 /// A header of the same length for every number of tokens, a multiple of 64 bytes.
 pub(super) fn header(token: &TokenType, tokens: u64) -> Vec<u8> {
-    let mut sizes = format!("{tokens},");
+    let mut size_list = format!("{tokens},");
     for size in &token.shape {
-        sizes.push_str(&format!(" {size},"));
+        size_list.push_str(&format!(" {size},"));
     }
-    let text = format!(
-        "{{'descr': '{}', 'fortran_order': False, 'shape': ({sizes}), }}",
+    let header_text = format!(
+        "{{'descr': '{}', 'fortran_order': False, 'shape': ({size_list}), }}",
         descr(token.dtype)
     );
 
     // As long as with the largest count, whatever this one is.
-    let digits = tokens.to_string().len();
-    let max_bytes = MAGIC.len() + 4 + text.len() + COUNT_DIGITS - digits + 1;
+    let digit_count = tokens.to_string().len();
+    let max_bytes = MAGIC.len() + 4 + header_text.len() + COUNT_DIGITS - digit_count + 1;
     let total_bytes = max_bytes.next_multiple_of(64);
 
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend_from_slice(&[1, 0]);
-    bytes.extend_from_slice(&((total_bytes - 10) as u16).to_le_bytes());
-    bytes.extend_from_slice(text.as_bytes());
-    bytes.resize(total_bytes - 1, b' ');
-    bytes.push(b'\n');
-    bytes
+    let mut header_bytes = MAGIC.to_vec();
+    header_bytes.extend_from_slice(&[1, 0]);
+    // The length counts what follows these ten bytes: the magic, the version and itself.
+    header_bytes.extend_from_slice(&((total_bytes - 10) as u16).to_le_bytes());
+    header_bytes.extend_from_slice(header_text.as_bytes());
+    header_bytes.resize(total_bytes - 1, b' ');
+    header_bytes.push(b'\n');
+    header_bytes
 }
 
 /// Whether a file begins with a header of ours for these tokens, with any number of them.
 pub(super) fn owns_header(token: &TokenType, found: &[u8]) -> bool {
-    let text = found.get(MAGIC.len() + 4..).map(String::from_utf8_lossy);
-    let count = text
-        .and_then(|text| parse(&text).ok())
+    let header_text = found.get(MAGIC.len() + 4..).map(String::from_utf8_lossy);
+
+    let token_count = header_text
+        .and_then(|header_text| parse(&header_text).ok())
         .and_then(|header| header.shape.first().copied());
-    count.is_some_and(|count| header(token, count) == found)
+    token_count.is_some_and(|count| header(token, count) == found)
 }
 
 #[cfg(test)]
@@ -252,13 +268,13 @@ mod tests {
         for piece in bytes.chunks(token.bytes() as usize) {
             sink.write_tokens(piece).expect("written");
         }
-        let mut back = Vec::new();
+        let mut read_bytes = Vec::new();
         let file = File::open(&path).expect("there");
         open(&path, file, port)
             .expect("ours")
-            .read_to_end(&mut back)
+            .read_to_end(&mut read_bytes)
             .expect("read");
-        back
+        read_bytes
     }
 
     #[test]
@@ -311,7 +327,7 @@ mod tests {
             ),
             (
                 "{'descr': '<f4', 'fortran_order': False, 'shape': 3}",
-                "its shape is no tuple",
+                "its shape is not a tuple",
             ),
         ] {
             assert_eq!(parse(text), Err(reason.to_owned()), "{text}");
@@ -384,11 +400,11 @@ mod tests {
                 token: &token,
                 params: &params,
             };
-            let found = check(Path::new("a.npy"), &header, port)
-                .map_or_else(|e| e.to_string(), |()| String::new());
+            let message = check(Path::new("a.npy"), &header, port)
+                .map_or_else(|error| error.to_string(), |()| String::new());
             assert!(
-                found.ends_with(expect) && found.is_empty() == expect.is_empty(),
-                "{found}"
+                message.ends_with(expect) && message.is_empty() == expect.is_empty(),
+                "{message}"
             );
         }
     }
@@ -412,7 +428,7 @@ mod tests {
             (b"\x93NUM".to_vec(), "is shorter than a NumPy header"),
             (
                 b"RIFF12345678".to_vec(),
-                "is no NumPy array: it does not begin with \\x93NUMPY",
+                "is not a NumPy array: it does not begin with \\x93NUMPY",
             ),
             (
                 b"\x93NUMPY\x09\0\0\0".to_vec(),
@@ -420,10 +436,10 @@ mod tests {
             ),
         ] {
             std::fs::write(&path, bytes).expect("written");
-            let error = open(&path, File::open(&path).expect("there"), port)
+            let refusal = open(&path, File::open(&path).expect("there"), port)
                 .err()
                 .expect("refused");
-            assert!(error.to_string().ends_with(expect), "{error}");
+            assert!(refusal.to_string().ends_with(expect), "{refusal}");
         }
     }
 }

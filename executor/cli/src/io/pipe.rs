@@ -44,8 +44,8 @@ pub(super) fn open_standard_output() -> io::Result<File> {
 #[cfg(target_os = "linux")]
 pub(super) fn open_without_reader(path: &Path) -> io::Result<File> {
     use rustix::fs::{Mode, OFlags, open};
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    Ok(File::from(open(path, flags, Mode::empty())?))
+    let open_flags = OFlags::PATH | OFlags::CLOEXEC;
+    Ok(File::from(open(path, open_flags, Mode::empty())?))
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -57,28 +57,31 @@ pub(super) fn open_without_reader(path: &Path) -> io::Result<File> {
 pub(super) fn open_for_writing(file: &File) -> io::Result<File> {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
     use std::os::fd::AsRawFd;
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let file = File::options().write(true).open(path)?;
-    fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
-    Ok(file)
+    let descriptor_path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let writable_file = File::options().write(true).open(descriptor_path)?;
+    fcntl_setfl(
+        &writable_file,
+        fcntl_getfl(&writable_file)? | OFlags::NONBLOCK,
+    )?;
+    Ok(writable_file)
 }
 
 /// Lets a reader of what [`open_without_reader`] looked at see its end, if one waits. Nobody is waited for.
 pub(super) fn release_reader(file: &File) {
     use rustix::fs::{Mode, OFlags, open};
     use std::os::fd::AsRawFd;
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let descriptor_path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let open_flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     // Without a reader it cannot be opened, and nobody waits.
-    drop(open(path, flags, Mode::empty()));
+    drop(open(descriptor_path, open_flags, Mode::empty()));
 }
 
 /// Waits until a file takes something: its write said that it would have to wait.
 pub(super) fn wait_for_room(file: &File) {
     use rustix::event::{PollFd, PollFlags, poll};
-    let mut fds = [PollFd::new(file, PollFlags::OUT)];
+    let mut poll_fds = [PollFd::new(file, PollFlags::OUT)];
     // An error or an interruption shows at the next write.
-    let _ = poll(&mut fds, None);
+    let _ = poll(&mut poll_fds, None);
 }
 
 /// Standard output opened anew if it is a pipe. The mode of the one that was inherited is shared with other processes,
@@ -87,12 +90,13 @@ pub(super) fn wait_for_room(file: &File) {
 fn own_standard_output() -> Option<File> {
     use rustix::fs::{FileType, Mode, OFlags, fstat, open};
     let is_pipe = |file: &rustix::fs::Stat| FileType::from_raw_mode(file.st_mode).is_fifo();
-    let inherited = fstat(io::stdout()).ok().filter(is_pipe)?;
-    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let own = open("/proc/self/fd/1", flags, Mode::empty()).ok()?;
-    let found = fstat(&own).ok()?;
-    let is_same = (found.st_dev, found.st_ino) == (inherited.st_dev, inherited.st_ino);
-    is_same.then(|| File::from(own))
+    let inherited_stat = fstat(io::stdout()).ok().filter(is_pipe)?;
+    let open_flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let own_output = open("/proc/self/fd/1", open_flags, Mode::empty()).ok()?;
+    let own_stat = fstat(&own_output).ok()?;
+    let is_same =
+        (own_stat.st_dev, own_stat.st_ino) == (inherited_stat.st_dev, inherited_stat.st_ino);
+    is_same.then(|| File::from(own_output))
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -112,11 +116,11 @@ mod tests {
     /// A folder with a pipe with a name.
     fn named_pipe() -> (tempfile::TempDir, PathBuf) {
         use rustix::fs::{CWD, FileType, Mode, mknodat};
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("pipe");
+        let pipe_folder = tempfile::tempdir().expect("a folder");
+        let pipe_path = pipe_folder.path().join("pipe");
         let mode = Mode::from_raw_mode(0o600);
-        mknodat(CWD, &path, FileType::Fifo, mode, 0).expect("a pipe");
-        (folder, path)
+        mknodat(CWD, &pipe_path, FileType::Fifo, mode, 0).expect("a pipe");
+        (pipe_folder, pipe_path)
     }
 
     #[test]
@@ -133,28 +137,33 @@ mod tests {
         let prepared = PreparedSink::open(&path, port).expect("nobody is waited for");
         assert_eq!(prepared.kind(), FileKind::Stream);
         let position = prepared.position().clone();
-        let written = std::thread::spawn(move || {
-            let mut file = prepared.begin().expect("its reader comes");
-            file.write_tokens(&[7; 1 << 20])
+        let writer_thread = std::thread::spawn(move || {
+            let mut sink_file = prepared.begin().expect("its reader comes");
+            sink_file.write_tokens(&[7; 1 << 20])
         });
         let mut reader = PipeReader::new(&path);
-        let mut first = [0; 1000];
-        reader.read_exact(&mut first).expect("the writer is there");
+        let mut first_bytes = [0; 1000];
+        reader
+            .read_exact(&mut first_bytes)
+            .expect("the writer is there");
 
         // It takes what it has room for, and then no more.
-        let begun = Instant::now();
-        while position.tokens() == 0 && begun.elapsed() < Duration::from_secs(60) {
+        let begin_time = Instant::now();
+        while position.tokens() == 0 && begin_time.elapsed() < Duration::from_secs(60) {
             std::thread::yield_now();
         }
-        let counted = position.tokens();
-        assert!((1..1 << 20).contains(&counted), "{counted}");
-        assert!(!written.is_finished());
+        let counted_tokens = position.tokens();
+        assert!((1..1 << 20).contains(&counted_tokens), "{counted_tokens}");
+        assert!(!writer_thread.is_finished());
 
-        let mut rest = Vec::new();
-        let length = (1 << 20) - first.len() as u64;
-        let found = reader.take(length).read_to_end(&mut rest);
-        assert_eq!(found.expect("all of it") as u64, length);
-        written.join().expect("no panic").expect("all is taken");
+        let mut rest_bytes = Vec::new();
+        let rest_length = (1 << 20) - first_bytes.len() as u64;
+        let read_result = reader.take(rest_length).read_to_end(&mut rest_bytes);
+        assert_eq!(read_result.expect("all of it") as u64, rest_length);
+        writer_thread
+            .join()
+            .expect("no panic")
+            .expect("all is taken");
         assert_eq!(position.tokens(), 1 << 20);
     }
 }

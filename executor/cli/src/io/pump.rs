@@ -14,19 +14,16 @@ const PIECE_BYTES: usize = 64 << 10;
 
 /// How a stream's file came to its end.
 #[derive(Debug)]
-pub enum PumpEnd {
+pub(crate) enum PumpEnd {
     /// The source's file ended, with this many bytes of an incomplete token at its end.
     SourceEnded {
         /// The source.
         stream: String,
-        /// Bytes that are no whole token.
+        /// Bytes that are not a whole token.
         partial_bytes: u64,
     },
     /// The run took no more tokens.
-    SourceRefused {
-        /// The source.
-        stream: String,
-    },
+    SourceRefused,
     /// All of the sink's tokens are in its file.
     SinkEnded {
         /// The sink.
@@ -54,7 +51,7 @@ pub(super) fn piece(token_bytes: u64) -> Vec<u8> {
 }
 
 /// Reads a file into a source until either ends.
-pub fn fill(
+pub(crate) fn fill(
     stream: &str,
     path: &Path,
     mut from: Box<dyn Read + Send>,
@@ -85,7 +82,7 @@ pub fn fill(
         match source.push_bytes(&buffer[..whole]) {
             Ok(()) => {}
             Err(StreamError::Closed { .. } | StreamError::Stopped { .. }) => {
-                return PumpEnd::SourceRefused { stream };
+                return PumpEnd::SourceRefused;
             }
             Err(other) => unreachable!("whole tokens of bytes are always taken: {other}"),
         }
@@ -96,7 +93,7 @@ pub fn fill(
 
 /// A sink's file, shared by the pump that writes it and whoever makes it safe or reports what it holds.
 #[derive(Clone)]
-pub struct SharedFile {
+pub(crate) struct SharedFile {
     shared: Arc<Shared>,
 }
 
@@ -124,7 +121,7 @@ enum Stage {
 
 impl SharedFile {
     /// A file that is emptied by [`Self::begin`], or cut off after its first `resume_at` tokens.
-    pub fn new(file: PreparedSink, resume_at: Option<u64>) -> Self {
+    pub(crate) fn new(file: PreparedSink, resume_at: Option<u64>) -> Self {
         let shared = Shared {
             position: file.position().clone(),
             kind: file.kind(),
@@ -143,7 +140,7 @@ impl SharedFile {
     ///
     /// # Errors
     /// See [`FileError`].
-    pub fn begin(&self) -> Result<(), FileError> {
+    pub(crate) fn begin(&self) -> Result<(), FileError> {
         let mut state = self.locked();
         let stage = std::mem::replace(&mut state.stage, Stage::Unusable);
         state.stage = match stage {
@@ -164,12 +161,12 @@ impl SharedFile {
     }
 
     /// Whole tokens in the file, those from before a resumption included. Does not wait for a write under way.
-    pub fn tokens(&self) -> u64 {
+    pub(crate) fn tokens(&self) -> u64 {
         self.shared.position.tokens()
     }
 
     /// What the file is.
-    pub fn kind(&self) -> FileKind {
+    pub(crate) fn kind(&self) -> FileKind {
         self.shared.kind
     }
 
@@ -200,7 +197,7 @@ impl SharedFile {
     ///
     /// # Errors
     /// What the system says.
-    pub fn sync_when(&self, tokens: u64, limit: Duration) -> io::Result<bool> {
+    pub(crate) fn sync_when(&self, tokens: u64, limit: Duration) -> io::Result<bool> {
         let is_short = |state: &mut SinkState| {
             let may_grow = !state.is_over && !matches!(state.stage, Stage::Unusable);
             may_grow && self.held(state) < tokens
@@ -231,7 +228,7 @@ impl SharedFile {
     ///
     /// # Errors
     /// What the system says.
-    pub fn cut_back(&self, tokens: u64) -> io::Result<()> {
+    pub(crate) fn cut_back(&self, tokens: u64) -> io::Result<()> {
         if self.shared.kind != FileKind::Regular {
             // Whoever writes to a pipe may be waiting for its reader, with the file in hand.
             return Ok(());
@@ -244,7 +241,7 @@ impl SharedFile {
 }
 
 /// Writes a sink's tokens to a file until the run ends.
-pub fn drain(stream: &str, path: &Path, mut sink: SinkHandle, to: &SharedFile) -> PumpEnd {
+pub(crate) fn drain(stream: &str, path: &Path, mut sink: SinkHandle, to: &SharedFile) -> PumpEnd {
     let token_bytes = sink.token().bytes() as usize;
     let mut buffer = piece(token_bytes as u64);
     let stream = stream.to_owned();
@@ -292,11 +289,11 @@ pub(super) fn write_piece(
     })
 }
 
-/// Runs a pump on a thread of its own, which tells its end to `ends`.
+/// Runs a pump on a thread of its own, which reports its end to `ends`.
 ///
 /// # Errors
 /// What the system says when it gives no thread.
-pub fn spawn(
+pub(crate) fn spawn(
     name: &str,
     ends: Sender<PumpEnd>,
     pump: impl FnOnce() -> PumpEnd + Send + 'static,

@@ -15,7 +15,7 @@ use super::{FileError, Format, Port, format, io_error, is_standard, npy, pipe, w
 
 /// What the system says a file is, as far as it matters to whoever writes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileKind {
+pub(crate) enum FileKind {
     /// A file on a disk: it has a length, and can be cut back to a shorter one.
     Regular,
     /// A character device, such as `/dev/null`: it has no length, and keeps nothing that could disagree.
@@ -26,7 +26,7 @@ pub enum FileKind {
 
 impl FileKind {
     /// What the file of that name is; `Regular` if there is none yet.
-    pub fn of_path(path: &Path) -> Self {
+    pub(crate) fn of_path(path: &Path) -> Self {
         if is_standard(path) {
             return Self::Stream;
         }
@@ -46,7 +46,7 @@ impl FileKind {
 
 /// How many tokens a file holds: shared with whoever reports, and read without waiting for a write that is under way.
 #[derive(Clone, Debug)]
-pub struct Position {
+pub(crate) struct Position {
     data_bytes: Arc<AtomicU64>,
     token_bytes: u64,
 }
@@ -60,7 +60,7 @@ impl Position {
     }
 
     /// Whole tokens that the system has taken.
-    pub fn tokens(&self) -> u64 {
+    pub(crate) fn tokens(&self) -> u64 {
         self.data_bytes() / self.token_bytes
     }
 
@@ -122,7 +122,7 @@ impl Encoding {
 
 /// A file that is open to be written, and has not been changed yet: it can still be refused.
 #[derive(Debug)]
-pub struct PreparedSink {
+pub(crate) struct PreparedSink {
     path: PathBuf,
     file: File,
     kind: FileKind,
@@ -135,9 +135,9 @@ impl PreparedSink {
     ///
     /// # Errors
     /// See [`FileError`]; also a format whose header has to be rewritten, where that cannot be done.
-    pub fn open(path: &Path, port: Port<'_>) -> Result<Self, FileError> {
+    pub(crate) fn open(path: &Path, port: Port<'_>) -> Result<Self, FileError> {
         let encoding = Encoding::of(path, port)?;
-        let file = if is_standard(path) {
+        let opened_file = if is_standard(path) {
             pipe::open_standard_output().map_err(io_error(path))?
         } else if zbmd_executor::is_named_pipe(path) {
             pipe::open_without_reader(path).map_err(io_error(path))?
@@ -150,12 +150,12 @@ impl PreparedSink {
                 .map_err(io_error(path))?
         };
 
-        let kind = match is_standard(path) {
+        let file_kind = match is_standard(path) {
             true => FileKind::Stream,
-            false => FileKind::of(&file.metadata().map_err(io_error(path))?),
+            false => FileKind::of(&opened_file.metadata().map_err(io_error(path))?),
         };
-        if kind != FileKind::Regular && !matches!(encoding, Encoding::Raw { .. }) {
-            pipe::release_reader(&file);
+        if file_kind != FileKind::Regular && !matches!(encoding, Encoding::Raw { .. }) {
+            pipe::release_reader(&opened_file);
             return Err(FileError::Content {
                 path: path.to_owned(),
                 message: "is not a regular file, and the header of this format is rewritten as the file grows: write raw tokens, to a name with the extension bin"
@@ -165,15 +165,15 @@ impl PreparedSink {
         let position = Position::new(encoding.token_bytes());
         Ok(Self {
             path: path.to_owned(),
-            file,
-            kind,
+            file: opened_file,
+            kind: file_kind,
             encoding,
             position,
         })
     }
 
     /// What the file is.
-    pub fn kind(&self) -> FileKind {
+    pub(crate) fn kind(&self) -> FileKind {
         self.kind
     }
 
@@ -185,12 +185,12 @@ impl PreparedSink {
     }
 
     /// The open file.
-    pub fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
     /// What will count the tokens.
-    pub fn position(&self) -> &Position {
+    pub(crate) fn position(&self) -> &Position {
         &self.position
     }
 
@@ -198,39 +198,41 @@ impl PreparedSink {
     ///
     /// # Errors
     /// What the system says.
-    pub fn begin(self) -> Result<SinkFile, FileError> {
-        let path = self.path.clone();
-        let is_named_pipe = self.kind == FileKind::Stream && zbmd_executor::is_named_pipe(&path);
-        let mut sink = self.into_file();
+    pub(crate) fn begin(self) -> Result<SinkFile, FileError> {
+        let sink_path = self.path.clone();
+        let is_named_pipe =
+            self.kind == FileKind::Stream && zbmd_executor::is_named_pipe(&sink_path);
+        let mut sink_file = self.into_file();
         if is_named_pipe {
-            sink.file = pipe::open_for_writing(&sink.file).map_err(io_error(&path))?;
+            sink_file.file =
+                pipe::open_for_writing(&sink_file.file).map_err(io_error(&sink_path))?;
         }
-        if sink.kind == FileKind::Regular {
-            sink.file.set_len(0).map_err(io_error(&path))?;
-            sink.write_header().map_err(io_error(&path))?;
+        if sink_file.kind == FileKind::Regular {
+            sink_file.file.set_len(0).map_err(io_error(&sink_path))?;
+            sink_file.write_header().map_err(io_error(&sink_path))?;
         }
-        Ok(sink)
+        Ok(sink_file)
     }
 
     /// Goes on after the first `tokens` tokens of a file that an earlier run wrote; what is beyond them is dropped.
     ///
     /// # Errors
     /// See [`FileError`]; a file that has fewer, or that begins otherwise than this run's would, and a stream.
-    pub fn resume(self, tokens: u64) -> Result<SinkFile, FileError> {
-        let path = self.path.clone();
+    pub(crate) fn resume(self, tokens: u64) -> Result<SinkFile, FileError> {
+        let sink_path = self.path.clone();
         if tokens == 0 {
             return self.begin();
         }
         match self.kind {
             FileKind::Device => {
                 let sink = self.into_file();
-                let bytes = tokens * sink.encoding.token_bytes();
-                sink.position.set_data_bytes(bytes);
+                let data_bytes = tokens * sink.encoding.token_bytes();
+                sink.position.set_data_bytes(data_bytes);
                 return Ok(sink);
             }
             FileKind::Stream => {
                 return Err(FileError::Content {
-                    path,
+                    path: sink_path,
                     message:
                         "is a stream, which cannot be taken back to a checkpoint: give it a file"
                             .to_owned(),
@@ -239,19 +241,20 @@ impl PreparedSink {
             FileKind::Regular => {}
         }
 
-        let found = whole_tokens(&path, &self.encoding)?;
-        if found < tokens {
+        let found_tokens = whole_tokens(&sink_path, &self.encoding)?;
+        if found_tokens < tokens {
             return Err(FileError::Content {
-                path,
+                path: sink_path,
                 message: format!(
-                    "has {found} whole tokens, {tokens} were written before the checkpoint: it was changed since"
+                    "has {found_tokens} whole tokens, {tokens} were written before the checkpoint: it was changed since"
                 ),
             });
         }
+
         let mut sink = self.into_file();
-        let bytes = tokens * sink.encoding.token_bytes();
-        sink.position.set_data_bytes(bytes);
-        sink.cut_back(tokens).map_err(io_error(&path))?;
+        let data_bytes = tokens * sink.encoding.token_bytes();
+        sink.position.set_data_bytes(data_bytes);
+        sink.cut_back(tokens).map_err(io_error(&sink_path))?;
         Ok(sink)
     }
 
@@ -273,7 +276,7 @@ impl PreparedSink {
 ///
 /// # Errors
 /// See [`FileError`].
-pub fn tokens_in(path: &Path, port: Port<'_>) -> Result<Option<u64>, FileError> {
+pub(crate) fn tokens_in(path: &Path, port: Port<'_>) -> Result<Option<u64>, FileError> {
     let encoding = Encoding::of(path, port)?;
     if is_standard(path) || !fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
         return Ok(None);
@@ -282,16 +285,18 @@ pub fn tokens_in(path: &Path, port: Port<'_>) -> Result<Option<u64>, FileError> 
 }
 
 fn whole_tokens(path: &Path, encoding: &Encoding) -> Result<u64, FileError> {
-    let file = File::open(path).map_err(io_error(path))?;
-    let file_bytes = file.metadata().map_err(io_error(path))?.len();
+    let written_file = File::open(path).map_err(io_error(path))?;
+    let file_bytes = written_file.metadata().map_err(io_error(path))?.len();
     let header_bytes = encoding.header(0).len() as u64;
     let Some(data_bytes) = file_bytes.checked_sub(header_bytes) else {
         return Ok(0);
     };
 
-    let mut header = vec![0; header_bytes as usize];
-    file.read_exact_at(&mut header, 0).map_err(io_error(path))?;
-    if !encoding.owns_header(&header) {
+    let mut found_header = vec![0; header_bytes as usize];
+    written_file
+        .read_exact_at(&mut found_header, 0)
+        .map_err(io_error(path))?;
+    if !encoding.owns_header(&found_header) {
         return Err(FileError::Content {
             path: path.to_owned(),
             message: "does not begin with the header that this run writes: it was changed since the checkpoint".to_owned(),
@@ -302,7 +307,7 @@ fn whole_tokens(path: &Path, encoding: &Encoding) -> Result<u64, FileError> {
 
 /// A file that tokens are written to.
 #[derive(Debug)]
-pub struct SinkFile {
+pub(crate) struct SinkFile {
     file: File,
     kind: FileKind,
     encoding: Encoding,
@@ -313,17 +318,12 @@ pub struct SinkFile {
 }
 
 impl SinkFile {
-    /// What the file is.
-    pub fn kind(&self) -> FileKind {
-        self.kind
-    }
-
     /// Writes whole tokens. After an error the file holds those that [`Position::tokens`] counts, and no part of one
     /// where that can be undone.
     ///
     /// # Errors
     /// What the system says, or a file that would be longer than its format allows.
-    pub fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut encoded = std::mem::take(&mut self.encoded);
         let data = match &self.encoding {
             Encoding::Wav(layout) => {
@@ -382,7 +382,7 @@ impl SinkFile {
     ///
     /// # Errors
     /// What the system says.
-    pub fn cut_back(&mut self, tokens: u64) -> io::Result<()> {
+    pub(crate) fn cut_back(&mut self, tokens: u64) -> io::Result<()> {
         if self.kind != FileKind::Regular || tokens > self.position.tokens() {
             return Ok(());
         }
@@ -397,7 +397,7 @@ impl SinkFile {
     ///
     /// # Errors
     /// What the system says.
-    pub fn sync(&mut self) -> io::Result<()> {
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
         match self.kind {
             FileKind::Regular => self.file.sync_data(),
             // A device or a pipe has nothing to sync.

@@ -12,7 +12,7 @@ use super::{FileError, Port, io_error, mismatch};
 /// Full scale of 16-bit samples: what 1.0 becomes, and saturates just below.
 const FULL_SCALE: f32 = 32768.0;
 
-/// WavSamples of one token and whether they are floats; `None` for dtypes that are no sound.
+/// Samples of one token and whether they are floats; `None` for dtypes that are not sound.
 fn samples(port: Port<'_>) -> Option<(u64, bool)> {
     match port.token.dtype {
         DType::F32 => Some((port.token.elements(), true)),
@@ -34,12 +34,9 @@ struct WavTokens {
     samples: WavSamples,
 }
 
-pub(super) fn open(
-    path: &Path,
-    file: File,
-    port: Port<'_>,
-) -> Result<Box<dyn Read + Send>, FileError> {
-    let content = |e: hound::Error| match e {
+/// A failure of a sound file that is read.
+fn wav_error(path: &Path, error: hound::Error) -> FileError {
+    match error {
         hound::Error::IoError(source) => FileError::Io {
             path: path.to_owned(),
             source,
@@ -48,53 +45,52 @@ pub(super) fn open(
             path: path.to_owned(),
             message: other.to_string(),
         },
-    };
-    let reader = WavReader::new(BufReader::new(file)).map_err(content)?;
-    let WavSpec {
-        channels,
-        bits_per_sample,
-        sample_format,
-        ..
-    } = reader.spec();
-    let found = || {
-        let kind = if sample_format == SampleFormat::Float {
-            "float"
-        } else {
-            "integer"
-        };
-        format!("{channels} channels of {bits_per_sample}-bit {kind} samples")
-    };
+    }
+}
 
-    let Some((samples_per_token, is_float)) = samples(port) else {
-        return Err(mismatch(
-            path,
-            port,
-            found(),
-            "sound needs tokens of f32, c32 or i16",
-        ));
+/// What a sound file holds, for a refusal.
+fn describe(spec: WavSpec) -> String {
+    let kind = if spec.sample_format == SampleFormat::Float {
+        "float"
+    } else {
+        "integer"
     };
-    if samples_per_token % u64::from(channels.max(1)) != 0 {
-        return Err(mismatch(
-            path,
-            port,
-            found(),
-            "make a token hold whole frames of all channels",
-        ));
+    let channels = spec.channels;
+    let bits_per_sample = spec.bits_per_sample;
+    format!("{channels} channels of {bits_per_sample}-bit {kind} samples")
+}
+
+pub(super) fn open(
+    path: &Path,
+    file: File,
+    port: Port<'_>,
+) -> Result<Box<dyn Read + Send>, FileError> {
+    let reader = WavReader::new(BufReader::new(file)).map_err(|error| wav_error(path, error))?;
+    let spec = reader.spec();
+    let Some((samples_per_token, is_float)) = samples(port) else {
+        let help = "sound needs tokens of f32, c32 or i16";
+        return Err(mismatch(path, port, describe(spec), help));
+    };
+    if samples_per_token % u64::from(spec.channels.max(1)) != 0 {
+        let help = "make a token hold whole frames of all channels";
+        return Err(mismatch(path, port, describe(spec), help));
     }
 
-    let samples = match (sample_format, bits_per_sample, is_float) {
+    let wav_samples = match (spec.sample_format, spec.bits_per_sample, is_float) {
         (SampleFormat::Int, 1..=16, false) => WavSamples::Raw(reader.into_samples()),
         (SampleFormat::Int, bits @ 1..=32, true) => {
             WavSamples::Scaled(reader.into_samples(), 1.0 / (1u64 << (bits - 1)) as f32)
         }
         (SampleFormat::Float, 32, true) => WavSamples::Floats(reader.into_samples()),
-        _ => return Err(mismatch(path, port, found(), "use f32 tokens")),
+        _ => return Err(mismatch(path, port, describe(spec), "use f32 tokens")),
     };
-    Ok(Box::new(WavTokens { samples }))
+    Ok(Box::new(WavTokens {
+        samples: wav_samples,
+    }))
 }
 
 fn next<T: hound::Sample, R: Read>(samples: &mut WavIntoSamples<R, T>) -> io::Result<Option<T>> {
-    samples.next().transpose().map_err(|e| match e {
+    samples.next().transpose().map_err(|error| match error {
         hound::Error::IoError(source) => source,
         other => io::Error::new(io::ErrorKind::InvalidData, other),
     })
@@ -136,8 +132,8 @@ fn number(params: &Params, name: &str) -> Option<u32> {
     params
         .get(name)
         .and_then(Value::as_int)
-        .and_then(|n| u32::try_from(n).ok())
-        .filter(|n| *n > 0)
+        .and_then(|number| u32::try_from(number).ok())
+        .filter(|number| *number > 0)
 }
 
 /// How samples stand in a file that is written.
@@ -163,12 +159,12 @@ impl WavLayout {
             let help = "sound needs tokens of f32, c32 or i16";
             return Err(mismatch(path, port, "sound".to_owned(), help));
         };
-        let format = port
+        let format_name = port
             .params
             .get("format")
             .and_then(Value::as_str)
             .unwrap_or("s16");
-        let samples_are_floats = match format {
+        let samples_are_floats = match format_name {
             "s16" => false,
             "f32" if tokens_are_floats => true,
             other => {
@@ -221,30 +217,30 @@ impl WavLayout {
 
     /// The header for so many tokens, which [`Self::check_room`] has let pass.
     pub(super) fn header(&self, tokens: u64) -> Vec<u8> {
-        let mut header = self.empty_header.clone();
+        let mut header_bytes = self.empty_header.clone();
         let data_bytes = tokens * self.token_bytes();
-        let riff_bytes = data_bytes + header.len() as u64 - RIFF_PREFIX_BYTES;
+        let riff_bytes = data_bytes + header_bytes.len() as u64 - RIFF_PREFIX_BYTES;
 
-        let data_length_offset = header.len() - LENGTH_BYTES;
-        put_length(&mut header, RIFF_LENGTH_OFFSET, riff_bytes);
-        put_length(&mut header, data_length_offset, data_bytes);
-        header
+        let data_length_offset = header_bytes.len() - LENGTH_BYTES;
+        put_length(&mut header_bytes, RIFF_LENGTH_OFFSET, riff_bytes);
+        put_length(&mut header_bytes, data_length_offset, data_bytes);
+        header_bytes
     }
 
     /// Whether a file begins with this header, with any lengths in it.
     pub(super) fn owns_header(&self, found: &[u8]) -> bool {
-        let mut expected = self.empty_header.clone();
-        let mut found = found.to_vec();
-        if found.len() != expected.len() {
+        let mut expected_header = self.empty_header.clone();
+        let mut found_header = found.to_vec();
+        if found_header.len() != expected_header.len() {
             return false;
         }
 
-        let data_length_offset = expected.len() - LENGTH_BYTES;
-        for header in [&mut expected, &mut found] {
+        let data_length_offset = expected_header.len() - LENGTH_BYTES;
+        for header in [&mut expected_header, &mut found_header] {
             put_length(header, RIFF_LENGTH_OFFSET, 0);
             put_length(header, data_length_offset, 0);
         }
-        expected == found
+        expected_header == found_header
     }
 
     /// Refuses data that would make the file longer than its header can say.
@@ -264,34 +260,37 @@ impl WavLayout {
     pub(super) fn encode(&self, tokens: &[u8], encoded: &mut Vec<u8>) {
         encoded.clear();
         if !self.tokens_are_floats {
-            let samples = tokens.as_chunks::<2>().0.iter();
-            encoded.extend(samples.flat_map(|s| i16::from_ne_bytes(*s).to_le_bytes()));
+            let integer_samples = tokens.as_chunks::<2>().0.iter();
+            let little_endian =
+                integer_samples.flat_map(|sample| i16::from_ne_bytes(*sample).to_le_bytes());
+            encoded.extend(little_endian);
             return;
         }
-        let samples = tokens
+
+        let float_samples = tokens
             .as_chunks::<4>()
             .0
             .iter()
-            .map(|s| f32::from_ne_bytes(*s));
+            .map(|sample| f32::from_ne_bytes(*sample));
         if self.samples_are_floats {
-            encoded.extend(samples.flat_map(f32::to_le_bytes));
+            encoded.extend(float_samples.flat_map(f32::to_le_bytes));
         } else {
-            encoded.extend(samples.flat_map(|sample| quantise(sample).to_le_bytes()));
+            encoded.extend(float_samples.flat_map(|sample| quantise(sample).to_le_bytes()));
         }
     }
 }
 
 fn put_length(header: &mut [u8], offset: usize, length: u64) {
-    let length = u32::try_from(length).unwrap_or(u32::MAX);
-    header[offset..offset + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+    let length_field = u32::try_from(length).unwrap_or(u32::MAX);
+    header[offset..offset + LENGTH_BYTES].copy_from_slice(&length_field.to_le_bytes());
 }
 
 fn empty_header(spec: WavSpec) -> io::Result<Vec<u8>> {
-    let mut header = io::Cursor::new(Vec::new());
-    WavWriter::new(&mut header, spec)
+    let mut header_file = io::Cursor::new(Vec::new());
+    WavWriter::new(&mut header_file, spec)
         .and_then(WavWriter::finalize)
         .map_err(into_io)?;
-    Ok(header.into_inner())
+    Ok(header_file.into_inner())
 }
 
 fn into_io(error: hound::Error) -> io::Error {
@@ -301,7 +300,7 @@ fn into_io(error: hound::Error) -> io::Error {
     }
 }
 
-/// The nearest 16-bit sample; beyond full scale the last one, and silence for what is no number.
+/// The nearest 16-bit sample; beyond full scale the last one, and silence for what is not a number.
 fn quantise(x: f32) -> i16 {
     // `as` saturates and takes NaN to 0.
     (x * FULL_SCALE).round() as i16
@@ -314,33 +313,34 @@ mod tests {
 
     fn round_trip(token: &TokenType, params: &Params, bytes: &[u8]) -> (WavSpec, Vec<u8>) {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("x.wav");
+        let wav_path = folder.path().join("x.wav");
         let port = Port {
             stream: "x",
             token,
             params,
         };
-        let mut sink = super::super::create_sink(&path, port).expect("sound");
+        let mut sink = super::super::create_sink(&wav_path, port).expect("sound");
         sink.write_tokens(bytes).expect("written");
-        let spec = WavReader::open(&path).expect("sound").spec();
-        let mut back = Vec::new();
-        let mut reader = open(&path, File::open(&path).expect("there"), port).expect("sound");
+        let wav_spec = WavReader::open(&wav_path).expect("sound").spec();
+        let mut read_bytes = Vec::new();
+        let mut token_reader =
+            open(&wav_path, File::open(&wav_path).expect("there"), port).expect("sound");
         let mut piece = vec![0; token.bytes() as usize * 3];
         loop {
-            match reader.read(&mut piece).expect("read") {
-                0 => return (spec, back),
-                n => back.extend_from_slice(&piece[..n]),
+            match token_reader.read(&mut piece).expect("read") {
+                0 => return (wav_spec, read_bytes),
+                n => read_bytes.extend_from_slice(&piece[..n]),
             }
         }
     }
 
     #[test]
     fn samples_come_back() {
-        let f32s: Vec<u8> = [0.0f32, 0.5, -1.0, 0.25, 32767.0 / 32768.0, -0.125]
+        let float_bytes: Vec<u8> = [0.0f32, 0.5, -1.0, 0.25, 32767.0 / 32768.0, -0.125]
             .iter()
             .flat_map(|x| x.to_ne_bytes())
             .collect();
-        let i16s: Vec<u8> = [0i16, 1, -1, i16::MAX, i16::MIN, 7]
+        let integer_bytes: Vec<u8> = [0i16, 1, -1, i16::MAX, i16::MIN, 7]
             .iter()
             .flat_map(|x| x.to_ne_bytes())
             .collect();
@@ -350,25 +350,43 @@ mod tests {
                 .map(|(k, v)| ((*k).to_owned(), v.clone()))
                 .collect()
         };
-        let float = with(&[
+        let float_params = with(&[
             ("format", Value::Str("f32".into())),
             ("sample_rate", Value::Int(16_000)),
         ]);
         for (token, params, bytes, channels, rate) in [
-            (TokenType::scalar(DType::F32), with(&[]), &f32s, 1, 48_000),
-            (TokenType::new(DType::F32, [3]), float, &f32s, 1, 16_000),
+            (
+                TokenType::scalar(DType::F32),
+                with(&[]),
+                &float_bytes,
+                1,
+                48_000,
+            ),
+            (
+                TokenType::new(DType::F32, [3]),
+                float_params,
+                &float_bytes,
+                1,
+                16_000,
+            ),
             (
                 TokenType::new(DType::F32, [2]),
                 with(&[("channels", Value::Int(2))]),
-                &f32s,
+                &float_bytes,
                 2,
                 48_000,
             ),
-            (TokenType::scalar(DType::C32), with(&[]), &f32s, 2, 48_000),
+            (
+                TokenType::scalar(DType::C32),
+                with(&[]),
+                &float_bytes,
+                2,
+                48_000,
+            ),
             (
                 TokenType::scalar(DType::I16),
                 with(&[("sample_rate", Value::Float(8000.0))]),
-                &i16s,
+                &integer_bytes,
                 1,
                 8000,
             ),
@@ -394,17 +412,17 @@ mod tests {
             token: &token,
             params,
         };
-        let refused = WavLayout::of(path, port(&params)).expect_err("too fast");
+        let refusal = WavLayout::of(path, port(&params)).expect_err("too fast");
         assert!(
-            refused.to_string().contains("8000000000 bytes per second"),
-            "{refused}"
+            refusal.to_string().contains("8000000000 bytes per second"),
+            "{refusal}"
         );
 
-        let usual = Params::new();
-        let layout = WavLayout::of(path, port(&usual)).expect("sound");
-        let longest = u64::from(u32::MAX) - 36;
-        layout.check_room(longest - 2, 2).expect("it just fits");
-        let error = layout.check_room(longest, 2).expect_err("too long");
+        let usual_params = Params::new();
+        let layout = WavLayout::of(path, port(&usual_params)).expect("sound");
+        let max_bytes = u64::from(u32::MAX) - 36;
+        layout.check_room(max_bytes - 2, 2).expect("it just fits");
+        let error = layout.check_room(max_bytes, 2).expect_err("too long");
         assert!(error.to_string().contains("up to 4 GiB"), "{error}");
         assert!(layout.owns_header(&layout.header(77)));
         assert!(!layout.owns_header(&layout.header(77)[1..]));

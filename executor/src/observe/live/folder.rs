@@ -23,8 +23,8 @@ const ATTEMPTS: u32 = 10;
 /// # Errors
 /// The one in the temporary folder is somebody else's, or open to others.
 pub(super) fn folder() -> io::Result<PathBuf> {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    if let Some(path) = runtime.filter(|path| path.is_absolute())
+    let runtime_folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    if let Some(path) = runtime_folder.filter(|path| path.is_absolute())
         && std::fs::metadata(&path).is_ok_and(|data| data.is_dir() && is_own(&data))
     {
         return Ok(path);
@@ -34,17 +34,17 @@ pub(super) fn folder() -> io::Result<PathBuf> {
 
 /// The user's folder in one that others can write to.
 fn own_folder(shared: &Path) -> io::Result<PathBuf> {
-    let path = shared.join(format!("zbmd-{}", geteuid().as_raw()));
-    match std::fs::symlink_metadata(&path) {
-        Ok(data) if data.is_dir() && is_own(&data) && data.mode() & 0o077 == 0 => Ok(path),
+    let own_path = shared.join(format!("zbmd-{}", geteuid().as_raw()));
+    match std::fs::symlink_metadata(&own_path) {
+        Ok(data) if data.is_dir() && is_own(&data) && data.mode() & 0o077 == 0 => Ok(own_path),
         Ok(_) => Err(io::Error::new(
             ErrorKind::PermissionDenied,
             format!(
                 "{}: is not a folder of this user alone: remove it, or set XDG_RUNTIME_DIR",
-                path.display()
+                own_path.display()
             ),
         )),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(path),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(own_path),
         Err(error) => Err(error),
     }
 }
@@ -78,20 +78,20 @@ pub(super) fn create(pid: u32) -> io::Result<(File, PathBuf)> {
     }
     remove_left_behind();
 
-    let path = path_in(&folder, pid);
-    let mut options = File::options();
-    options.write(true).create_new(true).mode(0o600);
-    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    let page_path = path_in(&folder, pid);
+    let mut create_options = File::options();
+    create_options.write(true).create_new(true).mode(0o600);
+    create_options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     for _ in 0..ATTEMPTS {
         // Of a process of the same number that is gone: else it would be this one.
-        let _ = std::fs::remove_file(&path);
-        let file = match options.open(&path) {
+        let _ = std::fs::remove_file(&page_path);
+        let file = match create_options.open(&page_path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
             opened => opened?,
         };
         flock(&file, FlockOperation::LockExclusive)?;
         if file.metadata()?.nlink() > 0 {
-            return Ok((file, path));
+            return Ok((file, page_path));
         }
     }
     Err(ErrorKind::AlreadyExists.into())
@@ -102,13 +102,15 @@ pub(super) fn create(pid: u32) -> io::Result<(File, PathBuf)> {
 /// # Errors
 /// What the system says, or that it is not such a file.
 pub(super) fn open(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
+    let mut open_options = File::options();
     // A pipe with a name would wait for a writer.
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    options.read(true).custom_flags(flags.bits().cast_signed());
-    let file = options.open(path)?;
-    let data = file.metadata()?;
-    match data.is_file() && is_own(&data) {
+    let open_flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    open_options
+        .read(true)
+        .custom_flags(open_flags.bits().cast_signed());
+    let file = open_options.open(path)?;
+    let file_data = file.metadata()?;
+    match file_data.is_file() && is_own(&file_data) {
         true => Ok(file),
         false => Err(io::Error::new(
             ErrorKind::PermissionDenied,
@@ -128,14 +130,16 @@ pub(super) fn remove(path: &Path) {
     let _ = std::fs::remove_file(path);
 }
 
+/// The process whose page has this name; `None` for files that are no pages.
+fn page_process(file_name: &str) -> Option<u32> {
+    let number = file_name.strip_prefix("zbmd-")?.strip_suffix(".live")?;
+    number.parse().ok()
+}
+
 /// The processes that have a page in a folder.
 pub(super) fn pids_in(folder: &Path) -> Vec<u32> {
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let pid = |name: &str| {
-        let number = name.strip_prefix("zbmd-")?.strip_suffix(".live")?;
-        number.parse().ok()
-    };
-    let names = files.filter_map(|file| pid(file.file_name().to_str()?));
+    let folder_files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = folder_files.filter_map(|file| page_process(file.file_name().to_str()?));
     let mut pids: Vec<u32> = names.collect();
     pids.sort_unstable();
     pids
@@ -146,9 +150,9 @@ pub(super) fn remove_left_behind() {
     let folders = [folder().ok(), Some(std::env::temp_dir())];
     for folder in folders.into_iter().flatten() {
         for pid in pids_in(&folder) {
-            let path = path_in(&folder, pid);
-            if open(&path).is_ok_and(|file| is_left_behind(&file)) {
-                remove(&path);
+            let page_path = path_in(&folder, pid);
+            if open(&page_path).is_ok_and(|file| is_left_behind(&file)) {
+                remove(&page_path);
             }
         }
     }
@@ -163,42 +167,42 @@ mod tests {
     #[test]
     fn a_folder_that_others_could_have_made_is_refused() {
         let shared = tempfile::tempdir().expect("a folder");
-        let own = own_folder(shared.path()).expect("not there yet");
-        std::fs::create_dir(&own).expect("made");
+        let own_path = own_folder(shared.path()).expect("not there yet");
+        std::fs::create_dir(&own_path).expect("made");
         for (mode, is_accepted) in [(0o700, true), (0o755, false), (0o777, false)] {
-            let mode = std::fs::Permissions::from_mode(mode);
-            std::fs::set_permissions(&own, mode.clone()).expect("its owner may");
-            assert_eq!(own_folder(shared.path()).is_ok(), is_accepted, "{mode:?}");
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&own_path, permissions).expect("its owner may");
+            assert_eq!(own_folder(shared.path()).is_ok(), is_accepted, "{mode:o}");
         }
-        std::fs::remove_dir(&own).expect("empty");
-        symlink(shared.path(), &own).expect("a link");
+        std::fs::remove_dir(&own_path).expect("empty");
+        symlink(shared.path(), &own_path).expect("a link");
         own_folder(shared.path()).expect_err("a link leads anywhere");
-        std::fs::remove_file(&own).expect("a link");
-        std::fs::write(&own, "").expect("a file");
+        std::fs::remove_file(&own_path).expect("a link");
+        std::fs::write(&own_path, "").expect("a file");
         own_folder(shared.path()).expect_err("a file");
     }
 
     #[test]
     fn only_files_are_opened() {
         let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("file");
-        std::fs::write(&file, "page").expect("written");
-        open(&file).expect("the user's own");
-        let link = folder.path().join("link");
-        symlink(&file, &link).expect("a link");
-        open(&link).expect_err("a link");
+        let file_path = folder.path().join("file");
+        std::fs::write(&file_path, "page").expect("written");
+        open(&file_path).expect("the user's own");
+        let link_path = folder.path().join("link");
+        symlink(&file_path, &link_path).expect("a link");
+        open(&link_path).expect_err("a link");
         open(folder.path()).expect_err("a folder");
     }
 
     #[test]
     fn a_page_is_left_behind_when_its_lock_is() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = path_in(folder.path(), 7);
-        let page = File::create(&path).expect("made");
-        flock(&page, FlockOperation::LockExclusive).expect("locked");
+        let page_path = path_in(folder.path(), 7);
+        let locked_page = File::create(&page_path).expect("made");
+        flock(&locked_page, FlockOperation::LockExclusive).expect("locked");
         assert_eq!(pids_in(folder.path()), [7]);
-        assert!(!is_left_behind(&open(&path).expect("there")));
-        drop(page);
-        assert!(is_left_behind(&open(&path).expect("there")));
+        assert!(!is_left_behind(&open(&page_path).expect("there")));
+        drop(locked_page);
+        assert!(is_left_behind(&open(&page_path).expect("there")));
     }
 }

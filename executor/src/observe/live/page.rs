@@ -1,6 +1,6 @@
 //! The page: a small file in memory that a run writes a few times a second, and that others read.
 //!
-//! It lies in the user's runtime folder ([`super::folder`]), and is called `zbmd-PID.live`. 16-byte head: `ZBLV`, version
+//! It is in the user's runtime folder ([`super::folder`]), and is called `zbmd-PID.live`. 16-byte head: `ZBLV`, version
 //! (u32), length of the body (u32), 0; then a checksum (u64) of the body, then the body, which is [`Live`] as JSON. It is
 //! written with one call and read with one call; a reader that meets a writer in the middle finds a checksum that does
 //! not fit, and reads again. Neither waits for the other.
@@ -32,7 +32,7 @@ const ATTEMPTS: u32 = 100;
 pub struct Live {
     /// Process of the run.
     pub pid: u32,
-    /// When that process was started, in the system's count: tells it from a later one of the same number.
+    /// When that process was started, in the system's count: distinguishes it from a later one of the same number.
     pub started: u64,
     /// How long the run has been on.
     pub elapsed_ns: u64,
@@ -75,9 +75,18 @@ pub struct Page {
     path: PathBuf,
     live: Live,
     began_ns: u64,
-    /// When how many iterations and periods of which epoch were done.
-    past: VecDeque<(u64, u64, u64, u64)>,
+    /// How far the run was, oldest first.
+    past: VecDeque<RateSample>,
     bytes: Vec<u8>,
+}
+
+/// How far the run was at one moment.
+#[derive(Debug)]
+struct RateSample {
+    at_ns: u64,
+    iterations: u64,
+    periods: u64,
+    epoch: u64,
 }
 
 impl Page {
@@ -90,7 +99,7 @@ impl Page {
         let (file, path) = folder::create(pid)?;
         let live = Live {
             pid,
-            started: started(pid).unwrap_or(0),
+            started: process_start(pid).unwrap_or(0),
             ..Live::default()
         };
         let began_ns = Clock.now_ns();
@@ -110,71 +119,75 @@ impl Page {
     /// What the system says.
     pub fn write(&mut self, progress: Progress) -> io::Result<()> {
         let now_ns = Clock.now_ns();
-        self.rates(now_ns, &progress);
+        self.update_rates(now_ns, &progress);
         let live = &mut self.live;
-        (live.at_ns, live.elapsed_ns) = (now_ns, now_ns.saturating_sub(self.began_ns));
+        live.at_ns = now_ns;
+        live.elapsed_ns = now_ns.saturating_sub(self.began_ns);
         live.progress = progress;
-        let mut body = serde_json::to_vec(live).map_err(io::Error::other)?;
-        if body.len() > MAX_BYTES {
+
+        let mut body_bytes = serde_json::to_vec(live).map_err(io::Error::other)?;
+        if body_bytes.len() > MAX_BYTES {
             for list in [&mut live.progress.rings, &mut live.progress.queues] {
                 list.clear();
             }
             live.progress.devices.clear();
-            body = serde_json::to_vec(live).map_err(io::Error::other)?;
+            body_bytes = serde_json::to_vec(live).map_err(io::Error::other)?;
         }
-        let bytes = &mut self.bytes;
-        bytes.clear();
-        bytes.extend(MAGIC);
-        bytes.extend(VERSION.to_le_bytes());
-        bytes.extend((body.len() as u32).to_le_bytes());
-        bytes.extend([0; 4]);
-        bytes.extend(xxh3_64(&body).to_le_bytes());
-        bytes.extend(body);
-        write_at(&self.file, bytes)
+
+        let page_bytes = &mut self.bytes;
+        page_bytes.clear();
+        page_bytes.extend(MAGIC);
+        page_bytes.extend(VERSION.to_le_bytes());
+        page_bytes.extend((body_bytes.len() as u32).to_le_bytes());
+        page_bytes.extend([0; 4]);
+        page_bytes.extend(xxh3_64(&body_bytes).to_le_bytes());
+        page_bytes.extend(body_bytes);
+
+        write_at(&self.file, page_bytes)
     }
 
     /// Means over the last second of this epoch.
-    fn rates(&mut self, now_ns: u64, progress: &Progress) {
-        let Progress {
-            iterations,
-            epoch,
-            periods,
-            ..
-        } = *progress;
-        if self
-            .past
-            .back()
-            .is_some_and(|(_, _, _, before)| *before != epoch)
-        {
+    fn update_rates(&mut self, now_ns: u64, progress: &Progress) {
+        let is_new_epoch = |last: &RateSample| last.epoch != progress.epoch;
+        if self.past.back().is_some_and(is_new_epoch) {
             self.past.clear();
         }
-        self.past.push_back((now_ns, iterations, periods, epoch));
+        self.past.push_back(RateSample {
+            at_ns: now_ns,
+            iterations: progress.iterations,
+            periods: progress.periods,
+            epoch: progress.epoch,
+        });
 
-        let is_old = |at: u64| now_ns.saturating_sub(at) >= WINDOW_NS;
         // The first that is old enough is kept: the mean is over no less than the window.
-        while self.past.get(1).is_some_and(|past| is_old(past.0)) {
+        while let Some(second) = self.past.get(1)
+            && now_ns.saturating_sub(second.at_ns) >= WINDOW_NS
+        {
             self.past.pop_front();
         }
-
-        let Some(&(at, then, before, _)) = self.past.front() else {
+        let Some(oldest) = self.past.front() else {
             return;
         };
-        let took_ns = now_ns.saturating_sub(at) as f64;
-        let done = periods.saturating_sub(before) as f64;
+        let elapsed_ns = now_ns.saturating_sub(oldest.at_ns) as f64;
+        let periods_done = progress.periods.saturating_sub(oldest.periods) as f64;
+        let iterations_done = progress.iterations.saturating_sub(oldest.iterations) as f64;
         let live = &mut self.live;
-        let since = iterations.saturating_sub(then) as f64;
 
-        live.iterations_per_s = if took_ns > 0.0 {
-            since * 1e9 / took_ns
+        live.iterations_per_s = if elapsed_ns > 0.0 {
+            iterations_done * 1e9 / elapsed_ns
         } else {
             0.0
         };
-        live.period_measured_ns = if done > 0.0 { took_ns / done } else { 0.0 };
+        live.period_measured_ns = if periods_done > 0.0 {
+            elapsed_ns / periods_done
+        } else {
+            0.0
+        };
 
-        let planned = progress.period_planned_ns as f64;
-        let is_known = planned > 0.0 && live.period_measured_ns > 0.0;
+        let planned_ns = progress.period_planned_ns as f64;
+        let is_known = planned_ns > 0.0 && live.period_measured_ns > 0.0;
         live.lateness = if is_known {
-            live.period_measured_ns / planned - 1.0
+            live.period_measured_ns / planned_ns - 1.0
         } else {
             0.0
         };
@@ -201,10 +214,10 @@ fn write_at(mut file: &File, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// When a process was started; `None` if it is gone, or the system does not tell.
-fn started(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+fn process_start(pid: u32) -> Option<u64> {
+    let stat_line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything. It is field 2; the state after it is field 3, this is field 22.
-    let (state, rest) = stat.rsplit_once(')')?.1.trim_start().split_once(' ')?;
+    let (state, rest) = stat_line.rsplit_once(')')?.1.trim_start().split_once(' ')?;
     // A zombie does nothing any more; its parent has not asked yet how it ended.
     if state == "Z" {
         return None;
@@ -228,19 +241,19 @@ pub fn read(pid: u32) -> Result<Live, PageError> {
         Err(error) => return Err(unreadable(path)(error)),
     };
 
-    let live = read_file(&file).map(Live::printable);
+    let page_result = read_file(&file).map(Live::printable);
     if folder::is_left_behind(&file) {
         folder::remove(&path);
-        let iterations = live.map_or(0, |live| live.progress.iterations);
+        let iterations = page_result.map_or(0, |live| live.progress.iterations);
         return Err(PageError::Dead(pid, iterations));
     }
-    live.map_err(unreadable(path))
+    page_result.map_err(unreadable(path))
 }
 
 fn read_file(file: &File) -> io::Result<Live> {
     for _ in 0..ATTEMPTS {
-        let bytes = read_at_start(file)?;
-        let Some(body) = body(&bytes) else {
+        let page_bytes = read_at_start(file)?;
+        let Some(body) = body(&page_bytes) else {
             std::thread::sleep(std::time::Duration::from_millis(1));
             continue;
         };
@@ -254,8 +267,8 @@ fn read_at_start(mut file: &File) -> io::Result<Vec<u8>> {
     use std::io::{Read, Seek, SeekFrom};
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
-    let limit = (HEAD_BYTES + MAX_BYTES) as u64;
-    file.take(limit).read_to_end(&mut bytes)?;
+    let max_bytes = (HEAD_BYTES + MAX_BYTES) as u64;
+    file.take(max_bytes).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -279,19 +292,28 @@ impl Live {
 /// The body, if it is whole.
 fn body(bytes: &[u8]) -> Option<&[u8]> {
     let head = bytes.first_chunk::<HEAD_BYTES>()?;
-    let number =
-        |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let sum = u64::from(number(16)) | u64::from(number(20)) << 32;
-    let body = bytes.get(HEAD_BYTES..HEAD_BYTES + number(8) as usize)?;
-    (head[..4] == MAGIC && number(4) == VERSION && xxh3_64(body) == sum).then_some(body)
+    let version = word_at(head, 4);
+    let body_length = word_at(head, 8) as usize;
+    let checksum = u64::from(word_at(head, 16)) | u64::from(word_at(head, 20)) << 32;
+    let body = bytes.get(HEAD_BYTES..HEAD_BYTES + body_length)?;
+    (head[..4] == MAGIC && version == VERSION && xxh3_64(body) == checksum).then_some(body)
+}
+
+/// The little-endian word at a byte offset of the head.
+fn word_at(head: &[u8; HEAD_BYTES], offset: usize) -> u32 {
+    let word = [0, 1, 2, 3].map(|index| head[offset + index]);
+    u32::from_le_bytes(word)
 }
 
 /// The runs of this user that are on, by process. Pages that were left behind are removed.
 pub fn running() -> Vec<Live> {
     folder::remove_left_behind();
-    let pids = folder::folder().map(|folder| folder::pids_in(&folder));
-    let pids = pids.unwrap_or_default().into_iter();
-    pids.filter_map(|pid| read(pid).ok()).collect()
+    let live_pids = folder::folder().map(|folder| folder::pids_in(&folder));
+    live_pids
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|pid| read(pid).ok())
+        .collect()
 }
 
 #[cfg(test)]
@@ -312,15 +334,15 @@ mod tests {
         assert_eq!((live.pid, live.progress), (pid, progress.clone()));
         assert!(running().iter().any(|live| live.pid == pid));
         // A long one, then a short one, whose end is not that of the file.
-        let fill = super::super::Fill {
+        let long_fill = super::super::Fill {
             name: "x".repeat(1000),
             ..Default::default()
         };
-        let many = Progress {
-            rings: vec![fill; 500],
+        let long_progress = Progress {
+            rings: vec![long_fill; 500],
             ..progress.clone()
         };
-        page.write(many).expect("written");
+        page.write(long_progress).expect("written");
         assert_eq!(read(pid).expect("there").progress.rings, [], "too long");
         page.write(progress.clone()).expect("written");
         assert_eq!(read(pid).expect("there").progress, progress);
@@ -348,31 +370,31 @@ mod tests {
             },
             ..Live::default()
         };
-        let shown = serde_json::to_string(&live.printable()).expect("plain data");
-        assert!(!shown.chars().any(char::is_control), "{shown}");
-        assert!(shown.contains("fine \u{e4}"), "{shown}");
+        let shown_text = serde_json::to_string(&live.printable()).expect("plain data");
+        assert!(!shown_text.chars().any(char::is_control), "{shown_text}");
+        assert!(shown_text.contains("fine \u{e4}"), "{shown_text}");
     }
 
     #[test]
     fn half_a_page_is_none() {
         let body = br#"{"pid":1}"#;
-        let mut bytes = [
+        let mut page_bytes = [
             &MAGIC[..],
             &VERSION.to_le_bytes(),
             &9u32.to_le_bytes(),
             &[0; 4],
         ]
         .concat();
-        bytes.extend(xxh3_64(body).to_le_bytes());
-        bytes.extend(body);
-        assert_eq!(super::body(&bytes), Some(&body[..]));
-        for cut in 0..bytes.len() {
-            assert_eq!(super::body(&bytes[..cut]), None);
-            let mut wrong = bytes.clone();
-            wrong[cut] ^= 1;
+        page_bytes.extend(xxh3_64(body).to_le_bytes());
+        page_bytes.extend(body);
+        assert_eq!(super::body(&page_bytes), Some(&body[..]));
+        for cut in 0..page_bytes.len() {
+            assert_eq!(super::body(&page_bytes[..cut]), None);
+            let mut wrong_bytes = page_bytes.clone();
+            wrong_bytes[cut] ^= 1;
             // The four bytes that mean nothing may be anything.
             assert_eq!(
-                super::body(&wrong).is_some(),
+                super::body(&wrong_bytes).is_some(),
                 (12..16).contains(&cut),
                 "byte {cut}"
             );
@@ -397,7 +419,7 @@ mod tests {
             ..Progress::default()
         };
         for step in 0..50u64 {
-            page.rates(step * 100_000_000, &at(0, 50 * step));
+            page.update_rates(step * 100_000_000, &at(0, 50 * step));
         }
         let Live {
             iterations_per_s,
@@ -409,7 +431,7 @@ mod tests {
             (iterations_per_s, period_measured_ns, lateness),
             (1500.0, 2e6, 1.0)
         );
-        page.rates(5_000_000_000, &at(1, 0));
+        page.update_rates(5_000_000_000, &at(1, 0));
         assert_eq!(
             page.live.period_measured_ns, 0.0,
             "nothing of this epoch yet"

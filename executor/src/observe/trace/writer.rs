@@ -85,11 +85,11 @@ impl Tracer {
         profile: bool,
     ) -> Result<Self, EngineError> {
         let ticks = Ticks::of_this_machine();
-        let (requests, received) = mpsc::sync_channel(QUEUE_LENGTH);
+        let (requests, received_requests) = mpsc::sync_channel(QUEUE_LENGTH);
         let (send_traced, traced) = mpsc::channel();
         let progress = Arc::<AtomicU64>::default();
-        let out = path.map(|path| Out::create(path, loaded)).transpose();
-        let out = out.map_err(|source| EngineError::Trace {
+        let trace_file = path.map(|path| Out::create(path, loaded)).transpose();
+        let out = trace_file.map_err(|source| EngineError::Trace {
             path: path.unwrap_or(Path::new("")).to_owned(),
             source,
         })?;
@@ -102,17 +102,17 @@ impl Tracer {
             ticks,
             began: clocks(ticks),
             dropped: 0,
-            requests: received,
+            requests: received_requests,
             progress: Arc::clone(&progress),
         };
 
-        let thread = std::thread::Builder::new()
+        let writer_thread = std::thread::Builder::new()
             .name("zbmd trace".to_owned())
             .spawn(move || drop(send_traced.send(writer.run())))
             .map_err(EngineError::Thread)?;
         Ok(Self {
             requests,
-            thread,
+            thread: writer_thread,
             traced,
             progress,
             path: path.map(Path::to_owned),
@@ -152,12 +152,12 @@ impl Tracer {
 
     /// The supervisor decided or saw something.
     pub(crate) fn event(&mut self, event: &Event) {
-        let line = event.line();
-        let name = event.what.name();
+        let event_line = event.line();
+        let event_name = event.what.name();
         self.send(TraceRequest::Event(TraceEvent {
             at_ns: event.at_ns,
-            name,
-            line,
+            name: event_name,
+            line: event_line,
         }));
     }
 
@@ -165,7 +165,7 @@ impl Tracer {
     /// waits for it is left behind.
     pub(crate) fn finish(self) -> Traced {
         drop(self.requests);
-        let mut progress = self.progress.load(Ordering::Acquire);
+        let mut last_progress = self.progress.load(Ordering::Acquire);
         loop {
             match self.traced.recv_timeout(FINISH_LIMIT) {
                 Ok(mut traced) => {
@@ -176,11 +176,11 @@ impl Tracer {
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    let now = self.progress.load(Ordering::Acquire);
-                    if now == progress {
+                    let progress_now = self.progress.load(Ordering::Acquire);
+                    if progress_now == last_progress {
                         return Traced::cut_off(self.path.as_deref(), self.dropped);
                     }
-                    progress = now;
+                    last_progress = progress_now;
                 }
             }
         }
@@ -196,14 +196,14 @@ impl Traced {
     /// What is known of a file that takes nothing.
     fn cut_off(path: Option<&Path>, dropped_events: u64) -> Self {
         let seconds = FINISH_LIMIT.as_secs();
-        let trace = path.map(|path| TraceReport {
+        let cut_report = path.map(|path| TraceReport {
             file: path.display().to_string(),
             dropped_events,
             error: Some(format!("it took nothing for {seconds} s, and is cut off")),
             ..TraceReport::default()
         });
         Self {
-            trace,
+            trace: cut_report,
             profile: Vec::new(),
         }
     }
@@ -242,7 +242,7 @@ impl Out {
                 .machine
                 .devices
                 .iter()
-                .map(|d| d.name.clone())
+                .map(|device| device.name.clone())
                 .collect(),
             fingerprint: fingerprint(program),
         };
@@ -286,7 +286,7 @@ struct Source {
     calendar: u32,
     ring: TraceRing,
     cursor: Option<Cursor>,
-    /// The ring lies in it.
+    /// Keeps the ring in memory.
     _memory: Arc<EpochMemory>,
 }
 
@@ -316,12 +316,16 @@ impl Writer {
             match self.requests.recv_timeout(pause) {
                 Ok(request) => self.handle(request),
                 Err(RecvTimeoutError::Timeout) => {
-                    let fill = self
+                    let max_fill = self
                         .sources
                         .iter()
-                        .map(|s| s.ring.fill())
+                        .map(|source| source.ring.fill())
                         .fold(0.0, f64::max);
-                    pause = if fill > FULL { pause / 2 } else { pause * 2 };
+                    pause = if max_fill > FULL {
+                        pause / 2
+                    } else {
+                        pause * 2
+                    };
                     pause = pause.clamp(MIN_PAUSE, MAX_PAUSE);
                     self.drain(|_| true);
                 }
@@ -329,15 +333,19 @@ impl Writer {
             }
         }
 
-        let open: Vec<u64> = self.sources.iter().map(|s| s.epoch).collect();
-        open.into_iter()
+        let open_epochs: Vec<u64> = self.sources.iter().map(|source| source.epoch).collect();
+        open_epochs
+            .into_iter()
             .for_each(|epoch| self.end(epoch, Clock.now_ns()));
 
-        let now = clocks(self.ticks);
-        self.put(&Chunk::Clocks(now));
+        let end_clocks = clocks(self.ticks);
+        self.put(&Chunk::Clocks(end_clocks));
         self.put(&Chunk::End);
-        let run = now.ticks.saturating_sub(self.began.ticks).max(1);
-        let ns_per_tick = now.ns.saturating_sub(self.began.ns) as f64 / run as f64;
+
+        let elapsed_ticks = end_clocks.ticks.saturating_sub(self.began.ticks).max(1);
+        let elapsed_ns = end_clocks.ns.saturating_sub(self.began.ns);
+
+        let ns_per_tick = elapsed_ns as f64 / elapsed_ticks as f64;
         Traced {
             trace: self.out.map(|out| TraceReport {
                 file: out.path.display().to_string(),
@@ -345,11 +353,11 @@ impl Writer {
                 bytes: out.bytes,
                 dropped_periods: self.dropped,
                 dropped_events: 0,
-                error: out.error.map(|e| e.to_string()),
+                error: out.error.map(|error| error.to_string()),
             }),
             profile: self
                 .profile
-                .map(|p| p.report(ns_per_tick))
+                .map(|profile| profile.report(ns_per_tick))
                 .unwrap_or_default(),
         }
     }
@@ -394,12 +402,14 @@ impl Writer {
         }
 
         let calendars = program.plans[spec.plan].calendars.iter().zip(&spec.devices);
-        for ((at, (calendar, device)), ring) in calendars.enumerate().zip(memory.rings_of_trace()) {
-            let name = &program.machine.devices[*device].name;
+        for ((index, (calendar, device)), ring) in
+            calendars.enumerate().zip(memory.rings_of_trace())
+        {
+            let device_name = &program.machine.devices[*device].name;
             let cursor = self
                 .profile
                 .as_mut()
-                .map(|p| p.cursor(program, calendar, name));
+                .map(|profile| profile.cursor(program, calendar, device_name));
             let max_bytes = 8 * ring.words() + WORDS_HEAD_BYTES;
             if self.out.is_some() && self.bytes.capacity() < max_bytes {
                 self.bytes.reserve(max_bytes);
@@ -407,7 +417,7 @@ impl Writer {
 
             self.sources.push(Source {
                 epoch: spec.epoch,
-                calendar: at as u32,
+                calendar: index as u32,
                 ring,
                 cursor,
                 _memory: Arc::clone(memory),
@@ -416,13 +426,13 @@ impl Writer {
     }
 
     fn end(&mut self, epoch: u64, at_ns: u64) {
-        if !self.sources.iter().any(|s| s.epoch == epoch) {
+        if !self.sources.iter().any(|source| source.epoch == epoch) {
             return;
         }
         self.drain(|source| source.epoch == epoch);
 
-        let ended = self.sources.extract_if(.., |s| s.epoch == epoch);
-        let dropped: Vec<u64> = ended.map(|s| s.ring.dropped()).collect();
+        let ended_sources = self.sources.extract_if(.., |source| source.epoch == epoch);
+        let dropped: Vec<u64> = ended_sources.map(|source| source.ring.dropped()).collect();
         self.dropped += dropped.iter().sum::<u64>();
         self.put(&Chunk::EpochEnd(EpochEnd {
             epoch,
@@ -436,7 +446,7 @@ impl Writer {
         if self
             .sources
             .iter()
-            .any(|s| wanted(s) && s.ring.fill() > 0.0)
+            .any(|source| wanted(source) && source.ring.fill() > 0.0)
         {
             // A run that is killed leaves a file whose words can be converted to nanoseconds all the same.
             self.put(&Chunk::Clocks(clocks(self.ticks)));
@@ -449,7 +459,7 @@ impl Writer {
             bytes,
             ..
         } = self;
-        for source in sources.iter_mut().filter(|s| wanted(s)) {
+        for source in sources.iter_mut().filter(|source| wanted(source)) {
             let Source {
                 epoch,
                 calendar,
@@ -461,12 +471,12 @@ impl Writer {
             bytes.clear();
             bytes.extend([0; WORDS_HEAD_BYTES]);
             let word_count = ring.take(|words| {
-                let words = words.iter().map(|w| w.load(Ordering::Relaxed));
+                let loaded_words = words.iter().map(|word| word.load(Ordering::Relaxed));
                 if out.is_some() {
-                    bytes.extend(words.clone().flat_map(u64::to_le_bytes));
+                    bytes.extend(loaded_words.clone().flat_map(u64::to_le_bytes));
                 }
                 if let (Some(profile), Some(cursor)) = (profile.as_mut(), cursor.as_mut()) {
-                    words.for_each(|word| profile.take(cursor, word));
+                    loaded_words.for_each(|word| profile.take(cursor, word));
                 }
             });
 

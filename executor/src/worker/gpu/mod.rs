@@ -54,43 +54,48 @@ const MAX_IN_FLIGHT: u64 = 2;
 /// What a GPU's worker does at each of the above.
 pub(super) fn planned_steps(calendar: &Calendar) -> Vec<PlannedStep> {
     let works_ns = MAX_IN_FLIGHT * planned_calendar_ns(calendar) + SLACK_NS;
-    let waits = PlannedStep {
+    let waiting_step = PlannedStep {
         planned_ns: 0,
         may_wait: true,
     };
-    let works = PlannedStep {
+    let working_step = PlannedStep {
         planned_ns: works_ns,
         may_wait: false,
     };
-    let prepares = PlannedStep {
+    let preparing_step = PlannedStep {
         planned_ns: PREPARE_NS,
         may_wait: false,
     };
-    vec![waits, works, prepares]
+    vec![waiting_step, working_step, preparing_step]
 }
 
 /// Where the device exchanges tokens with the others, in the epoch's memory. Where transfers have checksums, the worker
 /// looks at all of them, and does it all.
-fn exchange(plan: &Plan, epoch: &EpochMemory) -> Exchange {
-    // SAFETY: all of it lies in the epoch's memory, zeroed at first, which `GpuPeers` keeps alive; whoever touches it
-    // keeps to the protocol of rings.
-    let region = |(first, bytes)| unsafe { HostRegion::new(first, bytes) };
-    let calendars = plan.calendars.iter();
-    let regions = calendars.map(|calendar| {
-        let first = epoch.exchange(calendar.device);
-        (calendar.device, region((first, calendar.exchange_bytes)))
+fn epoch_exchange(plan: &Plan, epoch: &EpochMemory) -> Exchange {
+    let plan_calendars = plan.calendars.iter();
+    let exchange_regions = plan_calendars.map(|calendar| {
+        let region = region_at(epoch.exchange(calendar.device), calendar.exchange_bytes);
+        (calendar.device, region)
     });
-    let exchange = Exchange::new(regions.collect()).within(region(epoch.exchange_pages()));
+    let (pages, pages_bytes) = epoch.exchange_pages();
+    let exchange = Exchange::new(exchange_regions.collect()).within(region_at(pages, pages_bytes));
     if !epoch.sums.is_empty() {
         return exchange;
     }
 
-    let rings = epoch.rings.iter();
-    let counters = rings.map(|ring| {
-        let addresses = ring.counters();
-        addresses.map(|counter| region((counter.cast(), 8)))
+    let epoch_rings = epoch.rings.iter();
+    let ring_counters = epoch_rings.map(|ring| {
+        let counter_addresses = ring.counters();
+        counter_addresses.map(|counter| region_at(counter.cast(), 8))
     });
-    exchange.by_device(counters.collect())
+    exchange.by_device(ring_counters.collect())
+}
+
+/// Some of the epoch's memory.
+fn region_at(first: *mut u8, bytes: u64) -> HostRegion {
+    // SAFETY: all of it lies in the epoch's memory, zeroed at first, which `GpuPeers` keeps alive; whoever touches it
+    // keeps to the protocol of rings.
+    unsafe { HostRegion::new(first, bytes) }
 }
 
 /// A GPU with its calendar of an epoch, ready to run.
@@ -121,13 +126,13 @@ impl GpuWorker {
         status.thread.store(thread_number(), Ordering::Release);
 
         let program: &Program = &loaded.program;
-        let described = &program.machine.devices[job.spec.devices[job.calendar]];
-        let mut lent = job.gpus.lend(described)?;
+        let device_description = &program.machine.devices[job.spec.devices[job.calendar]];
+        let mut lent_device = job.gpus.lend(device_description)?;
         let device_fault = |fault| DeviceFault {
-            device: described.name.clone(),
+            device: device_description.name.clone(),
             fault,
         };
-        let mut replay = lent
+        let mut replay = lent_device
             .device()
             .clone()
             .replay(
@@ -135,33 +140,33 @@ impl GpuWorker {
                 program,
                 plan,
                 &plan.calendars[job.calendar],
-                &exchange(plan, epoch),
-                &mut lent.kept,
+                &epoch_exchange(plan, epoch),
+                &mut lent_device.kept,
             )
             .map_err(device_fault)?;
 
         let graph = &program.graph;
-        let state = State {
+        let start_state = State {
             channels: border::read_area(epoch, graph, Area::Start),
             ..State::initial(graph)
         };
-        replay.load_state(&state).map_err(device_fault)?;
+        replay.load_state(&start_state).map_err(device_fault)?;
         if let Some(borders) = epoch.borders() {
             let keepers = border::keepers(graph, plan);
             replay
                 .save_borders(borders.every(), &keepers)
                 .map_err(device_fault)?;
         }
-        lent.keep_kernels();
+        lent_device.keep_kernels();
 
         let mut peers = GpuPeers::new(graph, plan, job.calendar, epoch);
         peers.sample_every = job.options.sample_every;
         peers.recorder = epoch.recorder(&job.spec, job.calendar, None);
         Ok(Self {
             replay,
-            lent,
+            lent: lent_device,
             peers,
-            state,
+            state: start_state,
             sample: SlotSample::default(),
         })
     }
@@ -173,20 +178,21 @@ impl GpuWorker {
     pub(super) fn run(&mut self, periods: &mut PeriodLoop) -> Result<u64, StepStop> {
         self.peers.spin = periods.spin;
         let epoch: Arc<EpochMemory> = Arc::clone(&self.peers.epoch);
-        let mut run = GpuRun {
+        let mut gpu_run = GpuRun {
             replay: &mut *self.replay,
             peers: &mut self.peers,
             device_name: self.lent.name(),
         };
-        let ended = periods.run(&epoch.common, &mut run);
+        let run_result = periods.run(&epoch.common, &mut gpu_run);
 
-        let by_device = self.replay.summary().transport == Transport::Device;
-        if by_device && ended.is_err() && epoch.common.stop.is_set() {
+        let waits_on_device = self.replay.summary().transport == Transport::Device;
+        if waits_on_device && run_result.is_err() && epoch.common.stop.is_set() {
             // Only now: before the stop, what is released would count. A fault meanwhile marks the device as lost.
             self.peers.wait_for_others_to_end();
             let _ = self.replay.release_waits();
         }
-        let blocks = ended?;
+
+        let blocks = run_result?;
         self.sample = self.peers.sample;
         self.save_state(blocks)?;
         Ok(blocks)
@@ -219,7 +225,7 @@ impl GpuWorker {
         plan: &Plan,
         calendar: &Calendar,
     ) -> WorkerReport {
-        let slot = SlotReport {
+        let calendar_slot = SlotReport {
             slot: "the calendar, submission to end".to_owned(),
             planned_ns: planned_calendar_ns(calendar),
             mean_ns: self.sample.mean(self.sample.sum_ns),
@@ -229,22 +235,25 @@ impl GpuWorker {
             ..SlotReport::default()
         };
 
-        let device = |id: DeviceId| program.machine.devices[id].name.clone();
-        let waits = self.peers.waits_of_rings().map(|(ring, waits)| {
+        let device_name = |id: DeviceId| program.machine.devices[id].name.clone();
+        let ring_waits = self.peers.waits_of_rings().map(|(ring, waits)| {
             let ring = &plan.rings[ring];
-            let ring = format!(
+            let ring_name = format!(
                 "{} {} -> {}",
                 ring.channel,
-                device(ring.from),
-                device(ring.to)
+                device_name(ring.from),
+                device_name(ring.to)
             );
-            WaitReport { ring, waits }
+            WaitReport {
+                ring: ring_name,
+                waits,
+            }
         });
         WorkerReport {
-            device: device(calendar.device),
+            device: device_name(calendar.device),
             pinned: false,
-            slots: vec![slot],
-            waits: waits.collect(),
+            slots: vec![calendar_slot],
+            waits: ring_waits.collect(),
             notes: self.replay.notes().to_vec(),
         }
     }
@@ -270,15 +279,15 @@ impl DeviceRun for GpuRun<'_> {
         gate: &AdmissionGate,
     ) -> Result<(), StepStop> {
         self.peers.note_submission(period);
-        let stepped = self
+        let step_result = self
             .replay
             .step(period, blocks, &mut self.peers.during_call(gate));
-        self.peers.step_result(self.device_name, stepped)
+        self.peers.step_result(self.device_name, step_result)
     }
 
     fn settle(&mut self, gate: &AdmissionGate) -> Result<bool, StepStop> {
-        let settled = self.replay.end_next(&mut self.peers.during_call(gate));
-        let has_ended = self.peers.step_result(self.device_name, settled)?;
+        let settle_result = self.replay.end_next(&mut self.peers.during_call(gate));
+        let has_ended = self.peers.step_result(self.device_name, settle_result)?;
         if !has_ended {
             self.peers.note_wait();
         }
@@ -286,7 +295,7 @@ impl DeviceRun for GpuRun<'_> {
     }
 
     fn drain(&mut self, gate: &AdmissionGate) -> Result<(), StepStop> {
-        let drained = self.replay.drain(&mut self.peers.during_call(gate));
-        self.peers.step_result(self.device_name, drained)
+        let drain_result = self.replay.drain(&mut self.peers.during_call(gate));
+        self.peers.step_result(self.device_name, drain_result)
     }
 }

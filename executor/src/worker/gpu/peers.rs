@@ -80,23 +80,36 @@ impl Default for Place {
 // order.
 unsafe impl Send for Place {}
 
+/// What one `Send` of a block carries: where its checksum and its bytes are.
+struct Transfer {
+    sum_index: usize,
+    first: *mut u8,
+    bytes: usize,
+}
+
 impl RingEnd {
-    /// The next transfer that begins before token `tokens`: where its checksum and its bytes are.
-    fn next(&mut self, tokens: u64) -> Option<(usize, *mut u8, usize)> {
+    /// The next transfer that begins before token `tokens`.
+    fn next_transfer(&mut self, tokens: u64) -> Option<Transfer> {
         let &(from, end) = self.sends.get(self.at)?;
         // Transfers are published as a whole: whose first token is there is there.
         if self.block * self.block_tokens + from >= tokens {
             return None;
         }
-        let place = self.block % self.blocks;
-        let sum = self.sums + place as usize * self.sends.len() + self.at;
-        let offset = place * self.stride + from * self.token_bytes;
+
+        let place_index = self.block % self.blocks;
+        let sum_index = self.sums + place_index as usize * self.sends.len() + self.at;
+        let offset_bytes = place_index * self.stride + from * self.token_bytes;
         self.at += 1;
         if self.at == self.sends.len() {
-            (self.at, self.block) = (0, self.block + 1);
+            self.at = 0;
+            self.block += 1;
         }
-        let first = self.first.0.wrapping_add(offset as usize);
-        Some((sum, first, ((end - from) * self.token_bytes) as usize))
+
+        Some(Transfer {
+            sum_index,
+            first: self.first.0.wrapping_add(offset_bytes as usize),
+            bytes: ((end - from) * self.token_bytes) as usize,
+        })
     }
 }
 
@@ -112,14 +125,14 @@ impl RingEnd {
         let ring = &plan.rings[ring_id];
         let buffer = &plan.buffers[ring.buffer];
         let token_bytes = graph.channels[buffer.channel].token.bytes();
-        let offset = buffer.offset_bytes + buffer.head_tokens * token_bytes;
+        let first_offset = buffer.offset_bytes + buffer.head_tokens * token_bytes;
         Self {
             sums: sums.firsts[ring_id.0 as usize],
             sends: sums.sends[ring_id].clone(),
             block_tokens: buffer.block_tokens,
             blocks: buffer.blocks.into(),
             token_bytes,
-            first: Place(epoch.exchange(ring.to).wrapping_add(offset as usize)),
+            first: Place(epoch.exchange(ring.to).wrapping_add(first_offset as usize)),
             stride: buffer.stride_bytes,
             ..Self::default()
         }
@@ -133,23 +146,23 @@ impl GpuPeers {
         calendar: usize,
         epoch: &Arc<EpochMemory>,
     ) -> Self {
-        let own = plan.calendars[calendar].device;
+        let own_device = plan.calendars[calendar].device;
         let sums = (!epoch.sums.is_empty()).then(|| sums_of(plan));
-        let is_own = |ring: &Ring| ring.from == own || ring.to == own;
-        let ends = plan.rings.iter_enumerated().map(|(id, ring)| match &sums {
+        let is_own = |ring: &Ring| ring.from == own_device || ring.to == own_device;
+        let ring_ends = plan.rings.iter_enumerated().map(|(id, ring)| match &sums {
             Some(sums) if is_own(ring) => RingEnd::with_checksums(graph, plan, id, epoch, sums),
             _ => RingEnd::default(),
         });
-        let keepers = keepers(graph, plan).into_iter();
-        let keepers = keepers.map(|id| &plan.buffers[id]);
-        let keeps = keepers.filter(|buffer| buffer.device == own);
+        let keeper_ids = keepers(graph, plan).into_iter();
+        let keeper_buffers = keeper_ids.map(|id| &plan.buffers[id]);
+        let kept_buffers = keeper_buffers.filter(|buffer| buffer.device == own_device);
 
         Self {
             epoch: Arc::clone(epoch),
             calendar,
             spin: Spin::SHORT,
-            ends: ends.collect(),
-            keeps: keeps.map(|buffer| buffer.channel).collect(),
+            ends: ring_ends.collect(),
+            keeps: kept_buffers.map(|buffer| buffer.channel).collect(),
             passed: 0,
             corrupt: None,
             sample_every: 0,
@@ -188,8 +201,9 @@ impl GpuPeers {
 
     /// The rings at which this worker has waited, and how often.
     pub(super) fn waits_of_rings(&self) -> impl Iterator<Item = (RingId, u64)> {
-        let ends = self.ends.iter().enumerate();
-        ends.map(|(index, end)| (RingId(index as u32), end.peer.waits))
+        let ring_ends = self.ends.iter().enumerate();
+        ring_ends
+            .map(|(index, end)| (RingId(index as u32), end.peer.waits))
             .filter(|(_, waits)| *waits > 0)
     }
 
@@ -225,6 +239,7 @@ impl GpuPeers {
         const PAUSE: Duration = Duration::from_micros(50);
         // Its own host does nothing with tokens any more, and others may wait for it in turn.
         self.status().has_left.store(1, Ordering::Release);
+
         let deadline = Deadline::after(TIME);
         let statuses = &self.epoch.statuses;
         let has_left = |status: &WorkerStatus| status.has_left.load(Ordering::Acquire) != 0;
@@ -237,10 +252,10 @@ impl GpuPeers {
     pub(super) fn export(&self, state: &State) {
         for &channel in &self.keeps {
             let (to, bytes) = self.epoch.saved(Area::End, channel);
-            let tokens = &state.channels[channel];
-            assert_eq!(tokens.len(), bytes, "a state of this graph");
+            let channel_tokens = &state.channels[channel];
+            assert_eq!(channel_tokens.len(), bytes, "a state of this graph");
             // SAFETY: the area has a place of this size for the channel, whose one keeper's worker alone writes it.
-            unsafe { to.copy_from_nonoverlapping(tokens.as_ptr(), bytes) };
+            unsafe { to.copy_from_nonoverlapping(channel_tokens.as_ptr(), bytes) };
         }
     }
 }
@@ -258,17 +273,18 @@ fn submission_index(period: u64) -> usize {
 
 impl PeersDuringCall<'_> {
     /// Checks the transfers that arrived before token `tokens`.
-    fn check(&mut self, ring: RingId, tokens: u64) -> Result<(), Stopped> {
+    fn check_transfers(&mut self, ring: RingId, tokens: u64) -> Result<(), Stopped> {
         let GpuPeers {
             epoch,
             ends,
             corrupt,
             ..
         } = &mut *self.peers;
-        while let Some((sum, from, bytes)) = ends[ring.0 as usize].next(tokens) {
+        while let Some(transfer) = ends[ring.0 as usize].next_transfer(tokens) {
             // SAFETY: the transfer lies in a place of the ring, and is published: nobody writes it before its release.
-            let found = checksum::of(unsafe { std::slice::from_raw_parts(from, bytes) });
-            let sent = epoch.sums[sum].load(Ordering::Relaxed);
+            let received = unsafe { std::slice::from_raw_parts(transfer.first, transfer.bytes) };
+            let found = checksum::of(received);
+            let sent = epoch.sums[transfer.sum_index].load(Ordering::Relaxed);
             if sent != found {
                 *corrupt = Some(WorkerFault::Corrupt { ring, sent, found });
                 return Err(Stopped);
@@ -278,67 +294,73 @@ impl PeersDuringCall<'_> {
     }
 
     /// Notes the checksums of the transfers before token `tokens`, which are not published yet.
-    fn note(&mut self, ring: RingId, tokens: u64) {
+    fn note_checksums(&mut self, ring: RingId, tokens: u64) {
         let GpuPeers { epoch, ends, .. } = &mut *self.peers;
-        while let Some((sum, at, bytes)) = ends[ring.0 as usize].next(tokens) {
+
+        while let Some(transfer) = ends[ring.0 as usize].next_transfer(tokens) {
             // SAFETY: the replay has just written the transfer into a place that its receiver has released.
-            let sent = checksum::of(unsafe { std::slice::from_raw_parts(at, bytes) });
-            epoch.sums[sum].store(sent, Ordering::Relaxed);
-            let spoil = &epoch.common.corrupt;
-            if spoil.load(Ordering::Relaxed) != 0 && spoil.swap(0, Ordering::Relaxed) != 0 {
+            let written = unsafe { std::slice::from_raw_parts(transfer.first, transfer.bytes) };
+            let sent = checksum::of(written);
+            epoch.sums[transfer.sum_index].store(sent, Ordering::Relaxed);
+            let corrupt_request = &epoch.common.corrupt;
+            if corrupt_request.load(Ordering::Relaxed) != 0
+                && corrupt_request.swap(0, Ordering::Relaxed) != 0
+            {
                 // SAFETY: as above; a transfer has one byte at least. An injected fault.
-                unsafe { *at ^= 0x10 };
+                unsafe { *transfer.first ^= 0x10 };
             }
         }
     }
 
     /// Does something that may wait for other workers.
-    fn wait<T>(&mut self, wait: impl FnOnce(&mut GpuPeers) -> T) -> T {
+    fn while_waiting<T>(&mut self, wait: impl FnOnce(&mut GpuPeers) -> T) -> T {
         self.peers.note_wait();
-        let done = wait(self.peers);
+        let wait_result = wait(self.peers);
         self.peers.status().pc.store(WORKS, Ordering::Relaxed);
-        done
+        wait_result
     }
 }
 
 impl Peers for PeersDuringCall<'_> {
     fn published(&mut self, ring: RingId, tokens: u64, wait: bool) -> Result<bool, Stopped> {
-        let index = ring.0 as usize;
-        let there = {
+        let ring_index = ring.0 as usize;
+        let is_published = {
             let GpuPeers { epoch, ends, .. } = &mut *self.peers;
-            epoch.rings[index].has_published(tokens, &mut ends[index].peer)
+            epoch.rings[ring_index].has_published(tokens, &mut ends[ring_index].peer)
         };
-        if !there && !wait {
+        if !is_published && !wait {
             return Ok(false);
         }
-        if !there {
-            self.wait(|peers| {
+        if !is_published {
+            self.while_waiting(|peers| {
                 let GpuPeers {
                     epoch, ends, spin, ..
                 } = peers;
-                let (peer, stop) = (&mut ends[index].peer, &epoch.common.stop);
-                epoch.rings[index].wait_published(tokens, peer, *spin, stop)
+                let ring_peer = &mut ends[ring_index].peer;
+                let stop = &epoch.common.stop;
+                epoch.rings[ring_index].wait_published(tokens, ring_peer, *spin, stop)
             })
             .map_err(|_| Stopped)?;
         }
-        self.check(ring, tokens)?;
+        self.check_transfers(ring, tokens)?;
         Ok(true)
     }
 
     fn wait_released(&mut self, ring: RingId, blocks: u64) -> Result<(), Stopped> {
-        let index = ring.0 as usize;
-        self.wait(|peers| {
+        let ring_index = ring.0 as usize;
+        self.while_waiting(|peers| {
             let GpuPeers {
                 epoch, ends, spin, ..
             } = peers;
-            let (peer, stop) = (&mut ends[index].peer, &epoch.common.stop);
-            epoch.rings[index].wait_released(blocks, peer, *spin, stop)
+            let ring_peer = &mut ends[ring_index].peer;
+            let stop = &epoch.common.stop;
+            epoch.rings[ring_index].wait_released(blocks, ring_peer, *spin, stop)
         })
         .map_err(|_| Stopped)
     }
 
     fn publish(&mut self, ring: RingId, tokens: u64) {
-        self.note(ring, tokens);
+        self.note_checksums(ring, tokens);
         self.peers.epoch.rings[ring.0 as usize].publish(tokens);
     }
 
@@ -355,11 +377,12 @@ impl Peers for PeersDuringCall<'_> {
     }
 
     fn save(&mut self, border: u64, channel: ChannelId, tokens: &[u8]) -> Result<(), Stopped> {
-        self.wait(|peers| {
+        self.while_waiting(|peers| {
             let GpuPeers { epoch, spin, .. } = peers;
             wait_for_area(epoch, border, *spin, &epoch.common.stop)
         })
         .map_err(|_| Stopped)?;
+
         let (to, bytes) = self.peers.epoch.saved(Area::Border(border), channel);
         assert_eq!(tokens.len(), bytes, "a keeper holds the whole history");
         // SAFETY: the area has a place of this size for the channel, whose one keeper's worker alone writes it, and
@@ -381,9 +404,13 @@ impl Peers for PeersDuringCall<'_> {
             recorder.overlapping(period, peers.submitted_ticks[submission_index(period)]);
         }
         peers.status().periods.store(periods, Ordering::Release);
-        let passed = peers.epoch.borders().map_or(0, |b| b.passed(periods));
-        if passed > peers.passed {
-            peers.passed = passed;
+
+        let passed_border = peers
+            .epoch
+            .borders()
+            .map_or(0, |borders| borders.passed(periods));
+        if passed_border > peers.passed {
+            peers.passed = passed_border;
             commit_border(&peers.epoch, self.gate);
         }
     }
