@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use zbmd_ir::text::{bytes, duration};
 
 use super::structure::join_by_key;
-use super::{Changes, ChangeKind};
+use super::{ChangeKind, Changes};
 use crate::{BufferView, FiredView, LaneView, PlanView, SlotView, View};
 
 pub(super) fn compare(before: &View, after: &View, changes: &mut Changes) {
@@ -150,10 +150,20 @@ fn compare_plan(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Changes
     let latencies = (old.latency_ns, new.latency_ns);
     changes.number(ChangeKind::Plan, "latency", latencies, duration);
     let blocks = (old.block, new.block);
-    changes.number(ChangeKind::Plan, "iterations in a block", blocks, plain_number);
+    changes.number(
+        ChangeKind::Plan,
+        "iterations in a block",
+        blocks,
+        plain_number,
+    );
     let stages = (u64::from(old.stages), u64::from(new.stages));
     changes.number(ChangeKind::Plan, "stages", stages, plain_number);
-    changes.words(ChangeKind::Bottleneck, "bound by", &old.bound_by, &new.bound_by);
+    changes.words(
+        ChangeKind::Bottleneck,
+        "bound by",
+        &old.bound_by,
+        &new.bound_by,
+    );
 
     compare_actors(before, after, changes);
     compare_loads(before, after, changes);
@@ -180,14 +190,21 @@ fn compare_actors(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Chang
         let old_device = before.device(old.device);
         let new_device = after.device(new.device);
         changes.words(ChangeKind::Moved, name, old_device, new_device);
-        changes.words(ChangeKind::Variant, name, variant_name(old), variant_name(new));
+        changes.words(
+            ChangeKind::Variant,
+            name,
+            variant_name(old),
+            variant_name(new),
+        );
 
         let old_stage = format!("stage {}", old.stage);
         let new_stage = format!("stage {}", new.stage);
         changes.words(ChangeKind::Stage, name, &old_stage, &new_stage);
         changes.number(ChangeKind::Time, name, (old.busy_ns, new.busy_ns), duration);
         let calls = (old.calls, new.calls);
-        changes.number(ChangeKind::Calls, name, calls, |count| format!("{count} calls"));
+        changes.number(ChangeKind::Calls, name, calls, |count| {
+            format!("{count} calls")
+        });
     }
 }
 
@@ -228,7 +245,12 @@ fn compare_memories(before: PlanSide<'_>, after: PlanSide<'_>, changes: &mut Cha
         let arena_name = format!("{device} arena");
         changes.number(ChangeKind::Memory, &arena_name, arena.numbers(), bytes);
         let exchange_name = format!("{device} exchange");
-        changes.number(ChangeKind::Memory, &exchange_name, exchange.numbers(), bytes);
+        changes.number(
+            ChangeKind::Memory,
+            &exchange_name,
+            exchange.numbers(),
+            bytes,
+        );
     }
 }
 

@@ -2,7 +2,7 @@
 
 use zbmd_ir::text::{Table, left, printable_json, right};
 
-use super::{Change, Diff, ChangeKind};
+use super::{Change, ChangeKind, Diff};
 use crate::View;
 use crate::html::fill;
 use crate::svg::{self, escaped};

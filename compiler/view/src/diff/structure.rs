@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use zbmd_ir::text::bytes;
 use zbmd_ir::{ActorId, Channel, ChannelId, Device, Link, Params, Program, Value};
 
-use super::{Changes, ChangeKind};
+use super::{ChangeKind, Changes};
 use crate::{ActorView, ChannelView, PortView, ReaderView, View};
 
 /// A program and its view.
@@ -75,7 +75,12 @@ impl<'a> ProgramSide<'a> {
 }
 
 pub(super) fn compare(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mut Changes) {
-    changes.words(ChangeKind::Other, "model", &before.view.model, &after.view.model);
+    changes.words(
+        ChangeKind::Other,
+        "model",
+        &before.view.model,
+        &after.view.model,
+    );
     compare_devices(before, after, changes);
     compare_links(before, after, changes);
     compare_actors(before, after, changes);
@@ -88,13 +93,23 @@ fn compare_devices(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mu
         let name = pair.key;
         let (Some(old), Some(new)) = (pair.before, pair.after) else {
             let subject = format!("device {name}");
-            push_presence(ChangeKind::Machine, &subject, pair.before.is_some(), changes);
+            push_presence(
+                ChangeKind::Machine,
+                &subject,
+                pair.before.is_some(),
+                changes,
+            );
             continue;
         };
 
         let backend = format!("{name} backend");
         let old_backend = old.backend.as_str();
-        changes.words(ChangeKind::Machine, &backend, old_backend, new.backend.as_str());
+        changes.words(
+            ChangeKind::Machine,
+            &backend,
+            old_backend,
+            new.backend.as_str(),
+        );
         let cores = format!("{name} cores");
         let old_cores = format!("{:?}", old.cores);
         changes.words(
@@ -152,9 +167,16 @@ fn compare_actors(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mut
         }
 
         let repetitions = (old.repetitions, new.repetitions);
-        changes.number(ChangeKind::Actor, name, repetitions, |n| format!("{n} firings"));
+        changes.number(ChangeKind::Actor, name, repetitions, |n| {
+            format!("{n} firings")
+        });
         let ports = format!("{name} ports");
-        changes.words(ChangeKind::Actor, &ports, &port_words(old), &port_words(new));
+        changes.words(
+            ChangeKind::Actor,
+            &ports,
+            &port_words(old),
+            &port_words(new),
+        );
     }
 }
 
