@@ -419,7 +419,7 @@ impl Tokens {
             TokenKind::Bytes(bytes) => {
                 if !(bytes.len() as u64).is_multiple_of(token.bytes().max(1)) {
                     let message = format!(
-                        "{} initial bytes are no whole number of tokens of {token}",
+                        "{} initial bytes are not a whole number of tokens of {token}",
                         bytes.len()
                     );
                     sink.push(

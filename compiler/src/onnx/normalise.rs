@@ -526,7 +526,7 @@ pub(super) fn unknown(work: &Work) -> OnnxError {
             "make the noise an input, from the op `Noise`",
         ),
         op if op.contains("Sequence") || op.starts_with("Optional") => (
-            "sequences and optional values are no tokens",
+            "sequences and optional values are not tokens",
             "export the model with tensors",
         ),
         op if op.starts_with("String")
@@ -534,7 +534,7 @@ pub(super) fn unknown(work: &Work) -> OnnxError {
             || op == "TfIdfVectorizer"
             || op == "LabelEncoder" =>
         {
-            ("strings are no tokens", "do this before the model")
+            ("strings are not tokens", "do this before the model")
         }
         _ => (
             "there is no op for it",
