@@ -102,6 +102,7 @@ struct AssemblyJob<'a> {
 
 impl AssemblyJob<'_> {
     fn run_threads(&self) -> Result<(), Diagnostic> {
+        // The threads only wait for processes, one for each core. The first refusal in their order is returned.
         let core_count = std::thread::available_parallelism().map_or(1, usize::from);
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..core_count.min(self.texts.len()))
@@ -165,6 +166,7 @@ impl AssemblyJob<'_> {
         kernel: &CubinText,
         text: &str,
     ) -> std::io::Result<Result<Vec<u8>, Vec<u8>>> {
+        // The assembler reads and writes files only. Architecture and key name a text, so no two threads share a file.
         let CubinText { arch, key } = kernel;
         let text_path = self.folder.join(format!("{arch}-{key:032x}.ptx"));
         let object_path = text_path.with_extension("cubin");

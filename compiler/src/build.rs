@@ -116,7 +116,8 @@ pub(crate) fn build(
         initial_bytes: 0,
     };
 
-    // Actors first: channels name their ports by number.
+    // Actors first: channels name their ports by number. The order of channels is the order of their ids, and with that
+    // of the bytes of a bundle: those that are read, those that are not, states.
     builder.add_actors();
     let readers_by_port = builder.place_readers();
     builder.check_inputs(&readers_by_port);
@@ -373,6 +374,8 @@ impl<'a> Builder<'a> {
             let Some((main_group, forked_groups)) = reader_groups.split_first() else {
                 continue;
             };
+
+            // A channel has one row of initial tokens, and each of its readers starts with the last ones of them.
             let main_channel = self.add_channel(from, main_group);
             for (index, group) in forked_groups.iter().enumerate() {
                 let fork_number = match forked_groups.len() {
@@ -551,6 +554,8 @@ impl<'a> Builder<'a> {
                     actor,
                     port: ports.input,
                 };
+
+                // One initial token, which the first firing reads.
                 self.graph.channels.push(Channel {
                     from,
                     readers: vec![Reader { to, delay: 1 }],
@@ -593,6 +598,7 @@ fn add_state_ports(actor: &mut Actor, state: &StateSpec) {
 /// Groups the readers of an output that can share a channel. What agrees with the longest first tokens of a group
 /// agrees with all of them.
 fn group_readers<'a>(readers: &'a [PlacedReader<'a>]) -> Vec<ReaderGroup<'a>> {
+    // A reader with fewer first tokens starts further back in the same ones: they are the end of the longest.
     let mut groups: Vec<ReaderGroup<'a>> = Vec::new();
     for reader in readers {
         let first_tokens = reader.first_tokens.as_slice();

@@ -15,7 +15,7 @@ use crate::parse::{Node, NodeKind};
 use crate::read::{self, Fields};
 use crate::source::{Span, Spanned};
 
-/// Most picoseconds of a call or a firing: a thousand seconds. More means a damaged file.
+/// Max picoseconds of a call or a firing: a thousand seconds. More means a damaged file.
 pub(crate) const MAX_PS: u64 = 1_000_000_000_000_000;
 /// Largest spread, in percent.
 pub(crate) const MAX_SPREAD: f64 = 100_000.0;
@@ -67,6 +67,7 @@ pub fn key_text(actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> String {
 }
 
 fn write_key(out: &mut impl Write, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> fmt::Result {
+    // Names and strings are quoted, and each fact has a line, so that no two actors have the same text.
     writeln!(out, "op {:?}", actor.op)?;
     for (name, value) in &actor.params {
         write!(out, "param {name:?} ")?;
@@ -119,6 +120,7 @@ fn write_value(out: &mut impl Write, value: &Value, blobs: &TiSlice<BlobId, Byte
             write!(out, "}}")
         }
         Value::Tensor(id, token) => {
+            // Contents, not ids: the same op in another model has the same cost.
             let hash = blobs.get(*id).map_or(0, |bytes| xxh3_128(bytes));
             write!(out, "tensor {token} {hash:032x}")
         }
@@ -442,7 +444,8 @@ fn read_cost(node: &Node, sink: &mut Sink) -> Option<(Spanned<CostKey>, Measured
     let firing_meaning = "the cost of a firing in picoseconds";
     let firing_ps = read_ps("firing_ps", firing_meaning, &mut fields, sink);
 
-    // What is left out has a default; what is there and wrong has been reported.
+    // What is left out has a default; what is there and wrong has been reported. The inner option of the variant is
+    // that of the default variant.
     let spread_percent = match fields.take("spread") {
         None => Some(0.0),
         Some(node) => read_spread(node, sink),
@@ -457,6 +460,7 @@ fn read_cost(node: &Node, sink: &mut Sink) -> Option<(Spanned<CostKey>, Measured
     };
     fields.done(sink);
 
+    // Only here does the first missing part count: all mistakes of the entry have been reported by now.
     let cost = MeasuredCost {
         op: op?.value,
         ports: ports.map_or(String::new(), |ports| ports.value),

@@ -118,7 +118,7 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// Reports kept; a model with more mistakes is told so.
+    /// Reports kept; where a model has more mistakes, a last one says so.
     pub(crate) const MAX: usize = 500;
 
     /// Adds a diagnostic, unless the same was said of the same place (a sub-model's body is read once per instance).

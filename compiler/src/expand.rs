@@ -144,11 +144,11 @@ impl Expander<'_> {
     /// Parameters that are given from outside.
     fn enter_given(&mut self, model: &Model, given: &[(Spanned<String>, Node)], env: &mut Env) {
         for (name, node) in given {
-            if model
+            let is_known = model
                 .params
                 .iter()
-                .any(|(known_names, _)| known_names.value == name.value)
-            {
+                .any(|(known, _)| known.value == name.value);
+            if is_known {
                 env.insert(name.value.clone(), node.clone());
             } else {
                 let known_names = model.params.iter().map(|(n, _)| n.value.as_str());
@@ -185,7 +185,8 @@ impl Expander<'_> {
 
         let kind = match &node.kind {
             NodeKind::Param(name) => match env.get(name) {
-                // Errors should point at the value that was given, so its own span stays.
+                // Errors should point at the value that was given, so its own span stays. It is complete already:
+                // parameters in it were those of the model around, so it gets no environment.
                 Some(param_value) => {
                     let param_value = param_value.clone();
                     return self.substitute(&param_value, &Env::new());
@@ -233,17 +234,18 @@ impl Expander<'_> {
     }
 
     fn type_fact(&mut self, dtype: &Option<Node>, shape: &Option<Node>, env: &Env) -> TypeFact {
-        let was_stated = (dtype.is_some(), shape.is_some());
-        let (dtype, shape) = (
-            self.substitute_some(dtype, env),
-            self.substitute_some(shape, env),
-        );
-        let dtype = dtype.and_then(|n| read::dtype(&n, self.sink));
-        let shape = shape.and_then(|n| read::shape(&n, self.sink));
-        let is_bad = was_stated != (dtype.is_some(), shape.is_some());
+        // Both parameters are put in before either is read: errors come in the order of the steps.
+        let dtype_node = self.substitute_some(dtype, env);
+        let shape_node = self.substitute_some(shape, env);
+        let read_dtype = dtype_node.and_then(|n| read::dtype(&n, self.sink));
+        let read_shape = shape_node.and_then(|n| read::shape(&n, self.sink));
+
+        // Stated and not read means reported: inference must not complain once more that the type is unknown.
+        let is_bad =
+            dtype.is_some() != read_dtype.is_some() || shape.is_some() != read_shape.is_some();
         TypeFact {
-            dtype,
-            shape,
+            dtype: read_dtype,
+            shape: read_shape,
             bad: is_bad,
         }
     }
@@ -262,6 +264,7 @@ impl Expander<'_> {
         chain: &mut Vec<(Span, String)>,
     ) -> Names {
         let model = scope.model;
+        // Everything that has a name comes before the channels, which may name what is declared after them.
         let mut known_things = Names::new();
         for (decl, role) in (model.sources.iter().map(|s| (s, Role::Source)))
             .chain(model.sinks.iter().map(|s| (s, Role::Sink)))
@@ -274,15 +277,16 @@ impl Expander<'_> {
             // A model that is compiled has no outside for its ports; that was reported.
             for port in ports.iter() {
                 let id = self.add_junction(port, prefix, env);
-                let stream_thing = if is_input {
+                let port_thing = if is_input {
                     Thing::Input(id)
                 } else {
                     Thing::Output(id)
                 };
-                self.name(&mut known_things, &port.name, stream_thing);
+                self.name(&mut known_things, &port.name, port_thing);
             }
         }
 
+        // Checked before each actor, not once at the end: instances within instances multiply their actors.
         for decl in &model.actors {
             if self.net.actors.len() >= limits::MAX_ACTORS {
                 self.too_many(decl.span);
@@ -292,7 +296,7 @@ impl Expander<'_> {
             if !self.count_name(prefix, &decl.name) {
                 break;
             }
-            let stream_thing = if decl.op.value == onnx::NAME {
+            let actor_thing = if decl.op.value == onnx::NAME {
                 self.onnx(model, decl, prefix, env).unwrap_or(Thing::Bad)
             } else if self.is_instance(decl) {
                 self.instance(scope, decl, prefix, env, chain)
@@ -300,9 +304,10 @@ impl Expander<'_> {
             } else {
                 self.actor(model, decl, prefix, env)
             };
-            self.name(&mut known_things, &decl.name, stream_thing);
+            self.name(&mut known_things, &decl.name, actor_thing);
         }
 
+        // Names of declarations that could not be read exist: a channel that uses one is not reported as well.
         for name in &model.broken {
             known_things
                 .entry(name.value.clone())
@@ -534,6 +539,7 @@ impl Expander<'_> {
                 .name
                 .as_ref()
                 .map_or(arg.value.span, |n| n.span.to(arg.value.span));
+            // The first value stays, and no second error follows from the other one.
             if let Some(first) = params.spans.get(key) {
                 self.sink.push(read::twice("parameter", key, span, *first));
                 continue;
@@ -569,9 +575,9 @@ impl Expander<'_> {
     fn channel(&mut self, model: &Model, decl: &ChannelDecl, names: &Names, env: &Env) {
         let type_fact = self.type_fact(&decl.dtype, &decl.shape, env);
         let write_rate = self.count(&decl.rate, "a rate", env);
-        let initial_tokens = self.substitute_some(&decl.initial, env);
+        let initial_node = self.substitute_some(&decl.initial, env);
         let initial_tokens =
-            initial_tokens.and_then(|n| self.files.tokens(&n, &model.dir, self.sink));
+            initial_node.and_then(|n| self.files.tokens(&n, &model.dir, self.sink));
         let from = self.half(&decl.from, names, true);
 
         // A channel without readers says that the output is left unread on purpose.
@@ -582,22 +588,30 @@ impl Expander<'_> {
         }
         for to in &decl.to {
             let reader_end = self.half(&to.end, names, false);
-            let pick = |inner: &Option<Node>, outer: &Option<Node>| {
-                inner.clone().or_else(|| outer.clone())
-            };
-
             // What a reader states itself goes before what its channel states for all.
             let reader = ReaderDecl {
                 rate: to.reader.rate.clone(),
-                window: pick(&to.reader.window, &decl.reader.window),
-                history: pick(&to.reader.history, &decl.reader.history),
+                window: to
+                    .reader
+                    .window
+                    .as_ref()
+                    .or(decl.reader.window.as_ref())
+                    .cloned(),
+                history: to
+                    .reader
+                    .history
+                    .as_ref()
+                    .or(decl.reader.history.as_ref())
+                    .cloned(),
             };
 
             let read_rate = self.count(&reader.rate, "a rate", env);
             let read_window = self.count(&reader.window, "a window", env);
-            let history_tokens = self.substitute_some(&reader.history, env);
+            let history_node = self.substitute_some(&reader.history, env);
             let history_tokens =
-                history_tokens.and_then(|n| self.files.tokens(&n, &model.dir, self.sink));
+                history_node.and_then(|n| self.files.tokens(&n, &model.dir, self.sink));
+
+            // An end that names nothing has been reported; its actor's inputs may now seem unconnected.
             let (Some(from), Some(reader_end)) = (from.clone(), reader_end) else {
                 self.net.lost = true;
                 continue;
@@ -624,6 +638,7 @@ impl Expander<'_> {
                 ModelDef::Bad => continue,
             };
 
+            // Only what is used is looked into: within an unused model everything is unused.
             if self.used.contains(&inner.span) {
                 self.report_unused(inner);
             } else {
@@ -667,6 +682,8 @@ impl Expander<'_> {
 
         let mut found_pins = Vec::new();
         for (name, device) in &self.pins {
+            // The actor of this name, and those whose names begin with it and a slash: two ranges, as other names may
+            // sort between them.
             let inside = format!("{}/", name.value);
             let first_named = by_name.partition_point(|(other, _)| *other < name.value.as_str());
             let first_contained = by_name.partition_point(|(other, _)| *other < inside.as_str());
@@ -676,11 +693,14 @@ impl Expander<'_> {
             let contained_actors =
                 contained_actors.take_while(|(other, _)| other.starts_with(&inside));
 
+            // The order of the model again, not that of the names.
             let mut pinned_actors: Vec<usize> = exactly_named
                 .chain(contained_actors)
                 .map(|&(_, id)| id)
                 .collect();
             pinned_actors.sort_unstable();
+
+            // After other errors the actor may only be missing because it could not be read.
             if pinned_actors.is_empty() && self.sink.errors() == 0 {
                 let known_names = self.net.actors.iter().map(|a| a.name.as_str());
                 let help = self.sink.suggest(&name.value, known_names);

@@ -1,4 +1,4 @@
-//! Types, rates and ports: asks every op what it makes of the inputs known so far, until nothing new comes of it.
+//! Types, rates and ports: every op is resolved with the input types known so far, until nothing new follows.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -42,17 +42,14 @@ pub(crate) fn infer(
         inference.run(sink);
     }
     inference.report_stuck(sink);
-    let signatures: Vec<Option<Signature>> = inference
-        .states
-        .into_iter()
-        .map(|s| {
-            if let Resolution::Known(sig) = s {
-                Some(sig)
-            } else {
-                None
-            }
-        })
-        .collect();
+
+    let mut signatures = Vec::new();
+    for resolution in inference.states {
+        signatures.push(match resolution {
+            Resolution::Known(signature) => Some(signature),
+            Resolution::New | Resolution::Waits(_) | Resolution::Failed => None,
+        });
+    }
     for (actor, signature) in net.actors.iter().zip(&signatures) {
         if let Some(signature) = signature {
             check_limits(actor, signature, sink);
@@ -65,9 +62,9 @@ pub(crate) fn infer(
 /// What is known of an actor.
 #[derive(Debug)]
 enum Resolution {
-    /// Not asked yet.
+    /// Its op has not been resolved yet.
     New,
-    /// Waits for the type of this input.
+    /// It needs the type of this input first.
     Waits(String),
     Known(Signature),
     /// Reported.
@@ -81,7 +78,7 @@ struct Infer<'a> {
     /// Token type of each link, once known.
     types: Vec<Option<TokenType>>,
     states: Vec<Resolution>,
-    /// How often each op was asked; a bound, should an op answer differently each time.
+    /// How often each op was resolved: bounded, should an op answer differently each time.
     tries: Vec<usize>,
     inputs_of: Vec<Vec<usize>>,
     outputs_of: Vec<Vec<usize>>,
@@ -92,15 +89,20 @@ impl Infer<'_> {
     fn run(&mut self, sink: &mut Sink) {
         while let Some(actor_id) = self.queue.pop_front() {
             self.tries[actor_id] += 1;
-            if matches!(self.states[actor_id], Resolution::Failed)
-                || self.tries[actor_id] > self.inputs_of[actor_id].len() + 4
-            {
+
+            // An actor is asked again once for each input whose type becomes known, and a few times where types are
+            // seeded. An op whose answer never settles would go on in a loop for ever.
+            let max_tries = self.inputs_of[actor_id].len() + 4;
+            let has_failed = matches!(self.states[actor_id], Resolution::Failed);
+            if has_failed || self.tries[actor_id] > max_tries {
                 continue;
             }
+
             match self.resolve(actor_id) {
                 Ok(signature) => self.enter_signature(actor_id, signature),
                 Err(OpError::NeedInput { port }) => self.states[actor_id] = Resolution::Waits(port),
                 Err(error) => {
+                    // Others are still resolved: all mistakes of a model are reported in one run.
                     self.states[actor_id] = Resolution::Failed;
                     sink.push(self.refusal(actor_id, error));
                 }
@@ -117,6 +119,7 @@ impl Infer<'_> {
                 let mut connected_ports = Vec::new();
                 let mut input_types = BTreeMap::new();
                 for &link in &self.inputs_of[id] {
+                    // A channel to an actor, without a port, leads to its first input: the op knows it as "".
                     let port = self.net.links[link].to.port.clone().unwrap_or_default();
                     if let Some(token) = &self.types[link] {
                         input_types.insert(port.clone(), token.clone());
@@ -146,6 +149,7 @@ impl Infer<'_> {
                 .as_ref()
                 .map(|d| TokenType::scalar(d.value))
         });
+        // A source that states nothing writes what its readers take.
         let known_token = stated_token.or_else(|| {
             self.outputs_of[id]
                 .iter()
@@ -154,14 +158,13 @@ impl Infer<'_> {
         let source_token = known_token.ok_or_else(|| OpError::NeedInput {
             port: "y".to_owned(),
         })?;
-        let own_rate = actor.rate.as_ref().map_or(1, |r| r.value);
-        let own_rate = self
-            .stated_rate(&self.outputs_of[id], |l| &l.write_rates)
-            .unwrap_or(own_rate);
+
+        let default_rate = actor.rate.as_ref().map_or(1, |r| r.value);
+        let channel_rate = self.stated_rate(&self.outputs_of[id], |l| &l.write_rates);
         let outputs = vec![OutPort {
             name: "y".to_owned(),
             token: source_token,
-            rate: own_rate,
+            rate: channel_rate.unwrap_or(default_rate),
         }];
         Ok(Signature {
             outputs,
@@ -170,6 +173,7 @@ impl Infer<'_> {
     }
 
     fn sink(&self, id: usize, actor: &NetActor) -> Result<Signature, OpError> {
+        // What is written goes before what the sink states: `check_link` compares the two with a better message.
         let known_token = self.inputs_of[id]
             .iter()
             .find_map(|&l| self.types[l].clone());
@@ -178,15 +182,16 @@ impl Infer<'_> {
             .ok_or_else(|| OpError::NeedInput {
                 port: "x".to_owned(),
             })?;
-        let own_rate = actor.rate.as_ref().map_or(1, |r| r.value);
-        let own_rate = self
-            .stated_rate(&self.inputs_of[id], |l| &l.rates)
-            .unwrap_or(own_rate);
+
+        // Sinks keep no history: the window is the rate.
+        let default_rate = actor.rate.as_ref().map_or(1, |r| r.value);
+        let channel_rate = self.stated_rate(&self.inputs_of[id], |l| &l.rates);
+        let rate = channel_rate.unwrap_or(default_rate);
         let inputs = vec![InPort {
             name: "x".to_owned(),
             token: sink_token,
-            rate: own_rate,
-            window: own_rate,
+            rate,
+            window: rate,
         }];
         Ok(Signature {
             inputs,
@@ -224,6 +229,7 @@ impl Infer<'_> {
                 continue;
             };
             let token = &signature.outputs[port_index].token;
+            // A stated type stays: `check_link` reports it at its own place if the op writes another one.
             if self.types[link_id].as_ref() != Some(token)
                 && self.net.links[link_id].stated().is_none()
             {
@@ -246,6 +252,7 @@ impl Infer<'_> {
             let Resolution::Known(signature) = &self.states[link.to.actor] else {
                 continue;
             };
+            // Both ends are asked again: the writer may have waited for just this type, in a loop with the reader.
             if let Some(port) = input_port(signature, link.to.port.as_deref()) {
                 self.types[id] = Some(signature.inputs[port].token.clone());
                 self.queue.push_back(link.from.actor);
@@ -258,6 +265,7 @@ impl Infer<'_> {
         if has_seeded {
             return true;
         }
+
         for (id, link) in self.net.links.iter().enumerate() {
             let stated_dtype = link.facts.iter().find_map(|f| f.dtype.as_ref());
             if let (None, Some(stated_dtype)) = (&self.types[id], stated_dtype) {
@@ -291,6 +299,7 @@ impl Infer<'_> {
                 message,
                 help,
             } => {
+                // The channel that names the port, or else the one that leads to the first input without naming it.
                 let links = self.inputs_of[id].iter().map(|&l| &self.net.links[l]);
                 let refused_link = links.clone().find(|l| l.to.port.as_deref() == Some(&port));
                 let refused_link =
@@ -324,18 +333,22 @@ impl Infer<'_> {
     /// Reports what waits for a type: an unconnected input, or a loop in which every type hangs on another. What
     /// waits only because something else failed is silent.
     fn report_stuck(&mut self, sink: &mut Sink) {
+        // Each actor waits for one input, so the actors that wait form paths that end at an unconnected input or in a
+        // loop. An actor that has been seen ends a path too: O(actors), and each cause is reported once.
         let mut seen_actors = vec![false; self.net.actors.len()];
         for start in 0..self.net.actors.len() {
             let mut wait_path = vec![start];
             let mut waiting = start;
             loop {
                 if seen_actors[waiting] {
+                    // Seen on this path, it is a loop; seen on an earlier one, it has been reported with that.
                     let Some(first) = wait_path[..wait_path.len() - 1]
                         .iter()
                         .position(|&a| a == waiting)
                     else {
                         break;
                     };
+                    // A type that could not be read may have been the one that starts this loop.
                     if !self.net.links.iter().any(|l| l.facts.iter().any(|f| f.bad)) {
                         sink.push(self.type_loop(&wait_path[first..wait_path.len() - 1]));
                     }
@@ -403,6 +416,7 @@ impl Infer<'_> {
     }
 
     fn type_loop(&self, actors: &[usize]) -> Diagnostic {
+        // The path went from readers to writers; people read along the channels.
         let actor_names: Vec<&str> = actors
             .iter()
             .rev()
@@ -432,6 +446,8 @@ pub(crate) fn unconnected(actor: &NetActor, port: &str) -> Diagnostic {
     } else {
         format!("input `{port}` of `{}` is not connected", actor.name)
     };
+
+    // Within a sub-model, where the channel is missing, the actor goes by the last part of its name.
     let local_name = actor.name.rsplit('/').next().unwrap_or_default();
     let end_words = if actor.role == Role::Sink {
         local_name.to_owned()
@@ -490,13 +506,15 @@ pub(crate) fn unknown_port(
 
 /// Every stated type, rate and window of a link against what the ops at its ends say.
 pub(crate) fn check_link(net: &Net, link: &Link, out: &OutPort, input: &InPort, sink: &mut Sink) {
-    let (from, to) = (&net.actors[link.from.actor], &net.actors[link.to.actor]);
+    let from = &net.actors[link.from.actor];
+    let to = &net.actors[link.to.actor];
     let errors_before = sink.errors();
     for fact in link.facts.iter().chain([&from.stream]) {
         check_fact(fact, &out.token, link, from, sink);
     }
     check_sink(to, link, from, &out.token, sink);
-    // A wrong statement is what the reader was inferred from.
+
+    // A wrong statement is what the reader was inferred from: it would be reported a second time as a mismatch.
     if out.token != input.token && sink.errors() == errors_before {
         sink.push(
             Diagnostic::new(
@@ -517,6 +535,8 @@ pub(crate) fn check_link(net: &Net, link: &Link, out: &OutPort, input: &InPort, 
         (&link.rates, input.rate, "reads", "rate", to),
         (&link.windows, input.window, "looks at", "window", to),
     ];
+
+    // A channel joined through ports of sub-models may state a rate several times: each wrong one is shown.
     for (facts, is, does, what, actor) in stated_facts {
         for fact in facts.iter().filter(|f| f.value != is) {
             sink.push(
@@ -608,6 +628,7 @@ fn check_limits(actor: &NetActor, signature: &Signature, sink: &mut Sink) {
         );
     };
 
+    // Each state will be an input and an output of its own.
     let port_count = signature.inputs.len().max(signature.outputs.len()) + signature.states.len();
     if port_count > limits::MAX_PORTS {
         refuse(
@@ -617,15 +638,15 @@ fn check_limits(actor: &NetActor, signature: &Signature, sink: &mut Sink) {
         );
     }
 
-    let ins = signature
+    let input_facts = signature
         .inputs
         .iter()
         .map(|p| (&p.name, &p.token, p.rate.max(p.window)));
-    let outs = signature
+    let output_facts = signature
         .outputs
         .iter()
         .map(|p| (&p.name, &p.token, p.rate));
-    for (name, token, rate) in ins.chain(outs) {
+    for (name, token, rate) in input_facts.chain(output_facts) {
         if rate > limits::MAX_RATE {
             refuse(
                 format!("the rate or window of `{name}`"),

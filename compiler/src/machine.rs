@@ -129,7 +129,8 @@ pub fn to_ron_with_costs(machine: &Machine, costs: &MeasuredCosts) -> Result<Str
 
 /// Reads a machine file; `None` if there were errors. Where `links` is not given, every two devices are linked.
 pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine, MeasuredCosts)> {
-    // Of the whole sink, only errors of this file count.
+    // Of the whole sink, only errors of this file count. A text that does not parse is not read further: what is missing
+    // in it would make errors that follow from the first.
     let errors_before = sink.errors();
     let root_node = parse::parse(file, text, sink)?;
     if sink.errors() > errors_before {
@@ -412,7 +413,7 @@ fn quantity(
     }
 }
 
-/// Most latency of a link: times of many transfers are added up in 64 bits.
+/// Max latency of a link: times of many transfers are added up in 64 bits.
 const MAX_LATENCY_NS: u64 = 3_600_000_000_000;
 
 /// The devices that the ends of links name.
@@ -420,6 +421,7 @@ type DevicesByName<'a> = BTreeMap<&'a str, DeviceId>;
 
 fn read_links(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -> TiVec<LinkId, Link> {
     let mut devices_by_name = DevicesByName::new();
+    // Devices that could not be read have no name here, and no number either: the two lists run in parallel.
     for (index, name) in names.iter().enumerate() {
         devices_by_name.insert(&name.value, DeviceId::from(index));
     }
@@ -488,8 +490,8 @@ fn read_link_end(
 ) -> Option<DeviceId> {
     let node = fields.need(field, "\"cpu:0\"", sink)?;
     let written_name = read::string(node, "a device in quotes", sink)?;
-    let found = devices.get(written_name.value.as_str()).copied();
-    if found.is_none() {
+    let device = devices.get(written_name.value.as_str()).copied();
+    if device.is_none() {
         let known_names = devices.keys().copied();
         let message = format!("there is no device `{}`", written_name.value);
         sink.push(
@@ -499,11 +501,12 @@ fn read_link_end(
         );
     }
 
-    found
+    device
 }
 
 /// A latency in nanoseconds; unlike other quantities it may be zero, with a unit.
 fn read_latency(node: Option<&Node>, sink: &mut Sink) -> Option<u64> {
+    // `quantity` refuses zero, which is right for memory and bandwidth; a link may well have no latency.
     if let Some(NodeKind::Str(text)) = node.map(|node| &node.kind)
         && text.trim_start().starts_with('0')
         && units::duration_ns(text) == Ok(0)

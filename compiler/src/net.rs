@@ -14,7 +14,7 @@ pub(crate) struct Net {
     pub(crate) name: String,
     pub(crate) actors: Vec<NetActor>,
     pub(crate) links: Vec<Link>,
-    /// Outputs that are knowingly left unread, by actor and port.
+    /// Outputs that the model states to be read by nobody, by actor and port.
     pub(crate) dropped: Vec<End>,
     pub(crate) pins: Vec<Pin>,
     /// Whether channels could not be read, so that what seems unconnected may not be.

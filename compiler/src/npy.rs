@@ -12,11 +12,11 @@ pub struct Npy {
     pub data: Bytes,
 }
 
-/// Why a file is no array that zbmd reads.
+/// Why a file is not an array that zbmd reads.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NpyError {
     /// No magic, or a header cut short.
-    #[error("it is no .npy file: {0}")]
+    #[error("it is not an .npy file: {0}")]
     Malformed(&'static str),
     /// The elements are of a type without an equal here.
     #[error("its elements are `{0}`, which has no equal among the dtypes")]
@@ -45,24 +45,23 @@ pub fn read(file: &Bytes) -> Result<Npy, NpyError> {
     let rest = file
         .strip_prefix(b"\x93NUMPY".as_slice())
         .ok_or(NpyError::Malformed("the magic is missing"))?;
-    let (wide, rest) = match rest {
-        [1, _, rest @ ..] => (false, rest),
-        [2 | 3, _, rest @ ..] => (true, rest),
+
+    // The version's two bytes, then the header's length: 16 bits in version 1, 32 in later ones.
+    let too_short = NpyError::Malformed("the header is cut short");
+    let (header_length, rest) = match rest {
+        [1, _, a, b, rest @ ..] => (usize::from(u16::from_le_bytes([*a, *b])), rest),
+        [2 | 3, _, a, b, c, d, rest @ ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, rest),
+        [1..=3, _, ..] => return Err(too_short),
         _ => return Err(NpyError::Malformed("an unknown version")),
     };
 
-    let short = NpyError::Malformed("the header is cut short");
-    let (len, rest) = match (wide, rest) {
-        (false, [a, b, rest @ ..]) => (usize::from(u16::from_le_bytes([*a, *b])), rest),
-        (true, [a, b, c, d, rest @ ..]) => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, rest),
-        _ => return Err(short),
-    };
-
-    // Version 1 has a length of 16 bits, later ones of 32.
-    let header = rest.get(..len).ok_or(short)?;
+    let header = rest.get(..header_length).ok_or(too_short)?;
     let header =
-        std::str::from_utf8(header).map_err(|_| NpyError::Malformed("the header is no text"))?;
-    let data = file.slice(file.len() - (rest.len() - len)..);
+        std::str::from_utf8(header).map_err(|_| NpyError::Malformed("the header is not text"))?;
+
+    // Everything after the header is data, of just the length that dtype and shape say.
+    let data_length = rest.len() - header_length;
+    let data = file.slice(file.len() - data_length..);
     let token = token(header)?;
     if token.bytes() != data.len() as u64 {
         return Err(NpyError::Length {
@@ -75,15 +74,20 @@ pub fn read(file: &Bytes) -> Result<Npy, NpyError> {
 }
 
 fn token(header: &str) -> Result<TokenType, NpyError> {
-    let descr = field(header, "descr")?;
-    let descr = descr
+    // The dtype in quotes: a list, which has none here, is that of an array of records.
+    let after_name = field(header, "descr")?;
+    let descr = after_name
         .strip_prefix(['\'', '"'])
-        .and_then(|d| d.split(['\'', '"']).next());
-    let descr = descr.ok_or(NpyError::Malformed("`descr` is no string"))?;
+        .and_then(|quoted| quoted.split(['\'', '"']).next());
+    let descr = descr.ok_or(NpyError::Malformed("`descr` is not a string"))?;
     let dtype = dtype(descr).ok_or_else(|| NpyError::DType(descr.to_owned()))?;
-    let shape = field(header, "shape")?;
-    let shape = shape.strip_prefix('(').and_then(|s| s.split(')').next());
-    let shape = shape.ok_or(NpyError::Malformed("`shape` is no tuple"))?;
+
+    // `()` is a single element, `(3,)` and `(3, 4)` are dimensions.
+    let after_name = field(header, "shape")?;
+    let shape = after_name
+        .strip_prefix('(')
+        .and_then(|tuple| tuple.split(')').next());
+    let shape = shape.ok_or(NpyError::Malformed("`shape` is not a tuple"))?;
     let dims: Option<Vec<u64>> = shape
         .split(',')
         .map(str::trim)
@@ -94,28 +98,30 @@ fn token(header: &str) -> Result<TokenType, NpyError> {
         "`shape` holds something else than integers",
     ))?;
 
-    // Of one dimension both orders are the same.
+    // In one dimension both orders are the same.
     if field(header, "fortran_order")?.starts_with("True") && dims.len() > 1 {
         return Err(NpyError::Fortran);
     }
-    let small: Option<Vec<u32>> = dims
+
+    // Dimensions of tokens have 32 bits and are not zero.
+    let token_dims: Option<Vec<u32>> = dims
         .iter()
         .map(|&d| u32::try_from(d).ok().filter(|&d| d > 0))
         .collect();
-    let token = small.map(|shape| TokenType::new(dtype, shape));
+    let token = token_dims.map(|shape| TokenType::new(dtype, shape));
     token
         .filter(|t| t.shape.len() <= limits::MAX_RANK && t.bytes() <= limits::MAX_TOKEN_BYTES)
         .ok_or(NpyError::Shape(dims))
 }
 
-/// What stands behind `'name':` in the header, a Python dict that NumPy writes in one fixed form.
+/// What follows `'name':` in the header, a Python dict that NumPy writes in one fixed form.
 fn field<'a>(header: &'a str, name: &str) -> Result<&'a str, NpyError> {
     let quoted = [format!("'{name}'"), format!("\"{name}\"")];
-    let behind = quoted
+    let after_name = quoted
         .iter()
         .find_map(|q| header.split_once(q.as_str()))
         .map(|(_, rest)| rest);
-    let value = behind.and_then(|rest| rest.trim_start().strip_prefix(':'));
+    let value = after_name.and_then(|rest| rest.trim_start().strip_prefix(':'));
     value
         .map(str::trim_start)
         .ok_or(NpyError::Malformed("a field of the header is missing"))

@@ -1,4 +1,4 @@
-//! What is asked of a compilation.
+//! The options of a compilation.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -62,7 +62,7 @@ pub struct SearchOptions {
     pub progress: Option<fn(Progress)>,
 }
 
-/// What is asked of a compilation.
+/// The options of a compilation.
 #[derive(Clone, Debug)]
 pub struct CompileOptions {
     /// Ops and custom actors that models may use.

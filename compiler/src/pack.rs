@@ -9,7 +9,8 @@ use zbmd_ir::{Actor, ActorId, BlobId, Graph, Machine, Plan, Role, TiVec, Value};
 
 /// The pass, for [`crate::CompileOptions::skipped_passes`].
 pub(crate) const NAME: &str = "pack-weights";
-pub(crate) const SUMMARY: &str = "weights lie in the bundle in the order of the CPU's kernels";
+pub(crate) const SUMMARY: &str =
+    "weights are stored in the bundle in the order of the CPU's kernels";
 
 /// What is packed, and what decides whether it may be.
 pub(crate) struct PackRequest<'a> {
@@ -142,6 +143,7 @@ fn drop_unnamed_blobs(graph: &mut Graph, blobs: &mut TiVec<BlobId, Bytes>) {
         visit_blobs(value, &mut |blob| _ = named_blobs.insert(blob));
     }
 
+    // The set is sorted: old order, without gaps.
     let new_numbers: BTreeMap<BlobId, BlobId> = named_blobs
         .iter()
         .enumerate()

@@ -69,7 +69,8 @@ impl PlanRequest<'_> {
         pins: BTreeMap<ActorId, DeviceId>,
     ) -> Result<PlannedGraph, ScheduleError> {
         let machine = &self.target.machine;
-        // The clock and the interrupt are only asked by the search: without them the result depends on the input alone.
+        // Only the search looks at the clock and the interrupt: without them the result depends on the input alone. A
+        // limit beyond the clock's range is none.
         let search = &self.options.search;
         let deadline = search
             .time_limit
@@ -173,6 +174,7 @@ fn resolve_pins(
     machine: &Machine,
     reports: &mut Reports,
 ) -> Result<BTreeMap<ActorId, DeviceId>, Reported> {
+    // All pins are looked up before the first error ends it.
     let mut pins = BTreeMap::new();
     for (actor, pinned) in &origins.pins {
         let devices = machine.devices.iter_enumerated();

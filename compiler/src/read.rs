@@ -73,6 +73,7 @@ impl<'a> Fields<'a> {
 
     /// Takes a field out.
     pub(crate) fn take(&mut self, name: &str) -> Option<&'a Node> {
+        // Code and table of the format must agree: the reference page is made from the table.
         debug_assert!(
             self.group.is_none_or(|group| group.has(name)),
             "{name} is in no table"
@@ -91,11 +92,11 @@ impl<'a> Fields<'a> {
 
     /// Takes out a field that must be there.
     pub(crate) fn need(&mut self, name: &str, example: &str, sink: &mut Sink) -> Option<&'a Node> {
-        let found = self.take(name);
-        if found.is_none() {
+        let node = self.take(name);
+        if node.is_none() {
             self.missing(name, example, sink);
         }
-        found
+        node
     }
 
     /// Reports a missing field.
@@ -235,21 +236,21 @@ pub(crate) fn map<'a>(
     };
 
     // A second value for a key would silently hide the first.
-    let mut seen: BTreeMap<String, Span> = BTreeMap::new();
-    let mut out = Vec::new();
+    let mut first_spans: BTreeMap<String, Span> = BTreeMap::new();
+    let mut entries = Vec::new();
     for (key, value) in pairs {
         let Some(key) = string(key, "a name in quotes", sink) else {
             continue;
         };
-        match seen.get(&key.value) {
+        match first_spans.get(&key.value) {
             Some(first) => sink.push(twice("key", &key.value, key.span, *first)),
             None => {
-                seen.insert(key.value.clone(), key.span);
-                out.push((key, value));
+                first_spans.insert(key.value.clone(), key.span);
+                entries.push((key, value));
             }
         }
     }
-    out
+    entries
 }
 
 /// A count between `low` and `high`.
@@ -262,7 +263,7 @@ pub(crate) fn count(
 ) -> Option<Spanned<u64>> {
     let value = match node.kind {
         NodeKind::Int(i) => i,
-        // `1e6` reads better than 1000000 and is as exact.
+        // `1e6` reads better than 1000000 and is as exact: below 2^53 (about 9e15) an f64 holds every integer.
         NodeKind::Float(f) if f.fract() == 0.0 && f.abs() < 9e15 => f as i64,
         _ => return refuse(node, &format!("{what}, an integer"), sink),
     };
@@ -293,15 +294,15 @@ pub(crate) fn count(
 /// A dtype.
 pub(crate) fn dtype(node: &Node, sink: &mut Sink) -> Option<Spanned<DType>> {
     let name = word(node, "a dtype such as `f32`", sink)?;
-    let found = DType::from_name(&name.value);
-    if found.is_none() {
+    let dtype = DType::from_name(&name.value);
+    if dtype.is_none() {
         sink.push(
             Diagnostic::new(Code::E0310, format!("`{}` is no dtype", name.value))
                 .primary(name.span, "unknown dtype")
                 .help(format!("one of {}", DType::ALL.map(DType::name).join(", "))),
         );
     }
-    found.map(|d| Spanned::new(d, name.span))
+    dtype.map(|dtype| Spanned::new(dtype, name.span))
 }
 
 /// A shape: a list of dimensions.
@@ -326,11 +327,11 @@ pub(crate) fn shape(node: &Node, sink: &mut Sink) -> Option<Spanned<Vec<u32>>> {
         return None;
     }
 
-    let mut out = Vec::with_capacity(dims.len());
+    let mut shape = Vec::with_capacity(dims.len());
     for dim in dims {
-        out.push(count(dim, "a dimension", 1, u64::from(u32::MAX), sink)?.value as u32);
+        shape.push(count(dim, "a dimension", 1, u64::from(u32::MAX), sink)?.value as u32);
     }
-    Some(Spanned::new(out, node.span))
+    Some(Spanned::new(shape, node.span))
 }
 
 /// Refuses names of models and devices that are too long, or that have characters which cannot be seen.
@@ -347,6 +348,7 @@ pub(crate) fn check_text(name: &Spanned<String>, what: &str, sink: &mut Sink) ->
         None => return true,
     };
 
+    // The message shows the beginning: a name may be megabytes long.
     let shown: String = name.value.chars().take(MAX_WRITTEN_NAME_BYTES).collect();
     sink.push(
         Diagnostic::new(
@@ -365,12 +367,11 @@ const MAX_WRITTEN_NAME_BYTES: usize = 200;
 
 /// Refuses names that dumps, endpoints and pins could not write down.
 pub(crate) fn check_name(name: &Spanned<String>, what: &str, sink: &mut Sink) -> bool {
-    let fits = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
-
-    // A dot separates an actor from its port, so no name has one.
+    // A dot separates an actor from its port, and a slash an instance from what is in it: no name has one.
+    let is_name_char = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
     let fits_limit = name.value.len() <= MAX_WRITTEN_NAME_BYTES;
-    let ok = !name.value.is_empty() && fits_limit && name.value.chars().all(fits);
-    if !ok {
+    let is_valid = !name.value.is_empty() && fits_limit && name.value.chars().all(is_name_char);
+    if !is_valid {
         let shown: String = name.value.chars().take(MAX_WRITTEN_NAME_BYTES).collect();
         let limit = if fits_limit {
             String::new()
@@ -388,5 +389,5 @@ pub(crate) fn check_name(name: &Spanned<String>, what: &str, sink: &mut Sink) ->
         );
     }
 
-    ok
+    is_valid
 }

@@ -86,6 +86,7 @@ fn group_section(group: &Group) -> String {
 /// The op catalogue as Markdown: every op of a registry with ports, rates, parameters, dtypes, devices and source.
 /// Types and devices are what resolving the op's example with each type gives.
 pub fn op_page(registry: &Registry) -> String {
+    // Tensor ops are many and alike: they share a table, all others have a section each.
     let (tensor, others): (Vec<&str>, Vec<&str>) = registry.names().partition(|name| {
         name.strip_prefix("Nn")
             .is_some_and(|n| TensorOp::find(n).is_some())
@@ -136,14 +137,17 @@ fn type_notation() -> String {
 
 /// Text that no Markdown reader takes for links or emphasis; code in it stays.
 fn plain_text(text: &str) -> String {
-    let part = |(i, part): (usize, &str)| match i % 2 {
-        0 => part
-            .replace('[', "\\[")
-            .replace(']', "\\]")
-            .replace('*', "\\*"),
-        _ => format!("`{part}`"),
-    };
-    text.split('`').enumerate().map(part).collect()
+    // Between backticks every second part is code.
+    let mut plain = String::new();
+    for (index, part) in text.split('`').enumerate() {
+        if index % 2 == 0 {
+            let brackets = part.replace('[', "\\[").replace(']', "\\]");
+            plain += &brackets.replace('*', "\\*");
+        } else {
+            plain += &format!("`{part}`");
+        }
+    }
+    plain
 }
 
 /// One op as text for people, `None` for an unknown one.
@@ -158,18 +162,17 @@ pub fn op_section(registry: &Registry, name: &str) -> Option<String> {
         let _ = writeln!(section_text, "- types: `{input_types}`");
     }
     for (param, meaning) in op_doc.params {
-        let position_text = op.positional().iter().position(|p| p == param);
-        let position_text =
-            position_text.map_or(String::new(), |i| format!(" (argument {})", i + 1));
+        let position = op.positional().iter().position(|p| p == param);
+        let position_text = position.map_or(String::new(), |i| format!(" (argument {})", i + 1));
         let _ = writeln!(section_text, "- `{param}`{position_text}: {meaning}");
     }
 
-    let found_types = Found::of(registry, &**op);
-    let _ = writeln!(section_text, "- {found_types}");
+    let support = OpSupport::of(registry, &**op);
+    let _ = writeln!(section_text, "- {support}");
 
-    // Of these the GPU's answer depends on the size of the token.
+    // Examples are small; ops with a limit on GPUs are asked again with a token beyond it.
     for (_, elements) in LARGE.iter().filter(|(large, _)| *large == name) {
-        let dtype = *found_types.cpu.first()?;
+        let dtype = *support.cpu.first()?;
         let example_token = TokenType::new(dtype, [*elements]);
         let input_types = [("x".to_owned(), example_token.clone())].into();
         let example_params = params_of(op_doc.example, op.positional())?;
@@ -195,7 +198,9 @@ fn tensor_row(registry: &Registry, name: &str) -> String {
     else {
         return String::new();
     };
-    let found_types = Found::of(registry, &**op);
+    let support = OpSupport::of(registry, &**op);
+
+    // Ops that are not ONNX operators have no page there.
     let plain_summary = plain_text(op.doc().summary);
     let shown_name = match plain_summary.contains("no ONNX operator") {
         true => format!("`{name}`"),
@@ -208,8 +213,8 @@ fn tensor_row(registry: &Registry, name: &str) -> String {
     format!(
         "| {shown_name} | `{}` | {plain_summary} | {} | {} |\n",
         spec.types.to_string().replace('|', "\\|"),
-        names(&found_types.cpu),
-        found_types.gpu_text()
+        names(&support.cpu),
+        support.gpu_text()
     )
 }
 
@@ -218,7 +223,7 @@ const LARGE: [(&str, u32); 2] = [("Fft", 2048), ("Rfft", 2048)];
 
 /// What an op's example takes.
 #[derive(Default)]
-struct Found {
+struct OpSupport {
     /// Its ports with the first type it takes.
     ports: String,
     cpu: Vec<DType>,
@@ -227,30 +232,32 @@ struct Found {
     reasons: Vec<(DType, String)>,
 }
 
-impl Found {
+impl OpSupport {
     fn of(registry: &Registry, op: &dyn Op) -> Self {
-        let mut found_types = Self::default();
+        let mut support = Self::default();
         for dtype in DType::ALL {
             let Some(actor) = probe_dtype(registry, op, dtype) else {
                 continue;
             };
-            if found_types.ports.is_empty() {
-                found_types.ports = ports(&actor);
+            if support.ports.is_empty() {
+                support.ports = ports(&actor);
             }
 
             // Several element types may be one to the op: it is listed once.
             let dtype = shown_dtypes(&actor, dtype);
-            if found_types.cpu.contains(&dtype) {
+            if support.cpu.contains(&dtype) {
                 continue;
             }
-            found_types.cpu.push(dtype);
+
+            // `probe_dtype` has made the CPU's kernel. The GPU's is asked for with what all GPUs can do.
+            support.cpu.push(dtype);
             match registry.gpu_reason(&actor, &TiVec::new(), &Caps::COMMON) {
-                None => found_types.gpu.push(dtype),
-                Some(why) => found_types.reasons.push((dtype, why)),
+                None => support.gpu.push(dtype),
+                Some(why) => support.reasons.push((dtype, why)),
             }
         }
 
-        found_types
+        support
     }
 
     fn gpu_text(&self) -> String {
@@ -267,13 +274,14 @@ impl Found {
             }
         }
 
-        let reason_list = by_reason
+        // Where no type works, the types need not be listed with the reasons.
+        let reasons = by_reason
             .iter()
             .map(|(dtypes, reason)| match self.gpu.is_empty() {
                 true => (*reason).to_owned(),
                 false => format!("{}: {reason}", names(dtypes)),
             });
-        let reason_list = reason_list.collect::<Vec<_>>().join("; ");
+        let reason_list = reasons.collect::<Vec<_>>().join("; ");
         if self.gpu.is_empty() {
             format!("none: {reason_list}")
         } else {
@@ -282,7 +290,7 @@ impl Found {
     }
 }
 
-impl std::fmt::Display for Found {
+impl std::fmt::Display for OpSupport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.cpu.is_empty() {
             return write!(f, "CPU only: its code is the embedding program's");
@@ -311,6 +319,7 @@ fn shown_dtypes(actor: &Actor, tried: DType) -> DType {
 }
 
 fn names(dtypes: &[DType]) -> String {
+    // The shorter of the two lists: most ops take nearly all types, or few.
     let missing: Vec<&str> = DType::ALL
         .iter()
         .filter(|d| !dtypes.contains(d))
@@ -333,9 +342,11 @@ fn names(dtypes: &[DType]) -> String {
 fn probe_dtype(registry: &Registry, op: &dyn Op, dtype: DType) -> Option<Actor> {
     let example_params = params_of(op.doc().example, op.positional())?;
     let input_types: BTreeMap<String, TokenType> = example_inputs(op, dtype).into_iter().collect();
+
+    // Ops that declare their inputs (`Expr`) are tried with this dtype declared, and else with the example's own.
     let param_variants = [declared_as(&example_params, dtype), example_params];
-    let mut resolved_actors = param_variants.iter().filter_map(|example_params| {
-        let actor = resolve(registry, op, example_params, input_types.clone())?;
+    let mut resolved_actors = param_variants.iter().filter_map(|params| {
+        let actor = resolve(registry, op, params, input_types.clone())?;
         registry
             .kernel(&actor, &TiVec::new())
             .is_ok()
@@ -345,8 +356,8 @@ fn probe_dtype(registry: &Registry, op: &dyn Op, dtype: DType) -> Option<Actor> 
 }
 
 /// Parameters that declare inputs, with another dtype for all of them.
-fn declared_as(declared_params: &Params, dtype: DType) -> Params {
-    let mut declared_params = declared_params.clone();
+fn declared_as(example_params: &Params, dtype: DType) -> Params {
+    let mut declared_params = example_params.clone();
     if let Some(Value::Map(inputs)) = declared_params.get_mut("inputs") {
         let dtype_word = Value::Str(dtype.name().to_owned());
         inputs
@@ -358,19 +369,23 @@ fn declared_as(declared_params: &Params, dtype: DType) -> Params {
 
 /// Parameters of an op as a model writes them.
 fn params_of(text: &str, positional: &[&str]) -> Option<Params> {
-    let (mut sources, mut sink) = (SourceMap::default(), Sink::default());
+    let mut sources = SourceMap::default();
+    let mut sink = Sink::default();
     let file_id = sources.add("example", text);
     let NodeKind::Call(_, args) = parse::parse(file_id, text, &mut sink)?.kind else {
         return None;
     };
-    let (mut files, mut next) = (Files::default(), positional.iter());
+
+    // Arguments without a name take the positional parameters in their order, as in a model.
+    let mut files = Files::default();
+    let mut next_positional = positional.iter();
     let mut parsed_params = Params::new();
     for arg in &args {
         let name = arg
             .name
             .as_ref()
             .map(|n| n.value.as_str())
-            .or_else(|| next.next().copied())?;
+            .or_else(|| next_positional.next().copied())?;
         parsed_params.insert(
             name.to_owned(),
             files.value(&arg.value, "".as_ref(), &mut sink)?,
@@ -412,25 +427,23 @@ fn actor(op: &str, params: &Params, signature: Signature) -> Actor {
             input: inputs.len() as u32,
             output: outputs.len() as u32,
         });
-        let (name, token) = (spec.name, spec.token);
         inputs.push(InPort {
-            name: name.clone(),
-            token: token.clone(),
+            name: spec.name.clone(),
+            token: spec.token.clone(),
             rate: 1,
             window: 1,
         });
         outputs.push(OutPort {
-            name,
-            token,
+            name: spec.name,
+            token: spec.token,
             rate: 1,
         });
     }
 
-    let (name, op) = ("example".to_owned(), op.to_owned());
     Actor {
-        name,
+        name: "example".to_owned(),
         role: Role::Compute,
-        op,
+        op: op.to_owned(),
         params: params.clone(),
         inputs,
         outputs,
@@ -439,33 +452,45 @@ fn actor(op: &str, params: &Params, signature: Signature) -> Actor {
     }
 }
 
+/// A port with its rate, and its window where that is larger.
+fn input_text(port: &InPort) -> String {
+    let InPort {
+        name,
+        token,
+        rate,
+        window,
+    } = port;
+    if rate == window {
+        format!("{name}: {token} {rate}")
+    } else {
+        format!("{name}: {token} {rate}/{window}")
+    }
+}
+
 fn ports(actor: &Actor) -> String {
-    let input_words = |p: &InPort| match p.rate == p.window {
-        true => format!("{}: {} {}", p.name, p.token, p.rate),
-        false => format!("{}: {} {}/{}", p.name, p.token, p.rate, p.window),
-    };
-    let state_ports = actor.state.len();
-    let input_list: Vec<String> = actor.inputs[..actor.inputs.len() - state_ports]
+    // The ports of states follow the op's own, on both sides.
+    let state_count = actor.state.len();
+    let own_inputs = &actor.inputs[..actor.inputs.len() - state_count];
+    let (own_outputs, state_outputs) = actor.outputs.split_at(actor.outputs.len() - state_count);
+
+    let input_texts: Vec<String> = own_inputs.iter().map(input_text).collect();
+    let output_texts: Vec<String> = own_outputs
         .iter()
-        .map(input_words)
-        .collect();
-    let output_list = actor.outputs[..actor.outputs.len() - state_ports].iter();
-    let output_list: Vec<String> = output_list
         .map(|p| format!("{}: {} {}", p.name, p.token, p.rate))
         .collect();
-    let state_ports: Vec<String> = actor.outputs[actor.outputs.len() - state_ports..]
+    let state_texts: Vec<String> = state_outputs
         .iter()
         .map(|p| format!("{}: {}", p.name, p.token))
         .collect();
-    let state_ports = if state_ports.is_empty() {
+    let state_suffix = if state_texts.is_empty() {
         String::new()
     } else {
-        format!("; state {}", state_ports.join(", "))
+        format!("; state {}", state_texts.join(", "))
     };
     format!(
-        "{} -> {}{state_ports}",
-        input_list.join(", "),
-        output_list.join(", ")
+        "{} -> {}{state_suffix}",
+        input_texts.join(", "),
+        output_texts.join(", ")
     )
     .trim_start()
     .to_owned()

@@ -22,7 +22,7 @@ use crate::options::Replicate;
 
 pub use self::rewrite::{ReplicateError, Replicated, replicate};
 
-/// Most replicas of one actor that are tried: a kernel cannot have more outputs.
+/// Max replicas of one actor that are tried: a kernel cannot have more outputs.
 const MAX_REPLICAS: u32 = zbmd_backends::kernel::Io::MAX_MUT_PORTS as u32;
 /// Times of which one is at most so many percent of the other are about equal: a placement may give up two percent for
 /// fewer stages, and further two are less than what a prediction is worth.
@@ -130,6 +130,7 @@ pub(crate) struct ReplicationOutcome {
 impl ScheduledGraph {
     /// Predicted femtoseconds of an iteration of the model.
     fn iteration_fs(&self) -> u128 {
+        // Blocks and replicas make periods of several iterations; femtoseconds, so that the division loses nothing.
         let main_plan = self.main_plan();
         let iterations = u128::from(main_plan.block) * u128::from(self.iterations);
         u128::from(main_plan.period_ns) * 1_000_000 / iterations.max(1)
@@ -186,6 +187,8 @@ pub(crate) fn schedule(
         plain: &plain,
     };
     let mut best: Option<ScheduledGraph> = None;
+
+    // Longer iterations must gain once more over replicas within one: they cost latency, and input that is left over.
     for bounds in attempted_bounds(replicate) {
         let Some(found) = search.find_best(bounds, control) else {
             continue;
@@ -300,6 +303,7 @@ impl ReplicaSearch<'_> {
 
     /// Takes the replicas of single actors away where the period hardly depends on them.
     fn prune(&self, mut best: ScheduledGraph, control: &mut Control<'_>) -> ScheduledGraph {
+        // Each attempt is a whole schedule, so their number is bounded.
         let replicated_actors: Vec<_> = best.factors.keys().copied().take(MAX_PRUNED).collect();
         for actor in replicated_actors {
             let mut fewer_replicas = best.factors.clone();
@@ -319,6 +323,8 @@ impl ReplicaSearch<'_> {
         if asked_level == Level::Fast {
             return best;
         }
+
+        // A thorough search may still end worse, within its time: the better one of the two stays.
         match self.attempt(&best.factors, asked_level, control) {
             Some(refined) if refined.iteration_fs() <= best.iteration_fs() => refined,
             _ => best,
@@ -335,6 +341,8 @@ impl ReplicaSearch<'_> {
         if factors.is_empty() || (control.stop)() {
             return None;
         }
+
+        // What cannot be rewritten or has no schedule is not an error: the model runs without replicas.
         let plain = self.plain;
         let cost_sources = self.request.costs;
         let rewritten_graph = replicate(

@@ -29,17 +29,17 @@ impl Span {
         }
     }
 
-    /// Whether the span lies in a text.
+    /// Whether the span is in a text.
     pub fn is_some(self) -> bool {
         self.file != u32::MAX
     }
 
-    /// The file, if the span lies in one.
+    /// The file, if the span is in one.
     pub fn file(self) -> Option<FileId> {
         self.is_some().then_some(FileId(self.file))
     }
 
-    /// From the start of `self` to the end of `other`, which lies in the same file behind it.
+    /// From the start of `self` to the end of `other`, which comes after it in the same file.
     pub(crate) fn to(self, other: Span) -> Span {
         Span {
             file: self.file,

@@ -119,6 +119,7 @@ impl Files {
             return None;
         };
 
+        // Sub-models may be in other folders: the full path says which file it is.
         let file_path = read::string(value, "a path in quotes", sink)?;
         let full_path = dir.join(&file_path.value);
         if let Some(known @ Some(_)) = self.arrays.get(&full_path) {
@@ -126,8 +127,8 @@ impl Files {
         }
         let file_bytes = self.load_file(&full_path, file_path.span, sink)?;
         match npy::read(&file_bytes) {
-            Ok(shared_array) => {
-                let shared_array = Rc::new(shared_array);
+            Ok(array) => {
+                let shared_array = Rc::new(array);
                 self.arrays.insert(full_path, Some(shared_array.clone()));
                 Some(shared_array)
             }
@@ -186,6 +187,8 @@ impl Files {
             Some(store_bytes) => store_bytes.clone(),
             None => self.load_file(&full_path, file_path.span, sink)?,
         };
+
+        // Kept even if the tensor is missing: the next name that is looked up need not read the file again.
         self.stores.insert(full_path.clone(), store_bytes.clone());
         match crate::safetensor::find(&store_bytes, &tensor_name.value) {
             Ok(found) => Some(found),
@@ -204,6 +207,7 @@ impl Files {
     /// The blob with these bytes.
     pub(crate) fn blob(&mut self, data: &Bytes) -> BlobId {
         self.index_blobs();
+        // A hash only finds candidates: equal bytes decide.
         let same_hash = self.by_hash.get(&xxh3_64(data));
         let known_id = same_hash.and_then(|ids| ids.iter().find(|&&id| self.blobs[id] == *data));
         match known_id {
@@ -212,8 +216,9 @@ impl Files {
         }
     }
 
-    /// Takes into the index what was added since the last time, also by others.
+    /// Takes into the index what was added since the last time, also by others: `blobs` is open to the crate.
     fn index_blobs(&mut self) {
+        // Blobs were removed, which gives others new ids.
         if self.blobs.len() < self.indexed {
             self.by_hash.clear();
             self.indexed = 0;
@@ -240,6 +245,7 @@ impl Files {
             NodeKind::Float(f) => Value::Float(*f),
             NodeKind::Str(s) | NodeKind::Word(s) => Value::Str(s.clone()),
             NodeKind::List(items) => {
+                // All items are read before the first failure counts, so that each mistake is reported.
                 let item_values: Vec<_> = items.iter().map(|n| self.value(n, dir, sink)).collect();
                 Value::List(item_values.into_iter().collect::<Option<_>>()?)
             }
@@ -305,63 +311,67 @@ impl Files {
 
     /// Tokens as a channel states them; their values are read when the type is known.
     pub(crate) fn tokens(&mut self, node: &Node, dir: &Path, sink: &mut Sink) -> Option<Tokens> {
-        let fill_of = |args: &[Arg], value: bool, sink: &mut Sink| {
-            let fill_group = if value { &format::FILL } else { &format::ZEROS };
-            let mut fill_fields = read::Fields::of(fill_group, "the tokens", node.span, args, sink);
-            let count_node = fill_fields.take_or_positional("count");
-            let value_node = if value {
-                fill_fields.take_or_positional("value").cloned()
-            } else {
-                None
-            };
-            if count_node.is_none() || (value && value_node.is_none()) {
-                fill_fields.missing(
-                    if count_node.is_none() {
-                        "count"
-                    } else {
-                        "value"
-                    },
-                    "1",
-                    sink,
-                );
-                return None;
-            }
-
-            fill_fields.done(sink);
-            let token_count = read::count(
-                count_node?,
-                "a number of tokens",
-                0,
-                limits::MAX_INITIAL_BYTES,
-                sink,
-            )?;
-            Some(TokenKind::Fill(token_count.value, value_node))
-        };
-
-        let kind = match &node.kind {
-            NodeKind::List(items) => TokenKind::List(items.clone()),
-            NodeKind::Call(Some(name), args) if name.value == "Zeros" => {
-                fill_of(args, false, sink)?
-            }
-            NodeKind::Call(Some(name), args) if name.value == "Fill" => fill_of(args, true, sink)?,
-            NodeKind::Call(Some(name), args) if name.value == "Npy" => {
-                TokenKind::Array(self.read_array(args, node.span, dir, sink)?)
-            }
-            NodeKind::Bad | NodeKind::Param(_) => return None,
-            _ => {
-                sink.push(
-                    read::wrong_kind(node, "a list of tokens").help(
+        let kind =
+            match &node.kind {
+                NodeKind::List(items) => TokenKind::List(items.clone()),
+                NodeKind::Call(Some(name), args) if name.value == "Zeros" => {
+                    zero_tokens(args, node.span, sink)?
+                }
+                NodeKind::Call(Some(name), args) if name.value == "Fill" => {
+                    filled_tokens(args, node.span, sink)?
+                }
+                NodeKind::Call(Some(name), args) if name.value == "Npy" => {
+                    TokenKind::Array(self.read_array(args, node.span, dir, sink)?)
+                }
+                NodeKind::Bad | NodeKind::Param(_) => return None,
+                _ => {
+                    sink.push(read::wrong_kind(node, "a list of tokens").help(
                         "write `[0.0, 0.0]`, `Zeros(2)`, `Fill(2, 1.0)` or `Npy(\"file.npy\")`",
-                    ),
-                );
-                return None;
-            }
-        };
+                    ));
+                    return None;
+                }
+            };
         Some(Tokens {
             span: node.span,
             kind,
         })
     }
+}
+
+/// `Zeros(count)`.
+fn zero_tokens(args: &[Arg], span: Span, sink: &mut Sink) -> Option<TokenKind> {
+    let mut fields = read::Fields::of(&format::ZEROS, "the tokens", span, args, sink);
+    let Some(count_node) = fields.take_or_positional("count") else {
+        fields.missing("count", "1", sink);
+        return None;
+    };
+    fields.done(sink);
+    Some(TokenKind::Fill(token_count(count_node, sink)?, None))
+}
+
+/// `Fill(count, value)`. The value is read when the type is known.
+fn filled_tokens(args: &[Arg], span: Span, sink: &mut Sink) -> Option<TokenKind> {
+    let mut fields = read::Fields::of(&format::FILL, "the tokens", span, args, sink);
+    let count_node = fields.take_or_positional("count");
+    let value_node = fields.take_or_positional("value");
+    let Some(count_node) = count_node else {
+        fields.missing("count", "1", sink);
+        return None;
+    };
+    let Some(value_node) = value_node else {
+        fields.missing("value", "1", sink);
+        return None;
+    };
+
+    fields.done(sink);
+    let count = token_count(count_node, sink)?;
+    Some(TokenKind::Fill(count, Some(value_node.clone())))
+}
+
+/// A token has a byte at least, so no channel can have more tokens than all may have bytes.
+fn token_count(node: &Node, sink: &mut Sink) -> Option<u64> {
+    let max = limits::MAX_INITIAL_BYTES;
+    Some(read::count(node, "a number of tokens", 0, max, sink)?.value)
 }
 
 /// Tokens that a channel states.
@@ -397,6 +407,7 @@ impl Tokens {
 
     /// The bytes of all tokens.
     pub(crate) fn bytes(&self, token: &TokenType, sink: &mut Sink) -> Option<Vec<u8>> {
+        // Checked before anything is allocated: `Zeros(n)` states a huge number in a few characters.
         let total_bytes = self.count(token).saturating_mul(token.bytes());
         if total_bytes > limits::MAX_INITIAL_BYTES {
             sink.push(initial_limit(self.span, self.count(token), token));
@@ -408,7 +419,7 @@ impl Tokens {
             TokenKind::Bytes(bytes) => {
                 if !(bytes.len() as u64).is_multiple_of(token.bytes().max(1)) {
                     let message = format!(
-                        "{} initial bytes are no whole number of tokens of {token}",
+                        "{} initial bytes are not a whole number of tokens of {token}",
                         bytes.len()
                     );
                     sink.push(
@@ -436,16 +447,16 @@ impl Tokens {
     }
 
     fn array_bytes(&self, array: &Npy, token: &TokenType, sink: &mut Sink) -> Option<Vec<u8>> {
-        let has_shape =
+        // The first dimension counts tokens, the others are the token's shape.
+        let is_token_list =
             array.token.dtype == token.dtype && array.token.shape.get(1..) == Some(&token.shape);
-        if has_shape {
+        if is_token_list {
             return Some(array.data.to_vec());
         }
-        let dim_words: Vec<String> = token.shape.iter().map(u32::to_string).collect();
-        let wanted_shape = std::iter::once("n".to_owned())
-            .chain(dim_words)
-            .collect::<Vec<_>>()
-            .join(",");
+
+        let mut wanted_dims = vec!["n".to_owned()];
+        wanted_dims.extend(token.shape.iter().map(u32::to_string));
+        let wanted_shape = wanted_dims.join(",");
         sink.push(
             Diagnostic::new(
                 Code::E0703,
@@ -483,6 +494,8 @@ pub(crate) fn initial_limit(span: Span, count: u64, token: &TokenType) -> Diagno
 fn token_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut Sink) -> Option<()> {
     let start_length = out.len();
     element_bytes(node, token, out, sink)?;
+
+    // Lists may be nested as the shape is or not at all: only the number of elements is checked.
     let found_elements = (out.len() - start_length) as u64 / token.dtype.size_bytes();
     if found_elements == token.elements() {
         return Some(());
@@ -564,6 +577,7 @@ fn scalar(kind: &NodeKind, dtype: DType) -> Option<Vec<u8>> {
         _ => return None,
     };
 
+    // `2.0` may stand for an integer below 2^53 (about 9e15), where every integer is exact in an f64.
     let int = match kind {
         NodeKind::Int(i) => Some(*i),
         NodeKind::Float(f) if f.fract() == 0.0 && f.abs() < 9e15 => Some(*f as i64),

@@ -59,6 +59,7 @@ impl VariantRequest<'_> {
                 continue;
             }
             let cost_key = CostKey::of(actor, self.blobs);
+
             // Asking the op costs as much as resolving the actor: done once, and only where a variant was measured.
             let mut cpu_variants = None;
             for plan in &mut *plans {

@@ -124,6 +124,7 @@ struct Inquiry<'a> {
 impl Inquiry<'_> {
     fn answer(&self) -> Why {
         let actor_id = self.question.actor;
+        // The actor's own device is tried as well: only plans made in the same way compare.
         let main_plan = &self.program.plans[PlanId(0)];
         let own_device = main_plan.placement[actor_id];
 
@@ -187,6 +188,7 @@ impl Inquiry<'_> {
         let name = self.program.machine.devices[device].name.clone();
         let run = self.run();
         let busy_ns = self.costs.table[actor_id][device].map(|cost| {
+            // As many calls as in the plan: the block is kept.
             let calls_ps = cost.call_ps.saturating_mul(run.calls);
             let firings_ps = cost.firing_ps.saturating_mul(run.firings);
             calls_ps.saturating_add(firings_ps).div_ceil(1000)
@@ -313,13 +315,13 @@ impl Inquiry<'_> {
         let own = &choices[0];
         let others = &choices[1..];
         let planned_ns = self.run().busy_ns;
-        let mut found_reasons = Vec::new();
+        let mut reasons = Vec::new();
 
         // More than five percent off is more than rounding.
         if let Some(busy_ns) = own.busy_ns
             && busy_ns.abs_diff(planned_ns) * 20 > planned_ns
         {
-            found_reasons.push(format!(
+            reasons.push(format!(
                 "the bundle was planned with other costs ({} here, now {}): give the same with --machine",
                 duration(planned_ns),
                 duration(busy_ns)
@@ -333,8 +335,8 @@ impl Inquiry<'_> {
         } = own.outcome
         else {
             let reason = describe_outcome(&own.outcome);
-            found_reasons.push(format!("the plan cannot be made again: {reason}"));
-            return found_reasons;
+            reasons.push(format!("the plan cannot be made again: {reason}"));
+            return reasons;
         };
 
         let current = CurrentPlan {
@@ -343,11 +345,11 @@ impl Inquiry<'_> {
             moved_bytes,
         };
 
-        found_reasons.extend(others.iter().map(|other| current.compare(other)));
+        reasons.extend(others.iter().map(|other| current.compare(other)));
         if others.is_empty() {
-            found_reasons.push("there is no other device".to_owned());
+            reasons.push("there is no other device".to_owned());
         }
-        found_reasons
+        reasons
     }
 }
 

@@ -1,4 +1,4 @@
-//! `zbmdc check`, `analyse` and `import`: what is asked of a model besides a bundle.
+//! `zbmdc check`, `analyse` and `import`: commands that read a model and write no bundle.
 
 use std::path::{Path, PathBuf};
 

@@ -110,7 +110,7 @@ fn inspect_bundle(args: &Inspect, voice: Voice) -> Result<Exit, Exit> {
     // Stages show all plans; every other form shows one.
     let plan = find_plan(&view, &args.plan)?;
     if args.format == Format::Perfetto && output.is_none() && std::io::stdout().is_terminal() {
-        say("zbmdc: a trace is no text; give `-o FILE`\n");
+        say("zbmdc: a trace is not text; give `-o FILE`\n");
         return Err(Exit::Usage);
     }
 

@@ -55,7 +55,7 @@ pub(crate) fn given_options(given: &Given) -> Result<CompileOptions, Diagnostics
         let parsed_numbers: Result<Vec<f64>, _> = numbers.collect();
         let numbers = parsed_numbers.map_err(|_| {
             unfit_value(format!(
-                "input `{name}` is set to `{value}`, which is no number"
+                "input `{name}` is set to `{value}`, which is not a number"
             ))
         })?;
         let set_value = SetValue::Numbers(numbers);

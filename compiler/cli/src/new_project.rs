@@ -32,7 +32,7 @@ type UnreadablePath = (PathBuf, io::Error);
 pub(crate) fn new_project(name: &str, zbmd: Option<&Path>, voice: Voice) -> Exit {
     if !is_crate_name(name) {
         say(&format!(
-            "zbmdc: `{name}` is no name: lower-case letters, digits, `-` and `_`, a letter first\n"
+            "zbmdc: `{name}` is not a valid name: lower-case letters, digits, `-` and `_`, a letter first\n"
         ));
         return Exit::Usage;
     }

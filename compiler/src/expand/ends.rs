@@ -15,6 +15,7 @@ impl Expander<'_> {
         names: &Names,
         writer: bool,
     ) -> Option<Half> {
+        // Names have no dots, so the first one separates the port.
         let (name, port) = match end.value.split_once('.') {
             Some((name, port)) => (name, Some(port.to_owned())),
             None => (end.value.as_str(), None),
@@ -105,11 +106,13 @@ impl Expander<'_> {
         writer: bool,
     ) -> Option<Half> {
         let side = if writer { "output" } else { "input" };
-        let found = match &port {
+
+        // As with actors, an instance without a port means its first one.
+        let named_port = match &port {
             Some(port) => ports.iter().find(|(n, _)| n == port),
             None => ports.first(),
         };
-        if let Some((_, id)) = found {
+        if let Some((_, id)) = named_port {
             return Some(Half::Junction(*id, end.span));
         }
         let known = ports.iter().map(|(n, _)| n.as_str());

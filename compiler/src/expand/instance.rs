@@ -27,13 +27,12 @@ impl Expander<'_> {
         env: &Env,
         chain: &mut Vec<(Span, String)>,
     ) -> Option<Thing> {
-        let mut args = decl.args.iter();
-        let name = args
-            .as_slice()
-            .first()
-            .filter(|a| a.name.is_none())
-            .map(|a| &a.value);
-        let Some(name) = name else {
+        // The first argument is the sub-model's name, all others are its parameters.
+        let (first_arg, params) = match decl.args.split_first() {
+            Some((first, params)) => (Some(first), params),
+            None => (None, &[][..]),
+        };
+        let Some(name) = first_arg.filter(|arg| arg.name.is_none()) else {
             self.sink.push(
                 Diagnostic::new(
                     Code::E0202,
@@ -46,8 +45,7 @@ impl Expander<'_> {
             return None;
         };
 
-        args.next();
-        let name = read::string(name, "a sub-model's name in quotes", self.sink)?;
+        let name = read::string(&name.value, "a sub-model's name in quotes", self.sink)?;
 
         // The chain of open definitions finds one that contains itself, directly or by way of others.
         let (found, around) = self.find_model(scope, &name)?;
@@ -55,7 +53,7 @@ impl Expander<'_> {
         chain.push((found.span, name.value.clone()));
         let inner = self
             .check_chain(chain, &name)
-            .then(|| self.arguments(found, decl, args.as_slice(), env));
+            .then(|| self.arguments(found, decl, params, env));
         let thing = inner.flatten().map(|inner| {
             let scope = Scope {
                 model: found,
@@ -74,9 +72,9 @@ impl Expander<'_> {
         scope: &'s Scope<'s>,
         name: &Spanned<String>,
     ) -> Option<(&'s Model, Option<&'s Scope<'s>>)> {
-        let mut at = Some(scope);
-        let mut known: Vec<&str> = Vec::new();
-        while let Some(scope) = at {
+        let mut next_scope = Some(scope);
+        let mut known_names: Vec<&str> = Vec::new();
+        while let Some(scope) = next_scope {
             if let Some((_, def)) = scope
                 .model
                 .models
@@ -84,6 +82,7 @@ impl Expander<'_> {
                 .find(|(n, _)| n.value == name.value)
             {
                 return match def {
+                    // A model in a file of its own does not see what surrounds the place where it is used.
                     ModelDef::Inline(model) => Some((model, Some(scope))),
                     ModelDef::File(model) => Some((model, None)),
                     ModelDef::Bad => None,
@@ -91,8 +90,8 @@ impl Expander<'_> {
             }
 
             // Names are looked for from the inside out; those met on the way are what a wrong one is compared with.
-            known.extend(scope.model.models.iter().map(|(n, _)| n.value.as_str()));
-            at = scope.outer;
+            known_names.extend(scope.model.models.iter().map(|(n, _)| n.value.as_str()));
+            next_scope = scope.outer;
         }
 
         self.sink.push(
@@ -103,7 +102,7 @@ impl Expander<'_> {
             .primary(name.span, "unknown sub-model")
             .help(format!(
                 "{}; sub-models are defined in `models`",
-                suggest(&name.value, known)
+                suggest(&name.value, known_names)
             )),
         );
 
@@ -112,10 +111,11 @@ impl Expander<'_> {
 
     /// Refuses recursion and absurd depth or number of instances.
     fn check_chain(&mut self, chain: &[(Span, String)], name: &Spanned<String>) -> bool {
-        let (last, outer) = match chain.split_last() {
-            Some(split) => split,
-            None => return true,
+        let Some((last, outer)) = chain.split_last() else {
+            return true;
         };
+
+        // Definitions are told apart by their places: two models may have the same name.
         if let Some(first) = outer.iter().position(|(span, _)| *span == last.0) {
             let path: Vec<&str> = chain[first..].iter().map(|(_, n)| n.as_str()).collect();
             self.sink.push(
@@ -139,6 +139,8 @@ impl Expander<'_> {
 
         // Instances may double at each level: they are counted, so that a short text cannot ask for billions.
         self.instances += 1;
+
+        // Beyond the limit by one it is reported, after that only refused.
         if self.instances > limits::MAX_ACTORS + 1 {
             return false;
         }
@@ -170,13 +172,14 @@ impl Expander<'_> {
         let what = format!("instance `{}`", decl.name.value);
         let mut fields = Fields::new(what, decl.span, args, self.sink);
         let mut inner = self.default_params(model);
-        let mut ok = true;
+        let mut is_complete = true;
         for (name, default) in &model.params {
             if let Some(node) = fields.take(&name.value) {
+                // Arguments are written in the model around, so its parameters are put in here.
                 let value = self.substitute(node, env);
                 inner.insert(name.value.clone(), value);
             } else if !inner.contains_key(&name.value) {
-                ok = false;
+                is_complete = false;
                 self.sink.push(
                     Diagnostic::new(
                         Code::E0214,
@@ -208,7 +211,7 @@ impl Expander<'_> {
                 (None, Some(_)) => continue,
             };
 
-            ok = false;
+            is_complete = false;
             let written = unknown.map_or("", |n| n.value.as_str());
             self.sink.push(
                 Diagnostic::new(Code::E0214, what)
@@ -217,7 +220,7 @@ impl Expander<'_> {
             );
         }
 
-        ok.then_some(inner)
+        is_complete.then_some(inner)
     }
 }
 

@@ -54,13 +54,14 @@ impl Edge {
 /// Adds a link to `net` for each edge that ends at an actor. O(edges × nesting).
 pub(super) fn join(net: &mut Net, edges: Vec<Edge>, junctions: &[Junction], sink: &mut Sink) {
     let drivers = drivers(&edges, junctions, sink);
-    let mut read = vec![false; junctions.len()];
+    let mut is_read = vec![false; junctions.len()];
     for edge in &edges {
         if let Half::Junction(id, _) = edge.from {
-            read[id] = true;
+            is_read[id] = true;
         }
     }
 
+    // Each link begins with the edge that ends at its reader: walking back from there, a path has no branches.
     for (index, edge) in edges.iter().enumerate() {
         match &edge.to {
             Some(Half::Actor(to)) => {
@@ -75,12 +76,15 @@ pub(super) fn join(net: &mut Net, edges: Vec<Edge>, junctions: &[Junction], sink
     }
 
     for (id, junction) in junctions.iter().enumerate() {
-        if read[id] {
+        if is_read[id] {
             continue;
         }
+
         // Whatever drives a port that nobody reads needs no warning of its own.
         net.dropped
             .extend(drivers[id].and_then(|e| writer(&edges, &drivers, e)));
+
+        // After errors the channel that reads it may be one that could not be read.
         if sink.errors() > 0 {
             continue;
         }
@@ -98,7 +102,7 @@ pub(super) fn join(net: &mut Net, edges: Vec<Edge>, junctions: &[Junction], sink
 /// The edge that drives each junction; reports those with none or two.
 fn drivers(edges: &[Edge], junctions: &[Junction], sink: &mut Sink) -> Vec<Option<usize>> {
     let mut drivers: Vec<Option<usize>> = vec![None; junctions.len()];
-    let mut at: Vec<Span> = vec![Span::NONE; junctions.len()];
+    let mut driven_at: Vec<Span> = vec![Span::NONE; junctions.len()];
     for (index, edge) in edges.iter().enumerate() {
         let Some(Half::Junction(id, span)) = edge.to else {
             continue;
@@ -110,12 +114,12 @@ fn drivers(edges: &[Edge], junctions: &[Junction], sink: &mut Sink) -> Vec<Optio
                     format!("port `{}` is connected twice", junctions[id].name),
                 )
                 .primary(span, "connected again here")
-                .context(at[id], "first connected here")
+                .context(driven_at[id], "first connected here")
                 .help("an input reads one channel: add or interleave the streams with an op first"),
             );
         } else {
             drivers[id] = Some(index);
-            at[id] = span;
+            driven_at[id] = span;
         }
     }
     // A broken channel may be what would have driven it.
@@ -148,20 +152,24 @@ fn short(name: &str) -> String {
 }
 
 /// Edges from the reader back to the writer, that of the reader first; `None` if the writer is missing.
+///
+/// # Errors
+/// Where ports drive each other in a circle: the place of one of them.
 fn path(
     edges: &[Edge],
     drivers: &[Option<usize>],
     last: usize,
 ) -> Result<Option<Vec<usize>>, Span> {
     let mut path = vec![last];
-    let mut at = last;
-    while let Half::Junction(id, span) = edges[at].from {
+    let mut current = last;
+    while let Half::Junction(id, span) = edges[current].from {
         match drivers[id] {
-            Some(next) => at = next,
+            Some(next) => current = next,
             None => return Ok(None),
         }
 
-        path.push(at);
+        // Each junction has one driver, so a path that is longer than all junctions has met one of them twice.
+        path.push(current);
         if path.len() > drivers.len() + 1 {
             return Err(span);
         }
@@ -216,6 +224,8 @@ fn link(
         initial: Vec::new(),
     };
 
+    // What the channels on the way state holds for the link: all of it is checked against the ops, and of histories
+    // the one nearest to the reader is taken.
     for &index in &path {
         let edge = &edges[index];
         link.facts.push(edge.fact.clone());
@@ -226,7 +236,7 @@ fn link(
         link.rates.extend(edge.rate.clone());
         link.windows.extend(edge.window.clone());
         link.history = link.history.or_else(|| edge.history.clone());
-        // The reader meets the tokens nearest to it first, so those further out lie behind them.
+        // The reader meets the tokens nearest to it first, so those further out follow them.
         link.initial.extend(edge.initial.clone());
     }
 

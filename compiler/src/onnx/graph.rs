@@ -35,7 +35,7 @@ pub(crate) struct Value {
 pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) op: &'static TensorOp,
-    /// Parameters that are no operands.
+    /// Parameters that are not operands.
     pub(crate) params: Params,
     /// Operands by position.
     pub(crate) inputs: Vec<Option<ValueId>>,
@@ -113,16 +113,18 @@ impl Graph {
             .iter()
             .map(|o| o.1)
             .chain(self.state.iter().map(|s| s.1));
-        let mut seen: Vec<ValueId> = operands.chain(ends).collect();
-        let mut at = 0;
-        // A view counts as one reader of what it shows, however often it is read.
-        while at < seen.len() {
-            let id = seen[at];
-            at += 1;
+        let mut read_values: Vec<ValueId> = operands.chain(ends).collect();
+
+        // The list grows while it is walked: a view that is read reads what it shows. It counts as one reader of that,
+        // however often it is read itself.
+        let mut next = 0;
+        while next < read_values.len() {
+            let id = read_values[next];
+            next += 1;
             let count = uses.entry(id).or_insert(0);
             *count += 1;
-            if let (1, Origin::View(of)) = (*count, &self.values[id].origin) {
-                seen.push(*of);
+            if let (1, Origin::View(shown)) = (*count, &self.values[id].origin) {
+                read_values.push(*shown);
             }
         }
 
@@ -151,21 +153,22 @@ impl Graph {
         }
     }
 
-    /// Marks nodes whose outputs nobody reads, last ones first.
+    /// Marks nodes whose outputs nobody reads as dead, until none is left; returns their number.
     pub(crate) fn sweep(&mut self) -> usize {
         let mut swept = 0;
         loop {
             let uses = self.uses();
-            let mut any = false;
+            let swept_before = swept;
             for node in self.nodes.iter_mut().filter(|n| !n.dead) {
-                let used = |o: &(usize, ValueId)| uses.contains_key(&o.1);
-                if !node.outputs.iter().any(used) {
+                let is_used = node.outputs.iter().any(|(_, id)| uses.contains_key(id));
+                if !is_used {
                     node.dead = true;
-                    (any, swept) = (true, swept + 1);
+                    swept += 1;
                 }
             }
 
-            if !any {
+            // A dead node reads nothing any more, so what it read may be unread now.
+            if swept == swept_before {
                 return swept;
             }
         }

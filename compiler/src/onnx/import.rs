@@ -16,12 +16,13 @@ use super::graph::{Graph, Node, Origin, ValueId};
 use super::proto::{self, External};
 use super::{ImportOptions, SetValue, normalise};
 
-/// Constants that are computed may be this large, or a few times as large as what they are made of.
+/// Bytes of a constant that is computed, unless it is at most four times as large as its operands: a node such as
+/// `Expand` would put gigabytes into the bundle.
 const MAX_FOLDED: u64 = 1 << 24;
 /// Oldest opset of the default domain.
 const MIN_OPSET: i64 = 1;
 
-/// An attribute as ops take it.
+/// Attributes of a node by name.
 pub(super) type Attributes = BTreeMap<String, AttributeProto>;
 
 /// Imports a parsed model.
@@ -89,6 +90,7 @@ pub(super) struct Import<'a> {
 
 impl Import<'_> {
     fn import_graph(&mut self, mut proto: GraphProto) -> Result<(), OnnxError> {
+        // Initializers go first: models before IR version 4 list them among the inputs too.
         self.add_initializers(&mut proto)?;
         for input in std::mem::take(&mut proto.input) {
             self.add_input(&input)?;
@@ -123,6 +125,7 @@ impl Import<'_> {
         let Some(scope) = self.scopes.last_mut() else {
             return Ok(());
         };
+        // ONNX is in static single assignment form: a value has one producer within a graph.
         if scope.insert(name.to_owned(), id).is_some() {
             return Err(OnnxError::Malformed(format!(
                 "value `{name}` is made twice"
@@ -147,6 +150,8 @@ impl Import<'_> {
             found: "sequence, map or optional value".to_owned(),
         })?;
         let dtype = proto::dtype_of(&name, tensor_type.elem_type)?;
+
+        // An input that is set needs no shape of its own, so open dimensions are not refused here.
         if let Some((key, value)) = self.options.set.get_key_value(&name) {
             self.set.push(key.clone());
             let declared =
@@ -173,6 +178,8 @@ impl Import<'_> {
             )?);
         }
         let ty = proto::token(&name, dtype, &dims)?;
+
+        // A token cannot be empty; a tensor without elements has but one value anyway.
         if ty.elements() == 0 {
             let id = self.graph.constant(&name, ty, Bytes::new());
             return self.define(&name, id);
@@ -220,6 +227,7 @@ impl Import<'_> {
             }
         }
 
+        // A dimension with a name is open even if the file states a size beside it.
         match (value, shared_name) {
             (Some(size), None) => Ok(size),
             _ => Err(OnnxError::Dimension {
@@ -253,6 +261,8 @@ impl Import<'_> {
                 continue;
             };
             self.import_node(node, prefix, &used_values)?;
+
+            // Nodes are ordered here, because not all exporters keep to the order that ONNX asks for: O(nodes + reads).
             for &reader in &readers_of[i] {
                 waiting_for[reader] -= 1;
                 if waiting_for[reader] == 0 {
@@ -261,6 +271,7 @@ impl Import<'_> {
             }
         }
 
+        // A message names a few of them: all may be most of the model.
         let unfinished: Vec<String> = pending_nodes
             .iter()
             .zip(&node_names)
@@ -331,9 +342,11 @@ impl Import<'_> {
         prefix: &str,
         used: &BTreeMap<String, ()>,
     ) -> Result<(), OnnxError> {
+        // What nothing reads need not have an op either.
         if !proto.output.iter().any(|o| used.contains_key(o)) {
             return Ok(());
         }
+
         let operator = proto.op_type.clone().unwrap_or_default();
         let name = self.unique_name(format!("{prefix}{}", node_name(&proto)));
         let domain = proto.domain.as_deref();
@@ -384,6 +397,8 @@ impl Import<'_> {
             Some(values) => values,
             None => self.lower(&mut work)?,
         };
+
+        // A value that was made without a name, such as a view, gets that of the output.
         for (output, value) in work.outputs.iter().zip(values) {
             if let (false, Some(id)) = (output.is_empty(), value) {
                 if self.graph.values[id].name.is_empty() {
@@ -448,7 +463,9 @@ impl Import<'_> {
 
     pub(super) fn not_constant(&self, work: &Work, id: ValueId) -> OnnxError {
         let mut root = self.graph.root(id);
-        // An input behind a few nodes is what must be given.
+
+        // Walks back to an input, which can be `set`: better advice than the name of a value in between. Only a few
+        // steps, since far away the link is not obvious to the reader either.
         for _ in 0..8 {
             let Origin::Node(node, _) = self.graph.values[root].origin else {
                 break;
@@ -480,6 +497,8 @@ impl Import<'_> {
         let Some(op) = op else {
             return Err(normalise::unknown(work));
         };
+
+        // Optional operands at the end may be written as empty names or left out: the same to the op.
         while work.inputs.last() == Some(&None) {
             work.inputs.pop();
         }
@@ -488,6 +507,8 @@ impl Import<'_> {
         let wanted: Vec<usize> = (0..work.outputs.len())
             .filter(|&o| !work.outputs[o].is_empty())
             .collect();
+
+        // The first output alone is the default of every op.
         if wanted != [0] {
             params.insert(
                 "outputs".to_owned(),
@@ -500,6 +521,8 @@ impl Import<'_> {
             .resolve(op, &params, &work.inputs)
             .map_err(|e| self.op_error(work, e))?;
         let types: Vec<TokenType> = signature.outputs.iter().map(|p| p.token.clone()).collect();
+
+        // Without a port all operands are constant, and so is the result.
         if signature.inputs.is_empty()
             && let Some(ids) = self.fold(work, op, &params, signature)?
         {
@@ -602,20 +625,22 @@ impl Import<'_> {
         params: &Params,
         signature: Signature,
     ) -> Result<Option<Vec<ValueId>>, OnnxError> {
-        let bytes: u64 = signature
+        let result_bytes: u64 = signature
             .outputs
             .iter()
             .map(|p| p.token.bytes())
             .fold(0, u64::saturating_add);
-        let from: u64 = work
+        let operand_bytes: u64 = work
             .inputs
             .iter()
             .flatten()
             .map(|&i| self.graph.values[i].ty.bytes())
             .fold(0, u64::saturating_add);
-        if bytes > MAX_FOLDED.max(from.saturating_mul(4)) {
+        if result_bytes > MAX_FOLDED.max(operand_bytes.saturating_mul(4)) {
             return Ok(None);
         }
+
+        // The kernel that would run computes the constant, so that folding changes no bit of the result.
         let types: Vec<TokenType> = signature.outputs.iter().map(|p| p.token.clone()).collect();
         let computed = compute(
             &self.graph,
@@ -647,6 +672,7 @@ impl Import<'_> {
                 return Err(self.refused(work, format!("attribute `{name}` is not known"), help));
             }
 
+            // Attributes for element types hold ONNX's code; ops take the name. Code 0 means that none is given.
             if matches!(name.as_str(), "to" | "dtype" | "output_dtype") {
                 let code = attribute.i.unwrap_or(0) as i32;
                 if code == 0 && name == "output_dtype" {
@@ -690,16 +716,16 @@ impl Import<'_> {
                     "there is no output `{output}` to be closed as state"
                 ))
             })?;
-            let (from, to) = (
-                self.graph.values[id].ty.clone(),
-                self.graph.values[self.graph.inputs[place]].ty.clone(),
-            );
-            if from != to {
+
+            // The token that comes back is the next one that is read: same dtype, same shape.
+            let output_type = &self.graph.values[id].ty;
+            let input_type = &self.graph.values[self.graph.inputs[place]].ty;
+            if output_type != input_type {
                 return Err(OnnxError::State {
                     output: output.clone(),
-                    from,
+                    from: output_type.clone(),
                     input: input.clone(),
-                    to,
+                    to: input_type.clone(),
                 });
             }
 
@@ -727,6 +753,7 @@ impl Import<'_> {
             )));
         }
 
+        // Empty values may exist within a model, but an output would be a stream of them.
         for (name, id) in &self.graph.outputs {
             let ty = &self.graph.values[*id].ty;
             if ty.elements() == 0 {
@@ -794,6 +821,7 @@ fn collect_reads<'n>(node: &'n NodeProto, names: &mut Vec<&'n str>, depth: usize
             .filter(|n| !n.is_empty()),
     );
 
+    // The scan has refused files nested deeper than this: the limit only guards the stack.
     if depth > 64 {
         return;
     }
@@ -806,32 +834,30 @@ fn collect_reads<'n>(node: &'n NodeProto, names: &mut Vec<&'n str>, depth: usize
     }
 }
 
+/// Values of the wanted outputs among all `outputs` of a node.
 fn spread(outputs: usize, wanted: &[usize], ids: Vec<ValueId>) -> Vec<Option<ValueId>> {
-    let mut out = vec![None; outputs];
-    wanted
-        .iter()
-        .zip(ids)
-        .for_each(|(&o, id)| out[o] = Some(id));
-    out
+    let mut by_position = vec![None; outputs];
+    for (&position, id) in wanted.iter().zip(ids) {
+        by_position[position] = Some(id);
+    }
+    by_position
 }
 
 fn attribute_value(a: &AttributeProto) -> Option<Value> {
-    let list = |v: Vec<Value>| Some(Value::List(v));
+    // Old files do not say which type an attribute has: it is the field that is filled.
     if !a.ints.is_empty() {
-        return list(a.ints.iter().map(|&i| Value::Int(i)).collect());
+        let ints = a.ints.iter().map(|&int| Value::Int(int));
+        return Some(Value::List(ints.collect()));
     }
     if !a.floats.is_empty() {
-        return list(
-            a.floats
-                .iter()
-                .map(|&f| Value::Float(f64::from(f)))
-                .collect(),
-        );
+        let floats = a.floats.iter().map(|&float| f64::from(float));
+        return Some(Value::List(floats.map(Value::Float).collect()));
+    }
+    if !a.strings.is_empty() {
+        let strings = a.strings.iter().cloned();
+        return Some(Value::List(strings.map(Value::Str).collect()));
     }
 
-    if !a.strings.is_empty() {
-        return list(a.strings.iter().map(|s| Value::Str(s.clone())).collect());
-    }
     a.s.clone()
         .map(Value::Str)
         .or(a.f.map(|f| Value::Float(f64::from(f))))
@@ -861,6 +887,8 @@ fn set_value(
         SetValue::Numbers(numbers) => {
             let dims = declared.unwrap_or_else(|| vec![numbers.len() as i64]);
             let ty = proto::token(name, dtype, &dims)?;
+
+            // One number fills the tensor, as `set: {"gain": 1}` is meant.
             let numbers = match numbers.as_slice() {
                 [one] => vec![*one; ty.elements() as usize],
                 many => many.to_vec(),

@@ -1,7 +1,7 @@
-//! The pass that lets images of convolutions lie with their channels last: what the kernels of CPUs are fastest at.
+//! The pass that stores images of convolutions with their channels last: what the kernels of CPUs are fastest at.
 //!
 //! Every value of rank 4 that a convolution makes gets a twin, `[n, h, w, c]` for `[n, c, h, w]`. Nodes that can work
-//! on twins do so; behind each of them a transposition gives the value itself, which goes away where nobody reads it.
+//! on twins do so; a transposition after each of them gives the value itself, and is removed where nobody reads it.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +19,7 @@ pub(super) fn channels_last(graph: &mut Graph) -> usize {
         changes: 0,
     };
 
+    // Nodes are in an order in which each comes after those it reads: the twins of its inputs are known by then.
     for node in old_nodes {
         if node.dead {
             continue;
@@ -112,6 +113,8 @@ impl Pass<'_> {
         let twin_type = last(self.ty(id)).filter(|t| t.dtype == DType::F32)?;
         let twin_name = format!("{}.last", self.graph.values[id].name);
         let twin = self.graph.value(&twin_name, twin_type, Origin::View(id));
+
+        // With one channel or one pixel the order of bytes is the same, and a view is enough.
         if !same_bytes(self.ty(id)) {
             self.transposed(id, twin, &[0, 2, 3, 1])?;
         }
@@ -126,8 +129,12 @@ impl Pass<'_> {
         let twin_type = last(self.ty(value))?;
         let twin_name = format!("{}.last", self.graph.values[value].name);
         let twin_id = self.graph.value(&twin_name, twin_type, Origin::View(value));
-        (node.op, node.inputs, node.outputs) = (op, inputs, vec![(0, twin_id)]);
+        node.op = op;
+        node.inputs = inputs;
+        node.outputs = vec![(0, twin_id)];
         self.push(node);
+
+        // Readers that cannot work on twins still find the value itself.
         self.twins.insert(value, twin_id);
         if same_bytes(self.ty(value)) {
             self.graph.values[value].origin = Origin::View(twin_id);
@@ -163,6 +170,8 @@ impl Pass<'_> {
         let weights_id = node.inputs.get(1).copied().flatten()?;
         let bias_id = node.inputs.get(2).copied().flatten();
         let added_id = node.inputs.get(3).copied().flatten();
+
+        // The kernel packs weights and bias when it is planned, so they must be constants; images must be tokens.
         let constant = |id: ValueId| self.graph.data(id).is_some();
         let is_supported = self.ty(image_id).shape.len() == 4
             && self.ty(image_id).shape.iter().all(|&d| d > 0)
@@ -174,6 +183,8 @@ impl Pass<'_> {
         if !is_supported {
             return None;
         }
+
+        // A convolution is worth a transposition of its input; the other operators below only go on with twins.
         let mut twin_inputs = vec![Some(self.twin(image_id)?), Some(weights_id), bias_id];
         if let Some(added_id) = added_id {
             twin_inputs.push(Some(self.twin(added_id)?));
@@ -181,25 +192,27 @@ impl Pass<'_> {
         self.put(node.clone(), "ConvChannelsLast", twin_inputs)
     }
 
-    fn pool(&mut self, pool_node: &Node, twin_id: ValueId) -> Option<()> {
-        let twin_id = *self.twins.get(&twin_id)?;
+    fn pool(&mut self, pool_node: &Node, image_id: ValueId) -> Option<()> {
+        let twin_id = *self.twins.get(&image_id)?;
         let mut pool_node = pool_node.clone();
         let mut operator_name = format!("{}ChannelsLast", pool_node.op.operator);
+
+        // A mean over height and width is a global pool.
         if pool_node.op.operator == "ReduceMean" {
-            let resize_axes = self
-                .graph
-                .data(pool_node.inputs.get(1).copied().flatten()?)?;
-            let resize_axes: Option<Vec<i64>> = resize_axes
+            let axes_id = pool_node.inputs.get(1).copied().flatten()?;
+            let axes_bytes = self.graph.data(axes_id)?;
+            let reduced_axes: Option<Vec<i64>> = axes_bytes
                 .chunks(8)
                 .map(|c| Some(i64::from_le_bytes(c.try_into().ok()?)))
                 .collect();
-            if !matches!(resize_axes?[..], [2, 3] | [-2, -1]) {
+            if !matches!(reduced_axes?[..], [2, 3] | [-2, -1]) {
                 return None;
             }
             pool_node.params.clear();
             operator_name = "GlobalAveragePoolChannelsLast".to_owned();
         }
-        // The order of indices, which nobody asks for.
+
+        // The order of indices, an output that an image node does not have.
         pool_node.params.remove("storage_order");
         self.put(pool_node, &operator_name, vec![Some(twin_id)])
     }
@@ -211,6 +224,7 @@ impl Pass<'_> {
             .iter()
             .map(|i| i.and_then(|i| self.twins.get(&i).copied()).map(Some))
             .collect();
+        // Along the channels; in `[n, h, w, c]` that is the last axis.
         if axis != 1 && axis != -3 {
             return None;
         }
@@ -219,8 +233,10 @@ impl Pass<'_> {
         self.put(concat_node, "Concat", twin_inputs?)
     }
 
-    fn alike(&mut self, node: &Node, twin_id: ValueId) -> Option<()> {
-        let twin_id = *self.twins.get(&twin_id)?;
+    fn alike(&mut self, node: &Node, image_id: ValueId) -> Option<()> {
+        let twin_id = *self.twins.get(&image_id)?;
+
+        // A slope for each channel, say, would be broadcast along another axis.
         let single = |id: &Option<ValueId>| id.is_none_or(|id| self.ty(id).elements() == 1);
         if !node.inputs[1..].iter().all(single) {
             return None;
@@ -238,7 +254,7 @@ impl Pass<'_> {
             broadcast_inputs.push(Some(match (self.twins.get(&operand_id), &shape[..]) {
                 (Some(&twin), _) => twin,
                 (None, _) if self.ty(operand_id).elements() == 1 && shape.len() <= 4 => operand_id,
-                // One number for each channel.
+                // One number for each channel: a row that broadcasts along the last axis.
                 (None, &[c, 1, 1] | &[1, c, 1, 1]) if self.graph.data(operand_id).is_some() => {
                     let twin_name = format!("{}.last", self.graph.values[operand_id].name);
                     let row_type = TokenType::new(self.ty(operand_id).dtype, [c]);
@@ -249,6 +265,7 @@ impl Pass<'_> {
             }));
         }
 
+        // Without an image of a convolution among the operands, nothing would be gained.
         let any_twin = node
             .inputs
             .iter()
@@ -266,8 +283,8 @@ impl Pass<'_> {
         let Origin::View(image) = self.graph.values[x].origin else {
             return None;
         };
-        let (image_twin, &[n, g, c, h, w]) = (*self.twins.get(&image)?, &self.ty(x).shape[..])
-        else {
+        let image_twin = *self.twins.get(&image)?;
+        let &[n, g, c, h, w] = &self.ty(x).shape[..] else {
             return None;
         };
         let permutation: Vec<i64> = node
@@ -284,6 +301,8 @@ impl Pass<'_> {
             return None;
         }
         let element_type = self.ty(x).dtype;
+
+        // The shuffled image is read through views as `[n, g·c, h, w]`: those get twins.
         let later_views: Vec<ValueId> = (0..self.graph.values.len())
             .filter(|&v| {
                 self.graph.values[v].origin == Origin::View(turned_id)

@@ -63,20 +63,19 @@ pub fn passes() -> impl Iterator<Item = (&'static str, &'static str)> {
     passes::PASSES.iter().map(|p| (p.name, p.summary))
 }
 
-/// Sweeps a new graph and runs the passes.
+/// Names a new graph, checks it, removes what nothing reads and runs the passes.
 fn finish(mut graph: Graph, name: String, options: &ImportOptions) -> Result<Graph, OnnxError> {
-    let known: Vec<&str> = passes().map(|p| p.0).collect();
-    if let Some(wrong) = options
-        .without
-        .iter()
-        .find(|w| !known.contains(&w.as_str()))
-    {
+    let known_passes: Vec<&str> = passes().map(|pass| pass.0).collect();
+    let mut skipped_passes = options.without.iter();
+    if let Some(unknown) = skipped_passes.find(|name| !known_passes.contains(&name.as_str())) {
         return Err(OnnxError::Option(format!(
-            "there is no pass `{wrong}`, only {}",
-            known.join(", ")
+            "there is no pass `{unknown}`, only {}",
+            known_passes.join(", ")
         )));
     }
 
+    // Names are checked before passes make longer ones of them, and all of them: a node that is removed may still be
+    // named by an error.
     graph.name = name;
     check_names(&graph)?;
     graph.sweep();
@@ -87,12 +86,18 @@ fn finish(mut graph: Graph, name: String, options: &ImportOptions) -> Result<Gra
 /// Refuses names that cannot be seen or are too long for a program. Names of ONNX files are odd, but whoever made one
 /// with a control character in it did so to deceive, or has a damaged file.
 fn check_names(graph: &Graph) -> Result<(), OnnxError> {
-    let values = graph.values.iter().map(|value| ("value", &value.name));
-    let nodes = graph.nodes.iter().map(|node| ("node", &node.name));
-    let outputs = graph.outputs.iter().map(|(name, _)| ("output", name));
-    let names = [("file", &graph.name)].into_iter();
-    for (what, name) in names.chain(values).chain(nodes).chain(outputs) {
-        let why = match name.chars().find(|&c| is_hidden(c)) {
+    let file_name = std::iter::once(("file", &graph.name));
+    let value_names = graph.values.iter().map(|value| ("value", &value.name));
+    let node_names = graph.nodes.iter().map(|node| ("node", &node.name));
+    let output_names = graph.outputs.iter().map(|(name, _)| ("output", name));
+    let all_names = file_name
+        .chain(value_names)
+        .chain(node_names)
+        .chain(output_names);
+
+    for (what, name) in all_names {
+        let hidden_character = name.chars().find(|&character| is_hidden(character));
+        let why = match hidden_character {
             Some(character) => format!(
                 "has the character U+{:04X}, which cannot be seen",
                 u32::from(character)
@@ -105,9 +110,9 @@ fn check_names(graph: &Graph) -> Result<(), OnnxError> {
         };
 
         // A name may be as long as the file: a message shows its beginning.
-        let shown: String = name.chars().take(200).collect();
+        let name_start: String = name.chars().take(200).collect();
         return Err(OnnxError::Malformed(format!(
-            "the name `{shown}` of a {what} {why}"
+            "the name `{name_start}` of a {what} {why}"
         )));
     }
     Ok(())
@@ -122,23 +127,18 @@ pub(crate) fn is_onnx(path: &Path) -> bool {
         .is_some_and(|e| e.eq_ignore_ascii_case("onnx"))
 }
 
-/// Imports a file.
+/// Imports a file. The model has the name of the file: names within ONNX files are mostly those of the exporter.
 pub(crate) fn import_file(
     path: &Path,
     registry: &Registry,
     options: &ImportOptions,
 ) -> Result<Graph, OnnxError> {
     let model = proto::read_file(path)?;
-    let name = path
-        .file_stem()
-        .map(|s| s.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    let dir = path.parent().unwrap_or(Path::new(""));
-    finish(
-        import::import(model, Some(dir), registry, options)?,
-        name,
-        options,
-    )
+    let file_stem = path.file_stem().unwrap_or_default();
+    let name = file_stem.to_string_lossy().into_owned();
+    let data_dir = path.parent().unwrap_or(Path::new(""));
+    let graph = import::import(model, Some(data_dir), registry, options)?;
+    finish(graph, name, options)
 }
 
 /// Imports a model from memory; external data has no folder then.
@@ -147,11 +147,9 @@ pub(crate) fn import_bytes(
     registry: &Registry,
     options: &ImportOptions,
 ) -> Result<Graph, OnnxError> {
-    finish(
-        import::import(proto::read_bytes(bytes)?, None, registry, options)?,
-        "model".to_owned(),
-        options,
-    )
+    let model = proto::read_bytes(bytes)?;
+    let graph = import::import(model, None, registry, options)?;
+    finish(graph, "model".to_owned(), options)
 }
 
 /// Reads and checks a model from memory as a compilation does, without making actors of it: for fuzzing.
@@ -199,68 +197,77 @@ pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
         name: graph.name.clone(),
         ..Net::default()
     };
-    let inputs = graph.inputs.iter().map(|&i| graph.values[i].name.clone());
-    let taken: BTreeSet<String> = inputs
-        .chain(graph.outputs.iter().map(|o| o.0.clone()))
-        .collect();
-    let emitted = emit(graph, &mut net, files, "", Span::NONE, &taken);
-    let mut sources = BTreeMap::new();
-    for (place, name, token) in &emitted.inputs {
-        sources.insert(*place, stream(&mut net, name, Role::Source, token));
-    }
-    let end = |actor: usize| End {
-        actor,
-        port: None,
-        span: Span::NONE,
-    };
 
-    let writer = |from: &Writer| match from {
-        Writer::Actor(end) => Some(end.clone()),
-        Writer::Input(place) => sources.get(place).map(|&s| end(s)),
-    };
+    // Streams keep the names of the model's inputs and outputs, which are its interface: nodes make way.
+    let input_names = graph.inputs.iter().map(|&i| graph.values[i].name.clone());
+    let output_names = graph.outputs.iter().map(|(name, _)| name.clone());
+    let taken_names: BTreeSet<String> = input_names.chain(output_names).collect();
+    let emitted = emit(graph, &mut net, files, "", Span::NONE, &taken_names);
+
+    let mut sources = BTreeMap::new();
+    for (position, name, token) in &emitted.inputs {
+        let source = add_stream(&mut net, name, Role::Source, token);
+        sources.insert(*position, source);
+    }
+
     let mut links = Vec::new();
     for wire in &emitted.wires {
-        let initial = wire.state.then_some(Tokens {
+        let Some(from) = writer_end(&wire.from, &sources) else {
+            continue;
+        };
+        let initial_token = Tokens {
             span: Span::NONE,
             kind: TokenKind::Fill(1, None),
-        });
-        links.extend(writer(&wire.from).map(|from| Link {
+        };
+        links.push(Link {
             facts: vec![TypeFact::of(&wire.token, Span::NONE)],
-            ..link(from, wire.to.clone(), initial.into_iter().collect())
-        }));
+            initial: wire.state.then_some(initial_token).into_iter().collect(),
+            ..plain_link(from, wire.to.clone())
+        });
     }
 
-    let names: BTreeSet<String> = emitted.inputs.iter().map(|i| i.1.clone()).collect();
+    let input_names: BTreeSet<&str> = emitted.inputs.iter().map(|i| i.1.as_str()).collect();
     for (name, token, from) in &emitted.outputs {
-        // An output may be an input as it came: streams still need names of their own.
-        let name = if names.contains(name) {
+        // A model may give out an input unchanged under the same name: the streams need two.
+        let sink_name = if input_names.contains(name.as_str()) {
             format!("{name}.out")
         } else {
             name.clone()
         };
-        let sink = stream(&mut net, &name, Role::Sink, token);
-        links.extend(writer(from).map(|from| link(from, end(sink), Vec::new())));
-    }
-    // What nobody reads of an input is dropped knowingly: the file says that it is one.
-    for (place, _, _) in &emitted.inputs {
-        let read = emitted
-            .wires
-            .iter()
-            .map(|w| &w.from)
-            .chain(emitted.outputs.iter().map(|o| &o.2));
-        if !read
-            .into_iter()
-            .any(|w| matches!(w, Writer::Input(p) if p == place))
-        {
-            net.dropped.push(end(sources[place]));
+        let sink = add_stream(&mut net, &sink_name, Role::Sink, token);
+        if let Some(from) = writer_end(from, &sources) {
+            links.push(plain_link(from, actor_end(sink)));
         }
+    }
+
+    // The file declares its inputs, so one that nothing reads is not a mistake in wiring: it is dropped as if a channel
+    // without readers said so.
+    for (position, _) in emitted.unread_inputs() {
+        net.dropped.push(actor_end(sources[&position]));
     }
 
     net.links = links;
     net
 }
 
-fn stream(net: &mut Net, name: &str, role: Role, token: &TokenType) -> usize {
+/// The end of a link at a writer, where `sources` are the actors of inputs by position.
+fn writer_end(writer: &Writer, sources: &BTreeMap<usize, usize>) -> Option<End> {
+    match writer {
+        Writer::Actor(end) => Some(end.clone()),
+        Writer::Input(position) => sources.get(position).map(|&source| actor_end(source)),
+    }
+}
+
+/// The only port of an actor on that side.
+fn actor_end(actor: usize) -> End {
+    End {
+        actor,
+        port: None,
+        span: Span::NONE,
+    }
+}
+
+fn add_stream(net: &mut Net, name: &str, role: Role, token: &TokenType) -> usize {
     let op = if role == Role::Source {
         "Source"
     } else {
@@ -279,7 +286,8 @@ fn stream(net: &mut Net, name: &str, role: Role, token: &TokenType) -> usize {
     net.actors.len() - 1
 }
 
-fn link(from: End, to: End, initial: Vec<Tokens>) -> Link {
+/// A link about which nothing is stated: the ops at its ends fix its rates.
+fn plain_link(from: End, to: End) -> Link {
     Link {
         from,
         to,
@@ -288,6 +296,6 @@ fn link(from: End, to: End, initial: Vec<Tokens>) -> Link {
         rates: Vec::new(),
         windows: Vec::new(),
         history: None,
-        initial,
+        initial: Vec::new(),
     }
 }

@@ -1,4 +1,4 @@
-//! Operators of older opsets as those of today, and those that are no tensor ops: constants, shapes, copies.
+//! Operators of older opsets as those of today, and operators that are not tensor ops: constants, shapes, copies.
 
 use bytes::Bytes;
 use half::{bf16, f16};
@@ -10,7 +10,7 @@ use super::graph::{Origin, ValueId};
 use super::import::{Import, Work};
 use super::proto::{self, External};
 
-/// Attributes that change nothing here.
+/// Attributes that change nothing here: hints to a runtime, defaults of training, and what the operands say anyway.
 pub(super) const IGNORED: [&str; 14] = [
     "doc_string",
     "seed",
@@ -80,6 +80,8 @@ impl Import<'_> {
         let Some(a) = work.attributes.remove(attribute) else {
             return;
         };
+
+        // A float stood for a number of the first operand's type: bounds of `Clip`, the value of `Pad`.
         let dtype = work
             .inputs
             .first()
@@ -124,7 +126,7 @@ impl Import<'_> {
             return Ok(lowered);
         };
         if self.graph.nodes.len() > nodes_before {
-            // The op has said what the shape is; no copy is needed.
+            // The op was only resolved to learn the shape: its node goes, and no bytes are copied at run time.
             self.graph.nodes.pop();
             self.graph.values[id].origin = Origin::View(source_id);
         }
@@ -154,6 +156,7 @@ pub(super) fn lower_special(
         "Flatten" => return im.lower_view(work).map(Some),
         "Cast" | "CastLike" => return lower_cast(im, work),
         "EyeLike" => {
+            // Only the operand's type counts: a constant in its place lets the result be folded.
             let input_id = im.required_input(work, 0)?;
             let token_type = im.graph.values[input_id].ty.clone();
             let zero_bytes = Bytes::from(vec![0; token_type.bytes() as usize]);
@@ -195,6 +198,8 @@ fn newest_form(im: &mut Import<'_>, work: &mut Work) {
         }
         "Split" => {
             im.move_attribute(work, "split", 1);
+
+            // Without sizes the parts are equal; before opset 18 the outputs alone said how many.
             if work.inputs.get(1).copied().flatten().is_none()
                 && !work.attributes.contains_key("num_outputs")
             {
@@ -228,9 +233,11 @@ fn lower_older(im: &Import<'_>, work: &mut Work) {
                 .entry("axis".into())
                 .or_insert_with(|| int("axis", 1));
         }
+        // The others were statistics of training, which later opsets name differently.
         "BatchNormalization" if im.opset < 14 => {
             work.outputs.truncate(1);
         }
+        // These name the result's type otherwise than all other operators.
         "MelWeightMatrix" | "HannWindow" | "HammingWindow" | "BlackmanWindow" => {
             if let Some(mut a) = work.attributes.remove("output_datatype") {
                 a.name = Some("dtype".into());
@@ -286,6 +293,8 @@ fn text(work: &mut Work, name: &str, value: &str) {
 
 fn lower_constant(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
     let output_name = work.outputs.first().cloned().unwrap_or_default();
+
+    // Exactly one of these attributes holds the value.
     let attribute_of = |k: &str| work.attributes.get(k);
     let (ty, element_bytes) = if let Some(t) = attribute_of("value").and_then(|a| a.t.as_ref()) {
         proto::tensor(&output_name, t, &mut External::new(None))?
@@ -334,6 +343,8 @@ fn constant_of_shape(im: &mut Import<'_>, work: &mut Work) -> Result<Values, Onn
         return Err(im.not_constant(work, shape_id));
     };
     let dim_sizes = ints_of(element_bytes, DType::I64);
+
+    // Without the attribute it is filled with 0.0 of f32, as the standard says.
     let (dtype, element) = match work.attributes.get("value").and_then(|a| a.t.as_ref()) {
         Some(t) => {
             let (token_type, element_bytes) =
@@ -343,6 +354,7 @@ fn constant_of_shape(im: &mut Import<'_>, work: &mut Work) -> Result<Values, Onn
         None => (DType::F32, Bytes::from_static(&[0; 4])),
     };
 
+    // The size is checked before it is allocated: the shape is a few bytes of an untrusted file.
     let token_type = proto::token(&output_name, dtype, &dim_sizes)?;
     if element.len() as u64 != dtype.size_bytes()
         || token_type.bytes() > zbmd_ir::limits::MAX_INITIAL_BYTES
@@ -372,6 +384,7 @@ fn lower_dropout(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxErr
         },
     };
 
+    // A ratio of zero drops nothing, so even in training it is a copy.
     let ratio_data = work
         .inputs
         .get(1)
@@ -387,6 +400,7 @@ fn lower_dropout(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxErr
         });
     }
 
+    // In inference the mask keeps everything.
     let mut output_values = vec![Some(input_id)];
     if work.outputs.get(1).is_some_and(|o| !o.is_empty()) {
         let mut mask_type = im.graph.values[input_id].ty.clone();
@@ -415,16 +429,10 @@ fn lower_shape(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError
     }
 
     let rank = token_type.shape.len() as i64;
-    let bound_of = |key: &str, default: i64| {
-        let v = work
-            .attributes
-            .get(key)
-            .and_then(|a| a.i)
-            .unwrap_or(default);
-        if v < 0 { v.saturating_add(rank) } else { v }.clamp(0, rank) as usize
-    };
+    let start = shape_bound(work, "start", 0, rank);
+    let end = shape_bound(work, "end", rank, rank);
 
-    let (start, end) = (bound_of("start", 0), bound_of("end", rank));
+    // Empty where the end is before the start.
     let dim_sizes: Vec<i64> = token_type
         .shape
         .get(start..end)
@@ -433,6 +441,18 @@ fn lower_shape(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError
         .map(|&d| i64::from(d))
         .collect();
     Ok(vec![Some(im.ints(&output_name, &dim_sizes))])
+}
+
+/// An attribute that bounds the dimensions of a `Shape`: negative ones count from the end, all are clamped (opset 15).
+fn shape_bound(work: &Work, key: &str, default: i64, rank: i64) -> usize {
+    let attribute = work.attributes.get(key).and_then(|a| a.i);
+    let bound = attribute.unwrap_or(default);
+    let from_start = if bound < 0 {
+        bound.saturating_add(rank)
+    } else {
+        bound
+    };
+    from_start.clamp(0, rank) as usize
 }
 
 fn lower_cast(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Values>, OnnxError> {
@@ -448,6 +468,8 @@ fn lower_cast(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Values>, On
     if output_dtype == input_dtype {
         return Ok(Some(vec![Some(input_id)]));
     }
+
+    // Written as a `Cast` with ONNX's own code of the type, whichever of the two it was.
     "Cast".clone_into(&mut work.operator);
     work.inputs.truncate(1);
     work.attributes.clear();
@@ -464,14 +486,10 @@ fn old_softmax(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError
     let input_id = im.required_input(work, 0)?;
     let token_type = im.graph.values[input_id].ty.clone();
     let rank = token_type.shape.len() as i64;
-    let axis = work.attributes.get("axis").and_then(|a| a.i).unwrap_or(1);
-    let axis = if axis < 0 {
-        axis.saturating_add(rank)
-    } else {
-        axis
-    }
-    .clamp(0, rank) as usize;
-    let product = |d: &[u32]| d.iter().fold(1_u32, |n, &d| n.saturating_mul(d));
+    let axis = shape_bound(work, "axis", 1, rank);
+
+    // Dimensions before the axis are rows, all others one long row to be normalised; the result gets its shape back.
+    let product = |dims: &[u32]| dims.iter().fold(1_u32, |n, &d| n.saturating_mul(d));
     let flat_type = TokenType::new(
         token_type.dtype,
         [
@@ -508,7 +526,7 @@ pub(super) fn unknown(work: &Work) -> OnnxError {
             "make the noise an input, from the op `Noise`",
         ),
         op if op.contains("Sequence") || op.starts_with("Optional") => (
-            "sequences and optional values are no tokens",
+            "sequences and optional values are not tokens",
             "export the model with tensors",
         ),
         op if op.starts_with("String")
@@ -516,7 +534,7 @@ pub(super) fn unknown(work: &Work) -> OnnxError {
             || op == "TfIdfVectorizer"
             || op == "LabelEncoder" =>
         {
-            ("strings are no tokens", "do this before the model")
+            ("strings are not tokens", "do this before the model")
         }
         _ => (
             "there is no op for it",
@@ -524,6 +542,7 @@ pub(super) fn unknown(work: &Work) -> OnnxError {
         ),
     };
 
+    // Names are looked up exactly; most likely only the case is wrong then.
     let is_misspelt = TensorOp::all().any(|o| o.operator.eq_ignore_ascii_case(&work.operator));
     let explanation = if is_misspelt {
         "operators are written with the case of the standard"

@@ -23,81 +23,96 @@ pub(crate) struct Pass {
 /// The pass that only CPUs gain from.
 pub(crate) const CHANNELS_LAST: &str = "channels-last";
 
-/// All passes in their order.
+/// Positions of operands of a `Conv`; the last one is ours.
+const WEIGHTS: usize = 1;
+const BIAS: usize = 2;
+const RESIDUAL: usize = 3;
+/// Position of the bias of a `MatMul`, which is ours too.
+const PRODUCT_BIAS: usize = 2;
+
+/// All passes in their order. Gelu and Swish become single nodes first, so that they can be fused as activations. A
+/// convolution computes `act(conv + bias + residual)`: what goes into it follows in that order. Layouts come last,
+/// because they look at the nodes that are left.
 pub(crate) const PASSES: &[Pass] = &[
     Pass {
         name: "transposes",
         summary: "transpositions in a row become one, or none",
-        run: transposes,
+        run: join_transposes,
     },
     Pass {
         name: "gelu",
         summary: "x/2 (1 + erf(x/√2)) in five nodes becomes one",
-        run: gelu,
+        run: fuse_gelu,
     },
     Pass {
         name: "swish",
         summary: "x · sigmoid(x) becomes one node",
-        run: swish,
+        run: fuse_swish,
     },
     Pass {
         name: "batch-norm",
         summary: "batch normalisation goes into the weights of the convolution before it",
-        run: batch_norm,
+        run: fold_batch_norm,
     },
     Pass {
         name: "bias",
         summary: "an added constant row goes into the product or convolution before it",
-        run: bias,
+        run: fold_bias,
     },
     Pass {
         name: "residual",
         summary: "an added tensor goes into the convolution before it",
-        run: residual,
+        run: fuse_residual,
     },
     Pass {
         name: "activation",
         summary: "an activation goes into the convolution or product before it",
-        run: activation,
+        run: fuse_activation,
     },
     Pass {
         name: CHANNELS_LAST,
-        summary: "images between convolutions lie with their channels last",
+        summary: "images between convolutions have their channels last",
         run: super::layout::channels_last,
     },
 ];
 
 /// Runs all passes but those in `skip`.
 pub(super) fn run(graph: &mut Graph, skip: &[String]) -> Vec<PassReport> {
-    let mut out = Vec::new();
+    let mut reports = Vec::new();
     for pass in PASSES {
-        let changes = (!skip.iter().any(|s| s == pass.name)).then(|| (pass.run)(graph));
+        let is_skipped = skip.iter().any(|skipped| skipped == pass.name);
+        let changes = (!is_skipped).then(|| (pass.run)(graph));
+
+        // The next pass counts readers: nodes that this one has bypassed must not be among them.
         graph.sweep();
-        let actors = graph.nodes.iter().filter(|n| !n.dead).count();
-        out.push(PassReport {
+        let actors = graph.nodes.iter().filter(|node| !node.dead).count();
+        reports.push(PassReport {
             name: pass.name,
             summary: pass.summary,
             changes,
             actors,
         });
     }
-    out
+
+    reports
 }
 
-/// The live node of an operator that makes a value which one reader alone reads.
-fn only(
+/// The live node with one of these operators that produces a value, if that value has a single reader and the node
+/// no other output: only then can the node be merged into its reader.
+fn sole_producer(
     graph: &Graph,
     id: ValueId,
     operators: &[&str],
     uses: &BTreeMap<ValueId, usize>,
 ) -> Option<usize> {
-    let n = graph.producer(id)?;
-    let node = &graph.nodes[n];
-    let fits = !node.dead && operators.contains(&node.op.operator) && node.outputs.len() == 1;
-    (fits && uses.get(&id) == Some(&1)).then_some(n)
+    let index = graph.producer(id)?;
+    let node = &graph.nodes[index];
+    let is_candidate =
+        !node.dead && operators.contains(&node.op.operator) && node.outputs.len() == 1;
+    (is_candidate && uses.get(&id) == Some(&1)).then_some(index)
 }
 
-fn live(graph: &Graph, operators: &[&str]) -> Vec<usize> {
+fn live_nodes(graph: &Graph, operators: &[&str]) -> Vec<usize> {
     let mut live_nodes = Vec::new();
     for (index, node) in graph.nodes.iter().enumerate() {
         if !node.dead && operators.contains(&node.op.operator) {
@@ -107,38 +122,42 @@ fn live(graph: &Graph, operators: &[&str]) -> Vec<usize> {
     live_nodes
 }
 
-fn input(graph: &Graph, n: usize, position: usize) -> Option<ValueId> {
-    graph.nodes[n].inputs.get(position).copied().flatten()
+fn input(graph: &Graph, node: usize, position: usize) -> Option<ValueId> {
+    graph.nodes[node].inputs.get(position).copied().flatten()
 }
 
-fn output(graph: &Graph, n: usize) -> ValueId {
-    graph.nodes[n].outputs[0].1
+fn output(graph: &Graph, node: usize) -> ValueId {
+    graph.nodes[node].outputs[0].1
 }
 
 /// Elements of an f32 constant.
-fn floats(graph: &Graph, id: ValueId) -> Option<Vec<f32>> {
-    let data = graph
-        .data(id)
-        .filter(|_| graph.values[id].ty.dtype == DType::F32)?;
+fn f32_elements(graph: &Graph, id: ValueId) -> Option<Vec<f32>> {
+    if graph.values[id].ty.dtype != DType::F32 {
+        return None;
+    }
+    let elements = graph.data(id)?.chunks_exact(4);
     Some(
-        data.chunks_exact(4)
-            .map(|c| f32::from_le_bytes(c.try_into().unwrap_or_default()))
+        elements
+            .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap_or_default()))
             .collect(),
     )
 }
 
 /// The elements of an operand that is an f32 constant.
-fn float_input(graph: &Graph, n: usize, position: usize) -> Option<Vec<f32>> {
-    floats(graph, input(graph, n, position)?)
+fn f32_input(graph: &Graph, node: usize, position: usize) -> Option<Vec<f32>> {
+    f32_elements(graph, input(graph, node, position)?)
 }
 
-/// The one element of an f32 constant.
-fn number(graph: &Graph, id: ValueId) -> Option<f32> {
-    floats(graph, id).filter(|f| f.len() == 1).map(|f| f[0])
+/// The element of an f32 constant that has only one.
+fn f32_scalar(graph: &Graph, id: ValueId) -> Option<f32> {
+    match f32_elements(graph, id)?[..] {
+        [element] => Some(element),
+        _ => None,
+    }
 }
 
-fn store(graph: &mut Graph, name: &str, shape: &[u32], data: &[f32]) -> ValueId {
-    let bytes: Vec<u8> = data.iter().flat_map(|v| v.to_le_bytes()).collect();
+fn f32_constant(graph: &mut Graph, name: &str, shape: &[u32], elements: &[f32]) -> ValueId {
+    let bytes: Vec<u8> = elements.iter().flat_map(|v| v.to_le_bytes()).collect();
     graph.constant(name, TokenType::new(DType::F32, shape), Bytes::from(bytes))
 }
 
@@ -150,7 +169,8 @@ fn set_input(node: &mut Node, position: usize, id: ValueId) {
     node.inputs[position] = Some(id);
 }
 
-/// Lets node `keep` make what node `gone` made, whose name it takes over where it has none of its own left.
+/// Lets node `keep` produce the value of node `gone`, which is thereby removed. Readers of that value, and its name if
+/// it is an output of the model, stay as they are.
 fn take_over(graph: &mut Graph, keep: usize, gone: usize) {
     let value = output(graph, gone);
     let position = graph.nodes[keep].outputs[0].0;
@@ -159,48 +179,53 @@ fn take_over(graph: &mut Graph, keep: usize, gone: usize) {
     graph.nodes[gone].dead = true;
 }
 
-fn perm(node: &Node, rank: usize) -> Option<Vec<usize>> {
-    match node.params.get("perm") {
-        None => Some((0..rank).rev().collect()),
-        Some(v) => v
-            .as_list()?
-            .iter()
-            .map(|d| usize::try_from(d.as_int()?).ok().filter(|d| *d < rank))
-            .collect(),
-    }
+/// The permutation of a `Transpose`; without the attribute ONNX reverses the dimensions.
+fn permutation_of(node: &Node, rank: usize) -> Option<Vec<usize>> {
+    let Some(attribute) = node.params.get("perm") else {
+        return Some((0..rank).rev().collect());
+    };
+    let dims = attribute.as_list()?.iter();
+    dims.map(|dim| usize::try_from(dim.as_int()?).ok().filter(|d| *d < rank))
+        .collect()
 }
 
-fn transposes(graph: &mut Graph) -> usize {
+fn join_transposes(graph: &mut Graph) -> usize {
     let mut changes = 0;
-    for n in live(graph, &["Transpose"]) {
+    for second in live_nodes(graph, &["Transpose"]) {
         let uses = graph.uses();
-        let Some(x) = input(graph, n, 0) else {
+        let Some(between) = input(graph, second, 0) else {
             continue;
         };
-        let rank = graph.values[x].ty.shape.len();
-        let Some(before) = only(graph, x, &["Transpose"], &uses) else {
+        let Some(first) = sole_producer(graph, between, &["Transpose"], &uses) else {
             continue;
         };
-        let (Some(first), Some(second)) = (
-            perm(&graph.nodes[before], rank),
-            perm(&graph.nodes[n], rank),
-        ) else {
+        let Some(source) = input(graph, first, 0) else {
             continue;
         };
-        let Some(from) = input(graph, before, 0) else {
+
+        let rank = graph.values[between].ty.shape.len();
+        let Some(first_permutation) = permutation_of(&graph.nodes[first], rank) else {
             continue;
         };
-        let joined: Vec<usize> = second.iter().map(|&d| first[d]).collect();
-        if joined.iter().enumerate().all(|(i, &d)| i == d) {
-            let gone = output(graph, n);
-            graph.nodes[n].dead = true;
-            graph.replace(gone, from);
+        let Some(second_permutation) = permutation_of(&graph.nodes[second], rank) else {
+            continue;
+        };
+
+        // Axis i of the result is axis second[i] of the value between, which is axis first[second[i]] of the source.
+        let joined: Vec<usize> = second_permutation
+            .iter()
+            .map(|&dim| first_permutation[dim])
+            .collect();
+        if joined.iter().copied().eq(0..joined.len()) {
+            // The two undo each other: readers of the result take the source.
+            let result = output(graph, second);
+            graph.nodes[second].dead = true;
+            graph.replace(result, source);
         } else {
-            let list = joined.iter().map(|&d| Value::Int(d as i64)).collect();
-            graph.nodes[n]
-                .params
-                .insert("perm".into(), Value::List(list));
-            graph.nodes[n].inputs = vec![Some(from)];
+            let dims = joined.iter().map(|&dim| Value::Int(dim as i64)).collect();
+            let node = &mut graph.nodes[second];
+            node.params.insert("perm".into(), Value::List(dims));
+            node.inputs = vec![Some(source)];
         }
 
         changes += 1;
@@ -210,46 +235,49 @@ fn transposes(graph: &mut Graph) -> usize {
 }
 
 /// The other operand of a node of two, if one of them is a constant of one number.
-fn with_number(graph: &Graph, n: usize, wanted: f32) -> Option<ValueId> {
-    let (a, b) = (input(graph, n, 0)?, input(graph, n, 1)?);
-    if is_number(graph, b, wanted) {
-        Some(a)
+fn other_operand(graph: &Graph, node: usize, wanted: f32) -> Option<ValueId> {
+    let left = input(graph, node, 0)?;
+    let right = input(graph, node, 1)?;
+    if is_number(graph, right, wanted) {
+        Some(left)
     } else {
-        is_number(graph, a, wanted).then_some(b)
+        is_number(graph, left, wanted).then_some(right)
     }
 }
 
-/// Whether a value is a constant of one number, or of one that rounding made of it.
+/// Whether a value is a constant of this one number, up to the rounding of the exporter.
 fn is_number(graph: &Graph, id: ValueId, wanted: f32) -> bool {
-    let found = number(graph, id);
-    found.is_some_and(|found| (found - wanted).abs() < 1e-6 * wanted.abs())
+    f32_scalar(graph, id).is_some_and(|number| (number - wanted).abs() < 1e-6 * wanted.abs())
 }
 
-/// The producer among `operators` of either operand of n, which nobody else reads, and the other operand.
-fn either(
+/// The sole producer (among `operators`) of one of a node's two operands, and the other operand.
+fn producer_and_operand(
     graph: &Graph,
-    n: usize,
+    node: usize,
     operators: &[&str],
     uses: &BTreeMap<ValueId, usize>,
 ) -> Option<(usize, ValueId)> {
-    let (a, b) = (input(graph, n, 0)?, input(graph, n, 1)?);
-    match only(graph, a, operators, uses) {
-        Some(producer) => Some((producer, b)),
-        None => only(graph, b, operators, uses).map(|producer| (producer, a)),
+    let left = input(graph, node, 0)?;
+    let right = input(graph, node, 1)?;
+    match sole_producer(graph, left, operators, uses) {
+        Some(producer) => Some((producer, right)),
+        None => sole_producer(graph, right, operators, uses).map(|producer| (producer, left)),
     }
 }
 
-fn plain(graph: &mut Graph, n: usize, operator: &str, x: ValueId) -> bool {
+/// Makes a node one of an operator with a single operand and no parameters; its output stays.
+fn make_unary(graph: &mut Graph, node_index: usize, operator: &str, operand: ValueId) -> bool {
     let Some(op) = TensorOp::find(operator) else {
         return false;
     };
-    let node = &mut graph.nodes[n];
+
+    let node = &mut graph.nodes[node_index];
     node.op = op;
     node.params = Params::new();
-    node.inputs = vec![Some(x)];
+    node.inputs = vec![Some(operand)];
     node.outputs[0].0 = 0;
     let value = node.outputs[0].1;
-    graph.values[value].origin = Origin::Node(n, 0);
+    graph.values[value].origin = Origin::Node(node_index, 0);
     true
 }
 
@@ -260,15 +288,15 @@ struct WrittenGelu {
     input: ValueId,
 }
 
-fn gelu(graph: &mut Graph) -> usize {
+fn fuse_gelu(graph: &mut Graph) -> usize {
     let mut changes = 0;
-    for erf in live(graph, &["Erf"]) {
+    for erf in live_nodes(graph, &["Erf"]) {
         let Some(WrittenGelu { last, input }) = find_gelu(graph, erf) else {
             continue;
         };
         // Broadcasting may have made the result larger than the input.
-        let has_type = graph.values[input].ty == graph.values[output(graph, last)].ty;
-        changes += usize::from(has_type && plain(graph, last, "Gelu", input));
+        let same_type = graph.values[input].ty == graph.values[output(graph, last)].ty;
+        changes += usize::from(same_type && make_unary(graph, last, "Gelu", input));
     }
     changes
 }
@@ -280,15 +308,15 @@ fn find_gelu(graph: &Graph, erf: usize) -> Option<WrittenGelu> {
     let scaling = graph.producer(scaled)?;
     let x = match graph.nodes[scaling].op.operator {
         "Div" => input(graph, scaling, 0).filter(|_| {
-            let divisor = input(graph, scaling, 1).and_then(|id| number(graph, id));
+            let divisor = input(graph, scaling, 1).and_then(|id| f32_scalar(graph, id));
             divisor.is_some_and(|divisor| (divisor - std::f32::consts::SQRT_2).abs() < 1e-5)
         })?,
-        "Mul" => with_number(graph, scaling, std::f32::consts::FRAC_1_SQRT_2)?,
+        "Mul" => other_operand(graph, scaling, std::f32::consts::FRAC_1_SQRT_2)?,
         _ => return None,
     };
 
     let add = only_reader(graph, output(graph, erf), "Add", &uses)?;
-    with_number(graph, add, 1.0)?;
+    other_operand(graph, add, 1.0)?;
     let shifted = output(graph, add);
     let product = only_reader(graph, shifted, "Mul", &uses)?;
     let operands = [input(graph, product, 0)?, input(graph, product, 1)?];
@@ -297,20 +325,20 @@ fn find_gelu(graph: &Graph, erf: usize) -> Option<WrittenGelu> {
     // Either x · (…) and then the half, or (x · half) · (…).
     if other == x {
         let half = only_reader(graph, output(graph, product), "Mul", &uses)?;
-        with_number(graph, half, 0.5)?;
+        other_operand(graph, half, 0.5)?;
         return Some(WrittenGelu {
             last: half,
             input: x,
         });
     }
-    let half = only(graph, other, &["Mul"], &uses)?;
-    (with_number(graph, half, 0.5)? == x).then_some(WrittenGelu {
+    let half = sole_producer(graph, other, &["Mul"], &uses)?;
+    (other_operand(graph, half, 0.5)? == x).then_some(WrittenGelu {
         last: product,
         input: x,
     })
 }
 
-/// The live node of an operator that reads a value, if it alone does.
+/// The live node of an operator that reads a value, if it is the only reader.
 fn only_reader(
     graph: &Graph,
     id: ValueId,
@@ -320,116 +348,130 @@ fn only_reader(
     if uses.get(&id) != Some(&1) {
         return None;
     }
-    let mut nodes = live(graph, &[operator]).into_iter();
-    nodes.find(|&node| graph.nodes[node].inputs.contains(&Some(id)))
+    let mut candidates = live_nodes(graph, &[operator]).into_iter();
+    candidates.find(|&node| graph.nodes[node].inputs.contains(&Some(id)))
 }
 
-fn swish(graph: &mut Graph) -> usize {
+fn fuse_swish(graph: &mut Graph) -> usize {
     let mut changes = 0;
-    for n in live(graph, &["Mul"]) {
+    for product in live_nodes(graph, &["Mul"]) {
         let uses = graph.uses();
-        let Some((sigmoid, x)) = either(graph, n, &["Sigmoid"], &uses) else {
+        let operands = producer_and_operand(graph, product, &["Sigmoid"], &uses);
+        let Some((sigmoid, x)) = operands else {
             continue;
         };
+
+        // The two operands of another gate, such as that of a GLU, differ.
         if input(graph, sigmoid, 0) == Some(x) {
-            changes += usize::from(plain(graph, n, "Swish", x));
+            changes += usize::from(make_unary(graph, product, "Swish", x));
         }
     }
     changes
 }
 
-fn batch_norm(graph: &mut Graph) -> usize {
+/// Whether a convolution still ends with its bias. Its kernel computes `act(conv + bias + residual)`, so nothing can be
+/// put into weights or bias once an activation or a residual operand comes after them.
+fn ends_with_bias(graph: &Graph, conv: usize) -> bool {
+    !graph.nodes[conv].params.contains_key("act") && input(graph, conv, RESIDUAL).is_none()
+}
+
+fn fold_batch_norm(graph: &mut Graph) -> usize {
     let mut changes = 0;
-    for n in live(graph, &["BatchNormalization"]) {
+    for norm in live_nodes(graph, &["BatchNormalization"]) {
         let uses = graph.uses();
-        let Some(x) = input(graph, n, 0) else {
+        let Some(x) = input(graph, norm, 0) else {
             continue;
         };
-        let Some(conv) = only(graph, x, &["Conv"], &uses) else {
+        let Some(conv) = sole_producer(graph, x, &["Conv"], &uses) else {
             continue;
         };
-        let free = !graph.nodes[conv].params.contains_key("act") && input(graph, conv, 3).is_none();
-        let Some((weights, bias)) =
-            folded(graph, n, conv).filter(|_| free && graph.nodes[n].outputs.len() == 1)
-        else {
+
+        // More outputs are the running statistics of training, which have no place in a convolution.
+        if !ends_with_bias(graph, conv) || graph.nodes[norm].outputs.len() != 1 {
+            continue;
+        }
+        let Some(folded) = normalised_conv(graph, norm, conv) else {
             continue;
         };
-        let Some(w) = input(graph, conv, 1) else {
+        let Some(old_weights) = input(graph, conv, WEIGHTS) else {
             continue;
         };
-        let (name, shape) = (
-            graph.values[w].name.clone(),
-            graph.values[w].ty.shape.clone(),
-        );
-        let w = store(graph, &name, &shape, &weights);
-        let b = store(graph, &format!("{name}.bias"), &[bias.len() as u32], &bias);
-        set_input(&mut graph.nodes[conv], 1, w);
-        set_input(&mut graph.nodes[conv], 2, b);
-        take_over(graph, conv, n);
+
+        // The old weights stay for other convolutions that may share them.
+        let name = graph.values[old_weights].name.clone();
+        let shape = graph.values[old_weights].ty.shape.clone();
+        let weights = f32_constant(graph, &name, &shape, &folded.weights);
+        let filters = folded.bias.len() as u32;
+        let bias = f32_constant(graph, &format!("{name}.bias"), &[filters], &folded.bias);
+        set_input(&mut graph.nodes[conv], WEIGHTS, weights);
+        set_input(&mut graph.nodes[conv], BIAS, bias);
+        take_over(graph, conv, norm);
         changes += 1;
     }
 
     changes
 }
 
-/// Weights and bias of a convolution with the normalisation behind it put in.
-fn folded(graph: &Graph, n: usize, conv: usize) -> Option<(Vec<f32>, Vec<f32>)> {
-    let scale = float_input(graph, n, 1)?;
-    let shift = float_input(graph, n, 2)?;
-    let mean = float_input(graph, n, 3)?;
-    let variance = float_input(graph, n, 4)?;
-    let epsilon = graph.nodes[n]
+/// What a convolution adds up.
+struct ConvConstants {
+    weights: Vec<f32>,
+    /// One for each filter.
+    bias: Vec<f32>,
+}
+
+/// Weights and bias of a convolution with the normalisation behind it put in:
+/// `scale (conv + bias - mean) / √(variance + ε) + shift` is a convolution again.
+fn normalised_conv(graph: &Graph, norm: usize, conv: usize) -> Option<ConvConstants> {
+    let scale = f32_input(graph, norm, 1)?;
+    let shift = f32_input(graph, norm, 2)?;
+    let mean = f32_input(graph, norm, 3)?;
+    let variance = f32_input(graph, norm, 4)?;
+    let epsilon = graph.nodes[norm]
         .params
         .get("epsilon")
         .and_then(Value::as_float)
         .unwrap_or(1e-5);
-    let mut weights = floats(graph, input(graph, conv, 1)?)?;
-    let bias = match input(graph, conv, 2) {
-        Some(b) => floats(graph, b)?,
+
+    let mut weights = f32_input(graph, conv, WEIGHTS)?;
+    let old_bias = match input(graph, conv, BIAS) {
+        Some(bias) => f32_elements(graph, bias)?,
         None => vec![0.0; scale.len()],
     };
-    if bias.len() != scale.len() || weights.len() % scale.len().max(1) != 0 || scale.is_empty() {
+    let filters = scale.len();
+    if filters == 0 || old_bias.len() != filters || weights.len() % filters != 0 {
         return None;
     }
-    let each = weights.len() / scale.len();
-    let mut shifted = Vec::new();
-    for (f, filter) in weights.chunks_exact_mut(each.max(1)).enumerate() {
-        let by = f64::from(scale[f]) / (f64::from(variance[f]) + epsilon).sqrt();
-        filter
-            .iter_mut()
-            .for_each(|w| *w = (f64::from(*w) * by) as f32);
-        shifted.push(((f64::from(bias[f]) - f64::from(mean[f])) * by + f64::from(shift[f])) as f32);
+
+    // Weights are [filters, …], so each filter is one run of them. f64, so that each result is rounded only once.
+    let filter_length = weights.len() / filters;
+    let mut bias = Vec::new();
+    for (f, filter) in weights.chunks_exact_mut(filter_length.max(1)).enumerate() {
+        let factor = f64::from(scale[f]) / (f64::from(variance[f]) + epsilon).sqrt();
+        for weight in filter {
+            *weight = (f64::from(*weight) * factor) as f32;
+        }
+        let centred = f64::from(old_bias[f]) - f64::from(mean[f]);
+        bias.push((centred * factor + f64::from(shift[f])) as f32);
     }
 
-    Some((weights, shifted))
+    Some(ConvConstants { weights, bias })
 }
 
-fn bias(graph: &mut Graph) -> usize {
+fn fold_bias(graph: &mut Graph) -> usize {
     let mut changes = 0;
-    for n in live(graph, &["Add"]) {
+    for add in live_nodes(graph, &["Add"]) {
         let uses = graph.uses();
-        if let Some((conv, other)) = either(graph, n, &["Conv"], &uses) {
-            changes += usize::from(channel_bias(graph, n, conv, other).is_some());
+        if let Some((conv, added)) = producer_and_operand(graph, add, &["Conv"], &uses) {
+            changes += usize::from(fold_channel_bias(graph, add, conv, added).is_some());
             continue;
         }
 
-        let Some((product, other)) = either(graph, n, &["MatMul"], &uses) else {
+        let Some((product, added)) = producer_and_operand(graph, add, &["MatMul"], &uses) else {
             continue;
         };
-        let width = graph.values[output(graph, product)]
-            .ty
-            .shape
-            .last()
-            .copied();
-        let row = graph.data(other).is_some() && graph.values[other].ty.shape.len() == 1;
-        let fits = row
-            && Some(graph.values[other].ty.shape[0]) == width
-            && graph.values[other].ty.dtype == DType::F32
-            && input(graph, product, 2).is_none()
-            && input(graph, product, 1).is_some_and(|i| graph.values[i].ty.shape.len() > 1);
-        if fits {
-            set_input(&mut graph.nodes[product], 2, other);
-            take_over(graph, product, n);
+        if takes_bias_row(graph, product, added) {
+            set_input(&mut graph.nodes[product], PRODUCT_BIAS, added);
+            take_over(graph, product, add);
             changes += 1;
         }
     }
@@ -437,50 +479,70 @@ fn bias(graph: &mut Graph) -> usize {
     changes
 }
 
-/// Puts what node n adds to each channel into the convolution before it.
-fn channel_bias(graph: &mut Graph, n: usize, conv: usize, other: ValueId) -> Option<()> {
-    let ty = &graph.values[output(graph, n)].ty;
-    let filters = *ty.shape.get(1)?;
-    let ones = [filters, 1, 1];
-    let shape = &graph.values[other].ty.shape;
-    let fits = ty.shape.len() == 4
-        && graph.values[output(graph, conv)].ty == *ty
-        && (shape[..] == ones || (shape.first() == Some(&1) && shape[1..] == ones))
-        && !graph.nodes[conv].params.contains_key("act")
-        && input(graph, conv, 3).is_none();
-    let mut bias = floats(graph, other).filter(|_| fits)?;
-    if let Some(own) = input(graph, conv, 2) {
-        bias.iter_mut()
-            .zip(floats(graph, own)?)
-            .for_each(|(b, own)| *b += own);
+/// Whether a product has room for a bias, and the value is one: a constant row as wide as the product.
+fn takes_bias_row(graph: &Graph, product: usize, added: ValueId) -> bool {
+    let row = &graph.values[added].ty;
+    let width = graph.values[output(graph, product)].ty.shape.last();
+    let is_constant_row = graph.data(added).is_some() && row.shape.len() == 1;
+
+    // A product with a vector has no columns: its last dimension is not the one that the bias runs along.
+    let has_columns =
+        input(graph, product, 1).is_some_and(|right| graph.values[right].ty.shape.len() > 1);
+    is_constant_row
+        && row.shape.first() == width
+        && row.dtype == DType::F32
+        && input(graph, product, PRODUCT_BIAS).is_none()
+        && has_columns
+}
+
+/// Puts what a node adds to each channel into the convolution before it.
+fn fold_channel_bias(graph: &mut Graph, add: usize, conv: usize, added: ValueId) -> Option<()> {
+    let sum_type = &graph.values[output(graph, add)].ty;
+    let filters = *sum_type.shape.get(1)?;
+    let row = [filters, 1, 1];
+    let added_shape = &graph.values[added].ty.shape;
+    let is_row =
+        added_shape[..] == row || (added_shape.first() == Some(&1) && added_shape[1..] == row);
+    let is_foldable = sum_type.shape.len() == 4
+        && graph.values[output(graph, conv)].ty == *sum_type
+        && is_row
+        && ends_with_bias(graph, conv);
+    let mut bias = f32_elements(graph, added).filter(|_| is_foldable)?;
+
+    // A bias that the convolution has already is added to the new one.
+    if let Some(old_bias) = input(graph, conv, BIAS) {
+        let old_bias = f32_elements(graph, old_bias)?;
+        for (sum, old) in bias.iter_mut().zip(old_bias) {
+            *sum += old;
+        }
     }
 
-    let name = graph.values[other].name.clone();
-    let bias = store(graph, &name, &[filters], &bias);
-    set_input(&mut graph.nodes[conv], 2, bias);
-    take_over(graph, conv, n);
+    let name = graph.values[added].name.clone();
+    let bias = f32_constant(graph, &name, &[filters], &bias);
+    set_input(&mut graph.nodes[conv], BIAS, bias);
+    take_over(graph, conv, add);
     Some(())
 }
 
-fn residual(graph: &mut Graph) -> usize {
+fn fuse_residual(graph: &mut Graph) -> usize {
     let mut changes = 0;
-    for n in live(graph, &["Add", "Sum"]) {
+    for sum in live_nodes(graph, &["Add", "Sum"]) {
         let uses = graph.uses();
-        if graph.nodes[n].inputs.len() != 2 {
+        if graph.nodes[sum].inputs.len() != 2 {
             continue;
         }
-        let Some((conv, other)) = either(graph, n, &["Conv"], &uses) else {
+        let Some((conv, added)) = producer_and_operand(graph, sum, &["Conv"], &uses) else {
             continue;
         };
-        let ty = &graph.values[output(graph, n)].ty;
-        let free = !graph.nodes[conv].params.contains_key("act") && input(graph, conv, 3).is_none();
-        if free
-            && ty.dtype == DType::F32
-            && graph.values[other].ty == *ty
-            && graph.values[output(graph, conv)].ty == *ty
-        {
-            set_input(&mut graph.nodes[conv], 3, other);
-            take_over(graph, conv, n);
+
+        // The kernel adds element by element, without broadcasting: all three types are the same.
+        let sum_type = &graph.values[output(graph, sum)].ty;
+        let is_elementwise = sum_type.dtype == DType::F32
+            && graph.values[added].ty == *sum_type
+            && graph.values[output(graph, conv)].ty == *sum_type;
+        if is_elementwise && ends_with_bias(graph, conv) {
+            set_input(&mut graph.nodes[conv], RESIDUAL, added);
+            take_over(graph, conv, sum);
             changes += 1;
         }
     }
@@ -489,56 +551,63 @@ fn residual(graph: &mut Graph) -> usize {
 }
 
 /// A bound of a `Clip`, which may be left out; `None` if it is not constant.
-fn clip_bound(graph: &Graph, n: usize, position: usize, default: f32) -> Option<f32> {
-    match input(graph, n, position) {
+fn clip_bound(graph: &Graph, clip: usize, position: usize, default: f32) -> Option<f32> {
+    match input(graph, clip, position) {
         None => Some(default),
-        Some(id) => number(graph, id),
+        Some(id) => f32_scalar(graph, id),
     }
 }
 
-fn activation(graph: &mut Graph) -> usize {
+/// Operators that a convolution or product can apply to its result, if their parameters allow it.
+const ACTIVATIONS: [&str; 7] = [
+    "Relu",
+    "Clip",
+    "Sigmoid",
+    "Tanh",
+    "Swish",
+    "Gelu",
+    "HardSwish",
+];
+
+/// The value of the parameter `act` for an activation.
+fn activation_name(node: &Node) -> Option<&'static str> {
+    // Kernels know Swish with alpha = 1 and the exact Gelu only.
+    let has_variant = node.params.contains_key("alpha") || node.params.contains_key("approximate");
+    match node.op.operator {
+        "Relu" => Some("relu"),
+        "Clip" => Some("clip"),
+        "Sigmoid" => Some("sigmoid"),
+        "Tanh" => Some("tanh"),
+        "Swish" if !has_variant => Some("silu"),
+        "Gelu" if !has_variant => Some("gelu"),
+        "HardSwish" => Some("hardswish"),
+        _ => None,
+    }
+}
+
+fn fuse_activation(graph: &mut Graph) -> usize {
     let mut changes = 0;
-    for n in live(
-        graph,
-        &[
-            "Relu",
-            "Clip",
-            "Sigmoid",
-            "Tanh",
-            "Swish",
-            "Gelu",
-            "HardSwish",
-        ],
-    ) {
+    for activation in live_nodes(graph, &ACTIVATIONS) {
         let uses = graph.uses();
-        let Some(x) = input(graph, n, 0) else {
+        let Some(x) = input(graph, activation, 0) else {
             continue;
         };
-        let Some(before) = only(graph, x, &["Conv", "MatMul", "Gemm"], &uses) else {
+        let Some(before) = sole_producer(graph, x, &["Conv", "MatMul", "Gemm"], &uses) else {
             continue;
         };
-        if graph.nodes[before].params.contains_key("act") || graph.values[x].ty.dtype != DType::F32
-        {
+        let has_activation = graph.nodes[before].params.contains_key("act");
+        if has_activation || graph.values[x].ty.dtype != DType::F32 {
             continue;
         }
-        let node = &graph.nodes[n];
-        let tuned = node.params.contains_key("alpha") || node.params.contains_key("approximate");
-        let name = match node.op.operator {
-            "Relu" => "relu",
-            "Clip" => "clip",
-            "Sigmoid" => "sigmoid",
-            "Tanh" => "tanh",
-            "Swish" if !tuned => "silu",
-            "Gelu" if !tuned => "gelu",
-            "HardSwish" => "hardswish",
-            _ => continue,
-        };
 
+        let Some(name) = activation_name(&graph.nodes[activation]) else {
+            continue;
+        };
         if name == "clip" {
-            let (Some(low), Some(high)) = (
-                clip_bound(graph, n, 1, f32::MIN),
-                clip_bound(graph, n, 2, f32::MAX),
-            ) else {
+            let Some(low) = clip_bound(graph, activation, 1, f32::MIN) else {
+                continue;
+            };
+            let Some(high) = clip_bound(graph, activation, 2, f32::MAX) else {
                 continue;
             };
             let params = &mut graph.nodes[before].params;
@@ -546,10 +615,9 @@ fn activation(graph: &mut Graph) -> usize {
             params.insert("act_max".into(), Value::Float(f64::from(high)));
         }
 
-        graph.nodes[before]
-            .params
-            .insert("act".into(), Value::Str(name.to_owned()));
-        take_over(graph, before, n);
+        let params = &mut graph.nodes[before].params;
+        params.insert("act".into(), Value::Str(name.to_owned()));
+        take_over(graph, before, activation);
         changes += 1;
     }
 

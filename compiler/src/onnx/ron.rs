@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use zbmd_ir::{BlobId, Role, TiVec, TokenType, Value};
 
-use crate::net::{End, Net};
+use crate::net::{End, Net, NetActor};
 
 /// A model in text, with the tensors it names.
 #[derive(Clone, Debug)]
@@ -18,91 +18,87 @@ pub struct Text {
 
 /// Writes a net made of an imported model; `store` is the file of its weights as the model names it.
 pub(super) fn text(net: &Net, blobs: &TiVec<BlobId, Bytes>, store: &str) -> Text {
-    let names = names(net);
+    let names = file_names(net);
     let mut writer = Writer {
         store,
         blobs,
         tensors: Vec::new(),
-        known: BTreeMap::new(),
+        names_of_tensors: BTreeMap::new(),
     };
 
-    let mut out = format!("Model(\n    name: {:?},\n", net.name);
-    for (role, field) in [
+    let mut model = format!("Model(\n    name: {:?},\n", net.name);
+    let groups = [
         (Role::Source, "sources"),
         (Role::Compute, "actors"),
         (Role::Sink, "sinks"),
-    ] {
-        let mut block = String::new();
-        for (actor, name) in net
-            .actors
-            .iter()
-            .zip(&names)
-            .filter(|(a, _)| a.role == role)
-        {
-            let value = if role == Role::Compute {
-                let params: Vec<String> = actor
-                    .params
-                    .iter()
-                    .map(|(k, v)| format!("{k}: {}", writer.value(v, &format!("{name}.{k}"))))
-                    .collect();
-                format!("{}({})", actor.op.value, params.join(", "))
-            } else {
-                match actor.stream.token() {
-                    Some(token) => {
-                        format!("Stream(dtype: {}, shape: {})", token.dtype, dims(&token))
-                    }
-                    None => "Stream()".to_owned(),
-                }
-            };
-
-            block += &format!("        {name:?}: {value},\n");
-        }
-
-        out += &format!("    {field}: {{\n{block}    }},\n");
-    }
-
-    out += "    channels: [\n";
-    for (from, (readers, delayed)) in channels(net, &names) {
-        let (delayed, types) = delayed;
-        let initial = format!("{types}, initial: Zeros(1)");
-        for (readers, initial) in [(readers, ""), (delayed, initial.as_str())] {
-            if !readers.is_empty() {
-                let to: Vec<String> = readers.iter().map(|r| format!("{r:?}")).collect();
-                out += &format!(
-                    "        (from: {from:?}, to: [{}]{initial}),\n",
-                    to.join(", ")
-                );
+    ];
+    for (role, field) in groups {
+        model += &format!("    {field}: {{\n");
+        for (actor, name) in net.actors.iter().zip(&names) {
+            if actor.role == role {
+                model += &format!("        {name:?}: {},\n", writer.actor(actor, name));
             }
         }
+        model += "    },\n";
     }
 
-    for end in &net.dropped {
-        out += &format!("        (from: {:?}, to: []),\n", end_text(end, &names));
+    model += "    channels: [\n";
+    for (from, readers) in readers_by_writer(net, &names) {
+        model += &channel(&from, &readers.direct, "");
+        let initial = format!("{}, initial: Zeros(1)", readers.delayed_type);
+        model += &channel(&from, &readers.delayed, &initial);
     }
-    out += "    ],\n)\n";
+
+    // A channel without readers says that the output is left unread on purpose.
+    for end in &net.dropped {
+        let from = end_text(end, &names);
+        model += &format!("        (from: {from:?}, to: []),\n");
+    }
+    model += "    ],\n)\n";
     Text {
-        model: out,
+        model,
         tensors: writer.tensors,
     }
 }
 
-type Readers = (Vec<String>, (Vec<String>, String));
+/// One channel with what is stated about it; no text where it has no readers.
+fn channel(from: &str, readers: &[String], stated: &str) -> String {
+    if readers.is_empty() {
+        return String::new();
+    }
+    let quoted: Vec<String> = readers.iter().map(|reader| format!("{reader:?}")).collect();
+    format!(
+        "        (from: {from:?}, to: [{}]{stated}),\n",
+        quoted.join(", ")
+    )
+}
 
-/// Readers of every output, without and with an initial token.
-fn channels(net: &Net, names: &[String]) -> BTreeMap<String, Readers> {
-    let mut out: BTreeMap<String, Readers> = BTreeMap::new();
+/// Readers of one output. Those behind an initial token need a channel of their own.
+#[derive(Default)]
+struct Readers {
+    direct: Vec<String>,
+    delayed: Vec<String>,
+    /// The type of the delayed channel as text: in a loop of state, nothing else fixes it.
+    delayed_type: String,
+}
+
+/// Readers of every output, by the output's text.
+fn readers_by_writer(net: &Net, names: &[String]) -> BTreeMap<String, Readers> {
+    let mut readers_by_writer: BTreeMap<String, Readers> = BTreeMap::new();
     for link in &net.links {
-        let readers = out.entry(end_text(&link.from, names)).or_default();
+        let from = end_text(&link.from, names);
+        let readers = readers_by_writer.entry(from).or_default();
         if link.initial.is_empty() {
-            readers.0.push(end_text(&link.to, names));
-        } else {
-            readers.1.0.push(end_text(&link.to, names));
-            if let Some(token) = link.stated() {
-                readers.1.1 = format!(", dtype: {}, shape: {}", token.dtype, dims(&token));
-            }
+            readers.direct.push(end_text(&link.to, names));
+            continue;
+        }
+
+        readers.delayed.push(end_text(&link.to, names));
+        if let Some(token) = link.stated() {
+            readers.delayed_type = format!(", dtype: {}, shape: {}", token.dtype, dims(&token));
         }
     }
-    out
+    readers_by_writer
 }
 
 fn end_text(end: &End, names: &[String]) -> String {
@@ -117,51 +113,68 @@ fn dims(token: &TokenType) -> String {
     format!("[{}]", dims.join(", "))
 }
 
-/// Names that a model file may use: letters, digits, `_` and `-`, each once.
-fn names(net: &Net) -> Vec<String> {
-    let mut taken = BTreeSet::new();
-    let mut out = Vec::new();
-    for actor in &net.actors {
-        let plain = |c: char| {
-            if c.is_alphanumeric() || c == '-' {
-                c
-            } else {
-                '_'
-            }
-        };
+/// Characters of a name that are kept; a number may follow where two names begin alike.
+const MAX_NAME_CHARS: usize = 180;
 
-        let wish: String = actor
-            .name
-            .trim_matches('/')
-            .chars()
-            .take(180)
-            .map(plain)
-            .collect();
-        let wish = if wish.is_empty() {
-            "actor".to_owned()
-        } else {
-            wish
-        };
-        let mut name = wish.clone();
-        let mut count = 1;
-        while !taken.insert(name.clone()) {
-            count += 1;
-            name = format!("{wish}-{count}");
+/// Names that a model file may use: letters, digits, `_` and `-`, each once.
+fn file_names(net: &Net) -> Vec<String> {
+    let mut taken_names = BTreeSet::new();
+    let mut file_names = Vec::new();
+    for actor in &net.actors {
+        let kept_chars = actor.name.trim_matches('/').chars().take(MAX_NAME_CHARS);
+        let mut base_name: String = kept_chars.map(name_char).collect();
+        if base_name.is_empty() {
+            base_name = "actor".to_owned();
         }
 
-        out.push(name);
+        let mut name = base_name.clone();
+        let mut count = 1;
+        while !taken_names.insert(name.clone()) {
+            count += 1;
+            name = format!("{base_name}-{count}");
+        }
+
+        file_names.push(name);
     }
-    out
+    file_names
+}
+
+/// `/` and `.` of ONNX names would be read as an instance and a port.
+fn name_char(written: char) -> char {
+    if written.is_alphanumeric() || written == '-' {
+        written
+    } else {
+        '_'
+    }
 }
 
 struct Writer<'a> {
     store: &'a str,
     blobs: &'a TiVec<BlobId, Bytes>,
     tensors: Vec<(String, TokenType, Bytes)>,
-    known: BTreeMap<(BlobId, String), String>,
+    /// Tensors that are stored already, by blob and type: actors that share a blob share the tensor.
+    names_of_tensors: BTreeMap<(BlobId, String), String>,
 }
 
 impl Writer<'_> {
+    /// An actor's declaration behind its name.
+    fn actor(&mut self, actor: &NetActor, name: &str) -> String {
+        if actor.role == Role::Compute {
+            let mut params = Vec::new();
+            for (key, value) in &actor.params {
+                let value = self.value(value, &format!("{name}.{key}"));
+                params.push(format!("{key}: {value}"));
+            }
+            return format!("{}({})", actor.op.value, params.join(", "));
+        }
+
+        match actor.stream.token() {
+            Some(token) => format!("Stream(dtype: {}, shape: {})", token.dtype, dims(&token)),
+            None => "Stream()".to_owned(),
+        }
+    }
+
+    /// A value as text; a tensor in it is stored under the name `place`, unless it has been stored already.
     fn value(&mut self, value: &Value, place: &str) -> String {
         match value {
             Value::Bool(b) => b.to_string(),
@@ -181,12 +194,12 @@ impl Writer<'_> {
             }
             Value::Tensor(blob, token) => {
                 let key = (*blob, token.to_string());
-                let name = match self.known.get(&key) {
+                let name = match self.names_of_tensors.get(&key) {
                     Some(name) => name.clone(),
                     None => {
                         let data = self.blobs.get(*blob).cloned().unwrap_or_default();
                         self.tensors.push((place.to_owned(), token.clone(), data));
-                        self.known.insert(key, place.to_owned());
+                        self.names_of_tensors.insert(key, place.to_owned());
                         place.to_owned()
                     }
                 };

@@ -30,7 +30,7 @@ enum Message {
     Plain,
 }
 
-/// What lies in a field with a length.
+/// What a field with a length holds.
 enum Field {
     Message(Message),
     /// Numbers in a row, of any length each. The parser never ends on one that is cut off.
@@ -42,6 +42,7 @@ enum Field {
 }
 
 impl Message {
+    /// What a field of this message holds, by its number in `onnx.proto`. What the parser skips is skipped here too.
     fn field(self, number: u64) -> Field {
         Field::Message(match (self, number) {
             (Message::Model, 7) => Message::Graph,
@@ -103,6 +104,7 @@ impl<R: Read + Seek> Scan<'_, R> {
     }
 
     fn varint(&mut self) -> Result<u64, OnnxError> {
+        // Seven bits a byte, lowest first; the high bit says that another byte follows: at most ten.
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -134,6 +136,9 @@ impl<R: Read + Seek> Scan<'_, R> {
             if self.fields > MAX_FIELDS {
                 return Err(self.wrong(&format!("it has more than {MAX_FIELDS} fields")));
             }
+
+            // The low three bits are the wire type: 0 a varint, 1 eight bytes, 2 a length and bytes, 5 four bytes. 3 and
+            // 4 are groups, which ONNX does not use.
             let key = self.varint()?;
             match key & 7 {
                 0 => drop(self.varint()?),
@@ -163,6 +168,7 @@ impl<R: Read + Seek> Scan<'_, R> {
                 _ => return Err(self.wrong("a field of an unknown kind")),
             }
 
+            // A number at the end of the message may have run past it.
             if self.at > end {
                 return Err(self.wrong("a field reaches beyond its message"));
             }

@@ -151,6 +151,7 @@ fn model_iterations(
         new_repetitions[actor].saturating_mul(replicas)
     };
 
+    // Any actor gives the number; all must give the same, or parts of the graph would run at different speeds.
     let first_actor = repetitions.keys().next();
     let iterations = first_actor.map_or(1, |first| replica_firings(first) / repetitions[first]);
 
@@ -212,7 +213,9 @@ impl Rewrite<'_> {
         let port_channels = self.graph.port_channels();
         let actor = self.graph.actors[id].clone();
         let replica_ids = self.add_replicas(id, &actor, replicas);
-        // The longest run deals an iteration out at once: fewest and largest copies.
+
+        // The longest run deals an iteration out at once: fewest and largest copies. The least common multiple of
+        // firings and replicas is what a period of the new graph fires; each replica fires its share of that in a row.
         let run_firings = firings / gcd_u64(firings, replicas);
 
         for (port, (input, channel_end)) in actor

@@ -18,7 +18,7 @@ use crate::View;
 /// Version of the JSON form: grows when a field changes its meaning or goes.
 pub const VERSION: u32 = 1;
 
-/// What kind of change; the order is that in which changes are told.
+/// What kind of change; the order is that in which changes are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChangeKind {

@@ -105,7 +105,7 @@ fn by_device(view: &View, plan: &PlanView) -> Vec<(u32, Vec<usize>)> {
     out
 }
 
-/// What a reader takes, and what lies on the channel: `32 of 95`, `f32 3 initial`.
+/// What a reader takes, and the initial tokens of the channel: `32 of 95`, `f32 3 initial`.
 fn edge(view: &View, channel: &ChannelView, reader: usize) -> (String, String) {
     let reader = &channel.readers[reader];
     let port = &view.actors[reader.actor as usize].inputs[reader.port as usize];
