@@ -75,14 +75,14 @@ struct Rows<'a, F> {
 
 impl<F: Float> Rows<'_, F> {
     fn row(&self, batch: usize, head: usize, row: usize) -> &[F] {
-        let (from, first) = match row.checked_sub(self.past_len) {
-            Some(new_row) => (self.new, self.heads.at(batch, head, new_row)),
+        let size = self.heads.size;
+        match row.checked_sub(self.past_len) {
+            Some(new_row) => &self.new[self.heads.at(batch, head, new_row)..][..size],
             None => {
                 let past_row = (batch * self.heads.heads + head) * self.past_len + row;
-                (self.past, past_row * self.heads.size)
+                &self.past[past_row * size..][..size]
             }
-        };
-        &from[first..][..self.heads.size]
+        }
     }
 
     /// Writes all rows, head by head.
@@ -147,7 +147,7 @@ impl Attention {
     ) -> bool {
         let spec = &self.spec;
         let scale = F::of(self.root_of_scale);
-        let key_head = first.head / (spec.query.heads / spec.key.heads);
+        let key_head = self.key_head(first);
         let query_start = spec.query.at(first.batch, first.head, first.query);
         let query = &inputs.queries[query_start..][..spec.query.size];
         let length = spec
@@ -182,77 +182,109 @@ impl Attention {
     }
 }
 
-impl FloatBody for Attention {
-    fn run<F: Float>(&self, t: &mut Tensors<'_>) {
+impl Attention {
+    /// The operands of a run.
+    fn inputs<'a, F: Float>(&self, tensors: &Tensors<'a>) -> AttentionInputs<'a, F> {
         let spec = &self.spec;
-        let total = spec.total();
-        let rows = |new: usize, past: usize, heads: Heads| Rows {
-            past: t.get::<F>(past),
-            new: t.get::<F>(new),
-            heads,
-            past_len: spec.past,
-        };
-        let inputs = AttentionInputs {
-            queries: t.get::<F>(0),
-            keys: rows(1, 4, spec.key),
-            values: rows(2, 5, spec.value),
-            mask: t.bytes(3),
+        AttentionInputs {
+            queries: tensors.get::<F>(0),
+            keys: Rows {
+                new: tensors.get::<F>(1),
+                past: tensors.get::<F>(4),
+                heads: spec.key,
+                past_len: spec.past,
+            },
+            values: Rows {
+                new: tensors.get::<F>(2),
+                past: tensors.get::<F>(5),
+                heads: spec.value,
+                past_len: spec.past,
+            },
+            mask: tensors.bytes(3),
             added: match spec.mask {
-                Some(mask) if !mask.truth => t.get::<F>(3),
+                Some(mask) if !mask.truth => tensors.get::<F>(3),
                 _ => &[],
             },
-            lengths: t.bytes(6),
-        };
-
-        let mut outs: [&mut [F]; 4] = Default::default();
-        for (i, &output) in self.wanted.iter().enumerate() {
-            outs[output] = t.out::<F>(i);
+            lengths: tensors.bytes(6),
         }
-        let [y, next_keys, next_values, shown] = outs;
+    }
+
+    /// The mean of the values by the weights of one query.
+    fn weighted_values<F: Float>(
+        &self,
+        values: &Rows<'_, F>,
+        place: ScorePlace,
+        weights: &[F],
+        result: &mut [F],
+    ) {
+        result.fill(F::ZERO);
+        let key_head = self.key_head(place);
+        for (key, &weight) in weights.iter().enumerate() {
+            // Hidden values may be NaN; they do not count.
+            if weight == F::ZERO {
+                continue;
+            }
+            let value = values.row(place.batch, key_head, key);
+            result
+                .iter_mut()
+                .zip(value)
+                .for_each(|(sum, &v)| *sum += weight * v);
+        }
+    }
+
+    /// The head of keys and values that a head of queries shares with others.
+    fn key_head(&self, place: ScorePlace) -> usize {
+        let queries_of_key = self.spec.query.heads / self.spec.key.heads;
+        place.head / queries_of_key
+    }
+}
+
+impl FloatBody for Attention {
+    fn run<F: Float>(&self, tensors: &mut Tensors<'_>) {
+        let spec = &self.spec;
+        let total = spec.total();
+        let inputs = self.inputs::<F>(tensors);
+        let mut outputs: [&mut [F]; 4] = Default::default();
+        for (i, &output) in self.wanted.iter().enumerate() {
+            outputs[output] = tensors.out::<F>(i);
+        }
+        let [result, next_keys, next_values, shown] = outputs;
         inputs.keys.write_all(next_keys, total);
         inputs.values.write_all(next_values, total);
 
-        let (scores, weights) = t.scratch::<F>().split_at_mut(total);
-        let weights = &mut weights[..total];
-        let result = Heads {
+        let (scores, rest) = tensors.scratch::<F>().split_at_mut(total);
+        let weights = &mut rest[..total];
+        let result_heads = Heads {
             size: spec.value.size,
             ..spec.query
         };
         let query_count = spec.batch * spec.query.heads * spec.query.len;
         for n in 0..query_count {
-            let first = ScorePlace {
+            let place = ScorePlace {
                 batch: n / (spec.query.heads * spec.query.len),
                 head: n / spec.query.len % spec.query.heads,
                 query: n % spec.query.len,
                 key: 0,
             };
-            let own_shown = shown.get_mut(n * total..(n + 1) * total);
-            let own_shown = own_shown.unwrap_or_default();
-            if self.score(&inputs, first, scores, own_shown) {
+            let shown_range = n * total..(n + 1) * total;
+            let own_shown = shown.get_mut(shown_range).unwrap_or_default();
+            let sees_any = self.score(&inputs, place, scores, own_shown);
+            if sees_any {
                 simd::dispatch(SoftRow {
-                    x: scores,
-                    y: weights,
+                    input: scores,
+                    output: weights,
                 });
             } else {
+                // A softmax of scores that are all −∞ would be NaN.
                 weights.fill(F::ZERO);
             }
             if spec.shown_mode == 3 && !own_shown.is_empty() {
                 own_shown.copy_from_slice(weights);
             }
 
-            let start = result.at(first.batch, first.head, first.query);
-            let Some(y) = y.get_mut(start..start + spec.value.size) else {
-                continue;
-            };
-            y.fill(F::ZERO);
-            let key_head = first.head / (spec.query.heads / spec.key.heads);
-            for (key, &weight) in weights.iter().enumerate() {
-                // Hidden values may be NaN; they do not count.
-                if weight == F::ZERO {
-                    continue;
-                }
-                let value = inputs.values.row(first.batch, key_head, key);
-                y.iter_mut().zip(value).for_each(|(y, &v)| *y += weight * v);
+            let start = result_heads.at(place.batch, place.head, place.query);
+            if let Some(row) = result.get_mut(start..start + spec.value.size) {
+                self.weighted_values(&inputs.values, place, weights, row);
             }
         }
     }
@@ -274,42 +306,49 @@ struct Rotary {
     spec: RotarySpec,
 }
 
+impl Rotary {
+    /// The row of cosines and sines for a row of a batch: by its position where that is given.
+    fn angle_row(&self, positions: &[u8], place: usize) -> usize {
+        match self.spec.positions {
+            Some(dtype) => {
+                let last_row = self.spec.angle_rows as i64 - 1;
+                index_at(positions, dtype, place).clamp(0, last_row) as usize
+            }
+            None => place,
+        }
+    }
+}
+
 impl FloatBody for Rotary {
-    fn run<F: Float>(&self, t: &mut Tensors<'_>) {
-        let spec = &self.spec;
-        let x = t.get::<F>(0);
-        let cosines = t.get::<F>(1);
-        let sines = t.get::<F>(2);
-        let positions = t.bytes(3);
-        let y = t.out::<F>(0);
-        y.copy_from_slice(x);
+    fn run<F: Float>(&self, tensors: &mut Tensors<'_>) {
+        let input = tensors.get::<F>(0);
+        let cosines = tensors.get::<F>(1);
+        let sines = tensors.get::<F>(2);
+        let positions = tensors.bytes(3);
+        let output = tensors.out::<F>(0);
+        // Elements that are not rotated stay.
+        output.copy_from_slice(input);
 
-        let heads = spec.heads;
-        let half = spec.rotated / 2;
-        for n in 0..spec.batch * heads.heads * heads.len {
+        let heads = self.spec.heads;
+        let pairs = self.spec.rotated / 2;
+        // Pairs are neighbours, or are half of what is rotated apart.
+        let pair_step = if self.spec.interleaved { 2 } else { 1 };
+        let partner_step = if self.spec.interleaved { 1 } else { pairs };
+        for n in 0..self.spec.batch * heads.heads * heads.len {
             let batch = n / (heads.heads * heads.len);
+            let head = n / heads.len % heads.heads;
             let row = n % heads.len;
-            let place = batch * heads.len + row;
-            let angle_row = match spec.positions {
-                Some(dtype) => {
-                    let last = spec.angle_rows as i64 - 1;
-                    index_at(positions, dtype, place).clamp(0, last) as usize
-                }
-                None => place,
-            };
-
-            let first = heads.at(batch, n / heads.len % heads.heads, row);
-            for pair in 0..half {
-                let cosine = cosines[angle_row * half + pair];
-                let sine = sines[angle_row * half + pair];
-                let (p, q) = if spec.interleaved {
-                    (2 * pair, 2 * pair + 1)
-                } else {
-                    (pair, pair + half)
-                };
-                let (re, im) = (x[first + p], x[first + q]);
-                y[first + p] = cosine * re - sine * im;
-                y[first + q] = sine * re + cosine * im;
+            let angle_row = self.angle_row(positions, batch * heads.len + row);
+            let first = heads.at(batch, head, row);
+            for pair in 0..pairs {
+                let cosine = cosines[angle_row * pairs + pair];
+                let sine = sines[angle_row * pairs + pair];
+                let real_place = first + pair * pair_step;
+                let imaginary_place = real_place + partner_step;
+                let real = input[real_place];
+                let imaginary = input[imaginary_place];
+                output[real_place] = cosine * real - sine * imaginary;
+                output[imaginary_place] = sine * real + cosine * imaginary;
             }
         }
     }

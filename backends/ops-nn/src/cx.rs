@@ -1,86 +1,30 @@
 //! How tensor ops are written: operands that are ports or constants, outputs by name, a body that is run once a
 //! firing. Knows no op.
 
+mod fire;
 mod halves;
+mod operands;
 mod tensors;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use zbmd_ir::{DType, InPlace, InPort, OutPort, TokenType, Value};
 
+use self::fire::{Fire, Source};
 pub(crate) use self::halves::Halves;
+use self::operands::to_i64;
+pub(crate) use self::operands::{
+    Operand, constant_f32, dims, floats_of, index_at, operand_of, token, volume,
+};
 use self::tensors::Inputs;
 pub(crate) use self::tensors::{STRETCH, Tensors, copy_bytes};
+use super::attributes;
 use super::gpu::{Gpu, GpuKernels, Lowered, Moves};
 use super::num::Float;
-use zbmd_op::args::{Args, encode, input_error};
+use zbmd_op::args::{Args, input_error};
 use zbmd_op::entry::{in_port, out_port};
-use zbmd_op::kernel::{Io, Kernel, KernelFault};
 pub(crate) use zbmd_op::types::computed;
 use zbmd_op::{OpError, ResolvedOp};
-
-/// An operand: its type as the op sees it, and its value where it is a constant.
-#[derive(Clone, Debug)]
-pub(crate) struct Operand {
-    pub(crate) name: String,
-    pub(crate) ty: TokenType,
-    /// Type of the port's tokens, of which `ty` is a view.
-    pub(crate) port: TokenType,
-    /// Its bytes, if it is a constant: none where it is packed.
-    pub(crate) data: Option<Bytes>,
-    /// What [`Plan::packs`] made of a constant when the model was compiled.
-    pub(crate) packed: Option<Bytes>,
-}
-
-impl Operand {
-    /// Dimensions as indices.
-    pub(crate) fn dims(&self) -> Vec<usize> {
-        dims(&self.ty)
-    }
-
-    /// The constant as floats; a scalar of an integer type too.
-    pub(crate) fn floats(&self) -> Option<Vec<f64>> {
-        self.data.as_ref().map(|b| to_f64(b, self.ty.dtype))
-    }
-}
-
-/// Dimensions as indices.
-pub(crate) fn dims(ty: &TokenType) -> Vec<usize> {
-    ty.shape.iter().map(|&d| d as usize).collect()
-}
-
-/// Elements of a shape.
-pub(crate) fn volume(dims: &[usize]) -> usize {
-    dims.iter().fold(1, |n, &d| n.saturating_mul(d))
-}
-
-/// A type from dimensions as indices.
-pub(crate) fn token(dtype: DType, dims: &[usize]) -> TokenType {
-    TokenType::new(
-        dtype,
-        dims.iter()
-            .map(|&d| u32::try_from(d).unwrap_or(u32::MAX))
-            .collect::<Vec<_>>(),
-    )
-}
-
-/// Little-endian elements as f64.
-pub(crate) fn to_f64(bytes: &[u8], dtype: DType) -> Vec<f64> {
-    zbmd_op::args::bytes_to_f64(bytes, dtype)
-}
-
-/// Little-endian integers of any integer type.
-fn to_i64(bytes: &[u8], dtype: DType) -> Vec<i64> {
-    match dtype {
-        DType::I64 => bytes
-            .chunks_exact(8)
-            .map(|c| i64::from_le_bytes(c.try_into().unwrap_or_default()))
-            .collect(),
-        other => to_f64(bytes, other).into_iter().map(|v| v as i64).collect(),
-    }
-}
 
 /// What a tensor op sees when it is resolved.
 pub(crate) struct Cx<'a> {
@@ -104,6 +48,14 @@ impl<'a> Cx<'a> {
             .and_then(|o| o.as_ref())
             .map_or("x", |o| o.name.as_str());
         input_error(name, message, help)
+    }
+
+    /// A refusal of operand `i` for its type.
+    pub(crate) fn refuse_type(&self, i: usize, help: impl Into<String>) -> OpError {
+        match self.operand(i) {
+            Ok(operand) => self.refuse(i, format!("is {}", operand.ty), help),
+            Err(missing) => missing,
+        }
     }
 
     /// Operand `i`, which the table of ops says must be there.
@@ -141,6 +93,25 @@ impl<'a> Cx<'a> {
         }
     }
 
+    /// The integers of a constant operand as sizes, none of them below 0; empty where it is missing.
+    pub(crate) fn operand_sizes(&self, i: usize) -> Result<Vec<usize>, OpError> {
+        let ints = self.ints(i)?.unwrap_or_default();
+        Ok(ints.into_iter().map(|v| v.max(0) as usize).collect())
+    }
+
+    /// The integers of a constant operand as axes of a tensor of this rank, if it is there.
+    pub(crate) fn operand_axes(
+        &self,
+        i: usize,
+        rank: usize,
+    ) -> Result<Option<Vec<usize>>, OpError> {
+        let Some(axes) = self.ints(i)? else {
+            return Ok(None);
+        };
+        let positive = axes.into_iter().map(|axis| self.axis(axis, rank));
+        positive.collect::<Result<_, _>>().map(Some)
+    }
+
     /// The floats of a constant operand, if it is there.
     pub(crate) fn floats(&self, i: usize) -> Result<Option<Vec<f64>>, OpError> {
         let Some(operand) = self.opt(i) else {
@@ -162,15 +133,11 @@ impl<'a> Cx<'a> {
 
     /// An axis in [−rank, rank), made positive.
     pub(crate) fn axis(&self, axis: i64, rank: usize) -> Result<usize, OpError> {
-        let place = if axis < 0 { axis + rank as i64 } else { axis };
-        if (0..rank as i64).contains(&place) {
-            return Ok(place as usize);
+        let positive = if axis < 0 { axis + rank as i64 } else { axis };
+        if (0..rank as i64).contains(&positive) {
+            return Ok(positive as usize);
         }
-        Err(self.args.error(
-            "axis",
-            format!("is {axis}"),
-            format!("there are {rank} dimensions"),
-        ))
+        Err(attributes::refuse_axis(self, axis, rank))
     }
 
     /// An integer parameter that is a truth value.
@@ -183,7 +150,7 @@ impl<'a> Cx<'a> {
 
     /// The parameter `axis`, made positive.
     pub(crate) fn axis_param(&self, default: i64, rank: usize) -> Result<usize, OpError> {
-        self.axis(self.args.int_or("axis", default)?, rank)
+        self.axis(attributes::axis(self, default)?, rank)
     }
 
     /// A list of non-negative integers, or so many of `default`.
@@ -196,11 +163,11 @@ impl<'a> Cx<'a> {
         let Some(list) = self.args.ints_opt(name)? else {
             return Ok(vec![default; n]);
         };
-        let list: Option<Vec<usize>> = list
+        let sizes: Option<Vec<usize>> = list
             .into_iter()
             .map(|v| usize::try_from(v).ok().filter(|v| *v <= u32::MAX as usize))
             .collect();
-        match list {
+        match sizes {
             Some(list) if list.len() == n => Ok(list),
             Some(list) => {
                 let message = format!("has {} elements, {n} are needed", list.len());
@@ -349,8 +316,8 @@ pub(crate) struct Plan {
     pub(crate) gpu: Option<GpuKernels>,
     /// Operands that output 0 may be written over: see [`Plan::over`].
     over: Vec<usize>,
-    /// Operands and outputs of which one is a part of the other, and the byte where it begins: see [`Plan::part`].
-    parts: Vec<(usize, usize, usize)>,
+    /// Operands and outputs of which one is a part of the other: see [`Plan::part`].
+    parts: Vec<SharedPart>,
     /// A constant operand that its body reads in another order only, and that order.
     pub(crate) packs: Option<(usize, MakeWeights)>,
 }
@@ -430,7 +397,11 @@ impl Plan {
     /// Says that operand `i` and wanted output `o` may be one memory, the smaller `at` bytes into the larger: then the
     /// body asks [`Tensors::shares`].
     pub(crate) fn part(mut self, i: usize, o: usize, at: usize) -> Self {
-        self.parts.push((i, o, at));
+        self.parts.push(SharedPart {
+            operand: i,
+            output: o,
+            start: at,
+        });
         self
     }
 
@@ -463,9 +434,9 @@ impl Plan {
     pub(crate) fn resolved(self, ins: &[Option<Operand>], names: &[String]) -> ResolvedOp {
         let mut ports: Vec<InPort> = Vec::new();
         let mut sources = Vec::new();
-        let mut over = Vec::new();
+        let mut in_place_pairs = Vec::new();
         for (i, operand) in ins.iter().enumerate() {
-            let source = match operand {
+            sources.push(match operand {
                 None => Source::Missing,
                 Some(Operand {
                     data: Some(data),
@@ -473,251 +444,58 @@ impl Plan {
                     ..
                 }) => Source::Const(data.clone(), ty.dtype),
                 Some(Operand { name, port, ty, .. }) => {
-                    let alike = self.outs.first().is_some_and(|out| is_alike(ty, out));
-                    let input = ports.len() as u32;
-                    over.extend(
-                        (alike && self.over.contains(&i)).then(|| InPlace::whole(input, 0)),
-                    );
-                    let parts = self.parts.iter().filter(|part| part.0 == i);
-                    over.extend(parts.map(|&(_, o, at)| InPlace {
-                        input,
-                        output: o as u32,
-                        at_bytes: at as u64,
-                    }));
+                    let number = ports.len();
+                    in_place_pairs.extend(self.in_place_pairs(i, ty, number as u32));
                     ports.push(in_port(name, port.clone(), 1, 1));
-                    Source::Port(ports.len() - 1, port.bytes() as usize)
+                    Source::Port {
+                        port: number,
+                        token_bytes: port.bytes() as usize,
+                    }
                 }
-            };
-            sources.push(source);
+            });
         }
-        let outs: Vec<OutPort> = names
-            .iter()
-            .zip(&self.outs)
-            .map(|(n, t)| out_port(n, t.clone(), 1))
+
+        let named_outs = names.iter().zip(&self.outs);
+        let outs: Vec<OutPort> = named_outs
+            .map(|(name, token)| out_port(name, token.clone(), 1))
             .collect();
-        let types: Vec<(usize, DType)> = self
-            .outs
-            .iter()
-            .map(|t| (t.bytes() as usize, t.dtype))
-            .collect();
+        let token_bytes: Vec<usize> = self.outs.iter().map(|t| t.bytes() as usize).collect();
         let make = self.make;
-        let flops = self.flops;
-        let fire = move |variant| Fire::new(make.body(variant)?, sources, types);
+        let fire = move |variant| Ok(Fire::new(make.body(variant)?, sources, token_bytes));
         let resolved = ResolvedOp::in_variants(ports, outs, self.variants, fire);
-        resolved.flops(flops).with_in_place_pairs(over)
+        resolved
+            .flops(self.flops)
+            .with_in_place_pairs(in_place_pairs)
     }
+
+    /// Which outputs may be one memory with operand `i` of this type, which is input port `input`.
+    fn in_place_pairs(&self, i: usize, ty: &TokenType, input: u32) -> Vec<InPlace> {
+        let mut pairs = Vec::new();
+        let is_alike = self.outs.first().is_some_and(|out| is_alike(ty, out));
+        if is_alike && self.over.contains(&i) {
+            pairs.push(InPlace::whole(input, 0));
+        }
+        for part in self.parts.iter().filter(|part| part.operand == i) {
+            pairs.push(InPlace {
+                input,
+                output: part.output as u32,
+                at_bytes: part.start as u64,
+            });
+        }
+        pairs
+    }
+}
+
+/// An operand and a wanted output of which one is a part of the other, and the byte where it begins.
+struct SharedPart {
+    operand: usize,
+    output: usize,
+    start: usize,
 }
 
 /// Whether tensors have as many elements of the same size.
 fn is_alike(a: &TokenType, b: &TokenType) -> bool {
     a.elements() == b.elements() && a.dtype.size_bytes() == b.dtype.size_bytes()
-}
-
-/// Where an operand's bytes are.
-#[derive(Clone)]
-enum Source {
-    Missing,
-    /// Port, bytes of a token.
-    Port(usize, usize),
-    Const(Bytes, DType),
-}
-
-/// Bytes aligned for their elements: as they came, or copied once.
-struct Aligned(Arc<[u64]>, Option<Bytes>, usize);
-
-impl Aligned {
-    fn new(bytes: Bytes, dtype: DType) -> Self {
-        if (bytes.as_ptr() as usize).is_multiple_of(dtype.align_bytes() as usize) {
-            let len = bytes.len();
-            return Self(Arc::new([]), Some(bytes), len);
-        }
-        let mut words = vec![0_u64; bytes.len().div_ceil(8)];
-        bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..bytes.len()].copy_from_slice(&bytes);
-        Self(words.into(), None, bytes.len())
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match &self.1 {
-            Some(bytes) => bytes,
-            None => &bytemuck::cast_slice(&self.0)[..self.2],
-        }
-    }
-}
-
-/// The elements of a constant as f32: where they lie if they are that, for a model's weights are large.
-pub(crate) fn constant_f32(operand: &Operand) -> Option<Cow<'_, [f32]>> {
-    let data = operand.data.as_ref()?;
-    if operand.ty.dtype != DType::F32 {
-        return Some(
-            to_f64(data, operand.ty.dtype)
-                .into_iter()
-                .map(|v| v as f32)
-                .collect(),
-        );
-    }
-    Some(match bytemuck::try_cast_slice(data) {
-        Ok(floats) => Cow::Borrowed(floats),
-        Err(_) => floats_of(data).into(),
-    })
-}
-
-/// Copies little-endian floats from wherever they lie.
-pub(crate) fn floats_of(bytes: &[u8]) -> Vec<f32> {
-    let floats = bytes.chunks_exact(4);
-    floats
-        .map(|c| f32::from_le_bytes(c.try_into().unwrap_or_default()))
-        .collect()
-}
-
-enum Place {
-    Missing,
-    Port(usize, usize),
-    Const(Aligned),
-}
-
-/// The kernel around a body: walks over the firings of a call, and over half-precision ports through f32.
-struct Fire {
-    body: Arc<dyn Body>,
-    places: Vec<Place>,
-    /// Bytes of a token of each output.
-    outs: Vec<usize>,
-    batches: bool,
-}
-
-impl Fire {
-    fn new(
-        body: Arc<dyn Body>,
-        sources: Vec<Source>,
-        outs: Vec<(usize, DType)>,
-    ) -> Result<Self, OpError> {
-        // A constant does not grow with the firings, so a body that lives from its first operand cannot batch then.
-        let batches = body.batches() && matches!(sources.first(), Some(Source::Port(..)));
-        let place = |s: Source| match s {
-            Source::Missing => Place::Missing,
-            Source::Port(port, bytes) => Place::Port(port, bytes),
-            Source::Const(bytes, dtype) => Place::Const(Aligned::new(bytes, dtype)),
-        };
-        Ok(Self {
-            body,
-            places: sources.into_iter().map(place).collect(),
-            outs: outs.iter().map(|o| o.0).collect(),
-            batches,
-        })
-    }
-}
-
-impl Kernel for Fire {
-    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let firings = io.firings();
-        let (calls, each) = if self.batches {
-            (1, firings)
-        } else {
-            (firings, 1)
-        };
-        let mut whole: [&mut [u8]; Io::MAX_MUT_PORTS] = std::array::from_fn(|_| Default::default());
-        for (o, slot) in whole.iter_mut().enumerate().take(self.outs.len()) {
-            *slot = io.output_bytes(o);
-        }
-        let under = |port| {
-            self.places
-                .iter()
-                .position(|p| matches!(p, Place::Port(at, _) if *at == port))
-        };
-        let over = io.over(0).and_then(under);
-        let scratch: &mut [u8] = match self.scratch_bytes() {
-            0 => &mut [],
-            n => &mut io.scratch::<u8>()[..n],
-        };
-        for call in 0..calls {
-            let mut outs: [&mut [u8]; Io::MAX_MUT_PORTS] =
-                std::array::from_fn(|_| Default::default());
-            for (o, bytes) in self.outs.iter().enumerate() {
-                let rest = std::mem::take(&mut whole[o]);
-                let (now, later) = rest.split_at_mut(bytes * each);
-                (outs[o], whole[o]) = (now, later);
-            }
-            let source = Inputs::Io {
-                io,
-                places: &self.places,
-                call,
-                each,
-            };
-            let mut tensors = Tensors {
-                ins: source,
-                outs,
-                over,
-                scratch: &mut scratch[..],
-            };
-            self.body.run(&mut tensors);
-        }
-        Ok(())
-    }
-
-    fn scratch_bytes(&self) -> usize {
-        self.body.scratch_bytes()
-    }
-}
-
-/// The bytes of a parameter that stands for an operand: a tensor, a number or lists of numbers in `dtype`.
-pub(crate) fn operand_of(
-    args: &Args<'_>,
-    name: &str,
-    value: &Value,
-    dtype: DType,
-) -> Result<(TokenType, Bytes), OpError> {
-    if let Value::Tensor(blob, token) = value {
-        let bytes = args.cx.blobs.get(*blob).ok_or_else(|| {
-            args.error(
-                name,
-                format!("refers to {blob}"),
-                "the program holds no such tensor",
-            )
-        })?;
-        if bytes.len() as u64 != token.bytes() {
-            let message = format!(
-                "{blob} has {} bytes, {token} {}",
-                bytes.len(),
-                token.bytes()
-            );
-            return Err(args.error(name, message, "the program's tensor is damaged"));
-        }
-        return Ok((token.clone(), bytes.clone()));
-    }
-    let mut shape = Vec::new();
-    let mut probe = value;
-    while let Value::List(list) = probe {
-        shape.push(u32::try_from(list.len()).unwrap_or(u32::MAX));
-        match list.first() {
-            Some(first) => probe = first,
-            None => return Ok((TokenType::new(dtype, shape), Bytes::new())),
-        }
-    }
-    let numbers = args.numbers(name)?;
-    if let Some(number) = numbers.data.iter().find(|v| !fits(dtype, **v)) {
-        return Err(args.error(
-            name,
-            format!("holds {number}, and is read as {dtype}"),
-            format!("give numbers that {dtype} has, or a tensor of another type"),
-        ));
-    }
-    Ok((
-        TokenType::new(dtype, numbers.shape),
-        Bytes::from(encode(dtype, &numbers.data)),
-    ))
-}
-
-/// Whether a number that is written out has an exact value in an integer type; float types round.
-fn fits(dtype: DType, number: f64) -> bool {
-    let whole = |low: f64, high: f64| number.fract() == 0.0 && (low..=high).contains(&number);
-    match dtype {
-        DType::Bool => whole(0.0, 1.0),
-        DType::I8 => whole(f64::from(i8::MIN), f64::from(i8::MAX)),
-        DType::U8 => whole(0.0, f64::from(u8::MAX)),
-        DType::I16 => whole(f64::from(i16::MIN), f64::from(i16::MAX)),
-        DType::I32 => whole(f64::from(i32::MIN), f64::from(i32::MAX)),
-        DType::I64 => whole(i64::MIN as f64, i64::MAX as f64),
-        DType::F32 | DType::F64 | DType::F16 | DType::Bf16 | DType::C32 => true,
-    }
 }
 
 /// Runs `$f::<T>($args)` for the type that a dtype is computed in: narrow ones in wider ones, see [`Halves`].
@@ -753,17 +531,3 @@ macro_rules! by_element {
     };
 }
 pub(crate) use by_element;
-
-/// An index tensor's element, whatever integer type it has.
-pub(crate) fn index_at(bytes: &[u8], dtype: DType, i: usize) -> i64 {
-    match dtype {
-        DType::I32 => i64::from(bytemuck::cast_slice::<u8, i32>(bytes)[i]),
-        DType::I64 => bytemuck::cast_slice::<u8, i64>(bytes)[i],
-        DType::I8 => i64::from(bytes[i] as i8),
-        DType::U8 | DType::Bool => i64::from(bytes[i]),
-        DType::I16 => i64::from(bytemuck::cast_slice::<u8, i16>(bytes)[i]),
-        DType::F32 => bytemuck::cast_slice::<u8, f32>(bytes)[i] as i64,
-        DType::F64 => bytemuck::cast_slice::<u8, f64>(bytes)[i] as i64,
-        _ => 0,
-    }
-}

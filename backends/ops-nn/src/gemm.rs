@@ -1,7 +1,7 @@
 //! Products of f32 matrices: one thread, no allocation, the same bits for any grouping of rows and columns.
 //!
 //! The right matrix is packed in panels of 16 columns (all of a panel's rows one after the other), the left one is
-//! read as it lies. Every element of the result is one chain of fused multiply-adds in the order of k, so that
+//! read in place. Every element of the result is one chain of fused multiply-adds in the order of k, so that
 //! tiles, blocks and batches of firings cannot change it. Blocks follow Goto & van de Geijn 2008, ACM Trans. Math.
 //! Softw. 34(3). A library is not used because those at hand start threads or allocate in each call.
 #![expect(unsafe_code, reason = "vector instructions over checked slices")]
@@ -20,10 +20,11 @@ pub(crate) const PANEL: usize = 16;
 const DEPTH: usize = 256;
 /// Panels that are gone through for each block of rows.
 const GROUP: usize = 8;
-/// Floats between what is multiplied and what is asked for, where one row goes through the right matrix.
+/// Floats between what is multiplied and what is prefetched, where one row goes through the right matrix.
 const AHEAD: usize = 32 * PANEL;
 /// Rows of a block: whole tiles of either kind.
 const ROWS: usize = 96;
+
 /// What is done to a result while it is still in the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Act {
@@ -65,12 +66,67 @@ impl Act {
     }
 }
 
-/// The left matrix: element (r, k) lies at `r·row + k·column`.
+/// The left matrix: element (r, k) is at `r·row_step + k·column_step`.
 #[derive(Clone, Copy)]
 pub(crate) struct Left<'a> {
     pub(crate) data: &'a [f32],
-    pub(crate) row: usize,
-    pub(crate) column: usize,
+    pub(crate) row_step: usize,
+    pub(crate) column_step: usize,
+}
+
+impl<'a> Left<'a> {
+    /// Dense rows of so many elements.
+    pub(crate) fn dense(data: &'a [f32], row_length: usize) -> Self {
+        Self {
+            data,
+            row_step: row_length,
+            column_step: 1,
+        }
+    }
+}
+
+/// Where the elements of a right matrix are before it is packed: (r, c) at `r·row_step + c·column_step`.
+#[derive(Clone, Copy)]
+pub(crate) struct MatrixLayout {
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) row_step: usize,
+    pub(crate) column_step: usize,
+}
+
+impl MatrixLayout {
+    /// Rows one after the other.
+    pub(crate) fn row_major(rows: usize, columns: usize) -> Self {
+        Self {
+            rows,
+            columns,
+            row_step: columns,
+            column_step: 1,
+        }
+    }
+
+    /// Columns one after the other: a matrix that is stored transposed.
+    pub(crate) fn column_major(rows: usize, columns: usize) -> Self {
+        Self {
+            rows,
+            columns,
+            row_step: 1,
+            column_step: rows,
+        }
+    }
+
+    /// Floats of the matrix when it is packed.
+    pub(crate) fn packed_len(&self) -> usize {
+        packed_len(self.rows, self.columns)
+    }
+}
+
+/// Sizes of a product: the left matrix is `rows` by `depth`, the right one `depth` by `columns`.
+#[derive(Clone, Copy)]
+pub(crate) struct ProductSize {
+    pub(crate) rows: usize,
+    pub(crate) depth: usize,
+    pub(crate) columns: usize,
 }
 
 /// How many rows and panels of a result are summed up in registers at a time: the variants of whatever is a product of
@@ -121,30 +177,33 @@ pub(crate) struct Extra<'a> {
     pub(crate) tile: Tile,
 }
 
-/// Floats of a packed matrix of k rows and n columns.
-pub(crate) fn packed_len(k: usize, n: usize) -> usize {
-    k * n.next_multiple_of(PANEL)
+/// Floats of a packed matrix: its last panel is filled up with zeros.
+pub(crate) fn packed_len(rows: usize, columns: usize) -> usize {
+    rows * columns.next_multiple_of(PANEL)
 }
 
-/// Packs the matrix whose element (i, j) lies at `i·row + j·column`.
-pub(crate) fn pack(b: &[f32], k: usize, n: usize, row: usize, column: usize, out: &mut [f32]) {
-    for (p, panel) in out[..packed_len(k, n)]
-        .chunks_exact_mut((k * PANEL).max(1))
-        .enumerate()
-    {
-        let first = p * PANEL;
-        let width = (n - first).min(PANEL);
-        for (i, to) in panel.chunks_exact_mut(PANEL).enumerate() {
-            let from = &b[i * row + first * column..];
-            if column == 1 {
-                to[..width].copy_from_slice(&from[..width]);
+/// Packs a matrix into panels of [`PANEL`] columns.
+pub(crate) fn pack(matrix: &[f32], layout: MatrixLayout, packed: &mut [f32]) {
+    let column_step = layout.column_step;
+    let panel_length = (layout.rows * PANEL).max(1);
+    let panels = packed[..layout.packed_len()].chunks_exact_mut(panel_length);
+
+    for (p, panel) in panels.enumerate() {
+        let first_column = p * PANEL;
+        let width = (layout.columns - first_column).min(PANEL);
+        for (r, panel_row) in panel.chunks_exact_mut(PANEL).enumerate() {
+            let source = &matrix[r * layout.row_step + first_column * column_step..];
+            let (elements, padding) = panel_row.split_at_mut(width);
+
+            if column_step == 1 {
+                elements.copy_from_slice(&source[..width]);
             } else {
-                to[..width]
-                    .iter_mut()
-                    .enumerate()
-                    .for_each(|(j, t)| *t = from[j * column]);
+                for (c, element) in elements.iter_mut().enumerate() {
+                    *element = source[c * column_step];
+                }
             }
-            to[width..].fill(0.0);
+            // Kernels read whole panels: columns that do not exist add nothing, and are not written back.
+            padding.fill(0.0);
         }
     }
 }
@@ -165,10 +224,17 @@ impl Weights {
         let Some(kept) = kept else {
             return Ok(Self::Made(make()));
         };
-        if kept.len() != 4 * len {
+
+        let expected_bytes = 4 * len;
+        if kept.len() != expected_bytes {
             let message = format!("packed weights of {} bytes", kept.len());
-            return Err(Cx::other(message, format!("there must be {}", 4 * len)));
+            return Err(Cx::other(
+                message,
+                format!("there must be {expected_bytes}"),
+            ));
         }
+
+        // A bundle's bytes may begin at any address: only aligned ones can be read in place.
         Ok(match bytemuck::try_cast_slice::<u8, f32>(&kept) {
             Ok(_) => Self::Kept(kept),
             Err(_) => Self::Made(super::cx::floats_of(&kept)),
@@ -188,64 +254,86 @@ impl std::ops::Deref for Weights {
     }
 }
 
-/// The product of `m` rows of a with the packed `k` by `n` matrix b, into rows of c that are `stride` apart.
+/// The product of the left matrix with the packed right one, into rows of the result that are `stride` apart.
 pub(crate) fn gemm(
-    (m, k, n): (usize, usize, usize),
-    a: Left<'_>,
-    b: &[f32],
-    c: &mut [f32],
+    size: ProductSize,
+    left: Left<'_>,
+    packed: &[f32],
+    result: &mut [f32],
     stride: usize,
     extra: Extra<'_>,
 ) {
-    if m == 0 || n == 0 {
+    let ProductSize {
+        rows,
+        depth,
+        columns,
+    } = size;
+    if rows == 0 || columns == 0 {
         return;
     }
-    assert!(
-        k == 0 || (m - 1) * a.row + (k - 1) * a.column < a.data.len(),
-        "the left matrix is too small"
-    );
-    assert!(
-        b.len() >= packed_len(k, n),
-        "the packed matrix is too small"
-    );
-    assert!(
-        stride >= n && (m - 1) * stride + n <= c.len(),
-        "the result is too small"
-    );
-    assert!(
-        extra.row_bias.is_none_or(|bias| bias.len() >= m)
-            && extra.column_bias.is_none_or(|bias| bias.len() >= n),
-        "a bias is too short"
-    );
-    let c = c.as_mut_ptr();
-    let product = Product {
-        rows: (0, m),
-        k,
-        columns: (0, n),
-        a,
-        b,
-        c,
+    check_sizes(size, &left, packed, result, stride, &extra);
+
+    let shared = Shared(Product {
+        rows: Span::new(0, rows),
+        depth,
+        columns: Span::new(0, columns),
+        left,
+        packed,
+        result: result.as_mut_ptr(),
         stride,
         extra,
-    };
-    let whole = Shared(product);
-    // Rows of whole tiles, or panels where there are few rows.
-    let by_rows = m >= 12 * team::cores();
-    let (all, tile) = if by_rows {
-        (m, extra.tile.rows())
-    } else {
-        (n, PANEL)
-    };
-    team::share(m.saturating_mul(n).saturating_mul(k), all, tile, &|part| {
-        let mut product = whole.get();
-        *if by_rows {
-            &mut product.rows
+    });
+
+    // Cores share rows of whole tiles, or panels where there are few rows.
+    let by_rows = rows >= 12 * team::cores();
+    let shared_length = if by_rows { rows } else { columns };
+    let granularity = if by_rows { extra.tile.rows() } else { PANEL };
+    let work = rows.saturating_mul(columns).saturating_mul(depth);
+    team::share(work, shared_length, granularity, &|part| {
+        let mut product = shared.get();
+        let part_span = Span::new(part.start, part.end);
+        if by_rows {
+            product.rows = part_span;
         } else {
-            &mut product.columns
-        } = (part.start, part.end);
+            product.columns = part_span;
+        }
         // SAFETY: the sizes fit, as was checked above; parts have no element of the result in common.
         unsafe { run_wide(product) }
     });
+}
+
+/// Panics unless every element that [`nest`] reads or writes is inside its slice. The kernels use pointers: this is what
+/// makes [`gemm`] a safe function.
+fn check_sizes(
+    size: ProductSize,
+    left: &Left<'_>,
+    packed: &[f32],
+    result: &[f32],
+    stride: usize,
+    extra: &Extra<'_>,
+) {
+    let ProductSize {
+        rows,
+        depth,
+        columns,
+    } = size;
+    assert!(
+        depth == 0 || (rows - 1) * left.row_step + (depth - 1) * left.column_step < left.data.len(),
+        "the left matrix is too small"
+    );
+    assert!(
+        packed.len() >= packed_len(depth, columns),
+        "the packed matrix is too small"
+    );
+    assert!(
+        stride >= columns && (rows - 1) * stride + columns <= result.len(),
+        "the result is too small"
+    );
+    assert!(
+        extra.row_bias.is_none_or(|bias| bias.len() >= rows)
+            && extra.column_bias.is_none_or(|bias| bias.len() >= columns),
+        "a bias is too short"
+    );
 }
 
 /// A product of which each core does a part.
@@ -268,81 +356,130 @@ impl Wide for Product<'_> {
     }
 }
 
+/// Some rows or columns, from `start` to before `end`. A `Range` that can be copied.
+#[derive(Clone, Copy)]
+struct Span {
+    start: usize,
+    end: usize,
+}
+
+impl Span {
+    fn new(start: usize, end: usize) -> Self {
+        Self { start, end }
+    }
+
+    #[inline(always)]
+    fn len(self) -> usize {
+        self.end - self.start
+    }
+}
+
 /// Some rows and some whole panels of columns of a product.
 #[derive(Clone, Copy)]
 struct Product<'a> {
-    rows: (usize, usize),
-    k: usize,
-    columns: (usize, usize),
-    a: Left<'a>,
-    b: &'a [f32],
+    rows: Span,
+    /// Rows of the whole right matrix.
+    depth: usize,
+    columns: Span,
+    left: Left<'a>,
+    packed: &'a [f32],
     /// The whole result's first element.
-    c: *mut f32,
+    result: *mut f32,
     stride: usize,
     extra: Extra<'a>,
 }
 
 /// Where a tile begins.
-struct At {
-    a: *const f32,
-    b: *const f32,
-    c: *mut f32,
+struct TileStart {
+    left: *const f32,
+    right: *const f32,
+    result: *mut f32,
     /// Rows of the inner dimension in this block.
     depth: usize,
-    first: bool,
+    /// Whether sums begin with 0 rather than with what the result holds.
+    is_first: bool,
+}
+
+/// Distances, in elements, that are the same for all tiles of a product.
+#[derive(Clone, Copy)]
+struct Steps {
+    left_row: usize,
+    left_column: usize,
+    /// From a panel of the right matrix to the next.
+    panel: usize,
+    /// From a row of the result to the next.
+    result_row: usize,
 }
 
 /// All tiles of a product.
 ///
+/// The loops from the outside in, as Goto & van de Geijn have them: a block of rows, a group of panels, a block of the
+/// inner dimension, and then tiles of rows. What a tile reads of the group's panels is in the second cache while the
+/// block's rows pass over it.
+///
 /// # Safety
 /// The sizes fit the slices, as `gemm` checks, and the processor has the vector's instructions.
 #[inline(always)]
-unsafe fn nest<V: Vector, const FMA: bool>(p: Product<'_>) {
+unsafe fn nest<V: Vector, const FMA: bool>(product: Product<'_>) {
     let Product {
         rows,
-        k,
-        columns: all,
-        a,
-        b,
-        c,
+        depth,
+        columns,
+        left,
+        packed,
+        result,
         stride,
         extra,
-    } = p;
-    let panels = all.1.div_ceil(PANEL);
-    if k == 0 {
-        for r in (rows.0..rows.1).filter(|_| !extra.accumulate) {
+    } = product;
+    let panels_end = columns.end.div_ceil(PANEL);
+    let steps = Steps {
+        left_row: left.row_step,
+        left_column: left.column_step,
+        panel: depth * PANEL,
+        result_row: stride,
+    };
+
+    // Without an inner dimension no tile would run, and all sums are 0.
+    if depth == 0 {
+        for r in (rows.start..rows.end).filter(|_| !extra.accumulate) {
+            let first = r * stride + columns.start;
             // SAFETY: the result has these columns in each of its rows.
-            unsafe { std::slice::from_raw_parts_mut(c.add(r * stride + all.0), all.1 - all.0) }
-                .fill(0.0);
+            unsafe { std::slice::from_raw_parts_mut(result.add(first), columns.len()) }.fill(0.0);
         }
         // SAFETY: likewise.
-        return unsafe { finish::<FMA>(rows, all, c, stride, &extra) };
+        return unsafe { finish::<FMA>(rows, columns, result, stride, &extra) };
     }
-    for r0 in (rows.0..rows.1).step_by(ROWS) {
-        let r1 = (r0 + ROWS).min(rows.1);
-        for g0 in (all.0 / PANEL..panels).step_by(GROUP) {
-            let g1 = (g0 + GROUP).min(panels);
-            let columns = (g0 * PANEL, (g1 * PANEL).min(all.1));
-            for k0 in (0..k).step_by(DEPTH) {
-                let depth = DEPTH.min(k - k0);
-                let first = k0 == 0 && !extra.accumulate;
-                let mut r = r0;
-                while r < r1 {
-                    let at = At {
-                        a: a.data.as_ptr().wrapping_add(r * a.row + k0 * a.column),
-                        b: b.as_ptr().wrapping_add(g0 * k * PANEL + k0 * PANEL),
-                        c: c.wrapping_add(r * stride + g0 * PANEL),
-                        depth,
-                        first,
+
+    for block_start in (rows.start..rows.end).step_by(ROWS) {
+        let block = Span::new(block_start, (block_start + ROWS).min(rows.end));
+        for first_panel in (columns.start / PANEL..panels_end).step_by(GROUP) {
+            let last_panel = (first_panel + GROUP).min(panels_end);
+            let group = Span::new(first_panel * PANEL, (last_panel * PANEL).min(columns.end));
+
+            for first_depth in (0..depth).step_by(DEPTH) {
+                let block_depth = DEPTH.min(depth - first_depth);
+                let left_offset = first_depth * left.column_step;
+                let right_offset = first_panel * steps.panel + first_depth * PANEL;
+
+                let mut row = block.start;
+                while row < block.end {
+                    let start = TileStart {
+                        left: (left.data.as_ptr()).wrapping_add(row * left.row_step + left_offset),
+                        right: packed.as_ptr().wrapping_add(right_offset),
+                        result: result.wrapping_add(row * stride + group.start),
+                        depth: block_depth,
+                        is_first: first_depth == 0 && !extra.accumulate,
                     };
-                    let steps = (a.row, a.column, k * PANEL, stride);
-                    let width = columns.1 - columns.0;
-                    // SAFETY: rows r to r + R and the group's columns lie within the matrices.
-                    r += unsafe { row_tile::<V>(extra.tile, r1 - r, &at, width, steps) };
+                    let rows_left = block.end - row;
+                    // SAFETY: the rows that it does and the group's columns are inside the matrices.
+                    row +=
+                        unsafe { row_tile::<V>(extra.tile, rows_left, &start, group.len(), steps) };
                 }
             }
+
+            // Bias and activation while the block is still in the cache.
             // SAFETY: the result has these rows and columns.
-            unsafe { finish::<FMA>((r0, r1), columns, c, stride, &extra) };
+            unsafe { finish::<FMA>(block, group, result, stride, &extra) };
         }
     }
 }
@@ -353,33 +490,35 @@ unsafe fn nest<V: Vector, const FMA: bool>(p: Product<'_>) {
 /// The block is one of the result's, and nobody else looks at it.
 #[inline(always)]
 unsafe fn finish<const FMA: bool>(
-    rows: (usize, usize),
-    columns: (usize, usize),
-    c: *mut f32,
+    rows: Span,
+    columns: Span,
+    result: *mut f32,
     stride: usize,
     extra: &Extra<'_>,
 ) {
     if extra.row_bias.is_none() && extra.column_bias.is_none() && extra.act == Act::None {
         return;
     }
-    for r in rows.0..rows.1 {
-        let (first, width) = (r * stride + columns.0, columns.1 - columns.0);
+
+    for r in rows.start..rows.end {
+        let first = r * stride + columns.start;
         // SAFETY: the caller's promise.
-        let y = unsafe { std::slice::from_raw_parts_mut(c.add(first), width) };
-        if let Some(bias) = extra.row_bias {
-            let bias = bias[r];
-            y.iter_mut().for_each(|y| *y += bias);
+        let block_row = unsafe { std::slice::from_raw_parts_mut(result.add(first), columns.len()) };
+
+        if let Some(row_bias) = extra.row_bias {
+            let bias = row_bias[r];
+            block_row.iter_mut().for_each(|sum| *sum += bias);
         }
-        if let Some(bias) = extra.column_bias {
-            y.iter_mut()
-                .zip(&bias[columns.0..columns.1])
-                .for_each(|(y, b)| *y += b);
+        if let Some(column_bias) = extra.column_bias {
+            let biases = &column_bias[columns.start..columns.end];
+            block_row
+                .iter_mut()
+                .zip(biases)
+                .for_each(|(sum, b)| *sum += b);
         }
-        extra.act.apply::<FMA>(y);
+        extra.act.apply::<FMA>(block_row);
     }
 }
-
-type Steps = (usize, usize, usize, usize);
 
 /// As many rows as fit, over all panels of a group; returns their number.
 ///
@@ -388,27 +527,27 @@ type Steps = (usize, usize, usize, usize);
 #[inline(always)]
 unsafe fn row_tile<V: Vector>(
     tile: Tile,
-    left: usize,
-    at: &At,
+    rows_left: usize,
+    start: &TileStart,
     width: usize,
     steps: Steps,
 ) -> usize {
     // SAFETY: the caller's promise.
     unsafe {
-        match (V::MANY, tile, left) {
-            (true, Tile::Tall, 12..) => panel_tiles::<V, 12, 2, false>(at, width, steps),
-            (true, Tile::Tall, 8..) => panel_tiles::<V, 8, 2, false>(at, width, steps),
-            (true, Tile::Square, 6..) => panel_tiles::<V, 6, 4, false>(at, width, steps),
-            (true, _, 4..) => panel_tiles::<V, 4, 4, false>(at, width, steps),
-            (true, _, 2..) => panel_tiles::<V, 2, 4, false>(at, width, steps),
-            (true, Tile::Tall, _) => panel_tiles::<V, 1, 8, true>(at, width, steps),
-            (true, Tile::Square, _) => panel_tiles::<V, 1, 4, false>(at, width, steps),
-            (false, Tile::Tall, 6..) => panel_tiles::<V, 6, 1, false>(at, width, steps),
-            (false, Tile::Tall, 4..) => panel_tiles::<V, 4, 1, false>(at, width, steps),
-            (false, Tile::Square, 3..) => panel_tiles::<V, 3, 2, false>(at, width, steps),
-            (false, _, 2..) => panel_tiles::<V, 2, 2, false>(at, width, steps),
-            (false, Tile::Tall, _) => panel_tiles::<V, 1, 4, true>(at, width, steps),
-            (false, Tile::Square, _) => panel_tiles::<V, 1, 2, false>(at, width, steps),
+        match (V::MANY, tile, rows_left) {
+            (true, Tile::Tall, 12..) => panel_tiles::<V, 12, 2, false>(start, width, steps),
+            (true, Tile::Tall, 8..) => panel_tiles::<V, 8, 2, false>(start, width, steps),
+            (true, Tile::Square, 6..) => panel_tiles::<V, 6, 4, false>(start, width, steps),
+            (true, _, 4..) => panel_tiles::<V, 4, 4, false>(start, width, steps),
+            (true, _, 2..) => panel_tiles::<V, 2, 4, false>(start, width, steps),
+            (true, Tile::Tall, _) => panel_tiles::<V, 1, 8, true>(start, width, steps),
+            (true, Tile::Square, _) => panel_tiles::<V, 1, 4, false>(start, width, steps),
+            (false, Tile::Tall, 6..) => panel_tiles::<V, 6, 1, false>(start, width, steps),
+            (false, Tile::Tall, 4..) => panel_tiles::<V, 4, 1, false>(start, width, steps),
+            (false, Tile::Square, 3..) => panel_tiles::<V, 3, 2, false>(start, width, steps),
+            (false, _, 2..) => panel_tiles::<V, 2, 2, false>(start, width, steps),
+            (false, Tile::Tall, _) => panel_tiles::<V, 1, 4, true>(start, width, steps),
+            (false, Tile::Square, _) => panel_tiles::<V, 1, 2, false>(start, width, steps),
         }
     }
 }
@@ -419,35 +558,25 @@ unsafe fn row_tile<V: Vector>(
 /// See [`nest`].
 #[inline(always)]
 unsafe fn panel_tiles<V: Vector, const R: usize, const P: usize, const EARLY: bool>(
-    at: &At,
+    start: &TileStart,
     width: usize,
     steps: Steps,
 ) -> usize {
-    let (_, _, panel, stride) = steps;
     let mut column = 0;
     while column < width {
-        let b = at.b.wrapping_add(column / PANEL * panel);
-        let c = at.c.wrapping_add(column);
+        let right = start.right.wrapping_add(column / PANEL * steps.panel);
+        let result = start.result.wrapping_add(column);
+
         // SAFETY: whole panels are written in place; the last, partial one through memory of its own.
         unsafe {
             if column + P * PANEL <= width {
-                tile::<V, R, P, EARLY>(at, b, c, stride, steps);
+                tile::<V, R, P, EARLY>(start, right, result, steps.result_row, steps);
                 column += P * PANEL;
             } else if column + PANEL <= width {
-                tile::<V, R, 1, EARLY>(at, b, c, stride, steps);
+                tile::<V, R, 1, EARLY>(start, right, result, steps.result_row, steps);
                 column += PANEL;
             } else {
-                let mut edge = [[0.0_f32; PANEL]; R];
-                let rest = width - column;
-                if !at.first {
-                    for (r, row) in edge.iter_mut().enumerate() {
-                        std::ptr::copy_nonoverlapping(c.add(r * stride), row.as_mut_ptr(), rest);
-                    }
-                }
-                tile::<V, R, 1, EARLY>(at, b, edge.as_mut_ptr().cast(), PANEL, steps);
-                for (r, row) in edge.iter().enumerate() {
-                    std::ptr::copy_nonoverlapping(row.as_ptr(), c.add(r * stride), rest);
-                }
+                edge_tile::<V, R, EARLY>(start, right, result, width - column, steps);
                 column = width;
             }
         }
@@ -455,55 +584,90 @@ unsafe fn panel_tiles<V: Vector, const R: usize, const P: usize, const EARLY: bo
     R
 }
 
-/// R rows of P whole panels.
+/// R rows of the last panel, of which the result has only `width` columns.
 ///
 /// # Safety
-/// See [`nest`]; R rows of P · 16 floats, `stride` apart, can be read and written at `c`.
+/// See [`nest`]; R rows of `width` floats can be read and written at `result`.
+#[inline(always)]
+unsafe fn edge_tile<V: Vector, const R: usize, const EARLY: bool>(
+    start: &TileStart,
+    right: *const f32,
+    result: *mut f32,
+    width: usize,
+    steps: Steps,
+) {
+    let mut edge = [[0.0_f32; PANEL]; R];
+    // SAFETY: the caller's promise; `edge` has R rows of a whole panel.
+    unsafe {
+        if !start.is_first {
+            for (r, row) in edge.iter_mut().enumerate() {
+                let result_row = result.add(r * steps.result_row);
+                std::ptr::copy_nonoverlapping(result_row, row.as_mut_ptr(), width);
+            }
+        }
+
+        tile::<V, R, 1, EARLY>(start, right, edge.as_mut_ptr().cast(), PANEL, steps);
+
+        for (r, row) in edge.iter().enumerate() {
+            let result_row = result.add(r * steps.result_row);
+            std::ptr::copy_nonoverlapping(row.as_ptr(), result_row, width);
+        }
+    }
+}
+
+/// R rows of P whole panels, all sums in registers.
+///
+/// # Safety
+/// See [`nest`]; R rows of P · 16 floats, `stride` apart, can be read and written at `result`.
 #[inline(always)]
 #[expect(
     clippy::needless_range_loop,
     reason = "the indices name registers, and are unrolled"
 )]
 unsafe fn tile<V: Vector, const R: usize, const P: usize, const EARLY: bool>(
-    at: &At,
-    b: *const f32,
-    c: *mut f32,
+    start: &TileStart,
+    right: *const f32,
+    result: *mut f32,
     stride: usize,
-    (row, column, panel, _): Steps,
+    steps: Steps,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [[V::zero(); P]; R];
-        if !at.first {
+        if !start.is_first {
             for r in 0..R {
                 for v in 0..P {
-                    sums[r][v] = V::load(c.add(r * stride + v * PANEL));
+                    sums[r][v] = V::load(result.add(r * stride + v * PANEL));
                 }
             }
         }
-        let mut a = at.a;
-        let mut b = b;
-        for _ in 0..at.depth {
-            let mut right = [V::zero(); P];
+
+        // One row of the right matrix a turn: each of its vectors meets each of the R left elements.
+        let mut left_column = start.left;
+        let mut right_row = right;
+        for _ in 0..start.depth {
+            let mut weights = [V::zero(); P];
             for v in 0..P {
-                right[v] = V::load(b.add(v * panel));
+                weights[v] = V::load(right_row.add(v * steps.panel));
                 if EARLY {
                     // One row meets each weight once: all is waiting for memory, over many pages at a time.
-                    V::prefetch(b.wrapping_add(v * panel + AHEAD));
+                    V::prefetch(right_row.wrapping_add(v * steps.panel + AHEAD));
                 }
             }
+
             for r in 0..R {
-                let left = *a.add(r * row);
+                let factor = *left_column.add(r * steps.left_row);
                 for v in 0..P {
-                    sums[r][v] = sums[r][v].add_product(left, right[v]);
+                    sums[r][v] = sums[r][v].add_product(factor, weights[v]);
                 }
             }
-            a = a.wrapping_add(column);
-            b = b.wrapping_add(PANEL);
+            left_column = left_column.wrapping_add(steps.left_column);
+            right_row = right_row.wrapping_add(PANEL);
         }
+
         for r in 0..R {
             for v in 0..P {
-                sums[r][v].store(c.add(r * stride + v * PANEL));
+                sums[r][v].store(result.add(r * stride + v * PANEL));
             }
         }
     }
@@ -533,7 +697,7 @@ mod tests {
         ] {
             let (a, b) = (matrix(m, k, 1), matrix(k, n, 2));
             let mut packed = vec![f32::NAN; packed_len(k, n)];
-            pack(&b, k, n, n, 1, &mut packed);
+            pack(&b, MatrixLayout::row_major(k, n), &mut packed);
             let bias: Vec<f32> = (0..m).map(|r| r as f32).collect();
             let mut c = vec![f32::NAN; m * (n + 3)];
             let extra = Extra {
@@ -541,18 +705,12 @@ mod tests {
                 act: Act::Relu,
                 ..Extra::default()
             };
-            gemm(
-                (m, k, n),
-                Left {
-                    data: &a,
-                    row: k,
-                    column: 1,
-                },
-                &packed,
-                &mut c,
-                n + 3,
-                extra,
-            );
+            let size = ProductSize {
+                rows: m,
+                depth: k,
+                columns: n,
+            };
+            gemm(size, Left::dense(&a, k), &packed, &mut c, n + 3, extra);
             for (r, j) in (0..m).flat_map(|r| (0..n).map(move |j| (r, j))) {
                 let want: f32 = (0..k).map(|i| a[r * k + i] * b[i * n + j]).sum::<f32>() + bias[r];
                 assert_eq!(c[r * (n + 3) + j], want.max(0.0), "{m}x{k}x{n} at {r}, {j}");
@@ -567,7 +725,7 @@ mod tests {
             let a: Vec<f32> = matrix(m, k, 3).iter().map(|v| v * 0.1).collect();
             let b: Vec<f32> = matrix(k, n, 4).iter().map(|v| v * 0.1).collect();
             let mut packed = vec![0.0; packed_len(k, n)];
-            pack(&b, k, n, n, 1, &mut packed);
+            pack(&b, MatrixLayout::row_major(k, n), &mut packed);
             let (rows, columns) = (matrix(1, m, 5), matrix(1, n, 6));
             let extra = Extra {
                 row_bias: Some(&rows),
@@ -578,12 +736,12 @@ mod tests {
             let run = |cores: usize| {
                 let _team = team::Team::lead(cores, |_| ()).expect("threads");
                 let mut c = vec![f32::NAN; m * n];
-                let left = Left {
-                    data: &a,
-                    row: k,
-                    column: 1,
+                let size = ProductSize {
+                    rows: m,
+                    depth: k,
+                    columns: n,
                 };
-                gemm((m, k, n), left, &packed, &mut c, n, extra);
+                gemm(size, Left::dense(&a, k), &packed, &mut c, n, extra);
                 c
             };
             let want = run(1);
@@ -602,16 +760,20 @@ mod tests {
         let run = |rows: std::ops::Range<usize>, columns: std::ops::Range<usize>| {
             let width = columns.len();
             let mut packed = vec![0.0; packed_len(k, width)];
-            pack(&b[columns.start..], k, width, n, 1, &mut packed);
+            let layout = MatrixLayout {
+                row_step: n,
+                ..MatrixLayout::row_major(k, width)
+            };
+            pack(&b[columns.start..], layout, &mut packed);
             let mut c = vec![0.0; rows.len() * width];
-            let left = Left {
-                data: &a[rows.start * k..],
-                row: k,
-                column: 1,
+            let size = ProductSize {
+                rows: rows.len(),
+                depth: k,
+                columns: width,
             };
             gemm(
-                (rows.len(), k, width),
-                left,
+                size,
+                Left::dense(&a[rows.start * k..], k),
                 &packed,
                 &mut c,
                 width,

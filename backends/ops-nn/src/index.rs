@@ -2,7 +2,7 @@
 
 use zbmd_op::OpError;
 
-use super::cx::Cx;
+use super::cx::{Cx, volume};
 
 /// Dimensions of a walk after merging: more than any token has.
 const MAX_WALK: usize = 20;
@@ -14,6 +14,42 @@ pub(crate) fn strides(dims: &[usize]) -> Vec<usize> {
         out[i - 1] = out[i].saturating_mul(dims[i]);
     }
     out
+}
+
+/// A dense tensor seen along one axis.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AxisView {
+    /// Elements of the dimensions before the axis, together.
+    pub(crate) outer: usize,
+    /// Elements along the axis.
+    pub(crate) length: usize,
+    /// Elements of the dimensions behind the axis, together: the distance of neighbours along the axis.
+    pub(crate) inner: usize,
+}
+
+impl AxisView {
+    /// The view along an axis; a scalar is one element along its only one.
+    pub(crate) fn of(dims: &[usize], axis: usize) -> Self {
+        let axis = axis.min(dims.len().saturating_sub(1));
+        match dims.get(axis) {
+            Some(&length) => Self {
+                outer: volume(&dims[..axis]),
+                length,
+                inner: volume(&dims[axis + 1..]),
+            },
+            None => Self {
+                outer: 1,
+                length: 1,
+                inner: 1,
+            },
+        }
+    }
+
+    /// The place of an element.
+    #[inline(always)]
+    pub(crate) fn at(&self, outer: usize, along: usize, inner: usize) -> usize {
+        (outer * self.length + along) * self.inner + inner
+    }
 }
 
 /// The shape that NumPy's broadcasting gives.

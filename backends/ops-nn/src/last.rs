@@ -1,7 +1,7 @@
 //! Convolutions and pools of images whose channels come last: `[n, height, width, channels]`.
 //!
 //! Not ONNX operators: a pass of the compiler puts them in the place of those. Lanes run along channels, so that a
-//! window's row is one run of memory: a convolution multiplies rows of pixels, as they lie, with packed weights
+//! window's row is one run of memory: a convolution multiplies rows of pixels, in place, with packed weights
 //! (Dukhan 2019, The Indirect Convolution Algorithm, arXiv 1907.02129, with offsets in place of pointers), no
 //! columns are gathered, and sums leave the registers once, with bias, added tensor and bounds applied.
 
@@ -12,16 +12,16 @@ mod rows;
 use std::borrow::Cow;
 use std::ops::Range;
 
-use zbmd_ir::DType;
+use zbmd_ir::{DType, TokenType};
 
+use super::attributes;
 use super::conv::check_tables;
-use super::cx::{Body, Cx, Plan, Planned, constant_f32, token, volume};
+use super::cx::{Body, Cx, Operand, Plan, Planned, constant_f32, token, volume};
 use super::gemm::{Act, Tile, Weights};
-use super::matmul::act;
 use super::window::Window;
 use depthwise::{Depthwise, Reuse};
 pub(super) use pool::{global, pool};
-use rows::{Rows, packed_filters, packed_filters_len};
+use rows::{FilterLayout, Rows, packed_filters};
 use zbmd_op::OpError;
 use zbmd_op::simd::{Isa, Loop};
 
@@ -33,106 +33,155 @@ struct Image {
     window: Window,
 }
 
-fn image(cx: &Cx<'_>) -> Result<[usize; 4], OpError> {
+/// The dimensions of operand 0, a batch of images: batch, height, width, channels.
+fn image_dims(cx: &Cx<'_>) -> Result<[usize; 4], OpError> {
     cx.expect(0, &[DType::F32])?;
     match cx.dims(0)?[..] {
-        [n, h, w, c] if n > 0 && c > 0 => Ok([n, h, w, c]),
-        _ => Err(cx.refuse(
-            0,
-            format!("is {}", cx.operand(0)?.ty),
-            "[n, height, width, channels]",
-        )),
+        [batch, height, width, channels] if batch > 0 && channels > 0 => {
+            Ok([batch, height, width, channels])
+        }
+        _ => Err(cx.refuse_type(0, "[n, height, width, channels]")),
     }
 }
 
 /// Convolution with constant weights as ONNX has them: [filters, channels / groups, height, width].
 pub(super) fn conv(cx: &Cx<'_>) -> Planned {
-    let [batch, h, w, channels] = image(cx)?;
-    let weights = cx.operand(1)?.clone();
-    let groups = cx.args.uint_or("group", 1, 1, 1 << 30)? as usize;
-    let (filters, per, kernel) = match weights.dims()[..] {
-        [f, per, kh, kw]
-            if per.checked_mul(groups) == Some(channels) && f > 0 && f.is_multiple_of(groups) =>
-        {
-            (f, per, [kh, kw])
-        }
-        _ => {
-            let message = format!("is {}, the input {}", weights.ty, cx.operand(0)?.ty);
-            return Err(cx.refuse(
-                1,
-                message,
-                format!("[filters, channels / {groups}, kernel…]"),
-            ));
-        }
-    };
-    let window = Window::new(cx, &[h, w], &kernel)?;
-    check_tables(&window, volume(&kernel), channels)?;
-    let out = [batch, window.output[1], window.output[2], filters];
+    let [batch, height, width, channels] = image_dims(cx)?;
+    let layout = filter_layout(cx, channels)?;
+    let filters = layout.groups * layout.group_filters;
+    let window = Window::new(cx, &[height, width], &layout.kernel)?;
+    check_tables(&window, volume(&layout.kernel), channels)?;
+
+    let out_dims = [batch, window.output[1], window.output[2], filters];
+    let out = token(DType::F32, &out_dims);
     let bias = cx.opt(2).cloned();
     if let Some(bias) = &bias
         && bias.dims() != [filters]
     {
-        return Err(cx.refuse(2, format!("is {}", bias.ty), format!("it is [{filters}]")));
+        return Err(cx.refuse_type(2, format!("it is [{filters}]")));
     }
     if let Some(added) = cx.opt(3)
-        && added.ty != token(DType::F32, &out)
+        && added.ty != out
     {
-        return Err(cx.refuse(
-            3,
-            format!("is {}", added.ty),
-            format!("the result is {out:?}"),
-        ));
+        return Err(cx.refuse_type(3, format!("the result is {out_dims:?}")));
     }
-    let act = act(cx)?;
-    let image = Image {
-        batch,
-        channels,
-        window,
+
+    let filter_weights = layout.group_channels * volume(&layout.kernel);
+    let flops = 2.0 * volume(&out_dims) as f64 * filter_weights as f64;
+    let operands = ConvOperands {
+        image: Image {
+            batch,
+            channels,
+            window,
+        },
+        weights: cx.operand(1)?.clone(),
+        bias,
+        act: attributes::activation(cx)?,
     };
-    let flops = 2.0 * out.iter().product::<usize>() as f64 * (per * kernel[0] * kernel[1]) as f64;
-    let (groups_of, own) = ((groups, per, filters / groups), weights.clone());
-    let outs = vec![token(DType::F32, &out)];
-    if per == 1 && filters == groups {
-        let variants = Reuse::of(&image.window);
-        let make = move |reuse| {
-            let bias = bias.as_ref().and_then(constant_f32).map(Cow::into_owned);
-            let data = constant_f32(&weights).unwrap_or_default();
-            Ok(Box::new(Depthwise::new(image, &data, bias, (act, reuse))) as Box<dyn Body>)
-        };
-        let plan = match variants {
-            [] => Plan::lazy(outs, move || make(Reuse::Read)),
-            _ => Plan::in_variants(outs, variants, make),
-        };
-        return Ok(plan.flops(3.0 * flops));
+    let is_depthwise = layout.group_channels == 1 && layout.group_filters == 1;
+    if is_depthwise {
+        return Ok(depthwise_plan(out, operands).flops(3.0 * flops));
     }
-    let plan = Plan::in_variants(outs, &Tile::ALL, move |tile| {
-        let bias = bias.as_ref().and_then(constant_f32).map(Cow::into_owned);
-        let data = constant_f32(&weights).unwrap_or_default();
-        let make = || packed_filters(&data, groups_of, kernel);
-        let len = packed_filters_len(groups_of, kernel);
-        let packed = Weights::new(weights.packed.clone(), len, make)?;
-        Ok(Box::new(Rows::new(
-            image,
-            groups_of,
-            packed,
-            bias,
-            (act, tile),
-        )))
-    });
-    Ok(plan.flops(flops).over([3]).packs(1, move || {
-        packed_filters(&constant_f32(&own).unwrap_or_default(), groups_of, kernel)
-    }))
+    Ok(rows_plan(out, operands, layout).flops(flops))
 }
 
-/// Activations that are bounds are applied in registers.
-fn bounds(act: Act) -> Option<(f32, f32)> {
-    match act {
-        Act::Relu => Some((0.0, f32::INFINITY)),
-        Act::Clip(low, high) => Some((low, high)),
-        _ => None,
+/// How the weights are laid out, refused unless they fit so many channels.
+fn filter_layout(cx: &Cx<'_>, channels: usize) -> Result<FilterLayout, OpError> {
+    let weights = cx.operand(1)?;
+    let groups = attributes::groups(cx)?;
+    match weights.dims()[..] {
+        [filters, group_channels, kernel_height, kernel_width]
+            if group_channels.checked_mul(groups) == Some(channels)
+                && filters > 0
+                && filters.is_multiple_of(groups) =>
+        {
+            Ok(FilterLayout {
+                groups,
+                group_channels,
+                group_filters: filters / groups,
+                kernel: [kernel_height, kernel_width],
+            })
+        }
+        _ => {
+            let message = format!("is {}, the input {}", weights.ty, cx.operand(0)?.ty);
+            let help = format!("[filters, channels / {groups}, kernel…]");
+            Err(cx.refuse(1, message, help))
+        }
     }
 }
 
+/// What the kernel of a convolution is made from.
+#[derive(Clone)]
+struct ConvOperands {
+    image: Image,
+    weights: Operand,
+    bias: Option<Operand>,
+    act: Act,
+}
+
+impl ConvOperands {
+    fn bias_floats(&self) -> Option<Vec<f32>> {
+        let bias = self.bias.as_ref()?;
+        constant_f32(bias).map(Cow::into_owned)
+    }
+}
+
+/// One filter for each channel.
+fn depthwise_plan(out: TokenType, operands: ConvOperands) -> Plan {
+    let variants = Reuse::of(&operands.image.window);
+    let make = move |reuse| {
+        let bias = operands.bias_floats();
+        let weights = constant_f32(&operands.weights).unwrap_or_default();
+        let body = Depthwise::new(operands.image, &weights, bias, operands.act, reuse);
+        Ok(Box::new(body) as Box<dyn Body>)
+    };
+    match variants {
+        [] => Plan::lazy(vec![out], move || make(Reuse::Read)),
+        _ => Plan::in_variants(vec![out], variants, make),
+    }
+}
+
+/// Rows of pixels times packed weights.
+fn rows_plan(out: TokenType, operands: ConvOperands, layout: FilterLayout) -> Plan {
+    let own_weights = operands.weights.clone();
+    let make = move |tile| {
+        let bias = operands.bias_floats();
+        let weights = constant_f32(&operands.weights).unwrap_or_default();
+        let kept = operands.weights.packed.clone();
+        let pack_now = || packed_filters(&weights, layout);
+        let packed = Weights::new(kept, layout.packed_len(), pack_now)?;
+        let body = Rows::new(operands.image, layout, packed, bias, operands.act, tile);
+        Ok(Box::new(body) as Box<dyn Body>)
+    };
+    let plan = Plan::in_variants(vec![out], &Tile::ALL, make).over([3]);
+    plan.packs(1, move || {
+        let weights = constant_f32(&own_weights).unwrap_or_default();
+        packed_filters(&weights, layout)
+    })
+}
+
+/// Bounds of sums, both of them inside.
+#[derive(Clone, Copy)]
+struct Clamp {
+    low: f32,
+    high: f32,
+}
+
+impl Clamp {
+    /// Activations that are bounds are applied in registers.
+    fn of(act: Act) -> Option<Self> {
+        match act {
+            Act::Relu => Some(Self {
+                low: 0.0,
+                high: f32::INFINITY,
+            }),
+            Act::Clip(low, high) => Some(Self { low, high }),
+            _ => None,
+        }
+    }
+}
+
+/// An activation that is no bound, on a finished image.
 struct Finish<'a>(&'a mut [f32], Act);
 
 impl Loop for Finish<'_> {
@@ -143,38 +192,70 @@ impl Loop for Finish<'_> {
     }
 }
 
-/// Kernel rows and columns that lie within the image, for an output place.
-fn within(w: &Window, d: usize, o: usize) -> Range<usize> {
-    let first = o * w.stride[d];
-    let low = w.before[d].saturating_sub(first).div_ceil(w.dilation[d]);
-    let high = (w.input[d] + w.before[d])
-        .saturating_sub(first)
-        .div_ceil(w.dilation[d]);
-    low.min(w.kernel[d])..high.min(w.kernel[d])
+/// Kernel rows (dimension 1) or columns (2) that are inside the image, for an output place.
+fn kernel_within(window: &Window, d: usize, place: usize) -> Range<usize> {
+    // Kernel element k is over image element first + k·dilation − before.
+    let first = place * window.stride[d];
+    let dilation = window.dilation[d];
+    let image_start = window.before[d];
+    let image_end = window.input[d] + image_start;
+    let low = image_start.saturating_sub(first).div_ceil(dilation);
+    let high = image_end.saturating_sub(first).div_ceil(dilation);
+    low.min(window.kernel[d])..high.min(window.kernel[d])
 }
 
-/// Calls `f` with the number of every output pixel of some lines, and the kernel rows and columns within the image.
-#[inline(always)]
-fn pixels(
-    w: &Window,
-    lines: Range<usize>,
-    mut f: impl FnMut(usize, [usize; 2], [Range<usize>; 2]),
-) {
-    let [_, _, ow] = w.output;
-    for oy in lines {
-        let ys = within(w, 1, oy);
-        for ox in 0..ow {
-            f(oy * ow + ox, [oy, ox], [ys.clone(), within(w, 2, ox)]);
+/// An output pixel: its number in the image, row and column.
+#[derive(Clone, Copy)]
+struct OutputPixel {
+    number: usize,
+    row: usize,
+    column: usize,
+}
+
+impl OutputPixel {
+    /// The pixel so many columns further.
+    #[inline(always)]
+    fn right_by(self, columns: usize) -> Self {
+        Self {
+            number: self.number + columns,
+            row: self.row,
+            column: self.column + columns,
         }
+    }
+
+    /// The number of the input pixel under a kernel element that is inside the image.
+    #[inline(always)]
+    fn input_under(self, window: &Window, kernel_row: usize, kernel_column: usize) -> usize {
+        let input_row = self.row * window.stride[1] + kernel_row * window.dilation[1];
+        let input_column = self.column * window.stride[2] + kernel_column * window.dilation[2];
+        (input_row - window.before[1]) * window.input[2] + (input_column - window.before[2])
     }
 }
 
-/// The pixel under a kernel element that lies within the image.
-#[inline(always)]
-fn under(w: &Window, o: [usize; 2], k: [usize; 2]) -> usize {
-    let y = o[0] * w.stride[1] + k[0] * w.dilation[1] - w.before[1];
-    let x = o[1] * w.stride[2] + k[1] * w.dilation[2] - w.before[2];
-    y * w.input[2] + x
+/// Kernel rows and columns that are inside the image.
+#[derive(Clone, Copy)]
+struct Near<'a> {
+    rows: &'a Range<usize>,
+    columns: &'a Range<usize>,
 }
 
-type Near<'a> = (&'a Range<usize>, &'a Range<usize>);
+/// Calls `f` with every output pixel of some lines, and the kernel rows and columns within the image.
+#[inline(always)]
+fn each_pixel(window: &Window, lines: Range<usize>, mut f: impl FnMut(OutputPixel, Near<'_>)) {
+    let [_, _, output_width] = window.output;
+    for row in lines {
+        let kernel_rows = kernel_within(window, 1, row);
+        for column in 0..output_width {
+            let pixel = OutputPixel {
+                number: row * output_width + column,
+                row,
+                column,
+            };
+            let near = Near {
+                rows: &kernel_rows,
+                columns: &kernel_within(window, 2, column),
+            };
+            f(pixel, near);
+        }
+    }
+}

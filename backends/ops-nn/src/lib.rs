@@ -5,6 +5,7 @@
 //! and allocate nothing. Operands whose values decide shapes must be constants.
 
 mod attention;
+mod attributes;
 mod conv;
 mod cx;
 mod elementwise;
@@ -112,7 +113,11 @@ impl TensorOp {
 }
 
 /// Parameters that every tensor op has.
-const COMMON: [&str; 3] = ["outputs", "view", PACKED];
+const COMMON: [&str; 3] = [OUTPUTS, VIEW, PACKED];
+/// Numbers of the outputs that are wanted.
+const OUTPUTS: &str = "outputs";
+/// Shapes under which inputs are read, by name.
+const VIEW: &str = "view";
 /// For operands that are packed, `[tensor, shape]` by name: what the compiler puts in the place of weights.
 const PACKED: &str = "packed";
 
@@ -127,63 +132,15 @@ static TABLE: LazyLock<Vec<Entry>> = LazyLock::new(|| table::ROWS.iter().map(ent
 /// A row of the table, read. The texts are kept for the life of the program, as those of all ops are.
 fn entry(row: &'static table::Row) -> Entry {
     let types = TypeSchema::new(row.types);
-    let input = |port: &PortSchema| TensorInput {
-        name: port.name,
-        optional: port.optional,
-        constant: port.constant,
-        many: port.many,
-    };
-    let inputs: Vec<TensorInput> = types.inputs.iter().map(input).collect();
+    let inputs: Vec<TensorInput> = types.inputs.iter().map(TensorInput::of).collect();
     let outputs: Vec<&str> = types.outputs.iter().map(|port| port.name).collect();
-    let many_outputs = types.outputs.iter().any(|port| port.many);
     let params: Vec<&str> = row.params.split_whitespace().collect();
     let name: &'static str = format!("Nn{}", row.operator).leak();
-    let mut docs: Vec<(&'static str, &'static str)> = Vec::new();
-    for i in &inputs {
-        docs.push((
-            i.name,
-            if i.constant {
-                "the operand, which must be a constant"
-            } else {
-                "the operand, where it is a constant"
-            },
-        ));
-    }
-    docs.extend(params.iter().map(|p| (*p, table::meaning(p))));
-    docs.push((
-        "outputs",
-        "numbers of the outputs that are wanted (default [0])",
-    ));
-    docs.push((
-        PACKED,
-        "weights in the order of the CPU's kernels; the compiler writes it",
-    ));
-    docs.push((
-        "view",
-        "shapes under which inputs are read, by name: {\"x\": [2, 8]}",
-    ));
-    let written = |i: &TensorInput| {
-        let more = if i.many { "0, …" } else { "" };
-        let note = match (i.optional, i.constant) {
-            (true, true) => " (constant, may be missing)",
-            (true, false) => " (may be missing)",
-            (false, true) => " (constant)",
-            (false, false) => "",
-        };
-        format!("`{}{more}`{note}", i.name)
-    };
-    let ins: Vec<String> = inputs.iter().map(written).collect();
-    let outs: Vec<String> = outputs.iter().map(|o| format!("`{o}`")).collect();
-    let ports = format!(
-        "{} -> {}; whole tensors, one a firing; any input may be a parameter instead",
-        ins.join(", "),
-        outs.join(", ")
-    );
     let example = format!("{name}({})", row.example);
     let doc = OpDoc {
         summary: row.summary,
-        params: docs.leak(),
-        ports: ports.leak(),
+        params: param_docs(&inputs, &params).leak(),
+        ports: ports_doc(&inputs, &outputs).leak(),
         example: example.leak(),
     };
     Entry {
@@ -192,13 +149,76 @@ fn entry(row: &'static table::Row) -> Entry {
             name,
             inputs,
             outputs,
-            many_outputs,
+            many_outputs: types.outputs.iter().any(|port| port.many),
             params,
             types,
         },
         doc,
         row,
     }
+}
+
+impl TensorInput {
+    fn of(port: &PortSchema) -> Self {
+        Self {
+            name: port.name,
+            optional: port.optional,
+            constant: port.constant,
+            many: port.many,
+        }
+    }
+
+    /// How the documentation of ports shows it.
+    fn written(&self) -> String {
+        let number = if self.many { "0, …" } else { "" };
+        let note = match (self.optional, self.constant) {
+            (true, true) => " (constant, may be missing)",
+            (true, false) => " (may be missing)",
+            (false, true) => " (constant)",
+            (false, false) => "",
+        };
+        format!("`{}{number}`{note}", self.name)
+    }
+}
+
+/// The parameters of an op with what they mean: operands, its own, and those of all tensor ops.
+fn param_docs(
+    inputs: &[TensorInput],
+    params: &[&'static str],
+) -> Vec<(&'static str, &'static str)> {
+    let mut docs = Vec::new();
+    for input in inputs {
+        let meaning = match input.constant {
+            true => "the operand, which must be a constant",
+            false => "the operand, where it is a constant",
+        };
+        docs.push((input.name, meaning));
+    }
+    docs.extend(params.iter().map(|param| (*param, table::meaning(param))));
+    docs.push((
+        OUTPUTS,
+        "numbers of the outputs that are wanted (default [0])",
+    ));
+    docs.push((
+        PACKED,
+        "weights in the order of the CPU's kernels; the compiler writes it",
+    ));
+    docs.push((
+        VIEW,
+        "shapes under which inputs are read, by name: {\"x\": [2, 8]}",
+    ));
+    docs
+}
+
+/// The ports of an op in one line.
+fn ports_doc(inputs: &[TensorInput], outputs: &[&str]) -> String {
+    let input_names: Vec<String> = inputs.iter().map(TensorInput::written).collect();
+    let output_names: Vec<String> = outputs.iter().map(|name| format!("`{name}`")).collect();
+    format!(
+        "{} -> {}; whole tensors, one a firing; any input may be a parameter instead",
+        input_names.join(", "),
+        output_names.join(", ")
+    )
 }
 
 /// All tensor ops.
@@ -247,7 +267,7 @@ impl Nn {
         names.ok_or_else(|| {
             let message = format!("is {wanted:?}");
             let help = format!("there are {}", spec.outputs.join(", "));
-            args.error("outputs", message, help)
+            args.error(OUTPUTS, message, help)
         })
     }
 
@@ -285,27 +305,23 @@ impl Nn {
         !name.is_empty() && self.0.spec.types.input(name).is_some()
     }
 
+    /// The numbers of the outputs that are wanted.
     fn wanted(&self, args: &Args<'_>) -> Result<Vec<usize>, OpError> {
-        let default = || match args.get("num_outputs").and_then(Value::as_int) {
-            Some(n @ 1..=31) if self.0.spec.many_outputs => (0..n as usize).collect(),
-            _ => vec![0],
+        let Some(list) = args.ints_opt(OUTPUTS)? else {
+            return Ok(match attributes::given_outputs(args) {
+                Some(count @ 1..=31) if self.0.spec.many_outputs => (0..count as usize).collect(),
+                _ => vec![0],
+            });
         };
-        let Some(list) = args.ints_opt("outputs")? else {
-            return Ok(default());
-        };
-        let wanted: Option<Vec<usize>> = list
+        let numbers: Option<Vec<usize>> = list
             .iter()
-            .map(|&o| usize::try_from(o).ok().filter(|o| *o < 31))
+            .map(|&output| usize::try_from(output).ok().filter(|o| *o < 31))
             .collect();
-        wanted
-            .filter(|w| !w.is_empty() && w.is_sorted_by(|a, b| a < b))
-            .ok_or_else(|| {
-                args.error(
-                    "outputs",
-                    format!("is {list:?}"),
-                    "numbers of outputs, rising from 0",
-                )
-            })
+        let rising = numbers.filter(|n| !n.is_empty() && n.is_sorted_by(|a, b| a < b));
+        rising.ok_or_else(|| {
+            let message = format!("is {list:?}");
+            args.error(OUTPUTS, message, "numbers of outputs, rising from 0")
+        })
     }
 
     /// The operands in the operator's order, constants from parameters, the rest from ports, and what the variables of
@@ -323,7 +339,7 @@ impl Nn {
             }
         }
 
-        let views = args.map_opt("view")?;
+        let views = args.map_opt(VIEW)?;
         let mut operands = Vec::new();
         for (name, given) in given {
             let Some(port) = types.input(&name) else {
@@ -464,48 +480,37 @@ fn missing(name: &str) -> OpError {
     input_error(name, "is missing", "connect it, or give it as a parameter")
 }
 
-/// An operand whose weights lie in the order of a kernel.
+/// An operand whose weights are in the order of a kernel.
 fn packed_operand(args: &Args<'_>, name: &str, value: &Value) -> Result<Given<'static>, OpError> {
-    let wrong = || {
-        args.error(
-            PACKED,
-            format!("has no weights for `{name}`"),
-            "[tensor, shape]",
-        )
+    let refuse = || {
+        let message = format!("has no weights for `{name}`");
+        args.error(PACKED, message, "[tensor, shape]")
     };
     let Some([tensor @ Value::Tensor(..), shape]) = value.as_list() else {
-        return Err(wrong());
+        return Err(refuse());
     };
     let (_, bytes) = operand_of(args, name, tensor, DType::F32)?;
-    let dims = shape.as_list().map(|l| {
-        l.iter()
-            .map(|d| d.as_int().and_then(|d| u32::try_from(d).ok()))
-            .collect::<Option<Vec<_>>>()
-    });
-    let ty = TokenType::new(DType::F32, dims.flatten().ok_or_else(wrong)?);
+    let dims = shape_of(shape).ok_or_else(refuse)?;
     Ok(Given::Typed {
-        token: ty,
+        token: TokenType::new(DType::F32, dims),
         data: Some(Bytes::new()),
         packed: Some(bytes),
     })
 }
 
+/// A list of dimensions.
+fn shape_of(value: &Value) -> Option<Vec<u32>> {
+    let dims = value.as_list()?.iter();
+    dims.map(|dim| u32::try_from(dim.as_int()?).ok()).collect()
+}
+
 /// The type of a port that is read under another shape.
 fn viewed(args: &Args<'_>, name: &str, ty: &TokenType, view: &Value) -> Result<TokenType, OpError> {
-    let dims: Option<Vec<u32>> = view.as_list().and_then(|l| {
-        l.iter()
-            .map(|d| d.as_int().and_then(|d| u32::try_from(d).ok()))
-            .collect()
-    });
-    let as_seen = dims
-        .map(|d| TokenType::new(ty.dtype, d))
-        .filter(|v| v.elements() == ty.elements());
-    as_seen.ok_or_else(|| {
-        args.error(
-            "view",
-            format!("does not fit `{name}`, which is {ty}"),
-            "a shape of as many elements",
-        )
+    let as_seen = shape_of(view).map(|dims| TokenType::new(ty.dtype, dims));
+    let fitting = as_seen.filter(|seen| seen.elements() == ty.elements());
+    fitting.ok_or_else(|| {
+        let message = format!("does not fit `{name}`, which is {ty}");
+        args.error(VIEW, message, "a shape of as many elements")
     })
 }
 

@@ -1,121 +1,128 @@
 //! Matrix products: MatMul, Gemm, Einsum and their integer kin.
 
-use std::borrow::Cow;
+mod einsum;
+mod integer;
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 
 use zbmd_ir::{DType, TokenType};
 
-use super::cx::{
-    Body, Cx, FLOATS, Operand, Plan, Planned, Tensors, by_num, constant_f32, expect_count, token,
-    volume,
-};
-use super::gemm::{Act, Extra, Left, Tile, Weights, gemm, pack, packed_len};
+use super::attributes;
+use super::cx::{Body, Cx, Operand, Plan, Planned, Tensors, by_num, constant_f32, token, volume};
+use super::gemm::{Act, Extra, Left, MatrixLayout, ProductSize, Tile, Weights, gemm, pack};
 use super::index::{Walk, broadcast, strides};
 use super::num::Num;
 use zbmd_op::OpError;
 use zbmd_op::simd::{self, Isa, Loop, fma};
 
-/// The activation that a pass has put into an op.
-pub(super) fn act(cx: &Cx<'_>) -> Result<Act, OpError> {
-    let bound = |name: &str, default: f64| -> Result<f32, OpError> {
-        Ok(cx.args.float_or(name, default)? as f32)
-    };
-    Ok(match cx.args.word_opt("act")?.unwrap_or("none") {
-        "none" => Act::None,
-        "relu" => Act::Relu,
-        "clip" => Act::Clip(
-            bound("act_min", f64::from(f32::MIN))?,
-            bound("act_max", f64::from(f32::MAX))?,
-        ),
-        "sigmoid" => Act::Sigmoid,
-        "tanh" => Act::Tanh,
-        "silu" => Act::Silu,
-        "gelu" => Act::Gelu,
-        "hardswish" => Act::HardSwish,
-        other => {
-            let known = [
-                "none",
-                "relu",
-                "clip",
-                "sigmoid",
-                "tanh",
-                "silu",
-                "gelu",
-                "hardswish",
-            ];
-            return Err(cx.args.unknown_word("act", other, &known));
-        }
-    })
-}
+pub(super) use einsum::{EinsumSpec, einsum};
+pub(super) use integer::{matmul_integer, qlinear_matmul};
 
 /// Sizes of a batched product.
 #[derive(Clone)]
-struct Shape {
-    m: usize,
-    k: usize,
-    n: usize,
+struct BatchedShape {
+    size: ProductSize,
     /// Walk over pairs of matrices.
     walk: Walk<2>,
     batches: usize,
+    /// Dimensions of the result.
     out: Vec<usize>,
 }
 
-impl Shape {
+impl BatchedShape {
     fn flops(&self) -> f64 {
-        2.0 * self.batches as f64 * self.m as f64 * self.k as f64 * self.n as f64
+        let ProductSize {
+            rows,
+            depth,
+            columns,
+        } = self.size;
+        2.0 * self.batches as f64 * rows as f64 * depth as f64 * columns as f64
+    }
+
+    /// The shape of the product of two operands, as NumPy's `matmul` has it.
+    fn of(cx: &Cx<'_>, left: usize, right: usize) -> Result<Self, OpError> {
+        let mut left_dims = cx.dims(left)?;
+        let mut right_dims = cx.dims(right)?;
+        if left_dims.is_empty() || right_dims.is_empty() {
+            let message = "is a scalar, or the other one is";
+            return Err(cx.refuse(right, message, "multiply with NnMul"));
+        }
+
+        // A vector on the left is one row, one on the right one column; the result lacks that dimension.
+        let left_is_vector = left_dims.len() == 1;
+        let right_is_vector = right_dims.len() == 1;
+        if left_is_vector {
+            left_dims.insert(0, 1);
+        }
+        if right_is_vector {
+            right_dims.push(1);
+        }
+
+        let (left_batch, left_matrix) = left_dims.split_at(left_dims.len() - 2);
+        let (right_batch, right_matrix) = right_dims.split_at(right_dims.len() - 2);
+        let size = ProductSize {
+            rows: left_matrix[0],
+            depth: left_matrix[1],
+            columns: right_matrix[1],
+        };
+        if right_matrix[0] != size.depth {
+            let right_type = &cx.operand(right)?.ty;
+            let message = format!("is {right_type}, the left matrix {}", cx.operand(left)?.ty);
+            return Err(cx.refuse(right, message, format!("its rows are {}", size.depth)));
+        }
+
+        let batch_dims = broadcast(&[left_batch, right_batch])?;
+        let left_steps = batch_steps(&batch_dims, left_batch, size.rows * size.depth);
+        let right_steps = batch_steps(&batch_dims, right_batch, size.depth * size.columns);
+        let walk = Walk::new(&batch_dims, [left_steps, right_steps], [0, 0])?;
+
+        let batches = volume(&batch_dims);
+        let mut out = batch_dims;
+        if !left_is_vector {
+            out.push(size.rows);
+        }
+        if !right_is_vector {
+            out.push(size.columns);
+        }
+        Ok(Self {
+            size,
+            walk,
+            batches,
+            out,
+        })
+    }
+
+    /// Calls `f` with the number of each product and the first elements of its two matrices.
+    #[inline]
+    fn each_product(&self, mut f: impl FnMut(usize, usize, usize)) {
+        let [left_step, right_step] = self.walk.step;
+        self.walk.each(|first_product, [left_start, right_start]| {
+            for i in 0..self.walk.inner {
+                f(
+                    first_product + i,
+                    left_start + i * left_step as usize,
+                    right_start + i * right_step as usize,
+                );
+            }
+        });
     }
 }
 
-fn shape(cx: &Cx<'_>, x: usize, y: usize) -> Result<Shape, OpError> {
-    let (mut a, mut b) = (cx.dims(x)?, cx.dims(y)?);
-    let (row, column) = (a.len() == 1, b.len() == 1);
-    if a.is_empty() || b.is_empty() {
-        return Err(cx.refuse(y, "is a scalar, or the other one is", "multiply with NnMul"));
-    }
-    if row {
-        a.insert(0, 1);
-    }
-    if column {
-        b.push(1);
-    }
-    let (m, k, n) = (a[a.len() - 2], a[a.len() - 1], b[b.len() - 1]);
-    if b[b.len() - 2] != k {
-        let message = format!(
-            "is {}, the left matrix {}",
-            cx.operand(y)?.ty,
-            cx.operand(x)?.ty
-        );
-        return Err(cx.refuse(y, message, format!("its rows are {k}")));
-    }
-    let (ba, bb) = (&a[..a.len() - 2], &b[..b.len() - 2]);
-    let batch = broadcast(&[ba, bb])?;
-    let steps = |own: &[usize], size: usize| -> Vec<isize> {
-        let lead = batch.len() - own.len();
-        let s = strides(own);
-        (0..batch.len())
-            .map(|i| match i.checked_sub(lead) {
-                Some(j) if own[j] != 1 => (s[j] * size) as isize,
-                _ => 0,
-            })
-            .collect()
-    };
-    let walk = Walk::new(&batch, [steps(ba, m * k), steps(bb, k * n)], [0, 0])?;
-    let mut out = batch.clone();
-    if !row {
-        out.push(m);
-    }
-    if !column {
-        out.push(n);
-    }
-    Ok(Shape {
-        m,
-        k,
-        n,
-        walk,
-        batches: volume(&batch),
-        out,
-    })
+/// Steps of an operand's matrices over the batch dimensions: 0 where one matrix serves for all.
+fn batch_steps(batch_dims: &[usize], own_dims: &[usize], matrix_elements: usize) -> Vec<isize> {
+    let missing_dims = batch_dims.len() - own_dims.len();
+    let own_strides = strides(own_dims);
+    (0..batch_dims.len())
+        .map(|i| match i.checked_sub(missing_dims) {
+            Some(own) if own_dims[own] != 1 => (own_strides[own] * matrix_elements) as isize,
+            _ => 0,
+        })
+        .collect()
+}
+
+/// Types that are multiplied by the packed kernels, the narrow ones widened before.
+fn is_packed_type(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::Bf16)
 }
 
 /// What a product of matrices is asked to do beside the product.
@@ -125,92 +132,101 @@ pub(super) struct MatMulSpec {
 
 impl MatMulSpec {
     pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
-        Ok(Self { act: act(cx)? })
+        Ok(Self {
+            act: attributes::activation(cx)?,
+        })
     }
 }
 
 pub(super) fn matmul(cx: &Cx<'_>, spec: &MatMulSpec) -> Planned {
     let dtype = cx.dtype(0)?;
     if cx.dtype(1)? != dtype {
-        return Err(cx.refuse(
-            1,
-            format!("is {}", cx.operand(1)?.ty),
-            format!("the left matrix is {dtype}"),
-        ));
+        return Err(cx.refuse_type(1, format!("the left matrix is {dtype}")));
     }
-    let s = shape(cx, 0, 1)?;
-    let flops = s.flops();
-    let out = vec![token(dtype, &s.out)];
-    if !matches!(dtype, DType::F32 | DType::F16 | DType::Bf16) {
-        fn make<T: Num>(out: Vec<TokenType>, s: Shape) -> Planned {
-            Ok(Plan::new(out, move |t: &mut Tensors<'_>| {
-                let (x, y) = (t.get::<T>(0), t.get::<T>(1));
-                plain(&s, x, y, t.out::<T>(0));
-            }))
-        }
-        return Ok(by_num!(dtype, make(out, s))?.flops(8.0 * flops));
+    let shape = BatchedShape::of(cx, 0, 1)?;
+    let flops = shape.flops();
+    let outs = vec![token(dtype, &shape.out)];
+    if !is_packed_type(dtype) {
+        let plan = by_num!(dtype, plain_plan(outs, shape))?;
+        return Ok(plan.flops(8.0 * flops));
     }
-    let act = spec.act;
+
     let bias = cx.opt(2).cloned();
     if let Some(bias) = &bias
-        && (bias.dims() != [s.n] || bias.data.is_none())
+        && (bias.dims() != [shape.size.columns] || bias.data.is_none())
     {
-        return Err(cx.refuse(
-            2,
-            format!("is {}", bias.ty),
-            format!("it is a constant of [{}]", s.n),
-        ));
+        let help = format!("it is a constant of [{}]", shape.size.columns);
+        return Err(cx.refuse_type(2, help));
     }
+    matmul_plan(cx, shape, outs, bias, spec.act)
+}
+
+/// A product by the packed kernels. The right matrix is packed ahead where it is one constant for all batches.
+fn matmul_plan(
+    cx: &Cx<'_>,
+    shape: BatchedShape,
+    outs: Vec<TokenType>,
+    bias: Option<Operand>,
+    act: Act,
+) -> Planned {
     let right = cx.operand(1)?.clone();
-    let fixed = right.data.is_some() && right.ty.elements() as usize == s.k * s.n;
+    let layout = MatrixLayout::row_major(shape.size.depth, shape.size.columns);
+    let right_elements = right.ty.elements() as usize;
+    let is_fixed = right.data.is_some() && right_elements == layout.rows * layout.columns;
     // Constant operands of half precision are widened when the kernel is made.
-    let stacked = fixed && cx.operand(0)?.data.is_none() && dtype == DType::F32;
-    let (k, n) = (s.k, s.n);
+    let is_stacked = is_fixed && cx.operand(0)?.data.is_none() && cx.dtype(0)? == DType::F32;
+
+    let flops = shape.flops();
     let weights = right.clone();
-    let plan = Plan::in_variants(out, &Tile::ALL, move |tile| {
-        let make = || packed_right(&right, (k, n), (n, 1), 1.0);
-        let kept = right.packed.clone();
-        let packed = fixed
-            .then(|| Weights::new(kept, packed_len(k, n), make))
-            .transpose()?;
-        let bias = bias.as_ref().and_then(constant_f32).map(Cow::into_owned);
+    let plan = Plan::in_variants(outs, &Tile::ALL, move |tile| {
+        let packed = packed_weights(is_fixed, &right, layout, 1.0)?;
+        let bias_floats = bias.as_ref().and_then(constant_f32).map(Cow::into_owned);
         Ok(Box::new(MatMul {
-            s,
+            shape,
             packed,
-            stacked,
-            bias,
+            is_stacked,
+            bias: bias_floats,
             act,
             tile,
         }))
     })
     .flops(flops);
-    if !fixed {
+    if !is_fixed {
         return Ok(plan);
     }
-    Ok(plan.packs(1, move || packed_right(&weights, (k, n), (n, 1), 1.0)))
+    Ok(plan.packs(1, move || packed_right(&weights, layout, 1.0)))
 }
 
-/// A constant right matrix of k rows and n columns, whose rows and columns lie `row` and `column` apart, in panels.
-fn packed_right(
+/// The right matrix in panels, where it is a constant: as the compiler packed it, or packed now.
+fn packed_weights(
+    is_fixed: bool,
     right: &Operand,
-    (k, n): (usize, usize),
-    (row, column): (usize, usize),
+    layout: MatrixLayout,
     scale: f32,
-) -> Vec<f32> {
-    let data = constant_f32(right).unwrap_or_default();
-    let mut packed = vec![0.0; packed_len(k, n)];
-    pack(&data, k, n, row, column, &mut packed);
+) -> Result<Option<Weights>, OpError> {
+    if !is_fixed {
+        return Ok(None);
+    }
+    let pack_now = || packed_right(right, layout, scale);
+    Weights::new(right.packed.clone(), layout.packed_len(), pack_now).map(Some)
+}
+
+/// A constant right matrix in panels.
+fn packed_right(right: &Operand, layout: MatrixLayout, scale: f32) -> Vec<f32> {
+    let matrix = constant_f32(right).unwrap_or_default();
+    let mut packed = vec![0.0; layout.packed_len()];
+    pack(&matrix, layout, &mut packed);
     if scale != 1.0 {
-        packed.iter_mut().for_each(|v| *v *= scale);
+        packed.iter_mut().for_each(|weight| *weight *= scale);
     }
     packed
 }
 
 struct MatMul {
-    s: Shape,
+    shape: BatchedShape,
     packed: Option<Weights>,
     /// All firings' rows meet the same matrix.
-    stacked: bool,
+    is_stacked: bool,
     bias: Option<Vec<f32>>,
     act: Act,
     tile: Tile,
@@ -218,88 +234,85 @@ struct MatMul {
 
 impl Body for MatMul {
     fn run(&self, t: &mut Tensors<'_>) {
-        let Shape { m, k, n, .. } = self.s;
-        let (x, y) = (t.get::<f32>(0), t.out::<f32>(0));
-        let (act, tile) = (self.act, self.tile);
+        let ProductSize {
+            rows,
+            depth,
+            columns,
+        } = self.shape.size;
+        let left = t.get::<f32>(0);
+        let result = t.out::<f32>(0);
         let extra = Extra {
             column_bias: self.bias.as_deref(),
-            act,
-            tile,
+            act: self.act,
+            tile: self.tile,
             ..Extra::default()
         };
+
+        // One right matrix for all: the rows of all batches, and of all firings, are one tall matrix.
         if let Some(packed) = &self.packed {
-            let rows = y.len() / n.max(1);
-            return gemm(
-                (rows, k, n),
-                Left {
-                    data: x,
-                    row: k,
-                    column: 1,
-                },
+            let all_rows = ProductSize {
+                rows: result.len() / columns.max(1),
+                ..self.shape.size
+            };
+            let dense_left = Left::dense(left, depth);
+            return gemm(all_rows, dense_left, packed, result, columns, extra);
+        }
+
+        let right = t.get::<f32>(1);
+        let packed = t.scratch::<f32>();
+        let mut packed_start = usize::MAX;
+        self.shape.each_product(|product, left_start, right_start| {
+            if rows == 1 {
+                simd::dispatch(OneRow {
+                    row: &left[left_start..left_start + depth],
+                    matrix: &right[right_start..right_start + depth * columns],
+                    result: &mut result[product * columns..][..columns],
+                    extra,
+                });
+                return;
+            }
+
+            // Neighbouring products often share their right matrix.
+            if right_start != packed_start {
+                let layout = MatrixLayout::row_major(depth, columns);
+                pack(&right[right_start..], layout, packed);
+                packed_start = right_start;
+            }
+            let own_result = &mut result[product * rows * columns..][..rows * columns];
+            let own_left = Left::dense(&left[left_start..], depth);
+            gemm(
+                self.shape.size,
+                own_left,
                 packed,
-                y,
-                n,
+                own_result,
+                columns,
                 extra,
             );
-        }
-        let b = t.get::<f32>(1);
-        let packed = t.scratch::<f32>();
-        let mut before = usize::MAX;
-        self.s.walk.each(|to, [from, right]| {
-            for i in 0..self.s.walk.inner {
-                let (from, right) = (
-                    from + i * self.s.walk.step[0] as usize,
-                    right + i * self.s.walk.step[1] as usize,
-                );
-                if m == 1 {
-                    let (x, b) = (&x[from..from + k], &b[right..right + k * n]);
-                    simd::dispatch(OneRow {
-                        x,
-                        b,
-                        y: &mut y[(to + i) * n..][..n],
-                        extra,
-                    });
-                    continue;
-                }
-                if right != before {
-                    pack(&b[right..], k, n, n, 1, packed);
-                    before = right;
-                }
-                let y = &mut y[(to + i) * m * n..][..m * n];
-                gemm(
-                    (m, k, n),
-                    Left {
-                        data: &x[from..],
-                        row: k,
-                        column: 1,
-                    },
-                    packed,
-                    y,
-                    n,
-                    extra,
-                );
-            }
         });
     }
 
     fn scratch_bytes(&self) -> usize {
-        if self.packed.is_some() || self.s.m == 1 {
-            0
-        } else {
-            4 * packed_len(self.s.k, self.s.n)
+        let ProductSize {
+            rows,
+            depth,
+            columns,
+        } = self.shape.size;
+        if self.packed.is_some() || rows == 1 {
+            return 0;
         }
+        4 * MatrixLayout::row_major(depth, columns).packed_len()
     }
 
     fn batches(&self) -> bool {
-        self.stacked
+        self.is_stacked
     }
 }
 
 /// One row times a matrix that is met once: packing it would cost more than the product. The same chains as there.
 struct OneRow<'a> {
-    x: &'a [f32],
-    b: &'a [f32],
-    y: &'a mut [f32],
+    row: &'a [f32],
+    matrix: &'a [f32],
+    result: &'a mut [f32],
     extra: Extra<'a>,
 }
 
@@ -307,30 +320,53 @@ impl Loop for OneRow<'_> {
     type Out = ();
     #[inline(always)]
     fn run<const FMA: bool>(self, _: Isa<FMA>) {
-        let Self { x, b, y, extra } = self;
-        y.fill(0.0);
-        for (&x, b) in x.iter().zip(b.chunks_exact(y.len().max(1))) {
-            y.iter_mut()
-                .zip(b)
-                .for_each(|(y, &b)| *y = fma::<FMA>(x, b, *y));
+        let Self {
+            row,
+            matrix,
+            result,
+            extra,
+        } = self;
+        result.fill(0.0);
+
+        // Columns are innermost, so that lanes run along a row of the matrix and each sum stays one chain.
+        for (&factor, matrix_row) in row.iter().zip(matrix.chunks_exact(result.len().max(1))) {
+            result
+                .iter_mut()
+                .zip(matrix_row)
+                .for_each(|(sum, &weight)| *sum = fma::<FMA>(factor, weight, *sum));
         }
+
         if let Some(bias) = extra.column_bias {
-            y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+            result.iter_mut().zip(bias).for_each(|(sum, b)| *sum += b);
         }
-        extra.act.apply::<FMA>(y);
+        extra.act.apply::<FMA>(result);
     }
 }
 
+fn plain_plan<T: Num>(outs: Vec<TokenType>, shape: BatchedShape) -> Planned {
+    Ok(Plan::new(outs, move |t: &mut Tensors<'_>| {
+        let left = t.get::<T>(0);
+        let right = t.get::<T>(1);
+        plain_products(&shape, left, right, t.out::<T>(0));
+    }))
+}
+
 /// Rows times columns, one chain each.
-fn plain<T: Num>(s: &Shape, x: &[T], y: &[T], out: &mut [T]) {
-    let Shape { m, k, n, .. } = *s;
-    s.walk.each(|to, [from, right]| {
-        for b in 0..s.walk.inner {
-            let x = &x[from + b * s.walk.step[0] as usize..];
-            let y = &y[right + b * s.walk.step[1] as usize..];
-            for (r, c) in (0..m).flat_map(|r| (0..n).map(move |c| (r, c))) {
-                let sum = (0..k).fold(T::ZERO, |sum, i| sum.add(x[r * k + i].mul(y[i * n + c])));
-                out[((to + b) * m + r) * n + c] = sum;
+fn plain_products<T: Num>(shape: &BatchedShape, left: &[T], right: &[T], result: &mut [T]) {
+    let ProductSize {
+        rows,
+        depth,
+        columns,
+    } = shape.size;
+    shape.each_product(|product, left_start, right_start| {
+        let own_left = &left[left_start..];
+        let own_right = &right[right_start..];
+        for r in 0..rows {
+            for c in 0..columns {
+                let sum = (0..depth).fold(T::ZERO, |sum, k| {
+                    sum.add(own_left[r * depth + k].mul(own_right[k * columns + c]))
+                });
+                result[(product * rows + r) * columns + c] = sum;
             }
         }
     });
@@ -349,123 +385,156 @@ impl GemmSpec {
     pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
         Ok(Self {
             transposes: [cx.flag("transA", false)?, cx.flag("transB", false)?],
-            alpha: cx.args.float_or("alpha", 1.0)?,
-            beta: cx.args.float_or("beta", 1.0)?,
-            act: act(cx)?,
+            alpha: attributes::alpha(cx, 1.0)?,
+            beta: attributes::beta(cx, 1.0)?,
+            act: attributes::activation(cx)?,
         })
     }
 }
 
 pub(super) fn gemm_op(cx: &Cx<'_>, spec: &GemmSpec) -> Planned {
     let dtype = cx.dtype(0)?;
-    let (a, b) = (cx.dims(0)?, cx.dims(1)?);
-    let (&[a0, a1], &[b0, b1]) = (a.as_slice(), b.as_slice()) else {
-        return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), "it takes matrices"));
-    };
-    let [ta, tb] = spec.transposes;
-    let (m, k) = if ta { (a1, a0) } else { (a0, a1) };
-    let (k2, n) = if tb { (b1, b0) } else { (b0, b1) };
-    if k != k2 {
-        return Err(cx.refuse(
-            1,
-            format!("is {}", cx.operand(1)?.ty),
-            format!("the first is {}", cx.operand(0)?.ty),
-        ));
+    let gemm_shape = GemmShape::of(cx, spec)?;
+    let ProductSize {
+        rows,
+        depth,
+        columns,
+    } = gemm_shape.size;
+    let outs = vec![token(dtype, &[rows, columns])];
+    let flops = 2.0 * rows as f64 * columns as f64 * depth as f64;
+    if !is_packed_type(dtype) {
+        let plan = by_num!(dtype, plain_gemm(outs, gemm_shape, spec.alpha, spec.beta))?;
+        return Ok(plan.flops(8.0 * flops));
     }
-    let alpha = spec.alpha;
-    let beta = spec.beta;
-    let added = match cx.opt(2) {
-        None => None,
-        Some(c) => {
-            if broadcast(&[&c.dims(), &[m, n]])? != [m, n] {
-                return Err(cx.refuse(
-                    2,
-                    format!("is {}", c.ty),
-                    format!("it must fit [{m}, {n}]"),
-                ));
-            }
-            Some(Walk::broadcasting(&[m, n], [&c.dims()])?)
-        }
-    };
-    let (left, right) = (
-        if ta { (1, m) } else { (k, 1) },
-        if tb { (1, k) } else { (n, 1) },
-    );
-    let out = vec![token(dtype, &[m, n])];
-    let flops = 2.0 * m as f64 * n as f64 * k as f64;
-    if !matches!(dtype, DType::F32 | DType::F16 | DType::Bf16) {
-        fn make<T: Num>(
-            out: Vec<TokenType>,
-            s: [(usize, usize); 2],
-            mnk: [usize; 3],
-            added: Option<Walk<1>>,
-            scale: (f64, f64),
-        ) -> Planned {
-            Ok(Plan::new(out, move |t: &mut Tensors<'_>| {
-                let (x, y, z, out) = (t.get::<T>(0), t.get::<T>(1), t.get::<T>(2), t.out::<T>(0));
-                let [m, n, k] = mnk;
-                for (r, c) in (0..m).flat_map(|r| (0..n).map(move |c| (r, c))) {
-                    let at = |i: usize| x[r * s[0].0 + i * s[0].1].mul(y[i * s[1].0 + c * s[1].1]);
-                    let sum = (0..k).fold(T::ZERO, |sum, i| sum.add(at(i)));
-                    out[r * n + c] = if scale.0 == 1.0 {
-                        sum
-                    } else {
-                        T::of(sum.f64() * scale.0)
-                    };
-                }
-                if let Some(walk) = &added {
-                    walk.each(|to, [from]| {
-                        for i in 0..walk.inner {
-                            let z = z[from + i * walk.step[0] as usize];
-                            let z = if scale.1 == 1.0 {
-                                z
-                            } else {
-                                T::of(z.f64() * scale.1)
-                            };
-                            out[to + i] = out[to + i].add(z);
-                        }
-                    });
-                }
-            }))
-        }
-        return Ok(by_num!(
-            dtype,
-            make(out, [left, right], [m, n, k], added, (alpha, beta))
-        )?
-        .flops(8.0 * flops));
-    }
+
     let act = spec.act;
-    let weights = cx.operand(1)?.clone();
-    let (fixed, kept) = (weights.data.is_some(), weights.packed.clone());
-    let own = weights.clone();
-    let make = move || packed_right(&own, (k, n), right, alpha as f32);
-    let plan = Plan::in_variants(out, &Tile::ALL, move |tile| {
-        let make = || packed_right(&weights, (k, n), right, alpha as f32);
-        let packed = fixed
-            .then(|| Weights::new(kept, packed_len(k, n), make))
-            .transpose()?;
+    let alpha = spec.alpha as f32;
+    let beta = spec.beta as f32;
+    let layout = gemm_shape.right;
+    let right = cx.operand(1)?.clone();
+    let is_fixed = right.data.is_some();
+    let weights = right.clone();
+    let plan = Plan::in_variants(outs, &Tile::ALL, move |tile| {
+        let packed = packed_weights(is_fixed, &right, layout, alpha)?;
         Ok(Box::new(Gemm {
-            mkn: (m, k, n),
-            left,
-            right,
+            shape: gemm_shape,
             packed,
-            added,
-            alpha: alpha as f32,
-            beta: beta as f32,
+            alpha,
+            beta,
             act,
             tile,
         }))
     })
     .flops(flops);
-    Ok(if fixed { plan.packs(1, make) } else { plan })
+    if !is_fixed {
+        return Ok(plan);
+    }
+    Ok(plan.packs(1, move || packed_right(&weights, layout, alpha)))
+}
+
+/// Sizes of a product of two matrices that may be stored transposed.
+#[derive(Clone)]
+struct GemmShape {
+    size: ProductSize,
+    /// Steps from a row and from a column of the left matrix to the next.
+    left_row_step: usize,
+    left_column_step: usize,
+    right: MatrixLayout,
+    /// Walk over what is added to the result.
+    added: Option<Walk<1>>,
+}
+
+impl GemmShape {
+    fn of(cx: &Cx<'_>, spec: &GemmSpec) -> Result<Self, OpError> {
+        let left_dims = cx.dims(0)?;
+        let right_dims = cx.dims(1)?;
+        let (&[left_rows, left_columns], &[right_rows, right_columns]) =
+            (left_dims.as_slice(), right_dims.as_slice())
+        else {
+            return Err(cx.refuse_type(1, "it takes matrices"));
+        };
+
+        let [left_is_transposed, right_is_transposed] = spec.transposes;
+        let (rows, depth) = match left_is_transposed {
+            true => (left_columns, left_rows),
+            false => (left_rows, left_columns),
+        };
+        let (right_depth, columns) = match right_is_transposed {
+            true => (right_columns, right_rows),
+            false => (right_rows, right_columns),
+        };
+        if depth != right_depth {
+            return Err(cx.refuse_type(1, format!("the first is {}", cx.operand(0)?.ty)));
+        }
+
+        let added = match cx.opt(2) {
+            None => None,
+            Some(added) => {
+                if broadcast(&[&added.dims(), &[rows, columns]])? != [rows, columns] {
+                    return Err(cx.refuse_type(2, format!("it must fit [{rows}, {columns}]")));
+                }
+                Some(Walk::broadcasting(&[rows, columns], [&added.dims()])?)
+            }
+        };
+        Ok(Self {
+            size: ProductSize {
+                rows,
+                depth,
+                columns,
+            },
+            left_row_step: if left_is_transposed { 1 } else { depth },
+            left_column_step: if left_is_transposed { rows } else { 1 },
+            right: match right_is_transposed {
+                true => MatrixLayout::column_major(depth, columns),
+                false => MatrixLayout::row_major(depth, columns),
+            },
+            added,
+        })
+    }
+}
+
+/// A number times a factor, which 1 leaves as it is, also where f64 could not hold it.
+fn scaled<T: Num>(number: T, factor: f64) -> T {
+    match factor {
+        1.0 => number,
+        _ => T::of(number.f64() * factor),
+    }
+}
+
+/// The product for types without packed kernels.
+fn plain_gemm<T: Num>(outs: Vec<TokenType>, shape: GemmShape, alpha: f64, beta: f64) -> Planned {
+    Ok(Plan::new(outs, move |t: &mut Tensors<'_>| {
+        let left = t.get::<T>(0);
+        let right = t.get::<T>(1);
+        let added = t.get::<T>(2);
+        let result = t.out::<T>(0);
+
+        let columns = shape.size.columns;
+        for r in 0..shape.size.rows {
+            for c in 0..columns {
+                let sum = (0..shape.size.depth).fold(T::ZERO, |sum, k| {
+                    let factor = left[r * shape.left_row_step + k * shape.left_column_step];
+                    let weight = right[k * shape.right.row_step + c * shape.right.column_step];
+                    sum.add(factor.mul(weight))
+                });
+                result[r * columns + c] = scaled(sum, alpha);
+            }
+        }
+
+        if let Some(walk) = &shape.added {
+            walk.each(|to, [from]| {
+                for i in 0..walk.inner {
+                    let term = scaled(added[from + i * walk.step[0] as usize], beta);
+                    result[to + i] = result[to + i].add(term);
+                }
+            });
+        }
+    }))
 }
 
 struct Gemm {
-    mkn: (usize, usize, usize),
-    left: (usize, usize),
-    right: (usize, usize),
+    shape: GemmShape,
     packed: Option<Weights>,
-    added: Option<Walk<1>>,
     alpha: f32,
     beta: f32,
     act: Act,
@@ -474,318 +543,49 @@ struct Gemm {
 
 impl Body for Gemm {
     fn run(&self, t: &mut Tensors<'_>) {
-        let (_, k, n) = self.mkn;
-        let (x, z, y) = (t.get::<f32>(0), t.get::<f32>(2), t.out::<f32>(0));
-        if let Some(walk) = &self.added {
+        let left = t.get::<f32>(0);
+        let added = t.get::<f32>(2);
+        let result = t.out::<f32>(0);
+
+        // What is added is written first, and the product accumulates on it.
+        if let Some(walk) = &self.shape.added {
             walk.each(|to, [from]| {
-                for (i, y) in y[to..to + walk.inner].iter_mut().enumerate() {
-                    *y = self.beta * z[from + i * walk.step[0] as usize];
+                for (i, sum) in result[to..to + walk.inner].iter_mut().enumerate() {
+                    *sum = self.beta * added[from + i * walk.step[0] as usize];
                 }
             });
         }
-        let own;
+
+        let own_packed;
         let packed: &[f32] = match &self.packed {
             Some(packed) => packed,
             None => {
                 let scratch = t.scratch::<f32>();
-                pack(t.get::<f32>(1), k, n, self.right.0, self.right.1, scratch);
-                scratch.iter_mut().for_each(|v| *v *= self.alpha);
-                own = scratch;
-                own
+                pack(t.get::<f32>(1), self.shape.right, scratch);
+                scratch.iter_mut().for_each(|weight| *weight *= self.alpha);
+                own_packed = scratch;
+                own_packed
             }
         };
-        let (accumulate, act, tile) = (self.added.is_some(), self.act, self.tile);
         let extra = Extra {
-            accumulate,
-            act,
-            tile,
+            accumulate: self.shape.added.is_some(),
+            act: self.act,
+            tile: self.tile,
             ..Extra::default()
         };
-        gemm(
-            self.mkn,
-            Left {
-                data: x,
-                row: self.left.0,
-                column: self.left.1,
-            },
-            packed,
-            y,
-            n,
-            extra,
-        );
+        let left_matrix = Left {
+            data: left,
+            row_step: self.shape.left_row_step,
+            column_step: self.shape.left_column_step,
+        };
+        let stride = self.shape.size.columns;
+        gemm(self.shape.size, left_matrix, packed, result, stride, extra);
     }
 
     fn scratch_bytes(&self) -> usize {
-        if self.packed.is_some() {
-            0
-        } else {
-            4 * packed_len(self.mkn.1, self.mkn.2)
+        match self.packed {
+            Some(_) => 0,
+            None => 4 * self.shape.right.packed_len(),
         }
     }
-}
-
-/// A sum in Einstein's notation.
-pub(super) struct EinsumSpec {
-    /// The labels of the dimensions of each operand; those of an ellipsis are digits.
-    pub(super) terms: Vec<Vec<char>>,
-    /// The labels of the dimensions of the result.
-    pub(super) out: Vec<char>,
-    pub(super) sizes: BTreeMap<char, usize>,
-    /// Whether the labels are as the equation has them, the result's among them.
-    pub(super) is_explicit: bool,
-}
-
-impl EinsumSpec {
-    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
-        let equation: String = cx
-            .args
-            .word("equation")?
-            .chars()
-            .filter(|c| !c.is_whitespace())
-            .collect();
-        let (left, right) = match equation.split_once("->") {
-            Some((l, r)) => (l.to_owned(), Some(r.to_owned())),
-            None => (equation.clone(), None),
-        };
-        let terms: Vec<&str> = left.split(',').collect();
-        let bad = |message: String| cx.args.error("equation", message, "such as `bij,bjk->bik`");
-        if terms.len() != cx.ins.len() {
-            return Err(bad(format!(
-                "has {} terms for {} inputs",
-                terms.len(),
-                cx.ins.len()
-            )));
-        }
-        let mut sizes: BTreeMap<char, usize> = BTreeMap::new();
-        let mut labels: Vec<Vec<char>> = Vec::new();
-        let mut extra = 0_usize;
-        for (i, term) in terms.iter().enumerate() {
-            let rank = cx.dims(i)?.len();
-            let named = term.replace("...", "").chars().count();
-            let dots = if term.contains("...") {
-                rank.checked_sub(named)
-            } else {
-                (rank == named).then_some(0)
-            };
-            let dots = dots.ok_or_else(|| {
-                bad(format!(
-                    "`{term}` does not name the {rank} dimensions of input {i}"
-                ))
-            })?;
-            extra = extra.max(dots);
-            // Dimensions of an ellipsis are digits, counted from the last.
-            let ellipsis: String = (0..dots)
-                .rev()
-                .filter_map(|d| char::from_digit(d as u32, 10))
-                .collect();
-            labels.push(term.replace("...", &ellipsis).chars().collect());
-        }
-        for (i, label) in labels.iter().enumerate() {
-            for (&c, d) in label.iter().zip(cx.dims(i)?) {
-                let known = sizes.entry(c).or_insert(d);
-                if *known == 1 {
-                    *known = d;
-                } else if d != *known && d != 1 {
-                    return Err(bad(format!("`{c}` is {known} and {d} long")));
-                }
-            }
-        }
-        let ellipsis: String = (0..extra)
-            .rev()
-            .filter_map(|d| char::from_digit(d as u32, 10))
-            .collect();
-        let out: Vec<char> = match right {
-            Some(right) => right.replace("...", &ellipsis).chars().collect(),
-            None => {
-                let all: String = labels.iter().flatten().collect();
-                let once = |c: &char| c.is_alphabetic() && all.matches(*c).count() == 1;
-                ellipsis
-                    .chars()
-                    .chain(sizes.keys().copied().filter(once))
-                    .collect()
-            }
-        };
-        if let Some(c) = out.iter().find(|c| !sizes.contains_key(c)) {
-            return Err(bad(format!("`{c}` is in no term")));
-        }
-        let is_explicit = equation.contains("->") && !equation.contains('.');
-        Ok(Self {
-            terms: labels,
-            out,
-            sizes,
-            is_explicit,
-        })
-    }
-}
-
-/// Einstein's sum of one or more operands, by its definition; products of two matrices are better as MatMul.
-pub(super) fn einsum(cx: &Cx<'_>, spec: &EinsumSpec) -> Planned {
-    let dtype = cx.dtype(0)?;
-    let sizes = &spec.sizes;
-    let out = &spec.out;
-    let labels = &spec.terms;
-    let summed = sizes.keys().copied().filter(|c| !out.contains(c));
-    let order: Vec<char> = out.iter().copied().chain(summed).collect();
-    let outer: Vec<usize> = out.iter().map(|c| sizes[c]).collect();
-    let dims: Vec<usize> = order.iter().map(|c| sizes[c]).collect();
-    let mut steps = Vec::new();
-    for (i, label) in labels.iter().enumerate() {
-        let (own, shape) = (strides(&cx.dims(i)?), cx.dims(i)?);
-        let step = |c: &char| {
-            label
-                .iter()
-                .enumerate()
-                .filter(|(_, l)| *l == c)
-                .map(|(j, _)| if shape[j] == 1 { 0 } else { own[j] })
-                .sum()
-        };
-        steps.push(order.iter().map(step).collect::<Vec<usize>>());
-    }
-    fn make<T: Num>(
-        out: Vec<TokenType>,
-        outer: usize,
-        dims: Vec<usize>,
-        steps: Vec<Vec<usize>>,
-    ) -> Planned {
-        let each = volume(&dims) / outer.max(1);
-        let own = strides(&dims);
-        Ok(Plan::new(out, move |t: &mut Tensors<'_>| {
-            let y = t.out::<T>(0);
-            for (o, y) in y.iter_mut().enumerate() {
-                *y = T::ZERO;
-                for e in 0..each {
-                    let mut product = T::ONE;
-                    for (i, steps) in steps.iter().enumerate() {
-                        let mut rest = o * each + e;
-                        let mut at = 0;
-                        for (s, step) in own.iter().zip(steps) {
-                            at += rest / s * step;
-                            rest %= s;
-                        }
-                        product = product.mul(t.get::<T>(i)[at]);
-                    }
-                    *y = y.add(product);
-                }
-            }
-        }))
-    }
-    let flops = 20.0 * volume(&dims) as f64;
-    Ok(by_num!(
-        dtype,
-        make(vec![token(dtype, &outer)], volume(&outer), dims, steps)
-    )?
-    .flops(flops))
-}
-
-/// Zero points as i32: one, or one for each row or column.
-fn zero_point(t: &Tensors<'_>, i: usize, dtype: DType, place: usize) -> i32 {
-    let bytes = t.bytes(i);
-    if bytes.is_empty() {
-        return 0;
-    }
-    let n = bytes.len() / dtype.size_bytes() as usize;
-    super::cx::index_at(bytes, dtype, if n == 1 { 0 } else { place }) as i32
-}
-
-/// The product of quantised matrices as 32-bit integers.
-pub(super) fn matmul_integer(cx: &Cx<'_>) -> Planned {
-    let bytes = [DType::I8, DType::U8];
-    let (da, db) = (cx.expect(0, &bytes)?, cx.expect(1, &bytes)?);
-    let s = shape(cx, 0, 1)?;
-    expect_count(cx, 2, &[1, s.m], da)?;
-    expect_count(cx, 3, &[1, s.n], db)?;
-    let flops = 2.0 * s.flops();
-    Ok(Plan::new(
-        vec![token(DType::I32, &s.out)],
-        move |t: &mut Tensors<'_>| {
-            let y = t.out::<i32>(0);
-            integers(t, &s, [(0, da, 2), (1, db, 3)], |i, v| y[i] = v);
-        },
-    )
-    .flops(flops))
-}
-
-/// Sums of products of operands with their zero points taken off; each as (operand, dtype, zero point).
-fn integers(
-    t: &Tensors<'_>,
-    s: &Shape,
-    ops: [(usize, DType, usize); 2],
-    mut put: impl FnMut(usize, i32),
-) {
-    let Shape { m, k, n, .. } = *s;
-    let [(a, da, za), (b, db, zb)] = ops;
-    let (x, y) = (t.bytes(a), t.bytes(b));
-    let wide = |v: u8, d: DType| {
-        if d == DType::I8 {
-            i32::from(v as i8)
-        } else {
-            i32::from(v)
-        }
-    };
-    s.walk.each(|to, [from, right]| {
-        for i in 0..s.walk.inner {
-            let (from, right) = (
-                from + i * s.walk.step[0] as usize,
-                right + i * s.walk.step[1] as usize,
-            );
-            for (r, c) in (0..m).flat_map(|r| (0..n).map(move |c| (r, c))) {
-                let (zr, zc) = (zero_point(t, za, da, r), zero_point(t, zb, db, c));
-                let term = |j: usize| {
-                    let (x, y) = (
-                        wide(x[from + r * k + j], da),
-                        wide(y[right + j * n + c], db),
-                    );
-                    (x - zr).wrapping_mul(y - zc)
-                };
-                put(
-                    ((to + i) * m + r) * n + c,
-                    (0..k).fold(0_i32, |sum, j| sum.wrapping_add(term(j))),
-                );
-            }
-        }
-    });
-}
-
-/// The product of quantised matrices, quantised.
-pub(super) fn qlinear_matmul(cx: &Cx<'_>) -> Planned {
-    let bytes = [DType::I8, DType::U8];
-    let (da, db, dy) = (
-        cx.expect(0, &bytes)?,
-        cx.expect(3, &bytes)?,
-        cx.expect(7, &bytes)?,
-    );
-    let s = shape(cx, 0, 3)?;
-    let scales = [
-        cx.expect(1, &FLOATS)?,
-        cx.expect(4, &FLOATS)?,
-        cx.expect(6, &FLOATS)?,
-    ];
-    for (i, counts, dtype) in [
-        (1, [1, s.m], scales[0]),
-        (2, [1, s.m], da),
-        (4, [1, s.n], scales[1]),
-        (5, [1, s.n], db),
-        (6, [1, 1], scales[2]),
-        (7, [1, 1], dy),
-    ] {
-        expect_count(cx, i, &counts, dtype)?;
-    }
-    let flops = 2.0 * s.flops();
-    let (m, n) = (s.m, s.n);
-    Ok(
-        Plan::new(vec![token(dy, &s.out)], move |t: &mut Tensors<'_>| {
-            let y = t.out_bytes(0);
-            let scale = |i: usize, d: DType, place: usize| {
-                let n = t.bytes(i).len() / d.size_bytes() as usize;
-                super::elementwise::number_at(t.bytes(i), d, if n == 1 { 0 } else { place })
-            };
-            let zero = f64::from(zero_point(t, 7, dy, 0));
-            integers(t, &s, [(0, da, 2), (3, db, 5)], |i, v| {
-                let by = scale(1, scales[0], i / n % m) * scale(4, scales[1], i % n)
-                    / scale(6, scales[2], 0);
-                y[i] = super::quant::saturate(f64::from(v) * by + zero, dy, zero);
-            });
-        })
-        .flops(flops),
-    )
 }

@@ -1,10 +1,20 @@
 //! Normalisations.
 
+mod axes;
+mod determinant;
+mod local_response;
+
+use zbmd_ir::DType;
+
 use super::cx::{Cx, FLOATS, FloatBody, Plan, Planned, Tensors, token, volume};
+use super::index::{Walk, broadcast};
 use super::num::Float;
-use super::reduce::around;
 use zbmd_op::OpError;
 use zbmd_op::simd::{self, Isa, Loop};
+
+pub(super) use axes::{LpNormSpec, MEAN_VARIANCE_EPSILON, MeanVarianceSpec, lp, mean_variance};
+pub(super) use determinant::det;
+pub(super) use local_response::{LrnSpec, lrn};
 
 /// Normalisation of batches.
 pub(super) struct BatchNormSpec {
@@ -29,104 +39,137 @@ fn epsilon(cx: &Cx<'_>) -> Result<f64, OpError> {
     cx.args.float_or("epsilon", 1e-5)
 }
 
-/// Refuses an operand that is not one number for each of `n` channels.
-fn per_channel(cx: &Cx<'_>, i: usize, n: usize) -> Result<(), OpError> {
+/// Refuses an operand that is not one number for each channel.
+fn check_per_channel(cx: &Cx<'_>, i: usize, channels: usize) -> Result<(), OpError> {
     match cx.opt(i) {
-        Some(o) if o.ty.elements() != n as u64 => Err(cx.refuse(
-            i,
-            format!("is {}", o.ty),
-            format!("one number for each of {n} channels"),
-        )),
+        Some(operand) if operand.ty.elements() != channels as u64 => {
+            Err(cx.refuse_type(i, format!("one number for each of {channels} channels")))
+        }
         _ => Ok(()),
     }
 }
 
+/// Operands: the input, scale, bias, mean, variance.
 pub(super) fn batch(cx: &Cx<'_>, spec: &BatchNormSpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let channels = dims.get(1).copied().unwrap_or(1);
     for i in 1..5 {
         cx.operand(i)?;
-        per_channel(cx, i, channels)?;
+        check_per_channel(cx, i, channels)?;
     }
-    struct Batch {
-        channels: usize,
-        plane: usize,
-        batch: usize,
-        epsilon: f64,
-        momentum: f64,
-        training: bool,
-        outs: [bool; 3],
-    }
-    impl FloatBody for Batch {
-        fn run<F: Float>(&self, t: &mut Tensors<'_>) {
-            let (x, scale, bias) = (t.get::<F>(0), t.get::<F>(1), t.get::<F>(2));
-            let (mean, var) = (t.get::<F>(3), t.get::<F>(4));
-            let mut outs: [&mut [F]; 3] = Default::default();
-            let wanted = outs.iter_mut().zip(self.outs).filter(|(_, want)| *want);
-            for (next, (slot, _)) in wanted.enumerate() {
-                *slot = t.out::<F>(next);
-            }
-            let [y, m, v] = outs;
-            for c in 0..self.channels {
-                let planes = || (0..self.batch).map(|b| (b * self.channels + c) * self.plane);
-                let (mut mu, mut sigma) = (mean[c].f64(), var[c].f64());
-                if self.training {
-                    let n = (self.batch * self.plane) as f64;
-                    let all = || {
-                        planes()
-                            .flat_map(|p| &x[p..p + self.plane])
-                            .map(|v| v.f64())
-                    };
-                    mu = all().sum::<f64>() / n;
-                    sigma = all().map(|v| (v - mu) * (v - mu)).sum::<f64>() / n;
-                    let running = |old: F, new: f64| {
-                        F::of(old.f64() * self.momentum + new * (1.0 - self.momentum))
-                    };
-                    if let Some(m) = m.get_mut(c) {
-                        *m = running(mean[c], mu)
-                    }
-                    if let Some(v) = v.get_mut(c) {
-                        *v = running(var[c], sigma)
-                    }
-                }
-                let a = scale[c] / F::of((sigma + self.epsilon).sqrt());
-                let b = bias[c] - a * F::of(mu);
-                if y.is_empty() {
-                    continue;
-                }
-                for p in planes() {
-                    for (y, &x) in y[p..p + self.plane].iter_mut().zip(&x[p..]) {
-                        *y = x * a + b;
-                    }
-                }
-            }
-        }
-    }
-    let outs = cx.wanted.iter().map(|&o| {
-        if o == 0 {
-            cx.operand(0).map(|x| x.ty.clone())
-        } else {
-            Ok(token(dtype, &[channels]))
-        }
-    });
-    let training = spec.is_training;
-    if !training && cx.wanted.iter().any(|&o| o > 0) {
+    if !spec.is_training && cx.wanted.iter().any(|&output| output > 0) {
         return Err(Cx::other(
             "only the first output exists outside of training",
             "leave the others out",
         ));
     }
-    let body = Batch {
+
+    let mut outs = Vec::new();
+    for &output in &cx.wanted {
+        outs.push(match output {
+            0 => cx.operand(0)?.ty.clone(),
+            _ => token(dtype, &[channels]),
+        });
+    }
+    let body = BatchNorm {
         channels,
         plane: volume(dims.get(2..).unwrap_or_default()),
         batch: dims.first().copied().unwrap_or(1),
         epsilon: spec.epsilon,
         momentum: spec.momentum,
-        training,
-        outs: [cx.wants(0), cx.wants(1), cx.wants(2)],
+        is_training: spec.is_training,
+        wants: [cx.wants(0), cx.wants(1), cx.wants(2)],
     };
-    Ok(Plan::float(dtype, outs.collect::<Result<_, _>>()?, body).flops(2.0 * volume(&dims) as f64))
+    Ok(Plan::float(dtype, outs, body).flops(2.0 * volume(&dims) as f64))
+}
+
+struct BatchNorm {
+    channels: usize,
+    /// Elements of a channel of one batch.
+    plane: usize,
+    batch: usize,
+    epsilon: f64,
+    momentum: f64,
+    is_training: bool,
+    /// The result, the running mean, the running variance.
+    wants: [bool; 3],
+}
+
+impl BatchNorm {
+    /// First elements of the planes of a channel.
+    fn plane_starts(&self, channel: usize) -> impl Iterator<Item = usize> {
+        let plane = self.plane;
+        let channels = self.channels;
+        (0..self.batch).map(move |b| (b * channels + channel) * plane)
+    }
+
+    /// Mean and variance of a channel of the input, in f64: a batch may have millions of elements.
+    fn statistics_of<F: Float>(&self, input: &[F], channel: usize) -> Statistics {
+        let count = (self.batch * self.plane) as f64;
+        let elements = || {
+            self.plane_starts(channel)
+                .flat_map(|start| &input[start..start + self.plane])
+                .map(|element| element.f64())
+        };
+        let mean = elements().sum::<f64>() / count;
+        let squares = elements().map(|v| (v - mean) * (v - mean));
+        Statistics {
+            mean,
+            variance: squares.sum::<f64>() / count,
+        }
+    }
+
+    /// A running statistic after this batch.
+    fn running<F: Float>(&self, before: F, now: f64) -> F {
+        F::of(before.f64() * self.momentum + now * (1.0 - self.momentum))
+    }
+}
+
+struct Statistics {
+    mean: f64,
+    variance: f64,
+}
+
+impl FloatBody for BatchNorm {
+    fn run<F: Float>(&self, tensors: &mut Tensors<'_>) {
+        let input = tensors.get::<F>(0);
+        let scale = tensors.get::<F>(1);
+        let bias = tensors.get::<F>(2);
+        let given_mean = tensors.get::<F>(3);
+        let given_variance = tensors.get::<F>(4);
+        let [output, running_mean, running_variance] = tensors.outs_if::<F, 3>(self.wants);
+
+        for c in 0..self.channels {
+            let mut statistics = Statistics {
+                mean: given_mean[c].f64(),
+                variance: given_variance[c].f64(),
+            };
+            if self.is_training {
+                statistics = self.statistics_of(input, c);
+                if let Some(mean) = running_mean.get_mut(c) {
+                    *mean = self.running(given_mean[c], statistics.mean);
+                }
+                if let Some(variance) = running_variance.get_mut(c) {
+                    *variance = self.running(given_variance[c], statistics.variance);
+                }
+            }
+            if output.is_empty() {
+                continue;
+            }
+
+            // scale · (x − mean) / deviation + bias as one product and one sum for each element.
+            let deviation = F::of((statistics.variance + self.epsilon).sqrt());
+            let factor = scale[c] / deviation;
+            let term = bias[c] - factor * F::of(statistics.mean);
+            for start in self.plane_starts(c) {
+                let plane_output = &mut output[start..start + self.plane];
+                for (result, &x) in plane_output.iter_mut().zip(&input[start..]) {
+                    *result = x * factor + term;
+                }
+            }
+        }
+    }
 }
 
 /// Layer and RMS normalisation: over all dimensions from an axis on.
@@ -147,81 +190,78 @@ impl LayerNormSpec {
     }
 }
 
+/// Operands: the input, scale, bias. Outputs: the result, means, inverse deviations.
 pub(super) fn layer(cx: &Cx<'_>, spec: &LayerNormSpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
-    let axis = spec.axis;
-    let (rows, n) = (volume(&dims[..axis]), volume(&dims[axis..]));
-    for i in 1..3 {
-        if let Some(o) = cx.opt(i)
-            && super::index::broadcast(&[&o.dims(), &dims[axis..]])? != dims[axis..]
-        {
-            return Err(cx.refuse(
-                i,
-                format!("is {}", o.ty),
-                format!("it must fit {:?}", &dims[axis..]),
-            ));
-        }
-    }
-    let walk = |i: usize| -> Result<_, OpError> {
-        cx.opt(i)
-            .map(|o| super::index::Walk::broadcasting(&dims[axis..], [&o.dims()]))
-            .transpose()
-    };
-    let stats: Vec<usize> = dims
-        .iter()
-        .enumerate()
-        .map(|(i, &d)| if i < axis { d } else { 1 })
-        .collect();
-    let outs = cx
-        .wanted
-        .iter()
-        .map(|&o| {
-            if o == 0 {
-                token(dtype, &dims)
-            } else {
-                token(zbmd_ir::DType::F32, &stats)
-            }
+    let (outer_dims, row_dims) = dims.split_at(spec.axis);
+
+    let mut statistics_dims = outer_dims.to_vec();
+    statistics_dims.resize(dims.len(), 1);
+    let wanted = cx.wanted.iter();
+    let outs = wanted
+        .map(|&output| match output {
+            0 => token(dtype, &dims),
+            _ => token(DType::F32, &statistics_dims),
         })
         .collect();
-    let body = Layer {
-        rows,
-        n,
+    let body = LayerNorm {
+        rows: volume(outer_dims),
+        row_length: volume(row_dims),
         epsilon: spec.epsilon,
-        rms: spec.is_rms,
-        scale: walk(1)?,
-        bias: walk(2)?,
+        is_rms: spec.is_rms,
+        scale_walk: row_walk(cx, 1, row_dims)?,
+        bias_walk: row_walk(cx, 2, row_dims)?,
         wants: [cx.wants(0), cx.wants(1), cx.wants(2)],
     };
     Ok(Plan::float(dtype, outs, body).flops(8.0 * volume(&dims) as f64))
 }
 
-struct Layer {
+/// How an operand is broadcast over a row, if it is there.
+fn row_walk(cx: &Cx<'_>, i: usize, row_dims: &[usize]) -> Result<Option<Walk<1>>, OpError> {
+    let Some(operand) = cx.opt(i) else {
+        return Ok(None);
+    };
+    let own_dims = operand.dims();
+    if broadcast(&[&own_dims, row_dims])? != row_dims {
+        return Err(cx.refuse_type(i, format!("it must fit {row_dims:?}")));
+    }
+    Walk::broadcasting(row_dims, [&own_dims]).map(Some)
+}
+
+struct LayerNorm {
     rows: usize,
-    n: usize,
+    row_length: usize,
     epsilon: f64,
-    rms: bool,
-    scale: Option<super::index::Walk<1>>,
-    bias: Option<super::index::Walk<1>>,
+    is_rms: bool,
+    scale_walk: Option<Walk<1>>,
+    bias_walk: Option<Walk<1>>,
     wants: [bool; 3],
 }
 
 /// Mean and inverse deviation of a row, in sixteen chains.
 struct Moments<'a, F> {
-    x: &'a [F],
-    rms: bool,
+    row: &'a [F],
+    is_rms: bool,
     epsilon: f64,
 }
 
+/// What a row is normalised by.
+struct RowScale {
+    mean: f64,
+    inverse_deviation: f64,
+}
+
 impl<F: Float> Loop for Moments<'_, F> {
-    type Out = (f64, f64);
+    type Out = RowScale;
     #[inline(always)]
-    fn run<const FMA: bool>(self, _: Isa<FMA>) -> (f64, f64) {
+    fn run<const FMA: bool>(self, _: Isa<FMA>) -> RowScale {
         const LANES: usize = 16;
-        let n = self.x.len() as f64;
-        let (whole, rest) = self.x.as_chunks::<LANES>();
+        let count = self.row.len() as f64;
+        let (whole, rest) = self.row.as_chunks::<LANES>();
+
         let mut mean = 0.0;
-        if !self.rms {
+        if !self.is_rms {
             let mut sums = [0.0_f64; LANES];
             for chunk in whole {
                 for l in 0..LANES {
@@ -229,119 +269,124 @@ impl<F: Float> Loop for Moments<'_, F> {
                 }
             }
             sums.iter_mut().zip(rest).for_each(|(s, v)| *s += v.f64());
-            mean = sums.iter().sum::<f64>() / n;
+            mean = sums.iter().sum::<f64>() / count;
         }
-        let mut sums = [0.0_f64; LANES];
+
+        // A second pass: squares of what is left cannot cancel, as sums of squares less squares of sums would.
+        let mut squares = [0.0_f64; LANES];
         for chunk in whole {
             for l in 0..LANES {
-                let d = chunk[l].f64() - mean;
-                sums[l] += d * d;
+                let difference = chunk[l].f64() - mean;
+                squares[l] += difference * difference;
             }
         }
-        sums.iter_mut()
+        squares
+            .iter_mut()
             .zip(rest)
             .for_each(|(s, v)| *s += (v.f64() - mean) * (v.f64() - mean));
-        (
+        let variance = squares.iter().sum::<f64>() / count;
+        RowScale {
             mean,
-            1.0 / (sums.iter().sum::<f64>() / n + self.epsilon).sqrt(),
-        )
+            inverse_deviation: 1.0 / (variance + self.epsilon).sqrt(),
+        }
     }
 }
 
-struct Scaled<'a, F> {
-    x: &'a [F],
-    y: &'a mut [F],
+/// A row normalised, then scaled and shifted by rows of its own length.
+struct ScaledRow<'a, F> {
+    input: &'a [F],
+    output: &'a mut [F],
     mean: F,
-    by: F,
+    inverse_deviation: F,
     scale: Option<&'a [F]>,
     bias: Option<&'a [F]>,
 }
 
-impl<F: Float> Loop for Scaled<'_, F> {
+impl<F: Float> Loop for ScaledRow<'_, F> {
     type Out = ();
     #[inline(always)]
     fn run<const FMA: bool>(self, _: Isa<FMA>) {
         let Self {
-            x,
-            y,
+            input,
+            output,
             mean,
-            by,
+            inverse_deviation,
             scale,
             bias,
         } = self;
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = (x - mean) * by;
+        for (y, &x) in output.iter_mut().zip(input) {
+            *y = (x - mean) * inverse_deviation;
         }
         if let Some(scale) = scale {
-            y.iter_mut().zip(scale).for_each(|(y, &s)| *y = *y * s);
+            output.iter_mut().zip(scale).for_each(|(y, &s)| *y = *y * s);
         }
         if let Some(bias) = bias {
-            y.iter_mut().zip(bias).for_each(|(y, &b)| *y += b);
+            output.iter_mut().zip(bias).for_each(|(y, &b)| *y += b);
         }
     }
 }
 
-impl FloatBody for Layer {
-    fn run<F: Float>(&self, t: &mut Tensors<'_>) {
-        let (x, scale, bias) = (t.get::<F>(0), t.opt::<F>(1), t.opt::<F>(2));
-        let y = if self.wants[0] {
-            t.out::<F>(0)
-        } else {
-            &mut []
-        };
-        let mut next = usize::from(self.wants[0]);
-        let means = if self.wants[1] {
-            next += 1;
-            t.out::<f32>(next - 1)
-        } else {
-            &mut []
-        };
-        let deviations = if self.wants[2] {
-            t.out::<f32>(next)
-        } else {
-            &mut []
-        };
+impl FloatBody for LayerNorm {
+    fn run<F: Float>(&self, tensors: &mut Tensors<'_>) {
+        let input = tensors.get::<F>(0);
+        let scale = tensors.opt::<F>(1);
+        let bias = tensors.opt::<F>(2);
+        let [wants_result, wants_means, wants_deviations] = self.wants;
+        let means_output = usize::from(wants_result);
+        let deviations_output = means_output + usize::from(wants_means);
+        let output = tensors.out_if::<F>(wants_result, 0);
+        let means = tensors.out_if::<f32>(wants_means, means_output);
+        let deviations = tensors.out_if::<f32>(wants_deviations, deviations_output);
+
         // Parameters of the rows' own shape need no walk.
-        let whole = |p: Option<&'_ [F]>| p.is_some_and(|p| p.len() == self.n);
+        let is_whole = |parameters: &&[F]| parameters.len() == self.row_length;
+        let spread_scale = self.scale_walk.as_ref().zip(scale.filter(|p| !is_whole(p)));
+        let spread_bias = self.bias_walk.as_ref().zip(bias.filter(|p| !is_whole(p)));
+
         for r in 0..self.rows {
-            let x = &x[r * self.n..][..self.n];
-            let (mean, by) = simd::dispatch(Moments {
-                x,
-                rms: self.rms,
+            let row = &input[r * self.row_length..][..self.row_length];
+            let row_scale = simd::dispatch(Moments {
+                row,
+                is_rms: self.is_rms,
                 epsilon: self.epsilon,
             });
-            if let Some(m) = means.get_mut(r) {
-                *m = mean as f32
+            if let Some(mean) = means.get_mut(r) {
+                *mean = row_scale.mean as f32;
             }
-            if let Some(d) = deviations.get_mut(r) {
-                *d = by as f32
+            if let Some(deviation) = deviations.get_mut(r) {
+                *deviation = row_scale.inverse_deviation as f32;
             }
-            let Some(y) = y.get_mut(r * self.n..(r + 1) * self.n) else {
+
+            let row_range = r * self.row_length..(r + 1) * self.row_length;
+            let Some(row_output) = output.get_mut(row_range) else {
                 continue;
             };
-            simd::dispatch(Scaled {
-                x,
-                y,
-                mean: F::of(mean),
-                by: F::of(by),
-                scale: scale.filter(|p| whole(Some(p))),
-                bias: bias.filter(|p| whole(Some(p))),
+            simd::dispatch(ScaledRow {
+                input: row,
+                output: row_output,
+                mean: F::of(row_scale.mean),
+                inverse_deviation: F::of(row_scale.inverse_deviation),
+                scale: scale.filter(is_whole),
+                bias: bias.filter(is_whole),
             });
-            let mut spread =
-                |walk: &Option<super::index::Walk<1>>, p: Option<&[F]>, f: fn(F, F) -> F| {
-                    let (Some(walk), Some(p)) = (walk, p.filter(|p| !whole(Some(p)))) else {
-                        return;
-                    };
-                    walk.each(|to, [from]| {
-                        for i in 0..walk.inner {
-                            y[to + i] = f(y[to + i], p[from + i * walk.step[0] as usize]);
-                        }
-                    });
-                };
-            spread(&self.scale, scale, |y, s| y * s);
-            spread(&self.bias, bias, |y, b| y + b);
+            if let Some((walk, scale)) = spread_scale {
+                spread(walk, row_output, scale, |y, s| y * s);
+            }
+            if let Some((walk, bias)) = spread_bias {
+                spread(walk, row_output, bias, |y, b| y + b);
+            }
         }
     }
+}
+
+/// Joins each element of a row with that of an operand that is broadcast over it.
+fn spread<F: Float>(walk: &Walk<1>, row: &mut [F], operand: &[F], join: impl Fn(F, F) -> F) {
+    walk.each(|to, [from]| {
+        for i in 0..walk.inner {
+            let parameter = operand[from + i * walk.step[0] as usize];
+            row[to + i] = join(row[to + i], parameter);
+        }
+    });
 }
 
 /// Instance and group normalisation; also over the first dimensions alone.
@@ -373,330 +418,65 @@ pub(super) fn group(cx: &Cx<'_>, spec: &GroupNormSpec) -> Planned {
     let channels = dims.get(1).copied().unwrap_or(0);
     let groups = spec.groups;
     if channels == 0 || groups == 0 || !channels.is_multiple_of(groups) {
-        return Err(cx.refuse(
-            0,
-            format!("has {channels} channels"),
-            format!("a multiple of {groups} groups"),
-        ));
+        let help = format!("a multiple of {groups} groups");
+        return Err(cx.refuse(0, format!("has {channels} channels"), help));
     }
+
     // Up to opset 20 there is one scale for each group.
-    let each = if cx
+    let scales_groups = cx
         .opt(1)
-        .is_some_and(|s| s.ty.elements() as usize == groups)
-    {
-        groups
-    } else {
-        channels
-    };
-    per_channel(cx, 1, each)?;
-    per_channel(cx, 2, each)?;
-    struct Group {
-        channels: usize,
-        groups: usize,
-        plane: usize,
-        each: usize,
-        epsilon: f64,
-    }
-    impl FloatBody for Group {
-        fn run<F: Float>(&self, t: &mut Tensors<'_>) {
-            let (x, scale, bias, y) = (t.get::<F>(0), t.get::<F>(1), t.get::<F>(2), t.out::<F>(0));
-            let per = self.channels / self.groups;
-            let size = per * self.plane;
-            for (i, (x, y)) in x
-                .chunks_exact(size)
-                .zip(y.chunks_exact_mut(size))
-                .enumerate()
-            {
-                let (mean, by) = simd::dispatch(Moments {
-                    x,
-                    rms: false,
-                    epsilon: self.epsilon,
-                });
-                for (c, (x, y)) in x
-                    .chunks_exact(self.plane)
-                    .zip(y.chunks_exact_mut(self.plane))
-                    .enumerate()
-                {
-                    let c = (i % self.groups * per + c) * self.each / self.channels;
-                    let a = F::of(by) * scale[c];
-                    for (y, &x) in y.iter_mut().zip(x) {
-                        *y = (x - F::of(mean)) * a + bias[c];
-                    }
-                }
-            }
-        }
-    }
-    let body = Group {
+        .is_some_and(|s| s.ty.elements() as usize == groups);
+    let parameters = if scales_groups { groups } else { channels };
+    check_per_channel(cx, 1, parameters)?;
+    check_per_channel(cx, 2, parameters)?;
+    let body = GroupNorm {
         channels,
         groups,
         plane: volume(&dims[2..]).max(1),
-        each,
+        parameters,
         epsilon: spec.epsilon,
     };
     Ok(Plan::float(dtype, vec![token(dtype, &dims)], body).flops(8.0 * volume(&dims) as f64))
 }
 
-/// Local response normalisation over neighbouring channels.
-#[derive(Clone, Copy)]
-pub(super) struct LrnSpec {
-    /// Channels that count.
-    pub(super) size: usize,
-    pub(super) alpha: f64,
-    pub(super) beta: f64,
-    pub(super) bias: f64,
+struct GroupNorm {
+    channels: usize,
+    groups: usize,
+    /// Elements of a channel.
+    plane: usize,
+    /// Numbers of scale and of bias: one for each channel or for each group.
+    parameters: usize,
+    epsilon: f64,
 }
 
-impl LrnSpec {
-    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
-        Ok(Self {
-            size: cx.args.uint("size", 1, 1 << 20)? as usize,
-            alpha: cx.args.float_or("alpha", 1e-4)?,
-            beta: cx.args.float_or("beta", 0.75)?,
-            bias: cx.args.float_or("bias", 1.0)?,
-        })
-    }
-}
+impl FloatBody for GroupNorm {
+    fn run<F: Float>(&self, tensors: &mut Tensors<'_>) {
+        let input = tensors.get::<F>(0);
+        let scale = tensors.get::<F>(1);
+        let bias = tensors.get::<F>(2);
+        let output = tensors.out::<F>(0);
+        let group_channels = self.channels / self.groups;
+        let group_length = group_channels * self.plane;
 
-pub(super) fn lrn(cx: &Cx<'_>, spec: &LrnSpec) -> Planned {
-    let dtype = cx.expect(0, &FLOATS)?;
-    let dims = cx.dims(0)?;
-    if dims.len() < 2 {
-        return Err(cx.refuse(
-            0,
-            format!("is {}", cx.operand(0)?.ty),
-            "[n, channels, spatial…]",
-        ));
-    }
-    struct Lrn {
-        shape: (usize, usize, usize),
-        size: usize,
-        alpha: f64,
-        beta: f64,
-        bias: f64,
-    }
-    struct Row<'a, F> {
-        x: &'a [F],
-        y: &'a mut [F],
-        alpha: F,
-        bias: F,
-        beta: F,
-    }
-    impl<F: Float> Loop for Row<'_, F> {
-        type Out = ();
-        #[inline(always)]
-        fn run<const FMA: bool>(self, _: Isa<FMA>) {
-            if self.beta == F::of(0.75) {
-                for (y, &x) in self.y.iter_mut().zip(self.x) {
-                    let root = (self.bias + self.alpha * *y).sqrt();
-                    *y = x / (root * root.sqrt());
+        let group_outputs = output.chunks_exact_mut(group_length);
+        let groups = input.chunks_exact(group_length).zip(group_outputs);
+        for (n, (group_input, group_output)) in groups.enumerate() {
+            let row_scale = simd::dispatch(Moments {
+                row: group_input,
+                is_rms: false,
+                epsilon: self.epsilon,
+            });
+
+            let first_channel = n % self.groups * group_channels;
+            let plane_outputs = group_output.chunks_exact_mut(self.plane);
+            let planes = group_input.chunks_exact(self.plane).zip(plane_outputs);
+            for (c, (plane_input, plane_output)) in planes.enumerate() {
+                let parameter = (first_channel + c) * self.parameters / self.channels;
+                let factor = F::of(row_scale.inverse_deviation) * scale[parameter];
+                for (y, &x) in plane_output.iter_mut().zip(plane_input) {
+                    *y = (x - F::of(row_scale.mean)) * factor + bias[parameter];
                 }
-                return;
-            }
-            for (y, &x) in self.y.iter_mut().zip(self.x) {
-                *y = x / (self.bias + self.alpha * *y).powf(self.beta);
             }
         }
     }
-    impl FloatBody for Lrn {
-        fn run<F: Float>(&self, t: &mut Tensors<'_>) {
-            let (x, y) = (t.get::<F>(0), t.out::<F>(0));
-            let (batch, channels, plane) = self.shape;
-            let (below, above) = ((self.size - 1) / 2, self.size / 2);
-            let alpha = F::of(self.alpha / self.size as f64);
-            for (b, c) in (0..batch).flat_map(|b| (0..channels).map(move |c| (b, c))) {
-                let row = |c: usize| &x[(b * channels + c) * plane..][..plane];
-                let y = &mut y[(b * channels + c) * plane..][..plane];
-                y.fill(F::ZERO);
-                for k in c.saturating_sub(below)..=(c + above).min(channels - 1) {
-                    y.iter_mut().zip(row(k)).for_each(|(y, &x)| *y += x * x);
-                }
-                simd::dispatch(Row {
-                    x: row(c),
-                    y,
-                    alpha,
-                    bias: F::of(self.bias),
-                    beta: F::of(self.beta),
-                });
-            }
-        }
-    }
-    let body = Lrn {
-        shape: (dims[0], dims[1], volume(&dims[2..])),
-        size: spec.size,
-        alpha: spec.alpha,
-        beta: spec.beta,
-        bias: spec.bias,
-    };
-    Ok(Plan::float(dtype, vec![token(dtype, &dims)], body).flops(20.0 * volume(&dims) as f64))
-}
-
-/// Division by the norm along an axis.
-pub(super) struct LpNormSpec {
-    pub(super) axis: usize,
-    /// 1 or 2.
-    pub(super) exponent: u64,
-}
-
-impl LpNormSpec {
-    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
-        Ok(Self {
-            axis: cx.axis_param(-1, cx.dims(0)?.len())?,
-            exponent: cx.args.uint_or("p", 2, 1, 2)?,
-        })
-    }
-}
-
-pub(super) fn lp(cx: &Cx<'_>, spec: &LpNormSpec) -> Planned {
-    let dtype = cx.expect(0, &FLOATS)?;
-    let dims = cx.dims(0)?;
-    let axis = spec.axis;
-    struct Lp {
-        shape: (usize, usize, usize),
-        p: i64,
-    }
-    impl FloatBody for Lp {
-        fn run<F: Float>(&self, t: &mut Tensors<'_>) {
-            let (x, y) = (t.get::<F>(0), t.out::<F>(0));
-            let (outer, n, inner) = self.shape;
-            for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
-                let at = |k: usize| (o * n + k) * inner + i;
-                let term = |k: usize| {
-                    let v = x[at(k)].f64().abs();
-                    if self.p == 1 { v } else { v * v }
-                };
-                let sum: f64 = (0..n).map(term).sum();
-                let norm = if self.p == 1 { sum } else { sum.sqrt() };
-                (0..n).for_each(|k| {
-                    y[at(k)] = if norm == 0.0 {
-                        F::ZERO
-                    } else {
-                        F::of(x[at(k)].f64() / norm)
-                    }
-                });
-            }
-        }
-    }
-    let body = Lp {
-        shape: around(&dims, axis),
-        p: spec.exponent as i64,
-    };
-    Ok(Plan::float(dtype, vec![token(dtype, &dims)], body))
-}
-
-/// Mean taken off and deviation brought to 1 over axes, by default batch and space.
-pub(super) struct MeanVarianceSpec {
-    pub(super) axes: Vec<usize>,
-}
-
-/// What is added to the deviation.
-pub(super) const MEAN_VARIANCE_EPSILON: f64 = 1e-9;
-
-impl MeanVarianceSpec {
-    pub(super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
-        let rank = cx.dims(0)?.len();
-        let axes = cx.args.ints_opt("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
-        let axes: Result<Vec<usize>, OpError> =
-            axes.iter().map(|&axis| cx.axis(axis, rank)).collect();
-        Ok(Self { axes: axes? })
-    }
-}
-
-pub(super) fn mean_variance(cx: &Cx<'_>, spec: &MeanVarianceSpec) -> Planned {
-    let dtype = cx.expect(0, &FLOATS)?;
-    let dims = cx.dims(0)?;
-    let axes = &spec.axes;
-    let own = super::index::strides(&dims);
-    struct Mvn {
-        kept: Vec<(usize, usize)>,
-        over: Vec<(usize, usize)>,
-    }
-    /// Place of element n of dimensions given as (size, stride).
-    fn place(mut n: usize, dims: &[(usize, usize)]) -> usize {
-        dims.iter()
-            .rev()
-            .map(|&(d, s)| {
-                let at = n % d * s;
-                n /= d;
-                at
-            })
-            .sum()
-    }
-    impl FloatBody for Mvn {
-        fn run<F: Float>(&self, t: &mut Tensors<'_>) {
-            let (x, y) = (t.get::<F>(0), t.out::<F>(0));
-            let count = |d: &[(usize, usize)]| d.iter().map(|d| d.0).product::<usize>();
-            let n = count(&self.over);
-            for k in 0..count(&self.kept) {
-                let first = place(k, &self.kept);
-                let all = || (0..n).map(|i| first + place(i, &self.over));
-                let mean = all().map(|i| x[i].f64()).sum::<f64>() / n as f64;
-                let var = all().map(|i| (x[i].f64() - mean).powi(2)).sum::<f64>() / n as f64;
-                all().for_each(|i| {
-                    y[i] = F::of((x[i].f64() - mean) / (var.sqrt() + MEAN_VARIANCE_EPSILON))
-                });
-            }
-        }
-    }
-    let pick = |inside: bool| {
-        (0..dims.len())
-            .filter(|d| axes.contains(d) == inside)
-            .map(|d| (dims[d], own[d]))
-            .collect()
-    };
-    let body = Mvn {
-        kept: pick(false),
-        over: pick(true),
-    };
-    Ok(Plan::float(dtype, vec![token(dtype, &dims)], body))
-}
-
-/// The determinant of square matrices, by elimination.
-pub(super) fn det(cx: &Cx<'_>) -> Planned {
-    let dtype = cx.expect(0, &FLOATS)?;
-    let dims = cx.dims(0)?;
-    let [batch @ .., a, b] = dims.as_slice() else {
-        return Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "square matrices"));
-    };
-    if a != b || *a == 0 {
-        return Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "square matrices"));
-    }
-    struct Det(usize);
-    impl FloatBody for Det {
-        fn run<F: Float>(&self, t: &mut Tensors<'_>) {
-            let (x, y) = (t.get::<F>(0), t.out::<F>(0));
-            let n = self.0;
-            let m = t.scratch::<F>();
-            for (x, y) in x.chunks_exact(n * n).zip(y) {
-                m[..n * n].copy_from_slice(x);
-                let mut det = F::ONE;
-                for c in 0..n {
-                    let pivot = (c..n).max_by(|&a, &b| {
-                        m[a * n + c]
-                            .abs()
-                            .partial_cmp(&m[b * n + c].abs())
-                            .unwrap_or(std::cmp::Ordering::Equal)
-                    });
-                    let pivot = pivot.unwrap_or(c);
-                    if m[pivot * n + c] == F::ZERO {
-                        det = F::ZERO;
-                        break;
-                    }
-                    if pivot != c {
-                        (0..n).for_each(|j| m.swap(pivot * n + j, c * n + j));
-                        det = -det;
-                    }
-                    det = det * m[c * n + c];
-                    for r in c + 1..n {
-                        let f = m[r * n + c] / m[c * n + c];
-                        (c..n).for_each(|j| m[r * n + j] = m[r * n + j] - f * m[c * n + j]);
-                    }
-                }
-                *y = det;
-            }
-        }
-        fn scratch_elements(&self) -> usize {
-            self.0 * self.0
-        }
-    }
-    Ok(Plan::float(dtype, vec![token(dtype, batch)], Det(*a)))
 }

@@ -209,12 +209,14 @@ impl Float for f64 {
 /// Error function in f32 as a quotient of polynomials, without branches; relative error below 4e-7.
 #[inline(always)]
 fn erf_f32<const FMA: bool>(x: f32) -> f32 {
-    let f = zbmd_op::simd::fma::<FMA>;
-    let c = if x > 4.0 { 4.0 } else { x };
-    let c = if c < -4.0 { -4.0 } else { c };
-    let z = c * c;
-    let mut p = -2.726_142_3e-10_f32;
-    for a in [
+    let fma = zbmd_op::simd::fma::<FMA>;
+    // Beyond 4 it is ±1 in f32.
+    let at_most_4 = if x > 4.0 { 4.0 } else { x };
+    let bounded = if at_most_4 < -4.0 { -4.0 } else { at_most_4 };
+    let square = bounded * bounded;
+
+    let mut numerator = -2.726_142_3e-10_f32;
+    for coefficient in [
         2.770_681_4e-8,
         -2.101_024e-6,
         -5.692_506_4e-5,
@@ -222,23 +224,27 @@ fn erf_f32<const FMA: bool>(x: f32) -> f32 {
         -2.954_6e-3,
         -1.609_603_3e-2,
     ] {
-        p = f(p, z, a);
+        numerator = fma(numerator, square, coefficient);
     }
-    let mut q = -1.456_607_2e-5_f32;
-    for b in [-2.133_740_6e-4, -1.682_827e-3, -7.373_329e-3, -1.426_474e-2] {
-        q = f(q, z, b);
+    let mut denominator = -1.456_607_2e-5_f32;
+    for coefficient in [-2.133_740_6e-4, -1.682_827e-3, -7.373_329e-3, -1.426_474e-2] {
+        denominator = fma(denominator, square, coefficient);
     }
-    c * p / q
+    bounded * numerator / denominator
 }
 
 /// Error function: its Taylor series near 0, a continued fraction far from it.
 pub(crate) fn erf_f64(x: f64) -> f64 {
-    let a = x.abs();
-    if a.is_nan() {
+    let magnitude = x.abs();
+    if magnitude.is_nan() {
         return x;
     }
-    if a < 2.5 {
-        let (mut term, mut sum, mut n) = (x, x, 0.0);
+
+    // x − x³/3 + x⁵/(2!·5) − …: each term's power and factorial from the one before.
+    if magnitude < 2.5 {
+        let mut term = x;
+        let mut sum = x;
+        let mut n = 0.0;
         while term.abs() > 1e-17 * sum.abs() {
             n += 1.0;
             term *= -x * x / n;
@@ -246,14 +252,16 @@ pub(crate) fn erf_f64(x: f64) -> f64 {
         }
         return sum * std::f64::consts::FRAC_2_SQRT_PI;
     }
-    if a > 6.0 {
+
+    if magnitude > 6.0 {
         return 1f64.copysign(x);
     }
-    let tail = (1..=60)
+    let fraction = (1..=60)
         .rev()
-        .fold(0.0, |t, k| f64::from(k) / 2.0 / (a + t));
-    let erfc = (-a * a).exp() / (a + tail) * 0.5 * std::f64::consts::FRAC_2_SQRT_PI;
-    (1.0 - erfc).copysign(x)
+        .fold(0.0, |tail, k| f64::from(k) / 2.0 / (magnitude + tail));
+    let half_density = (-magnitude * magnitude).exp() / (magnitude + fraction) * 0.5;
+    let complement = half_density * std::f64::consts::FRAC_2_SQRT_PI;
+    (1.0 - complement).copysign(x)
 }
 
 #[cfg(test)]

@@ -1,33 +1,13 @@
 //! Pools: the greatest element, the mean or the norm of each window.
 
-use zbmd_ir::DType;
+use zbmd_ir::{DType, TokenType};
 
-use super::cx::{Cx, FLOATS, FloatBody, Plan, Planned, Tensors, by_num, token, volume};
+use super::attributes;
+use super::cx::{Cx, FLOATS, FloatBody, Plan, Planned, Tensors, by_num, index_at, token, volume};
+use super::index::strides;
 use super::num::{Float, Num};
 use super::window::Window;
 use zbmd_op::OpError;
-
-fn window(cx: &Cx<'_>) -> Result<(Window, Vec<usize>), OpError> {
-    let dims = cx.dims(0)?;
-    if dims.len() < 3 {
-        return Err(cx.refuse(
-            0,
-            format!("is {}", cx.operand(0)?.ty),
-            "[n, channels, spatial…]",
-        ));
-    }
-    if cx.args.get("kernel_shape").is_none() {
-        return Err(cx.args.error(
-            "kernel_shape",
-            "is missing",
-            "one size for each spatial dimension",
-        ));
-    }
-    let kernel = cx.sizes("kernel_shape", dims.len() - 2, 1)?;
-    let window = Window::new(cx, &dims[2..], &kernel)?;
-    let out = [&dims[..2], window.out_dims()].concat();
-    Ok((window, out))
-}
 
 /// What becomes of the elements of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,7 +20,7 @@ pub(super) enum PoolKind {
 
 impl PoolKind {
     pub(super) fn norm(cx: &Cx<'_>) -> Result<Self, OpError> {
-        Ok(Self::Norm(cx.args.int_or("p", 2)?))
+        attributes::any_norm_exponent(cx).map(Self::Norm)
     }
 
     /// The exponent of a norm; 0 for others.
@@ -66,166 +46,234 @@ pub(super) struct PoolSpec {
 
 impl PoolSpec {
     pub(super) fn of(cx: &Cx<'_>, kind: PoolKind) -> Result<Self, OpError> {
-        let (window, out) = window(cx)?;
+        let dims = cx.dims(0)?;
+        if dims.len() < 3 {
+            return Err(cx.refuse_type(0, "[n, channels, spatial…]"));
+        }
+        attributes::require_kernel_shape(cx)?;
+        let kernel = attributes::kernel_shape(cx, dims.len() - 2)?;
+        let window = Window::new(cx, &dims[2..], &kernel)?;
         Ok(Self {
             kind,
+            out: [&dims[..2], window.out_dims()].concat(),
             window,
-            out,
             by_columns: cx.args.int_or("storage_order", 0)? != 0,
-            counts_padding: cx.flag("count_include_pad", false)?,
+            counts_padding: attributes::counts_padding(cx)?,
         })
     }
 
     pub(super) fn of_norm(cx: &Cx<'_>) -> Result<Self, OpError> {
         Self::of(cx, PoolKind::norm(cx)?)
     }
-}
 
-pub(super) fn max_pool(cx: &Cx<'_>, spec: &PoolSpec) -> Planned {
-    let w = spec.window.clone();
-    let out = spec.out.clone();
-    let dtype = cx.dtype(0)?;
-    let columns = spec.by_columns;
-    let outs: Vec<_> = cx
-        .wanted
-        .iter()
-        .map(|&o| token(if o == 0 { dtype } else { DType::I64 }, &out))
-        .collect();
-    let flops = 3.0 * volume(&out) as f64 * volume(&w.kernel) as f64;
-    fn make<T: Num>(
-        outs: Vec<zbmd_ir::TokenType>,
-        w: Window,
-        columns: bool,
-        wants: [bool; 2],
-    ) -> Planned {
-        Ok(Plan::new(outs, move |t: &mut Tensors<'_>| {
-            let x = t.get::<T>(0);
-            let y = if wants[0] { t.out::<T>(0) } else { &mut [] };
-            let places = if wants[1] {
-                t.out::<i64>(usize::from(wants[0]))
-            } else {
-                &mut []
-            };
-            if places.is_empty() {
-                return max_rows(&w, x, y);
-            }
-            let (plane, out, _) = w.sizes();
-            for (p, x) in x.chunks_exact(plane).enumerate() {
-                w.each(|n, o| {
-                    let mut best: Option<usize> = None;
-                    w.cover(o, |_, i| {
-                        if best.is_none_or(|b| x[i] > x[b] || (x[i].is_nan() && !x[b].is_nan())) {
-                            best = Some(i);
-                        }
-                    });
-                    let best = best.unwrap_or(0);
-                    if let Some(y) = y.get_mut(p * out + n) {
-                        *y = x[best];
-                    }
-                    let [_, h, width] = w.input;
-                    let (z, r, c) = (best / (h * width), best / width % h, best % width);
-                    let place = if columns {
-                        (z * width + c) * h + r
-                    } else {
-                        best
-                    };
-                    places[p * out + n] = (p * plane + place) as i64;
-                });
-            }
-        }))
+    fn flops(&self) -> f64 {
+        3.0 * volume(&self.out) as f64 * self.window.kernel_elements() as f64
     }
-    let wants = [cx.wants(0), cx.wants(1)];
-    Ok(by_num!(dtype, make(outs, w, columns, wants))?.flops(flops))
 }
 
-/// The greatest of each window, a kernel element at a time over whole rows.
-fn max_rows<T: Num>(w: &Window, x: &[T], y: &mut [T]) {
-    let (plane, out, _) = w.sizes();
-    y.fill(T::LEAST);
-    for (x, y) in x.chunks_exact(plane).zip(y.chunks_exact_mut(out)) {
-        let rows = (0..w.output[0]).flat_map(|z| (0..w.output[1]).map(move |r| (z, r)));
-        for ((z, r), y) in rows.zip(y.chunks_exact_mut(w.output[2])) {
-            for (a, b) in (0..w.kernel[0]).flat_map(|a| (0..w.kernel[1]).map(move |b| (a, b))) {
-                let (Some(z), Some(r)) = (w.place(0, z, a), w.place(1, r, b)) else {
-                    continue;
+/// Outputs: the greatest elements, and where they are in the input.
+pub(super) fn max_pool(cx: &Cx<'_>, spec: &PoolSpec) -> Planned {
+    let dtype = cx.dtype(0)?;
+    let wanted = cx.wanted.iter();
+    let outs: Vec<TokenType> = wanted
+        .map(|&output| token(if output == 0 { dtype } else { DType::I64 }, &spec.out))
+        .collect();
+    let body = MaxPool {
+        window: spec.window.clone(),
+        by_columns: spec.by_columns,
+        wants_values: cx.wants(0),
+        wants_places: cx.wants(1),
+    };
+    Ok(by_num!(dtype, max_pool_plan(outs, body))?.flops(spec.flops()))
+}
+
+fn max_pool_plan<T: Num>(outs: Vec<TokenType>, body: MaxPool) -> Planned {
+    Ok(Plan::new(outs, move |tensors: &mut Tensors<'_>| {
+        body.run::<T>(tensors);
+    }))
+}
+
+struct MaxPool {
+    window: Window,
+    by_columns: bool,
+    wants_values: bool,
+    wants_places: bool,
+}
+
+impl MaxPool {
+    fn run<T: Num>(&self, tensors: &mut Tensors<'_>) {
+        let input = tensors.get::<T>(0);
+        let values = tensors.out_if::<T>(self.wants_values, 0);
+        let places = tensors.out_if::<i64>(self.wants_places, usize::from(self.wants_values));
+        if places.is_empty() {
+            return max_of_rows(&self.window, input, values);
+        }
+
+        let input_plane = self.window.input_plane();
+        let output_plane = self.window.output_plane();
+        for (p, plane) in input.chunks_exact(input_plane).enumerate() {
+            self.window.each(|n, output_place| {
+                let best = self.place_of_max(plane, output_place);
+                if let Some(value) = values.get_mut(p * output_plane + n) {
+                    *value = plane[best];
+                }
+                let place = p * input_plane + self.counted_place(best);
+                places[p * output_plane + n] = place as i64;
+            });
+        }
+    }
+
+    /// The first of the greatest elements of a window. A NaN is greater than all others.
+    fn place_of_max<T: Num>(&self, plane: &[T], output_place: [usize; 3]) -> usize {
+        let mut best: Option<usize> = None;
+        self.window.cover(output_place, |_, i| {
+            let is_better = best.is_none_or(|best| {
+                plane[i] > plane[best] || (plane[i].is_nan() && !plane[best].is_nan())
+            });
+            if is_better {
+                best = Some(i);
+            }
+        });
+        best.unwrap_or(0)
+    }
+
+    /// The number of an element of a plane, in the order that is asked for.
+    fn counted_place(&self, place: usize) -> usize {
+        if !self.by_columns {
+            return place;
+        }
+        let [_, height, width] = self.window.input;
+        let z = place / (height * width);
+        let y = place / width % height;
+        let x = place % width;
+        (z * width + x) * height + y
+    }
+}
+
+/// The greatest of each window, a kernel element at a time over whole rows: rows are runs that vectors go through, while
+/// windows are short and many.
+fn max_of_rows<T: Num>(window: &Window, input: &[T], output: &mut [T]) {
+    let [_, input_height, input_width] = window.input;
+    let [output_depth, output_height, output_width] = window.output;
+    output.fill(T::LEAST);
+
+    let output_planes = output.chunks_exact_mut(window.output_plane());
+    let planes = input.chunks_exact(window.input_plane()).zip(output_planes);
+    for (plane, output_plane) in planes {
+        let mut output_rows = output_plane.chunks_exact_mut(output_width);
+        for output_z in 0..output_depth {
+            for output_y in 0..output_height {
+                let Some(output_row) = output_rows.next() else {
+                    return;
                 };
-                let line = &x[(z * w.input[1] + r) * w.input[2]..][..w.input[2]];
-                for c in 0..w.kernel[2] {
-                    let shift = (c * w.dilation[2]) as isize - w.before[2] as isize;
-                    row_max(line, y, w.stride[2], shift);
+                for kz in 0..window.kernel[0] {
+                    for ky in 0..window.kernel[1] {
+                        let input_z = window.place(0, output_z, kz);
+                        let input_y = window.place(1, output_y, ky);
+                        let (Some(z), Some(y)) = (input_z, input_y) else {
+                            continue;
+                        };
+                        let row_start = (z * input_height + y) * input_width;
+                        let input_row = &plane[row_start..][..input_width];
+                        max_with_row(window, input_row, output_row);
+                    }
                 }
             }
         }
     }
 }
 
+/// All elements of a kernel row over one row of the input.
+fn max_with_row<T: Num>(window: &Window, input_row: &[T], output_row: &mut [T]) {
+    for kx in 0..window.kernel[2] {
+        let shift = (kx * window.dilation[2]) as isize - window.before[2] as isize;
+        max_with_shifted(input_row, output_row, window.stride[2], shift);
+    }
+}
+
+/// Each output against the input element at `o·stride + shift`, where there is one.
 #[inline]
-fn row_max<T: Num>(line: &[T], y: &mut [T], stride: usize, shift: isize) {
-    // Outputs whose element lies in the line: from the first o with o·stride + shift ≥ 0.
+fn max_with_shifted<T: Num>(input_row: &[T], output_row: &mut [T], stride: usize, shift: isize) {
+    // Outputs whose element is in the row: from the first o with o·stride + shift ≥ 0.
     let first = if shift < 0 {
         shift.unsigned_abs().div_ceil(stride)
     } else {
         0
     };
-    let start = (first * stride) as isize + shift;
-    let Some(line) = usize::try_from(start).ok().and_then(|s| line.get(s..)) else {
+    let start = usize::try_from((first * stride) as isize + shift).ok();
+    let Some(elements) = start.and_then(|start| input_row.get(start..)) else {
         return;
     };
-    let Some(y) = y.get_mut(first..) else { return };
+    let Some(outputs) = output_row.get_mut(first..) else {
+        return;
+    };
+
     if stride == 1 {
-        y.iter_mut().zip(line).for_each(|(y, &x)| *y = y.max(x));
+        outputs
+            .iter_mut()
+            .zip(elements)
+            .for_each(|(y, &x)| *y = y.max(x));
     } else {
-        y.iter_mut()
-            .zip(line.iter().step_by(stride))
+        outputs
+            .iter_mut()
+            .zip(elements.iter().step_by(stride))
             .for_each(|(y, &x)| *y = y.max(x));
     }
 }
 
+/// The mean or the norm of each window.
 pub(super) fn mean_pool(cx: &Cx<'_>, spec: &PoolSpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
-    let out = &spec.out;
     let body = MeanPool {
-        padding: spec.counts_padding,
-        p: spec.kind.exponent() as f64,
-        w: spec.window.clone(),
+        window: spec.window.clone(),
+        counts_padding: spec.counts_padding,
+        exponent: spec.kind.exponent() as f64,
     };
-    let flops = 3.0 * volume(out) as f64 * volume(&body.w.kernel) as f64;
-    Ok(Plan::float(dtype, vec![token(dtype, out)], body).flops(flops))
+    Ok(Plan::float(dtype, vec![token(dtype, &spec.out)], body).flops(spec.flops()))
 }
 
 struct MeanPool {
-    w: Window,
+    window: Window,
     /// Whether padding counts as elements.
-    padding: bool,
+    counts_padding: bool,
     /// Exponent of a norm; 0 for the mean.
-    p: f64,
+    exponent: f64,
 }
 
 impl MeanPool {
     /// Elements that a window covers, padding included but nothing beyond it.
-    fn count(&self, o: [usize; 3]) -> usize {
-        (0..3).map(|d| self.w.reached(d, o[d])).product()
+    fn padded_count(&self, output_place: [usize; 3]) -> usize {
+        let sides = (0..3).map(|d| self.window.reached(d, output_place[d]));
+        sides.product()
     }
 }
 
 impl FloatBody for MeanPool {
-    fn run<F: Float>(&self, t: &mut Tensors<'_>) {
-        let (x, y) = (t.get::<F>(0), t.out::<F>(0));
-        let (plane, out, _) = self.w.sizes();
-        for (x, y) in x.chunks_exact(plane).zip(y.chunks_exact_mut(out)) {
-            self.w.each(|n, o| {
-                let (mut sum, mut count) = (F::ZERO, 0);
-                self.w.cover(o, |_, i| {
-                    count += 1;
-                    sum += match self.p {
-                        0.0 => x[i],
-                        2.0 => x[i] * x[i],
-                        p => x[i].abs().powf(F::of(p)),
+    fn run<F: Float>(&self, tensors: &mut Tensors<'_>) {
+        let input = tensors.get::<F>(0);
+        let output = tensors.out::<F>(0);
+        let output_planes = output.chunks_exact_mut(self.window.output_plane());
+        let planes = input.chunks_exact(self.window.input_plane());
+        for (plane, output_plane) in planes.zip(output_planes) {
+            self.window.each(|n, output_place| {
+                let mut sum = F::ZERO;
+                let mut covered_count = 0;
+                self.window.cover(output_place, |_, i| {
+                    covered_count += 1;
+                    sum += match self.exponent {
+                        0.0 => plane[i],
+                        2.0 => plane[i] * plane[i],
+                        exponent => plane[i].abs().powf(F::of(exponent)),
                     };
                 });
-                y[n] = match self.p {
-                    0.0 => sum / F::of(if self.padding { self.count(o) } else { count } as f64),
-                    p => sum.powf(F::of(1.0 / p)),
+
+                let count = match self.counts_padding {
+                    true => self.padded_count(output_place),
+                    false => covered_count,
+                };
+                output_plane[n] = match self.exponent {
+                    0.0 => sum / F::of(count as f64),
+                    exponent => sum.powf(F::of(1.0 / exponent)),
                 };
             });
         }
@@ -237,112 +285,128 @@ pub(super) fn global(cx: &Cx<'_>, kind: &PoolKind) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     if dims.len() < 2 {
-        return Err(cx.refuse(
-            0,
-            format!("is {}", cx.operand(0)?.ty),
-            "[n, channels, spatial…]",
-        ));
+        return Err(cx.refuse_type(0, "[n, channels, spatial…]"));
     }
-    let out: Vec<usize> = dims
-        .iter()
-        .enumerate()
-        .map(|(i, &d)| if i < 2 { d } else { 1 })
-        .collect();
-    struct Global {
-        plane: usize,
-        max: bool,
-        p: f64,
-    }
-    impl FloatBody for Global {
-        fn run<F: Float>(&self, t: &mut Tensors<'_>) {
-            let (x, y) = (t.get::<F>(0), t.out::<F>(0));
-            for (x, y) in x.chunks_exact(self.plane.max(1)).zip(y) {
-                if self.max {
-                    *y = x.iter().fold(F::LEAST, |m, &v| m.max(v));
-                    continue;
-                }
-                let mut sums = [0.0; 8];
-                for (i, v) in x.iter().enumerate() {
-                    sums[i % 8] += if self.p == 0.0 {
-                        v.f64()
-                    } else {
-                        v.f64().abs().powf(self.p)
-                    };
-                }
-                let sum: f64 = sums.iter().sum();
-                *y = F::of(if self.p == 0.0 {
-                    sum / x.len() as f64
-                } else {
-                    sum.powf(1.0 / self.p)
-                });
-            }
+    let mut out_dims = dims[..2].to_vec();
+    out_dims.resize(dims.len(), 1);
+    let body = GlobalPool {
+        plane: volume(&dims[2..]),
+        is_max: *kind == PoolKind::Max,
+        exponent: kind.exponent() as f64,
+    };
+    let outs = vec![token(dtype, &out_dims)];
+    Ok(Plan::float(dtype, outs, body).flops(volume(&dims) as f64))
+}
+
+struct GlobalPool {
+    /// Elements of a channel.
+    plane: usize,
+    is_max: bool,
+    /// Exponent of a norm; 0 for the mean.
+    exponent: f64,
+}
+
+impl GlobalPool {
+    /// The mean or the norm of a channel, in f64 and eight chains.
+    fn joined<F: Float>(&self, channel: &[F]) -> f64 {
+        let mut sums = [0.0; 8];
+        for (i, element) in channel.iter().enumerate() {
+            sums[i % 8] += match self.exponent {
+                0.0 => element.f64(),
+                exponent => element.f64().abs().powf(exponent),
+            };
+        }
+        let sum: f64 = sums.iter().sum();
+        match self.exponent {
+            0.0 => sum / channel.len() as f64,
+            exponent => sum.powf(1.0 / exponent),
         }
     }
-    let body = Global {
-        plane: volume(&dims[2..]),
-        max: *kind == PoolKind::Max,
-        p: kind.exponent() as f64,
-    };
-    Ok(Plan::float(dtype, vec![token(dtype, &out)], body).flops(volume(&dims) as f64))
+}
+
+impl FloatBody for GlobalPool {
+    fn run<F: Float>(&self, tensors: &mut Tensors<'_>) {
+        let input = tensors.get::<F>(0);
+        let output = tensors.out::<F>(0);
+        for (channel, result) in input.chunks_exact(self.plane.max(1)).zip(output) {
+            *result = match self.is_max {
+                true => channel.iter().fold(F::LEAST, |max, &v| max.max(v)),
+                false => F::of(self.joined(channel)),
+            };
+        }
+    }
 }
 
 /// Puts the greatest elements back to where they came from.
 pub(super) fn max_unpool(cx: &Cx<'_>) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
-    let n = dims.len().saturating_sub(2);
-    let kernel = cx.sizes("kernel_shape", n, 1)?;
-    let (stride, pads) = (cx.sizes("strides", n, 1)?, cx.sizes("pads", 2 * n, 0)?);
-    if n == 0 || cx.dims(1)? != dims || dims.contains(&0) {
-        return Err(cx.refuse(
-            1,
-            format!("is {}", cx.operand(1)?.ty),
-            format!("`x` is {}", cx.operand(0)?.ty),
-        ));
+    let rank = dims.len().saturating_sub(2);
+    let kernel = attributes::kernel_shape(cx, rank)?;
+    let stride = attributes::strides(cx, rank)?;
+    let pads = attributes::pads(cx, rank)?;
+    if rank == 0 || cx.dims(1)? != dims || dims.contains(&0) {
+        return Err(cx.refuse_type(1, format!("`x` is {}", cx.operand(0)?.ty)));
     }
-    let side = |d: usize| {
-        ((dims[2 + d] - 1)
+
+    // What the pool must have come from: each window as far as its stride, the last one whole.
+    let mut inferred_dims = dims[..2].to_vec();
+    for d in 0..rank {
+        let windows_reach = (dims[2 + d] - 1)
             .saturating_mul(stride[d])
-            .saturating_add(kernel[d]))
-        .saturating_sub(pads[d] + pads[n + d])
-    };
-    let inferred: Vec<usize> = dims[..2].iter().copied().chain((0..n).map(side)).collect();
-    let out: Vec<usize> = match cx.ints(2)? {
+            .saturating_add(kernel[d]);
+        inferred_dims.push(windows_reach.saturating_sub(pads[d] + pads[rank + d]));
+    }
+    let out_dims: Vec<usize> = match cx.ints(2)? {
         Some(shape) => shape.iter().map(|&d| Ord::max(d, 0) as usize).collect(),
-        None => inferred.clone(),
+        None => inferred_dims.clone(),
     };
-    if out.len() != dims.len() || out.iter().zip(&inferred).any(|(o, i)| o < i) {
-        return Err(cx.refuse(2, format!("is {out:?}"), format!("at least {inferred:?}")));
+    let has_room = out_dims.len() == dims.len()
+        && out_dims
+            .iter()
+            .zip(&inferred_dims)
+            .all(|(own, least)| own >= least);
+    if !has_room {
+        let help = format!("at least {inferred_dims:?}");
+        return Err(cx.refuse(2, format!("is {out_dims:?}"), help));
     }
-    let itype = cx.expect(1, &[DType::I64])?;
-    struct Unpool {
-        inferred: Vec<usize>,
-        to: Vec<usize>,
-        itype: DType,
-    }
-    impl FloatBody for Unpool {
-        fn run<F: Float>(&self, t: &mut Tensors<'_>) {
-            let (x, at, y) = (t.get::<F>(0), t.bytes(1), t.out::<F>(0));
-            y.fill(F::ZERO);
-            for (i, &x) in x.iter().enumerate() {
-                let Ok(mut place) = usize::try_from(super::cx::index_at(at, self.itype, i)) else {
-                    continue;
-                };
-                let mut to = 0;
-                for (d, s) in self.inferred.iter().zip(&self.to).rev() {
-                    to += place % d * s;
-                    place /= d;
-                }
-                if place == 0 {
-                    y[to] = x;
-                }
+    let body = Unpool {
+        index_dtype: cx.expect(1, &[DType::I64])?,
+        out_strides: strides(&out_dims),
+        inferred_dims,
+    };
+    Ok(Plan::float(dtype, vec![token(dtype, &out_dims)], body))
+}
+
+struct Unpool {
+    /// Dimensions of the tensor that the indices count through.
+    inferred_dims: Vec<usize>,
+    out_strides: Vec<usize>,
+    index_dtype: DType,
+}
+
+impl FloatBody for Unpool {
+    fn run<F: Float>(&self, tensors: &mut Tensors<'_>) {
+        let input = tensors.get::<F>(0);
+        let indices = tensors.bytes(1);
+        let output = tensors.out::<F>(0);
+        output.fill(F::ZERO);
+
+        for (i, &element) in input.iter().enumerate() {
+            let Ok(index) = usize::try_from(index_at(indices, self.index_dtype, i)) else {
+                continue;
+            };
+            // The index's coordinates, the last dimension first, times the strides of the result.
+            let mut rest = index;
+            let mut place = 0;
+            for (dim, stride) in self.inferred_dims.iter().zip(&self.out_strides).rev() {
+                place += rest % dim * stride;
+                rest /= dim;
+            }
+            let is_inside = rest == 0;
+            if is_inside {
+                output[place] = element;
             }
         }
     }
-    let body = Unpool {
-        to: super::index::strides(&out),
-        inferred,
-        itype,
-    };
-    Ok(Plan::float(dtype, vec![token(dtype, &out)], body))
 }

@@ -2,20 +2,22 @@
 
 use zbmd_ir::{DType, TokenType};
 
-use super::cx::{Cx, FLOATS, Plan, Planned, Tensors, dims, expect_count, index_at, token};
+use super::cx::{Cx, FLOATS, Plan, Planned, Tensors, by_element, expect_count, index_at, token};
 use super::elementwise::number_at;
+use super::index::AxisView;
 use super::num::Num;
-use super::reduce::around;
 use zbmd_op::OpError;
+
+/// The element type of the result.
+const RESULT_TYPE: &str = "output_dtype";
 
 /// A value rounded, ties to even, into the range of a byte type. The zero point is added before rounding by callers
 /// that work in wide types, which gives the same result as it is an integer.
-pub(super) fn saturate(v: f64, dtype: DType, _zero: f64) -> u8 {
-    let r = v.round_ties_even();
-    if dtype == DType::I8 {
-        r.clamp(-128.0, 127.0) as i8 as u8
-    } else {
-        r.clamp(0.0, 255.0) as u8
+pub(super) fn saturate(value: f64, dtype: DType, _zero: f64) -> u8 {
+    let rounded = value.round_ties_even();
+    match dtype {
+        DType::I8 => rounded.clamp(-128.0, 127.0) as i8 as u8,
+        _ => rounded.clamp(0.0, 255.0) as u8,
     }
 }
 
@@ -23,10 +25,13 @@ pub(super) fn saturate(v: f64, dtype: DType, _zero: f64) -> u8 {
 #[derive(Clone)]
 enum Scales {
     One,
-    /// One for each place of an axis: elements behind the axis, places.
-    Axis(usize, usize),
-    /// One for each block along an axis: elements behind, places, block, blocks.
-    Block(usize, usize, usize, usize),
+    /// One for each place of an axis.
+    Axis(AxisView),
+    /// One for each block of so many places along an axis.
+    Block {
+        view: AxisView,
+        places: usize,
+    },
 }
 
 /// How scales belong to elements.
@@ -50,147 +55,188 @@ impl ScaleSpec {
 
 impl Scales {
     fn of(cx: &Cx<'_>, spec: &ScaleSpec) -> Result<Self, OpError> {
-        let (x, scale) = (cx.dims(0)?, cx.operand(1)?);
-        let count = scale.ty.elements() as usize;
-        let block = spec.block;
+        let dims = cx.dims(0)?;
+        let scale = cx.operand(1)?;
         let Some(axis) = spec.axis else {
             return Ok(Scales::One);
         };
-        let (_, n, inner) = around(&x, axis);
-        if block == 0 {
-            if count != n {
-                return Err(cx.refuse(
-                    1,
-                    format!("is {}", scale.ty),
-                    format!("one scale for each of {n} places"),
-                ));
+        let view = AxisView::of(&dims, axis);
+        if spec.block == 0 {
+            if scale.ty.elements() as usize != view.length {
+                let help = format!("one scale for each of {} places", view.length);
+                return Err(cx.refuse_type(1, help));
             }
-            return Ok(Scales::Axis(inner, n));
+            return Ok(Scales::Axis(view));
         }
-        let mut want = x.clone();
-        want[axis] = n.div_ceil(block);
-        if scale.dims() != want {
-            return Err(cx.refuse(
-                1,
-                format!("is {}", scale.ty),
-                format!("{want:?} for blocks of {block}"),
-            ));
+
+        let mut expected_dims = dims;
+        expected_dims[axis] = view.length.div_ceil(spec.block);
+        if scale.dims() != expected_dims {
+            let help = format!("{expected_dims:?} for blocks of {}", spec.block);
+            return Err(cx.refuse_type(1, help));
         }
-        Ok(Scales::Block(inner, n, block, want[axis]))
+        Ok(Scales::Block {
+            view,
+            places: spec.block,
+        })
     }
 
+    /// The scale of element `i`.
     fn at(&self, i: usize) -> usize {
         match *self {
             Scales::One => 0,
-            Scales::Axis(inner, n) => i / inner % n,
-            Scales::Block(inner, n, block, blocks) => {
-                let (outer, place, rest) = (i / (inner * n), i / inner % n, i % inner);
-                (outer * blocks + place / block) * inner + rest
+            Scales::Axis(view) => i / view.inner % view.length,
+            Scales::Block { view, places } => {
+                let blocks = view.length.div_ceil(places);
+                let outer = i / (view.inner * view.length);
+                let along = i / view.inner % view.length;
+                (outer * blocks + along / places) * view.inner + i % view.inner
             }
         }
     }
 }
 
+/// Types that floats are quantised to.
 const WHOLE: [DType; 4] = [DType::I8, DType::U8, DType::I16, DType::I32];
 
-pub(super) fn quantize(cx: &Cx<'_>, spec: &ScaleSpec) -> Planned {
-    let dx = cx.expect(0, &[DType::F32, DType::F16, DType::Bf16, DType::I32])?;
-    let ds = cx.expect(1, &FLOATS)?;
-    let asked = cx.args.word_opt("output_dtype")?;
-    let to = match cx.opt(2) {
-        Some(zero) if asked.is_some_and(|word| word != zero.ty.dtype.name()) => {
-            return Err(cx.refuse(
-                2,
-                format!(
-                    "is {}, `output_dtype` {}",
-                    zero.ty,
-                    asked.unwrap_or_default()
-                ),
-                "both are the type of the result: leave one of them out",
-            ));
-        }
-        Some(zero) => zero.ty.dtype,
-        None => cx.args.dtype_or("output_dtype", DType::U8)?,
-    };
-    if !WHOLE.contains(&to) {
-        return Err(Cx::other(
-            format!("cannot quantise to {to}"),
-            "to i8, u8 or i16",
-        ));
-    }
-    expect_count(cx, 2, &[cx.operand(1)?.ty.elements() as usize], to)?;
-    let scales = Scales::of(cx, spec)?;
-    fn make<T: Num>(out: TokenType, dx: DType, ds: DType, to: DType, scales: Scales) -> Planned {
-        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
-            let (x, s, z, y) = (t.bytes(0), t.bytes(1), t.bytes(2), t.out::<T>(0));
-            for (i, y) in y.iter_mut().enumerate() {
-                let at = scales.at(i);
-                let zero = if z.is_empty() { 0 } else { index_at(z, to, at) };
-                // In f32, as the operator is defined: a wider quotient would round some ties elsewhere.
-                let v =
-                    (number_at(x, dx, i) as f32 / number_at(s, ds, at) as f32).round_ties_even();
-                let v = f64::from(v) + zero as f64;
-                *y = T::of(v.clamp(T::LEAST.f64(), T::GREATEST.f64()));
-            }
-        }))
-    }
-    let out = token(to, &cx.dims(0)?);
-    super::cx::by_element!(to, make(out, dx, ds, to, scales))
+/// The types of what is quantised, of its scales and of the result or the zero points.
+#[derive(Clone, Copy)]
+struct QuantTypes {
+    input: DType,
+    scale: DType,
+    zero: DType,
 }
 
-pub(super) fn dequantize(cx: &Cx<'_>, spec: &ScaleSpec) -> Planned {
-    let dx = cx.expect(0, &WHOLE)?;
-    let ds = cx.expect(1, &FLOATS)?;
-    expect_count(cx, 2, &[cx.operand(1)?.ty.elements() as usize], dx)?;
-    let scales = Scales::of(cx, spec)?;
-    fn make<T: Num>(out: TokenType, dx: DType, ds: DType, scales: Scales) -> Planned {
-        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
-            let (x, s, z, y) = (t.bytes(0), t.bytes(1), t.bytes(2), t.out::<T>(0));
-            for (i, y) in y.iter_mut().enumerate() {
-                let at = scales.at(i);
-                let zero = if z.is_empty() { 0 } else { index_at(z, dx, at) };
-                *y = T::of((index_at(x, dx, i) - zero) as f64 * number_at(s, ds, at));
-            }
-        }))
+/// The zero point that belongs to a scale; 0 where there are none.
+fn zero_at(bytes: &[u8], dtype: DType, scale: usize) -> i64 {
+    match bytes {
+        [] => 0,
+        _ => index_at(bytes, dtype, scale),
     }
-    let to = cx.args.dtype_or("output_dtype", ds)?;
-    let out = token(to, &dims(&cx.operand(0)?.ty));
-    super::cx::by_element!(to, make(out, dx, ds, scales))
+}
+
+/// Operands: the floats, the scales, the zero points.
+pub(super) fn quantize(cx: &Cx<'_>, spec: &ScaleSpec) -> Planned {
+    let input = cx.expect(0, &[DType::F32, DType::F16, DType::Bf16, DType::I32])?;
+    let scale = cx.expect(1, &FLOATS)?;
+    let result = quantized_type(cx)?;
+    expect_count(cx, 2, &[cx.operand(1)?.ty.elements() as usize], result)?;
+    let scales = Scales::of(cx, spec)?;
+
+    let out = token(result, &cx.dims(0)?);
+    let types = QuantTypes {
+        input,
+        scale,
+        zero: result,
+    };
+    by_element!(result, quantize_plan(out, types, scales))
+}
+
+/// The type of the result: that of the zero points, or what a parameter says.
+fn quantized_type(cx: &Cx<'_>) -> Result<DType, OpError> {
+    let asked = cx.args.word_opt(RESULT_TYPE)?;
+    let result = match cx.opt(2) {
+        Some(zero) => {
+            let zero_type = zero.ty.dtype;
+            if let Some(asked) = asked.filter(|word| *word != zero_type.name()) {
+                let message = format!("is {}, `{RESULT_TYPE}` {asked}", zero.ty);
+                let help = "both are the type of the result: leave one of them out";
+                return Err(cx.refuse(2, message, help));
+            }
+            zero_type
+        }
+        None => cx.args.dtype_or(RESULT_TYPE, DType::U8)?,
+    };
+    if !WHOLE.contains(&result) {
+        let message = format!("cannot quantise to {result}");
+        return Err(Cx::other(message, "to i8, u8 or i16"));
+    }
+    Ok(result)
+}
+
+fn quantize_plan<T: Num>(out: TokenType, types: QuantTypes, scales: Scales) -> Planned {
+    Ok(Plan::new(vec![out], move |tensors: &mut Tensors<'_>| {
+        let input = tensors.bytes(0);
+        let scale_bytes = tensors.bytes(1);
+        let zero_bytes = tensors.bytes(2);
+        for (i, result) in tensors.out::<T>(0).iter_mut().enumerate() {
+            let scale_place = scales.at(i);
+            let scale = number_at(scale_bytes, types.scale, scale_place) as f32;
+            let zero = zero_at(zero_bytes, types.zero, scale_place);
+            // In f32, as the operator is defined: a wider quotient would round some ties elsewhere.
+            let quotient = number_at(input, types.input, i) as f32 / scale;
+            let shifted = f64::from(quotient.round_ties_even()) + zero as f64;
+            *result = T::of(shifted.clamp(T::LEAST.f64(), T::GREATEST.f64()));
+        }
+    }))
+}
+
+/// Operands: the integers, the scales, the zero points.
+pub(super) fn dequantize(cx: &Cx<'_>, spec: &ScaleSpec) -> Planned {
+    let input = cx.expect(0, &WHOLE)?;
+    let scale = cx.expect(1, &FLOATS)?;
+    expect_count(cx, 2, &[cx.operand(1)?.ty.elements() as usize], input)?;
+    let scales = Scales::of(cx, spec)?;
+
+    let result = cx.args.dtype_or(RESULT_TYPE, scale)?;
+    let out = token(result, &cx.dims(0)?);
+    let types = QuantTypes {
+        input,
+        scale,
+        zero: input,
+    };
+    by_element!(result, dequantize_plan(out, types, scales))
+}
+
+fn dequantize_plan<T: Num>(out: TokenType, types: QuantTypes, scales: Scales) -> Planned {
+    Ok(Plan::new(vec![out], move |tensors: &mut Tensors<'_>| {
+        let input = tensors.bytes(0);
+        let scale_bytes = tensors.bytes(1);
+        let zero_bytes = tensors.bytes(2);
+        for (i, result) in tensors.out::<T>(0).iter_mut().enumerate() {
+            let scale_place = scales.at(i);
+            let scale = number_at(scale_bytes, types.scale, scale_place);
+            let zero = zero_at(zero_bytes, types.zero, scale_place);
+            *result = T::of((index_at(input, types.input, i) - zero) as f64 * scale);
+        }
+    }))
 }
 
 /// Bytes with the scale and zero point that the range of the floats asks for.
 pub(super) fn dynamic(cx: &Cx<'_>) -> Planned {
     cx.expect(0, &[DType::F32])?;
-    let types = [
-        (DType::U8, cx.dims(0)?),
-        (DType::F32, vec![]),
-        (DType::U8, vec![]),
-    ];
-    let outs = cx
-        .wanted
-        .iter()
-        .map(|&o| token(types[o].0, &types[o].1))
-        .collect();
+    let mut outs = Vec::new();
+    for &output in &cx.wanted {
+        outs.push(match output {
+            0 => token(DType::U8, &cx.dims(0)?),
+            1 => token(DType::F32, &[]),
+            _ => token(DType::U8, &[]),
+        });
+    }
+
     let wanted = cx.wanted.clone();
-    Ok(Plan::new(outs, move |t: &mut Tensors<'_>| {
-        let x = t.get::<f32>(0);
-        let (low, high) = x
-            .iter()
-            .fold((0.0_f32, 0.0_f32), |(l, h), &v| (l.min(v), h.max(v)));
-        let scale = if high == low {
-            1.0
-        } else {
-            (high - low) / 255.0
+    let body = move |tensors: &mut Tensors<'_>| {
+        let input = tensors.get::<f32>(0);
+        // The range includes 0, which is then exact.
+        let low = input.iter().fold(0.0_f32, |low, &v| low.min(v));
+        let high = input.iter().fold(0.0_f32, |high, &v| high.max(v));
+        let scale = match high == low {
+            true => 1.0,
+            false => (high - low) / 255.0,
         };
         let zero = (-low / scale).clamp(0.0, 255.0).round_ties_even();
-        for (i, &o) in wanted.iter().enumerate() {
-            match o {
-                0 => t.out::<u8>(i).iter_mut().zip(x).for_each(|(y, &x)| {
-                    *y = ((x / scale).round_ties_even() + zero).clamp(0.0, 255.0) as u8;
-                }),
-                1 => t.out::<f32>(i).fill(scale),
-                _ => t.out::<u8>(i).fill(zero as u8),
+        for (i, &output) in wanted.iter().enumerate() {
+            match output {
+                0 => {
+                    for (byte, &v) in tensors.out::<u8>(i).iter_mut().zip(input) {
+                        let shifted = (v / scale).round_ties_even() + zero;
+                        *byte = shifted.clamp(0.0, 255.0) as u8;
+                    }
+                }
+                1 => tensors.out::<f32>(i).fill(scale),
+                _ => tensors.out::<u8>(i).fill(zero as u8),
             }
         }
-    }))
+    };
+    Ok(Plan::new(outs, body))
 }

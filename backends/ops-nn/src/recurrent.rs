@@ -2,19 +2,19 @@
 
 mod spec;
 
-use super::cx::{Body, Cx, Plan, Planned, Tensors, constant_f32, token};
-use super::gemm::{Extra, Left, gemm, pack, packed_len};
+use super::cx::{Body, Cx, Plan, Planned, Tensors, constant_f32, index_at, token};
+use super::gemm::{Extra, Left, MatrixLayout, ProductSize, gemm, pack, packed_len};
 use super::num::Float;
 
 pub(super) use spec::{Cell, Direction, Gate, RecurrentSpec};
 
-fn apply(gate: Gate, v: f32) -> f32 {
+fn apply_gate(gate: Gate, sum: f32) -> f32 {
     match gate {
-        Gate::Sigmoid => v.sigmoid(),
-        Gate::Tanh => v.tanh(),
-        Gate::Relu => v.max(0.0),
-        Gate::HardSigmoid => (0.2 * v + 0.5).clamp(0.0, 1.0),
-        Gate::Softsign => v / (1.0 + v.abs()),
+        Gate::Sigmoid => sum.sigmoid(),
+        Gate::Tanh => sum.tanh(),
+        Gate::Relu => sum.max(0.0),
+        Gate::HardSigmoid => (0.2 * sum + 0.5).clamp(0.0, 1.0),
+        Gate::Softsign => sum / (1.0 + sum.abs()),
     }
 }
 
@@ -32,8 +32,9 @@ pub(super) fn recurrent(cx: &Cx<'_>, spec: &RecurrentSpec) -> Planned {
         })
         .collect();
 
-    let rows = spec.steps * spec.batch * spec.ways * spec.cell.gates() * spec.hidden;
-    let flops = 2.0 * (rows * (spec.input + spec.hidden)) as f64;
+    let gate_rows = spec.steps * spec.batch * spec.ways * spec.cell.gates() * spec.hidden;
+    let flops = 2.0 * (gate_rows * (spec.input + spec.hidden)) as f64;
+
     let mut body = Recurrent {
         spec: spec.clone(),
         wanted: cx.wanted.clone(),
@@ -43,9 +44,9 @@ pub(super) fn recurrent(cx: &Cx<'_>, spec: &RecurrentSpec) -> Planned {
     let state_weights = cx.operand(2)?.clone();
     let make_body = move || {
         let constants = (constant_f32(&input_weights), constant_f32(&state_weights));
-        if let (Some(w), Some(r)) = constants {
+        if let (Some(input_matrix), Some(state_matrix)) = constants {
             let mut packed = vec![0.0; body.packed_len()];
-            body.pack(&w, &r, &mut packed);
+            body.pack(&input_matrix, &state_matrix, &mut packed);
             body.packed = Some(packed);
         }
         Ok(Box::new(body) as Box<dyn Body>)
@@ -57,262 +58,415 @@ pub(super) fn recurrent(cx: &Cx<'_>, spec: &RecurrentSpec) -> Planned {
 struct Recurrent {
     spec: RecurrentSpec,
     wanted: Vec<usize>,
+    /// The matrices of all ways, where they are constants.
     packed: Option<Vec<f32>>,
 }
 
+/// The operands that a sequence is computed from, beside the matrices.
+struct Operands<'a> {
+    sequence: &'a [f32],
+    biases: &'a [f32],
+    /// Integers of the type that the spec names; empty where all sequences have all steps.
+    lengths: &'a [u8],
+    first_hidden: &'a [f32],
+    first_cell: &'a [f32],
+    peepholes: &'a [f32],
+}
+
+/// The outputs; those that are not wanted are empty.
+struct Outputs<'a> {
+    hidden_states: &'a mut [f32],
+    last_hidden: &'a mut [f32],
+    last_cell: &'a mut [f32],
+}
+
+/// What a sequence keeps from step to step, and memory for one step.
+struct State<'a> {
+    hidden: &'a mut [f32],
+    cell: &'a mut [f32],
+    /// Sums of all gates from the input, and from the hidden state.
+    from_input: &'a mut [f32],
+    from_hidden: &'a mut [f32],
+    /// GRU whose reset gate acts first: the hidden state behind the gate, and its product.
+    reset_hidden: &'a mut [f32],
+    from_reset: &'a mut [f32],
+}
+
+/// The weights of one way through the sequence.
+struct Way<'a> {
+    number: usize,
+    input_matrix: &'a [f32],
+    state_matrix: &'a [f32],
+    input_bias: Option<&'a [f32]>,
+    state_bias: Option<&'a [f32]>,
+    peepholes: &'a [f32],
+    activations: &'a [Gate],
+    is_reversed: bool,
+}
+
+/// What meets in a step of one batch.
+struct StepGates<'a> {
+    /// Sums of all gates from the input, and from the hidden state.
+    from_input: &'a [f32],
+    from_hidden: &'a [f32],
+    peepholes: &'a [f32],
+    activations: &'a [Gate],
+    /// The new gate from the hidden state behind the reset gate, where that acts first.
+    from_reset: Option<&'a [f32]>,
+}
+
 impl Recurrent {
-    fn width(&self) -> usize {
+    /// Gates of a step, in elements.
+    fn gate_width(&self) -> usize {
         self.spec.cell.gates() * self.spec.hidden
     }
 
-    /// Input and recurrent matrices of one direction.
-    fn each_len(&self) -> (usize, usize) {
-        (
-            packed_len(self.spec.input, self.width()),
-            packed_len(self.spec.hidden, self.width()),
-        )
+    /// The input matrix of one way, which ONNX stores with a row for each gate: transposed for a product from the left.
+    fn input_layout(&self) -> MatrixLayout {
+        MatrixLayout::column_major(self.spec.input, self.gate_width())
     }
 
+    /// The recurrent matrix of one way, transposed likewise.
+    fn state_layout(&self) -> MatrixLayout {
+        MatrixLayout::column_major(self.spec.hidden, self.gate_width())
+    }
+
+    /// Floats of the packed matrices of all ways.
     fn packed_len(&self) -> usize {
-        let (w, r) = self.each_len();
-        self.spec.ways * (w + r)
+        let way_length = self.input_layout().packed_len() + self.state_layout().packed_len();
+        self.spec.ways * way_length
     }
 
-    fn pack(&self, w: &[f32], r: &[f32], to: &mut [f32]) {
-        let ((lw, lr), n) = (self.each_len(), self.width());
-        for (d, to) in to.chunks_exact_mut(lw + lr).enumerate() {
-            pack(
-                &w[d * n * self.spec.input..],
-                self.spec.input,
-                n,
-                1,
-                self.spec.input,
-                &mut to[..lw],
-            );
-            pack(
-                &r[d * n * self.spec.hidden..],
-                self.spec.hidden,
-                n,
-                1,
-                self.spec.hidden,
-                &mut to[lw..],
-            );
+    /// Packs the matrices: for each way that of the input, then the recurrent one.
+    fn pack(&self, input_matrix: &[f32], state_matrix: &[f32], packed: &mut [f32]) {
+        let input_layout = self.input_layout();
+        let state_layout = self.state_layout();
+        let input_length = input_layout.packed_len();
+        let way_length = input_length + state_layout.packed_len();
+
+        for (way, packed_way) in packed.chunks_exact_mut(way_length).enumerate() {
+            let (packed_input, packed_state) = packed_way.split_at_mut(input_length);
+            let first_row = way * self.gate_width();
+            let way_input = &input_matrix[first_row * self.spec.input..];
+            let way_state = &state_matrix[first_row * self.spec.hidden..];
+            pack(way_input, input_layout, packed_input);
+            pack(way_state, state_layout, packed_state);
         }
     }
 
-    fn bounded(&self, v: f32) -> f32 {
-        if self.spec.clip > 0.0 {
-            v.clamp(-self.spec.clip, self.spec.clip)
+    /// The weights of one way. Biases, peepholes and activations of all ways are one after the other.
+    fn way<'a>(&'a self, number: usize, packed: &'a [f32], operands: &Operands<'a>) -> Way<'a> {
+        let input_length = packed_len(self.spec.input, self.gate_width());
+        let way_length = input_length + packed_len(self.spec.hidden, self.gate_width());
+        let matrices = &packed[number * way_length..][..way_length];
+        let (input_matrix, state_matrix) = matrices.split_at(input_length);
+
+        let bias_length = 2 * self.gate_width();
+        let biases = part_of(operands.biases, number, bias_length);
+        let (input_bias, state_bias) = biases.split_at(biases.len() / 2);
+
+        let activation_count = self.spec.activations.len() / self.spec.ways;
+        Way {
+            number,
+            input_matrix,
+            state_matrix,
+            input_bias: Some(input_bias).filter(|bias| !bias.is_empty()),
+            state_bias: Some(state_bias).filter(|bias| !bias.is_empty()),
+            peepholes: part_of(operands.peepholes, number, 3 * self.spec.hidden),
+            activations: &self.spec.activations[number * activation_count..],
+            is_reversed: self.spec.direction.turns(number),
+        }
+    }
+
+    /// Element at which the state of a way and a batch begins.
+    fn state_start(&self, way: usize, batch: usize) -> usize {
+        let number = if self.spec.batchwise {
+            batch * self.spec.ways + way
         } else {
-            v
+            way * self.spec.batch + batch
+        };
+        number * self.spec.hidden
+    }
+
+    /// Element of the hidden states of all steps at which that of a way, a step and a batch begins.
+    fn output_start(&self, way: usize, step: usize, batch: usize) -> usize {
+        let number = if self.spec.batchwise {
+            (batch * self.spec.steps + step) * self.spec.ways + way
+        } else {
+            (step * self.spec.ways + way) * self.spec.batch + batch
+        };
+        number * self.spec.hidden
+    }
+
+    /// Element at which the input of a step of a batch begins.
+    fn input_start(&self, step: usize, batch: usize) -> usize {
+        let number = if self.spec.batchwise {
+            batch * self.spec.steps + step
+        } else {
+            step * self.spec.batch + batch
+        };
+        number * self.spec.input
+    }
+
+    /// Steps of the sequence of a batch.
+    fn sequence_length(&self, lengths: &[u8], batch: usize) -> usize {
+        let steps = self.spec.steps;
+        self.spec.lengths.map_or(steps, |dtype| {
+            index_at(lengths, dtype, batch).clamp(0, steps as i64) as usize
+        })
+    }
+
+    /// One sequence in one direction.
+    fn run_sequence(
+        &self,
+        way: &Way<'_>,
+        batch: usize,
+        operands: &Operands<'_>,
+        state: &mut State<'_>,
+        outputs: &mut Outputs<'_>,
+    ) {
+        let hidden_size = self.spec.hidden;
+        let state_start = self.state_start(way.number, batch);
+        copy_state(operands.first_hidden, state_start, state.hidden);
+        copy_state(operands.first_cell, state_start, state.cell);
+
+        let length = self.sequence_length(operands.lengths, batch);
+        for k in 0..self.spec.steps {
+            // A reversed way begins with the last step that the sequence has; what is behind it stays in order.
+            let is_turned = way.is_reversed && k < length;
+            let step = if is_turned { length - 1 - k } else { k };
+            let output_start = self.output_start(way.number, step, batch);
+            let output = outputs
+                .hidden_states
+                .get_mut(output_start..output_start + hidden_size);
+
+            if k >= length {
+                if let Some(output) = output {
+                    output.fill(0.0);
+                }
+                continue;
+            }
+            let step_input = &operands.sequence[self.input_start(step, batch)..];
+            self.step(way, step_input, state);
+            if let Some(output) = output {
+                output.copy_from_slice(state.hidden);
+            }
+        }
+
+        let state_range = state_start..state_start + hidden_size;
+        if let Some(last) = outputs.last_hidden.get_mut(state_range.clone()) {
+            last.copy_from_slice(state.hidden);
+        }
+        if let Some(last) = outputs.last_cell.get_mut(state_range) {
+            last.copy_from_slice(state.cell);
         }
     }
 
-    /// Joins the gates of one batch; biases are in both parts.
-    fn join(&self, gates: &Gates<'_>, h: &mut [f32], c: &mut [f32]) {
-        let Gates {
-            g,
-            u,
-            peep,
-            acts,
-            r_new,
+    /// One step: the products with both matrices, then the gates.
+    fn step(&self, way: &Way<'_>, step_input: &[f32], state: &mut State<'_>) {
+        let hidden_size = self.spec.hidden;
+        self.gate_sums(
+            Left::dense(step_input, self.spec.input),
+            way.input_matrix,
+            way.input_bias,
+            state.from_input,
+        );
+        let hidden_row = Left::dense(state.hidden, hidden_size);
+        self.gate_sums(
+            hidden_row,
+            way.state_matrix,
+            way.state_bias,
+            state.from_hidden,
+        );
+
+        let mut from_reset = None;
+        if self.spec.cell == Cell::Gru && !self.spec.reset_after {
+            // The reset gate acts before the product: that of its gate alone is done again.
+            for i in 0..hidden_size {
+                let sum = state.from_input[hidden_size + i] + state.from_hidden[hidden_size + i];
+                let reset = apply_gate(way.activations[0], self.bounded(sum));
+                state.reset_hidden[i] = reset * state.hidden[i];
+            }
+            let reset_row = Left::dense(state.reset_hidden, hidden_size);
+            self.gate_sums(
+                reset_row,
+                way.state_matrix,
+                way.state_bias,
+                state.from_reset,
+            );
+            // Gates are in the order update, reset, new.
+            from_reset = Some(&state.from_reset[2 * hidden_size..3 * hidden_size]);
+        }
+
+        let gates = StepGates {
+            from_input: state.from_input,
+            from_hidden: state.from_hidden,
+            peepholes: way.peepholes,
+            activations: way.activations,
+            from_reset,
+        };
+        self.join_gates(&gates, state.hidden, state.cell);
+    }
+
+    /// The sums of all gates: one row times a packed matrix.
+    fn gate_sums(&self, row: Left<'_>, matrix: &[f32], bias: Option<&[f32]>, sums: &mut [f32]) {
+        let size = ProductSize {
+            rows: 1,
+            depth: row.row_step,
+            columns: self.gate_width(),
+        };
+        let extra = Extra {
+            column_bias: bias,
+            ..Extra::default()
+        };
+        gemm(size, row, matrix, sums, size.columns, extra);
+    }
+
+    fn bounded(&self, sum: f32) -> f32 {
+        if self.spec.clip > 0.0 {
+            sum.clamp(-self.spec.clip, self.spec.clip)
+        } else {
+            sum
+        }
+    }
+
+    /// Joins the gates of one batch; biases are in both parts. The formulas are those of the ONNX operators.
+    fn join_gates(&self, gates: &StepGates<'_>, hidden: &mut [f32], cell: &mut [f32]) {
+        let StepGates {
+            from_input,
+            from_hidden,
+            peepholes,
+            activations,
+            from_reset,
         } = *gates;
-        let n = self.spec.hidden;
-        let p = |k: usize, i: usize| peep.get(k * n + i).copied().unwrap_or(0.0);
-        for i in 0..n {
-            let sum = |k: usize| g[k * n + i] + u[k * n + i];
+        let hidden_size = self.spec.hidden;
+        let peephole = |gate: usize, i: usize| {
+            let weight = peepholes.get(gate * hidden_size + i);
+            weight.copied().unwrap_or(0.0)
+        };
+
+        for i in 0..hidden_size {
+            let sum = |gate: usize| {
+                from_input[gate * hidden_size + i] + from_hidden[gate * hidden_size + i]
+            };
             match self.spec.cell {
-                Cell::Rnn => h[i] = apply(acts[0], self.bounded(sum(0))),
+                Cell::Rnn => hidden[i] = apply_gate(activations[0], self.bounded(sum(0))),
+
                 Cell::Gru => {
-                    let z = apply(acts[0], self.bounded(sum(0)));
-                    let new = match r_new {
-                        Some(r_new) => g[2 * n + i] + r_new[i],
-                        None => g[2 * n + i] + apply(acts[0], self.bounded(sum(1))) * u[2 * n + i],
+                    let update = apply_gate(activations[0], self.bounded(sum(0)));
+                    let input_part = from_input[2 * hidden_size + i];
+                    let new_sum = match from_reset {
+                        Some(from_reset) => input_part + from_reset[i],
+                        None => {
+                            let reset = apply_gate(activations[0], self.bounded(sum(1)));
+                            input_part + reset * from_hidden[2 * hidden_size + i]
+                        }
                     };
-                    h[i] = (1.0 - z) * apply(acts[1], self.bounded(new)) + z * h[i];
+                    let new_hidden = apply_gate(activations[1], self.bounded(new_sum));
+                    hidden[i] = (1.0 - update) * new_hidden + update * hidden[i];
                 }
+
+                // Gates are in the order input, output, forget, cell; peepholes in that of the first three.
                 Cell::Lstm => {
-                    let input = apply(acts[0], self.bounded(sum(0) + p(0, i) * c[i]));
-                    let forget = if self.spec.couple {
-                        1.0 - input
+                    let input_sum = sum(0) + peephole(0, i) * cell[i];
+                    let input_gate = apply_gate(activations[0], self.bounded(input_sum));
+                    let forget_gate = if self.spec.couple {
+                        1.0 - input_gate
                     } else {
-                        apply(acts[0], self.bounded(sum(2) + p(2, i) * c[i]))
+                        let forget_sum = sum(2) + peephole(2, i) * cell[i];
+                        apply_gate(activations[0], self.bounded(forget_sum))
                     };
-                    let next = forget * c[i] + input * apply(acts[1], self.bounded(sum(3)));
-                    let out = apply(acts[0], self.bounded(sum(1) + p(1, i) * next));
-                    c[i] = next;
-                    h[i] = out * apply(acts[2], next);
+                    let candidate = apply_gate(activations[1], self.bounded(sum(3)));
+                    let next_cell = forget_gate * cell[i] + input_gate * candidate;
+
+                    // The output gate looks at the new cell state already.
+                    let output_sum = sum(1) + peephole(1, i) * next_cell;
+                    let output_gate = apply_gate(activations[0], self.bounded(output_sum));
+                    cell[i] = next_cell;
+                    hidden[i] = output_gate * apply_gate(activations[2], next_cell);
                 }
             }
         }
     }
 }
 
-/// What meets in a step of one batch.
-struct Gates<'a> {
-    /// Gates from the input, and from the hidden state.
-    g: &'a [f32],
-    u: &'a [f32],
-    peep: &'a [f32],
-    acts: &'a [Gate],
-    /// The new gate from the hidden state behind the reset gate, where that acts first.
-    r_new: Option<&'a [f32]>,
+/// Part `number` of an operand that has one for each way; empty where the operand is missing.
+fn part_of(operand: &[f32], number: usize, length: usize) -> &[f32] {
+    let part = operand.get(number * length..(number + 1) * length);
+    part.unwrap_or_default()
+}
+
+/// The state that a sequence begins with: zeros where it is not given.
+fn copy_state(first_states: &[f32], start: usize, state: &mut [f32]) {
+    match first_states.get(start..start + state.len()) {
+        Some(first) => state.copy_from_slice(first),
+        None => state.fill(0.0),
+    }
 }
 
 impl Body for Recurrent {
     fn run(&self, t: &mut Tensors<'_>) {
-        let (x, bias, lengths) = (t.get::<f32>(0), t.get::<f32>(3), t.bytes(4));
-        let (h0, c0, peep) = (t.get::<f32>(5), t.get::<f32>(6), t.get::<f32>(7));
-        let (n, width) = (self.spec.hidden, self.width());
-        let mut outs: [&mut [f32]; 3] = Default::default();
-        for (i, &o) in self.wanted.iter().enumerate() {
-            outs[o] = t.out::<f32>(i);
+        let operands = Operands {
+            sequence: t.get(0),
+            biases: t.get(3),
+            lengths: t.bytes(4),
+            first_hidden: t.get(5),
+            first_cell: t.get(6),
+            peepholes: t.get(7),
+        };
+        let mut output_slices: [&mut [f32]; 3] = Default::default();
+        for (i, &output) in self.wanted.iter().enumerate() {
+            output_slices[output] = t.out::<f32>(i);
         }
-        let [y, last_h, last_c] = outs;
+        let [hidden_states, last_hidden, last_cell] = output_slices;
+        let mut outputs = Outputs {
+            hidden_states,
+            last_hidden,
+            last_cell,
+        };
+
+        // Matrices that come by ports are packed in each firing.
         let scratch = t.scratch::<f32>();
-        let (own, rest) = scratch.split_at_mut(if self.packed.is_some() {
-            0
-        } else {
-            self.packed_len()
-        });
+        let (own_packed, rest) = scratch.split_at_mut(self.own_packed_len());
         if self.packed.is_none() {
-            self.pack(t.get(1), t.get(2), own);
+            self.pack(t.get(1), t.get(2), own_packed);
         }
-        let packed = self.packed.as_deref().unwrap_or(own);
-        let (g, rest) = rest.split_at_mut(width);
-        let (u, rest) = rest.split_at_mut(width);
-        let (h, rest) = rest.split_at_mut(n);
-        let (c, rest) = rest.split_at_mut(n);
-        let (rh, r_new) = rest.split_at_mut(n);
-        let (lw, lr) = self.each_len();
-        let per = self.spec.activations.len() / self.spec.ways;
-        for (d, b) in (0..self.spec.ways).flat_map(|d| (0..self.spec.batch).map(move |b| (d, b))) {
-            let state = if self.spec.batchwise {
-                b * self.spec.ways + d
-            } else {
-                d * self.spec.batch + b
-            } * n;
-            let start = |from: &[f32], to: &mut [f32]| match from.get(state..state + n) {
-                Some(from) => to.copy_from_slice(from),
-                None => to.fill(0.0),
-            };
-            start(h0, h);
-            start(c0, c);
-            let (w, r) = packed[d * (lw + lr)..][..lw + lr].split_at(lw);
-            let bias: &[f32] = bias
-                .get(d * 2 * width..(d + 1) * 2 * width)
-                .unwrap_or_default();
-            let (wb, rb) = bias.split_at(bias.len() / 2);
-            let acts = &self.spec.activations[d * per..];
-            let peep: &[f32] = peep.get(d * 3 * n..(d + 1) * 3 * n).unwrap_or_default();
-            let len = self.spec.lengths.map_or(self.spec.steps, |dt| {
-                super::cx::index_at(lengths, dt, b).clamp(0, self.spec.steps as i64) as usize
-            });
-            let back = self.spec.direction.turns(d);
-            for k in 0..self.spec.steps {
-                let place = if back && k < len { len - 1 - k } else { k };
-                let at = if self.spec.batchwise {
-                    (b * self.spec.steps + place) * self.spec.ways + d
-                } else {
-                    (place * self.spec.ways + d) * self.spec.batch + b
-                } * n;
-                if k >= len {
-                    if let Some(y) = y.get_mut(at..at + n) {
-                        y.fill(0.0)
-                    }
-                    continue;
-                }
-                let from = if self.spec.batchwise {
-                    b * self.spec.steps + place
-                } else {
-                    place * self.spec.batch + b
-                } * self.spec.input;
-                let extra = Extra {
-                    column_bias: Some(wb).filter(|b| !b.is_empty()),
-                    ..Extra::default()
-                };
-                gemm(
-                    (1, self.spec.input, width),
-                    Left {
-                        data: &x[from..],
-                        row: self.spec.input,
-                        column: 1,
-                    },
-                    w,
-                    g,
-                    width,
-                    extra,
-                );
-                let extra = Extra {
-                    column_bias: Some(rb).filter(|b| !b.is_empty()),
-                    ..Extra::default()
-                };
-                gemm(
-                    (1, n, width),
-                    Left {
-                        data: h,
-                        row: n,
-                        column: 1,
-                    },
-                    r,
-                    u,
-                    width,
-                    extra,
-                );
-                let mut third = None;
-                if self.spec.cell == Cell::Gru && !self.spec.reset_after {
-                    // The reset gate acts before the product: that of its gate alone is done again.
-                    for i in 0..n {
-                        rh[i] = apply(acts[0], self.bounded(g[n + i] + u[n + i])) * h[i];
-                    }
-                    let extra = Extra {
-                        column_bias: Some(rb).filter(|b| !b.is_empty()),
-                        ..Extra::default()
-                    };
-                    gemm(
-                        (1, n, width),
-                        Left {
-                            data: rh,
-                            row: n,
-                            column: 1,
-                        },
-                        r,
-                        r_new,
-                        width,
-                        extra,
-                    );
-                    third = Some(&r_new[2 * n..3 * n]);
-                }
-                self.join(
-                    &Gates {
-                        g,
-                        u,
-                        peep,
-                        acts,
-                        r_new: third,
-                    },
-                    h,
-                    c,
-                );
-                if let Some(y) = y.get_mut(at..at + n) {
-                    y.copy_from_slice(h)
-                }
-            }
-            if let Some(to) = last_h.get_mut(state..state + n) {
-                to.copy_from_slice(h)
-            }
-            if let Some(to) = last_c.get_mut(state..state + n) {
-                to.copy_from_slice(c)
+        let packed = self.packed.as_deref().unwrap_or(own_packed);
+
+        let (from_input, rest) = rest.split_at_mut(self.gate_width());
+        let (from_hidden, rest) = rest.split_at_mut(self.gate_width());
+        let (hidden, rest) = rest.split_at_mut(self.spec.hidden);
+        let (cell, rest) = rest.split_at_mut(self.spec.hidden);
+        let (reset_hidden, from_reset) = rest.split_at_mut(self.spec.hidden);
+        let mut state = State {
+            hidden,
+            cell,
+            from_input,
+            from_hidden,
+            reset_hidden,
+            from_reset,
+        };
+
+        for number in 0..self.spec.ways {
+            let way = self.way(number, packed, &operands);
+            for batch in 0..self.spec.batch {
+                self.run_sequence(&way, batch, &operands, &mut state, &mut outputs);
             }
         }
     }
 
     fn scratch_bytes(&self) -> usize {
-        let own = if self.packed.is_some() {
-            0
-        } else {
-            self.packed_len()
-        };
-        4 * (own + 3 * self.width() + 3 * self.spec.hidden)
+        let state_length = 3 * self.gate_width() + 3 * self.spec.hidden;
+        4 * (self.own_packed_len() + state_length)
+    }
+}
+
+impl Recurrent {
+    /// Floats of packed matrices in the scratch memory: none where they are constants.
+    fn own_packed_len(&self) -> usize {
+        match self.packed {
+            Some(_) => 0,
+            None => self.packed_len(),
+        }
     }
 }

@@ -1,63 +1,66 @@
 //! Reductions along axes, running sums, softmax, the k greatest.
 
-use zbmd_ir::DType;
+use std::cmp::Ordering;
+use std::marker::PhantomData;
 
-use super::cx::{Cx, FLOATS, FloatBody, Plan, Planned, Tensors, by_num, token, volume};
-use super::index::Walk;
+use zbmd_ir::{DType, TokenType};
+
+use super::cx::{Body, Cx, FLOATS, FloatBody, Plan, Planned, Tensors, by_num, token, volume};
+use super::index::{AxisView, Walk, strides};
 use super::num::{Float, Num};
 use zbmd_gpu_ir::tensor::row::{Fold, Soft};
 use zbmd_op::OpError;
 use zbmd_op::simd::{self, Isa, Loop};
 
 /// Axes of a reduction: those of operand 1, or all; none where an empty list is a no-op.
-fn axes(cx: &Cx<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
-    let given = cx.ints(1)?.unwrap_or_default();
-    if given.is_empty() {
-        let none = cx.flag("noop_with_empty_axes", false)?;
-        return Ok(if none {
-            Vec::new()
-        } else {
-            (0..rank).collect()
+fn reduced_axes(cx: &Cx<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
+    let given_axes = cx.ints(1)?.unwrap_or_default();
+    if given_axes.is_empty() {
+        let reduces_nothing = cx.flag("noop_with_empty_axes", false)?;
+        return Ok(match reduces_nothing {
+            true => Vec::new(),
+            false => (0..rank).collect(),
         });
     }
-    let mut axes: Vec<usize> = given
-        .iter()
-        .map(|&a| cx.axis(a, rank))
-        .collect::<Result<_, _>>()?;
+    let positive_axes = given_axes.iter().map(|&axis| cx.axis(axis, rank));
+    let mut axes: Vec<usize> = positive_axes.collect::<Result<_, _>>()?;
     axes.sort_unstable();
     axes.dedup();
     Ok(axes)
 }
 
-/// How x is walked: kept dimensions outside, reduced ones inside.
+/// How a tensor is walked: kept dimensions outside, reduced ones inside.
 struct Walks {
     kept: Walk<1>,
-    over: Walk<1>,
+    reduced: Walk<1>,
+    /// Elements that meet in one.
     count: usize,
+    /// Dimensions of the result.
     out: Vec<usize>,
 }
 
 impl Walks {
-    fn new(dims: &[usize], axes: &[usize], keep: bool) -> Result<Self, OpError> {
-        let own: Vec<isize> = super::index::strides(dims)
-            .into_iter()
-            .map(|s| s as isize)
-            .collect();
-        let pick = |inside: bool| -> (Vec<usize>, Vec<isize>) {
-            (0..dims.len())
-                .filter(|d| axes.contains(d) == inside)
-                .map(|d| (dims[d], own[d]))
-                .unzip()
-        };
-        let ((kept, ks), (over, os)) = (pick(false), pick(true));
-        let out = (0..dims.len())
-            .filter(|d| keep || !axes.contains(d))
-            .map(|d| if axes.contains(&d) { 1 } else { dims[d] })
-            .collect();
+    fn new(dims: &[usize], axes: &[usize], keeps_dims: bool) -> Result<Self, OpError> {
+        let mut kept_dims = Vec::new();
+        let mut kept_strides = Vec::new();
+        let mut reduced_dims = Vec::new();
+        let mut reduced_strides = Vec::new();
+        let mut out = Vec::new();
+        for (d, stride) in strides(dims).into_iter().enumerate() {
+            if axes.contains(&d) {
+                reduced_dims.push(dims[d]);
+                reduced_strides.push(stride as isize);
+                out.extend(keeps_dims.then_some(1));
+            } else {
+                kept_dims.push(dims[d]);
+                kept_strides.push(stride as isize);
+                out.push(dims[d]);
+            }
+        }
         Ok(Self {
-            count: volume(&over),
-            kept: Walk::new(&kept, [ks], [0])?,
-            over: Walk::new(&over, [os], [0])?,
+            count: volume(&reduced_dims),
+            kept: Walk::new(&kept_dims, [kept_strides], [0])?,
+            reduced: Walk::new(&reduced_dims, [reduced_strides], [0])?,
             out,
         })
     }
@@ -75,7 +78,7 @@ impl ReduceSpec {
     pub(super) fn of(cx: &Cx<'_>, kind: Fold) -> Result<Self, OpError> {
         Ok(Self {
             kind,
-            axes: axes(cx, cx.dims(0)?.len())?,
+            axes: reduced_axes(cx, cx.dims(0)?.len())?,
             keeps_dims: keeps_dims(cx)?,
         })
     }
@@ -88,90 +91,116 @@ fn keeps_dims(cx: &Cx<'_>) -> Result<bool, OpError> {
 
 /// The reductions of ONNX.
 pub(super) fn reduce(cx: &Cx<'_>, spec: &ReduceSpec) -> Planned {
-    let kind = spec.kind;
     let dims = cx.dims(0)?;
     let dtype = cx.dtype(0)?;
     let walks = Walks::new(&dims, &spec.axes, spec.keeps_dims)?;
     let out = token(dtype, &walks.out);
-    let flops = volume(&dims) as f64 * 2.0;
-    fn make<T: Num>(out: zbmd_ir::TokenType, walks: Walks, kind: Fold, truth: bool) -> Planned {
-        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
-            run::<T>(t, &walks, kind, truth)
-        }))
+    let reduction = Reduction {
+        walks,
+        kind: spec.kind,
+        is_truth: dtype == DType::Bool,
+    };
+    let plan = by_num!(dtype, reduction_plan(out, reduction))?;
+    Ok(plan.flops(volume(&dims) as f64 * 2.0))
+}
+
+fn reduction_plan<T: Num>(out: TokenType, reduction: Reduction) -> Planned {
+    Ok(Plan::new(vec![out], move |tensors: &mut Tensors<'_>| {
+        reduction.run::<T>(tensors);
+    }))
+}
+
+struct Reduction {
+    walks: Walks,
+    kind: Fold,
+    /// Whether the elements are truth values, which are 0 or 1 only.
+    is_truth: bool,
+}
+
+impl Reduction {
+    fn run<T: Num>(&self, tensors: &mut Tensors<'_>) {
+        let input = tensors.get::<T>(0);
+        let output = tensors.out::<T>(0);
+        let kept = &self.walks.kept;
+        kept.each(|to, [from]| {
+            for i in 0..kept.inner {
+                let start = from + i * kept.step[0] as usize;
+                output[to + i] = self.fold_one(&input[start.min(input.len())..]);
+            }
+        });
     }
-    Ok(by_num!(dtype, make(out, walks, kind, dtype == DType::Bool))?.flops(flops))
-}
 
-fn run<T: Num>(t: &mut Tensors<'_>, walks: &Walks, kind: Fold, truth: bool) {
-    let (x, y) = (t.get::<T>(0), t.out::<T>(0));
-    walks.kept.each(|to, [from]| {
-        for i in 0..walks.kept.inner {
-            let at = from + i * walks.kept.step[0] as usize;
-            y[to + i] = fold_one(&x[at.min(x.len())..], walks, kind, truth);
-        }
-    });
-}
+    /// The elements that meet in one, whose first is that of the slice.
+    fn fold_one<T: Num>(&self, elements: &[T]) -> T {
+        match self.kind {
+            Fold::Max if self.is_truth => self.chain(elements, T::ZERO, T::max),
+            Fold::Min if self.is_truth => self.chain(elements, T::ONE, T::min),
+            Fold::Max => self.chain(elements, T::LEAST, T::max),
+            Fold::Min => self.chain(elements, T::GREATEST, T::min),
+            Fold::Prod => self.chain(elements, T::ONE, T::mul),
 
-fn fold_one<T: Num>(x: &[T], walks: &Walks, kind: Fold, truth: bool) -> T {
-    match kind {
-        Fold::Max if truth => each(x, walks, T::ZERO, T::max),
-        Fold::Min if truth => each(x, walks, T::ONE, T::min),
-        Fold::Max => each(x, walks, T::LEAST, T::max),
-        Fold::Min => each(x, walks, T::GREATEST, T::min),
-        Fold::Prod => each(x, walks, T::ONE, T::mul),
-        Fold::Sum if !T::FLOAT => each(x, walks, T::ZERO, T::add),
-        Fold::SumSquare if !T::FLOAT => each(x, walks, T::ZERO, |s, v| s.add(v.mul(v))),
-        Fold::Sum => T::of(sum(x, walks, |v| v)),
-        Fold::Mean => {
-            let mean = sum(x, walks, |v| v) / walks.count as f64;
-            T::of(if T::FLOAT { mean } else { mean.trunc() })
-        }
-        Fold::SumSquare => T::of(sum(x, walks, |v| v * v)),
-        Fold::L1 => T::of(sum(x, walks, f64::abs)),
-        Fold::L2 => T::of(sum(x, walks, |v| v * v).sqrt()),
-        Fold::LogSum => T::of(sum(x, walks, |v| v).ln()),
-        Fold::LogSumExp => {
-            let top = each(x, walks, T::LEAST, T::max).f64();
-            let top = if top.is_finite() { top } else { 0.0 };
-            T::of(sum(x, walks, |v| (v - top).exp()).ln() + top)
+            // Integers wrap around as they do elsewhere: they are not summed in f64, which would round.
+            Fold::Sum if !T::FLOAT => self.chain(elements, T::ZERO, T::add),
+            Fold::SumSquare if !T::FLOAT => {
+                self.chain(elements, T::ZERO, |sum, v| sum.add(v.mul(v)))
+            }
+
+            Fold::Sum => T::of(self.sum(elements, |v| v)),
+            Fold::Mean => {
+                let mean = self.sum(elements, |v| v) / self.walks.count as f64;
+                T::of(if T::FLOAT { mean } else { mean.trunc() })
+            }
+            Fold::SumSquare => T::of(self.sum(elements, |v| v * v)),
+            Fold::L1 => T::of(self.sum(elements, f64::abs)),
+            Fold::L2 => T::of(self.sum(elements, |v| v * v).sqrt()),
+            Fold::LogSum => T::of(self.sum(elements, |v| v).ln()),
+            Fold::LogSumExp => {
+                // Exponents are taken relative to the greatest, so that none overflows.
+                let max = self.chain(elements, T::LEAST, T::max).f64();
+                let shift = if max.is_finite() { max } else { 0.0 };
+                let sum = self.sum(elements, |v| (v - shift).exp());
+                T::of(sum.ln() + shift)
+            }
         }
     }
-}
 
-/// One chain over all elements, in their order.
-fn each<T: Num>(x: &[T], walks: &Walks, start: T, join: impl Fn(T, T) -> T) -> T {
-    let mut sum = start;
-    walks.over.each(|_, [from]| {
-        for i in 0..walks.over.inner {
-            sum = join(sum, x[from + i * walks.over.step[0] as usize]);
-        }
-    });
-    sum
-}
+    /// One chain over all elements, in their order.
+    fn chain<T: Num>(&self, elements: &[T], start: T, join: impl Fn(T, T) -> T) -> T {
+        let walk = &self.walks.reduced;
+        let mut joined = start;
+        walk.each(|_, [from]| {
+            for i in 0..walk.inner {
+                joined = join(joined, elements[from + i * walk.step[0] as usize]);
+            }
+        });
+        joined
+    }
 
-/// The sum in f64; runs that lie side by side in eight chains.
-fn sum<T: Num>(x: &[T], walks: &Walks, f: impl Fn(f64) -> f64) -> f64 {
-    let mut total = 0.0;
-    walks.over.each(|_, [from]| {
-        if walks.over.step[0] == 1 {
-            let mut sums = [0.0; 8];
-            let (whole, rest) = x[from..from + walks.over.inner].as_chunks::<8>();
-            for chunk in whole {
-                for (s, v) in sums.iter_mut().zip(chunk) {
-                    *s += f(v.f64());
+    /// The sum in f64; runs that are side by side in eight chains.
+    fn sum<T: Num>(&self, elements: &[T], term: impl Fn(f64) -> f64) -> f64 {
+        let walk = &self.walks.reduced;
+        let mut total = 0.0;
+        walk.each(|_, [from]| {
+            if walk.step[0] == 1 {
+                let mut sums = [0.0; 8];
+                let (whole, rest) = elements[from..from + walk.inner].as_chunks::<8>();
+                for chunk in whole {
+                    for (sum, v) in sums.iter_mut().zip(chunk) {
+                        *sum += term(v.f64());
+                    }
+                }
+                sums.iter_mut()
+                    .zip(rest)
+                    .for_each(|(sum, v)| *sum += term(v.f64()));
+                total += sums.iter().sum::<f64>();
+            } else {
+                for i in 0..walk.inner {
+                    total += term(elements[from + i * walk.step[0] as usize].f64());
                 }
             }
-            sums.iter_mut()
-                .zip(rest)
-                .for_each(|(s, v)| *s += f(v.f64()));
-            total += sums.iter().sum::<f64>();
-        } else {
-            for i in 0..walks.over.inner {
-                total += f(x[from + i * walks.over.step[0] as usize].f64());
-            }
-        }
-    });
-    total
+        });
+        total
+    }
 }
 
 /// The place of the greatest or least element along an axis.
@@ -196,58 +225,66 @@ impl ArgSpec {
 
 pub(super) fn arg(cx: &Cx<'_>, spec: &ArgSpec) -> Planned {
     let dims = cx.dims(0)?;
-    let axis = spec.axis;
-    let greatest = spec.is_max;
-    let last = spec.takes_last;
-    let keep = spec.keeps_dims;
-    let (outer, n, inner) = around(&dims, axis);
-    let mut out = dims.clone();
-    if keep {
-        out[axis] = 1;
+    let mut out_dims = dims.clone();
+    if spec.keeps_dims {
+        out_dims[spec.axis] = 1;
     } else {
-        out.remove(axis);
+        out_dims.remove(spec.axis);
     }
-    fn make<T: Num>(
-        out: zbmd_ir::TokenType,
-        greatest: bool,
-        last: bool,
-        s: (usize, usize, usize),
-    ) -> Planned {
-        let (outer, n, inner) = s;
-        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
-            let (x, y) = (t.get::<T>(0), t.out::<i64>(0));
-            for o in 0..outer {
-                for i in 0..inner {
-                    let at = |k: usize| x[(o * n + k) * inner + i];
-                    let better = |a: T, b: T| if greatest { a > b } else { a < b };
-                    let best = (1..n).fold(0, |best, k| {
-                        if better(at(k), at(best)) || (last && at(k) == at(best)) {
-                            k
-                        } else {
-                            best
-                        }
-                    });
-                    y[o * inner + i] = best as i64;
-                }
-            }
-        }))
-    }
-    by_num!(
-        cx.dtype(0)?,
-        make(token(DType::I64, &out), greatest, last, (outer, n, inner))
-    )
+    let search = ArgSearch {
+        view: AxisView::of(&dims, spec.axis),
+        is_max: spec.is_max,
+        takes_last: spec.takes_last,
+    };
+    by_num!(cx.dtype(0)?, arg_plan(token(DType::I64, &out_dims), search))
 }
 
-/// Elements before, along and behind an axis.
-pub(super) fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
-    let axis = axis.min(dims.len().saturating_sub(1));
-    match dims.get(axis) {
-        Some(&n) => (volume(&dims[..axis]), n, volume(&dims[axis + 1..])),
-        None => (1, 1, 1),
+fn arg_plan<T: Num>(out: TokenType, search: ArgSearch) -> Planned {
+    Ok(Plan::new(vec![out], move |tensors: &mut Tensors<'_>| {
+        let input = tensors.get::<T>(0);
+        let output = tensors.out::<i64>(0);
+        let view = search.view;
+        for outer in 0..view.outer {
+            for inner in 0..view.inner {
+                output[outer * view.inner + inner] = search.best(input, outer, inner) as i64;
+            }
+        }
+    }))
+}
+
+struct ArgSearch {
+    view: AxisView,
+    is_max: bool,
+    takes_last: bool,
+}
+
+impl ArgSearch {
+    /// The place along the axis of the best element of one line.
+    fn best<T: Num>(&self, input: &[T], outer: usize, inner: usize) -> usize {
+        let mut best = 0;
+        for k in 1..self.view.length {
+            let element = input[self.view.at(outer, k, inner)];
+            let best_element = input[self.view.at(outer, best, inner)];
+            let is_better = match self.is_max {
+                true => element > best_element,
+                false => element < best_element,
+            };
+            if is_better || (self.takes_last && element == best_element) {
+                best = k;
+            }
+        }
+        best
     }
+}
+
+/// Elements before, along and behind an axis: an [`AxisView`] as three numbers.
+pub(super) fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
+    let view = AxisView::of(dims, axis);
+    (view.outer, view.length, view.inner)
 }
 
 /// Running sums or products along an axis.
+#[derive(Clone, Copy)]
 pub(super) struct CumulativeSpec {
     pub(super) is_product: bool,
     pub(super) axis: usize,
@@ -270,35 +307,35 @@ impl CumulativeSpec {
 
 pub(super) fn cumulative(cx: &Cx<'_>, spec: &CumulativeSpec) -> Planned {
     let dims = cx.dims(0)?;
-    let (outer, n, inner) = around(&dims, spec.axis);
-    fn make<T: Num>(
-        out: zbmd_ir::TokenType,
-        (outer, n, inner): (usize, usize, usize),
-        [product, exclusive, reverse]: [bool; 3],
-    ) -> Planned {
-        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
-            let (x, y) = (t.get::<T>(0), t.out::<T>(0));
-            for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
-                let mut sum = if product { T::ONE } else { T::ZERO };
-                for k in 0..n {
-                    let k = if reverse { n - 1 - k } else { k };
-                    let at = (o * n + k) * inner + i;
-                    let before = sum;
-                    sum = if product {
-                        sum.mul(x[at])
-                    } else {
-                        sum.add(x[at])
+    let out = cx.operand(0)?.ty.clone();
+    let view = AxisView::of(&dims, spec.axis);
+    by_num!(cx.dtype(0)?, cumulative_plan(out, view, *spec))
+}
+
+fn cumulative_plan<T: Num>(out: TokenType, view: AxisView, spec: CumulativeSpec) -> Planned {
+    Ok(Plan::new(vec![out], move |tensors: &mut Tensors<'_>| {
+        let input = tensors.get::<T>(0);
+        let output = tensors.out::<T>(0);
+        for outer in 0..view.outer {
+            for inner in 0..view.inner {
+                let mut sum = if spec.is_product { T::ONE } else { T::ZERO };
+                for i in 0..view.length {
+                    let along = match spec.reverse {
+                        true => view.length - 1 - i,
+                        false => i,
                     };
-                    y[at] = if exclusive { before } else { sum };
+                    let place = view.at(outer, along, inner);
+                    let before = sum;
+                    sum = if spec.is_product {
+                        sum.mul(input[place])
+                    } else {
+                        sum.add(input[place])
+                    };
+                    output[place] = if spec.exclusive { before } else { sum };
                 }
             }
-        }))
-    }
-    let flags = [spec.is_product, spec.exclusive, spec.reverse];
-    by_num!(
-        cx.dtype(0)?,
-        make(cx.operand(0)?.ty.clone(), (outer, n, inner), flags)
-    )
+        }
+    }))
 }
 
 /// Softmax, LogSoftmax, Hardmax along an axis.
@@ -317,87 +354,116 @@ impl SoftmaxSpec {
 pub(super) fn softmax(cx: &Cx<'_>, spec: &SoftmaxSpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
-    let shape = around(&dims, spec.axis);
-    let kind = spec.kind;
-    let flops = 20.0 * volume(&dims) as f64;
     let out = cx.operand(0)?.ty.clone();
-    Ok(Plan::float(dtype, vec![out], Softmax { shape, kind }).flops(flops))
+    let body = Softmax {
+        view: AxisView::of(&dims, spec.axis),
+        kind: spec.kind,
+    };
+    Ok(Plan::float(dtype, vec![out], body).flops(20.0 * volume(&dims) as f64))
 }
 
 struct Softmax {
-    shape: (usize, usize, usize),
+    view: AxisView,
     kind: Soft,
 }
 
 impl FloatBody for Softmax {
-    fn run<F: Float>(&self, t: &mut Tensors<'_>) {
-        let (x, y) = (t.get::<F>(0), t.out::<F>(0));
-        let (outer, n, inner) = self.shape;
-        if inner == 1 && self.kind == Soft::Plain {
-            for (x, y) in x.chunks_exact(n.max(1)).zip(y.chunks_exact_mut(n.max(1))) {
-                simd::dispatch(SoftRow { x, y });
+    fn run<F: Float>(&self, tensors: &mut Tensors<'_>) {
+        let input = tensors.get::<F>(0);
+        let output = tensors.out::<F>(0);
+        let view = self.view;
+        if view.inner == 1 && self.kind == Soft::Plain {
+            let row_length = view.length.max(1);
+            let output_rows = output.chunks_exact_mut(row_length);
+            for (row, output_row) in input.chunks_exact(row_length).zip(output_rows) {
+                simd::dispatch(SoftRow {
+                    input: row,
+                    output: output_row,
+                });
             }
             return;
         }
-        for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
-            let at = |k: usize| (o * n + k) * inner + i;
-            let top = (0..n).fold(F::LEAST, |m, k| m.max(x[at(k)]));
-            if self.kind == Soft::Hard {
-                let first = (0..n).find(|&k| x[at(k)] == top);
-                (0..n).for_each(|k| y[at(k)] = if Some(k) == first { F::ONE } else { F::ZERO });
-                continue;
+        for outer in 0..view.outer {
+            for inner in 0..view.inner {
+                self.run_line(input, output, outer, inner);
             }
-            let mut sum = 0.0;
-            for k in 0..n {
-                y[at(k)] = (x[at(k)] - top).exp();
-                sum += y[at(k)].f64();
+        }
+    }
+}
+
+impl Softmax {
+    /// One line along the axis. Exponents are taken relative to its greatest element, so that none overflows.
+    fn run_line<F: Float>(&self, input: &[F], output: &mut [F], outer: usize, inner: usize) {
+        let length = self.view.length;
+        let at = |k: usize| self.view.at(outer, k, inner);
+        let max = (0..length).fold(F::LEAST, |max, k| max.max(input[at(k)]));
+        if self.kind == Soft::Hard {
+            let first_max = (0..length).find(|&k| input[at(k)] == max);
+            for k in 0..length {
+                let is_first = Some(k) == first_max;
+                output[at(k)] = if is_first { F::ONE } else { F::ZERO };
             }
-            for k in 0..n {
-                y[at(k)] = match self.kind {
-                    Soft::Log => x[at(k)] - top - F::of(sum.ln()),
-                    _ => y[at(k)] / F::of(sum),
-                };
-            }
+            return;
+        }
+
+        let mut sum = 0.0;
+        for k in 0..length {
+            let exponential = (input[at(k)] - max).exp();
+            output[at(k)] = exponential;
+            sum += exponential.f64();
+        }
+        for k in 0..length {
+            output[at(k)] = match self.kind {
+                Soft::Log => input[at(k)] - max - F::of(sum.ln()),
+                _ => output[at(k)] / F::of(sum),
+            };
         }
     }
 }
 
 /// One row of a softmax.
 pub(super) struct SoftRow<'a, F> {
-    pub(super) x: &'a [F],
-    pub(super) y: &'a mut [F],
+    pub(super) input: &'a [F],
+    pub(super) output: &'a mut [F],
 }
 
 impl<F: Float> Loop for SoftRow<'_, F> {
     type Out = ();
     #[inline(always)]
     fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        // One chain for each lane of the widest vectors: a single one would wait for each sum before the next.
         const LANES: usize = 16;
-        let Self { x, y } = self;
-        let mut tops = [F::LEAST; LANES];
-        let (whole, rest) = x.as_chunks::<LANES>();
+        let Self { input, output } = self;
+
+        let mut lane_max = [F::LEAST; LANES];
+        let (whole, rest) = input.as_chunks::<LANES>();
         for chunk in whole {
-            for (m, v) in tops.iter_mut().zip(chunk) {
-                *m = if *v > *m { *v } else { *m };
+            for (max, v) in lane_max.iter_mut().zip(chunk) {
+                *max = if *v > *max { *v } else { *max };
             }
         }
-        let top = tops
+        let max = lane_max
             .iter()
             .chain(rest)
-            .fold(F::LEAST, |m, &v| if v > m { v } else { m });
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = (x - top).exp_fast::<FMA>();
+            .fold(F::LEAST, |max, &v| if v > max { v } else { max });
+
+        for (y, &x) in output.iter_mut().zip(input) {
+            *y = (x - max).exp_fast::<FMA>();
         }
-        let mut sums = [F::ZERO; LANES];
-        let (whole, rest) = y.as_chunks::<LANES>();
+
+        let mut lane_sums = [F::ZERO; LANES];
+        let (whole, rest) = output.as_chunks::<LANES>();
         for chunk in whole {
-            for (s, v) in sums.iter_mut().zip(chunk) {
-                *s += *v;
+            for (sum, v) in lane_sums.iter_mut().zip(chunk) {
+                *sum += *v;
             }
         }
-        sums.iter_mut().zip(rest).for_each(|(s, v)| *s += *v);
-        let scale = F::ONE / sums.into_iter().fold(F::ZERO, |a, b| a + b);
-        y.iter_mut().for_each(|y| *y = *y * scale);
+        lane_sums
+            .iter_mut()
+            .zip(rest)
+            .for_each(|(sum, v)| *sum += *v);
+        let scale = F::ONE / lane_sums.into_iter().fold(F::ZERO, |a, b| a + b);
+        output.iter_mut().for_each(|y| *y = *y * scale);
     }
 }
 
@@ -419,97 +485,99 @@ impl TopKSpec {
 
 /// The k greatest or least elements along an axis, and where they are.
 pub(super) fn top_k(cx: &Cx<'_>, spec: &TopKSpec) -> Planned {
+    let dtype = cx.dtype(0)?;
     let dims = cx.dims(0)?;
-    let axis = spec.axis;
-    let k = cx.ints(1)?.and_then(|k| k.first().copied()).unwrap_or(1);
-    let (outer, n, inner) = around(&dims, axis);
-    let k = usize::try_from(k).ok().filter(|k| *k <= n).ok_or_else(|| {
+    let view = AxisView::of(&dims, spec.axis);
+    let asked = cx.ints(1)?.and_then(|k| k.first().copied()).unwrap_or(1);
+    let taken = usize::try_from(asked).ok().filter(|k| *k <= view.length);
+    let taken = taken.ok_or_else(|| {
         cx.refuse(
             1,
-            format!("asks for {k} of {n} elements"),
+            format!("asks for {asked} of {} elements", view.length),
             "ask for at most as many as there are",
         )
     })?;
-    let largest = spec.takes_largest;
-    let mut out = dims.clone();
-    out[axis] = k;
-    let dtype = cx.dtype(0)?;
+
+    let mut out_dims = dims.clone();
+    out_dims[spec.axis] = taken;
     let mut outs = Vec::new();
-    for &o in &cx.wanted {
-        outs.push(token(if o == 0 { dtype } else { DType::I64 }, &out));
+    for &output in &cx.wanted {
+        let out_dtype = if output == 0 { dtype } else { DType::I64 };
+        outs.push(token(out_dtype, &out_dims));
     }
-    let wants = [cx.wants(0), cx.wants(1)];
-    struct TopK<T> {
-        shape: (usize, usize, usize),
-        k: usize,
-        largest: bool,
-        wants: [bool; 2],
-        of: std::marker::PhantomData<T>,
+    let rule = TopKRule {
+        view,
+        taken,
+        takes_largest: spec.takes_largest,
+        wants_values: cx.wants(0),
+        wants_places: cx.wants(1),
+    };
+    by_num!(dtype, top_k_plan(outs, rule))
+}
+
+fn top_k_plan<T: Num>(outs: Vec<TokenType>, rule: TopKRule) -> Planned {
+    let element = PhantomData::<T>;
+    Ok(Plan::new(outs, TopK { rule, element }))
+}
+
+struct TopKRule {
+    view: AxisView,
+    taken: usize,
+    takes_largest: bool,
+    wants_values: bool,
+    wants_places: bool,
+}
+
+struct TopK<T> {
+    rule: TopKRule,
+    element: PhantomData<T>,
+}
+
+impl TopKRule {
+    /// Sorts the places of one line, the best first, in place and without memory of its own; equal elements by place.
+    fn sort_line<T: Num>(&self, input: &[T], outer: usize, inner: usize, places: &mut [u32]) {
+        for (i, place) in places.iter_mut().enumerate() {
+            *place = i as u32;
+        }
+        let element = |place: u32| input[self.view.at(outer, place as usize, inner)];
+        places.sort_unstable_by(|&a, &b| {
+            let rising = element(a).partial_cmp(&element(b));
+            let rising = rising.unwrap_or(Ordering::Equal);
+            let best_first = match self.takes_largest {
+                true => rising.reverse(),
+                false => rising,
+            };
+            best_first.then(a.cmp(&b))
+        });
     }
-    impl<T: Num> super::cx::Body for TopK<T> {
-        fn run(&self, t: &mut Tensors<'_>) {
-            let (outer, n, inner) = self.shape;
-            let x = t.get::<T>(0);
-            let order = t.scratch::<u32>();
-            let mut outs = 0;
-            let values = if self.wants[0] {
-                outs += 1;
-                t.out::<T>(0)
-            } else {
-                &mut []
-            };
-            let places = if self.wants[1] {
-                t.out::<i64>(outs)
-            } else {
-                &mut []
-            };
-            for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
-                let at = |j: u32| x[(o * n + j as usize) * inner + i];
-                let order = &mut order[..n];
-                order
-                    .iter_mut()
-                    .enumerate()
-                    .for_each(|(j, p)| *p = j as u32);
-                // In place and without memory of its own; equal elements by their place.
-                order.sort_unstable_by(|&a, &b| {
-                    let by = at(a)
-                        .partial_cmp(&at(b))
-                        .unwrap_or(std::cmp::Ordering::Equal);
-                    let by = if self.largest { by.reverse() } else { by };
-                    by.then(a.cmp(&b))
-                });
-                for (j, &p) in order[..self.k].iter().enumerate() {
-                    let to = (o * self.k + j) * inner + i;
-                    if let Some(v) = values.get_mut(to) {
-                        *v = at(p)
+}
+
+impl<T: Num> Body for TopK<T> {
+    fn run(&self, tensors: &mut Tensors<'_>) {
+        let rule = &self.rule;
+        let view = rule.view;
+        let input = tensors.get::<T>(0);
+        let values = tensors.out_if::<T>(rule.wants_values, 0);
+        let places = tensors.out_if::<i64>(rule.wants_places, usize::from(rule.wants_values));
+        let line_places = &mut tensors.scratch::<u32>()[..view.length];
+
+        for outer in 0..view.outer {
+            for inner in 0..view.inner {
+                rule.sort_line(input, outer, inner, line_places);
+                for (i, &place) in line_places[..rule.taken].iter().enumerate() {
+                    let to = (outer * rule.taken + i) * view.inner + inner;
+                    if let Some(value) = values.get_mut(to) {
+                        *value = input[view.at(outer, place as usize, inner)];
                     }
-                    if let Some(v) = places.get_mut(to) {
-                        *v = i64::from(p)
+                    if let Some(index) = places.get_mut(to) {
+                        *index = i64::from(place);
                     }
                 }
             }
         }
-        fn scratch_bytes(&self) -> usize {
-            4 * self.shape.1
-        }
     }
-    fn make<T: Num>(
-        outs: Vec<zbmd_ir::TokenType>,
-        shape: (usize, usize, usize),
-        k: usize,
-        largest: bool,
-        wants: [bool; 2],
-    ) -> Planned {
-        Ok(Plan::new(
-            outs,
-            TopK::<T> {
-                shape,
-                k,
-                largest,
-                wants,
-                of: std::marker::PhantomData,
-            },
-        ))
+
+    fn scratch_bytes(&self) -> usize {
+        4 * self.rule.view.length
     }
-    by_num!(dtype, make(outs, (outer, n, inner), k, largest, wants))
 }

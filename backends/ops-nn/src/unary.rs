@@ -2,6 +2,7 @@
 
 use zbmd_ir::DType;
 
+use super::attributes;
 use super::cx::{Body, Cx, FLOATS, Plan, Planned, Tensors};
 use super::num::Float;
 use zbmd_op::OpError;
@@ -185,29 +186,38 @@ pub(super) struct UnarySpec {
 
 impl UnarySpec {
     pub(super) fn of(cx: &Cx<'_>, operator: &'static str) -> Result<Self, OpError> {
-        let number = |name: &str, default: f64| cx.args.float_or(name, default);
-        let (first, second) = match operator {
-            "Celu" | "Elu" | "Swish" | "ThresholdedRelu" => (number("alpha", 1.0)?, 0.0),
-            "HardSigmoid" => (number("alpha", 0.2)?, number("beta", 0.5)?),
-            "LeakyRelu" => (number("alpha", 0.01)?, 0.0),
-            "Selu" => (
-                number("alpha", 1.673_263_192_176_818_8)?,
-                number("gamma", 1.050_701_022_148_132_3)?,
-            ),
-            "Shrink" => (number("lambd", 0.5)?, number("bias", 0.0)?),
-            _ => (0.0, 0.0),
+        let mut spec = Self {
+            function: operator,
+            first: 0.0,
+            second: 0.0,
         };
-        let approximation = cx.args.word_opt("approximate")?;
-        let is_approximate = operator == "Gelu" && approximation == Some("tanh");
-        Ok(Self {
-            function: if is_approximate { "GeluTanh" } else { operator },
-            first,
-            second,
-        })
+        match operator {
+            "Celu" | "Elu" | "Swish" | "ThresholdedRelu" => {
+                spec.first = attributes::alpha(cx, 1.0)?;
+            }
+            "HardSigmoid" => {
+                spec.first = attributes::alpha(cx, 0.2)?;
+                spec.second = attributes::beta(cx, 0.5)?;
+            }
+            "LeakyRelu" => spec.first = attributes::alpha(cx, 0.01)?,
+            "Selu" => {
+                spec.first = attributes::alpha(cx, 1.673_263_192_176_818_8)?;
+                spec.second = cx.args.float_or("gamma", 1.050_701_022_148_132_3)?;
+            }
+            "Shrink" => {
+                spec.first = cx.args.float_or("lambd", 0.5)?;
+                spec.second = attributes::bias(cx, 0.0)?;
+            }
+            "Gelu" if cx.args.word_opt("approximate")? == Some("tanh") => {
+                spec.function = "GeluTanh";
+            }
+            _ => {}
+        }
+        Ok(spec)
     }
 }
 
-/// Unary functions of floats.
+/// Unary functions of floats. A plain table: each function is a type, so that its loop is compiled with it inlined.
 pub(super) fn unary(cx: &Cx<'_>, spec: &UnarySpec) -> Planned {
     let first = spec.first;
     let second = spec.second;

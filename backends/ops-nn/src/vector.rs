@@ -274,8 +274,9 @@ mod x86 {
         unsafe fn clamp(self, low: f32, high: f32) -> Self {
             // SAFETY: see above.
             unsafe {
-                let (low, high) = (_mm256_set1_ps(low), _mm256_set1_ps(high));
-                let bound = |v| _mm256_min_ps(_mm256_max_ps(v, low), high);
+                let low_bound = _mm256_set1_ps(low);
+                let high_bound = _mm256_set1_ps(high);
+                let bound = |v| _mm256_min_ps(_mm256_max_ps(v, low_bound), high_bound);
                 Self(bound(self.0), bound(self.1))
             }
         }

@@ -4,30 +4,49 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use half::{bf16, f16};
-use zbmd_ir::DType;
+use zbmd_ir::{DType, TokenType};
 
 use super::{Body, Cx, Inputs, Operand, Plan, Tensors};
 use zbmd_op::OpError;
 use zbmd_op::kernel::Io;
 
-/// Most inputs of an op that computes in another type than it stores.
+/// Inputs, at most, of an op that computes in another type than it stores.
 const MAX_CONVERTED: usize = 16;
 
 /// Runs a body of f32 or i32 for operands and outputs that are stored in half precision or as narrow integers.
 pub(crate) struct Halves {
     body: Arc<dyn Body>,
-    /// Type and elements of each operand; elements 0 where it is missing.
-    ins: Vec<Option<(DType, usize)>>,
-    outs: Vec<(DType, usize)>,
+    /// None where an operand is missing.
+    inputs: Vec<Option<Stored>>,
+    outputs: Vec<Stored>,
+}
+
+/// How a tensor is stored.
+#[derive(Clone, Copy)]
+struct Stored {
+    dtype: DType,
+    elements: usize,
+}
+
+impl Stored {
+    fn of(ty: &TokenType) -> Self {
+        Self {
+            dtype: ty.dtype,
+            elements: ty.elements() as usize,
+        }
+    }
+
+    /// Elements of scratch memory for it, wide: rounded up so that the next begins aligned to 64 bytes.
+    fn wide_len(&self) -> usize {
+        match is_half(self.dtype) {
+            true => self.elements.next_multiple_of(16),
+            false => 0,
+        }
+    }
 }
 
 fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::Bf16 | DType::I8 | DType::I16)
-}
-
-/// Elements rounded up so that the next begins aligned to 64 bytes.
-fn padded(elements: usize) -> usize {
-    elements.next_multiple_of(16)
 }
 
 impl Halves {
@@ -43,13 +62,10 @@ impl Halves {
         if !is_too_much || !Self::is_needed(plan, ins) {
             return Ok(());
         }
-        Err(Cx::other(
-            format!(
-                "{} operands, some of a narrow type; the limit is {MAX_CONVERTED} then",
-                ins.len()
-            ),
-            "cast them first",
-        ))
+        let count = ins.len();
+        let message =
+            format!("{count} operands, some of a narrow type; the limit is {MAX_CONVERTED} then");
+        Err(Cx::other(message, "cast them first"))
     }
 
     /// Wraps the plan's body where an operand or output is in half precision.
@@ -57,37 +73,35 @@ impl Halves {
         if !Self::is_needed(&plan, ins) {
             return plan;
         }
-        let ins: Vec<_> = ins
+        let inputs: Vec<Option<Stored>> = ins
             .iter()
-            .map(|o| o.as_ref().map(|o| (o.ty.dtype, o.ty.elements() as usize)))
+            .map(|operand| operand.as_ref().map(|operand| Stored::of(&operand.ty)))
             .collect();
-        let outs: Vec<_> = plan
-            .outs
-            .iter()
-            .map(|t| (t.dtype, t.elements() as usize))
-            .collect();
+        let outputs: Vec<Stored> = plan.outs.iter().map(Stored::of).collect();
         let make = plan.make;
         let flops = plan.flops;
-        let numbered: Vec<_> = plan.variants.iter().copied().zip(0..).collect();
+        let numbered_variants: Vec<_> = plan.variants.iter().copied().zip(0..).collect();
         let wrap = move |variant| {
             Ok(Box::new(Halves {
                 body: make.body(variant)?,
-                ins,
-                outs,
+                inputs,
+                outputs,
             }) as Box<dyn Body>)
         };
-        match numbered.is_empty() {
+        match numbered_variants.is_empty() {
             true => Plan::lazy(plan.outs, move || wrap(0)).flops(flops),
-            false => Plan::in_variants(plan.outs, &numbered, wrap).flops(flops),
+            false => Plan::in_variants(plan.outs, &numbered_variants, wrap).flops(flops),
         }
     }
 }
 
 /// Converts elements of one type into those of another.
 fn convert<F: Pod, T: Pod>(from: &[u8], to: &mut [u8], f: impl Fn(F) -> T) {
-    let from: &[F] = bytemuck::cast_slice(from);
-    let to: &mut [T] = bytemuck::cast_slice_mut(to);
-    to.iter_mut().zip(from).for_each(|(t, &v)| *t = f(v));
+    let elements: &[F] = bytemuck::cast_slice(from);
+    let converted: &mut [T] = bytemuck::cast_slice_mut(to);
+    for (target, &element) in converted.iter_mut().zip(elements) {
+        *target = f(element);
+    }
 }
 
 fn widen(from: &[u8], dtype: DType, to: &mut [f32]) {
@@ -111,73 +125,59 @@ fn narrow(from: &[f32], dtype: DType, to: &mut [u8]) {
 }
 
 impl Body for Halves {
-    fn run(&self, t: &mut Tensors<'_>) {
-        let mut rest: &mut [f32] = t.scratch::<f32>();
-        let mut ins: [Option<&[u8]>; MAX_CONVERTED] = [None; MAX_CONVERTED];
-        for (i, operand) in self.ins.iter().enumerate() {
-            let Some((dtype, elements)) = *operand else {
+    fn run(&self, tensors: &mut Tensors<'_>) {
+        // Scratch memory: wide operands, wide outputs, and behind them the body's own.
+        let mut rest: &mut [f32] = tensors.scratch::<f32>();
+        let mut wide_inputs: [Option<&[u8]>; MAX_CONVERTED] = [None; MAX_CONVERTED];
+        for (i, operand) in self.inputs.iter().enumerate() {
+            let Some(stored) = operand else {
                 continue;
             };
-            ins[i] = Some(t.bytes(i));
-            if is_half(dtype) {
-                let (wide, later) = std::mem::take(&mut rest).split_at_mut(padded(elements));
+            let bytes = tensors.bytes(i);
+            wide_inputs[i] = Some(bytes);
+            if is_half(stored.dtype) {
+                let (wide, later) = std::mem::take(&mut rest).split_at_mut(stored.wide_len());
                 rest = later;
-                widen(t.bytes(i), dtype, &mut wide[..elements]);
-                ins[i] = Some(bytemuck::cast_slice(&wide[..elements]));
+                let elements = &mut wide[..stored.elements];
+                widen(bytes, stored.dtype, elements);
+                wide_inputs[i] = Some(bytemuck::cast_slice(elements));
             }
         }
+
+        let wide_len: usize = self.outputs.iter().map(Stored::wide_len).sum();
+        let (wide_outputs, body_scratch) = rest.split_at_mut(wide_len);
+        let mut left: &mut [f32] = &mut *wide_outputs;
         let mut outs: [&mut [u8]; Io::MAX_MUT_PORTS] = std::array::from_fn(|_| Default::default());
-        let mut wide_outs: [(usize, usize); MAX_CONVERTED] = [(0, 0); MAX_CONVERTED];
-        let total: usize = self
-            .outs
-            .iter()
-            .filter(|(d, _)| is_half(*d))
-            .map(|(_, n)| padded(*n))
-            .sum();
-        let (mine, scratch) = rest.split_at_mut(total);
-        {
-            let mut left: &mut [f32] = &mut *mine;
-            let mut at = 0;
-            for (o, &(dtype, elements)) in self.outs.iter().enumerate() {
-                if is_half(dtype) {
-                    let (wide, later) = std::mem::take(&mut left).split_at_mut(padded(elements));
-                    left = later;
-                    wide_outs[o] = (at, elements);
-                    at += padded(elements);
-                    outs[o] = bytemuck::cast_slice_mut(&mut wide[..elements]);
-                } else {
-                    outs[o] = t.out_bytes(o);
-                }
+        for (o, stored) in self.outputs.iter().enumerate() {
+            if is_half(stored.dtype) {
+                let (wide, later) = std::mem::take(&mut left).split_at_mut(stored.wide_len());
+                left = later;
+                outs[o] = bytemuck::cast_slice_mut(&mut wide[..stored.elements]);
+            } else {
+                outs[o] = tensors.out_bytes(o);
             }
-            let mut inner = Tensors {
-                ins: Inputs::Slices(&ins[..self.ins.len()]),
-                outs,
-                over: None,
-                scratch: bytemuck::cast_slice_mut(scratch),
-            };
-            self.body.run(&mut inner);
         }
-        for (o, &(dtype, _)) in self.outs.iter().enumerate() {
-            if is_half(dtype) {
-                let (at, elements) = wide_outs[o];
-                narrow(&mine[at..at + elements], dtype, t.out_bytes(o));
+        self.body.run(&mut Tensors {
+            ins: Inputs::Slices(&wide_inputs[..self.inputs.len()]),
+            outs,
+            over: None,
+            scratch: bytemuck::cast_slice_mut(body_scratch),
+        });
+
+        let mut wide_start = 0;
+        for (o, stored) in self.outputs.iter().enumerate() {
+            if is_half(stored.dtype) {
+                let wide = &wide_outputs[wide_start..][..stored.elements];
+                narrow(wide, stored.dtype, tensors.out_bytes(o));
+                wide_start += stored.wide_len();
             }
         }
     }
 
     fn scratch_bytes(&self) -> usize {
-        let ins = self
-            .ins
-            .iter()
-            .flatten()
-            .filter(|(d, _)| is_half(*d))
-            .map(|(_, n)| padded(*n));
-        let outs = self
-            .outs
-            .iter()
-            .filter(|(d, _)| is_half(*d))
-            .map(|(_, n)| padded(*n));
-        4 * (ins.sum::<usize>() + outs.sum::<usize>())
-            + self.body.scratch_bytes().next_multiple_of(64)
+        let inputs = self.inputs.iter().flatten().map(Stored::wide_len);
+        let outputs = self.outputs.iter().map(Stored::wide_len);
+        let wide_len = inputs.sum::<usize>() + outputs.sum::<usize>();
+        4 * wide_len + self.body.scratch_bytes().next_multiple_of(64)
     }
 }

@@ -1,6 +1,6 @@
-//! What a body sees in one run: operands, outputs and scratch memory, wherever they lie.
+//! What a body sees in one run: operands, outputs and scratch memory, wherever they are.
 
-use super::Place;
+use super::fire::Place;
 use zbmd_op::kernel::Io;
 
 /// Where a body's operands come from.
@@ -8,8 +8,9 @@ pub(super) enum Inputs<'a> {
     Io {
         io: &'a Io<'a>,
         places: &'a [Place],
+        /// Number of this run in the call, and firings that each run has.
         call: usize,
-        each: usize,
+        call_firings: usize,
     },
     Slices(&'a [Option<&'a [u8]>]),
 }
@@ -27,7 +28,7 @@ pub(crate) struct Tensors<'a> {
 pub(crate) const STRETCH: usize = 256;
 
 impl<'a> Tensors<'a> {
-    /// The operand that lies in output 0 in this run, and cannot be had otherwise. Only where [`super::Plan::over`]
+    /// The operand that is in output 0 in this run, and cannot be had otherwise. Only where [`super::Plan::over`]
     /// names it.
     pub(crate) fn over(&self) -> Option<usize> {
         self.over
@@ -38,30 +39,27 @@ impl<'a> Tensors<'a> {
     pub(crate) fn shares(&self, i: usize, o: usize) -> bool {
         match self.ins {
             Inputs::Io { io, places, .. } => match places.get(i) {
-                Some(Place::Port(port, _)) => io.shares(*port, o),
+                Some(Place::Port { port, .. }) => io.shares(*port, o),
                 _ => false,
             },
             Inputs::Slices(_) => false,
         }
     }
 
-    /// Bytes of operand `i` over which no output lies, though outputs may lie over others.
+    /// Bytes of operand `i` over which no output is written, though outputs may be over others.
     pub(crate) fn part(&self, i: usize, range: std::ops::Range<usize>) -> &'a [u8] {
-        match self.ins {
-            Inputs::Io {
-                io,
-                places,
-                call,
-                each,
-            } if matches!(places.get(i), Some(Place::Port(..))) => {
-                let Some(Place::Port(port, bytes)) = places.get(i) else {
-                    return &[];
-                };
-                let start = call * each * bytes;
-                io.part_bytes(*port, start + range.start..start + range.end)
-            }
-            _ => &self.bytes(i)[range],
+        if let Inputs::Io {
+            io,
+            places,
+            call,
+            call_firings,
+        } = self.ins
+            && let Some(Place::Port { port, token_bytes }) = places.get(i)
+        {
+            let start = call * call_firings * token_bytes;
+            return io.part_bytes(*port, start + range.start..start + range.end);
         }
+        &self.bytes(i)[range]
     }
 
     /// `f(x, y)` for all of operand `i` and output 0, in one go or, where they are one, in stretches of which `x` is a
@@ -75,10 +73,10 @@ impl<'a> Tensors<'a> {
             return f(self.get(i), self.out(0));
         }
         let mut copy = [A::zeroed(); STRETCH];
-        for y in self.out::<B>(0).chunks_mut(STRETCH) {
-            let x = &mut copy[..y.len()];
-            copy_bytes(y, x);
-            f(x, y);
+        for stretch in self.out::<B>(0).chunks_mut(STRETCH) {
+            let own_copy = &mut copy[..stretch.len()];
+            copy_bytes(stretch, own_copy);
+            f(own_copy, stretch);
         }
     }
 
@@ -94,11 +92,12 @@ impl<'a> Tensors<'a> {
                 io,
                 places,
                 call,
-                each,
+                call_firings,
             } => match places.get(i)? {
                 Place::Missing => None,
-                Place::Port(port, bytes) => {
-                    Some(&io.input_bytes(*port)[call * each * bytes..][..each * bytes])
+                Place::Port { port, token_bytes } => {
+                    let run_bytes = call_firings * token_bytes;
+                    Some(&io.input_bytes(*port)[call * run_bytes..][..run_bytes])
                 }
                 Place::Const(data) => Some(data.bytes()),
             },
@@ -107,7 +106,7 @@ impl<'a> Tensors<'a> {
 
     /// The elements of operand `i`; empty where it is missing.
     pub(crate) fn get<T: bytemuck::Pod>(&self, i: usize) -> &'a [T] {
-        // An empty slice may lie anywhere, also where no element could.
+        // An empty slice may be anywhere, also where no element could.
         self.opt(i).unwrap_or_default()
     }
 
@@ -130,6 +129,27 @@ impl<'a> Tensors<'a> {
         }
     }
 
+    /// The elements of wanted output `o` where it is wanted at all; empty otherwise.
+    pub(crate) fn out_if<T: bytemuck::Pod>(&mut self, is_wanted: bool, o: usize) -> &'a mut [T] {
+        match is_wanted {
+            true => self.out(o),
+            false => &mut [],
+        }
+    }
+
+    /// The elements of all outputs of one type, those that are not wanted empty.
+    pub(crate) fn outs_if<T: bytemuck::Pod, const N: usize>(
+        &mut self,
+        wants: [bool; N],
+    ) -> [&'a mut [T]; N] {
+        let mut next_output = 0;
+        wants.map(|is_wanted| {
+            let output = self.out_if(is_wanted, next_output);
+            next_output += usize::from(is_wanted);
+            output
+        })
+    }
+
     /// Output `o`, where an op may lack it.
     pub(crate) fn out_bytes(&mut self, o: usize) -> &'a mut [u8] {
         std::mem::take(&mut self.outs[o])
@@ -141,8 +161,8 @@ impl<'a> Tensors<'a> {
         if bytes.is_empty() {
             return &mut [];
         }
-        let whole = bytes.len() / size_of::<T>() * size_of::<T>();
-        bytemuck::cast_slice_mut(&mut bytes[..whole])
+        let whole_bytes = bytes.len() / size_of::<T>() * size_of::<T>();
+        bytemuck::cast_slice_mut(&mut bytes[..whole_bytes])
     }
 }
 

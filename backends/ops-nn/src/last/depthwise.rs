@@ -7,7 +7,7 @@ use super::super::cx::{Body, Tensors};
 use super::super::gemm::{Act, PANEL};
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
-use super::{Finish, Image, Near, bounds, under, within};
+use super::{Clamp, Finish, Image, Near, OutputPixel, kernel_within};
 use zbmd_op::simd::{self, fma};
 use zbmd_op::team;
 
@@ -22,9 +22,9 @@ pub(super) enum Reuse {
 
 impl Reuse {
     /// Those that there are for a window.
-    pub(super) fn of(w: &Window) -> &'static [(&'static str, Self)] {
-        let narrow = matches!((w.kernel[2], w.stride[2]), (3 | 5, 1 | 2)) && w.dilation[2] == 1;
-        if narrow {
+    pub(super) fn of(window: &Window) -> &'static [(&'static str, Self)] {
+        let is_narrow = matches!((window.kernel[2], window.stride[2]), (3 | 5, 1 | 2));
+        if is_narrow && window.dilation[2] == 1 {
             &[("read", Self::Read), ("slide", Self::Slide)]
         } else {
             &[]
@@ -47,16 +47,19 @@ impl Depthwise {
         image: Image,
         weights: &[f32],
         bias: Option<Vec<f32>>,
-        (act, reuse): (Act, Reuse),
+        act: Act,
+        reuse: Reuse,
     ) -> Self {
-        let c = image.channels;
-        let kernel = image.window.kernel[1] * image.window.kernel[2];
+        let channels = image.channels;
+        let kernel_elements = image.window.kernel[1] * image.window.kernel[2];
+        // ONNX has them by channel, then tap: turned over, so that lanes run along channels.
         let mut taps = vec![0.0; weights.len()];
-        for (i, v) in weights.iter().enumerate() {
-            taps[i % kernel * c + i / kernel] = *v;
+        for (i, weight) in weights.iter().enumerate() {
+            let channel = i / kernel_elements;
+            taps[i % kernel_elements * channels + channel] = *weight;
         }
         Self {
-            bias: bias.unwrap_or_else(|| vec![0.0; c]),
+            bias: bias.unwrap_or_else(|| vec![0.0; channels]),
             taps,
             act,
             reuse,
@@ -65,68 +68,79 @@ impl Depthwise {
     }
 }
 
+/// The convolution of some lines of one image.
 #[derive(Clone)]
-struct Channels<'a> {
-    d: &'a Depthwise,
-    x: &'a [f32],
+struct DepthwiseJob<'a> {
+    conv: &'a Depthwise,
+    input: &'a [f32],
     added: Option<&'a [f32]>,
     /// First element of the result, and its elements.
-    y: *mut f32,
-    out: usize,
-    clamp: Option<(f32, f32)>,
+    output: *mut f32,
+    output_length: usize,
+    clamp: Option<Clamp>,
     /// Those of the result that are made.
     lines: Range<usize>,
 }
 
 // SAFETY: all is read only but for the result, of which each core has lines of its own.
-unsafe impl Sync for Channels<'_> {}
+unsafe impl Sync for DepthwiseJob<'_> {}
 
-impl Channels<'_> {
+impl DepthwiseJob<'_> {
+    /// Panics unless images and weights have the sizes that the code relies on.
     fn check(&self) {
-        let w = &self.d.image.window;
-        let (plane, out, kernel) = w.sizes();
-        let c = self.d.image.channels;
+        let window = &self.conv.image.window;
+        let channels = self.conv.image.channels;
+        let output_length = window.output_plane() * channels;
         assert!(
-            self.x.len() == plane * c
-                && self.out == out * c
-                && self.added.is_none_or(|a| a.len() == out * c)
-                && self.d.taps.len() == kernel * c
-                && self.d.bias.len() == c,
+            self.input.len() == window.input_plane() * channels
+                && self.output_length == output_length
+                && self.added.is_none_or(|added| added.len() == output_length)
+                && self.conv.taps.len() == window.kernel_elements() * channels
+                && self.conv.bias.len() == channels,
             "an image has another size"
         );
     }
 }
 
-impl Wide for Channels<'_> {
+impl Wide for DepthwiseJob<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector, const FMA: bool>(self) {
-        let w = &self.d.image.window;
-        let [_, _, ow] = w.output;
-        for oy in self.lines.clone() {
-            let ys = within(w, 1, oy);
-            let mut ox = 0;
-            while ox < ow {
-                let xs = within(w, 2, ox);
-                // Pixels whose whole windows lie within the image meet the same weights.
-                let whole = |pixels: usize| {
-                    xs.len() == w.kernel[2]
-                        && ox + pixels <= ow
-                        && within(w, 2, ox + pixels - 1).len() == w.kernel[2]
+        let window = &self.conv.image.window;
+        let [_, _, output_width] = window.output;
+        let kernel_width = window.kernel[2];
+        for row in self.lines.clone() {
+            let kernel_rows = kernel_within(window, 1, row);
+            let mut column = 0;
+            while column < output_width {
+                let kernel_columns = kernel_within(window, 2, column);
+                // Pixels whose whole windows are inside the image meet the same weights.
+                let are_whole = |pixels: usize| {
+                    kernel_columns.len() == kernel_width
+                        && column + pixels <= output_width
+                        && kernel_within(window, 2, column + pixels - 1).len() == kernel_width
                 };
-                let (n, near) = (oy * ow + ox, (&ys, &xs));
+                let pixel = OutputPixel {
+                    number: row * output_width + column,
+                    row,
+                    column,
+                };
+                let near = Near {
+                    rows: &kernel_rows,
+                    columns: &kernel_columns,
+                };
                 // SAFETY: `check` has seen that images and weights have these sizes; these pixels exist.
                 unsafe {
-                    ox += match (V::MANY, self.d.reuse) {
-                        (true, Reuse::Slide) if whole(7) => {
-                            self.slide::<V, FMA, 7>(n, [oy, ox], near)
+                    column += match (V::MANY, self.conv.reuse) {
+                        (true, Reuse::Slide) if are_whole(7) => {
+                            self.sliding_pixels::<V, FMA, 7>(pixel, near)
                         }
-                        (true, Reuse::Slide) if whole(4) => {
-                            self.slide::<V, FMA, 4>(n, [oy, ox], near)
+                        (true, Reuse::Slide) if are_whole(4) => {
+                            self.sliding_pixels::<V, FMA, 4>(pixel, near)
                         }
-                        (true, Reuse::Read) if whole(4) => {
-                            self.pixels::<V, FMA, 4, 2, 0, 0>(n, [oy, ox], near)
+                        (true, Reuse::Read) if are_whole(4) => {
+                            self.pixels::<V, FMA, 4, 2, 0, 0>(pixel, near)
                         }
-                        _ => self.pixels::<V, FMA, 1, 4, 0, 0>(n, [oy, ox], near),
+                        _ => self.pixels::<V, FMA, 1, 4, 0, 0>(pixel, near),
                     };
                 }
             }
@@ -134,32 +148,31 @@ impl Wide for Channels<'_> {
     }
 }
 
-impl Channels<'_> {
-    /// X pixels side by side whose windows lie within the image, of a size that [`Reuse::of`] knows.
+impl DepthwiseJob<'_> {
+    /// X pixels side by side whose windows are inside the image, of a size that [`Reuse::of`] knows.
     ///
     /// # Safety
     /// See [`Self::pixels`].
     #[inline(always)]
-    unsafe fn slide<V: Vector, const FMA: bool, const X: usize>(
+    unsafe fn sliding_pixels<V: Vector, const FMA: bool, const X: usize>(
         &self,
-        n: usize,
-        o: [usize; 2],
+        pixel: OutputPixel,
         near: Near<'_>,
     ) -> usize {
-        let w = &self.d.image.window;
+        let window = &self.conv.image.window;
         // SAFETY: the caller's promise.
         unsafe {
-            match (w.kernel[2], w.stride[2]) {
-                (3, 1) => self.pixels::<V, FMA, X, 1, 3, 1>(n, o, near),
-                (3, 2) => self.pixels::<V, FMA, X, 1, 3, 2>(n, o, near),
-                (5, 1) => self.pixels::<V, FMA, X, 1, 5, 1>(n, o, near),
-                (5, 2) => self.pixels::<V, FMA, X, 1, 5, 2>(n, o, near),
-                _ => self.pixels::<V, FMA, X, 1, 0, 0>(n, o, near),
+            match (window.kernel[2], window.stride[2]) {
+                (3, 1) => self.pixels::<V, FMA, X, 1, 3, 1>(pixel, near),
+                (3, 2) => self.pixels::<V, FMA, X, 1, 3, 2>(pixel, near),
+                (5, 1) => self.pixels::<V, FMA, X, 1, 5, 1>(pixel, near),
+                (5, 2) => self.pixels::<V, FMA, X, 1, 5, 2>(pixel, near),
+                _ => self.pixels::<V, FMA, X, 1, 0, 0>(pixel, near),
             }
         }
     }
 
-    /// X pixels side by side from number n on, P vectors of channels at a time; returns X. Where K is not 0, windows
+    /// X pixels side by side from this one on, P vectors of channels at a time; returns X. Where K is not 0, windows
     /// are K wide and S apart, and none is cut.
     ///
     /// # Safety
@@ -175,29 +188,32 @@ impl Channels<'_> {
         const S: usize,
     >(
         &self,
-        n: usize,
-        o: [usize; 2],
+        pixel: OutputPixel,
         near: Near<'_>,
     ) -> usize {
-        let c = self.d.image.channels;
+        let channels = self.conv.image.channels;
         let mut first = 0;
-        // SAFETY: the caller's promise; channels end at c.
+        // SAFETY: the caller's promise; the vectors end with the channels.
         unsafe {
-            while first + P * PANEL <= c {
-                channels::<V, X, P, K, S>(self, n, o, near, first);
+            while first + P * PANEL <= channels {
+                channel_vectors::<V, X, P, K, S>(self, pixel, near, first);
                 first += P * PANEL;
             }
-            while first + PANEL <= c {
-                channels::<V, X, 1, K, S>(self, n, o, near, first);
+            while first + PANEL <= channels {
+                channel_vectors::<V, X, 1, K, S>(self, pixel, near, first);
                 first += PANEL;
             }
-            if first < c && c >= PANEL {
+            if first < channels && channels >= PANEL {
                 // The last vector overlaps the one before, and gives the same sums there.
-                channels::<V, X, 1, K, S>(self, n, o, near, c - PANEL);
-                first = c;
+                channel_vectors::<V, X, 1, K, S>(self, pixel, near, channels - PANEL);
+                first = channels;
             }
-            for (i, p) in (first..c).flat_map(|i| (0..X).map(move |p| (i, p))) {
-                *self.y.add((n + p) * c + i) = self.one::<FMA>(n + p, [o[0], o[1] + p], near, i);
+            for channel in first..channels {
+                for p in 0..X {
+                    let own_pixel = pixel.right_by(p);
+                    let sum = self.one_channel::<FMA>(own_pixel, near, channel);
+                    *self.output.add(own_pixel.number * channels + channel) = sum;
+                }
             }
         }
         X
@@ -205,107 +221,169 @@ impl Channels<'_> {
 
     /// One channel of a pixel.
     #[inline(always)]
-    fn one<const FMA: bool>(&self, n: usize, o: [usize; 2], (ys, xs): Near<'_>, i: usize) -> f32 {
-        let (w, c) = (&self.d.image.window, self.d.image.channels);
-        let mut sum = self.d.bias[i];
-        for ky in ys.clone() {
-            for kx in xs.clone() {
-                let h = self.d.taps[(ky * w.kernel[2] + kx) * c + i];
-                sum = fma::<FMA>(self.x[under(w, o, [ky, kx]) * c + i], h, sum);
+    fn one_channel<const FMA: bool>(
+        &self,
+        pixel: OutputPixel,
+        near: Near<'_>,
+        channel: usize,
+    ) -> f32 {
+        let window = &self.conv.image.window;
+        let channels = self.conv.image.channels;
+        let mut sum = self.conv.bias[channel];
+        for kernel_row in near.rows.clone() {
+            for kernel_column in near.columns.clone() {
+                let tap_number = kernel_row * window.kernel[2] + kernel_column;
+                let tap = self.conv.taps[tap_number * channels + channel];
+                let input_pixel = pixel.input_under(window, kernel_row, kernel_column);
+                sum = fma::<FMA>(self.input[input_pixel * channels + channel], tap, sum);
             }
         }
-        sum += self.added.map_or(0.0, |a| a[n * c + i]);
+
+        let place = pixel.number * channels + channel;
+        sum += self.added.map_or(0.0, |added| added[place]);
+        // As the vectors clamp: a NaN becomes the lower bound.
         match self.clamp {
-            Some((low, _)) if sum <= low || sum.is_nan() => low,
-            Some((_, high)) if sum >= high => high,
+            Some(clamp) if sum <= clamp.low || sum.is_nan() => clamp.low,
+            Some(clamp) if sum >= clamp.high => clamp.high,
             _ => sum,
         }
     }
 }
 
-/// Most pixels of a row under windows that slide.
+/// Pixels of a row under windows that slide, at most: seven windows of 5, 2 apart.
 const COLUMNS: usize = 17;
 
-/// P vectors of channels of X pixels side by side; for K and S see [`Channels::pixels`].
+/// P vectors of channels of X pixels side by side; for K and S see [`DepthwiseJob::pixels`].
 ///
 /// # Safety
-/// As for [`Channels::pixels`], and there are so many channels.
+/// As for [`DepthwiseJob::pixels`], and there are so many channels.
 #[inline(always)]
 #[expect(
     clippy::needless_range_loop,
     reason = "the indices name registers, and are unrolled"
 )]
-unsafe fn channels<V: Vector, const X: usize, const P: usize, const K: usize, const S: usize>(
-    at: &Channels<'_>,
-    n: usize,
-    o: [usize; 2],
-    (ys, xs): Near<'_>,
+unsafe fn channel_vectors<
+    V: Vector,
+    const X: usize,
+    const P: usize,
+    const K: usize,
+    const S: usize,
+>(
+    job: &DepthwiseJob<'_>,
+    pixel: OutputPixel,
+    near: Near<'_>,
     first: usize,
 ) {
-    let (w, c) = (&at.d.image.window, at.d.image.channels);
-    let apart = w.stride[2] * c;
-    // SAFETY: the caller's promise; `ys` and `xs` keep to pixels of the image.
+    let window = &job.conv.image.window;
+    let channels = job.conv.image.channels;
+    let pixel_step = window.stride[2] * channels;
+    // SAFETY: the caller's promise; `near` keeps to pixels of the image.
     unsafe {
         let mut sums = [[V::zero(); P]; X];
         for v in 0..P {
-            let bias = V::load(at.d.bias.as_ptr().add(first + v * PANEL));
+            let bias = V::load(job.conv.bias.as_ptr().add(first + v * PANEL));
             for p in 0..X {
                 sums[p][v] = bias;
             }
         }
-        for ky in ys.start..ys.end {
-            let mut x = at.x.as_ptr().add(under(w, o, [ky, xs.start]) * c + first);
-            let mut h =
-                at.d.taps
-                    .as_ptr()
-                    .add((ky * w.kernel[2] + xs.start) * c + first);
+
+        for kernel_row in near.rows.start..near.rows.end {
+            let kernel_column = near.columns.start;
+            let input_pixel = pixel.input_under(window, kernel_row, kernel_column);
+            let tap_number = kernel_row * window.kernel[2] + kernel_column;
+            let mut elements = job.input.as_ptr().add(input_pixel * channels + first);
+            let mut taps = job.conv.taps.as_ptr().add(tap_number * channels + first);
+
             if K > 0 {
-                for v in 0..P {
-                    let mut columns = [V::zero(); COLUMNS];
-                    for i in 0..(X - 1) * S + K {
-                        columns[i] = V::load(x.add(i * c + v * PANEL));
-                    }
-                    for kx in 0..K {
-                        let h = V::load(h.add(kx * c + v * PANEL));
-                        for p in 0..X {
-                            sums[p][v] = sums[p][v].add_products(columns[p * S + kx], h);
-                        }
-                    }
-                }
+                sliding_row::<V, X, P, K, S>(elements, taps, channels, &mut sums);
                 continue;
             }
-            for _ in xs.start..xs.end {
+            for _ in near.columns.start..near.columns.end {
                 for v in 0..P {
-                    let h = V::load(h.add(v * PANEL));
+                    let tap = V::load(taps.add(v * PANEL));
                     for p in 0..X {
-                        let x = V::load(x.add(p * apart + v * PANEL));
-                        sums[p][v] = sums[p][v].add_products(x, h);
+                        let element = V::load(elements.add(p * pixel_step + v * PANEL));
+                        sums[p][v] = sums[p][v].add_products(element, tap);
                     }
                 }
-                x = x.wrapping_add(w.dilation[2] * c);
-                h = h.wrapping_add(c);
+                elements = elements.wrapping_add(window.dilation[2] * channels);
+                taps = taps.wrapping_add(channels);
             }
         }
-        let to = n * c + first;
-        if let Some(added) = at.added {
-            for p in 0..X {
-                for v in 0..P {
-                    let added = V::load(added.as_ptr().add(to + p * c + v * PANEL));
-                    sums[p][v] = sums[p][v].add(added);
+        store_vectors(job, pixel.number * channels + first, &mut sums);
+    }
+}
+
+/// A kernel row over pixels that are read once: pixel `i` of the row is under tap k of window `(i − k) / S`.
+///
+/// # Safety
+/// The row's pixels and taps have P vectors from these places on, `channels` apart.
+#[inline(always)]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "the indices name registers, and are unrolled"
+)]
+unsafe fn sliding_row<V: Vector, const X: usize, const P: usize, const K: usize, const S: usize>(
+    elements: *const f32,
+    taps: *const f32,
+    channels: usize,
+    sums: &mut [[V; P]; X],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        for v in 0..P {
+            let mut columns = [V::zero(); COLUMNS];
+            for i in 0..(X - 1) * S + K {
+                columns[i] = V::load(elements.add(i * channels + v * PANEL));
+            }
+            for k in 0..K {
+                let tap = V::load(taps.add(k * channels + v * PANEL));
+                for p in 0..X {
+                    sums[p][v] = sums[p][v].add_products(columns[p * S + k], tap);
                 }
             }
         }
-        let y = at.y.add(to);
-        if let Some((low, high)) = at.clamp {
+    }
+}
+
+/// Adds what is added, clamps and stores the sums of pixels whose first channel is element `place` of the result.
+///
+/// # Safety
+/// The result, and what is added, have P vectors from there on for each of X pixels.
+#[inline(always)]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "the indices name registers, and are unrolled"
+)]
+unsafe fn store_vectors<V: Vector, const X: usize, const P: usize>(
+    job: &DepthwiseJob<'_>,
+    place: usize,
+    sums: &mut [[V; P]; X],
+) {
+    let channels = job.conv.image.channels;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(added) = job.added {
             for p in 0..X {
                 for v in 0..P {
-                    sums[p][v].clamp(low, high).store(y.add(p * c + v * PANEL));
+                    let term = V::load(added.as_ptr().add(place + p * channels + v * PANEL));
+                    sums[p][v] = sums[p][v].add(term);
+                }
+            }
+        }
+
+        let results = job.output.add(place);
+        if let Some(clamp) = job.clamp {
+            for p in 0..X {
+                for v in 0..P {
+                    let sum = sums[p][v].clamp(clamp.low, clamp.high);
+                    sum.store(results.add(p * channels + v * PANEL));
                 }
             }
         } else {
             for p in 0..X {
                 for v in 0..P {
-                    sums[p][v].store(y.add(p * c + v * PANEL));
+                    sums[p][v].store(results.add(p * channels + v * PANEL));
                 }
             }
         }
@@ -313,38 +391,41 @@ unsafe fn channels<V: Vector, const X: usize, const P: usize, const K: usize, co
 }
 
 impl Body for Depthwise {
-    fn run(&self, t: &mut Tensors<'_>) {
-        let (x, added, y) = (t.get::<f32>(0), t.opt::<f32>(3), t.out::<f32>(0));
-        let (plane, out, _) = self.image.window.sizes();
-        let c = self.image.channels;
-        for (b, y) in y.chunks_exact_mut(out * c).enumerate() {
-            let x = &x[b * plane * c..][..plane * c];
-            let added = added.map(|a| &a[b * out * c..][..out * c]);
-            let clamp = bounds(self.act);
-            let lines = 0..self.image.window.output[1];
-            let (end, y0) = (y.len(), y.as_mut_ptr());
-            let job = Channels {
-                d: self,
-                x,
-                added,
-                y: y0,
-                out: end,
+    fn run(&self, tensors: &mut Tensors<'_>) {
+        let input = tensors.get::<f32>(0);
+        let added = tensors.opt::<f32>(3);
+        let output = tensors.out::<f32>(0);
+
+        let window = &self.image.window;
+        let channels = self.image.channels;
+        let input_length = window.input_plane() * channels;
+        let output_length = window.output_plane() * channels;
+        let clamp = Clamp::of(self.act);
+
+        for (n, result) in output.chunks_exact_mut(output_length).enumerate() {
+            let job = DepthwiseJob {
+                conv: self,
+                input: &input[n * input_length..][..input_length],
+                added: added.map(|a| &a[n * output_length..][..output_length]),
+                output: result.as_mut_ptr(),
+                output_length: result.len(),
                 clamp,
-                lines,
+                lines: 0..window.output[1],
             };
             job.check();
-            let taps = self.taps.len() / c.max(1);
-            team::share(end * taps, job.lines.end, 1, &|lines| {
+
+            let tap_count = self.taps.len() / channels.max(1);
+            team::share(output_length * tap_count, job.lines.end, 1, &|lines| {
                 // SAFETY: `check` has seen that the images have the sizes that the code relies on; lines are others.
                 unsafe {
-                    run_wide(Channels {
+                    run_wide(DepthwiseJob {
                         lines,
                         ..job.clone()
                     })
                 }
             });
             if clamp.is_none() && self.act != Act::None {
-                simd::dispatch(Finish(y, self.act));
+                simd::dispatch(Finish(result, self.act));
             }
         }
     }

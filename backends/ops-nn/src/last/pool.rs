@@ -5,143 +5,179 @@ use std::ops::Range;
 
 use zbmd_ir::DType;
 
-use super::super::cx::Planned;
-use super::super::cx::{Body, Cx, Plan, Tensors, token};
+use super::super::attributes;
+use super::super::cx::{Body, Cx, Plan, Planned, Tensors, token, volume};
 use super::super::gemm::PANEL;
 use super::super::num::Num;
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
-use super::{Image, Near, image, pixels, under};
+use super::{Image, Near, OutputPixel, each_pixel, image_dims};
 use zbmd_op::team;
 
 /// The greatest or the mean of each window.
-pub(in super::super) fn pool(cx: &Cx<'_>, mean: bool) -> Planned {
-    let [batch, h, w, channels] = image(cx)?;
-    let kernel = cx.sizes("kernel_shape", 2, 1)?;
-    let window = Window::new(cx, &[h, w], &kernel)?;
-    let out = [batch, window.output[1], window.output[2], channels];
-    let padding = cx.flag("count_include_pad", false)?;
-    let flops = 3.0 * (out.iter().product::<usize>() * kernel[0] * kernel[1]) as f64;
+pub(in super::super) fn pool(cx: &Cx<'_>, is_mean: bool) -> Planned {
+    let [batch, height, width, channels] = image_dims(cx)?;
+    let kernel = attributes::kernel_shape(cx, 2)?;
+    let window = Window::new(cx, &[height, width], &kernel)?;
+    let counts_padding = attributes::counts_padding(cx)?;
+
+    let out_dims = [batch, window.output[1], window.output[2], channels];
+    let flops = 3.0 * (volume(&out_dims) * kernel[0] * kernel[1]) as f64;
     let body = Pool {
         image: Image {
             batch,
             channels,
             window,
         },
-        mean,
-        padding,
+        is_mean,
+        counts_padding,
     };
-    Ok(Plan::new(vec![token(DType::F32, &out)], body).flops(flops))
+    Ok(Plan::new(vec![token(DType::F32, &out_dims)], body).flops(flops))
 }
 
 /// The mean of each channel.
 pub(in super::super) fn global(cx: &Cx<'_>) -> Planned {
-    let [batch, h, w, channels] = image(cx)?;
-    if h * w == 0 {
+    let [batch, height, width, channels] = image_dims(cx)?;
+    let pixels = height * width;
+    if pixels == 0 {
         return Err(cx.refuse(0, "is empty", "give it elements"));
     }
-    let out = vec![token(DType::F32, &[batch, 1, 1, channels])];
-    struct Global(usize, usize);
-    impl Body for Global {
-        fn run(&self, t: &mut Tensors<'_>) {
-            let (x, y) = (t.get::<f32>(0), t.out::<f32>(0));
-            let Global(pixels, c) = *self;
-            for (x, y) in x.chunks_exact(pixels * c).zip(y.chunks_exact_mut(c)) {
-                y.fill(0.0);
-                for x in x.chunks_exact(c) {
-                    y.iter_mut().zip(x).for_each(|(y, x)| *y += x);
-                }
-                y.iter_mut().for_each(|y| *y /= pixels as f32);
+    let outs = vec![token(DType::F32, &[batch, 1, 1, channels])];
+    let flops = (batch * pixels * channels) as f64;
+    Ok(Plan::new(outs, GlobalMean { pixels, channels }).flops(flops))
+}
+
+struct GlobalMean {
+    pixels: usize,
+    channels: usize,
+}
+
+impl Body for GlobalMean {
+    fn run(&self, tensors: &mut Tensors<'_>) {
+        let images = tensors.get::<f32>(0);
+        let output = tensors.out::<f32>(0);
+        let image_length = self.pixels * self.channels;
+
+        let means = output.chunks_exact_mut(self.channels);
+        for (image, sums) in images.chunks_exact(image_length).zip(means) {
+            // Lanes run along channels: one sum for each, over all pixels.
+            sums.fill(0.0);
+            for pixel in image.chunks_exact(self.channels) {
+                sums.iter_mut().zip(pixel).for_each(|(sum, x)| *sum += x);
             }
+            sums.iter_mut().for_each(|sum| *sum /= self.pixels as f32);
         }
     }
-    let flops = (batch * h * w * channels) as f64;
-    Ok(Plan::new(out, Global(h * w, channels)).flops(flops))
 }
 
 struct Pool {
     image: Image,
-    mean: bool,
+    /// The mean of each window, or else the greatest.
+    is_mean: bool,
     /// Whether padding counts as elements of a mean.
-    padding: bool,
+    counts_padding: bool,
 }
 
+/// The pool of some lines of one image.
 #[derive(Clone)]
-struct Pooled<'a> {
-    p: &'a Pool,
-    x: &'a [f32],
+struct PoolJob<'a> {
+    pool: &'a Pool,
+    input: &'a [f32],
     /// First element of the result, and its elements.
-    y: *mut f32,
-    out: usize,
+    output: *mut f32,
+    output_length: usize,
     /// Those of the result that are made.
     lines: Range<usize>,
 }
 
-// SAFETY: as of `Channels`.
-unsafe impl Sync for Pooled<'_> {}
+// SAFETY: all is read only but for the result, of which each core has lines of its own.
+unsafe impl Sync for PoolJob<'_> {}
 
-impl Pooled<'_> {
+impl PoolJob<'_> {
+    fn window(&self) -> &Window {
+        &self.pool.image.window
+    }
+
+    /// Panics unless the image and the result have the sizes that the code relies on.
     fn check(&self) {
-        let (plane, out, _) = self.p.image.window.sizes();
-        let c = self.p.image.channels;
+        let channels = self.pool.image.channels;
+        let input_length = self.window().input_plane() * channels;
+        let output_length = self.window().output_plane() * channels;
         assert!(
-            self.x.len() == plane * c && self.out == out * c,
+            self.input.len() == input_length && self.output_length == output_length,
             "an image has another size"
         );
     }
 
+    /// What a window's sum or maximum begins with.
     fn start(&self) -> f32 {
-        if self.p.mean { 0.0 } else { f32::NEG_INFINITY }
+        if self.pool.is_mean {
+            0.0
+        } else {
+            f32::NEG_INFINITY
+        }
     }
 
-    /// One channel of a pixel.
-    fn one(&self, o: [usize; 2], (ys, xs): Near<'_>, by: f32, i: usize) -> f32 {
-        let (w, c) = (&self.p.image.window, self.p.image.channels);
-        let mut sum = self.start();
-        for (ky, kx) in ys.clone().flat_map(|ky| xs.clone().map(move |kx| (ky, kx))) {
-            let x = self.x[under(w, o, [ky, kx]) * c + i];
-            sum = if self.p.mean {
-                sum + x
-            } else {
-                Num::max(sum, x)
-            };
+    /// Elements of a mean.
+    fn element_count(&self, pixel: OutputPixel, near: Near<'_>) -> usize {
+        if self.pool.counts_padding {
+            let window = self.window();
+            window.reached(1, pixel.row) * window.reached(2, pixel.column)
+        } else {
+            near.rows.len() * near.columns.len()
         }
-        if self.p.mean { sum * by } else { sum }
+    }
+
+    /// One channel of a pixel; `scale` is what a sum is multiplied by for the mean.
+    fn one_channel(&self, pixel: OutputPixel, near: Near<'_>, scale: f32, channel: usize) -> f32 {
+        let channels = self.pool.image.channels;
+        let mut joined = self.start();
+        for kernel_row in near.rows.clone() {
+            for kernel_column in near.columns.clone() {
+                let input_pixel = pixel.input_under(self.window(), kernel_row, kernel_column);
+                let element = self.input[input_pixel * channels + channel];
+                joined = if self.pool.is_mean {
+                    joined + element
+                } else {
+                    Num::max(joined, element)
+                };
+            }
+        }
+        if self.pool.is_mean {
+            joined * scale
+        } else {
+            joined
+        }
     }
 }
 
-impl Wide for Pooled<'_> {
+impl Wide for PoolJob<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector, const FMA: bool>(self) {
-        let (w, c) = (&self.p.image.window, self.p.image.channels);
-        pixels(w, self.lines.clone(), |n, o, [ys, xs]| {
-            let count = if self.p.padding {
-                (1..3).map(|d| w.reached(d, o[d - 1])).product()
-            } else {
-                ys.len() * xs.len()
-            };
-            let by = 1.0 / count as f32;
+        let channels = self.pool.image.channels;
+        each_pixel(self.window(), self.lines.clone(), |pixel, near| {
+            let scale = 1.0 / self.element_count(pixel, near) as f32;
             let mut first = 0;
-            // SAFETY: `check` has seen that the images have these sizes; channels end at c.
+            // SAFETY: `check` has seen that the images have these sizes; the vectors end with the channels.
             unsafe {
-                while first + 4 * PANEL <= c {
-                    pooled::<V, 4>(&self, n, o, (&ys, &xs), by, first);
+                while first + 4 * PANEL <= channels {
+                    pooled::<V, 4>(&self, pixel, near, scale, first);
                     first += 4 * PANEL;
                 }
-                while first + PANEL <= c {
-                    pooled::<V, 1>(&self, n, o, (&ys, &xs), by, first);
+                while first + PANEL <= channels {
+                    pooled::<V, 1>(&self, pixel, near, scale, first);
                     first += PANEL;
                 }
-                if first < c && c >= PANEL {
+                if first < channels && channels >= PANEL {
                     // The last vector overlaps the one before, and gives the same there.
-                    pooled::<V, 1>(&self, n, o, (&ys, &xs), by, c - PANEL);
-                    first = c;
+                    pooled::<V, 1>(&self, pixel, near, scale, channels - PANEL);
+                    first = channels;
                 }
             }
-            for i in first..c {
-                let y = self.one(o, (&ys, &xs), by, i);
-                // SAFETY: n is an output pixel and i a channel.
-                unsafe { *self.y.add(n * c + i) = y };
+            for channel in first..channels {
+                let result = self.one_channel(pixel, near, scale, channel);
+                // SAFETY: it is an output pixel and a channel.
+                unsafe { *self.output.add(pixel.number * channels + channel) = result };
             }
         });
     }
@@ -150,7 +186,7 @@ impl Wide for Pooled<'_> {
 /// P vectors of channels of a pixel.
 ///
 /// # Safety
-/// The sizes are as [`Pooled::check`] wants them, there are so many channels, and the processor has the vector's
+/// The sizes are as [`PoolJob::check`] wants them, there are so many channels, and the processor has the vector's
 /// instructions.
 #[inline(always)]
 #[expect(
@@ -158,70 +194,73 @@ impl Wide for Pooled<'_> {
     reason = "the indices name registers, and are unrolled"
 )]
 unsafe fn pooled<V: Vector, const P: usize>(
-    at: &Pooled<'_>,
-    n: usize,
-    o: [usize; 2],
-    (ys, xs): Near<'_>,
-    by: f32,
+    job: &PoolJob<'_>,
+    pixel: OutputPixel,
+    near: Near<'_>,
+    scale: f32,
     first: usize,
 ) {
-    let (w, c) = (&at.p.image.window, at.p.image.channels);
-    // SAFETY: the caller's promise; `ys` and `xs` keep to pixels of the image.
+    let window = &job.pool.image.window;
+    let channels = job.pool.image.channels;
+    // SAFETY: the caller's promise; `near` keeps to pixels of the image.
     unsafe {
-        let mut sums = [V::load([at.start(); PANEL].as_ptr()); P];
-        for ky in ys.start..ys.end {
-            for kx in xs.start..xs.end {
-                let x = at.x.as_ptr().add(under(w, o, [ky, kx]) * c + first);
+        let mut sums = [V::load([job.start(); PANEL].as_ptr()); P];
+        for kernel_row in near.rows.start..near.rows.end {
+            for kernel_column in near.columns.start..near.columns.end {
+                let input_pixel = pixel.input_under(window, kernel_row, kernel_column);
+                let elements = job.input.as_ptr().add(input_pixel * channels + first);
                 for v in 0..P {
-                    let x = V::load(x.add(v * PANEL));
-                    sums[v] = if at.p.mean {
-                        sums[v].add(x)
+                    let element = V::load(elements.add(v * PANEL));
+                    sums[v] = if job.pool.is_mean {
+                        sums[v].add(element)
                     } else {
-                        sums[v].greater(x)
+                        sums[v].greater(element)
                     };
                 }
             }
         }
+
+        let results = job.output.add(pixel.number * channels + first);
         for v in 0..P {
-            let sum = if at.p.mean {
-                V::zero().add_product(by, sums[v])
+            let result = if job.pool.is_mean {
+                V::zero().add_product(scale, sums[v])
             } else {
                 sums[v]
             };
-            sum.store(at.y.add(n * c + first + v * PANEL));
+            result.store(results.add(v * PANEL));
         }
     }
 }
 
 impl Body for Pool {
-    fn run(&self, t: &mut Tensors<'_>) {
-        let (x, y) = (t.get::<f32>(0), t.out::<f32>(0));
-        let (plane, out, _) = self.image.window.sizes();
-        let c = self.image.channels;
-        for (x, y) in x.chunks_exact(plane * c).zip(y.chunks_exact_mut(out * c)) {
-            let (w, lines) = (&self.image.window, 0..self.image.window.output[1]);
-            let job = Pooled {
-                p: self,
-                x,
-                y: y.as_mut_ptr(),
-                out: y.len(),
-                lines,
+    fn run(&self, tensors: &mut Tensors<'_>) {
+        let input = tensors.get::<f32>(0);
+        let output = tensors.out::<f32>(0);
+        let window = &self.image.window;
+        let channels = self.image.channels;
+
+        let images = input.chunks_exact(window.input_plane() * channels);
+        let results = output.chunks_exact_mut(window.output_plane() * channels);
+        for (image, result) in images.zip(results) {
+            let job = PoolJob {
+                pool: self,
+                input: image,
+                output: result.as_mut_ptr(),
+                output_length: result.len(),
+                lines: 0..window.output[1],
             };
             job.check();
-            team::share(
-                job.out * w.kernel[1] * w.kernel[2],
-                job.lines.end,
-                1,
-                &|lines| {
-                    // SAFETY: `check` has seen that the images have the sizes that the code relies on; lines are others.
-                    unsafe {
-                        run_wide(Pooled {
-                            lines,
-                            ..job.clone()
-                        })
-                    }
-                },
-            );
+
+            let work = job.output_length * window.kernel[1] * window.kernel[2];
+            team::share(work, job.lines.end, 1, &|lines| {
+                // SAFETY: `check` has seen that the images have the sizes that the code relies on; lines are others.
+                unsafe {
+                    run_wide(PoolJob {
+                        lines,
+                        ..job.clone()
+                    })
+                }
+            });
         }
     }
 }

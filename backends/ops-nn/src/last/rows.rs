@@ -1,4 +1,4 @@
-//! Convolutions of many channels: rows of pixels, as they lie, times packed weights.
+//! Convolutions of many channels: rows of pixels, in place, times packed weights.
 #![expect(unsafe_code, reason = "vector instructions over checked slices")]
 
 use std::ops::Range;
@@ -8,74 +8,110 @@ use super::super::cx::{Body, Tensors};
 use super::super::gemm::{Act, PANEL, Tile, Weights};
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
-use super::{Finish, Image, bounds};
+use super::{Clamp, Finish, Image};
 use zbmd_op::{simd, team};
 
-/// Packed weights that stay in the second cache while blocks of pixels go by.
+/// Bytes of packed weights that stay in the second cache while blocks of pixels go by.
 const RESIDENT: usize = 384 << 10;
 /// Pixels of such a block.
 const PIXELS: usize = 192;
 
-/// Floats of packed filters.
-pub(super) fn packed_filters_len(
-    (groups, per, filters): (usize, usize, usize),
-    [kh, kw]: [usize; 2],
-) -> usize {
-    groups * filters.div_ceil(PANEL) * kh * kw * per * PANEL
+/// The sizes of a convolution's weights: [groups · filters, channels, height, width] as ONNX has them.
+#[derive(Clone, Copy)]
+pub(super) struct FilterLayout {
+    pub(super) groups: usize,
+    /// Channels and filters of a group.
+    pub(super) group_channels: usize,
+    pub(super) group_filters: usize,
+    /// Height and width.
+    pub(super) kernel: [usize; 2],
+}
+
+impl FilterLayout {
+    /// Weights of a filter.
+    fn filter_len(&self) -> usize {
+        self.kernel[0] * self.kernel[1] * self.group_channels
+    }
+
+    /// Panels of sixteen filters of a group.
+    fn group_panels(&self) -> usize {
+        self.group_filters.div_ceil(PANEL)
+    }
+
+    /// Filters of all groups.
+    fn filters(&self) -> usize {
+        self.groups * self.group_filters
+    }
+
+    /// Floats of packed filters.
+    pub(super) fn packed_len(&self) -> usize {
+        self.groups * self.group_panels() * self.filter_len() * PANEL
+    }
 }
 
 /// For each group, panels of sixteen filters; in a panel by tap, then channel.
-pub(super) fn packed_filters(
-    weights: &[f32],
-    (groups, per, filters): (usize, usize, usize),
-    [kh, kw]: [usize; 2],
-) -> Vec<f32> {
-    let (k, panels) = (kh * kw * per, filters.div_ceil(PANEL));
-    let mut packed = vec![0.0; groups * panels * k * PANEL];
-    for (f, filter) in weights.chunks_exact(k.max(1)).enumerate() {
-        let (g, f) = (f / filters, f % filters);
-        let panel = g * panels + f / PANEL;
-        for (i, v) in filter.iter().enumerate() {
-            let (channel, tap) = (i / (kh * kw), i % (kh * kw));
-            packed[(panel * k + tap * per + channel) * PANEL + f % PANEL] = *v;
+pub(super) fn packed_filters(weights: &[f32], layout: FilterLayout) -> Vec<f32> {
+    let filter_len = layout.filter_len();
+    let kernel_elements = layout.kernel[0] * layout.kernel[1];
+    let mut packed = vec![0.0; layout.packed_len()];
+
+    for (n, filter_weights) in weights.chunks_exact(filter_len.max(1)).enumerate() {
+        let group = n / layout.group_filters;
+        let filter = n % layout.group_filters;
+        let panel = group * layout.group_panels() + filter / PANEL;
+        for (i, weight) in filter_weights.iter().enumerate() {
+            // ONNX has channels outside, taps inside: turned over, as pixels have channels inside.
+            let channel = i / kernel_elements;
+            let tap = i % kernel_elements;
+            let row = panel * filter_len + tap * layout.group_channels + channel;
+            packed[row * PANEL + filter % PANEL] = *weight;
         }
     }
     packed
 }
 
-/// Copies an image into one with a border of zeros.
-fn pad(w: &Window, channels: usize, width: usize, x: &[f32], to: &mut [f32]) {
-    let (row, wide) = (w.input[2] * channels, width * channels);
-    let left = w.before[2] * channels;
-    let mut lines = to.chunks_exact_mut(wide);
-    lines
-        .by_ref()
-        .take(w.before[1])
-        .for_each(|line| line.fill(0.0));
-    for (x, line) in x.chunks_exact(row).zip(lines.by_ref()) {
-        line[..left].fill(0.0);
-        line[left..left + row].copy_from_slice(x);
-        line[left + row..].fill(0.0);
+/// Copies an image into one with a border of zeros, `padded_width` pixels wide.
+fn pad_image(
+    window: &Window,
+    channels: usize,
+    padded_width: usize,
+    image: &[f32],
+    padded: &mut [f32],
+) {
+    let row_length = window.input[2] * channels;
+    let left_border = window.before[2] * channels;
+    let mut lines = padded.chunks_exact_mut(padded_width * channels);
+
+    let lines_before = lines.by_ref().take(window.before[1]);
+    lines_before.for_each(|line| line.fill(0.0));
+    for (row, line) in image.chunks_exact(row_length).zip(lines.by_ref()) {
+        line[..left_border].fill(0.0);
+        line[left_border..left_border + row_length].copy_from_slice(row);
+        line[left_border + row_length..].fill(0.0);
     }
     lines.for_each(|line| line.fill(0.0));
+}
+
+/// Height and width of an image with its border.
+#[derive(Clone, Copy)]
+struct PaddedSize {
+    height: usize,
+    width: usize,
 }
 
 /// Rows of pixels times packed weights.
 pub(super) struct Rows {
     image: Image,
-    groups: usize,
-    /// Channels and filters of a group.
-    per: usize,
-    filters: usize,
+    layout: FilterLayout,
     act: Act,
     tile: Tile,
-    /// Height and width of the image with its border, where it needs one.
-    padded: Option<(usize, usize)>,
+    /// The size of the image with its border, where it needs one.
+    padded: Option<PaddedSize>,
     /// Where each output's window begins.
     spots: Vec<u32>,
     /// Where the runs of a window begin, and their length.
     runs: Vec<u32>,
-    run: usize,
+    run_length: usize,
     /// For each group, panels of sixteen filters, and their biases.
     packed: Weights,
     bias: Vec<f32>,
@@ -84,107 +120,144 @@ pub(super) struct Rows {
 impl Rows {
     pub(super) fn new(
         image: Image,
-        (groups, per, filters): (usize, usize, usize),
+        layout: FilterLayout,
         packed: Weights,
         bias: Option<Vec<f32>>,
-        (act, tile): (Act, Tile),
+        act: Act,
+        tile: Tile,
     ) -> Self {
-        let w = &image.window;
-        let [_, kh, kw] = w.kernel;
-        let (dims, bordered) = padded_dims(w);
-        let (height, width) = (dims[1], dims[2]);
-        let c = image.channels;
-        let place = |y: usize, x: usize| ((y * width + x) * c) as u32;
-        let [_, oh, ow] = w.output;
-        let spots = (0..oh)
-            .flat_map(|y| (0..ow).map(move |x| (y, x)))
-            .map(|(y, x)| place(y * w.stride[1], x * w.stride[2]))
-            .collect();
-        let row = |y: usize| place(y * w.dilation[1], 0);
-        let (runs, run): (Vec<u32>, usize) = if groups == 1 && w.dilation[2] == 1 {
-            ((0..kh).map(row).collect(), kw * c)
-        } else {
-            let taps = (0..kh).flat_map(|y| (0..kw).map(move |x| (y, x)));
-            (
-                taps.map(|(y, x)| place(y * w.dilation[1], x * w.dilation[2]))
-                    .collect(),
-                per,
-            )
+        let window = &image.window;
+        let (padded_dims, has_border) = padded_dims(window);
+        let size = PaddedSize {
+            height: padded_dims[1],
+            width: padded_dims[2],
         };
-        let panels = filters.div_ceil(PANEL);
-        let mut biases = vec![0.0; groups * panels * PANEL];
-        for (f, bias) in bias.iter().flatten().enumerate() {
-            biases[f / filters * panels * PANEL + f % filters] = *bias;
-        }
-        let padded = bordered.then_some((height, width));
+
+        // One group without gaps between taps: a kernel row is one run over all channels. Otherwise each tap is a run.
+        let is_row_one_run = layout.groups == 1 && window.dilation[2] == 1;
+        let [_, kernel_height, kernel_width] = window.kernel;
+        let runs_of_row = if is_row_one_run { 1 } else { kernel_width };
+        let run_length = match is_row_one_run {
+            true => kernel_width * image.channels,
+            false => layout.group_channels,
+        };
+        let run_steps = [window.dilation[1], window.dilation[2]];
+        let runs = grid_places(
+            [kernel_height, runs_of_row],
+            run_steps,
+            size.width,
+            image.channels,
+        );
+
+        let [_, output_height, output_width] = window.output;
+        let spot_steps = [window.stride[1], window.stride[2]];
+        let spots = grid_places(
+            [output_height, output_width],
+            spot_steps,
+            size.width,
+            image.channels,
+        );
         Self {
-            groups,
-            per,
-            filters,
+            bias: panel_biases(&layout, bias.as_deref().unwrap_or_default()),
+            layout,
             act,
             tile,
-            padded,
+            padded: has_border.then_some(size),
             spots,
             runs,
-            run,
+            run_length,
             packed,
-            bias: biases,
             image,
         }
     }
 }
 
+/// First elements of pixels of an image that are on a grid, row by row.
+fn grid_places(
+    [rows, columns]: [usize; 2],
+    [row_step, column_step]: [usize; 2],
+    width: usize,
+    channels: usize,
+) -> Vec<u32> {
+    let mut places = Vec::with_capacity(rows * columns);
+    for row in 0..rows {
+        for column in 0..columns {
+            let pixel = row * row_step * width + column * column_step;
+            places.push((pixel * channels) as u32);
+        }
+    }
+    places
+}
+
+/// The biases in the order of panels: each group's are filled up to whole panels.
+fn panel_biases(layout: &FilterLayout, biases: &[f32]) -> Vec<f32> {
+    let group_length = layout.group_panels() * PANEL;
+    let mut padded_biases = vec![0.0; layout.groups * group_length];
+    for (n, bias) in biases.iter().enumerate() {
+        let group = n / layout.group_filters;
+        padded_biases[group * group_length + n % layout.group_filters] = *bias;
+    }
+    padded_biases
+}
+
 impl Body for Rows {
-    fn run(&self, t: &mut Tensors<'_>) {
-        let over = t.over().is_some();
-        let added = if over { None } else { t.opt::<f32>(3) };
-        let (x, y) = (t.get::<f32>(0), t.out::<f32>(0));
-        let border = t.scratch::<f32>();
-        let w = &self.image.window;
+    fn run(&self, tensors: &mut Tensors<'_>) {
+        let is_over_added = tensors.over().is_some();
+        let added = match is_over_added {
+            true => None,
+            false => tensors.opt::<f32>(3),
+        };
+        let input = tensors.get::<f32>(0);
+        let output = tensors.out::<f32>(0);
+        let border = tensors.scratch::<f32>();
+
+        let window = &self.image.window;
         let channels = self.image.channels;
-        let (each, stride) = (
-            w.input[1] * w.input[2] * channels,
-            self.groups * self.filters,
-        );
-        let size = self.spots.len() * stride;
-        for (b, y) in y.chunks_exact_mut(size).enumerate().take(self.image.batch) {
-            let x = &x[b * each..][..each];
-            let x = match self.padded {
-                Some((height, width)) => {
+        let input_length = window.input[1] * window.input[2] * channels;
+        let output_length = self.spots.len() * self.layout.filters();
+        let clamp = Clamp::of(self.act);
+
+        let results = output.chunks_exact_mut(output_length);
+        for (n, result) in results.enumerate().take(self.image.batch) {
+            let image = &input[n * input_length..][..input_length];
+            let padded_image = match self.padded {
+                Some(PaddedSize { height, width }) => {
                     let border = &mut border[..height * width * channels];
-                    pad(w, channels, width, x, border);
+                    pad_image(window, channels, width, image, border);
                     &*border
                 }
-                None => x,
+                None => image,
             };
-            let clamp = bounds(self.act);
-            let (pixels, panels) = (0..self.spots.len(), 0..self.filters.div_ceil(PANEL));
-            let (out, first) = (y.len(), y.as_mut_ptr());
-            let added = match added {
-                Some(added) => added[b * size..][..size].as_ptr(),
+
+            let result_start = result.as_mut_ptr();
+            let added_start = match added {
+                Some(added) => added[n * output_length..][..output_length].as_ptr(),
                 // Each tile reads what it adds before it writes there, and no other tile does either.
-                None if over => first.cast_const(),
+                None if is_over_added => result_start.cast_const(),
                 None => std::ptr::null(),
             };
-            Job {
+            let job = Job {
                 rows: self,
-                x,
-                added,
-                y: first,
-                out,
+                input: padded_image,
+                added: added_start,
+                output: result_start,
+                output_length: result.len(),
                 clamp,
-                pixels,
-                panels,
-            }
-            .share();
+                pixels: 0..self.spots.len(),
+                panels: 0..self.layout.group_panels(),
+            };
+            job.share();
             if clamp.is_none() && self.act != Act::None {
-                simd::dispatch(Finish(y, self.act));
+                simd::dispatch(Finish(result, self.act));
             }
         }
     }
 
     fn scratch_bytes(&self) -> usize {
-        4 * self.padded.map_or(0, |(h, w)| h * w * self.image.channels)
+        let border_length = self
+            .padded
+            .map_or(0, |size| size.height * size.width * self.image.channels);
+        4 * border_length
     }
 }
 
@@ -192,13 +265,13 @@ impl Body for Rows {
 #[derive(Clone)]
 struct Job<'a> {
     rows: &'a Rows,
-    x: &'a [f32],
+    input: &'a [f32],
     /// First of as many elements as the result has, or null. It may be the result's own.
     added: *const f32,
     /// First element of the result, and its elements.
-    y: *mut f32,
-    out: usize,
-    clamp: Option<(f32, f32)>,
+    output: *mut f32,
+    output_length: usize,
+    clamp: Option<Clamp>,
     pixels: Range<usize>,
     panels: Range<usize>,
 }
@@ -209,65 +282,79 @@ unsafe impl Sync for Job<'_> {}
 
 impl Job<'_> {
     /// Weights that stay in the second cache go by once for each block of pixels.
-    fn resident(&self) -> bool {
-        4 * self.rows.packed.len() / self.rows.groups.max(1) <= RESIDENT
+    fn is_resident(&self) -> bool {
+        4 * self.rows.packed.len() / self.rows.layout.groups.max(1) <= RESIDENT
     }
 
-    /// Does all of it, on all cores of the device: each has pixels of its own, or, where weights are many or pixels
-    /// few, weights.
+    /// Does the whole convolution, on all cores of the device: each has pixels of its own, or, where weights are many or
+    /// pixels few, weights.
     fn share(&self) {
         self.check();
-        let r = self.rows;
-        let work = self.pixels.len() * r.runs.len() * r.run * r.filters * r.groups;
-        let few = self.pixels.len() < 48 * team::cores();
-        let by_panels = (few || !self.resident()) && self.panels.len() >= 4 * team::cores();
-        let (all, tile) = match by_panels {
-            true => (self.panels.len(), r.tile.panels()),
-            false => (self.pixels.len(), r.tile.rows()),
+        let rows = self.rows;
+        let window_elements = rows.runs.len() * rows.run_length;
+        let work = self.pixels.len() * window_elements * rows.layout.filters();
+
+        let has_few_pixels = self.pixels.len() < 48 * team::cores();
+        let has_many_panels = self.panels.len() >= 4 * team::cores();
+        let by_panels = (has_few_pixels || !self.is_resident()) && has_many_panels;
+        let shared_length = match by_panels {
+            true => self.panels.len(),
+            false => self.pixels.len(),
         };
-        team::share(work, all, tile, &|part| {
+        let granularity = match by_panels {
+            true => rows.tile.panels(),
+            false => rows.tile.rows(),
+        };
+        team::share(work, shared_length, granularity, &|part| {
             let mut job = self.clone();
-            *if by_panels {
-                &mut job.panels
+            if by_panels {
+                job.panels = part;
             } else {
-                &mut job.pixels
-            } = part;
-            // SAFETY: `check` has seen that all places lie within the slices; parts have no place in common.
+                job.pixels = part;
+            }
+            // SAFETY: `check` has seen that all places are inside the slices; parts have no place in common.
             unsafe { run_wide(job) }
         });
     }
 
+    /// Panics unless every place that a tile reads or writes is inside its slice.
     fn check(&self) {
-        let r = self.rows;
-        let (spot, run) = (r.spots.last(), r.runs.last());
-        let reach = spot.zip(run).map_or(0, |(s, t)| *s as usize + *t as usize);
-        let last = r.groups.saturating_sub(1) * r.per;
+        let rows = self.rows;
+        let layout = &rows.layout;
+        let last_window = rows.spots.last().zip(rows.runs.last());
+        let last_run = last_window.map_or(0, |(spot, run)| *spot as usize + *run as usize);
+        let last_group = layout.groups.saturating_sub(1) * layout.group_channels;
         assert!(
-            reach + last + r.run <= self.x.len(),
+            last_run + last_group + rows.run_length <= self.input.len(),
             "a window leaves the image"
         );
-        let size = r.spots.len() * r.groups * r.filters;
-        let panels = r.filters.div_ceil(PANEL);
-        assert!(self.out == size, "the result has another size");
+
+        let output_length = rows.spots.len() * layout.filters();
         assert!(
-            r.packed.len() == r.groups * panels * r.runs.len() * r.run * PANEL
-                && r.bias.len() == r.groups * panels * PANEL,
+            self.output_length == output_length,
+            "the result has another size"
+        );
+        let filter_len = rows.runs.len() * rows.run_length;
+        let all_panels = layout.groups * layout.group_panels();
+        assert!(
+            rows.packed.len() == all_panels * filter_len * PANEL
+                && rows.bias.len() == all_panels * PANEL,
             "the weights have another size"
         );
     }
 }
 
 /// What a tile works on.
-struct At {
+struct TileStart {
     /// First element of the image's group.
-    x: *const f32,
+    input: *const f32,
     /// Weights and bias of the first panel.
     weights: *const f32,
     bias: *const f32,
     /// Elements of a panel.
-    panel: usize,
+    panel_length: usize,
     added: *const f32,
-    y: *mut f32,
+    output: *mut f32,
     /// Columns to write of the tile.
     width: usize,
 }
@@ -275,9 +362,9 @@ struct At {
 impl Wide for Job<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector, const FMA: bool>(self) {
-        for g in 0..self.rows.groups {
+        for group in 0..self.rows.layout.groups {
             // SAFETY: the caller's promise.
-            unsafe { self.group::<V>(g) };
+            unsafe { self.run_group::<V>(group) };
         }
     }
 }
@@ -288,22 +375,28 @@ impl Job<'_> {
     /// # Safety
     /// See [`tile`].
     #[inline(always)]
-    unsafe fn tiles<V: Vector>(&self, panels: usize, at: &At, first: usize, left: usize) -> usize {
+    unsafe fn pixel_tile<V: Vector>(
+        &self,
+        panels: usize,
+        start: &TileStart,
+        first: usize,
+        pixels_left: usize,
+    ) -> usize {
         // SAFETY: the caller's promise.
         unsafe {
-            match (V::MANY, panels, left) {
-                (true, 4, 6..) => tile::<V, 6, 4>(self, at, first),
-                (true, 4, 2..) => tile::<V, 2, 4>(self, at, first),
-                (true, 4, _) => tile::<V, 1, 4>(self, at, first),
-                (true, 2, 12..) => tile::<V, 12, 2>(self, at, first),
-                (true, 2, 4..) => tile::<V, 4, 2>(self, at, first),
-                (true, 2, _) => tile::<V, 1, 2>(self, at, first),
-                (true, _, 12..) => tile::<V, 12, 1>(self, at, first),
-                (false, 2, 3..) => tile::<V, 3, 2>(self, at, first),
-                (false, 2, _) => tile::<V, 1, 2>(self, at, first),
-                (false, _, 6..) => tile::<V, 6, 1>(self, at, first),
-                (_, _, 4..) => tile::<V, 4, 1>(self, at, first),
-                _ => tile::<V, 1, 1>(self, at, first),
+            match (V::MANY, panels, pixels_left) {
+                (true, 4, 6..) => tile::<V, 6, 4>(self, start, first),
+                (true, 4, 2..) => tile::<V, 2, 4>(self, start, first),
+                (true, 4, _) => tile::<V, 1, 4>(self, start, first),
+                (true, 2, 12..) => tile::<V, 12, 2>(self, start, first),
+                (true, 2, 4..) => tile::<V, 4, 2>(self, start, first),
+                (true, 2, _) => tile::<V, 1, 2>(self, start, first),
+                (true, _, 12..) => tile::<V, 12, 1>(self, start, first),
+                (false, 2, 3..) => tile::<V, 3, 2>(self, start, first),
+                (false, 2, _) => tile::<V, 1, 2>(self, start, first),
+                (false, _, 6..) => tile::<V, 6, 1>(self, start, first),
+                (_, _, 4..) => tile::<V, 4, 1>(self, start, first),
+                _ => tile::<V, 1, 1>(self, start, first),
             }
         }
     }
@@ -311,39 +404,44 @@ impl Job<'_> {
     /// # Safety
     /// [`Self::check`] has found nothing, and the processor has the vector's instructions.
     #[inline(always)]
-    unsafe fn group<V: Vector>(&self, g: usize) {
-        let r = self.rows;
-        let (panels, k) = (r.filters.div_ceil(PANEL), r.runs.len() * r.run);
-        let pixels = if self.resident() {
-            PIXELS
-        } else {
-            r.spots.len()
+    unsafe fn run_group<V: Vector>(&self, group: usize) {
+        let rows = self.rows;
+        let layout = &rows.layout;
+        let filter_len = rows.runs.len() * rows.run_length;
+        // Weights that do not stay in the cache are gone through once, for all pixels.
+        let block_pixels = match self.is_resident() {
+            true => PIXELS,
+            false => rows.spots.len(),
         };
-        // SAFETY: `check` has seen that pixels, panels and windows lie within the slices.
+
+        // SAFETY: `check` has seen that pixels, panels and windows are inside the slices.
         unsafe {
-            for first in self.pixels.clone().step_by(pixels.max(1)) {
-                let end = (first + pixels).min(self.pixels.end);
-                let mut p = self.panels.start;
-                while p < self.panels.end {
-                    let take = take::<V>(r.tile, self.panels.end - p);
-                    let column = g * r.filters + p * PANEL;
-                    let at = At {
-                        x: self.x.as_ptr().add(g * r.per),
-                        weights: r.packed.as_ptr().add((g * panels + p) * k * PANEL),
-                        bias: r.bias.as_ptr().add((g * panels + p) * PANEL),
-                        panel: k * PANEL,
+            for first in self.pixels.clone().step_by(block_pixels.max(1)) {
+                let end = (first + block_pixels).min(self.pixels.end);
+                let mut panel = self.panels.start;
+                while panel < self.panels.end {
+                    let tile_panels = panels_of_tile::<V>(rows.tile, self.panels.end - panel);
+                    let column = group * layout.group_filters + panel * PANEL;
+                    let panel_number = group * layout.group_panels() + panel;
+                    let weights_start = panel_number * filter_len * PANEL;
+                    let start = TileStart {
+                        input: self.input.as_ptr().add(group * layout.group_channels),
+                        weights: rows.packed.as_ptr().add(weights_start),
+                        bias: rows.bias.as_ptr().add(panel_number * PANEL),
+                        panel_length: filter_len * PANEL,
                         added: match self.added.is_null() {
                             true => self.added,
                             false => self.added.wrapping_add(column),
                         },
-                        y: self.y.add(column),
-                        width: (take * PANEL).min(r.filters - p * PANEL),
+                        output: self.output.add(column),
+                        width: (tile_panels * PANEL).min(layout.group_filters - panel * PANEL),
                     };
-                    let mut s = first;
-                    while s < end {
-                        s += self.tiles::<V>(take, &at, s, end - s);
+
+                    let mut pixel = first;
+                    while pixel < end {
+                        pixel += self.pixel_tile::<V>(tile_panels, &start, pixel, end - pixel);
                     }
-                    p += take;
+                    panel += tile_panels;
                 }
             }
         }
@@ -352,8 +450,8 @@ impl Job<'_> {
 
 /// How many panels a tile takes of those that are left.
 #[inline(always)]
-fn take<V: Vector>(tile: Tile, left: usize) -> usize {
-    match (V::MANY, tile, left) {
+fn panels_of_tile<V: Vector>(tile: Tile, panels_left: usize) -> usize {
+    match (V::MANY, tile, panels_left) {
         (true, Tile::Square, 4..) => 4,
         (true, _, 2..) | (false, Tile::Square, 2..) => 2,
         _ => 1,
@@ -371,118 +469,156 @@ fn take<V: Vector>(tile: Tile, left: usize) -> usize {
 )]
 unsafe fn tile<V: Vector, const R: usize, const P: usize>(
     job: &Job<'_>,
-    at: &At,
+    start: &TileStart,
     first: usize,
 ) -> usize {
     let rows = job.rows;
-    let stride = rows.groups * rows.filters;
     // SAFETY: the caller's promise; `Job::check` holds for all pixels and runs, the last being the farthest.
     unsafe {
         let mut sums = [[V::zero(); P]; R];
         for v in 0..P {
-            let bias = V::load(at.bias.add(v * PANEL));
+            let bias = V::load(start.bias.add(v * PANEL));
             for r in 0..R {
                 sums[r][v] = bias;
             }
         }
-        let mut spots = [at.x; R];
+
+        let mut windows = [start.input; R];
         for r in 0..R {
-            spots[r] = at.x.add(*rows.spots.get_unchecked(first + r) as usize);
+            windows[r] = (start.input).add(*rows.spots.get_unchecked(first + r) as usize);
         }
-        let mut w = at.weights;
+        let mut weights = start.weights;
         for &run in &rows.runs {
-            let mut x = spots;
+            let mut elements = windows;
             for r in 0..R {
-                x[r] = spots[r].add(run as usize);
+                elements[r] = windows[r].add(run as usize);
             }
-            for j in 0..rows.run {
+            for j in 0..rows.run_length {
                 let mut right = [V::zero(); P];
                 for v in 0..P {
-                    right[v] = V::load(w.add(v * at.panel));
+                    right[v] = V::load(weights.add(v * start.panel_length));
                 }
                 for r in 0..R {
-                    let left = *x[r].add(j);
+                    let left = *elements[r].add(j);
                     for v in 0..P {
                         sums[r][v] = sums[r][v].add_product(left, right[v]);
                     }
                 }
-                w = w.wrapping_add(PANEL);
+                weights = weights.wrapping_add(PANEL);
             }
         }
-        let y = at.y.add(first * stride);
-        if at.width < P * PANEL {
+        store_tile(job, start, first, &mut sums);
+    }
+    R
+}
+
+/// Adds what is added, clamps and stores the sums of a tile.
+///
+/// # Safety
+/// The pixels from `first` on and the tile's columns exist in the result, and in what is added.
+#[inline(always)]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "the indices name registers, and are unrolled"
+)]
+unsafe fn store_tile<V: Vector, const R: usize, const P: usize>(
+    job: &Job<'_>,
+    start: &TileStart,
+    first: usize,
+    sums: &mut [[V; P]; R],
+) {
+    let stride = job.rows.layout.filters();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let output = start.output.add(first * stride);
+        if start.width < P * PANEL {
             let mut edge = [[[0.0_f32; PANEL]; P]; R];
             for r in 0..R {
                 for v in 0..P {
                     sums[r][v].store(edge[r][v].as_mut_ptr());
                 }
             }
-            let added = if at.added.is_null() {
-                None
-            } else {
-                Some(at.added.add(first * stride))
+            let added = match start.added.is_null() {
+                true => None,
+                false => Some(start.added.add(first * stride)),
             };
-            finish(
-                edge.as_flattened_mut(),
-                P,
-                (y, added, stride, at.width),
-                job.clamp,
-            );
-            return R;
+            let target = EdgeTarget {
+                output,
+                added,
+                stride,
+                width: start.width,
+            };
+            finish_edge(edge.as_flattened_mut(), P, target, job.clamp);
+            return;
         }
-        if !at.added.is_null() {
-            let added = at.added.add(first * stride);
+
+        if !start.added.is_null() {
+            let added = start.added.add(first * stride);
             for r in 0..R {
                 for v in 0..P {
                     sums[r][v] = sums[r][v].add(V::load(added.add(r * stride + v * PANEL)));
                 }
             }
         }
-        if let Some((low, high)) = job.clamp {
+        if let Some(clamp) = job.clamp {
             for r in 0..R {
                 for v in 0..P {
-                    sums[r][v]
-                        .clamp(low, high)
-                        .store(y.add(r * stride + v * PANEL));
+                    let sum = sums[r][v].clamp(clamp.low, clamp.high);
+                    sum.store(output.add(r * stride + v * PANEL));
                 }
             }
         } else {
             for r in 0..R {
                 for v in 0..P {
-                    sums[r][v].store(y.add(r * stride + v * PANEL));
+                    sums[r][v].store(output.add(r * stride + v * PANEL));
                 }
             }
         }
     }
-    R
+}
+
+/// Where the rows of a tile that is not whole go, and what is added to them.
+struct EdgeTarget {
+    output: *mut f32,
+    added: Option<*const f32>,
+    /// From a row to the next, in both.
+    stride: usize,
+    /// Columns of a row.
+    width: usize,
 }
 
 /// What follows on the sums of a tile that is not whole: through memory, so that the sums of all others stay in
 /// registers.
 ///
 /// # Safety
-/// `width` floats can be read and written in each row of the last two, whose rows are `stride` apart.
+/// `width` floats can be read and written in each row of the target.
 #[inline(never)]
-unsafe fn finish(
+unsafe fn finish_edge(
     tile: &mut [[f32; PANEL]],
     panels: usize,
-    (y, added, stride, width): (*mut f32, Option<*const f32>, usize, usize),
-    clamp: Option<(f32, f32)>,
+    target: EdgeTarget,
+    clamp: Option<Clamp>,
 ) {
-    for (r, row) in tile.chunks_exact_mut(panels).enumerate() {
-        let row = &mut row.as_flattened_mut()[..width];
-        if let Some(added) = added {
+    let width = target.width;
+    for (r, tile_row) in tile.chunks_exact_mut(panels).enumerate() {
+        let row = &mut tile_row.as_flattened_mut()[..width];
+        let row_start = r * target.stride;
+        if let Some(added) = target.added {
             // SAFETY: the caller's promise.
-            let added = unsafe { std::slice::from_raw_parts(added.add(r * stride), width) };
-            row.iter_mut().zip(added).for_each(|(y, a)| *y += a);
+            let terms = unsafe { std::slice::from_raw_parts(added.add(row_start), width) };
+            row.iter_mut()
+                .zip(terms)
+                .for_each(|(sum, term)| *sum += term);
         }
-        if let Some((low, high)) = clamp {
-            for v in row.iter_mut() {
-                let above = if *v > low { *v } else { low };
-                *v = if above < high { above } else { high };
+
+        if let Some(Clamp { low, high }) = clamp {
+            for sum in row.iter_mut() {
+                // As the vectors clamp: a NaN becomes the lower bound.
+                let above = if *sum > low { *sum } else { low };
+                *sum = if above < high { above } else { high };
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), y.add(r * stride), width) };
+        unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), target.output.add(row_start), width) };
     }
 }

@@ -2,6 +2,7 @@
 
 use zbmd_ir::{DType, Value};
 
+use super::super::attributes;
 use super::super::cx::{Cx, FLOATS, computed, volume};
 use zbmd_op::OpError;
 
@@ -95,7 +96,7 @@ pub(in super::super) struct RecurrentSpec {
     pub(in super::super) direction: Direction,
     /// Those of the first way, then those of the second.
     pub(in super::super) activations: Vec<Gate>,
-    /// GRU: whether the reset gate acts behind the product of the new gate.
+    /// GRU: whether the reset gate acts after the product of the new gate.
     pub(in super::super) reset_after: bool,
     /// LSTM: whether what the input gate lets in is what the forget gate drops.
     pub(in super::super) couple: bool,
@@ -129,17 +130,19 @@ impl RecurrentSpec {
             return Err(cx.refuse(0, "is f64", help));
         }
         let batchwise = cx.args.int_or("layout", 0)? != 0;
-        let x = cx.dims(0)?;
-        let w = cx.dims(1)?;
-        let r = cx.dims(2)?;
-        let (&[d0, d1, input], &[ways, rows, weight_columns], &[_, _, hidden]) =
-            (x.as_slice(), w.as_slice(), r.as_slice())
-        else {
+        let sequence_dims = cx.dims(0)?;
+        let input_dims = cx.dims(1)?;
+        let state_dims = cx.dims(2)?;
+        let (&[d0, d1, input], &[ways, rows, weight_columns], &[_, _, hidden]) = (
+            sequence_dims.as_slice(),
+            input_dims.as_slice(),
+            state_dims.as_slice(),
+        ) else {
             let message = format!("is {}", cx.operand(1)?.ty);
             return Err(cx.refuse(1, message, "input and matrices have three dimensions"));
         };
 
-        let direction = match cx.args.word_opt("direction")? {
+        let direction = match attributes::direction(cx)? {
             Some("bidirectional") => Direction::Bidirectional,
             Some("reverse") => Direction::Reverse,
             _ => Direction::Forward,
@@ -148,8 +151,8 @@ impl RecurrentSpec {
         let fits = rows == gates * hidden
             && weight_columns == input
             && ways == 1 + usize::from(direction == Direction::Bidirectional)
-            && r == [ways, gates * hidden, hidden]
-            && volume(&x) > 0
+            && state_dims == [ways, gates * hidden, hidden]
+            && volume(&sequence_dims) > 0
             && hidden > 0;
         if !fits {
             let message = format!("is {}, the input {}", cx.operand(1)?.ty, cx.operand(0)?.ty);

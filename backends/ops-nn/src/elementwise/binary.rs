@@ -1,0 +1,387 @@
+//! Functions of two tensors, elementwise.
+
+use std::marker::PhantomData;
+
+use zbmd_ir::{DType, TokenType};
+
+use super::super::attributes;
+use super::super::cx::{
+    Body, Cx, Plan, Planned, STRETCH, Tensors, by_num, computed, copy_bytes, token,
+};
+use super::super::index::{Walk, broadcast};
+use super::super::num::Num;
+use super::{INTS, by_integer, map_plan, number_at, same_dtypes};
+use zbmd_op::OpError;
+use zbmd_op::simd::{self, Isa, Loop};
+
+/// Two operands into one result, each element by `f`.
+struct Binary<A, B, F> {
+    walk: Walk<2>,
+    f: F,
+    types: PhantomData<fn(A) -> B>,
+}
+
+/// One innermost run.
+struct BinaryRow<'a, A, B, F> {
+    left: &'a [A],
+    right: &'a [A],
+    output: &'a mut [B],
+    /// Steps of the two operands: 0 where one element serves for all.
+    steps: [isize; 2],
+    f: F,
+}
+
+impl<A: Copy, B, F: Fn(A, A) -> B> Loop for BinaryRow<'_, A, B, F> {
+    type Out = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        let Self {
+            left,
+            right,
+            output,
+            steps,
+            f,
+        } = self;
+        // A loop for each of the usual steps: only these become vector code.
+        match steps {
+            [1, 1] => {
+                for ((z, &x), &y) in output.iter_mut().zip(left).zip(right) {
+                    *z = f(x, y);
+                }
+            }
+            [1, 0] => {
+                let y = right[0];
+                for (z, &x) in output.iter_mut().zip(left) {
+                    *z = f(x, y);
+                }
+            }
+            [0, 1] => {
+                let x = left[0];
+                for (z, &y) in output.iter_mut().zip(right) {
+                    *z = f(x, y);
+                }
+            }
+            [left_step, right_step] => {
+                for (i, z) in output.iter_mut().enumerate() {
+                    *z = f(left[i * left_step as usize], right[i * right_step as usize]);
+                }
+            }
+        }
+    }
+}
+
+impl<A, B, F> Body for Binary<A, B, F>
+where
+    A: Num,
+    B: bytemuck::Pod,
+    F: Fn(A, A) -> B + Copy + Send + Sync,
+{
+    fn run(&self, tensors: &mut Tensors<'_>) {
+        let inner = self.walk.inner;
+        let Some(overwritten) = tensors.over() else {
+            let left = tensors.get::<A>(0);
+            let right = tensors.get::<A>(1);
+            let output = tensors.out::<B>(0);
+            self.walk.each(|to, [left_start, right_start]| {
+                let output_run = &mut output[to..to + inner];
+                let left_run = &left[left_start..];
+                self.row(left_run, &right[right_start..], output_run, self.walk.step);
+            });
+            return;
+        };
+
+        // The result is written over one operand: this is copied out of the way a stretch at a time.
+        let other_operand = 1 - overwritten;
+        let other = tensors.get::<A>(other_operand);
+        let output = tensors.out::<B>(0);
+        let other_step = self.walk.step[other_operand];
+        let mut copy = [A::zeroed(); STRETCH];
+        self.walk.each(|to, starts| {
+            for (i, stretch) in output[to..to + inner].chunks_mut(STRETCH).enumerate() {
+                copy_bytes(stretch, &mut copy[..stretch.len()]);
+                let other_start = starts[other_operand] + i * STRETCH * other_step as usize;
+                let other_run = &other[other_start..];
+                match overwritten {
+                    0 => self.row(&copy, other_run, stretch, [1, other_step]),
+                    _ => self.row(other_run, &copy, stretch, [other_step, 1]),
+                }
+            }
+        });
+    }
+}
+
+impl<A: Num, B: bytemuck::Pod, F: Fn(A, A) -> B + Copy> Binary<A, B, F> {
+    /// One row, its operands advancing by these steps.
+    fn row(&self, left: &[A], right: &[A], output: &mut [B], steps: [isize; 2]) {
+        let f = self.f;
+        if A::WIDE {
+            simd::dispatch(BinaryRow {
+                left,
+                right,
+                output,
+                steps,
+                f,
+            });
+        } else {
+            let [left_step, right_step] = steps.map(|step| step as usize);
+            for (i, z) in output.iter_mut().enumerate() {
+                *z = f(left[i * left_step], right[i * right_step]);
+            }
+        }
+    }
+}
+
+fn binary_plan<A: Num, B: bytemuck::Pod>(
+    cx: &Cx<'_>,
+    dtype: DType,
+    f: impl Fn(A, A) -> B + Copy + Send + Sync + 'static,
+) -> Planned {
+    let left_dims = cx.dims(0)?;
+    let right_dims = cx.dims(1)?;
+    let out_dims = broadcast(&[&left_dims, &right_dims])?;
+    let body = Binary {
+        walk: Walk::broadcasting(&out_dims, [&left_dims, &right_dims])?,
+        f,
+        types: PhantomData,
+    };
+    Ok(Plan::new(vec![token(dtype, &out_dims)], body).over([0, 1]))
+}
+
+/// What some functions of two tensors take beside them.
+#[derive(Clone, Copy)]
+pub(crate) struct BinarySpec {
+    /// Mod: whether the remainder has the sign of the first operand.
+    pub(crate) fmod: bool,
+    /// BitShift: whether bits move to lower places.
+    pub(crate) shifts_right: bool,
+    /// SwiGLU: the factor within the sigmoid.
+    pub(crate) alpha: f64,
+}
+
+impl BinarySpec {
+    /// Of functions that take nothing else.
+    pub(crate) const PLAIN: Self = Self {
+        fmod: false,
+        shifts_right: false,
+        alpha: 1.0,
+    };
+
+    pub(crate) fn named(cx: &Cx<'_>, operator: &str) -> Result<Self, OpError> {
+        let mut spec = Self::PLAIN;
+        match operator {
+            "Mod" => spec.fmod = cx.flag("fmod", false)?,
+            "BitShift" => spec.shifts_right = attributes::direction(cx)? == Some("RIGHT"),
+            _ => spec.alpha = attributes::alpha(cx, 1.0)?,
+        }
+        Ok(spec)
+    }
+}
+
+/// Mod.
+pub(crate) fn modulo(cx: &Cx<'_>, spec: &BinarySpec) -> Planned {
+    binary_with(cx, "Mod", spec.fmod)
+}
+
+/// Add, Sub, Mul, Div, and the greatest and least of two.
+pub(crate) fn binary(cx: &Cx<'_>, name: &str) -> Planned {
+    binary_with(cx, name, BinarySpec::PLAIN.fmod)
+}
+
+fn binary_with(cx: &Cx<'_>, name: &str, fmod: bool) -> Planned {
+    let dtype = same_dtypes(cx, 2)?;
+    by_num!(dtype, arithmetic_plan(cx, dtype, name, fmod))
+}
+
+fn arithmetic_plan<T: Num>(cx: &Cx<'_>, dtype: DType, name: &str, fmod: bool) -> Planned {
+    match name {
+        "Add" => binary_plan(cx, dtype, T::add),
+        "Sub" => binary_plan(cx, dtype, T::sub),
+        "Mul" => binary_plan(cx, dtype, T::mul),
+        "Div" => binary_plan(cx, dtype, T::div),
+        "Max" => binary_plan(cx, dtype, T::max),
+        "Min" => binary_plan(cx, dtype, T::min),
+        _ if T::FLOAT => binary_plan(cx, dtype, move |x: T, y: T| {
+            T::of(float_mod(x.f64(), y.f64(), fmod))
+        }),
+        _ => binary_plan(cx, dtype, move |x: T, y: T| {
+            T::of_i64(int_mod(x.i64(), y.i64(), fmod))
+        }),
+    }
+}
+
+/// The remainder, with the sign of the dividend where `fmod`, and of the divisor otherwise; 0 of a division by 0.
+fn int_mod(x: i64, y: i64, fmod: bool) -> i64 {
+    if y == 0 {
+        return 0;
+    }
+    let remainder = x.wrapping_rem(y);
+    let has_wrong_sign = remainder != 0 && (remainder < 0) != (y < 0);
+    if has_wrong_sign && !fmod {
+        remainder.wrapping_add(y)
+    } else {
+        remainder
+    }
+}
+
+/// Likewise for floats; a remainder of 0 has a sign too.
+fn float_mod(x: f64, y: f64, fmod: bool) -> f64 {
+    let remainder = x % y;
+    if fmod || remainder.is_nan() {
+        return remainder;
+    }
+    if remainder == 0.0 {
+        return 0f64.copysign(y);
+    }
+    let has_wrong_sign = (remainder < 0.0) != (y < 0.0);
+    match (has_wrong_sign, y.is_infinite()) {
+        (false, _) => remainder,
+        (true, true) => y,
+        (true, false) => remainder + y,
+    }
+}
+
+/// Comparisons into truth values.
+pub(crate) fn compare(cx: &Cx<'_>, name: &str) -> Planned {
+    let dtype = same_dtypes(cx, 2)?;
+    by_num!(dtype, compare_plan(cx, name))
+}
+
+fn compare_plan<T: Num>(cx: &Cx<'_>, name: &str) -> Planned {
+    match name {
+        "Equal" => binary_plan(cx, DType::Bool, |x: T, y: T| u8::from(x == y)),
+        "Greater" => binary_plan(cx, DType::Bool, |x: T, y: T| u8::from(x > y)),
+        "GreaterOrEqual" => binary_plan(cx, DType::Bool, |x: T, y: T| u8::from(x >= y)),
+        "Less" => binary_plan(cx, DType::Bool, |x: T, y: T| u8::from(x < y)),
+        _ => binary_plan(cx, DType::Bool, |x: T, y: T| u8::from(x <= y)),
+    }
+}
+
+/// And, Or, Xor; bitwise ones and shifts.
+pub(crate) fn bits(cx: &Cx<'_>, name: &str) -> Planned {
+    bits_with(cx, name, BinarySpec::PLAIN.shifts_right)
+}
+
+/// BitShift.
+pub(crate) fn shift(cx: &Cx<'_>, spec: &BinarySpec) -> Planned {
+    bits_with(cx, "BitShift", spec.shifts_right)
+}
+
+fn bits_with(cx: &Cx<'_>, name: &str, shifts_right: bool) -> Planned {
+    let dtype = same_dtypes(cx, 2)?;
+    if let "And" | "Or" | "Xor" = name {
+        cx.expect(0, &[DType::Bool])?;
+        return match name {
+            "And" => binary_plan(cx, dtype, |x: u8, y: u8| x & y),
+            "Or" => binary_plan(cx, dtype, |x: u8, y: u8| x | y),
+            _ => binary_plan(cx, dtype, |x: u8, y: u8| x ^ y),
+        };
+    }
+    cx.expect(0, &INTS)?;
+    by_integer!(dtype, bits_plan(cx, dtype, name, shifts_right))
+}
+
+fn bits_plan<T: Num>(cx: &Cx<'_>, dtype: DType, name: &str, shifts_right: bool) -> Planned {
+    let bit_count = 8 * dtype.size_bytes() as i64;
+    match name {
+        "BitwiseAnd" => binary_plan(cx, dtype, |x: T, y: T| T::of_i64(x.i64() & y.i64())),
+        "BitwiseOr" => binary_plan(cx, dtype, |x: T, y: T| T::of_i64(x.i64() | y.i64())),
+        "BitwiseXor" => binary_plan(cx, dtype, |x: T, y: T| T::of_i64(x.i64() ^ y.i64())),
+        _ => binary_plan(cx, dtype, move |x: T, y: T| {
+            T::of_i64(shifted(x.i64(), y.i64(), bit_count, shifts_right))
+        }),
+    }
+}
+
+/// Bits shifted. A shift by as many places as there are bits, or more, leaves those that come in: copies of the sign
+/// from the left, zeros from the right.
+fn shifted(x: i64, places: i64, bit_count: i64, shifts_right: bool) -> i64 {
+    let is_within = (0..bit_count).contains(&places);
+    match (shifts_right, is_within) {
+        (true, true) => x >> places,
+        (true, false) if x < 0 => -1,
+        (false, true) => x << places,
+        (_, false) => 0,
+    }
+}
+
+/// x to the power y; y may have a type of its own.
+pub(crate) fn pow(cx: &Cx<'_>) -> Planned {
+    let dtype = cx.dtype(0)?;
+    let base = &cx.operand(0)?.ty;
+    let exponent = cx.operand(1)?;
+    // Squares are what normalisations ask for: exact, and in vector code.
+    if let Some([constant]) = exponent.floats().as_deref()
+        && dtype == DType::F32
+        && exponent.ty.shape.len() <= base.shape.len()
+    {
+        match *constant {
+            2.0 => return Ok(map_plan(base.clone(), |x: f32| x * x)),
+            0.5 => return Ok(map_plan(base.clone(), f32::sqrt)),
+            1.0 => return Ok(map_plan(base.clone(), |x: f32| x)),
+            _ => {}
+        }
+    }
+
+    let base_dims = cx.dims(0)?;
+    let exponent_dims = exponent.dims();
+    let out_dims = broadcast(&[&base_dims, &exponent_dims])?;
+    let walk = Walk::broadcasting(&out_dims, [&base_dims, &exponent_dims])?;
+    let exponent_dtype = computed(exponent.ty.dtype);
+    by_num!(
+        dtype,
+        pow_plan(walk, token(dtype, &out_dims), exponent_dtype)
+    )
+}
+
+fn pow_plan<T: Num>(walk: Walk<2>, out: TokenType, exponent_dtype: DType) -> Planned {
+    Ok(Plan::new(vec![out], move |tensors: &mut Tensors<'_>| {
+        let bases = tensors.get::<T>(0);
+        let exponents = tensors.bytes(1);
+        let output = tensors.out::<T>(0);
+        let [base_step, exponent_step] = walk.step.map(|step| step as usize);
+        walk.each(|to, [base_start, exponent_start]| {
+            for (i, result) in output[to..to + walk.inner].iter_mut().enumerate() {
+                let exponent_place = exponent_start + i * exponent_step;
+                let exponent = number_at(exponents, exponent_dtype, exponent_place);
+                *result = power(bases[base_start + i * base_step], exponent);
+            }
+        });
+    }))
+}
+
+/// Integers to whole powers by squares, wrapping as products do; everything else in f64.
+fn power<T: Num>(base: T, exponent: f64) -> T {
+    if T::FLOAT || exponent < 0.0 || exponent.fract() != 0.0 {
+        return T::of(base.f64().powf(exponent));
+    }
+    let mut square = base;
+    let mut bits_left = exponent as u64;
+    let mut product = T::ONE;
+    while bits_left > 0 {
+        if bits_left & 1 == 1 {
+            product = product.mul(square);
+        }
+        square = square.mul(square);
+        bits_left >>= 1;
+    }
+    product
+}
+
+/// x where it is positive, slope · x elsewhere.
+pub(crate) fn prelu(cx: &Cx<'_>) -> Planned {
+    let dtype = same_dtypes(cx, 2)?;
+    if broadcast(&[&cx.dims(0)?, &cx.dims(1)?])? != cx.dims(0)? {
+        return Err(cx.refuse_type(1, "its shape must fit that of `x`"));
+    }
+    by_num!(dtype, prelu_plan(cx, dtype))
+}
+
+fn prelu_plan<T: Num>(cx: &Cx<'_>, dtype: DType) -> Planned {
+    binary_plan(
+        cx,
+        dtype,
+        |x: T, slope: T| {
+            if x < T::ZERO { x.mul(slope) } else { x }
+        },
+    )
+}
