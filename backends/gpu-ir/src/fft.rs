@@ -67,16 +67,10 @@ pub fn fft(transform: Transform, n: usize, rows: u64) -> Option<KernelPlan> {
     k.each_group(k.firings() * rows32, |at| {
         match transform {
             Transform::RealInverse => row.load_half(input_binding, at * bin_count, bin_count),
-            _ => k.each_local(k.u32(row_len), |i| {
-                let row_element = match real_in {
-                    true => Cx::new(k.load(input_binding, at * row_len + i), k.f32(0.0)),
-                    false => Cx::load(&k, input_binding, at * row_len + i),
-                };
-                row.set(row.from, i, row_element);
-            }),
+            _ => row.load_all(input_binding, at, real_in),
         }
-
         k.barrier();
+
         // Each pass joins as many transforms as its radix has inputs.
         let mut radix_product = 1;
         for &radix in &radices {
@@ -86,23 +80,10 @@ pub fn fft(transform: Transform, n: usize, rows: u64) -> Option<KernelPlan> {
             std::mem::swap(&mut row.from, &mut row.to);
         }
 
-        // Only the inverse is scaled, so that both in a row give the input back.
-        let result_scale = k.f32(if is_inverse { 1.0 / n as f32 } else { 1.0 });
         let result_len = if real_in { bin_count } else { row_len };
-        k.each_local(k.u32(result_len), |i| {
-            let row_element = row.get(row.from, i);
-            let row_element = if is_inverse {
-                row_element.scale(result_scale)
-            } else {
-                row_element
-            };
-            match real_out {
-                true => k.store(output_binding, at * result_len + i, row_element.re),
-                false => row_element.store(output_binding, at * result_len + i),
-            }
-        });
-
+        row.store_result(output_binding, at, result_len, real_out);
         k.barrier();
+
         // The next row begins with the same arrays, whichever was written last.
         if radices.len() % 2 == 1 {
             std::mem::swap(&mut row.from, &mut row.to);
@@ -142,6 +123,39 @@ impl<'k> Row<'k> {
 
     fn get(&self, row: [Shared<'k>; 2], at: Val<'k>) -> Cx<'k> {
         Cx::new(row[0].get(at), row[1].get(at))
+    }
+
+    /// Row `row` of what is bound.
+    fn load_all(&self, x: u32, row: Val<'k>, is_real: bool) {
+        let k = self.k;
+        k.each_local(k.u32(self.n), |i| {
+            let element = match is_real {
+                true => Cx::new(k.load(x, row * self.n + i), k.f32(0.0)),
+                false => Cx::load(k, x, row * self.n + i),
+            };
+            self.set(self.from, i, element);
+        });
+    }
+
+    /// The first `len` elements, to row `row` of what is bound.
+    fn store_result(&self, y: u32, row: Val<'k>, len: u32, is_real: bool) {
+        let k = self.k;
+        // Only the inverse is scaled, so that both in a row give the input back.
+        let scale = match self.forward {
+            true => k.f32(1.0),
+            false => k.f32(1.0 / self.n as f32),
+        };
+        k.each_local(k.u32(len), |i| {
+            let element = self.get(self.from, i);
+            let scaled_element = match self.forward {
+                true => element,
+                false => element.scale(scale),
+            };
+            match is_real {
+                true => k.store(y, row * len + i, scaled_element.re),
+                false => scaled_element.store(y, row * len + i),
+            }
+        });
     }
 
     /// The conjugate-symmetric row of which `bins` frequencies are given.

@@ -1,7 +1,7 @@
 //! Matrix products: tiles in shared memory, a few elements in the registers of each thread. Every element is summed in
 //! the order of the inner dimension, as on the CPU.
 
-use super::lang::{Builder, Kernel, Mem, Place, Shared, Ty, Val};
+use super::lang::{Builder, Kernel, Mem, Place, Shared, Ty, Val, Var};
 use super::plan::{Amount, Grid, KernelPlan, Operand, table};
 use super::wide::Cx;
 
@@ -130,7 +130,8 @@ fn element_kernel(shape: &Shape, complex: bool) -> Kernel {
         } else {
             (row / m) * k * n
         };
-        let [re_sum, im_sum] = [g.var(g.f32(0.0)), g.var(g.f32(0.0))];
+        let re_sum = g.var(g.f32(0.0));
+        let im_sum = g.var(g.f32(0.0));
 
         g.times(k, |c| {
             let at_x = row_start + c;
@@ -157,6 +158,35 @@ fn element_kernel(shape: &Shape, complex: bool) -> Kernel {
     g.finish()
 }
 
+/// A matrix product by tiles, bound to a kernel: a group for each tile of `side` by `side` elements, `per_thread` by
+/// `per_thread` of them to a thread, which are `SIDE` apart.
+struct TileProduct<'k> {
+    g: &'k Builder,
+    left_binding: u32,
+    right_binding: u32,
+    output_binding: u32,
+    /// Rows of a left matrix: those of all firings where one right matrix meets them all.
+    rows: Val<'k>,
+    columns: Val<'k>,
+    depth: Val<'k>,
+    per_thread: u32,
+    side: u32,
+    left_tile: Shared<'k>,
+    right_tile: Shared<'k>,
+    thread_row: Val<'k>,
+    thread_column: Val<'k>,
+}
+
+/// Where a tile is.
+struct TilePlace<'k> {
+    matrix: Val<'k>,
+    first_row: Val<'k>,
+    first_column: Val<'k>,
+    /// First elements of the two matrices.
+    left_start: Val<'k>,
+    right_start: Val<'k>,
+}
+
 /// A group for each tile of `8 r` by `8 r` elements, r by r of them to a thread.
 fn tile_kernel(shape: &Shape, r: u32) -> Kernel {
     let g = Builder::new("matrix product", SIDE * SIDE);
@@ -166,94 +196,140 @@ fn tile_kernel(shape: &Shape, r: u32) -> Kernel {
     let m = g.spec(shape.m);
     let k = g.spec(shape.k);
     let n = g.spec(shape.n);
-    let tile_side = SIDE * r;
-    let left_tile = g.shared(Ty::F32, tile_side * DEPTH);
-    let right_tile = g.shared(Ty::F32, tile_side * DEPTH);
+    let side = SIDE * r;
+    let left_tile = g.shared(Ty::F32, side * DEPTH);
+    let right_tile = g.shared(Ty::F32, side * DEPTH);
     let local_index = g.place(Place::Local);
     let thread_row = local_index / SIDE;
     let thread_column = local_index % SIDE;
 
     // With one b for all, the rows of all firings make one tall matrix.
-    let total_rows = if shape.shared_b { g.firings() * m } else { m };
-    let tiles_down = tiles_over(total_rows, tile_side);
-    let tiles_across = tiles_over(n, tile_side);
-    let matrix_count = if shape.shared_b {
-        g.u32(1)
-    } else {
-        g.firings()
+    let rows = if shape.shared_b { g.firings() * m } else { m };
+    let tiles_down = tiles_over(rows, side);
+    let tiles_across = tiles_over(n, side);
+    let matrix_count = match shape.shared_b {
+        true => g.u32(1),
+        false => g.firings(),
+    };
+    let product = TileProduct {
+        g: &g,
+        left_binding,
+        right_binding,
+        output_binding,
+        rows,
+        columns: n,
+        depth: k,
+        per_thread: r,
+        side,
+        left_tile,
+        right_tile,
+        thread_row,
+        thread_column,
     };
 
     g.each_group(matrix_count * tiles_down * tiles_across, |t| {
-        let matrix_index = t / (tiles_down * tiles_across);
+        let matrix = t / (tiles_down * tiles_across);
         let tile_index = t % (tiles_down * tiles_across);
-        let first_row = (tile_index / tiles_across) * tile_side;
-        let first_column = (tile_index % tiles_across) * tile_side;
-        let base_x = matrix_index * total_rows * k;
-        let base_b = matrix_index * k * n;
-        // Each thread keeps r by r sums in registers, for elements that are `SIDE` apart.
-        let element_sums: Vec<_> = (0..r * r).map(|_| g.var(g.f32(0.0))).collect();
-
-        g.range(g.u32(0), k, g.u32(DEPTH), |depth| {
-            // All threads of the group load both tiles, zeros outside of the matrices.
-            g.each_local(g.u32(tile_side * DEPTH), |e| {
-                let i = e / DEPTH;
-                let d = e % DEPTH;
-                let is_inside = (first_row + i).lt(total_rows) & (depth + d).lt(k);
-                let left_index = base_x + (first_row + i) * k + depth + d;
-                let left_place = d * tile_side + i;
-                fill_shared(left_tile, left_place, is_inside, left_binding, left_index);
-
-                let d = e / tile_side;
-                let j = e % tile_side;
-                let is_inside = (first_column + j).lt(n) & (depth + d).lt(k);
-                let right_index = base_b + (depth + d) * n + first_column + j;
-                let right_place = d * tile_side + j;
-                fill_shared(
-                    right_tile,
-                    right_place,
-                    is_inside,
-                    right_binding,
-                    right_index,
-                );
-            });
-            g.barrier();
-
-            // Each thread adds its r by r products of every inner element, in their order.
-            let inner_count = (k - depth).min(g.u32(DEPTH));
-            g.times(inner_count, |d| {
-                let line_start = d * tile_side;
-                let left_values: Vec<_> = (0..r)
-                    .map(|i| left_tile.get(line_start + thread_row + SIDE * i))
-                    .collect();
-                let right_values: Vec<_> = (0..r)
-                    .map(|j| right_tile.get(line_start + thread_column + SIDE * j))
-                    .collect();
-                for (i, left) in left_values.iter().enumerate() {
-                    for (j, right) in right_values.iter().enumerate() {
-                        let sum = element_sums[i * r as usize + j];
-                        sum.set(g.fma(*left, *right, sum.get()));
-                    }
-                }
-            });
-            g.barrier();
+        product.run_tile(TilePlace {
+            matrix,
+            first_row: (tile_index / tiles_across) * side,
+            first_column: (tile_index % tiles_across) * side,
+            left_start: matrix * rows * k,
+            right_start: matrix * k * n,
         });
-
-        for i in 0..r {
-            for j in 0..r {
-                let at_row = first_row + thread_row + SIDE * i;
-                let at_column = first_column + thread_column + SIDE * j;
-                g.if_(at_row.lt(total_rows) & at_column.lt(n), || {
-                    let output_index = (matrix_index * total_rows + at_row) * n + at_column;
-                    g.store(
-                        output_binding,
-                        output_index,
-                        element_sums[(i * r + j) as usize].get(),
-                    );
-                });
-            }
-        }
     });
     g.finish()
+}
+
+impl<'k> TileProduct<'k> {
+    fn run_tile(&self, place: TilePlace<'k>) {
+        let g = self.g;
+        let sum_count = self.per_thread * self.per_thread;
+        let element_sums: Vec<_> = (0..sum_count).map(|_| g.var(g.f32(0.0))).collect();
+        g.range(g.u32(0), self.depth, g.u32(DEPTH), |depth| {
+            self.fill_tiles(&place, depth);
+            g.barrier();
+            self.add_products(&element_sums, depth);
+            g.barrier();
+        });
+        self.store_sums(&place, &element_sums);
+    }
+
+    /// All threads of the group load both tiles, zeros outside of the matrices.
+    fn fill_tiles(&self, place: &TilePlace<'k>, depth: Val<'k>) {
+        let g = self.g;
+        let side = self.side;
+        g.each_local(g.u32(side * DEPTH), |e| {
+            let i = e / DEPTH;
+            let d = e % DEPTH;
+            let row = place.first_row + i;
+            let is_inside = row.lt(self.rows) & (depth + d).lt(self.depth);
+            let left_index = place.left_start + (place.first_row + i) * self.depth + depth + d;
+            let left_place = d * side + i;
+            fill_shared(
+                self.left_tile,
+                left_place,
+                is_inside,
+                self.left_binding,
+                left_index,
+            );
+
+            let d = e / side;
+            let j = e % side;
+            let column = place.first_column + j;
+            let is_inside = column.lt(self.columns) & (depth + d).lt(self.depth);
+            let right_row = place.right_start + (depth + d) * self.columns;
+            let right_index = right_row + place.first_column + j;
+            let right_place = d * side + j;
+            fill_shared(
+                self.right_tile,
+                right_place,
+                is_inside,
+                self.right_binding,
+                right_index,
+            );
+        });
+    }
+
+    /// Each thread adds its products of every inner element, in their order.
+    fn add_products(&self, element_sums: &[Var<'k>], depth: Val<'k>) {
+        let g = self.g;
+        let r = self.per_thread;
+        // The last part of the inner dimension may be shorter.
+        let inner_count = (self.depth - depth).min(g.u32(DEPTH));
+        g.times(inner_count, |d| {
+            let line_start = d * self.side;
+            let left_values: Vec<_> = (0..r)
+                .map(|i| self.left_tile.get(line_start + self.thread_row + SIDE * i))
+                .collect();
+            let right_values: Vec<_> = (0..r)
+                .map(|j| {
+                    self.right_tile
+                        .get(line_start + self.thread_column + SIDE * j)
+                })
+                .collect();
+            for (i, left) in left_values.iter().enumerate() {
+                for (j, right) in right_values.iter().enumerate() {
+                    let sum = element_sums[i * r as usize + j];
+                    sum.set(g.fma(*left, *right, sum.get()));
+                }
+            }
+        });
+    }
+
+    fn store_sums(&self, place: &TilePlace<'k>, element_sums: &[Var<'k>]) {
+        let g = self.g;
+        for (number, sum) in element_sums.iter().enumerate() {
+            let i = number as u32 / self.per_thread;
+            let j = number as u32 % self.per_thread;
+            let row = place.first_row + self.thread_row + SIDE * i;
+            let column = place.first_column + self.thread_column + SIDE * j;
+            g.if_(row.lt(self.rows) & column.lt(self.columns), || {
+                let output_index = (place.matrix * self.rows + row) * self.columns + column;
+                g.store(self.output_binding, output_index, sum.get());
+            });
+        }
+    }
 }
 
 fn tiles_over<'k>(v: Val<'k>, tile: u32) -> Val<'k> {

@@ -200,7 +200,7 @@ pub fn unary<'k>(name: &str, x: Val<'k>, a: f64, b: f64) -> Result<Val<'k>, Why>
         "Softsign" => x / (one_value + x.abs()),
         "Sqrt" => x.sqrt(),
         "ThresholdedRelu" => k.select(pa.lt(x), x, zero_value),
-        _ if x.ty != Ty::F32 => return Err("functions of f64 are the CPU's".to_owned()),
+        _ if x.ty != Ty::F32 => return Err("no GPU kernel for f64 functions".to_owned()),
         _ => return Ok(float_function(name, x, pa, pb)),
     };
     Ok(plain_value)
@@ -291,7 +291,7 @@ impl After {
 pub fn power<'k>(x: Val<'k>, y: Val<'k>) -> Result<Val<'k>, Why> {
     match x.ty {
         Ty::F32 => Ok(pow(x, y)),
-        _ => Err("powers of this type are the CPU's".to_owned()),
+        _ => Err("no GPU kernel for powers of this type".to_owned()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::space::Space;
 use super::{Slot, TensorKernelBuilder, Why};
-use crate::lang::{Mem, Ty, Val};
+use crate::lang::{Builder, Mem, Ty, Val};
 use crate::plan::{Amount, Grid, KernelPlan, Operand};
 
 /// A copy of elements of `size` bytes that lie `steps` apart on either side.
@@ -168,11 +168,26 @@ impl TensorKernelBuilder {
     }
 }
 
-/// Words of an element: their memory, bytes and number.
-fn words(size: usize) -> (Mem, usize, usize) {
-    match size {
-        8 => (Mem::U32, 4, 2),
-        size => (Mem::word(size as u64), size, 1),
+/// How elements are moved: as one word or two.
+#[derive(Clone, Copy)]
+struct ElementWords {
+    memory: Mem,
+    count: u32,
+}
+
+impl ElementWords {
+    /// Elements of eight bytes are two words, because not every device has one of that size.
+    fn of_bytes(bytes: u64) -> Self {
+        match bytes {
+            8 => Self {
+                memory: Mem::U32,
+                count: 2,
+            },
+            bytes => Self {
+                memory: Mem::word(bytes),
+                count: 1,
+            },
+        }
     }
 }
 
@@ -187,78 +202,94 @@ pub fn gather(
     fill: Option<Slot>,
     extra: &[Slot],
     sizes: &[usize],
-    place: impl for<'k> Fn(&At<'k, '_>) -> Place<'k>,
+    place: impl for<'k> Fn(&GatheredElement<'k, '_>) -> SourcePlace<'k>,
 ) -> Result<KernelPlan, Why> {
     if y.elements == 0 {
         return Ok(plan);
     }
-    let (mem, _, parts) = words(y.dtype.size_bytes() as usize);
+
+    let words = ElementWords::of_bytes(y.dtype.size_bytes());
     let bench = TensorKernelBuilder::new(name, 64);
     let k = &bench.k;
-    let from = bench.binds(x.operand, mem, false);
+    let source = bench.binds(x.operand, words.memory, false);
     let indices = extra
         .iter()
-        .map(|s| bench.reads_index(*s))
+        .map(|slot| bench.reads_index(*slot))
         .collect::<Result<Vec<_>, Why>>()?;
-    let filler = fill.map(|f| bench.binds(f.operand, mem, false));
-    let to = bench.binds(y.operand, mem, true);
-    let each = bench.size(y.elements as usize)?;
-    let token = bench.size(if x.constant { 0 } else { x.elements as usize })?;
-    let token_fill = match fill {
-        Some(f) if !f.constant => Some(bench.size(f.elements as usize)?),
+    let fill_binding = fill.map(|fill| bench.binds(fill.operand, words.memory, false));
+    let target = bench.binds(y.operand, words.memory, true);
+    let elements_per_firing = bench.size(y.elements as usize)?;
+    let source_elements = bench.size(if x.constant { 0 } else { x.elements as usize })?;
+    let fill_elements = match fill {
+        Some(fill) if !fill.constant => Some(bench.size(fill.elements as usize)?),
         _ => None,
     };
-    let sizes = sizes
+    let bound_sizes = sizes
         .iter()
-        .map(|s| bench.size(*s))
+        .map(|size| bench.size(*size))
         .collect::<Result<Vec<_>, Why>>()?;
+    let mover = WordMover { k, words, target };
 
-    k.each(k.firings() * each, |i| {
-        let firing = i / each;
-        let element = i % each;
-        let at = At {
+    k.each(k.firings() * elements_per_firing, |i| {
+        let firing = i / elements_per_firing;
+        let SourcePlace { inside, place } = place(&GatheredElement {
             firing,
-            element,
+            element: i % elements_per_firing,
             indices: &indices,
-            sizes: &sizes,
-        };
+            sizes: &bound_sizes,
+        });
 
-        let Place { inside, at } = place(&at);
-        // Elements of eight bytes are moved as two words.
-        let move_all = |from: u32, first: Val<'_>| {
-            for part in 0..parts as u32 {
-                let p = first * parts as u32 + part;
-                let q = i * parts as u32 + part;
-                k.store(to, q, k.load(from, p));
-            }
-        };
-
-        let place = firing * token + at;
+        let source_place = firing * source_elements + place;
         let Some(inside) = inside else {
-            return move_all(from, place);
+            return mover.copy_element(source, source_place, i);
         };
         k.if_else(
             inside,
-            || move_all(from, place),
-            || match filler {
-                Some(filler) => {
-                    let first = token_fill.map_or_else(|| k.u32(0), |t| firing * t);
-                    move_all(filler, first);
+            || mover.copy_element(source, source_place, i),
+            || match fill_binding {
+                Some(fill_binding) => {
+                    let fill_place = match fill_elements {
+                        Some(fill_elements) => firing * fill_elements,
+                        None => k.u32(0),
+                    };
+                    mover.copy_element(fill_binding, fill_place, i);
                 }
-                None => {
-                    for part in 0..parts as u32 {
-                        k.store(to, i * parts as u32 + part, k.u32(0));
-                    }
-                }
+                None => mover.clear_element(i),
             },
         );
     });
     Ok(bench.finish(plan, Grid::Threads(Amount::each(y.elements))))
 }
 
-/// What the place of an element follows from.
+/// Writes elements of a target word by word.
+struct WordMover<'k> {
+    k: &'k Builder,
+    words: ElementWords,
+    target: u32,
+}
+
+impl<'k> WordMover<'k> {
+    fn copy_element(&self, source: u32, source_place: Val<'k>, target_place: Val<'k>) {
+        let count = self.words.count;
+        for part in 0..count {
+            let from = source_place * count + part;
+            let to = target_place * count + part;
+            self.k.store(self.target, to, self.k.load(source, from));
+        }
+    }
+
+    fn clear_element(&self, target_place: Val<'k>) {
+        let count = self.words.count;
+        for part in 0..count {
+            self.k
+                .store(self.target, target_place * count + part, self.k.u32(0));
+        }
+    }
+}
+
+/// An element of the result of a [`gather`]: what its place follows from.
 #[expect(missing_docs, reason = "fields say what their names say")]
-pub struct At<'k, 'a> {
+pub struct GatheredElement<'k, 'a> {
     pub firing: Val<'k>,
     /// Number of the element in its token.
     pub element: Val<'k>,
@@ -268,9 +299,9 @@ pub struct At<'k, 'a> {
 
 /// An element of what is read; where `inside` does not hold there is none.
 #[expect(missing_docs, reason = "fields say what their names say")]
-pub struct Place<'k> {
+pub struct SourcePlace<'k> {
     pub inside: Option<Val<'k>>,
-    pub at: Val<'k>,
+    pub place: Val<'k>,
 }
 
 /// By a table with an element of x for each element of y, `u32::MAX` for the fill value; `table` is its operand.
@@ -291,18 +322,18 @@ pub fn by_table(
     gather(plan, "copy by table", (x, y), fill, &[table], &[], |at| {
         let place = at.indices[0].index(at.firing, at.element);
         let inside = place.ne(place.builder().i32(-1));
-        Place {
+        SourcePlace {
             inside: Some(inside),
-            at: place.cast(Ty::U32),
+            place: place.cast(Ty::U32),
         }
     })
 }
 
-/// An index that may count from the end, within `n`; the nearest one where it lies outside.
-pub fn wrapped<'k>(index: Val<'k>, n: Val<'k>) -> Val<'k> {
+/// An index that may count from the end, below `len`; the nearest one where it is outside.
+pub fn wrapped<'k>(index: Val<'k>, len: Val<'k>) -> Val<'k> {
     let k = index.builder();
     let zero = k.i32(0);
-    let n = n.cast(Ty::I32);
-    let place = k.select(index.lt(zero), index + n, index);
-    place.max(zero).min(n - 1).cast(Ty::U32)
+    let signed_len = len.cast(Ty::I32);
+    let place = k.select(index.lt(zero), index + signed_len, index);
+    place.max(zero).min(signed_len - 1).cast(Ty::U32)
 }

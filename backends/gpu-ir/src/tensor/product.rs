@@ -1,4 +1,4 @@
-//! Products of matrices whose elements are loaded by rules: of matrices as they lie, of windows of an image.
+//! Products of matrices whose elements are loaded by rules: of matrices as they are stored, of windows of an image.
 //!
 //! Four kernels: tiles on tensor cores where factors may be rounded (see `super::cores`); tiles in shared memory with
 //! a few elements in the registers of each thread; columns whose sums are shared out among a few threads, for products
@@ -7,7 +7,7 @@
 
 use super::{TensorKernelBuilder, Why, cores};
 use crate::Math;
-use crate::lang::{Place, Shared, Ty, Val};
+use crate::lang::{Builder, Place, Shared, Ty, Val, Var};
 use crate::plan::{Amount, Grid};
 
 /// Sizes of a product: `batches` matrices of `rows` by `columns` over `depth` elements; those that depend on the
@@ -50,7 +50,7 @@ pub enum Variant {
         wide: u32,
         slices: u32,
     },
-    /// A group of so many threads to a sum: where rows of the right matrix lie across its columns.
+    /// A group of so many threads to a sum: where the right matrix is stored column by column.
     Group(u32),
     Elements,
 }
@@ -212,14 +212,6 @@ pub(super) struct On<'k> {
 
 /// Loads an element of a matrix.
 pub type Element<'r, 'k> = &'r dyn Fn(&[Val<'k>], Val<'k>, Val<'k>) -> Val<'k>;
-
-/// Where an element of a matrix lies. As it is given: of closures that stand alone, types are not found out.
-pub fn places<'k, F>(place: F) -> F
-where
-    F: Fn(&[Val<'k>], Val<'k>, Val<'k>) -> Val<'k>,
-{
-    place
-}
 
 /// How a product reads and writes; `b` is what was worked out for a batch.
 pub struct Rules<'r, 'k> {
@@ -397,6 +389,31 @@ fn group_products<'k>(
     });
 }
 
+/// A product by tiles in the making: a group for each tile, `per_thread` by `per_thread` elements to a thread, which are
+/// `side` apart.
+struct TileProduct<'r, 'k> {
+    k: &'k Builder,
+    on: On<'k>,
+    rules: &'r Rules<'r, 'k>,
+    /// Threads along each side of a tile.
+    side: u32,
+    per_thread: u32,
+    /// Elements along each side of a tile.
+    tile_side: u32,
+    left_tile: Shared<'k>,
+    right_tile: Shared<'k>,
+    thread_row: Val<'k>,
+    thread_column: Val<'k>,
+}
+
+/// Where a tile is.
+struct TilePlace<'k> {
+    first_row: Val<'k>,
+    first_column: Val<'k>,
+    /// See [`Rules::batch`].
+    batch_values: Vec<Val<'k>>,
+}
+
 /// A group for each tile of `side · r` by `side · r` elements, r by r of them to a thread.
 fn tile_products<'k>(
     bench: &'k TensorKernelBuilder,
@@ -410,72 +427,116 @@ fn tile_products<'k>(
     let left_tile = k.shared(rules.ty, tile_side * DEPTH);
     let right_tile = k.shared(rules.ty, tile_side * DEPTH);
     let local_index = k.place(Place::Local);
-    let thread_row = local_index / side;
-    let thread_column = local_index % side;
+    let product = TileProduct {
+        k,
+        on,
+        rules,
+        side,
+        per_thread: r,
+        tile_side,
+        left_tile,
+        right_tile,
+        thread_row: local_index / side,
+        thread_column: local_index % side,
+    };
+
     let tiles_down = tiles_over(on.rows, tile_side);
     let tiles_across = tiles_over(on.columns, tile_side);
-
     k.each_group(on.batches * tiles_down * tiles_across, |t| {
         let batch_index = t / (tiles_down * tiles_across);
         let tile_index = t % (tiles_down * tiles_across);
-        let first_row = (tile_index / tiles_across) * tile_side;
-        let first_column = (tile_index % tiles_across) * tile_side;
-        let batch_values = (rules.batch)(batch_index);
-        // Each thread keeps r by r sums in registers, for elements that are `side` apart.
-        let element_sums: Vec<_> = (0..r * r).map(|_| k.var(k.number(rules.ty, 0.0))).collect();
+        product.run_tile(TilePlace {
+            first_row: (tile_index / tiles_across) * tile_side,
+            first_column: (tile_index % tiles_across) * tile_side,
+            batch_values: (rules.batch)(batch_index),
+        });
+    });
+}
 
-        k.range(k.u32(0), on.depth, k.u32(DEPTH), |depth| {
-            k.each_local(k.u32(tile_side * DEPTH), |e| {
-                let i = e / DEPTH;
-                let d = e % DEPTH;
-                let is_inside = (first_row + i).lt(on.rows) & (depth + d).lt(on.depth);
-                fill_shared(left_tile, d * tile_side + i, is_inside, || {
-                    (rules.left)(&batch_values, first_row + i, depth + d)
-                });
-                let d = e / tile_side;
-                let j = e % tile_side;
-                let is_inside = (first_column + j).lt(on.columns) & (depth + d).lt(on.depth);
-                fill_shared(right_tile, d * tile_side + j, is_inside, || {
-                    (rules.right)(&batch_values, depth + d, first_column + j)
-                });
-            });
-
+impl<'k> TileProduct<'_, 'k> {
+    fn run_tile(&self, place: TilePlace<'k>) {
+        let k = self.k;
+        let sum_count = self.per_thread * self.per_thread;
+        let element_sums: Vec<_> = (0..sum_count)
+            .map(|_| k.var(k.number(self.rules.ty, 0.0)))
+            .collect();
+        k.range(k.u32(0), self.on.depth, k.u32(DEPTH), |depth| {
+            self.fill_tiles(&place, depth);
             k.barrier();
-            // The last part of the inner dimension may be shorter.
-            let inner_count = (on.depth - depth).min(k.u32(DEPTH));
-            k.times(inner_count, |d| {
-                let line_start = d * tile_side;
-                let left_values: Vec<_> = (0..r)
-                    .map(|i| left_tile.get(line_start + thread_row + side * i))
-                    .collect();
-                let right_values: Vec<_> = (0..r)
-                    .map(|j| right_tile.get(line_start + thread_column + side * j))
-                    .collect();
-
-                for (i, x) in left_values.iter().enumerate() {
-                    for (j, y) in right_values.iter().enumerate() {
-                        let sum = element_sums[i * r as usize + j];
-                        sum.set(add_product(*x, *y, sum.get()));
-                    }
-                }
-            });
-
+            self.add_products(&element_sums, depth);
             k.barrier();
         });
+        self.store_sums(&place, &element_sums);
+    }
 
-        for (i, j) in (0..r).flat_map(|i| (0..r).map(move |j| (i, j))) {
-            let at_row = first_row + thread_row + side * i;
-            let at_column = first_column + thread_column + side * j;
-            k.if_(at_row.lt(on.rows) & at_column.lt(on.columns), || {
-                (rules.store)(
-                    &batch_values,
-                    at_row,
-                    at_column,
-                    element_sums[(i * r + j) as usize].get(),
-                );
+    /// All threads of the group load both tiles, zeros outside of the matrices.
+    fn fill_tiles(&self, place: &TilePlace<'k>, depth: Val<'k>) {
+        let k = self.k;
+        let on = self.on;
+        let TilePlace {
+            first_row,
+            first_column,
+            ref batch_values,
+        } = *place;
+        k.each_local(k.u32(self.tile_side * DEPTH), |e| {
+            let i = e / DEPTH;
+            let d = e % DEPTH;
+            let is_inside = (first_row + i).lt(on.rows) & (depth + d).lt(on.depth);
+            fill_shared(self.left_tile, d * self.tile_side + i, is_inside, || {
+                (self.rules.left)(batch_values, first_row + i, depth + d)
+            });
+
+            let d = e / self.tile_side;
+            let j = e % self.tile_side;
+            let is_inside = (first_column + j).lt(on.columns) & (depth + d).lt(on.depth);
+            fill_shared(self.right_tile, d * self.tile_side + j, is_inside, || {
+                (self.rules.right)(batch_values, depth + d, first_column + j)
+            });
+        });
+    }
+
+    /// Each thread adds its products of every inner element, in their order.
+    fn add_products(&self, element_sums: &[Var<'k>], depth: Val<'k>) {
+        let k = self.k;
+        let r = self.per_thread;
+        // The last part of the inner dimension may be shorter.
+        let inner_count = (self.on.depth - depth).min(k.u32(DEPTH));
+        k.times(inner_count, |d| {
+            let line_start = d * self.tile_side;
+            let left_values: Vec<_> = (0..r)
+                .map(|i| {
+                    let place = line_start + self.thread_row + self.side * i;
+                    self.left_tile.get(place)
+                })
+                .collect();
+            let right_values: Vec<_> = (0..r)
+                .map(|j| {
+                    let place = line_start + self.thread_column + self.side * j;
+                    self.right_tile.get(place)
+                })
+                .collect();
+
+            for (i, x) in left_values.iter().enumerate() {
+                for (j, y) in right_values.iter().enumerate() {
+                    let sum = element_sums[i * r as usize + j];
+                    sum.set(add_product(*x, *y, sum.get()));
+                }
+            }
+        });
+    }
+
+    fn store_sums(&self, place: &TilePlace<'k>, element_sums: &[Var<'k>]) {
+        for (number, sum) in element_sums.iter().enumerate() {
+            let i = number as u32 / self.per_thread;
+            let j = number as u32 % self.per_thread;
+            let row = place.first_row + self.thread_row + self.side * i;
+            let column = place.first_column + self.thread_column + self.side * j;
+            let is_inside = row.lt(self.on.rows) & column.lt(self.on.columns);
+            self.k.if_(is_inside, || {
+                (self.rules.store)(&place.batch_values, row, column, sum.get());
             });
         }
-    });
+    }
 }
 
 pub(super) fn tiles_over<'k>(v: Val<'k>, tile: u32) -> Val<'k> {

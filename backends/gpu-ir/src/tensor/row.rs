@@ -14,7 +14,7 @@ use crate::reduce::Sum;
 /// Threads of a group that shares a row.
 const GROUP: u32 = 64;
 
-/// Rows of a tensor: dimensions that tell rows apart, and those along which a row lies.
+/// Rows of a tensor: dimensions that tell rows apart, and those along which a row extends.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "fields say what their names say")]
 pub struct Rows {
@@ -27,19 +27,19 @@ pub struct Rows {
 impl Rows {
     /// The rows of a dense tensor along `axes`.
     pub fn along(dims: &[usize], axes: &[usize]) -> Self {
-        let own = super::space::dense(dims);
-        let pick = |inside: bool| -> (Vec<usize>, Vec<isize>) {
-            let chosen = (0..dims.len()).filter(|d| axes.contains(d) == inside);
-            chosen.map(|d| (dims[d], own[d])).unzip()
+        let own_steps = super::space::dense(dims);
+        let sizes_and_steps = |is_along: bool| -> (Vec<usize>, Vec<isize>) {
+            let chosen = (0..dims.len()).filter(|d| axes.contains(d) == is_along);
+            chosen.map(|d| (dims[d], own_steps[d])).unzip()
         };
-        let (kept, ks) = pick(false);
-        let (over, os) = pick(true);
+        let (kept_sizes, kept_steps) = sizes_and_steps(false);
+        let (row_sizes, row_steps) = sizes_and_steps(true);
 
         Self {
-            rows: kept.iter().product(),
-            len: over.iter().product(),
-            kept: Space::new(&kept, &[ks]),
-            over: Space::new(&over, &[os]),
+            rows: kept_sizes.iter().product(),
+            len: row_sizes.iter().product(),
+            kept: Space::new(&kept_sizes, &[kept_steps]),
+            over: Space::new(&row_sizes, &[row_steps]),
         }
     }
 
@@ -106,11 +106,10 @@ impl<'k> Team<'k> {
 
     /// The grid for so many rows of a firing.
     pub fn grid(&self, rows: usize) -> Grid {
-        let rows = Amount::each(rows as u64);
-        if self.shared.is_some() {
-            Grid::Groups(rows)
-        } else {
-            Grid::Threads(rows)
+        let row_count = Amount::each(rows as u64);
+        match self.shared {
+            Some(_) => Grid::Groups(row_count),
+            None => Grid::Threads(row_count),
         }
     }
 
@@ -150,6 +149,72 @@ impl<'k> Row<'k> {
     fn get(&self, i: Val<'k>) -> Val<'k> {
         self.x.load(self.place(i))
     }
+
+    fn set(&self, i: Val<'k>, value: Val<'k>) {
+        self.x.store(self.place(i), value);
+    }
+}
+
+/// Rows bound to a kernel.
+struct BoundRows<'k> {
+    /// Rows of a firing.
+    count: Val<'k>,
+    len: Val<'k>,
+    kept: Places<'k>,
+    over: Places<'k>,
+}
+
+/// Where a row is, in every tensor that has the shape.
+struct RowPlace<'k> {
+    firing: Val<'k>,
+    /// Number of the row in its firing.
+    index: Val<'k>,
+    /// Its first element in a token.
+    start: Val<'k>,
+}
+
+impl<'k> BoundRows<'k> {
+    fn bind(bench: &'k TensorKernelBuilder, rows: &Rows) -> Result<Self, Why> {
+        Ok(Self {
+            count: bench.size(rows.rows)?,
+            len: bench.size(rows.len)?,
+            kept: rows.kept.on(bench)?,
+            over: rows.over.on(bench)?,
+        })
+    }
+
+    /// Rows of all firings.
+    fn total(&self) -> Val<'k> {
+        self.count.builder().firings() * self.count
+    }
+
+    /// Row `row` of all firings, of the only tensor with that shape.
+    fn only_row(&self, tensor: Tensor<'k>, row: Val<'k>) -> Row<'k> {
+        Row {
+            x: tensor,
+            first: tensor.base(row / self.count) + self.kept.at(row % self.count)[0],
+            over: self.over.clone(),
+        }
+    }
+
+    /// Where row `row` of all firings is.
+    fn place_of(&self, row: Val<'k>) -> RowPlace<'k> {
+        let firing = row / self.count;
+        let index = row % self.count;
+        RowPlace {
+            firing,
+            index,
+            start: self.kept.at(index)[0],
+        }
+    }
+
+    fn row_at(&self, tensor: Tensor<'k>, place: &RowPlace<'k>) -> Row<'k> {
+        Row {
+            x: tensor,
+            first: tensor.base(place.firing) + place.start,
+            over: self.over.clone(),
+        }
+    }
 }
 
 /// What is done to the elements that meet in one.
@@ -183,6 +248,21 @@ fn extreme_value<'k>(bench: &'k TensorKernelBuilder, ty: Ty, greatest: bool) -> 
     }
 }
 
+/// Why a fold of elements of a type has no kernel.
+fn check_fold(ty: Ty, kind: Fold) -> Result<(), Why> {
+    let is_plain = matches!(
+        kind,
+        Fold::Max | Fold::Min | Fold::Prod | Fold::Sum | Fold::SumSquare
+    );
+    if !ty.is_float() && !is_plain {
+        return Err("no GPU kernel for means and norms of integers".to_owned());
+    }
+    if ty == Ty::F64 && matches!(kind, Fold::LogSum | Fold::LogSumExp) {
+        return Err("no GPU kernel for f64 functions".to_owned());
+    }
+    Ok(())
+}
+
 /// y = the fold of each row of x.
 pub fn fold(
     plan: KernelPlan,
@@ -190,83 +270,97 @@ pub fn fold(
     (x, y): (Slot, Slot),
     kind: Fold,
 ) -> Result<KernelPlan, Why> {
-    let sum_type = super::computed(x.dtype)?;
-    let is_plain = matches!(
-        kind,
-        Fold::Max | Fold::Min | Fold::Prod | Fold::Sum | Fold::SumSquare
-    );
-    if !sum_type.is_float() && !is_plain {
-        return Err("means and norms of integers are the CPU's".to_owned());
-    }
-    if sum_type == Ty::F64 && matches!(kind, Fold::LogSum | Fold::LogSumExp) {
-        return Err("functions of f64 are the CPU's".to_owned());
-    }
+    let ty = super::computed(x.dtype)?;
+    check_fold(ty, kind)?;
+
     let bench = Team::bench("reduce");
-    let k = &bench.k;
-    let source_tensor = bench.reads(x)?;
-    let target_tensor = bench.writes(y)?;
-    let row_count = bench.size(rows.rows)?;
-    let row_len = bench.size(rows.len)?;
-    let kept_places = rows.kept.on(&bench)?;
-    let row_places = rows.over.on(&bench)?;
-    let row_team = Team::new(&bench, rows.shared(), sum_type);
-
-    row_team.rows(k.firings() * row_count, |r| {
-        let first_index = source_tensor.base(r / row_count) + kept_places.at(r % row_count)[0];
-        let row = Row {
-            x: source_tensor,
-            first: first_index,
-            over: row_places.clone(),
+    let source = bench.reads(x)?;
+    let target = bench.writes(y)?;
+    let bound_rows = BoundRows::bind(&bench, rows)?;
+    let row_team = Team::new(&bench, rows.shared(), ty);
+    row_team.rows(bound_rows.total(), |r| {
+        let row_fold = RowFold {
+            team: &row_team,
+            row: bound_rows.only_row(source, r),
+            len: bound_rows.len,
+            element_count: rows.len as f64,
+            dtype: x.dtype,
+            ty,
         };
-        let square_of = |i| row.get(i) * row.get(i);
-
-        let folded_value = match kind {
-            Fold::Max | Fold::Min => {
-                let is_max = kind == Fold::Max;
-                // Truth values are words: 0 and 1 bound them.
-                let start_value = match x.dtype {
-                    DType::Bool => k.u32(u32::from(!is_max)),
-                    _ => extreme_value(&bench, sum_type, !is_max),
-                };
-                row_team.fold_row(
-                    row_len,
-                    start_value,
-                    |i| row.get(i),
-                    if is_max { greatest } else { least },
-                )
-            }
-            Fold::Prod => row_team.fold_row(
-                row_len,
-                k.number(sum_type, 1.0),
-                |i| row.get(i),
-                |a, b| a * b,
-            ),
-            Fold::Sum => row_team.sum_row(row_len, sum_type, |i| row.get(i)),
-            Fold::SumSquare => row_team.sum_row(row_len, sum_type, square_of),
-            Fold::L1 => row_team.sum_row(row_len, sum_type, |i| row.get(i).abs()),
-            Fold::L2 => row_team.sum_row(row_len, sum_type, square_of).sqrt(),
-            Fold::Mean => {
-                row_team.sum_row(row_len, sum_type, |i| row.get(i))
-                    / k.number(sum_type, rows.len as f64)
-            }
-            Fold::LogSum => ln(row_team.sum_row(row_len, sum_type, |i| row.get(i))),
-            Fold::LogSumExp => {
-                // Without the largest value, the exponentials would overflow.
-                let start_value = extreme_value(&bench, sum_type, false);
-                let largest_value =
-                    row_team.fold_row(row_len, start_value, |i| row.get(i), greatest);
-                // Infinity less infinity is not a number.
-                let is_finite = largest_value.abs().lt(k.f32(f32::INFINITY));
-                let largest_value = k.select(is_finite, largest_value, k.f32(0.0));
-                ln(row_team.sum_row(row_len, sum_type, |i| exp(row.get(i) - largest_value)))
-                    + largest_value
-            }
-        };
-        row_team.lead(|| target_tensor.store(r, folded_value));
+        let folded_value = row_fold.value(kind);
+        row_team.lead(|| target.store(r, folded_value));
     });
 
     let row_grid = row_team.grid(rows.rows);
     Ok(bench.finish(plan, row_grid))
+}
+
+/// A row that is folded by a team.
+struct RowFold<'r, 'k> {
+    team: &'r Team<'k>,
+    row: Row<'k>,
+    len: Val<'k>,
+    element_count: f64,
+    dtype: DType,
+    ty: Ty,
+}
+
+impl<'k> RowFold<'_, 'k> {
+    fn value(&self, kind: Fold) -> Val<'k> {
+        let k = &self.team.bench.k;
+        match kind {
+            Fold::Max => self.extreme(true),
+            Fold::Min => self.extreme(false),
+            Fold::Prod => {
+                let one = k.number(self.ty, 1.0);
+                let element = |i| self.row.get(i);
+                self.team.fold_row(self.len, one, element, |a, b| a * b)
+            }
+            Fold::Sum => self.sum(|x| x),
+            Fold::SumSquare => self.sum_of_squares(),
+            Fold::L1 => self.sum(|x| x.abs()),
+            Fold::L2 => self.sum_of_squares().sqrt(),
+            Fold::Mean => self.sum(|x| x) / k.number(self.ty, self.element_count),
+            Fold::LogSum => ln(self.sum(|x| x)),
+            Fold::LogSumExp => self.log_sum_exp(),
+        }
+    }
+
+    fn sum(&self, of: impl FnOnce(Val<'k>) -> Val<'k>) -> Val<'k> {
+        self.team
+            .sum_row(self.len, self.ty, |i| of(self.row.get(i)))
+    }
+
+    fn sum_of_squares(&self) -> Val<'k> {
+        let square = |i| self.row.get(i) * self.row.get(i);
+        self.team.sum_row(self.len, self.ty, square)
+    }
+
+    /// The greatest or least element.
+    fn extreme(&self, is_max: bool) -> Val<'k> {
+        let bench = self.team.bench;
+        // Truth values are words: 0 and 1 bound them.
+        let start_value = match self.dtype {
+            DType::Bool => bench.k.u32(u32::from(!is_max)),
+            _ => extreme_value(bench, self.ty, !is_max),
+        };
+        let better = if is_max { greatest } else { least };
+        let element = |i| self.row.get(i);
+        self.team.fold_row(self.len, start_value, element, better)
+    }
+
+    fn log_sum_exp(&self) -> Val<'k> {
+        let bench = self.team.bench;
+        let k = &bench.k;
+        // Without the largest value, the exponentials would overflow.
+        let start_value = extreme_value(bench, self.ty, false);
+        let element = |i| self.row.get(i);
+        let largest_value = self.team.fold_row(self.len, start_value, element, greatest);
+        // Infinity less infinity is not a number.
+        let is_finite = largest_value.abs().lt(k.f32(f32::INFINITY));
+        let offset = k.select(is_finite, largest_value, k.f32(0.0));
+        ln(self.sum(|x| exp(x - offset))) + offset
+    }
 }
 
 /// The place of the greatest or least element of each row, of equal ones the first or the last.
@@ -275,45 +369,35 @@ pub fn arg(
     rows: &Rows,
     (x, y): (Slot, Slot),
     is_greatest: bool,
-    last: bool,
+    takes_last: bool,
 ) -> Result<KernelPlan, Why> {
     let bench = Team::bench("arg");
     let k = &bench.k;
-    let source_tensor = bench.reads(x)?;
-    let target_tensor = bench.writes_index(y)?;
-    let row_count = bench.size(rows.rows)?;
-    let row_len = bench.size(rows.len)?;
-    let kept_places = rows.kept.on(&bench)?;
-    let row_places = rows.over.on(&bench)?;
+    let source = bench.reads(x)?;
+    let target = bench.writes_index(y)?;
+    let bound_rows = BoundRows::bind(&bench, rows)?;
 
-    k.each(k.firings() * row_count, |r| {
-        let first_index = source_tensor.base(r / row_count) + kept_places.at(r % row_count)[0];
-        let row = Row {
-            x: source_tensor,
-            first: first_index,
-            over: row_places.clone(),
-        };
+    k.each(bound_rows.total(), |r| {
+        let row = bound_rows.only_row(source, r);
         let best_value = k.var(row.get(k.u32(0)));
         let best_index = k.var(k.u32(0));
 
-        k.range(k.u32(1), row_len, k.u32(1), |i| {
+        k.range(k.u32(1), bound_rows.len, k.u32(1), |i| {
             let row_value = row.get(i);
-            let is_better = if is_greatest {
-                best_value.get().lt(row_value)
-            } else {
-                row_value.lt(best_value.get())
+            let is_better = match is_greatest {
+                true => best_value.get().lt(row_value),
+                false => row_value.lt(best_value.get()),
             };
-            let is_better = if last {
-                is_better | row_value.eq(best_value.get())
-            } else {
-                is_better
+            let is_taken = match takes_last {
+                true => is_better | row_value.eq(best_value.get()),
+                false => is_better,
             };
-            k.if_(is_better, || {
+            k.if_(is_taken, || {
                 best_value.set(row_value);
                 best_index.set(i);
             });
         });
-        target_tensor.store(r, best_index.get());
+        target.store(r, best_index.get());
     });
 
     let row_grid = Grid::Threads(Amount::each(rows.rows as u64));
@@ -337,74 +421,94 @@ pub fn softmax(
     (x, y): (Slot, Slot),
     kind: Soft,
 ) -> Result<KernelPlan, Why> {
-    let sum_type = super::computed(x.dtype)?;
-    if sum_type == Ty::F64 && kind != Soft::Hard {
-        return Err("functions of f64 are the CPU's".to_owned());
+    let ty = super::computed(x.dtype)?;
+    if ty == Ty::F64 && kind != Soft::Hard {
+        return Err("no GPU kernel for f64 functions".to_owned());
     }
+
     let bench = Team::bench("softmax");
-    let k = &bench.k;
-    let source_tensor = bench.reads(x)?;
-    let target_tensor = bench.writes(y)?;
-    let row_count = bench.size(rows.rows)?;
-    let row_len = bench.size(rows.len)?;
-    let kept_places = rows.kept.on(&bench)?;
-    let row_places = rows.over.on(&bench)?;
-    let row_team = Team::new(&bench, rows.shared(), sum_type);
+    let source = bench.reads(x)?;
+    let target = bench.writes(y)?;
+    let bound_rows = BoundRows::bind(&bench, rows)?;
+    let row_team = Team::new(&bench, rows.shared(), ty);
     let index_team = Team::new(&bench, rows.shared() && kind == Soft::Hard, Ty::U32);
-
-    row_team.rows(k.firings() * row_count, |r| {
-        let firing_index = r / row_count;
-        let row_start = kept_places.at(r % row_count)[0];
-        let row = Row {
-            x: source_tensor,
-            first: source_tensor.base(firing_index) + row_start,
-            over: row_places.clone(),
+    row_team.rows(bound_rows.total(), |r| {
+        let place = bound_rows.place_of(r);
+        let row_softmax = RowSoftmax {
+            team: &row_team,
+            row: bound_rows.row_at(source, &place),
+            target: bound_rows.row_at(target, &place),
+            len: bound_rows.len,
+            ty,
         };
-        let target_row = Row {
-            x: target_tensor,
-            first: target_tensor.base(firing_index) + row_start,
-            over: row_places.clone(),
-        };
-        let start_value = extreme_value(&bench, sum_type, false);
-        let largest_value = row_team.fold_row(row_len, start_value, |i| row.get(i), greatest);
 
-        if kind == Soft::Hard {
-            let no_index = k.u32(u32::MAX);
-            let index_if_largest = |i| k.select(row.get(i).eq(largest_value), i, no_index);
-            let first_index =
-                index_team.fold_row(row_len, no_index, index_if_largest, |a, b| a.min(b));
-            let one_value = k.number(sum_type, 1.0);
-            let zero_value = k.number(sum_type, 0.0);
-            return row_team.each(row_len, |i| {
-                target_tensor.store(
-                    target_row.place(i),
-                    k.select(i.eq(first_index), one_value, zero_value),
-                )
-            });
-        }
-
-        let exp_sum = row_team.sum_row(row_len, sum_type, |i| exp(row.get(i) - largest_value));
+        let start_value = extreme_value(&bench, ty, false);
+        let element = |i| row_softmax.row.get(i);
+        let largest_value = row_team.fold_row(bound_rows.len, start_value, element, greatest);
         match kind {
-            Soft::Log => {
-                let log_sum = ln(exp_sum);
-                row_team.each(row_len, |i| {
-                    target_tensor.store(target_row.place(i), row.get(i) - largest_value - log_sum)
-                });
-            }
-            _ => {
-                let inverse_sum = k.f32(1.0) / exp_sum;
-                row_team.each(row_len, |i| {
-                    target_tensor.store(
-                        target_row.place(i),
-                        exp(row.get(i) - largest_value) * inverse_sum,
-                    )
-                });
-            }
+            Soft::Hard => row_softmax.mark_first(&index_team, largest_value),
+            Soft::Log => row_softmax.store_logarithms(largest_value),
+            Soft::Plain => row_softmax.store_shares(largest_value),
         }
     });
 
     let row_grid = row_team.grid(rows.rows);
     Ok(bench.finish(plan, row_grid))
+}
+
+/// A row whose softmax a team computes.
+struct RowSoftmax<'r, 'k> {
+    team: &'r Team<'k>,
+    row: Row<'k>,
+    target: Row<'k>,
+    len: Val<'k>,
+    ty: Ty,
+}
+
+impl<'k> RowSoftmax<'_, 'k> {
+    /// Without the largest value, the exponentials would overflow.
+    fn exp_sum(&self, largest_value: Val<'k>) -> Val<'k> {
+        self.team
+            .sum_row(self.len, self.ty, |i| exp(self.row.get(i) - largest_value))
+    }
+
+    /// exp(x − largest) / sum.
+    fn store_shares(&self, largest_value: Val<'k>) {
+        let exp_sum = self.exp_sum(largest_value);
+        let inverse_sum = self.team.bench.k.f32(1.0) / exp_sum;
+        self.team.each(self.len, |i| {
+            let place = self.target.place(i);
+            let share = exp(self.row.get(i) - largest_value) * inverse_sum;
+            self.target.x.store(place, share);
+        });
+    }
+
+    /// x − largest − ln(sum).
+    fn store_logarithms(&self, largest_value: Val<'k>) {
+        let log_sum = ln(self.exp_sum(largest_value));
+        self.team.each(self.len, |i| {
+            let place = self.target.place(i);
+            let logarithm = self.row.get(i) - largest_value - log_sum;
+            self.target.x.store(place, logarithm);
+        });
+    }
+
+    /// 1 at the first element that is the largest, 0 elsewhere.
+    fn mark_first(&self, index_team: &Team<'k>, largest_value: Val<'k>) {
+        let k = &self.team.bench.k;
+        let no_index = k.u32(u32::MAX);
+        let index_if_largest = |i| k.select(self.row.get(i).eq(largest_value), i, no_index);
+        let first_index =
+            index_team.fold_row(self.len, no_index, index_if_largest, |a, b| a.min(b));
+        let one = k.number(self.ty, 1.0);
+        let zero = k.number(self.ty, 0.0);
+        self.team.each(self.len, |i| {
+            let place = self.target.place(i);
+            self.target
+                .x
+                .store(place, k.select(i.eq(first_index), one, zero));
+        });
+    }
 }
 
 /// How a row is normalised.
@@ -465,6 +569,106 @@ impl Norm {
     }
 }
 
+/// A factor or a summand bound to a kernel.
+struct BoundAffine<'k> {
+    tensor: Tensor<'k>,
+    place: for<'v> fn(Val<'v>, Val<'v>, &[Val<'v>]) -> Val<'v>,
+    sizes: Vec<Val<'k>>,
+}
+
+impl<'k> BoundAffine<'k> {
+    fn bind_sizes(
+        bench: &'k TensorKernelBuilder,
+        affine: Option<Affine>,
+        tensor: Option<Tensor<'k>>,
+    ) -> Result<Option<Self>, Why> {
+        let (Some(affine), Some(tensor)) = (affine, tensor) else {
+            return Ok(None);
+        };
+        let sizes = affine.sizes.iter().map(|size| bench.size(*size));
+        Ok(Some(Self {
+            tensor,
+            place: affine.place,
+            sizes: sizes.collect::<Result<Vec<_>, Why>>()?,
+        }))
+    }
+
+    fn value(&self, place: &RowPlace<'k>, i: Val<'k>, ty: Ty) -> Val<'k> {
+        let element = (self.place)(place.index, i, &self.sizes);
+        self.tensor.get(place.firing, element).cast(ty)
+    }
+}
+
+/// A normalisation bound to a kernel.
+struct Normalisation<'r, 'k> {
+    norm: Norm,
+    rows: BoundRows<'k>,
+    team: &'r Team<'k>,
+    element_count: f64,
+    source: Tensor<'k>,
+    target: Option<Tensor<'k>>,
+    means: Option<Tensor<'k>>,
+    deviations: Option<Tensor<'k>>,
+    scale: Option<BoundAffine<'k>>,
+    bias: Option<BoundAffine<'k>>,
+    ty: Ty,
+}
+
+impl<'k> Normalisation<'_, 'k> {
+    /// All statements of row `r` of all firings.
+    fn normalise_row(&self, r: Val<'k>) {
+        let place = self.rows.place_of(r);
+        let row = self.rows.row_at(self.source, &place);
+
+        // Two passes: the mean first, then what deviates from it, so that large means cost no precision.
+        let mean = self.mean(&row);
+        let deviation_sum = self.team.sum_row(self.rows.len, self.ty, |i| {
+            if self.norm == Norm::One {
+                return row.get(i).abs();
+            }
+            let deviation = row.get(i) - mean;
+            deviation * deviation
+        });
+        let inverse_deviation = self
+            .norm
+            .inverse_deviation(deviation_sum, self.element_count);
+        self.team.lead(|| {
+            // Statistics are f32 whatever is normalised.
+            if let Some(means) = self.means {
+                means.store(r, mean.cast(Ty::F32));
+            }
+            if let Some(deviations) = self.deviations {
+                deviations.store(r, inverse_deviation.cast(Ty::F32));
+            }
+        });
+
+        let Some(target) = self.target else { return };
+        let target_row = self.rows.row_at(target, &place);
+        self.team.each(self.rows.len, |i| {
+            let mut value = (row.get(i) - mean) * inverse_deviation;
+            if let Some(scale) = &self.scale {
+                value = value * scale.value(&place, i, self.ty);
+            }
+            if let Some(bias) = &self.bias {
+                value = value + bias.value(&place, i, self.ty);
+            }
+            target_row.set(i, value);
+        });
+    }
+
+    /// What is subtracted from a row's elements: 0 where only their size is normalised.
+    fn mean(&self, row: &Row<'k>) -> Val<'k> {
+        let k = &self.team.bench.k;
+        match self.norm {
+            Norm::Deviation(_) | Norm::Plain(_) => {
+                let sum = self.team.sum_row(self.rows.len, self.ty, |i| row.get(i));
+                sum / k.number(self.ty, self.element_count)
+            }
+            Norm::RootMean(_) | Norm::One | Norm::Two => k.number(self.ty, 0.0),
+        }
+    }
+}
+
 /// Normalises rows, times `scale`, plus `bias`; also the mean and the inverse deviation of each row.
 pub fn normalise(
     plan: KernelPlan,
@@ -474,95 +678,53 @@ pub fn normalise(
     [scale, bias]: [Option<Affine>; 2],
 ) -> Result<KernelPlan, Why> {
     let Some(x) = what.x else { return Ok(plan) };
-    let sum_type = super::computed(x.dtype)?;
+    let ty = super::computed(x.dtype)?;
     let bench = Team::bench("normalise");
-    let k = &bench.k;
-    let source_tensor = bench.reads(x)?;
-    let bind_affine = |a: &Option<Affine>| a.as_ref().map(|a| bench.reads(a.slot)).transpose();
-    let affine_tensors = [bind_affine(&scale)?, bind_affine(&bias)?];
-    let bind_output = |slot: Option<Slot>| slot.map(|s| bench.writes(s)).transpose();
-    let y = bind_output(what.y)?;
-    let mean_to = bind_output(what.mean)?;
-    let deviation_to = bind_output(what.deviation)?;
-
-    let bind_sizes = |a: &Option<Affine>| -> Result<Vec<Val<'_>>, Why> {
-        a.iter()
-            .flat_map(|a| &a.sizes)
-            .map(|s| bench.size(*s))
-            .collect()
+    let source = bench.reads(x)?;
+    let bind_affine = |affine: &Option<Affine>| {
+        let slot = affine.as_ref().map(|affine| affine.slot);
+        slot.map(|slot| bench.reads(slot)).transpose()
     };
+    let scale_tensor = bind_affine(&scale)?;
+    let bias_tensor = bind_affine(&bias)?;
+    let bind_output = |slot: Option<Slot>| slot.map(|slot| bench.writes(slot)).transpose();
+    let target = bind_output(what.y)?;
+    let means = bind_output(what.mean)?;
+    let deviations = bind_output(what.deviation)?;
 
-    let affine_sizes = [bind_sizes(&scale)?, bind_sizes(&bias)?];
-    let row_count = bench.size(rows.rows)?;
-    let row_len = bench.size(rows.len)?;
-    let kept_places = rows.kept.on(&bench)?;
-    let row_places = rows.over.on(&bench)?;
-    let row_team = Team::new(&bench, rows.shared(), sum_type);
-    let element_count = rows.len as f64;
-
-    row_team.rows(k.firings() * row_count, |r| {
-        let firing_index = r / row_count;
-        let row_index = r % row_count;
-        let row_start = kept_places.at(row_index)[0];
-        let row = Row {
-            x: source_tensor,
-            first: source_tensor.base(firing_index) + row_start,
-            over: row_places.clone(),
-        };
-
-        // Two passes: the mean first, then what deviates from it, so that large means cost no precision.
-        let is_centred = matches!(norm, Norm::Deviation(_) | Norm::Plain(_));
-        let row_mean = match is_centred {
-            true => {
-                row_team.sum_row(row_len, sum_type, |i| row.get(i))
-                    / k.number(sum_type, element_count)
-            }
-            false => k.number(sum_type, 0.0),
-        };
-
-        let deviation_sum = match norm {
-            Norm::One => row_team.sum_row(row_len, sum_type, |i| row.get(i).abs()),
-            _ => row_team.sum_row(row_len, sum_type, |i| {
-                let d = row.get(i) - row_mean;
-                d * d
-            }),
-        };
-
-        let inverse_deviation = norm.inverse_deviation(deviation_sum, element_count);
-        row_team.lead(|| {
-            // Statistics are f32 whatever is normalised.
-            mean_to.inspect(|t| t.store(r, row_mean.cast(Ty::F32)));
-            deviation_to.inspect(|t| t.store(r, inverse_deviation.cast(Ty::F32)));
-        });
-        let Some(y) = y else { return };
-        let target_row = Row {
-            x: y,
-            first: y.base(firing_index) + row_start,
-            over: row_places.clone(),
-        };
-
-        row_team.each(row_len, |i| {
-            let mut normalised_value = (row.get(i) - row_mean) * inverse_deviation;
-            for (j, a) in [&scale, &bias].into_iter().enumerate() {
-                let (Some(a), Some(t)) = (a, affine_tensors[j]) else {
-                    continue;
-                };
-                let affine_value = t
-                    .get(firing_index, (a.place)(row_index, i, &affine_sizes[j]))
-                    .cast(sum_type);
-                normalised_value = if j == 0 {
-                    normalised_value * affine_value
-                } else {
-                    normalised_value + affine_value
-                };
-            }
-
-            y.store(target_row.place(i), normalised_value);
-        });
-    });
+    let scale = BoundAffine::bind_sizes(&bench, scale, scale_tensor)?;
+    let bias = BoundAffine::bind_sizes(&bench, bias, bias_tensor)?;
+    let bound_rows = BoundRows::bind(&bench, rows)?;
+    let row_team = Team::new(&bench, rows.shared(), ty);
+    let row_total = bound_rows.total();
+    let normalisation = Normalisation {
+        norm,
+        rows: bound_rows,
+        team: &row_team,
+        element_count: rows.len as f64,
+        source,
+        target,
+        means,
+        deviations,
+        scale,
+        bias,
+        ty,
+    };
+    row_team.rows(row_total, |r| normalisation.normalise_row(r));
 
     let row_grid = row_team.grid(rows.rows);
     Ok(bench.finish(plan, row_grid))
+}
+
+/// What a row is cumulated to.
+#[derive(Clone, Copy, Debug)]
+pub struct Cumulation {
+    /// Products rather than sums.
+    pub is_product: bool,
+    /// Whether an element itself is left out of its sum.
+    pub is_exclusive: bool,
+    /// From the last element to the first.
+    pub is_reverse: bool,
 }
 
 /// Running sums or products along each row.
@@ -570,50 +732,40 @@ pub fn cumulative(
     plan: KernelPlan,
     rows: &Rows,
     (x, y): (Slot, Slot),
-    [product, exclusive, reverse]: [bool; 3],
+    kind: Cumulation,
 ) -> Result<KernelPlan, Why> {
-    let sum_type = super::computed(x.dtype)?;
+    let ty = super::computed(x.dtype)?;
     let bench = Team::bench("running sum");
     let k = &bench.k;
-    let source_tensor = bench.reads(x)?;
-    let target_tensor = bench.writes(y)?;
-    let row_count = bench.size(rows.rows)?;
-    let row_len = bench.size(rows.len)?;
-    let kept_places = rows.kept.on(&bench)?;
-    let row_places = rows.over.on(&bench)?;
+    let source = bench.reads(x)?;
+    let target = bench.writes(y)?;
+    let bound_rows = BoundRows::bind(&bench, rows)?;
 
-    k.each(k.firings() * row_count, |r| {
-        let firing_index = r / row_count;
-        let row_start = kept_places.at(r % row_count)[0];
-        let row = Row {
-            x: source_tensor,
-            first: source_tensor.base(firing_index) + row_start,
-            over: row_places.clone(),
-        };
-        let target_row = Row {
-            x: target_tensor,
-            first: target_tensor.base(firing_index) + row_start,
-            over: row_places.clone(),
-        };
-        let running_total = k.var(k.number(sum_type, if product { 1.0 } else { 0.0 }));
+    k.each(bound_rows.total(), |r| {
+        let place = bound_rows.place_of(r);
+        let row = bound_rows.row_at(source, &place);
+        let target_row = bound_rows.row_at(target, &place);
+        let neutral_number = if kind.is_product { 1.0 } else { 0.0 };
+        let running_total = k.var(k.number(ty, neutral_number));
 
-        k.times(row_len, |i| {
-            let i = if reverse { row_len - 1 - i } else { i };
+        k.times(bound_rows.len, |step| {
+            let i = match kind.is_reverse {
+                true => bound_rows.len - 1 - step,
+                false => step,
+            };
             let total_before = running_total.get();
             let row_value = row.get(i);
-            running_total.set(if product {
-                total_before * row_value
-            } else {
-                total_before + row_value
+            running_total.set(match kind.is_product {
+                true => total_before * row_value,
+                false => total_before + row_value,
             });
-            target_tensor.store(
-                target_row.place(i),
-                if exclusive {
-                    total_before
-                } else {
-                    running_total.get()
-                },
-            );
+
+            let target_place = target_row.place(i);
+            let shown_total = match kind.is_exclusive {
+                true => total_before,
+                false => running_total.get(),
+            };
+            target.store(target_place, shown_total);
         });
     });
     Ok(bench.finish(plan, Grid::Threads(Amount::each(rows.rows as u64))))

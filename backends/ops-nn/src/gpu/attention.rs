@@ -6,7 +6,7 @@ mod cores;
 use self::cores::Tiling;
 use super::super::attention::{AttentionSpec, Heads, MaskRule, RotarySpec, Sight};
 use super::{Gpu, Lowered};
-use zbmd_gpu_ir::lang::{Place, Ty, Val};
+use zbmd_gpu_ir::lang::{Builder, Place, Shared, Ty, Val, Var};
 use zbmd_gpu_ir::math::{exp, tanh};
 use zbmd_gpu_ir::tensor::moves::{Ends, Strided, copy};
 use zbmd_gpu_ir::tensor::{Slot, Tensor, TensorKernelBuilder, Why, computed};
@@ -16,40 +16,53 @@ use zbmd_gpu_ir::{Amount, Grid, KernelPlan};
 const LOCAL: u32 = 64;
 /// Keys of a chunk.
 const CHUNK: u32 = 256;
-/// Largest query and value: a query lies in shared memory, sums of values in registers.
+/// Largest query and value: a query is stored in shared memory, sums of values in registers.
 const MAX_SIZE: usize = 512;
+
+/// `shown_mode`: output 3 has the scores with their mask.
+const SHOWS_MASKED_SCORES: i64 = 2;
+/// `shown_mode`: output 3 has the weights.
+const SHOWS_WEIGHTS: i64 = 3;
 
 /// How kernels step through heads.
 impl Heads {
     /// Steps along batch, head, row and element.
-    fn steps(&self) -> Vec<isize> {
+    fn element_steps(&self) -> Vec<isize> {
         let Heads {
             heads,
             len,
             size,
             rows,
         } = *self;
-        let all = match rows {
+        let all_steps = match rows {
             true => [len * heads * size, size, heads * size, 1],
             false => [heads * len * size, len * size, size, 1],
         };
-        all.map(|s| s as isize).to_vec()
+        all_steps.map(|step| step as isize).to_vec()
     }
 
-    fn on<'k>(&self, bench: &'k TensorKernelBuilder) -> Result<OnHeads<'k>, Why> {
-        let steps = self.steps();
-        let size = |d: usize| bench.size(steps[d] as usize);
-        Ok(OnHeads([size(0)?, size(1)?, size(2)?]))
+    fn bind_steps<'k>(&self, bench: &'k TensorKernelBuilder) -> Result<HeadSteps<'k>, Why> {
+        let all_steps = self.element_steps();
+        let bind_step = |dimension: usize| bench.size(all_steps[dimension] as usize);
+        Ok(HeadSteps {
+            batch: bind_step(0)?,
+            head: bind_step(1)?,
+            row: bind_step(2)?,
+        })
     }
 }
 
 /// Steps along batch, head and row, in a kernel.
 #[derive(Clone, Copy)]
-struct OnHeads<'k>([Val<'k>; 3]);
+struct HeadSteps<'k> {
+    batch: Val<'k>,
+    head: Val<'k>,
+    row: Val<'k>,
+}
 
-impl<'k> OnHeads<'k> {
-    fn at(self, b: Val<'k>, h: Val<'k>, i: Val<'k>) -> Val<'k> {
-        b * self.0[0] + h * self.0[1] + i * self.0[2]
+impl<'k> HeadSteps<'k> {
+    fn row_start(self, batch: Val<'k>, head: Val<'k>, row: Val<'k>) -> Val<'k> {
+        batch * self.batch + head * self.head + row * self.row
     }
 }
 
@@ -59,7 +72,7 @@ struct Mask<'k> {
     truth: bool,
     /// Steps along batch, head, query and key.
     steps: [Val<'k>; 4],
-    /// Keys that it speaks of.
+    /// Keys that it covers; the others are hidden.
     keys: Val<'k>,
 }
 
@@ -67,11 +80,11 @@ struct Mask<'k> {
 #[derive(Clone, Copy)]
 struct Query<'k> {
     firing: Val<'k>,
-    b: Val<'k>,
-    h: Val<'k>,
-    i: Val<'k>,
+    batch: Val<'k>,
+    head: Val<'k>,
+    row: Val<'k>,
     /// Valid keys, where that is given.
-    length: Option<Val<'k>>,
+    valid_keys: Option<Val<'k>>,
 }
 
 /// What decides whether a key is seen by its place.
@@ -83,61 +96,154 @@ struct KeySight {
 }
 
 impl KeySight {
-    /// Whether key j is hidden from a query.
-    fn hides<'k>(&self, q: Query<'k>, j: Val<'k>) -> Option<Val<'k>> {
-        let k = j.builder();
-        let j = j.cast(Ty::I32);
-        let offset = match q.length {
-            Some(n) if !self.is_cached => n - k.i32(self.queries as i32),
+    /// Whether a key is hidden from a query; `None` where every key is seen.
+    fn hides<'k>(&self, query: Query<'k>, key: Val<'k>) -> Option<Val<'k>> {
+        let k = key.builder();
+        let key_index = key.cast(Ty::I32);
+        // Without a cache, the last of the valid keys is that of the last query.
+        let query_offset = match query.valid_keys {
+            Some(valid_keys) if !self.is_cached => valid_keys - k.i32(self.queries as i32),
             _ => k.i32(self.past as i32),
         };
-        let ahead = j - (q.i.cast(Ty::I32) + offset);
-        let bound = |v: i64| k.i32(v.min(1 << 30) as i32);
+        let keys_ahead = key_index - (query.row.cast(Ty::I32) + query_offset);
+
+        // Distances are below 2^30: a larger bound hides nothing.
+        let window_bound = |keys: i64| k.i32(keys.min(1 << 30) as i32);
         let Sight {
             causal,
             left,
             right,
         } = self.sight;
-        let all = [
-            causal.then(|| k.i32(0).lt(ahead)),
-            (left >= 0).then(|| bound(left).lt(-ahead)),
-            (right >= 0).then(|| bound(right).lt(ahead)),
-            q.length.map(|n| n.le(j)),
+        let reasons = [
+            causal.then(|| k.i32(0).lt(keys_ahead)),
+            (left >= 0).then(|| window_bound(left).lt(-keys_ahead)),
+            (right >= 0).then(|| window_bound(right).lt(keys_ahead)),
+            query.valid_keys.map(|valid_keys| valid_keys.le(key_index)),
         ];
-        all.into_iter().flatten().reduce(|a, b| a | b)
+        reasons.into_iter().flatten().reduce(|a, b| a | b)
     }
 }
 
-/// Keys or values: what is there already, and what is new.
+/// How a product of a query and a key becomes a score.
+struct ScoreRules<'k> {
+    sight: KeySight,
+    mask: Option<Mask<'k>>,
+    /// 0 where scores are not capped.
+    softcap: f32,
+}
+
+impl<'k> ScoreRules<'k> {
+    /// softcap · tanh(product / softcap): between −softcap and softcap.
+    fn cap_score(&self, product: Val<'k>) -> Val<'k> {
+        let k = product.builder();
+        match self.softcap > 0.0 {
+            true => tanh(product / k.f32(self.softcap)) * k.f32(self.softcap),
+            false => product,
+        }
+    }
+
+    /// A score with its mask; −∞ where the key is hidden.
+    fn mask_score(&self, query: Query<'k>, key: Val<'k>, score: Val<'k>) -> Val<'k> {
+        let k = key.builder();
+        let hidden_score = k.f32(f32::NEG_INFINITY);
+        let score = match self.sight.hides(query, key) {
+            Some(is_hidden) => k.select(is_hidden, hidden_score, score),
+            None => score,
+        };
+        let Some(mask) = &self.mask else { return score };
+
+        let masked_score = k.var(hidden_score);
+        k.if_(key.lt(mask.keys), || {
+            let [batch_step, head_step, query_step, key_step] = mask.steps;
+            let element = query.batch * batch_step
+                + query.head * head_step
+                + query.row * query_step
+                + key * key_step;
+            let mask_value = mask.tensor.get(query.firing, element);
+            masked_score.set(match mask.truth {
+                true => k.select(mask_value.ne(k.u32(0)), score, hidden_score),
+                false => score + mask_value.cast(Ty::F32),
+            });
+        });
+        masked_score.get()
+    }
+}
+
+/// Keys or values: the rows of the cache, and the new ones behind them.
 #[derive(Clone, Copy)]
-struct Cached<'k> {
+struct CachedRows<'k> {
     past: Option<Tensor<'k>>,
-    now: Tensor<'k>,
-    on: OnHeads<'k>,
+    new: Tensor<'k>,
+    /// Steps of the new rows; past ones are always stored head by head.
+    new_steps: HeadSteps<'k>,
     heads: Val<'k>,
     past_len: Val<'k>,
     size: Val<'k>,
 }
 
-impl<'k> Cached<'k> {
-    /// Calls `f` with the tensor that has row j, and where the row begins.
-    fn row(&self, q: Query<'k>, h: Val<'k>, j: Val<'k>, f: impl Fn(Tensor<'k>, Val<'k>)) {
-        let k = j.builder();
+impl<'k> CachedRows<'k> {
+    /// Calls `body` with the tensor that has a row of a head, and where the row begins: twice where there is a cache,
+    /// for the two branches of the kernel.
+    fn with_row(
+        &self,
+        query: Query<'k>,
+        head: Val<'k>,
+        row: Val<'k>,
+        body: impl Fn(Tensor<'k>, Val<'k>),
+    ) {
+        let k = row.builder();
         let Some(past) = self.past else {
-            return f(self.now, self.now.base(q.firing) + self.on.at(q.b, h, j));
+            let new_start = self.new.base(query.firing);
+            return body(
+                self.new,
+                new_start + self.new_steps.row_start(query.batch, head, row),
+            );
         };
+
         k.if_else(
-            j.lt(self.past_len),
+            row.lt(self.past_len),
             || {
-                let row = (q.b * self.heads + h) * self.past_len + j;
-                f(past, past.base(q.firing) + row * self.size);
+                let past_row = (query.batch * self.heads + head) * self.past_len + row;
+                body(past, past.base(query.firing) + past_row * self.size);
             },
             || {
-                let at = self.on.at(q.b, h, j - self.past_len);
-                f(self.now, self.now.base(q.firing) + at);
+                let new_row = row - self.past_len;
+                let row_start = self.new_steps.row_start(query.batch, head, new_row);
+                body(self.new, self.new.base(query.firing) + row_start);
             },
         );
     }
+}
+
+/// The operands of attention, and the sizes by which they are indexed, bound to a kernel.
+struct AttentionBindings<'k> {
+    queries: Tensor<'k>,
+    query_steps: HeadSteps<'k>,
+    keys: CachedRows<'k>,
+    values: CachedRows<'k>,
+    rules: ScoreRules<'k>,
+    /// Valid keys of each batch.
+    lengths: Option<Tensor<'k>>,
+    result: Option<Tensor<'k>>,
+    result_steps: HeadSteps<'k>,
+    /// Output 3: scores or weights.
+    shown: Option<Tensor<'k>>,
+    heads: Val<'k>,
+    query_count: Val<'k>,
+    /// Heads of queries that share a head of keys and values.
+    heads_per_key_head: Val<'k>,
+    /// Keys of the cache and new ones.
+    key_count: Val<'k>,
+}
+
+/// A part of a cache that is written: rows of an operand.
+struct CachePart {
+    position: usize,
+    rows: usize,
+    /// Where its first row is written.
+    first_row: usize,
+    /// See [`Heads::rows`].
+    heads_in_rows: bool,
 }
 
 impl Gpu<'_> {
@@ -156,10 +262,10 @@ impl Gpu<'_> {
 
         let mut plan = KernelPlan::default();
         if let Some(next_keys) = self.wanted(1) {
-            plan = self.present(plan, next_keys, (1, 4), spec.key, spec)?;
+            plan = self.write_cache(plan, next_keys, [1, 4], spec.key, spec)?;
         }
         if let Some(next_values) = self.wanted(2) {
-            plan = self.present(plan, next_values, (2, 5), spec.value, spec)?;
+            plan = self.write_cache(plan, next_values, [2, 5], spec.value, spec)?;
         }
         if self.wanted(0).is_none() && self.wanted(3).is_none() {
             return Ok(plan);
@@ -167,46 +273,68 @@ impl Gpu<'_> {
         self.scores(plan, spec)
     }
 
-    /// Past and new rows one behind the other.
-    fn present(
+    /// Past rows and the new ones behind them, of keys or of values: the operands at `positions` are the new and the
+    /// past rows.
+    fn write_cache(
         &self,
         mut plan: KernelPlan,
         to: Slot,
-        (now, before): (usize, usize),
+        positions: [usize; 2],
         heads: Heads,
         spec: &AttentionSpec,
     ) -> Lowered {
-        let batch = spec.batch;
-        let past = spec.past;
-        let total = spec.total();
-        let whole = Heads {
-            len: total,
+        let [new_position, past_position] = positions;
+        let cache = Heads {
+            len: spec.total(),
             rows: false,
             ..heads
-        }
-        .steps();
-        let parts = [(before, past, 0, false), (now, heads.len, past, heads.rows)];
-        for (i, len, at, rows) in parts.into_iter().filter(|p| p.1 > 0) {
-            let from = self.slot(i)?;
-            let own = Heads { len, rows, ..heads }.steps();
-            let bytes = |s: Slot| s.elements * s.dtype.size_bytes();
+        };
+        let past_part = CachePart {
+            position: past_position,
+            rows: spec.past,
+            first_row: 0,
+            heads_in_rows: false,
+        };
+        let new_part = CachePart {
+            position: new_position,
+            rows: heads.len,
+            first_row: spec.past,
+            heads_in_rows: heads.rows,
+        };
+
+        let token_bytes = |slot: Slot| slot.elements * slot.dtype.size_bytes();
+        for part in [past_part, new_part] {
+            if part.rows == 0 {
+                continue;
+            }
+
+            let from = self.slot(part.position)?;
+            let own = Heads {
+                len: part.rows,
+                rows: part.heads_in_rows,
+                ..heads
+            };
             let ends = Ends {
-                from: (from.operand, bytes(from)),
+                from: (from.operand, token_bytes(from)),
                 constant: from.constant,
-                to: (to.operand, bytes(to)),
+                to: (to.operand, token_bytes(to)),
             };
-            let what = Strided {
+            let elements = Strided {
                 size: to.dtype.size_bytes() as usize,
-                dims: vec![batch, heads.heads, len, heads.size],
-                from: (0, own),
-                to: (at * heads.size, whole.clone()),
+                dims: vec![spec.batch, heads.heads, part.rows, heads.size],
+                from: (0, own.element_steps()),
+                to: (part.first_row * heads.size, cache.element_steps()),
             };
-            plan = copy(plan, ends, &what)?;
+            plan = copy(plan, ends, &elements)?;
         }
         Ok(plan)
     }
 
-    fn mask<'k>(&self, bench: &'k TensorKernelBuilder, rule: &MaskRule) -> Result<Mask<'k>, Why> {
+    fn bind_mask<'k>(
+        &self,
+        bench: &'k TensorKernelBuilder,
+        rule: &MaskRule,
+    ) -> Result<Mask<'k>, Why> {
         let tensor = bench.reads(self.slot(3)?)?;
         let step = |dimension: usize| bench.size(rule.steps[dimension]);
         Ok(Mask {
@@ -217,278 +345,444 @@ impl Gpu<'_> {
         })
     }
 
-    fn scores(&self, plan: KernelPlan, spec: &AttentionSpec) -> Lowered {
-        let q = spec.query;
-        let key = spec.key;
-        let value = spec.value;
-        let batch = spec.batch;
-        let past = spec.past;
-        let total = spec.total();
-        let root = spec.scale.sqrt() as f32;
-        let softcap = spec.softcap as f32;
-        let mode = spec.shown_mode;
-        if mode == 3 && self.wanted(3).is_some() && total > CHUNK as usize {
-            return Err(format!("weights of {total} keys are not kept"));
-        }
-        let math = self.math(Ty::F32);
-        // Weights that are to be shown are kept in f32 there.
-        let fits = self.wanted(0).is_some() && !(mode == 3 && self.wanted(3).is_some());
-        let tiling = Tiling::of(math, q, value).filter(|_| fits);
-        let sight = KeySight {
+    /// Keys or values; `past_position` is that of the operand with the cache, if it has rows.
+    fn bind_rows<'k>(
+        &self,
+        bench: &'k TensorKernelBuilder,
+        new_position: usize,
+        past_position: Option<usize>,
+        heads: Heads,
+        past_len: Val<'k>,
+    ) -> Result<CachedRows<'k>, Why> {
+        let new = bench.reads(self.slot(new_position)?)?;
+        let past = match past_position.filter(|position| self.opt(*position).is_some()) {
+            Some(position) => Some(bench.reads(self.slot(position)?)?),
+            None => None,
+        };
+        Ok(CachedRows {
             past,
-            queries: q.len,
+            new,
+            new_steps: heads.bind_steps(bench)?,
+            heads: bench.size(heads.heads)?,
+            past_len,
+            size: bench.size(heads.size)?,
+        })
+    }
+
+    fn bind_attention<'k>(
+        &self,
+        bench: &'k TensorKernelBuilder,
+        spec: &AttentionSpec,
+    ) -> Result<AttentionBindings<'k>, Why> {
+        let queries = bench.reads(self.slot(0)?)?;
+        let past_len = bench.size(spec.past)?;
+        let past_position = |position: usize| (spec.past > 0).then_some(position);
+        let keys = self.bind_rows(bench, 1, past_position(4), spec.key, past_len)?;
+        let values = self.bind_rows(bench, 2, past_position(5), spec.value, past_len)?;
+
+        let mask_rule = spec.mask.as_ref();
+        let mask = mask_rule
+            .map(|rule| self.bind_mask(bench, rule))
+            .transpose()?;
+        let lengths = self.bind_index(bench, 6)?;
+        let result = self.wanted(0).map(|slot| bench.writes(slot)).transpose()?;
+        let shown = self.wanted(3).map(|slot| bench.writes(slot)).transpose()?;
+
+        let result_heads = Heads {
+            size: spec.value.size,
+            ..spec.query
+        };
+        let sight = KeySight {
+            past: spec.past,
+            queries: spec.query.len,
             is_cached: spec.is_cached,
             sight: spec.sight,
         };
-        let bench = TensorKernelBuilder::new("attention", tiling.map_or(LOCAL, |t| t.local()));
-        let k = &bench.k;
-        let queries = bench.reads(self.slot(0)?)?;
-        let past_len = bench.size(past)?;
-        let cached = |now: usize, before: usize, h: Heads| -> Result<Cached<'_>, Why> {
-            Ok(Cached {
-                now: bench.reads(self.slot(now)?)?,
-                past: match self.opt(before).filter(|_| past > 0) {
-                    Some(_) => Some(bench.reads(self.slot(before)?)?),
-                    None => None,
-                },
-                on: h.on(&bench)?,
-                heads: bench.size(h.heads)?,
-                past_len,
-                size: bench.size(h.size)?,
-            })
-        };
-        let (keys, values) = (cached(1, 4, key)?, cached(2, 5, value)?);
-        let mask = spec.mask.as_ref();
-        let mask = mask.map(|rule| self.mask(&bench, rule)).transpose()?;
-        let lengths = self
-            .opt_slot(6)?
-            .map(|s| bench.reads_index(s))
-            .transpose()?;
-        let y = self.wanted(0).map(|s| bench.writes(s)).transpose()?;
-        let shown = self.wanted(3).map(|s| bench.writes(s)).transpose()?;
-        let (on_q, on_y) = (
-            q.on(&bench)?,
-            Heads {
-                size: value.size,
-                ..q
-            }
-            .on(&bench)?,
-        );
-        let (heads_on, len_on) = (bench.size(q.heads)?, bench.size(q.len)?);
-        let (share, total_on) = (bench.size(q.heads / key.heads)?, bench.size(total)?);
-        if let (Some(tiling), Some(y)) = (tiling, y) {
-            let of = cores::Attention {
-                queries: (queries, on_q),
-                keys,
-                values,
-                sight: &sight,
-                mask: mask.as_ref(),
-                lengths,
-                y: (y, on_y),
-                shown: shown.map(|shown| (shown, mode == 2)),
-                scale: spec.scale as f32,
-                softcap,
-                sizes: [bench.size(batch)?, heads_on, len_on, share, total_on],
-            };
-            cores::attention(&bench, tiling, &of);
-            return Ok(bench.finish(plan, tiling.grid(batch, q)).in_math(math));
+        Ok(AttentionBindings {
+            queries,
+            keys,
+            values,
+            rules: ScoreRules {
+                sight,
+                mask,
+                softcap: spec.softcap as f32,
+            },
+            lengths,
+            result,
+            shown,
+            query_steps: spec.query.bind_steps(bench)?,
+            result_steps: result_heads.bind_steps(bench)?,
+            heads: bench.size(spec.query.heads)?,
+            query_count: bench.size(spec.query.len)?,
+            heads_per_key_head: bench.size(spec.query.heads / spec.key.heads)?,
+            key_count: bench.size(spec.total())?,
+        })
+    }
+
+    /// The kernel of outputs 0 and 3: on tensor cores where factors may be rounded and there are enough queries.
+    fn scores(&self, plan: KernelPlan, spec: &AttentionSpec) -> Lowered {
+        let shows_weights = spec.shown_mode == SHOWS_WEIGHTS && self.wanted(3).is_some();
+        let key_count = spec.total();
+        if shows_weights && key_count > CHUNK as usize {
+            return Err(format!("weights of {key_count} keys are not kept"));
         }
-        let rows = bench.size(batch * q.heads * q.len)?;
-        let query = k.shared(Ty::F32, q.size as u32);
-        let weights = k.shared(Ty::F32, CHUNK);
-        let meet = k.shared(Ty::F32, LOCAL);
-        let local = k.place(Place::Local);
-        let low = k.f32(f32::NEG_INFINITY);
-        k.each_group(k.firings() * rows, |r| {
-            let (firing, at) = (r / rows, r % rows);
-            let (i, rest) = (at % len_on, at / len_on);
-            let (h, b) = (rest % heads_on, rest / heads_on);
-            let length = lengths.map(|l| l.index(firing, b));
-            let place = Query {
-                firing,
-                b,
-                h,
-                i,
-                length,
+
+        let math = self.math(Ty::F32);
+        // Weights that are to be shown stay in shared memory as f32, which only the other kernel has.
+        let may_tile = self.wanted(0).is_some() && !shows_weights;
+        let tiling = Tiling::of(math, spec.query, spec.value).filter(|_| may_tile);
+        let threads = tiling.map_or(LOCAL, |tiling| tiling.local());
+        let bench = TensorKernelBuilder::new("attention", threads);
+        let bindings = self.bind_attention(&bench, spec)?;
+
+        if let (Some(tiling), Some(result)) = (tiling, bindings.result) {
+            let tiled = cores::TiledAttention {
+                bindings: &bindings,
+                result,
+                shows_mask: spec.shown_mode == SHOWS_MASKED_SCORES,
+                scale: spec.scale as f32,
+                batches: bench.size(spec.batch)?,
             };
-            let kv_head = h / share;
-            let first = queries.base(firing) + on_q.at(b, h, i);
-            k.each_local(keys.size, |d| {
-                query.set(d, queries.load(first + d) * k.f32(root));
-            });
-            k.barrier();
-            let (top, sum) = (k.var(low), k.var(k.f32(0.0)));
-            let per = value.size.div_ceil(LOCAL as usize);
-            let sums: Vec<_> = (0..per).map(|_| k.var(k.f32(0.0))).collect();
-            k.range(k.u32(0), total_on, k.u32(CHUNK), |from| {
-                let count = (total_on - from).min(k.u32(CHUNK));
-                let most = k.var(low);
-                k.each_local(count, |jj| {
-                    let j = from + jj;
-                    let dot = k.var(k.f32(0.0));
-                    keys.row(place, kv_head, j, |t, row| {
-                        k.times(keys.size, |d| {
-                            let key = t.load(row + d) * k.f32(root);
-                            dot.set(dot.get() + query.get(d) * key);
-                        });
-                    });
-                    let dot = dot.get();
-                    let capped = match softcap > 0.0 {
-                        true => tanh(dot / k.f32(softcap)) * k.f32(softcap),
-                        false => dot,
-                    };
-                    let score = self::seen(&sight, mask.as_ref(), place, j, capped);
-                    if let Some(shown) = shown.filter(|_| mode < 3) {
-                        let value = if mode == 2 { score } else { capped };
-                        shown.store(r * total_on + j, value);
-                    }
-                    weights.set(jj, score);
-                    most.set(most.get().max(score));
-                });
-                let here = meet.join(most.get(), |a, b| a.max(b));
-                let next = top.get().max(here);
-                let none = next.eq(low);
-                let part = k.var(k.f32(0.0));
-                k.each_local(count, |jj| {
-                    let score = weights.get(jj);
-                    let hidden = none | score.eq(low);
-                    let weight = k.select(hidden, k.f32(0.0), exp(score - next));
-                    weights.set(jj, weight);
-                    part.set(part.get() + weight);
-                });
-                let part = meet.join(part.get(), |a, b| a + b);
-                let keep = k.select(none | top.get().eq(low), k.f32(0.0), exp(top.get() - next));
-                sum.set(sum.get() * keep + part);
-                top.set(next);
-                for (n, total) in sums.iter().enumerate() {
-                    let d = local + n as u32 * LOCAL;
-                    k.if_(d.lt(values.size), || {
-                        total.set(total.get() * keep);
-                        k.times(count, |jj| {
-                            let weight = weights.get(jj);
-                            // Hidden values may be no numbers; they do not count.
-                            k.if_(weight.ne(k.f32(0.0)), || {
-                                values.row(place, kv_head, from + jj, |t, row| {
-                                    let more = weight * t.load(row + d);
-                                    total.set(total.get() + more);
-                                });
-                            });
-                        });
-                    });
-                }
-                k.barrier();
-            });
-            let none = sum.get().eq(k.f32(0.0));
-            let scale = k.select(none, k.f32(0.0), k.f32(1.0) / sum.get());
-            if let Some(shown) = shown.filter(|_| mode == 3) {
-                k.each_local(total_on, |j| {
-                    shown.store(r * total_on + j, weights.get(j) * scale);
-                });
-            }
-            if let Some(y) = y {
-                let first = y.base(firing) + on_y.at(b, h, i);
-                for (n, total) in sums.iter().enumerate() {
-                    let d = local + n as u32 * LOCAL;
-                    k.if_(d.lt(values.size), || {
-                        y.store(first + d, total.get() * scale)
-                    });
-                }
-            }
-            k.barrier();
-        });
-        let grid = Grid::Groups(Amount::each((batch * q.heads * q.len) as u64));
+            cores::attention(&bench, tiling, &tiled);
+            let grid = tiling.grid(spec.batch, spec.query);
+            return Ok(bench.finish(plan, grid).in_math(math));
+        }
+
+        let query_total = spec.batch * spec.query.heads * spec.query.len;
+        QueryGroups::add(&bench, &bindings, spec, bench.size(query_total)?);
+        let grid = Grid::Groups(Amount::each(query_total as u64));
         Ok(bench.finish(plan, grid))
     }
 
     /// Rotation of pairs of elements by angles of their position.
     pub(in super::super) fn rotary(&self, spec: &RotarySpec) -> Lowered {
-        let x = spec.heads;
-        let interleaved = spec.interleaved;
+        let heads = spec.heads;
         let slot = self.slot(0)?;
         if computed(slot.dtype)? != Ty::F32 {
             return Err("no GPU kernel for f64 rotations".to_owned());
         }
+
         let bench = TensorKernelBuilder::new("rotary embedding", 64);
         let k = &bench.k;
         let source = bench.reads(slot)?;
-        let (cos, sin) = (bench.reads(self.slot(1)?)?, bench.reads(self.slot(2)?)?);
-        let positions = self
-            .opt_slot(3)?
-            .map(|s| bench.reads_index(s))
-            .transpose()?;
+        let cosines = bench.reads(self.slot(1)?)?;
+        let sines = bench.reads(self.slot(2)?)?;
+        let positions = self.bind_index(&bench, 3)?;
         let target = bench.writes(self.out(0))?;
-        let known = bench.size(spec.angle_rows)?;
-        let (heads, len, width) = (
-            bench.size(x.heads)?,
-            bench.size(x.len)?,
-            bench.size(x.size)?,
-        );
-        let (turned, half) = (bench.size(spec.rotated)?, bench.size(spec.rotated / 2)?);
-        let each = bench.size(slot.elements as usize)?;
-        k.each(k.firings() * each, |n| {
-            let (firing, e) = (n / each, n % each);
-            let (j, rest) = (e % width, e / width);
-            let place = match x.rows {
-                true => rest / heads,
-                false => (rest / (len * heads)) * len + rest % len,
+        let angle_rows = bench.size(spec.angle_rows)?;
+        let head_count = bench.size(heads.heads)?;
+        let head_len = bench.size(heads.len)?;
+        let head_size = bench.size(heads.size)?;
+        let rotated_size = bench.size(spec.rotated)?;
+        let half_size = bench.size(spec.rotated / 2)?;
+        let elements_per_firing = bench.size(slot.elements as usize)?;
+
+        k.each(k.firings() * elements_per_firing, |n| {
+            let firing = n / elements_per_firing;
+            let element = n % elements_per_firing;
+            let column = element % head_size;
+            let row = element / head_size;
+            // Position of the row in its sequence, counted through the batches.
+            let row_position = match heads.rows {
+                true => row / head_count,
+                false => (row / (head_len * head_count)) * head_len + row % head_len,
             };
-            let first = source.base(firing) + (e - j);
-            let value = k.var(source.load(first + j));
-            k.if_(j.lt(turned), || {
-                let row = match positions {
-                    Some(p) => {
-                        let at = p.index(firing, place).max(k.i32(0)).cast(Ty::U32);
-                        at.min(known - 1)
+            let row_start = source.base(firing) + (element - column);
+            let value = k.var(source.load(row_start + column));
+
+            k.if_(column.lt(rotated_size), || {
+                let angle_row = match positions {
+                    Some(positions) => {
+                        let given = positions.index(firing, row_position);
+                        given.max(k.i32(0)).cast(Ty::U32).min(angle_rows - 1)
                     }
-                    None => place,
+                    None => row_position,
                 };
-                let (pair, odd) = match interleaved {
-                    true => (j >> 1, (j & 1).ne(k.u32(0))),
-                    false => (j % half, half.le(j)),
+                let pair = match spec.interleaved {
+                    true => column >> 1,
+                    false => column % half_size,
                 };
-                let (p, q) = match interleaved {
-                    true => (pair * 2, pair * 2 + 1),
-                    false => (pair, pair + half),
+                let is_second = match spec.interleaved {
+                    true => (column & 1).ne(k.u32(0)),
+                    false => half_size.le(column),
                 };
-                let (c, s) = (
-                    cos.get(firing, row * half + pair),
-                    sin.get(firing, row * half + pair),
-                );
-                let (re, im) = (source.load(first + p), source.load(first + q));
-                value.set(k.select(odd, s * re + c * im, c * re - s * im));
+                let first_column = if spec.interleaved { pair * 2 } else { pair };
+                let second_column = match spec.interleaved {
+                    true => pair * 2 + 1,
+                    false => pair + half_size,
+                };
+
+                // (re, im) is turned by the angle: re cos − im sin, re sin + im cos.
+                let cosine = cosines.get(firing, angle_row * half_size + pair);
+                let sine = sines.get(firing, angle_row * half_size + pair);
+                let re = source.load(row_start + first_column);
+                let im = source.load(row_start + second_column);
+                let turned_im = sine * re + cosine * im;
+                let turned_re = cosine * re - sine * im;
+                value.set(k.select(is_second, turned_im, turned_re));
             });
             target.store(n, value.get());
         });
+
         let grid = Grid::Threads(Amount::each(slot.elements));
         Ok(bench.finish(KernelPlan::default(), grid))
     }
 }
 
-/// A score with its mask; −∞ where the key is hidden.
-fn seen<'k>(
-    sight: &KeySight,
-    mask: Option<&Mask<'k>>,
-    q: Query<'k>,
-    j: Val<'k>,
-    score: Val<'k>,
-) -> Val<'k> {
-    let k = j.builder();
-    let low = k.f32(f32::NEG_INFINITY);
-    let score = match sight.hides(q, j) {
-        Some(hidden) => k.select(hidden, low, score),
-        None => score,
-    };
-    let Some(mask) = mask else { return score };
-    let value = k.var(low);
-    k.if_(j.lt(mask.keys), || {
-        let [sb, sh, si, sj] = mask.steps;
-        let m = mask
-            .tensor
-            .get(q.firing, q.b * sb + q.h * sh + q.i * si + j * sj);
-        value.set(match mask.truth {
-            true => k.select(m.ne(k.u32(0)), score, low),
-            false => score + m.cast(Ty::F32),
+/// Attention without tensor cores, in the making: a group of threads for each query.
+struct QueryGroups<'r, 'k> {
+    k: &'k Builder,
+    bindings: &'r AttentionBindings<'k>,
+    /// Queries and keys are both multiplied by it.
+    root_of_scale: f32,
+    shown_mode: i64,
+    /// Elements of a value.
+    value_size: usize,
+    /// Queries of a firing.
+    query_total: Val<'k>,
+    /// The group's query, scaled.
+    query_row: Shared<'k>,
+    /// Scores of a chunk's keys, and then their weights.
+    weights: Shared<'k>,
+    /// One number of each thread, to be joined.
+    thread_values: Shared<'k>,
+    local: Val<'k>,
+    /// −∞.
+    hidden_score: Val<'k>,
+}
+
+/// The softmax of the keys so far: weights are relative to the largest score so far, and sums are scaled when a larger
+/// one comes.
+struct RunningSoftmax<'k> {
+    largest_score: Var<'k>,
+    weight_sum: Var<'k>,
+    /// Sums of weighted values: element `local + LOCAL · n` of each thread.
+    value_sums: Vec<Var<'k>>,
+}
+
+/// Keys that a group goes through at once.
+#[derive(Clone, Copy)]
+struct KeyChunk<'k> {
+    /// The head of keys and values.
+    head: Val<'k>,
+    first_key: Val<'k>,
+    count: Val<'k>,
+}
+
+impl<'r, 'k> QueryGroups<'r, 'k> {
+    /// Adds the statements to a bench on which everything is bound.
+    fn add(
+        bench: &'k TensorKernelBuilder,
+        bindings: &'r AttentionBindings<'k>,
+        spec: &AttentionSpec,
+        query_total: Val<'k>,
+    ) {
+        let k = &bench.k;
+        let groups = Self {
+            k,
+            bindings,
+            root_of_scale: spec.scale.sqrt() as f32,
+            shown_mode: spec.shown_mode,
+            value_size: spec.value.size,
+            query_total,
+            query_row: k.shared(Ty::F32, spec.query.size as u32),
+            weights: k.shared(Ty::F32, CHUNK),
+            thread_values: k.shared(Ty::F32, LOCAL),
+            local: k.place(Place::Local),
+            hidden_score: k.f32(f32::NEG_INFINITY),
+        };
+        k.each_group(k.firings() * query_total, |row| groups.one_query(row));
+    }
+
+    /// All statements of query `row` of all firings.
+    fn one_query(&self, row: Val<'k>) {
+        let k = self.k;
+        let bindings = self.bindings;
+        let firing = row / self.query_total;
+        // Queries are numbered by batch, head and row, rows first.
+        let query_number = row % self.query_total;
+        let query_row = query_number % bindings.query_count;
+        let head_number = query_number / bindings.query_count;
+        let head = head_number % bindings.heads;
+        let batch = head_number / bindings.heads;
+        let query = Query {
+            firing,
+            batch,
+            head,
+            row: query_row,
+            valid_keys: bindings.lengths.map(|lengths| lengths.index(firing, batch)),
+        };
+        let key_head = head / bindings.heads_per_key_head;
+        self.load_query(query);
+        k.barrier();
+
+        let softmax = RunningSoftmax {
+            largest_score: k.var(self.hidden_score),
+            weight_sum: k.var(k.f32(0.0)),
+            value_sums: (0..self.value_size.div_ceil(LOCAL as usize))
+                .map(|_| k.var(k.f32(0.0)))
+                .collect(),
+        };
+        let key_count = bindings.key_count;
+        k.range(k.u32(0), key_count, k.u32(CHUNK), |first_key| {
+            let chunk = KeyChunk {
+                head: key_head,
+                first_key,
+                count: (key_count - first_key).min(k.u32(CHUNK)),
+            };
+            let largest_score = self.score_chunk(row, query, chunk);
+            let kept_share = self.weigh_chunk(chunk, largest_score, &softmax);
+            self.add_values(query, chunk, kept_share, &softmax);
+            // The next chunk's scores are written over these weights.
+            k.barrier();
         });
-    });
-    value.get()
+
+        self.store_results(row, query, &softmax);
+        // The next query is written over this one.
+        k.barrier();
+    }
+
+    /// The query, scaled, goes to shared memory, because every key meets all of it.
+    fn load_query(&self, query: Query<'k>) {
+        let k = self.k;
+        let queries = self.bindings.queries;
+        let query_steps = self.bindings.query_steps;
+        let row_start =
+            queries.base(query.firing) + query_steps.row_start(query.batch, query.head, query.row);
+        k.each_local(self.bindings.keys.size, |d| {
+            self.query_row
+                .set(d, queries.load(row_start + d) * k.f32(self.root_of_scale));
+        });
+    }
+
+    /// Writes the scores of a chunk, a key to a thread; the largest one of this thread.
+    fn score_chunk(&self, row: Val<'k>, query: Query<'k>, chunk: KeyChunk<'k>) -> Var<'k> {
+        let k = self.k;
+        let keys = self.bindings.keys;
+        let rules = &self.bindings.rules;
+        let largest_score = k.var(self.hidden_score);
+        k.each_local(chunk.count, |key_in_chunk| {
+            let key = chunk.first_key + key_in_chunk;
+            let product_sum = k.var(k.f32(0.0));
+            keys.with_row(query, chunk.head, key, |tensor, row_start| {
+                k.times(keys.size, |d| {
+                    let scaled_key = tensor.load(row_start + d) * k.f32(self.root_of_scale);
+                    product_sum.set(product_sum.get() + self.query_row.get(d) * scaled_key);
+                });
+            });
+
+            let capped_score = rules.cap_score(product_sum.get());
+            let score = rules.mask_score(query, key, capped_score);
+            let shows_scores = self.shown_mode < SHOWS_WEIGHTS;
+            if let Some(shown) = self.bindings.shown.filter(|_| shows_scores) {
+                let shown_score = match self.shown_mode {
+                    SHOWS_MASKED_SCORES => score,
+                    _ => capped_score,
+                };
+                shown.store(row * self.bindings.key_count + key, shown_score);
+            }
+            self.weights.set(key_in_chunk, score);
+            largest_score.set(largest_score.get().max(score));
+        });
+        largest_score
+    }
+
+    /// Makes weights of a chunk's scores, exp(score − largest so far); what the sums before are multiplied by.
+    fn weigh_chunk(
+        &self,
+        chunk: KeyChunk<'k>,
+        thread_largest: Var<'k>,
+        softmax: &RunningSoftmax<'k>,
+    ) -> Val<'k> {
+        let k = self.k;
+        let largest_before = softmax.largest_score;
+        let chunk_largest = self
+            .thread_values
+            .join(thread_largest.get(), |a, b| a.max(b));
+        let largest_score = largest_before.get().max(chunk_largest);
+        // −∞ less −∞ is not a number: weights of hidden keys are set to 0 instead.
+        let all_hidden = largest_score.eq(self.hidden_score);
+
+        let thread_sum = k.var(k.f32(0.0));
+        k.each_local(chunk.count, |key_in_chunk| {
+            let score = self.weights.get(key_in_chunk);
+            let is_hidden = all_hidden | score.eq(self.hidden_score);
+            let weight = k.select(is_hidden, k.f32(0.0), exp(score - largest_score));
+            self.weights.set(key_in_chunk, weight);
+            thread_sum.set(thread_sum.get() + weight);
+        });
+        let chunk_sum = self.thread_values.join(thread_sum.get(), |a, b| a + b);
+
+        let none_before = all_hidden | largest_before.get().eq(self.hidden_score);
+        let kept_share = k.select(
+            none_before,
+            k.f32(0.0),
+            exp(largest_before.get() - largest_score),
+        );
+        softmax
+            .weight_sum
+            .set(softmax.weight_sum.get() * kept_share + chunk_sum);
+        largest_before.set(largest_score);
+        kept_share
+    }
+
+    /// Adds a chunk's weighted values to the sums: each thread has some of the elements, and goes through all keys.
+    fn add_values(
+        &self,
+        query: Query<'k>,
+        chunk: KeyChunk<'k>,
+        kept_share: Val<'k>,
+        softmax: &RunningSoftmax<'k>,
+    ) {
+        let k = self.k;
+        let values = self.bindings.values;
+        for (n, value_sum) in softmax.value_sums.iter().enumerate() {
+            let d = self.local + n as u32 * LOCAL;
+            k.if_(d.lt(values.size), || {
+                value_sum.set(value_sum.get() * kept_share);
+                k.times(chunk.count, |key_in_chunk| {
+                    let weight = self.weights.get(key_in_chunk);
+                    // Hidden values may be infinite or not numbers; they do not count.
+                    k.if_(weight.ne(k.f32(0.0)), || {
+                        let key = chunk.first_key + key_in_chunk;
+                        values.with_row(query, chunk.head, key, |tensor, row_start| {
+                            let weighted_value = weight * tensor.load(row_start + d);
+                            value_sum.set(value_sum.get() + weighted_value);
+                        });
+                    });
+                });
+            });
+        }
+    }
+
+    /// Divides by the sum of the weights; a query that sees no key gets zeros.
+    fn store_results(&self, row: Val<'k>, query: Query<'k>, softmax: &RunningSoftmax<'k>) {
+        let k = self.k;
+        let bindings = self.bindings;
+        let sees_none = softmax.weight_sum.get().eq(k.f32(0.0));
+        let inverse_sum = k.select(sees_none, k.f32(0.0), k.f32(1.0) / softmax.weight_sum.get());
+
+        let shows_weights = self.shown_mode == SHOWS_WEIGHTS;
+        if let Some(shown) = bindings.shown.filter(|_| shows_weights) {
+            // All keys are in one chunk: its weights are still there.
+            let key_count = bindings.key_count;
+            k.each_local(key_count, |key| {
+                shown.store(row * key_count + key, self.weights.get(key) * inverse_sum);
+            });
+        }
+
+        let Some(result) = bindings.result else {
+            return;
+        };
+        let row_start = result.base(query.firing)
+            + bindings
+                .result_steps
+                .row_start(query.batch, query.head, query.row);
+        for (n, value_sum) in softmax.value_sums.iter().enumerate() {
+            let d = self.local + n as u32 * LOCAL;
+            k.if_(d.lt(bindings.values.size), || {
+                result.store(row_start + d, value_sum.get() * inverse_sum)
+            });
+        }
+    }
 }

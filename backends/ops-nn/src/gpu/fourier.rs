@@ -3,140 +3,204 @@
 use super::super::reduce::around;
 use super::super::signal::{DftSpec, StftSpec};
 use super::{Gpu, Lowered};
-use zbmd_gpu_ir::lang::{Ty, Val};
-use zbmd_gpu_ir::tensor::{Slot, TensorKernelBuilder, Why, computed};
+use zbmd_gpu_ir::lang::{Builder, Ty, Val, Var};
+use zbmd_gpu_ir::tensor::{Slot, Tensor, TensorKernelBuilder, Why, computed};
 use zbmd_gpu_ir::{Amount, Grid, KernelPlan};
 
-/// Most points: every output looks at all of them.
+/// Max points: every output looks at all of them.
 const MAX_POINTS: usize = 4096;
+
+/// A bin of a spectrum in the making: the sum of x(j) · e^(± j · bin · 2π i / points).
+struct BinSum<'k> {
+    re: Var<'k>,
+    im: Var<'k>,
+    /// j · bin, round the circle: small numbers, so that angles stay exact.
+    multiple: Var<'k>,
+    /// Cosine and sine of each multiple of one n-th of a turn.
+    circle: Tensor<'k>,
+    bin: Val<'k>,
+    points: Val<'k>,
+    /// Whether angles are positive.
+    is_inverse: bool,
+}
+
+impl<'k> BinSum<'k> {
+    fn new(
+        k: &'k Builder,
+        circle: Tensor<'k>,
+        bin: Val<'k>,
+        points: Val<'k>,
+        is_inverse: bool,
+    ) -> Self {
+        Self {
+            re: k.var(k.f32(0.0)),
+            im: k.var(k.f32(0.0)),
+            multiple: k.var(k.u32(0)),
+            circle,
+            bin,
+            points,
+            is_inverse,
+        }
+    }
+
+    /// Adds (x + i y) · (cosine + i sine).
+    fn add(&self, x: Val<'k>, y: Val<'k>) {
+        let cosine = self.circle.load(self.multiple.get() * 2);
+        let own_sine = self.circle.load(self.multiple.get() * 2 + 1);
+        let sine = if self.is_inverse { own_sine } else { -own_sine };
+        self.re.set(self.re.get() + (x * cosine - y * sine));
+        self.im.set(self.im.get() + (x * sine + y * cosine));
+    }
+
+    /// To the next element.
+    fn advance(&self) {
+        let next = self.multiple.get() + self.bin;
+        let k = next.builder();
+        let is_round = self.points.le(next);
+        self.multiple
+            .set(k.select(is_round, next - self.points, next));
+    }
+}
 
 impl Gpu<'_> {
     /// Cosines and sines of all multiples of one n-th of a turn.
-    fn circle(&self, n: usize) -> Result<Slot, Why> {
-        if n > MAX_POINTS {
-            return Err(format!("no GPU kernel for transforms of {n} points"));
+    fn circle(&self, points: usize) -> Result<Slot, Why> {
+        if points > MAX_POINTS {
+            return Err(format!("no GPU kernel for transforms of {points} points"));
         }
-        let angle = |i: usize| std::f64::consts::TAU * i as f64 / n as f64;
-        Ok(self.floats((0..n).flat_map(|i| [angle(i).cos() as f32, angle(i).sin() as f32])))
+        let angle = |i: usize| std::f64::consts::TAU * i as f64 / points as f64;
+        let pairs = (0..points).flat_map(|i| [angle(i).cos() as f32, angle(i).sin() as f32]);
+        Ok(self.floats(pairs))
     }
 
     pub(in super::super) fn dft(&self, spec: &DftSpec) -> Lowered {
-        let (from, out) = (self.dims(0)?, self.out_dims(0));
-        let lead = &from[..from.len() - 1];
+        let input_dims = self.dims(0)?;
+        let output_dims = self.out_dims(0);
         let axis = spec.axis;
-        let inverse = spec.inverse;
-        let onesided = spec.onesided;
-        let half = inverse && onesided;
-        let natural = if half {
-            2 * from[axis].saturating_sub(1)
-        } else {
-            from[axis]
+        // The inverse of a onesided transform is given the first half of a spectrum.
+        let is_half_given = spec.inverse && spec.onesided;
+        let natural_points = match is_half_given {
+            true => 2 * input_dims[axis].saturating_sub(1),
+            false => input_dims[axis],
         };
-        let points = spec.points.map_or(natural, |n| n.max(1) as usize);
-        let (_, n, inner) = around(lead, axis);
-        let (parts, out_parts) = (from[from.len() - 1] as u32, out[out.len() - 1] as u32);
-        let kept = out[axis];
-        let y = self.out(0);
-        if computed(y.dtype)? != Ty::F32 {
+        let point_count = spec.points.map_or(natural_points, |n| n.max(1) as usize);
+        let (_, given_count, inner) = around(&input_dims[..input_dims.len() - 1], axis);
+        // Real numbers have one part, complex ones two.
+        let input_parts = input_dims[input_dims.len() - 1] as u32;
+        let output_parts = output_dims[output_dims.len() - 1] as u32;
+        let target_slot = self.out(0);
+        if computed(target_slot.dtype)? != Ty::F32 {
             return Err("no GPU kernel for f64 transforms".to_owned());
         }
-        let circle = self.circle(points)?;
+
+        let circle_slot = self.circle(point_count)?;
         let bench = TensorKernelBuilder::new("transform", 64);
         let k = &bench.k;
-        let (source, turns) = (bench.reads(self.slot(0)?)?, bench.reads(circle)?);
-        let target = bench.writes(y)?;
-        let (n_on, inner, kept) = (bench.size(n)?, bench.size(inner)?, bench.size(kept)?);
-        let points_on = bench.size(points)?;
-        let spots = bench.size((y.elements / u64::from(out_parts)) as usize)?;
-        k.each(k.firings() * spots, |i| {
-            let (firing, e) = (i / spots, i % spots);
-            let (within, rest) = (e % inner, e / inner);
-            let (bin, o) = (rest % kept, rest / kept);
-            let (re, im) = (k.var(k.f32(0.0)), k.var(k.f32(0.0)));
-            let place = k.var(k.u32(0));
-            k.times(points_on, |j| {
+        let source = bench.reads(self.slot(0)?)?;
+        let circle = bench.reads(circle_slot)?;
+        let target = bench.writes(target_slot)?;
+        let given = bench.size(given_count)?;
+        let inner = bench.size(inner)?;
+        let bins = bench.size(output_dims[axis])?;
+        let points = bench.size(point_count)?;
+        let numbers_per_firing = target_slot.elements / u64::from(output_parts);
+        let numbers = bench.size(numbers_per_firing as usize)?;
+
+        k.each(k.firings() * numbers, |i| {
+            let firing = i / numbers;
+            let number = i % numbers;
+            let within = number % inner;
+            let row = number / inner;
+            let bin = row % bins;
+            let outer = row / bins;
+            let sum = BinSum::new(k, circle, bin, points, spec.inverse);
+            k.times(points, |j| {
                 // The other half of a spectrum mirrors the given one.
-                let mirrored = match half {
-                    true => k.u32(points as u32 / 2).lt(j),
+                let is_mirrored = match is_half_given {
+                    true => k.u32(point_count as u32 / 2).lt(j),
                     false => k.u32(1).lt(k.u32(0)),
                 };
-                let at = k.select(mirrored, points_on - j, j);
-                k.if_(at.lt(n_on), || {
-                    let first = ((o * n_on + at) * inner + within) * parts;
-                    let x = source.get(firing, first);
-                    let y = match parts {
+                let place = k.select(is_mirrored, points - j, j);
+                // What is not given is 0.
+                k.if_(place.lt(given), || {
+                    let first = ((outer * given + place) * inner + within) * input_parts;
+                    let re = source.get(firing, first);
+                    let own_im = match input_parts {
                         2 => source.get(firing, first + 1),
                         _ => k.f32(0.0),
                     };
-                    let y = k.select(mirrored, -y, y);
-                    let (c, s) = (turns.load(place.get() * 2), turns.load(place.get() * 2 + 1));
-                    let s = if inverse { s } else { -s };
-                    re.set(re.get() + (x * c - y * s));
-                    im.set(im.get() + (x * s + y * c));
+                    sum.add(re, k.select(is_mirrored, -own_im, own_im));
                 });
-                // Multiples of the bin, round the circle.
-                let next = place.get() + bin;
-                place.set(k.select(points_on.le(next), next - points_on, next));
+                sum.advance();
             });
-            let scale = k.f32(if inverse { 1.0 / points as f32 } else { 1.0 });
-            target.store(i * out_parts, re.get() * scale);
-            if out_parts == 2 {
-                target.store(i * 2 + 1, im.get() * scale);
+
+            let scale = match spec.inverse {
+                true => k.f32(1.0 / point_count as f32),
+                false => k.f32(1.0),
+            };
+            target.store(i * output_parts, sum.re.get() * scale);
+            if output_parts == 2 {
+                target.store(i * 2 + 1, sum.im.get() * scale);
             }
         });
-        let grid = Grid::Threads(Amount::each(y.elements / u64::from(out_parts)));
+
+        let grid = Grid::Threads(Amount::each(numbers_per_firing));
         Ok(bench.finish(KernelPlan::default(), grid))
     }
 
     /// Transforms of overlapping frames under a window.
     pub(in super::super) fn stft(&self, spec: &StftSpec) -> Lowered {
-        let (from, out) = (self.dims(0)?, self.out_dims(0));
-        let parts = from.get(2).copied().unwrap_or(1) as u32;
-        let step = spec.step.unwrap_or(1);
-        let window = self.opt_slot(2)?;
-        let default = window.map_or(from[1], |w| w.elements as usize);
-        let n = spec.points.map_or(default, |n| n.max(1) as usize);
-        let y = self.out(0);
-        if computed(y.dtype)? != Ty::F32 {
+        let input_dims = self.dims(0)?;
+        let output_dims = self.out_dims(0);
+        let input_parts = input_dims.get(2).copied().unwrap_or(1) as u32;
+        let window_slot = self.opt_slot(2)?;
+        let natural_points = window_slot.map_or(input_dims[1], |window| window.elements as usize);
+        let point_count = spec.points.map_or(natural_points, |n| n.max(1) as usize);
+        let target_slot = self.out(0);
+        if computed(target_slot.dtype)? != Ty::F32 {
             return Err("no GPU kernel for f64 transforms".to_owned());
         }
-        let circle = self.circle(n)?;
+
+        let circle_slot = self.circle(point_count)?;
         let bench = TensorKernelBuilder::new("frames", 64);
         let k = &bench.k;
-        let (source, turns) = (bench.reads(self.slot(0)?)?, bench.reads(circle)?);
-        let window = window.map(|w| bench.reads(w)).transpose()?;
-        let target = bench.writes(y)?;
-        let (len, n_on) = (bench.size(from[1])?, bench.size(n)?);
-        let (frames, kept) = (bench.size(out[1])?, bench.size(out[2])?);
-        let step = bench.size(step.max(1) as usize)?;
-        let spots = bench.size(y.elements as usize / 2)?;
-        k.each(k.firings() * spots, |i| {
-            let (firing, e) = (i / spots, i % spots);
-            let (bin, rest) = (e % kept, e / kept);
-            let first = (rest / frames) * len + (rest % frames) * step;
-            let (re, im) = (k.var(k.f32(0.0)), k.var(k.f32(0.0)));
-            let place = k.var(k.u32(0));
-            k.times(n_on, |j| {
-                let at = (first + j) * parts;
-                let w = window.map_or_else(|| k.f32(1.0), |w| w.get(firing, j));
-                let x: Val<'_> = source.get(firing, at) * w;
-                let y = match parts {
-                    2 => source.get(firing, at + 1) * w,
+        let source = bench.reads(self.slot(0)?)?;
+        let circle = bench.reads(circle_slot)?;
+        let window = self.bind_optional(&bench, 2)?;
+        let target = bench.writes(target_slot)?;
+        let signal_len = bench.size(input_dims[1])?;
+        let points = bench.size(point_count)?;
+        let frames = bench.size(output_dims[1])?;
+        let bins = bench.size(output_dims[2])?;
+        let frame_step = bench.size(spec.step.unwrap_or(1).max(1) as usize)?;
+        let numbers = bench.size(target_slot.elements as usize / 2)?;
+
+        k.each(k.firings() * numbers, |i| {
+            let firing = i / numbers;
+            let number = i % numbers;
+            let bin = number % bins;
+            let frame = number / bins;
+            let frame_start = (frame / frames) * signal_len + (frame % frames) * frame_step;
+            let sum = BinSum::new(k, circle, bin, points, false);
+            k.times(points, |j| {
+                let place = (frame_start + j) * input_parts;
+                let weight = match window {
+                    Some(window) => window.get(firing, j),
+                    None => k.f32(1.0),
+                };
+                let re = source.get(firing, place) * weight;
+                let im = match input_parts {
+                    2 => source.get(firing, place + 1) * weight,
                     _ => k.f32(0.0),
                 };
-                let (c, s) = (
-                    turns.load(place.get() * 2),
-                    -turns.load(place.get() * 2 + 1),
-                );
-                re.set(re.get() + (x * c - y * s));
-                im.set(im.get() + (x * s + y * c));
-                let next = place.get() + bin;
-                place.set(k.select(n_on.le(next), next - n_on, next));
+                sum.add(re, im);
+                sum.advance();
             });
-            target.store(i * 2, re.get());
-            target.store(i * 2 + 1, im.get());
+            target.store(i * 2, sum.re.get());
+            target.store(i * 2 + 1, sum.im.get());
         });
-        let grid = Grid::Threads(Amount::each(y.elements / 2));
+
+        let grid = Grid::Threads(Amount::each(target_slot.elements / 2));
         Ok(bench.finish(KernelPlan::default(), grid))
     }
 }

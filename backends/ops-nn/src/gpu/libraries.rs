@@ -4,14 +4,24 @@ use zbmd_ir::DType;
 
 use super::super::cx::volume;
 use super::super::gemm::Act;
+use super::super::matmul::GemmSpec;
+use super::contract::BatchedShape;
 use super::{Gpu, Memory};
 use zbmd_gpu_ir::Math;
 use zbmd_gpu_ir::library::{Product, Shape};
 use zbmd_gpu_ir::tensor::product::Variant;
 use zbmd_gpu_ir::tensor::{Slot, Why};
 
-/// Rows or columns that its numbers count.
-const MOST: usize = i32::MAX as usize;
+/// The library counts rows and columns in 32 bits with a sign.
+const MAX_SIZE: usize = i32::MAX as usize;
+
+/// Sizes of a product of two matrices.
+#[derive(Clone, Copy)]
+pub(super) struct MatrixSizes {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) depth: usize,
+}
 
 /// What follows a product.
 pub(super) struct Epilogue {
@@ -19,94 +29,134 @@ pub(super) struct Epilogue {
     pub(super) act: Act,
 }
 
+/// A product as the library is asked for it.
+struct LibraryRequest {
+    batches: usize,
+    sizes: MatrixSizes,
+    transposes: [bool; 2],
+    alpha: f32,
+    epilogue: Epilogue,
+    /// The kernel of ours that does it by default: the library rounds factors as that one does.
+    own_variant: Variant,
+}
+
 impl Gpu<'_> {
-    /// `sizes` are those of a matrix of the result, and the depth; `ours` is the kernel that does it by default.
     pub(super) fn matmul_by_library(
         &self,
         factors: [Slot; 2],
-        [left, right]: [&[usize]; 2],
-        [m, n, depth]: [usize; 3],
+        shape: &BatchedShape,
         epilogue: Epilogue,
-        ours: Variant,
+        own_variant: Variant,
     ) -> Result<Option<Product<Memory>>, Why> {
-        let constant = factors.map(|f| f.constant);
-        let (batches, rows) = match (volume(left), volume(right)) {
+        let left_count = volume(&shape.left_batch);
+        let right_count = volume(&shape.right_batch);
+        let vary = factors.iter().all(|factor| !factor.constant);
+        let mut sizes = shape.sizes;
+        let batches = if right_count == 1 {
             // One right matrix in a firing: the rows of all left ones are those of one.
-            (rows, 1) => (1, rows * m),
+            sizes.rows *= left_count;
+            1
+        } else if left_count == right_count && vary {
             // Matrices of all firings follow each other.
-            (l, r) if l == r && constant == [false; 2] => (l, m),
-            _ => return Ok(None),
+            left_count
+        } else {
+            return Ok(None);
         };
-        let sizes = [batches, rows, n, depth];
-        self.by_library(factors, sizes, [false; 2], 1.0, epilogue, ours)
+        self.by_library(
+            factors,
+            LibraryRequest {
+                batches,
+                sizes,
+                transposes: [false; 2],
+                alpha: 1.0,
+                epilogue,
+                own_variant,
+            },
+        )
     }
 
     /// The same of a product that is scaled, and of what is added.
     pub(super) fn gemm_by_library(
         &self,
         factors: [Slot; 2],
-        transposed: [bool; 2],
-        [m, n, depth]: [usize; 3],
-        [alpha, beta]: [f64; 2],
-        act: Act,
-        ours: Variant,
+        sizes: MatrixSizes,
+        spec: &GemmSpec,
+        own_variant: Variant,
     ) -> Result<Option<Product<Memory>>, Why> {
         let added = self.opt_slot(2)?;
         // A number for each column, as it is.
-        if added.is_some() && (beta != 1.0 || self.dims(2)?.last() != Some(&n)) {
+        if added.is_some() && (spec.beta != 1.0 || self.dims(2)?.last() != Some(&sizes.columns)) {
             return Ok(None);
         }
         self.by_library(
             factors,
-            [1, m, n, depth],
-            transposed,
-            alpha as f32,
-            Epilogue { bias: added, act },
-            ours,
+            LibraryRequest {
+                batches: 1,
+                sizes,
+                transposes: spec.transposes,
+                alpha: spec.alpha as f32,
+                epilogue: Epilogue {
+                    bias: added,
+                    act: spec.act,
+                },
+                own_variant,
+            },
         )
     }
 
+    /// `None` where the library cannot do it.
     fn by_library(
         &self,
         factors: [Slot; 2],
-        sizes: [usize; 4],
-        transposed: [bool; 2],
-        alpha: f32,
-        Epilogue { bias, act }: Epilogue,
-        ours: Variant,
+        request: LibraryRequest,
     ) -> Result<Option<Product<Memory>>, Why> {
         let out = self.out(0);
-        let floats = factors
-            .iter()
-            .chain(&bias)
-            .chain([&out])
-            .all(|s| s.dtype == DType::F32);
+        let LibraryRequest {
+            batches,
+            sizes:
+                MatrixSizes {
+                    rows,
+                    columns,
+                    depth,
+                },
+            epilogue: Epilogue { bias, act },
+            ..
+        } = request;
         let relu = match act {
             Act::None => false,
             Act::Relu => true,
             _ => return Ok(None),
         };
         // What our own kernel computes exactly, the library does.
-        let math = match ours {
+        let math = match request.own_variant {
             Variant::Cores { math, .. } => math,
             _ => Math::F32,
         };
-        let [batches, rows, columns, depth] = sizes.map(|size| size as u64);
-        let biased = bias.is_none_or(|b| b.constant && b.elements == columns);
-        let shared = factors.map(|f| f.constant);
-        let fits = floats && biased && !math.is_half() && shared != [true; 2];
-        if !fits || sizes.iter().any(|size| !(1..=MOST).contains(size)) {
+
+        let are_floats = factors
+            .iter()
+            .chain(&bias)
+            .chain([&out])
+            .all(|slot| slot.dtype == DType::F32);
+        let fits_bias = bias.is_none_or(|bias| bias.constant && bias.elements == columns as u64);
+        let shared = factors.map(|factor| factor.constant);
+        let sizes_fit = [batches, rows, columns, depth]
+            .iter()
+            .all(|size| (1..=MAX_SIZE).contains(size));
+        let fits = are_floats && fits_bias && !math.is_half() && shared != [true; 2] && sizes_fit;
+        if !fits {
             return Ok(None);
         }
+
         let shape = Shape {
-            batches,
-            rows,
-            columns,
-            depth,
-            transposed,
+            batches: batches as u64,
+            rows: rows as u64,
+            columns: columns as u64,
+            depth: depth as u64,
+            transposed: request.transposes,
             shared,
             math,
-            alpha,
+            alpha: request.alpha,
             bias: bias.is_some(),
             relu,
         };
@@ -114,7 +164,7 @@ impl Gpu<'_> {
             shape,
             left: factors[0].operand,
             right: factors[1].operand,
-            bias: bias.map(|b| b.operand),
+            bias: bias.map(|bias| bias.operand),
             out: out.operand,
             scratch: Memory::Scratch,
         }))

@@ -2,7 +2,7 @@
 //!
 //! Movement is described by that plan ([`Moves`]); all else is worked out from operands and the op's spec, which was
 //! parsed for both kinds of kernels. No parameter of an op can be read here: a [`Gpu`] does not have them. Constants
-//! are bound as they lie in the program. A refusal is a clause that says why an actor stays on the CPU.
+//! are bound as they are stored in the program. A refusal is a clause that says why an actor stays on the CPU.
 
 mod attention;
 mod contract;
@@ -30,7 +30,7 @@ use super::cx::Operand;
 use zbmd_gpu_ir::lang::Ty;
 use zbmd_gpu_ir::library::{self, Product};
 use zbmd_gpu_ir::tensor::product::Variant;
-use zbmd_gpu_ir::tensor::{Slot, Why};
+use zbmd_gpu_ir::tensor::{Slot, Tensor, TensorKernelBuilder, Why};
 use zbmd_gpu_ir::{KernelPlan, Math, Operand as Memory};
 use zbmd_op::{GpuRequest, OpError};
 
@@ -65,9 +65,9 @@ pub(super) struct Operands {
     /// What factors of products may be rounded to.
     pub(super) math: Math,
     pub(super) ins: Vec<Option<Operand>>,
-    /// Indices of the outputs that are wanted.
+    /// Positions of the outputs that are wanted.
     pub(super) wanted: Vec<usize>,
-    /// Their types.
+    /// The types of those outputs.
     pub(super) outs: Vec<TokenType>,
 }
 
@@ -98,6 +98,7 @@ pub(super) fn lower(operands: &Operands, kernels: &GpuKernels, request: GpuReque
         names: RefCell::default(),
         consts: RefCell::default(),
     };
+
     let mut plan = kernels(&gpu)?;
     plan.variants = gpu.names.into_inner();
     plan.consts = gpu.consts.into_inner();
@@ -108,19 +109,20 @@ impl Gpu<'_> {
     /// Operand `i` as a tensor of a kernel; an empty one or a missing one is refused.
     fn slot(&self, i: usize) -> Result<Slot, Why> {
         let operand = self.operand(i)?;
-        let (dtype, elements) = (operand.ty.dtype, operand.ty.elements());
+        let elements = operand.ty.elements();
         if elements == 0 {
             return Err("an operand is empty".to_owned());
         }
-        let operand = match &operand.data {
+
+        let memory = match &operand.data {
             Some(data) => self.constant(data.clone()),
             None => Memory::Input(self.port(i)),
         };
         Ok(Slot {
-            operand,
-            dtype,
+            operand: memory,
+            dtype: operand.ty.dtype,
             elements,
-            constant: matches!(operand, Memory::Const(_)),
+            constant: matches!(memory, Memory::Const(_)),
         })
     }
 
@@ -136,20 +138,22 @@ impl Gpu<'_> {
     /// Operand `i`, a factor of products: a constant with all of its elements rounded, where that halves its size.
     fn factor(&self, i: usize, math: Math) -> Result<Slot, Why> {
         let operand = self.operand(i)?;
-        let (dtype, elements) = match math {
-            Math::F16 => (DType::F16, operand.ty.elements()),
-            Math::Bf16 => (DType::Bf16, operand.ty.elements()),
+        let elements = operand.ty.elements();
+        let rounded_dtype = match math {
+            Math::F16 => DType::F16,
+            Math::Bf16 => DType::Bf16,
             Math::F32 | Math::Tf32 => return self.slot(i),
         };
-        let whole = operand.ty.dtype == DType::F32 && elements > 0;
-        let Some(data) = operand.data.as_ref().filter(|_| whole) else {
+        let is_rounded = operand.ty.dtype == DType::F32 && elements > 0;
+        let Some(data) = operand.data.as_ref().filter(|_| is_rounded) else {
             return self.slot(i);
         };
+
         let floats: Vec<f32> = data
             .as_chunks()
             .0
             .iter()
-            .map(|b| f32::from_le_bytes(*b))
+            .map(|bytes| f32::from_le_bytes(*bytes))
             .collect();
         let mut bits = vec![0_u16; floats.len()];
         match math {
@@ -160,11 +164,11 @@ impl Gpu<'_> {
                 .reinterpret_cast_mut::<bf16>()
                 .convert_from_f32_slice(&floats),
         }
+
         let bytes: Vec<u8> = bits.into_iter().flat_map(u16::to_le_bytes).collect();
-        let operand = self.constant(Bytes::from(bytes));
         Ok(Slot {
-            operand,
-            dtype,
+            operand: self.constant(Bytes::from(bytes)),
+            dtype: rounded_dtype,
             elements,
             constant: true,
         })
@@ -172,11 +176,12 @@ impl Gpu<'_> {
 
     /// What is asked for among these kernels, the default one first, and the library, if it can do the product.
     fn choose(&self, kernels: &[Variant], library: Option<Product<Memory>>) -> Choice {
-        let mut names: Vec<_> = kernels.iter().map(|k| k.name()).collect();
+        let mut names: Vec<_> = kernels.iter().map(|kernel| kernel.name()).collect();
         names.extend(library.map(|_| library::NAME));
         if names.len() > 1 {
             self.names.replace(names);
         }
+
         match (kernels.get(self.request.variant), library) {
             (None, Some(product)) => Choice::Library(product),
             (kernel, _) => Choice::Kernel(kernel.copied().unwrap_or(kernels[0])),
@@ -191,9 +196,10 @@ impl Gpu<'_> {
         factors: [Slot; 2],
         math: Math,
     ) -> Lowered {
-        let there = |i: usize| self.dtype(i).map(|dtype| dtype != factors[i].dtype);
-        let any = matches!(variant, Variant::Cores { .. }) || there(0)? || there(1)?;
-        Ok(plan.in_math(if any { math } else { Math::F32 }))
+        let is_rounded = |i: usize| self.dtype(i).map(|dtype| dtype != factors[i].dtype);
+        let on_cores = matches!(variant, Variant::Cores { .. });
+        let rounds_any = on_cores || is_rounded(0)? || is_rounded(1)?;
+        Ok(plan.in_math(if rounds_any { math } else { Math::F32 }))
     }
 
     /// Operand `i`, if it is there.
@@ -209,6 +215,26 @@ impl Gpu<'_> {
         self.opt(i).map(|_| self.slot(i)).transpose()
     }
 
+    /// Operand `i` bound to a kernel, if it is there.
+    fn bind_optional<'k>(
+        &self,
+        bench: &'k TensorKernelBuilder,
+        i: usize,
+    ) -> Result<Option<Tensor<'k>>, Why> {
+        self.opt_slot(i)?.map(|slot| bench.reads(slot)).transpose()
+    }
+
+    /// The same of an operand of indices.
+    fn bind_index<'k>(
+        &self,
+        bench: &'k TensorKernelBuilder,
+        i: usize,
+    ) -> Result<Option<Tensor<'k>>, Why> {
+        self.opt_slot(i)?
+            .map(|slot| bench.reads_index(slot))
+            .transpose()
+    }
+
     fn operand(&self, i: usize) -> Result<&Operand, Why> {
         self.opt(i)
             .ok_or_else(|| "an operand is missing".to_owned())
@@ -216,21 +242,23 @@ impl Gpu<'_> {
 
     /// Number of the input port of operand `i`.
     fn port(&self, i: usize) -> u32 {
-        let before = self.operands.ins.iter().take(i).flatten();
-        before.filter(|o| o.data.is_none()).count() as u32
+        let operands_before = self.operands.ins.iter().take(i).flatten();
+        // Constants have no port.
+        let ports_before = operands_before.filter(|operand| operand.data.is_none());
+        ports_before.count() as u32
     }
 
-    /// A table of the plan.
+    /// A table of the plan; the same memory is the same table.
     fn constant(&self, bytes: Bytes) -> Memory {
         let mut consts = self.consts.borrow_mut();
-        let known = consts
+        let known_index = consts
             .iter()
-            .position(|c| c.as_ptr() == bytes.as_ptr() && c.len() == bytes.len());
-        let place = known.unwrap_or_else(|| {
+            .position(|known| known.as_ptr() == bytes.as_ptr() && known.len() == bytes.len());
+        let index = known_index.unwrap_or_else(|| {
             consts.push(bytes);
             consts.len() - 1
         });
-        Memory::Const(place as u32)
+        Memory::Const(index as u32)
     }
 
     /// A table of words.
@@ -254,12 +282,11 @@ impl Gpu<'_> {
 
     /// Output number `o` of those that are wanted.
     fn out(&self, o: usize) -> Slot {
-        let ty = &self.outs[o];
-        let (operand, dtype) = (Memory::Output(o as u32), ty.dtype);
+        let token = &self.outs[o];
         Slot {
-            operand,
-            dtype,
-            elements: ty.elements(),
+            operand: Memory::Output(o as u32),
+            dtype: token.dtype,
+            elements: token.elements(),
             constant: false,
         }
     }
@@ -269,8 +296,8 @@ impl Gpu<'_> {
         self.operands
             .wanted
             .iter()
-            .position(|&w| w == position)
-            .map(|o| self.out(o))
+            .position(|&wanted| wanted == position)
+            .map(|number| self.out(number))
     }
 
     fn out_dims(&self, o: usize) -> Vec<usize> {
@@ -286,7 +313,7 @@ impl Gpu<'_> {
     }
 }
 
-/// Whether elements lie in memory as factors of 16 bits.
+/// Whether elements are in memory as factors of 16 bits.
 fn is_factor(slot: Slot, math: Math) -> bool {
     matches!(
         (slot.dtype, math),
@@ -294,7 +321,7 @@ fn is_factor(slot: Slot, math: Math) -> bool {
     )
 }
 
-/// What an error says: parameters were checked before, so none is seen.
-fn said(error: OpError) -> Why {
+/// An error as a clause: parameters were checked before, so none is expected.
+fn refusal(error: OpError) -> Why {
     error.to_string()
 }

@@ -10,93 +10,94 @@ use zbmd_gpu_ir::{Amount, Grid, KernelPlan};
 
 /// Threads of a group.
 const LOCAL: u32 = 128;
-/// Most hidden units: two states of them, and one in the making, lie in shared memory.
+/// Max hidden units: two states of them, and one in the making, are in shared memory.
 const MAX_HIDDEN: usize = 1024;
 
+/// Numbers of the gates, in the order of the rows of the weights.
+mod lstm {
+    pub(super) const INPUT: u32 = 0;
+    pub(super) const OUTPUT: u32 = 1;
+    pub(super) const FORGET: u32 = 2;
+    pub(super) const CELL: u32 = 3;
+}
+
+/// The same of GRUs.
+mod gru {
+    pub(super) const UPDATE: u32 = 0;
+    pub(super) const RESET: u32 = 1;
+    pub(super) const HIDDEN: u32 = 2;
+}
+
 /// An activation of a gate.
-fn apply<'k>(gate: Gate, v: Val<'k>) -> Val<'k> {
-    let k = v.builder();
-    let (zero, one) = (k.f32(0.0), k.f32(1.0));
+fn apply<'k>(gate: Gate, value: Val<'k>) -> Val<'k> {
+    let k = value.builder();
+    let zero = k.f32(0.0);
+    let one = k.f32(1.0);
     match gate {
-        Gate::Sigmoid => sigmoid(v),
-        Gate::Tanh => tanh(v),
-        Gate::Relu => greatest(v, zero),
-        Gate::HardSigmoid => greatest(least(k.f32(0.2) * v + k.f32(0.5), one), zero),
-        Gate::Softsign => v / (one + v.abs()),
+        Gate::Sigmoid => sigmoid(value),
+        Gate::Tanh => tanh(value),
+        Gate::Relu => greatest(value, zero),
+        Gate::HardSigmoid => {
+            let line = k.f32(0.2) * value + k.f32(0.5);
+            greatest(least(line, one), zero)
+        }
+        Gate::Softsign => value / (one + value.abs()),
     }
 }
 
-/// What every direction and step has.
+/// What every direction and step has: operands and sizes bound to a kernel, and the states of the group's sequence.
 struct Layer<'k> {
     k: &'k Builder,
     cell: Cell,
-    w: Tensor<'k>,
-    r: Tensor<'k>,
+    /// Weights of the input and of the state.
+    input_weights: Tensor<'k>,
+    state_weights: Tensor<'k>,
     bias: Option<Tensor<'k>>,
-    x: Tensor<'k>,
+    sequence: Tensor<'k>,
+    /// Elements of a step's input.
     input: Val<'k>,
     hidden: Val<'k>,
     gates: u32,
-    h: Shared<'k>,
+    /// Bounds on what activations are given; none where it is not positive.
     clip: f32,
-    acts: Vec<Gate>,
+    activations: Vec<Gate>,
+    /// Weights from the cell state to the gates of an LSTM.
+    peepholes: Option<Tensor<'k>>,
+    /// Whether an LSTM forgets as much as it takes in.
+    is_coupled: bool,
+    /// Whether the reset gate of a GRU comes after the product with the state.
+    resets_after: bool,
+    state: Shared<'k>,
+    /// The cell state of an LSTM; of a GRU, what its reset gate leaves of the state.
+    cell_state: Shared<'k>,
+    /// The state in the making, because all units read the one before.
+    next_state: Shared<'k>,
+    steps: Val<'k>,
+    batch: Val<'k>,
+    ways: Val<'k>,
+    is_batchwise: bool,
+    direction: Direction,
+    lengths: Option<Tensor<'k>>,
+    outputs: LayerOutputs<'k>,
 }
 
-impl<'k> Layer<'k> {
-    fn bounded(&self, v: Val<'k>) -> Val<'k> {
-        if self.clip <= 0.0 {
-            return v;
-        }
-        let (low, high) = (self.k.f32(-self.clip), self.k.f32(self.clip));
-        greatest(least(v, high), low)
-    }
+/// The outputs that are wanted: the states of all steps, and the last ones.
+struct LayerOutputs<'k> {
+    states: Option<Tensor<'k>>,
+    last_state: Option<Tensor<'k>>,
+    last_cell: Option<Tensor<'k>>,
+}
 
-    fn act(&self, i: usize, v: Val<'k>) -> Val<'k> {
-        apply(self.acts[i], v)
-    }
-
-    /// Gate g of unit u from the input at `from`, with its bias.
-    fn of_input(&self, at: &Step<'k>, g: u32, u: Val<'k>) -> Val<'k> {
-        let row = at.way * (self.hidden * self.gates) + self.hidden * g + u;
-        let sum = self.k.var(self.bias_of(at, g, u));
-        let first = row * self.input;
-        self.k.times(self.input, |i| {
-            let (x, w) = (
-                self.x.get(at.firing, at.from + i),
-                self.w.get(at.firing, first + i),
-            );
-            sum.set(self.k.fma(x, w, sum.get()));
-        });
-        sum.get()
-    }
-
-    fn bias_of(&self, at: &Step<'k>, row: u32, u: Val<'k>) -> Val<'k> {
-        match self.bias {
-            Some(bias) => {
-                let each = self.hidden * (2 * self.gates);
-                bias.get(at.firing, at.way * each + self.hidden * row + u)
-            }
-            None => self.k.f32(0.0),
-        }
-    }
-
-    /// Gate g of unit u from a state in shared memory, with its bias.
-    fn of_state(&self, at: &Step<'k>, g: u32, u: Val<'k>, state: Shared<'k>) -> Val<'k> {
-        let row = at.way * (self.hidden * self.gates) + self.hidden * g + u;
-        let sum = self.k.var(self.bias_of(at, self.gates + g, u));
-        let first = row * self.hidden;
-        self.k.times(self.hidden, |i| {
-            sum.set(
-                self.k
-                    .fma(state.get(i), self.r.get(at.firing, first + i), sum.get()),
-            );
-        });
-        sum.get()
-    }
-
-    fn both(&self, at: &Step<'k>, g: u32, u: Val<'k>) -> Val<'k> {
-        self.of_input(at, g, u) + self.of_state(at, g, u, self.h)
-    }
+/// The sequence that a group goes through.
+struct Sequence<'k> {
+    firing: Val<'k>,
+    batch: Val<'k>,
+    /// Direction: 0, or 1 for the second one of two.
+    way: Val<'k>,
+    /// First element of its states in the tensors of first and last states.
+    state_start: Val<'k>,
+    /// Steps that it has.
+    len: Val<'k>,
 }
 
 /// Where a step of a sequence is.
@@ -104,212 +105,333 @@ struct Step<'k> {
     firing: Val<'k>,
     way: Val<'k>,
     /// First element of its input.
-    from: Val<'k>,
+    input_start: Val<'k>,
+}
+
+impl<'k> Layer<'k> {
+    fn clipped(&self, value: Val<'k>) -> Val<'k> {
+        if self.clip <= 0.0 {
+            return value;
+        }
+        let low = self.k.f32(-self.clip);
+        let high = self.k.f32(self.clip);
+        greatest(least(value, high), low)
+    }
+
+    /// Activation number `i` of a clipped value.
+    fn activate(&self, i: usize, value: Val<'k>) -> Val<'k> {
+        apply(self.activations[i], self.clipped(value))
+    }
+
+    /// The row of the weights of a gate of a unit.
+    fn weight_row(&self, step: &Step<'k>, gate: u32, unit: Val<'k>) -> Val<'k> {
+        step.way * (self.hidden * self.gates) + self.hidden * gate + unit
+    }
+
+    /// A gate of a unit from the step's input, with its bias.
+    fn from_input(&self, step: &Step<'k>, gate: u32, unit: Val<'k>) -> Val<'k> {
+        let row = self.weight_row(step, gate, unit);
+        let sum = self.k.var(self.bias_of(step, gate, unit));
+        let row_start = row * self.input;
+        self.k.times(self.input, |i| {
+            let value = self.sequence.get(step.firing, step.input_start + i);
+            let weight = self.input_weights.get(step.firing, row_start + i);
+            sum.set(self.k.fma(value, weight, sum.get()));
+        });
+        sum.get()
+    }
+
+    /// Each way has the biases of the gates from the input, then those from the state.
+    fn bias_of(&self, step: &Step<'k>, row: u32, unit: Val<'k>) -> Val<'k> {
+        match self.bias {
+            Some(bias) => {
+                let biases_per_way = self.hidden * (2 * self.gates);
+                let place = step.way * biases_per_way + self.hidden * row + unit;
+                bias.get(step.firing, place)
+            }
+            None => self.k.f32(0.0),
+        }
+    }
+
+    /// A gate of a unit from a state in shared memory, with its bias.
+    fn from_state(&self, step: &Step<'k>, gate: u32, unit: Val<'k>, state: Shared<'k>) -> Val<'k> {
+        let row = self.weight_row(step, gate, unit);
+        let sum = self.k.var(self.bias_of(step, self.gates + gate, unit));
+        let row_start = row * self.hidden;
+        self.k.times(self.hidden, |i| {
+            let value = state.get(i);
+            let weight = self.state_weights.get(step.firing, row_start + i);
+            sum.set(self.k.fma(value, weight, sum.get()));
+        });
+        sum.get()
+    }
+
+    /// A gate of a unit from the step's input and the state before, without its activation.
+    fn gate_sum(&self, step: &Step<'k>, gate: u32, unit: Val<'k>) -> Val<'k> {
+        self.from_input(step, gate, unit) + self.from_state(step, gate, unit, self.state)
+    }
+
+    /// All statements of sequence `n` of all firings.
+    fn run_sequence(&self, n: Val<'k>, first_states: [Option<Tensor<'k>>; 2]) {
+        let k = self.k;
+        let batch = n % self.batch;
+        let way_number = n / self.batch;
+        let way = way_number % self.ways;
+        let firing = way_number / self.ways;
+        let state_row = match self.is_batchwise {
+            true => batch * self.ways + way,
+            false => way * self.batch + batch,
+        };
+        let state_start = state_row * self.hidden;
+        k.each_local(self.hidden, |unit| {
+            let [first_state, first_cell] = first_states;
+            let place = |tensor| value_or_zero(tensor, firing, state_start + unit);
+            self.state.set(unit, place(first_state));
+            self.cell_state.set(unit, place(first_cell));
+        });
+        k.barrier();
+
+        let len = match self.lengths {
+            Some(lengths) => {
+                let given = lengths.index(firing, batch);
+                given.max(k.i32(0)).cast(Ty::U32).min(self.steps)
+            }
+            None => self.steps,
+        };
+        let sequence = Sequence {
+            firing,
+            batch,
+            way,
+            state_start,
+            len,
+        };
+        k.times(self.steps, |s| self.run_step(&sequence, s));
+        self.store_last(&sequence);
+        // The next sequence's states are written over these.
+        k.barrier();
+    }
+
+    /// Where step `s` of a sequence is in the tensors: backwards, from the last step that it has.
+    fn step_place(&self, sequence: &Sequence<'k>, s: Val<'k>) -> Val<'k> {
+        let k = self.k;
+        let turned = sequence.len - 1 - s;
+        match self.direction {
+            Direction::Reverse => k.select(s.lt(sequence.len), turned, s),
+            Direction::Bidirectional => {
+                let is_turned = sequence.way.ne(k.u32(0)) & s.lt(sequence.len);
+                k.select(is_turned, turned, s)
+            }
+            Direction::Forward => s,
+        }
+    }
+
+    /// All statements of step `s`. Steps behind the end of a sequence leave its state as it is, and show 0.
+    fn run_step(&self, sequence: &Sequence<'k>, s: Val<'k>) {
+        let k = self.k;
+        let Sequence {
+            firing, batch, way, ..
+        } = *sequence;
+        let place = self.step_place(sequence, s);
+        let shown_row = match self.is_batchwise {
+            true => (batch * self.steps + place) * self.ways + way,
+            false => (place * self.ways + way) * self.batch + batch,
+        };
+        let input_row = match self.is_batchwise {
+            true => batch * self.steps + place,
+            false => place * self.batch + batch,
+        };
+        let step = Step {
+            firing,
+            way,
+            input_start: input_row * self.input,
+        };
+        let is_within = s.lt(sequence.len);
+
+        if self.cell == Cell::Gru && !self.resets_after {
+            // What the reset gate leaves of the state, before the product of the new gate.
+            k.each_local(self.hidden, |unit| {
+                let reset = self.activate(0, self.gate_sum(&step, gru::RESET, unit));
+                self.cell_state.set(unit, reset * self.state.get(unit));
+            });
+            k.barrier();
+        }
+        k.each_local(self.hidden, |unit| {
+            self.next_state.set(unit, self.next_of_unit(&step, unit));
+        });
+        k.barrier();
+
+        k.each_local(self.hidden, |unit| {
+            let value = k.select(is_within, self.next_state.get(unit), self.state.get(unit));
+            self.state.set(unit, value);
+            if let Some(states) = self.outputs.states {
+                states.put(
+                    firing,
+                    shown_row * self.hidden + unit,
+                    k.select(is_within, value, k.f32(0.0)),
+                );
+            }
+        });
+        k.barrier();
+    }
+
+    fn store_last(&self, sequence: &Sequence<'k>) {
+        self.k.each_local(self.hidden, |unit| {
+            if let Some(last) = self.outputs.last_state {
+                let place = sequence.state_start + unit;
+                last.put(sequence.firing, place, self.state.get(unit));
+            }
+            if let Some(last) = self.outputs.last_cell {
+                let place = sequence.state_start + unit;
+                last.put(sequence.firing, place, self.cell_state.get(unit));
+            }
+        });
+    }
+
+    /// The next hidden state of a unit; the cell state of an LSTM is set.
+    fn next_of_unit(&self, step: &Step<'k>, unit: Val<'k>) -> Val<'k> {
+        let one = self.k.f32(1.0);
+        match self.cell {
+            Cell::Rnn => self.activate(0, self.gate_sum(step, 0, unit)),
+            Cell::Gru => self.next_of_gru(step, unit, one),
+            Cell::Lstm => self.next_of_lstm(step, unit, one),
+        }
+    }
+
+    /// h' = (1 − z) · n + z · h.
+    fn next_of_gru(&self, step: &Step<'k>, unit: Val<'k>, one: Val<'k>) -> Val<'k> {
+        let update = self.activate(0, self.gate_sum(step, gru::UPDATE, unit));
+        let new_sum = match self.resets_after {
+            true => {
+                let reset = self.activate(0, self.gate_sum(step, gru::RESET, unit));
+                self.from_input(step, gru::HIDDEN, unit)
+                    + reset * self.from_state(step, gru::HIDDEN, unit, self.state)
+            }
+            false => {
+                self.from_input(step, gru::HIDDEN, unit)
+                    + self.from_state(step, gru::HIDDEN, unit, self.cell_state)
+            }
+        };
+        (one - update) * self.activate(1, new_sum) + update * self.state.get(unit)
+    }
+
+    /// c' = f · c + i · g, h' = o · act(c').
+    fn next_of_lstm(&self, step: &Step<'k>, unit: Val<'k>, one: Val<'k>) -> Val<'k> {
+        let old_cell = self.cell_state.get(unit);
+        let input = self.lstm_gate(step, lstm::INPUT, unit, old_cell);
+        let forget = match self.is_coupled {
+            true => one - input,
+            false => self.lstm_gate(step, lstm::FORGET, unit, old_cell),
+        };
+        let kept = forget * old_cell;
+        let candidate = self.activate(1, self.gate_sum(step, lstm::CELL, unit));
+        let new_cell = kept + input * candidate;
+        let output = self.lstm_gate(step, lstm::OUTPUT, unit, new_cell);
+        self.cell_state.set(unit, new_cell);
+        output * apply(self.activations[2], new_cell)
+    }
+
+    /// A gate that may see the cell state.
+    fn lstm_gate(&self, step: &Step<'k>, gate: u32, unit: Val<'k>, cell: Val<'k>) -> Val<'k> {
+        let sum = self.gate_sum(step, gate, unit);
+        let seen_sum = match self.peepholes {
+            Some(peepholes) => {
+                let place = step.way * (self.hidden * 3) + self.hidden * gate + unit;
+                sum + peepholes.get(step.firing, place) * cell
+            }
+            None => sum,
+        };
+        self.activate(0, seen_sum)
+    }
+}
+
+/// A first state: 0 where none is given.
+fn value_or_zero<'k>(tensor: Option<Tensor<'k>>, firing: Val<'k>, place: Val<'k>) -> Val<'k> {
+    match tensor {
+        Some(tensor) => tensor.get(firing, place),
+        None => place.builder().f32(0.0),
+    }
 }
 
 impl Gpu<'_> {
     pub(in super::super) fn recurrent(&self, spec: &RecurrentSpec) -> Lowered {
-        let cell = spec.cell;
-        let batchwise = spec.batchwise;
-        let steps = spec.steps;
-        let batch = spec.batch;
-        let ways = spec.ways;
-        let hidden = spec.hidden;
-        let input = spec.input;
-        let after = spec.reset_after;
-        let couple = spec.couple;
-        if hidden > MAX_HIDDEN {
+        if spec.hidden > MAX_HIDDEN {
             return Err(format!(
-                "{hidden} hidden units are more than shared memory holds"
+                "{} hidden units are more than shared memory holds",
+                spec.hidden
             ));
         }
-        let acts = common_activations(spec)?;
-        let gates = cell.gates() as u32;
+        let activations = common_activations(spec)?;
         if computed(self.dtype(0)?)? != Ty::F32 {
             return Err("recurrent layers are computed in f32".to_owned());
         }
+
         let bench = TensorKernelBuilder::new("recurrent layer", LOCAL);
         let k = &bench.k;
-        let bound = |i: usize| -> Result<Option<Tensor<'_>>, Why> {
-            self.opt_slot(i)?.map(|s| bench.reads(s)).transpose()
+        let sequence = bench.reads(self.slot(0)?)?;
+        let input_weights = bench.reads(self.slot(1)?)?;
+        let state_weights = bench.reads(self.slot(2)?)?;
+        let bias = self.bind_optional(&bench, 3)?;
+        let lengths = self.bind_index(&bench, 4)?;
+        let first_state = self.bind_optional(&bench, 5)?;
+        let first_cell = self.bind_optional(&bench, 6)?;
+        let peepholes = self.bind_optional(&bench, 7)?;
+        let bind_output = |position: usize| {
+            self.wanted(position)
+                .map(|slot| bench.writes(slot))
+                .transpose()
         };
-        let (sequence, w, r) = (
-            bench.reads(self.slot(0)?)?,
-            bench.reads(self.slot(1)?)?,
-            bench.reads(self.slot(2)?)?,
-        );
-        let bias = bound(3)?;
-        let lengths = self
-            .opt_slot(4)?
-            .map(|s| bench.reads_index(s))
-            .transpose()?;
-        let (h0, c0, peep) = (bound(5)?, bound(6)?, bound(7)?);
-        let outs = [self.wanted(0), self.wanted(1), self.wanted(2)];
-        let [y, last_h, last_c] = outs.map(|o| o.map(|s| bench.writes(s)).transpose());
-        let (y, last_h, last_c) = (y?, last_h?, last_c?);
-        let n = hidden as u32;
-        let (h, c, next) = (
-            k.shared(Ty::F32, n),
-            k.shared(Ty::F32, n),
-            k.shared(Ty::F32, n),
-        );
-        let (hidden_on, input_on) = (bench.size(hidden)?, bench.size(input)?);
-        let (steps_on, batch_on, ways_on) =
-            (bench.size(steps)?, bench.size(batch)?, bench.size(ways)?);
+        let outputs = LayerOutputs {
+            states: bind_output(0)?,
+            last_state: bind_output(1)?,
+            last_cell: bind_output(2)?,
+        };
+
+        let units = spec.hidden as u32;
         let layer = Layer {
             k,
-            cell,
-            w,
-            r,
+            cell: spec.cell,
+            input_weights,
+            state_weights,
             bias,
-            x: sequence,
-            input: input_on,
-            hidden: hidden_on,
-            gates,
-            h,
+            sequence,
+            gates: spec.cell.gates() as u32,
             clip: spec.clip,
-            acts,
+            activations,
+            peepholes,
+            is_coupled: spec.couple,
+            resets_after: spec.reset_after,
+            state: k.shared(Ty::F32, units),
+            cell_state: k.shared(Ty::F32, units),
+            next_state: k.shared(Ty::F32, units),
+            hidden: bench.size(spec.hidden)?,
+            input: bench.size(spec.input)?,
+            steps: bench.size(spec.steps)?,
+            batch: bench.size(spec.batch)?,
+            ways: bench.size(spec.ways)?,
+            is_batchwise: spec.batchwise,
+            direction: spec.direction,
+            lengths,
+            outputs,
         };
-        k.each_group(k.firings() * ways_on * batch_on, |g| {
-            let (b, rest) = (g % batch_on, g / batch_on);
-            let (way, firing) = (rest % ways_on, rest / ways_on);
-            let state = if batchwise {
-                b * ways_on + way
-            } else {
-                way * batch_on + b
-            };
-            let state = state * hidden_on;
-            k.each_local(hidden_on, |u| {
-                h.set(u, start(h0, firing, state + u));
-                c.set(u, start(c0, firing, state + u));
-            });
-            k.barrier();
-            let len = match lengths {
-                Some(l) => l.index(firing, b).max(k.i32(0)).cast(Ty::U32).min(steps_on),
-                None => steps_on,
-            };
-            k.times(steps_on, |s| {
-                let turned = len - 1 - s;
-                let place = match spec.direction {
-                    Direction::Reverse => k.select(s.lt(len), turned, s),
-                    Direction::Bidirectional => k.select(way.ne(k.u32(0)) & s.lt(len), turned, s),
-                    Direction::Forward => s,
-                };
-                let at_y = match batchwise {
-                    true => (b * steps_on + place) * ways_on + way,
-                    false => (place * ways_on + way) * batch_on + b,
-                };
-                let from = if batchwise {
-                    b * steps_on + place
-                } else {
-                    place * batch_on + b
-                };
-                let at = Step {
-                    firing,
-                    way,
-                    from: from * input_on,
-                };
-                let live = s.lt(len);
-                if cell == Cell::Gru && !after {
-                    // What the reset gate leaves of the state, before the product of the new gate.
-                    k.each_local(hidden_on, |u| {
-                        let gate = layer.act(0, layer.bounded(layer.both(&at, 1, u)));
-                        c.set(u, gate * h.get(u));
-                    });
-                    k.barrier();
-                }
-                k.each_local(hidden_on, |u| {
-                    next.set(u, unit(&layer, &at, u, [c, h], (peep, couple, after)));
-                });
-                k.barrier();
-                k.each_local(hidden_on, |u| {
-                    let value = k.select(live, next.get(u), h.get(u));
-                    h.set(u, value);
-                    if let Some(y) = y {
-                        y.put(
-                            firing,
-                            at_y * hidden_on + u,
-                            k.select(live, value, k.f32(0.0)),
-                        );
-                    }
-                });
-                k.barrier();
-            });
-            k.each_local(hidden_on, |u| {
-                if let Some(last) = last_h {
-                    last.put(firing, state + u, h.get(u));
-                }
-                if let Some(last) = last_c {
-                    last.put(firing, state + u, c.get(u));
-                }
-            });
-            k.barrier();
+        k.each_group(k.firings() * layer.ways * layer.batch, |n| {
+            layer.run_sequence(n, [first_state, first_cell]);
         });
-        if lengths.is_some() && cell == Cell::Lstm {
+
+        if lengths.is_some() && spec.cell == Cell::Lstm {
             return Err("no GPU kernel for LSTM sequences of different lengths".to_owned());
         }
-        let grid = Grid::Groups(Amount::each((ways * batch) as u64));
+        let grid = Grid::Groups(Amount::each((spec.ways * spec.batch) as u64));
         Ok(bench.finish(KernelPlan::default(), grid))
     }
 }
 
 /// The activations of the first way; the second must have the same.
 fn common_activations(spec: &RecurrentSpec) -> Result<Vec<Gate>, Why> {
-    let per_way = spec.activations.len() / spec.ways;
-    let mut ways = spec.activations.chunks(per_way);
-    let first = ways.next().unwrap_or_default();
-    if ways.any(|way| way != first) {
+    let activations_per_way = spec.activations.len() / spec.ways;
+    let mut ways = spec.activations.chunks(activations_per_way);
+    let first_way = ways.next().unwrap_or_default();
+    if ways.any(|way| way != first_way) {
         return Err("no GPU kernel for directions with different activations".to_owned());
     }
-    Ok(first.to_vec())
-}
-
-/// Where a state begins: 0 where nothing is given.
-fn start<'k>(t: Option<Tensor<'k>>, firing: Val<'k>, at: Val<'k>) -> Val<'k> {
-    t.map_or_else(|| at.builder().f32(0.0), |t| t.get(firing, at))
-}
-
-/// The next hidden state of a unit; the cell state of an LSTM is kept in shared memory.
-fn unit<'k>(
-    layer: &Layer<'k>,
-    at: &Step<'k>,
-    u: Val<'k>,
-    [c, h]: [Shared<'k>; 2],
-    (peep, couple, after): (Option<Tensor<'k>>, bool, bool),
-) -> Val<'k> {
-    let k = layer.k;
-    let one = k.f32(1.0);
-    match layer.cell {
-        Cell::Rnn => layer.act(0, layer.bounded(layer.both(at, 0, u))),
-        Cell::Gru => {
-            let z = layer.act(0, layer.bounded(layer.both(at, 0, u)));
-            let fresh = match after {
-                true => {
-                    let reset = layer.act(0, layer.bounded(layer.both(at, 1, u)));
-                    layer.of_input(at, 2, u) + reset * layer.of_state(at, 2, u, h)
-                }
-                false => layer.of_input(at, 2, u) + layer.of_state(at, 2, u, c),
-            };
-            (one - z) * layer.act(1, layer.bounded(fresh)) + z * h.get(u)
-        }
-        Cell::Lstm => {
-            let old = c.get(u);
-            let seen = |g: u32, v: Val<'k>, of: Val<'k>| match peep {
-                Some(p) => {
-                    let place = at.way * (layer.hidden * 3) + layer.hidden * g + u;
-                    v + p.get(at.firing, place) * of
-                }
-                None => v,
-            };
-            let gate = |g: u32, of: Val<'k>| {
-                layer.act(0, layer.bounded(seen(g, layer.both(at, g, u), of)))
-            };
-            let input = gate(0, old);
-            let forget = if couple { one - input } else { gate(2, old) };
-            let new = forget * old + input * layer.act(1, layer.bounded(layer.both(at, 3, u)));
-            let out = layer.act(0, layer.bounded(seen(1, layer.both(at, 1, u), new)));
-            c.set(u, new);
-            out * layer.act(2, new)
-        }
-    }
+    Ok(first_way.to_vec())
 }

@@ -9,171 +9,232 @@ use zbmd_gpu_ir::{Amount, Grid, KernelPlan};
 
 /// One dimension of an image.
 struct Axis<'k> {
-    n: Val<'k>,
+    size: Val<'k>,
+    /// Elements along it that make a sample: 1, 2 or 4.
     taps: u32,
     border: Border,
-    corners: bool,
+    /// Whether −1 and 1 are the centres of the outermost elements, rather than their outer edges.
+    aligns_corners: bool,
 }
 
 /// Where the taps along a dimension begin, and their weights.
-struct Along<'k> {
+struct WeightedTaps<'k> {
     first: Val<'k>,
     weights: Vec<Val<'k>>,
 }
 
+/// A tap within the image.
+struct TapPlace<'k> {
+    /// 0 where there is no such element.
+    place: Val<'k>,
+    is_inside: Val<'k>,
+}
+
+/// The constant of the cubic convolution (Keys 1981), as ONNX has it.
+const CUBIC: f32 = -0.75;
+
+/// The cubic's weight at a distance between 1 and 2.
+fn outer_cubic(distance: Val<'_>) -> Val<'_> {
+    let k = distance.builder();
+    ((k.f32(CUBIC) * distance - k.f32(5.0 * CUBIC)) * distance + k.f32(8.0 * CUBIC)) * distance
+        - k.f32(4.0 * CUBIC)
+}
+
+/// The cubic's weight at a distance below 1.
+fn inner_cubic<'k>(distance: Val<'k>, one: Val<'k>) -> Val<'k> {
+    let k = distance.builder();
+    (k.f32(CUBIC + 2.0) * distance - k.f32(CUBIC + 3.0)) * distance * distance + one
+}
+
 /// A coordinate mirrored into [low, high].
-fn reflect<'k>(v: Val<'k>, low: Val<'k>, high: Val<'k>) -> Val<'k> {
-    let k = v.builder();
-    let (span, zero) = (high - low, k.f32(0.0));
-    let below = v.lt(low);
-    let over = k.select(below, low - v, v - high);
-    let turns = (over / span).floor();
-    let rest = over - turns * span;
-    let even = (turns * k.f32(0.5)).floor().eq(turns * k.f32(0.5));
-    let mirrored = k.select(below.eq(even), low + rest, high - rest);
-    let inside = low.le(v) & v.le(high);
-    k.select(span.le(zero), low, k.select(inside, v, mirrored))
+fn reflect<'k>(coordinate: Val<'k>, low: Val<'k>, high: Val<'k>) -> Val<'k> {
+    let k = coordinate.builder();
+    let span = high - low;
+    let zero = k.f32(0.0);
+    let is_below = coordinate.lt(low);
+    let distance = k.select(is_below, low - coordinate, coordinate - high);
+
+    // Every span is a turn; odd turns come back from the other side.
+    let turns = (distance / span).floor();
+    let rest = distance - turns * span;
+    let is_even = (turns * k.f32(0.5)).floor().eq(turns * k.f32(0.5));
+    let mirrored = k.select(is_below.eq(is_even), low + rest, high - rest);
+    let is_inside = low.le(coordinate) & coordinate.le(high);
+    k.select(
+        span.le(zero),
+        low,
+        k.select(is_inside, coordinate, mirrored),
+    )
 }
 
 impl<'k> Axis<'k> {
+    /// The coordinates that −1 and 1 stand for.
     fn edges(&self) -> [Val<'k>; 2] {
-        let k = self.n.builder();
-        let n = self.n.cast(Ty::F32);
-        match self.corners {
-            true => [k.f32(0.0), n - k.f32(1.0)],
-            false => [k.f32(-0.5), n - k.f32(0.5)],
+        let k = self.size.builder();
+        let size = self.size.cast(Ty::F32);
+        match self.aligns_corners {
+            true => [k.f32(0.0), size - k.f32(1.0)],
+            false => [k.f32(-0.5), size - k.f32(0.5)],
         }
     }
 
-    fn along(&self, v: Val<'k>) -> Along<'k> {
-        let k = v.builder();
-        let (n, one, half) = (self.n.cast(Ty::F32), k.f32(1.0), k.f32(0.5));
-        let at = match self.corners {
-            true => (v + one) * half * (n - one),
-            false => ((v + one) * n - one) * half,
+    /// The taps of a coordinate of the grid, between −1 and 1.
+    fn taps_at(&self, grid_coordinate: Val<'k>) -> WeightedTaps<'k> {
+        let k = grid_coordinate.builder();
+        let size = self.size.cast(Ty::F32);
+        let one = k.f32(1.0);
+        let half = k.f32(0.5);
+        let exact = match self.aligns_corners {
+            true => (grid_coordinate + one) * half * (size - one),
+            false => ((grid_coordinate + one) * size - one) * half,
         };
-        let at = if self.taps == 1 { at.round() } else { at };
+        let coordinate = if self.taps == 1 { exact.round() } else { exact };
+
         let [low, high] = self.edges();
-        let outside = at.lt(low) | high.lt(at);
-        let at = match self.border {
-            Border::Zeros => at,
-            Border::Clamp => k.select(outside, at.max(k.f32(0.0)).min(n - one), at),
-            Border::Reflect => k.select(outside, reflect(at, low, high), at),
+        let is_outside = coordinate.lt(low) | high.lt(coordinate);
+        let bordered = match self.border {
+            Border::Zeros => coordinate,
+            Border::Clamp => {
+                let clamped = coordinate.max(k.f32(0.0)).min(size - one);
+                k.select(is_outside, clamped, coordinate)
+            }
+            Border::Reflect => {
+                let reflected = reflect(coordinate, low, high);
+                k.select(is_outside, reflected, coordinate)
+            }
         };
-        // What is no place, or far away, has no weight either.
-        let near = at.abs().lt(k.f32(1e9));
-        let at = k.select(near, at, k.f32(-16.0));
-        let floor = at.floor();
-        let r = at - floor;
-        let a = -0.75;
-        let far = |x: Val<'k>| {
-            ((k.f32(a) * x - k.f32(5.0 * a)) * x + k.f32(8.0 * a)) * x - k.f32(4.0 * a)
-        };
-        let close = |x: Val<'k>| (k.f32(a + 2.0) * x - k.f32(a + 3.0)) * x * x + one;
+        // What is not a number, or far away, has no weight either.
+        let is_near = bordered.abs().lt(k.f32(1e9));
+        let near_coordinate = k.select(is_near, bordered, k.f32(-16.0));
+
+        let floor = near_coordinate.floor();
+        let fraction = near_coordinate - floor;
         let zero = k.f32(0.0);
-        let (first, weights) = match self.taps {
-            1 => (floor, vec![one]),
-            2 => (floor, vec![one - r, r]),
-            _ => (
-                floor - one,
-                vec![far(r + one), close(r), close(one - r), far(k.f32(2.0) - r)],
-            ),
+        let first = match self.taps {
+            1 | 2 => floor,
+            _ => floor - one,
         };
-        let weights = weights
+        let weights = match self.taps {
+            1 => vec![one],
+            2 => vec![one - fraction, fraction],
+            _ => vec![
+                outer_cubic(fraction + one),
+                inner_cubic(fraction, one),
+                inner_cubic(one - fraction, one),
+                outer_cubic(k.f32(2.0) - fraction),
+            ],
+        };
+        let near_weights = weights
             .into_iter()
-            .map(|w| k.select(near, w, zero))
-            .collect();
-        Along {
+            .map(|weight| k.select(is_near, weight, zero));
+        let weights = near_weights.collect();
+        WeightedTaps {
             first: first.cast(Ty::I32),
             weights,
         }
     }
 
-    /// The element's place, and whether there is one.
-    fn inside(&self, i: Val<'k>) -> (Val<'k>, Val<'k>) {
-        let k = i.builder();
-        let (zero, n) = (k.i32(0), self.n.cast(Ty::I32));
-        let bounded = |i: Val<'k>| i.max(zero).min(n - 1);
-        let at = match self.border {
-            Border::Zeros => i,
-            Border::Clamp => bounded(i),
+    /// The element that a tap takes.
+    fn tap_place(&self, tap: Val<'k>) -> TapPlace<'k> {
+        let k = tap.builder();
+        let zero = k.i32(0);
+        let size = self.size.cast(Ty::I32);
+        let clamped = |place: Val<'k>| place.max(zero).min(size - 1);
+        let place = match self.border {
+            Border::Zeros => tap,
+            Border::Clamp => clamped(tap),
             Border::Reflect => {
                 let [low, high] = self.edges();
-                bounded(reflect(i.cast(Ty::F32), low, high).cast(Ty::I32))
+                clamped(reflect(tap.cast(Ty::F32), low, high).cast(Ty::I32))
             }
         };
-        let fits = zero.le(at) & at.lt(n);
-        (k.select(fits, at, zero).cast(Ty::U32), fits)
+        let is_inside = zero.le(place) & place.lt(size);
+        TapPlace {
+            place: k.select(is_inside, place, zero).cast(Ty::U32),
+            is_inside,
+        }
     }
+}
+
+/// The tap along each dimension, outermost first, of tap number `n` of all dimensions: unrolled, because weights are
+/// registers.
+fn taps_of(n: usize, taps: usize, rank: usize) -> Vec<usize> {
+    (0..rank as u32)
+        .rev()
+        .map(|d| n / taps.pow(d) % taps)
+        .collect()
 }
 
 impl Gpu<'_> {
     /// One thread for each element of the result.
     pub(in super::super) fn grid_sample(&self, spec: &GridSampleSpec) -> Lowered {
-        let (dims, grid) = (self.dims(0)?, self.dims(1)?);
-        let rank = dims.len() - 2;
-        let taps = spec.taps as u32;
-        let border = spec.border;
-        let corners = spec.aligns_corners;
-        let y = self.out(0);
-        if computed(y.dtype)? != Ty::F32 {
+        let image_dims = self.dims(0)?;
+        let grid_dims = self.dims(1)?;
+        let rank = image_dims.len() - 2;
+        let target_slot = self.out(0);
+        if computed(target_slot.dtype)? != Ty::F32 {
             return Err("no GPU kernel for f64 images".to_owned());
         }
+
         let bench = TensorKernelBuilder::new("grid sample", 64);
         let k = &bench.k;
-        let (image, places) = (bench.reads(self.slot(0)?)?, bench.reads(self.slot(1)?)?);
-        let target = bench.writes(y)?;
-        let sizes = dims[2..]
-            .iter()
-            .map(|n| bench.size(*n))
-            .collect::<Result<Vec<_>, Why>>()?;
-        let axes: Vec<Axis<'_>> = sizes
-            .iter()
-            .map(|&n| Axis {
-                n,
-                taps,
-                border,
-                corners,
+        let image = bench.reads(self.slot(0)?)?;
+        let grid = bench.reads(self.slot(1)?)?;
+        let target = bench.writes(target_slot)?;
+        let bind_axis = |size: &usize| -> Result<Axis<'_>, Why> {
+            Ok(Axis {
+                size: bench.size(*size)?,
+                taps: spec.taps as u32,
+                border: spec.border,
+                aligns_corners: spec.aligns_corners,
             })
-            .collect();
-        let (plane, out) = (
-            bench.size(volume(&dims[2..]))?,
-            bench.size(volume(&grid[1..=rank]))?,
-        );
-        let (channels, all) = (bench.size(dims[1])?, bench.size(y.elements as usize)?);
-        k.each(k.firings() * all, |i| {
-            let (firing, e) = (i / all, i % all);
-            let (o, rest) = (e % out, e / out);
-            let first = (rest / channels * out + o) * rank as u32;
-            let along: Vec<Along<'_>> = (0..rank)
-                .map(|d| axes[d].along(places.get(firing, first + (rank - 1 - d) as u32)))
+        };
+        let axes = image_dims[2..]
+            .iter()
+            .map(bind_axis)
+            .collect::<Result<Vec<_>, Why>>()?;
+        let input_plane = bench.size(volume(&image_dims[2..]))?;
+        let output_plane = bench.size(volume(&grid_dims[1..=rank]))?;
+        let channels = bench.size(image_dims[1])?;
+        let elements_per_firing = bench.size(target_slot.elements as usize)?;
+
+        k.each(k.firings() * elements_per_firing, |i| {
+            let firing = i / elements_per_firing;
+            let element = i % elements_per_firing;
+            let output_element = element % output_plane;
+            let plane = element / output_plane;
+            // The grid has the coordinates of a place one behind the other, the innermost dimension first.
+            let first_coordinate = (plane / channels * output_plane + output_element) * rank as u32;
+            let taps_along: Vec<WeightedTaps<'_>> = (0..rank)
+                .map(|d| {
+                    let coordinate = first_coordinate + (rank - 1 - d) as u32;
+                    axes[d].taps_at(grid.get(firing, coordinate))
+                })
                 .collect();
+
             let sum = k.var(k.f32(0.0));
-            let total = (taps as usize).pow(rank as u32);
-            for t in 0..total {
-                let (mut left, mut at, mut weight) = (t, k.u32(0), k.f32(1.0));
-                let mut fits: Option<Val<'_>> = None;
-                let mut steps = Vec::new();
-                for _ in 0..rank {
-                    steps.push(left % taps as usize);
-                    left /= taps as usize;
+            for n in 0..spec.taps.pow(rank as u32) {
+                let mut place_in_plane = k.u32(0);
+                let mut weight = k.f32(1.0);
+                let mut is_inside: Option<Val<'_>> = None;
+                for (d, tap) in taps_of(n, spec.taps, rank).into_iter().enumerate() {
+                    let along = &taps_along[d];
+                    let tap_place = axes[d].tap_place(along.first + tap as u32);
+                    place_in_plane = place_in_plane * axes[d].size + tap_place.place;
+                    weight = weight * along.weights[tap];
+                    let fits = tap_place.is_inside;
+                    is_inside = Some(is_inside.map_or(fits, |all| all & fits));
                 }
-                for d in 0..rank {
-                    let step = steps[rank - 1 - d];
-                    let (place, inside) = axes[d].inside(along[d].first + step as u32);
-                    at = at * sizes[d] + place;
-                    weight = weight * along[d].weights[step];
-                    fits = Some(fits.map_or(inside, |f| f & inside));
-                }
-                let Some(fits) = fits else { continue };
-                k.if_(fits, || {
-                    let v = image.get(firing, rest * plane + at);
-                    sum.set(sum.get() + weight * v);
+                let Some(is_inside) = is_inside else { continue };
+                k.if_(is_inside, || {
+                    let value = image.get(firing, plane * input_plane + place_in_plane);
+                    sum.set(sum.get() + weight * value);
                 });
             }
             target.store(i, sum.get());
         });
-        let grid = Grid::Threads(Amount::each(y.elements));
+
+        let grid = Grid::Threads(Amount::each(target_slot.elements));
         Ok(bench.finish(KernelPlan::default(), grid))
     }
 }

@@ -5,12 +5,13 @@ use super::super::cx::volume;
 use super::super::gemm::Act;
 use super::super::pool::{PoolKind, PoolSpec};
 use super::super::window::Window;
-use super::contract::after;
+use super::contract::activation;
+use super::indices::coordinates;
 use super::{Choice, Gpu, Lowered, is_factor};
-use zbmd_gpu_ir::lang::{Builder, Ty, Val};
+use zbmd_gpu_ir::lang::{Builder, Ty, Val, Var};
 use zbmd_gpu_ir::tensor::function::{After, sigmoid};
-use zbmd_gpu_ir::tensor::product::{Element, Grows, Rules, Sizes, Variant, places, product};
-use zbmd_gpu_ir::tensor::{Tensor, TensorKernelBuilder, Why, computed};
+use zbmd_gpu_ir::tensor::product::{Element, Grows, Rules, Sizes, Variant, product};
+use zbmd_gpu_ir::tensor::{Slot, Tensor, TensorKernelBuilder, Why, computed};
 use zbmd_gpu_ir::{Amount, Grid, KernelPlan};
 
 /// One spatial dimension of a window in a kernel.
@@ -21,90 +22,364 @@ struct Axis<'k> {
     kernel: Val<'k>,
     stride: Val<'k>,
     dilation: Val<'k>,
+    /// Padding before the first element.
     before: Val<'k>,
-    /// Whether a place may lie outside of the input.
-    padded: bool,
-    /// Whether there is anything to walk along.
-    trivial: bool,
+    /// Whether a place may be outside of the input.
+    is_padded: bool,
+    /// Whether there is only one place along it.
+    is_trivial: bool,
+}
+
+impl<'k> Axis<'k> {
+    fn bind(bench: &'k TensorKernelBuilder, window: &Window, d: usize) -> Result<Self, Why> {
+        let largest_place =
+            (window.output[d] - 1) * window.stride[d] + (window.kernel[d] - 1) * window.dilation[d];
+        Ok(Self {
+            input: bench.size(window.input[d])?,
+            output: bench.size(window.output[d])?,
+            kernel: bench.size(window.kernel[d])?,
+            stride: bench.size(window.stride[d])?,
+            dilation: bench.size(window.dilation[d])?,
+            before: bench.size(window.before[d])?,
+            is_padded: window.before[d] > 0 || largest_place >= window.input[d],
+            is_trivial: window.input[d] == 1
+                && window.output[d] == 1
+                && window.kernel[d] == 1
+                && window.before[d] == 0,
+        })
+    }
 }
 
 /// A window in a kernel: its dimensions, outermost first.
-struct Slide<'k>(Vec<Axis<'k>>);
+struct SlidingWindow<'k>(Vec<Axis<'k>>);
 
-impl<'k> Slide<'k> {
-    fn new(bench: &'k TensorKernelBuilder, w: &Window) -> Result<Self, Why> {
-        let axis = |d: usize| -> Result<Axis<'k>, Why> {
-            let reach = (w.output[d] - 1) * w.stride[d] + (w.kernel[d] - 1) * w.dilation[d];
-            Ok(Axis {
-                input: bench.size(w.input[d])?,
-                output: bench.size(w.output[d])?,
-                kernel: bench.size(w.kernel[d])?,
-                stride: bench.size(w.stride[d])?,
-                dilation: bench.size(w.dilation[d])?,
-                before: bench.size(w.before[d])?,
-                padded: w.before[d] > 0 || reach >= w.input[d],
-                trivial: w.input[d] == 1
-                    && w.output[d] == 1
-                    && w.kernel[d] == 1
-                    && w.before[d] == 0,
-            })
-        };
-        let rank = 3 - w.rank..3;
-        Ok(Slide(rank.map(axis).collect::<Result<Vec<_>, Why>>()?))
+/// An element of a plane of the input.
+#[derive(Clone, Copy)]
+struct InputPlace<'k> {
+    place: Val<'k>,
+    /// Whether it is inside of the input; `None` where it always is.
+    is_inside: Option<Val<'k>>,
+}
+
+impl<'k> SlidingWindow<'k> {
+    fn new(bench: &'k TensorKernelBuilder, window: &Window) -> Result<Self, Why> {
+        let own_dimensions = 3 - window.rank..3;
+        let axes = own_dimensions.map(|d| Axis::bind(bench, window, d));
+        Ok(Self(axes.collect::<Result<Vec<_>, Why>>()?))
     }
 
     /// Coordinates of element `n` of a plane of the output.
-    fn spot(&self, n: Val<'k>) -> Vec<Val<'k>> {
-        split(n, self.0.iter().map(|a| a.output))
+    fn output_place(&self, n: Val<'k>) -> Vec<Val<'k>> {
+        let sizes: Vec<Val<'k>> = self.0.iter().map(|axis| axis.output).collect();
+        coordinates(n, &sizes)
     }
 
     /// Coordinates of element `n` of a kernel.
     fn tap(&self, n: Val<'k>) -> Vec<Val<'k>> {
-        split(n, self.0.iter().map(|a| a.kernel))
+        let sizes: Vec<Val<'k>> = self.0.iter().map(|axis| axis.kernel).collect();
+        coordinates(n, &sizes)
     }
 
-    /// The element of a plane of the input under a tap, and whether there is one.
-    fn place(&self, spot: &[Val<'k>], tap: &[Val<'k>]) -> (Val<'k>, Option<Val<'k>>) {
+    /// The element of a plane of the input under a tap of the window of an output element.
+    fn input_place(&self, output_place: &[Val<'k>], tap: &[Val<'k>]) -> InputPlace<'k> {
         let k = self.0[0].input.builder();
-        let (mut at, mut inside): (Val<'k>, Option<Val<'k>>) = (k.u32(0), None);
+        let mut place = k.u32(0);
+        let mut is_inside: Option<Val<'k>> = None;
         for (d, axis) in self.0.iter().enumerate() {
-            if axis.trivial {
+            if axis.is_trivial {
                 continue;
             }
             // Below 0 it wraps to more than any input has.
-            let here = spot[d] * axis.stride + tap[d] * axis.dilation - axis.before;
-            if axis.padded {
-                let fits = here.lt(axis.input);
-                inside = Some(inside.map_or(fits, |all| all & fits));
+            let coordinate = output_place[d] * axis.stride + tap[d] * axis.dilation - axis.before;
+            if axis.is_padded {
+                let fits = coordinate.lt(axis.input);
+                is_inside = Some(is_inside.map_or(fits, |all| all & fits));
             }
-            at = at * axis.input + here;
+            place = place * axis.input + coordinate;
         }
-        (at, inside)
+        InputPlace { place, is_inside }
+    }
+
+    /// The place of an element when the last two dimensions are swapped.
+    fn place_by_columns(&self, place: Val<'k>) -> Val<'k> {
+        let sizes: Vec<Val<'k>> = self.0.iter().map(|axis| axis.input).collect();
+        let [.., height, width] = sizes[..] else {
+            return place;
+        };
+        let column = place % width;
+        let row_number = place / width;
+        let row = row_number % height;
+        let outer = row_number / height;
+        (outer * width + column) * height + row
     }
 }
 
-/// Coordinates of an element of a dense tensor.
-fn split<'k>(n: Val<'k>, sizes: impl DoubleEndedIterator<Item = Val<'k>>) -> Vec<Val<'k>> {
-    let mut rest = n;
-    let mut out: Vec<Val<'k>> = sizes
-        .rev()
-        .map(|size| {
-            let here = rest % size;
-            rest = rest / size;
-            here
-        })
-        .collect();
-    out.reverse();
-    out
+/// What is loaded where there is something, else 0.
+fn load_or_zero<'k>(is_inside: Option<Val<'k>>, ty: Ty, load: impl FnOnce() -> Val<'k>) -> Val<'k> {
+    let Some(is_inside) = is_inside else {
+        return load();
+    };
+    let k = is_inside.builder();
+    let value = k.var(k.number(ty, 0.0));
+    k.if_(is_inside, || value.set(load().cast(ty)));
+    value.get()
 }
 
-/// What is loaded where there is something, else 0.
-fn guarded<'k>(inside: Option<Val<'k>>, ty: Ty, load: impl FnOnce() -> Val<'k>) -> Val<'k> {
-    let Some(inside) = inside else { return load() };
-    let k = inside.builder();
-    let value = k.var(k.number(ty, 0.0));
-    k.if_(inside, || value.set(load().cast(ty)));
-    value.get()
+/// What a sum of a filter begins with.
+fn first_sum<'k>(
+    k: &'k Builder,
+    bias: Option<Tensor<'k>>,
+    firing: Val<'k>,
+    filter: Val<'k>,
+    ty: Ty,
+) -> Var<'k> {
+    k.var(match bias {
+        Some(bias) => bias.get(firing, filter),
+        None => k.number(ty, 0.0),
+    })
+}
+
+/// A convolution as a product, bound to a kernel: filters by gathered windows. A batch is a group of channels, a row a
+/// filter of it, a column an output element of an image, of all images of all firings.
+struct GatheredConv<'k> {
+    source: Tensor<'k>,
+    filters: Tensor<'k>,
+    bias: Option<Tensor<'k>>,
+    added: Option<Tensor<'k>>,
+    /// What is subtracted from integers.
+    source_zero: Option<Tensor<'k>>,
+    filter_zero: Option<Tensor<'k>>,
+    target: Tensor<'k>,
+    window: SlidingWindow<'k>,
+    /// Elements of a plane of the input and of the output, and of a kernel.
+    input_plane: Val<'k>,
+    output_plane: Val<'k>,
+    taps: Val<'k>,
+    channels_per_group: Val<'k>,
+    filters_per_group: Val<'k>,
+    channels: Val<'k>,
+    filter_count: Val<'k>,
+    /// Elements of a filter.
+    depth: Val<'k>,
+    /// Whether a kernel has one element.
+    is_pointwise: bool,
+    activation: After,
+    ty: Ty,
+}
+
+/// What is worked out for a group, as [`Rules::batch`] gives it.
+const FIRST_CHANNEL: usize = 0;
+const FIRST_FILTER: usize = 1;
+
+impl<'k> GatheredConv<'k> {
+    fn filter_place(&self, group: &[Val<'k>], row: Val<'k>, d: Val<'k>) -> Val<'k> {
+        (group[FIRST_FILTER] + row) * self.depth + d
+    }
+
+    fn filter_element(&self, group: &[Val<'k>], row: Val<'k>, d: Val<'k>) -> Val<'k> {
+        let element = self.filters.load(self.filter_place(group, row, d));
+        self.subtract_zero(element.cast(self.ty), self.filter_zero)
+    }
+
+    fn window_element(&self, group: &[Val<'k>], d: Val<'k>, column: Val<'k>) -> Val<'k> {
+        let k = column.builder();
+        let image = column / self.output_plane;
+        let output_element = column % self.output_plane;
+        let channel = if self.is_pointwise { d } else { d / self.taps };
+        let tap = match self.is_pointwise {
+            true => k.u32(0),
+            false => d % self.taps,
+        };
+
+        let plane_start =
+            (image * self.channels + group[FIRST_CHANNEL] + channel) * self.input_plane;
+        let tap_place = self.window.tap(tap);
+        let output_place = self.window.output_place(output_element);
+        let InputPlace { place, is_inside } = self.window.input_place(&output_place, &tap_place);
+        load_or_zero(is_inside, self.ty, || {
+            let element = self.source.load(plane_start + place);
+            self.subtract_zero(element.cast(self.ty), self.source_zero)
+        })
+    }
+
+    fn subtract_zero(&self, value: Val<'k>, zero: Option<Tensor<'k>>) -> Val<'k> {
+        let Some(zero) = zero else { return value };
+        let k = value.builder();
+        value - zero.load(k.u32(0)).cast(self.ty)
+    }
+
+    fn store(&self, group: &[Val<'k>], row: Val<'k>, column: Val<'k>, product: Val<'k>) {
+        let image = column / self.output_plane;
+        let output_element = column % self.output_plane;
+        let filter = group[FIRST_FILTER] + row;
+        let place = (image * self.filter_count + filter) * self.output_plane + output_element;
+        let mut sum = product;
+        if let Some(bias) = self.bias {
+            sum = sum + bias.load(filter);
+        }
+        if let Some(added) = self.added {
+            sum = sum + added.load(place);
+        }
+        self.target.store(place, self.activation.of(sum));
+    }
+
+    /// Columns go through all firings and do not know theirs, so that only what has the layout of the result may
+    /// differ from firing to firing.
+    fn check_operands(&self) -> Result<(), Why> {
+        let is_bias_varying = self.bias.is_some_and(|bias| !bias.is_constant());
+        if is_bias_varying || self.added.is_some_and(|added| added.is_constant()) {
+            return Err("no GPU kernel for a bias that varies".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// A transposed convolution bound to a kernel.
+struct TransposedConv<'k> {
+    source: Tensor<'k>,
+    filters: Tensor<'k>,
+    bias: Option<Tensor<'k>>,
+    target: Tensor<'k>,
+    /// Along each spatial dimension.
+    input_sizes: Vec<Val<'k>>,
+    output_sizes: Vec<Val<'k>>,
+    kernel_sizes: Vec<Val<'k>>,
+    strides: Vec<Val<'k>>,
+    dilations: Vec<Val<'k>>,
+    pads: Vec<Val<'k>>,
+    /// Elements of a plane of the input and of the output, and of a kernel.
+    input_plane: Val<'k>,
+    output_plane: Val<'k>,
+    taps: Val<'k>,
+    filters_per_group: Val<'k>,
+    channels_per_group: Val<'k>,
+    filter_count: Val<'k>,
+    channels: Val<'k>,
+}
+
+impl<'k> TransposedConv<'k> {
+    /// The element of a plane of the input whose kernel has this tap at a place of the output, if there is one: the
+    /// input is `stride` places of the output apart.
+    fn source_place(&self, output_place: &[Val<'k>], tap: Val<'k>) -> InputPlace<'k> {
+        let k = tap.builder();
+        let tap_place = coordinates(tap, &self.kernel_sizes);
+        let mut place = k.u32(0);
+        let mut is_inside: Option<Val<'k>> = None;
+        for d in 0..self.input_sizes.len() {
+            // Below 0 it wraps to more than any input has.
+            let distance = output_place[d] + self.pads[d] - tap_place[d] * self.dilations[d];
+            let begins_there = (distance % self.strides[d]).eq(k.u32(0))
+                & (distance / self.strides[d]).lt(self.input_sizes[d]);
+            is_inside = Some(is_inside.map_or(begins_there, |all| all & begins_there));
+            place = place * self.input_sizes[d] + distance / self.strides[d];
+        }
+        InputPlace { place, is_inside }
+    }
+}
+
+/// A causal convolution bound to a kernel.
+struct CausalConv<'k> {
+    source: Tensor<'k>,
+    /// The last elements of the call before; zeros where there is none.
+    past: Option<Tensor<'k>>,
+    /// Elements of a row of the input, and of the past.
+    len: Val<'k>,
+    past_len: Val<'k>,
+}
+
+impl<'k> CausalConv<'k> {
+    /// Element `j` of the past followed by the input, of a row of a firing.
+    fn element(&self, firing: Val<'k>, row: Val<'k>, j: Val<'k>) -> Val<'k> {
+        let k = j.builder();
+        let value = k.var(k.f32(0.0));
+        k.if_else(
+            self.past_len.le(j),
+            || {
+                let place = row * self.len + (j - self.past_len);
+                value.set(self.source.get(firing, place));
+            },
+            || {
+                if let Some(past) = self.past {
+                    value.set(past.get(firing, row * self.past_len + j));
+                }
+            },
+        );
+        value.get()
+    }
+}
+
+/// A pool bound to a kernel.
+struct Pool<'k> {
+    k: &'k Builder,
+    kind: PoolKind,
+    counts_padding: bool,
+    source: Tensor<'k>,
+    window: SlidingWindow<'k>,
+    /// Places along each dimension, with the padding on both sides.
+    padded_sizes: Vec<Val<'k>>,
+    ty: Ty,
+}
+
+/// What a thread knows of its window so far.
+struct PoolState<'k> {
+    /// The greatest element, or the sum.
+    value: Var<'k>,
+    /// Where the greatest element is; [`NO_PLACE`] at first.
+    place: Var<'k>,
+    /// Elements of a mean.
+    count: Var<'k>,
+}
+
+/// Beyond every plane.
+const NO_PLACE: u32 = u32::MAX;
+
+impl<'k> Pool<'k> {
+    fn take_element(&self, state: &PoolState<'k>, plane_start: Val<'k>, place: Val<'k>) {
+        let k = self.k;
+        let element = self.source.load(plane_start + place);
+        if self.kind == PoolKind::Max {
+            let is_first = state.place.get().eq(k.u32(NO_PLACE));
+            let greatest = state.value.get();
+            // The first of the elements that are not numbers is greater than all.
+            let is_better =
+                greatest.lt(element) | is_first | (element.ne(element) & greatest.eq(greatest));
+            state
+                .place
+                .set(k.select(is_better, place, state.place.get()));
+            return state.value.set(k.select(is_better, element, greatest));
+        }
+
+        let summand = match self.kind.exponent() {
+            1 => element.abs(),
+            2 => element * element,
+            _ => element,
+        };
+        state.value.set(state.value.get() + summand);
+        if !self.counts_padding {
+            state.count.set(state.count.get() + 1);
+        }
+    }
+
+    /// Counts a place of a window: padding counts, but nothing beyond it.
+    fn count_place(&self, state: &PoolState<'k>, output_place: &[Val<'k>], tap: &[Val<'k>]) {
+        let axes = self.window.0.iter().enumerate();
+        let is_within = axes.map(|(d, axis)| {
+            (output_place[d] * axis.stride + tap[d] * axis.dilation).lt(self.padded_sizes[d])
+        });
+        let one_if_within = match is_within.reduce(|a, b| a & b) {
+            Some(is_within) => is_within.cast(Ty::U32),
+            None => self.k.u32(1),
+        };
+        state.count.set(state.count.get() + one_if_within);
+    }
+
+    fn result(&self, state: &PoolState<'k>) -> Val<'k> {
+        match (self.kind, self.kind.exponent()) {
+            (PoolKind::Max, _) | (_, 1) => state.value.get(),
+            (_, 2) => state.value.get().sqrt(),
+            _ => state.value.get() / state.count.get().cast(self.ty),
+        }
+    }
 }
 
 impl Gpu<'_> {
@@ -121,31 +396,25 @@ impl Gpu<'_> {
 
     /// `act` is that of convolutions of floats; there is none for bytes.
     fn gathered_conv(&self, shape: &ConvShape, act: Option<Act>) -> Lowered {
-        let integers = act.is_none();
-        let groups = shape.groups;
-        let w = &shape.window;
-        let (batch, channels, filters) = (shape.batch, shape.channels, shape.filters);
-        let (per, each) = (channels / groups, filters / groups);
-        let (plane, out, kernel) = w.sizes();
-        let (x, y) = (self.slot(0)?, self.out(0));
-        if self.operand(1)?.data.is_none() || x.constant {
+        let source = self.slot(0)?;
+        if self.operand(1)?.data.is_none() || source.constant {
             let Some(act) = act else {
                 return Err("no GPU kernel for integer filters that vary".to_owned());
             };
             return self.conv_of_ports(shape, act);
         }
-        let ty = if integers {
-            Ty::I32
-        } else {
-            computed(x.dtype)?
+
+        let ty = match act {
+            Some(_) => computed(source.dtype)?,
+            None => Ty::I32,
         };
         let math = self.math(ty);
-        let weights = self.factor(1, math)?;
+        let filters = self.factor(1, math)?;
         let sizes = Sizes {
-            batches: groups,
-            rows: each,
-            columns: batch * out,
-            depth: per * kernel,
+            batches: shape.groups,
+            rows: shape.filters / shape.groups,
+            columns: shape.batch * volume(&shape.window.output),
+            depth: shape.channels / shape.groups * volume(&shape.window.kernel),
             grows: Grows::Columns,
         };
         let kernels = match ty {
@@ -155,402 +424,414 @@ impl Gpu<'_> {
         let Choice::Kernel(variant) = self.choose(&kernels, None) else {
             return Err("the library has no convolutions".to_owned());
         };
+
         let bench = Sizes::bench("convolution", variant);
-        let (source, filter) = (bench.reads(x)?, bench.reads(weights)?);
-        let bound = |i: usize| -> Result<Option<Tensor<'_>>, Why> {
-            self.opt_slot(i)?.map(|s| bench.reads(s)).transpose()
-        };
-        let (second, third) = (bound(2)?, bound(3)?);
-        // Of integers these are zero points.
-        let none = (None, None);
-        let (bias, added) = if integers { none } else { (second, third) };
-        let (zero_x, zero_w) = if integers { (second, third) } else { none };
-        let target = bench.writes(y)?;
-        let slide = Slide::new(&bench, w)?;
-        let after = act.map_or(After::Nothing, after);
-        let (plane, out, kernel) = (bench.size(plane)?, bench.size(out)?, bench.size(kernel)?);
-        let (per_on, each_on) = (bench.size(per)?, bench.size(each)?);
-        let (channels, filters) = (bench.size(channels)?, bench.size(filters)?);
-        let depth = bench.size(sizes.depth)?;
-        let k = &bench.k;
-        let pointwise = volume(&w.kernel) == 1;
-        if integers
-            && [2, 3]
-                .iter()
-                .any(|i| self.opt(*i).is_some_and(|o| o.ty.elements() > 1))
-        {
-            return Err("no GPU kernel for zero points of each filter".to_owned());
+        let bound = self.bind_conv(&bench, shape, [source, filters], act)?;
+        if act.is_none() {
+            self.check_zero_points(&bound)?;
         }
-        if [zero_x, zero_w].iter().flatten().any(|z| !z.is_constant()) {
-            return Err("no GPU kernel for zero points that vary".to_owned());
-        }
-        let filter_at = places(|b, row, d| (b[1] + row) * depth + d);
-        let left_bits: Element<'_, '_> = &|b, row, d| filter.bits(filter_at(b, row, d));
+        let left_bits: Element<'_, '_> =
+            &|group, row, d| bound.filters.bits(bound.filter_place(group, row, d));
         let rules = Rules {
-            batch: &|g| vec![g * per_on, g * each_on],
-            left: &|b, row, d| {
-                let v = filter.load(filter_at(b, row, d)).cast(ty);
-                zero_w.map_or(v, |z| v - z.load(k.u32(0)).cast(ty))
+            batch: &|group| {
+                vec![
+                    group * bound.channels_per_group,
+                    group * bound.filters_per_group,
+                ]
             },
-            right: &|b, d, column| {
-                let (image, n) = (column / out, column % out);
-                let (channel, tap) = if pointwise {
-                    (d, k.u32(0))
-                } else {
-                    (d / kernel, d % kernel)
-                };
-                let first = (image * channels + b[0] + channel) * plane;
-                let taps = slide.tap(tap);
-                let (at, inside) = slide.place(&slide.spot(n), &taps);
-                guarded(inside, ty, || {
-                    let v = source.load(first + at).cast(ty);
-                    zero_x.map_or(v, |z| v - z.load(k.u32(0)).cast(ty))
-                })
-            },
-            left_bits: is_factor(weights, math).then_some(left_bits),
+            left: &|group, row, d| bound.filter_element(group, row, d),
+            right: &|group, d, column| bound.window_element(group, d, column),
+            left_bits: is_factor(filters, math).then_some(left_bits),
             right_bits: None,
-            store: &|b, row, column, sum| {
-                let (image, n) = (column / out, column % out);
-                let filter = b[1] + row;
-                let at = (image * filters + filter) * out + n;
-                let mut sum = sum;
-                if let Some(bias) = bias {
-                    sum = sum + bias.load(filter);
-                }
-                if let Some(added) = added {
-                    sum = sum + added.load(at);
-                }
-                target.store(at, after.of(sum));
-            },
+            store: &|group, row, column, sum| bound.store(group, row, column, sum),
             ty,
         };
-        if bias.is_some_and(|b| !b.is_constant()) || added.is_some_and(|a| a.is_constant()) {
-            return Err("no GPU kernel for a bias that varies".to_owned());
-        }
+        bound.check_operands()?;
         let grid = product(&bench, &sizes, variant, &rules)?;
-        self.rounded(
-            bench.finish(KernelPlan::default(), grid),
-            variant,
-            [x, weights],
-            math,
-        )
+        let plan = bench.finish(KernelPlan::default(), grid);
+        self.rounded(plan, variant, [source, filters], math)
+    }
+
+    fn check_zero_points(&self, bound: &GatheredConv<'_>) -> Result<(), Why> {
+        let is_vector = |i: usize| self.opt(i).is_some_and(|zero| zero.ty.elements() > 1);
+        if is_vector(2) || is_vector(3) {
+            return Err("no GPU kernel for zero points of each filter".to_owned());
+        }
+        let mut zero_points = [bound.source_zero, bound.filter_zero].into_iter().flatten();
+        if zero_points.any(|zero| !zero.is_constant()) {
+            return Err("no GPU kernel for zero points that vary".to_owned());
+        }
+        Ok(())
+    }
+
+    fn bind_conv<'k>(
+        &self,
+        bench: &'k TensorKernelBuilder,
+        shape: &ConvShape,
+        factors: [Slot; 2],
+        act: Option<Act>,
+    ) -> Result<GatheredConv<'k>, Why> {
+        let source = bench.reads(factors[0])?;
+        let filters = bench.reads(factors[1])?;
+        let second = self.bind_optional(bench, 2)?;
+        let third = self.bind_optional(bench, 3)?;
+        // Of integers these are zero points.
+        let is_integer = act.is_none();
+        let if_float = |operand: Option<Tensor<'k>>| operand.filter(|_| !is_integer);
+        let if_integer = |operand: Option<Tensor<'k>>| operand.filter(|_| is_integer);
+
+        let channels_per_group = shape.channels / shape.groups;
+        let filters_per_group = shape.filters / shape.groups;
+        let (input_plane, output_plane, taps) = shape.window.sizes();
+        Ok(GatheredConv {
+            source,
+            filters,
+            bias: if_float(second),
+            added: if_float(third),
+            source_zero: if_integer(second),
+            filter_zero: if_integer(third),
+            target: bench.writes(self.out(0))?,
+            window: SlidingWindow::new(bench, &shape.window)?,
+            input_plane: bench.size(input_plane)?,
+            output_plane: bench.size(output_plane)?,
+            taps: bench.size(taps)?,
+            channels_per_group: bench.size(channels_per_group)?,
+            filters_per_group: bench.size(filters_per_group)?,
+            channels: bench.size(shape.channels)?,
+            filter_count: bench.size(shape.filters)?,
+            depth: bench.size(channels_per_group * taps)?,
+            is_pointwise: taps == 1,
+            activation: act.map_or(After::Nothing, activation),
+            ty: match act {
+                Some(_) => computed(factors[0].dtype)?,
+                None => Ty::I32,
+            },
+        })
     }
 
     /// The same with filters that differ in each firing: one thread for each element.
     fn conv_of_ports(&self, shape: &ConvShape, act: Act) -> Lowered {
-        let w = &shape.window;
-        let batch = shape.batch;
-        let groups = shape.groups;
-        let per = shape.channels / groups;
-        let each = shape.filters / groups;
-        let (x, weights, y) = (self.slot(0)?, self.slot(1)?, self.out(0));
-        let ty = computed(x.dtype)?;
+        let source_slot = self.slot(0)?;
+        let filter_slot = self.slot(1)?;
+        let target_slot = self.out(0);
+        let ty = computed(source_slot.dtype)?;
         let bench = TensorKernelBuilder::new("convolution with ports", 64);
         let k = &bench.k;
-        let (source, filter) = (bench.reads(x)?, bench.reads(weights)?);
-        let bias = self.opt_slot(2)?.map(|s| bench.reads(s)).transpose()?;
-        let added = self.opt_slot(3)?.map(|s| bench.reads(s)).transpose()?;
-        let target = bench.writes(y)?;
-        let slide = Slide::new(&bench, w)?;
-        let after = after(act);
-        let (plane, out, kernel) = w.sizes();
-        let depth = bench.size(per * kernel)?;
-        let (plane, out, kernel) = (bench.size(plane)?, bench.size(out)?, bench.size(kernel)?);
-        let (per, each, filters) = (
-            bench.size(per)?,
-            bench.size(each)?,
-            bench.size(each * groups)?,
-        );
-        let channels = per * (filters / each);
-        let all = bench.size(batch)? * filters * out;
-        k.each(k.firings() * all, |i| {
-            let (firing, at) = (i / all, i % all);
-            let (n, rest) = (at % out, at / out);
-            let (f, image) = (rest % filters, rest / filters);
-            let spot = slide.spot(n);
-            let sum = k.var(match bias {
-                Some(bias) => bias.get(firing, f),
-                None => k.number(ty, 0.0),
-            });
+        let source = bench.reads(source_slot)?;
+        let filters = bench.reads(filter_slot)?;
+        let bias = self.bind_optional(&bench, 2)?;
+        let added = self.bind_optional(&bench, 3)?;
+        let target = bench.writes(target_slot)?;
+        let window = SlidingWindow::new(&bench, &shape.window)?;
+        let activation = activation(act);
+
+        let (input_plane, output_plane, taps) = shape.window.sizes();
+        let group_channels = shape.channels / shape.groups;
+        let group_filters = shape.filters / shape.groups;
+        // Elements of a filter.
+        let depth = bench.size(group_channels * taps)?;
+        let input_plane = bench.size(input_plane)?;
+        let output_plane = bench.size(output_plane)?;
+        let taps = bench.size(taps)?;
+        let channels_per_group = bench.size(group_channels)?;
+        let filters_per_group = bench.size(group_filters)?;
+        let filter_count = bench.size(group_filters * shape.groups)?;
+        let channels = channels_per_group * (filter_count / filters_per_group);
+        let elements_per_firing = bench.size(shape.batch)? * filter_count * output_plane;
+
+        k.each(k.firings() * elements_per_firing, |i| {
+            let firing = i / elements_per_firing;
+            let element = i % elements_per_firing;
+            let output_element = element % output_plane;
+            let plane = element / output_plane;
+            let filter = plane % filter_count;
+            let image = plane / filter_count;
+            let output_place = window.output_place(output_element);
+            let sum = first_sum(k, bias, firing, filter, ty);
             k.times(depth, |d| {
-                let first = (image * channels + (f / each) * per + d / kernel) * plane;
-                let (at, inside) = slide.place(&spot, &slide.tap(d % kernel));
-                let v = guarded(inside, ty, || source.get(firing, first + at));
-                sum.set(k.fma(v, filter.get(firing, f * depth + d), sum.get()));
+                let group_start =
+                    image * channels + (filter / filters_per_group) * channels_per_group;
+                let plane_start = (group_start + d / taps) * input_plane;
+                let input = window.input_place(&output_place, &window.tap(d % taps));
+                let value = load_or_zero(input.is_inside, ty, || {
+                    source.get(firing, plane_start + input.place)
+                });
+                let factor = filters.get(firing, filter * depth + d);
+                sum.set(k.fma(value, factor, sum.get()));
             });
+
             let sum = match added {
-                Some(added) => sum.get() + added.get(firing, at),
+                Some(added) => sum.get() + added.get(firing, element),
                 None => sum.get(),
             };
-            target.store(i, after.of(sum));
+            target.store(i, activation.of(sum));
         });
-        let grid = Grid::Threads(Amount::each(y.elements));
+
+        let grid = Grid::Threads(Amount::each(target_slot.elements));
         Ok(bench.finish(KernelPlan::default(), grid))
     }
 
     /// The transposed convolution as a sum over what each output element comes from.
     pub(in super::super) fn conv_transpose(&self, spec: &TransposedConvSpec) -> Lowered {
-        let (input, weights, out) = (self.dims(0)?, self.dims(1)?, self.out_dims(0));
-        let groups = spec.groups;
-        let rank = spec.rank;
-        let own = |all: &[usize; 3]| all[3 - rank..].to_vec();
-        let stride = own(&spec.stride);
-        let dilation = own(&spec.dilation);
-        let before = own(&spec.pads);
-        let (x, w, y) = (self.slot(0)?, self.slot(1)?, self.out(0));
-        let ty = computed(x.dtype)?;
+        let target_slot = self.out(0);
+        let ty = computed(self.slot(0)?.dtype)?;
         let bench = TensorKernelBuilder::new("transposed convolution", 64);
         let k = &bench.k;
-        let (source, filter) = (bench.reads(x)?, bench.reads(w)?);
-        let bias = self.opt_slot(2)?.map(|s| bench.reads(s)).transpose()?;
-        let target = bench.writes(y)?;
-        let each = |v: &[usize]| {
-            v.iter()
-                .map(|s| bench.size(*s))
-                .collect::<Result<Vec<_>, Why>>()
-        };
-        let (ins, outs, kernels) = (each(&input[2..])?, each(&out[2..])?, each(&weights[2..])?);
-        let (strides, dilations, pads) = (each(&stride)?, each(&dilation)?, each(&before)?);
-        let (plane, spots) = (
-            bench.size(volume(&input[2..]))?,
-            bench.size(volume(&out[2..]))?,
-        );
-        let kernel = bench.size(volume(&weights[2..]))?;
-        let (per, channels) = (bench.size(weights[1])?, bench.size(input[1] / groups)?);
-        let (filters, all_channels) = (bench.size(out[1])?, bench.size(input[1])?);
-        let total = bench.size(y.elements as usize)?;
+        let bound = self.bind_conv_transpose(&bench, spec)?;
+        let total = bench.size(target_slot.elements as usize)?;
+
         k.each(k.firings() * total, |i| {
-            let (firing, at) = (i / total, i % total);
-            let (n, rest) = (at % spots, at / spots);
-            let (f, image) = (rest % filters, rest / filters);
-            let (group, f_in) = (f / per, f % per);
-            let spot = split(n, outs.iter().copied());
-            let sum = k.var(match bias {
-                Some(bias) => bias.get(firing, f),
-                None => k.number(ty, 0.0),
-            });
-            k.times(kernel, |tap| {
-                let taps = split(tap, kernels.iter().copied());
-                let mut place = k.u32(0);
-                let mut inside: Option<Val<'_>> = None;
-                for d in 0..rank {
-                    // From where along this dimension, if a window of the input begins there.
-                    let reach = spot[d] + pads[d] - taps[d] * dilations[d];
-                    let begins =
-                        (reach % strides[d]).eq(k.u32(0)) & (reach / strides[d]).lt(ins[d]);
-                    inside = Some(inside.map_or(begins, |all| all & begins));
-                    place = place * ins[d] + reach / strides[d];
-                }
-                let Some(inside) = inside else { return };
-                k.if_(inside, || {
-                    k.times(channels, |c| {
-                        let channel = group * channels + c;
-                        let v =
-                            source.get(firing, (image * all_channels + channel) * plane + place);
-                        let w = filter.get(firing, (channel * per + f_in) * kernel + tap);
-                        sum.set(k.fma(v, w, sum.get()));
+            let firing = i / total;
+            let element = i % total;
+            let output_element = element % bound.output_plane;
+            let plane = element / bound.output_plane;
+            let filter = plane % bound.filter_count;
+            let image = plane / bound.filter_count;
+            let group = filter / bound.filters_per_group;
+            let filter_in_group = filter % bound.filters_per_group;
+            let output_place = coordinates(output_element, &bound.output_sizes);
+            let sum = first_sum(k, bound.bias, firing, filter, ty);
+
+            k.times(bound.taps, |tap| {
+                let source = bound.source_place(&output_place, tap);
+                let Some(is_inside) = source.is_inside else {
+                    return;
+                };
+                k.if_(is_inside, || {
+                    k.times(bound.channels_per_group, |c| {
+                        let channel = group * bound.channels_per_group + c;
+                        let source_plane = image * bound.channels + channel;
+                        let value = bound
+                            .source
+                            .get(firing, source_plane * bound.input_plane + source.place);
+                        let filter_plane = channel * bound.filters_per_group + filter_in_group;
+                        let factor = bound.filters.get(firing, filter_plane * bound.taps + tap);
+                        sum.set(k.fma(value, factor, sum.get()));
                     });
                 });
             });
-            target.store(i, sum.get());
+            bound.target.store(i, sum.get());
         });
-        let grid = Grid::Threads(Amount::each(y.elements));
+
+        let grid = Grid::Threads(Amount::each(target_slot.elements));
         Ok(bench.finish(KernelPlan::default(), grid))
+    }
+
+    fn bind_conv_transpose<'k>(
+        &self,
+        bench: &'k TensorKernelBuilder,
+        spec: &TransposedConvSpec,
+    ) -> Result<TransposedConv<'k>, Why> {
+        let input_dims = self.dims(0)?;
+        let filter_dims = self.dims(1)?;
+        let output_dims = self.out_dims(0);
+        let bind_sizes = |sizes: &[usize]| {
+            sizes
+                .iter()
+                .map(|size| bench.size(*size))
+                .collect::<Result<Vec<_>, Why>>()
+        };
+        let own_dimensions = 3 - spec.rank..3;
+        Ok(TransposedConv {
+            source: bench.reads(self.slot(0)?)?,
+            filters: bench.reads(self.slot(1)?)?,
+            bias: self.bind_optional(bench, 2)?,
+            target: bench.writes(self.out(0))?,
+            input_sizes: bind_sizes(&input_dims[2..])?,
+            output_sizes: bind_sizes(&output_dims[2..])?,
+            kernel_sizes: bind_sizes(&filter_dims[2..])?,
+            strides: bind_sizes(&spec.stride[own_dimensions.clone()])?,
+            dilations: bind_sizes(&spec.dilation[own_dimensions.clone()])?,
+            pads: bind_sizes(&spec.pads[own_dimensions])?,
+            input_plane: bench.size(volume(&input_dims[2..]))?,
+            output_plane: bench.size(volume(&output_dims[2..]))?,
+            taps: bench.size(volume(&filter_dims[2..]))?,
+            filters_per_group: bench.size(filter_dims[1])?,
+            channels_per_group: bench.size(input_dims[1] / spec.groups)?,
+            filter_count: bench.size(output_dims[1])?,
+            channels: bench.size(input_dims[1])?,
+        })
     }
 
     /// A causal depthwise convolution, and the past that it carries along.
     pub(in super::super) fn causal_conv(&self, spec: &CausalConvSpec) -> Lowered {
-        let (input, weights) = (self.dims(0)?, self.dims(1)?);
-        let (n, taps, channels) = (input[2], weights[2], input[1]);
         let mut plan = KernelPlan::default();
         for position in 0..2 {
-            let Some(y) = self.wanted(position).filter(|y| y.elements > 0) else {
+            let Some(target) = self.wanted(position).filter(|y| y.elements > 0) else {
                 continue;
             };
-            let bench = TensorKernelBuilder::new("causal convolution", 64);
-            let k = &bench.k;
-            let x = bench.reads(self.slot(0)?)?;
-            let past = match self.opt(3).filter(|o| o.ty.elements() > 0) {
-                Some(_) => Some(bench.reads(self.slot(3)?)?),
-                None => None,
-            };
-            let ty = computed(y.dtype)?;
-            if ty != Ty::F32 {
-                return Err("no GPU kernel for f64 causal convolutions".to_owned());
-            }
-            let w = bench.reads(self.slot(1)?)?;
-            let bias = self.opt_slot(2)?.map(|s| bench.reads(s)).transpose()?;
-            let target = bench.writes(y)?;
-            let (len, kernel, channels) =
-                (bench.size(n)?, bench.size(taps)?, bench.size(channels)?);
-            let before = bench.size(taps - 1)?;
-            let each = bench.size(y.elements as usize)?;
-            k.each(k.firings() * each, |i| {
-                let (firing, e) = (i / each, i % each);
-                if position == 1 {
-                    let (row, j) = (e / before, e % before);
-                    return target.store(
-                        i,
-                        element(k, (x, past), [firing, row, len + j], [len, before]),
-                    );
-                }
-                let (row, o) = (e / len, e % len);
-                let channel = row % channels;
-                let sum = k.var(match bias {
-                    Some(bias) => bias.get(firing, channel),
-                    None => k.f32(0.0),
-                });
-                k.times(kernel, |j| {
-                    let v = element(k, (x, past), [firing, row, o + j], [len, before]);
-                    sum.set(sum.get() + w.get(firing, channel * kernel + j) * v);
-                });
-                let sum = sum.get();
-                let value = match spec.silu {
-                    true => sum * sigmoid(sum),
-                    false => sum,
-                };
-                target.store(i, value);
-            });
-            plan = bench.finish(plan, Grid::Threads(Amount::each(y.elements)));
+            plan = self.causal_conv_output(plan, spec, target, position == 1)?;
         }
         Ok(plan)
     }
 
+    /// The kernel of the result, or of the past that the next call needs.
+    fn causal_conv_output(
+        &self,
+        plan: KernelPlan,
+        spec: &CausalConvSpec,
+        target_slot: Slot,
+        is_past: bool,
+    ) -> Lowered {
+        let input_dims = self.dims(0)?;
+        let filter_dims = self.dims(1)?;
+        let bench = TensorKernelBuilder::new("causal convolution", 64);
+        let k = &bench.k;
+        let source = bench.reads(self.slot(0)?)?;
+        let past = match self.opt(3).filter(|past| past.ty.elements() > 0) {
+            Some(_) => Some(bench.reads(self.slot(3)?)?),
+            None => None,
+        };
+        if computed(target_slot.dtype)? != Ty::F32 {
+            return Err("no GPU kernel for f64 causal convolutions".to_owned());
+        }
+
+        let filters = bench.reads(self.slot(1)?)?;
+        let bias = self.bind_optional(&bench, 2)?;
+        let target = bench.writes(target_slot)?;
+        let len = bench.size(input_dims[2])?;
+        let taps = bench.size(filter_dims[2])?;
+        let channels = bench.size(input_dims[1])?;
+        let past_len = bench.size(filter_dims[2] - 1)?;
+        let elements_per_firing = bench.size(target_slot.elements as usize)?;
+        let input = CausalConv {
+            source,
+            past,
+            len,
+            past_len,
+        };
+
+        k.each(k.firings() * elements_per_firing, |i| {
+            let firing = i / elements_per_firing;
+            let element = i % elements_per_firing;
+            if is_past {
+                let row = element / past_len;
+                let column = element % past_len;
+                return target.store(i, input.element(firing, row, len + column));
+            }
+
+            let row = element / len;
+            let column = element % len;
+            let channel = row % channels;
+            let sum = first_sum(k, bias, firing, channel, Ty::F32);
+            k.times(taps, |tap| {
+                let value = input.element(firing, row, column + tap);
+                let so_far = sum.get();
+                let factor = filters.get(firing, channel * taps + tap);
+                sum.set(so_far + factor * value);
+            });
+            let sum = sum.get();
+            let result = match spec.silu {
+                true => sum * sigmoid(sum),
+                false => sum,
+            };
+            target.store(i, result);
+        });
+        Ok(bench.finish(plan, Grid::Threads(Amount::each(target_slot.elements))))
+    }
+
     /// Pools: one thread for each window.
     pub(in super::super) fn pool(&self, spec: &PoolSpec) -> Lowered {
-        let dims = self.dims(0)?;
-        let w = &spec.window;
-        let max = spec.kind == PoolKind::Max;
-        let p = spec.kind.exponent();
-        if p > 2 {
-            return Err(format!("no GPU kernel for norms with the exponent {p}"));
+        let exponent = spec.kind.exponent();
+        if exponent > 2 {
+            return Err(format!(
+                "no GPU kernel for norms with the exponent {exponent}"
+            ));
         }
-        let x = self.slot(0)?;
-        let ty = computed(x.dtype)?;
-        let columns = spec.by_columns;
-        let counted = spec.counts_padding;
+
+        let source_slot = self.slot(0)?;
+        let is_max = spec.kind == PoolKind::Max;
         let bench = TensorKernelBuilder::new("pool", 64);
         let k = &bench.k;
-        let source = bench.reads(x)?;
-        let (y, places) = match max {
-            true => (self.wanted(0), self.wanted(1)),
-            false => (Some(self.out(0)), None),
+        let source = bench.reads(source_slot)?;
+        let value_slot = match is_max {
+            true => self.wanted(0),
+            false => Some(self.out(0)),
         };
-        let elements = y.or(places).map_or(0, |s| s.elements);
-        let y = y.map(|s| bench.writes(s)).transpose()?;
-        let places = places.map(|s| bench.writes_index(s)).transpose()?;
-        let slide = Slide::new(&bench, w)?;
-        let (plane, out, taps) = w.sizes();
-        let (plane, out, taps) = (bench.size(plane)?, bench.size(out)?, bench.size(taps)?);
-        let planes = bench.size(volume(&dims[..2]))?;
-        let ends = (3 - w.rank..3)
-            .map(|d| bench.size(w.before[d] + w.input[d] + w.after[d]))
-            .collect::<Result<Vec<_>, Why>>()?;
-        let least = match ty {
-            Ty::F32 | Ty::F64 => k.number(ty, f64::NEG_INFINITY),
-            Ty::I32 => k.i32(i32::MIN),
-            Ty::I64 => k.bits(ty, i64::MIN as u64),
-            _ => k.number(ty, 0.0),
+        let place_slot = if is_max { self.wanted(1) } else { None };
+        let elements = value_slot.or(place_slot).map_or(0, |slot| slot.elements);
+        let values = value_slot.map(|slot| bench.writes(slot)).transpose()?;
+        let places = place_slot
+            .map(|slot| bench.writes_index(slot))
+            .transpose()?;
+
+        let window = SlidingWindow::new(&bench, &spec.window)?;
+        let (input_plane, output_plane, taps) = spec.window.sizes();
+        let input_plane = bench.size(input_plane)?;
+        let output_plane = bench.size(output_plane)?;
+        let taps = bench.size(taps)?;
+        let plane_count = bench.size(volume(&self.dims(0)?[..2]))?;
+        let padded_size =
+            |d: usize| spec.window.before[d] + spec.window.input[d] + spec.window.after[d];
+        let pool = Pool {
+            k,
+            kind: spec.kind,
+            counts_padding: spec.counts_padding,
+            source,
+            window,
+            padded_sizes: (3 - spec.window.rank..3)
+                .map(|d| bench.size(padded_size(d)))
+                .collect::<Result<Vec<_>, Why>>()?,
+            ty: computed(source_slot.dtype)?,
         };
-        k.each(k.firings() * planes * out, |i| {
-            let (p_all, spot) = (i / out, slide.spot(i % out));
-            let first = p_all * plane;
-            // Constants are the same in every firing.
-            let first = if x.constant {
-                (p_all % planes) * plane
-            } else {
-                first
+        let least_value = least_number(k, pool.ty);
+
+        k.each(k.firings() * plane_count * output_plane, |i| {
+            // Planes of all firings, one after the other; constants are the same in every firing.
+            let plane = i / output_plane;
+            let output_place = pool.window.output_place(i % output_plane);
+            let own_start = plane * input_plane;
+            let plane_start = match source_slot.constant {
+                true => (plane % plane_count) * input_plane,
+                false => own_start,
             };
-            let sum = k.var(if max { least } else { k.number(ty, 0.0) });
-            let (best, count) = (k.var(k.u32(u32::MAX)), k.var(k.u32(0)));
-            k.times(taps, |t| {
-                let tap = slide.tap(t);
-                let (at, inside) = slide.place(&spot, &tap);
-                let cover = || {
-                    let v = source.load(first + at);
-                    if max {
-                        let none = best.get().eq(k.u32(u32::MAX));
-                        let so_far = sum.get();
-                        let better = so_far.lt(v) | none | (v.ne(v) & so_far.eq(so_far));
-                        best.set(k.select(better, at, best.get()));
-                        return sum.set(k.select(better, v, so_far));
-                    }
-                    let more = match p {
-                        1 => v.abs(),
-                        2 => v * v,
-                        _ => v,
-                    };
-                    sum.set(sum.get() + more);
-                    if !counted {
-                        count.set(count.get() + 1);
-                    }
-                };
-                match inside {
-                    Some(inside) => k.if_(inside, cover),
-                    None => cover(),
+            let first_value = match is_max {
+                true => least_value,
+                false => k.number(pool.ty, 0.0),
+            };
+            let state = PoolState {
+                value: k.var(first_value),
+                place: k.var(k.u32(NO_PLACE)),
+                count: k.var(k.u32(0)),
+            };
+            k.times(taps, |n| {
+                let tap = pool.window.tap(n);
+                let input = pool.window.input_place(&output_place, &tap);
+                let take = || pool.take_element(&state, plane_start, input.place);
+                match input.is_inside {
+                    Some(is_inside) => k.if_(is_inside, take),
+                    None => take(),
                 }
-                if counted {
-                    // Padding counts, but nothing beyond it.
-                    let within = slide
-                        .0
-                        .iter()
-                        .enumerate()
-                        .map(|(d, a)| (spot[d] * a.stride + tap[d] * a.dilation).lt(ends[d]));
-                    let all = within.reduce(|a, b| a & b);
-                    let one = all.map_or_else(|| k.u32(1), |a| a.cast(Ty::U32));
-                    count.set(count.get() + one);
+                if pool.counts_padding {
+                    pool.count_place(&state, &output_place, &tap);
                 }
             });
-            if let Some(y) = y {
-                let value = match (max, p) {
-                    (true, _) | (_, 1) => sum.get(),
-                    (_, 2) => sum.get().sqrt(),
-                    _ => sum.get() / count.get().cast(ty),
-                };
-                y.store(i, value);
+
+            if let Some(values) = values {
+                values.store(i, pool.result(&state));
             }
-            if let Some(places) = places {
-                let best = k.select(best.get().eq(k.u32(u32::MAX)), k.u32(0), best.get());
-                let place = if columns {
-                    self::by_columns(&slide, best)
-                } else {
-                    best
-                };
-                places.store(i, (p_all % planes) * plane + place);
-            }
+            let Some(places) = places else { return };
+            // A window of nothing but padding has place 0.
+            let has_none = state.place.get().eq(k.u32(NO_PLACE));
+            let place = k.select(has_none, k.u32(0), state.place.get());
+            let counted_place = match spec.by_columns {
+                true => pool.window.place_by_columns(place),
+                false => place,
+            };
+            places.store(i, (plane % plane_count) * input_plane + counted_place);
         });
+
         let grid = Grid::Threads(Amount::each(elements));
         Ok(bench.finish(KernelPlan::default(), grid))
     }
 }
 
-/// The place of an element when the last two dimensions change places.
-fn by_columns<'k>(slide: &Slide<'k>, at: Val<'k>) -> Val<'k> {
-    let sizes: Vec<Val<'k>> = slide.0.iter().map(|a| a.input).collect();
-    let [.., height, width] = sizes[..] else {
-        return at;
-    };
-    let (column, rest) = (at % width, at / width);
-    let (row, outer) = (rest % height, rest / height);
-    (outer * width + column) * height + row
-}
-
-/// Element j of the past followed by the input, of a row of a firing.
-fn element<'k>(
-    k: &'k Builder,
-    (x, past): (Tensor<'k>, Option<Tensor<'k>>),
-    [firing, row, j]: [Val<'k>; 3],
-    [len, before]: [Val<'k>; 2],
-) -> Val<'k> {
-    let value = k.var(k.f32(0.0));
-    k.if_else(
-        before.le(j),
-        || value.set(x.get(firing, row * len + (j - before))),
-        || {
-            if let Some(past) = past {
-                value.set(past.get(firing, row * before + j));
-            }
-        },
-    );
-    value.get()
+/// What no element is less than.
+fn least_number(k: &Builder, ty: Ty) -> Val<'_> {
+    match ty {
+        Ty::F32 | Ty::F64 => k.number(ty, f64::NEG_INFINITY),
+        Ty::I32 => k.i32(i32::MIN),
+        Ty::I64 => k.bits(ty, i64::MIN as u64),
+        _ => k.number(ty, 0.0),
+    }
 }

@@ -99,27 +99,31 @@ impl<'k> Printer<'k> {
                 self.line(&format!("mov.{element_type} {var}, {value_register}"));
             }
             Stmt::Barrier => self.line("bar.sync 0"),
-            Stmt::Multiply(math, sum_list, left_list, right_list) => {
-                let braced_list = |all: Vec<String>| format!("{{{}}}", all.join(", "));
-                let sum_list = braced_list(sum_list.iter().map(|v| self.var(*v)).collect());
-                let register_list =
-                    |all: &[Reg]| braced_list(all.iter().map(|r| self.reg(*r)).collect());
-                let left_list = register_list(left_list);
-                let right_list = register_list(right_list);
-                let shape_name = if math.is_half() {
-                    "m16n8k16"
-                } else {
-                    "m16n8k8"
-                };
-                let op_name =
-                    format!("mma.sync.aligned.{shape_name}.row.col.f32.{math}.{math}.f32");
-                self.line(&format!(
-                    "{op_name} {sum_list}, {left_list}, {right_list}, {sum_list}"
-                ));
+            Stmt::Multiply(math, sums, left, right) => {
+                self.write_multiply(*math, sums, left, right);
             }
             Stmt::If(c, then, other) => self.write_branches(*c, then, other),
             Stmt::Loop(var, until, step, body) => self.write_loop(*var, *until, *step, body),
         }
+    }
+
+    fn write_multiply(&mut self, math: Math, sums: &[u32], left: &[Reg], right: &[Reg]) {
+        let braced_list = |names: Vec<String>| format!("{{{}}}", names.join(", "));
+        let register_list =
+            |registers: &[Reg]| braced_list(registers.iter().map(|r| self.reg(*r)).collect());
+        let sum_list = braced_list(sums.iter().map(|v| self.var(*v)).collect());
+        let left_list = register_list(left);
+        let right_list = register_list(right);
+
+        // Eight words along the inner dimension: one factor each, or two.
+        let shape_name = match math.is_half() {
+            true => "m16n8k16",
+            false => "m16n8k8",
+        };
+        let op_name = format!("mma.sync.aligned.{shape_name}.row.col.f32.{math}.{math}.f32");
+        self.line(&format!(
+            "{op_name} {sum_list}, {left_list}, {right_list}, {sum_list}"
+        ));
     }
 
     fn write_branches(&mut self, c: Reg, then: &'k [Stmt], other: &'k [Stmt]) {
@@ -196,16 +200,7 @@ impl<'k> Printer<'k> {
             Code::Un(un, a) => self.unary(un, ty, &out, a),
             Code::Bin(bin, a, b) => self.binary(bin, ty, &out, a, b),
             Code::Cmp(cmp, a, b) => self.compare(cmp, &out, a, b),
-            Code::Select(c, a, b) => {
-                let [c, a, b] = [c, a, b].map(|r| self.reg(r));
-                if ty == Ty::Bool {
-                    self.line(&format!("not.pred %tp, {c}"));
-                    self.line(&format!("and.pred %tp, %tp, {b}"));
-                    self.line(&format!("and.pred {out}, {c}, {a}"));
-                    return self.line(&format!("or.pred {out}, {out}, %tp"));
-                }
-                self.line(&format!("selp.{} {out}, {a}, {b}, {c}", plain_type(ty)));
-            }
+            Code::Select(c, a, b) => self.select(ty, &out, [c, a, b]),
             Code::Fma(a, b, c) => {
                 let [a, b, c] = [a, b, c].map(|r| self.reg(r));
                 self.line(&format!("fma.rn.{} {out}, {a}, {b}, {c}", plain_type(ty)));
@@ -247,6 +242,18 @@ impl<'k> Printer<'k> {
                 self.line(&format!("mov.{} {out}, {}", plain_type(ty), self.var(var)));
             }
         }
+    }
+
+    fn select(&mut self, ty: Ty, out: &str, operands: [Reg; 3]) {
+        let [c, a, b] = operands.map(|r| self.reg(r));
+        // There is no `selp` of predicates: c & a | !c & b.
+        if ty == Ty::Bool {
+            self.line(&format!("not.pred %tp, {c}"));
+            self.line(&format!("and.pred %tp, %tp, {b}"));
+            self.line(&format!("and.pred {out}, {c}, {a}"));
+            return self.line(&format!("or.pred {out}, {out}, %tp"));
+        }
+        self.line(&format!("selp.{} {out}, {a}, {b}, {c}", plain_type(ty)));
     }
 
     fn place(&mut self, out: &str, place: Place) {
