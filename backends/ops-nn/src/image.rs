@@ -8,7 +8,7 @@ use super::cx::Cx;
 use zbmd_op::OpError;
 
 pub(super) use affine::affine_grid;
-pub(super) use resize::{Resized, resize, resized};
+pub(super) use resize::{Axis, Resized, resize, resized};
 pub(super) use sample::{Border, GridSampleSpec, grid_sample};
 
 /// Whether −1 and 1 are the centres of the outermost elements.
