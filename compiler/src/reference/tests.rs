@@ -6,7 +6,7 @@ use zbmd_backends::TensorOp;
 use zbmd_backends::op::{Op, Registry, example_inputs};
 use zbmd_ir::{Actor, DType, TokenType};
 
-use super::{Found, format_page, op_page, params_of, resolve};
+use super::{OpSupport, format_page, op_page, params_of, resolve};
 use crate::{CompileOptions, MachineChoice, compile_str};
 
 fn current(name: &str, text: &str) {
@@ -42,7 +42,7 @@ fn every_op_is_shown_with_types_it_takes() {
         .filter(|name| {
             registry
                 .op(name)
-                .is_some_and(|op| Found::of(&registry, &**op).cpu.is_empty())
+                .is_some_and(|op| OpSupport::of(&registry, &**op).cpu.is_empty())
         })
         .collect();
     assert!(
