@@ -137,8 +137,8 @@ fn period_ps(problem: &BlockProblem<'_>, loads: &ClusterLoads, placement: &[Devi
 const MAX_SEARCHED_CLUSTERS: usize = 2_000;
 
 /// Numbers of clusters for which a placement with few stages is looked for thoroughly: fewer leave few placements
-/// anyway, and with more it would take over a second.
-const THOROUGH_CLUSTERS: std::ops::Range<usize> = 20..200;
+/// anyway, and with more it would take most of the time of a compilation.
+const THOROUGH_CLUSTERS: std::ops::Range<usize> = 20..100;
 
 /// Devices up to which a search sees all of them, and each number of them is tried.
 const ALL_DEVICES: usize = 64;
@@ -229,12 +229,15 @@ fn place_in_few_stages(
         true => problem.options.level.max(Level::Balanced),
         false => problem.options.level,
     };
-    // The shortest period does not grow with the stages that are allowed.
+    let mut bounds = StageBounds {
+        too_few: 0,
+        enough: placement_problem.stages(&placement),
+        // Each search of a large graph takes as long as the one that found its period: it has one.
+        only: (loads.len() >= THOROUGH_CLUSTERS.end).then_some(devices.len() as u32 + 1),
+    };
+
     let mut best = found;
-    let mut too_few = 0;
-    let mut enough = placement_problem.stages(&placement);
-    while too_few + 1 < enough {
-        let max_stages = too_few.midpoint(enough);
+    while let Some(max_stages) = bounds.next() {
         placement_problem.max_stages = Some(max_stages);
         let assignment = assign::solve(&placement_problem, level, control);
         match assignment
@@ -242,13 +245,31 @@ fn place_in_few_stages(
             .filter(|assignment| assignment.evaluation.cost <= max_cost)
         {
             Some(assignment) => {
-                enough = placement_problem.stages(&assignment.placement);
+                bounds.enough = placement_problem.stages(&assignment.placement);
                 best = PlacedClusters::found(&assignment, &devices, estimate.bound);
             }
-            None => too_few = max_stages,
+            None => bounds.too_few = max_stages,
         }
     }
     best
+}
+
+/// Which numbers of stages have been tried: the shortest period does not grow with the stages that are allowed.
+struct StageBounds {
+    too_few: u32,
+    enough: u32,
+    /// The only bound to be tried, where one search has to do.
+    only: Option<u32>,
+}
+
+impl StageBounds {
+    /// The bound to try next, halfway between what is too few and what is enough.
+    fn next(&self) -> Option<u32> {
+        match self.only {
+            Some(only) => (self.too_few < only && only < self.enough).then_some(only),
+            None => (self.too_few + 1 < self.enough).then(|| self.too_few.midpoint(self.enough)),
+        }
+    }
 }
 
 /// Places the clusters for the objective alone, and of placements that are about as good on the fewest devices.
