@@ -183,6 +183,7 @@ impl<'k> Layer<'k> {
             false => way * self.batch + batch,
         };
         let state_start = state_row * self.hidden;
+
         k.each_local(self.hidden, |unit| {
             let [first_state, first_cell] = first_states;
             let place = |tensor| value_or_zero(tensor, firing, state_start + unit);
@@ -205,7 +206,9 @@ impl<'k> Layer<'k> {
             state_start,
             len,
         };
+        // Steps behind the end of a sequence are taken too, because they show zeros.
         k.times(self.steps, |s| self.run_step(&sequence, s));
+
         self.store_last(&sequence);
         // The next sequence's states are written over these.
         k.barrier();
@@ -255,6 +258,7 @@ impl<'k> Layer<'k> {
             });
             k.barrier();
         }
+        // Every unit reads the whole state, so that the next one is made beside it.
         k.each_local(self.hidden, |unit| {
             self.next_state.set(unit, self.next_of_unit(&step, unit));
         });
