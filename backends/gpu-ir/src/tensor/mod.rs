@@ -7,6 +7,7 @@ mod cores;
 pub mod function;
 pub mod map;
 pub mod moves;
+pub mod normalise;
 pub mod product;
 pub mod row;
 pub mod space;

@@ -208,6 +208,7 @@ impl<'k> BatchedProduct<'k> {
             Some(bias) => sum + bias.load(column),
             None => sum,
         };
+        // Stacked rows are numbered through all firings already.
         let result_row = batch.get(FIRST_ROW).map_or(row, |first| *first + row);
         self.target
             .store(result_row * self.columns + column, self.activation.of(sum));
@@ -329,6 +330,7 @@ impl Gpu<'_> {
         let is_stacked = right.constant && !left.constant && volume(&shape.right_batch) == 1;
         let sizes = shape.product_sizes(is_stacked);
 
+        // Tiles are made for the types that every GPU computes fast.
         let kernels = match ty {
             Ty::F32 | Ty::I32 => sizes.variants(false, math),
             _ => vec![Variant::Elements],
@@ -361,6 +363,7 @@ impl Gpu<'_> {
             ty,
         };
         bound.check_zero_points()?;
+
         let grid = product(&bench, &sizes, variant, &rules)?;
         let plan = bench.finish(KernelPlan::default(), grid);
         self.rounded(plan, variant, factors, math)
@@ -392,6 +395,7 @@ impl Gpu<'_> {
         let left = bench.reads(factors[0])?;
         let right = bench.reads(factors[1])?;
         let target_slot = self.out(0);
+
         // Operands 2 and 3 of bytes are zero points; operand 2 of numbers is a bias.
         let bias = match spec {
             Some(_) => self.bind_optional(bench, 2)?,
@@ -560,6 +564,7 @@ impl Gpu<'_> {
             let firing = i / elements_per_firing;
             let first_places = result_places.at(i % elements_per_firing);
             let sum = k.var(k.number(ty, 0.0));
+            // Places are sums over the labels: those of the result first, then those that are summed over.
             k.times(summed_count, |n| {
                 let more_places = summed_places.at(n);
                 let product = inputs

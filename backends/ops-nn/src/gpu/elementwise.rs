@@ -13,11 +13,6 @@ use zbmd_gpu_ir::tensor::function::{self, greatest, least, quotient, remainder};
 use zbmd_gpu_ir::tensor::map::map;
 use zbmd_gpu_ir::tensor::{Slot, Why, computed};
 
-/// Both as one type: f64 if one of them is, f32 beside integers.
-fn alike<'k>(x: Val<'k>, y: Val<'k>) -> Val<'k> {
-    y.cast(x.ty)
-}
-
 /// Least and greatest value of an integer type; the greatest is the first that is too large for its registers.
 fn bounds(dtype: DType) -> Option<(f64, f64)> {
     Some(match dtype {
@@ -57,24 +52,24 @@ impl Gpu<'_> {
     }
 
     pub(in super::super) fn is_infinite(&self, spec: &InfinitySpec) -> Lowered {
-        self.mapped(1, |x| {
-            let x = x[0];
-            let is = |on: bool, v: f64| {
-                if on {
-                    x.eq(x.like(v))
-                } else {
-                    x.ne(x) & x.eq(x)
-                }
+        self.mapped(1, |inputs| {
+            let x = inputs[0];
+            let is_infinity = |is_asked: bool, infinity: f64| match is_asked {
+                true => x.eq(x.like(infinity)),
+                // Never.
+                false => x.ne(x) & x.eq(x),
             };
-            Ok(is(spec.negative, f64::NEG_INFINITY) | is(spec.positive, f64::INFINITY))
+            let is_negative = is_infinity(spec.negative, f64::NEG_INFINITY);
+            Ok(is_negative | is_infinity(spec.positive, f64::INFINITY))
         })
     }
 
     pub(in super::super) fn arithmetic(&self) -> Lowered {
         let op = self.op;
-        self.mapped(1, |x| {
-            let x = x[0];
-            let (k, zero) = (x.builder(), x.like(0.0));
+        self.mapped(1, |inputs| {
+            let x = inputs[0];
+            let k = x.builder();
+            let zero = x.like(0.0);
             Ok(match op {
                 "Abs" if x.ty == Ty::U32 => x,
                 "Abs" => k.select(x.lt(zero), zero - x, zero + x),
@@ -84,20 +79,20 @@ impl Gpu<'_> {
                 "Not" => x.eq(zero),
                 "BitwiseNot" => !x,
                 "IsNaN" => x.ne(x),
+                // The sign. 0 and what is not a number stay as they are.
                 _ => {
-                    let minus = if x.ty == Ty::U32 { x } else { x.like(-1.0) };
-                    let below = if x.ty == Ty::U32 {
-                        x
-                    } else {
-                        k.select(x.lt(zero), minus, x)
+                    let minus_one = if x.ty == Ty::U32 { x } else { x.like(-1.0) };
+                    let if_not_positive = match x.ty {
+                        Ty::U32 => x,
+                        _ => k.select(x.lt(zero), minus_one, x),
                     };
-                    k.select(zero.lt(x), x.like(1.0), below)
+                    k.select(zero.lt(x), x.like(1.0), if_not_positive)
                 }
             })
         })
     }
 
-    /// Functions of two tensors that are told nothing beside them.
+    /// Functions of two tensors without parameters.
     pub(in super::super) fn plain_binary(&self) -> Lowered {
         self.binary(&BinarySpec::PLAIN)
     }
@@ -106,13 +101,13 @@ impl Gpu<'_> {
         let op = self.op;
         let BinarySpec {
             fmod,
-            shifts_right: right,
+            shifts_right,
             alpha,
         } = *spec;
-        let dtype = self.dtype(0)?;
-        let bits = 8 * dtype.size_bytes() as u32;
-        self.mapped(2, |v| {
-            let (x, y) = (v[0], v[1]);
+        let element_bits = 8 * self.dtype(0)?.size_bytes() as u32;
+        self.mapped(2, |inputs| {
+            let x = inputs[0];
+            let y = inputs[1];
             let k = x.builder();
             Ok(match op {
                 "Add" => x + y,
@@ -124,21 +119,7 @@ impl Gpu<'_> {
                 "And" | "BitwiseAnd" => x & y,
                 "Or" | "BitwiseOr" => x | y,
                 "Xor" | "BitwiseXor" => x ^ y,
-                "BitShift" => {
-                    let inside = y.lt(y.like(f64::from(bits))) & y.like(0.0).le(y);
-                    let by = k.select(inside, y, y.like(0.0));
-                    let moved = if right { x >> by } else { x << by };
-                    let minus = if x.ty == Ty::U32 {
-                        x.like(0.0)
-                    } else {
-                        x.like(-1.0)
-                    };
-                    let gone = match right {
-                        true => k.select(x.lt(x.like(0.0)), minus, x.like(0.0)),
-                        false => x.like(0.0),
-                    };
-                    k.select(inside, moved, gone)
-                }
+                "BitShift" => shift(x, y, element_bits, shifts_right),
                 "Equal" => x.eq(y),
                 "Greater" => y.lt(x),
                 "GreaterOrEqual" => y.le(x),
@@ -156,12 +137,12 @@ impl Gpu<'_> {
         if x.ty == Ty::F32 && y.ty == Ty::F64 {
             return Err("no GPU kernel for f64 exponents".to_owned());
         }
-        let exponent = self
+        let constant_exponent = self
             .operand(1)?
             .floats()
-            .filter(|e| e.len() == 1)
-            .map(|e| e[0]);
-        match exponent {
+            .filter(|exponents| exponents.len() == 1)
+            .map(|exponents| exponents[0]);
+        match constant_exponent {
             Some(2.0) => return Ok(x * x),
             Some(1.0) => return Ok(x),
             Some(3.0) if !x.ty.is_float() => return Ok(x * x * x),
@@ -169,32 +150,12 @@ impl Gpu<'_> {
             _ => {}
         }
         if x.ty.is_float() {
-            return function::power(x, alike(x, y));
+            return function::power(x, y.cast(x.ty));
         }
-        // By squaring; what is too large wraps on the CPU too.
         if y.ty.is_float() {
             return Err("no GPU kernel for fractional powers of integers".to_owned());
         }
-        let k = x.builder();
-        let (out, base, left) = (k.var(x.like(1.0)), k.var(x), k.var(y.cast(Ty::U32)));
-        k.times(k.u32(32), |_| {
-            let odd = (left.get() & 1).ne(k.u32(0));
-            out.set(k.select(odd, out.get() * base.get(), out.get()));
-            base.set(base.get() * base.get());
-            left.set(left.get() >> 1);
-        });
-        // What a negative power leaves of an integer.
-        let minus = x.like(-1.0);
-        let odd = (y.cast(Ty::U32) & 1).ne(k.u32(0));
-        let sign = k.select(odd, minus, x.like(1.0));
-        let below = k.select(x.eq(minus), sign, x.like(0.0));
-        let below = k.select(x.eq(x.like(1.0)), x, below);
-        let negative = if y.ty.is_signed() {
-            y.lt(y.like(0.0))
-        } else {
-            y.ne(y)
-        };
-        Ok(k.select(negative, below, out.get()))
+        Ok(integer_power(x, y))
     }
 
     pub(in super::super) fn variadic(&self) -> Lowered {
@@ -203,33 +164,36 @@ impl Gpu<'_> {
         if n > 12 {
             return Err(format!("{n} operands are too many for one kernel"));
         }
-        self.mapped(n, |v| {
-            let all = v[1..].iter().fold(v[0], |s, &x| match op {
-                "Max" => greatest(s, x),
-                "Min" => least(s, x),
-                _ => s + x,
+        self.mapped(n, |inputs| {
+            let rest = inputs[1..].iter();
+            let joined = rest.fold(inputs[0], |so_far, &x| match op {
+                "Max" => greatest(so_far, x),
+                "Min" => least(so_far, x),
+                _ => so_far + x,
             });
             match op {
-                "Mean" if all.ty == Ty::F32 => Ok(all * all.like(1.0 / n as f64)),
-                "Mean" if all.ty != Ty::F64 => Err("no GPU kernel for means of integers".into()),
-                "Mean" => Ok(all * all.like(1.0 / n as f64)),
-                _ => Ok(all),
+                "Mean" if !joined.ty.is_float() => {
+                    Err("no GPU kernel for means of integers".to_owned())
+                }
+                "Mean" => Ok(joined * joined.like(1.0 / n as f64)),
+                _ => Ok(joined),
             }
         })
     }
 
     pub(in super::super) fn cast(&self) -> Lowered {
-        let (from, to) = (self.dtype(0)?, self.outs[0].dtype);
-        if matches!(to, DType::F16 | DType::Bf16)
-            && matches!(from, DType::F64 | DType::I32 | DType::I64)
-        {
+        let from = self.dtype(0)?;
+        let to = self.outs[0].dtype;
+        let rounds_twice = matches!(to, DType::F16 | DType::Bf16)
+            && matches!(from, DType::F64 | DType::I32 | DType::I64);
+        if rounds_twice {
             return Err(format!("no GPU kernel rounds {from} to {to} once"));
         }
         if (from, to) == (DType::I64, DType::F32) {
             return self.wide_to_float();
         }
-        self.mapped(1, |x| {
-            let x = x[0];
+        self.mapped(1, |inputs| {
+            let x = inputs[0];
             if to == DType::Bool {
                 return Ok(x.ne(x.like(0.0)));
             }
@@ -243,124 +207,189 @@ impl Gpu<'_> {
     }
 
     pub(in super::super) fn clip(&self) -> Lowered {
-        let n = self.operands.ins.len();
         let mut inputs = vec![self.shaped(0)?];
-        let mut has = [false; 2];
-        for i in 1..n.min(3) {
+        let mut is_bounded = [false; 2];
+        for i in 1..self.operands.ins.len().min(3) {
             if let Some(slot) = self.opt_slot(i)? {
                 inputs.push((slot, vec![]));
-                has[i - 1] = true;
+                is_bounded[i - 1] = true;
             }
         }
-        map(
-            KernelPlan::default(),
-            &inputs,
-            (self.out(0), &self.out_dims(0)),
-            |v| {
-                let (x, k) = (v[0], v[0].builder());
-                let low = if has[0] {
-                    k.select(x.lt(v[1]), v[1], x)
-                } else {
-                    x
-                };
-                let high = v.get(1 + usize::from(has[0])).filter(|_| has[1]);
-                Ok(high.map_or(low, |&h| k.select(h.lt(low), h, low)))
-            },
-        )
+
+        let [has_low, has_high] = is_bounded;
+        let out_dims = self.out_dims(0);
+        let ends = (self.out(0), &out_dims[..]);
+        map(KernelPlan::default(), &inputs, ends, |inputs| {
+            let x = inputs[0];
+            let k = x.builder();
+            let raised = match has_low {
+                true => k.select(x.lt(inputs[1]), inputs[1], x),
+                false => x,
+            };
+            // The upper bound is the last input.
+            let high = inputs.last().filter(|_| has_high);
+            Ok(high.map_or(raised, |&high| k.select(high.lt(raised), high, raised)))
+        })
     }
 
     pub(in super::super) fn select(&self) -> Lowered {
-        let c = self.shaped(0)?;
         // 64-bit values are chosen as they are where the device has them.
-        let inputs = [c, self.shaped(1)?, self.shaped(2)?];
-        map(
-            KernelPlan::default(),
-            &inputs,
-            (self.out(0), &self.out_dims(0)),
-            |v| {
-                let k = v[0].builder();
-                Ok(k.select(v[0].ne(k.u32(0)), v[1], v[2]))
-            },
-        )
+        let inputs = [self.shaped(0)?, self.shaped(1)?, self.shaped(2)?];
+        let out_dims = self.out_dims(0);
+        let ends = (self.out(0), &out_dims[..]);
+        map(KernelPlan::default(), &inputs, ends, |inputs| {
+            let k = inputs[0].builder();
+            let is_chosen = inputs[0].ne(k.u32(0));
+            Ok(k.select(is_chosen, inputs[1], inputs[2]))
+        })
     }
 
     pub(in super::super) fn batch_norm(&self, spec: &BatchNormSpec) -> Lowered {
         if spec.is_training {
             return Err("no GPU kernel for training".to_owned());
         }
+
         let dims = self.dims(0)?;
-        let epsilon = spec.epsilon;
-        let mut inputs = vec![self.shaped(0)?];
-        let channel: Vec<usize> = (1..dims.len())
+        // Scale, bias, mean and variance have a number for each channel, dimension 1.
+        let channel_dims: Vec<usize> = (1..dims.len())
             .map(|d| if d == 1 { dims[1] } else { 1 })
             .collect();
+        let mut inputs = vec![self.shaped(0)?];
         for i in 1..5 {
-            inputs.push((self.slot(i)?, channel.clone()));
+            inputs.push((self.slot(i)?, channel_dims.clone()));
         }
-        map(KernelPlan::default(), &inputs, (self.out(0), &dims), |v| {
-            let [x, scale, bias, mean, var] = [0, 1, 2, 3, 4].map(|i| v[i].cast(v[0].ty));
-            let a = scale / (var + x.like(epsilon)).sqrt();
-            Ok(x * a + (bias - a * mean))
+
+        let ends = (self.out(0), &dims[..]);
+        map(KernelPlan::default(), &inputs, ends, |inputs| {
+            let [x, scale, bias, mean, variance] =
+                [0, 1, 2, 3, 4].map(|i| inputs[i].cast(inputs[0].ty));
+            let factor = scale / (variance + x.like(spec.epsilon)).sqrt();
+            Ok(x * factor + (bias - factor * mean))
         })
     }
 
     /// QuantizeLinear and DequantizeLinear with scales of one number or of an axis.
     pub(in super::super) fn quantised(&self, spec: &ScaleSpec) -> Lowered {
-        let (x, dims) = self.shaped(0)?;
-        let (scale, y) = (self.slot(1)?, self.out(0));
+        let (source, dims) = self.shaped(0)?;
+        let scale = self.slot(1)?;
+        let target = self.out(0);
         if spec.block > 0 {
             return Err("no GPU kernel for scales of blocks".to_owned());
         }
-        let narrow = |d: DType| matches!(d, DType::I8 | DType::U8 | DType::I16);
         let quantises = self.op == "QuantizeLinear";
-        let whole = if quantises { y.dtype } else { x.dtype };
-        if !narrow(whole) || computed(scale.dtype)? != Ty::F32 || y.dtype == DType::F64 {
-            return Err(format!("no GPU kernel for quantised numbers of {whole}"));
+        let level_dtype = if quantises {
+            target.dtype
+        } else {
+            source.dtype
+        };
+        let has_levels = matches!(level_dtype, DType::I8 | DType::U8 | DType::I16);
+        if !has_levels || computed(scale.dtype)? != Ty::F32 || target.dtype == DType::F64 {
+            return Err(format!(
+                "no GPU kernel for quantised numbers of {level_dtype}"
+            ));
         }
-        let own = match spec.axis {
+
+        // A scale of an axis is repeated along the others.
+        let scale_dims = match spec.axis {
             None => vec![],
             Some(axis) => {
-                let mut own = vec![1; dims.len() - axis];
-                own[0] = scale.elements as usize;
-                own
+                let mut scale_dims = vec![1; dims.len() - axis];
+                scale_dims[0] = scale.elements as usize;
+                scale_dims
             }
         };
-        let mut inputs = vec![(x, dims.clone()), (scale, own.clone())];
-        if let Some(zero) = self.opt_slot(2)? {
-            inputs.push((zero, own));
+        let mut inputs = vec![(source, dims.clone()), (scale, scale_dims.clone())];
+        if let Some(zero_point) = self.opt_slot(2)? {
+            inputs.push((zero_point, scale_dims));
         }
-        let (low, high) = bounds(whole).unwrap_or_default();
-        map(KernelPlan::default(), &inputs, (y, &dims), |v| {
-            let k = v[0].builder();
-            let zero = v
-                .get(2)
-                .map_or_else(|| k.f32(0.0), |z| z.cast(Ty::I32).cast(Ty::F32));
-            let x = v[0].cast(Ty::F32);
+
+        let (low, high) = bounds(level_dtype).unwrap_or_default();
+        map(KernelPlan::default(), &inputs, (target, &dims), |inputs| {
+            let k = inputs[0].builder();
+            let zero_point = match inputs.get(2) {
+                Some(zero_point) => zero_point.cast(Ty::I32).cast(Ty::F32),
+                None => k.f32(0.0),
+            };
+            let x = inputs[0].cast(Ty::F32);
             if !quantises {
-                return Ok((x - zero) * v[1]);
+                return Ok((x - zero_point) * inputs[1]);
             }
-            let level = (x / v[1]).round() + zero;
-            let level = k.select(level.eq(level), level, k.f32(0.0));
-            let bounded = level.max(k.f32(low as f32)).min(k.f32(high as f32));
-            Ok(bounded.cast(Ty::I32).cast(computed(whole)?))
+
+            let exact_level = (x / inputs[1]).round() + zero_point;
+            // What is not a number becomes 0.
+            let level = k.select(exact_level.eq(exact_level), exact_level, k.f32(0.0));
+            let bounded_level = level.max(k.f32(low as f32)).min(k.f32(high as f32));
+            Ok(bounded_level.cast(Ty::I32).cast(computed(level_dtype)?))
         })
     }
+}
+
+/// x shifted by y bits; by as many as it has, or more, nothing but the sign is left of it.
+fn shift<'k>(x: Val<'k>, y: Val<'k>, element_bits: u32, is_right: bool) -> Val<'k> {
+    let k = x.builder();
+    let is_within = y.lt(y.like(f64::from(element_bits))) & y.like(0.0).le(y);
+    let distance = k.select(is_within, y, y.like(0.0));
+    let shifted = match is_right {
+        true => x >> distance,
+        false => x << distance,
+    };
+
+    let minus_one = match x.ty {
+        Ty::U32 => x.like(0.0),
+        _ => x.like(-1.0),
+    };
+    let shifted_out = match is_right {
+        true => k.select(x.lt(x.like(0.0)), minus_one, x.like(0.0)),
+        false => x.like(0.0),
+    };
+    k.select(is_within, shifted, shifted_out)
+}
+
+/// x to the power y of integers, by squaring; what is too large wraps on the CPU too.
+fn integer_power<'k>(x: Val<'k>, y: Val<'k>) -> Val<'k> {
+    let k = x.builder();
+    let power = k.var(x.like(1.0));
+    let base = k.var(x);
+    let remaining_bits = k.var(y.cast(Ty::U32));
+    k.times(k.u32(32), |_| {
+        let is_odd = (remaining_bits.get() & 1).ne(k.u32(0));
+        power.set(k.select(is_odd, power.get() * base.get(), power.get()));
+        base.set(base.get() * base.get());
+        remaining_bits.set(remaining_bits.get() >> 1);
+    });
+
+    // A negative power leaves 1 of 1, a sign of −1, and 0 of all else.
+    let minus_one = x.like(-1.0);
+    let is_odd = (y.cast(Ty::U32) & 1).ne(k.u32(0));
+    let sign = k.select(is_odd, minus_one, x.like(1.0));
+    let of_minus_one = k.select(x.eq(minus_one), sign, x.like(0.0));
+    let negative_power = k.select(x.eq(x.like(1.0)), x, of_minus_one);
+    let is_negative = match y.ty.is_signed() {
+        true => y.lt(y.like(0.0)),
+        false => y.ne(y),
+    };
+    k.select(is_negative, negative_power, power.get())
 }
 
 /// The remainder of floats through f64, in which the product of quotient and divisor is exact.
 fn float_remainder<'k>(x: Val<'k>, y: Val<'k>, fmod: bool) -> Val<'k> {
     let k = x.builder();
-    let (a, b) = (x.cast(Ty::F64), y.cast(Ty::F64));
-    let (zero, q) = (a.like(0.0), a / b);
-    let whole = k.select(q.lt(zero), -((-q).floor()), q.floor());
-    let endless = b.abs().eq(a.like(f64::INFINITY));
-    let rest = k.select(endless, a, a - whole * b);
+    let dividend = x.cast(Ty::F64);
+    let divisor = y.cast(Ty::F64);
+    let zero = dividend.like(0.0);
+    let quotient = dividend / divisor;
+    let is_negative = quotient.lt(zero);
+    let truncated = k.select(is_negative, -((-quotient).floor()), quotient.floor());
+    let is_endless = divisor.abs().eq(dividend.like(f64::INFINITY));
+    let rest = k.select(is_endless, dividend, dividend - truncated * divisor);
     if fmod {
         return rest.cast(x.ty);
     }
-    let apart = rest.ne(zero) & rest.lt(zero).ne(b.lt(zero));
-    let rest = k.select(apart, k.select(endless, b, rest + b), rest);
-    // A remainder of 0 has the sign of the divisor.
-    let none = k.select(b.lt(zero), -zero, zero);
-    k.select(rest.eq(zero), none, rest).cast(x.ty)
+
+    // The remainder of `Mod` has the sign of the divisor.
+    let signs_differ = rest.ne(zero) & rest.lt(zero).ne(divisor.lt(zero));
+    let moved_rest = k.select(is_endless, divisor, rest + divisor);
+    let rest = k.select(signs_differ, moved_rest, rest);
+    let signed_zero = k.select(divisor.lt(zero), -zero, zero);
+    k.select(rest.eq(zero), signed_zero, rest).cast(x.ty)
 }

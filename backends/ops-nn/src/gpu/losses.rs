@@ -134,6 +134,7 @@ impl Gpu<'_> {
         let is_reduced = spec.reduction != Reduction::None;
         let team = Team::new(&bench, is_reduced, Ty::F32);
 
+        // A thread for each target, or a group that adds up all of a firing.
         if !is_reduced {
             team.rows(k.firings() * targets_per_firing, |row| {
                 let firing = row / targets_per_firing;

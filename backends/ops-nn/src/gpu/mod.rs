@@ -13,6 +13,7 @@ mod indices;
 mod libraries;
 mod losses;
 mod moves;
+mod pools;
 mod recurrent;
 mod rows;
 mod sample;

@@ -129,7 +129,7 @@ impl<'k> Layer<'k> {
     }
 
     /// A gate of a unit from the step's input, with its bias.
-    fn from_input(&self, step: &Step<'k>, gate: u32, unit: Val<'k>) -> Val<'k> {
+    fn input_sum(&self, step: &Step<'k>, gate: u32, unit: Val<'k>) -> Val<'k> {
         let row = self.weight_row(step, gate, unit);
         let sum = self.k.var(self.bias_of(step, gate, unit));
         let row_start = row * self.input;
@@ -154,7 +154,7 @@ impl<'k> Layer<'k> {
     }
 
     /// A gate of a unit from a state in shared memory, with its bias.
-    fn from_state(&self, step: &Step<'k>, gate: u32, unit: Val<'k>, state: Shared<'k>) -> Val<'k> {
+    fn state_sum(&self, step: &Step<'k>, gate: u32, unit: Val<'k>, state: Shared<'k>) -> Val<'k> {
         let row = self.weight_row(step, gate, unit);
         let sum = self.k.var(self.bias_of(step, self.gates + gate, unit));
         let row_start = row * self.hidden;
@@ -168,7 +168,7 @@ impl<'k> Layer<'k> {
 
     /// A gate of a unit from the step's input and the state before, without its activation.
     fn gate_sum(&self, step: &Step<'k>, gate: u32, unit: Val<'k>) -> Val<'k> {
-        self.from_input(step, gate, unit) + self.from_state(step, gate, unit, self.state)
+        self.input_sum(step, gate, unit) + self.state_sum(step, gate, unit, self.state)
     }
 
     /// All statements of sequence `n` of all firings.
@@ -183,6 +183,7 @@ impl<'k> Layer<'k> {
             false => way * self.batch + batch,
         };
         let state_start = state_row * self.hidden;
+
         k.each_local(self.hidden, |unit| {
             let [first_state, first_cell] = first_states;
             let place = |tensor| value_or_zero(tensor, firing, state_start + unit);
@@ -205,7 +206,9 @@ impl<'k> Layer<'k> {
             state_start,
             len,
         };
+        // Steps behind the end of a sequence are taken too, because they show zeros.
         k.times(self.steps, |s| self.run_step(&sequence, s));
+
         self.store_last(&sequence);
         // The next sequence's states are written over these.
         k.barrier();
@@ -255,6 +258,7 @@ impl<'k> Layer<'k> {
             });
             k.barrier();
         }
+        // Every unit reads the whole state, so that the next one is made beside it.
         k.each_local(self.hidden, |unit| {
             self.next_state.set(unit, self.next_of_unit(&step, unit));
         });
@@ -303,12 +307,12 @@ impl<'k> Layer<'k> {
         let new_sum = match self.resets_after {
             true => {
                 let reset = self.activate(0, self.gate_sum(step, gru::RESET, unit));
-                self.from_input(step, gru::HIDDEN, unit)
-                    + reset * self.from_state(step, gru::HIDDEN, unit, self.state)
+                self.input_sum(step, gru::HIDDEN, unit)
+                    + reset * self.state_sum(step, gru::HIDDEN, unit, self.state)
             }
             false => {
-                self.from_input(step, gru::HIDDEN, unit)
-                    + self.from_state(step, gru::HIDDEN, unit, self.cell_state)
+                self.input_sum(step, gru::HIDDEN, unit)
+                    + self.state_sum(step, gru::HIDDEN, unit, self.cell_state)
             }
         };
         (one - update) * self.activate(1, new_sum) + update * self.state.get(unit)

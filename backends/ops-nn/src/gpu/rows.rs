@@ -9,9 +9,8 @@ use super::super::reduce::{ArgSpec, CumulativeSpec, ReduceSpec, SoftmaxSpec, aro
 use super::{Gpu, Lowered};
 use zbmd_gpu_ir::lang::Ty;
 use zbmd_gpu_ir::tensor::function::power;
-use zbmd_gpu_ir::tensor::row::{
-    Affine, Cumulation, Fold, Norm, Normed, Rows, arg, cumulative, fold, normalise, softmax,
-};
+use zbmd_gpu_ir::tensor::normalise::{Affine, Norm, Normed, normalise};
+use zbmd_gpu_ir::tensor::row::{Cumulation, Fold, Rows, arg, cumulative, fold, softmax};
 use zbmd_gpu_ir::tensor::space::spread;
 use zbmd_gpu_ir::tensor::{Slot, TensorKernelBuilder, Why, computed};
 use zbmd_gpu_ir::{Amount, Grid, KernelPlan};
