@@ -70,16 +70,19 @@ fn cut_back(
 ) -> Vec<String> {
     let mut notes = Vec::new();
     let mut beyond = Vec::new();
-    let ids = engine.program().graph.sinks().map(|(id, _)| id);
-    for ((name, path, file), id) in sinks.iter().zip(ids) {
-        let committed = iterations * engine.tokens_per_iteration(id);
-        if let Err(error) = file.cut_back(committed) {
+    let sink_ids = engine.program().graph.sinks().map(|(id, _)| id);
+    for ((name, path, file), id) in sinks.iter().zip(sink_ids) {
+        let committed_tokens = iterations * engine.tokens_per_iteration(id);
+        if let Err(error) = file.cut_back(committed_tokens) {
             notes.push(format!(
-                "the file of `{name}` cannot be cut back to {committed} tokens: {error}"
+                "the file of `{name}` cannot be cut back to {committed_tokens} tokens: {error}"
             ));
         }
+
+        // Devices and pipes keep what they were given, so there may be more than was committed; a disk that was full has less.
         let tokens = file.tokens();
-        beyond.push(tokens.saturating_sub(committed));
+        beyond.push(tokens.saturating_sub(committed_tokens));
+
         let place = match is_standard(path) {
             true => "standard output".to_owned(),
             false => path.display().to_string(),
@@ -88,18 +91,20 @@ fn cut_back(
             FileKind::Regular => "holds",
             FileKind::Device | FileKind::Stream => "was given",
         };
-        notes.push(match tokens.cmp(&committed) {
+
+        notes.push(match tokens.cmp(&committed_tokens) {
             std::cmp::Ordering::Equal => format!("{place} {holds} {tokens} tokens of `{name}`"),
             std::cmp::Ordering::Greater => format!(
                 "{place} {holds} {tokens} tokens of `{name}`, {} after the last committed border",
-                tokens - committed
+                tokens - committed_tokens
             ),
             std::cmp::Ordering::Less => format!(
                 "{place} {holds} {tokens} tokens of `{name}`, {} fewer than were committed",
-                committed - tokens
+                committed_tokens - tokens
             ),
         });
     }
+
     if let Some(left) = left {
         for (sink, tokens) in left.report.sinks.iter_mut().zip(beyond) {
             sink.tokens += tokens;

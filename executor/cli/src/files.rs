@@ -251,10 +251,12 @@ pub(super) fn start_pumps(
             file: file.clone(),
         });
 
+        // Each pump has handles of its own: it may outlive this call, and the run.
         let stream_name = name.clone();
         let sink_path = path.clone();
         let shared_file = file.clone();
         let run_stopper = stopper.clone();
+        // Only a disk is always waited for; a device or a pipe may have a reader that stalls.
         pump::spawn(name, ends.clone(), move || match shared_file.kind() {
             FileKind::Regular => pump::drain(&stream_name, &sink_path, sink, &shared_file),
             FileKind::Device | FileKind::Stream => {

@@ -307,40 +307,48 @@ impl fmt::Display for Report {
             )?;
         }
         writeln!(f)?;
-        for s in &self.sources {
+
+        for source in &self.sources {
             write!(
                 f,
                 "  source {:<20} {:>12} tokens  {}",
-                s.name,
-                s.tokens,
-                PerSecond(s.tokens_per_s)
+                source.name,
+                source.tokens,
+                PerSecond(source.tokens_per_s)
             )?;
-            if s.padded > 0 {
-                write!(f, "  +{} zeros", s.padded)?;
+            if source.padded > 0 {
+                write!(f, "  +{} zeros", source.padded)?;
             }
-            if s.leftover > 0 {
-                let need = s.tokens_per_iteration;
-                write!(f, "  {} left over (an iteration takes {need})", s.leftover)?;
+            if source.leftover > 0 {
+                let need = source.tokens_per_iteration;
+                write!(
+                    f,
+                    "  {} left over (an iteration takes {need})",
+                    source.leftover
+                )?;
             }
             writeln!(f)?;
         }
-        for s in &self.sinks {
+
+        for sink in &self.sinks {
             write!(
                 f,
                 "  sink   {:<20} {:>12} tokens  {}",
-                s.name,
-                s.tokens,
-                PerSecond(s.tokens_per_s)
+                sink.name,
+                sink.tokens,
+                PerSecond(sink.tokens_per_s)
             )?;
-            if s.discarded > 0 {
-                write!(f, "  {} dropped: nobody pulled them", s.discarded)?;
+            if sink.discarded > 0 {
+                write!(f, "  {} dropped: nobody pulled them", sink.discarded)?;
             }
             writeln!(f)?;
         }
+
         for plan in &self.plans {
             plan.print(f)?;
         }
         print_profile(f, &self.profile)?;
+
         if let Some(trace) = &self.trace {
             write!(
                 f,
@@ -352,6 +360,7 @@ impl fmt::Display for Report {
                 writeln!(f, "  trace {} is cut off: {error}", trace.file)?;
             }
         }
+
         for note in &self.notes {
             writeln!(f, "  note: {note}")?;
         }

@@ -130,8 +130,12 @@ mod linux {
             within: Option<Duration>,
             watchdogs: &mut [Watchdog],
         ) -> WakeReason {
-            let mut running: Vec<&mut Watchdog> =
-                watchdogs.iter_mut().filter(|w| !w.has_expired).collect();
+            let mut running: Vec<&mut Watchdog> = watchdogs
+                .iter_mut()
+                .filter(|watchdog| !watchdog.has_expired)
+                .collect();
+
+            // The events first, then a timer for each watchdog that has not expired yet.
             let mut poll_fds = Vec::with_capacity(1 + running.len());
             poll_fds.push(PollFd::new(&*self.0, PollFlags::IN));
             let timer_fds = running.iter().filter_map(|watchdog| watchdog.fd());
@@ -141,14 +145,17 @@ mod linux {
             if poll(&mut poll_fds, limit.as_ref()).is_err() {
                 return WakeReason::Timeout;
             }
+
             let has_event = poll_fds[0].revents().contains(PollFlags::IN);
             let timers = poll_fds[1..].iter();
             let has_expired: Vec<bool> = timers.map(|fd| !fd.revents().is_empty()).collect();
             drop(poll_fds);
+
             for (watchdog, has_expired) in running.iter_mut().zip(&has_expired) {
                 watchdog.has_expired = *has_expired;
             }
 
+            // An event goes first: what expired is remembered in the watchdogs.
             if has_event {
                 let _ = rustix::io::read(&*self.0, &mut [0; 8]);
                 WakeReason::Event

@@ -32,26 +32,29 @@ pub(super) fn run_to_end(
     let before = manager.state.clone();
     let supervised = manager.options.supervised.clone();
     let is_supervised = supervised.is_some();
-    let ended = match supervised {
+    let run_result = match supervised {
         Some(options) => SupervisedRun::new(&mut manager, first, options, give_up.clone()).run(),
         None => run_unsupervised(&mut manager, first),
     };
 
-    if ended.is_err() {
+    // Workers that still run would wait for streams that nobody serves any more.
+    if run_result.is_err() {
         manager.control.abort();
     }
     manager.close_streams();
+    // Before the workers go: their counts are in memory that they share.
     let mut report = manager.report(&before);
     manager.pool.dismiss(is_supervised.then_some(DISMISS_LIMIT));
     if let Some(tracer) = manager.tracer {
         add_trace(&mut report, tracer);
     }
 
+    // A run that was given up leaves its outcome too: the state at its last committed border.
     let outcome = Outcome {
         report,
         state: manager.state,
     };
-    match ended {
+    match run_result {
         Ok(()) => Ok(outcome),
         Err(RunError::GaveUp {
             verdict,

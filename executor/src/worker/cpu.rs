@@ -62,9 +62,11 @@ impl CpuWorker {
         heartbeat: Option<WorkerHeartbeat>,
     ) -> Result<u64, StepStop> {
         let epoch: Arc<EpochMemory> = Arc::clone(&self.memory.epoch);
+        // The first border is passed when the last stage has done the block before it.
         let first_border = epoch
             .borders()
             .map_or(u64::MAX, |borders| borders.every() + periods.stages - 1);
+
         let mut run = CpuRun {
             replay: &mut self.replay,
             context: SlotContext {

@@ -462,6 +462,7 @@ impl<'a> Lowering<'a> {
     fn lower_fire(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> Instr {
         let counter = self.loop_counter(CounterKey::Actor(id), first);
         let first_port = self.ports.len() as u32;
+        // In this order: a kernel finds its inputs, outputs and states in a row behind `first_port`.
         let shape = Shape {
             firings: count as usize,
             inputs: self.input_ports(slot, id, first, count),
@@ -471,6 +472,7 @@ impl<'a> Lowering<'a> {
         };
 
         let actor = &self.loaded.program.graph.actors[id];
+        // Kernels outside of loops have fixed ports, and need no counter.
         match (&actor.role, self.loaded.kernels.of(self.plan, id)) {
             (Role::Compute, Some(kernel)) if counter == NO_COUNTER => Instr::Fire {
                 kernel: Arc::as_ptr(kernel),

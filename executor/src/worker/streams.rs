@@ -55,23 +55,30 @@ impl SinkEnd {
             clock,
             status,
         } = context;
-        let mut from = from;
+        let mut new_tokens = from;
+
+        // After a loss, tokens are computed again that had been given out before: their readers do not get them twice.
         if self.given_out > 0 {
-            let tokens = self.given_out.min(from.len() as u64 / self.token_bytes);
-            self.given_out -= tokens;
-            from = &from[(tokens * self.token_bytes) as usize..];
-            if from.is_empty() {
+            let repeated_tokens = self.given_out.min(from.len() as u64 / self.token_bytes);
+            self.given_out -= repeated_tokens;
+            new_tokens = &from[(repeated_tokens * self.token_bytes) as usize..];
+            if new_tokens.is_empty() {
                 return Ok(());
             }
         }
+
+        // A recovery ends with the first new output, so its time is noted.
         if status.first_output_ns.load(Ordering::Relaxed) == 0 {
             status
                 .first_output_ns
                 .store(clock.now_ns(), Ordering::Relaxed);
         }
+
         self.producer
-            .wait_space(from.len() as u64 / self.token_bytes, spin, stop)?;
-        self.producer.write(from).map_err(|_| Stopped)?;
+            .wait_space(new_tokens.len() as u64 / self.token_bytes, spin, stop)?;
+        self.producer.write(new_tokens).map_err(|_| Stopped)?;
+
+        // A block's latency is measured when the last of its tokens is given out.
         if end == self.firings && !self.paths.is_empty() {
             let now_ns = clock.now_ns();
             for path in &mut self.paths {

@@ -50,6 +50,7 @@ impl<P: Plans> Supervisor<P> {
             out,
         );
 
+        // That epochs begin and end is progress of a kind, but only committed blocks end a row of futile ones.
         self.refused = 0;
         self.note_progress(committed_blocks > 0);
         self.epoch_phase = EpochPhase::Between;

@@ -237,6 +237,7 @@ impl<P: Plans> Supervisor<P> {
             Input::Tick => {}
         }
 
+        // Whatever came in: time has passed, and an epoch may be able to begin or to end.
         self.pass_time(now_ns, out);
         self.settle_epoch(now_ns, out);
     }
@@ -283,17 +284,19 @@ impl<P: Plans> Supervisor<P> {
         };
 
         let member = &mut self.members[device];
+        // What a worker of an older epoch or generation does proves nothing of this one.
         if running.epoch != epoch || member.generation != of || !member.is_ready() {
             return false;
         }
         let Some(part) = running
             .parts
             .get_mut(&device)
-            .filter(|s| s.finished.is_none())
+            .filter(|part| part.finished.is_none())
         else {
             return false;
         };
 
+        // Who is at work has started: a later failure is not one to start.
         if !std::mem::replace(&mut part.joined, true) {
             member.failed_starts = 0;
         }
@@ -322,6 +325,7 @@ impl<P: Plans> Supervisor<P> {
                 after_ns,
                 bound_ns,
             } => {
+                // A hung worker does not end by itself: it is lost, and will be killed.
                 let why = why.to_owned();
                 let what = What::Overdue {
                     device,
@@ -334,6 +338,7 @@ impl<P: Plans> Supervisor<P> {
                 self.lose_worker(now_ns, device, Cause::Hung { why }, false, out);
             }
             Finding::Slow { times, phi, again } => {
+                // At first its slots only get more time; if it stays slow, its work goes to others.
                 let advice = match again {
                     false => Advice::Retime,
                     true => Advice::Replace,
@@ -373,6 +378,7 @@ impl<P: Plans> Supervisor<P> {
             }
             return;
         }
+
         match end {
             End::Finished { blocks } => self.part_finished(now_ns, device, blocks, out),
             End::OutOfMemory => self.lose_worker(now_ns, device, Cause::OutOfMemory, false, out),
@@ -393,12 +399,18 @@ impl<P: Plans> Supervisor<P> {
             };
         }
 
+        // The epoch is complete when the last worker has finished its part.
         let mut parts = running.parts.values();
-        if parts.any(|s| s.finished.is_none()) {
+        if parts.any(|part| part.finished.is_none()) {
             return;
         }
+
         let epoch = running.epoch;
-        if running.parts.values().any(|s| s.finished != Some(blocks)) {
+        if running
+            .parts
+            .values()
+            .any(|part| part.finished != Some(blocks))
+        {
             // They cannot disagree unless memory is broken: what is committed still stands.
             self.last_cause = format!("workers of {epoch} finished different numbers of blocks");
             return self.fence_epoch(now_ns, out);
@@ -421,6 +433,7 @@ impl<P: Plans> Supervisor<P> {
         let attempt = member.faults;
         let of = self.settings.retries;
 
+        // A worker that is not ready is lost already, and counted as such.
         if attempt > of && member.is_ready() {
             let cause = match end {
                 End::Corrupt { text, .. } => Cause::Corrupt { text },

@@ -193,6 +193,8 @@ impl Tree {
         if device_spec.restart == Restart::Temporary {
             return consequence;
         }
+
+        // From the device up: each supervisor that tolerates the loss ends the search.
         let device_label = format!("device {}", device_spec.name);
         if consequence.tolerates(
             device_label,
@@ -203,6 +205,7 @@ impl Tree {
             return consequence;
         }
 
+        // The group restarts by its strategy even where it gives up in the next step.
         let group_index = self.group_of[device];
         let group = &self.spec.groups[group_index];
         let group_label = format!("group {}", group.name);
@@ -217,6 +220,7 @@ impl Tree {
             return consequence;
         }
 
+        // The system has nobody above it: if it does not tolerate the loss, the run ends.
         let system_intensity = Some(self.spec.intensity);
         consequence.stop = !consequence.tolerates(
             "system".to_owned(),
@@ -225,6 +229,7 @@ impl Tree {
             now_ns,
         );
 
+        // A group without an intensity of its own cannot have failed as a whole.
         if group.intensity.is_some() {
             let group_indices: Vec<usize> = (0..self.spec.groups.len()).collect();
             let failed_groups = pick(self.spec.strategy, &group_indices, &group_index);

@@ -188,6 +188,7 @@ impl<P: Plans> Supervisor<P> {
         member.was_lost = true;
         member.faults = 0;
         let lived_ns = member.lived_ns(now_ns);
+        // A worker without memory has not started either, however far it came.
         let has_failed_start =
             matches!(member.phase, Phase::Starting { .. }) || *cause == Cause::OutOfMemory;
         member.failed_starts = if has_failed_start {
@@ -196,6 +197,7 @@ impl<P: Plans> Supervisor<P> {
             0
         };
 
+        // What the declaration says of this device comes first.
         let device_spec = self.tree.device(device);
         if let Some(why) = reason_against_restart(device_spec.restart, cause, needed) {
             self.emit_event(
@@ -209,6 +211,7 @@ impl<P: Plans> Supervisor<P> {
             return Next::Out { until_ns: None };
         }
 
+        // A breaker may open only for a device that others can do without.
         let mut has_opened = member.breaker.fail(now_ns, !needed);
         let failed_starts = member.failed_starts;
         if failed_starts >= self.settings.starts && !has_opened {
@@ -231,6 +234,7 @@ impl<P: Plans> Supervisor<P> {
             };
         }
 
+        // Else it is started again, later each time.
         let wait_ns = member.backoff.wait_ns(lived_ns);
         let restarts = member.backoff.restarts();
         self.emit_event(

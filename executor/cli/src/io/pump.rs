@@ -59,17 +59,17 @@ pub(crate) fn fill(
 ) -> PumpEnd {
     let token_bytes = source.token().bytes() as usize;
     let mut buffer = piece(token_bytes as u64);
-    let mut there = 0;
+    let mut buffered_bytes = 0;
     let stream = stream.to_owned();
     loop {
-        match from.read(&mut buffer[there..]) {
+        match from.read(&mut buffer[buffered_bytes..]) {
             Ok(0) => {
                 return PumpEnd::SourceEnded {
                     stream,
-                    partial_bytes: there as u64,
+                    partial_bytes: buffered_bytes as u64,
                 };
             }
-            Ok(bytes) => there += bytes,
+            Ok(bytes) => buffered_bytes += bytes,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(source) => {
                 return PumpEnd::SourceFailed(FileError::Io {
@@ -78,16 +78,19 @@ pub(crate) fn fill(
                 });
             }
         }
-        let whole = there - there % token_bytes;
-        match source.push_bytes(&buffer[..whole]) {
+
+        // A read may end within a token: its beginning stays for the next one.
+        let whole_bytes = buffered_bytes - buffered_bytes % token_bytes;
+        match source.push_bytes(&buffer[..whole_bytes]) {
             Ok(()) => {}
             Err(StreamError::Closed { .. } | StreamError::Stopped { .. }) => {
                 return PumpEnd::SourceRefused;
             }
             Err(other) => unreachable!("whole tokens of bytes are always taken: {other}"),
         }
-        buffer.copy_within(whole..there, 0);
-        there -= whole;
+
+        buffer.copy_within(whole_bytes..buffered_bytes, 0);
+        buffered_bytes -= whole_bytes;
     }
 }
 

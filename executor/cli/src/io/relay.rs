@@ -124,18 +124,20 @@ pub(crate) fn drain(
 ) -> PumpEnd {
     let token_bytes = sink.token().bytes();
     let relay = Arc::new(Relay::default());
-    let its = Arc::clone(&relay);
-    let file = to.clone();
-    let its_stream = stream.to_owned();
-    let its_path = path.to_owned();
-    let writer = std::thread::Builder::new()
+    let writer_relay = Arc::clone(&relay);
+    let writer_file = to.clone();
+    let writer_stream = stream.to_owned();
+    let writer_path = path.to_owned();
+
+    let spawn_result = std::thread::Builder::new()
         .name(format!("zbmd pipe {stream}"))
         .spawn(move || {
-            let end = its.write_all(&its_stream, &its_path, token_bytes, &file);
-            file.end();
-            its.end(end);
+            let end =
+                writer_relay.write_all(&writer_stream, &writer_path, token_bytes, &writer_file);
+            writer_file.end();
+            writer_relay.end(end);
         });
-    if let Err(source) = writer {
+    if let Err(source) = spawn_result {
         to.end();
         return PumpEnd::SinkFailed {
             stream: stream.to_owned(),
@@ -146,14 +148,15 @@ pub(crate) fn drain(
         };
     }
 
+    // Buffers go round: the writer returns those that it has written.
     let mut buffer = piece(token_bytes);
     while let Ok(tokens @ 1..) = sink.pull_some_bytes(&mut buffer) {
         let bytes = std::mem::take(&mut buffer);
-        let (goes_on, free) = relay.put(Piece { bytes, tokens }, stopper);
+        let (goes_on, free_buffer) = relay.put(Piece { bytes, tokens }, stopper);
         if !goes_on {
             break;
         }
-        buffer = free.unwrap_or_else(|| piece(token_bytes));
+        buffer = free_buffer.unwrap_or_else(|| piece(token_bytes));
     }
     relay.complete()
 }

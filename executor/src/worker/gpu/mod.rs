@@ -122,6 +122,7 @@ impl GpuWorker {
     ) -> Result<Self, DeviceFault> {
         let epoch = &job.epoch;
         let status = &epoch.statuses[job.calendar];
+        // Shown while the driver compiles and allocates, which may take seconds.
         status.pc.store(PREPARES, Ordering::Relaxed);
         status.thread.store(thread_number(), Ordering::Release);
 
@@ -145,18 +146,22 @@ impl GpuWorker {
             )
             .map_err(device_fault)?;
 
+        // The device starts where the last epoch ended.
         let graph = &program.graph;
         let start_state = State {
             channels: border::read_area(epoch, graph, Area::Start),
             ..State::initial(graph)
         };
         replay.load_state(&start_state).map_err(device_fault)?;
+
         if let Some(borders) = epoch.borders() {
             let keepers = border::keepers(graph, plan);
             replay
                 .save_borders(borders.every(), &keepers)
                 .map_err(device_fault)?;
         }
+
+        // Kernels outlive the epoch: the next one on this device need not compile them again.
         lent_device.keep_kernels();
 
         let mut peers = GpuPeers::new(graph, plan, job.calendar, epoch);
