@@ -1,26 +1,23 @@
 //! One open device: what is loaded on it, and how its queue is waited for. Everything is given back when it is dropped,
 //! unless the device is lost.
-#![expect(unsafe_code, reason = "waits for events by their handles")]
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use zbmd_ir::{Actor, Program};
-
-use super::driver::{Driver, Event, Function, Image};
+use super::context::DriverContext;
+use super::driver::{Driver, Function, Image};
 use super::error::{CallError, Fault, OpenError};
-use super::instance::{Instance, Listed};
-use super::queue::Queue;
+use super::fence::Fence;
+use super::instance::Instance;
+use super::listed::Listed;
+use super::registered::RegisteredMemory;
+use zbmd_gpu_ir::Caps;
 use zbmd_gpu_ir::emit::cubins::{Cubins, MIN_DEPENDENT_LAUNCH};
 use zbmd_gpu_ir::emit::ptx;
 use zbmd_gpu_ir::lang::Kernel;
 use zbmd_gpu_ir::library::Shape;
-use zbmd_gpu_ir::{Caps, KernelPlan};
-use zbmd_hal::{
-    self, GpuCalls, GpuDevice, GpuReplay, KeptConstants, ReplayRequest, boxed_calls, boxed_replay,
-};
+use zbmd_hal::HostRegion;
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default)]
@@ -50,13 +47,11 @@ type LoadedKernels = BTreeMap<(u128, Vec<u32>), LoadedKernel>;
 /// After [`Fault::Lost`], [`Fault::Hung`] or a wait that failed the driver may still write to what it was given, or
 /// never answer again: nothing is freed then, and nothing is waited for. The process is expected to end.
 pub struct Device {
-    driver: Arc<dyn Driver>,
+    context: Arc<DriverContext>,
     listed: Listed,
     options: Options,
     has_dependent_launch: bool,
     kernels: Mutex<LoadedKernels>,
-    /// A fatal fault was seen.
-    is_dead: AtomicBool,
     // Last: the driver outlives its devices.
     instance: Arc<Instance>,
 }
@@ -84,12 +79,11 @@ impl Device {
             && listed.arch >= MIN_DEPENDENT_LAUNCH
             && driver.supports_dependent_launch();
         Ok(Arc::new(Device {
-            driver,
+            context: DriverContext::new(driver),
             has_dependent_launch,
             listed: listed.clone(),
             options: options.clone(),
             kernels: Mutex::default(),
-            is_dead: AtomicBool::new(false),
             instance: Arc::clone(instance),
         }))
     }
@@ -123,7 +117,7 @@ impl Device {
     /// Whether no fault was seen after which the driver must be left alone. If one was, the device is of no use, and
     /// the process must end before the driver is called for it again.
     pub fn is_alive(&self) -> bool {
-        !self.is_dead.load(Ordering::Relaxed)
+        self.context.is_alive()
     }
 
     /// Makes calls that can fail, on the calling thread, and sorts what they report.
@@ -131,26 +125,30 @@ impl Device {
         &self,
         call: impl FnOnce(&dyn Driver) -> Result<T, CallError>,
     ) -> Result<T, Fault> {
-        let driver = &*self.driver;
-        driver
-            .bind_thread()
-            .and_then(|()| call(driver))
-            .map_err(|error| self.note_fault(Fault::new(error)))
+        self.context.call(call)
     }
 
     /// Gives something back, unless the device is lost.
     pub(super) fn give_back(&self, call: impl FnOnce(&dyn Driver)) {
-        if self.is_alive() && self.driver.bind_thread().is_ok() {
-            call(&*self.driver);
-        }
+        self.context.give_back(call);
     }
 
-    /// Remembers a fault after which the driver is left alone.
-    fn note_fault(&self, fault: Fault) -> Fault {
-        if fault.is_fatal() {
-            self.is_dead.store(true, Ordering::Relaxed);
-        }
-        fault
+    /// A fence for this device's queue.
+    pub(super) fn new_fence(&self) -> Result<Fence, Fault> {
+        Fence::new(&self.context)
+    }
+
+    /// Memory of others, registered with the driver; `None` where the driver does not accept it, which costs a copy and
+    /// nothing else.
+    ///
+    /// # Errors
+    /// A device that is lost.
+    pub(super) fn register_memory(
+        &self,
+        memory: HostRegion,
+    ) -> Result<Option<Arc<RegisteredMemory>>, Fault> {
+        let registrations = &self.instance.registrations;
+        registrations.find_or_register(&self.context, memory)
     }
 
     /// Loads a kernel, from the bundle if that has it; each is loaded once.
@@ -190,10 +188,7 @@ impl Device {
     /// # Errors
     /// That clause.
     pub fn library(&self) -> Result<String, String> {
-        self.driver
-            .bind_thread()
-            .map_err(|error| Fault::new(error).to_string())?;
-        self.driver.product_library()
+        self.context.product_library()
     }
 
     /// Why the library cannot do products of a shape, as a clause; `None` where it can.
@@ -227,7 +222,7 @@ impl Device {
             let waited = start.elapsed();
             if waited.as_nanos() > timeout_ns.into() {
                 let waited_ms = timeout_ns / 1_000_000;
-                return Err(self.note_fault(Fault::Hung { value, waited_ms }));
+                return Err(self.context.note_fault(Fault::Hung { value, waited_ms }));
             }
             if waited < BUSY_TIME {
                 std::hint::spin_loop();
@@ -240,11 +235,11 @@ impl Device {
 
     /// Runs what `put` puts into the queue, and waits for its end.
     pub(super) fn run_and_wait(
-        self: &Arc<Self>,
+        &self,
         timeout_ns: u64,
         put: impl FnOnce(&dyn Driver) -> Result<(), CallError>,
     ) -> Result<(), Fault> {
-        let fence = Fence::new(self)?;
+        let fence = self.new_fence()?;
         let put = self.call(put);
         if self.is_alive() {
             // Also where only a part of it was put: what the caller then frees must not be in the queue.
@@ -252,118 +247,5 @@ impl Device {
             self.wait_for(&fence, 0, timeout_ns)?;
         }
         put
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        self.give_back(|driver| {
-            // SAFETY: everything made on the device holds it, so nothing else is left and nothing is called later;
-            // queues have waited for their work.
-            unsafe { driver.close_device() }
-        });
-    }
-}
-
-impl GpuDevice for Device {
-    fn backend_name(&self) -> &'static str {
-        "cuda"
-    }
-
-    fn caps(&self) -> &Caps {
-        self.caps()
-    }
-
-    fn describe(&self) -> String {
-        let Listed { title, driver, .. } = &self.listed;
-        let library = self.library();
-        let library = library.map(|name| format!(" {name}")).unwrap_or_default();
-        format!(
-            "cuda: {} {title} {driver}{library}",
-            self.listed.uuid_text()
-        )
-    }
-
-    fn is_alive(&self) -> bool {
-        self.is_alive()
-    }
-
-    fn has_dependent_launch(&self) -> bool {
-        self.has_dependent_launch
-    }
-
-    fn unsupported_reason(&self, plan: &KernelPlan) -> Result<Option<String>, zbmd_hal::Fault> {
-        for shape in plan.products() {
-            if let Some(reason) = self.unsupported_shape(shape)? {
-                return Ok(Some(reason));
-            }
-        }
-        Ok(None)
-    }
-
-    fn warm_kernels(&self, plans: &[KernelPlan], program: &Program) -> Result<(), zbmd_hal::Fault> {
-        let cubins = Cubins::of_program(program, self.listed.arch);
-        for kernel in plans.iter().flat_map(KernelPlan::kernels) {
-            self.load_kernel(kernel, &cubins)?;
-        }
-        Ok(())
-    }
-
-    fn prepare_calls(
-        self: Arc<Self>,
-        actor: &Actor,
-        plan: &KernelPlan,
-        firings: usize,
-        calls: usize,
-    ) -> Result<Box<dyn GpuCalls>, zbmd_hal::Fault> {
-        boxed_calls::<Queue>(&self, actor, plan, firings, calls)
-    }
-
-    fn prepare_replay(
-        self: Arc<Self>,
-        request: &ReplayRequest<'_>,
-        kept: &mut KeptConstants,
-    ) -> Result<Box<dyn GpuReplay>, zbmd_hal::Fault> {
-        boxed_replay::<Queue>(&self, request, kept)
-    }
-}
-
-/// A point in the queue that can be waited for.
-pub(super) struct Fence {
-    event: Event,
-    device: Arc<Device>,
-}
-
-impl Fence {
-    pub(super) fn new(device: &Arc<Device>) -> Result<Self, Fault> {
-        let event = device.call(|driver| driver.create_event())?;
-        Ok(Self {
-            event,
-            device: Arc::clone(device),
-        })
-    }
-
-    /// Puts the fence into the queue of its device.
-    pub(super) fn record(&self, driver: &dyn Driver) -> Result<(), CallError> {
-        // SAFETY: the event is this fence's, and given back when it is dropped; drivers keep what is in the queue of it.
-        unsafe { driver.record_event(self.event) }
-    }
-
-    /// Whether everything has ended that was in the queue before it.
-    pub(super) fn has_passed(&self) -> Result<bool, Fault> {
-        self.device.call(|driver| {
-            // SAFETY: the event is this fence's, and given back when it is dropped.
-            unsafe { driver.query_event(self.event) }
-        })
-    }
-}
-
-impl Drop for Fence {
-    fn drop(&mut self) {
-        self.device.give_back(|driver| {
-            // SAFETY: made by `new`, and given back here only. Of an event that is still in the queue drivers free the
-            // memory when the queue has reached it.
-            unsafe { driver.destroy_event(self.event) }
-        });
     }
 }

@@ -4,7 +4,7 @@
 //! Memory is an address, the host's included: both sides use the same one. Work is put into one queue per device, in
 //! order. Handles are numbers, and nothing about a number says that what it names still exists: so every function that
 //! is given one is unsafe, and [`Driver`] says what its callers promise. Those who own what a number names are
-//! [`super::memory::Bank`], [`super::registered::RegisteredMemory`], [`super::device::Fence`] and [`super::graph`]:
+//! [`super::memory::Bank`], [`super::registered::RegisteredMemory`], [`super::fence::Fence`] and [`super::graph`]:
 //! each is made by one function, and its `drop` is the one place that gives it back.
 #![expect(unsafe_code, reason = "functions over raw addresses and handles")]
 

@@ -10,12 +10,17 @@
 //!
 //! Tests run everything except the driver's own functions on a device in software, which interprets the printed code.
 
+mod api;
+mod context;
 mod device;
 mod driver;
 mod edges;
 mod error;
+mod fence;
+mod gpu_device;
 mod graph;
 mod instance;
+mod listed;
 mod lt;
 mod memory;
 #[cfg(any(test, feature = "testing"))]
@@ -32,7 +37,8 @@ mod tests;
 
 pub use self::device::{Device, Options};
 pub use self::error::{Cause, Code, Fault, OpenError, Site, Verdict};
-pub use self::instance::{Instance, Listed, list};
+pub use self::instance::{Instance, list};
+pub use self::listed::Listed;
 #[cfg(any(test, feature = "testing"))]
 pub use self::misdeed::Misdeed;
 #[cfg(any(test, feature = "testing"))]

@@ -12,9 +12,9 @@ use std::sync::{Mutex, PoisonError};
 use cudarc::driver::sys;
 use libloading::Library;
 
+use super::api::{Api, add_node, check_code, function_table};
 use super::driver::{Address, Graph, Node};
 use super::error::{CallError, Code, Site};
-use super::sys::Api;
 use zbmd_gpu_ir::Math;
 use zbmd_gpu_ir::library::{Product, Shape, TITLE, WORKSPACE};
 
@@ -24,33 +24,7 @@ const NAMES: [(&str, i32); 2] = [("libcublasLt.so.13", 13_000), ("libcublasLt.so
 /// The library's opaque objects.
 type Handle = *mut c_void;
 
-/// A table of functions of a library.
-macro_rules! functions {
-    ($(#[$doc:meta])* $table:ident: $($field:ident $symbol:literal ($($argument:ty),*) -> $result:ty;)*) => {
-        $(#[$doc])*
-        struct $table {
-            $($field: unsafe extern "C" fn($($argument),*) -> $result,)*
-        }
-
-        impl $table {
-            /// Looks them up; the name of the first that is missing.
-            ///
-            /// # Safety
-            /// The library is the vendor's.
-            unsafe fn look_up(library: &Library) -> Result<Self, &'static str> {
-                Ok(Self { $($field: {
-                    type Wanted = unsafe extern "C" fn($($argument),*) -> $result;
-                    // SAFETY: the vendor's function of that name has this signature.
-                    match unsafe { library.get::<Wanted>($symbol.as_bytes()) } {
-                        Ok(found) => *found,
-                        Err(_) => return Err($symbol),
-                    }
-                }),* })
-            }
-        }
-    };
-}
-functions! {
+function_table! {
     /// What is used of the library: in all versions since 11.
     Functions:
     create "cublasLtCreate" (*mut Handle) -> c_int;
@@ -77,7 +51,7 @@ functions! {
         sys::CUstream
     ) -> c_int;
 }
-functions! {
+function_table! {
     /// What capturing needs of the driver beside [`Api`].
     Captures:
     begin "cuStreamBeginCapture_v2" (sys::CUstream, c_uint) -> c_int;
@@ -595,26 +569,16 @@ impl Lt {
 
         // SAFETY: operands are long enough and exist as long as the graph, as the caller promises.
         let captured = unsafe { self.capture_products(product, count, &algorithm) }?;
-        let after: Vec<sys::CUgraphNode> = after
-            .iter()
-            .map(|node| node.0 as sys::CUgraphNode)
-            .collect();
-        let mut node = null_mut();
-        // SAFETY: the parent graph exists and the nodes are its own, as the caller promises; the driver copies the
-        // captured graph, which exists.
-        let code = unsafe {
-            (self.captures.child_node)(
-                &raw mut node,
-                graph.0 as sys::CUgraph,
-                after.as_ptr(),
-                after.len(),
-                captured,
-            )
-        };
+        let added = add_node(graph, after, Site::Product, |node, graph, after| {
+            // SAFETY: the parent graph exists and the nodes are its own, as the caller promises; the driver copies the
+            // captured graph, which exists.
+            unsafe {
+                (self.captures.child_node)(node, graph, after.as_ptr(), after.len(), captured)
+            }
+        });
         // SAFETY: captured above, and destroyed here only.
         unsafe { (self.api.graph_destroy)(captured) };
-        product_result(code)?;
-        Ok(Node(node as u64))
+        added
     }
 
     /// A graph of so many products in a row, which the caller destroys.
@@ -637,7 +601,9 @@ impl Lt {
         };
 
         // SAFETY: the stream is this library's, and nothing is in it: `try_out` has waited.
-        product_result(unsafe { (self.captures.begin)(self.stream, RELAXED) })?;
+        check_code(Site::Product, unsafe {
+            (self.captures.begin)(self.stream, RELAXED)
+        })?;
         let captured_all = (0..count).step_by(batch as usize).try_for_each(|first| {
             let batch_len = batch.min(count - first);
             // SAFETY: as the caller promises, for these products among all.
@@ -652,7 +618,7 @@ impl Lt {
                 site: Site::Product,
                 code: library_code(status),
             })
-            .and(product_result(ended));
+            .and(check_code(Site::Product, ended));
         if result.is_err() && !captured.is_null() {
             // SAFETY: captured above, and not known elsewhere.
             unsafe { (self.api.graph_destroy)(captured) };
@@ -675,17 +641,6 @@ impl Lt {
 
 /// The factor of what is in the result already.
 static ZERO: f32 = 0.0;
-
-/// What a call of the driver for a product has reported.
-fn product_result(code: c_int) -> Result<(), CallError> {
-    if code == 0 {
-        return Ok(());
-    }
-    Err(CallError {
-        site: Site::Product,
-        code: Code(code),
-    })
-}
 
 #[cfg(test)]
 mod tests {

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use zbmd_ir::Program;
 
-use super::device::{Device, Fence, LoadedKernel};
+use super::device::{Device, LoadedKernel};
 use super::driver::{Driver, MAX_WORD_OPS, WordOp};
 use super::edges::EdgeBuilder;
 use super::error::{CallError, Fault};
+use super::fence::Fence;
 use super::graph::{GraphDraft, ReadyGraph};
 use super::memory::{Bank, BankTable};
-use super::registered::RegisteredMemory;
 use zbmd_gpu_ir::Caps;
 use zbmd_gpu_ir::emit::cubins::Cubins;
 use zbmd_gpu_ir::lang::Kernel;
@@ -187,7 +187,7 @@ fn note_command(edges: &mut EdgeBuilder, command: &Command) -> Option<Vec<u32>> 
 
 impl Queue {
     pub(super) fn new(device: &Arc<Device>, cubins: Cubins) -> Result<Self, Fault> {
-        let fences: Result<Vec<Fence>, Fault> = (0..FENCES).map(|_| Fence::new(device)).collect();
+        let fences: Result<Vec<Fence>, Fault> = (0..FENCES).map(|_| device.new_fence()).collect();
         Ok(Self {
             device: Arc::clone(device),
             submitted: 0,
@@ -258,7 +258,7 @@ impl zbmd_hal::Queue for Queue {
     }
 
     fn import_host_memory(&mut self, memory: HostRegion) -> Result<Option<u32>, Fault> {
-        let registered = RegisteredMemory::find_or_register(&self.device, memory)?;
+        let registered = self.device.register_memory(memory)?;
         Ok(registered.map(|registered| self.adopt_bank(Arc::new(Bank::import(registered)))))
     }
 

@@ -1,181 +1,28 @@
-//! The real driver: libcuda's functions, looked up once. Types come from cudarc; the functions are loaded by their names
-//! here, so that one that is missing is an error and not a panic, and results are numbers, because newer drivers report
-//! codes that are not listed here.
+//! The real driver, with one device open. Types come from cudarc; the functions are those of [`Api`].
 #![expect(unsafe_code, reason = "calls the CUDA driver")]
 
 mod dependent_launch;
 mod exchange;
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{CString, c_uint, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::sys;
 
+use super::api::{Api, add_node, check_code, handle_number, raw_handle};
 use super::driver::{Address, Driver, Event, Exec, Function, Graph, Image, Launch, Node, WordOp};
-use super::error::{CallError, Code, Site, unavailable};
+use super::error::{CallError, Code, Site};
 use super::lt::Lt;
 use dependent_launch::DependentLaunch;
 use zbmd_gpu_ir::library::{Product, Shape};
-use zbmd_hal::Unavailable;
 
-/// Functions with the signatures of driver 12.0; later drivers keep them.
-macro_rules! functions {
-    ($($field:ident $symbol:literal ($($argument:ty),*);)*) => {
-        /// libcuda's functions.
-        #[derive(Clone, Copy)]
-        pub(super) struct Api {
-            $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
-        }
-
-        impl Api {
-            /// Looks them up.
-            ///
-            /// # Safety
-            /// The library is installed, and the driver's.
-            unsafe fn look_up() -> Result<Api, Unavailable> {
-                // SAFETY: the library is installed, as the caller promises; without it this panics.
-                let library = unsafe { sys::culib() };
-                Ok(Api { $($field: {
-                    type Wanted = unsafe extern "C" fn($($argument),*) -> c_int;
-                    // SAFETY: the driver's function of that name has this signature.
-                    match unsafe { library.get::<Wanted>($symbol.as_bytes()) } {
-                        Ok(found) => *found,
-                        Err(_) => return Err(unavailable(format!(
-                            "the driver has no {}: install a newer one", $symbol
-                        ))),
-                    }
-                }),* })
-            }
-        }
-    };
-}
-functions! {
-    init "cuInit" (c_uint);
-    driver_version "cuDriverGetVersion" (*mut c_int);
-    device_count "cuDeviceGetCount" (*mut c_int);
-    device "cuDeviceGet" (*mut sys::CUdevice, c_int);
-    device_name "cuDeviceGetName" (*mut c_char, c_int, sys::CUdevice);
-    device_memory "cuDeviceTotalMem_v2" (*mut usize, sys::CUdevice);
-    device_attribute "cuDeviceGetAttribute" (*mut c_int, sys::CUdevice_attribute, sys::CUdevice);
-    device_uuid "cuDeviceGetUuid_v2" (*mut sys::CUuuid, sys::CUdevice);
-    retain "cuDevicePrimaryCtxRetain" (*mut sys::CUcontext, sys::CUdevice);
-    release "cuDevicePrimaryCtxRelease_v2" (sys::CUdevice);
-    set_current "cuCtxSetCurrent" (sys::CUcontext);
-    stream_create "cuStreamCreate" (*mut sys::CUstream, c_uint);
-    stream_destroy "cuStreamDestroy_v2" (sys::CUstream);
-    alloc "cuMemAlloc_v2" (*mut sys::CUdeviceptr, usize);
-    free "cuMemFree_v2" (sys::CUdeviceptr);
-    alloc_host "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
-    free_host "cuMemFreeHost" (*mut c_void);
-    register "cuMemHostRegister_v2" (*mut c_void, usize, c_uint);
-    unregister "cuMemHostUnregister" (*mut c_void);
-    pointer "cuMemHostGetDevicePointer_v2" (*mut sys::CUdeviceptr, *mut c_void, c_uint);
-    signal "cuStreamBatchMemOp_v2" (
-        sys::CUstream, c_uint, *mut sys::CUstreamBatchMemOpParams, c_uint
-    );
-    module_load "cuModuleLoadDataEx" (
-        *mut sys::CUmodule, *const c_void, c_uint, *mut sys::CUjit_option, *mut *mut c_void
-    );
-    module_unload "cuModuleUnload" (sys::CUmodule);
-    module_function "cuModuleGetFunction" (*mut sys::CUfunction, sys::CUmodule, *const c_char);
-    zero "cuMemsetD8Async" (sys::CUdeviceptr, u8, usize, sys::CUstream);
-    copy "cuMemcpyAsync" (sys::CUdeviceptr, sys::CUdeviceptr, usize, sys::CUstream);
-    event_create "cuEventCreate" (*mut sys::CUevent, c_uint);
-    event_destroy "cuEventDestroy_v2" (sys::CUevent);
-    event_record "cuEventRecord" (sys::CUevent, sys::CUstream);
-    event_query "cuEventQuery" (sys::CUevent);
-    graph_create "cuGraphCreate" (*mut sys::CUgraph, c_uint);
-    graph_destroy "cuGraphDestroy" (sys::CUgraph);
-    kernel_node "cuGraphAddKernelNode_v2" (
-        *mut sys::CUgraphNode, sys::CUgraph, *const sys::CUgraphNode, usize,
-        *const sys::CUDA_KERNEL_NODE_PARAMS
-    );
-    copy_node "cuGraphAddMemcpyNode" (
-        *mut sys::CUgraphNode, sys::CUgraph, *const sys::CUgraphNode, usize,
-        *const sys::CUDA_MEMCPY3D, sys::CUcontext
-    );
-    zero_node "cuGraphAddMemsetNode" (
-        *mut sys::CUgraphNode, sys::CUgraph, *const sys::CUgraphNode, usize,
-        *const sys::CUDA_MEMSET_NODE_PARAMS, sys::CUcontext
-    );
-    instantiate "cuGraphInstantiateWithFlags" (*mut sys::CUgraphExec, sys::CUgraph, c_ulonglong);
-    upload "cuGraphUpload" (sys::CUgraphExec, sys::CUstream);
-    exec_destroy "cuGraphExecDestroy" (sys::CUgraphExec);
-    launch "cuGraphLaunch" (sys::CUgraphExec, sys::CUstream);
-}
-
-/// CUDA 12.0, the first with all of the functions.
-const MIN_VERSION: i32 = 12_000;
-/// `CUDA_ERROR_NO_DEVICE`, `CUDA_ERROR_STUB_LIBRARY`, `CUDA_ERROR_NOT_READY`.
-const NO_DEVICE: i32 = 100;
-const STUB_LIBRARY: i32 = 34;
+/// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: i32 = 600;
-/// `CUDA_ERROR_INVALID_PTX`, `CUDA_ERROR_NOT_SUPPORTED`.
+/// `CUDA_ERROR_INVALID_PTX`.
 const INVALID_PTX: Code = Code(218);
+/// `CUDA_ERROR_NOT_SUPPORTED`.
 const NOT_SUPPORTED: i32 = 801;
-
-/// `11.4` of 11040.
-fn version_text(version: i32) -> String {
-    format!("{}.{}", version / 1000, version % 1000 / 10)
-}
-
-/// What a driver's answers to the first calls mean; its version if all is well.
-pub(super) fn check_version(init: i32, version: Result<i32, i32>) -> Result<i32, Unavailable> {
-    let reason = match (init, version) {
-        // A driver that is too old often cannot be initialised either, for reasons that do not help.
-        (_, Ok(version)) if version < MIN_VERSION => format!(
-            "the driver has CUDA {}, {} is needed: install driver 525 or newer",
-            version_text(version),
-            version_text(MIN_VERSION)
-        ),
-        (0, Ok(version)) => return Ok(version),
-        (NO_DEVICE, _) => "the driver (libcuda) is installed, but finds no device".to_owned(),
-        (STUB_LIBRARY, _) => "libcuda is the stub of a toolkit, not a driver".to_owned(),
-        (0, Err(code)) => format!("cuDriverGetVersion reports {}", Code(code)),
-        (code, _) => format!("cuInit reports {}", Code(code)),
-    };
-    Err(unavailable(reason))
-}
-
-impl Api {
-    /// Loads the driver and initialises it; its version.
-    pub(super) fn load() -> Result<(Api, i32), Unavailable> {
-        // SAFETY: loads and unloads the system's CUDA driver, which is safe to load.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(unavailable(
-                "the driver (libcuda) is not installed".to_owned(),
-            ));
-        }
-        // SAFETY: the library is present, and the driver's.
-        let api = unsafe { Api::look_up() }?;
-
-        // SAFETY: `cuInit` has no preconditions.
-        let init_code = unsafe { (api.init)(0) };
-        let mut version = 0;
-        // SAFETY: the pointer is to a local; the function needs no initialisation.
-        let version_code = unsafe { (api.driver_version)(&raw mut version) };
-        let version = match version_code {
-            0 => Ok(version),
-            code => Err(code),
-        };
-        Ok((api, check_version(init_code, version)?))
-    }
-}
-
-/// One attribute of a device.
-pub(super) fn device_attribute(
-    api: &Api,
-    device: sys::CUdevice,
-    attribute: sys::CUdevice_attribute,
-) -> Result<i32, i32> {
-    let mut value = 0;
-    // SAFETY: the pointer is to a local; the driver checks the device's number.
-    match unsafe { (api.device_attribute)(&raw mut value, attribute, device) } {
-        0 => Ok(value),
-        code => Err(code),
-    }
-}
 
 /// The driver with one device open.
 pub(super) struct Cuda {
@@ -198,17 +45,6 @@ unsafe impl Send for ModuleHandle {}
 unsafe impl Send for Cuda {}
 // SAFETY: the driver locks itself, and what is not the driver's is behind locks.
 unsafe impl Sync for Cuda {}
-
-/// What a call has reported.
-fn check_code(site: Site, code: c_int) -> Result<(), CallError> {
-    if code == 0 {
-        return Ok(());
-    }
-    Err(CallError {
-        site,
-        code: Code(code),
-    })
-}
 
 impl Cuda {
     /// Opens a device.
@@ -260,20 +96,6 @@ impl Cuda {
     fn lock_modules(&self) -> std::sync::MutexGuard<'_, Vec<ModuleHandle>> {
         self.modules.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A handle as a number.
-fn handle_number<T>(handle: *mut T) -> u64 {
-    handle as u64
-}
-
-/// The handle that a number was made of.
-fn raw_handle<T>(number: u64) -> *mut T {
-    number as *mut T
-}
-
-fn raw_nodes(nodes: &[Node]) -> Vec<sys::CUgraphNode> {
-    nodes.iter().map(|node| raw_handle(node.0)).collect()
 }
 
 /// A copy of bytes in a row between addresses that both sides know.
@@ -492,21 +314,11 @@ impl Driver for Cuda {
             ctx: null_mut(),
         };
 
-        let after = raw_nodes(after);
-        let mut node = null_mut();
-        // SAFETY: graph, nodes and function exist, and the arguments are as many as the kernel declares, as the caller
-        // promises; they have the sizes of pointers and words, and outlive the call.
-        let code = unsafe {
-            (self.api.kernel_node)(
-                &raw mut node,
-                raw_handle(graph.0),
-                after.as_ptr(),
-                after.len(),
-                &params,
-            )
-        };
-        check_code(Site::KernelNode, code)?;
-        Ok(Node(handle_number(node)))
+        add_node(graph, after, Site::KernelNode, |node, graph, after| {
+            // SAFETY: graph, nodes and function exist, and the arguments are as many as the kernel declares, as the caller
+            // promises; they have the sizes of pointers and words, and outlive the call.
+            unsafe { (self.api.kernel_node)(node, graph, after.as_ptr(), after.len(), &params) }
+        })
     }
 
     fn supports_dependent_launch(&self) -> bool {
@@ -541,22 +353,20 @@ impl Driver for Cuda {
         bytes: u64,
     ) -> Result<Node, CallError> {
         let params = flat_copy(from, to, bytes);
-        let after = raw_nodes(after);
-        let mut node = null_mut();
-        // SAFETY: graph and nodes exist, and the memory outlives what is made of the graph, as the caller promises; the
-        // other pointers are to locals.
-        let code = unsafe {
-            (self.api.copy_node)(
-                &raw mut node,
-                raw_handle(graph.0),
-                after.as_ptr(),
-                after.len(),
-                &params,
-                self.context,
-            )
-        };
-        check_code(Site::CopyNode, code)?;
-        Ok(Node(handle_number(node)))
+        add_node(graph, after, Site::CopyNode, |node, graph, after| {
+            // SAFETY: graph and nodes exist, and the memory outlives what is made of the graph, as the caller promises; the
+            // other pointers are to locals.
+            unsafe {
+                (self.api.copy_node)(
+                    node,
+                    graph,
+                    after.as_ptr(),
+                    after.len(),
+                    &params,
+                    self.context,
+                )
+            }
+        })
     }
 
     unsafe fn add_zero_node(
@@ -574,22 +384,20 @@ impl Driver for Cuda {
             width: bytes as usize,
             height: 1,
         };
-        let after = raw_nodes(after);
-        let mut node = null_mut();
-        // SAFETY: graph and nodes exist, and the memory outlives what is made of the graph, as the caller promises; the
-        // other pointers are to locals.
-        let code = unsafe {
-            (self.api.zero_node)(
-                &raw mut node,
-                raw_handle(graph.0),
-                after.as_ptr(),
-                after.len(),
-                &params,
-                self.context,
-            )
-        };
-        check_code(Site::ZeroNode, code)?;
-        Ok(Node(handle_number(node)))
+        add_node(graph, after, Site::ZeroNode, |node, graph, after| {
+            // SAFETY: graph and nodes exist, and the memory outlives what is made of the graph, as the caller promises; the
+            // other pointers are to locals.
+            unsafe {
+                (self.api.zero_node)(
+                    node,
+                    graph,
+                    after.as_ptr(),
+                    after.len(),
+                    &params,
+                    self.context,
+                )
+            }
+        })
     }
 
     fn product_library(&self) -> Result<String, String> {
@@ -660,79 +468,6 @@ impl Driver for Cuda {
             }
             (self.api.stream_destroy)(self.stream);
             (self.api.release)(self.device);
-        }
-    }
-}
-
-/// A text that the driver writes into a buffer of the given length.
-pub(super) fn read_text(fill: impl FnOnce(*mut c_char, c_int) -> c_int) -> Result<String, i32> {
-    let mut buffer = [0 as c_char; 256];
-    match fill(buffer.as_mut_ptr(), buffer.len() as c_int - 1) {
-        // SAFETY: the last byte is zero, because the driver was given one byte less; the buffer is a local.
-        0 => Ok(unsafe { CStr::from_ptr(buffer.as_ptr()) }
-            .to_string_lossy()
-            .into_owned()),
-        code => Err(code),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_missing_is_said_in_a_sentence() {
-        for (init, version, said) in [
-            (0, Ok(12_020), Ok(12_020)),
-            (
-                0,
-                Ok(11_040),
-                Err(
-                    "no CUDA: the driver has CUDA 11.4, 12.0 is needed: install driver 525 or newer",
-                ),
-            ),
-            (
-                100,
-                Ok(12_040),
-                Err("no CUDA: the driver (libcuda) is installed, but finds no device"),
-            ),
-            (
-                100,
-                Ok(11_000),
-                Err(
-                    "no CUDA: the driver has CUDA 11.0, 12.0 is needed: install driver 525 or newer",
-                ),
-            ),
-            (
-                34,
-                Err(34),
-                Err("no CUDA: libcuda is the stub of a toolkit, not a driver"),
-            ),
-            (
-                999,
-                Ok(12_040),
-                Err("no CUDA: cuInit reports CUDA_ERROR_UNKNOWN (999)"),
-            ),
-            (
-                803,
-                Ok(12_040),
-                Err("no CUDA: cuInit reports CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"),
-            ),
-        ] {
-            let found = check_version(init, version).map_err(|e| e.to_string());
-            assert_eq!(found, said.map_err(str::to_owned));
-        }
-    }
-
-    /// Where there is no driver, or one without a device, this is the sentence that people see.
-    #[test]
-    fn loading_never_panics() {
-        match Api::load() {
-            Ok((_, version)) => assert!(version >= MIN_VERSION),
-            Err(error) => {
-                println!("{error}");
-                assert!(error.to_string().starts_with("no CUDA: "), "{error}");
-            }
         }
     }
 }

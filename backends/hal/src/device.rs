@@ -11,7 +11,7 @@ use zbmd_ir::{Actor, BufferId, Calendar, Plan, Program, State};
 
 use super::fault::Fault;
 use super::queue::{Backend, Queue};
-use super::{Call, Exchange, Halt, Kept, Peers, Replay, ReplayError, Summary};
+use super::{Call, Exchange, Halt, Kept, Peers, Replay, Summary};
 use zbmd_gpu_ir::{Caps, KernelPlan, LowerKernels};
 
 /// What a replay is prepared from: a calendar of a plan of a verified program, and what the device shares with others.
@@ -38,7 +38,7 @@ impl fmt::Debug for ReplayRequest<'_> {
 }
 
 /// An open GPU. One thread drives it at a time.
-pub trait GpuDevice: Any + fmt::Debug + Send + Sync {
+pub trait GpuDevice: PrepareWork + Any + fmt::Debug + Send + Sync {
     /// The backend, as machines name it.
     fn backend_name(&self) -> &'static str;
 
@@ -76,7 +76,10 @@ pub trait GpuDevice: Any + fmt::Debug + Send + Sync {
     fn validation_messages(&self) -> Vec<String> {
         Vec::new()
     }
+}
 
+/// What is prepared on a GPU. Every [`QueueDevice`] can do so.
+pub trait PrepareWork {
     /// See [`Call::new`].
     ///
     /// # Errors
@@ -92,12 +95,41 @@ pub trait GpuDevice: Any + fmt::Debug + Send + Sync {
     /// See [`Replay::prepare`].
     ///
     /// # Errors
-    /// See [`ReplayError`].
+    /// See [`ReplayError`](super::ReplayError).
     fn prepare_replay(
         self: Arc<Self>,
         request: &ReplayRequest<'_>,
         kept: &mut KeptConstants,
     ) -> Result<Box<dyn GpuReplay>, Fault>;
+}
+
+/// A backend's device, whose calendars run in queues of one type.
+pub trait QueueDevice: Sized {
+    /// The queue of a calendar.
+    type Queue: Queue<Device = Self, Fault: Into<Fault>, Bank: Send + Sync> + Send + 'static;
+}
+
+impl<D: QueueDevice> PrepareWork for D {
+    fn prepare_calls(
+        self: Arc<Self>,
+        actor: &Actor,
+        plan: &KernelPlan,
+        firings: usize,
+        calls: usize,
+    ) -> Result<Box<dyn GpuCalls>, Fault> {
+        let call = Call::<D::Queue>::new(&self, actor, plan, firings, calls)?;
+        Ok(Box::new(call))
+    }
+
+    fn prepare_replay(
+        self: Arc<Self>,
+        request: &ReplayRequest<'_>,
+        kept: &mut KeptConstants,
+    ) -> Result<Box<dyn GpuReplay>, Fault> {
+        let kept_constants = kept.of_backend::<D::Queue>();
+        let replay = Replay::<D::Queue>::prepare(&self, request, kept_constants)?;
+        Ok(Box::new(replay))
+    }
 }
 
 /// The calendar of one device, ready to run: see the module above.
@@ -158,8 +190,7 @@ pub trait GpuReplay: Send {
 
 impl<Q> GpuReplay for Replay<Q>
 where
-    Q: Queue + Send,
-    Fault: From<Q::Fault>,
+    Q: Queue<Fault: Into<Fault>> + Send,
 {
     fn summary(&self) -> Summary {
         self.summary()
@@ -187,19 +218,19 @@ where
     }
 
     fn release_waits(&mut self) -> Result<(), Fault> {
-        Ok(self.release_waits()?)
+        self.release_waits().map_err(Into::into)
     }
 
     fn load_state(&mut self, state: &State) -> Result<(), Fault> {
-        Ok(self.load_state(state)?)
+        self.load_state(state).map_err(Into::into)
     }
 
     fn save_state(&mut self, blocks: u64, state: &mut State) -> Result<(), Fault> {
-        Ok(self.save_state(blocks, state)?)
+        self.save_state(blocks, state).map_err(Into::into)
     }
 
     fn save_borders(&mut self, every: u64, keepers: &[BufferId]) -> Result<(), Fault> {
-        Ok(self.save_borders(every, keepers)?)
+        self.save_borders(every, keepers).map_err(Into::into)
     }
 }
 
@@ -220,15 +251,14 @@ pub trait GpuCalls {
 
 impl<Q> GpuCalls for Call<Q>
 where
-    Q: Queue,
-    Fault: From<Q::Fault>,
+    Q: Queue<Fault: Into<Fault>>,
 {
     fn submit(&mut self) -> Result<(), Fault> {
-        Ok(self.submit()?)
+        self.submit().map_err(Into::into)
     }
 
     fn wait(&mut self) -> Result<(), Fault> {
-        Ok(self.wait()?)
+        self.wait().map_err(Into::into)
     }
 }
 
@@ -255,42 +285,4 @@ impl fmt::Debug for KeptConstants {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeptConstants").finish_non_exhaustive()
     }
-}
-
-/// [`GpuDevice::prepare_calls`] for the device of a backend.
-///
-/// # Errors
-/// See there.
-pub fn boxed_calls<Q>(
-    device: &Arc<Q::Device>,
-    actor: &Actor,
-    plan: &KernelPlan,
-    firings: usize,
-    calls: usize,
-) -> Result<Box<dyn GpuCalls>, Fault>
-where
-    Q: Queue + 'static,
-    Fault: From<Q::Fault> + From<ReplayError<Q::Fault>>,
-{
-    Ok(Box::new(Call::<Q>::new(
-        device, actor, plan, firings, calls,
-    )?))
-}
-
-/// [`GpuDevice::prepare_replay`] for the device of a backend.
-///
-/// # Errors
-/// See there.
-pub fn boxed_replay<Q>(
-    device: &Arc<Q::Device>,
-    request: &ReplayRequest<'_>,
-    kept: &mut KeptConstants,
-) -> Result<Box<dyn GpuReplay>, Fault>
-where
-    Q: Queue + Send + 'static,
-    Q::Bank: Send + Sync,
-    Fault: From<Q::Fault> + From<ReplayError<Q::Fault>>,
-{
-    let kept = kept.of_backend::<Q>();
-    Ok(Box::new(Replay::<Q>::prepare(device, request, kept)?))
 }

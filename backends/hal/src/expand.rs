@@ -2,39 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use zbmd_ir::{Action, ActorId, BufferId, Calendar, Entry, RingId};
+use zbmd_ir::{Action, ActorId, Calendar, Entry, RingId};
 
 /// One execution of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotExecution {
     pub(super) stage: u32,
-    pub(super) action: SlotAction,
-}
-
-/// What an execution does: [`Action`] with its place in the block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SlotAction {
-    Fire {
-        actor: ActorId,
-        first: u64,
-        count: u64,
-    },
-    Send {
-        ring: RingId,
-        first: u64,
-        count: u64,
-    },
-    Recv {
-        ring: RingId,
-        first: u64,
-        count: u64,
-    },
-    Release {
-        ring: RingId,
-    },
-    Carry {
-        buffer: BufferId,
-    },
+    /// With its place in the block: loops are unrolled, so `first` is where this execution begins.
+    pub(super) action: Action,
 }
 
 /// Slots between two points at which the device waits for others: it receives, computes, then sends and releases.
@@ -67,14 +42,14 @@ pub(super) fn expand_segments(
     let mut segments = vec![SlotSegment::default()];
     let mut has_handed_over = false;
     for execution in expansion.executions {
-        let receives = matches!(execution.action, SlotAction::Recv { .. });
+        let receives = matches!(execution.action, Action::Recv { .. });
         if receives && has_handed_over {
             segments.push(SlotSegment::default());
             has_handed_over = false;
         }
         has_handed_over |= matches!(
             execution.action,
-            SlotAction::Send { .. } | SlotAction::Release { .. }
+            Action::Send { .. } | Action::Release { .. }
         );
         if let Some(segment) = segments.last_mut() {
             segment.push_execution(execution);
@@ -86,10 +61,10 @@ pub(super) fn expand_segments(
 impl SlotSegment {
     /// Adds an execution; a receipt that continues the one before is joined with it.
     fn push_execution(&mut self, execution: SlotExecution) {
-        if let SlotAction::Recv { ring, first, count } = execution.action
+        if let Action::Recv { ring, first, count } = execution.action
             && let Some(last) = self.executions.last_mut()
             && last.stage == execution.stage
-            && let SlotAction::Recv {
+            && let Action::Recv {
                 ring: last_ring,
                 first: last_first,
                 count: last_count,
@@ -149,25 +124,21 @@ impl SlotExpansion {
             return Err(TooManySlots);
         }
 
-        let action = match action {
-            Action::Fire { actor, count, .. } => SlotAction::Fire {
+        let mut action = action;
+        match &mut action {
+            Action::Fire {
                 actor,
-                first: self.advance_cursor(CursorKey::Actor(actor), count),
+                first,
                 count,
-            },
-            Action::Send { ring, count, .. } => SlotAction::Send {
-                ring,
-                first: self.advance_cursor(CursorKey::Send(ring), count),
-                count,
-            },
-            Action::Recv { ring, count, .. } => SlotAction::Recv {
-                ring,
-                first: self.advance_cursor(CursorKey::Recv(ring), count),
-                count,
-            },
-            Action::Release { ring } => SlotAction::Release { ring },
-            Action::Carry { buffer } => SlotAction::Carry { buffer },
-        };
+            } => *first = self.advance_cursor(CursorKey::Actor(*actor), *count),
+            Action::Send { ring, first, count } => {
+                *first = self.advance_cursor(CursorKey::Send(*ring), *count);
+            }
+            Action::Recv { ring, first, count } => {
+                *first = self.advance_cursor(CursorKey::Recv(*ring), *count);
+            }
+            Action::Release { .. } | Action::Carry { .. } => {}
+        }
         self.executions.push(SlotExecution { stage, action });
         Ok(())
     }

@@ -72,8 +72,9 @@ use std::collections::VecDeque;
 use zbmd_ir::{ActorId, BufferId, ChannelId, DeviceId, RingId};
 
 pub use self::call::Call;
-pub use self::device::{GpuCalls, GpuDevice, GpuReplay, KeptConstants, ReplayRequest};
-pub use self::device::{boxed_calls, boxed_replay};
+pub use self::device::{
+    GpuCalls, GpuDevice, GpuReplay, KeptConstants, PrepareWork, QueueDevice, ReplayRequest,
+};
 use self::exchange::DeviceExchange;
 pub use self::exchange::{Exchange, Transport};
 pub use self::fault::{DriverFault, Fault, FaultKind, OpenError, Unavailable};

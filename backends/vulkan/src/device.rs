@@ -8,19 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ash::prelude::VkResult;
 use ash::{ext, khr, vk};
 
-use zbmd_ir::{Actor, Program};
-
 use super::error::{Fault, OpenError, Site};
-use super::instance::{Instance, Kind, Listed};
+use super::instance::{Instance, Listed};
 use super::pipelines::Pipelines;
-use super::queue::Queue;
-use zbmd_gpu_ir::emit::modules::Codes;
 use zbmd_gpu_ir::emit::spirv::Floats;
-use zbmd_gpu_ir::{Caps, KernelPlan, Needs, library};
-use zbmd_hal::{
-    self, GpuCalls, GpuDevice, GpuReplay, KeptConstants, QueueLimits, ReplayRequest, boxed_calls,
-    boxed_replay,
-};
+use zbmd_gpu_ir::{Caps, Needs};
+use zbmd_hal::QueueLimits;
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default)]
@@ -206,7 +199,10 @@ impl Device {
             skips_barriers: AtomicBool::new(false),
             instance: Arc::clone(instance),
         });
-        device.open_cache(options.cache.as_deref())?;
+        device.call(Site::CreateCache, || {
+            let folder = options.cache.as_deref();
+            device.pipelines.open_cache(&device.raw, listed, folder)
+        })?;
         Ok(device)
     }
 
@@ -349,63 +345,6 @@ impl Device {
         self.call(Site::Submit, || unsafe {
             self.raw.queue_submit(*queue, &[info], vk::Fence::null())
         })
-    }
-}
-
-impl GpuDevice for Device {
-    fn backend_name(&self) -> &'static str {
-        "vulkan"
-    }
-
-    fn caps(&self) -> &Caps {
-        &self.caps
-    }
-
-    fn describe(&self) -> String {
-        let Listed { title, driver, .. } = &self.listed;
-        format!("vulkan: {} {title} {driver}", self.listed.uuid_text())
-    }
-
-    fn is_alive(&self) -> bool {
-        self.is_alive()
-    }
-
-    fn unsupported_reason(&self, plan: &KernelPlan) -> Result<Option<String>, zbmd_hal::Fault> {
-        let has_products = plan.products().next().is_some();
-        Ok(has_products.then(library::needs_cuda))
-    }
-
-    fn warm_kernels(&self, plans: &[KernelPlan], program: &Program) -> Result<(), zbmd_hal::Fault> {
-        let kernels = plans.iter().flat_map(KernelPlan::kernels);
-        let codes = Codes::of_program(program);
-        self.pipelines(kernels.map(|kernel| &**kernel), &codes)?;
-        Ok(())
-    }
-
-    fn save_kernel_cache(&self) {
-        self.save_cache();
-    }
-
-    fn validation_messages(&self) -> Vec<String> {
-        self.instance.messages()
-    }
-
-    fn prepare_calls(
-        self: Arc<Self>,
-        actor: &Actor,
-        plan: &KernelPlan,
-        firings: usize,
-        calls: usize,
-    ) -> Result<Box<dyn GpuCalls>, zbmd_hal::Fault> {
-        boxed_calls::<Queue>(&self, actor, plan, firings, calls)
-    }
-
-    fn prepare_replay(
-        self: Arc<Self>,
-        request: &ReplayRequest<'_>,
-        kept: &mut KeptConstants,
-    ) -> Result<Box<dyn GpuReplay>, zbmd_hal::Fault> {
-        boxed_replay::<Queue>(&self, request, kept)
     }
 }
 
@@ -555,12 +494,5 @@ fn query_properties(
         limits,
         caps,
         floats,
-    }
-}
-
-impl Listed {
-    /// Whether the device's memory is the host's, so that copying gains nothing.
-    pub fn shares_memory(&self) -> bool {
-        matches!(self.kind, Kind::Integrated | Kind::Cpu)
     }
 }

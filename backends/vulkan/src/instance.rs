@@ -324,6 +324,11 @@ impl Listed {
         self.uuid.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// Whether the device's memory is the host's, so that copying gains nothing.
+    pub fn shares_memory(&self) -> bool {
+        matches!(self.kind, Kind::Integrated | Kind::Cpu)
+    }
+
     /// Vulkan version as `1.3.230`.
     pub fn api_text(&self) -> String {
         let major = vk::api_version_major(self.api);

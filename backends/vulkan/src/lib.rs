@@ -7,8 +7,10 @@
 //! and its supervisor decides. After a fatal fault the driver is not called again: see [`Device`].
 
 mod commands;
+mod compile;
 mod device;
 mod error;
+mod gpu_device;
 mod hazards;
 mod instance;
 mod memory;

@@ -1,22 +1,24 @@
-//! Kernels made ready: modules, layouts, pipelines, and what of them is stored on disk.
+//! The pipelines of a device, and what of them is stored on disk. How they are made: see `compile.rs`.
 #![expect(unsafe_code, reason = "calls the Vulkan driver")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ash::prelude::VkResult;
 use ash::vk;
 
-use super::device::Device;
-use super::error::{Fault, Site};
-use zbmd_gpu_ir::emit::modules::{self, Codes};
-use zbmd_gpu_ir::lang::Kernel;
+use super::instance::Listed;
 
 /// A pipeline of a device, which exists as long as the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pipeline(vk::Pipeline);
 
 impl Pipeline {
+    pub(super) fn new(raw: vk::Pipeline) -> Self {
+        Self(raw)
+    }
+
     pub(super) fn raw(self) -> vk::Pipeline {
         self.0
     }
@@ -33,28 +35,76 @@ pub(super) struct BindingLayouts {
 #[derive(Default)]
 pub(super) struct Pipelines(Mutex<PipelineStore>);
 
+/// What has been made so far.
 #[derive(Default)]
-struct PipelineStore {
-    cache: vk::PipelineCache,
+pub(super) struct PipelineStore {
+    pub(super) cache: vk::PipelineCache,
+    /// Where the driver's cache is stored.
     file: Option<PathBuf>,
-    layouts: BTreeMap<usize, BindingLayouts>,
-    pipelines: BTreeMap<PipelineKey, Pipeline>,
+    /// By the number of bindings.
+    pub(super) layouts: BTreeMap<usize, BindingLayouts>,
+    pub(super) pipelines: BTreeMap<PipelineKey, Pipeline>,
 }
 
 /// Code (by its digest), values of specialisation constants, number of bindings.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct PipelineKey {
-    code: u128,
-    specs: Vec<u32>,
-    bindings: usize,
+pub(super) struct PipelineKey {
+    pub(super) code: u128,
+    pub(super) specs: Vec<u32>,
+    pub(super) bindings: usize,
 }
 
 /// First bytes of a file of compiled kernels; after them the length and the checksum of the driver's data.
 const MAGIC: &[u8; 8] = b"zbmdvkc1";
 
 impl Pipelines {
-    fn lock(&self) -> MutexGuard<'_, PipelineStore> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, PipelineStore> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the driver's cache with what an earlier run has stored for this driver.
+    pub(super) fn open_cache(
+        &self,
+        raw: &ash::Device,
+        listed: &Listed,
+        folder: Option<&Path>,
+    ) -> VkResult<()> {
+        let cache_file = folder.map(|folder| folder.join(cache_name(listed)));
+        let stored_bytes = cache_file
+            .as_deref()
+            .and_then(|file| std::fs::read(file).ok());
+        let initial_data = stored_bytes
+            .as_deref()
+            .and_then(unpack_cache)
+            .unwrap_or_default();
+        let info = vk::PipelineCacheCreateInfo::default().initial_data(initial_data);
+        // SAFETY: the driver checks the data's header itself; `unpack_cache` has checked the data against damage.
+        let cache = unsafe { raw.create_pipeline_cache(&info, None) }?;
+
+        let mut store = self.lock();
+        store.cache = cache;
+        store.file = cache_file;
+        Ok(())
+    }
+
+    /// Stores compiled kernels for later runs, if there is a folder for them.
+    pub(super) fn save_cache(&self, raw: &ash::Device, listed: &Listed) {
+        let store = self.lock();
+        let Some(file) = &store.file else { return };
+        let Some(folder) = file.parent() else { return };
+        // SAFETY: the cache is this device's.
+        let Ok(data) = (unsafe { raw.get_pipeline_cache_data(store.cache) }) else {
+            return;
+        };
+
+        // Renamed when it is whole, because another process may read the file.
+        let temporary_file = folder.join(format!(".{}.{}", cache_name(listed), std::process::id()));
+        let written = std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&temporary_file, pack_cache(&data)))
+            .and_then(|()| std::fs::rename(&temporary_file, file));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&temporary_file);
+        }
     }
 
     /// Destroys everything.
@@ -77,206 +127,15 @@ impl Pipelines {
     }
 }
 
-impl Device {
-    /// Starts the driver's cache with what an earlier run has stored for this driver.
-    pub(super) fn open_cache(&self, folder: Option<&Path>) -> Result<(), Fault> {
-        let file = folder.map(|folder| folder.join(self.cache_name()));
-        let stored = file.as_deref().and_then(|file| std::fs::read(file).ok());
-        let data = stored.as_deref().and_then(unpack_cache).unwrap_or_default();
-        let info = vk::PipelineCacheCreateInfo::default().initial_data(data);
-        // SAFETY: the driver checks the data's header itself; `unpack_cache` has checked the data against damage.
-        let cache = self.call(Site::CreateCache, || unsafe {
-            self.raw.create_pipeline_cache(&info, None)
-        })?;
-
-        let mut store = self.pipelines.lock();
-        store.cache = cache;
-        store.file = file;
-        Ok(())
-    }
-
-    /// One file for each device and version of its driver.
-    fn cache_name(&self) -> String {
-        let listed = self.listed();
-        let driver_bytes = listed.driver_uuid.iter();
-        let driver: String = driver_bytes.map(|byte| format!("{byte:02x}")).collect();
-        format!(
-            "vulkan-{}-{driver}-{:08x}.pipelines",
-            listed.uuid_text(),
-            listed.driver_version
-        )
-    }
-
-    /// Stores compiled kernels for later runs, where the device was opened with a folder for them. A failure costs later
-    /// runs time and nothing else.
-    pub fn save_cache(&self) {
-        let store = self.pipelines.lock();
-        let Some(file) = &store.file else { return };
-        let Some(folder) = file.parent() else { return };
-        // SAFETY: the cache is this device's.
-        let Ok(data) = (unsafe { self.raw.get_pipeline_cache_data(store.cache) }) else {
-            return;
-        };
-
-        // Renamed when it is whole, because another process may read the file.
-        let temporary = folder.join(format!(".{}.{}", self.cache_name(), std::process::id()));
-        let written = std::fs::create_dir_all(folder)
-            .and_then(|()| std::fs::write(&temporary, pack_cache(&data)))
-            .and_then(|()| std::fs::rename(&temporary, file));
-        if written.is_err() {
-            let _ = std::fs::remove_file(&temporary);
-        }
-    }
-
-    /// Layouts for kernels with so many bindings.
-    pub(super) fn layouts(&self, bindings: usize) -> Result<BindingLayouts, Fault> {
-        let mut store = self.pipelines.lock();
-        if let Some(layouts) = store.layouts.get(&bindings) {
-            return Ok(*layouts);
-        }
-
-        let set_bindings: Vec<_> = (0..bindings as u32)
-            .map(|binding| {
-                vk::DescriptorSetLayoutBinding::default()
-                    .binding(binding)
-                    .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
-                    .descriptor_count(1)
-                    .stage_flags(vk::ShaderStageFlags::COMPUTE)
-            })
-            .collect();
-        let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&set_bindings);
-        // SAFETY: plain data that outlives the call.
-        let set = self.call(Site::CreateSetLayout, || unsafe {
-            self.raw.create_descriptor_set_layout(&info, None)
-        })?;
-
-        let arguments = [vk::PushConstantRange::default()
-            .stage_flags(vk::ShaderStageFlags::COMPUTE)
-            .size(4 * (1 + bindings as u32))];
-        let sets = [set];
-        let info = vk::PipelineLayoutCreateInfo::default()
-            .set_layouts(&sets)
-            .push_constant_ranges(&arguments);
-        // SAFETY: plain data that outlives the call; `KernelPlan::lacks` keeps kernels with more bindings than the device
-        // supports away.
-        let created = self.call(Site::CreateLayout, || unsafe {
-            self.raw.create_pipeline_layout(&info, None)
-        });
-        let pipeline = created.inspect_err(|_| {
-            // SAFETY: made above, and used by nothing.
-            unsafe { self.raw.destroy_descriptor_set_layout(set, None) }
-        })?;
-
-        let layouts = BindingLayouts { set, pipeline };
-        store.layouts.insert(bindings, layouts);
-        Ok(layouts)
-    }
-
-    fn pipeline_key(&self, kernel: &Kernel) -> PipelineKey {
-        PipelineKey {
-            code: modules::module_key(kernel, self.floats.of_kernel(kernel)),
-            specs: kernel.specs.clone(),
-            bindings: kernel.bindings.len(),
-        }
-    }
-
-    /// The pipelines of kernels, in order; those that do not exist yet are made now, on all cores.
-    pub(super) fn pipelines<'k>(
-        &self,
-        kernels: impl IntoIterator<Item = &'k Kernel>,
-        codes: &Codes,
-    ) -> Result<Vec<Pipeline>, Fault> {
-        let keyed: Vec<(PipelineKey, &Kernel)> = kernels
-            .into_iter()
-            .map(|kernel| (self.pipeline_key(kernel), kernel))
-            .collect();
-        let missing: BTreeMap<&PipelineKey, &Kernel> = {
-            let store = self.pipelines.lock();
-            let new = keyed
-                .iter()
-                .filter(|(key, _)| !store.pipelines.contains_key(key));
-            new.map(|(key, kernel)| (key, *kernel)).collect()
-        };
-        let missing: Vec<(&PipelineKey, &Kernel)> = missing.into_iter().collect();
-        for (key, _) in &missing {
-            self.layouts(key.bindings)?;
-        }
-        self.compile_all(&missing, codes)?;
-
-        let store = self.pipelines.lock();
-        let pipelines = keyed.iter().map(|(key, _)| store.pipelines[key]);
-        Ok(pipelines.collect())
-    }
-
-    /// Makes pipelines on all cores, and stores them.
-    fn compile_all(&self, missing: &[(&PipelineKey, &Kernel)], codes: &Codes) -> Result<(), Fault> {
-        let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
-        let share = missing.len().div_ceil(threads).max(1);
-        let results: Vec<Result<(), Fault>> = std::thread::scope(|scope| {
-            let workers: Vec<_> = missing
-                .chunks(share)
-                .map(|part| scope.spawn(move || self.compile_part(part, codes)))
-                .collect();
-            workers
-                .into_iter()
-                .map(|worker| {
-                    let joined = worker.join();
-                    joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                })
-                .collect()
-        });
-        results.into_iter().collect()
-    }
-
-    /// Makes pipelines one by one, and stores them.
-    fn compile_part(&self, part: &[(&PipelineKey, &Kernel)], codes: &Codes) -> Result<(), Fault> {
-        for (key, kernel) in part {
-            let words = codes.module_words(key.code, kernel, self.floats.of_kernel(kernel));
-            let pipeline = self.compile(key, &words)?;
-            let mut store = self.pipelines.lock();
-            store.pipelines.insert((*key).clone(), pipeline);
-        }
-        Ok(())
-    }
-
-    fn compile(&self, key: &PipelineKey, words: &[u32]) -> Result<Pipeline, Fault> {
-        let layout = self.layouts(key.bindings)?.pipeline;
-        let cache = self.pipelines.lock().cache;
-        let info = vk::ShaderModuleCreateInfo::default().code(words);
-        // SAFETY: the printer makes valid modules (the tests have them all checked), of capabilities that the device
-        // has; a bundle has the printer's modules, unless it was forged (see `codes`).
-        let module = self.call(Site::CreateModule, || unsafe {
-            self.raw.create_shader_module(&info, None)
-        })?;
-
-        let entries: Vec<_> = (0..key.specs.len() as u32)
-            .map(|index| vk::SpecializationMapEntry {
-                constant_id: index,
-                offset: 4 * index,
-                size: 4,
-            })
-            .collect();
-        let spec_bytes: &[u8] = bytemuck::cast_slice(&key.specs);
-        let specialization = vk::SpecializationInfo::default()
-            .map_entries(&entries)
-            .data(spec_bytes);
-        let stage = vk::PipelineShaderStageCreateInfo::default()
-            .stage(vk::ShaderStageFlags::COMPUTE)
-            .module(module)
-            .name(c"main")
-            .specialization_info(&specialization);
-        let infos = [vk::ComputePipelineCreateInfo::default()
-            .stage(stage)
-            .layout(layout)];
-        // SAFETY: module, layout and cache are this device's; all pointers outlive the call; the cache locks itself.
-        let created = self.call(Site::CreatePipeline, || unsafe {
-            let created = self.raw.create_compute_pipelines(cache, &infos, None);
-            created.map_err(|(_, result)| result)
-        });
-        // SAFETY: made above, and pipelines do not need their module any more.
-        unsafe { self.raw.destroy_shader_module(module, None) };
-        Ok(Pipeline(created?[0]))
-    }
+/// One file for each device and version of its driver.
+fn cache_name(listed: &Listed) -> String {
+    let driver_bytes = listed.driver_uuid.iter();
+    let driver_uuid: String = driver_bytes.map(|byte| format!("{byte:02x}")).collect();
+    format!(
+        "vulkan-{}-{driver_uuid}-{:08x}.pipelines",
+        listed.uuid_text(),
+        listed.driver_version
+    )
 }
 
 /// FNV-1a.

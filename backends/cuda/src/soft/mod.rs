@@ -27,7 +27,7 @@ use super::driver::{
     Address, Driver, Event, Exec, Function, Graph, Image, Launch, MAX_WORD_OPS, Node, WordOp,
 };
 use super::error::{CallError, Code, Fault, Site};
-use super::instance::{Listed, MAX_BINDINGS};
+use super::listed::{Listed, MAX_BINDINGS};
 use zbmd_gpu_ir::Caps;
 use zbmd_gpu_ir::library::{Product, Shape};
 

@@ -7,8 +7,8 @@ use std::ffi::c_int;
 
 use cudarc::driver::sys;
 
+use super::super::api::{Api, check_code};
 use super::super::error::{CallError, Site};
-use super::{Api, check_code};
 
 /// `CUgraphEdgeData`, as CUDA 12.3 and later have it.
 #[repr(C)]

@@ -14,9 +14,10 @@ use std::ffi::c_uint;
 
 use cudarc::driver::sys;
 
+use super::super::api::check_code;
 use super::super::driver::{Address, MAX_WORD_OPS, WordOp};
 use super::super::error::{CallError, Site};
-use super::{Cuda, check_code};
+use super::Cuda;
 
 /// Lets all devices of the process reach memory of the host's; where this one sees it.
 ///

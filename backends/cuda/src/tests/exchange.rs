@@ -5,12 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::soft;
-use crate::device::Fence;
 use crate::driver::{Driver, MAX_WORD_OPS, WordOp};
 use crate::error::CallError;
 use crate::memory::Bank;
 use crate::queue::Queue;
-use crate::registered::RegisteredMemory;
 use crate::{Code, Device, Fault, Injection, Lacking, Machine, Options, Site};
 use zbmd_gpu_ir::emit::cubins::Cubins;
 use zbmd_hal::{BankRange, HostRegion, MemoryKind, Queue as _, QueueOp};
@@ -58,8 +56,7 @@ fn put_word_ops(driver: &dyn Driver, word_ops: &[WordOp]) -> Result<(), CallErro
 fn what_two_devices_share_is_registered_once_and_given_back_once() {
     let (others, one) = (Others::new(), soft());
     let two = Device::open(one.instance(), one.listed(), &Options::default()).expect("once more");
-    let registered =
-        |device: &Arc<Device>| RegisteredMemory::find_or_register(device, others.region());
+    let registered = |device: &Arc<Device>| device.register_memory(others.region());
     let first = registered(&one).expect("alive").expect("it is reached");
     let second = registered(&two).expect("alive").expect("it is reached");
     assert!(Arc::ptr_eq(&first, &second));
@@ -86,7 +83,8 @@ fn memory_that_the_driver_does_not_take_is_not_reached() {
     });
     registered.expect("it is not registered yet");
     assert!(
-        RegisteredMemory::find_or_register(&device, others.region())
+        device
+            .register_memory(others.region())
             .expect("alive")
             .is_none()
     );
@@ -96,14 +94,16 @@ fn memory_that_the_driver_does_not_take_is_not_reached() {
         unsafe { driver.unregister_host(page) }
     });
     assert!(
-        RegisteredMemory::find_or_register(&device, others.region())
+        device
+            .register_memory(others.region())
             .expect("alive")
             .is_some()
     );
 
     machine(&device).set_lacking(Lacking::Registration);
     assert!(
-        RegisteredMemory::find_or_register(&device, others.region())
+        device
+            .register_memory(others.region())
             .expect("alive")
             .is_none()
     );
@@ -117,7 +117,7 @@ fn memory_that_the_driver_does_not_take_is_not_reached() {
     };
     machine(&device).inject(Some(lost));
     assert!(matches!(
-        RegisteredMemory::find_or_register(&device, others.region()),
+        device.register_memory(others.region()),
         Err(Fault::Lost { .. })
     ));
 }
@@ -125,7 +125,8 @@ fn memory_that_the_driver_does_not_take_is_not_reached() {
 #[test]
 fn a_dead_device_gives_nothing_back() {
     let (others, device) = (Others::new(), soft());
-    let registered = RegisteredMemory::find_or_register(&device, others.region())
+    let registered = device
+        .register_memory(others.region())
         .expect("alive")
         .expect("reached");
     let lost = Injection {
@@ -144,7 +145,8 @@ fn a_dead_device_gives_nothing_back() {
 #[test]
 fn what_is_given_back_is_touched_no_more() {
     let (others, device) = (Others::new(), soft());
-    let registered = RegisteredMemory::find_or_register(&device, others.region())
+    let registered = device
+        .register_memory(others.region())
         .expect("alive")
         .expect("reached");
     let word = registered.address;
@@ -175,11 +177,12 @@ fn what_is_given_back_is_touched_no_more() {
 #[test]
 fn the_queue_waits_for_words_and_goes_on_by_itself() {
     let (others, device) = (Others::new(), soft());
-    let registered = RegisteredMemory::find_or_register(&device, others.region())
+    let registered = device
+        .register_memory(others.region())
         .expect("alive")
         .expect("reached");
     let word = |index: u64| registered.address + 8 * index;
-    let fence = Fence::new(&device).expect("a fence");
+    let fence = device.new_fence().expect("a fence");
     let put = |driver: &dyn Driver| {
         let word_ops = [
             WordOp {
@@ -303,7 +306,8 @@ fn waits_end_when_they_are_told_to() {
 #[test]
 fn work_that_was_put_only_in_part_is_waited_for_too() {
     let (others, device) = (Others::new(), soft());
-    let registered = RegisteredMemory::find_or_register(&device, others.region())
+    let registered = device
+        .register_memory(others.region())
         .expect("alive")
         .expect("reached");
     let wait = WordOp {
