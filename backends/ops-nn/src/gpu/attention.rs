@@ -238,6 +238,37 @@ struct AttentionBindings<'k> {
     key_count: Val<'k>,
 }
 
+/// Two elements of a head that are rotated together.
+struct RotatedPair<'k> {
+    /// Its number in the head, and in a row of angles.
+    pair: Val<'k>,
+    /// Whether the column is the second one of it.
+    is_second: Val<'k>,
+    columns: [Val<'k>; 2],
+}
+
+impl<'k> RotatedPair<'k> {
+    /// The pair of a column: neighbours where they are interleaved, else elements of the two halves.
+    fn of_column(column: Val<'k>, half_size: Val<'k>, is_interleaved: bool) -> Self {
+        let k = column.builder();
+        if is_interleaved {
+            let pair = column >> 1;
+            return Self {
+                pair,
+                is_second: (column & 1).ne(k.u32(0)),
+                columns: [pair * 2, pair * 2 + 1],
+            };
+        }
+
+        let pair = column % half_size;
+        Self {
+            pair,
+            is_second: half_size.le(column),
+            columns: [pair, pair + half_size],
+        }
+    }
+}
+
 /// A part of a cache that is written: rows of an operand.
 struct CachePart {
     position: usize,
@@ -500,19 +531,11 @@ impl Gpu<'_> {
                     }
                     None => row_position,
                 };
-                let pair = match spec.interleaved {
-                    true => column >> 1,
-                    false => column % half_size,
-                };
-                let is_second = match spec.interleaved {
-                    true => (column & 1).ne(k.u32(0)),
-                    false => half_size.le(column),
-                };
-                let first_column = if spec.interleaved { pair * 2 } else { pair };
-                let second_column = match spec.interleaved {
-                    true => pair * 2 + 1,
-                    false => pair + half_size,
-                };
+                let RotatedPair {
+                    pair,
+                    is_second,
+                    columns: [first_column, second_column],
+                } = RotatedPair::of_column(column, half_size, spec.interleaved);
 
                 // (re, im) is turned by the angle: re cos − im sin, re sin + im cos.
                 let cosine = cosines.get(firing, angle_row * half_size + pair);

@@ -77,13 +77,8 @@ impl Gpu<'_> {
         let input_dims = self.dims(0)?;
         let output_dims = self.out_dims(0);
         let axis = spec.axis;
-        // The inverse of a onesided transform is given the first half of a spectrum.
         let is_half_given = spec.inverse && spec.onesided;
-        let natural_points = match is_half_given {
-            true => 2 * input_dims[axis].saturating_sub(1),
-            false => input_dims[axis],
-        };
-        let point_count = spec.points.map_or(natural_points, |n| n.max(1) as usize);
+        let point_count = transform_points(spec, input_dims[axis]);
         let (_, given_count, inner) = around(&input_dims[..input_dims.len() - 1], axis);
         // Real numbers have one part, complex ones two.
         let input_parts = input_dims[input_dims.len() - 1] as u32;
@@ -203,4 +198,14 @@ impl Gpu<'_> {
         let grid = Grid::Threads(Amount::each(target_slot.elements / 2));
         Ok(bench.finish(KernelPlan::default(), grid))
     }
+}
+
+/// Points of a transform of which so many are given: the inverse of a onesided one is given the first half of a
+/// spectrum.
+fn transform_points(spec: &DftSpec, given_count: usize) -> usize {
+    let natural_points = match spec.inverse && spec.onesided {
+        true => 2 * given_count.saturating_sub(1),
+        false => given_count,
+    };
+    spec.points.map_or(natural_points, |n| n.max(1) as usize)
 }

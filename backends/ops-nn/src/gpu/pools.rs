@@ -5,7 +5,7 @@ use super::super::pool::{PoolKind, PoolSpec};
 use super::windows::SlidingWindow;
 use super::{Gpu, Lowered};
 use zbmd_gpu_ir::lang::{Builder, Ty, Val, Var};
-use zbmd_gpu_ir::tensor::{Tensor, TensorKernelBuilder, Why, computed};
+use zbmd_gpu_ir::tensor::{Slot, Tensor, TensorKernelBuilder, Why, computed};
 use zbmd_gpu_ir::{Amount, Grid, KernelPlan};
 
 /// A pool bound to a kernel.
@@ -17,6 +17,16 @@ struct Pool<'k> {
     window: SlidingWindow<'k>,
     /// Places along each dimension, with the padding on both sides.
     padded_sizes: Vec<Val<'k>>,
+    values: Option<Tensor<'k>>,
+    /// Where the greatest elements are.
+    places: Option<Tensor<'k>>,
+    counts_by_columns: bool,
+    /// Elements of a plane of the input and of the output, and of a kernel.
+    input_plane: Val<'k>,
+    output_plane: Val<'k>,
+    taps: Val<'k>,
+    /// Planes of a firing.
+    plane_count: Val<'k>,
     ty: Ty,
 }
 
@@ -73,6 +83,56 @@ impl<'k> Pool<'k> {
         state.count.set(state.count.get() + one_if_within);
     }
 
+    /// All statements of window `i` of all firings.
+    fn pool_window(&self, i: Val<'k>, least_value: Val<'k>) {
+        let k = self.k;
+        // Planes of all firings, one after the other; constants are the same in every firing.
+        let plane = i / self.output_plane;
+        let output_place = self.window.output_place(i % self.output_plane);
+        let own_start = plane * self.input_plane;
+        let plane_start = match self.source.is_constant() {
+            true => (plane % self.plane_count) * self.input_plane,
+            false => own_start,
+        };
+        let first_value = match self.kind {
+            PoolKind::Max => least_value,
+            _ => k.number(self.ty, 0.0),
+        };
+        let state = PoolState {
+            value: k.var(first_value),
+            place: k.var(k.u32(NO_PLACE)),
+            count: k.var(k.u32(0)),
+        };
+
+        k.times(self.taps, |n| {
+            let tap = self.window.tap(n);
+            let input = self.window.input_place(&output_place, &tap);
+            let take = || self.take_element(&state, plane_start, input.place);
+            match input.is_inside {
+                Some(is_inside) => k.if_(is_inside, take),
+                None => take(),
+            }
+            if self.counts_padding {
+                self.count_place(&state, &output_place, &tap);
+            }
+        });
+
+        if let Some(values) = self.values {
+            values.store(i, self.result(&state));
+        }
+        if let Some(places) = self.places {
+            // A window of nothing but padding has place 0.
+            let has_none = state.place.get().eq(k.u32(NO_PLACE));
+            let place = k.select(has_none, k.u32(0), state.place.get());
+            let counted_place = match self.counts_by_columns {
+                true => self.window.place_by_columns(place),
+                false => place,
+            };
+            let first_place = (plane % self.plane_count) * self.input_plane;
+            places.store(i, first_place + counted_place);
+        }
+    }
+
     fn result(&self, state: &PoolState<'k>) -> Val<'k> {
         match (self.kind, self.kind.exponent()) {
             (PoolKind::Max, _) | (_, 1) => state.value.get(),
@@ -92,90 +152,62 @@ impl Gpu<'_> {
             ));
         }
 
-        let source_slot = self.slot(0)?;
         let is_max = spec.kind == PoolKind::Max;
-        let bench = TensorKernelBuilder::new("pool", 64);
-        let k = &bench.k;
-        let source = bench.reads(source_slot)?;
         let value_slot = match is_max {
             true => self.wanted(0),
             false => Some(self.out(0)),
         };
         let place_slot = if is_max { self.wanted(1) } else { None };
         let elements = value_slot.or(place_slot).map_or(0, |slot| slot.elements);
+
+        let bench = TensorKernelBuilder::new("pool", 64);
+        let k = &bench.k;
+        let pool = self.bind_pool(&bench, spec, value_slot, place_slot)?;
+        let least_value = least_number(k, pool.ty);
+        k.each(
+            k.firings() * pool.plane_count * pool.output_plane,
+            |window| pool.pool_window(window, least_value),
+        );
+
+        let grid = Grid::Threads(Amount::each(elements));
+        Ok(bench.finish(KernelPlan::default(), grid))
+    }
+
+    fn bind_pool<'k>(
+        &self,
+        bench: &'k TensorKernelBuilder,
+        spec: &PoolSpec,
+        value_slot: Option<Slot>,
+        place_slot: Option<Slot>,
+    ) -> Result<Pool<'k>, Why> {
+        let source_slot = self.slot(0)?;
+        let source = bench.reads(source_slot)?;
         let values = value_slot.map(|slot| bench.writes(slot)).transpose()?;
         let places = place_slot
             .map(|slot| bench.writes_index(slot))
             .transpose()?;
-
-        let window = SlidingWindow::new(&bench, &spec.window)?;
+        let window = SlidingWindow::new(bench, &spec.window)?;
         let (input_plane, output_plane, taps) = spec.window.sizes();
-        let input_plane = bench.size(input_plane)?;
-        let output_plane = bench.size(output_plane)?;
-        let taps = bench.size(taps)?;
-        let plane_count = bench.size(volume(&self.dims(0)?[..2]))?;
         let padded_size =
             |d: usize| spec.window.before[d] + spec.window.input[d] + spec.window.after[d];
-        let pool = Pool {
-            k,
+        Ok(Pool {
+            k: &bench.k,
             kind: spec.kind,
             counts_padding: spec.counts_padding,
             source,
             window,
+            values,
+            places,
+            counts_by_columns: spec.by_columns,
+            input_plane: bench.size(input_plane)?,
+            output_plane: bench.size(output_plane)?,
+            taps: bench.size(taps)?,
+            plane_count: bench.size(volume(&self.dims(0)?[..2]))?,
             padded_sizes: (3 - spec.window.rank..3)
                 .map(|d| bench.size(padded_size(d)))
                 .collect::<Result<Vec<_>, Why>>()?,
             ty: computed(source_slot.dtype)?,
-        };
-        let least_value = least_number(k, pool.ty);
-
-        k.each(k.firings() * plane_count * output_plane, |i| {
-            // Planes of all firings, one after the other; constants are the same in every firing.
-            let plane = i / output_plane;
-            let output_place = pool.window.output_place(i % output_plane);
-            let own_start = plane * input_plane;
-            let plane_start = match source_slot.constant {
-                true => (plane % plane_count) * input_plane,
-                false => own_start,
-            };
-            let first_value = match is_max {
-                true => least_value,
-                false => k.number(pool.ty, 0.0),
-            };
-            let state = PoolState {
-                value: k.var(first_value),
-                place: k.var(k.u32(NO_PLACE)),
-                count: k.var(k.u32(0)),
-            };
-            k.times(taps, |n| {
-                let tap = pool.window.tap(n);
-                let input = pool.window.input_place(&output_place, &tap);
-                let take = || pool.take_element(&state, plane_start, input.place);
-                match input.is_inside {
-                    Some(is_inside) => k.if_(is_inside, take),
-                    None => take(),
-                }
-                if pool.counts_padding {
-                    pool.count_place(&state, &output_place, &tap);
-                }
-            });
-
-            if let Some(values) = values {
-                values.store(i, pool.result(&state));
-            }
-            let Some(places) = places else { return };
-            // A window of nothing but padding has place 0.
-            let has_none = state.place.get().eq(k.u32(NO_PLACE));
-            let place = k.select(has_none, k.u32(0), state.place.get());
-            let counted_place = match spec.by_columns {
-                true => pool.window.place_by_columns(place),
-                false => place,
-            };
-            places.store(i, (plane % plane_count) * input_plane + counted_place);
-        });
-
-        let grid = Grid::Threads(Amount::each(elements));
-        Ok(bench.finish(KernelPlan::default(), grid))
+        })
     }
 }
 
