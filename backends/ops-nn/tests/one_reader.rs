@@ -36,7 +36,9 @@ fn named(source: &str) -> BTreeSet<&str> {
     let mut names = BTreeSet::new();
     for (quote, _) in code.match_indices('"') {
         let before = code[..quote].trim_end();
-        let is_argument = before.ends_with('(') && !before.ends_with("Some(");
+        // The name of a GPU kernel is an argument too.
+        let is_argument =
+            before.ends_with('(') && !before.ends_with("Some(") && !before.ends_with("gathered(");
         let is_constant = before.ends_with('=') && before.contains("const ") && {
             let line = before.lines().last().unwrap_or_default();
             line.contains("const ")
