@@ -350,19 +350,26 @@ impl fmt::Display for Report {
         print_profile(f, &self.profile)?;
 
         if let Some(trace) = &self.trace {
-            write!(
-                f,
-                "  trace {}: {} records, {} bytes",
-                trace.file, trace.records, trace.bytes
-            )?;
-            writeln!(f, ", {} periods dropped", trace.dropped_periods)?;
-            if let Some(error) = &trace.error {
-                writeln!(f, "  trace {} is cut off: {error}", trace.file)?;
-            }
+            trace.print(f)?;
         }
 
         for note in &self.notes {
             writeln!(f, "  note: {note}")?;
+        }
+        Ok(())
+    }
+}
+
+impl TraceReport {
+    fn print(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "  trace {}: {} records, {} bytes",
+            self.file, self.records, self.bytes
+        )?;
+        writeln!(f, ", {} periods dropped", self.dropped_periods)?;
+        if let Some(error) = &self.error {
+            writeln!(f, "  trace {} is cut off: {error}", self.file)?;
         }
         Ok(())
     }

@@ -188,14 +188,7 @@ impl<P: Plans> Supervisor<P> {
         member.was_lost = true;
         member.faults = 0;
         let lived_ns = member.lived_ns(now_ns);
-        // A worker without memory has not started either, however far it came.
-        let has_failed_start =
-            matches!(member.phase, Phase::Starting { .. }) || *cause == Cause::OutOfMemory;
-        member.failed_starts = if has_failed_start {
-            member.failed_starts + 1
-        } else {
-            0
-        };
+        note_start(member, cause);
 
         // What the declaration says of this device comes first.
         let device_spec = self.tree.device(device);
@@ -356,6 +349,16 @@ impl<P: Plans> Supervisor<P> {
             self.kill_worker(now_ns, device, next, kill_reason.clone(), out);
         }
     }
+}
+
+/// Counts failed starts in a row. A worker without memory has not started either, however far it came.
+fn note_start(member: &mut Member, cause: &Cause) {
+    let has_failed = matches!(member.phase, Phase::Starting { .. }) || *cause == Cause::OutOfMemory;
+    member.failed_starts = if has_failed {
+        member.failed_starts + 1
+    } else {
+        0
+    };
 }
 
 /// Why a lost worker is not started again, if it is not.
