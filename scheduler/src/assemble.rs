@@ -156,6 +156,7 @@ impl Assembly<'_, '_> {
             }
             self.add_buffer(buffer.clone())?;
 
+            // One ring for each other device, however many readers it has there.
             let all_devices = (id, DeviceId(0))..=(id, DeviceId(u32::MAX));
             let remote_readers: Vec<(DeviceId, DeviceReaders)> = self
                 .readers
@@ -206,6 +207,7 @@ impl Assembly<'_, '_> {
             return Err(too_big);
         }
 
+        // Every place begins aligned, and has its history before its block. A buffer without tokens still has an address.
         let token_bytes = self.problem.graph.channels[buffer.channel].token.bytes();
         buffer.stride_bytes = buffer
             .head_tokens
@@ -323,6 +325,8 @@ impl Assembly<'_, '_> {
                     let Ring {
                         from, to, buffer, ..
                     } = self.rings[ring];
+
+                    // Even a small block takes the time that a send takes at least.
                     let send_ps = problem.send_ps(channel, from, to).max(SEND_PS);
                     let duration_ns = send_ps.div_ceil(PS_PER_NS);
                     let action = Action::Send {
@@ -347,6 +351,7 @@ impl Assembly<'_, '_> {
             self.carry(buffer);
         }
 
+        // Places are given back to the sender in the last stage that reads them.
         for ring in self.rings.keys() {
             let Ring { channel, to, .. } = self.rings[ring];
             let stage = self.readers[&(channel, to)].max_stage;

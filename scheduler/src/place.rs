@@ -78,6 +78,7 @@ fn explain_no_device(
 ) -> ScheduleError {
     let pin_of = |actor: ActorId| problem.options.pins.get(&actor).copied();
 
+    // A member that is impossible by itself is the better explanation, so members are looked at one by one first.
     for &actor in members {
         let runs_on = |device: DeviceId| problem.costs.table[actor][device].is_some();
         match pin_of(actor) {
@@ -112,6 +113,7 @@ fn explain_no_device(
 fn period_ps(problem: &BlockProblem<'_>, loads: &ClusterLoads, placement: &[DeviceId]) -> u64 {
     let mut busy_ps: TiVec<DeviceId, u64> = vec![0; problem.machine.devices.len()].into();
     for (cluster, &device) in placement.iter().enumerate() {
+        // A device without a kernel is worse than any other, and sums of several do not overflow.
         let load_ps = loads[cluster][device].unwrap_or(u64::MAX / 4);
         busy_ps[device] = busy_ps[device].saturating_add(load_ps);
     }
@@ -254,7 +256,8 @@ fn place_in_few_stages(
     best
 }
 
-/// Which numbers of stages have been tried: the shortest period does not grow with the stages that are allowed.
+/// Which numbers of stages have been tried: the shortest period does not grow with the stages that are allowed, so the
+/// fewest that do are found by bisection.
 struct StageBounds {
     too_few: u32,
     enough: u32,
@@ -280,6 +283,7 @@ fn place_on_few_devices(
     goal: PlacementGoal,
     control: &mut Control<'_>,
 ) -> PlacedClusters {
+    // First on all devices: that tells how good a placement on fewer has to be.
     let search_level = problem.options.level;
     let devices = candidate_devices(problem, loads, allowed);
 

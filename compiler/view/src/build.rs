@@ -65,6 +65,7 @@ pub(super) fn view(program: &Verified<Program>, meta: &BTreeMap<String, String>)
     }
 }
 
+/// How many actors round the factors of products, by the type that they round to.
 fn rounded_actors(graph: &Graph) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     for word in graph
@@ -74,6 +75,8 @@ fn rounded_actors(graph: &Graph) -> BTreeMap<String, u32> {
     {
         *counts.entry(printable(word).into_owned()).or_default() += 1;
     }
+
+    // f32 is what products are computed in without rounding.
     counts.remove(Math::F32.name());
     counts
 }
@@ -198,6 +201,8 @@ fn plan_view(program: &Program, ports: &PortChannels, plan: &Plan) -> PlanView {
         .iter_enumerated()
         .map(|(id, b)| sums.buffer(id, b))
         .collect();
+
+    // Actors that write in place: one of the two buffers names the other, the smaller one if they differ in size.
     for over in plan.over(&program.graph) {
         let channel_below = plan.buffers[over.below].channel.0;
         let channel_above = plan.buffers[over.above].channel.0;
@@ -302,16 +307,19 @@ impl<'a> Sums<'a> {
             executions = executions.saturating_add(v.executions);
             let (act, id, _, count) = parts(&v.slot.action);
             if act == Act::Fire {
-                let f = &mut self.fired[id as usize];
-                if f.start_ns > v.slot.start_ns {
-                    f.start_ns = v.slot.start_ns;
-                    f.lane = lane;
+                let fired = &mut self.fired[id as usize];
+                if fired.start_ns > v.slot.start_ns {
+                    fired.start_ns = v.slot.start_ns;
+                    fired.lane = lane;
                 }
-                f.stage = v.slot.stage;
-                f.end_ns = f.end_ns.max(v.last_end_ns);
-                f.calls = f.calls.saturating_add(v.executions);
-                f.firings = f.firings.saturating_add(v.executions.saturating_mul(count));
-                f.busy_ns = f.busy_ns.saturating_add(time);
+
+                // All slots of an actor are in one stage. Sums saturate: loops multiply.
+                fired.stage = v.slot.stage;
+                fired.end_ns = fired.end_ns.max(v.last_end_ns);
+                fired.calls = fired.calls.saturating_add(v.executions);
+                let firings = v.executions.saturating_mul(count);
+                fired.firings = fired.firings.saturating_add(firings);
+                fired.busy_ns = fired.busy_ns.saturating_add(time);
             }
 
             self.touch(device, &v);
@@ -345,30 +353,27 @@ impl<'a> Sums<'a> {
         let Some(&id) = self.buffer_of.get(&(channel, device)) else {
             return;
         };
-        let at = &mut self.uses[id.index()];
-        match at {
-            None => {
-                *at = Some(Use {
-                    from_ns: slot.start_ns,
-                    to_ns: visit.last_end_ns,
-                    stages: (slot.stage, slot.stage),
-                })
-            }
-            Some(u) => {
-                u.from_ns = u.from_ns.min(slot.start_ns);
-                u.to_ns = u.to_ns.max(visit.last_end_ns);
-                u.stages = (u.stages.0.min(slot.stage), u.stages.1.max(slot.stage));
-            }
-        }
+
+        let first_use = Use {
+            from_ns: slot.start_ns,
+            to_ns: visit.last_end_ns,
+            stages: (slot.stage, slot.stage),
+        };
+        let buffer_use = self.uses[id.index()].get_or_insert(first_use);
+        buffer_use.from_ns = buffer_use.from_ns.min(slot.start_ns);
+        buffer_use.to_ns = buffer_use.to_ns.max(visit.last_end_ns);
+        let (first_stage, last_stage) = buffer_use.stages;
+        buffer_use.stages = (first_stage.min(slot.stage), last_stage.max(slot.stage));
     }
 
     fn buffer(&self, id: BufferId, b: &Buffer) -> BufferView {
         debug_assert!(b.channel.index() < self.channels);
         // What lives for a part of the period only: see the documentation of zbmd-ir.
-        let short = b.blocks == 1 && b.head_tokens == 0 && b.region == Region::Arena;
+        // Used in several stages, it holds tokens from one period to the next.
+        let may_be_short = b.blocks == 1 && b.head_tokens == 0 && b.region == Region::Arena;
         let live_ns = self.uses[id.index()]
             .as_ref()
-            .filter(|u| short && u.stages.0 == u.stages.1)
+            .filter(|u| may_be_short && u.stages.0 == u.stages.1)
             .map(|u| (u.from_ns, u.to_ns));
         BufferView {
             channel: b.channel.0,
@@ -389,7 +394,7 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// Where a slot stands: its stage, lane and number, and the last token that it moves.
+/// The last token that a send moves, then its stage, lane and number.
 type End = (u64, u32, u32, u32);
 
 /// Each receipt with the send of its last token. O(slots · log slots).
@@ -407,8 +412,9 @@ fn transfers(lanes: &[LaneView], rings: usize) -> Vec<TransferView> {
         }
     }
 
+    // By the last token: a receipt waits for the first send that reaches beyond its own last token.
     sends.iter_mut().for_each(|ends| ends.sort_unstable());
-    let mut out = Vec::new();
+    let mut transfers = Vec::new();
     for (l, lane) in lanes.iter().enumerate() {
         for (s, slot) in lane
             .slots
@@ -418,11 +424,13 @@ fn transfers(lanes: &[LaneView], rings: usize) -> Vec<TransferView> {
         {
             let ends = &sends[slot.id as usize];
             let end = slot.first.saturating_add(slot.count);
-            let found = ends.get(ends.partition_point(|send| send.0 < end));
-            let Some(&(_, stage, lane, sent)) = found else {
+            let last_send = ends.get(ends.partition_point(|send| send.0 < end));
+            let Some(&(_, stage, lane, sent)) = last_send else {
                 continue;
             };
-            out.push(TransferView {
+
+            // A receipt in a later stage gets what was sent as many periods before.
+            transfers.push(TransferView {
                 ring: slot.id,
                 from: (lane, sent),
                 to: (l as u32, s as u32),
@@ -431,7 +439,7 @@ fn transfers(lanes: &[LaneView], rings: usize) -> Vec<TransferView> {
             });
         }
     }
-    out
+    transfers
 }
 
 /// How busy lanes and links are, the busiest first.

@@ -135,6 +135,8 @@ impl View {
 fn measure(calendars: &[Calendar], plan: &PlanView, epochs: &[&TraceEpoch]) -> MeasuredPlan {
     let period_starts: Vec<BTreeMap<u64, u64>> =
         epochs.iter().map(|e| period_starts_of(e)).collect();
+
+    // Periods that were not recorded leave gaps, over which no time between two is taken.
     let mut period_gaps = Times::default();
     for period_starts in &period_starts {
         for (period, start_ns) in period_starts {
@@ -183,6 +185,7 @@ fn period_starts_of(epoch: &TraceEpoch) -> BTreeMap<u64, u64> {
 
 /// The lane of the view that has the slots of a calendar.
 pub(super) fn lane_of(plan: &PlanView, calendars: &[Calendar], calendar: usize) -> Option<usize> {
+    // A plan's lanes are those of all calendars in a row. A device runs its slots on one of them; the others are empty.
     let first_lane: usize = calendars[..calendar].iter().map(|c| c.lanes.len()).sum();
     let lane_range = first_lane..first_lane + calendars[calendar].lanes.len();
     lane_range
@@ -193,6 +196,8 @@ pub(super) fn lane_of(plan: &PlanView, calendars: &[Calendar], calendar: usize) 
 
 /// From when on a device's period is counted; `first` is its first planned execution, with its number in traces.
 pub(super) fn period_began(period: &Period, first: Option<(&SlotView, u32)>) -> u64 {
+    // A device that begins by waiting for another one is late with it, not by itself: it is counted from where the wait
+    // ends as planned, but never from before the period began.
     let first_record = period.records.iter().find(|r| r.slot != OTHER);
     match (first_record, first) {
         (Some(first_record), Some((slot, number)))
@@ -228,6 +233,7 @@ impl Times {
         let Some(last) = self.0.len().checked_sub(1) else {
             return 0;
         };
+        // Selects without sorting: O(n).
         let percentile_index = (last * percent).div_ceil(100).min(last);
         *self.0.select_nth_unstable(percentile_index).1
     }
@@ -299,6 +305,8 @@ fn full_periods<'a>(
             .filter(|&slot| slot != OTHER);
         let first_number = slot_numbers.next();
         let executed = first_number.iter().count() + slot_numbers.count();
+
+        // Periods at the ends of a run, in which some stages have nothing to do, would pull the medians.
         if executed > 0 && executed as u64 == executions {
             let began_ns = period_began(period, first_slot.zip(first_number));
             full_periods.push(FullPeriod { period, began_ns });
@@ -343,6 +351,7 @@ impl RowTimes {
 
 /// The times of each row, which stands for so many executions; of long runs from evenly chosen periods.
 fn row_times(full_periods: &[FullPeriod<'_>], executions_of_row: &[u64]) -> Vec<RowTimes> {
+    // Every n-th period, not the first ones: a run may become slower in time.
     let period_step = (full_periods.len() * executions_of_row.len())
         .div_ceil(TIMES)
         .max(1);
@@ -357,6 +366,8 @@ fn row_times(full_periods: &[FullPeriod<'_>], executions_of_row: &[u64]) -> Vec<
             let Some(first) = records.next() else {
                 break;
             };
+
+            // From the start of the first execution to the end of the last: a loop is one row.
             let others = records.by_ref().take(executions as usize - 1);
             let end_ns = others.last().unwrap_or(first).end_ns;
 

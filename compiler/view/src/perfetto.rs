@@ -13,7 +13,7 @@ mod run;
 
 pub use self::run::{Span, run, spans};
 
-/// Slices that a trace has at most unless more periods are asked for.
+/// Max slices of a trace unless more periods are requested: the viewer is slow with more.
 const SLICES: u64 = 500_000;
 
 /// Field numbers, by message.
@@ -61,16 +61,19 @@ const NOTES: [&str; 4] = ["stage", "block", "first", "count"];
 /// is very much.
 pub fn plan(view: &View, plan: &PlanView, periods: Option<u64>) -> Vec<u8> {
     let slots: u64 = plan.lanes.iter().map(|l| l.slots.len() as u64).sum();
-    let fits = (SLICES / slots.max(1)).max(1);
+    let max_periods = (SLICES / slots.max(1)).max(1);
     let periods = periods
-        .unwrap_or_else(|| (u64::from(plan.stages) + 1).min(fits))
+        .unwrap_or_else(|| (u64::from(plan.stages) + 1).min(max_periods))
         .max(1);
+
+    // Tracks and names go first: events refer to them by number.
     let mut trace = Message::default();
     let names = descriptors(&mut trace, view, plan);
     let flows = Flows::of(plan);
     for period in 0..periods {
         for (l, lane) in plan.lanes.iter().enumerate() {
             for (s, slot) in lane.slots.iter().enumerate() {
+                // In its first periods a pipeline has no block yet for its later stages.
                 let Some(block) = period.checked_sub(u64::from(slot.stage)) else {
                     continue;
                 };
@@ -156,6 +159,7 @@ fn descriptors(trace: &mut Message, view: &View, plan: &PlanView) -> BTreeMap<(A
         });
     }
 
+    // Slots with the same label share a name; the numbers count from 1, since 0 means none in Perfetto.
     let mut names: BTreeMap<String, u64> = BTreeMap::new();
     let mut numbers = BTreeMap::new();
     for slot in plan.lanes.iter().flat_map(|l| &l.slots) {

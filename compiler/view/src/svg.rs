@@ -19,7 +19,7 @@ const ABOVE: u64 = 64;
 const BELOW: u64 = 30;
 /// A measured slot that was late.
 const LATE: &str = "#e03131";
-/// Curves that are drawn at most.
+/// Max number of curves that are drawn: more of them hide the slots.
 const CURVES: usize = 400;
 /// Units of the drawing to a pixel: coordinates are whole numbers of them, so that no float is printed.
 const FINE: u64 = 10;
@@ -171,6 +171,7 @@ impl LaneDrawing<'_> {
         let left = scale.x(slot.start_ns);
         let mut right = scale.x(slot.end_ns()).max(left + 1);
 
+        // A late slot colours the whole box, however short it is: it is what one looks for.
         let mut longest = slot;
         let mut is_late = row.is_late(first);
         let mut next = first + 1;
@@ -205,7 +206,7 @@ impl LaneDrawing<'_> {
             self.height,
         );
 
-        // A letter is 7 pixels wide.
+        // A letter is at most 7 pixels wide; a label that does not fit is in the tooltip only.
         let label = view.short_label(plan, slot);
         let label_characters = (right - left) / FINE / 7;
         if next - first == 1
@@ -227,54 +228,52 @@ impl LaneDrawing<'_> {
 }
 
 fn tooltip(view: &View, plan: &PlanView, slot: &SlotView) -> String {
-    let (start, length) = (duration(slot.start_ns), duration(slot.duration_ns));
-    format!(
-        "{} at {start} +{length} stage {}",
-        view.label(plan, slot),
-        slot.stage
-    )
+    let label = view.label(plan, slot);
+    let start = duration(slot.start_ns);
+    let length = duration(slot.duration_ns);
+    format!("{label} at {start} +{length} stage {}", slot.stage)
 }
 
 /// What a tooltip adds of a slot as it was.
 fn measured(row: &LaneRow, slot: usize) -> String {
-    let Some(m) = row.of(slot) else {
+    let Some(measured) = row.of(slot) else {
         return String::new();
     };
-    let (by, how) = (
-        duration(m.late_ns.unsigned_abs()),
-        if m.late_ns > 0 { "late" } else { "early" },
-    );
-    format!(", 99 % in {}, {by} {how}", duration(m.p99_ns))
+    let length = duration(measured.p99_ns);
+    let difference = duration(measured.late_ns.unsigned_abs());
+    let direction = if measured.late_ns > 0 {
+        "late"
+    } else {
+        "early"
+    };
+    format!(", 99 % in {length}, {difference} {direction}")
 }
 
 fn draw_curves(out: &mut String, plan: &PlanView, rows: &[LaneRow], scale: &Scale) {
-    let place = |lane: u32| {
-        rows.iter()
-            .position(|r| r.index == lane as usize && r.measured.is_none())
-            .unwrap_or(0)
-    };
+    // Measured rows are between the planned ones, so a lane's number is not that of its row.
+    let mut row_middles = Vec::with_capacity(plan.lanes.len());
+    for lane in 0..plan.lanes.len() {
+        let planned_row = rows
+            .iter()
+            .position(|row| row.index == lane && row.measured.is_none());
+        let row = planned_row.unwrap_or(0) as u64;
+        row_middles.push(ABOVE + ROW_HEIGHT * row + ROW_HEIGHT / 2);
+    }
 
-    let lane_places: Vec<u64> = (0..plan.lanes.len())
-        .map(|l| place(l as u32) as u64)
-        .collect();
-    for t in plan
-        .transfers
-        .iter()
-        .filter(|t| t.periods == 0)
-        .take(CURVES)
-    {
-        let end = |(lane, slot): (u32, u32)| {
-            let slot = &plan.lanes[lane as usize].slots[slot as usize];
-            (
-                slot,
-                ABOVE + ROW_HEIGHT * lane_places[lane as usize] + ROW_HEIGHT / 2,
-            )
-        };
+    // Tokens sent in an earlier period come from beyond the left border: no curve is drawn for them.
+    let drawn_transfers = plan.transfers.iter().filter(|t| t.periods == 0);
+    for transfer in drawn_transfers.take(CURVES) {
+        let (from_lane, from_slot) = transfer.from;
+        let (to_lane, to_slot) = transfer.to;
+        let from = &plan.lanes[from_lane as usize].slots[from_slot as usize];
+        let to = &plan.lanes[to_lane as usize].slots[to_slot as usize];
+        let y0 = row_middles[from_lane as usize];
+        let y1 = row_middles[to_lane as usize];
 
-        let ((from, y0), (to, y1)) = (end(t.from), end(t.to));
         // A receipt may be waiting already when its tokens are sent.
         let arrival_ns = to.start_ns.max(from.end_ns()).min(to.end_ns());
-        let (x0, x1) = (scale.x(from.end_ns()), scale.x(arrival_ns));
+        let x0 = scale.x(from.end_ns());
+        let x1 = scale.x(arrival_ns);
         let middle_x = px((x0 + x1) / 2);
         let _ = writeln!(
             out,

@@ -10,7 +10,7 @@ use super::{Act, PlanView, View};
 const ROWS: usize = 20;
 /// Marks of actors in the chart, by busy time.
 const MARKS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-/// Marks of what is no firing, after those of actors.
+/// Marks of what is not a firing, after those of actors.
 const OTHERS: [(Act, char); 5] = [
     (Act::Send, '>'),
     (Act::Recv, '<'),
@@ -22,8 +22,8 @@ const OTHERS: [(Act, char); 5] = [
 const LATE: char = '!';
 /// An actor without a mark of its own.
 const ANY: char = '#';
-/// Least width of the chart itself.
-const LEAST: usize = 20;
+/// Min width of the chart itself.
+const MIN_CHART_WIDTH: usize = 20;
 
 /// The plan in `width` columns, at least 40. Deterministic. O(slots + lanes · width).
 pub fn plan(view: &View, plan: &PlanView, width: usize) -> String {
@@ -88,6 +88,7 @@ struct Marks {
 
 impl Marks {
     fn of(plan: &PlanView) -> Self {
+        // The busiest actors get the first letters; of equally busy ones the first in the graph.
         let mut busiest: Vec<usize> = (0..plan.actors.len()).collect();
         busiest.sort_by_key(|&a| (std::cmp::Reverse(plan.actors[a].busy_ns), a));
         let mut of = vec![None; plan.actors.len()];
@@ -136,7 +137,7 @@ fn draw_lanes(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> Stri
         .unwrap_or(0)
         .min(width / 3);
     // Name, share of the period, and a border on each side.
-    let cell_count = width.saturating_sub(longest_name + 11).max(LEAST);
+    let cell_count = width.saturating_sub(longest_name + 11).max(MIN_CHART_WIDTH);
     let mut drawing = String::new();
     for (lane, name) in lane_rows.iter().zip(&lane_names) {
         let name: String = name.chars().take(longest_name).collect();
@@ -150,6 +151,7 @@ fn draw_lanes(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> Stri
 
 /// A lane in so many cells, each with the mark of what takes most of its time.
 fn draw_row(row: &LaneRow, marks: &Marks, end: u64, cells: usize) -> String {
+    // In 128 bits: nanoseconds of a long period times cells exceed 64.
     let edge = |cell: usize| (u128::from(end) * cell as u128 / cells as u128) as u64;
     let mut cell_weights = vec![[0u64; ALL_MARKS]; cells];
     for (s, slot) in row.lane.slots.iter().enumerate() {
@@ -160,36 +162,43 @@ fn draw_row(row: &LaneRow, marks: &Marks, end: u64, cells: usize) -> String {
         };
         let first_cell = (u128::from(slot.start_ns) * cells as u128 / u128::from(end)) as usize;
         for (cell, cell_weights) in cell_weights.iter_mut().enumerate().skip(first_cell) {
-            let (from, to) = (edge(cell), edge(cell + 1));
-            if from >= slot.end_ns() && cell > first_cell {
+            let from_ns = edge(cell);
+            let to_ns = edge(cell + 1);
+            if from_ns >= slot.end_ns() && cell > first_cell {
                 break;
             }
-            let inside_cells = slot
+
+            // The part of the slot that is in this cell.
+            let inside_ns = slot
                 .end_ns()
-                .min(to)
-                .saturating_sub(slot.start_ns.max(from));
-            cell_weights[mark] = cell_weights[mark].saturating_add(inside_cells);
+                .min(to_ns)
+                .saturating_sub(slot.start_ns.max(from_ns));
+            cell_weights[mark] = cell_weights[mark].saturating_add(inside_ns);
         }
     }
 
-    let mark = |(cell, cell_weights): (usize, &[u64; ALL_MARKS])| {
-        let busy_weight = cell_weights
-            .iter()
-            .fold(0, |sum: u64, w| sum.saturating_add(*w));
-        let heaviest_mark = (0..ALL_MARKS).max_by_key(|&m| (cell_weights[m], std::cmp::Reverse(m)));
-        match heaviest_mark {
-            Some(heaviest_mark)
-                if busy_weight > 0
-                    && busy_weight.saturating_mul(2) >= edge(cell + 1) - edge(cell) =>
-            {
-                Marks::char(heaviest_mark)
-            }
-            _ if busy_weight > 0 => '.',
-            _ => ' ',
-        }
-    };
+    let mut drawn_cells = String::new();
+    for (cell, weights) in cell_weights.iter().enumerate() {
+        drawn_cells.push(draw_cell(weights, edge(cell + 1) - edge(cell)));
+    }
+    drawn_cells
+}
 
-    cell_weights.iter().enumerate().map(mark).collect()
+/// The heaviest mark of a cell that is busy for half of its time or more, and else a dot.
+fn draw_cell(weights: &[u64; ALL_MARKS], cell_ns: u64) -> char {
+    let busy_ns = weights
+        .iter()
+        .fold(0, |sum: u64, weight| sum.saturating_add(*weight));
+    if busy_ns == 0 {
+        return ' ';
+    }
+    if busy_ns.saturating_mul(2) < cell_ns {
+        return '.';
+    }
+
+    // Of marks with the same weight the first one, which is that of the busier actor.
+    let heaviest = (0..ALL_MARKS).max_by_key(|&mark| (weights[mark], std::cmp::Reverse(mark)));
+    heaviest.map_or('.', Marks::char)
 }
 
 /// Times below the chart, at round steps.
@@ -204,6 +213,8 @@ fn draw_axis(end: u64, indent: usize, cells: usize) -> String {
         } else {
             duration(at_ns)
         };
+
+        // A label that would run into the one before, or out of the chart, is left out.
         let used_columns = axis_line.chars().count();
         if (used_columns <= label_column || at_ns == 0)
             && label_column + label.len() <= indent + cells + 2
@@ -222,7 +233,8 @@ fn draw_axis(end: u64, indent: usize, cells: usize) -> String {
 fn actor_section(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
     let mut actor_table = Table::default();
     for &a in marks.busiest.iter().take(ROWS) {
-        let (actor, fired) = (&view.actors[a], &plan.actors[a]);
+        let actor = &view.actors[a];
+        let fired = &plan.actors[a];
         let share_percent = 100.0 * fired.busy_ns as f64 / plan.period_ns.max(1) as f64;
         actor_table.row(
             1,
@@ -312,6 +324,7 @@ fn measured(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String
             .collect(),
     );
 
+    // By the time that they really took together, which may be another order than the planned one.
     let mut heaviest_first: Vec<_> = measured.actors.iter().collect();
     heaviest_first.sort_by_key(|a| (std::cmp::Reverse(a.calls.saturating_mul(a.p50_ns)), a.actor));
     for a in heaviest_first.iter().take(ROWS) {

@@ -165,6 +165,7 @@ impl<'a> CapacitySearch<'a> {
     /// The lightest capacities that meet the goal. They stay in the search, for the next goal.
     pub(super) fn find_next(&mut self) -> Result<SearchOutcome, ThroughputError> {
         while let Some(mut lightest_box) = self.heap.pop() {
+            // Boxes come by their lower bound, so all others are too heavy as well. It stays for a later, higher limit.
             if lightest_box.bound > self.max_weight {
                 self.heap.push(lightest_box);
                 return Ok(SearchOutcome::None);
@@ -186,6 +187,8 @@ impl<'a> CapacitySearch<'a> {
                 BoxState::Clean => {
                     let room = lightest_box.room.clone();
                     let weight = lightest_box.weight;
+
+                    // The box goes back: if the corner fails, the new cut splits it; if not, the next goal starts here.
                     self.heap.push(lightest_box);
                     if let Some(period) = self.analyse(&room)? {
                         return Ok(SearchOutcome::Found(FoundCapacities {
@@ -208,6 +211,8 @@ impl<'a> CapacitySearch<'a> {
             true => self.net.critical_cycles(room)?,
             false => cycles_for_goal(self.net, room, goal)?,
         };
+
+        // An analysis may take far longer than opening a box, so it is paid for by its work.
         let spent_work = self.net.work - work_before;
         self.budget = self.budget.saturating_sub(spent_work / DEPS_PER_STEP);
 
@@ -287,9 +292,12 @@ impl<'a> CapacitySearch<'a> {
                 }
             }
         }
+
+        // Never lower than before: the bound of the box that this one was split from holds for it too.
         let min_weight = opened.weight.saturating_add(min_added);
         opened.bound = opened.bound.max(min_weight);
 
+        // Splitting along the cut with the fewest channels makes the fewest boxes.
         let narrowest_cut = violated
             .iter()
             .min_by_key(|cut| (cut.free_channels.len(), Reverse(cut.min_weight), cut.index));
@@ -323,6 +331,7 @@ impl<'a> CapacitySearch<'a> {
             max_room[channel] = parent.room[channel] + first_step - 1;
         }
 
+        // Backwards, so that the first channel's box has the highest number: among equals the newest goes first.
         for mut child_box in child_boxes.into_iter().rev() {
             self.boxes_made += 1;
             child_box.serial = self.boxes_made;

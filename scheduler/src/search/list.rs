@@ -52,6 +52,7 @@ impl<'a> ScheduleBuilder<'a> {
 
     /// The earliest start of a task on a processor, in a gap if it fits, and the place in `busy`.
     fn earliest_start(&self, task: usize, processor: usize, time: u64) -> (u64, usize) {
+        // The busy stretches are disjoint and sorted: from the one that ends after the input is there, gap by gap.
         let busy = &self.busy[processor];
         let mut start = self.ready_time(task, processor);
         let mut place = busy.partition_point(|&(_, end)| end <= start);
@@ -69,6 +70,8 @@ impl<'a> ScheduleBuilder<'a> {
     pub(crate) fn put(&mut self, task: usize, processor: usize) {
         let time = self.dag.time(task, processor).unwrap_or(0);
         let (start, place) = self.earliest_start(task, processor, time);
+
+        // A task without time takes no stretch, which would be empty.
         if time > 0 {
             self.busy[processor].insert(place, (start, start + time));
         }
@@ -176,6 +179,8 @@ fn place_in_order(dag: &Dag, order: &[u32], key: impl Fn(usize, usize, u64) -> f
             let key = key(task, choice.processor, choice.end);
             (key, choice.end, choice.processor)
         });
+
+        // Ties by the earlier end, then the lower processor: the result depends on the input alone.
         let best_choice =
             keyed_choices.min_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
         builder.put(task, best_choice.map_or(0, |(_, _, processor)| processor));
@@ -194,6 +199,9 @@ pub(crate) fn heft(dag: &Dag) -> Schedule {
 pub(crate) fn cpop(dag: &Dag) -> Schedule {
     let upward_ranks = upward_rank(dag, TypicalTime::Mean);
     let downward_ranks = downward_rank(dag);
+
+    // The two ranks of a task add up to the longest path through it; on the critical path it is the longest of all, up
+    // to rounding.
     let through = upward_ranks.iter().zip(&downward_ranks);
     let path_priority: Vec<f64> = through.map(|(up, down)| up + down).collect();
     let longest_path = path_priority.iter().copied().fold(0.0, f64::max);
@@ -202,6 +210,7 @@ pub(crate) fn cpop(dag: &Dag) -> Schedule {
         .map(|&path| path >= longest_path * (1.0 - 1e-9))
         .collect();
 
+    // Only processors that can run every critical task are candidates; without one, HEFT's choice is left.
     let critical_totals = (0..dag.processors()).filter_map(|processor| {
         let mut critical = (0..dag.tasks()).filter(|&task| is_critical[task]);
         let critical_total =
@@ -237,6 +246,8 @@ pub(crate) fn optimistic_costs(dag: &Dag) -> Vec<u64> {
                     let transfer_time = dag.transfer(index, from, to);
                     Some(cost_table[successor * processors + to] + successor_time + transfer_time)
                 });
+
+                // The successor takes its best processor, and of the successors the worst decides.
                 longest_after = path_choices.min().unwrap_or(0).max(longest_after);
             }
             cost_table[task as usize * processors + from] = longest_after;
@@ -273,6 +284,8 @@ fn lookahead(dag: &Dag) -> Schedule {
         is_placed[task] = true;
         let choices: Vec<ProcessorChoice> = builder.choices(task).collect();
         let mut best_key = None;
+
+        // Each choice is tried out and taken back.
         for choice in choices {
             builder.put(task, choice.processor);
             let last_end = last_successor_end(&builder, task, &is_placed);
@@ -336,6 +349,7 @@ pub(crate) fn portfolio(dag: &Dag) -> Vec<(&'static str, Schedule)> {
         all_schedules.push(("lookahead", lookahead(dag)));
     }
 
+    // Without any transfer: the best one where transfers cost more than parallel work gains.
     for home in 0..processors {
         if (0..dag.tasks()).all(|task| dag.time(task, home).is_some()) {
             let alone_schedule = place_in_order(dag, dag.topological(), |_, processor, _| {

@@ -161,6 +161,7 @@ impl DependencyNet {
             actor_graph.add_edge(nodes[link.from], nodes[link.to], ());
         }
 
+        // Links between components bound no period: only cycles do, and each is within one component.
         let mut component_of = vec![0usize; actor_count];
         let mut position_of = vec![0usize; actor_count];
         let mut components: Vec<CyclicComponent> = Vec::new();
@@ -265,6 +266,7 @@ impl DependencyNet {
         &mut self,
         query: CycleQuery<'_>,
     ) -> Result<Option<Vec<CriticalCycle>>, ThroughputError> {
+        // Taken out while the components are analysed, which changes the rest of the net.
         let components = std::mem::take(&mut self.components);
         let mut policies = std::mem::take(&mut self.policies);
         let with_policies = components.iter().zip(&mut policies);

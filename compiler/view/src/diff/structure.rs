@@ -217,6 +217,7 @@ fn compare_channels(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &m
         if let (Some(&old_index), Some(&new_index)) = (pair.before, pair.after) {
             let old_initial = &before.channel(old_index).initial;
             let new_initial = &after.channel(new_index).initial;
+            // Tokens are not in the words: they may be megabytes.
             if old_words == new_words && old_initial != new_initial {
                 changes.words(ChangeKind::Channel, name, "", "other initial tokens");
             }
@@ -230,6 +231,7 @@ fn compare_constants(before: &Program, after: &Program, changes: &mut Changes) {
     let counts = (old_count, new_count);
     changes.number(ChangeKind::Constants, "tensors", counts, |n| n.to_string());
 
+    // Tensors have no names: where their numbers differ, pairs by position would say nothing.
     let blobs = before.blobs.iter().zip(&after.blobs);
     let different = blobs.filter(|(old, new)| old != new).count();
     if old_count == new_count && different > 0 {

@@ -59,6 +59,7 @@ pub struct Span {
 /// The slices of the first `periods` periods of each epoch, by default as many as are no more than half a million
 /// slices. O(slices).
 pub fn spans(view: &View, program: &Program, trace: &Trace, periods: Option<u64>) -> Vec<Span> {
+    // Every epoch gets the same share, so that a long first one does not hide what came after a loss.
     let mut out = Vec::new();
     let share = SLICES as usize / trace.epochs.len().max(1);
     for epoch in &trace.epochs {
@@ -93,17 +94,18 @@ fn fitting(epoch: &TraceEpoch, slices: usize) -> u64 {
     for period in epoch.lanes.iter().flat_map(|l| &l.periods) {
         *counts.entry(period.number).or_default() += 2 * period.records.len();
     }
-    let mut sum = 0;
-    let mut fits = |&(_, &count): &(&u64, &usize)| {
-        sum += count;
-        sum <= slices
-    };
-    // One at least.
-    counts
-        .iter()
-        .take_while(|c| fits(c))
-        .last()
-        .map_or(1, |(period, _)| period + 1)
+
+    // At least one period is shown, however many slices it has.
+    let mut total = 0;
+    let mut limit = 1;
+    for (period, count) in counts {
+        total += count;
+        if total > slices {
+            break;
+        }
+        limit = period + 1;
+    }
+    limit
 }
 
 /// The slices of one calendar of an epoch.
@@ -127,6 +129,7 @@ impl Drawing<'_> {
     }
 
     fn period(&mut self, period: &Period, began_ns: u64, slots: &[SlotView], numbers: &[u32]) {
+        // A run quicker than the plan: planned slices of two periods must not overlap on their track.
         let base_ns = began_ns.max(self.free_ns);
         let last = slots.iter().map(SlotView::end_ns).max().unwrap_or(0);
         self.free_ns = base_ns + last.max(self.plan.period_ns);
@@ -207,6 +210,7 @@ pub fn run(view: &View, program: &Program, trace: &Trace, periods: Option<u64>) 
         slice(&mut out, span, names[&*span.name]);
     }
     for (name, epoch) in &epochs {
+        // An epoch that was cut off ends with its last record.
         let last = epoch.lanes.iter().flat_map(|l| l.periods.last());
         let last = last
             .filter_map(|p| p.records.last())
@@ -220,13 +224,13 @@ pub fn run(view: &View, program: &Program, trace: &Trace, periods: Option<u64>) 
         event(&mut out, end_ns, EPOCHS, END, |_| {});
     }
 
-    for told in &trace.events {
-        event(&mut out, told.at_ns, EVENTS, INSTANT, |e| {
-            e.number(field::event::NAME, names[&*told.name]);
+    for seen in &trace.events {
+        event(&mut out, seen.at_ns, EVENTS, INSTANT, |e| {
+            e.number(field::event::NAME, names[&*seen.name]);
             e.number(field::event::CATEGORY, SUPERVISION);
             e.message(field::event::ANNOTATION, |a| {
                 a.number(1, (NOTES.len() + MORE_NOTES.len()) as u64);
-                a.text(6, &told.line);
+                a.text(6, &seen.line);
             });
         });
     }
