@@ -68,6 +68,22 @@ pub(crate) fn refuse_axis(cx: &Cx<'_>, axis: i64, rank: usize) -> OpError {
     cx.args.error("axis", format!("is {axis}"), help)
 }
 
+impl Cx<'_> {
+    /// An axis in [−rank, rank), made positive.
+    pub(crate) fn axis(&self, axis: i64, rank: usize) -> Result<usize, OpError> {
+        let positive = if axis < 0 { axis + rank as i64 } else { axis };
+        if (0..rank as i64).contains(&positive) {
+            return Ok(positive as usize);
+        }
+        Err(refuse_axis(self, axis, rank))
+    }
+
+    /// The parameter `axis`, made positive.
+    pub(crate) fn axis_param(&self, default: i64, rank: usize) -> Result<usize, OpError> {
+        self.axis(axis(self, default)?, rank)
+    }
+}
+
 /// The dimensions that an operator works along, if they are given.
 pub(crate) fn axes(cx: &Cx<'_>, rank: usize) -> Result<Option<Vec<usize>>, OpError> {
     let Some(axes) = cx.args.ints_opt("axes")? else {

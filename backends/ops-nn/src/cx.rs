@@ -3,7 +3,6 @@
 
 mod fire;
 mod halves;
-mod operands;
 mod tensors;
 
 use std::sync::Arc;
@@ -12,15 +11,14 @@ use zbmd_ir::{DType, InPlace, InPort, OutPort, TokenType, Value};
 
 use self::fire::{Fire, Source};
 pub(crate) use self::halves::Halves;
-use self::operands::to_i64;
-pub(crate) use self::operands::{
-    Operand, constant_f32, dims, floats_of, index_at, operand_of, token, volume,
-};
 use self::tensors::Inputs;
 pub(crate) use self::tensors::{STRETCH, Tensors, copy_bytes};
-use super::attributes;
 use super::gpu::{Gpu, GpuKernels, Lowered, Moves};
 use super::num::Float;
+use super::operands::to_i64;
+pub(crate) use super::operands::{
+    Operand, constant_f32, dims, floats_of, index_at, operand_of, token, volume,
+};
 use zbmd_op::args::{Args, input_error};
 use zbmd_op::entry::{in_port, out_port};
 pub(crate) use zbmd_op::types::computed;
@@ -131,26 +129,12 @@ impl<'a> Cx<'a> {
         )
     }
 
-    /// An axis in [−rank, rank), made positive.
-    pub(crate) fn axis(&self, axis: i64, rank: usize) -> Result<usize, OpError> {
-        let positive = if axis < 0 { axis + rank as i64 } else { axis };
-        if (0..rank as i64).contains(&positive) {
-            return Ok(positive as usize);
-        }
-        Err(attributes::refuse_axis(self, axis, rank))
-    }
-
     /// An integer parameter that is a truth value.
     pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, OpError> {
         match self.args.get(name) {
             Some(Value::Bool(b)) => Ok(*b),
             _ => Ok(self.args.int_or(name, i64::from(default))? != 0),
         }
-    }
-
-    /// The parameter `axis`, made positive.
-    pub(crate) fn axis_param(&self, default: i64, rank: usize) -> Result<usize, OpError> {
-        self.axis(attributes::axis(self, default)?, rank)
     }
 
     /// A list of non-negative integers, or so many of `default`.

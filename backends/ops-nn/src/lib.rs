@@ -18,6 +18,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod num;
+mod operands;
 mod places;
 mod pool;
 mod quant;

@@ -27,7 +27,7 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use zbmd_ir::{DType, TokenType};
 
-use super::cx::Operand;
+use super::operands::{Operand, dims};
 use zbmd_gpu_ir::lang::Ty;
 use zbmd_gpu_ir::library::{self, Product};
 use zbmd_gpu_ir::tensor::product::Variant;
@@ -302,7 +302,7 @@ impl Gpu<'_> {
     }
 
     fn out_dims(&self, o: usize) -> Vec<usize> {
-        super::cx::dims(&self.outs[o])
+        dims(&self.outs[o])
     }
 
     fn dims(&self, i: usize) -> Result<Vec<usize>, Why> {
