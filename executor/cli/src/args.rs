@@ -138,7 +138,7 @@ Examples:
   zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --supervise --events events.jsonl
   zbmd-run top                                            watches a run from another terminal
 
-Files by extension: npy, wav, u8, s16, f32, cu8, cs16, cf32; bin and no extension are raw tokens.
+Files by extension: npy, wav, u8, s8, s16, s32, f32, cu8, cs8, cs16, cf32; bin and no extension are raw tokens.
 
 Exit codes: 0 done, 2 usage, 4 file error, 5 bundle or state refused, 6 fault at run time,
 7 gave up after too many losses, 70 our bug, 130 interrupted.";

@@ -5,8 +5,8 @@
 //! |---|---|
 //! | `x.npy` | NumPy array; its first axis counts tokens |
 //! | `x.wav` | sound; s16 becomes f32 by 1/32768 where tokens are floats |
-//! | `x.u8 .s16 .f32` | raw elements of that dtype |
-//! | `x.cu8 .cs16 .cf32` | raw pairs: u8, i16 elements, or f32 elements or c32 |
+//! | `x.u8 .s8 .s16 .s32 .f32` | raw elements of that dtype |
+//! | `x.cu8 .cs8 .cs16 .cf32` | raw pairs: u8, i8, i16 elements, or f32 elements or c32 |
 //! | `x.bin`, no extension, `-` | raw bytes of the tokens, in the machine's byte order |
 
 mod npy;
@@ -61,7 +61,7 @@ pub(crate) enum FileError {
     #[error(transparent)]
     Type(Box<TypeMismatch>),
     /// No format has that extension.
-    #[error("{}: unknown extension `{extension}`; known are npy, wav, u8, s16, f32, cu8, cs16, cf32, and bin for raw tokens", path.display())]
+    #[error("{}: unknown extension `{extension}`; known are npy, wav, u8, s8, s16, s32, f32, cu8, cs8, cs16, cf32, and bin for raw tokens", path.display())]
     Extension {
         /// The file.
         path: PathBuf,
@@ -159,11 +159,14 @@ fn format(path: &Path, port: Port<'_>) -> Result<Format, FileError> {
 }
 
 /// What files of raw samples hold, by extension.
-const ELEMENTS: [(&str, &[DType]); 6] = [
+const ELEMENTS: [(&str, &[DType]); 9] = [
     ("u8", &[DType::U8, DType::Bool]),
     ("cu8", &[DType::U8]),
+    ("s8", &[DType::I8]),
+    ("cs8", &[DType::I8]),
     ("s16", &[DType::I16]),
     ("cs16", &[DType::I16]),
+    ("s32", &[DType::I32]),
     ("f32", &[DType::F32]),
     ("cf32", &[DType::C32, DType::F32]),
 ];
@@ -259,6 +262,8 @@ mod tests {
             ("a.npy", DType::F64, "npy"),
             ("a.WAV", DType::F32, "wav"),
             ("a.cu8", DType::U8, "raw"),
+            ("a.cs8", DType::I8, "raw"),
+            ("a.s32", DType::I32, "raw"),
             (
                 "a.cu8",
                 DType::C32,
@@ -273,7 +278,7 @@ mod tests {
             (
                 "a.mp3",
                 DType::F32,
-                "a.mp3: unknown extension `mp3`; known are npy, wav, u8, s16, f32, cu8, cs16, cf32, and bin for raw tokens",
+                "a.mp3: unknown extension `mp3`; known are npy, wav, u8, s8, s16, s32, f32, cu8, cs8, cs16, cf32, and bin for raw tokens",
             ),
         ] {
             let token = TokenType::scalar(dtype);
