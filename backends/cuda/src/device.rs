@@ -24,7 +24,7 @@ use zbmd_hal::{
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct CudaOptions {
     /// Bytes of the largest allocation: larger arenas are divided into several. By default each is one.
     pub bank_bytes: Option<u64>,
     /// Use CUDA programmatic dependent launch: kernels of a calendar may start before the end of the one that they wait
@@ -49,10 +49,10 @@ type LoadedKernels = BTreeMap<(u128, Vec<u32>), LoadedKernel>;
 ///
 /// After [`Fault::Lost`], [`Fault::Hung`] or a wait that failed the driver may still write to what it was given, or
 /// never answer again: nothing is freed then, and nothing is waited for. The process is expected to end.
-pub struct Device {
+pub struct CudaDevice {
     driver: Arc<dyn Driver>,
     listed: Listed,
-    options: Options,
+    options: CudaOptions,
     has_dependent_launch: bool,
     kernels: Mutex<LoadedKernels>,
     /// A fatal fault was seen.
@@ -61,15 +61,15 @@ pub struct Device {
     instance: Arc<Instance>,
 }
 
-impl std::fmt::Debug for Device {
+impl std::fmt::Debug for CudaDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Device")
+        f.debug_struct("CudaDevice")
             .field("name", &self.listed.name)
             .finish_non_exhaustive()
     }
 }
 
-impl Device {
+impl CudaDevice {
     /// Opens a device of the instance.
     ///
     /// # Errors
@@ -77,13 +77,13 @@ impl Device {
     pub fn open(
         instance: &Arc<Instance>,
         listed: &Listed,
-        options: &Options,
-    ) -> Result<Arc<Device>, OpenError> {
+        options: &CudaOptions,
+    ) -> Result<Arc<CudaDevice>, OpenError> {
         let driver = instance.open_driver(listed)?;
         let has_dependent_launch = options.dependent_launch
             && listed.arch >= MIN_DEPENDENT_LAUNCH
             && driver.supports_dependent_launch();
-        Ok(Arc::new(Device {
+        Ok(Arc::new(CudaDevice {
             driver,
             has_dependent_launch,
             listed: listed.clone(),
@@ -109,7 +109,7 @@ impl Device {
         &self.listed.caps
     }
 
-    /// Whether kernels wait for others themselves: [`Options::dependent_launch`], and the device and its driver support
+    /// Whether kernels wait for others themselves: [`CudaOptions::dependent_launch`], and the device and its driver support
     /// it.
     pub fn has_dependent_launch(&self) -> bool {
         self.has_dependent_launch
@@ -255,7 +255,7 @@ impl Device {
     }
 }
 
-impl Drop for Device {
+impl Drop for CudaDevice {
     fn drop(&mut self) {
         self.give_back(|driver| {
             // SAFETY: everything made on the device holds it, so nothing else is left and nothing is called later;
@@ -265,7 +265,7 @@ impl Drop for Device {
     }
 }
 
-impl GpuDevice for Device {
+impl GpuDevice for CudaDevice {
     fn backend_name(&self) -> &'static str {
         "cuda"
     }
@@ -331,11 +331,11 @@ impl GpuDevice for Device {
 /// A point in the queue that can be waited for.
 pub(super) struct Fence {
     event: Event,
-    device: Arc<Device>,
+    device: Arc<CudaDevice>,
 }
 
 impl Fence {
-    pub(super) fn new(device: &Arc<Device>) -> Result<Self, Fault> {
+    pub(super) fn new(device: &Arc<CudaDevice>) -> Result<Self, Fault> {
         let event = device.call(|driver| driver.create_event())?;
         Ok(Self {
             event,

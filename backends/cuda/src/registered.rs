@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::device::Device;
+use super::device::CudaDevice;
 use super::driver::Address;
 use super::error::Fault;
 use zbmd_hal::HostRegion;
@@ -17,7 +17,7 @@ pub(super) struct RegisteredMemory {
     pub(super) address: Address,
     memory: HostRegion,
     /// The device that registered it.
-    device: Arc<Device>,
+    device: Arc<CudaDevice>,
 }
 
 impl RegisteredMemory {
@@ -26,7 +26,7 @@ impl RegisteredMemory {
     /// # Errors
     /// A device that is lost.
     pub(super) fn find_or_register(
-        device: &Arc<Device>,
+        device: &Arc<CudaDevice>,
         memory: HostRegion,
     ) -> Result<Option<Arc<Self>>, Fault> {
         let registered = &device.instance().registered;

@@ -2,39 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use zbmd_ir::{Action, ActorId, BufferId, Calendar, Entry, RingId};
+use zbmd_ir::{Action, ActorId, Calendar, Entry, RingId};
 
 /// One execution of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotExecution {
     pub(super) stage: u32,
-    pub(super) action: SlotAction,
-}
-
-/// What an execution does: [`Action`] with its place in the block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SlotAction {
-    Fire {
-        actor: ActorId,
-        first: u64,
-        count: u64,
-    },
-    Send {
-        ring: RingId,
-        first: u64,
-        count: u64,
-    },
-    Recv {
-        ring: RingId,
-        first: u64,
-        count: u64,
-    },
-    Release {
-        ring: RingId,
-    },
-    Carry {
-        buffer: BufferId,
-    },
+    /// What this execution does: unlike in the slot, `first` is where it stands after the executions of the loop before
+    /// it.
+    pub(super) action: Action,
 }
 
 /// Slots between two points at which the device waits for others: it receives, computes, then sends and releases.
@@ -67,14 +43,14 @@ pub(super) fn expand_segments(
     let mut segments = vec![SlotSegment::default()];
     let mut has_handed_over = false;
     for execution in expansion.executions {
-        let receives = matches!(execution.action, SlotAction::Recv { .. });
+        let receives = matches!(execution.action, Action::Recv { .. });
         if receives && has_handed_over {
             segments.push(SlotSegment::default());
             has_handed_over = false;
         }
         has_handed_over |= matches!(
             execution.action,
-            SlotAction::Send { .. } | SlotAction::Release { .. }
+            Action::Send { .. } | Action::Release { .. }
         );
         if let Some(segment) = segments.last_mut() {
             segment.push_execution(execution);
@@ -86,10 +62,10 @@ pub(super) fn expand_segments(
 impl SlotSegment {
     /// Adds an execution; a receipt that continues the one before is joined with it.
     fn push_execution(&mut self, execution: SlotExecution) {
-        if let SlotAction::Recv { ring, first, count } = execution.action
+        if let Action::Recv { ring, first, count } = execution.action
             && let Some(last) = self.executions.last_mut()
             && last.stage == execution.stage
-            && let SlotAction::Recv {
+            && let Action::Recv {
                 ring: last_ring,
                 first: last_first,
                 count: last_count,
@@ -144,30 +120,25 @@ impl SlotExpansion {
         first
     }
 
-    fn push_slot(&mut self, stage: u32, action: Action) -> Result<(), TooManySlots> {
+    fn push_slot(&mut self, stage: u32, mut action: Action) -> Result<(), TooManySlots> {
         if self.executions.len() >= self.limit {
             return Err(TooManySlots);
         }
 
-        let action = match action {
-            Action::Fire { actor, count, .. } => SlotAction::Fire {
-                actor,
-                first: self.advance_cursor(CursorKey::Actor(actor), count),
-                count,
-            },
-            Action::Send { ring, count, .. } => SlotAction::Send {
-                ring,
-                first: self.advance_cursor(CursorKey::Send(ring), count),
-                count,
-            },
-            Action::Recv { ring, count, .. } => SlotAction::Recv {
-                ring,
-                first: self.advance_cursor(CursorKey::Recv(ring), count),
-                count,
-            },
-            Action::Release { ring } => SlotAction::Release { ring },
-            Action::Carry { buffer } => SlotAction::Carry { buffer },
+        let cursor_key = match action {
+            Action::Fire { actor, .. } => Some(CursorKey::Actor(actor)),
+            Action::Send { ring, .. } => Some(CursorKey::Send(ring)),
+            Action::Recv { ring, .. } => Some(CursorKey::Recv(ring)),
+            Action::Release { .. } | Action::Carry { .. } => None,
         };
+        if let Some(key) = cursor_key
+            && let Action::Fire { first, count, .. }
+            | Action::Send { first, count, .. }
+            | Action::Recv { first, count, .. } = &mut action
+        {
+            *first = self.advance_cursor(key, *count);
+        }
+
         self.executions.push(SlotExecution { stage, action });
         Ok(())
     }

@@ -4,7 +4,7 @@
 use zbmd_ir::verify::{MAX_ERRORS, check_plan};
 use zbmd_ir::{Action, Calendar, Entry, Lane, LaneKind, Plan, PlanId, Program, Slot};
 
-use super::expand::{SlotAction, SlotExecution, SlotSegment};
+use super::expand::{SlotExecution, SlotSegment};
 
 /// Executions beyond which the verifier would take longer than the answer is worth.
 const MAX_CHECKED: usize = 1 << 14;
@@ -85,29 +85,16 @@ fn merged_entries(segments: &[SlotSegment]) -> Vec<Entry> {
 
 /// An execution as a slot without times, and its place among receipts (0), work (1) and what is handed over (2).
 fn ranked_slot(execution: &SlotExecution) -> (u8, Slot) {
-    let (rank, action) = match execution.action {
-        SlotAction::Recv { ring, first, count } => (0, Action::Recv { ring, first, count }),
-        SlotAction::Fire {
-            actor,
-            first,
-            count,
-        } => (
-            1,
-            Action::Fire {
-                actor,
-                first,
-                count,
-            },
-        ),
-        SlotAction::Carry { buffer } => (1, Action::Carry { buffer }),
-        SlotAction::Send { ring, first, count } => (2, Action::Send { ring, first, count }),
-        SlotAction::Release { ring } => (2, Action::Release { ring }),
+    let rank = match execution.action {
+        Action::Recv { .. } => 0,
+        Action::Fire { .. } | Action::Carry { .. } => 1,
+        Action::Send { .. } | Action::Release { .. } => 2,
     };
     let slot = Slot {
         stage: execution.stage,
         start_ns: 0,
         duration_ns: 0,
-        action,
+        action: execution.action,
     };
     (rank, slot)
 }

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use zbmd_ir::{
-    ActorId, BufferId, Calendar, ChannelId, DeviceId, Graph, Plan, PortChannels, Program, Region,
-    RingId,
+    Action, ActorId, BufferId, Calendar, ChannelId, DeviceId, Graph, Plan, PortChannels, Program,
+    Region, RingId,
 };
 
 use super::device::ReplayRequest;
 use super::exchange::{DeviceExchange, ImportedMemory, RingCounters};
-use super::expand::{self, SlotAction};
+use super::expand;
 use super::kept::{ConstantLayout, Kept};
 use super::layout::{OffsetRange, RegionLayout};
 use super::lower::ActorSource;
@@ -163,13 +163,13 @@ impl StageTable {
         let mut stages = Self::default();
         for execution in segments.iter().flat_map(|segment| &segment.executions) {
             match execution.action {
-                SlotAction::Carry { buffer } => {
+                Action::Carry { buffer } => {
                     stages.carries.insert(buffer, execution.stage);
                 }
-                SlotAction::Fire { actor, .. } => {
+                Action::Fire { actor, .. } => {
                     stages.fires.insert(actor, execution.stage);
                 }
-                SlotAction::Send { .. } | SlotAction::Recv { .. } | SlotAction::Release { .. } => {}
+                Action::Send { .. } | Action::Recv { .. } | Action::Release { .. } => {}
             }
         }
         stages
@@ -391,7 +391,7 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
     ) -> Result<(), ReplayError<Q::Fault>> {
         let mut plans: BTreeMap<ActorId, KernelPlan> = BTreeMap::new();
         for execution in segments.iter().flat_map(|segment| &segment.executions) {
-            let SlotAction::Fire { actor, .. } = execution.action else {
+            let Action::Fire { actor, .. } = execution.action else {
                 continue;
             };
             if plans.contains_key(&actor) {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ash::vk;
 
-use super::device::Device;
+use super::device::VulkanDevice;
 use super::error::{Fault, Site};
 use zbmd_gpu_ir::emit::modules::{self, Codes};
 use zbmd_gpu_ir::lang::Kernel;
@@ -77,7 +77,7 @@ impl Pipelines {
     }
 }
 
-impl Device {
+impl VulkanDevice {
     /// Starts the driver's cache with what an earlier run has stored for this driver.
     pub(super) fn open_cache(&self, folder: Option<&Path>) -> Result<(), Fault> {
         let file = folder.map(|folder| folder.join(self.cache_name()));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use zbmd_backends::kernel::{Scratch, Shape};
+use zbmd_backends::kernel::{CallShape, Scratch};
 use zbmd_ir::math::gcd_u64;
 use zbmd_ir::{
     Action, ActorId, BufferId, Calendar, ChannelId, DeviceId, Entry, Plan, RingId, Role, Slot,
@@ -449,7 +449,7 @@ impl<'a> Lowering<'a> {
     fn fire(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> Instr {
         let counter = self.counter(CounterKey::Actor(id), first);
         let ports = self.ports.len() as u32;
-        let shape = Shape {
+        let shape = CallShape {
             firings: count as usize,
             inputs: self.input_ports(slot, id, first, count),
             outputs: self.output_ports(slot, id, first, count),

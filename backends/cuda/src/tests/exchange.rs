@@ -11,7 +11,7 @@ use crate::error::CallError;
 use crate::memory::Bank;
 use crate::queue::Queue;
 use crate::registered::RegisteredMemory;
-use crate::{Code, Device, Fault, Injection, Lacking, Machine, Options, Site};
+use crate::{Code, CudaDevice, CudaOptions, Fault, Injection, Lacking, Machine, Site};
 use zbmd_gpu_ir::emit::cubins::Cubins;
 use zbmd_hal::{BankRange, HostRegion, MemoryKind, Queue as _, QueueOp};
 
@@ -38,7 +38,7 @@ impl Others {
     }
 }
 
-fn machine(device: &Device) -> &Arc<Machine> {
+fn machine(device: &CudaDevice) -> &Arc<Machine> {
     device.instance().machine().expect("software")
 }
 
@@ -57,9 +57,10 @@ fn put_word_ops(driver: &dyn Driver, word_ops: &[WordOp]) -> Result<(), CallErro
 #[test]
 fn what_two_devices_share_is_registered_once_and_given_back_once() {
     let (others, one) = (Others::new(), soft());
-    let two = Device::open(one.instance(), one.listed(), &Options::default()).expect("once more");
+    let two =
+        CudaDevice::open(one.instance(), one.listed(), &CudaOptions::default()).expect("once more");
     let registered =
-        |device: &Arc<Device>| RegisteredMemory::find_or_register(device, others.region());
+        |device: &Arc<CudaDevice>| RegisteredMemory::find_or_register(device, others.region());
     let first = registered(&one).expect("alive").expect("it is reached");
     let second = registered(&two).expect("alive").expect("it is reached");
     assert!(Arc::ptr_eq(&first, &second));

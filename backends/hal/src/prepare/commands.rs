@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use zbmd_ir::{ActorId, BufferId, ChannelId, Region, RingId};
+use zbmd_ir::{Action, ActorId, BufferId, ChannelId, Region, RingId};
 
-use super::super::expand::{SlotAction, SlotExecution, SlotSegment};
+use super::super::expand::{SlotExecution, SlotSegment};
 use super::super::queue::{BankRange, Command, Queue};
 use super::super::segment::{Handover, ReadySegment, Receipt, SentTokens};
 use super::super::{DEPTH, ReplayError, actor_name};
@@ -88,13 +88,13 @@ impl<Q: Queue> Preparation<'_, Q> {
     fn push_host_part(&self, execution: &SlotExecution, ready: &mut ReadySegment) {
         let stage = execution.stage;
         match execution.action {
-            SlotAction::Recv { ring, first, count } => ready.receipts.push(Receipt {
+            Action::Recv { ring, first, count } => ready.receipts.push(Receipt {
                 stage,
                 ring: self.ring_numbers[&ring],
                 first,
                 count,
             }),
-            SlotAction::Send { ring, first, count } => ready.handovers.push(Handover {
+            Action::Send { ring, first, count } => ready.handovers.push(Handover {
                 stage,
                 ring: self.ring_numbers[&ring],
                 sends: Some(SentTokens {
@@ -103,12 +103,12 @@ impl<Q: Queue> Preparation<'_, Q> {
                     outbox: self.outbox_offset(ring, first),
                 }),
             }),
-            SlotAction::Release { ring } => ready.handovers.push(Handover {
+            Action::Release { ring } => ready.handovers.push(Handover {
                 stage,
                 ring: self.ring_numbers[&ring],
                 sends: None,
             }),
-            SlotAction::Fire { .. } | SlotAction::Carry { .. } => {}
+            Action::Fire { .. } | Action::Carry { .. } => {}
         }
     }
 
@@ -130,7 +130,7 @@ impl<Q: Queue> Preparation<'_, Q> {
     ) -> Result<Vec<Command>, ReplayError<Q::Fault>> {
         let stage = execution.stage;
         Ok(match execution.action {
-            SlotAction::Fire {
+            Action::Fire {
                 actor,
                 first,
                 count,
@@ -142,14 +142,14 @@ impl<Q: Queue> Preparation<'_, Q> {
                 };
                 self.fire_commands(firings, stage, phase)?
             }
-            SlotAction::Recv { ring, first, count } => {
+            Action::Recv { ring, first, count } => {
                 vec![self.receive_command(ring, stage, phase, first..first + count)]
             }
-            SlotAction::Send { ring, first, count } => {
+            Action::Send { ring, first, count } => {
                 vec![self.send_command(ring, stage, phase, first..first + count)]
             }
-            SlotAction::Carry { buffer } => self.carry_commands(buffer, stage, phase),
-            SlotAction::Release { .. } => Vec::new(),
+            Action::Carry { buffer } => self.carry_commands(buffer, stage, phase),
+            Action::Release { .. } => Vec::new(),
         })
     }
 
