@@ -118,13 +118,13 @@ pub fn gpus() -> Result<Vec<Gpu>, String> {
 
 #[cfg(feature = "vulkan")]
 fn vulkan_gpus() -> Result<Vec<Gpu>, String> {
-    use crate::vulkan::{Device as Vulkan, Instance, Kind, OpenError, Options};
+    use crate::vulkan::{DeviceType, Instance, OpenError, VulkanDevice, VulkanOptions};
     let instance = Instance::load(false).map_err(|e| e.to_string())?;
     let listed = instance.devices().map_err(|e| e.to_string())?;
     let mut gpus = Vec::new();
 
     for listed in listed {
-        let caps = match Vulkan::open(&instance, &listed, &Options::default()) {
+        let caps = match VulkanDevice::open(&instance, &listed, &VulkanOptions::default()) {
             Ok(device) => *device.caps(),
             // Too old to run anything; the others keep their names.
             Err(OpenError::Lacks { .. }) => continue,
@@ -132,9 +132,9 @@ fn vulkan_gpus() -> Result<Vec<Gpu>, String> {
         };
 
         let (flops_per_s, bytes_per_s) = match listed.kind {
-            Kind::Discrete => (5_000_000_000_000, 300_000_000_000),
-            Kind::Integrated | Kind::Virtual => (500_000_000_000, 40_000_000_000),
-            Kind::Cpu | Kind::Other => (1_000_000_000, 2_000_000_000),
+            DeviceType::Discrete => (5_000_000_000_000, 300_000_000_000),
+            DeviceType::Integrated | DeviceType::Virtual => (500_000_000_000, 40_000_000_000),
+            DeviceType::Cpu | DeviceType::Other => (1_000_000_000, 2_000_000_000),
         };
         gpus.push(Gpu {
             device: Device {

@@ -80,12 +80,12 @@ impl LowerKernels for Registry {
 
 /// How drivers are loaded and devices opened.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct GpuOptions {
     /// Vulkan: the validation layers check every call, where they are installed.
     pub validate: bool,
     /// Vulkan: where compiled kernels are stored from run to run.
     pub cache: Option<PathBuf>,
-    /// CUDA: see [`cuda::Options::dependent_launch`](crate::cuda::Options).
+    /// CUDA: see [`cuda::CudaOptions::dependent_launch`](crate::cuda::CudaOptions).
     pub dependent_launch: bool,
 }
 
@@ -111,7 +111,7 @@ impl Drivers {
         &mut self,
         backend: &DeviceKind,
         name: &str,
-        options: &Options,
+        options: &GpuOptions,
     ) -> Result<Device, Fault> {
         match backend {
             #[cfg(feature = "vulkan")]
@@ -123,32 +123,32 @@ impl Drivers {
     }
 
     #[cfg(feature = "vulkan")]
-    fn open_vulkan(&mut self, name: &str, options: &Options) -> Result<Device, Fault> {
+    fn open_vulkan(&mut self, name: &str, options: &GpuOptions) -> Result<Device, Fault> {
         let instance = get_or_load(&mut self.vulkan, || {
             vulkan::Instance::load(options.validate)
         });
         let instance = instance.map_err(vulkan::OpenError::from)?;
 
         let listed = instance.find(name)?;
-        let options = vulkan::Options {
+        let options = vulkan::VulkanOptions {
             cache: options.cache.clone(),
             ..Default::default()
         };
-        let device = vulkan::Device::open(&instance, &listed, &options)?;
+        let device = vulkan::VulkanDevice::open(&instance, &listed, &options)?;
         Ok(Device::from(device))
     }
 
     #[cfg(feature = "cuda")]
-    fn open_cuda(&mut self, name: &str, options: &Options) -> Result<Device, Fault> {
+    fn open_cuda(&mut self, name: &str, options: &GpuOptions) -> Result<Device, Fault> {
         let instance = get_or_load(&mut self.cuda, cuda::Instance::load);
         let instance = instance.map_err(cuda::OpenError::from)?;
 
         let listed = instance.find(name)?;
-        let options = cuda::Options {
+        let options = cuda::CudaOptions {
             dependent_launch: options.dependent_launch,
             ..Default::default()
         };
-        let device = cuda::Device::open(&instance, &listed, &options)?;
+        let device = cuda::CudaDevice::open(&instance, &listed, &options)?;
         Ok(Device::from(device))
     }
 
@@ -223,7 +223,7 @@ impl Device {
         self.0.describe()
     }
 
-    /// Whether kernels wait for others themselves: [`Options::dependent_launch`], and the device and its driver support
+    /// Whether kernels wait for others themselves: [`GpuOptions::dependent_launch`], and the device and its driver support
     /// it.
     pub fn has_dependent_launch(&self) -> bool {
         self.0.has_dependent_launch()
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn unknown_backends_are_refused_with_a_sentence() {
-        let fault = Drivers::default().open(&"tpu".into(), "tpu:0", &Options::default());
+        let fault = Drivers::default().open(&"tpu".into(), "tpu:0", &GpuOptions::default());
         let fault = fault.expect_err("no backend drives it");
         assert_eq!(fault.kind, FaultKind::Unfit);
         assert!(
@@ -401,7 +401,7 @@ mod tests {
             if is_built {
                 continue;
             }
-            let fault = Drivers::default().open(&backend, "gpu:0", &Options::default());
+            let fault = Drivers::default().open(&backend, "gpu:0", &GpuOptions::default());
             let fault = fault.expect_err("there is no driver in this build");
             assert_eq!(fault.kind, FaultKind::Unfit);
             assert!(
@@ -416,10 +416,10 @@ mod tests {
     fn a_device_is_that_of_its_own_driver() {
         let instance = cuda::Instance::software();
         let listed = instance.find("cuda:0").expect("the only one");
-        let opened = cuda::Device::open(&instance, &listed, &cuda::Options::default());
+        let opened = cuda::CudaDevice::open(&instance, &listed, &cuda::CudaOptions::default());
         let device = Device::from(opened.expect("nothing is injected"));
-        assert!(device.downcast::<cuda::Device>().is_some());
+        assert!(device.downcast::<cuda::CudaDevice>().is_some());
         #[cfg(feature = "vulkan")]
-        assert!(device.downcast::<vulkan::Device>().is_none());
+        assert!(device.downcast::<vulkan::VulkanDevice>().is_none());
     }
 }

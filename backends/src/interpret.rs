@@ -11,12 +11,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use zbmd_ir::{ActorId, BlobId, Channel, ChannelId, DType, Graph, Role, State, TiSlice, TiVec};
+use zbmd_ir::{
+    Actor, ActorId, BlobId, Channel, ChannelId, DType, Graph, Role, State, TiSlice, TiVec,
+};
 
 use zbmd_ir::verify::VerifyError;
 use zbmd_ir::verify::graph::repetition;
 
-use crate::kernel::{Io, Kernel, KernelFault, RawPort, Scratch, Shape};
+use crate::kernel::{CallShape, Io, Kernel, KernelFault, RawPort, Scratch};
 use crate::op::{OpError, Registry};
 
 /// Why a graph cannot be interpreted, or why a run ended early.
@@ -121,12 +123,15 @@ impl Queue {
     /// Makes room for `bytes` at the end, counted as live from now on.
     fn grow(&mut self, bytes: usize) {
         let needed = self.end + bytes;
+        // Live bytes move to the front only over at least as many dead ones: the moves are O(1) a byte, amortised.
         if needed > self.words.len() * WORD_BYTES && self.start >= self.end - self.start {
-            let (start, end) = (self.start, self.end);
-            bytemuck::cast_slice_mut::<Word, u8>(&mut self.words).copy_within(start..end, 0);
+            let live = self.start..self.end;
+            let live_bytes = live.len();
+            bytemuck::cast_slice_mut::<Word, u8>(&mut self.words).copy_within(live, 0);
             self.start = 0;
-            self.end = end - start;
+            self.end = live_bytes;
         }
+
         let needed = self.end + bytes;
         if needed > self.words.len() * WORD_BYTES {
             self.words.resize((2 * needed).div_ceil(WORD_BYTES), 0);
@@ -215,7 +220,7 @@ struct OutputPort {
 }
 
 /// An actor, resolved: ports without the state pairs', as kernels see them.
-struct Node {
+struct ResolvedActor {
     name: String,
     role: Role,
     kernel: Option<Arc<dyn Kernel>>,
@@ -225,10 +230,98 @@ struct Node {
     firings: u64,
 }
 
-impl Node {
+/// The kernel of an actor that computes; sources and sinks have none.
+fn compute_kernel(
+    actor: &Actor,
+    blobs: &TiSlice<BlobId, Bytes>,
+    registry: &Registry,
+) -> Result<Option<Arc<dyn Kernel>>, InterpretError> {
+    match actor.role {
+        Role::Source | Role::Sink => Ok(None),
+        Role::Compute => {
+            let kernel = registry.kernel(actor, blobs);
+            kernel.map(Some).map_err(|source| InterpretError::Kernel {
+                actor: actor.name.clone(),
+                source,
+            })
+        }
+    }
+}
+
+fn open_port(actor: &Actor, side: &'static str, port: usize) -> InterpretError {
+    InterpretError::OpenPort {
+        actor: actor.name.clone(),
+        side,
+        port,
+    }
+}
+
+impl ResolvedActor {
+    /// The actor before its ports are joined to channels.
+    fn unconnected(actor: &Actor, kernel: Option<Arc<dyn Kernel>>, firings: u64) -> Self {
+        Self {
+            name: actor.name.clone(),
+            role: actor.role,
+            kernel,
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            states: Vec::new(),
+            firings,
+        }
+    }
+
+    /// `channels`: the channel and the number of the reader on it, for each input port.
+    fn connect_inputs(
+        &mut self,
+        actor: &Actor,
+        channels: &[Option<(ChannelId, u32)>],
+    ) -> Result<(), InterpretError> {
+        for (index, port) in actor.inputs.iter().enumerate() {
+            // A state pair is one port to the kernel: `connect_outputs` adds it.
+            if actor.state_of_input(index as u32).is_some() {
+                continue;
+            }
+
+            let (channel, reader) =
+                channels[index].ok_or_else(|| open_port(actor, "input", index))?;
+            self.inputs.push(InputPort {
+                channel,
+                reader: reader as usize,
+                rate: port.rate,
+                window: port.window,
+            });
+        }
+        Ok(())
+    }
+
+    /// Outputs, then the state pairs. `channels`: the channel of each output port.
+    fn connect_outputs(
+        &mut self,
+        actor: &Actor,
+        channels: &[Option<ChannelId>],
+    ) -> Result<(), InterpretError> {
+        for (index, port) in actor.outputs.iter().enumerate() {
+            if actor.state_of_output(index as u32).is_some() {
+                continue;
+            }
+            let channel = channels[index].ok_or_else(|| open_port(actor, "output", index))?;
+            self.outputs.push(OutputPort {
+                channel,
+                rate: port.rate,
+            });
+        }
+
+        for state in &actor.state {
+            let index = state.output as usize;
+            let channel = channels[index].ok_or_else(|| open_port(actor, "output", index))?;
+            self.states.push(channel);
+        }
+        Ok(())
+    }
+
     /// One firing.
-    fn shape(&self) -> Shape {
-        Shape {
+    fn shape(&self) -> CallShape {
+        CallShape {
             firings: 1,
             inputs: self.inputs.len() as u16,
             outputs: self.outputs.len() as u16,
@@ -240,7 +333,7 @@ impl Node {
 
 /// A graph ready to be interpreted, with the tokens that lie on its channels.
 pub struct Interpreter {
-    nodes: TiVec<ActorId, Node>,
+    nodes: TiVec<ActorId, ResolvedActor>,
     streams: TiVec<ChannelId, Stream>,
     scratch: Vec<Line>,
     iterations: u64,
@@ -258,78 +351,38 @@ impl Interpreter {
         blobs: &TiSlice<BlobId, Bytes>,
         registry: &Registry,
     ) -> Result<Self, InterpretError> {
-        let q = repetition(graph)?;
-        let joined = graph.port_channels();
+        let repetitions = repetition(graph)?;
+        let port_channels = graph.port_channels();
+
         let mut nodes = TiVec::with_capacity(graph.actors.len());
         for (id, actor) in graph.actors.iter_enumerated() {
-            let open = |side, port| InterpretError::OpenPort {
-                actor: actor.name.clone(),
-                side,
-                port,
-            };
-            let kernel = match actor.role {
-                Role::Compute => Some(registry.kernel(actor, blobs).map_err(|source| {
-                    InterpretError::Kernel {
-                        actor: actor.name.clone(),
-                        source,
-                    }
-                })?),
-                Role::Source | Role::Sink => None,
-            };
-            let mut node = Node {
-                name: actor.name.clone(),
-                role: actor.role,
-                kernel,
-                inputs: Vec::new(),
-                outputs: Vec::new(),
-                states: Vec::new(),
-                firings: q[id],
-            };
-            for (i, port) in actor.inputs.iter().enumerate() {
-                if actor.state_of_input(i as u32).is_some() {
-                    continue;
-                }
-                let (channel, reader) = joined.inputs[id][i].ok_or_else(|| open("input", i))?;
-                node.inputs.push(InputPort {
-                    channel,
-                    reader: reader as usize,
-                    rate: port.rate,
-                    window: port.window,
-                });
-            }
-            for (o, port) in actor.outputs.iter().enumerate() {
-                if actor.state_of_output(o as u32).is_some() {
-                    continue;
-                }
-                let channel = joined.outputs[id][o].ok_or_else(|| open("output", o))?;
-                node.outputs.push(OutputPort {
-                    channel,
-                    rate: port.rate,
-                });
-            }
-            for state in &actor.state {
-                let port = state.output as usize;
-                node.states
-                    .push(joined.outputs[id][port].ok_or_else(|| open("output", port))?);
-            }
+            let kernel = compute_kernel(actor, blobs, registry)?;
+            let mut node = ResolvedActor::unconnected(actor, kernel, repetitions[id]);
+            node.connect_inputs(actor, &port_channels.inputs[id])?;
+            node.connect_outputs(actor, &port_channels.outputs[id])?;
             nodes.push(node);
         }
-        let scratch = nodes
+
+        // One scratch area serves all kernels, because one firing ends before the next begins.
+        let scratch_bytes = nodes
             .iter()
-            .filter_map(|n| n.kernel.as_ref())
-            .map(|k| k.scratch_bytes())
-            .max();
+            .filter_map(|node| node.kernel.as_ref())
+            .map(|kernel| kernel.scratch_bytes())
+            .max()
+            .unwrap_or(0);
+
         let initial = State::initial(graph);
         let streams = graph
             .channels
             .iter()
             .zip(&initial.channels)
-            .map(|(c, t)| Stream::new(c, t))
+            .map(|(channel, tokens)| Stream::new(channel, tokens))
             .collect();
+
         Ok(Self {
             nodes,
             streams,
-            scratch: vec![Line([0; 64]); scratch.unwrap_or(0).div_ceil(64)],
+            scratch: vec![Line([0; 64]); scratch_bytes.div_ceil(64)],
             iterations: 0,
             consumed: initial.consumed.into_iter().collect(),
             history_bytes: initial.channels.iter().map(Vec::len).collect(),
@@ -390,10 +443,12 @@ impl Interpreter {
                 .ok_or_else(|| InterpretError::NoInput {
                     source_name: node.name.clone(),
                 })?;
+
             let port = &node.outputs[0];
-            let need = node.firings * port.rate * self.streams[port.channel].token_bytes as u64;
-            let whole = bytes.len() as u64 / need.max(1);
-            limit = Some(limit.map_or(whole, |l| l.min(whole)));
+            let iteration_bytes =
+                node.firings * port.rate * self.streams[port.channel].token_bytes as u64;
+            let whole_iterations = bytes.len() as u64 / iteration_bytes.max(1);
+            limit = Some(limit.map_or(whole_iterations, |known| known.min(whole_iterations)));
             feeds.push(bytes);
         }
         let limit = limit.ok_or(InterpretError::Endless)?;
@@ -421,8 +476,11 @@ impl Interpreter {
             if left[actor] == 0 || !self.is_ready(actor) {
                 continue;
             }
+
             self.fire(actor, &mut feeds[actor], &mut sinks[actor], ports)?;
             left[actor] -= 1;
+
+            // Only this actor and those that read from it can have become ready.
             let mut wake = |a: ActorId| {
                 if left[a] > 0 && !std::mem::replace(&mut queued[a], true) {
                     ready.push_back(a);
@@ -437,6 +495,7 @@ impl Interpreter {
                     .for_each(&mut wake);
             }
         }
+
         let mut waiting = left
             .iter_enumerated()
             .filter(|(_, l)| **l > 0)
@@ -475,16 +534,19 @@ impl Interpreter {
             ..
         } = self;
         let node = &nodes[actor];
+
         for port in &node.outputs {
             let stream = &mut streams[port.channel];
             stream.queue.grow(port.rate as usize * stream.token_bytes);
         }
+
         match &node.kernel {
             Some(kernel) => {
                 fire_kernel(node, kernel.as_ref(), streams, scratch, ports)?;
             }
             None => fire_stream(actor, node, streams, feed, sink, consumed),
         }
+
         for port in &node.outputs {
             streams[port.channel].written += port.rate;
         }
@@ -493,6 +555,8 @@ impl Interpreter {
             stream.next[port.reader] += port.rate;
             stream.drop_read();
         }
+
+        // What nobody reads would pile up.
         for port in &node.outputs {
             let stream = &mut streams[port.channel];
             if stream.next.is_empty() {
@@ -538,18 +602,19 @@ impl Interpreter {
 }
 
 fn fire_kernel(
-    node: &Node,
+    node: &ResolvedActor,
     kernel: &dyn Kernel,
     streams: &mut TiVec<ChannelId, Stream>,
     scratch: &mut [Line],
     ports: &mut Vec<RawPort>,
 ) -> Result<(), InterpretError> {
+    // The order that kernels are promised: inputs, outputs, states.
     ports.clear();
     for port in &node.inputs {
         let stream = &mut streams[port.channel];
-        let at = stream.byte_at(stream.next[port.reader]);
+        let window_start = stream.byte_at(stream.next[port.reader]);
         let bytes = port.window as usize * stream.token_bytes;
-        let ptr = stream.queue.base().wrapping_add(at);
+        let ptr = stream.queue.base().wrapping_add(window_start);
         ports.push(RawPort {
             ptr,
             bytes,
@@ -559,8 +624,9 @@ fn fire_kernel(
     for port in &node.outputs {
         let stream = &mut streams[port.channel];
         let bytes = port.rate as usize * stream.token_bytes;
-        let at = stream.queue.end - bytes;
-        let ptr = stream.queue.base().wrapping_add(at);
+        // `fire` has made room for the new tokens at the end.
+        let output_start = stream.queue.end - bytes;
+        let ptr = stream.queue.base().wrapping_add(output_start);
         ports.push(RawPort {
             ptr,
             bytes,
@@ -569,14 +635,17 @@ fn fire_kernel(
     }
     for &channel in &node.states {
         let stream = &mut streams[channel];
-        let (at, bytes) = (stream.queue.start, stream.token_bytes);
-        let ptr = stream.queue.base().wrapping_add(at);
+        let bytes = stream.token_bytes;
+        // A state's queue holds its one token, read and written in place.
+        let state_start = stream.queue.start;
+        let ptr = stream.queue.base().wrapping_add(state_start);
         ports.push(RawPort {
             ptr,
             bytes,
             dtype: stream.dtype,
         });
     }
+
     let shape = node.shape();
     // `new` sized the scratch for the hungriest kernel.
     let scratch = Scratch(scratch.as_mut_ptr().cast::<u8>(), kernel.scratch_bytes());
@@ -594,7 +663,7 @@ fn fire_kernel(
 
 fn fire_stream(
     actor: ActorId,
-    node: &Node,
+    node: &ResolvedActor,
     streams: &mut TiVec<ChannelId, Stream>,
     feed: &mut &[u8],
     sink: &mut Vec<u8>,

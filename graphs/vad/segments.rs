@@ -49,15 +49,18 @@ fn step(run: &mut [i64; 3], probability: f32, record: &mut [u8]) {
     let [frames, begin, quiet] = run;
     if *begin < 0 {
         if probability >= BEGIN {
-            (*begin, *quiet) = (*frames, 0);
+            *begin = *frames;
+            *quiet = 0;
         }
     } else if probability < END {
         *quiet += 1;
         if *quiet == SILENCE {
-            let seconds = |frame: i64| frame as f64 * FRAME_SECONDS;
-            let line = format_line(seconds(*begin), seconds(*frames + 1 - SILENCE));
+            // The segment ends where the silence began, `SILENCE` frames ago with this one.
+            let end = *frames + 1 - SILENCE;
+            let line = format_line(*begin as f64 * FRAME_SECONDS, end as f64 * FRAME_SECONDS);
             record.copy_from_slice(&line);
-            (*begin, *quiet) = (-1, 0);
+            *begin = -1;
+            *quiet = 0;
         }
     } else {
         *quiet = 0;
@@ -76,17 +79,20 @@ fn format_line(begin: f64, end: f64) -> [u8; RECORD] {
 
 impl Kernel for Segment {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let (probabilities, before) = (io.input::<f32>(0), io.input::<i64>(1));
-        let (after, text) = (io.output::<i64>(0), io.output::<u8>(1));
+        let probabilities = io.input::<f32>(0);
+        let before = io.input::<i64>(1);
+        let after = io.output::<i64>(0);
+        let text = io.output::<u8>(1);
+
         let firings = probabilities.iter().zip(before.as_chunks::<3>().0);
         let outputs = after
             .as_chunks_mut::<3>()
             .0
             .iter_mut()
             .zip(text.chunks_exact_mut(RECORD));
-        for ((&p, before), (after, record)) in firings.zip(outputs) {
+        for ((&probability, before), (after, record)) in firings.zip(outputs) {
             *after = *before;
-            step(after, p, record);
+            step(after, probability, record);
         }
         Ok(())
     }

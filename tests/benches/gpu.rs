@@ -14,7 +14,7 @@ use std::hint::black_box;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use zbmd_backends::gpu::{Calls, Device, Drivers, Kept, Options, Replay};
+use zbmd_backends::gpu::{Calls, Device, Drivers, GpuOptions, Kept, Replay};
 use zbmd_backends::kernels::KernelPlan;
 use zbmd_backends::op::Registry;
 use zbmd_backends::replay::{Peers, Stopped, Transport};
@@ -37,7 +37,7 @@ fn main() {
     let opened = Drivers::default().open(
         &backend.into(),
         &format!("{backend}:0"),
-        &Options::default(),
+        &GpuOptions::default(),
     );
     let device = match opened {
         Ok(device) => device,
@@ -68,9 +68,9 @@ fn main() {
 fn programmatic(registry: &Registry) {
     let mut drivers = Drivers::default();
     let devices = [false, true].map(|programmatic| {
-        let options = Options {
+        let options = GpuOptions {
             dependent_launch: programmatic,
-            ..Options::default()
+            ..GpuOptions::default()
         };
         drivers
             .open(&"cuda".into(), "cuda:0", &options)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use zbmd_backends::kernel::{Io, Kernel, RawPort, Scratch, Shape};
+use zbmd_backends::kernel::{CallShape, Io, Kernel, RawPort, Scratch};
 use zbmd_backends::op::Registry;
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::{Action, ActorId, ChannelId, Entry, PlanId, Program, Role, TiVec};
@@ -137,7 +137,7 @@ impl HandLoop {
 /// The ports of a call, as [`Io`] takes them.
 struct Ports {
     row: Vec<RawPort>,
-    shape: Shape,
+    shape: CallShape,
 }
 
 fn ports(
@@ -169,7 +169,7 @@ fn ports(
             outputs.push(m.at(m.head, bytes as usize, port.token.dtype));
         }
     }
-    let shape = Shape {
+    let shape = CallShape {
         firings: firings as usize,
         inputs: inputs.len() as u16,
         outputs: outputs.len() as u16,

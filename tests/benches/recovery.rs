@@ -445,7 +445,8 @@ mod linux {
                 .iter()
                 .find(|(name, _)| *name == what)
                 .map(|(_, m)| *m);
-            let (Some(device), Some(misdeed)) = (device.downcast::<cuda::Device>(), misdeed) else {
+            let (Some(device), Some(misdeed)) = (device.downcast::<cuda::CudaDevice>(), misdeed)
+            else {
                 return;
             };
             let file = PathBuf::from(file);

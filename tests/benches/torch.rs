@@ -16,7 +16,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use bytes::Bytes;
-use zbmd_backends::gpu::{Device, Drivers, Kept, Options, Replay};
+use zbmd_backends::gpu::{Device, Drivers, GpuOptions, Kept, Replay};
 use zbmd_backends::op::Registry;
 use zbmd_compiler::calibrate::{CalibrateOptions, Calibration, EarlyLaunch};
 use zbmd_compiler::costs::MeasuredCosts;
@@ -529,9 +529,9 @@ fn main() {
         drivers.open(
             &"cuda".into(),
             "cuda:0",
-            &Options {
+            &GpuOptions {
                 dependent_launch: programmatic,
-                ..Options::default()
+                ..GpuOptions::default()
             },
         )
     };

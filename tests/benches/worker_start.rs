@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use zbmd_backends::gpu::{Drivers, Options};
+use zbmd_backends::gpu::{Drivers, GpuOptions};
 use zbmd_backends::kernels::emit::ptx;
 use zbmd_backends::kernels::{Caps, KernelPlan, LowerKernels};
 use zbmd_backends::op::Registry;
@@ -129,7 +129,7 @@ fn start(program: &Program, backend: &str) -> Option<f64> {
         Drivers::default().open(
             &backend.into(),
             &format!("{backend}:0"),
-            &Options::default(),
+            &GpuOptions::default(),
         )
     };
     if let Err(fault) = open() {

@@ -14,7 +14,7 @@ use zbmd_backends::gpu::{Halt, Replay};
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
 use zbmd_backends::replay::{Exchange, HostRegion, Peers, Stopped, Summary};
-use zbmd_backends::vulkan::{Device as VulkanDevice, Instance, OpenError, Options};
+use zbmd_backends::vulkan::{Instance, OpenError, VulkanDevice, VulkanOptions};
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
     Actor, ActorId, BlobId, Buffer, BufferId, Calendar, Channel, ChannelId, Costs, DType, Device,
@@ -44,7 +44,7 @@ pub fn turn() -> MutexGuard<'static, ()> {
 ///
 /// # Panics
 /// Without a device, if `ZBMD_REQUIRE` names `vulkan`.
-pub fn open(validate: bool, options: &Options) -> Option<Arc<VulkanDevice>> {
+pub fn open(validate: bool, options: &VulkanOptions) -> Option<Arc<VulkanDevice>> {
     let required = required("vulkan");
     let opened = Instance::load(validate)
         .map_err(OpenError::from)

@@ -40,10 +40,6 @@ struct Builder {
     first_channel: Vec<Option<ChannelId>>,
 }
 
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 /// A random graph of the shape: connected, consistent and free of deadlock.
 pub fn graph(seed: u64, shape: Shape) -> Graph {
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -264,7 +260,7 @@ impl Builder {
     /// Produced and consumed rates that balance `from` and `to`, or `None` when they exceed the shape's.
     fn rates(&mut self, from: ActorId, to: ActorId) -> Option<(u64, u64)> {
         let (a, b) = (self.q[from.index()], self.q[to.index()]);
-        let g = gcd(a, b);
+        let g = zbmd_ir::math::gcd_u64(a, b);
         let (produced, consumed) = (b / g, a / g);
         let room = self.shape.max_rate / produced.max(consumed);
         let k = self.rng.u64(1..=room.max(1));

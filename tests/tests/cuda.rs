@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use zbmd_backends::cuda::{
-    Code, Device, Fault, Halt, Injection, Instance, Kept, Lacking, Machine, OpenError, Options,
-    Peers, Replay, ReplayError, ReplayRequest, Site, Stopped, Summary, Transport, Verdict,
+    Code, CudaDevice, CudaOptions, Fault, Halt, Injection, Instance, Kept, Lacking, Machine,
+    OpenError, Peers, Replay, ReplayError, ReplayRequest, Site, Stopped, Summary, Transport,
+    Verdict,
 };
 use zbmd_backends::kernels::emit::cubins;
 use zbmd_backends::op::Registry;
@@ -24,13 +25,13 @@ use zbmd_tests::models;
 const GPU: DeviceId = DeviceId(1);
 
 /// With kernels that wait for others themselves.
-const PROGRAMMATIC: Options = Options {
+const PROGRAMMATIC: CudaOptions = CudaOptions {
     bank_bytes: None,
     dependent_launch: true,
 };
 
 /// A device in software, which can do what the options ask for.
-fn soft(options: &Options) -> (Arc<Device>, Arc<Machine>) {
+fn soft(options: &CudaOptions) -> (Arc<CudaDevice>, Arc<Machine>) {
     let instance = Instance::software();
     let machine = Arc::clone(instance.machine().expect("software"));
     if options.dependent_launch {
@@ -38,19 +39,19 @@ fn soft(options: &Options) -> (Arc<Device>, Arc<Machine>) {
     }
     let listed = instance.find("cuda:0").expect("the only one");
     (
-        Device::open(&instance, &listed, options).expect("nothing is injected"),
+        CudaDevice::open(&instance, &listed, options).expect("nothing is injected"),
         machine,
     )
 }
 
 /// The first device of this machine. `None`, loudly, without one, unless `ZBMD_REQUIRE` names `cuda`.
-fn real(options: &Options) -> Option<Arc<Device>> {
+fn real(options: &CudaOptions) -> Option<Arc<CudaDevice>> {
     let required = required("cuda");
     let opened = Instance::load()
         .map_err(OpenError::from)
         .and_then(|instance| {
             let listed = instance.find("cuda:0")?;
-            Device::open(&instance, &listed, options)
+            CudaDevice::open(&instance, &listed, options)
         });
     match opened {
         Ok(device) => Some(device),
@@ -63,7 +64,7 @@ fn real(options: &Options) -> Option<Arc<Device>> {
 }
 
 fn replay(
-    device: &Arc<Device>,
+    device: &Arc<CudaDevice>,
     registry: &Registry,
     program: &Program,
     plan: &Plan,
@@ -80,7 +81,7 @@ fn replay(
 }
 
 fn keeping(
-    device: &Arc<Device>,
+    device: &Arc<CudaDevice>,
     registry: &Registry,
     program: &Program,
     plan: &Plan,
@@ -104,7 +105,7 @@ fn keeping(
 
 /// [`beside`] on a device.
 fn check(
-    device: &Arc<Device>,
+    device: &Arc<CudaDevice>,
     registry: &Registry,
     program: &Program,
     blocks: u64,
@@ -170,7 +171,7 @@ fn models_run_on_a_device_in_software_as_in_the_interpreter() {
     let mut programmatic = 0;
     for &(model, block, on_gpu, blocks, tolerance) in SMALL {
         let program = place_model(model, &registry, block, on_gpu);
-        for options in [Options::default(), PROGRAMMATIC] {
+        for options in [CudaOptions::default(), PROGRAMMATIC] {
             let (device, machine) = soft(&options);
             machine.check_edges();
             let mut kept = Kept::default();
@@ -230,7 +231,7 @@ fn calendars_of_many_segments_run_as_in_the_interpreter() {
     let registry = Registry::standard();
     let program = to_and_fro(40, &registry, with(&["cuda"]));
     for (shares, lazy, want) in WAYS {
-        let (device, _) = soft(&Options::default());
+        let (device, _) = soft(&CudaOptions::default());
         let (ways, kept) = ((lazy, shares), &mut Kept::default());
         let made = check(&device, &registry, &program, 30, ways, 1e-5, kept);
         assert_eq!((made.transport, made.segments), (want, 20));
@@ -249,7 +250,7 @@ fn random_models_run_as_in_the_interpreter() {
             continue;
         };
         let (shares, lazy, want) = WAYS[rng.usize(..WAYS.len())];
-        let (device, machine) = soft(&Options::default());
+        let (device, machine) = soft(&CudaOptions::default());
         machine.check_edges();
         let (ways, kept) = ((lazy, shares), &mut Kept::default());
         let made = check(
@@ -285,7 +286,7 @@ fn graphs_without_edges_are_noticed() {
     let plan = &program.plans[PlanId(0)];
     let no_tokens = program.graph.channels.iter().map(|_| vec![]).collect();
     let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
-    let (device, machine) = soft(&Options::default());
+    let (device, machine) = soft(&CudaOptions::default());
     machine.check_edges();
     machine.drop_edges();
     let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
@@ -307,7 +308,7 @@ fn objects_of_kernels_are_taken_from_the_bundle() {
     let registry = Registry::standard();
     let plain = place_model("fm/model.ron", &registry, Block::Fixed(1), EVERY).into_inner();
     let mut texts = BTreeMap::new();
-    let (device, _) = soft(&Options::default());
+    let (device, _) = soft(&CudaOptions::default());
     for actor in &plain.graph.actors {
         let plan = registry.lower(actor, &plain.blobs, device.caps());
         plan.iter()
@@ -325,7 +326,7 @@ fn objects_of_kernels_are_taken_from_the_bundle() {
             });
         }
         let program = verify(program).expect("objects are no matter of the verifier");
-        let (device, machine) = soft(&Options::default());
+        let (device, machine) = soft(&CudaOptions::default());
         let ways = (false, Shares::Regions);
         check(
             &device,
@@ -348,7 +349,7 @@ fn objects_of_kernels_are_taken_from_the_bundle() {
 
 #[test]
 fn models_run_on_a_gpu_as_in_the_interpreter() {
-    let Some(device) = real(&Options::default()) else {
+    let Some(device) = real(&CudaOptions::default()) else {
         return;
     };
     on_a_gpu(&device);
@@ -365,7 +366,7 @@ fn kernels_that_wait_themselves_run_on_a_gpu_as_in_the_interpreter() {
     }
 }
 
-fn on_a_gpu(device: &Arc<Device>) {
+fn on_a_gpu(device: &Arc<CudaDevice>) {
     let registry = Registry::standard();
     let program = to_and_fro(40, &registry, with(&["cuda"]));
     for (shares, lazy, _) in WAYS {
@@ -396,7 +397,7 @@ fn on_a_gpu(device: &Arc<Device>) {
 #[test]
 fn constants_are_uploaded_once() {
     let registry = Registry::standard();
-    let (device, machine) = soft(&Options::default());
+    let (device, machine) = soft(&CudaOptions::default());
     machine.skip_launches();
     let mut kept = Kept::default();
     let mut uploaded = |cutoffs: &[f64]| {
@@ -471,7 +472,8 @@ fn without_registration_or_operations_on_words_the_host_goes_on() {
         let machine = Arc::clone(instance.machine().expect("software"));
         machine.set_lacking(lacking);
         let listed = instance.find("cuda:0").expect("the only one");
-        let device = Device::open(&instance, &listed, &Options::default()).expect("a device");
+        let device =
+            CudaDevice::open(&instance, &listed, &CudaOptions::default()).expect("a device");
         let ways = (false, Shares::Counters);
         let made = check(
             &device,
@@ -527,7 +529,7 @@ fn a_device_that_waits_for_a_silent_peer_is_let_go() {
     for publishes in [false, true] {
         let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
         player = player.sharing(Shares::Counters);
-        let (device, machine) = soft(&Options::default());
+        let (device, machine) = soft(&CudaOptions::default());
         let registry = Registry::standard();
         let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
         if publishes {
@@ -552,7 +554,7 @@ fn a_device_that_hangs_is_told_from_one_that_waits() {
     let program = chain(3, &Registry::standard());
     let plan = &program.plans[PlanId(0)];
     let no_tokens = program.graph.channels.iter().map(|_| vec![]).collect();
-    let (device, machine) = soft(&Options::default());
+    let (device, machine) = soft(&CudaOptions::default());
     let registry = Registry::standard();
     let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
     player = player.sharing(Shares::Counters);
@@ -575,7 +577,7 @@ fn a_dead_device_is_not_let_go() {
     let program = chain(3, &Registry::standard());
     let plan = &program.plans[PlanId(0)];
     let no_tokens = program.graph.channels.iter().map(|_| vec![]).collect();
-    let (device, machine) = soft(&Options::default());
+    let (device, machine) = soft(&CudaOptions::default());
     let registry = Registry::standard();
     let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
     player = player.sharing(Shares::Counters);
@@ -621,12 +623,12 @@ fn arenas_are_one_allocation_unless_told_otherwise() {
     let plan = &program.plans[PlanId(0)];
     let no_tokens = Default::default();
     let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
-    let made = |options: &Options, player: &mut Player<'_>| {
+    let made = |options: &CudaOptions, player: &mut Player<'_>| {
         let (device, machine) = soft(options);
         let replay = replay(&device, &registry, &program, plan, player)?;
         Ok((machine.counts().allocations, replay.summary().bytes))
     };
-    let (whole, bytes) = made(&Options::default(), &mut player).expect("fits");
+    let (whole, bytes) = made(&CudaOptions::default(), &mut player).expect("fits");
     let plan_bytes: u64 = plan
         .calendars
         .iter()
@@ -634,18 +636,18 @@ fn arenas_are_one_allocation_unless_told_otherwise() {
         .map(|c| c.arena_bytes)
         .sum();
     // Room for the largest buffer, and not for all.
-    let part = Options {
+    let part = CudaOptions {
         bank_bytes: Some(plan_bytes * 3 / 4),
-        ..Options::default()
+        ..CudaOptions::default()
     };
     let (cut, _) = made(&part, &mut player).expect("fits");
     // The arena, the exchange region, memory for carries, inbox, outbox, constants.
     assert_eq!(whole, 6);
     assert!(cut > whole, "{cut}");
     assert!(bytes >= plan_bytes, "{bytes} of {plan_bytes}");
-    let small = Options {
+    let small = CudaOptions {
         bank_bytes: Some(256),
-        ..Options::default()
+        ..CudaOptions::default()
     };
     let refused = made(&small, &mut player);
     assert!(matches!(
@@ -657,7 +659,7 @@ fn arenas_are_one_allocation_unless_told_otherwise() {
 /// A replay of a chain on a device that fails as told, from its making to its end.
 fn fails(program: &Program, shares: Shares, injection: Injection) -> Option<Fault> {
     let registry = Registry::standard();
-    let (device, machine) = soft(&Options::default());
+    let (device, machine) = soft(&CudaOptions::default());
     machine.inject(Some(injection));
     let plan = &program.plans[PlanId(0)];
     let tokens = program.graph.channels.iter().map(|_| vec![]).collect();

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use zbmd_backends::cuda::{Device, Instance, Options, Replay};
+use zbmd_backends::cuda::{CudaDevice, CudaOptions, Instance, Replay};
 use zbmd_backends::op::Registry;
 use zbmd_compiler::{
     CompileOptions, Compiled, Diagnostics, GraphBuilder, MachineChoice, Math, compile_file,
@@ -33,8 +33,8 @@ fn off(program: &Program) -> f64 {
     let registry = Registry::standard();
     let instance = Instance::software();
     let listed = instance.find("cuda:0").expect("the only one");
-    let device: Arc<Device> =
-        Device::open(&instance, &listed, &Options::default()).expect("nothing is injected");
+    let device: Arc<CudaDevice> =
+        CudaDevice::open(&instance, &listed, &CudaOptions::default()).expect("nothing is injected");
     let plan = &program.plans[PlanId(0)];
     let mut inputs = tame_inputs(program, plan.block);
     for (_, source) in program.graph.sources() {
@@ -240,7 +240,8 @@ fn a_device_that_is_too_old_refuses_the_calendar_with_both_numbers() {
     let mut listed = instance.find("cuda:0").expect("the only one");
     listed.arch = (7, 5);
     listed.caps.capability = Some(listed.arch);
-    let device = Device::open(&instance, &listed, &Options::default()).expect("not that old");
+    let device =
+        CudaDevice::open(&instance, &listed, &CudaOptions::default()).expect("not that old");
     let none = program.graph.channels.iter().map(|_| vec![]).collect();
     let mut player = Player::new(program, plan, GPU, &none, false);
     let calendar = plan

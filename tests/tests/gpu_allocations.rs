@@ -75,7 +75,7 @@ fn allocations(device: &Device, shares: Shares) -> u64 {
 
 #[test]
 fn steady_periods_allocate_nothing() {
-    let Some(device) = open(false, &vulkan::Options::default()) else {
+    let Some(device) = open(false, &vulkan::VulkanOptions::default()) else {
         return;
     };
     assert_eq!(allocations(&Device::from(device), Shares::Counters), 0);
@@ -86,7 +86,7 @@ fn steady_periods_of_cuda_allocate_nothing() {
     for shares in [Shares::Regions, Shares::Memory, Shares::Counters] {
         let instance = Instance::software();
         let listed = instance.find("cuda:0").expect("the only one");
-        let device = cuda::Device::open(&instance, &listed, &cuda::Options::default());
+        let device = cuda::CudaDevice::open(&instance, &listed, &cuda::CudaOptions::default());
         let machine = instance.machine().expect("software");
         // What the device does in software takes memory, as a GPU does not; everything on the way to it is the real
         // thing.
@@ -112,7 +112,7 @@ fn steady_periods_on_a_gpu_allocate_nothing() {
         .map_err(cuda::OpenError::from)
         .and_then(|instance| {
             let listed = instance.find("cuda:0")?;
-            cuda::Device::open(&instance, &listed, &cuda::Options::default())
+            cuda::CudaDevice::open(&instance, &listed, &cuda::CudaOptions::default())
         });
     match opened {
         Ok(device) => {

@@ -558,7 +558,7 @@ mod linux {
 
     /// Makes the first device that is opened fail, as the end of the note's name says.
     fn fail_as_told(device: &Device) {
-        let cuda_device = device.downcast::<cuda::Device>();
+        let cuda_device = device.downcast::<cuda::CudaDevice>();
         if let Some(device) = &cuda_device {
             let machine = device.instance().machine().cloned();
             *SOFT.lock().unwrap_or_else(PoisonError::into_inner) = machine;
@@ -571,7 +571,7 @@ mod linux {
         }
         let name = note.display().to_string();
         let how = name.rsplit('-').next().unwrap_or_default();
-        match (device.downcast::<vulkan::Device>(), cuda_device) {
+        match (device.downcast::<vulkan::VulkanDevice>(), cuda_device) {
             (Some(device), _) => {
                 use vulkan::{Injected, Injection, Site};
                 let (site, after, error) = match how {
@@ -821,6 +821,8 @@ mod linux {
             ("unsupervised", unsupervised),
             ("missing", missing),
         ];
-        harness::run(&tests, || open(true, &vulkan::Options::default()).is_some());
+        harness::run(&tests, || {
+            open(true, &vulkan::VulkanOptions::default()).is_some()
+        });
     }
 }

@@ -187,7 +187,7 @@ fn has_library() -> bool {
     let opened =
         zbmd_backends::gpu::Drivers::default().open(&"cuda".into(), "cuda:0", &Default::default());
     let opened: Device = opened.expect("asked before");
-    let Some(device) = opened.downcast::<zbmd_backends::cuda::Device>() else {
+    let Some(device) = opened.downcast::<zbmd_backends::cuda::CudaDevice>() else {
         return false;
     };
     let library = device.library();
@@ -393,6 +393,6 @@ fn main() {
     harness::run(&tests, || true);
     let tests: [Test; 1] = [("vulkan tiles", || tiles("vulkan"))];
     harness::run(&tests, || {
-        open(false, &vulkan::Options::default()).is_some()
+        open(false, &vulkan::VulkanOptions::default()).is_some()
     });
 }

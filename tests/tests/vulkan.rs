@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use zbmd_backends::op::Registry;
 use zbmd_backends::vulkan::{
-    Device, Fault, Halt, Injected, Injection, Instance, Options, Replay, ReplayError, Site, Summary,
+    Fault, Halt, Injected, Injection, Instance, Replay, ReplayError, Site, Summary, VulkanDevice,
+    VulkanOptions,
 };
 use zbmd_ir::{DeviceId, PlanId, Program, State};
 use zbmd_scheduler::Block;
@@ -19,13 +20,13 @@ use zbmd_tests::models;
 const GPU: DeviceId = DeviceId(1);
 
 /// The first device, with the layers on.
-fn device(options: &Options) -> Option<Arc<Device>> {
+fn device(options: &VulkanOptions) -> Option<Arc<VulkanDevice>> {
     open(true, options)
 }
 
 /// [`beside`] on a device, of which the layers have nothing to say.
 fn check(
-    device: &Arc<Device>,
+    device: &Arc<VulkanDevice>,
     registry: &Registry,
     program: &Program,
     blocks: u64,
@@ -57,7 +58,7 @@ fn check(
 #[test]
 fn models_run_on_the_gpu_as_in_the_interpreter() {
     let _turn = turn();
-    let Some(device) = device(&Options::default()) else {
+    let Some(device) = device(&VulkanOptions::default()) else {
         return;
     };
     let registry = actors::registry();
@@ -86,7 +87,7 @@ fn models_run_on_the_gpu_as_in_the_interpreter() {
 #[test]
 fn random_models_run_as_in_the_interpreter() {
     let _turn = turn();
-    let Some(device) = device(&Options::default()) else {
+    let Some(device) = device(&VulkanOptions::default()) else {
         return;
     };
     let registry = Registry::standard();
@@ -113,9 +114,9 @@ fn random_models_run_as_in_the_interpreter() {
 fn arenas_are_cut_where_buffers_are_small() {
     let _turn = turn();
     // The largest buffer of this plan has some 4 KiB.
-    let options = Options {
+    let options = VulkanOptions {
         bank_bytes: Some(8 << 10),
-        ..Options::default()
+        ..VulkanOptions::default()
     };
     let Some(device) = device(&options) else {
         return;
@@ -125,9 +126,9 @@ fn arenas_are_cut_where_buffers_are_small() {
     let plan = &program.plans[PlanId(0)];
     check(&device, &registry, &program, 4, false, 1e-5);
 
-    let options = Options {
+    let options = VulkanOptions {
         bank_bytes: Some(256),
-        ..Options::default()
+        ..VulkanOptions::default()
     };
     let Some(small) = self::device(&options) else {
         return;
@@ -165,7 +166,8 @@ fn arenas_are_cut_where_buffers_are_small() {
 fn fails(instance: &Arc<Instance>, program: &Program, injection: Injection) -> Option<Fault> {
     let registry = Registry::standard();
     let listed = instance.find("vulkan:0").expect("found before");
-    let device = Device::open(instance, &listed, &Options::default()).expect("opened before");
+    let device =
+        VulkanDevice::open(instance, &listed, &VulkanOptions::default()).expect("opened before");
     device.inject(injection);
     let plan = &program.plans[PlanId(0)];
     let tokens = program.graph.channels.iter().map(|_| vec![]).collect();
@@ -204,7 +206,7 @@ fn fails(instance: &Arc<Instance>, program: &Program, injection: Injection) -> O
 #[test]
 fn losses_during_a_run_are_reported_at_the_call_that_saw_them() {
     let _turn = turn();
-    let Some(first) = device(&Options::default()) else {
+    let Some(first) = device(&VulkanOptions::default()) else {
         return;
     };
     let program = chain(3, &Registry::standard());

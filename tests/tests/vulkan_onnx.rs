@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
-use zbmd_backends::vulkan::{Device, Options, Replay};
+use zbmd_backends::vulkan::{Replay, VulkanDevice, VulkanOptions};
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_file, graph_of_file, read_npy};
 use zbmd_ir::{BlobId, ChannelId, DType, DeviceId, Graph, PlanId, Role, State, TiVec};
 use zbmd_scheduler::Block;
@@ -28,7 +28,7 @@ fn left(
     graph: &Graph,
     blobs: &TiVec<BlobId, Bytes>,
     registry: &Registry,
-    device: &Device,
+    device: &VulkanDevice,
 ) -> Vec<(String, String)> {
     let computes = graph.actors.iter().filter(|a| a.role == Role::Compute);
     computes
@@ -47,7 +47,7 @@ struct Sent {
 }
 
 fn on_gpu(
-    device: &Arc<Device>,
+    device: &Arc<VulkanDevice>,
     (graph, blobs): (&Graph, &TiVec<BlobId, Bytes>),
     registry: &Registry,
     inputs: &Streams,
@@ -91,7 +91,7 @@ fn on_gpu(
 }
 
 /// The first validation message, if there is one.
-fn complaint(device: &Device) -> Option<String> {
+fn complaint(device: &VulkanDevice) -> Option<String> {
     device
         .instance()
         .messages()
@@ -142,7 +142,7 @@ enum Verdict {
     Wrong(String),
 }
 
-fn judge(device: &Arc<Device>, dir: &Path, case: &Case, registry: &Registry) -> Verdict {
+fn judge(device: &Arc<VulkanDevice>, dir: &Path, case: &Case, registry: &Registry) -> Verdict {
     let model = std::fs::read(dir.join("model.onnx")).expect("model.onnx");
     let (inputs, outputs) = (tensors(dir, "input"), tensors(dir, "output"));
     let Ok((graph, blobs)) = graph_once(&model, &inputs, registry) else {
@@ -196,7 +196,7 @@ fn operator_cases_pass_or_stay_on_the_cpu_with_a_reason() {
     let Some(dir) = data::file("onnx-node") else {
         return;
     };
-    let Some(device) = open(true, &Options::default()) else {
+    let Some(device) = open(true, &VulkanOptions::default()) else {
         return;
     };
     let registry = Registry::standard();
@@ -241,7 +241,7 @@ fn check_model(name: &str) {
     let Some(dir) = data::file("models") else {
         return;
     };
-    let Some(device) = open(true, &Options::default()) else {
+    let Some(device) = open(true, &VulkanOptions::default()) else {
         return;
     };
     let registry = Registry::standard();
@@ -306,7 +306,7 @@ fn silero_vad_runs_on_the_gpu() {
     ) else {
         return;
     };
-    let Some(device) = open(true, &Options::default()) else {
+    let Some(device) = open(true, &VulkanOptions::default()) else {
         return;
     };
     let registry = actors::registry();

@@ -21,7 +21,7 @@ use zbmd_hal::HostRegion;
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct CudaOptions {
     /// Bytes of the largest allocation: larger arenas are divided into several. By default each is one.
     pub bank_bytes: Option<u64>,
     /// Use CUDA programmatic dependent launch: kernels of a calendar may start before the end of the one that they wait
@@ -46,25 +46,25 @@ type LoadedKernels = BTreeMap<(u128, Vec<u32>), LoadedKernel>;
 ///
 /// After [`Fault::Lost`], [`Fault::Hung`] or a wait that failed the driver may still write to what it was given, or
 /// never answer again: nothing is freed then, and nothing is waited for. The process is expected to end.
-pub struct Device {
+pub struct CudaDevice {
     context: Arc<DriverContext>,
     listed: Listed,
-    options: Options,
+    options: CudaOptions,
     has_dependent_launch: bool,
     kernels: Mutex<LoadedKernels>,
     // Last: the driver outlives its devices.
     instance: Arc<Instance>,
 }
 
-impl std::fmt::Debug for Device {
+impl std::fmt::Debug for CudaDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Device")
+        f.debug_struct("CudaDevice")
             .field("name", &self.listed.name)
             .finish_non_exhaustive()
     }
 }
 
-impl Device {
+impl CudaDevice {
     /// Opens a device of the instance.
     ///
     /// # Errors
@@ -72,13 +72,13 @@ impl Device {
     pub fn open(
         instance: &Arc<Instance>,
         listed: &Listed,
-        options: &Options,
-    ) -> Result<Arc<Device>, OpenError> {
+        options: &CudaOptions,
+    ) -> Result<Arc<CudaDevice>, OpenError> {
         let driver = instance.open_driver(listed)?;
         let has_dependent_launch = options.dependent_launch
             && listed.arch >= MIN_DEPENDENT_LAUNCH
             && driver.supports_dependent_launch();
-        Ok(Arc::new(Device {
+        Ok(Arc::new(CudaDevice {
             context: DriverContext::new(driver),
             has_dependent_launch,
             listed: listed.clone(),
@@ -103,7 +103,7 @@ impl Device {
         &self.listed.caps
     }
 
-    /// Whether kernels wait for others themselves: [`Options::dependent_launch`], and the device and its driver support
+    /// Whether kernels wait for others themselves: [`CudaOptions::dependent_launch`], and the device and its driver support
     /// it.
     pub fn has_dependent_launch(&self) -> bool {
         self.has_dependent_launch

@@ -2,18 +2,18 @@
 
 use zbmd_ir::Program;
 
-use super::device::Device;
+use super::device::CudaDevice;
 use super::listed::Listed;
 use super::queue::Queue;
 use zbmd_gpu_ir::emit::cubins::Cubins;
 use zbmd_gpu_ir::{Caps, KernelPlan};
 use zbmd_hal::{Fault, GpuDevice, QueueDevice};
 
-impl QueueDevice for Device {
+impl QueueDevice for CudaDevice {
     type Queue = Queue;
 }
 
-impl GpuDevice for Device {
+impl GpuDevice for CudaDevice {
     fn backend_name(&self) -> &'static str {
         "cuda"
     }

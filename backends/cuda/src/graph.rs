@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::device::{Device, LoadedKernel};
+use super::device::{CudaDevice, LoadedKernel};
 use super::driver::{Driver, Exec, Graph, Launch, Node};
 use super::error::{CallError, Fault};
 use super::memory::BankTable;
@@ -16,11 +16,11 @@ pub(super) struct GraphDraft {
     /// By the numbers that users know them by: a number of another draft cannot lead to a node of another graph.
     nodes: Vec<Node>,
     banks: BankTable,
-    device: Arc<Device>,
+    device: Arc<CudaDevice>,
 }
 
 impl GraphDraft {
-    pub(super) fn new(device: &Arc<Device>, banks: &BankTable) -> Result<Self, Fault> {
+    pub(super) fn new(device: &Arc<CudaDevice>, banks: &BankTable) -> Result<Self, Fault> {
         let graph = device.call(|driver| driver.create_graph())?;
         Ok(Self {
             graph,
@@ -178,7 +178,7 @@ impl Drop for GraphDraft {
 pub(super) struct ReadyGraph {
     exec: Exec,
     _banks: BankTable,
-    device: Arc<Device>,
+    device: Arc<CudaDevice>,
 }
 
 impl ReadyGraph {

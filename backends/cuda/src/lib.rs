@@ -1,12 +1,12 @@
 //! NVIDIA GPUs by way of CUDA 12 and later: devices, kernels printed as PTX, calendars as graphs.
 //!
 //! The driver (libcuda) is loaded at run time, and nothing else of CUDA is needed, neither to build nor to run; without
-//! it everything here returns [`Unavailable`], with one sentence. [`list`] finds devices, [`Device::open`] opens one,
+//! it everything here returns [`Unavailable`], with one sentence. [`list`] finds devices, [`CudaDevice::open`] opens one,
 //! [`Replay`] runs the calendar of one device of a plan.
 //!
 //! Invariant: a device is driven by one thread at a time. An error after opening is a [`Fault`], with a [`Verdict`] for
 //! the worker's supervisor; the worker reports it and ends. After a fatal fault the driver is not called again: see
-//! [`Device`].
+//! [`CudaDevice`].
 //!
 //! Tests run everything except the driver's own functions on a device in software, which interprets the printed code.
 
@@ -35,7 +35,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use self::device::{Device, Options};
+pub use self::device::{CudaDevice, CudaOptions};
 pub use self::error::{Cause, Code, Fault, OpenError, Site, Verdict};
 pub use self::instance::{Instance, list};
 pub use self::listed::Listed;

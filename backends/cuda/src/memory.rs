@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::device::Device;
+use super::device::CudaDevice;
 use super::driver::Address;
 use super::error::Fault;
 use super::registered::RegisteredMemory;
@@ -21,7 +21,7 @@ pub struct Bank {
 
 /// Who frees the memory.
 enum BankOwner {
-    Bank(MemoryKind, Arc<Device>),
+    Bank(MemoryKind, Arc<CudaDevice>),
     Registration(
         #[expect(dead_code, reason = "keeps the memory registered")] Arc<RegisteredMemory>,
     ),
@@ -30,7 +30,7 @@ enum BankOwner {
 impl Bank {
     /// A bank of at least `bytes` bytes, of any content.
     pub(super) fn allocate(
-        device: &Arc<Device>,
+        device: &Arc<CudaDevice>,
         bytes: u64,
         kind: MemoryKind,
     ) -> Result<Self, Fault> {

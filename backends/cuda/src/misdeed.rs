@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::device::Device;
+use super::device::CudaDevice;
 use super::driver::{Image, Launch};
 use super::error::Fault;
 
@@ -30,7 +30,7 @@ impl Misdeed {
     }
 }
 
-impl Device {
+impl CudaDevice {
     /// Puts a kernel with an error into the queue, whoever else drives the device. Later calls report what it did.
     ///
     /// # Errors

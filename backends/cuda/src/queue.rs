@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use zbmd_ir::Program;
 
-use super::device::{Device, LoadedKernel};
+use super::device::{CudaDevice, LoadedKernel};
 use super::driver::{Driver, MAX_WORD_OPS, WordOp};
 use super::edges::EdgeBuilder;
 use super::error::{CallError, Fault};
@@ -32,7 +32,7 @@ const FENCES: u64 = 16;
 /// Everything that work in the queue names is held here, and dropped only after `drop` has waited for the last
 /// submission (or after the device is lost, when nothing is given back).
 pub struct Queue {
-    device: Arc<Device>,
+    device: Arc<CudaDevice>,
     submitted: u64,
     // In the order in which they can be given back.
     lists: Vec<ReadyGraph>,
@@ -42,7 +42,7 @@ pub struct Queue {
 
 /// What commands name by numbers.
 pub(super) struct QueueWork {
-    device: Arc<Device>,
+    device: Arc<CudaDevice>,
     cubins: Cubins,
     kernels: Vec<LoadedKernel>,
     banks: BankTable,
@@ -56,7 +56,7 @@ struct CommandNode {
 }
 
 impl QueueWork {
-    pub(super) fn new(device: &Arc<Device>, cubins: Cubins) -> Self {
+    pub(super) fn new(device: &Arc<CudaDevice>, cubins: Cubins) -> Self {
         Self {
             device: Arc::clone(device),
             cubins,
@@ -186,7 +186,7 @@ fn note_command(edges: &mut EdgeBuilder, command: &Command) -> Option<Vec<u32>> 
 }
 
 impl Queue {
-    pub(super) fn new(device: &Arc<Device>, cubins: Cubins) -> Result<Self, Fault> {
+    pub(super) fn new(device: &Arc<CudaDevice>, cubins: Cubins) -> Result<Self, Fault> {
         let fences: Result<Vec<Fence>, Fault> = (0..FENCES).map(|_| device.new_fence()).collect();
         Ok(Self {
             device: Arc::clone(device),
@@ -201,9 +201,9 @@ impl Queue {
 impl Backend for Queue {
     type Fault = Fault;
     type Bank = Bank;
-    type Device = Device;
+    type Device = CudaDevice;
 
-    fn open_queue(device: &Arc<Device>, program: Option<&Program>) -> Result<Self, Fault> {
+    fn open_queue(device: &Arc<CudaDevice>, program: Option<&Program>) -> Result<Self, Fault> {
         let arch = device.listed().arch;
         let cubins = program.map(|program| Cubins::of_program(program, arch));
         Self::new(device, cubins.unwrap_or_default())

@@ -119,12 +119,11 @@ impl SlotExpansion {
         first
     }
 
-    fn push_slot(&mut self, stage: u32, action: Action) -> Result<(), TooManySlots> {
+    fn push_slot(&mut self, stage: u32, mut action: Action) -> Result<(), TooManySlots> {
         if self.executions.len() >= self.limit {
             return Err(TooManySlots);
         }
 
-        let mut action = action;
         match &mut action {
             Action::Fire {
                 actor,

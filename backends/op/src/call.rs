@@ -3,7 +3,7 @@
 
 use zbmd_ir::{Actor, DType, InPlace, TokenType};
 
-use crate::kernel::{Io, Kernel, KernelFault, RawPort, Scratch, Shape};
+use crate::kernel::{CallShape, Io, Kernel, KernelFault, RawPort, Scratch};
 
 /// Memory aligned as in an arena.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
@@ -128,17 +128,22 @@ impl Call {
         });
         for pair in &ins {
             let (i, o) = ports(pair);
-            let (from, to) = (&self.inputs[i], &mut self.outputs[o]);
+            let from = &self.inputs[i];
+            let to = &mut self.outputs[o];
             to.as_mut_slice()[at(pair)..][..from.bytes].copy_from_slice(from.as_slice());
         }
+
+        // An input larger than its output is overwritten by the kernel, and restored for the next run.
         let kept: Vec<Vec<u8>> = outs
             .iter()
             .map(|pair| self.inputs[ports(pair).0].as_slice().to_vec())
             .collect();
         let result = self.fire(kernel, pairs);
+
         for pair in &outs {
             let (i, o) = ports(pair);
-            let (from, to) = (&self.inputs[i], &mut self.outputs[o]);
+            let from = &self.inputs[i];
+            let to = &mut self.outputs[o];
             let bytes = to.bytes;
             to.as_mut_slice()
                 .copy_from_slice(&from.as_slice()[at(pair)..][..bytes]);
@@ -152,7 +157,7 @@ impl Call {
     }
 
     fn fire(&mut self, kernel: &dyn Kernel, pairs: &[InPlace]) -> Result<(), KernelFault> {
-        let shape = Shape {
+        let shape = CallShape {
             firings: self.firings,
             inputs: self.inputs.len() as u16,
             outputs: self.outputs.len() as u16,
@@ -164,10 +169,9 @@ impl Call {
         self.ports
             .extend(sides.into_iter().flatten().map(Memory::port));
         for pair in pairs {
-            let (i, o) = (
-                pair.input as usize,
-                self.inputs.len() + pair.output as usize,
-            );
+            // Ports are numbered inputs first, then outputs.
+            let i = pair.input as usize;
+            let o = self.inputs.len() + pair.output as usize;
             let (part, whole) = if self.ports[i].bytes <= self.ports[o].bytes {
                 (i, o)
             } else {

@@ -141,15 +141,15 @@ pub fn check_limits(signature: &Signature) -> Result<(), OpError> {
             return Err(error);
         }
     }
-    let (ins, outs, states) = (
-        signature.inputs.len(),
-        signature.outputs.len(),
-        signature.states.len(),
-    );
-    if ins + states > limits::MAX_PORTS || outs.max(states) > Io::MAX_MUT_PORTS {
+
+    // A state counts on both sides, because it is read and written.
+    let inputs = signature.inputs.len();
+    let outputs = signature.outputs.len();
+    let states = signature.states.len();
+    if inputs + states > limits::MAX_PORTS || outputs.max(states) > Io::MAX_MUT_PORTS {
         return Err(OpError::Other {
             message: format!(
-                "{ins} inputs, {outs} outputs and {states} states: at most {} inputs, {} outputs",
+                "{inputs} inputs, {outputs} outputs and {states} states: at most {} inputs, {} outputs",
                 limits::MAX_PORTS,
                 Io::MAX_MUT_PORTS
             ),

@@ -67,7 +67,7 @@ pub struct RawPort {
 ///
 /// One is made for every slot of a calendar, so it is kept small: what is the same in every period lies elsewhere.
 pub struct Io<'a> {
-    shape: &'a Shape,
+    shape: &'a CallShape,
     /// Inputs, then outputs, then states.
     ports: *const RawPort,
     scratch: &'a Scratch,
@@ -78,7 +78,7 @@ pub struct Io<'a> {
 
 /// What is the same in every call of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
+pub struct CallShape {
     /// Consecutive firings, at least 1.
     pub firings: usize,
     /// Ports that are read, without those of state pairs.
@@ -95,7 +95,7 @@ pub struct Shape {
 #[derive(Clone, Copy, Debug)]
 pub struct Scratch(pub *mut u8, pub usize);
 
-impl Shape {
+impl CallShape {
     /// Ports in the row of a call: inputs, outputs, states.
     pub fn total(self) -> usize {
         usize::from(self.inputs) + usize::from(self.outputs) + usize::from(self.states)
@@ -120,7 +120,7 @@ impl<'a> Io<'a> {
     /// write them. Only where `shape.over` says so may inputs and outputs of this call overlap. The scratch memory must
     /// be valid, initialised and aligned to 64 bytes.
     #[inline(always)]
-    pub unsafe fn new(shape: &'a Shape, ports: *const RawPort, scratch: &'a Scratch) -> Self {
+    pub unsafe fn new(shape: &'a CallShape, ports: *const RawPort, scratch: &'a Scratch) -> Self {
         Self {
             shape,
             ports,
@@ -318,8 +318,9 @@ impl<'a> Io<'a> {
 
 /// Whether two ports have bytes in common.
 fn overlap(a: RawPort, b: RawPort) -> bool {
-    let (a, b) = ((a.ptr.addr(), a.bytes), (b.ptr.addr(), b.bytes));
-    a.0 < b.0 + b.1 && b.0 < a.0 + a.1
+    let a_start = a.ptr.addr();
+    let b_start = b.ptr.addr();
+    a_start < b_start + b.bytes && b_start < a_start + a.bytes
 }
 
 fn check_dtype<T: Element>(port: DType) {
@@ -344,7 +345,7 @@ mod tests {
             dtype: DType::F32,
         };
         let ports = [port(0, 6), port(2, 6), port(16, 4), port(32, 1)];
-        let shape = Shape {
+        let shape = CallShape {
             firings: 4,
             inputs: 2,
             outputs: 1,
@@ -405,7 +406,7 @@ mod tests {
             ..port
         };
         let ports = [other, port, port];
-        let shape = Shape {
+        let shape = CallShape {
             firings: 4,
             inputs: 2,
             outputs: 1,
@@ -442,7 +443,7 @@ mod tests {
         };
         // Eight elements, of which one output has the second half and the other is elsewhere.
         let ports = [port(0, 32), port(16, 16), port(64, 16)];
-        let shape = Shape {
+        let shape = CallShape {
             firings: 1,
             inputs: 1,
             outputs: 2,

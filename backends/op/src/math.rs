@@ -94,8 +94,13 @@ fn sin_cos_reduced<const FMA: bool>(r: f32, quadrant: i32) -> (f32, f32) {
         z,
         fma::<FMA>(-0.5, z, 1.0),
     );
+
+    // An odd number of quarter turns exchanges the two; the signs follow from the second bit. Selections instead of
+    // branches, so that the loop around this is vectorised.
     let swap = quadrant & 1 != 0;
-    let (sin, cos) = (if swap { c } else { s }, if swap { s } else { c });
+    let sin = if swap { c } else { s };
+    let cos = if swap { s } else { c };
+
     let sin_sign = ((quadrant & 2) as u32) << 30;
     let cos_sign = ((quadrant.wrapping_add(1) & 2) as u32) << 30;
     (
@@ -130,9 +135,12 @@ pub fn cis_turns<const FMA: bool>(phase: u64) -> Complex32 {
 /// Angle of the point (x, y) in [−π, π].
 #[inline(always)]
 pub fn atan2<const FMA: bool>(y: f32, x: f32) -> f32 {
-    let (ax, ay) = (x.abs(), y.abs());
-    let flat = ax > ay;
-    let (small, large) = (if flat { ay } else { ax }, if flat { ax } else { ay });
+    let abs_x = x.abs();
+    let abs_y = y.abs();
+    let flat = abs_x > abs_y;
+    let small = if flat { abs_y } else { abs_x };
+    let large = if flat { abs_x } else { abs_y };
+
     // Where one is no number, neither comparison holds, and what follows is none.
     let corner = small == f32::INFINITY && large == f32::INFINITY;
     let diagonal = small > 0.414_213_57 * large || corner;

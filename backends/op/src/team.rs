@@ -121,7 +121,8 @@ impl Team {
             _here: PhantomData,
         };
         for number in 1..cores {
-            let (shared, begin) = (Arc::clone(&shared), Arc::clone(&begin));
+            let shared = Arc::clone(&shared);
+            let begin = Arc::clone(&begin);
             let name = thread::current()
                 .name()
                 .map_or_else(String::new, |n| format!("{n} +{number}"));
@@ -292,30 +293,36 @@ fn take_parts(shared: &Shared, work: &(dyn Fn(usize) + Sync), parts: usize) {
 
 /// What helpers do until the team is dropped.
 fn help(shared: &Shared) {
-    let (mut seen, mut looks) = (0, 0);
+    // The number of the last call that this thread took part in, and looks at the gate since then.
+    let mut last_call = 0;
+    let mut looks = 0;
+
     while !shared.stop.load(Ordering::Relaxed) {
         let gate = shared.gate.0.load(Ordering::SeqCst);
         let call = gate & !(OPEN | COUNT);
-        if gate & OPEN == 0 || call == seen {
+        if gate & OPEN == 0 || call == last_call {
             looks += 1;
             if looks < LOOKS {
                 std::hint::spin_loop();
             } else {
-                sleep(shared, seen);
+                sleep(shared, last_call);
                 looks = 0;
             }
             continue;
         }
-        let (acquire, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
-        if shared
-            .gate
-            .0
-            .compare_exchange(gate, gate + 1, acquire, relaxed)
-            .is_err()
-        {
+
+        // Entering counts this thread at the gate; it fails where the gate was closed or another thread came first.
+        let entered =
+            shared
+                .gate
+                .0
+                .compare_exchange(gate, gate + 1, Ordering::AcqRel, Ordering::Relaxed);
+        if entered.is_err() {
             continue;
         }
-        (seen, looks) = (call, 0);
+        last_call = call;
+        looks = 0;
+
         // SAFETY: this thread is in, so the leader neither writes the job nor gives up what it leads to.
         let (work, parts) = unsafe {
             let Job { work, parts } = *shared.job.get();

@@ -131,7 +131,8 @@ fn convert(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
         }
         let y = TokenType::new(to, shape);
         let made = ResolvedOp::map(x, y, move || Ok(Decode(format)));
-        let (raw, elements) = (x.dtype, x.elements());
+        let raw = x.dtype;
+        let elements = x.elements();
         return Ok(made.gpu(move || kernels::decode(raw, elements, format.bias, format.scale)));
     }
     let x = args.x()?;
@@ -299,14 +300,17 @@ impl Kernel for Cast {
             DType::I64,
         ];
         let Cast { from, to } = *self;
-        let (a, b) = (from.size_bytes() as usize, to.size_bytes() as usize);
-        let (x, y) = (io.input_bytes(0), io.output_bytes(0));
+        let from_bytes = from.size_bytes() as usize;
+        let to_bytes = to.size_bytes() as usize;
+        let x = io.input_bytes(0);
+        let y = io.output_bytes(0);
+
         if from == to {
             y.copy_from_slice(x);
         } else if WHOLE.contains(&from) && WHOLE.contains(&to) && to != DType::Bool {
-            simd::staged((x, a), (y, b), wholes(from).0, wholes(to).1);
+            simd::staged((x, from_bytes), (y, to_bytes), wholes(from).0, wholes(to).1);
         } else {
-            simd::staged((x, a), (y, b), reals(from).0, reals(to).1);
+            simd::staged((x, from_bytes), (y, to_bytes), reals(from).0, reals(to).1);
         }
         Ok(())
     }

@@ -79,7 +79,11 @@ impl WindowKind {
 /// Modified Bessel function of the first kind, order 0, by its power series; all terms are positive.
 fn bessel_i0(x: f64) -> f64 {
     let quarter = x * x / 4.0;
-    let (mut term, mut sum, mut k) = (1.0, 1.0, 1.0);
+    // The k-th term is (x²/4)^k / (k!)².
+    let mut term = 1.0;
+    let mut sum = 1.0;
+    let mut k = 1.0;
+
     while term > sum * 1e-17 {
         term *= quarter / (k * k);
         sum += term;

@@ -1,6 +1,6 @@
 //! Compiled expressions as GPU kernels: one thread for each element, one register for each slot. Knows no driver.
 
-use crate::expr::{Bin, Cmp, Code, Cx as CxFn, Instr, Program, Src, Ty as ExprTy, Un};
+use crate::expr::{Bin, Cmp, Code, ComplexFn, Instr, Program, Src, Ty as ExprTy, Un};
 use zbmd_gpu_ir::lang::{Builder, Mem, Ty, Val};
 use zbmd_gpu_ir::wide::Cx;
 use zbmd_gpu_ir::{Amount, Grid, KernelPlan, Operand, math};
@@ -200,7 +200,7 @@ impl<'k> Lower<'k, '_> {
         })
     }
 
-    fn complex(&self, i: &Instr, function: CxFn) -> Value<'k> {
+    fn complex(&self, i: &Instr, function: ComplexFn) -> Value<'k> {
         let z = || self.arg(i, 0, ExprTy::C32).complex();
         let g = || self.arg(i, 1, ExprTy::F32).real();
         let unit_complex = |phase| {
@@ -209,16 +209,16 @@ impl<'k> Lower<'k, '_> {
         };
 
         match function {
-            CxFn::Re => Value::Real(z().re),
-            CxFn::Im => Value::Real(z().im),
-            CxFn::Arg => Value::Real(math::atan2(z().im, z().re)),
-            CxFn::Norm => Value::Real(z().norm()),
-            CxFn::Abs => Value::Real(z().norm().sqrt()),
-            CxFn::Conj => Value::Complex(z().conj()),
-            CxFn::Exp => Value::Complex(unit_complex(z().im).scale(math::exp(z().re))),
-            CxFn::Cis => Value::Complex(unit_complex(self.arg(i, 0, ExprTy::F32).real())),
-            CxFn::Scale => Value::Complex(z().scale(g())),
-            CxFn::Shrink => Value::Complex(Cx::new(z().re / g(), z().im / g())),
+            ComplexFn::Re => Value::Real(z().re),
+            ComplexFn::Im => Value::Real(z().im),
+            ComplexFn::Arg => Value::Real(math::atan2(z().im, z().re)),
+            ComplexFn::Norm => Value::Real(z().norm()),
+            ComplexFn::Abs => Value::Real(z().norm().sqrt()),
+            ComplexFn::Conj => Value::Complex(z().conj()),
+            ComplexFn::Exp => Value::Complex(unit_complex(z().im).scale(math::exp(z().re))),
+            ComplexFn::Cis => Value::Complex(unit_complex(self.arg(i, 0, ExprTy::F32).real())),
+            ComplexFn::Scale => Value::Complex(z().scale(g())),
+            ComplexFn::Shrink => Value::Complex(Cx::new(z().re / g(), z().im / g())),
         }
     }
 }

@@ -118,7 +118,9 @@ impl Kernel for FftKernel {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let n = self.plan.len();
         let scratch = &mut io.scratch::<Complex32>()[..self.plan.get_immutable_scratch_len()];
-        let (x, y) = (io.input::<Complex32>(0), io.output::<Complex32>(0));
+        let x = io.input::<Complex32>(0);
+        let y = io.output::<Complex32>(0);
+
         for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
             self.plan.process_immutable_with_scratch(x, y, scratch);
             if self.scale != 1.0 {
@@ -162,13 +164,16 @@ struct RfftKernel {
 
 impl Kernel for RfftKernel {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let (n, bins) = (self.plan.len(), self.plan.complex_len());
+        let n = self.plan.len();
+        let bins = self.plan.complex_len();
         // The library overwrites its input, so each row is copied.
         let (scratch, rest) = io
             .scratch::<Complex32>()
             .split_at_mut(self.plan.get_scratch_len());
         let row = &mut bytemuck::cast_slice_mut::<Complex32, f32>(rest)[..n];
-        let (x, y) = (io.input::<f32>(0), io.output::<Complex32>(0));
+
+        let x = io.input::<f32>(0);
+        let y = io.output::<Complex32>(0);
         for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(bins)) {
             row.copy_from_slice(x);
             let done = self.plan.process_with_scratch(row, y, scratch);
@@ -216,19 +221,25 @@ struct IrfftKernel {
 
 impl Kernel for IrfftKernel {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let (n, bins) = (self.plan.len(), self.plan.complex_len());
+        let n = self.plan.len();
+        let bins = self.plan.complex_len();
         let (scratch, rest) = io
             .scratch::<Complex32>()
             .split_at_mut(self.plan.get_scratch_len());
         let row = &mut rest[..bins];
-        let (x, y) = (io.input::<Complex32>(0), io.output::<f32>(0));
+
+        let x = io.input::<Complex32>(0);
+        let y = io.output::<f32>(0);
         let scale = 1.0 / n as f32;
         for (x, y) in x.chunks_exact(bins).zip(y.chunks_exact_mut(n)) {
             row.copy_from_slice(x);
+
+            // The library refuses rows that no real signal has: the first bin is real, and so is the last of an even length.
             row[0].im = 0.0;
             if n.is_multiple_of(2) {
                 row[bins - 1].im = 0.0;
             }
+
             let done = self.plan.process_with_scratch(row, y, scratch);
             done.map_err(|_| KernelFault("lengths of a real transform do not fit"))?;
             y.iter_mut().for_each(|v| *v *= scale);

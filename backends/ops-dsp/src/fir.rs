@@ -134,7 +134,8 @@ fn phase_taps(h: &[f64], p: usize, interpolate: usize) -> Vec<f32> {
 
 fn correlate(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let Coefficients { re, im } = coefficients(args, "template")?;
-    let (len, complex) = (re.len(), im.is_some());
+    let len = re.len();
+    let complex = im.is_some();
     build(args, len, complex, 1, 1, move || {
         let narrow = |v: Vec<f64>| v.into_iter().map(|t| t as f32).collect::<Vec<f32>>();
         let im = im.map(|im| narrow(im.into_iter().map(|t| -t).collect()));
@@ -167,7 +168,7 @@ fn build(
             }
         };
         let phases = phases().into_iter();
-        let phases = phases.map(|(offset, re, im)| Phase {
+        let phases = phases.map(|(offset, re, im)| FilterPhase {
             offset,
             re: lay(re),
             im: im.map(lay),
@@ -206,7 +207,7 @@ fn build(
 }
 
 /// How one of the `interpolate` outputs of a firing is made.
-struct Phase {
+struct FilterPhase {
     /// First sample, counted from the window's.
     offset: usize,
     re: Taps,
@@ -214,7 +215,7 @@ struct Phase {
 }
 
 struct FirKernel {
-    phases: Vec<Phase>,
+    phases: Vec<FilterPhase>,
     decimate: usize,
     complex_x: bool,
     complex_taps: bool,

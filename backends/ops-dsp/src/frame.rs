@@ -83,14 +83,17 @@ fn frame(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let mut shape = vec![size];
     shape.extend(&x.shape);
     let token_bytes = x.bytes() as usize;
-    let (frame, step) = (size as usize * token_bytes, hop as usize * token_bytes);
+    let frame = size as usize * token_bytes;
+    let step = hop as usize * token_bytes;
+
     let input = in_port("x", x.clone(), u64::from(hop), u64::from(size));
     let output = out_port("y", TokenType::new(x.dtype, shape), 1);
     let made = ResolvedOp::new(vec![input], vec![output], move || {
         Ok(FrameKernel { frame, step })
     });
     Ok(made.gpu(move || {
-        let (frame, step) = (frame as u64, step as u64);
+        let frame = frame as u64;
+        let step = step as u64;
         kernels::strided(
             Dim {
                 size: 1,
@@ -128,7 +131,9 @@ fn overlap_add(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     }
     let token = TokenType::new(x.dtype, &x.shape[1..]);
     let floats = (token.bytes() / 4) as usize;
-    let (frame, step) = (n as usize * floats, hop as usize * floats);
+    let frame = n as usize * floats;
+    let step = hop as usize * floats;
+
     let mut tail = x.clone();
     tail.shape[0] = n - hop;
     let input = in_port("x", x.clone(), 1, 1);

@@ -143,7 +143,9 @@ fn constant(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
             "give as many, or a single number to repeat",
         ));
     }
-    let (pattern, bytes) = (encode(dtype, &data), token.bytes());
+
+    let pattern = encode(dtype, &data);
+    let bytes = token.bytes();
     let lowered = pattern.clone();
     let make = move || Ok(ConstKernel { pattern });
     let made = ResolvedOp::new(vec![], vec![out_port("y", token, 1)], make);
@@ -177,7 +179,9 @@ fn counter(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
         let help = "one of i8, u8, i16, i32, i64, f32, f64";
         return Err(args.error("dtype", format!("is {dtype}"), help));
     }
-    let (start, step) = (args.int_or("start", 0)?, args.int_or("step", 1)?);
+    let start = args.int_or("start", 0)?;
+    let step = args.int_or("step", 1)?;
+
     let output = out_port("y", TokenType::scalar(dtype), 1);
     let made = ResolvedOp::new(vec![], vec![output], move || {
         Ok(CounterKernel { step, dtype })
@@ -232,7 +236,9 @@ fn float_or_complex(args: &Args<'_>, default: DType) -> Result<DType, OpError> {
 
 fn tone(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let dtype = float_or_complex(args, DType::C32)?;
-    let (step, amplitude) = (phase_step(args)?, args.float_or("amplitude", 1.0)? as f32);
+    let step = phase_step(args)?;
+    let amplitude = args.float_or("amplitude", 1.0)? as f32;
+
     let output = out_port("y", TokenType::scalar(dtype), 1);
     let made = ResolvedOp::new(vec![], vec![output], move || {
         Ok(ToneKernel {
@@ -256,7 +262,10 @@ struct ToneKernel {
 impl Kernel for ToneKernel {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let phase = &mut io.state::<i64>(0)[0];
-        let (start, step, amplitude) = (*phase as u64, self.step, self.amplitude);
+        let start = *phase as u64;
+        let step = self.step;
+        let amplitude = self.amplitude;
+        // Phases are turns times 2^64: what wraps is a whole turn, so the sum is exact for ever.
         *phase = start.wrapping_add(step.wrapping_mul(io.firings() as u64)) as i64;
         if self.dtype == DType::C32 {
             let y = io.output::<Complex32>(0);
@@ -302,7 +311,8 @@ impl<T, F: Fn(usize, Complex32) -> T> Loop for Oscillate<'_, T, F> {
 fn mix(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let step = phase_step(args)?;
     let x = args.x_of(&[DType::C32, DType::F32])?;
-    let (dtype, elements) = (x.dtype, x.elements());
+    let dtype = x.dtype;
+    let elements = x.elements();
     let y = TokenType::new(DType::C32, x.shape.clone());
     let made = ResolvedOp::map(x, y, move || Ok(MixKernel { step, dtype }));
     let made = made.gpu(move || kernels::mix(step, dtype == DType::C32, elements));
@@ -318,7 +328,8 @@ struct MixKernel {
 impl Kernel for MixKernel {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let phase = &mut io.state::<i64>(0)[0];
-        let (start, step) = (*phase as u64, self.step);
+        let start = *phase as u64;
+        let step = self.step;
         let y = io.output::<Complex32>(0);
         *phase = start.wrapping_add(step.wrapping_mul(y.len() as u64)) as i64;
         if self.dtype == DType::C32 {
@@ -347,10 +358,9 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn noise(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let dtype = float_or_complex(args, DType::F32)?;
-    let (seed, amplitude) = (
-        args.int_or("seed", 1)?,
-        args.float_or("amplitude", 1.0)? as f32,
-    );
+    let seed = args.int_or("seed", 1)?;
+    let amplitude = args.float_or("amplitude", 1.0)? as f32;
+
     let output = out_port("y", TokenType::scalar(dtype), 1);
     let draws = dtype.size_bytes() / 4;
     let made = ResolvedOp::new(vec![], vec![output], move || {

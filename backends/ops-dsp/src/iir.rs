@@ -103,11 +103,15 @@ impl Kernel for BiquadKernel {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let state = io.state::<f64>(0);
         if self.complex {
-            let (x, y) = (io.input::<Complex32>(0), io.output::<Complex32>(0));
-            let state = state.as_chunks_mut::<4>().0;
+            let x = io.input::<Complex32>(0);
+            let y = io.output::<Complex32>(0);
+            // A section's state: real and imaginary part of s0, then of s1.
+            let section_states = state.as_chunks_mut::<4>().0;
+
+            // Sample by sample and not section by section, which would need a buffer between the sections.
             for (y, x) in y.iter_mut().zip(x) {
                 let mut v = [f64::from(x.re), f64::from(x.im)];
-                for (c, s) in self.sections.iter().zip(state.iter_mut()) {
+                for (c, s) in self.sections.iter().zip(section_states.iter_mut()) {
                     v = std::array::from_fn(|part| {
                         let [mut low, mut high] = [s[part], s[2 + part]];
                         let out = section(c, v[part], &mut low, &mut high);
@@ -118,11 +122,13 @@ impl Kernel for BiquadKernel {
                 *y = Complex32::new(v[0] as f32, v[1] as f32);
             }
         } else {
-            let (x, y) = (io.input::<f32>(0), io.output::<f32>(0));
-            let state = state.as_chunks_mut::<2>().0;
+            let x = io.input::<f32>(0);
+            let y = io.output::<f32>(0);
+            let section_states = state.as_chunks_mut::<2>().0;
+
             for (y, x) in y.iter_mut().zip(x) {
                 let mut v = f64::from(*x);
-                for (c, [low, high]) in self.sections.iter().zip(state.iter_mut()) {
+                for (c, [low, high]) in self.sections.iter().zip(section_states.iter_mut()) {
                     v = section(c, v, low, high);
                 }
                 *y = v as f32;
@@ -156,7 +162,9 @@ struct Discriminate {
 
 impl Kernel for Discriminate {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let (x, y) = (io.input::<Complex32>(0), io.output::<f32>(0));
+        let x = io.input::<Complex32>(0);
+        let y = io.output::<f32>(0);
+        // The window is one sample longer than the output: each output compares a sample with the one before it.
         simd::dispatch(Turns {
             gain: self.gain,
             old: &x[..y.len()],

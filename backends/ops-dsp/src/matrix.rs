@@ -175,7 +175,8 @@ impl Kernel for MatMulKernel {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let Self { m, k, n, .. } = *self;
         if self.complex {
-            let (x, y) = (io.input::<Complex32>(0), io.output::<Complex32>(0));
+            let x = io.input::<Complex32>(0);
+            let y = io.output::<Complex32>(0);
             let firings = x.chunks_exact(m * k).zip(y.chunks_exact_mut(m * n));
             for (f, (x, y)) in firings.enumerate() {
                 let b = match &self.constant {
@@ -186,7 +187,9 @@ impl Kernel for MatMulKernel {
             }
             return Ok(());
         }
-        let (x, y) = (io.input::<f32>(0), io.output::<f32>(0));
+
+        let x = io.input::<f32>(0);
+        let y = io.output::<f32>(0);
         match &self.constant {
             // All firings' rows meet the same matrix: one product.
             Some(b) => simd::dispatch(Product { x, b, y, k, n }),
@@ -245,10 +248,10 @@ impl Loop for Product<'_> {
         let mut row = 0;
         while row < rows {
             let step = if row + ROWS <= rows { ROWS } else { 1 };
-            let (x, y) = (
-                &x[row * k..(row + step) * k],
-                &mut y[row * n..(row + step) * n],
-            );
+            let x = &x[row * k..(row + step) * k];
+            let y = &mut y[row * n..(row + step) * n];
+
+            // The widest tile that still fits: its sums stay in registers over the whole of k.
             let mut column = 0;
             while column < n {
                 let left = n - column;
@@ -327,9 +330,11 @@ fn reduce(args: &Args<'_>, mean: bool) -> Result<ResolvedOp, OpError> {
         scale: mean.then(|| 1.0 / count as f64),
     };
     let flops = 6.0 * x.elements() as f64 + 20.0;
-    let (what, scale) = (reduction(x.dtype), kernel.scale);
+    let reduction = reduction(x.dtype);
+    let scale = kernel.scale;
     let made = ResolvedOp::map(x, y, move || Ok(kernel)).flops(flops);
-    Ok(made.gpu(move || kernels::reduce(what, outer as u64, count as u64, inner as u64, scale)))
+    Ok(made
+        .gpu(move || kernels::reduce(reduction, outer as u64, count as u64, inner as u64, scale)))
 }
 
 fn reduction(dtype: DType) -> Reduction {

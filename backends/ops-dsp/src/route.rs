@@ -1,5 +1,6 @@
 //! Ops that move tokens and elements without looking at them.
 
+use zbmd_ir::math::gcd_u64;
 use zbmd_ir::{InPlace, InPort, OutPort, TokenType, limits};
 
 use zbmd_gpu_ir::{self as kernels, Dim, Part};
@@ -139,19 +140,19 @@ fn reshape(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
         return Err(args.error("shape", "is missing", "give a list of dimensions"));
     };
     let y = TokenType::new(x.dtype, shape);
-    let common = gcd(x.elements(), y.elements());
-    let (consumed, produced) = (y.elements() / common, x.elements() / common);
+
+    // The smallest rates at which both sides carry equally many elements.
+    let common_factor = gcd_u64(x.elements(), y.elements());
+    let consumed = y.elements() / common_factor;
+    let produced = x.elements() / common_factor;
     let bytes = consumed.saturating_mul(x.bytes());
+
     let made = ResolvedOp::new(x_in(x, consumed, consumed), y_out(&y, produced), || {
         Ok(Straight)
     });
     Ok(made
         .over([0])
         .gpu(move || Some(kernels::straight(bytes, 1))))
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Outputs are the first bytes of the input.
@@ -187,7 +188,8 @@ fn run(args: &Args<'_>, token: &TokenType) -> Result<(u64, usize), OpError> {
 fn fork(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let x = args.x()?;
     let outputs = outputs(args, x, 1)?;
-    let (count, bytes) = (outputs.len() as u32, x.bytes());
+    let count = outputs.len() as u32;
+    let bytes = x.bytes();
     let made = ResolvedOp::new(x_in(x, 1, 1), outputs, || Ok(Fork));
     Ok(made.gpu(move || Some(kernels::straight(bytes, count))))
 }
@@ -210,15 +212,17 @@ fn split(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let count = outputs.len();
     let rate = run.saturating_mul(count as u64);
     let made = ResolvedOp::new(x_in(x, rate, rate), outputs, move || Ok(Split { piece }));
-    let at = |i: usize| i.saturating_mul(piece) as u64;
+
+    // Output i may lie where piece i of the input lies.
     let part = |i: usize| InPlace {
         input: 0,
         output: i as u32,
-        at_bytes: at(i),
+        at_bytes: i.saturating_mul(piece) as u64,
     };
     let made = made.with_in_place_pairs((0..count).map(part));
     Ok(made.flops(PIECE * count as f64).gpu(move || {
-        let (count, piece) = (count as u32, piece as u64);
+        let count = count as u32;
+        let piece = piece as u64;
         let part = |i: u32| Part {
             input: 0,
             output: i,
@@ -253,7 +257,8 @@ impl Kernel for Split {
             } else {
                 bytes
             };
-            let (x, y) = (io.part_bytes(0, i * self.piece..end), io.output_bytes(i));
+            let x = io.part_bytes(0, i * self.piece..end);
+            let y = io.output_bytes(i);
             copy_tokens(x, count * self.piece, y, self.piece, self.piece);
         }
         Ok(())
@@ -286,11 +291,12 @@ fn merge(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let made = ResolvedOp::new(inputs, y_out(&y, run.saturating_mul(count)), move || {
         Ok(Merge { piece })
     });
-    let at = |i: u64| i.saturating_mul(piece as u64);
+
+    // Input i may lie where piece i of the output lies.
     let part = |i: u64| InPlace {
         input: i as u32,
         output: 0,
-        at_bytes: at(i),
+        at_bytes: i.saturating_mul(piece as u64),
     };
     let made = made.with_in_place_pairs((0..count).map(part));
     Ok(made.flops(PIECE * count as f64).gpu(move || {
@@ -334,15 +340,16 @@ impl Kernel for Merge {
 }
 
 fn decimate(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
-    let (x, factor) = (args.x()?, args.uint("factor", 1, limits::MAX_RATE)?);
-    let (token, stride) = (
-        x.bytes() as usize,
-        x.bytes().saturating_mul(factor) as usize,
-    );
+    let x = args.x()?;
+    let factor = args.uint("factor", 1, limits::MAX_RATE)?;
+    let token = x.bytes() as usize;
+    let stride = x.bytes().saturating_mul(factor) as usize;
+
     let make = move || Ok(Decimate { token, stride });
     Ok(
         ResolvedOp::new(x_in(x, factor, factor), y_out(x, 1), make).gpu(move || {
-            let (token, stride) = (token as u64, stride as u64);
+            let token = token as u64;
+            let stride = stride as u64;
             kernels::strided(
                 Dim {
                     size: 1,
@@ -375,8 +382,10 @@ impl Kernel for Decimate {
 }
 
 fn hold(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
-    let (x, factor) = (args.x()?, args.uint("factor", 1, limits::MAX_RATE)?);
+    let x = args.x()?;
+    let factor = args.uint("factor", 1, limits::MAX_RATE)?;
     let token = x.bytes() as usize;
+
     let make = move || {
         Ok(Hold {
             token,
@@ -410,7 +419,8 @@ struct Hold {
 
 impl Kernel for Hold {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let (x, y) = (io.input_bytes(0), io.output_bytes(0));
+        let x = io.input_bytes(0);
+        let y = io.output_bytes(0);
         match self.token {
             1 => repeat::<1>(x, y, self.factor),
             2 => repeat::<2>(x, y, self.factor),
@@ -430,7 +440,8 @@ impl Kernel for Hold {
 }
 
 fn repeat<const N: usize>(x: &[u8], y: &mut [u8], factor: usize) {
-    let (x, y) = (x.as_chunks::<N>().0, y.as_chunks_mut::<N>().0);
+    let x = x.as_chunks::<N>().0;
+    let y = y.as_chunks_mut::<N>().0;
     y.chunks_exact_mut(factor)
         .zip(x)
         .for_each(|(y, x)| y.fill(*x));
@@ -453,7 +464,8 @@ fn copy_tokens(x: &[u8], from: usize, y: &mut [u8], to: usize, size: usize) {
 }
 
 fn copy_sized<const N: usize>(x: &[u8], from: usize, y: &mut [u8], to: usize) {
-    let (x, y) = (x.as_chunks::<N>().0, y.as_chunks_mut::<N>().0);
+    let x = x.as_chunks::<N>().0;
+    let y = y.as_chunks_mut::<N>().0;
     for (y, x) in y.iter_mut().step_by(to / N).zip(x.iter().step_by(from / N)) {
         *y = *x;
     }
@@ -468,13 +480,16 @@ fn transpose(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
             let mut sorted = axes.clone();
             sorted.sort_unstable();
             if sorted != (0..rank as i64).collect::<Vec<_>>() {
-                let message = format!("{axes:?} is no permutation of the {rank} dimensions of {x}");
+                let message =
+                    format!("{axes:?} is not a permutation of the {rank} dimensions of {x}");
                 return Err(args.error("axes", message, "name each dimension once, from 0"));
             }
             axes.into_iter().map(|a| a as usize).collect()
         }
     };
-    let shape: Vec<u32> = axes.iter().map(|&a| x.shape[a]).collect();
+
+    let shape: Vec<u32> = axes.iter().map(|&axis| x.shape[axis]).collect();
+    // Elements of the input from one index of a dimension to the next.
     let mut strides = vec![1_usize; rank];
     for i in (1..rank).rev() {
         strides[i - 1] = strides[i] * x.shape[i] as usize;
@@ -483,8 +498,11 @@ fn transpose(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
         .iter()
         .map(|&a| (x.shape[a] as usize, strides[a]))
         .collect();
-    let (elements, size) = (x.elements() as usize, x.dtype.size_bytes() as usize);
+    let elements = x.elements() as usize;
+    let size = x.dtype.size_bytes() as usize;
     let y = TokenType::new(x.dtype, shape);
+
+    // The same for the GPU, in bytes. The output is dense: a dimension's step is what all inner ones write.
     let mut written = (elements * size) as u64;
     let steps = dims.iter().map(|&(count, step)| {
         written /= (count as u64).max(1);
@@ -527,7 +545,8 @@ struct Transpose {
 
 impl Kernel for Transpose {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let (x, y) = (io.input_bytes(0), io.output_bytes(0));
+        let x = io.input_bytes(0);
+        let y = io.output_bytes(0);
         match self.size {
             1 => self.all::<1>(x, y),
             2 => self.all::<2>(x, y),
@@ -540,7 +559,8 @@ impl Kernel for Transpose {
 
 impl Transpose {
     fn all<const N: usize>(&self, x: &[u8], y: &mut [u8]) {
-        let (x, y) = (x.as_chunks::<N>().0, y.as_chunks_mut::<N>().0);
+        let x = x.as_chunks::<N>().0;
+        let y = y.as_chunks_mut::<N>().0;
         for (x, y) in x
             .chunks_exact(self.elements)
             .zip(y.chunks_exact_mut(self.elements))

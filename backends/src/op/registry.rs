@@ -280,7 +280,7 @@ impl Registry {
     }
 
     /// Why an actor cannot run on a GPU that has `caps`, as a clause for people: "the device lacks 64-bit floats".
-    /// `None` where it can. What a device can do is [`crate::vulkan::Device::caps`], or [`Caps::COMMON`] without one.
+    /// `None` where it can. What a device can do is [`crate::vulkan::VulkanDevice::caps`], or [`Caps::COMMON`] without one.
     pub fn gpu_reason(
         &self,
         actor: &Actor,

@@ -1,11 +1,18 @@
 //! Expressions as an op: what they compute, what is refused.
 
-use super::conformance::{report, resolve, subject};
+use super::conformance::{Subject, report, resolve, subject};
 
-#[test]
-fn values() {
-    // Text with x = 3, y = −1.5, n = 7, z = 1 + 2j; expected real value.
-    for (text, expect) in [
+/// Ports of the expressions under test: name, type, and the value (of z the real part; the imaginary part is 2).
+const INPUTS: [(&str, &str, f64); 4] = [
+    ("x", "f32", 3.0),
+    ("y", "f32", -1.5),
+    ("n", "i32", 7.0),
+    ("z", "c32", 1.0),
+];
+
+/// Texts and the real values expected for x = 3, y = −1.5, n = 7, z = 1 + 2j; NaN where the text is refused.
+fn expected_values() -> Vec<(&'static str, f64)> {
+    vec![
         ("x - y - 1", 3.5),
         ("x / y / 2", -1.0),
         ("2 - x * -y", -2.5),
@@ -41,55 +48,61 @@ fn values() {
         ("re(z / (x + 0 * z)) + im(x / z)", 1.0 / 3.0 - 6.0 / 5.0),
         ("im(x) + re(x) + norm(n)", 52.0),
         ("1e1 + .5 + 1_000", 1010.5),
-    ] {
-        let inputs = [
-            ("x", "f32", 3.0),
-            ("y", "f32", -1.5),
-            ("n", "i32", 7.0),
-            ("z", "c32", 1.0),
-        ];
-        let used = inputs
+    ]
+}
+
+#[test]
+fn values() {
+    for (text, expected) in expected_values() {
+        let used: Vec<String> = INPUTS
             .iter()
             .filter(|(name, ..)| mentions(text, name))
-            .collect::<Vec<_>>();
-        let list: Vec<String> = used.iter().map(|(n, t, _)| format!("{n}: {t}")).collect();
+            .map(|(name, token, _)| format!("{name}: {token}"))
+            .collect();
         // A sum with x makes constant expressions actors, and f32 of every result.
-        let full = format!("expr: \"({text}) + 0 * x\"");
-        let list = if mentions(text, "x") {
-            list.join(",")
+        let params = format!("expr: \"({text}) + 0 * x\"");
+        let inputs = if mentions(text, "x") {
+            used.join(",")
         } else {
-            format!("{}, x: f32", list.join(","))
+            format!("{}, x: f32", used.join(","))
         };
-        if expect.is_nan() {
-            assert!(resolve("Expr", &full, &list).is_err(), "{text}");
+
+        if expected.is_nan() {
+            assert!(resolve("Expr", &params, &inputs).is_err(), "{text}");
             continue;
         }
-        let subject = subject("Expr", &full, &list);
+        let subject = subject("Expr", &params, &inputs);
         for firings in [1, 300] {
-            let mut call =
-                zbmd_op::call::Call::new(&subject.actor, subject.kernel.scratch_bytes(), firings);
-            for (i, port) in subject.actor.inputs.iter().enumerate() {
-                let (_, _, value) = inputs.iter().find(|(n, ..)| *n == port.name).unwrap();
-                let element: Vec<u8> = match port.name.as_str() {
-                    "n" => 7_i32.to_le_bytes().to_vec(),
-                    "z" => [1.0_f32, 2.0]
-                        .iter()
-                        .flat_map(|v| v.to_le_bytes())
-                        .collect(),
-                    _ => (*value as f32).to_le_bytes().to_vec(),
-                };
-                call.input(i).copy_from_slice(&element.repeat(firings));
-            }
-            call.run(&*subject.kernel).unwrap();
-            for got in call.output(0).chunks_exact(4) {
-                let got = f64::from(f32::from_le_bytes(got.try_into().unwrap()));
+            for result in results(&subject, firings) {
                 assert!(
-                    (got - expect).abs() < 4e-6 * expect.abs().max(1.0),
-                    "{text}: {got}, not {expect}"
+                    (result - expected).abs() < 4e-6 * expected.abs().max(1.0),
+                    "{text}: {result}, not {expected}"
                 );
             }
         }
     }
+}
+
+/// What the expression gives for [`INPUTS`], firing by firing.
+fn results(subject: &Subject, firings: usize) -> Vec<f64> {
+    let scratch_bytes = subject.kernel.scratch_bytes();
+    let mut call = zbmd_op::call::Call::new(&subject.actor, scratch_bytes, firings);
+    for (index, port) in subject.actor.inputs.iter().enumerate() {
+        let (.., value) = INPUTS.iter().find(|(name, ..)| *name == port.name).unwrap();
+        let element: Vec<u8> = match port.name.as_str() {
+            "n" => 7_i32.to_le_bytes().to_vec(),
+            "z" => [1.0_f32, 2.0].map(f32::to_le_bytes).concat(),
+            _ => (*value as f32).to_le_bytes().to_vec(),
+        };
+        call.input(index).copy_from_slice(&element.repeat(firings));
+    }
+    call.run(&*subject.kernel).unwrap();
+
+    let bytes = call.output(0);
+    let values = bytes.as_chunks::<4>().0.iter();
+    values
+        .map(|value| f32::from_le_bytes(*value).into())
+        .collect()
 }
 
 /// Whether a name stands in the text as a word.

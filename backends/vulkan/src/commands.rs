@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ash::vk;
 
-use super::device::Device;
+use super::device::VulkanDevice;
 use super::error::{Fault, Site};
 use super::hazards::{HazardTracker, PipelineStages};
 use super::memory::Bank;
@@ -61,7 +61,7 @@ struct BoundDispatch {
 
 /// Runs of kernels that are being bound, and the descriptor sets that they will need.
 pub(super) struct DescriptorDraft {
-    device: Arc<Device>,
+    device: Arc<VulkanDevice>,
     /// By the numbers of the runs.
     dispatches: BTreeMap<u32, BoundDispatch>,
     /// Runs over the same memory share a set.
@@ -69,7 +69,7 @@ pub(super) struct DescriptorDraft {
 }
 
 impl DescriptorDraft {
-    pub(super) fn new(device: &Arc<Device>) -> Self {
+    pub(super) fn new(device: &Arc<VulkanDevice>) -> Self {
         Self {
             device: Arc::clone(device),
             dispatches: BTreeMap::new(),
@@ -146,7 +146,7 @@ pub(super) struct DescriptorSets {
     pool: vk::DescriptorPool,
     sets: Vec<vk::DescriptorSet>,
     _banks: Vec<Arc<Bank>>,
-    device: Arc<Device>,
+    device: Arc<VulkanDevice>,
 }
 
 impl DescriptorSets {
@@ -238,11 +238,11 @@ struct BarrierScope {
 pub(super) struct CommandPool {
     raw: vk::CommandPool,
     buffers: Vec<vk::CommandBuffer>,
-    device: Arc<Device>,
+    device: Arc<VulkanDevice>,
 }
 
 impl CommandPool {
-    pub(super) fn new(device: &Arc<Device>) -> Result<Self, Fault> {
+    pub(super) fn new(device: &Arc<VulkanDevice>) -> Result<Self, Fault> {
         let info = vk::CommandPoolCreateInfo::default()
             .queue_family_index(device.family)
             .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER);
@@ -476,7 +476,7 @@ impl Drop for CommandPool {
 
 /// Runs commands once and waits for them.
 pub(super) fn run_once(
-    device: &Arc<Device>,
+    device: &Arc<VulkanDevice>,
     commands: &[Command],
     sets: &DescriptorSets,
     banks: &[Arc<Bank>],
@@ -498,11 +498,11 @@ pub(super) fn run_once(
 /// A semaphore that counts submissions.
 pub(super) struct Timeline {
     raw: vk::Semaphore,
-    device: Arc<Device>,
+    device: Arc<VulkanDevice>,
 }
 
 impl Timeline {
-    pub(super) fn new(device: &Arc<Device>) -> Result<Self, Fault> {
+    pub(super) fn new(device: &Arc<VulkanDevice>) -> Result<Self, Fault> {
         let mut kind =
             vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
         let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);

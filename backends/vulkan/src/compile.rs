@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use ash::vk;
 
-use super::device::Device;
+use super::device::VulkanDevice;
 use super::error::{Fault, Site};
 use super::pipelines::{BindingLayouts, Pipeline, PipelineKey};
 use zbmd_gpu_ir::emit::modules::{self, Codes};
 use zbmd_gpu_ir::lang::Kernel;
 
-impl Device {
+impl VulkanDevice {
     /// Stores compiled kernels for later runs, where the device was opened with a folder for them. A failure costs later
     /// runs time and nothing else.
     pub fn save_cache(&self) {

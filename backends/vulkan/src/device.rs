@@ -17,7 +17,7 @@ use zbmd_hal::QueueLimits;
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct VulkanOptions {
     /// Where compiled kernels are stored from run to run, a file for each driver; nowhere by default.
     pub cache: Option<PathBuf>,
     /// Bytes of the largest buffer, where the driver would allow more: larger arenas are divided into several.
@@ -51,7 +51,7 @@ impl DeviceLimits {
 ///
 /// After [`Fault::Lost`], [`Fault::Hung`] or a wait that failed the driver may still write to what it was given, or
 /// never answer again: nothing is freed then, and nothing is waited for. The process is expected to end.
-pub struct Device {
+pub struct VulkanDevice {
     pub(super) raw: ash::Device,
     pub(super) limits: DeviceLimits,
     pub(super) caps: Caps,
@@ -114,9 +114,9 @@ impl Injected {
     }
 }
 
-impl std::fmt::Debug for Device {
+impl std::fmt::Debug for VulkanDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Device")
+        f.debug_struct("VulkanDevice")
             .field("name", &self.listed.name)
             .finish_non_exhaustive()
     }
@@ -132,7 +132,7 @@ struct OfferedFeatures {
     portability: bool,
 }
 
-impl Device {
+impl VulkanDevice {
     /// Opens a device of the instance.
     ///
     /// # Errors
@@ -141,8 +141,8 @@ impl Device {
     pub fn open(
         instance: &Arc<Instance>,
         listed: &Listed,
-        options: &Options,
-    ) -> Result<Arc<Device>, OpenError> {
+        options: &VulkanOptions,
+    ) -> Result<Arc<VulkanDevice>, OpenError> {
         let lacks = |what: &str| OpenError::Lacks {
             device: format!("{} ({})", listed.name, listed.title),
             what: what.to_owned(),
@@ -181,7 +181,7 @@ impl Device {
         let fault_report = offered
             .device_fault
             .then(|| ext::device_fault::Device::new(vulkan, &raw));
-        let device = Arc::new(Device {
+        let device = Arc::new(VulkanDevice {
             raw,
             limits,
             caps,
@@ -348,7 +348,7 @@ impl Device {
     }
 }
 
-impl Drop for Device {
+impl Drop for VulkanDevice {
     fn drop(&mut self) {
         if !self.is_alive() {
             return;

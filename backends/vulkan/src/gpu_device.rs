@@ -2,18 +2,18 @@
 
 use zbmd_ir::Program;
 
-use super::device::Device;
+use super::device::VulkanDevice;
 use super::instance::Listed;
 use super::queue::Queue;
 use zbmd_gpu_ir::emit::modules::Codes;
 use zbmd_gpu_ir::{Caps, KernelPlan, library};
 use zbmd_hal::{Fault, GpuDevice, QueueDevice};
 
-impl QueueDevice for Device {
+impl QueueDevice for VulkanDevice {
     type Queue = Queue;
 }
 
-impl GpuDevice for Device {
+impl GpuDevice for VulkanDevice {
     fn backend_name(&self) -> &'static str {
         "vulkan"
     }

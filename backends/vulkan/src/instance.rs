@@ -199,11 +199,11 @@ impl Instance {
             driver_version: core.driver_version,
             api: core.api_version,
             kind: match core.device_type {
-                vk::PhysicalDeviceType::DISCRETE_GPU => Kind::Discrete,
-                vk::PhysicalDeviceType::INTEGRATED_GPU => Kind::Integrated,
-                vk::PhysicalDeviceType::VIRTUAL_GPU => Kind::Virtual,
-                vk::PhysicalDeviceType::CPU => Kind::Cpu,
-                _ => Kind::Other,
+                vk::PhysicalDeviceType::DISCRETE_GPU => DeviceType::Discrete,
+                vk::PhysicalDeviceType::INTEGRATED_GPU => DeviceType::Integrated,
+                vk::PhysicalDeviceType::VIRTUAL_GPU => DeviceType::Virtual,
+                vk::PhysicalDeviceType::CPU => DeviceType::Cpu,
+                _ => DeviceType::Other,
             },
             memory_bytes: local_heaps.map(|heap| heap.size).max().unwrap_or(0),
             physical,
@@ -271,7 +271,7 @@ unsafe extern "system" fn keep_message(
 
 /// What a device is, the likely fastest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum DeviceType {
     /// A card with memory of its own.
     Discrete,
     /// Shares its memory with the CPU.
@@ -302,7 +302,7 @@ pub struct Listed {
     /// Vulkan version that it supports.
     pub api: u32,
     /// What it is.
-    pub kind: Kind,
+    pub kind: DeviceType,
     /// Its largest memory.
     pub memory_bytes: u64,
     pub(super) physical: vk::PhysicalDevice,
@@ -326,7 +326,7 @@ impl Listed {
 
     /// Whether the device's memory is the host's, so that copying gains nothing.
     pub fn shares_memory(&self) -> bool {
-        matches!(self.kind, Kind::Integrated | Kind::Cpu)
+        matches!(self.kind, DeviceType::Integrated | DeviceType::Cpu)
     }
 
     /// Vulkan version as `1.3.230`.

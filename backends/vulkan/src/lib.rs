@@ -1,10 +1,10 @@
 //! GPUs by way of Vulkan 1.2: devices, kernels as pipelines, calendars as command buffers.
 //!
 //! The loader and the drivers are loaded at run time; without them everything here returns [`Unavailable`], with one
-//! sentence. [`list`] finds devices, [`Device::open`] opens one, [`Replay`] runs the calendar of one device of a plan.
+//! sentence. [`list`] finds devices, [`VulkanDevice::open`] opens one, [`Replay`] runs the calendar of one device of a plan.
 //!
 //! Invariant: a device is driven by one thread. An error after opening is a [`Fault`]: the worker reports it and ends,
-//! and its supervisor decides. After a fatal fault the driver is not called again: see [`Device`].
+//! and its supervisor decides. After a fatal fault the driver is not called again: see [`VulkanDevice`].
 
 mod commands;
 mod compile;
@@ -21,11 +21,11 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use device::{Device, Options};
 #[cfg(any(test, feature = "testing"))]
 pub use device::{Injected, Injection};
+pub use device::{VulkanDevice, VulkanOptions};
 pub use error::{Fault, OpenError, Site};
-pub use instance::{Instance, Kind, Listed, list};
+pub use instance::{DeviceType, Instance, Listed, list};
 pub use zbmd_hal::{
     Exchange, HostRegion, Peers, ReplayRequest, Stopped, Summary, Transport, Unavailable,
 };

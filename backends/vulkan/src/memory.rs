@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ash::vk;
 
-use super::device::Device;
+use super::device::VulkanDevice;
 use super::error::{Fault, Site};
 use zbmd_hal::MemoryKind;
 
@@ -22,7 +22,7 @@ pub struct Bank {
     pub(super) bytes: u64,
     /// First byte, where the host sees it.
     mapped: Option<*mut u8>,
-    device: Arc<Device>,
+    device: Arc<VulkanDevice>,
 }
 
 // SAFETY: the pointer is to memory that exists as long as the bank; every access through it says why it is not a race.
@@ -33,7 +33,7 @@ unsafe impl Sync for Bank {}
 impl Bank {
     /// A bank of at least `bytes` bytes, of any content.
     pub(super) fn allocate(
-        device: &Arc<Device>,
+        device: &Arc<VulkanDevice>,
         bytes: u64,
         kind: MemoryKind,
     ) -> Result<Bank, Fault> {

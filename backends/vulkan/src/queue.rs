@@ -6,7 +6,7 @@ use std::sync::Arc;
 use zbmd_ir::Program;
 
 use super::commands::{CommandPool, DescriptorDraft, DescriptorSets, Timeline, run_once};
-use super::device::Device;
+use super::device::VulkanDevice;
 use super::error::Fault;
 use super::hazards::HazardTracker;
 use super::memory::Bank;
@@ -27,7 +27,7 @@ struct RecordedList {
 /// Everything that work in the queue names is held here, and dropped only after `drop` has waited for the last
 /// submission (or after the device is lost, when nothing is destroyed).
 pub struct Queue {
-    device: Arc<Device>,
+    device: Arc<VulkanDevice>,
     codes: Codes,
     hazards: HazardTracker,
     lists: Vec<RecordedList>,
@@ -78,9 +78,9 @@ impl Queue {
 impl Backend for Queue {
     type Fault = Fault;
     type Bank = Bank;
-    type Device = Device;
+    type Device = VulkanDevice;
 
-    fn open_queue(device: &Arc<Device>, program: Option<&Program>) -> Result<Self, Fault> {
+    fn open_queue(device: &Arc<VulkanDevice>, program: Option<&Program>) -> Result<Self, Fault> {
         Ok(Self {
             device: Arc::clone(device),
             codes: program.map(Codes::of_program).unwrap_or_default(),

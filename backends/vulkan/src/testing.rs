@@ -2,21 +2,21 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::{Device, Instance, Options};
+use super::{Instance, VulkanDevice, VulkanOptions};
 
 /// A device of this machine with the layers on: the first, or that of `ZBMD_VULKAN`. `None`, loudly, without one,
 /// unless `ZBMD_REQUIRE` names `vulkan`.
 ///
 /// # Panics
 /// Without a device or the layers, if `ZBMD_REQUIRE` names `vulkan`.
-pub fn open() -> Option<Arc<Device>> {
+pub fn open() -> Option<Arc<VulkanDevice>> {
     let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "vulkan"));
     let wanted = std::env::var("ZBMD_VULKAN").unwrap_or_else(|_| "vulkan:0".to_owned());
     let opened = Instance::load(true)
         .map_err(super::OpenError::from)
         .and_then(|instance| {
             let listed = instance.find(&wanted)?;
-            Device::open(&instance, &listed, &Options::default())
+            VulkanDevice::open(&instance, &listed, &VulkanOptions::default())
         });
     match opened {
         Ok(device) => {
@@ -36,8 +36,8 @@ pub fn open() -> Option<Arc<Device>> {
 }
 
 /// One device for all tests that break nothing.
-pub fn device() -> Option<Arc<Device>> {
-    static SHARED: OnceLock<Option<Arc<Device>>> = OnceLock::new();
+pub fn device() -> Option<Arc<VulkanDevice>> {
+    static SHARED: OnceLock<Option<Arc<VulkanDevice>>> = OnceLock::new();
     SHARED.get_or_init(open).clone()
 }
 
@@ -53,7 +53,7 @@ pub fn turn() -> MutexGuard<'static, ()> {
 /// # Panics
 /// If they did.
 #[track_caller]
-pub fn assert_valid(device: &Device) {
+pub fn assert_valid(device: &VulkanDevice) {
     let messages = device.instance().messages();
     assert!(
         messages.is_empty(),

@@ -1,6 +1,6 @@
 //! Devices that cost the same, which are measured once.
 
-use zbmd_backends::gpu::{Device as Gpu, Drivers, Options};
+use zbmd_backends::gpu::{Device as Gpu, Drivers, GpuOptions};
 use zbmd_ir::{Device, DeviceId, Machine};
 
 use super::kind::Computer;
@@ -59,7 +59,7 @@ fn cpu_groups(machine: &Machine, computer: &Computer) -> Vec<DeviceGroup> {
 }
 
 fn open_gpu(id: DeviceId, device: &Device, drivers: &mut Drivers) -> DeviceGroup {
-    let opened_gpu = drivers.open(&device.backend, &device.name, &Options::default());
+    let opened_gpu = drivers.open(&device.backend, &device.name, &GpuOptions::default());
     let gpu = opened_gpu.map_err(|fault| fault.to_string());
     let kind = match &gpu {
         Ok(gpu) => gpu.kind(),
@@ -69,9 +69,9 @@ fn open_gpu(id: DeviceId, device: &Device, drivers: &mut Drivers) -> DeviceGroup
     // The same GPU is opened again: the way of launching is a property of the opened device.
     let mut early_gpu = None;
     if gpu.is_ok() && device.backend.has_dependent_launch() {
-        let early_options = Options {
+        let early_options = GpuOptions {
             dependent_launch: true,
-            ..Options::default()
+            ..GpuOptions::default()
         };
         let opened_gpu = drivers.open(&device.backend, &device.name, &early_options);
         early_gpu = opened_gpu.ok().filter(Gpu::has_dependent_launch);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use zbmd_backends::kernel::{Kernel, RawPort, Scratch, Shape};
+use zbmd_backends::kernel::{CallShape, Kernel, RawPort, Scratch};
 use zbmd_ir::{ChannelId, DType};
 
 use crate::transport::arena::Arena;
@@ -16,13 +16,13 @@ pub(crate) enum Instr {
     /// One kernel call. Its ports lie in a row from `ports` on.
     Fire {
         kernel: *const dyn Kernel,
-        shape: Shape,
+        shape: CallShape,
         ports: u32,
     },
     /// The same in a loop: ports move on with the firings that `counter` has counted.
     LoopFire {
         kernel: *const dyn Kernel,
-        shape: Shape,
+        shape: CallShape,
         ports: u32,
         counter: u32,
     },

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use zbmd_backends::kernel::{Scratch, Shape};
+use zbmd_backends::kernel::{CallShape, Scratch};
 use zbmd_ir::math::gcd_u64;
 use zbmd_ir::{
     Action, ActorId, BufferId, Calendar, ChannelId, DeviceId, Entry, Plan, RingId, Role, Slot,
@@ -463,7 +463,7 @@ impl<'a> Lowering<'a> {
         let counter = self.loop_counter(CounterKey::Actor(id), first);
         let first_port = self.ports.len() as u32;
         // In this order: a kernel finds its inputs, outputs and states in a row behind `first_port`.
-        let shape = Shape {
+        let shape = CallShape {
             firings: count as usize,
             inputs: self.input_ports(slot, id, first, count),
             outputs: self.output_ports(slot, id, first, count),

@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use zbmd_backends::kernel::{Io, Kernel, RawPort, Scratch, Shape};
+use zbmd_backends::kernel::{CallShape, Io, Kernel, RawPort, Scratch};
 use zbmd_ir::{ChannelId, DType, RingId};
 
 use super::border::wait_for_area;
@@ -271,14 +271,14 @@ fn skip_slot(instr: &Instr, state: &mut ReplayState) {
 #[inline(always)]
 fn call_kernel(
     kernel: *const dyn Kernel,
-    shape: &Shape,
+    shape: &CallShape,
     first: *const RawPort,
     scratch: &Scratch,
 ) -> Result<(), StepStop> {
     // SAFETY: `lower` made the counted ports in a row for this instruction, in a table or staging that nobody changes
     // during the call. Ports lie in the device's arenas at the offsets of a verified plan: windows hold tokens written
     // (or carried, or received and published) before this slot, outputs and states are live for this slot alone, but
-    // for those that lie over inputs, as `Shape::over` says, scratch belongs to the device, whose one worker this is.
+    // for those that lie over inputs, as `CallShape::over` says, scratch belongs to the device, whose one worker this is.
     // Buffers are aligned to 64 bytes and tokens are whole elements, so every port is aligned for its dtype; arenas are
     // zeroed at first, so all bytes are initialised.
     let mut io = unsafe { Io::new(shape, first, scratch) };
@@ -292,7 +292,7 @@ fn call_kernel(
 #[cold]
 fn call_again(
     kernel: *const dyn Kernel,
-    shape: &Shape,
+    shape: &CallShape,
     first: *const RawPort,
     code: &ReplayCode,
     stop: StepStop,
@@ -442,7 +442,7 @@ impl SlotStep<'_, '_> {
     fn fire_in_loop(
         &mut self,
         kernel: *const dyn Kernel,
-        shape: &Shape,
+        shape: &CallShape,
         ports: u32,
         counter: u32,
     ) -> Result<(), StepStop> {

@@ -354,6 +354,7 @@ impl Module {
     }
 
     /// Runs a thread to the next barrier, to what its warp does together, or to its end.
+    // One function, because it is one match over the opcodes, each with a few lines.
     fn run_until_met(
         &self,
         thread: &mut Thread,

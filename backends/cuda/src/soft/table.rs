@@ -3,6 +3,9 @@
 
 use super::matrix::{Factor, pack, to_tf32};
 
+// A register holds 64 bits of any type. The rows of the tables below would be several times as long with whole words:
+// `f`, `d`, `i`, `u` read a register as f32, f64, i32, u32, and `fb`, `ib`, `t` give the bits of an f32, i32, bool.
+
 fn f(bits: u64) -> f32 {
     f32::from_bits(bits as u32)
 }
@@ -31,11 +34,12 @@ fn t(value: bool) -> u64 {
     value.into()
 }
 
+/// All bits are set where the divisor is 0, as the hardware has it.
 fn divided(a: i64, b: i64) -> i64 {
     if b == 0 { -1 } else { a.wrapping_div(b) }
 }
 
-/// The PTX manual, as far as it is needed.
+/// Instructions of one operand.
 pub(super) fn one(name: &str) -> Option<fn(u64) -> u64> {
     Some(match name {
         "mov.b32" | "mov.u32" | "mov.f32" => |a| u(a).into(),
@@ -80,6 +84,8 @@ pub(super) fn one(name: &str) -> Option<fn(u64) -> u64> {
     })
 }
 
+/// Instructions of two operands.
+// Above 70 lines, because it is a table: one row an opcode.
 pub(super) fn two(name: &str) -> Option<fn(u64, u64) -> u64> {
     Some(match name {
         "cvt.rn.f16x2.f32" => |a, b| pack(Factor::F16, u(a), u(b)).into(),
@@ -158,6 +164,7 @@ pub(super) fn two(name: &str) -> Option<fn(u64, u64) -> u64> {
     })
 }
 
+/// Instructions of three operands.
 pub(super) fn three(name: &str) -> Option<fn(u64, u64, u64) -> u64> {
     Some(match name {
         "fma.rn.f32" => |a, b, c| fb(f(a).mul_add(f(b), f(c))),

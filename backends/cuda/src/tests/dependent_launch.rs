@@ -7,22 +7,22 @@ use crate::device::LoadedKernel;
 use crate::driver::Image;
 use crate::graph::GraphDraft;
 use crate::memory::{Bank, BankTable};
-use crate::{Device, Instance, Options};
+use crate::{CudaDevice, CudaOptions, Instance};
 use zbmd_gpu_ir::emit::ptx::print;
 use zbmd_gpu_ir::lang::{Builder, Kernel, Mem};
 use zbmd_hal::{BankRange, BoundOperand, BoundRun, MemoryKind};
 
 /// A device in software that says it has this compute capability.
-fn soft(arch: (u32, u32), dependent_launch: bool) -> Arc<Device> {
+fn soft(arch: (u32, u32), dependent_launch: bool) -> Arc<CudaDevice> {
     let instance = Instance::software();
     let mut listed = instance.find("cuda:0").expect("the only one");
     listed.arch = arch;
-    Device::open(
+    CudaDevice::open(
         &instance,
         &listed,
-        &Options {
+        &CudaOptions {
             dependent_launch,
-            ..Options::default()
+            ..CudaOptions::default()
         },
     )
     .expect("nothing is injected")

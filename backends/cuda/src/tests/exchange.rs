@@ -9,7 +9,7 @@ use crate::driver::{Driver, MAX_WORD_OPS, WordOp};
 use crate::error::CallError;
 use crate::memory::Bank;
 use crate::queue::Queue;
-use crate::{Code, Device, Fault, Injection, Lacking, Machine, Options, Site};
+use crate::{Code, CudaDevice, CudaOptions, Fault, Injection, Lacking, Machine, Site};
 use zbmd_gpu_ir::emit::cubins::Cubins;
 use zbmd_hal::{BankRange, HostRegion, MemoryKind, Queue as _, QueueOp};
 
@@ -36,7 +36,7 @@ impl Others {
     }
 }
 
-fn machine(device: &Device) -> &Arc<Machine> {
+fn machine(device: &CudaDevice) -> &Arc<Machine> {
     device.instance().machine().expect("software")
 }
 
@@ -55,8 +55,9 @@ fn put_word_ops(driver: &dyn Driver, word_ops: &[WordOp]) -> Result<(), CallErro
 #[test]
 fn what_two_devices_share_is_registered_once_and_given_back_once() {
     let (others, one) = (Others::new(), soft());
-    let two = Device::open(one.instance(), one.listed(), &Options::default()).expect("once more");
-    let registered = |device: &Arc<Device>| device.register_memory(others.region());
+    let two =
+        CudaDevice::open(one.instance(), one.listed(), &CudaOptions::default()).expect("once more");
+    let registered = |device: &Arc<CudaDevice>| device.register_memory(others.region());
     let first = registered(&one).expect("alive").expect("it is reached");
     let second = registered(&two).expect("alive").expect("it is reached");
     assert!(Arc::ptr_eq(&first, &second));

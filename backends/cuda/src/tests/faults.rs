@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::{launch_and_wait, real, soft};
 use crate::graph::GraphDraft;
 use crate::memory::{Bank, BankTable};
-use crate::{Device, Fault, Injection, Machine, Misdeed, Site, Verdict};
+use crate::{CudaDevice, Fault, Injection, Machine, Misdeed, Site, Verdict};
 use zbmd_hal::{BankRange, MemoryKind, PATIENCE_NS};
 
-fn machine(device: &Device) -> Arc<Machine> {
+fn machine(device: &CudaDevice) -> Arc<Machine> {
     Arc::clone(device.instance().machine().expect("software"))
 }
 
@@ -33,7 +33,7 @@ fn a_queue_that_does_not_end_is_told_from_a_slow_one() {
 }
 
 /// What the device says of a misdeed, at the next wait.
-fn said(device: &Arc<Device>, misdeed: Misdeed) -> Fault {
+fn said(device: &Arc<CudaDevice>, misdeed: Misdeed) -> Fault {
     device.misbehave(misdeed).expect("nothing was wrong before");
     let fault = device
         .run_and_wait(PATIENCE_NS, |_| Ok(()))

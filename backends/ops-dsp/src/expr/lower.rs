@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use num_complex::Complex32;
 
-use super::parse::{ExprError, Kind, Node, Operator};
-use super::{Bin, Cmp, Code, Cx, Instr, Lane, Program, Src, Ty, Un};
+use super::parse::{ExprError, ExprKind, ExprNode, Operator};
+use super::{Bin, Cmp, Code, ComplexFn, Instr, Lane, Program, Src, Ty, Un};
 
 /// Instructions of one program.
 const MAX_INSTRS: usize = 1024;
@@ -36,14 +36,14 @@ pub(crate) fn arity(code: Code) -> usize {
     match code {
         Code::Select(_) => 3,
         Code::Bin(..) | Code::Cmp(..) | Code::And | Code::Or => 2,
-        Code::Cx(Cx::Scale | Cx::Shrink) => 2,
+        Code::Cx(ComplexFn::Scale | ComplexFn::Shrink) => 2,
         _ => 1,
     }
 }
 
 /// Compiles a tree whose names mean `names`; `inputs` are the input types in order.
 pub(crate) fn lower(
-    node: &Node,
+    node: &ExprNode,
     names: &BTreeMap<String, Meaning>,
     inputs: Vec<Ty>,
 ) -> Result<Program, ExprError> {
@@ -164,10 +164,10 @@ impl Lower<'_> {
         Src::Slot(dst)
     }
 
-    fn node(&mut self, node: &Node) -> Result<Val, ExprError> {
+    fn node(&mut self, node: &ExprNode) -> Result<Val, ExprError> {
         match &node.kind {
-            Kind::Number(value, integer) => Ok(Val::Number(*value, *integer)),
-            Kind::Name(name) => match self.names.get(name) {
+            ExprKind::Number(value, integer) => Ok(Val::Number(*value, *integer)),
+            ExprKind::Name(name) => match self.names.get(name) {
                 Some(&Meaning::Input(i, ty, false)) => Ok(Val::Column(Src::Input(i), ty)),
                 Some(&Meaning::Input(i, ty, true)) => Ok(Val::Column(Src::Uniform(i), ty)),
                 Some(&Meaning::Number(value, integer)) => Ok(Val::Number(value, integer)),
@@ -181,15 +181,15 @@ impl Lower<'_> {
                     ))
                 }
             },
-            Kind::Prefix(sign, operand) => {
+            ExprKind::Prefix(sign, operand) => {
                 let value = self.node(operand)?;
                 self.prefix(node.at, *sign, value)
             }
-            Kind::Binary(operator, a, b) => {
+            ExprKind::Binary(operator, a, b) => {
                 let (a, b) = (self.node(a)?, self.node(b)?);
                 self.binary(node.at, *operator, a, b)
             }
-            Kind::Select(parts) => {
+            ExprKind::Select(parts) => {
                 let [c, a, b] = [
                     self.node(&parts[0])?,
                     self.node(&parts[1])?,
@@ -197,7 +197,7 @@ impl Lower<'_> {
                 ];
                 self.select(node.at, c, a, b)
             }
-            Kind::Call(name, arguments) => {
+            ExprKind::Call(name, arguments) => {
                 let values = arguments
                     .iter()
                     .map(|a| self.node(a))
@@ -330,8 +330,8 @@ impl Lower<'_> {
         let code = match bin {
             Bin::Add | Bin::Sub => Code::Bin(bin, Ty::C32),
             Bin::Mul if real(a) => return self.complex(at, bin, b, a),
-            Bin::Mul if real(b) => Code::Cx(Cx::Scale),
-            Bin::Div if real(b) => Code::Cx(Cx::Shrink),
+            Bin::Mul if real(b) => Code::Cx(ComplexFn::Scale),
+            Bin::Div if real(b) => Code::Cx(ComplexFn::Shrink),
             Bin::Mul | Bin::Div => Code::Bin(bin, Ty::C32),
             _ => return Err(wrong_type(at, "this function", Ty::C32)),
         };
@@ -384,25 +384,25 @@ impl Lower<'_> {
         self.arithmetic(at, bin, a, b)
     }
 
-    fn complex_call(&mut self, function: Cx, x: Val) -> Val {
+    fn complex_call(&mut self, function: ComplexFn, x: Val) -> Val {
         match (function, natural(x)) {
-            (_, Ty::C32) if function != Cx::Cis => {
+            (_, Ty::C32) if function != ComplexFn::Cis => {
                 let src = self.typed(x, Ty::C32);
-                let ty = if function == Cx::Conj {
+                let ty = if function == ComplexFn::Conj {
                     Ty::C32
                 } else {
                     Ty::F32
                 };
                 Val::Column(self.emit(Code::Cx(function), [src; 3]), ty)
             }
-            (Cx::Cis, _) => {
+            (ComplexFn::Cis, _) => {
                 let src = self.narrow(x);
-                Val::Column(self.emit(Code::Cx(Cx::Cis), [src; 3]), Ty::C32)
+                Val::Column(self.emit(Code::Cx(ComplexFn::Cis), [src; 3]), Ty::C32)
             }
             // Of real numbers these are trivial, but generic formulas use them.
-            (Cx::Re | Cx::Conj, _) => x,
-            (Cx::Im, _) => Val::Number(0.0, false),
-            (Cx::Norm, ty) => {
+            (ComplexFn::Re | ComplexFn::Conj, _) => x,
+            (ComplexFn::Im, _) => Val::Number(0.0, false),
+            (ComplexFn::Norm, ty) => {
                 let ty = ty.max(Ty::I32);
                 let src = self.typed(x, ty);
                 Val::Column(self.emit(Code::Bin(Bin::Mul, ty), [src; 3]), ty)
@@ -418,7 +418,7 @@ impl Lower<'_> {
     /// The value as f32, from any real type or the real part.
     fn narrow(&mut self, x: Val) -> Src {
         match x {
-            Val::Column(src, Ty::C32) => self.emit(Code::Cx(Cx::Re), [src; 3]),
+            Val::Column(src, Ty::C32) => self.emit(Code::Cx(ComplexFn::Re), [src; 3]),
             other => self.typed(other, Ty::F32),
         }
     }
@@ -450,11 +450,17 @@ impl Lower<'_> {
         match (un, natural(x)) {
             (Un::Abs, Ty::C32) => {
                 let src = self.typed(x, Ty::C32);
-                Ok(Val::Column(self.emit(Code::Cx(Cx::Abs), [src; 3]), Ty::F32))
+                Ok(Val::Column(
+                    self.emit(Code::Cx(ComplexFn::Abs), [src; 3]),
+                    Ty::F32,
+                ))
             }
             (Un::Exp, Ty::C32) => {
                 let src = self.typed(x, Ty::C32);
-                Ok(Val::Column(self.emit(Code::Cx(Cx::Exp), [src; 3]), Ty::C32))
+                Ok(Val::Column(
+                    self.emit(Code::Cx(ComplexFn::Exp), [src; 3]),
+                    Ty::C32,
+                ))
             }
             (_, Ty::C32) => Err(wrong_type(at, name, Ty::C32)),
             (Un::Floor | Un::Round, Ty::Bool | Ty::I32 | Ty::I64) => Ok(x),
@@ -484,14 +490,14 @@ fn fold(bin: Bin, a: f64, b: f64) -> f64 {
     }
 }
 
-fn complex_function(name: &str) -> Option<Cx> {
+fn complex_function(name: &str) -> Option<ComplexFn> {
     Some(match name {
-        "re" => Cx::Re,
-        "im" => Cx::Im,
-        "conj" => Cx::Conj,
-        "arg" => Cx::Arg,
-        "norm" => Cx::Norm,
-        "cis" => Cx::Cis,
+        "re" => ComplexFn::Re,
+        "im" => ComplexFn::Im,
+        "conj" => ComplexFn::Conj,
+        "arg" => ComplexFn::Arg,
+        "norm" => ComplexFn::Norm,
+        "cis" => ComplexFn::Cis,
         _ => return None,
     })
 }

@@ -132,7 +132,7 @@ pub(crate) enum Cmp {
 
 /// Functions to and from complex numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Cx {
+pub(crate) enum ComplexFn {
     Re,
     Im,
     Arg,
@@ -156,7 +156,7 @@ pub(crate) enum Code {
     Un(Un, Ty),
     Bin(Bin, Ty),
     Cmp(Cmp, Ty),
-    Cx(Cx),
+    Cx(ComplexFn),
     Not,
     And,
     Or,
@@ -208,8 +208,8 @@ impl Program {
             Code::Un(Un::Sqrt, ty) => 6.0 * width(ty),
             Code::Un(_, Ty::F32) => 40.0,
             Code::Un(..) => 400.0,
-            Code::Cx(Cx::Arg | Cx::Cis | Cx::Exp) => 50.0,
-            Code::Cx(Cx::Abs) => 10.0,
+            Code::Cx(ComplexFn::Arg | ComplexFn::Cis | ComplexFn::Exp) => 50.0,
+            Code::Cx(ComplexFn::Abs) => 10.0,
             Code::Cx(_) => 4.0,
         };
         self.instrs.iter().map(flops).sum()

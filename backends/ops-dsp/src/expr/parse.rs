@@ -15,23 +15,23 @@ const MAX_TEXT: usize = 4096;
 
 /// A part of an expression and where it stands.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Node {
-    pub(crate) kind: Kind,
+pub(crate) struct ExprNode {
+    pub(crate) kind: ExprKind,
     /// Byte offset in the text.
     pub(crate) at: usize,
 }
 
-/// What a [`Node`] is.
+/// What a [`ExprNode`] is.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum ExprKind {
     /// A literal; whether it is written as an integer.
     Number(f64, bool),
     Name(String),
     /// `-` and `!`.
-    Prefix(char, Box<Node>),
-    Binary(Operator, Box<Node>, Box<Node>),
-    Select(Box<[Node; 3]>),
-    Call(String, Vec<Node>),
+    Prefix(char, Box<ExprNode>),
+    Binary(Operator, Box<ExprNode>, Box<ExprNode>),
+    Select(Box<[ExprNode; 3]>),
+    Call(String, Vec<ExprNode>),
 }
 
 /// Binary operators.
@@ -70,7 +70,7 @@ impl ExprError {
 }
 
 /// The tree of an expression.
-pub(crate) fn parse(text: &str) -> Result<Node, ExprError> {
+pub(crate) fn parse(text: &str) -> Result<ExprNode, ExprError> {
     if text.len() > MAX_TEXT {
         let message = format!("is {} bytes long, the limit is {MAX_TEXT}", text.len());
         return Err(ExprError::new(
@@ -134,7 +134,7 @@ impl Parser<'_> {
         )
     }
 
-    fn select(&mut self) -> Result<Node, ExprError> {
+    fn select(&mut self) -> Result<ExprNode, ExprError> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             let help = "put parts of it into other actors";
@@ -150,8 +150,8 @@ impl Parser<'_> {
             let yes = self.select()?;
             self.expect(":")?;
             let no = self.select()?;
-            Node {
-                kind: Kind::Select(Box::new([condition, yes, no])),
+            ExprNode {
+                kind: ExprKind::Select(Box::new([condition, yes, no])),
                 at,
             }
         } else {
@@ -161,7 +161,7 @@ impl Parser<'_> {
         Ok(node)
     }
 
-    fn binary(&mut self, level: usize) -> Result<Node, ExprError> {
+    fn binary(&mut self, level: usize) -> Result<ExprNode, ExprError> {
         use Operator::*;
         // Longer operators first: `<=` is not `<`.
         const LEVELS: [&[(&str, Operator)]; 5] = [
@@ -189,14 +189,14 @@ impl Parser<'_> {
                 return Ok(left);
             };
             let right = self.binary(level + 1)?;
-            left = Node {
-                kind: Kind::Binary(operator, Box::new(left), Box::new(right)),
+            left = ExprNode {
+                kind: ExprKind::Binary(operator, Box::new(left), Box::new(right)),
                 at,
             };
         }
     }
 
-    fn unary(&mut self) -> Result<Node, ExprError> {
+    fn unary(&mut self) -> Result<ExprNode, ExprError> {
         let c = self.peek();
         let at = self.at;
         match c {
@@ -212,8 +212,8 @@ impl Parser<'_> {
                 }
                 let node = self.unary()?;
                 self.depth -= 1;
-                Ok(Node {
-                    kind: Kind::Prefix(sign, Box::new(node)),
+                Ok(ExprNode {
+                    kind: ExprKind::Prefix(sign, Box::new(node)),
                     at,
                 })
             }
@@ -230,7 +230,7 @@ impl Parser<'_> {
         }
     }
 
-    fn number(&mut self) -> Result<Node, ExprError> {
+    fn number(&mut self) -> Result<ExprNode, ExprError> {
         let at = self.at;
         let bytes = self.text.as_bytes();
         let mut end = at;
@@ -247,8 +247,8 @@ impl Parser<'_> {
             Ok(value) if value.is_finite() => {
                 self.at = end;
                 let integer = word.bytes().all(|b| b.is_ascii_digit()) && value < 9e15;
-                Ok(Node {
-                    kind: Kind::Number(value, integer),
+                Ok(ExprNode {
+                    kind: ExprKind::Number(value, integer),
                     at,
                 })
             }
@@ -260,7 +260,7 @@ impl Parser<'_> {
         }
     }
 
-    fn name(&mut self) -> Result<Node, ExprError> {
+    fn name(&mut self) -> Result<ExprNode, ExprError> {
         let at = self.at;
         let rest = &self.text[at..];
         let len = rest
@@ -269,8 +269,8 @@ impl Parser<'_> {
         let name = rest[..len].to_owned();
         self.at += len;
         if !self.eat("(") {
-            return Ok(Node {
-                kind: Kind::Name(name),
+            return Ok(ExprNode {
+                kind: ExprKind::Name(name),
                 at,
             });
         }
@@ -279,28 +279,28 @@ impl Parser<'_> {
             arguments.push(self.select()?);
         }
         self.expect(")")?;
-        Ok(Node {
-            kind: Kind::Call(name, arguments),
+        Ok(ExprNode {
+            kind: ExprKind::Call(name, arguments),
             at,
         })
     }
 }
 
 /// Names in order of first appearance, functions left out.
-pub(crate) fn names(node: &Node, out: &mut Vec<String>) {
+pub(crate) fn names(node: &ExprNode, out: &mut Vec<String>) {
     match &node.kind {
-        Kind::Number(..) => {}
-        Kind::Name(name) => {
+        ExprKind::Number(..) => {}
+        ExprKind::Name(name) => {
             if !out.contains(name) {
                 out.push(name.clone());
             }
         }
-        Kind::Prefix(_, a) => names(a, out),
-        Kind::Binary(_, a, b) => {
+        ExprKind::Prefix(_, a) => names(a, out),
+        ExprKind::Binary(_, a, b) => {
             names(a, out);
             names(b, out);
         }
-        Kind::Select(parts) => parts.iter().for_each(|p| names(p, out)),
-        Kind::Call(_, arguments) => arguments.iter().for_each(|p| names(p, out)),
+        ExprKind::Select(parts) => parts.iter().for_each(|p| names(p, out)),
+        ExprKind::Call(_, arguments) => arguments.iter().for_each(|p| names(p, out)),
     }
 }

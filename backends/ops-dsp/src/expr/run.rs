@@ -8,7 +8,7 @@
 
 use num_complex::Complex32;
 
-use super::{Bin, Cmp, Code, Cx, Instr, Lane, Program, Src, Ty, Un};
+use super::{Bin, Cmp, Code, ComplexFn, Instr, Lane, Program, Src, Ty, Un};
 use zbmd_op::kernel::{Io, Kernel, KernelFault};
 use zbmd_op::math;
 use zbmd_op::simd::{self, Isa, Loop};
@@ -591,23 +591,23 @@ fn compare<E: Exec>(e: &mut E, i: &Instr, op: Cmp, ty: Ty) {
 }
 
 #[inline(always)]
-fn complex<const FMA: bool, E: Exec>(e: &mut E, i: &Instr, op: Cx) {
+fn complex<const FMA: bool, E: Exec>(e: &mut E, i: &Instr, op: ComplexFn) {
     let cis = |phase: f32| {
         let (sin, cos) = math::sin_cos::<FMA>(phase);
         Complex32::new(cos, sin)
     };
     match op {
-        Cx::Re => e.one::<Complex32, f32>(i, |z| z.re),
-        Cx::Im => e.one::<Complex32, f32>(i, |z| z.im),
-        Cx::Arg => e.one::<Complex32, f32>(i, |z| math::atan2::<FMA>(z.im, z.re)),
-        Cx::Norm => e.one::<Complex32, f32>(i, |z| z.re * z.re + z.im * z.im),
+        ComplexFn::Re => e.one::<Complex32, f32>(i, |z| z.re),
+        ComplexFn::Im => e.one::<Complex32, f32>(i, |z| z.im),
+        ComplexFn::Arg => e.one::<Complex32, f32>(i, |z| math::atan2::<FMA>(z.im, z.re)),
+        ComplexFn::Norm => e.one::<Complex32, f32>(i, |z| z.re * z.re + z.im * z.im),
         // Not hypot: its care for magnitudes beyond 10^19 would cost ten times as much.
-        Cx::Abs => e.one::<Complex32, f32>(i, |z| (z.re * z.re + z.im * z.im).sqrt()),
-        Cx::Conj => e.one::<Complex32, Complex32>(i, |z| z.conj()),
-        Cx::Exp => e.one::<Complex32, Complex32>(i, |z| cis(z.im) * math::exp::<FMA>(z.re)),
-        Cx::Cis => e.one::<f32, Complex32>(i, cis),
-        Cx::Scale => e.two::<Complex32, f32, Complex32>(i, |z, g| z * g),
-        Cx::Shrink => e.two::<Complex32, f32, Complex32>(i, |z, g| z / g),
+        ComplexFn::Abs => e.one::<Complex32, f32>(i, |z| (z.re * z.re + z.im * z.im).sqrt()),
+        ComplexFn::Conj => e.one::<Complex32, Complex32>(i, |z| z.conj()),
+        ComplexFn::Exp => e.one::<Complex32, Complex32>(i, |z| cis(z.im) * math::exp::<FMA>(z.re)),
+        ComplexFn::Cis => e.one::<f32, Complex32>(i, cis),
+        ComplexFn::Scale => e.two::<Complex32, f32, Complex32>(i, |z, g| z * g),
+        ComplexFn::Shrink => e.two::<Complex32, f32, Complex32>(i, |z, g| z / g),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use zbmd_ir::{DType, TiVec};
 
 use super::math::{ROUNDED, on_device, round};
-use crate::cuda::Device;
+use crate::cuda::CudaDevice;
 use crate::cuda::testing::{real, soft};
 use crate::kernels::{Caps, KernelPlan, Math};
 use crate::op::Registry;
@@ -354,7 +354,7 @@ fn near(math: Math, got: &[u8], want: &[u8]) -> Result<(), String> {
     }
 }
 
-fn check_all(device: &Arc<Device>) {
+fn check_all(device: &Arc<CudaDevice>) {
     let mut random = Random(29);
     for math in ROUNDED {
         for case in CASES {

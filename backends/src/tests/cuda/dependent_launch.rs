@@ -4,23 +4,23 @@ use std::sync::Arc;
 
 use zbmd_ir::TiVec;
 
-use crate::cuda::{Device, GpuCall, Instance, Options};
+use crate::cuda::{CudaDevice, CudaOptions, GpuCall, Instance};
 use crate::kernels::Caps;
 use crate::op::Registry;
 use crate::ops::conformance::{Random, subject};
 use crate::ops::gpus::in_calls;
 
 /// A device in software that says it has this compute capability.
-fn soft(arch: (u32, u32), dependent_launch: bool) -> Arc<Device> {
+fn soft(arch: (u32, u32), dependent_launch: bool) -> Arc<CudaDevice> {
     let instance = Instance::software();
     let mut listed = instance.find("cuda:0").expect("the only one");
     listed.arch = arch;
-    Device::open(
+    CudaDevice::open(
         &instance,
         &listed,
-        &Options {
+        &CudaOptions {
             dependent_launch,
-            ..Options::default()
+            ..CudaOptions::default()
         },
     )
     .expect("nothing is injected")

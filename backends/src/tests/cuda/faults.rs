@@ -6,13 +6,15 @@ use std::sync::Arc;
 use zbmd_ir::{Actor, TiVec};
 
 use crate::cuda::testing::soft;
-use crate::cuda::{Code, Device, Fault, GpuCall, Injection, Machine, ReplayError, Site, Verdict};
+use crate::cuda::{
+    Code, CudaDevice, Fault, GpuCall, Injection, Machine, ReplayError, Site, Verdict,
+};
 use crate::kernels::KernelPlan;
 use crate::op::Registry;
 use crate::ops::conformance::subject;
 
 /// Has the vendor's library multiply, if it is there.
-fn product(device: &Arc<Device>) -> Result<(), Fault> {
+fn product(device: &Arc<CudaDevice>) -> Result<(), Fault> {
     let subject = subject("NnMatMul", "", "x: f32[2,3], y: f32[3,2]");
     let (registry, blobs) = (Registry::standard(), TiVec::new());
     let plan = registry.lower_in(&subject.actor, &blobs, device.caps(), Some("cublaslt"));
@@ -26,7 +28,7 @@ fn product(device: &Arc<Device>) -> Result<(), Fault> {
     call(device, &subject.actor, &plan)?.run()
 }
 
-fn call(device: &Arc<Device>, actor: &Actor, plan: &KernelPlan) -> Result<GpuCall, Fault> {
+fn call(device: &Arc<CudaDevice>, actor: &Actor, plan: &KernelPlan) -> Result<GpuCall, Fault> {
     GpuCall::new(device, actor, plan, 4, 1).map_err(|error| match error {
         ReplayError::Fault(fault) => fault,
         error => panic!("{error}"),
@@ -34,7 +36,7 @@ fn call(device: &Arc<Device>, actor: &Actor, plan: &KernelPlan) -> Result<GpuCal
 }
 
 /// Makes an actor's kernels ready and runs them, as calibration does.
-fn work(device: &Arc<Device>) -> Result<(), Fault> {
+fn work(device: &Arc<CudaDevice>) -> Result<(), Fault> {
     product(device)?;
     let subject = subject("Tone", "freq: 1, rate: 8", "");
     let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
@@ -45,7 +47,7 @@ fn work(device: &Arc<Device>) -> Result<(), Fault> {
     Ok(())
 }
 
-fn machine(device: &Device) -> Arc<Machine> {
+fn machine(device: &CudaDevice) -> Arc<Machine> {
     Arc::clone(device.instance().machine().expect("software"))
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use zbmd_ir::{DType, TiVec};
 
 use crate::cuda::testing::{real, soft};
-use crate::cuda::{Device, GpuCall};
+use crate::cuda::{CudaDevice, GpuCall};
 use crate::kernels::{Caps, KernelPlan, Math};
 use crate::op::Registry;
 use crate::ops::conformance::{Random, Results, Subject, subject};
@@ -181,7 +181,7 @@ fn subjects(
 }
 
 pub(super) fn on_device(
-    device: &Arc<Device>,
+    device: &Arc<CudaDevice>,
     (subject, plan): (&Subject, &KernelPlan),
     data: &[Vec<u8>],
     calls: (usize, usize),
@@ -202,7 +202,7 @@ fn rounded(math: Math, bytes: &[u8]) -> Vec<u8> {
     floats.flat_map(|v| round(math, v).to_le_bytes()).collect()
 }
 
-fn check_all(device: &Arc<Device>) {
+fn check_all(device: &Arc<CudaDevice>) {
     let mut random = Random(17);
     for math in ROUNDED {
         for &(op, parameters, inputs, factors, calls) in CASES {

@@ -6,19 +6,19 @@ use std::sync::Arc;
 use zbmd_ir::TiVec;
 
 use crate::cuda::testing::{real, soft};
-use crate::cuda::{Device, GpuCall, Lacking};
+use crate::cuda::{CudaDevice, GpuCall, Lacking};
 use crate::kernels::{Caps, KernelPlan};
 use crate::op::Registry;
 use crate::ops::conformance::subject;
 use crate::ops::gpus::in_calls;
 use crate::ops::products::check_all;
 
-fn unsupported_reason(device: &Device, plan: &KernelPlan) -> Option<String> {
+fn unsupported_reason(device: &CudaDevice, plan: &KernelPlan) -> Option<String> {
     plan.products()
         .find_map(|shape| device.unsupported_shape(shape).expect("no fault"))
 }
 
-fn check(device: &Arc<Device>) {
+fn check(device: &Arc<CudaDevice>) {
     check_all(
         device.caps(),
         &|plan| unsupported_reason(device, plan),

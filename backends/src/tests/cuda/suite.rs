@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::cuda::testing::{real, soft};
-use crate::cuda::{Device, GpuCall};
+use crate::cuda::{CudaDevice, GpuCall};
 use crate::ops::gpus::{check_all, in_calls};
 
 /// Every op on the device.
-fn all(device: &Arc<Device>) {
+fn all(device: &Arc<CudaDevice>) {
     check_all(device.caps(), 61, &|subject, plan, inputs, calls| {
         in_calls(subject, inputs, calls, |count| {
             GpuCall::new(device, &subject.actor, plan, count, 1).expect("a call")

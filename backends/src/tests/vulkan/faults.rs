@@ -6,10 +6,12 @@ use zbmd_ir::TiVec;
 use crate::op::Registry;
 use crate::ops::conformance::subject;
 use crate::vulkan::testing::{assert_valid, open, turn};
-use crate::vulkan::{Device, Fault, GpuCall, Injected, Injection, Options, ReplayError, Site};
+use crate::vulkan::{
+    Fault, GpuCall, Injected, Injection, ReplayError, Site, VulkanDevice, VulkanOptions,
+};
 
 /// Makes an actor's kernels ready and runs them, as calibration does.
-fn work(device: &std::sync::Arc<Device>) -> Result<(), Fault> {
+fn work(device: &std::sync::Arc<VulkanDevice>) -> Result<(), Fault> {
     let subject = subject("Tone", "freq: 1, rate: 8", "");
     let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
     let call = GpuCall::new(device, &subject.actor, &plan.expect("a kernel"), 4, 1);
@@ -39,7 +41,8 @@ fn every_error_at_every_call_is_a_fault_of_its_kind() {
             (Injected::Unknown, "other"),
         ] {
             for after in [0, 1] {
-                let device = Device::open(&instance, &listed, &Options::default()).expect("opens");
+                let device = VulkanDevice::open(&instance, &listed, &VulkanOptions::default())
+                    .expect("opens");
                 device.inject(Injection { site, after, error });
                 let outcome = work(&device);
                 let Err(fault) = outcome else {
@@ -118,11 +121,11 @@ fn compiled_kernels_are_kept_on_disk_and_damage_is_ignored() {
     let Some(first) = open() else { return };
     let folder = std::env::temp_dir().join(format!("zbmd-vulkan-{}", std::process::id()));
     let (instance, listed) = (first.instance().clone(), first.listed().clone());
-    let options = Options {
+    let options = VulkanOptions {
         cache: Some(folder.clone()),
-        ..Options::default()
+        ..VulkanOptions::default()
     };
-    let reopen = || Device::open(&instance, &listed, &options).expect("opens");
+    let reopen = || VulkanDevice::open(&instance, &listed, &options).expect("opens");
     let device = reopen();
     work(&device).expect("works");
     device.save_cache();

@@ -11,11 +11,11 @@ use crate::kernels::{Caps, KernelPlan, Step};
 use crate::ops::conformance::{CASES, Results, Subject, subject};
 use crate::ops::gpus::{Tolerance, check_all, compare, in_calls, lowered};
 use crate::vulkan::testing::{assert_valid, device, turn};
-use crate::vulkan::{Device, GpuCall};
+use crate::vulkan::{GpuCall, VulkanDevice};
 
 /// All outputs and states of `firings` firings on the device, in calls of `group`.
 pub(super) fn on_device(
-    device: &Arc<Device>,
+    device: &Arc<VulkanDevice>,
     subject: &Subject,
     plan: &KernelPlan,
     inputs: &[Vec<u8>],

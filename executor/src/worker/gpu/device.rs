@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use zbmd_backends::gpu::{Device, Drivers, Kept, Options};
+use zbmd_backends::gpu::{Device, Drivers, GpuOptions, Kept};
 
 use crate::fault::DeviceFault;
 use crate::program::LoadedProgram;
@@ -95,7 +95,7 @@ impl OpenGpus {
 impl DevicePool {
     fn open(&mut self, described: &zbmd_ir::Device) -> Result<Device, DeviceFault> {
         let validate = std::env::var_os(VALIDATE).is_some_and(|v| v != "0");
-        let options = Options {
+        let options = GpuOptions {
             validate,
             cache: cache_folder(),
             dependent_launch: described.programmatic,
