@@ -30,13 +30,12 @@ pub(super) fn reached_from(graph: &Graph, from: ActorId) -> TiVec<ActorId, bool>
     reached
 }
 
-/// What people call a slot: `fir[0..1024]`.
-
 /// A device's name, as its machine file has it.
 fn device_name(program: &Program, device: DeviceId) -> &str {
     &program.machine.devices[device].name
 }
 
+/// What people call a slot: `fir[0..1024]`.
 fn slot_label(program: &Program, plan: &Plan, slot: &Slot) -> String {
     match slot.action {
         Action::Fire {
