@@ -15,7 +15,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The console of this process.
 pub(super) static CONSOLE: Console = Console {
-    state: Mutex::new(State {
+    state: Mutex::new(ConsoleState {
         waiting: VecDeque::new(),
         is_writing: false,
         written: 0,
@@ -26,11 +26,11 @@ pub(super) static CONSOLE: Console = Console {
 };
 
 pub(super) struct Console {
-    state: Mutex<State>,
+    state: Mutex<ConsoleState>,
     changed: Condvar,
 }
 
-struct State {
+struct ConsoleState {
     waiting: VecDeque<String>,
     /// The thread has a line in its hands.
     is_writing: bool,
@@ -40,11 +40,11 @@ struct State {
 }
 
 impl Console {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ConsoleState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, ConsoleState>) -> MutexGuard<'a, ConsoleState> {
         let waited = self.changed.wait_timeout(state, LOOK_EVERY);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -64,7 +64,7 @@ impl Console {
         self.add(state, line);
     }
 
-    fn add(&'static self, mut state: MutexGuard<'_, State>, line: String) {
+    fn add(&'static self, mut state: MutexGuard<'_, ConsoleState>, line: String) {
         if state.waiting.len() >= QUEUE_LENGTH {
             state.dropped += 1;
             return;

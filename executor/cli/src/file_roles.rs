@@ -50,12 +50,12 @@ struct NamedFile {
     /// As people write it: `--output out=y.f32`.
     option: String,
     access: Access,
-    place: Place,
+    place: FilePlace,
 }
 
 /// Where a file is.
 #[derive(Debug)]
-struct Place {
+struct FilePlace {
     /// From the root, without links, as far as that exists.
     path: PathBuf,
     key: Key,
@@ -134,8 +134,8 @@ impl NamedFile {
         let known_option = FILE_OPTIONS.iter().find(|(name, _)| *name == option);
         let (_, access) = known_option.expect("every option with a file is in the list");
         let file_place = match is_standard(path) {
-            true => Place::of_standard(option)?,
-            false => Place::of(path)?,
+            true => FilePlace::of_standard(option)?,
+            false => FilePlace::of(path)?,
         };
         Some(Self {
             option: format!("{label}{}", path.display()),
@@ -145,7 +145,7 @@ impl NamedFile {
     }
 }
 
-impl Place {
+impl FilePlace {
     /// The file that a standard stream leads to.
     fn of_standard(option: &str) -> Option<Self> {
         let standard_stream = match option {
@@ -201,7 +201,7 @@ impl Place {
     }
 
     /// Whether it lies in or below a folder, by whatever name.
-    fn is_within(&self, folder: &Place) -> bool {
+    fn is_within(&self, folder: &FilePlace) -> bool {
         if self.path.starts_with(&folder.path) {
             return true;
         }
@@ -324,7 +324,7 @@ mod tests {
         link("new", "dangling");
         link("sub", "way");
         link("loop", "loop");
-        let key = |name: &str| Place::of(&path(name)).expect("a place").key;
+        let key = |name: &str| FilePlace::of(&path(name)).expect("a place").key;
         for (first, second, is_same) in [
             ("file", "hard", true),
             ("file", "soft", true),
@@ -337,9 +337,9 @@ mod tests {
         ] {
             assert_eq!(key(first) == key(second), is_same, "{first} {second}");
         }
-        assert!(Place::of(&path("loop")).is_none());
+        assert!(FilePlace::of(&path("loop")).is_none());
         let within = |name: &str, folder: &str| {
-            let (file, folder) = (Place::of(&path(name)), Place::of(&path(folder)));
+            let (file, folder) = (FilePlace::of(&path(name)), FilePlace::of(&path(folder)));
             file.expect("a place").is_within(&folder.expect("a place"))
         };
         assert!(within("way/deep/new", "sub"));

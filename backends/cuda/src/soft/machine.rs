@@ -31,7 +31,7 @@ enum Op {
     /// For the end of the kernels behind which this one runs.
     Wait,
     /// Kernels behind this one may start, which here they do not.
-    Tell,
+    AllowDependents,
     Branch,
     Barrier,
     Trap,
@@ -108,7 +108,7 @@ fn parse_op(name: &str) -> Op {
     match name {
         "ld.param.u64" | "ld.param.u32" => Op::Parameter,
         "griddepcontrol.wait" => Op::Wait,
-        "griddepcontrol.launch_dependents" => Op::Tell,
+        "griddepcontrol.launch_dependents" => Op::AllowDependents,
         "bra" => Op::Branch,
         "bar.sync" => Op::Barrier,
         "trap" => Op::Trap,
@@ -153,12 +153,14 @@ impl Names {
         if let Some(label) = known(&self.labels) {
             return Operand::Target(label);
         }
-        let hex = |digits| u64::from_str_radix(digits, 16).ok();
-        let value = ["0x", "0f", "0d"]
+        // An integer in hexadecimal, or the bits of a float of 32 or of 64 bits.
+        let hex_digits = ["0x", "0f", "0d"]
             .iter()
-            .find_map(|p| text.strip_prefix(p).and_then(hex));
-        let value = value.or_else(|| text.parse().ok());
-        Operand::Value(value.unwrap_or_else(|| panic!("what is {text}?")))
+            .find_map(|prefix| text.strip_prefix(prefix));
+        let value = hex_digits
+            .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+            .or_else(|| text.parse().ok());
+        Operand::Value(value.unwrap_or_else(|| panic!("unknown operand {text}")))
     }
 }
 
@@ -220,18 +222,18 @@ impl Module {
             .iter()
             .map(|(number, line)| parse_instruction(&names, *number, line))
             .collect();
-        let registers = names.registers.len();
-        let parameters = names.parameters.len();
-        let waits = code.iter().any(|i| matches!(i.op, Op::Wait | Op::Tell));
-        let known = text.contains(".version 7.8\n.target sm_90\n");
-        assert!(known || !waits, "not for sm_90");
+        let has_dependents = code
+            .iter()
+            .any(|step| matches!(step.op, Op::Wait | Op::AllowDependents));
+        let is_for_sm_90 = text.contains(".version 7.8\n.target sm_90\n");
+        assert!(is_for_sm_90 || !has_dependents, "not for sm_90");
 
         Module {
             code,
-            registers,
+            registers: names.registers.len(),
             shared_bytes,
             local,
-            parameters,
+            parameters: names.parameters.len(),
         }
     }
 
@@ -261,22 +263,20 @@ impl Module {
             };
 
             let mut threads: Vec<Thread> = (0..self.local).map(new_thread).collect();
-            // Arbitrary at first, as on a real device.
-            let mut shared_memory = vec![0xa5; self.shared_bytes];
-            let launch_ids = [group, groups];
+            let mut group_run = GroupRun {
+                launch_ids: [group, groups],
+                parameters,
+                memory: &mut *memory,
+                // Arbitrary at first, as on a real device.
+                shared_memory: vec![0xa5; self.shared_bytes],
+            };
 
             while threads.iter().any(|t| !t.done) {
                 for warp in threads.chunks_mut(WARP) {
                     let mut has_met = true;
                     while has_met {
-                        for new_thread in &mut *warp {
-                            self.run_until_met(
-                                new_thread,
-                                launch_ids,
-                                parameters,
-                                memory,
-                                &mut shared_memory,
-                            )?;
+                        for thread in &mut *warp {
+                            self.run_until_met(thread, &mut group_run)?;
                         }
                         has_met = self.run_warp_step(warp);
                     }
@@ -354,91 +354,130 @@ impl Module {
     }
 
     /// Runs a thread to the next barrier, to what its warp does together, or to its end.
-    // One function, because it is one match over the opcodes, each with a few lines.
-    fn run_until_met(
-        &self,
-        thread: &mut Thread,
-        launch: [u32; 2],
-        parameters: &[u64],
-        memory: &mut SoftMemory,
-        shared: &mut [u8],
-    ) -> Result<(), Code> {
+    fn run_until_met(&self, thread: &mut Thread, group: &mut GroupRun<'_>) -> Result<(), Code> {
         loop {
             let step = &self.code[thread.at];
             thread.at += 1;
-            if step
+            let is_skipped = step
                 .guard
-                .is_some_and(|(r, wanted)| (thread.registers[r] == 1) != wanted)
-            {
-                continue;
+                .is_some_and(|(register, wanted)| (thread.registers[register] == 1) != wanted);
+            if !is_skipped && group.run_step(thread, step)? == AfterStep::Stop {
+                return Ok(());
             }
-
-            let operand_value = |n: usize| match step.operands[n] {
-                Operand::Reg(r) => thread.registers[r],
-                Operand::Value(v) => v,
-                Operand::Special(Special::Tid) => thread.tid.into(),
-                Operand::Special(Special::Ctaid) => launch[0].into(),
-                Operand::Special(Special::Nctaid) => launch[1].into(),
-                Operand::Target(to) => panic!("line {}: {to} as a value", step.line),
-            };
-
-            let result_bits = match step.op {
-                Op::One(of) => of(operand_value(1)),
-                Op::Two(of) => of(operand_value(1), operand_value(2)),
-                Op::Three(of) => of(operand_value(1), operand_value(2), operand_value(3)),
-                Op::Parameter => parameters[operand_value(1) as usize],
-                Op::Load(..) | Op::Store(..) if !thread.waited => return Err(EARLY),
-                Op::Load(size, signed, count) => {
-                    let mut bytes = [0; 16];
-                    let bytes = &mut bytes[..size * count];
-                    memory.load(operand_value(count), bytes)?;
-                    for (n, part) in bytes.chunks(size).enumerate() {
-                        set_register(thread, step, n, extend_bits(part, signed));
-                    }
-                    continue;
-                }
-                Op::Store(size, count) => {
-                    let mut bytes = [0; 16];
-                    let bytes = &mut bytes[..size * count];
-                    for (n, part) in bytes.chunks_mut(size).enumerate() {
-                        part.copy_from_slice(&operand_value(1 + n).to_le_bytes()[..size]);
-                    }
-                    memory.store(operand_value(0), bytes)?;
-                    continue;
-                }
-                Op::LoadShared(size) => {
-                    extend_bits(&shared[operand_value(1) as usize..][..size], false)
-                }
-                Op::StoreShared(size) => {
-                    let at = operand_value(0) as usize;
-                    let bytes = operand_value(1).to_le_bytes();
-                    shared[at..at + size].copy_from_slice(&bytes[..size]);
-                    continue;
-                }
-                Op::Branch => {
-                    let Operand::Target(to) = step.operands[0] else {
-                        panic!("line {}", step.line)
-                    };
-                    thread.at = to;
-                    continue;
-                }
-                Op::Barrier | Op::Multiply(_) | Op::Swap => return Ok(()),
-                Op::Trap => return Err(Code(719)),
-                Op::Wait => {
-                    thread.waited = true;
-                    continue;
-                }
-                Op::Tell => continue,
-                Op::Return if !thread.waited => return Err(EARLY),
-                Op::Return => {
-                    thread.done = true;
-                    thread.at -= 1;
-                    return Ok(());
-                }
-            };
-            set_register(thread, step, 0, result_bits);
         }
     }
+}
+
+/// Whether a thread goes on after an instruction.
+#[derive(PartialEq, Eq)]
+enum AfterStep {
+    Continue,
+    Stop,
+}
+
+/// A group of threads of a launch, with what its threads access.
+struct GroupRun<'r> {
+    /// The number of the group, and of all groups.
+    launch_ids: [u32; 2],
+    parameters: &'r [u64],
+    memory: &'r mut SoftMemory,
+    shared_memory: Vec<u8>,
+}
+
+impl GroupRun<'_> {
+    /// The value of an instruction's operand for a thread.
+    fn operand_value(&self, thread: &Thread, step: &Instruction, operand: usize) -> u64 {
+        match step.operands[operand] {
+            Operand::Reg(register) => thread.registers[register],
+            Operand::Value(value) => value,
+            Operand::Special(Special::Tid) => thread.tid.into(),
+            Operand::Special(Special::Ctaid) => self.launch_ids[0].into(),
+            Operand::Special(Special::Nctaid) => self.launch_ids[1].into(),
+            Operand::Target(target) => panic!("line {}: {target} as a value", step.line),
+        }
+    }
+
+    /// Runs one instruction, whose guard holds.
+    fn run_step(&mut self, thread: &mut Thread, step: &Instruction) -> Result<AfterStep, Code> {
+        let value_of = |operand| self.operand_value(thread, step, operand);
+        let result_bits = match step.op {
+            Op::One(compute) => compute(value_of(1)),
+            Op::Two(compute) => compute(value_of(1), value_of(2)),
+            Op::Three(compute) => compute(value_of(1), value_of(2), value_of(3)),
+            Op::Parameter => self.parameters[value_of(1) as usize],
+            Op::LoadShared(size) => {
+                extend_bits(&self.shared_memory[value_of(1) as usize..][..size], false)
+            }
+            Op::StoreShared(size) => {
+                let start = value_of(0) as usize;
+                let stored_bytes = value_of(1).to_le_bytes();
+                self.shared_memory[start..start + size].copy_from_slice(&stored_bytes[..size]);
+                return Ok(AfterStep::Continue);
+            }
+            Op::Load(..) | Op::Store(..) => {
+                self.access_memory(thread, step)?;
+                return Ok(AfterStep::Continue);
+            }
+            _ => return change_flow(thread, step),
+        };
+        set_register(thread, step, 0, result_bits);
+        Ok(AfterStep::Continue)
+    }
+
+    /// A load or a store of the device's memory, of one element or of several in a row.
+    fn access_memory(&mut self, thread: &mut Thread, step: &Instruction) -> Result<(), Code> {
+        if !thread.waited {
+            return Err(EARLY);
+        }
+
+        let mut element_bytes = [0; 16];
+        match step.op {
+            Op::Load(size, signed, count) => {
+                // The elements' registers come first, the address behind them.
+                let address = self.operand_value(thread, step, count);
+                let loaded_bytes = &mut element_bytes[..size * count];
+                self.memory.load(address, loaded_bytes)?;
+                for (index, element) in loaded_bytes.chunks(size).enumerate() {
+                    set_register(thread, step, index, extend_bits(element, signed));
+                }
+            }
+            Op::Store(size, count) => {
+                let stored_bytes = &mut element_bytes[..size * count];
+                for (index, element) in stored_bytes.chunks_mut(size).enumerate() {
+                    let value_bytes = self.operand_value(thread, step, 1 + index).to_le_bytes();
+                    element.copy_from_slice(&value_bytes[..size]);
+                }
+                let address = self.operand_value(thread, step, 0);
+                self.memory.store(address, stored_bytes)?;
+            }
+            _ => unreachable!("line {}: not an access to memory", step.line),
+        }
+        Ok(())
+    }
+}
+
+/// Runs an instruction that says where, or whether, a thread goes on.
+fn change_flow(thread: &mut Thread, step: &Instruction) -> Result<AfterStep, Code> {
+    match step.op {
+        Op::Branch => {
+            let Operand::Target(target) = step.operands[0] else {
+                panic!("line {}", step.line)
+            };
+            thread.at = target;
+        }
+        Op::Barrier | Op::Multiply(_) | Op::Swap => return Ok(AfterStep::Stop),
+        Op::Trap => return Err(Code(719)),
+        Op::Wait => thread.waited = true,
+        Op::AllowDependents => {}
+        Op::Return if !thread.waited => return Err(EARLY),
+        Op::Return => {
+            thread.done = true;
+            thread.at -= 1;
+            return Ok(AfterStep::Stop);
+        }
+        _ => unreachable!("line {}: not a change of flow", step.line),
+    }
+    Ok(AfterStep::Continue)
 }
 
 fn set_register(thread: &mut Thread, step: &Instruction, operand: usize, value: u64) {
@@ -449,9 +488,9 @@ fn set_register(thread: &mut Thread, step: &Instruction, operand: usize, value: 
 }
 
 fn extend_bits(bytes: &[u8], signed: bool) -> u64 {
-    let mut all = [0; 8];
-    all[..bytes.len()].copy_from_slice(bytes);
-    let value = u64::from_le_bytes(all);
+    let mut value_bytes = [0; 8];
+    value_bytes[..bytes.len()].copy_from_slice(bytes);
+    let value = u64::from_le_bytes(value_bytes);
     match bytes.len() {
         1 if signed => u64::from(i32::from(value as u8 as i8) as u32),
         2 if signed => u64::from(i32::from(value as u16 as i16) as u32),
@@ -473,8 +512,11 @@ fn parse_instruction(names: &Names, line: usize, text: &str) -> Instruction {
     };
 
     let (name, rest) = text.split_once(' ').unwrap_or((text, ""));
-    let operands = rest.split(',').map(str::trim).filter(|o| !o.is_empty());
-    let operands = operands.map(|o| names.operand(o)).collect();
+    let operand_texts = rest.split(',').map(str::trim);
+    let operands = operand_texts
+        .filter(|text| !text.is_empty())
+        .map(|text| names.operand(text))
+        .collect();
 
     Instruction {
         guard,
