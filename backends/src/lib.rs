@@ -6,8 +6,6 @@ pub mod interpret;
 pub mod op;
 mod ops;
 #[cfg(test)]
-mod reference;
-#[cfg(test)]
 mod tests;
 
 #[cfg(feature = "cuda")]

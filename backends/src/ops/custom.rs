@@ -281,7 +281,7 @@ mod tests {
     use super::*;
     use crate::kernel::{Io, KernelFault};
     use crate::op::StateSpec;
-    use crate::ops::conformance::{params, report};
+    use crate::tests::ops::conformance::{params, report};
     use zbmd_ir::{Role, StatePort, TiVec};
 
     /// Sums pairs of bytes up and counts its firings.

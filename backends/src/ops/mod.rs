@@ -1,29 +1,9 @@
 //! The standard catalogue: ops for signals and for tensors, and custom actors.
 //!
-//! Every kernel gives the same bits for n firings in one call as for n calls; the tests in `conformance` hold all
-//! of them to it and to the plain loops in `reference`.
+//! Every kernel gives the same bits for n firings in one call as for n calls; `tests/ops/conformance.rs` holds all
+//! of them to it.
 
-#[cfg(test)]
-mod agreement;
-#[cfg(test)]
-mod channels_last;
-#[cfg(test)]
-pub(crate) mod conformance;
 pub(crate) mod custom;
-#[cfg(test)]
-mod expressions;
-#[cfg(all(test, any(feature = "cuda", feature = "vulkan")))]
-pub(crate) mod gpus;
-#[cfg(test)]
-mod hostile;
-#[cfg(all(test, any(feature = "cuda", feature = "vulkan")))]
-pub(crate) mod products;
-#[cfg(test)]
-mod source_table;
-#[cfg(test)]
-mod type_schemas;
-#[cfg(test)]
-mod values;
 
 use crate::op::{OpDoc, OpError, Registry};
 use zbmd_op::args;

@@ -4,7 +4,7 @@ use zbmd_ir::{Device, DeviceId, TiVec};
 
 use crate::kernels::{Caps, Needs};
 use crate::op::Registry;
-use crate::ops::conformance::{CASES, subject};
+use crate::tests::ops::conformance::{CASES, subject};
 
 #[test]
 fn needs_follow_from_types_and_memory() {

@@ -10,8 +10,8 @@ use crate::cuda::CudaDevice;
 use crate::cuda::testing::{real, soft};
 use crate::kernels::{Caps, KernelPlan, Math};
 use crate::op::Registry;
-use crate::ops::conformance::{Random, Subject, subject};
-use crate::ops::gpus::{Tolerance, agree, compare};
+use crate::tests::ops::conformance::{Random, Subject, subject};
+use crate::tests::ops::gpus::{Tolerance, agree, compare};
 
 /// Keys whose weights are rounded together, relative to the largest score so far.
 const CHUNK: usize = 32;

@@ -7,8 +7,8 @@ use zbmd_ir::TiVec;
 use crate::cuda::{CudaDevice, CudaOptions, GpuCall, Instance};
 use crate::kernels::Caps;
 use crate::op::Registry;
-use crate::ops::conformance::{Random, subject};
-use crate::ops::gpus::in_calls;
+use crate::tests::ops::conformance::{Random, subject};
+use crate::tests::ops::gpus::in_calls;
 
 /// A device in software that says it has this compute capability.
 fn soft(arch: (u32, u32), dependent_launch: bool) -> Arc<CudaDevice> {

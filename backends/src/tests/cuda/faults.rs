@@ -11,7 +11,7 @@ use crate::cuda::{
 };
 use crate::kernels::KernelPlan;
 use crate::op::Registry;
-use crate::ops::conformance::subject;
+use crate::tests::ops::conformance::subject;
 
 /// Has the vendor's library multiply, if it is there.
 fn product(device: &Arc<CudaDevice>) -> Result<(), Fault> {

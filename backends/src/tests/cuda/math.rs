@@ -10,8 +10,8 @@ use crate::cuda::testing::{real, soft};
 use crate::cuda::{CudaDevice, GpuCall};
 use crate::kernels::{Caps, KernelPlan, Math};
 use crate::op::Registry;
-use crate::ops::conformance::{Random, Results, Subject, subject};
-use crate::ops::gpus::{Tolerance, agree, in_calls};
+use crate::tests::ops::conformance::{Random, Results, Subject, subject};
+use crate::tests::ops::gpus::{Tolerance, agree, in_calls};
 
 /// Sums are added in another order than on the CPU.
 const TOLERANCE: Tolerance = Tolerance::Sum(2e-6);

@@ -9,9 +9,9 @@ use crate::cuda::testing::{real, soft};
 use crate::cuda::{CudaDevice, GpuCall, Lacking};
 use crate::kernels::{Caps, KernelPlan};
 use crate::op::Registry;
-use crate::ops::conformance::subject;
-use crate::ops::gpus::in_calls;
-use crate::ops::products::check_all;
+use crate::tests::ops::conformance::subject;
+use crate::tests::ops::gpus::in_calls;
+use crate::tests::ops::products::check_all;
 
 fn unsupported_reason(device: &CudaDevice, plan: &KernelPlan) -> Option<String> {
     plan.products()

@@ -11,8 +11,8 @@ use crate::kernels::emit::ptx::print;
 use crate::kernels::lang::{Builder, Kernel, Mem, Place, Ty};
 use crate::kernels::{Caps, KernelPlan, Step};
 use crate::op::Registry;
-use crate::ops::conformance::{CASES, Subject, subject};
-use crate::ops::products;
+use crate::tests::ops::conformance::{CASES, Subject, subject};
+use crate::tests::ops::products;
 
 fn lowered(subject: &Subject) -> Option<KernelPlan> {
     Registry::standard().lower(&subject.actor, &TiVec::new(), &Caps::COMMON)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cuda::testing::{real, soft};
 use crate::cuda::{CudaDevice, GpuCall};
-use crate::ops::gpus::{check_all, in_calls};
+use crate::tests::ops::gpus::{check_all, in_calls};
 
 /// Every op on the device.
 fn all(device: &Arc<CudaDevice>) {

@@ -4,7 +4,7 @@
 use zbmd_ir::TiVec;
 
 use crate::op::Registry;
-use crate::ops::conformance::subject;
+use crate::tests::ops::conformance::subject;
 use crate::vulkan::testing::{assert_valid, open, turn};
 use crate::vulkan::{
     Fault, GpuCall, Injected, Injection, ReplayError, Site, VulkanDevice, VulkanOptions,

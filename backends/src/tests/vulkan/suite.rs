@@ -8,8 +8,8 @@ use zbmd_ir::DType;
 
 use crate::kernels::emit::spirv::{Floats, print};
 use crate::kernels::{Caps, KernelPlan, Step};
-use crate::ops::conformance::{CASES, Results, Subject, subject};
-use crate::ops::gpus::{Tolerance, check_all, compare, in_calls, lowered};
+use crate::tests::ops::conformance::{CASES, Results, Subject, subject};
+use crate::tests::ops::gpus::{Tolerance, check_all, compare, in_calls, lowered};
 use crate::vulkan::testing::{assert_valid, device, turn};
 use crate::vulkan::{GpuCall, VulkanDevice};
 

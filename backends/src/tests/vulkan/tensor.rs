@@ -6,9 +6,9 @@ use zbmd_ir::{DType, TiVec};
 use super::suite::{on_device, valid_modules};
 use crate::kernels::Caps;
 use crate::op::Registry;
-use crate::ops::conformance::{Random, Subject, subject};
-use crate::ops::gpus::{Tolerance, agree, filled};
-use crate::ops::products;
+use crate::tests::ops::conformance::{Random, Subject, subject};
+use crate::tests::ops::gpus::{Tolerance, agree, filled};
+use crate::tests::ops::products;
 use crate::vulkan::testing::{assert_valid, device, turn};
 
 use Tolerance::{Each, Exact, Sum};

@@ -1,6 +1,6 @@
 //! Arithmetic against the plain loops of `reference`, with the tolerance that each op keeps.
 
-use crate::reference::{self, C};
+use crate::tests::reference::{self, C};
 
 use super::conformance::{Random, floats_of, subject};
 
