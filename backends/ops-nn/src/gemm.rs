@@ -190,6 +190,7 @@ pub(crate) fn pack(matrix: &[f32], layout: MatrixLayout, packed: &mut [f32]) {
 
     for (p, panel) in panels.enumerate() {
         let first_column = p * PANEL;
+        // Only the last panel may be narrower.
         let width = (layout.columns - first_column).min(PANEL);
         for (r, panel_row) in panel.chunks_exact_mut(PANEL).enumerate() {
             let source = &matrix[r * layout.row_step + first_column * column_step..];
@@ -288,6 +289,7 @@ pub(crate) fn gemm(
     let by_rows = rows >= 12 * team::cores();
     let shared_length = if by_rows { rows } else { columns };
     let granularity = if by_rows { extra.tile.rows() } else { PANEL };
+    // Multiply-adds, by which the team judges whether sharing pays; only an estimate, so that it may saturate.
     let work = rows.saturating_mul(columns).saturating_mul(depth);
     team::share(work, shared_length, granularity, &|part| {
         let mut product = shared.get();
@@ -435,6 +437,7 @@ unsafe fn nest<V: Vector, const FMA: bool>(product: Product<'_>) {
     let steps = Steps {
         left_row: left.row_step,
         left_column: left.column_step,
+        // A panel has all rows of the right matrix one after the other, PANEL floats each.
         panel: depth * PANEL,
         result_row: stride,
     };
@@ -453,12 +456,14 @@ unsafe fn nest<V: Vector, const FMA: bool>(product: Product<'_>) {
     for block_start in (rows.start..rows.end).step_by(ROWS) {
         let block = Span::new(block_start, (block_start + ROWS).min(rows.end));
         for first_panel in (columns.start / PANEL..panels_end).step_by(GROUP) {
+            // The last group ends with the columns, which need not fill its last panel.
             let last_panel = (first_panel + GROUP).min(panels_end);
             let group = Span::new(first_panel * PANEL, (last_panel * PANEL).min(columns.end));
 
             for first_depth in (0..depth).step_by(DEPTH) {
                 let block_depth = DEPTH.min(depth - first_depth);
                 let left_offset = first_depth * left.column_step;
+                // The left matrix moves on by columns, the packed one by rows of a panel.
                 let right_offset = first_panel * steps.panel + first_depth * PANEL;
 
                 let mut row = block.start;
@@ -468,6 +473,7 @@ unsafe fn nest<V: Vector, const FMA: bool>(product: Product<'_>) {
                         right: packed.as_ptr().wrapping_add(right_offset),
                         result: result.wrapping_add(row * stride + group.start),
                         depth: block_depth,
+                        // Later blocks of the inner dimension go on from the sums that earlier ones stored, which rounds nothing.
                         is_first: first_depth == 0 && !extra.accumulate,
                     };
                     let rows_left = block.end - row;
@@ -506,6 +512,7 @@ unsafe fn finish<const FMA: bool>(
         let block_row = unsafe { std::slice::from_raw_parts_mut(result.add(first), columns.len()) };
 
         if let Some(row_bias) = extra.row_bias {
+            // Biases are those of whole rows, wherever this block's columns begin.
             let bias = row_bias[r];
             block_row.iter_mut().for_each(|sum| *sum += bias);
         }

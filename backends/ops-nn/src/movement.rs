@@ -243,6 +243,7 @@ pub(super) fn tile(cx: &Cx<'_>) -> Planned {
     for (d, stride) in strides(&input_dims).into_iter().enumerate() {
         source.dims.extend([repeats[d], input_dims[d]]);
         source.steps.extend([0, stride as isize]);
+        // Repeats come from an operand, and may ask for more elements than usize counts.
         out.push(repeats[d].saturating_mul(input_dims[d]));
     }
     strided_copy(cx, &out, source)
