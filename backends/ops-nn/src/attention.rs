@@ -33,6 +33,7 @@ pub(super) fn attention(cx: &Cx<'_>, spec: &AttentionSpec) -> Planned {
         root_of_scale: spec.scale.sqrt(),
         wanted: cx.wanted.clone(),
     };
+    // Queries times keys for the scores, and weights times values: 2 (d_k + d_v) for each pair, softmax beside it.
     let products = (spec.batch * spec.query.heads) as f64 * (spec.query.len * total) as f64;
     let flops = 4.0 * products * (spec.query.size + spec.value.size) as f64;
     Ok(Plan::float(spec.dtype, outs, body).flops(flops))
@@ -79,6 +80,7 @@ impl<F: Float> Rows<'_, F> {
         match row.checked_sub(self.past_len) {
             Some(new_row) => &self.new[self.heads.at(batch, head, new_row)..][..size],
             None => {
+                // The cache is [batch, heads, length, size], whichever layout the new rows have.
                 let past_row = (batch * self.heads.heads + head) * self.past_len + row;
                 &self.past[past_row * size..][..size]
             }
@@ -107,6 +109,7 @@ impl Attention {
         let hidden = F::LEAST;
         let mut bias = F::ZERO;
         if let Some(mask) = &self.spec.mask {
+            // ONNX pads a mask that is shorter than the keys with −∞.
             if place.key >= mask.keys {
                 return hidden;
             }
@@ -128,6 +131,7 @@ impl Attention {
             _ => self.spec.past as i64,
         };
         let key = place.key as i64;
+        // How far the key is behind the query's own place in the sequence; negative for earlier keys.
         let ahead = key - (place.query as i64 + offset);
         let sight = self.spec.sight;
         let is_out_of_sight = (sight.causal && ahead > 0)
@@ -157,6 +161,7 @@ impl Attention {
         let mut sees_any = false;
         for (key, score) in scores.iter_mut().enumerate() {
             let row = inputs.keys.row(first.batch, key_head, key);
+            // (√s · q) · (√s · k), as ONNX defines it, and not s · (q · k), which is rounded otherwise.
             let dot = query
                 .iter()
                 .zip(row)
@@ -164,6 +169,7 @@ impl Attention {
             let bias = self.bias(inputs, length, ScorePlace { key, ..first });
             sees_any |= bias != F::LEAST;
 
+            // softcap · tanh(q · k / softcap) keeps scores within ± softcap; the mask comes behind it.
             let capped = if spec.softcap > 0.0 {
                 (dot / F::of(spec.softcap)).tanh() * F::of(spec.softcap)
             } else {
@@ -341,6 +347,7 @@ impl FloatBody for Rotary {
             let angle_row = self.angle_row(positions, batch * heads.len + row);
             let first = heads.at(batch, head, row);
             for pair in 0..pairs {
+                // (a + ib) · (cos φ + i sin φ): each pair is turned in its plane.
                 let cosine = cosines[angle_row * pairs + pair];
                 let sine = sines[angle_row * pairs + pair];
                 let real_place = first + pair * pair_step;

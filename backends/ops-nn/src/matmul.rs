@@ -153,7 +153,7 @@ pub(super) fn matmul(cx: &Cx<'_>, spec: &MatMulSpec) -> Planned {
     }
 
     let bias = cx.opt(2).cloned();
-    // A fused bias is added while the result is in the cache, and is read when the kernel is made: it has to be constant.
+    // A fused bias is read when the kernel is made: it has to be a constant.
     if let Some(bias) = &bias
         && (bias.dims() != [shape.size.columns] || bias.data.is_none())
     {

@@ -147,7 +147,7 @@ impl Recurrent {
 
         for (way, packed_way) in packed.chunks_exact_mut(way_length).enumerate() {
             let (packed_input, packed_state) = packed_way.split_at_mut(input_length);
-            // W is [ways, gates · hidden, input], R is [ways, gates · hidden, hidden]: both begin at the same row of a way.
+            // W is [ways, gates · hidden, input], R [ways, gates · hidden, hidden]: a way begins at one row in both.
             let first_row = way * self.gate_width();
             let way_input = &input_matrix[first_row * self.spec.input..];
             let way_state = &state_matrix[first_row * self.spec.hidden..];
@@ -358,7 +358,7 @@ impl Recurrent {
 
                 Cell::Gru => {
                     let update = apply_gate(activations[0], self.bounded(sum(0)));
-                    // new = g(x·W + r ⊙ (h·R)) where the reset gate acts after the product, g(x·W + (r ⊙ h)·R) where before.
+                    // g(x·W + (r ⊙ h)·R) where the reset gate acts first, g(x·W + r ⊙ (h·R)) otherwise.
                     let input_part = from_input[2 * hidden_size + i];
                     let new_sum = match from_reset {
                         Some(from_reset) => input_part + from_reset[i],

@@ -273,7 +273,7 @@ impl ArgSearch {
                 true => element > best_element,
                 false => element < best_element,
             };
-            // Only a strictly better element moves the place, so that the first of equals counts unless the last is asked for.
+            // Only a strictly better element moves the place: the first of equals counts, unless the last is asked for.
             if is_better || (self.takes_last && element == best_element) {
                 best = k;
             }
@@ -423,7 +423,7 @@ impl Softmax {
         }
         for k in 0..length {
             output[at(k)] = match self.kind {
-                // log(exp(x − m) / Σ) without the quotient, which would underflow to log 0 for small probabilities.
+                // log(exp(x − m) / Σ) without the quotient, which could underflow to log 0.
                 Soft::Log => input[at(k)] - max - F::of(sum.ln()),
                 _ => output[at(k)] / F::of(sum),
             };
@@ -553,7 +553,6 @@ impl TopKRule {
         let element = |place: u32| input[self.view.at(outer, place as usize, inner)];
         places.sort_unstable_by(|&a, &b| {
             let rising = element(a).partial_cmp(&element(b));
-            // A NaN compares with nothing; it counts as equal, so that the comparison has an answer for each pair.
             let rising = rising.unwrap_or(Ordering::Equal);
             let best_first = match self.takes_largest {
                 true => rising.reverse(),

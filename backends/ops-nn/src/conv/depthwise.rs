@@ -45,6 +45,7 @@ impl Plane<'_> {
         let mut tap_number = 0;
         for ky in 0..window.kernel[1] {
             let input_row = row * window.stride[1] + ky * window.dilation[1];
+            // The plane is padded: places of the window count from its border, and none is outside.
             let row_start = input_row * self.padded.dims[2];
 
             for kx in 0..window.kernel[2] {
@@ -89,6 +90,7 @@ impl Loop for Plane<'_> {
         for (row, line) in (0..height).zip(output.chunks_exact_mut(width)) {
             for (i, outputs) in line.chunks_mut(PANEL).enumerate() {
                 let sums = self.sixteen_outputs::<FMA>(row, i * PANEL);
+                // The last vector of a row goes beyond it: sums there are computed and dropped.
                 outputs.copy_from_slice(&sums[..outputs.len()]);
             }
         }

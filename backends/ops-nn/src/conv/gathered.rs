@@ -92,6 +92,7 @@ impl Gathered {
         let spots = window_spots(&shape.window, &padded);
         let taps = window_taps(&shape.window, &padded, shape.group_channels());
 
+        // A block of depth × columns floats fits BLOCK_FLOATS: deeper windows get narrower blocks.
         let depth = taps.len().clamp(1, MAX_DEPTH);
         let whole_panels = BLOCK_FLOATS / depth / PANEL * PANEL;
         let columns = whole_panels.clamp(PANEL, MAX_COLUMNS).min(spots.len());
@@ -156,6 +157,7 @@ impl Gathered {
                     depth,
                     columns,
                 };
+                // Weights of a filter are consecutive: a slice of taps is a matrix whose rows are `tap_count` apart.
                 let left = Left::dense(&weights[first_tap..], tap_count);
                 let result = &mut output[first_output..];
                 gemm(size, left, block, result, outputs, extra);
@@ -173,6 +175,7 @@ fn window_spots(window: &Window, padded: &Padded) -> Vec<u32> {
         spots.push(padded.offset(z * stride_z, y * stride_y, x * stride_x) as u32);
     });
 
+    // Columns that fill up the last panel gather real elements, so that no check is needed; nobody reads them.
     let last_spot = spots.last().copied().unwrap_or(0);
     spots.resize(rounded_length, last_spot);
     spots
@@ -187,6 +190,7 @@ fn window_taps(window: &Window, padded: &Padded, channels: usize) -> Vec<u32> {
             for y in 0..window.kernel[1] {
                 for x in 0..window.kernel[2] {
                     let offset = padded.offset(z * dilation_z, y * dilation_y, x * dilation_x);
+                    // `check_tables` has refused planes whose places do not fit 32 bits.
                     taps.push((c * padded.plane + offset) as u32);
                 }
             }
@@ -269,6 +273,7 @@ impl Body for Gathered {
             } else {
                 group_input
             };
+            // The product accumulates on what is added, which is the result's first value.
             if let Some(added) = added {
                 group_output.copy_from_slice(&added[n * output_length..][..output_length]);
             }

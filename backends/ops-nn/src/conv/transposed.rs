@@ -145,6 +145,7 @@ impl FloatBody for TransposedConvSpec {
         let kernel_elements = volume(&self.kernel);
         let filters = self.per * self.groups;
         for (i, plane) in output.chunks_exact_mut(output_plane).enumerate() {
+            // Input elements add to the output wherever their kernels reach, so that the bias is what it begins with.
             plane.fill(bias.map_or(F::ZERO, |b| b[i % filters]));
         }
 
@@ -153,6 +154,7 @@ impl FloatBody for TransposedConvSpec {
             for channel in 0..self.channels {
                 let channel_start = (batch * self.channels + channel) * input_plane;
                 let channel_input = &input[channel_start..][..input_plane];
+                // Weights are [channels, filters of a group, kernel]: filters count within the group of the channel.
                 let first_filter = channel / group_channels * self.per;
                 for f in 0..self.per {
                     let kernel_start = (channel * self.per + f) * kernel_elements;
@@ -189,6 +191,7 @@ impl TransposedConvSpec {
             let input_y = i / input_width % input_height;
             let input_x = i % input_width;
             for kz in 0..kernel_depth {
+                // What falls into the padding is cut off.
                 let Some(z) = self.place(0, input_z, kz) else {
                     continue;
                 };

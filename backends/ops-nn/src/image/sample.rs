@@ -147,6 +147,7 @@ impl GridSample {
     /// The elements along dimension d that a coordinate in [−1, 1] asks for.
     fn taps_along(&self, d: usize, grid_coordinate: f64) -> Taps {
         let size = self.dims[d] as f64;
+        // −1 and 1 are the centres of the outermost elements, or their outer edges half an element further.
         let mut coordinate = match self.aligns_corners {
             true => (grid_coordinate + 1.0) / 2.0 * (size - 1.0),
             false => ((grid_coordinate + 1.0) * size - 1.0) / 2.0,
@@ -210,6 +211,7 @@ impl GridSample {
         let depth_taps = if is_volume { self.taps } else { 1 };
 
         let mut sum = 0.0;
+        // The kernel is separable: w(z, y, x) = w(z) · w(y) · w(x). Taps outside count as 0.
         for i in 0..depth_taps {
             for j in 0..self.taps {
                 for k in 0..self.taps {
