@@ -131,7 +131,7 @@ impl Attention {
             _ => self.spec.past as i64,
         };
         let key = place.key as i64;
-        // How far the key is behind the query's own place in the sequence; negative for earlier keys.
+        // Places by which the key is ahead of the query in the whole sequence; negative for earlier keys.
         let ahead = key - (place.query as i64 + offset);
         let sight = self.spec.sight;
         let is_out_of_sight = (sight.causal && ahead > 0)

@@ -541,7 +541,7 @@ unsafe fn row_tile<V: Vector>(
 ) -> usize {
     // SAFETY: the caller's promise.
     unsafe {
-        // The largest tile for the rows that are left: up to 24 vectors of sums, 12 where there are few registers.
+        // The largest tile for the rows that are left, whose sums fit the registers: 24 of 32, or 12 of 16.
         match (V::MANY, tile, rows_left) {
             (true, Tile::Tall, 12..) => panel_tiles::<V, 12, 2, false>(start, width, steps),
             (true, Tile::Tall, 8..) => panel_tiles::<V, 8, 2, false>(start, width, steps),
@@ -607,7 +607,7 @@ unsafe fn edge_tile<V: Vector, const R: usize, const EARLY: bool>(
     let mut edge = [[0.0_f32; PANEL]; R];
     // SAFETY: the caller's promise; `edge` has R rows of a whole panel.
     unsafe {
-        // Only real columns are read: those of the next row lie behind them. The rest goes on from 0, and is dropped.
+        // Only real columns are read, as other rows may follow. The rest goes on from 0 and is dropped.
         if !start.is_first {
             for (r, row) in edge.iter_mut().enumerate() {
                 let result_row = result.add(r * steps.result_row);

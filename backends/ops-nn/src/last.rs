@@ -78,6 +78,7 @@ pub(super) fn conv(cx: &Cx<'_>) -> Planned {
         bias,
         act: attributes::activation(cx)?,
     };
+    // Each element meets one filter only: there is no product of matrices to make.
     let is_depthwise = layout.group_channels == 1 && layout.group_filters == 1;
     if is_depthwise {
         return Ok(depthwise_plan(out, operands).flops(3.0 * flops));
@@ -199,6 +200,7 @@ fn kernel_within(window: &Window, d: usize, place: usize) -> Range<usize> {
     let dilation = window.dilation[d];
     let image_start = window.before[d];
     let image_end = window.input[d] + image_start;
+    // Inside are the k with first + k · dilation in [image_start, image_end): both bounds are rounded up.
     let low = image_start.saturating_sub(first).div_ceil(dilation);
     let high = image_end.saturating_sub(first).div_ceil(dilation);
     low.min(window.kernel[d])..high.min(window.kernel[d])

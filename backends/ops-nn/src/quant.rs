@@ -87,6 +87,7 @@ impl Scales {
             Scales::One => 0,
             Scales::Axis(view) => i / view.inner % view.length,
             Scales::Block { view, places } => {
+                // Scales are laid out as the tensor, with `blocks` places along the axis in place of its own.
                 let blocks = view.length.div_ceil(places);
                 let outer = i / (view.inner * view.length);
                 let along = i / view.inner % view.length;
@@ -220,10 +221,12 @@ pub(super) fn dynamic(cx: &Cx<'_>) -> Planned {
         // The range includes 0, which is then exact.
         let low = input.iter().fold(0.0_f32, |low, &v| low.min(v));
         let high = input.iter().fold(0.0_f32, |high, &v| high.max(v));
+        // All elements are 0: any scale gives them back, and 0 would not divide.
         let scale = match high == low {
             true => 1.0,
             false => (high - low) / 255.0,
         };
+        // low maps to 0 and high to 255: zero = −low / scale.
         let zero = (-low / scale).clamp(0.0, 255.0).round_ties_even();
         for (i, &output) in wanted.iter().enumerate() {
             match output {

@@ -275,6 +275,7 @@ impl Recurrent {
             way.input_bias,
             state.from_input,
         );
+        // The recurrent product takes the state of the step before, which no gate has changed yet.
         let hidden_row = Left::dense(state.hidden, hidden_size);
         self.gate_sums(
             hidden_row,

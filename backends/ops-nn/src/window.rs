@@ -83,6 +83,7 @@ impl Side {
 
     /// Padding under which there are [`Self::same_output`] windows.
     fn same_padding(&self, upper: bool) -> SidePadding {
+        // The last window has to end within input + padding; one that does without any gets none.
         let last_window = (self.same_output() - 1) * self.stride;
         let total = (last_window + self.reach).saturating_sub(self.input);
         center_padding(total, upper)
@@ -111,6 +112,7 @@ impl Window {
             return Err(attributes::refuse_zero_strides(cx));
         }
         let pads = attributes::pads(cx, rank)?;
+        // A kernel of k elements with gaps covers dilation · (k − 1) + 1.
         let reach: Vec<usize> = (0..rank)
             .map(|d| dilation[d].saturating_mul(kernel[d] - 1).saturating_add(1))
             .collect();
@@ -147,6 +149,7 @@ impl Window {
                 "SAME_LOWER" => side.same_padding(false),
                 other => return Err(attributes::refuse_auto_pad(cx, other)),
             };
+            // Dimensions are kept at the end: a line is one of depth and height 1.
             let place = 3 - rank + d;
             window.output[place] = match auto_pad {
                 "NOTSET" | "VALID" => side.padded_output(&padding, ceil_mode)?,

@@ -157,7 +157,7 @@ impl Gathered {
                     depth,
                     columns,
                 };
-                // Weights of a filter are consecutive: a slice of taps is a matrix whose rows are `tap_count` apart.
+                // A filter is a row of `tap_count` weights, of which this block takes `depth`.
                 let left = Left::dense(&weights[first_tap..], tap_count);
                 let result = &mut output[first_output..];
                 gemm(size, left, block, result, outputs, extra);

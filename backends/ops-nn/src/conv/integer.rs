@@ -157,7 +157,7 @@ pub(crate) fn qlinear_conv(cx: &Cx<'_>) -> Planned {
         let zero = index_at(tensors.bytes(7), result_dtype, 0) as f64;
         let bias = tensors.opt::<i32>(8);
         integer_sums(tensors, &shape, input, weights, |place, filter, sum| {
-            // ONNX quantises the bias by s_x · s_w with zero point 0, so that it adds to the sum of products as it is.
+            // ONNX quantises the bias by s_x · s_w with zero point 0: it adds to the sum as it is.
             let biased = sum.wrapping_add(bias.map_or(0, |b| b[filter]));
             let is_one_scale = weight_scales.len() == 1;
             let weight_scale = weight_scales[if is_one_scale { 0 } else { filter }];

@@ -145,7 +145,7 @@ impl FloatBody for TransposedConvSpec {
         let kernel_elements = volume(&self.kernel);
         let filters = self.per * self.groups;
         for (i, plane) in output.chunks_exact_mut(output_plane).enumerate() {
-            // Input elements add to the output wherever their kernels reach, so that the bias is what it begins with.
+            // The sums of an output come one input element at a time: they begin with the bias.
             plane.fill(bias.map_or(F::ZERO, |b| b[i % filters]));
         }
 
@@ -154,7 +154,7 @@ impl FloatBody for TransposedConvSpec {
             for channel in 0..self.channels {
                 let channel_start = (batch * self.channels + channel) * input_plane;
                 let channel_input = &input[channel_start..][..input_plane];
-                // Weights are [channels, filters of a group, kernel]: filters count within the group of the channel.
+                // Weights are [channels, filters of a group, kernel]: filters count within a group.
                 let first_filter = channel / group_channels * self.per;
                 for f in 0..self.per {
                     let kernel_start = (channel * self.per + f) * kernel_elements;

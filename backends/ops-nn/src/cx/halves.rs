@@ -164,6 +164,7 @@ impl Body for Halves {
             scratch: bytemuck::cast_slice_mut(body_scratch),
         });
 
+        // Only now are all outputs complete: they are narrowed in the order in which they were laid out.
         let mut wide_start = 0;
         for (o, stored) in self.outputs.iter().enumerate() {
             if is_half(stored.dtype) {

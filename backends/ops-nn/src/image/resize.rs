@@ -169,7 +169,7 @@ impl<'a> Rule<'a> {
 
             let mut weights = self.weights(ratio, size.scale);
             built.taps = weights.len();
-            // Half of the taps are before the place: the last of these is at ⌈place⌉ − 1, the element that a ratio of 1 follows.
+            // Tap n / 2 − 1 is at ⌈place⌉ − 1: the element that the ratio counts from.
             let first = place.ceil() as i64 - weights.len() as i64 / 2;
             if self.excludes_outside {
                 for (k, weight) in weights.iter_mut().enumerate() {
@@ -177,6 +177,7 @@ impl<'a> Rule<'a> {
                         *weight = 0.0;
                     }
                 }
+                // What is left makes up the whole: the weights add up to 1 again.
                 let sum: f64 = weights.iter().sum();
                 weights.iter_mut().for_each(|weight| *weight /= sum);
             }

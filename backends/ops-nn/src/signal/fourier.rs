@@ -23,6 +23,7 @@ pub(crate) struct DftSpec {
 
 impl DftSpec {
     pub(crate) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        // The last dimension holds real and imaginary parts, so that the default is the one before it.
         let axis = first_int(cx, 2)?.unwrap_or(-2);
         Ok(Self {
             axis: cx.axis(axis, cx.dims(0)?.len())?,
@@ -55,6 +56,7 @@ pub(crate) fn dft(cx: &Cx<'_>, spec: &DftSpec) -> Planned {
     let half_comes_in = spec.inverse && spec.onesided;
     let half_comes_out = !spec.inverse && spec.onesided;
     let input_length = dims[spec.axis];
+    // n / 2 + 1 elements of half a spectrum stand for n = 2 (length − 1) points.
     let natural_points = match half_comes_in {
         true => 2 * input_length.saturating_sub(1),
         false => input_length,
@@ -152,6 +154,7 @@ impl Body for Dft {
         let scratch = tensors.scratch::<Complex<f64>>();
         let (line, rest) = scratch.split_at_mut(self.points);
         let work = &mut rest[..self.fft.get_inplace_scratch_len()];
+        // The inverse transform divides by n, the forward one by nothing.
         let scale = match self.is_inverse {
             true => 1.0 / self.points as f64,
             false => 1.0,
@@ -222,6 +225,7 @@ pub(crate) fn stft(cx: &Cx<'_>, spec: &StftSpec) -> Planned {
 
     // The spectrum of a real signal is its own mirror; that of a complex one is not.
     let keeps_half = spec.onesided && parts == 1;
+    // Only whole frames count: nothing is padded at either end.
     let frames = 1 + (length - points) / step;
     let kept = if keeps_half { points / 2 + 1 } else { points };
     let out_dims = [batch, frames, kept, 2];

@@ -96,6 +96,7 @@ impl Loss {
     fn log_sum<F: Float>(&self, input: &[F], outer: usize, inner: usize) -> f64 {
         let score = |k: usize| input[self.view.at(outer, k, inner)].f64();
         let classes = 0..self.view.length;
+        // ln Σ exp(s) = ln Σ exp(s − m) + m, in which no exponent is above 0.
         let max = classes.clone().map(score).fold(f64::NEG_INFINITY, f64::max);
         let sum = classes.map(|k| (score(k) - max).exp()).sum::<f64>();
         sum.ln() + max
@@ -118,6 +119,7 @@ impl FloatBody for Loss {
         let [losses, log_probabilities] = tensors.outs_if::<F, 2>(self.wants);
 
         let view = self.view;
+        // Both sums are in f64, over as many targets as there are.
         let mut loss_sum = 0.0;
         let mut weight_sum = 0.0;
         for outer in 0..view.outer {
@@ -137,6 +139,7 @@ impl FloatBody for Loss {
                 let mut weight = 0.0;
                 let mut loss = 0.0;
                 if let Some(class) = self.class(targets, line) {
+                    // ln p = s − ln Σ exp(s) of scores; logarithms stay, as their `log_sum` is 0.
                     let logarithm = input[view.at(outer, class, inner)].f64() - log_sum;
                     weight = class_weights.map_or(1.0, |w| w[class].f64());
                     loss = -weight * logarithm;
@@ -154,6 +157,7 @@ impl FloatBody for Loss {
         match self.reduction {
             Reduction::None => {}
             Reduction::Sum => losses.fill(F::of(loss_sum)),
+            // The mean is by the weights of the classes that were met, not by the number of targets.
             Reduction::Mean => losses.fill(F::of(loss_sum / weight_sum)),
         }
     }
