@@ -13,6 +13,7 @@ pub(super) use spec::{AttentionSpec, Heads, MaskRule, RotarySpec, Sight};
 /// Attention of queries over keys and values.
 pub(super) fn attention(cx: &Cx<'_>, spec: &AttentionSpec) -> Planned {
     let total = spec.total();
+    // The result has the layout of the queries and the size of the values.
     let result = Heads {
         size: spec.value.size,
         ..spec.query
@@ -80,7 +81,6 @@ impl<F: Float> Rows<'_, F> {
         match row.checked_sub(self.past_len) {
             Some(new_row) => &self.new[self.heads.at(batch, head, new_row)..][..size],
             None => {
-                // The cache is [batch, heads, length, size], whichever layout the new rows have.
                 let past_row = (batch * self.heads.heads + head) * self.past_len + row;
                 &self.past[past_row * size..][..size]
             }
@@ -264,6 +264,7 @@ impl FloatBody for Attention {
             size: spec.value.size,
             ..spec.query
         };
+        // Queries are numbered by batch, head and place, as the rows of output 3 are.
         let query_count = spec.batch * spec.query.heads * spec.query.len;
         for n in 0..query_count {
             let place = ScorePlace {
@@ -273,6 +274,7 @@ impl FloatBody for Attention {
                 key: 0,
             };
             let shown_range = n * total..(n + 1) * total;
+            // Output 3 may not be wanted: its rows are empty then.
             let own_shown = shown.get_mut(shown_range).unwrap_or_default();
             let sees_any = self.score(&inputs, place, scores, own_shown);
             if sees_any {

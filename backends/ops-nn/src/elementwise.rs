@@ -207,6 +207,7 @@ fn variadic_plan<T: Num>(out: TokenType, walks: Vec<Walk<1>>, name: &str) -> Pla
     Ok(Plan::new(vec![out], move |tensors: &mut Tensors<'_>| {
         let output = tensors.out::<T>(0);
         for (i, walk) in walks.iter().enumerate() {
+            // An operand at a time over the whole result, so that each walk is a plain one.
             let input = tensors.get::<T>(i);
             let is_dense = walk.step[0] == 1;
             walk.each(|to, [from]| {

@@ -454,6 +454,7 @@ unsafe fn nest<V: Vector, const FMA: bool>(product: Product<'_>) {
     }
 
     for block_start in (rows.start..rows.end).step_by(ROWS) {
+        // A block of rows of the left matrix is small enough to be read again for each group of panels.
         let block = Span::new(block_start, (block_start + ROWS).min(rows.end));
         for first_panel in (columns.start / PANEL..panels_end).step_by(GROUP) {
             // The last group ends with the columns, which need not fill its last panel.

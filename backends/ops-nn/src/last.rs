@@ -200,7 +200,6 @@ fn kernel_within(window: &Window, d: usize, place: usize) -> Range<usize> {
     let dilation = window.dilation[d];
     let image_start = window.before[d];
     let image_end = window.input[d] + image_start;
-    // Inside are the k with first + k · dilation in [image_start, image_end): both bounds are rounded up.
     let low = image_start.saturating_sub(first).div_ceil(dilation);
     let high = image_end.saturating_sub(first).div_ceil(dilation);
     low.min(window.kernel[d])..high.min(window.kernel[d])

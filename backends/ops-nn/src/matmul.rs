@@ -219,7 +219,6 @@ fn packed_right(right: &Operand, layout: MatrixLayout, scale: f32) -> Vec<f32> {
     let matrix = constant_f32(right).unwrap_or_default();
     let mut packed = vec![0.0; layout.packed_len()];
     pack(&matrix, layout, &mut packed);
-    // α · (A · B) = A · (α · B): the factor goes into the weights, once for all firings.
     if scale != 1.0 {
         packed.iter_mut().for_each(|weight| *weight *= scale);
     }

@@ -336,6 +336,7 @@ impl FloatBody for LayerNorm {
         let scale = tensors.opt::<F>(1);
         let bias = tensors.opt::<F>(2);
         let [wants_result, wants_means, wants_deviations] = self.wants;
+        // Only outputs that are wanted have a number.
         let means_output = usize::from(wants_result);
         let deviations_output = means_output + usize::from(wants_means);
         let output = tensors.out_if::<F>(wants_result, 0);

@@ -75,7 +75,6 @@ impl ElementPlaces {
     /// The element that index number `i` names.
     fn place(&self, indices: &[u8], i: usize) -> usize {
         let index = index_at(indices, self.index_dtype, i);
-        // The index says where along the axis; along all other dimensions the element keeps its own coordinates.
         let mut place = wrapped(index, self.length) * self.strides[self.axis];
         let mut rest = i;
         for (d, index_stride) in self.index_strides.iter().enumerate() {
@@ -160,6 +159,7 @@ pub(super) fn gather_nd(cx: &Cx<'_>, spec: &GatherBlocksSpec) -> Planned {
     let Some((&depth, list_dims)) = index_dims.split_last() else {
         return Err(cx.refuse(1, "is a scalar", "it takes lists of indices"));
     };
+    // The data's dimensions are those of the batch, those that a list names, and those of a block.
     let block_rank = batch_rank + depth;
     let fits = batch_rank <= list_dims.len()
         && block_rank <= dims.len()
@@ -269,7 +269,6 @@ fn scatter_elements_plan<T: Num>(out: TokenType, join: Join, places: ElementPlac
         let updates = tensors.get::<T>(2);
         let output = tensors.out::<T>(0);
         output.copy_from_slice(tensors.get::<T>(0));
-        // In the order of the updates: of several for one place, the last is kept, or all are joined.
         for (i, &update) in updates.iter().enumerate() {
             let element = &mut output[places.place(indices, i)];
             *element = join.joined(*element, update);

@@ -147,7 +147,6 @@ impl MaxPool {
         let z = place / (height * width);
         let y = place / width % height;
         let x = place % width;
-        // `storage_order` 1 turns the two innermost dimensions over; depth stays outermost.
         (z * width + x) * height + y
     }
 }
@@ -291,6 +290,7 @@ pub(super) fn global(cx: &Cx<'_>, kind: &PoolKind) -> Planned {
     if dims.len() < 2 {
         return Err(cx.refuse_type(0, "[n, channels, spatial…]"));
     }
+    // Spatial dimensions stay, each 1 long.
     let mut out_dims = dims[..2].to_vec();
     out_dims.resize(dims.len(), 1);
     let body = GlobalPool {

@@ -69,6 +69,7 @@ impl Scales {
             return Ok(Scales::Axis(view));
         }
 
+        // The last block may be shorter: ⌈length / block⌉ scales along the axis.
         let mut expected_dims = dims;
         expected_dims[axis] = view.length.div_ceil(spec.block);
         if scale.dims() != expected_dims {
@@ -87,7 +88,6 @@ impl Scales {
             Scales::One => 0,
             Scales::Axis(view) => i / view.inner % view.length,
             Scales::Block { view, places } => {
-                // Scales are laid out as the tensor, with `blocks` places along the axis in place of its own.
                 let blocks = view.length.div_ceil(places);
                 let outer = i / (view.inner * view.length);
                 let along = i / view.inner % view.length;

@@ -461,6 +461,7 @@ impl<F: Float> Loop for SoftRow<'_, F> {
             *y = (x - max).exp_fast::<FMA>();
         }
 
+        // A second pass over what is written: sums take the exponentials as they were rounded.
         let mut lane_sums = [F::ZERO; LANES];
         let (whole, rest) = output.as_chunks::<LANES>();
         for chunk in whole {

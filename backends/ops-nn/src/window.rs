@@ -83,7 +83,6 @@ impl Side {
 
     /// Padding under which there are [`Self::same_output`] windows.
     fn same_padding(&self, upper: bool) -> SidePadding {
-        // The last window has to end within input + padding; one that does without any gets none.
         let last_window = (self.same_output() - 1) * self.stride;
         let total = (last_window + self.reach).saturating_sub(self.input);
         center_padding(total, upper)
@@ -139,6 +138,7 @@ impl Window {
                 stride: stride[d],
                 reach: reach[d],
             };
+            // `pads` counts under NOTSET only; the other words decide the padding themselves.
             let padding = match auto_pad {
                 "NOTSET" => SidePadding {
                     before: pads[d],

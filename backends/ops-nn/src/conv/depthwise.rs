@@ -90,7 +90,6 @@ impl Loop for Plane<'_> {
         for (row, line) in (0..height).zip(output.chunks_exact_mut(width)) {
             for (i, outputs) in line.chunks_mut(PANEL).enumerate() {
                 let sums = self.sixteen_outputs::<FMA>(row, i * PANEL);
-                // The last vector of a row goes beyond it: sums there are computed and dropped.
                 outputs.copy_from_slice(&sums[..outputs.len()]);
             }
         }

@@ -175,7 +175,6 @@ fn window_spots(window: &Window, padded: &Padded) -> Vec<u32> {
         spots.push(padded.offset(z * stride_z, y * stride_y, x * stride_x) as u32);
     });
 
-    // Columns that fill up the last panel gather real elements, so that no check is needed; nobody reads them.
     let last_spot = spots.last().copied().unwrap_or(0);
     spots.resize(rounded_length, last_spot);
     spots

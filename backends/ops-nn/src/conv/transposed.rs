@@ -97,6 +97,7 @@ impl Sides {
                 _ => None,
             };
             if let Some(size) = asked_size {
+                // What the kernels cover beyond the asked size is cut off at both ends.
                 let total = full_size.saturating_sub(size);
                 let padding = center_padding(total, auto_pad == "SAME_UPPER");
                 pads[d] = padding.before;

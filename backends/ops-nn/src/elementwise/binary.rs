@@ -215,7 +215,6 @@ fn int_mod(x: i64, y: i64, fmod: bool) -> i64 {
     if y == 0 {
         return 0;
     }
-    // The least integer divided by −1 overflows; its remainder is 0 all the same.
     let remainder = x.wrapping_rem(y);
     let has_wrong_sign = remainder != 0 && (remainder < 0) != (y < 0);
     if has_wrong_sign && !fmod {

@@ -70,6 +70,7 @@ pub(crate) fn grid_sample(cx: &Cx<'_>, spec: &GridSampleSpec) -> Planned {
         return Err(cx.refuse_type(1, format!("`x` is {}", cx.operand(0)?.ty)));
     }
 
+    // The grid is [n, spatial…, rank]: its spatial dimensions become those of the result.
     let result_dims = &grid_dims[1..=rank];
     let out_dims = [&image_dims[..2], result_dims].concat();
     let flops = 10.0 * (volume(&out_dims) * spec.taps.pow(rank as u32)) as f64;
@@ -246,6 +247,7 @@ impl FloatBody for GridSample {
 
         for batch in 0..self.batch {
             for place in 0..self.places {
+                // One place serves for all channels, so that its taps are found once.
                 let coordinates = &grid[(batch * self.places + place) * rank..][..rank];
                 let mut along = [one_tap; 3];
                 for d in 0..rank {

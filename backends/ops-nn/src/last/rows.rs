@@ -204,6 +204,7 @@ fn panel_biases(layout: &FilterLayout, biases: &[f32]) -> Vec<f32> {
 
 impl Body for Rows {
     fn run(&self, tensors: &mut Tensors<'_>) {
+        // The result may be written over what is added, which then comes from the output and not as an operand.
         let is_over_added = tensors.over().is_some();
         let added = match is_over_added {
             true => None,

@@ -23,7 +23,6 @@ pub(crate) struct DftSpec {
 
 impl DftSpec {
     pub(crate) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
-        // The last dimension holds real and imaginary parts, so that the default is the one before it.
         let axis = first_int(cx, 2)?.unwrap_or(-2);
         Ok(Self {
             axis: cx.axis(axis, cx.dims(0)?.len())?,
@@ -273,6 +272,7 @@ impl Body for Stft {
                 let first = batch * self.length + frame * self.step;
                 for (k, element) in line.iter_mut().enumerate() {
                     let place = (first + k) * self.parts;
+                    // Frames overlap, so that each takes its elements from the signal afresh, under the window.
                     let weight = window.map_or(1.0, |w| w[k]);
                     let imaginary = match self.parts {
                         2 => input[place + 1] * weight,
@@ -282,6 +282,7 @@ impl Body for Stft {
                 }
                 self.fft.process_with_scratch(line, work);
 
+                // The result is [n, frames, kept, 2]: real and imaginary parts side by side.
                 let spectrum_start = (batch * self.frames + frame) * self.kept * 2;
                 let spectrum = &mut output[spectrum_start..][..self.kept * 2];
                 for (pair, element) in spectrum.chunks_exact_mut(2).zip(line.iter()) {

@@ -96,7 +96,6 @@ impl Loss {
     fn log_sum<F: Float>(&self, input: &[F], outer: usize, inner: usize) -> f64 {
         let score = |k: usize| input[self.view.at(outer, k, inner)].f64();
         let classes = 0..self.view.length;
-        // ln Σ exp(s) = ln Σ exp(s − m) + m, in which no exponent is above 0.
         let max = classes.clone().map(score).fold(f64::NEG_INFINITY, f64::max);
         let sum = classes.map(|k| (score(k) - max).exp()).sum::<f64>();
         sum.ln() + max
