@@ -100,7 +100,7 @@ impl<const K: usize> Walk<K> {
                 continue;
             }
             let step: [isize; K] = std::array::from_fn(|k| strides[k][i]);
-            // Two dimensions are one run where a step of the outer is a whole pass of the inner, for every operand.
+            // Two dimensions are one where a step of the outer is a whole pass of the inner, for all operands.
             match merged.last_mut() {
                 Some((n, before))
                     if (0..K).all(|k| before[k] == step[k].saturating_mul(dim as isize)) =>

@@ -147,7 +147,7 @@ impl Recurrent {
 
         for (way, packed_way) in packed.chunks_exact_mut(way_length).enumerate() {
             let (packed_input, packed_state) = packed_way.split_at_mut(input_length);
-            // W is [ways, gates · hidden, input], R [ways, gates · hidden, hidden]: a way begins at one row in both.
+            // W is [ways, gates · hidden, input], R [ways, gates · hidden, hidden].
             let first_row = way * self.gate_width();
             let way_input = &input_matrix[first_row * self.spec.input..];
             let way_state = &state_matrix[first_row * self.spec.hidden..];

@@ -273,7 +273,7 @@ impl ArgSearch {
                 true => element > best_element,
                 false => element < best_element,
             };
-            // Only a strictly better element moves the place: the first of equals counts, unless the last is asked for.
+            // Only a better element moves the place: the first of equals counts, unless the last is asked for.
             if is_better || (self.takes_last && element == best_element) {
                 best = k;
             }

@@ -155,7 +155,7 @@ impl PadSpec {
         let mut out = input_dims.clone();
         for (i, &given_axis) in axes.iter().enumerate() {
             let axis = cx.axis(given_axis, rank)?;
-            // ONNX has all begins first, then all ends. Sums saturate, as pads come from the file and may be any i64.
+            // ONNX has all begins first, then all ends. Sums saturate, as pads may be any i64.
             before[axis] = pads[i];
             let padded = (input_dims[axis] as i64)
                 .saturating_add(pads[i])
