@@ -13,6 +13,7 @@ pub(super) use spec::{AttentionSpec, Heads, MaskRule, RotarySpec, Sight};
 /// Attention of queries over keys and values.
 pub(super) fn attention(cx: &Cx<'_>, spec: &AttentionSpec) -> Planned {
     let total = spec.total();
+    // The result has the layout of the queries and the size of the values.
     let result = Heads {
         size: spec.value.size,
         ..spec.query
@@ -33,6 +34,7 @@ pub(super) fn attention(cx: &Cx<'_>, spec: &AttentionSpec) -> Planned {
         root_of_scale: spec.scale.sqrt(),
         wanted: cx.wanted.clone(),
     };
+    // Queries times keys for the scores, and weights times values: 2 (d_k + d_v) for each pair, softmax beside it.
     let products = (spec.batch * spec.query.heads) as f64 * (spec.query.len * total) as f64;
     let flops = 4.0 * products * (spec.query.size + spec.value.size) as f64;
     Ok(Plan::float(spec.dtype, outs, body).flops(flops))
@@ -107,6 +109,7 @@ impl Attention {
         let hidden = F::LEAST;
         let mut bias = F::ZERO;
         if let Some(mask) = &self.spec.mask {
+            // ONNX pads a mask that is shorter than the keys with −∞.
             if place.key >= mask.keys {
                 return hidden;
             }
@@ -128,6 +131,7 @@ impl Attention {
             _ => self.spec.past as i64,
         };
         let key = place.key as i64;
+        // Places by which the key is ahead of the query in the whole sequence; negative for earlier keys.
         let ahead = key - (place.query as i64 + offset);
         let sight = self.spec.sight;
         let is_out_of_sight = (sight.causal && ahead > 0)
@@ -157,6 +161,7 @@ impl Attention {
         let mut sees_any = false;
         for (key, score) in scores.iter_mut().enumerate() {
             let row = inputs.keys.row(first.batch, key_head, key);
+            // (√s · q) · (√s · k), as ONNX defines it, and not s · (q · k), which is rounded otherwise.
             let dot = query
                 .iter()
                 .zip(row)
@@ -164,6 +169,7 @@ impl Attention {
             let bias = self.bias(inputs, length, ScorePlace { key, ..first });
             sees_any |= bias != F::LEAST;
 
+            // softcap · tanh(q · k / softcap) keeps scores within ± softcap; the mask comes behind it.
             let capped = if spec.softcap > 0.0 {
                 (dot / F::of(spec.softcap)).tanh() * F::of(spec.softcap)
             } else {
@@ -258,6 +264,7 @@ impl FloatBody for Attention {
             size: spec.value.size,
             ..spec.query
         };
+        // Queries are numbered by batch, head and place, as the rows of output 3 are.
         let query_count = spec.batch * spec.query.heads * spec.query.len;
         for n in 0..query_count {
             let place = ScorePlace {
@@ -267,6 +274,7 @@ impl FloatBody for Attention {
                 key: 0,
             };
             let shown_range = n * total..(n + 1) * total;
+            // Output 3 may not be wanted: its rows are empty then.
             let own_shown = shown.get_mut(shown_range).unwrap_or_default();
             let sees_any = self.score(&inputs, place, scores, own_shown);
             if sees_any {
@@ -341,6 +349,7 @@ impl FloatBody for Rotary {
             let angle_row = self.angle_row(positions, batch * heads.len + row);
             let first = heads.at(batch, head, row);
             for pair in 0..pairs {
+                // (a + ib) · (cos φ + i sin φ): each pair is turned in its plane.
                 let cosine = cosines[angle_row * pairs + pair];
                 let sine = sines[angle_row * pairs + pair];
                 let real_place = first + pair * pair_step;

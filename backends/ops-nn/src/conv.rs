@@ -119,6 +119,7 @@ pub(super) fn conv(cx: &Cx<'_>, spec: &ConvSpec) -> Planned {
     let flops = shape.flops();
     let outs = vec![out];
     let act = spec.act;
+    // The packed kernels are for f32; f64 is rare enough for plain loops.
     if dtype == DType::F64 {
         return Ok(Plan::float(dtype, outs, Direct(shape)).flops(8.0 * flops));
     }
@@ -141,6 +142,7 @@ pub(super) fn check_tables(
     channels: usize,
 ) -> Result<(), OpError> {
     let outputs = window.output_plane();
+    // Sums saturate: sizes come from the model, and a wrapped one would pass as small.
     let entries = outputs.saturating_add(weights) as u64;
     if entries > zbmd_ir::limits::MAX_TABLE_ELEMENTS {
         return Err(Cx::other(

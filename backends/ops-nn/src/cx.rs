@@ -428,6 +428,7 @@ impl Plan {
                     ..
                 }) => Source::Const(data.clone(), ty.dtype),
                 Some(Operand { name, port, ty, .. }) => {
+                    // Constants have no port, so that ports are counted apart from operands.
                     let number = ports.len();
                     in_place_pairs.extend(self.in_place_pairs(i, ty, number as u32));
                     ports.push(in_port(name, port.clone(), 1, 1));

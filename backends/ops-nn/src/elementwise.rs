@@ -184,6 +184,7 @@ pub(super) fn variadic(cx: &Cx<'_>, name: &str) -> Planned {
     }
     let views: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
     let out_dims = broadcast(&views)?;
+    // The sum of two is an addition, which has vector code and may write over an operand.
     if count == 2 && name == "Sum" {
         return binary(cx, "Add");
     }
@@ -201,10 +202,12 @@ fn variadic_plan<T: Num>(out: TokenType, walks: Vec<Walk<1>>, name: &str) -> Pla
         "Min" => T::min,
         _ => T::add,
     };
+    // A mean is the sum of all operands and one scaling at the end.
     let scale = (name == "Mean").then_some(1.0 / walks.len() as f64);
     Ok(Plan::new(vec![out], move |tensors: &mut Tensors<'_>| {
         let output = tensors.out::<T>(0);
         for (i, walk) in walks.iter().enumerate() {
+            // An operand at a time over the whole result, so that each walk is a plain one.
             let input = tensors.get::<T>(i);
             let is_dense = walk.step[0] == 1;
             walk.each(|to, [from]| {

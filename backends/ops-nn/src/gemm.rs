@@ -190,6 +190,7 @@ pub(crate) fn pack(matrix: &[f32], layout: MatrixLayout, packed: &mut [f32]) {
 
     for (p, panel) in panels.enumerate() {
         let first_column = p * PANEL;
+        // Only the last panel may be narrower.
         let width = (layout.columns - first_column).min(PANEL);
         for (r, panel_row) in panel.chunks_exact_mut(PANEL).enumerate() {
             let source = &matrix[r * layout.row_step + first_column * column_step..];
@@ -288,6 +289,7 @@ pub(crate) fn gemm(
     let by_rows = rows >= 12 * team::cores();
     let shared_length = if by_rows { rows } else { columns };
     let granularity = if by_rows { extra.tile.rows() } else { PANEL };
+    // Multiply-adds, by which the team judges whether sharing pays; only an estimate, so that it may saturate.
     let work = rows.saturating_mul(columns).saturating_mul(depth);
     team::share(work, shared_length, granularity, &|part| {
         let mut product = shared.get();
@@ -435,6 +437,7 @@ unsafe fn nest<V: Vector, const FMA: bool>(product: Product<'_>) {
     let steps = Steps {
         left_row: left.row_step,
         left_column: left.column_step,
+        // A panel has all rows of the right matrix one after the other, PANEL floats each.
         panel: depth * PANEL,
         result_row: stride,
     };
@@ -451,14 +454,17 @@ unsafe fn nest<V: Vector, const FMA: bool>(product: Product<'_>) {
     }
 
     for block_start in (rows.start..rows.end).step_by(ROWS) {
+        // A block of rows of the left matrix is small enough to be read again for each group of panels.
         let block = Span::new(block_start, (block_start + ROWS).min(rows.end));
         for first_panel in (columns.start / PANEL..panels_end).step_by(GROUP) {
+            // The last group ends with the columns, which need not fill its last panel.
             let last_panel = (first_panel + GROUP).min(panels_end);
             let group = Span::new(first_panel * PANEL, (last_panel * PANEL).min(columns.end));
 
             for first_depth in (0..depth).step_by(DEPTH) {
                 let block_depth = DEPTH.min(depth - first_depth);
                 let left_offset = first_depth * left.column_step;
+                // The left matrix moves on by columns, the packed one by rows of a panel.
                 let right_offset = first_panel * steps.panel + first_depth * PANEL;
 
                 let mut row = block.start;
@@ -468,6 +474,7 @@ unsafe fn nest<V: Vector, const FMA: bool>(product: Product<'_>) {
                         right: packed.as_ptr().wrapping_add(right_offset),
                         result: result.wrapping_add(row * stride + group.start),
                         depth: block_depth,
+                        // Later depth blocks go on from stored sums: f32 in memory as in registers.
                         is_first: first_depth == 0 && !extra.accumulate,
                     };
                     let rows_left = block.end - row;
@@ -506,6 +513,7 @@ unsafe fn finish<const FMA: bool>(
         let block_row = unsafe { std::slice::from_raw_parts_mut(result.add(first), columns.len()) };
 
         if let Some(row_bias) = extra.row_bias {
+            // Biases are those of whole rows, wherever this block's columns begin.
             let bias = row_bias[r];
             block_row.iter_mut().for_each(|sum| *sum += bias);
         }
@@ -534,6 +542,7 @@ unsafe fn row_tile<V: Vector>(
 ) -> usize {
     // SAFETY: the caller's promise.
     unsafe {
+        // The largest tile for the rows that are left, whose sums fit the registers: 24 of 32, or 12 of 16.
         match (V::MANY, tile, rows_left) {
             (true, Tile::Tall, 12..) => panel_tiles::<V, 12, 2, false>(start, width, steps),
             (true, Tile::Tall, 8..) => panel_tiles::<V, 8, 2, false>(start, width, steps),
@@ -599,6 +608,7 @@ unsafe fn edge_tile<V: Vector, const R: usize, const EARLY: bool>(
     let mut edge = [[0.0_f32; PANEL]; R];
     // SAFETY: the caller's promise; `edge` has R rows of a whole panel.
     unsafe {
+        // Only real columns are read, as other rows may follow. The rest goes on from 0 and is dropped.
         if !start.is_first {
             for (r, row) in edge.iter_mut().enumerate() {
                 let result_row = result.add(r * steps.result_row);

@@ -57,6 +57,7 @@ pub(crate) fn broadcast(shapes: &[&[usize]]) -> Result<Vec<usize>, OpError> {
     let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
     let mut out = vec![1; rank];
     for shape in shapes {
+        // Shapes meet at their last dimensions; those that a shorter one lacks count as 1.
         for (o, &d) in out[rank - shape.len()..].iter_mut().zip(*shape) {
             if d != *o && d != 1 && *o != 1 {
                 return Err(Cx::other(
@@ -99,6 +100,7 @@ impl<const K: usize> Walk<K> {
                 continue;
             }
             let step: [isize; K] = std::array::from_fn(|k| strides[k][i]);
+            // Two dimensions are one where a step of the outer is a whole pass of the inner, for all operands.
             match merged.last_mut() {
                 Some((n, before))
                     if (0..K).all(|k| before[k] == step[k].saturating_mul(dim as isize)) =>
@@ -110,6 +112,7 @@ impl<const K: usize> Walk<K> {
             }
         }
         let empty = dims.contains(&0);
+        // The fastest dimension becomes the run that callers loop over themselves; a scalar is a run of one.
         let (inner, step) = merged.pop().unwrap_or((1, [0; K]));
         if merged.len() > MAX_WALK {
             return Err(Cx::other(
@@ -152,6 +155,7 @@ impl<const K: usize> Walk<K> {
         loop {
             f(done, at.map(|a| a as usize));
             done += self.inner;
+            // Count up as an odometer does: the last dimension first, with a carry where it is through.
             let mut d = self.outer.len();
             loop {
                 if d == 0 {

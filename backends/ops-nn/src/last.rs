@@ -78,6 +78,7 @@ pub(super) fn conv(cx: &Cx<'_>) -> Planned {
         bias,
         act: attributes::activation(cx)?,
     };
+    // Each element meets one filter only: there is no product of matrices to make.
     let is_depthwise = layout.group_channels == 1 && layout.group_filters == 1;
     if is_depthwise {
         return Ok(depthwise_plan(out, operands).flops(3.0 * flops));

@@ -58,6 +58,7 @@ impl BatchedShape {
             right_dims.push(1);
         }
 
+        // The last two dimensions are matrices; those before them broadcast.
         let (left_batch, left_matrix) = left_dims.split_at(left_dims.len() - 2);
         let (right_batch, right_matrix) = right_dims.split_at(right_dims.len() - 2);
         let size = ProductSize {
@@ -152,6 +153,7 @@ pub(super) fn matmul(cx: &Cx<'_>, spec: &MatMulSpec) -> Planned {
     }
 
     let bias = cx.opt(2).cloned();
+    // A fused bias is read when the kernel is made: it has to be a constant.
     if let Some(bias) = &bias
         && (bias.dims() != [shape.size.columns] || bias.data.is_none())
     {
@@ -172,6 +174,7 @@ fn matmul_plan(
     let right = cx.operand(1)?.clone();
     let layout = MatrixLayout::row_major(shape.size.depth, shape.size.columns);
     let right_elements = right.ty.elements() as usize;
+    // One constant matrix for all batches: a stack of them would need a packed copy of each.
     let is_fixed = right.data.is_some() && right_elements == layout.rows * layout.columns;
     // Constant operands of half precision are widened when the kernel is made.
     let is_stacked = is_fixed && cx.operand(0)?.data.is_none() && cx.dtype(0)? == DType::F32;
@@ -455,6 +458,7 @@ impl GemmShape {
         };
 
         let [left_is_transposed, right_is_transposed] = spec.transposes;
+        // A transposed operand is stored with its dimensions in the other order.
         let (rows, depth) = match left_is_transposed {
             true => (left_columns, left_rows),
             false => (left_rows, left_columns),
@@ -470,6 +474,7 @@ impl GemmShape {
         let added = match cx.opt(2) {
             None => None,
             Some(added) => {
+                // C is broadcast one way only: it must not enlarge the result.
                 if broadcast(&[&added.dims(), &[rows, columns]])? != [rows, columns] {
                     return Err(cx.refuse_type(2, format!("it must fit [{rows}, {columns}]")));
                 }
@@ -482,6 +487,7 @@ impl GemmShape {
                 depth,
                 columns,
             },
+            // Nothing is moved for a transposition: its steps change places.
             left_row_step: if left_is_transposed { 1 } else { depth },
             left_column_step: if left_is_transposed { rows } else { 1 },
             right: match right_is_transposed {
@@ -556,6 +562,7 @@ impl Body for Gemm {
             });
         }
 
+        // A right matrix that comes by a port is packed in each firing, and α goes into it there.
         let own_packed;
         let packed: &[f32] = match &self.packed {
             Some(packed) => packed,

@@ -133,6 +133,7 @@ pub(super) fn reshape(cx: &Cx<'_>) -> Planned {
         });
     }
     if let Some(open_dim) = open_dim {
+        // The open dimension takes what is left; `copied` refuses what does not divide.
         let known_elements = volume(&out).max(1);
         out[open_dim] = volume(&input_dims) / known_elements;
     }
@@ -184,6 +185,7 @@ pub(super) fn transpose(cx: &Cx<'_>) -> Planned {
             .collect::<Result<_, _>>()?,
         None => (0..rank).rev().collect(),
     };
+    // Sorted, a permutation is 0, 1, 2, …; anything else repeats an axis or lacks one.
     let mut sorted_axes = order.clone();
     sorted_axes.sort_unstable();
     if sorted_axes != (0..rank).collect::<Vec<_>>() {
@@ -243,6 +245,7 @@ pub(super) fn tile(cx: &Cx<'_>) -> Planned {
     for (d, stride) in strides(&input_dims).into_iter().enumerate() {
         source.dims.extend([repeats[d], input_dims[d]]);
         source.steps.extend([0, stride as isize]);
+        // Repeats come from an operand, and may ask for more elements than usize counts.
         out.push(repeats[d].saturating_mul(input_dims[d]));
     }
     strided_copy(cx, &out, source)

@@ -106,6 +106,7 @@ impl BatchNorm {
 
     /// Mean and variance of a channel of the input, in f64: a batch may have millions of elements.
     fn statistics_of<F: Float>(&self, input: &[F], channel: usize) -> Statistics {
+        // Two passes, E[(x − E x)²]: the one-pass E[x²] − (E x)² cancels where the mean is large.
         let count = (self.batch * self.plane) as f64;
         let elements = || {
             self.plane_starts(channel)
@@ -146,6 +147,7 @@ impl FloatBody for BatchNorm {
                 variance: given_variance[c].f64(),
             };
             if self.is_training {
+                // running = running · momentum + current · (1 − momentum), and the result uses the current ones.
                 statistics = self.statistics_of(input, c);
                 if let Some(mean) = running_mean.get_mut(c) {
                     *mean = self.running(given_mean[c], statistics.mean);
@@ -154,6 +156,7 @@ impl FloatBody for BatchNorm {
                     *variance = self.running(given_variance[c], statistics.variance);
                 }
             }
+            // The result itself may not be wanted, only the running statistics.
             if output.is_empty() {
                 continue;
             }
@@ -194,6 +197,7 @@ impl LayerNormSpec {
 pub(super) fn layer(cx: &Cx<'_>, spec: &LayerNormSpec) -> Planned {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
+    // Statistics keep the rank: 1 for each dimension that they were taken over.
     let (outer_dims, row_dims) = dims.split_at(spec.axis);
 
     let mut statistics_dims = outer_dims.to_vec();
@@ -332,6 +336,7 @@ impl FloatBody for LayerNorm {
         let scale = tensors.opt::<F>(1);
         let bias = tensors.opt::<F>(2);
         let [wants_result, wants_means, wants_deviations] = self.wants;
+        // Only outputs that are wanted have a number.
         let means_output = usize::from(wants_result);
         let deviations_output = means_output + usize::from(wants_means);
         let output = tensors.out_if::<F>(wants_result, 0);
@@ -467,10 +472,12 @@ impl FloatBody for GroupNorm {
                 epsilon: self.epsilon,
             });
 
+            // Groups of all batches are counted through; the remainder is the group within its batch.
             let first_channel = n % self.groups * group_channels;
             let plane_outputs = group_output.chunks_exact_mut(self.plane);
             let planes = group_input.chunks_exact(self.plane).zip(plane_outputs);
             for (c, (plane_input, plane_output)) in planes.enumerate() {
+                // The channel itself, or its group where there is one parameter for each group.
                 let parameter = (first_channel + c) * self.parameters / self.channels;
                 let factor = F::of(row_scale.inverse_deviation) * scale[parameter];
                 for (y, &x) in plane_output.iter_mut().zip(plane_input) {

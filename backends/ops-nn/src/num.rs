@@ -253,9 +253,11 @@ pub(crate) fn erf_f64(x: f64) -> f64 {
         return sum * std::f64::consts::FRAC_2_SQRT_PI;
     }
 
+    // 1 − erf 6 ≈ 2e−17, below half a unit in the last place of 1.
     if magnitude > 6.0 {
         return 1f64.copysign(x);
     }
+    // erfc x = e^(−x²) / √π / (x + (1/2) / (x + (2/2) / (x + …))), from the innermost quotient out.
     let fraction = (1..=60)
         .rev()
         .fold(0.0, |tail, k| f64::from(k) / 2.0 / (magnitude + tail));

@@ -107,6 +107,7 @@ pub(crate) fn operand_of(
             args.error(name, message, "the program holds no such tensor")
         })?;
         let byte_count = bytes.len();
+        // Later code takes elements by the type's shape: bytes that are too few must not come through.
         if byte_count as u64 != token.bytes() {
             let message = format!("{blob} has {byte_count} bytes, {token} {}", token.bytes());
             return Err(args.error(name, message, "the program's tensor is damaged"));

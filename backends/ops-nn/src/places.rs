@@ -29,6 +29,7 @@ pub(super) fn gather(cx: &Cx<'_>, spec: &AxisSpec) -> Planned {
     let view = AxisView::of(&dims, spec.axis);
     let block_bytes = view.inner * size_of_dtype(cx, 0)?;
     let index_count = volume(&index_dims);
+    // The dimensions of the indices take the place of the axis.
     let out_dims = [&dims[..spec.axis], &index_dims, &dims[spec.axis + 1..]].concat();
 
     let body = move |tensors: &mut Tensors<'_>| {
@@ -38,6 +39,7 @@ pub(super) fn gather(cx: &Cx<'_>, spec: &AxisSpec) -> Planned {
         for outer in 0..view.outer {
             for i in 0..index_count {
                 let place = wrapped(index_at(indices, index_dtype, i), view.length);
+                // Everything behind the axis is one block of bytes, whatever its elements are.
                 let from = (outer * view.length + place) * block_bytes;
                 let to = (outer * index_count + i) * block_bytes;
                 output[to..][..block_bytes].copy_from_slice(&input[from..][..block_bytes]);
@@ -157,6 +159,7 @@ pub(super) fn gather_nd(cx: &Cx<'_>, spec: &GatherBlocksSpec) -> Planned {
     let Some((&depth, list_dims)) = index_dims.split_last() else {
         return Err(cx.refuse(1, "is a scalar", "it takes lists of indices"));
     };
+    // The data's dimensions are those of the batch, those that a list names, and those of a block.
     let block_rank = batch_rank + depth;
     let fits = batch_rank <= list_dims.len()
         && block_rank <= dims.len()
@@ -167,6 +170,7 @@ pub(super) fn gather_nd(cx: &Cx<'_>, spec: &GatherBlocksSpec) -> Planned {
 
     let size = size_of_dtype(cx, 0)?;
     let block_bytes = volume(&dims[block_rank..]) * size;
+    // Lists of a batch look only into that batch's part of the data.
     let batch_lists = volume(&list_dims[batch_rank..]).max(1);
     let batch_elements = volume(&dims[batch_rank..]);
     let places = BlockPlaces::new(&dims, batch_rank..block_rank, cx.dtype(1)?);
@@ -306,6 +310,7 @@ fn scatter_blocks_plan<T: Num>(
         let updates = tensors.get::<T>(2);
         let output = tensors.out::<T>(0);
         output.copy_from_slice(tensors.get::<T>(0));
+        // Likewise in the order of the updates, since lists may repeat.
         for (i, block_updates) in updates.chunks_exact(block_length.max(1)).enumerate() {
             let block = &mut output[places.place(indices, i)..][..block_length];
             for (element, &update) in block.iter_mut().zip(block_updates) {
@@ -405,6 +410,7 @@ pub(super) fn one_hot(cx: &Cx<'_>, spec: &AxisSpec) -> Planned {
     let body = move |tensors: &mut Tensors<'_>| {
         let indices = tensors.bytes(0);
         let output = tensors.out_bytes(0);
+        // The operand holds both values: off, then on.
         let (off, on) = tensors.bytes(2)[..2 * size].split_at(size);
         let elements = output.chunks_exact_mut(size);
         elements.for_each(|element| element.copy_from_slice(off));
@@ -469,6 +475,7 @@ pub(super) fn reverse_sequence(cx: &Cx<'_>, spec: &ReverseSpec) -> Planned {
                 let step = if batch_axis == 0 { column } else { row };
                 let length = index_at(lengths, length_dtype, batch).clamp(0, steps as i64);
                 let length = length as usize;
+                // Only the first `length` steps are turned round; those behind them stay.
                 let source_step = match step < length {
                     true => length - 1 - step,
                     false => step,

@@ -109,6 +109,7 @@ impl MaxPool {
             return max_of_rows(&self.window, input, values);
         }
 
+        // Indices are of the whole tensor, so that each plane adds its own start.
         let input_plane = self.window.input_plane();
         let output_plane = self.window.output_plane();
         for (p, plane) in input.chunks_exact(input_plane).enumerate() {
@@ -155,6 +156,7 @@ impl MaxPool {
 fn max_of_rows<T: Num>(window: &Window, input: &[T], output: &mut [T]) {
     let [_, input_height, input_width] = window.input;
     let [output_depth, output_height, output_width] = window.output;
+    // The neutral element of max: windows that lie in the padding alone keep it.
     output.fill(T::LEAST);
 
     let output_planes = output.chunks_exact_mut(window.output_plane());
@@ -170,6 +172,7 @@ fn max_of_rows<T: Num>(window: &Window, input: &[T], output: &mut [T]) {
                     for ky in 0..window.kernel[1] {
                         let input_z = window.place(0, output_z, kz);
                         let input_y = window.place(1, output_y, ky);
+                        // A kernel row that lies in the padding has nothing to compare with.
                         let (Some(z), Some(y)) = (input_z, input_y) else {
                             continue;
                         };
@@ -287,6 +290,7 @@ pub(super) fn global(cx: &Cx<'_>, kind: &PoolKind) -> Planned {
     if dims.len() < 2 {
         return Err(cx.refuse_type(0, "[n, channels, spatial…]"));
     }
+    // Spatial dimensions stay, each 1 long.
     let mut out_dims = dims[..2].to_vec();
     out_dims.resize(dims.len(), 1);
     let body = GlobalPool {
@@ -309,6 +313,7 @@ struct GlobalPool {
 impl GlobalPool {
     /// The mean or the norm of a channel, in f64 and eight chains.
     fn joined<F: Float>(&self, channel: &[F]) -> f64 {
+        // Eight chains hide the latency of the additions, and fix their order whatever the vectors are.
         let mut sums = [0.0; 8];
         for (i, element) in channel.iter().enumerate() {
             sums[i % 8] += match self.exponent {
@@ -361,6 +366,8 @@ pub(super) fn max_unpool(cx: &Cx<'_>) -> Planned {
         Some(shape) => shape.iter().map(|&d| Ord::max(d, 0) as usize).collect(),
         None => inferred_dims.clone(),
     };
+
+    // A larger result is allowed: `output_shape` tells apart inputs that pool to the same shape.
     let has_room = out_dims.len() == dims.len()
         && out_dims
             .iter()
@@ -393,6 +400,7 @@ impl FloatBody for Unpool {
         output.fill(F::ZERO);
 
         for (i, &element) in input.iter().enumerate() {
+            // Indices come from data: one that is negative or too large writes nothing.
             let Ok(index) = usize::try_from(index_at(indices, self.index_dtype, i)) else {
                 continue;
             };
@@ -403,6 +411,7 @@ impl FloatBody for Unpool {
                 place += rest % dim * stride;
                 rest /= dim;
             }
+            // What is left beyond the slowest dimension means that the index was behind the end.
             let is_inside = rest == 0;
             if is_inside {
                 output[place] = element;

@@ -69,6 +69,7 @@ impl Scales {
             return Ok(Scales::Axis(view));
         }
 
+        // The last block may be shorter: ⌈length / block⌉ scales along the axis.
         let mut expected_dims = dims;
         expected_dims[axis] = view.length.div_ceil(spec.block);
         if scale.dims() != expected_dims {
@@ -220,10 +221,12 @@ pub(super) fn dynamic(cx: &Cx<'_>) -> Planned {
         // The range includes 0, which is then exact.
         let low = input.iter().fold(0.0_f32, |low, &v| low.min(v));
         let high = input.iter().fold(0.0_f32, |high, &v| high.max(v));
+        // All elements are 0: any scale gives them back, and 0 would not divide.
         let scale = match high == low {
             true => 1.0,
             false => (high - low) / 255.0,
         };
+        // low maps to 0 and high to 255: zero = −low / scale.
         let zero = (-low / scale).clamp(0.0, 255.0).round_ties_even();
         for (i, &output) in wanted.iter().enumerate() {
             match output {

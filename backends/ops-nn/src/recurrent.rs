@@ -32,6 +32,7 @@ pub(super) fn recurrent(cx: &Cx<'_>, spec: &RecurrentSpec) -> Planned {
         })
         .collect();
 
+    // One multiply-add for each weight of both matrices, in each step of each sequence.
     let gate_rows = spec.steps * spec.batch * spec.ways * spec.cell.gates() * spec.hidden;
     let flops = 2.0 * (gate_rows * (spec.input + spec.hidden)) as f64;
 
@@ -146,6 +147,7 @@ impl Recurrent {
 
         for (way, packed_way) in packed.chunks_exact_mut(way_length).enumerate() {
             let (packed_input, packed_state) = packed_way.split_at_mut(input_length);
+            // W is [ways, gates · hidden, input], R [ways, gates · hidden, hidden].
             let first_row = way * self.gate_width();
             let way_input = &input_matrix[first_row * self.spec.input..];
             let way_state = &state_matrix[first_row * self.spec.hidden..];
@@ -161,6 +163,7 @@ impl Recurrent {
         let matrices = &packed[number * way_length..][..way_length];
         let (input_matrix, state_matrix) = matrices.split_at(input_length);
 
+        // B has the biases of W and then those of R for each way; each goes with its own product.
         let bias_length = 2 * self.gate_width();
         let biases = part_of(operands.biases, number, bias_length);
         let (input_bias, state_bias) = biases.split_at(biases.len() / 2);
@@ -240,6 +243,7 @@ impl Recurrent {
                 .hidden_states
                 .get_mut(output_start..output_start + hidden_size);
 
+            // ONNX has zeros behind the end of a shorter sequence; the state stays that of its last real step.
             if k >= length {
                 if let Some(output) = output {
                     output.fill(0.0);
@@ -271,6 +275,7 @@ impl Recurrent {
             way.input_bias,
             state.from_input,
         );
+        // The recurrent product takes the state of the step before, which no gate has changed yet.
         let hidden_row = Left::dense(state.hidden, hidden_size);
         self.gate_sums(
             hidden_row,
@@ -354,6 +359,7 @@ impl Recurrent {
 
                 Cell::Gru => {
                     let update = apply_gate(activations[0], self.bounded(sum(0)));
+                    // g(x·W + (r ⊙ h)·R) where the reset gate acts first, g(x·W + r ⊙ (h·R)) otherwise.
                     let input_part = from_input[2 * hidden_size + i];
                     let new_sum = match from_reset {
                         Some(from_reset) => input_part + from_reset[i],
@@ -370,6 +376,7 @@ impl Recurrent {
                 Cell::Lstm => {
                     let input_sum = sum(0) + peephole(0, i) * cell[i];
                     let input_gate = apply_gate(activations[0], self.bounded(input_sum));
+                    // `input_forget` couples the gates: what comes in takes the place of what is forgotten.
                     let forget_gate = if self.spec.couple {
                         1.0 - input_gate
                     } else {
@@ -433,6 +440,7 @@ impl Body for Recurrent {
         }
         let packed = self.packed.as_deref().unwrap_or(own_packed);
 
+        // The rest of the scratch memory is the state of one sequence, used again by each.
         let (from_input, rest) = rest.split_at_mut(self.gate_width());
         let (from_hidden, rest) = rest.split_at_mut(self.gate_width());
         let (hidden, rest) = rest.split_at_mut(self.spec.hidden);

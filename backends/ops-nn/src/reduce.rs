@@ -24,6 +24,7 @@ fn reduced_axes(cx: &Cx<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
     }
     let positive_axes = given_axes.iter().map(|&axis| cx.axis(axis, rank));
     let mut axes: Vec<usize> = positive_axes.collect::<Result<_, _>>()?;
+    // An axis may be given twice, or once from each end.
     axes.sort_unstable();
     axes.dedup();
     Ok(axes)
@@ -147,6 +148,7 @@ impl Reduction {
 
             Fold::Sum => T::of(self.sum(elements, |v| v)),
             Fold::Mean => {
+                // The mean of integers is cut off towards 0, as integer division is.
                 let mean = self.sum(elements, |v| v) / self.walks.count as f64;
                 T::of(if T::FLOAT { mean } else { mean.trunc() })
             }
@@ -157,6 +159,7 @@ impl Reduction {
             Fold::LogSumExp => {
                 // Exponents are taken relative to the greatest, so that none overflows.
                 let max = self.chain(elements, T::LEAST, T::max).f64();
+                // log Σ exp(v) = log Σ exp(v − m) + m. An infinite m would make ∞ − ∞.
                 let shift = if max.is_finite() { max } else { 0.0 };
                 let sum = self.sum(elements, |v| (v - shift).exp());
                 T::of(sum.ln() + shift)
@@ -182,6 +185,7 @@ impl Reduction {
         let mut total = 0.0;
         walk.each(|_, [from]| {
             if walk.step[0] == 1 {
+                // Eight independent chains hide the latency of the addition, and give vectors their lanes.
                 let mut sums = [0.0; 8];
                 let (whole, rest) = elements[from..from + walk.inner].as_chunks::<8>();
                 for chunk in whole {
@@ -269,6 +273,7 @@ impl ArgSearch {
                 true => element > best_element,
                 false => element < best_element,
             };
+            // Only a better element moves the place: the first of equals counts, unless the last is asked for.
             if is_better || (self.takes_last && element == best_element) {
                 best = k;
             }
@@ -325,6 +330,7 @@ fn cumulative_plan<T: Num>(out: TokenType, view: AxisView, spec: CumulativeSpec)
                         false => i,
                     };
                     let place = view.at(outer, along, inner);
+                    // An exclusive sum is the one before the element joins it.
                     let before = sum;
                     sum = if spec.is_product {
                         sum.mul(input[place])
@@ -372,6 +378,7 @@ impl FloatBody for Softmax {
         let input = tensors.get::<F>(0);
         let output = tensors.out::<F>(0);
         let view = self.view;
+        // Lines of the last axis are contiguous, which the vector loop needs.
         if view.inner == 1 && self.kind == Soft::Plain {
             let row_length = view.length.max(1);
             let output_rows = output.chunks_exact_mut(row_length);
@@ -398,6 +405,7 @@ impl Softmax {
         let at = |k: usize| self.view.at(outer, k, inner);
         let max = (0..length).fold(F::LEAST, |max, k| max.max(input[at(k)]));
         if self.kind == Soft::Hard {
+            // A hardmax has a single 1: the first of equal elements gets it.
             let first_max = (0..length).find(|&k| input[at(k)] == max);
             for k in 0..length {
                 let is_first = Some(k) == first_max;
@@ -408,12 +416,14 @@ impl Softmax {
 
         let mut sum = 0.0;
         for k in 0..length {
+            // Exponents are at most 0 and one of them is 0: the sum is at least 1 and cannot overflow.
             let exponential = (input[at(k)] - max).exp();
             output[at(k)] = exponential;
             sum += exponential.f64();
         }
         for k in 0..length {
             output[at(k)] = match self.kind {
+                // log(exp(x − m) / Σ) without the quotient, which could underflow to log 0.
                 Soft::Log => input[at(k)] - max - F::of(sum.ln()),
                 _ => output[at(k)] / F::of(sum),
             };
@@ -451,6 +461,7 @@ impl<F: Float> Loop for SoftRow<'_, F> {
             *y = (x - max).exp_fast::<FMA>();
         }
 
+        // A second pass over what is written: sums take the exponentials as they were rounded.
         let mut lane_sums = [F::ZERO; LANES];
         let (whole, rest) = output.as_chunks::<LANES>();
         for chunk in whole {
@@ -462,6 +473,7 @@ impl<F: Float> Loop for SoftRow<'_, F> {
             .iter_mut()
             .zip(rest)
             .for_each(|(sum, v)| *sum += *v);
+        // One division for the row; each element is then a product.
         let scale = F::ONE / lane_sums.into_iter().fold(F::ZERO, |a, b| a + b);
         output.iter_mut().for_each(|y| *y = *y * scale);
     }
@@ -565,6 +577,7 @@ impl<T: Num> Body for TopK<T> {
             for inner in 0..view.inner {
                 rule.sort_line(input, outer, inner, line_places);
                 for (i, &place) in line_places[..rule.taken].iter().enumerate() {
+                    // The result has the input's layout, with `taken` places along the axis.
                     let to = (outer * rule.taken + i) * view.inner + inner;
                     if let Some(value) = values.get_mut(to) {
                         *value = input[view.at(outer, place as usize, inner)];

@@ -111,6 +111,7 @@ impl Window {
             return Err(attributes::refuse_zero_strides(cx));
         }
         let pads = attributes::pads(cx, rank)?;
+        // A kernel of k elements with gaps covers dilation · (k − 1) + 1.
         let reach: Vec<usize> = (0..rank)
             .map(|d| dilation[d].saturating_mul(kernel[d] - 1).saturating_add(1))
             .collect();
@@ -137,6 +138,7 @@ impl Window {
                 stride: stride[d],
                 reach: reach[d],
             };
+            // `pads` counts under NOTSET only; the other words decide the padding themselves.
             let padding = match auto_pad {
                 "NOTSET" => SidePadding {
                     before: pads[d],
@@ -147,6 +149,7 @@ impl Window {
                 "SAME_LOWER" => side.same_padding(false),
                 other => return Err(attributes::refuse_auto_pad(cx, other)),
             };
+            // Dimensions are kept at the end: a line is one of depth and height 1.
             let place = 3 - rank + d;
             window.output[place] = match auto_pad {
                 "NOTSET" | "VALID" => side.padded_output(&padding, ceil_mode)?,

@@ -128,6 +128,7 @@ impl AttentionSpec {
 
     pub(in super::super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
         let dtype = cx.expect(0, &FLOATS)?;
+        // Tensors of rank 3 have their heads side by side in a row, and only these parameters say how many.
         let query_heads = cx.args.uint_or("q_num_heads", 0, 0, MAX_HEADS)? as usize;
         let key_heads = cx.args.uint_or("kv_num_heads", 0, 0, MAX_HEADS)? as usize;
         let heads_param = "the number of heads";
@@ -143,6 +144,7 @@ impl AttentionSpec {
             Some(mask) => Some(mask_rule(cx, mask, query, batch, total)?),
             None => None,
         };
+        // 1 / √d keeps the variance of a product of d terms at 1.
         let default_scale = 1.0 / (query.size.max(1) as f64).sqrt();
         let spec = Self {
             dtype,
@@ -255,6 +257,7 @@ fn mask_rule(
         return Err(cx.refuse(3, message, help));
     }
 
+    // A dimension of 1 repeats by a step of 0.
     let own_steps = strides(&shape);
     let steps = std::array::from_fn(|d| {
         let is_broadcast = shape[d] == 1 && (d < 3 || total > 1) && !(d == 3 && keys == total);
@@ -298,6 +301,7 @@ impl RotarySpec {
 
         let angles = cx.dims(1)?;
         let positions = cx.opt(3);
+        // With positions the tables have a row for each position, without them a row for each place of each batch.
         let angles_rank = if positions.is_some() { 2 } else { 3 };
         let refuse_angles = |help: String| match cx.operand(1) {
             Ok(operand) => cx.refuse(1, format!("is {}", operand.ty), help),

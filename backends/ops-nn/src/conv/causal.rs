@@ -86,6 +86,7 @@ impl FloatBody for CausalConv {
 
             if let Some(line_output) = output.get_mut(line * length..(line + 1) * length) {
                 for (first, result) in line_output.iter_mut().enumerate() {
+                    // y(t) = b + Σ_k w_k · s(t + k), s being the past followed by the input.
                     let sum = (0..self.taps).fold(line_bias, |sum, k| {
                         sum + line_taps[k]
                             * with_past(line_input, line_past, past_length, first + k)

@@ -45,6 +45,7 @@ impl Plane<'_> {
         let mut tap_number = 0;
         for ky in 0..window.kernel[1] {
             let input_row = row * window.stride[1] + ky * window.dilation[1];
+            // The plane is padded: places of the window count from its border, and none is outside.
             let row_start = input_row * self.padded.dims[2];
 
             for kx in 0..window.kernel[2] {

@@ -92,6 +92,7 @@ impl Gathered {
         let spots = window_spots(&shape.window, &padded);
         let taps = window_taps(&shape.window, &padded, shape.group_channels());
 
+        // A block of depth × columns floats fits BLOCK_FLOATS: deeper windows get narrower blocks.
         let depth = taps.len().clamp(1, MAX_DEPTH);
         let whole_panels = BLOCK_FLOATS / depth / PANEL * PANEL;
         let columns = whole_panels.clamp(PANEL, MAX_COLUMNS).min(spots.len());
@@ -156,6 +157,7 @@ impl Gathered {
                     depth,
                     columns,
                 };
+                // A filter is a row of `tap_count` weights, of which this block takes `depth`.
                 let left = Left::dense(&weights[first_tap..], tap_count);
                 let result = &mut output[first_output..];
                 gemm(size, left, block, result, outputs, extra);
@@ -187,6 +189,7 @@ fn window_taps(window: &Window, padded: &Padded, channels: usize) -> Vec<u32> {
             for y in 0..window.kernel[1] {
                 for x in 0..window.kernel[2] {
                     let offset = padded.offset(z * dilation_z, y * dilation_y, x * dilation_x);
+                    // `check_tables` has refused planes whose places do not fit 32 bits.
                     taps.push((c * padded.plane + offset) as u32);
                 }
             }
@@ -269,6 +272,7 @@ impl Body for Gathered {
             } else {
                 group_input
             };
+            // The product accumulates on what is added, which is the result's first value.
             if let Some(added) = added {
                 group_output.copy_from_slice(&added[n * output_length..][..output_length]);
             }

@@ -66,6 +66,7 @@ fn integer_sums(
         for filter in 0..shape.filters {
             let input_zero = input.zero_point(tensors, 0);
             let weight_zero = weights.zero_point(tensors, filter);
+            // A filter sees the channels of its own group only.
             let first_channel = filter / shape.group_filters() * group_channels;
             let first = (batch * shape.channels + first_channel) * input_plane;
             window.each(|n, place| {
@@ -156,6 +157,7 @@ pub(crate) fn qlinear_conv(cx: &Cx<'_>) -> Planned {
         let zero = index_at(tensors.bytes(7), result_dtype, 0) as f64;
         let bias = tensors.opt::<i32>(8);
         integer_sums(tensors, &shape, input, weights, |place, filter, sum| {
+            // ONNX quantises the bias by s_x · s_w with zero point 0: it adds to the sum as it is.
             let biased = sum.wrapping_add(bias.map_or(0, |b| b[filter]));
             let is_one_scale = weight_scales.len() == 1;
             let weight_scale = weight_scales[if is_one_scale { 0 } else { filter }];

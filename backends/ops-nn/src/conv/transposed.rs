@@ -97,6 +97,7 @@ impl Sides {
                 _ => None,
             };
             if let Some(size) = asked_size {
+                // What the kernels cover beyond the asked size is cut off at both ends.
                 let total = full_size.saturating_sub(size);
                 let padding = center_padding(total, auto_pad == "SAME_UPPER");
                 pads[d] = padding.before;
@@ -145,6 +146,7 @@ impl FloatBody for TransposedConvSpec {
         let kernel_elements = volume(&self.kernel);
         let filters = self.per * self.groups;
         for (i, plane) in output.chunks_exact_mut(output_plane).enumerate() {
+            // The sums of an output come one input element at a time: they begin with the bias.
             plane.fill(bias.map_or(F::ZERO, |b| b[i % filters]));
         }
 
@@ -153,6 +155,7 @@ impl FloatBody for TransposedConvSpec {
             for channel in 0..self.channels {
                 let channel_start = (batch * self.channels + channel) * input_plane;
                 let channel_input = &input[channel_start..][..input_plane];
+                // Weights are [channels, filters of a group, kernel]: filters count within a group.
                 let first_filter = channel / group_channels * self.per;
                 for f in 0..self.per {
                     let kernel_start = (channel * self.per + f) * kernel_elements;
@@ -189,6 +192,7 @@ impl TransposedConvSpec {
             let input_y = i / input_width % input_height;
             let input_x = i % input_width;
             for kz in 0..kernel_depth {
+                // What falls into the padding is cut off.
                 let Some(z) = self.place(0, input_z, kz) else {
                     continue;
                 };

@@ -32,6 +32,7 @@ impl Aligned {
             return Self::AsGiven(bytes);
         }
         let byte_count = bytes.len();
+        // Words of 8 bytes are aligned for elements of any type.
         let mut words = vec![0_u64; byte_count.div_ceil(8)];
         bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..byte_count].copy_from_slice(&bytes);
         Self::Copied {
@@ -97,6 +98,7 @@ impl Kernel for Fire {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let firings = io.firings();
         let calls = if self.batches { 1 } else { firings };
+        // A body that batches sees the tokens of all firings as one long tensor, and runs once.
         let call_firings = if self.batches { firings } else { 1 };
 
         let mut later_outputs: [&mut [u8]; Io::MAX_MUT_PORTS] =

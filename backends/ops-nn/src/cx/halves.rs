@@ -80,6 +80,7 @@ impl Halves {
         let outputs: Vec<Stored> = plan.outs.iter().map(Stored::of).collect();
         let make = plan.make;
         let flops = plan.flops;
+        // Variants keep their names: what is chosen for the wide body is chosen for this one.
         let numbered_variants: Vec<_> = plan.variants.iter().copied().zip(0..).collect();
         let wrap = move |variant| {
             Ok(Box::new(Halves {
@@ -164,6 +165,7 @@ impl Body for Halves {
             scratch: bytemuck::cast_slice_mut(body_scratch),
         });
 
+        // Only now are all outputs complete: they are narrowed in the order in which they were laid out.
         let mut wide_start = 0;
         for (o, stored) in self.outputs.iter().enumerate() {
             if is_half(stored.dtype) {

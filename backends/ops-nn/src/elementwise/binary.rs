@@ -99,6 +99,7 @@ where
         self.walk.each(|to, starts| {
             for (i, stretch) in output[to..to + inner].chunks_mut(STRETCH).enumerate() {
                 copy_bytes(stretch, &mut copy[..stretch.len()]);
+                // A repeated operand has a step of 0 and stays where it is.
                 let other_start = starts[other_operand] + i * STRETCH * other_step as usize;
                 let other_run = &other[other_start..];
                 match overwritten {
@@ -229,6 +230,7 @@ fn float_mod(x: f64, y: f64, fmod: bool) -> f64 {
     if fmod || remainder.is_nan() {
         return remainder;
     }
+    // A zero has the sign of the divisor, as NumPy's `mod` gives it.
     if remainder == 0.0 {
         return 0f64.copysign(y);
     }
@@ -354,6 +356,7 @@ fn power<T: Num>(base: T, exponent: f64) -> T {
     if T::FLOAT || exponent < 0.0 || exponent.fract() != 0.0 {
         return T::of(base.f64().powf(exponent));
     }
+    // base^e = Π base^(2^i) over the bits i of e.
     let mut square = base;
     let mut bits_left = exponent as u64;
     let mut product = T::ONE;

@@ -75,6 +75,7 @@ pub(crate) fn cast(cx: &Cx<'_>) -> Planned {
             |elements, to| simd::write::<u8, _>(elements, to, |v| (v != 0.0).into());
         return Ok(staged_plan(out, from, from_any.read, to_truth));
     }
+    // f64 has 53 bits: large i64 would be rounded on the way.
     if is_whole(from) && is_whole(to) {
         let read = conversion_of_whole(from).read;
         return Ok(staged_plan(out, from, read, conversion_of_whole(to).write));

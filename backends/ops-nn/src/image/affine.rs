@@ -60,6 +60,7 @@ impl FloatBody for AffineGrid {
             }
 
             for (row, result) in place.iter_mut().enumerate() {
+                // Matrices are [batch, rank, rank + 1]; the last column is the translation.
                 let row_start = (batch * rank + row) * (rank + 1);
                 let matrix_row = &matrices[row_start..][..rank + 1];
                 let terms = matrix_row.iter().zip(coordinates);

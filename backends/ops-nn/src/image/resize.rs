@@ -114,6 +114,7 @@ impl<'a> Rule<'a> {
                 false => vec![1.0, 0.0],
             },
             "linear" if self.antialias => {
+                // The triangle reaches 1 / scale input elements to both sides.
                 let start = (-1.0 / shrinking).floor() as i64 + 1;
                 let taps = 2 - 2 * start;
                 let weight = |k: i64| {
@@ -123,6 +124,7 @@ impl<'a> Rule<'a> {
                 normalized((start..start + taps).map(weight).collect())
             }
             "cubic" if self.antialias => {
+                // Keys' kernel reaches 2 / scale input elements to both sides.
                 let start = (-2.0 / shrinking).floor() as i64 + 1;
                 let weight = |k: i64| match (shrinking * (k as f64 - ratio)).abs() {
                     x if x <= 1.0 => near_cubic_weight(x, coefficient),
@@ -167,6 +169,7 @@ impl<'a> Rule<'a> {
 
             let mut weights = self.weights(ratio, size.scale);
             built.taps = weights.len();
+            // Tap n / 2 − 1 is at ⌈place⌉ − 1: the element that the ratio counts from.
             let first = place.ceil() as i64 - weights.len() as i64 / 2;
             if self.excludes_outside {
                 for (k, weight) in weights.iter_mut().enumerate() {
@@ -174,6 +177,7 @@ impl<'a> Rule<'a> {
                         *weight = 0.0;
                     }
                 }
+                // What is left makes up the whole: the weights add up to 1 again.
                 let sum: f64 = weights.iter().sum();
                 weights.iter_mut().for_each(|weight| *weight /= sum);
             }
@@ -216,6 +220,7 @@ impl Target {
             .map(|(&axis, &size)| size as f64 / input_dims[axis] as f64)
             .collect();
         let all_scales = axis_scales.iter().copied();
+        // `not_larger` fits the image into the sizes, `not_smaller` covers them; both keep its proportions.
         let common_scale = match cx.args.word_opt("keep_aspect_ratio_policy")? {
             Some("not_larger") => Some(all_scales.fold(f64::INFINITY, f64::min)),
             Some("not_smaller") => Some(all_scales.fold(0.0, f64::max)),
@@ -315,6 +320,7 @@ pub(crate) fn resized(cx: &Cx<'_>) -> Result<Resized, OpError> {
                 end: region.get(i + axes.len()).copied().unwrap_or(1.0),
             },
         };
+        // A crop moves elements even where the size stays.
         let is_changed = size.output != size.input || size.scale != 1.0;
         if is_changed || rule.coordinates == "tf_crop_and_resize" {
             passes.push(rule.axis(axis, size));
@@ -333,6 +339,7 @@ pub(crate) fn resize(cx: &Cx<'_>, spec: &Resized) -> Planned {
     let input_dims = cx.dims(0)?;
     let passes = &spec.passes;
     if spec.takes_nearest || !FLOATS.contains(&dtype) {
+        // Nearest elements are copies of any type; an extrapolation value or a weight needs floats.
         let has_outside = passes.iter().any(|pass| pass.outside.contains(&true));
         if has_outside || !spec.takes_nearest {
             return Err(cx.refuse_type(0, "cast to f32 to interpolate"));
@@ -481,6 +488,7 @@ impl FloatBody for Resize {
             pass.run(AxisView::of(shape, pass.axis), from, to);
             std::mem::swap(&mut from, &mut to);
         }
+        // After the last swap the result is in `from`.
         output.copy_from_slice(&from[..output.len()]);
 
         // What is outside along any axis is not an image any more.

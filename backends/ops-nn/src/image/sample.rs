@@ -70,6 +70,7 @@ pub(crate) fn grid_sample(cx: &Cx<'_>, spec: &GridSampleSpec) -> Planned {
         return Err(cx.refuse_type(1, format!("`x` is {}", cx.operand(0)?.ty)));
     }
 
+    // The grid is [n, spatial…, rank]: its spatial dimensions become those of the result.
     let result_dims = &grid_dims[1..=rank];
     let out_dims = [&image_dims[..2], result_dims].concat();
     let flops = 10.0 * (volume(&out_dims) * spec.taps.pow(rank as u32)) as f64;
@@ -147,6 +148,7 @@ impl GridSample {
     /// The elements along dimension d that a coordinate in [−1, 1] asks for.
     fn taps_along(&self, d: usize, grid_coordinate: f64) -> Taps {
         let size = self.dims[d] as f64;
+        // −1 and 1 are the centres of the outermost elements, or their outer edges half an element further.
         let mut coordinate = match self.aligns_corners {
             true => (grid_coordinate + 1.0) / 2.0 * (size - 1.0),
             false => ((grid_coordinate + 1.0) * size - 1.0) / 2.0,
@@ -210,6 +212,7 @@ impl GridSample {
         let depth_taps = if is_volume { self.taps } else { 1 };
 
         let mut sum = 0.0;
+        // The kernel is separable: w(z, y, x) = w(z) · w(y) · w(x). Taps outside count as 0.
         for i in 0..depth_taps {
             for j in 0..self.taps {
                 for k in 0..self.taps {
@@ -244,6 +247,7 @@ impl FloatBody for GridSample {
 
         for batch in 0..self.batch {
             for place in 0..self.places {
+                // One place serves for all channels, so that its taps are found once.
                 let coordinates = &grid[(batch * self.places + place) * rank..][..rank];
                 let mut along = [one_tap; 3];
                 for d in 0..rank {

@@ -109,6 +109,7 @@ impl Wide for DepthwiseJob<'_> {
         let [_, _, output_width] = window.output;
         let kernel_width = window.kernel[2];
         for row in self.lines.clone() {
+            // The same for all pixels of a row: taps over the padding are left out, as they would add 0.
             let kernel_rows = kernel_within(window, 1, row);
             let mut column = 0;
             while column < output_width {
@@ -195,6 +196,7 @@ impl DepthwiseJob<'_> {
         let mut first = 0;
         // SAFETY: the caller's promise; the vectors end with the channels.
         unsafe {
+            // Wide steps first, then single vectors; channels one by one only where they fill no vector.
             while first + P * PANEL <= channels {
                 channel_vectors::<V, X, P, K, S>(self, pixel, near, first);
                 first += P * PANEL;
@@ -287,6 +289,7 @@ unsafe fn channel_vectors<
             }
         }
 
+        // Each sum is one chain, its taps in the order of `one_channel`.
         for kernel_row in near.rows.start..near.rows.end {
             let kernel_column = near.columns.start;
             let input_pixel = pixel.input_under(window, kernel_row, kernel_column);
@@ -332,6 +335,7 @@ unsafe fn sliding_row<V: Vector, const X: usize, const P: usize, const K: usize,
     // SAFETY: the caller's promise.
     unsafe {
         for v in 0..P {
+            // X windows of K taps, S apart, cover (X − 1) · S + K pixels, where separate reads would take X · K.
             let mut columns = [V::zero(); COLUMNS];
             for i in 0..(X - 1) * S + K {
                 columns[i] = V::load(elements.add(i * channels + v * PANEL));
@@ -414,6 +418,7 @@ impl Body for Depthwise {
             };
             job.check();
 
+            // Lines of the result are shared out: cores read common input, and write apart.
             let tap_count = self.taps.len() / channels.max(1);
             team::share(output_length * tap_count, job.lines.end, 1, &|lines| {
                 // SAFETY: `check` has seen that the images have the sizes that the code relies on; lines are others.
@@ -424,6 +429,7 @@ impl Body for Depthwise {
                     })
                 }
             });
+            // Other activations than bounds need a pass of their own over the image.
             if clamp.is_none() && self.act != Act::None {
                 simd::dispatch(Finish(result, self.act));
             }

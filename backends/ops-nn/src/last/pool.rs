@@ -156,6 +156,7 @@ impl Wide for PoolJob<'_> {
     unsafe fn run<V: Vector, const FMA: bool>(self) {
         let channels = self.pool.image.channels;
         each_pixel(self.window(), self.lines.clone(), |pixel, near| {
+            // One division for a pixel in place of one for each channel.
             let scale = 1.0 / self.element_count(pixel, near) as f32;
             let mut first = 0;
             // SAFETY: `check` has seen that the images have these sizes; the vectors end with the channels.

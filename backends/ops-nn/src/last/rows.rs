@@ -58,6 +58,7 @@ pub(super) fn packed_filters(weights: &[f32], layout: FilterLayout) -> Vec<f32> 
     for (n, filter_weights) in weights.chunks_exact(filter_len.max(1)).enumerate() {
         let group = n / layout.group_filters;
         let filter = n % layout.group_filters;
+        // Each group begins with a panel of its own, so that no panel mixes the channels of two.
         let panel = group * layout.group_panels() + filter / PANEL;
         for (i, weight) in filter_weights.iter().enumerate() {
             // ONNX has channels outside, taps inside: turned over, as pixels have channels inside.
@@ -82,6 +83,7 @@ fn pad_image(
     let left_border = window.before[2] * channels;
     let mut lines = padded.chunks_exact_mut(padded_width * channels);
 
+    // Only the border is cleared: lines of the image are written once.
     let lines_before = lines.by_ref().take(window.before[1]);
     lines_before.for_each(|line| line.fill(0.0));
     for (row, line) in image.chunks_exact(row_length).zip(lines.by_ref()) {
@@ -202,6 +204,7 @@ fn panel_biases(layout: &FilterLayout, biases: &[f32]) -> Vec<f32> {
 
 impl Body for Rows {
     fn run(&self, tensors: &mut Tensors<'_>) {
+        // The result may be written over what is added, which then comes from the output and not as an operand.
         let is_over_added = tensors.over().is_some();
         let added = match is_over_added {
             true => None,
@@ -323,6 +326,7 @@ impl Job<'_> {
         let layout = &rows.layout;
         let last_window = rows.spots.last().zip(rows.runs.last());
         let last_run = last_window.map_or(0, |(spot, run)| *spot as usize + *run as usize);
+        // A place is spot + run + group, each of them rising: the sum of the last ones is the farthest.
         let last_group = layout.groups.saturating_sub(1) * layout.group_channels;
         assert!(
             last_run + last_group + rows.run_length <= self.input.len(),
@@ -421,6 +425,7 @@ impl Job<'_> {
                 let mut panel = self.panels.start;
                 while panel < self.panels.end {
                     let tile_panels = panels_of_tile::<V>(rows.tile, self.panels.end - panel);
+                    // Results have the filters of all groups side by side; panels are filled up group by group.
                     let column = group * layout.group_filters + panel * PANEL;
                     let panel_number = group * layout.group_panels() + panel;
                     let weights_start = panel_number * filter_len * PANEL;
@@ -434,6 +439,7 @@ impl Job<'_> {
                             false => self.added.wrapping_add(column),
                         },
                         output: self.output.add(column),
+                        // Padding of the last panel is computed, and not stored.
                         width: (tile_panels * PANEL).min(layout.group_filters - panel * PANEL),
                     };
 
@@ -489,6 +495,7 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
         }
         let mut weights = start.weights;
         for &run in &rows.runs {
+            // A run is contiguous in the image and in the packed weights alike.
             let mut elements = windows;
             for r in 0..R {
                 elements[r] = windows[r].add(run as usize);
@@ -499,6 +506,7 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
                     right[v] = V::load(weights.add(v * start.panel_length));
                 }
                 for r in 0..R {
+                    // One element of each pixel meets sixteen filters in each vector.
                     let left = *elements[r].add(j);
                     for v in 0..P {
                         sums[r][v] = sums[r][v].add_product(left, right[v]);
@@ -531,6 +539,7 @@ unsafe fn store_tile<V: Vector, const R: usize, const P: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         let output = start.output.add(first * stride);
+        // Fewer filters are left than lanes: whole stores would run into the next group.
         if start.width < P * PANEL {
             let mut edge = [[[0.0_f32; PANEL]; P]; R];
             for r in 0..R {

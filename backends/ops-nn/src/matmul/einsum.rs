@@ -25,6 +25,7 @@ pub(in super::super) struct EinsumSpec {
 
 impl EinsumSpec {
     pub(in super::super) fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        // Spaces mean nothing in an equation.
         let written = cx.args.word("equation")?.chars();
         let equation: String = written.filter(|c| !c.is_whitespace()).collect();
         let (left_side, result) = match equation.split_once("->") {
@@ -46,6 +47,7 @@ impl EinsumSpec {
                 let message = format!("`{term}` does not name the {rank} dimensions of input {i}");
                 refuse_equation(cx, message)
             })?;
+            // Ellipses of different ranks broadcast: the longest one says how many dimensions the result gets.
             max_dots = max_dots.max(dots);
             terms.push(
                 term.replace(ELLIPSIS, &ellipsis_labels(dots))
@@ -126,6 +128,7 @@ pub(in super::super) fn einsum(cx: &Cx<'_>, spec: &EinsumSpec) -> Planned {
     let dtype = cx.dtype(0)?;
     let sizes = &spec.sizes;
     let summed_labels = sizes.keys().copied().filter(|c| !spec.out.contains(c));
+    // Labels of the result come first, so that the elements of each sum are consecutive numbers.
     let labels: Vec<char> = spec.out.iter().copied().chain(summed_labels).collect();
     let out_dims: Vec<usize> = spec.out.iter().map(|c| sizes[c]).collect();
     let all_dims: Vec<usize> = labels.iter().map(|c| sizes[c]).collect();

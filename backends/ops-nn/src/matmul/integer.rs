@@ -145,6 +145,7 @@ pub(in super::super) fn qlinear_matmul(cx: &Cx<'_>) -> Planned {
         let result = t.out_bytes(0);
         let zero = f64::from(zero_point(t, 7, result_dtype, 0));
         integer_products(t, &shape, left, right, |place, sum| {
+            // round(Σ · s_left · s_right / s_result + zero), s_left by rows and s_right by columns.
             let scale = scale_at(t, 1, left_scale, place / columns % rows)
                 * scale_at(t, 4, right_scale, place % columns)
                 / scale_at(t, 6, result_scale, 0);

@@ -26,6 +26,7 @@ impl Body for Chosen {
         let input = tensors.bytes(0);
         let output = tensors.out_bytes(0);
         let zeros = [0; 8];
+        // A fill value that is not connected is zero bytes, which are 0 or false in every type.
         let given_fill = tensors.bytes(self.fill).get(..self.size);
         let fill = given_fill.unwrap_or(&zeros[..self.size]);
         for (element, &place) in output.chunks_exact_mut(self.size).zip(&self.places) {
@@ -77,6 +78,8 @@ fn places_by_rule(out: &[usize], rule: impl Fn(&[usize]) -> Option<usize>) -> Ve
     let mut places = Vec::with_capacity(volume(out));
     for number in 0..volume(out) {
         let mut rest = number;
+
+        // The number in mixed radix: i_d = ⌊rest / stride_d⌋, the slowest dimension first.
         for (coordinate, stride) in index.iter_mut().zip(&out_strides) {
             *coordinate = rest / stride;
             rest %= stride;
@@ -125,6 +128,7 @@ impl PadMode {
             Self::Edge => Some(place.clamp(0, length - 1)),
             Self::Reflect if length == 1 => Some(0),
             Self::Reflect => {
+                // A mirror image repeats after going there and back, with neither end repeated.
                 let period = 2 * (length - 1);
                 let within_period = place.rem_euclid(period);
                 Some(within_period.min(period - within_period))
@@ -151,6 +155,7 @@ impl PadSpec {
         let mut out = input_dims.clone();
         for (i, &given_axis) in axes.iter().enumerate() {
             let axis = cx.axis(given_axis, rank)?;
+            // ONNX has all begins first, then all ends. Sums saturate, as pads may be any i64.
             before[axis] = pads[i];
             let padded = (input_dims[axis] as i64)
                 .saturating_add(pads[i])
@@ -173,6 +178,8 @@ pub(crate) fn pad(cx: &Cx<'_>, spec: &PadSpec) -> Planned {
     let input_dims = cx.dims(0)?;
     let before = spec.before.clone();
     let mode = spec.mode;
+
+    // What only grows by a constant keeps its rows whole; anything else is looked up element by element.
     let only_adds = before.iter().all(|&b| b >= 0)
         && spec
             .out
@@ -198,6 +205,8 @@ pub(crate) fn pad(cx: &Cx<'_>, spec: &PadSpec) -> Planned {
 fn pad_rows(cx: &Cx<'_>, input_dims: &[usize], spec: &PadSpec) -> Planned {
     let size = size_of_dtype(cx, 0)?;
     let out_strides = strides(&spec.out);
+
+    // Where the operand's first element comes to lie: Σ before_d · stride_d.
     let first_element = spec
         .before
         .iter()
@@ -215,6 +224,7 @@ fn pad_rows(cx: &Cx<'_>, input_dims: &[usize], spec: &PadSpec) -> Planned {
         let input = tensors.bytes(0);
         let output = tensors.out_bytes(0);
         let fill = tensors.bytes(2);
+        // A fill of zero bytes is the usual case, and one memset.
         if fill.iter().take(size).any(|&byte| byte != 0) {
             let elements = output.chunks_exact_mut(size);
             elements.for_each(|element| element.copy_from_slice(&fill[..size]));
@@ -263,6 +273,7 @@ pub(crate) fn center_crop_pad(cx: &Cx<'_>) -> Planned {
         let mut place = 0;
         for (d, &i) in index.iter().enumerate() {
             let source = i as i64 + shifts[d];
+            // A place beside the operand is padding.
             if !(0..input_dims[d] as i64).contains(&source) {
                 return None;
             }
@@ -284,6 +295,7 @@ pub(crate) fn trilu(cx: &Cx<'_>) -> Planned {
     let input_strides = strides(&input_dims);
     chosen_plan(cx, input_dims, usize::MAX, move |index| {
         let rank = index.len();
+        // Column − row: 0 on the main diagonal, positive above it.
         let off_diagonal = index[rank - 1] as i64 - index[rank - 2] as i64;
         let is_kept = match keeps_upper {
             true => off_diagonal >= diagonal,

@@ -23,6 +23,7 @@ pub(crate) fn col2im(cx: &Cx<'_>) -> Planned {
     let strides = attributes::strides(cx, rank)?;
     let dilations = attributes::dilations(cx, rank)?;
     let pads = attributes::pads(cx, rank)?;
+    // Blocks along each dimension: ⌊(padded − reach) / stride⌋ + 1, as a convolution has outputs.
     let spots: Vec<usize> = (0..rank)
         .map(|d| {
             let block_side = block.get(d).copied().unwrap_or(1).max(1);
@@ -79,6 +80,7 @@ impl Col2Im {
         for d in (0..self.image.len()).rev() {
             let in_block = block_rest % self.block[d] * self.dilations[d];
             let block_start = spot_rest % self.spots[d] * self.strides[d];
+            // Both numbers are counted in mixed radix, the last dimension fastest.
             let place = (block_start + in_block).checked_sub(self.pads[d])?;
             if place >= self.image[d] {
                 return None;
@@ -103,6 +105,7 @@ impl FloatBody for Col2Im {
 
         for plane in 0..self.planes {
             for block_element in 0..block_elements {
+                // Columns are [n, channels · block, spots]: a row for each block element of each channel.
                 let row = (plane * block_elements + block_element) * spot_count;
                 for spot in 0..spot_count {
                     if let Some(pixel) = self.pixel(block_element, spot) {

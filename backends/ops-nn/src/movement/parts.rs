@@ -32,6 +32,7 @@ pub(crate) fn concat(cx: &Cx<'_>, spec: &AxisSpec) -> Planned {
         }
         out_dims[axis] += dims[axis];
         let view = AxisView::of(&dims, axis);
+        // A row of the result is a row of each part, one behind the other.
         let bytes = view.length * view.inner * size;
         parts.push(RowPart {
             start: row_bytes,
@@ -82,6 +83,7 @@ impl SplitSpec {
             Some(parts) => parts.iter().map(|&part| part.max(0) as usize).collect(),
             None => {
                 let count = attributes::num_outputs(cx, cx.wanted.len() as u64)?;
+                // ONNX has equal parts of ⌈length / count⌉, of which the last may be shorter.
                 let part_length = length.div_ceil(count);
                 (0..count)
                     .map(|i| part_length.min(length.saturating_sub(i * part_length)))
@@ -98,6 +100,7 @@ pub(crate) fn split(cx: &Cx<'_>, spec: &SplitSpec) -> Planned {
     let view = AxisView::of(&dims, spec.axis);
     let place_bytes = view.inner * size_of_dtype(cx, 0)?;
     let part_lengths = &spec.parts;
+    // Lengths come from an operand: a sum that wrapped could look right.
     let whole_length = part_lengths
         .iter()
         .fold(0_usize, |sum, &part| sum.saturating_add(part));

@@ -69,6 +69,7 @@ pub(crate) fn slice(cx: &Cx<'_>) -> Planned {
         let (first, count) = part.taken(input_dims[axis]);
         out[axis] = count;
         source.start += first.max(0) as isize * stride;
+        // A negative step walks the operand backwards from the first element that is taken.
         source.steps[axis] = stride.saturating_mul(part.step as isize);
     }
     source.dims = out.clone();
@@ -79,6 +80,7 @@ fn axis_slices(cx: &Cx<'_>, rank: usize) -> Result<Vec<AxisSlice>, OpError> {
     let starts = cx.ints(1)?.unwrap_or_default();
     let ends = cx.ints(2)?.unwrap_or_default();
     let count = starts.len();
+    // Without axes the slices are those of the first dimensions, each by a step of 1.
     let axes = cx.ints(3)?.unwrap_or_else(|| (0..count as i64).collect());
     let steps = cx.ints(4)?.unwrap_or_else(|| vec![1; count]);
     if [ends.len(), axes.len(), steps.len()] != [count; 3] {

@@ -56,6 +56,7 @@ impl FloatBody for LpNorm {
                 let norm = self.norm(input, outer, inner);
                 for k in 0..self.view.length {
                     let place = self.view.at(outer, k, inner);
+                    // A line of zeros stays zeros, where a division would give NaN.
                     output[place] = match norm {
                         0.0 => F::ZERO,
                         _ => F::of(input[place].f64() / norm),
@@ -142,12 +143,14 @@ impl FloatBody for MeanVariance {
         let output = tensors.out::<F>(0);
         let count = self.reduced.count();
         for kept in 0..self.kept.count() {
+            // A place is the sum of the strides of kept and of reduced dimensions, since no dimension is in both.
             let first = self.kept.place(kept);
             let places = || (0..count).map(|i| first + self.reduced.place(i));
             let mean = places().map(|i| input[i].f64()).sum::<f64>() / count as f64;
             let squares = places().map(|i| (input[i].f64() - mean).powi(2));
             let variance = squares.sum::<f64>() / count as f64;
             for i in places() {
+                // ONNX adds epsilon to the deviation here, not to the variance as the other normalisations do.
                 let deviation = variance.sqrt() + MEAN_VARIANCE_EPSILON;
                 output[i] = F::of((input[i].f64() - mean) / deviation);
             }

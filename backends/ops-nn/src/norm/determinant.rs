@@ -45,6 +45,7 @@ impl FloatBody for Determinant {
 fn eliminate<F: Float>(matrix: &mut [F], side: usize) -> F {
     let mut determinant = F::ONE;
     for c in 0..side {
+        // Partial pivoting keeps factors at most 1, so that rounding errors do not grow.
         let pivot = (c..side).max_by(|&a, &b| {
             let magnitude_a = matrix[a * side + c].abs();
             let magnitude_b = matrix[b * side + c].abs();
@@ -53,6 +54,7 @@ fn eliminate<F: Float>(matrix: &mut [F], side: usize) -> F {
                 .unwrap_or(Ordering::Equal)
         });
         let pivot_row = pivot.unwrap_or(c);
+        // A column without a pivot: the matrix is singular.
         if matrix[pivot_row * side + c] == F::ZERO {
             return F::ZERO;
         }
@@ -65,6 +67,7 @@ fn eliminate<F: Float>(matrix: &mut [F], side: usize) -> F {
         determinant = determinant * matrix[c * side + c];
 
         for r in c + 1..side {
+            // Row r less a multiple of the pivot's row clears column c and leaves the determinant as it is.
             let factor = matrix[r * side + c] / matrix[c * side + c];
             for j in c..side {
                 matrix[r * side + j] = matrix[r * side + j] - factor * matrix[c * side + j];

@@ -83,6 +83,7 @@ impl FloatBody for LocalResponse {
         let input = tensors.get::<F>(0);
         let output = tensors.out::<F>(0);
         let spec = &self.spec;
+        // An even size has one more channel above: [c − ⌊(n − 1) / 2⌋, c + ⌈(n − 1) / 2⌉].
         let channels_below = (spec.size - 1) / 2;
         let channels_above = spec.size / 2;
         let alpha = F::of(spec.alpha / spec.size as f64);
@@ -90,6 +91,7 @@ impl FloatBody for LocalResponse {
         for batch in 0..self.batch {
             for channel in 0..self.channels {
                 let row_start = |c: usize| (batch * self.channels + c) * self.plane;
+                // The output holds the sums of squares until they are replaced by the results.
                 let sums = &mut output[row_start(channel)..][..self.plane];
                 sums.fill(F::ZERO);
                 let first = channel.saturating_sub(channels_below);

@@ -147,6 +147,7 @@ impl RecurrentSpec {
             Some("reverse") => Direction::Reverse,
             _ => Direction::Forward,
         };
+        // W stacks the gates' rows, so that one product gives the sums of all of them.
         let gates = cell.gates();
         let fits = rows == gates * hidden
             && weight_columns == input
@@ -163,6 +164,7 @@ impl RecurrentSpec {
         let mut spec = Self {
             cell,
             dtype,
+            // X is [steps, batch, input], or [batch, steps, input] under `layout` 1.
             steps: if batchwise { d1 } else { d0 },
             batch: if batchwise { d0 } else { d1 },
             input,
@@ -215,6 +217,7 @@ fn activations(cx: &Cx<'_>, cell: Cell, ways: usize) -> Result<Vec<Gate>, OpErro
         gates = default.to_vec();
     }
 
+    // Each new one repeats the one a direction before, so that both directions get the same list.
     let given_count = gates.len();
     while gates.len() < default.len() * ways {
         gates.push(gates[gates.len() - given_count.min(default.len())]);

@@ -55,6 +55,7 @@ pub(crate) fn dft(cx: &Cx<'_>, spec: &DftSpec) -> Planned {
     let half_comes_in = spec.inverse && spec.onesided;
     let half_comes_out = !spec.inverse && spec.onesided;
     let input_length = dims[spec.axis];
+    // n / 2 + 1 elements of half a spectrum stand for n = 2 (length − 1) points.
     let natural_points = match half_comes_in {
         true => 2 * input_length.saturating_sub(1),
         false => input_length,
@@ -152,6 +153,7 @@ impl Body for Dft {
         let scratch = tensors.scratch::<Complex<f64>>();
         let (line, rest) = scratch.split_at_mut(self.points);
         let work = &mut rest[..self.fft.get_inplace_scratch_len()];
+        // The inverse transform divides by n, the forward one by nothing.
         let scale = match self.is_inverse {
             true => 1.0 / self.points as f64,
             false => 1.0,
@@ -222,6 +224,7 @@ pub(crate) fn stft(cx: &Cx<'_>, spec: &StftSpec) -> Planned {
 
     // The spectrum of a real signal is its own mirror; that of a complex one is not.
     let keeps_half = spec.onesided && parts == 1;
+    // Only whole frames count: nothing is padded at either end.
     let frames = 1 + (length - points) / step;
     let kept = if keeps_half { points / 2 + 1 } else { points };
     let out_dims = [batch, frames, kept, 2];
@@ -269,6 +272,7 @@ impl Body for Stft {
                 let first = batch * self.length + frame * self.step;
                 for (k, element) in line.iter_mut().enumerate() {
                     let place = (first + k) * self.parts;
+                    // Frames overlap, so that each takes its elements from the signal afresh, under the window.
                     let weight = window.map_or(1.0, |w| w[k]);
                     let imaginary = match self.parts {
                         2 => input[place + 1] * weight,
@@ -278,6 +282,7 @@ impl Body for Stft {
                 }
                 self.fft.process_with_scratch(line, work);
 
+                // The result is [n, frames, kept, 2]: real and imaginary parts side by side.
                 let spectrum_start = (batch * self.frames + frame) * self.kept * 2;
                 let spectrum = &mut output[spectrum_start..][..self.kept * 2];
                 for (pair, element) in spectrum.chunks_exact_mut(2).zip(line.iter()) {

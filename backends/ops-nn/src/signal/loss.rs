@@ -118,6 +118,7 @@ impl FloatBody for Loss {
         let [losses, log_probabilities] = tensors.outs_if::<F, 2>(self.wants);
 
         let view = self.view;
+        // Both sums are in f64, over as many targets as there are.
         let mut loss_sum = 0.0;
         let mut weight_sum = 0.0;
         for outer in 0..view.outer {
@@ -137,6 +138,7 @@ impl FloatBody for Loss {
                 let mut weight = 0.0;
                 let mut loss = 0.0;
                 if let Some(class) = self.class(targets, line) {
+                    // ln p = s − ln Σ exp(s) of scores; logarithms stay, as their `log_sum` is 0.
                     let logarithm = input[view.at(outer, class, inner)].f64() - log_sum;
                     weight = class_weights.map_or(1.0, |w| w[class].f64());
                     loss = -weight * logarithm;
@@ -154,6 +156,7 @@ impl FloatBody for Loss {
         match self.reduction {
             Reduction::None => {}
             Reduction::Sum => losses.fill(F::of(loss_sum)),
+            // The mean is by the weights of the classes that were met, not by the number of targets.
             Reduction::Mean => losses.fill(F::of(loss_sum / weight_sum)),
         }
     }

@@ -58,6 +58,7 @@ fn hertz_of(mel: f64) -> f64 {
 pub(crate) fn mel(cx: &Cx<'_>) -> Planned {
     let bands = point_count(cx, 0, first_int(cx, 0)?, 1)?;
     let points = point_count(cx, 1, first_int(cx, 1)?, 1)?;
+    // At least 1, so that the division by it has a result.
     let sample_rate = Ord::max(first_int(cx, 2)?.unwrap_or(1), 1) as f64;
     let low = mel_of(first_float(cx, 3)?);
     let high = mel_of(first_float(cx, 4)?);
@@ -85,6 +86,7 @@ pub(crate) fn mel(cx: &Cx<'_>) -> Planned {
             top: edge_bin(band + 1),
             end: edge_bin(band + 2),
         };
+        // A band narrower than a bin still has its top.
         for bin in triangle.first..triangle.end.max(triangle.top + 1) {
             if let Some(weight) = weights.get_mut(bin * bands + band) {
                 *weight = triangle.weight(bin);
@@ -132,6 +134,7 @@ pub(crate) fn range(cx: &Cx<'_>) -> Planned {
     let start = first_float(cx, 0)?;
     let limit = first_float(cx, 1)?;
     let step = first_float(cx, 2)?;
+    // ⌈(limit − start) / step⌉ numbers, none where the step leads away from the limit.
     let count = ((limit - start) / step).ceil().max(0.0);
     if !count.is_finite() || count > f64::from(u32::MAX) {
         let message = format!("is {step}: the range never ends");
