@@ -545,6 +545,7 @@ impl Expander<'_> {
                 continue;
             }
 
+            // A value may be a parameter of the model: the place where it was written stays the argument's.
             let node = self.substitute(&arg.value, env);
             remember(&mut params.spans, key, span, &node);
             match self.files.value(&node, &model.dir, self.sink) {

@@ -219,6 +219,7 @@ fn place_in_few_stages(
     goal: PlacementGoal,
     control: &mut Control<'_>,
 ) -> PlacedClusters {
+    // The devices stay: what a stage less is worth is not weighed against a device more.
     let used: BTreeSet<DeviceId> = found.devices.iter().copied().collect();
     let devices: Vec<DeviceId> = used.into_iter().collect();
     let mut placement_problem = placement_problem(problem, loads, &devices, goal);

@@ -1,6 +1,5 @@
 //! Reductions along axes, running sums, softmax, the k greatest.
 
-use std::cmp::Ordering;
 use std::marker::PhantomData;
 
 use zbmd_ir::{DType, TokenType};
@@ -552,9 +551,12 @@ impl TopKRule {
             *place = i as u32;
         }
         let element = |place: u32| input[self.view.at(outer, place as usize, inner)];
+        let is_nan = |place: u32| element(place).partial_cmp(&element(place)).is_none();
         places.sort_unstable_by(|&a, &b| {
-            let rising = element(a).partial_cmp(&element(b));
-            let rising = rising.unwrap_or(Ordering::Equal);
+            // The sort panics without a total order: NaN counts as larger than every number, and as equal to NaN.
+            let rising = element(a)
+                .partial_cmp(&element(b))
+                .unwrap_or_else(|| is_nan(a).cmp(&is_nan(b)));
             let best_first = match self.takes_largest {
                 true => rising.reverse(),
                 false => rising,

@@ -499,6 +499,7 @@ impl Import<'_> {
         };
 
         // Optional operands at the end may be written as empty names or left out: the same to the op.
+        // Optional inputs at the end may be left out or be named by an empty string: one form from here on.
         while work.inputs.last() == Some(&None) {
             work.inputs.pop();
         }
@@ -523,6 +524,7 @@ impl Import<'_> {
         let types: Vec<TokenType> = signature.outputs.iter().map(|p| p.token.clone()).collect();
 
         // Without a port all operands are constant, and so is the result.
+        // All inputs are constants: the op is computed now and not once an iteration.
         if signature.inputs.is_empty()
             && let Some(ids) = self.fold(work, op, &params, signature)?
         {

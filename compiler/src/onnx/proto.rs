@@ -77,10 +77,12 @@ impl<'a> External<'a> {
             )));
         }
 
+        // Large models have thousands of tensors in one file.
         if !self.open.contains_key(location) {
             let opened = open_inside(dir, location, &entries)?;
             self.open.insert(location.to_owned(), opened);
         }
+        // The length is that of when it was opened: reading past a file that shrank since is an error below.
         let Some((mut file, file_bytes)) = self.open.get(location).map(|(file, len)| (file, *len))
         else {
             return Err(refuse("is missing".to_owned()));

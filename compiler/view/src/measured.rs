@@ -248,6 +248,7 @@ fn typical_period(plan: &PlanView, lane: usize, traced: &[&Lane]) -> (u64, Optio
         return (0, None);
     }
 
+    // A calendar that cannot be looked into, such as a GPU's, is one row.
     let executions_of_row: Vec<u64> = if is_whole {
         vec![1]
     } else {

@@ -76,6 +76,7 @@ impl EpochManager {
         pool: WorkerPool,
         tracer: Option<Tracer>,
     ) -> Self {
+        // What outlives epochs is in the session's memory and the state, all else is made anew with each epoch.
         let session_memory = Arc::clone(&control.session_memory);
         let source_count = session_memory.sources.len();
         let sink_count = loaded.program.graph.sinks().count();
@@ -379,6 +380,7 @@ impl EpochManager {
     /// follow.
     pub(crate) fn advance_phase(&mut self) -> bool {
         let main_block = self.block_of(self.loaded.main);
+        // Whole blocks first: the main plan, then single iterations, then one that is padded.
         let has_block = match self.phase {
             Phase::Main => !self.is_over(main_block),
             Phase::Tail => !self.is_over(1),
@@ -387,10 +389,12 @@ impl EpochManager {
         if has_block {
             return true;
         }
+        // A limit on iterations and a request to end both stop at a border: nothing is padded then.
         if self.iterations_left == 0 || self.control.is_finishing() {
             return false;
         }
 
+        // Fewer iterations are left than a block has: the tail plan runs them one by one.
         let has_tail = self.loaded.tail.is_some();
         if self.phase == Phase::Main && main_block > 1 && has_tail && !self.is_short(1) {
             self.phase = Phase::Tail;
@@ -399,6 +403,7 @@ impl EpochManager {
 
         let can_pad = has_tail || main_block == 1;
         if self.phase != Phase::Pad && self.options.pad && can_pad {
+            // Padding needs a source with some tokens of an iteration and not all; if none has any, the input has ended evenly.
             let parts = self.partial_iterations();
             if parts
                 .iter()

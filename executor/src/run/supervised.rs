@@ -135,6 +135,7 @@ impl<'m> SupervisedRun<'m> {
         options: Supervised,
         give_up: Sender<RunResult>,
     ) -> Self {
+        // Listeners have a thread of their own: one that blocks does not stop supervision.
         let (state_every_ns, state_listener) = options.states.unzip();
         let outlet = Outlet::start(options.listener, state_listener);
         let self_watch = watch_run(Arc::clone(&manager.control), give_up, outlet.event_sender());
@@ -181,6 +182,7 @@ impl<'m> SupervisedRun<'m> {
 
     fn supervise(&mut self) -> Result<(), RunError> {
         let now_ns = self.clock.now_ns();
+        // Faults are due at times after this start.
         if let Some(injector) = &mut self.injector {
             injector.start(now_ns);
         }
@@ -194,6 +196,7 @@ impl<'m> SupervisedRun<'m> {
             if self.manager.control.stop.is_set() {
                 return Err(RunError::Abandoned);
             }
+            // An event first, then what is due: a flood of events does not delay deadlines by more than one event.
             let wait_limit = self.wait_limit();
             self.monitor.enter(Activity::Listening);
             let watchdogs = &mut self.watchdogs.watchdogs;
@@ -204,6 +207,7 @@ impl<'m> SupervisedRun<'m> {
             self.pass_time();
         };
 
+        // What was delivered until then stays delivered: the caller is told how many iterations.
         match verdict {
             Verdict::Finished | Verdict::Requested => Ok(()),
             other => Err(RunError::GaveUp {
@@ -224,6 +228,7 @@ impl<'m> SupervisedRun<'m> {
             self.state_every_ns.map(|_| self.next_state_ns),
             (!self.starting.is_empty()).then_some(self.next_start_look_ns),
         ];
+        // Events end the wait at once; the limit bounds how late a request from another thread is seen.
         let deadline_ns = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX);
         Duration::from_nanos(deadline_ns.saturating_sub(now_ns).min(MAX_WAIT_NS))
     }
@@ -231,14 +236,17 @@ impl<'m> SupervisedRun<'m> {
     /// Does all that is due by now.
     fn pass_time(&mut self) {
         let now_ns = self.clock.now_ns();
+        // A request is passed on once, until the swap is done.
         if !self.is_swap_requested && self.manager.control.requested_swap().is_some() {
             self.is_swap_requested = true;
             self.send_input(Input::Request(Request::Swap));
         }
+        // Deadlines of the state machine, such as back-off, come to it as ticks: it has no clock.
         if self.supervisor.deadline().is_some_and(|ns| ns <= now_ns) {
             self.send_input(Input::Tick);
         }
 
+        // An expired watchdog makes this thread look at all workers often until nothing more is found.
         let expired_count = self.watchdogs.expired_count();
         if expired_count > self.expired_count {
             self.looks_until_calm = LOOKS_AFTER_EXPIRY;
@@ -248,11 +256,13 @@ impl<'m> SupervisedRun<'m> {
         if self.active.is_some() && self.next_look_ns <= now_ns {
             self.watch_workers(now_ns);
         }
+        // A process that is stopped before its program runs has no watchdog yet.
         if !self.starting.is_empty() && self.next_start_look_ns <= now_ns {
             self.next_start_look_ns = now_ns + START_LOOK_NS;
             self.end_stopped_starters();
         }
 
+        // The state is given before a fault is injected, so that a checkpoint does not wait for the recovery.
         self.give_state(now_ns);
         if let Some(fault) = self
             .injector
@@ -283,6 +293,7 @@ impl<'m> SupervisedRun<'m> {
                 generation,
                 exit,
             } => {
+                // An exit of an earlier generation says nothing about the process that is starting now.
                 let generation = Generation(generation);
                 if self.generations.get(&device) == Some(&generation) {
                     self.starting.remove(&device);
@@ -300,6 +311,7 @@ impl<'m> SupervisedRun<'m> {
                 calendar,
                 end,
             } => {
+                // The report of an epoch that was fenced meanwhile is dropped, the supervisor hears of its end all the same.
                 let how = self.supervisor_end(&end.outcome);
                 if let Some(active) = self.active_epoch(epoch) {
                     active.keep_end(calendar, *end);
@@ -312,6 +324,7 @@ impl<'m> SupervisedRun<'m> {
                 }
             }
             WorkerEvent::Panicked(panic) => {
+                // A bug of the program, not of a device: nobody else is to wait for this worker.
                 self.manager.control.abort();
                 std::panic::resume_unwind(panic)
             }
@@ -379,6 +392,7 @@ impl<'m> SupervisedRun<'m> {
     fn perform_action(&mut self, action: Action) {
         match action {
             Action::Spawn { device, generation } => {
+                // From here on the self-watch counts: making a process can hang in the system.
                 self.monitor.enter(Activity::ManagingWorkers);
                 self.generations.insert(device, generation);
                 self.starting.insert(device);
@@ -390,6 +404,7 @@ impl<'m> SupervisedRun<'m> {
             }
             Action::Begin { epoch, lost } => {
                 self.monitor.enter(Activity::BeginningEpoch);
+                // An epoch that cannot begin, for want of memory say, is an input like any other: fewer devices are tried.
                 if let Err(error) = self.begin_epoch(epoch, &lost) {
                     let why = error.to_string();
                     self.send_input(Input::Refused { epoch, why });
@@ -398,6 +413,7 @@ impl<'m> SupervisedRun<'m> {
             Action::Fence { epoch } => self.fence_epoch(epoch),
             Action::Quiesce { .. } => {
                 if let Some(active) = &self.active {
+                    // No further block is granted: the workers end at the same border. Those that wait for sources are woken.
                     active.memory.common.grants.close();
                     self.manager.session_memory.arrivals.notify();
                 }

@@ -61,17 +61,21 @@ impl EpochMemory {
         lock: bool,
     ) -> Result<Self, OutOfMemory> {
         let layout = EpochLayout::new(graph, plan, spec);
+        // One mapping for all of an epoch, which worker processes inherit: nothing is allocated while it runs.
+        // One mapping for all of an epoch, which worker processes map too: nothing is allocated while it runs.
         let arena = Arc::new(Arena::shared(layout.bytes, lock)?);
         let worker_count = plan.calendars.len();
         let remembered_blocks = worker_count * REMEMBERED_BLOCKS;
 
         let sink_queues = layout.sinks.iter().zip(&spec.sinks).map(|(&place, sink)| {
+            // Queues of sinks belong to the epoch: what a fenced one wrote beyond its border goes away with it.
             let queue = Conduit::create(&arena, place, sink.capacity, sink.token_bytes, None);
             Arc::new(queue)
         });
         let sinks = sink_queues.collect();
         let trace_rings = layout.traces.iter().map(|place| {
             let offsets = (place.ends_offset, place.words_offset);
+            // A ring for each worker, so that recording a slot takes no lock.
             TraceRing::create(&arena, offsets, place.words)
         });
         let traces = trace_rings.collect();

@@ -139,12 +139,14 @@ fn sink_ends(
     let graph = &loaded.program.graph;
     let plan = &loaded.program.plans[spec.plan];
     let all_sinks: Vec<ActorId> = graph.sinks().map(|(id, _)| id).collect();
+    // Latency is measured from each source that a sink depends on; each path costs time at every output.
     let mut paths_left = MAX_PATHS;
     let mut sink_ends = Vec::with_capacity(sinks.len());
 
     for &sink in sinks {
         let mut latency_paths = Vec::new();
         for (source, _) in graph.sources() {
+            // A path begins when the source's worker admits a block, which is written down by calendar.
             if paths_left > 0 && reached_from(graph, source)[sink] {
                 paths_left -= 1;
                 let calendar = calendar_of(plan, plan.placement[source]);
@@ -159,6 +161,7 @@ fn sink_ends(
             index: sink_index as u32,
             producer: Producer::new(&epoch.sinks[sink_index]),
             token_bytes: spec.sinks[sink_index].token_bytes,
+            // Tokens that were delivered before this epoch are computed again and not given out again.
             given_out: spec.sinks[sink_index].given_out,
             firings: plan.block * loaded.repetition[sink],
             paths: latency_paths,

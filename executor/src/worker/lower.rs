@@ -120,6 +120,7 @@ impl<'a> Lowering<'a> {
     ) -> Self {
         let keyed_buffers = plan.buffers.iter_enumerated();
         let keyed_buffers = keyed_buffers.map(|(id, buffer)| ((buffer.channel, buffer.device), id));
+        // Outputs over inputs: the kernels of these actors are told that ports share bytes.
         let in_place_pairs = plan.over(&loaded.program.graph).into_iter();
 
         Self {
@@ -136,6 +137,7 @@ impl<'a> Lowering<'a> {
             rings: Vec::new(),
             ring_indices: BTreeMap::new(),
             sends: Vec::new(),
+            // The epoch has places for checksums only where they were asked for.
             sums: (!memory.epoch.sums.is_empty()).then(|| sums_of(plan)),
             resets: Vec::new(),
             counters: BTreeMap::new(),

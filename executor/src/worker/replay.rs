@@ -356,6 +356,7 @@ impl SlotStep<'_, '_> {
                 firings,
                 counter,
             } => {
+                // A counter says which execution of a loop this is; without one the ports are the same in every period.
                 let count_before = self.advance(counter, firings);
                 self.read_source(source, self.port(ports, count_before));
                 Ok(())
@@ -368,6 +369,7 @@ impl SlotStep<'_, '_> {
                 end,
             } => {
                 let count_before = self.advance(counter, firings);
+                // Counted within the block: in a loop `end` would be that of its last execution.
                 let end_token = count_before.map_or(end, |before| before + firings);
                 self.write_sink(sink, self.port(ports, count_before), end_token)
             }
@@ -380,6 +382,7 @@ impl SlotStep<'_, '_> {
             } => {
                 let count_before = self.advance(counter, tokens);
                 let end_token = count_before.map_or(end, |before| before + tokens);
+                // What is sent lies in the arena, where it goes in the exchange region: two ports in a row.
                 let source_port = self.port(ports, count_before);
                 let target_port = self.port(ports + 1, count_before);
                 self.send(
@@ -401,6 +404,7 @@ impl SlotStep<'_, '_> {
                 self.receive(ring, ports, end_token - tokens..end_token)
             }
             Instr::Release { ring } => {
+                // The block is read to its end: its places are the writer's again.
                 let sync = self.code.rings[ring as usize].sync;
                 self.context.rings[sync as usize].release(self.block + 1);
                 Ok(())
@@ -414,6 +418,7 @@ impl SlotStep<'_, '_> {
                 self.context.beat();
                 Ok(())
             }
+            // The loop over the instructions runs these itself, without the match.
             Instr::Fire { .. } | Instr::Loop { .. } => Ok(()),
         }
     }

@@ -147,6 +147,7 @@ pub(super) fn fault_report(
     let program = &loaded.program;
     let plan = &program.plans[worker.plan];
     let fault_device = &program.machine.devices[plan.calendars[worker.calendar].device];
+    // The slot is found by the instruction that the worker had begun, the names by the plan that it ran.
     let current_slot = slot_at_work(worker);
     let actor_name = match current_slot {
         Some(Slot {
@@ -157,7 +158,9 @@ pub(super) fn fault_report(
         None => "the worker itself".to_owned(),
     };
 
+    // A slot of stage s works on the block that began s periods before.
     let slot_stage = current_slot.map_or(0, |slot| u64::from(slot.stage));
+    // A wrong checksum is seen by the reader, but the fault is the sender's or the link's.
     let corrupt_transfer = match fault {
         WorkerFault::Corrupt { ring, .. } => {
             let ring = &plan.rings[ring];

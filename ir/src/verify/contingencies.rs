@@ -55,6 +55,7 @@ pub(super) fn check(program: &Program, errors: &mut Errors) {
 /// Every device in exactly one kind, each like the first of its kind.
 fn check_kinds(program: &Program, errors: &mut Errors) -> Roles {
     let devices = program.machine.devices.len();
+    // A role is a kind and a position in it: plans for losses name devices by their roles.
     let mut roles: Roles = vec![None; devices].into();
     for (kind, members) in program.contingencies.kinds.iter_enumerated() {
         if members.is_empty() {
@@ -81,6 +82,7 @@ fn check_kinds(program: &Program, errors: &mut Errors) -> Roles {
                 });
             }
             *role = Some((kind, position));
+            // Members ascend, so that one set of kinds is written in one way only.
             if let Some(&above) = position
                 .checked_sub(1)
                 .and_then(|position| members.get(position))

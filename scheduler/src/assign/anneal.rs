@@ -45,11 +45,13 @@ impl AnnealingEnergy<'_> {
         let max_bytes = state.max_bytes();
         let cost = problem.cost(period, latency, max_bytes);
 
+        // Loads and bytes below the largest count a little too, so that plateaus have a slope.
         let period_slope = norm(&state.load) - period as f64;
         let bytes_slope = norm(&state.bytes) - max_bytes as f64;
         let smooth = problem.objective.period as f64 * period_slope
             + problem.objective.memory as f64 * bytes_slope;
 
+        // Each excess is relative to its limit, so that unlike ones can be added.
         let excess_bytes = state.excess_bytes();
         let excess_stages = stages.saturating_sub(problem.max_stages.unwrap_or(u32::MAX));
         let excess_latency = latency.saturating_sub(problem.max_latency.unwrap_or(u64::MAX));
@@ -65,6 +67,7 @@ impl AnnealingEnergy<'_> {
         PlacementFigures {
             cost,
             feasible: excess_bytes == 0 && excess_latency == 0 && excess_stages == 0,
+            // One per cent of excess costs a fifth: placements beyond a limit can be passed through, not stayed at.
             energy: (cost as f64 + smooth) * (1.0 + 20.0 * excess),
         }
     }
@@ -143,6 +146,7 @@ pub(crate) fn anneal(
         if is_proved || step % ASK_EVERY == 0 && control.stopped() {
             break;
         }
+        // Cubic cooling: most moves are made cold.
         let left = 1.0 - step as f64 / plan.steps as f64;
         let temperature = start_temperature * left * left * left;
         let Some(applied) = mover.apply_random_move() else {
@@ -150,6 +154,7 @@ pub(crate) fn anneal(
         };
 
         let found = energy.figures(&mover.state);
+        // The rule of Metropolis: what is worse by d is kept with probability e^(-d / temperature).
         let increase = found.energy - current.energy;
         let is_accepted =
             increase <= 0.0 || mover.rng.unit() < exp_approx(increase / temperature.max(1e-9));

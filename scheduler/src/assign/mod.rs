@@ -131,6 +131,7 @@ pub fn solve(
         work: 0,
     };
 
+    // Contiguous splits are what one would write by hand: what is found is never worse than they are.
     let mut start_placements = split::splits(&merged);
     let contiguous = start_placements
         .iter()
@@ -153,6 +154,7 @@ pub fn solve(
         placement_search.prove_or_improve(&mut best, control);
     }
 
+    // The figures are computed anew by their definition: what the searches kept up to date is not relied on.
     let placement = merged.expand(&best.placement);
     let evaluation = problem.evaluate(&placement);
     let evaluation = evaluation.map_err(|nearest| AssignError::NotFound {
@@ -199,9 +201,11 @@ impl PlacementSearch<'_> {
             (false, true) => 4,
             (false, false) => 1,
         };
+        // Effort grows with the units, as the placements that are one move away do.
         let moves = self.limits.moves * self.merged.units() as u64 / slowdown;
 
         let mut best = self.anneal_once(&energy, starts[0].clone(), 0, moves, control);
+        // Every start is tried once, then the best is annealed again with other seeds and temperatures.
         for round in 1..self.limits.rounds.max(starts.len() as u64) {
             if best.feasible && best.cost <= self.bound {
                 break;
@@ -290,6 +294,7 @@ impl PlacementSearch<'_> {
             }
         };
 
+        // The program starts from the best placement and only looks for cheaper ones.
         let incumbent = stated.contract(&self.merged.expand(&best.placement));
         let max_nodes = self.limits.nodes / (milp::size(stated) as u64).pow(2);
         let outcome = milp::improve(stated, &incumbent, self.bound, max_nodes, control);

@@ -38,6 +38,7 @@ impl StageGraph {
     /// The graph of nodes of which those of a unit are placed together.
     pub(crate) fn of_units(unit_of_node: &[usize], channels: &[PlacementChannel]) -> Self {
         let nodes = unit_of_node.len();
+        // Delayed channels belong to it: round a cycle each hop would add a stage for ever.
         let mut graph = DiGraph::<(), (), u32>::with_capacity(nodes, channels.len());
         for _ in 0..nodes {
             graph.add_node(());
@@ -61,6 +62,7 @@ impl StageGraph {
             }
         }
 
+        // What stays within a component is never a hop, as its nodes share a stage.
         let mut inputs_of = vec![Vec::new(); components.len()];
         for channel in channels {
             let writer_component = component_of[channel.from as usize];
@@ -99,6 +101,7 @@ impl StageGraph {
         let mut last_stage = 0;
         let mut start = 0;
         for &end in &self.input_ends {
+            // Components are in topological order: the stages of all inputs are known.
             let mut stage = 0u32;
             for input in &self.inputs[start..end] {
                 let is_hop =

@@ -163,6 +163,7 @@ pub(crate) fn improve(
     let mut round_count = 0u64;
     let mut restart_count = 0usize;
 
+    // At the bound the best schedule is proved to be optimal.
     while best_cost.0 > bound && search.work < limit {
         if round_count.is_multiple_of(ASK_EVERY) && control.stopped() {
             break;
@@ -179,6 +180,7 @@ pub(crate) fn improve(
                 &search.place_of,
                 &mut rng,
             );
+            // A restart may be worse than what it leaves: the best is kept aside.
             let start = search.decode(&list, false);
             current_cost = search.cost(&start);
             current_list = problem.list_of(&start, &search.place_of);

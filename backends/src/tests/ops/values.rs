@@ -156,3 +156,35 @@ fn generators_begin_as_documented() {
         "{mean}, {power}"
     );
 }
+
+#[test]
+fn not_a_number_is_the_largest_of_a_line() {
+    let is_nan = |place: &i64| place % 3 == 1;
+    let line = (0..64_i64).map(|i| match is_nan(&i) {
+        true => f32::NAN,
+        false => (i * 37 % 64) as f32,
+    });
+    let bytes: Vec<u8> = line.clone().flat_map(f32::to_le_bytes).collect();
+    let sorted_places = |parameters: &str| -> Vec<i64> {
+        let subject = subject("NnTopK", parameters, "x: f32[64]");
+        let outputs = subject.run(std::slice::from_ref(&bytes), 1, 1).0;
+        let (places, _) = outputs[1].as_chunks::<8>();
+        places
+            .iter()
+            .map(|place| i64::from_le_bytes(*place))
+            .collect()
+    };
+
+    let nan_places: Vec<i64> = (0..64).filter(is_nan).collect();
+    let mut numbers: Vec<i64> = (0..64).filter(|place| !is_nan(place)).collect();
+    numbers.sort_by_key(|place| place * 37 % 64);
+    let smallest_first = [&numbers[..], &nan_places].concat();
+    assert_eq!(
+        sorted_places("k: [64], largest: 0, outputs: [0, 1]"),
+        smallest_first
+    );
+
+    numbers.reverse();
+    let largest_first = [&nan_places[..], &numbers].concat();
+    assert_eq!(sorted_places("k: [64], outputs: [0, 1]"), largest_first);
+}

@@ -230,6 +230,7 @@ impl GpuWorker {
         plan: &Plan,
         calendar: &Calendar,
     ) -> WorkerReport {
+        // The host sees submissions only: what happens between the first and the last command is the device's.
         let calendar_slot = SlotReport {
             slot: "the calendar, submission to end".to_owned(),
             planned_ns: planned_calendar_ns(calendar),
@@ -241,6 +242,7 @@ impl GpuWorker {
         };
 
         let device_name = |id: DeviceId| program.machine.devices[id].name.clone();
+        // Waits for other devices are the host's, ring by ring, as those of a CPU worker.
         let ring_waits = self.peers.waits_of_rings().map(|(ring, waits)| {
             let ring = &plan.rings[ring];
             let ring_name = format!(

@@ -16,6 +16,7 @@ type Links = BTreeSet<(DeviceId, DeviceId)>;
 /// Checks ids, ends, buffers and links; the table holds every ring whose ids exist.
 pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors) -> RingOf {
     let plan = cx.id;
+    // Looked up once for each ring, so they are a set.
     let links: Links = cx.machine.links.iter().map(|l| (l.from, l.to)).collect();
     let mut ring_table = RingOf::new();
     for (id, ring) in cx.plan.rings.iter_enumerated() {
@@ -86,6 +87,7 @@ fn check_ring(
         channel, from, to, ..
     } = ring;
 
+    // A channel is sent from where it is written, and from nowhere else.
     let writer = cx.writer_device(channel);
     if from != writer {
         errors.push(VerifyError::RingFrom {
@@ -96,6 +98,7 @@ fn check_ring(
         });
     }
 
+    // Only a reader on another device needs a ring; one without has no buffer to compare with.
     if to == writer || !cx.heads.contains_key(&(channel, to)) {
         errors.push(VerifyError::RingUnneeded {
             plan,
