@@ -44,7 +44,7 @@ pub struct Sample {
     pub planned_ns: u64,
     /// It waits for tokens of others, or for space: that may take any time.
     pub waiting: bool,
-    /// Its thread, if the system was asked: see [`Detector::wants_os`].
+    /// Its thread, if the system was asked: see `Detector::wants_os`.
     pub thread: Option<Thread>,
 }
 

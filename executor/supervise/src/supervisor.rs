@@ -145,14 +145,14 @@ impl<P: Plans> Supervisor<P> {
         matches!(self.epoch_phase, EpochPhase::Over)
     }
 
-    /// Whether a look at a worker needs what the system says of its thread: [`super::Detector::wants_os`].
+    /// Whether a look at a worker needs what the system says of its thread: `Detector::wants_os`.
     pub fn wants_os(&self, now_ns: u64, device: DeviceId, step: u64, waiting: bool) -> bool {
         self.members[device]
             .detector
             .wants_os(now_ns, step, waiting)
     }
 
-    /// The bound of a slot of this device that is planned to take so long: [`super::Detector::bound_ns`].
+    /// The bound of a slot of this device that is planned to take so long: `Detector::bound_ns`.
     pub fn bound_ns(&self, device: DeviceId, planned_ns: u64) -> u64 {
         self.members[device].detector.bound_ns(planned_ns)
     }
