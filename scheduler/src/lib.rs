@@ -24,6 +24,7 @@ pub mod order;
 mod parts;
 mod place;
 mod problem;
+mod refine;
 pub mod replicate;
 pub mod search;
 mod stages;

@@ -335,6 +335,48 @@ fn place_on_few_devices(
     PlacedClusters::found(&best_assignment, &devices, best_assignment.bound)
 }
 
+/// Placements that a search for a short latency may start from, each on all devices that a search sees: with few stages,
+/// and with the shortest time for one block. Some may be equal.
+pub(crate) fn quick_starts(
+    problem: &BlockProblem<'_>,
+    loads: &ClusterLoads,
+    allowed: &[DeviceId],
+    pipelined: bool,
+    control: &mut Control<'_>,
+) -> Vec<Vec<DeviceId>> {
+    let alone = allowed
+        .iter()
+        .filter_map(|&device| place_on_one(loads, device));
+    let mut starts: Vec<Vec<DeviceId>> = alone.collect();
+    // Alike devices are alike alone.
+    starts.sort_by_key(|start| period_ps(problem, loads, start));
+    starts.truncate(1);
+    starts.push(place_stretches(problem, loads, allowed));
+    starts.push(place_in_order(problem, loads, allowed));
+
+    let devices = candidate_devices(problem, loads, allowed);
+    let goal = |objective, pipelined, max_stages| PlacementGoal {
+        objective,
+        pipelined,
+        max_stages,
+        within_memory: false,
+        keep_loops_together: false,
+    };
+    let mut goals = vec![goal(Objective::LATENCY, false, None)];
+    if pipelined {
+        goals.extend([2, 3].map(|stages| goal(Objective::PERIOD, true, Some(stages))));
+    }
+    for goal in goals {
+        let level = problem.options.level;
+        let found = search_placement(problem, loads, &devices, goal, level, control);
+        if let Some(found) = found {
+            let placement = found.placement.iter();
+            starts.push(placement.map(|&index| devices[index as usize]).collect());
+        }
+    }
+    starts
+}
+
 fn search_placement(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
