@@ -293,11 +293,18 @@ impl Registry {
         self.lower_in(actor, blobs, caps, None).err()
     }
 
-    /// Work of one firing of an actor; [`default_work`] where it cannot be resolved.
+    /// Work of one firing of an actor, its weights included; [`default_work`] where it cannot be resolved.
     pub fn work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Work {
-        match self.resolve_actor(actor, blobs) {
+        const MAX_WEIGHT_BYTES_PER_FLOP: f64 = 4.0;
+        let work = match self.resolve_actor(actor, blobs) {
             Ok(resolved) => resolved.work(actor),
             Err(_) => default_work(actor),
+        };
+        // A firing reads no more weights than it has operations: of a table of vectors, some rows only.
+        let weight_bytes = parameter_bytes(actor) as f64;
+        Work {
+            bytes: work.bytes + weight_bytes.min(MAX_WEIGHT_BYTES_PER_FLOP * work.flops),
+            ..work
         }
     }
 
@@ -316,7 +323,7 @@ impl Registry {
             "vulkan" if cfg!(feature = "vulkan") => return self.gpu_cost(actor, device, blobs),
             _ => return None,
         }
-        let roofline = |work: Work| roofline(work, device);
+        let roofline = |work: Work| core_roofline(work, device);
         if actor.role != Role::Compute {
             let work = Work {
                 flops: 0.0,
@@ -415,9 +422,41 @@ fn fits(actor: &Actor, pair: &InPlace) -> bool {
     })
 }
 
+/// Bytes of a firing that stay in the second-level cache of a core, and how much faster than memory it is.
+const SECOND_LEVEL: (f64, f64) = (1048576.0, 6.0);
+
+/// The same of the cache that cores share.
+const SHARED_LEVEL: (f64, f64) = (16777216.0, 2.0);
+
+/// Picoseconds on a CPU core: the larger of arithmetic and memory traffic, as far as that goes beyond a cache.
+fn core_roofline(work: Work, device: &Device) -> u64 {
+    let (second_level_bytes, second_level_speed) = SECOND_LEVEL;
+    let (shared_bytes, shared_speed) = SHARED_LEVEL;
+    let in_second_level = work.bytes.min(second_level_bytes);
+    let in_shared = work.bytes.min(shared_bytes) - in_second_level;
+    let in_memory = work.bytes - in_second_level - in_shared;
+
+    roofline(
+        Work {
+            bytes: in_second_level / second_level_speed + in_shared / shared_speed + in_memory,
+            ..work
+        },
+        device,
+    )
+}
+
 /// Picoseconds: the larger of arithmetic and memory traffic at the device's peaks.
 fn roofline(work: Work, device: &Device) -> u64 {
     let arithmetic = work.flops * 1e12 / device.flops_per_s.max(1) as f64;
     let memory = work.bytes * 1e12 / device.bytes_per_s.max(1) as f64;
     arithmetic.max(memory).ceil().max(1.0) as u64
+}
+
+/// Bytes of the tensors among an actor's parameters.
+fn parameter_bytes(actor: &Actor) -> u64 {
+    let tensors = actor.params.values().map(|value| match value {
+        Value::Tensor(_, token) => token.bytes(),
+        _ => 0,
+    });
+    tensors.fold(0, u64::saturating_add)
 }
