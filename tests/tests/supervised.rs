@@ -581,7 +581,7 @@ mod linux {
         for standby in [false, true, false] {
             let mut options = options(PROCESSES);
             options.standby = standby;
-            let faults = "Inject(kinds: [kill], every: (\"5ms\", \"20ms\"), seed: 9)";
+            let faults = "Inject(kinds: [kill], every: (\"10ms\", \"40ms\"), seed: 9)";
             options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
             live(&engine, feed, options).outcome.expect("well");
         }

@@ -262,7 +262,7 @@ fn draw_axis(end: u64, indent: usize, cells: usize) -> String {
         // A label that would run into the one before, or out of the chart, is left out.
         let used_columns = axis_line.chars().count();
         if (used_columns <= label_column || at_ns == 0)
-            && label_column + label.len() <= indent + cells + 2
+            && label_column + label.len() <= indent + cells + 1
         {
             axis_line += &" ".repeat(label_column.saturating_sub(used_columns));
             axis_line += &label;
