@@ -52,7 +52,7 @@ pub fn plan_front(
     inputs: Inputs<'_>,
     control: &mut Control<'_>,
 ) -> Result<Vec<PlanPoint>, ScheduleError> {
-    let analysis = Analysis::of(inputs.graph, inputs.machine)?;
+    let analysis = Analysis::of(inputs.graph)?;
     let best = best_plan(inputs, &analysis, control)?.plan;
     let mut points = vec![PlanPoint::of(&best)];
     for max_stages in (1..best.stages).rev() {

@@ -46,21 +46,14 @@ impl AnnealingEnergy<'_> {
         let cost = problem.cost(period, latency, max_bytes);
 
         // Loads and bytes below the largest count a little too, so that plateaus have a slope.
-        let period_slope = norm(&state.load) - period as f64;
-        let bytes_slope = norm(&state.bytes) - max_bytes as f64;
-        let smooth = problem.objective.period as f64 * period_slope
-            + problem.objective.memory as f64 * bytes_slope;
+        let smooth = slope(problem.objective.period, &state.load, period)
+            + slope(problem.objective.memory, &state.bytes, max_bytes);
 
         // Each excess is relative to its limit, so that unlike ones can be added.
         let excess_bytes = state.excess_bytes();
         let excess_stages = stages.saturating_sub(problem.max_stages.unwrap_or(u32::MAX));
         let excess_latency = latency.saturating_sub(problem.max_latency.unwrap_or(u64::MAX));
-        let total_bytes = self
-            .merged
-            .capacity
-            .iter()
-            .fold(1u64, |sum, bytes| sum.saturating_add(*bytes));
-        let excess = excess_bytes as f64 / total_bytes as f64
+        let excess = excess_bytes as f64 / self.merged.total_capacity as f64
             + excess_latency as f64 / problem.max_latency.unwrap_or(1).max(1) as f64
             + f64::from(excess_stages) / f64::from(problem.max_stages.unwrap_or(1).max(1));
 
@@ -70,6 +63,14 @@ impl AnnealingEnergy<'_> {
             // One per cent of excess costs a fifth: placements beyond a limit can be passed through, not stayed at.
             energy: (cost as f64 + smooth) * (1.0 + 20.0 * excess),
         }
+    }
+}
+
+/// By how much the norm of a figure exceeds its largest value, weighted.
+fn slope(weight: u64, values: &[u64], max: u64) -> f64 {
+    match weight {
+        0 => 0.0,
+        _ => weight as f64 * (norm(values) - max as f64),
     }
 }
 

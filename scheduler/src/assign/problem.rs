@@ -41,7 +41,7 @@ pub struct PlacementDevice {
 }
 
 /// What a transfer over one ordered pair of devices costs each of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PlacementLink {
     /// Ticks that the sender is busy.
     pub send: LinkTime,
@@ -272,6 +272,8 @@ impl PlacementProblem {
         }
 
         let nodes = self.nodes.len();
+        // Of many links most are equal: each channel is priced once for those that are.
+        let distinct_links: BTreeSet<&PlacementLink> = self.links.iter().flatten().collect();
         for (index, channel) in (0u32..).zip(&self.channels) {
             let mut channel_ends = channel.to.iter().chain([&channel.from]);
             if let Some(&node) = channel_ends.find(|&&node| node as usize >= nodes) {
@@ -281,7 +283,7 @@ impl PlacementProblem {
                     nodes,
                 });
             }
-            let transfer_ticks = self.links.iter().flatten();
+            let transfer_ticks = distinct_links.iter();
             let slowest_ticks = transfer_ticks
                 .map(|link| link.total_ticks(channel.amount))
                 .max();

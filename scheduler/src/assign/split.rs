@@ -15,6 +15,36 @@ struct StretchLoads {
     units: usize,
     kinds: usize,
     load: Vec<u64>,
+    /// For each kind what is known of stretches without their transfers.
+    work: Vec<StretchWork>,
+}
+
+/// The work of stretches on one kind of device.
+struct StretchWork {
+    /// Ticks of all units before each place of the order.
+    ticks_before: Vec<u64>,
+    /// Where the longest stretch that the kind can run begins, by its end.
+    first_from: Vec<usize>,
+}
+
+impl StretchWork {
+    fn of(merged: &MergedProblem, order: &[usize], device: usize) -> Self {
+        let mut work = StretchWork {
+            ticks_before: vec![0],
+            first_from: vec![0],
+        };
+        let mut sum = 0;
+        let mut first = 0;
+        for (place, &unit) in order.iter().enumerate() {
+            match merged.ticks[unit][device] {
+                Some(ticks) => sum += ticks,
+                None => first = place + 1,
+            }
+            work.ticks_before.push(sum);
+            work.first_from.push(first);
+        }
+        work
+    }
 }
 
 impl StretchLoads {
@@ -91,7 +121,13 @@ fn split(
                     continue;
                 }
                 let used_before = used_devices - uses.step[lane_index];
-                for from in (0..stretch_end).rev() {
+                let work = &stretch_loads.work[lane_index];
+                let ticks_at_end = work.ticks_before[stretch_end];
+                for from in (work.first_from[stretch_end]..stretch_end).rev() {
+                    // Longer stretches have more work yet.
+                    if ticks_at_end - work.ticks_before[from] >= best_load[table_cell] {
+                        break;
+                    }
                     let stretch_load = stretch_loads.load(from, stretch_end, lane_index);
                     let max_load = best_load[from * uses.count + used_before].max(stretch_load);
                     if max_load < best_load[table_cell] {
@@ -170,10 +206,12 @@ fn stretch_loads(merged: &MergedProblem, order: &[usize], lanes: &[Vec<usize>]) 
         units,
         kinds,
         load: vec![u64::MAX; (units + 1) * (units + 1) * kinds],
+        work: Vec::with_capacity(kinds),
     };
 
     for (lane, devices) in lanes.iter().enumerate() {
         let device = devices[0];
+        loads.work.push(StretchWork::of(merged, order, device));
         let net_prices = net_prices(merged, device);
         let mut net_ends = vec![NetEnds::default(); merged.nets.len()];
         for from in 0..units {
@@ -221,8 +259,8 @@ fn net_prices(merged: &MergedProblem, device: usize) -> Vec<NetPrice> {
             receive: 0,
         };
         for other in (0..devices).filter(|&other| other != device) {
-            price.send = price.send.max(net.send[device * devices + other]);
-            price.receive = price.receive.max(net.receive[other * devices + device]);
+            price.send = price.send.max(merged.send_ticks(net, device, other));
+            price.receive = price.receive.max(merged.receive_ticks(net, other, device));
         }
         prices.push(price);
     }
