@@ -13,7 +13,7 @@ use crate::place::{ClusterLoads, DeviceLoads, MAX_SEARCHED_CLUSTERS};
 use crate::problem::BlockProblem;
 
 /// Devices up to which a search sees all of them, alike or not.
-const FEW_DEVICES: usize = 16;
+pub(crate) const FEW_DEVICES: usize = 16;
 
 /// Devices up to which a search sees all unlike ones, and each number of them is tried.
 pub(crate) const ALL_DEVICES: usize = 64;
@@ -38,7 +38,7 @@ pub(crate) fn device_counts(devices: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(1), next_count).filter(move |_| devices > 0)
 }
 
-/// The devices that a search sees, in id order.
+/// The devices that a search sees: a few in id order; of more the ones that a placement on some of them wants first, first.
 ///
 /// Of up to [`ALL_DEVICES`], all but those that an alike one stands for. Of more, the cheapest of each cluster, as many
 /// for each as there are clusters: if a cluster sits elsewhere, one of its own is free and, links apart, no worse.
@@ -50,31 +50,44 @@ pub(crate) fn candidate_devices(
     if allowed.len() <= FEW_DEVICES || loads.len() > MAX_SEARCHED_CLUSTERS {
         return allowed.to_vec();
     }
-    if allowed.len() <= ALL_DEVICES {
-        return without_surplus(problem, loads, allowed);
-    }
 
+    if allowed.len() <= ALL_DEVICES {
+        let unlike = without_surplus(problem, loads, allowed);
+        let mut chosen = choose_by_cost(loads, &unlike, unlike.len());
+        let is_chosen: BTreeSet<DeviceId> = chosen.iter().copied().collect();
+        chosen.extend(unlike.iter().filter(|device| !is_chosen.contains(device)));
+        return chosen;
+    }
     let channels = problem.graph.channels.len().max(1);
     let max_devices = (MAX_PRICES / channels)
         .isqrt()
         .clamp(ALL_DEVICES, MAX_SEARCHED_DEVICES);
+    choose_by_cost(loads, allowed, max_devices)
+}
+
+/// At most so many devices: the cheapest of every cluster first, then the next cheapest, so that each cluster gets its
+/// share of the choice.
+fn choose_by_cost(
+    loads: &ClusterLoads,
+    devices: &[DeviceId],
+    max_devices: usize,
+) -> Vec<DeviceId> {
     let ranks = loads.len().min(max_devices);
     let by_cost: Vec<Vec<DeviceId>> = loads
         .iter()
-        .map(|row| cheapest_devices(row, allowed, ranks))
+        .map(|row| cheapest_devices(row, devices, ranks))
         .collect();
 
-    let mut chosen_devices = BTreeSet::new();
-    // The cheapest of every cluster first, then the next cheapest: each gets its share of the choice.
+    let mut chosen = Vec::new();
+    let mut is_chosen = BTreeSet::new();
     for rank in 0..ranks {
-        for devices in &by_cost {
-            if chosen_devices.len() == max_devices {
-                return chosen_devices.into_iter().collect();
+        for &device in by_cost.iter().filter_map(|devices| devices.get(rank)) {
+            if chosen.len() < max_devices && is_chosen.insert(device) {
+                chosen.push(device);
             }
-            chosen_devices.extend(devices.get(rank));
         }
     }
-    chosen_devices.into_iter().collect()
+    chosen
 }
 
 /// The `count` cheapest of the devices that can run a cluster, cheapest first, then by id.

@@ -11,7 +11,7 @@ use crate::assign::{
     self, Assignment, Fanout, Objective, PlacementChannel, PlacementDevice, PlacementLink,
     PlacementNode, PlacementProblem,
 };
-use crate::candidates::{CountBounds, candidate_devices, device_counts, equally_quick};
+use crate::candidates::{CountBounds, FEW_DEVICES, candidate_devices, device_counts, equally_quick};
 use crate::cluster::{Cluster, is_tight};
 use crate::cost::{self, MAX_PERIOD_LOSS_PERCENT, MIN_GAIN_PERCENT, PS_PER_S, RECV_PS, SEND_PS};
 use crate::error::ScheduleError;
@@ -221,7 +221,8 @@ fn place_in_few_stages(
     let max_cost = cost::percent_more(estimate.cost, MAX_PERIOD_LOSS_PERCENT);
 
     // Few stages leave few placements: they are looked for harder.
-    let level = match THOROUGH_CLUSTERS.contains(&loads.len()) {
+    let is_thorough = THOROUGH_CLUSTERS.contains(&loads.len()) && devices.len() <= FEW_DEVICES;
+    let level = match is_thorough {
         true => problem.options.level.max(Level::Balanced),
         false => problem.options.level,
     };

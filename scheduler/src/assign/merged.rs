@@ -40,6 +40,9 @@ pub(crate) struct MergedProblem {
     pub(crate) sends_once: bool,
     /// Kind of each device: alike devices have the same.
     pub(crate) kind_of: Vec<usize>,
+    /// Ticks that a net costs either side where there is no link: so many that no placement wants it, and so few that no
+    /// sum overflows.
+    pub(crate) no_link_ticks: u64,
     /// Class of each link by `from * devices + to`: links that cost the same have the same. Machines have as many links
     /// as squared devices and few classes, so that prices are kept by class.
     link_class: Vec<u32>,
@@ -97,7 +100,9 @@ impl MergedProblem {
         }
 
         let links = LinkClasses::of(problem);
-        let nets = price_nets(problem, &unit_of_node, &links.links);
+        let max_transfers = 2 * problem.channels.len() as u64 * devices as u64;
+        let no_link_ticks = (1u64 << 61) / (max_transfers + 1);
+        let nets = price_nets(problem, &unit_of_node, &links.links, no_link_ticks);
         let mut nets_of = vec![Vec::new(); count];
         for (index, net) in nets.iter().enumerate() {
             for &unit in net.to.iter().chain([&net.from]) {
@@ -129,6 +134,7 @@ impl MergedProblem {
             order,
             sends_once: problem.fanout == Fanout::Once,
             kind_of: find_kinds(problem, &links.class_of),
+            no_link_ticks,
             link_class: links.class_of,
         })
     }
@@ -218,10 +224,8 @@ fn price_nets(
     problem: &PlacementProblem,
     unit_of_node: &[usize],
     links: &[Option<PlacementLink>],
+    no_link_ticks: u64,
 ) -> Vec<UnitNet> {
-    // A missing link costs so much that no placement wants it, and so little that no sum overflows.
-    let devices = problem.devices.len() as u64;
-    let no_link_ticks = (1u64 << 61) / (2 * problem.channels.len() as u64 * devices + 1);
     let mut nets = Vec::new();
 
     for channel in &problem.channels {
