@@ -6,6 +6,7 @@ use zbmd_ir::{ActorId, Buffer, Calendar, DeviceId, Plan, limits};
 use crate::analysis::EdgeList;
 use crate::assign::Objective;
 use crate::buffers::{Mode, Unit};
+use crate::candidates::unlike_alone;
 use crate::cluster::components;
 use crate::cost::{BLOCK_BYTES, BLOCK_WORK_PS, PS_PER_NS, WAITING_GAP, WORK_PER_CALL};
 use crate::error::ScheduleError;
@@ -73,7 +74,8 @@ fn smallest_plan(
     let mut device_sets: Vec<Vec<DeviceId>> = vec![allowed.clone()];
     // On one device no channel needs a second buffer.
     if allowed.len() > 1 {
-        device_sets.extend(allowed.iter().map(|&device| vec![device]));
+        let unlike = unlike_alone(inputs, &allowed);
+        device_sets.extend(unlike.into_iter().map(|device| vec![device]));
     }
 
     let mut best: Result<RatedPlan, ScheduleError> = Err(ScheduleError::NoDevices);

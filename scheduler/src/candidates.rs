@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use zbmd_ir::{DeviceId, Link};
+use zbmd_ir::{ActorCost, DeviceId, Link};
 
 use crate::assign::Objective;
+use crate::inputs::Inputs;
 use crate::place::{ClusterLoads, DeviceLoads, MAX_SEARCHED_CLUSTERS};
 use crate::problem::BlockProblem;
 
@@ -131,6 +132,47 @@ fn without_surplus(
     }
     kept.sort_unstable();
     kept
+}
+
+/// The first of all devices on which a plan without any other device is the same but for its times.
+pub(crate) fn unlike_alone(inputs: Inputs<'_>, devices: &[DeviceId]) -> Vec<DeviceId> {
+    let pinned: BTreeSet<DeviceId> = inputs.options.pins.values().copied().collect();
+    let times_matter = inputs.options.max_latency_ns.is_some();
+    let mut unlike: Vec<DeviceId> = Vec::new();
+
+    for &device in devices {
+        let mut known = unlike.iter();
+        let is_known = known.any(|&first| {
+            !pinned.contains(&device)
+                && !pinned.contains(&first)
+                && are_alike_alone(inputs, first, device, times_matter)
+        });
+        if !is_known {
+            unlike.push(device);
+        }
+    }
+    unlike
+}
+
+fn are_alike_alone(
+    inputs: Inputs<'_>,
+    first: DeviceId,
+    second: DeviceId,
+    times_matter: bool,
+) -> bool {
+    let first_device = &inputs.machine.devices[first];
+    let second_device = &inputs.machine.devices[second];
+    let is_same_device = first_device.memory_bytes == second_device.memory_bytes
+        && first_device.backend == second_device.backend
+        && (!times_matter || first_device.bytes_per_s == second_device.bytes_per_s);
+
+    let scratch = |cost: Option<ActorCost>| cost.map(|cost| cost.scratch_bytes);
+    let mut rows = inputs.costs.table.iter();
+    is_same_device
+        && rows.all(|row| match times_matter {
+            true => row[first] == row[second],
+            false => scratch(row[first]) == scratch(row[second]),
+        })
 }
 
 /// The devices in groups of those that take the same time for each cluster and have the same memory, ascending in each.

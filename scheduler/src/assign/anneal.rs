@@ -79,7 +79,8 @@ fn norm(values: &[u64]) -> f64 {
     let max = values.iter().copied().max().unwrap_or(0).max(1) as f64;
     let mut sum = 0.0;
 
-    for &value in values {
+    // What is zero adds nothing.
+    for &value in values.iter().filter(|&&value| value > 0) {
         let fraction = value as f64 / max;
         let fourth_power = fraction * fraction * fraction * fraction;
         sum += fourth_power * fourth_power * fourth_power * fourth_power;

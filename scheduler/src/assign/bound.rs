@@ -144,10 +144,10 @@ pub(crate) fn find_weights(allowed: &[Vec<Option<u64>>], merged: &MergedProblem)
                 for (factor, divisor) in [(percent, 100), (100, percent)] {
                     // Bounded, so that no product overflows.
                     let scaled = (best.of[kind] * factor / divisor).clamp(1, ONE * ONE);
-                    if best.bound_with(&kinds, kind, scaled) > best.bound {
-                        let mut weights = best.of;
-                        weights[kind] = scaled;
-                        best = KindWeights::new(weights, &kinds);
+                    let bound = best.bound_with(&kinds, kind, scaled);
+                    if bound > best.bound {
+                        best.set(&kinds, kind, scaled);
+                        best.bound = bound;
                     }
                 }
             }
@@ -210,6 +210,7 @@ struct LeastTwo {
     least: u128,
     kind: usize,
     second: u128,
+    second_kind: usize,
 }
 
 /// Weights of the kinds, and the bound that they give: the sum over units of the least weighted ticks, over the sum of
@@ -242,6 +243,22 @@ impl KindWeights {
         }
     }
 
+    /// Gives a kind another weight, without the bound that follows.
+    fn set(&mut self, kinds: &KindTicks, kind: usize, weight: u128) {
+        let devices = kinds.devices[kind];
+        self.sum = self.sum - self.of[kind] * devices + weight * devices;
+        self.of[kind] = weight;
+
+        for (row, unit) in kinds.ticks.iter().zip(&mut self.least_of) {
+            let Some(ticks) = row[kind] else { continue };
+            // Only where the kind is, or becomes, one of the two.
+            let is_one = unit.kind == kind || unit.second_kind == kind;
+            if is_one || u128::from(ticks) * weight < unit.second {
+                *unit = LeastTwo::of(row, &self.of);
+            }
+        }
+    }
+
     /// The bound with another weight of one kind.
     fn bound_with(&self, kinds: &KindTicks, kind: usize, weight: u128) -> u64 {
         let mut least_sum = 0;
@@ -264,16 +281,19 @@ impl LeastTwo {
             least: u128::MAX,
             kind: usize::MAX,
             second: u128::MAX,
+            second_kind: usize::MAX,
         };
         for (kind, (ticks, weight)) in row.iter().zip(weights).enumerate() {
             let Some(ticks) = *ticks else { continue };
             let weighted = u128::from(ticks) * weight;
             if weighted < found.least {
                 found.second = found.least;
+                found.second_kind = found.kind;
                 found.least = weighted;
                 found.kind = kind;
-            } else {
-                found.second = found.second.min(weighted);
+            } else if weighted < found.second {
+                found.second = weighted;
+                found.second_kind = kind;
             }
         }
         found

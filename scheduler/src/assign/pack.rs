@@ -65,8 +65,16 @@ struct PackingSearch<'a> {
     weighted_work_from: Vec<u128>,
     /// Weight of each device.
     weight: Vec<u128>,
+    /// Weighted free ticks of all devices while they are empty.
+    empty_room: u128,
+    /// For each place of how many large units from there on empty devices have a place.
+    empty_places: Vec<u128>,
     load: Vec<u64>,
-    /// Loads before the unit at each place was put.
+    /// Devices that units have been put on: only these have loads.
+    used: Vec<usize>,
+    /// Units that have been put on each device.
+    units_on: Vec<u32>,
+    /// Loads of the used devices before the unit at each place was put.
     load_before: Vec<Vec<u64>>,
     /// For each place whether an empty device of each kind was tried.
     tried_empty: Vec<Vec<bool>>,
@@ -117,16 +125,26 @@ impl<'a> PackingSearch<'a> {
 
         let large_count = large.len();
         let kinds = merged.kind_of.iter().max().map_or(0, |max| max + 1);
+        let free = below - 1;
+        let room = weight.iter().map(|weight| weight * u128::from(free));
+        let empty_places = min_ticks_from.iter().map(|row| {
+            let places = row.iter().map(|&ticks| u128::from(units_within(free, ticks)));
+            places.sum()
+        });
         Some(PackingSearch {
             merged,
             below,
             ticks,
             large,
-            min_ticks_from,
             weighted_work_from,
+            empty_room: room.sum(),
+            empty_places: empty_places.collect(),
+            min_ticks_from,
             weight,
             load: vec![0; merged.devices],
-            load_before: vec![vec![0; merged.devices]; large_count],
+            used: Vec::with_capacity(large_count),
+            units_on: vec![0; merged.devices],
+            load_before: vec![Vec::with_capacity(large_count); large_count],
             tried_empty: vec![vec![false; kinds]; large_count],
             home: vec![None; merged.units()],
             nodes: 0,
@@ -152,7 +170,9 @@ impl<'a> PackingSearch<'a> {
             return PackingStep::May;
         };
 
-        self.load_before[place].copy_from_slice(&self.load);
+        let loads = self.used.iter().map(|&device| self.load[device]);
+        self.load_before[place].clear();
+        self.load_before[place].extend(loads);
         self.tried_empty[place].fill(false);
         for device in 0..self.merged.devices {
             // Of empty devices that are alike the first stands for all.
@@ -169,22 +189,43 @@ impl<'a> PackingSearch<'a> {
                 continue;
             }
 
-            self.home[unit] = Some(device);
-            self.load[device] += ticks;
-            self.charge_nets(unit, device);
-            let step = match self.load.iter().all(|&load| load < self.below) {
+            self.put(unit, device, ticks);
+            let mut used = self.used.iter();
+            let step = match used.all(|&device| self.load[device] < self.below) {
                 true => self.put_next(place + 1, control),
                 false => PackingStep::Fails,
             };
-            // Nets charge several devices: all loads are restored at once.
-            self.load.copy_from_slice(&self.load_before[place]);
-            self.home[unit] = None;
+            self.take_back(unit, device, place);
 
             if !matches!(step, PackingStep::Fails) {
                 return step;
             }
         }
         PackingStep::Fails
+    }
+
+    fn put(&mut self, unit: usize, device: usize, ticks: u64) {
+        if self.units_on[device] == 0 {
+            self.used.push(device);
+        }
+        self.units_on[device] += 1;
+        self.home[unit] = Some(device);
+        self.load[device] += ticks;
+        self.charge_nets(unit, device);
+    }
+
+    /// Takes back the unit at a place, which was the last one to be put.
+    fn take_back(&mut self, unit: usize, device: usize, place: usize) {
+        self.home[unit] = None;
+        self.units_on[device] -= 1;
+        if self.units_on[device] == 0 {
+            self.used.pop();
+            self.load[device] = 0;
+        }
+        // Nets charge several devices: all loads are restored at once.
+        for (&used, &load) in self.used.iter().zip(&self.load_before[place]) {
+            self.load[used] = load;
+        }
     }
 
     /// Adds what the nets of a unit just put on `device` cost more because of it.
@@ -240,18 +281,26 @@ impl<'a> PackingSearch<'a> {
 
     /// Whether the weighted work from `place` on fits the free ticks, and there is a place for each large unit.
     fn may_fit(&self, place: usize) -> bool {
-        let mut weighted_room = 0;
-        let mut places = 0u64;
+        let mut weighted_room = self.empty_room;
+        let mut places = self.empty_places[place];
 
-        for (device, &load) in self.load.iter().enumerate() {
-            let free = self.below - 1 - load;
-            weighted_room += self.weight[device] * u128::from(free);
+        let empty_ticks = self.below - 1;
+        for &device in &self.used {
+            let load = self.load[device];
+            weighted_room -= self.weight[device] * u128::from(load);
             let min_ticks = self.min_ticks_from[place][device];
-            if min_ticks < u64::MAX {
-                places = places.saturating_add(free / min_ticks.max(1));
-            }
+            places -= u128::from(units_within(empty_ticks, min_ticks));
+            places += u128::from(units_within(empty_ticks - load, min_ticks));
         }
-        let left = (self.large.len() - place) as u64;
+        let left = (self.large.len() - place) as u128;
         weighted_room >= self.weighted_work_from[place] && places >= left
+    }
+}
+
+/// How many units of at least so many ticks fit free ones; none where no unit can run.
+fn units_within(free: u64, min_ticks: u64) -> u64 {
+    match min_ticks {
+        u64::MAX => 0,
+        ticks => free / ticks.max(1),
     }
 }
