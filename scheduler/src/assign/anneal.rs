@@ -1,5 +1,6 @@
 //! Simulated annealing over placements.
 
+use super::makespan::MakespanGraph;
 use super::merged::MergedProblem;
 use super::problem::PlacementProblem;
 use super::stages::StageGraph;
@@ -14,8 +15,8 @@ const ASK_EVERY: u64 = 1024;
 pub(crate) struct AnnealingEnergy<'a> {
     pub(crate) problem: &'a PlacementProblem,
     pub(crate) merged: &'a MergedProblem,
-    /// Whether the makespan of one period's work matters: it is expensive to compute.
-    pub(crate) with_makespan: bool,
+    /// Where the makespan of one period's work matters: it is expensive to compute.
+    pub(crate) makespan_graph: Option<MakespanGraph<'a>>,
     /// Where the stages of the pipeline matter; of the merged units.
     pub(crate) stage_graph: Option<StageGraph>,
 }
@@ -33,14 +34,13 @@ impl AnnealingEnergy<'_> {
     fn figures(&self, state: &PlacementState<'_>) -> PlacementFigures {
         let problem = self.problem;
         let period = state.period();
-        let placement = || self.merged.expand(&state.placement);
         let stages = match &self.stage_graph {
             Some(graph) => graph.count(&state.placement),
             None => 0,
         };
-        let latency = match self.with_makespan {
-            true => problem.makespan(&placement()).unwrap_or(u64::MAX / 4),
-            false => period.saturating_mul(stages.into()),
+        let latency = match &self.makespan_graph {
+            Some(graph) => graph.makespan(&self.merged.expand(&state.placement)),
+            None => period.saturating_mul(stages.into()),
         };
         let max_bytes = state.max_bytes();
         let cost = problem.cost(period, latency, max_bytes);

@@ -10,6 +10,7 @@
 mod anneal;
 mod bound;
 mod exhaust;
+mod makespan;
 mod merged;
 mod milp;
 mod pack;
@@ -23,6 +24,7 @@ use std::collections::BTreeMap;
 
 use anneal::{AnnealingEnergy, AnnealingPlan, BestPlacement, anneal};
 use exhaust::exhaust;
+use makespan::MakespanGraph;
 use merged::MergedProblem;
 pub use problem::{
     AssignError, Evaluation, Fanout, Objective, PlacementChannel, PlacementDevice, PlacementLink,
@@ -212,12 +214,14 @@ impl PlacementSearch<'_> {
         let energy = AnnealingEnergy {
             problem,
             merged: self.merged,
-            with_makespan: with_latency && !problem.pipelined,
+            makespan_graph: (with_latency && !problem.pipelined)
+                .then(|| MakespanGraph::new(problem).ok())
+                .flatten(),
             stage_graph: with_stages
                 .then(|| StageGraph::of_units(&self.merged.unit_of_node, &problem.channels)),
         };
         // The latency of each move is computed anew: fewer moves then.
-        let slowdown = match (energy.with_makespan, with_stages) {
+        let slowdown = match (energy.makespan_graph.is_some(), with_stages) {
             (true, _) => 20,
             (false, true) => 4,
             (false, false) => 1,

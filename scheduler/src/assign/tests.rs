@@ -216,7 +216,7 @@ fn annealing_is_close_to_enumerated_optima() {
         let energy = AnnealingEnergy {
             problem: &problem,
             merged: &merged,
-            with_makespan: true,
+            makespan_graph: MakespanGraph::new(&problem).ok(),
             stage_graph: None,
         };
         let optimum = enumerate(&problem).expect("there is room");
