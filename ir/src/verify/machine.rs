@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::error::{Errors, VerifyError};
 use super::names::check_name;
 use crate::limits::{MAX_CORE, MAX_DEVICES};
-use crate::{DeviceId, LinkId, Machine};
+use crate::{DeviceId, LinkId, Machine, TiVec};
 
 /// Checks a machine. O(n log n) in its devices, cores and links.
 pub(super) fn check(machine: &Machine, errors: &mut Errors) {
@@ -69,7 +69,7 @@ fn check_links(machine: &Machine, errors: &mut Errors) {
     let devices = machine.devices.len();
 
     // At most one link for each ordered pair, so that a transfer has one speed.
-    let repeated = repeated_links(machine);
+    let first_links = first_links(machine);
     for (id, link) in machine.links.iter_enumerated() {
         if errors.full() {
             return;
@@ -94,29 +94,30 @@ fn check_links(machine: &Machine, errors: &mut Errors) {
         if link.bytes_per_s == 0 {
             errors.push(VerifyError::ZeroBandwidth { link: id });
         }
-        if let Some(&first) = repeated.get(&id) {
+        let first = first_links[id];
+        if first != id {
             errors.push(VerifyError::DuplicateLink { first, second: id });
         }
     }
 }
 
-/// Links that join two devices as a link before them does, each with the first that does.
+/// The first link that joins the same two devices, of each link.
 ///
 /// Links are sorted rather than entered in a map: large machines have a million of them, nearly always in order.
-fn repeated_links(machine: &Machine) -> BTreeMap<LinkId, LinkId> {
+fn first_links(machine: &Machine) -> TiVec<LinkId, LinkId> {
     let links = machine.links.iter_enumerated();
     let mut ends: Vec<(DeviceId, DeviceId, LinkId)> =
         links.map(|(id, link)| (link.from, link.to, id)).collect();
     ends.sort_unstable();
 
-    let mut repeated = BTreeMap::new();
-    for same_ends in ends.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
-        let Some((&(.., first), others)) = same_ends.split_first() else {
-            continue;
-        };
-        repeated.extend(others.iter().map(|&(.., other)| (other, first)));
+    let mut first_links: TiVec<LinkId, LinkId> = machine.links.keys().collect();
+    for pair in ends.windows(2) {
+        let [(from, to, before), (next_from, next_to, id)] = [pair[0], pair[1]];
+        if (from, to) == (next_from, next_to) {
+            first_links[id] = first_links[before];
+        }
     }
-    repeated
+    first_links
 }
 
 /// The ordered pairs of devices with a link between them, one bit each: the rings of every plan are looked up in it.

@@ -22,46 +22,45 @@ pub(crate) fn period_bound(merged: &MergedProblem, below: u64) -> u64 {
         return below;
     }
 
-    let kinds = merged.devices_by_kind();
-    let rows = AllowedUnit::all(&allowed, &kinds);
-    let mut bound = 0;
-    if kinds.len() <= MAX_KINDS {
-        // Each set of kinds as a word of bits, the empty one left out.
-        for set in 1..1usize << kinds.len() {
-            bound = bound.max(bound_of_kinds(&rows, &kinds, set));
-        }
-    } else {
+    let mut kinds = merged.devices_by_kind();
+    if kinds.len() > MAX_KINDS {
         // Units that can run on some devices only are not told apart.
-        let all_devices = [(0..merged.devices).collect()];
-        let rows = AllowedUnit::all(&allowed, &all_devices);
-        bound = bound_of_kinds(&rows, &all_devices, 1);
+        kinds = vec![(0..merged.devices).collect()];
+    }
+    let units = AllowedUnit::all(&allowed, &kinds);
+    let mut bound = 0;
+    // Each set of kinds as a word of bits, the empty one left out.
+    for set in 1..1usize << kinds.len() {
+        bound = bound.max(bound_of_kinds(&units, &kinds, set));
     }
     bound.max(find_weights(&allowed, merged).bound).min(below)
 }
 
 /// Where a unit can run.
 struct AllowedUnit {
-    /// Sets of devices that it can run on, as a word of bits.
-    sets: usize,
+    /// Kinds of devices that can run it, as a word of bits.
+    kinds: usize,
     /// Least ticks on any device.
     min_ticks: u64,
 }
 
 impl AllowedUnit {
-    /// The units by rows of ticks, largest first, for at most a word of sets of devices.
-    fn all(allowed: &[Vec<Option<u64>>], device_sets: &[Vec<usize>]) -> Vec<Self> {
+    /// The units by rows of ticks, largest first, for at most [`MAX_KINDS`] kinds.
+    fn all(allowed: &[Vec<Option<u64>>], kinds: &[Vec<usize>]) -> Vec<Self> {
         let mut units = Vec::with_capacity(allowed.len());
         for row in allowed {
             let Some(min_ticks) = row.iter().flatten().copied().min() else {
                 continue;
             };
-            let mut sets = 0;
-            for (index, devices) in device_sets.iter().enumerate() {
-                if devices.iter().any(|&device| row[device].is_some()) {
-                    sets |= 1 << index;
-                }
+            let mut unit = AllowedUnit {
+                kinds: 0,
+                min_ticks,
+            };
+            for (kind, devices) in kinds.iter().enumerate() {
+                let can_run = devices.iter().any(|&device| row[device].is_some());
+                unit.kinds |= usize::from(can_run) << kind;
             }
-            units.push(AllowedUnit { sets, min_ticks });
+            units.push(unit);
         }
         units.sort_unstable_by_key(|unit| Reverse(unit.min_ticks));
         units
@@ -75,7 +74,7 @@ fn bound_of_kinds(units: &[AllowedUnit], kinds: &[Vec<usize>], set: usize) -> u6
         .filter(|&(kind, _)| set >> kind & 1 == 1)
         .map(|(_, devices)| devices.len())
         .sum();
-    let confined = units.iter().filter(|unit| unit.sets & !set == 0);
+    let confined = units.iter().filter(|unit| unit.kinds & !set == 0);
     let sizes: Vec<u64> = confined.map(|unit| unit.min_ticks).collect();
 
     let mut bound = sizes.iter().sum::<u64>().div_ceil(count as u64);
