@@ -68,11 +68,7 @@ pub(crate) fn candidate_devices(
 
 /// At most so many devices: the cheapest of every cluster first, then the next cheapest, so that each cluster gets its
 /// share of the choice.
-fn choose_by_cost(
-    loads: &ClusterLoads,
-    devices: &[DeviceId],
-    max_devices: usize,
-) -> Vec<DeviceId> {
+fn choose_by_cost(loads: &ClusterLoads, devices: &[DeviceId], max_devices: usize) -> Vec<DeviceId> {
     let ranks = loads.len().min(max_devices);
     let by_cost: Vec<Vec<DeviceId>> = loads
         .iter()

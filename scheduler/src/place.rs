@@ -11,7 +11,9 @@ use crate::assign::{
     self, Assignment, Fanout, Objective, PlacementChannel, PlacementDevice, PlacementLink,
     PlacementNode, PlacementProblem,
 };
-use crate::candidates::{CountBounds, FEW_DEVICES, candidate_devices, device_counts, equally_quick};
+use crate::candidates::{
+    CountBounds, FEW_DEVICES, candidate_devices, device_counts, equally_quick,
+};
 use crate::cluster::{Cluster, is_tight};
 use crate::cost::{self, MAX_PERIOD_LOSS_PERCENT, MIN_GAIN_PERCENT, PS_PER_S, RECV_PS, SEND_PS};
 use crate::error::ScheduleError;
@@ -322,7 +324,10 @@ fn place_on_few_devices(
         let few_problem = placement_problem(problem, loads, few, goal);
         // The bound is that of the search on all devices.
         let quick = assign::solve_unproved(&few_problem, Level::Fast, control);
-        let Some(quick) = quick.ok().filter(|found| found.evaluation.cost <= good_enough) else {
+        let Some(quick) = quick
+            .ok()
+            .filter(|found| found.evaluation.cost <= good_enough)
+        else {
             continue;
         };
         let thorough = match search_level {

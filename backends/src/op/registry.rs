@@ -333,9 +333,7 @@ impl Registry {
 
         let op = self.op(&actor.op)?;
         let firing = match actor.params.get("cost_ns").and_then(Value::as_float) {
-            Some(ns) if op.name() == custom::NAME => {
-                FiringWork::Given((ns * 1e3).max(1.0) as u64)
-            }
+            Some(ns) if op.name() == custom::NAME => FiringWork::Given((ns * 1e3).max(1.0) as u64),
             _ if op.name() == custom::NAME => FiringWork::Roofline(self.custom_work(actor)),
             _ => FiringWork::Roofline(self.work(actor, blobs)),
         };

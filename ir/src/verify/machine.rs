@@ -106,18 +106,32 @@ fn check_links(machine: &Machine, errors: &mut Errors) {
 /// Links are sorted rather than entered in a map: large machines have a million of them, nearly always in order.
 fn first_links(machine: &Machine) -> TiVec<LinkId, LinkId> {
     let links = machine.links.iter_enumerated();
-    let mut ends: Vec<(DeviceId, DeviceId, LinkId)> =
-        links.map(|(id, link)| (link.from, link.to, id)).collect();
-    ends.sort_unstable();
+    let mut all_ends: Vec<LinkEnds> = links
+        .map(|(id, link)| LinkEnds {
+            from: link.from,
+            to: link.to,
+            id,
+        })
+        .collect();
+    all_ends.sort_unstable();
 
     let mut first_links: TiVec<LinkId, LinkId> = machine.links.keys().collect();
-    for pair in ends.windows(2) {
-        let [(from, to, before), (next_from, next_to, id)] = [pair[0], pair[1]];
-        if (from, to) == (next_from, next_to) {
-            first_links[id] = first_links[before];
+    for pair in all_ends.windows(2) {
+        let before = pair[0];
+        let next = pair[1];
+        if before.from == next.from && before.to == next.to {
+            first_links[next.id] = first_links[before.id];
         }
     }
     first_links
+}
+
+/// What links are sorted by.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct LinkEnds {
+    from: DeviceId,
+    to: DeviceId,
+    id: LinkId,
 }
 
 /// The ordered pairs of devices with a link between them, one bit each: the rings of every plan are looked up in it.

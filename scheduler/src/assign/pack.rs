@@ -128,7 +128,9 @@ impl<'a> PackingSearch<'a> {
         let free = below - 1;
         let room = weight.iter().map(|weight| weight * u128::from(free));
         let empty_places = min_ticks_from.iter().map(|row| {
-            let places = row.iter().map(|&ticks| u128::from(units_within(free, ticks)));
+            let places = row
+                .iter()
+                .map(|&ticks| u128::from(units_within(free, ticks)));
             places.sum()
         });
         Some(PackingSearch {
@@ -177,8 +179,7 @@ impl<'a> PackingSearch<'a> {
         for device in 0..self.merged.devices {
             // Of empty devices that are alike the first stands for all.
             let kind = self.merged.kind_of[device];
-            if self.load[device] == 0
-                && std::mem::replace(&mut self.tried_empty[place][kind], true)
+            if self.load[device] == 0 && std::mem::replace(&mut self.tried_empty[place][kind], true)
             {
                 continue;
             }

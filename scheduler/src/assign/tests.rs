@@ -1,5 +1,7 @@
 //! Small problems against plain enumeration, limits, and errors.
 
+mod many_devices;
+
 use super::*;
 use crate::search::rng::Rng;
 use crate::search::{LinkTime, unattended};

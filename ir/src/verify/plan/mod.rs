@@ -138,12 +138,7 @@ impl BlockCount<'_> {
 }
 
 impl<'a> Cx<'a> {
-    fn new(
-        checked: &Checked<'a>,
-        id: PlanId,
-        plan: &'a Plan,
-        errors: &mut Errors,
-    ) -> Option<Self> {
+    fn new(checked: &Checked<'a>, id: PlanId, plan: &'a Plan, errors: &mut Errors) -> Option<Self> {
         let graph = checked.graph;
         let machine = checked.machine;
         let repetition = checked.repetition;

@@ -70,12 +70,7 @@ fn names_existing_ids(cx: &Cx<'_>, id: RingId, ring: &Ring, errors: &mut Errors)
 }
 
 /// Checks the ends, the buffer and the link of a ring whose ids exist.
-fn check_ring(
-    cx: &Cx<'_>,
-    (id, ring): (RingId, &Ring),
-    buffer_of: &BufferOf,
-    errors: &mut Errors,
-) {
+fn check_ring(cx: &Cx<'_>, (id, ring): (RingId, &Ring), buffer_of: &BufferOf, errors: &mut Errors) {
     let plan = cx.id;
     let &Ring {
         channel, from, to, ..
