@@ -43,6 +43,7 @@ pub struct Machine {
     /// Devices.
     pub devices: TiVec<DeviceId, Device>,
     /// Links; at most one for each ordered pair of devices.
+    #[serde(deserialize_with = "crate::link_list::deserialize")]
     pub links: TiVec<LinkId, Link>,
 }
 
