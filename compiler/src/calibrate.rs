@@ -175,10 +175,10 @@ impl Calibration {
         sources: &KernelSources<'_>,
     ) {
         let device_names = group.device_names(&self.machine);
-        let devices = self.machine.devices.iter();
+        let mut devices = self.machine.devices.iter();
         let first_device = devices
-            .cloned()
-            .find(|device| Some(&device.name) == device_names.first());
+            .find(|device| Some(&device.name) == device_names.first())
+            .cloned();
         for (kernel, outcome) in kernels.iter().zip(outcomes) {
             let Some(best) = best_cost(&outcome.costs).cloned() else {
                 continue;

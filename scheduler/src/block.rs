@@ -6,6 +6,7 @@ use zbmd_ir::{ActorId, Buffer, Calendar, DeviceId, Plan, limits};
 use crate::analysis::EdgeList;
 use crate::assign::Objective;
 use crate::buffers::{Mode, Unit};
+use crate::candidates::{candidate_devices, unlike_alone};
 use crate::cluster::components;
 use crate::cost::{
     BLOCK_BYTES, BLOCK_WORK_PS, MAX_PERIOD_LOSS_PERCENT, PS_PER_NS, WAITING_GAP, WORK_PER_CALL,
@@ -92,7 +93,8 @@ fn smallest_plan(
     let mut device_sets: Vec<Vec<DeviceId>> = vec![allowed.clone()];
     // On one device no channel needs a second buffer.
     if allowed.len() > 1 {
-        device_sets.extend(allowed.iter().map(|&device| vec![device]));
+        let unlike = unlike_alone(inputs, &allowed);
+        device_sets.extend(unlike.into_iter().map(|device| vec![device]));
     }
 
     let mut best: Result<RatedPlan, ScheduleError> = Err(ScheduleError::NoDevices);
@@ -258,7 +260,8 @@ fn refine_plan(
         kind.pipelined,
         control,
     ));
-    let search = PlanSearch::new(&problem, &loads, &allowed, goal, kind.pipelined);
+    let devices = candidate_devices(&problem, &loads, &allowed);
+    let search = PlanSearch::new(&problem, &loads, &devices, goal, kind.pipelined);
     let plan = search.refine(&starts, kind.name, control)?;
 
     // The bound is one of the period, or of a weighted sum that takes the latency for stages times the period.

@@ -59,7 +59,7 @@ pub fn plan_front(
     inputs: Inputs<'_>,
     control: &mut Control<'_>,
 ) -> Result<Vec<PlanPoint>, ScheduleError> {
-    let analysis = Analysis::of(inputs.graph, inputs.machine)?;
+    let analysis = Analysis::of(inputs.graph)?;
     let best = best_plan(inputs, &analysis, control)?.plan;
     let mut points = vec![PlanPoint::of(&best)];
     let mut latency_ns = best.latency_ns;

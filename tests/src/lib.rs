@@ -8,6 +8,7 @@ pub mod dsa;
 pub mod gpu;
 pub mod harness;
 pub mod losses;
+pub mod machines;
 pub mod mix;
 pub mod models;
 pub mod onnx;

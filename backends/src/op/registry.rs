@@ -316,40 +316,73 @@ impl Registry {
         device: &Device,
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Option<ActorCost> {
-        const CALL_PS: u64 = 15_000;
         match device.backend.as_str() {
-            "cpu" => {}
-            "cuda" if cfg!(feature = "cuda") => return self.gpu_cost(actor, device, blobs),
-            "vulkan" if cfg!(feature = "vulkan") => return self.gpu_cost(actor, device, blobs),
-            _ => return None,
+            "cpu" => Some(self.cpu_work(actor, blobs)?.cost_on(device)),
+            "cuda" if cfg!(feature = "cuda") => self.gpu_cost(actor, device, blobs),
+            "vulkan" if cfg!(feature = "vulkan") => self.gpu_cost(actor, device, blobs),
+            _ => None,
         }
-        let roofline = |work: Work| core_roofline(work, device);
+    }
+
+    /// What an actor's cost on every CPU device follows from: it is the same for all, and takes the actor's kernel to be
+    /// made. `None` where there is none.
+    pub fn cpu_work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Option<CpuWork> {
         if actor.role != Role::Compute {
             let work = Work {
                 flops: 0.0,
                 ..default_work(actor)
             };
-            return Some(ActorCost {
-                call_ps: CALL_PS,
-                firing_ps: roofline(work),
+            return Some(CpuWork {
+                firing: FiringWork::Roofline(work),
                 scratch_bytes: 0,
             });
         }
+
         let op = self.op(&actor.op)?;
-        let firing_ps = match actor.params.get("cost_ns").and_then(Value::as_float) {
-            Some(ns) if op.name() == custom::NAME => (ns * 1e3).max(1.0) as u64,
-            _ if op.name() == custom::NAME => roofline(self.custom_work(actor)),
-            _ => roofline(self.work(actor, blobs)),
+        let firing = match actor.params.get("cost_ns").and_then(Value::as_float) {
+            Some(ns) if op.name() == custom::NAME => FiringWork::Given((ns * 1e3).max(1.0) as u64),
+            _ if op.name() == custom::NAME => FiringWork::Roofline(self.custom_work(actor)),
+            _ => FiringWork::Roofline(self.work(actor, blobs)),
         };
         let kernel = self.kernel(actor, blobs);
         let scratch_bytes = kernel
             .map(|kernel| kernel.scratch_bytes() as u64)
             .unwrap_or(0);
-        Some(ActorCost {
-            call_ps: CALL_PS,
-            firing_ps,
+        Some(CpuWork {
+            firing,
             scratch_bytes,
         })
+    }
+}
+
+/// What an actor does on any CPU device, as far as its cost depends on it.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuWork {
+    firing: FiringWork,
+    scratch_bytes: u64,
+}
+
+/// What one firing takes.
+#[derive(Clone, Copy, Debug)]
+enum FiringWork {
+    /// So many picoseconds on every device.
+    Given(u64),
+    /// As long as the device's peaks allow.
+    Roofline(Work),
+}
+
+impl CpuWork {
+    /// The predicted cost on a CPU device.
+    pub fn cost_on(&self, device: &Device) -> ActorCost {
+        const CALL_PS: u64 = 15_000;
+        ActorCost {
+            call_ps: CALL_PS,
+            firing_ps: match self.firing {
+                FiringWork::Given(ps) => ps,
+                FiringWork::Roofline(work) => core_roofline(work, device),
+            },
+            scratch_bytes: self.scratch_bytes,
+        }
     }
 }
 

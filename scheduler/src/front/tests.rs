@@ -105,7 +105,7 @@ fn bounds_on_the_latency_leave_no_gap_in_the_front() {
             costs: &random_case.costs,
             options: &options,
         };
-        let analysis = Analysis::of(inputs.graph, inputs.machine).expect("a valid graph");
+        let analysis = Analysis::of(inputs.graph).expect("a valid graph");
         let all = all_plans(inputs, &analysis);
         let shortest_ns = all.iter().map(|plan| plan.latency_ns).min();
         let shortest_ns = shortest_ns.expect("a graph has a plan");
