@@ -131,7 +131,8 @@ pub(super) fn conv(cx: &Cx<'_>, spec: &ConvSpec) -> Planned {
         return Ok(Plan::lazy(outs, make).flops(3.0 * flops));
     }
     let make = move |tile| Ok(Box::new(Gathered::new(shape, act, tile)) as Box<dyn Body>);
-    Ok(Plan::in_variants(outs, &Tile::ALL, make).products(flops))
+    // Gathering the image's elements takes as long as the product of small ones.
+    Ok(Plan::in_variants(outs, &Tile::ALL, make).flops(flops))
 }
 
 /// Refuses a convolution whose tables of places would be too large, one entry for each output and each of `weights`
