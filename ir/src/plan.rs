@@ -262,7 +262,7 @@ pub struct Buffer {
     /// Offset of place 0 in the region, a multiple of [`crate::limits::ALIGN_BYTES`].
     pub offset_bytes: u64,
     /// Distance between places, a multiple of [`crate::limits::ALIGN_BYTES`] and at least
-    /// `(head_tokens + block_tokens) * token bytes`.
+    /// `(head_tokens + chunk_tokens) * token bytes`.
     pub stride_bytes: u64,
     /// Number of places, at least 1.
     pub blocks: u32,
@@ -270,12 +270,20 @@ pub struct Buffer {
     pub head_tokens: u64,
     /// New tokens in each block; 0 for a state, which is updated in place.
     pub block_tokens: u64,
+    /// New tokens that a place holds at a time. `block_tokens` for a whole block; otherwise a divisor of it: the
+    /// block then passes through the place in `block_tokens / chunk_tokens` chunks, one after the other.
+    pub chunk_tokens: u64,
 }
 
 impl Buffer {
     /// Bytes of all places together.
     pub fn size_bytes(&self) -> u64 {
         self.stride_bytes.saturating_mul(u64::from(self.blocks))
+    }
+
+    /// Whether a place holds less than a block at a time.
+    pub fn is_chunked(&self) -> bool {
+        self.chunk_tokens != self.block_tokens
     }
 }
 

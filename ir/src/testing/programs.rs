@@ -195,6 +195,7 @@ fn build(name: &str, actors: Vec<Actor>, channels: Vec<Channel>, sketch: Sketch)
             blocks,
             head_tokens,
             block_tokens,
+            chunk_tokens: block_tokens,
         };
         *used += buffer.size_bytes();
         buffers.push(buffer);

@@ -70,6 +70,7 @@ fn random_loops(random: &mut Random) -> Option<Program> {
     let mut end = 0;
     for (buffer, blocks) in plan.buffers.iter_mut().zip(blocks) {
         (buffer.block_tokens, buffer.blocks) = (total, blocks);
+        buffer.chunk_tokens = total;
         (buffer.stride_bytes, buffer.offset_bytes) = (1024, end);
         end += 1024 * u64::from(blocks);
     }

@@ -50,6 +50,13 @@ fn buffer(p: &mut Program, id: u32) -> &mut crate::Buffer {
     &mut main(p).buffers[BufferId(id)]
 }
 
+/// A buffer for blocks of another size, each held as a whole.
+fn set_block_tokens(p: &mut Program, id: u32, tokens: u64) {
+    let buffer = buffer(p, id);
+    buffer.block_tokens = tokens;
+    buffer.chunk_tokens = tokens;
+}
+
 fn ring(p: &mut Program) -> &mut crate::Ring {
     &mut main(p).rings[RingId(0)]
 }
@@ -362,8 +369,8 @@ fn buffers_and_memory() {
             main(p).buffers.pop();
         }),
         ("V0404", two_devices, |p| buffer(p, 2).device = DeviceId(0)),
-        ("V0405", chain, |p| buffer(p, 0).block_tokens = 5),
-        ("V0405", state, |p| buffer(p, 2).block_tokens = 3),
+        ("V0405", chain, |p| set_block_tokens(p, 0, 5)),
+        ("V0405", state, |p| set_block_tokens(p, 2, 3)),
         ("V0406", window, |p| buffer(p, 0).head_tokens = 3),
         ("V0406", two_devices, |p| buffer(p, 0).head_tokens = 2),
         ("V0407", chain, |p| buffer(p, 0).blocks = 0),
@@ -465,8 +472,9 @@ fn parts_in_wholes() {
             main(p).block = 2;
             calendar(p, 0).arena_bytes = 384;
             for i in 0..5 {
-                (buffer(p, i).block_tokens, buffer(p, i).stride_bytes) =
-                    (2 * buffer(p, i).block_tokens, 2 * buffer(p, i).stride_bytes);
+                let doubled = 2 * buffer(p, i).block_tokens;
+                set_block_tokens(p, i, doubled);
+                buffer(p, i).stride_bytes *= 2;
                 if let Action::Fire { count, .. } = &mut slot(p, 0, i as usize).action {
                     *count = 2;
                 }
@@ -974,7 +982,8 @@ fn large(actors: u32, rounds: u64) -> Program {
     plan.buffers = (0..actors - 1)
         .map(|i| {
             let mut b = place.clone();
-            (b.channel.0, b.offset_bytes, b.block_tokens) = (i, u64::from(i) * 64, rounds);
+            (b.channel.0, b.offset_bytes) = (i, u64::from(i) * 64);
+            (b.block_tokens, b.chunk_tokens) = (rounds, rounds);
             b
         })
         .collect();
