@@ -4,7 +4,8 @@ use super::*;
 use crate::testing::hostile::{self, Hostile};
 use crate::testing::mutate::mutants;
 use crate::testing::programs::{
-    self, chain, feedback, over, parts, pipeline, round_trip, spare, state, two_devices, window,
+    self, chain, chunked_feedback, chunked_window, chunks, feedback, nested_chunks, over, parts,
+    pipeline, round_trip, spare, state, two_devices, window,
 };
 use crate::{
     Action, BufferId, Calendar, ChannelId, Contingency, DType, DeviceId, Entry, InPlace,
@@ -67,6 +68,11 @@ fn actor(p: &mut Program, id: u32) -> &mut crate::Actor {
 
 fn channel(p: &mut Program, id: u32) -> &mut crate::Channel {
     &mut p.graph.channels[ChannelId(id)]
+}
+
+/// Another number of tokens in each chunk of a buffer.
+fn set_chunk(p: &mut Program, id: u32, tokens: u64) {
+    buffer(p, id).chunk_tokens = tokens;
 }
 
 /// Exchanges two entries and their start times.
@@ -773,6 +779,62 @@ fn two_on_one_place() -> Program {
     sink.start_ns += 10;
     entries(&mut p, 0).push(Entry::Slot(sink));
     p
+}
+
+#[test]
+fn chunks_of_blocks() {
+    run(&[
+        ("V0413", chunks, |p| set_chunk(p, 0, 4)),
+        ("V0413", chunks, |p| set_chunk(p, 0, 0)),
+        ("V0413", chunks, |p| set_chunk(p, 0, 12)),
+        ("V0413", state, |p| set_chunk(p, 2, 1)),
+        // In one place, in memory of the device's own, for itself, and for one block at a time.
+        ("V0414", chunks, |p| buffer(p, 0).blocks = 2),
+        ("V0414", chunks, |p| buffer(p, 0).region = Region::Exchange),
+        ("V0414", two_devices, |p| set_chunk(p, 0, 2)),
+        ("V0414", two_devices, |p| set_chunk(p, 1, 2)),
+        ("V0414", chunks, |p| {
+            p.machine.devices[DeviceId(0)].backend = "cuda".into();
+        }),
+        ("V0414", pipeline, |p| {
+            buffer(p, 0).blocks = 1;
+            set_chunk(p, 0, 2);
+            let mut second = entries(p, 0)[2].clone();
+            if let Entry::Slot(slot) = &mut second {
+                slot.duration_ns = 0;
+            }
+            entries(p, 0).insert(2, second);
+        }),
+        ("V0409", chunks, |p| buffer(p, 0).head_tokens = 1000),
+        ("V0415", chunked_window, |p| buffer(p, 0).head_tokens = 1),
+        // A carry for each chunk, and none without a head.
+        ("V0505", chunks, |p| drop(entries(p, 0).remove(4))),
+        ("V0505", nested_chunks, |p| buffer(p, 0).head_tokens = 1),
+        ("V0505", chunked_feedback, |p| set_chunk(p, 2, 2)),
+        // A chunk is carried before it is complete, or later than the next is written.
+        ("V0501", chunks, |p| exchange(p, 0, 0, 1)),
+        ("V0508", chunks, |p| exchange(p, 0, 1, 2)),
+        ("V0508", nested_chunks, |p| set_chunk(p, 0, 4)),
+        // The filter comes a chunk late, or finds less in front of it than it reads.
+        ("V0509", chunks, |p| exchange(p, 0, 3, 4)),
+        ("V0509", chunks, |p| buffer(p, 0).head_tokens = 1),
+        ("V0509", nested_chunks, |p| set_chunk(p, 0, 3)),
+        // Half a chunk each time.
+        ("V0510", nested_chunks, |p| set_chunk(p, 0, 12)),
+        ("V0321", chunked_window, |p| {
+            let block = buffer(p, 0).block_tokens;
+            set_chunk(p, 0, block);
+            buffer(p, 0).stride_bytes = 64;
+        }),
+    ]);
+}
+
+/// Nothing lies over a buffer of chunks, or under one.
+#[test]
+fn chunks_are_not_written_in_place() {
+    let mut program = over();
+    set_chunk(&mut program, 2, 2);
+    assert_eq!(codes(&program), ["V0601"]);
 }
 
 #[test]
