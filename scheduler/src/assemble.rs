@@ -153,6 +153,7 @@ impl Assembly<'_, '_> {
                 blocks: 1,
                 head_tokens: 1,
                 block_tokens: 0,
+                chunk_tokens: 0,
             };
             // A state has one place of one token, which each firing replaces.
             if graph.is_state(id) {
@@ -162,6 +163,7 @@ impl Assembly<'_, '_> {
 
             buffer.head_tokens = 0;
             buffer.block_tokens = block_tokens;
+            buffer.chunk_tokens = block_tokens;
             // Readers of later stages still need the blocks before: a place more for each stage.
             if let Some(local) = self.readers.get(&(id, home_device)) {
                 buffer.head_tokens = local.head_tokens;
