@@ -58,19 +58,28 @@ impl CutStyle {
     }
 }
 
+/// Buffers, and where the cuts put them.
+pub struct CutInstance {
+    /// The buffers, in random order.
+    pub items: Vec<Item>,
+    /// Offset of each buffer before all were taken apart: a layout of [`CUT_CAPACITY`] bytes.
+    pub offsets: Vec<u64>,
+}
+
 /// Buffers that fit [`CUT_CAPACITY`], and, in one instance of four or so, fill it at every moment.
-pub fn cut_instance(seed: u64) -> Vec<Item> {
+pub fn cut_instance(seed: u64) -> CutInstance {
     let mut random = Rng::with_seed(seed);
     let style = CutStyle::draw(&mut random);
     let mut rectangles = cut_rectangles(&style, &mut random);
     random.shuffle(&mut rectangles);
-
     let left_out = (rectangles.len() as f64 * style.holes) as usize;
-    rectangles
-        .iter()
-        .skip(left_out)
-        .map(|cut| Item::new(cut.first, cut.first + cut.width, cut.height * UNIT))
-        .collect()
+    rectangles.drain(..left_out);
+
+    let item = |cut: &CutRectangle| Item::new(cut.first, cut.first + cut.width, cut.height * UNIT);
+    CutInstance {
+        items: rectangles.iter().map(item).collect(),
+        offsets: rectangles.iter().map(|cut| cut.offset * UNIT).collect(),
+    }
 }
 
 fn cut_rectangles(style: &CutStyle, random: &mut Rng) -> Vec<CutRectangle> {
