@@ -41,14 +41,23 @@ fn cut_instances_fit_their_capacity_by_construction() {
         };
         dsa::assert_apart(&cut.items, &layout);
 
-        let areas = cut.items.iter().map(|item| (item.end - item.first) * item.size);
+        let areas = cut
+            .items
+            .iter()
+            .map(|item| (item.end - item.first) * item.size);
         let all_times = cut.items.iter().map(|item| item.end).max().unwrap_or(0);
         full_count += usize::from(areas.sum::<u64>() == all_times * CUT_CAPACITY);
     }
-    assert!((5..=25).contains(&full_count), "{full_count} of 50 are full");
+    assert!(
+        (5..=25).contains(&full_count),
+        "{full_count} of 50 are full"
+    );
 }
 
-/// Greedy orders miss all of these by at least a tenth.
+/// Seeds of instances with and without holes that few of the searches find at once.
+const CUT_SEEDS: [u64; 6] = [1, 7, 17, 24, 30, 42];
+
+/// Greedy orders miss all of these by at least a twentieth.
 #[test]
 fn cut_instances_are_laid_out_within_their_capacity() {
     for seed in CUT_SEEDS {
@@ -58,11 +67,22 @@ fn cut_instances_are_laid_out_within_their_capacity() {
             steps: 10_000_000,
         };
         let greedy = solve(&items, &LayoutLimits { steps: 0, ..limits }).expect("valid items");
-        assert!(greedy.size > CUT_CAPACITY + CUT_CAPACITY / 20, "seed {seed}");
+        assert!(
+            greedy.size > CUT_CAPACITY + CUT_CAPACITY / 20,
+            "seed {seed}"
+        );
 
         let found = solve(&items, &limits).expect("valid items");
         dsa::assert_apart(&items, &found);
-        assert!(found.size <= CUT_CAPACITY, "seed {seed} needs {}", found.size);
-        assert_eq!(solve(&items, &limits).expect("valid items"), found, "seed {seed}");
+        assert!(
+            found.size <= CUT_CAPACITY,
+            "seed {seed} needs {}",
+            found.size
+        );
+        assert_eq!(
+            solve(&items, &limits).expect("valid items"),
+            found,
+            "seed {seed}"
+        );
     }
 }

@@ -348,12 +348,6 @@ impl<'a> SectionSearch<'a> {
 
     /// Tries each option of one cell for the list at `from`, which lives in `sections` and ends the stack.
     fn branch(&mut self, from: usize, sections: Range<usize>) -> FitOutcome {
-        if self.looks + self.log.looks >= self.limit
-            || self.log.is_full()
-            || self.stop.is_set_at(self.nodes)
-        {
-            return FitOutcome::Budget;
-        }
         let to = self.keys.len();
         let level = self.log.level();
         let cell = self.choose_cell(sections.clone());
@@ -364,6 +358,9 @@ impl<'a> SectionSearch<'a> {
         let options = candidates.into_iter().map(Some);
         let empty_option = cell.may_stay_empty.then_some(None);
         for option in options.chain(empty_option) {
+            if self.is_spent() {
+                return FitOutcome::Budget;
+            }
             self.nodes += 1;
             let outcome = match option {
                 Some(index) => self.place(from..to, index, sections.clone()),
@@ -382,6 +379,13 @@ impl<'a> SectionSearch<'a> {
         self.explain_options(from, &cell, &mut reasons);
         self.conflict = *reasons;
         FitOutcome::Impossible
+    }
+
+    /// Whether to give up before another decision.
+    fn is_spent(&self) -> bool {
+        self.looks + self.log.looks >= self.limit
+            || self.log.is_full()
+            || self.stop.is_set_at(self.nodes)
     }
 
     /// Why a cell has no other options than those that were tried.

@@ -598,7 +598,10 @@ fn fit_sections(items: &[Item], ceiling: u64) -> FitOutcome {
     let mut budget = StepBudget::new(10_000_000, StopSignal(&|| false));
     let (outcome, found) = fit_by_section(&group, group.units(ceiling), &mut budget);
     if outcome == FitOutcome::Found {
-        let block_offsets: Vec<u64> = found.iter().map(|&units| units as u64 * group.unit).collect();
+        let block_offsets: Vec<u64> = found
+            .iter()
+            .map(|&units| units as u64 * group.unit)
+            .collect();
         let offsets = problem.item_offsets(&block_offsets);
         let size = problem.real_size(&offsets);
         assert!(size <= ceiling);
@@ -630,12 +633,19 @@ fn section_search_finds_a_layout_exactly_where_there_is_one() {
             })
             .collect();
         let optimum = brute_force(&items);
-        assert_eq!(fit_sections(&items, optimum), FitOutcome::Found, "{items:?}");
+        assert_eq!(
+            fit_sections(&items, optimum),
+            FitOutcome::Found,
+            "{items:?}"
+        );
         let below = fit_sections(&items, optimum - 1);
         assert_eq!(below, FitOutcome::Impossible, "{items:?}");
         beyond_load += u32::from(optimum > LayoutProblem::new(&items).unwrap().lower_bound);
     }
-    assert!(beyond_load > 20, "only {beyond_load} need more than their load");
+    assert!(
+        beyond_load > 20,
+        "only {beyond_load} need more than their load"
+    );
 }
 
 #[test]
