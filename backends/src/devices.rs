@@ -8,11 +8,11 @@ use crate::kernels::Caps;
 
 /// Memory assumed where the system does not tell: 4 GiB.
 const FALLBACK_MEMORY_BYTES: u64 = 4 << 30;
-/// Arithmetic peak assumed of one CPU core, in operations per second, until it is measured: 8 lanes, two fused
-/// multiply-adds a cycle at 2.5 GHz come to 80 billion; ordinary kernels reach a tenth.
-pub const CORE_FLOPS: u64 = 8_000_000_000;
+/// Arithmetic assumed of one CPU core, in operations per second, until it is measured: what ordinary kernels reach on a
+/// core whose peak is about 160 billion. Blocked products of matrices reach more: [`zbmd_op::PRODUCT_SHARE`].
+pub const CORE_FLOPS: u64 = 48_000_000_000;
 /// Memory bandwidth assumed of one CPU core, in bytes per second.
-pub const CORE_BYTES_PER_S: u64 = 8_000_000_000;
+pub const CORE_BYTES_PER_S: u64 = 16_000_000_000;
 /// Bandwidth assumed of a link between two CPU devices.
 pub const LINK_BYTES_PER_S: u64 = 8_000_000_000;
 /// Latency assumed of a link between two CPU devices: a cache line's way between cores, and a wake-up now and then.

@@ -42,7 +42,7 @@ pub struct CalibrateOptions {
 
 impl CalibrateOptions {
     /// Time for each kernel unless asked otherwise.
-    pub const BUDGET_NS: u64 = 200_000_000;
+    pub const BUDGET_NS: u64 = 50_000_000;
 }
 
 impl Default for CalibrateOptions {
@@ -91,6 +91,8 @@ pub struct CostRow {
     pub source: CostSource,
     /// The costs of all variants, the default one first, where there are several and none is modelled.
     pub variants: Vec<MeasuredCost>,
+    /// Picoseconds of a call with one firing by the roofline model.
+    pub modelled_ps: Option<u64>,
 }
 
 impl CostRow {
@@ -100,6 +102,16 @@ impl CostRow {
         self.cost.variant.as_ref()?;
         let default_cost = self.variants.first()?;
         Some(relative_time(&self.cost, default_cost) - 1.0)
+    }
+
+    /// Picoseconds of a call with one firing of each of its actors, as found, and by the roofline model.
+    pub fn found_and_modelled_ps(&self) -> (u64, u64) {
+        let found_ps = self.cost.call_ps.saturating_add(self.cost.firing_ps);
+        let of_all = |ps: u64| ps.saturating_mul(self.actors as u64);
+        (
+            of_all(found_ps),
+            of_all(self.modelled_ps.unwrap_or(found_ps)),
+        )
     }
 }
 
@@ -163,6 +175,10 @@ impl Calibration {
         sources: &KernelSources<'_>,
     ) {
         let device_names = group.device_names(&self.machine);
+        let mut devices = self.machine.devices.iter();
+        let first_device = devices
+            .find(|device| Some(&device.name) == device_names.first())
+            .cloned();
         for (kernel, outcome) in kernels.iter().zip(outcomes) {
             let Some(best) = best_cost(&outcome.costs).cloned() else {
                 continue;
@@ -178,6 +194,9 @@ impl Calibration {
             }
 
             let has_variants = outcome.costs.len() > 1;
+            let modelled = first_device
+                .as_ref()
+                .and_then(|device| sources.registry.cost(kernel.actor, device, sources.blobs));
             self.rows.push(CostRow {
                 actor: kernel.actor.name.clone(),
                 actors: kernel.actors,
@@ -189,6 +208,7 @@ impl Calibration {
                 } else {
                     Vec::new()
                 },
+                modelled_ps: modelled.map(|cost| cost.call_ps.saturating_add(cost.firing_ps)),
             });
         }
     }

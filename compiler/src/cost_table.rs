@@ -1,5 +1,7 @@
 //! What every actor costs on every device: as measured where it was, otherwise by the roofline.
 
+use std::cell::LazyCell;
+
 use bytes::Bytes;
 use zbmd_backends::kernels::Math;
 use zbmd_backends::op::Registry;
@@ -35,15 +37,30 @@ impl CostSources<'_> {
         } else {
             Vec::new()
         };
+        // Kernels are made once, however many CPU devices there are.
+        let cpu_work = LazyCell::new(|| self.registry.cpu_work(actor, self.blobs));
         let devices = self.target.machine.devices.iter();
         devices
-            .map(|device| self.device_cost(actor, device, &measured_keys))
+            .map(|device| {
+                let predicted = match device.backend.is_cpu() {
+                    true => cpu_work.map(|work| work.cost_on(device)),
+                    false => self.registry.cost(actor, device, self.blobs),
+                };
+                Some(self.device_cost(actor, device, predicted?, &measured_keys))
+            })
             .collect()
     }
 
-    /// The cost of an actor on a device; `keys` are those that it was measured under, if anything was.
-    fn device_cost(&self, actor: &Actor, device: &Device, keys: &[CostKey]) -> Option<ActorCost> {
-        let mut cost = self.registry.cost(actor, device, self.blobs)?;
+    /// The cost of an actor on a device, as measured or else as predicted; `keys` are those that it was measured under,
+    /// if anything was.
+    fn device_cost(
+        &self,
+        actor: &Actor,
+        device: &Device,
+        predicted: ActorCost,
+        keys: &[CostKey],
+    ) -> ActorCost {
+        let mut cost = predicted;
 
         // A variant may need more memory than the default one, which it falls back to.
         if device.backend.is_gpu() {
@@ -69,7 +86,7 @@ impl CostSources<'_> {
             cost.firing_ps = measured.firing_ps;
         }
 
-        Some(cost)
+        cost
     }
 
     /// Scratch bytes of the variant that was measured to be the best, if it is not the default one.

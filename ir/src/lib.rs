@@ -65,6 +65,7 @@ pub mod file_header;
 mod graph;
 mod ids;
 pub mod limits;
+mod link_list;
 mod machine;
 pub mod math;
 pub mod memory;

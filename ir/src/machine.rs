@@ -43,6 +43,7 @@ pub struct Machine {
     /// Devices.
     pub devices: TiVec<DeviceId, Device>,
     /// Links; at most one for each ordered pair of devices.
+    #[serde(deserialize_with = "crate::link_list::deserialize")]
     pub links: TiVec<LinkId, Link>,
 }
 
@@ -50,17 +51,23 @@ impl Machine {
     /// The link from one device to another, if there is one. O(1) where every device is linked to all others in order,
     /// as in machines that are detected and in files without links; otherwise O(links).
     pub fn link(&self, from: DeviceId, to: DeviceId) -> Option<&Link> {
-        let is_wanted = |link: &&Link| link.from == from && link.to == to;
+        let mut links = self.links.iter();
+        self.link_in_order(from, to)
+            .or_else(|| links.find(|link| link.from == from && link.to == to))
+    }
+
+    /// The link from one device to another, if it stands where it does in a machine that links every device to all
+    /// others in order. O(1).
+    pub fn link_in_order(&self, from: DeviceId, to: DeviceId) -> Option<&Link> {
         let other_count = self.devices.len().saturating_sub(1);
-        let expected_index = from.index().checked_mul(other_count).and_then(|first| {
-            let behind_itself = usize::from(to.index() > from.index());
-            first.checked_add(to.index())?.checked_sub(behind_itself)
-        });
-        let expected_link =
-            expected_index.and_then(|expected_index| self.links.raw.get(expected_index));
-        expected_link
-            .filter(is_wanted)
-            .or_else(|| self.links.iter().find(is_wanted))
+        let first_index = from.index().checked_mul(other_count)?;
+        let behind_itself = usize::from(to.index() > from.index());
+        let index = first_index
+            .checked_add(to.index())?
+            .checked_sub(behind_itself)?;
+
+        let link = self.links.raw.get(index);
+        link.filter(|link| link.from == from && link.to == to)
     }
 
     /// Picoseconds that `bytes` take over the link, without its latency.

@@ -62,6 +62,21 @@ pub(crate) fn assemble(
     stage_of: Vec<u32>,
     name: &str,
 ) -> Result<Plan, ScheduleError> {
+    let mut plan = assemble_times(problem, placement, stage_of, name)?;
+    layout::lay_out(problem, &mut plan)?;
+    Ok(plan)
+}
+
+/// As [`assemble`], but the buffers have no offsets yet: for searches, which look at the times only.
+///
+/// # Errors
+/// As [`assemble`].
+pub(crate) fn assemble_times(
+    problem: &BlockProblem<'_>,
+    placement: &[DeviceId],
+    stage_of: Vec<u32>,
+    name: &str,
+) -> Result<Plan, ScheduleError> {
     let mut assembly = Assembly {
         problem,
         placement,
@@ -87,9 +102,7 @@ pub(crate) fn assemble(
     }
     assembly.close_periods();
 
-    let mut plan = assembly.finish(name);
-    layout::lay_out(problem, &mut plan)?;
-    Ok(plan)
+    Ok(assembly.finish(name))
 }
 
 impl Assembly<'_, '_> {

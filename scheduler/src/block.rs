@@ -6,13 +6,18 @@ use zbmd_ir::{ActorId, Buffer, Calendar, DeviceId, Plan, limits};
 use crate::analysis::EdgeList;
 use crate::assign::Objective;
 use crate::buffers::{Mode, Unit};
+use crate::candidates::{candidate_devices, unlike_alone};
 use crate::cluster::components;
-use crate::cost::{BLOCK_BYTES, BLOCK_WORK_PS, PS_PER_NS, WAITING_GAP, WORK_PER_CALL};
+use crate::cost::{
+    BLOCK_BYTES, BLOCK_WORK_PS, MAX_PERIOD_LOSS_PERCENT, PS_PER_NS, WAITING_GAP, WORK_PER_CALL,
+    percent_more,
+};
 use crate::error::ScheduleError;
 use crate::inputs::{Analysis, Inputs, RepetitionVector, allowed_devices};
 use crate::options::{Block, Estimate, ScheduleOptions};
-use crate::place::{ClusterLoads, PlacementGoal, cluster_loads, place};
+use crate::place::{ClusterLoads, PlacementGoal, cluster_loads, place, quick_starts};
 use crate::problem::BlockProblem;
+use crate::refine::{PlanSearch, RefineGoal};
 use crate::search::Control;
 use crate::stages::assemble_stages;
 
@@ -44,14 +49,23 @@ pub(crate) fn best_plan(
         (Block::Auto, _) => choose_block(inputs, analysis),
     };
 
-    // Larger blocks are quicker per iteration, so the first that keeps the bounds is the best.
+    // Larger blocks are quicker per iteration, so the first that keeps the bounds is the best; unless it gave up
+    // devices for a short latency, which a smaller block may not have to.
+    let mut best: Option<RatedPlan> = None;
     let mut refusal = ScheduleError::NoDevices;
     let halves = |block: &u64| (*block > 1).then_some(block / 2);
     for block in std::iter::successors(Some(largest_block), halves) {
         match plan_within_bounds(inputs, analysis, block, control) {
-            Ok(found) => return Ok(found),
+            Ok(found) if options.max_latency_ns.is_none() => return Ok(found),
+            Ok(found) => match best {
+                Some(best) if !is_quicker(&found.plan, &best.plan) => return Ok(best),
+                _ => best = Some(found),
+            },
             Err(error) => refusal = error,
         }
+    }
+    if let Some(best) = best {
+        return Ok(best);
     }
 
     match refusal {
@@ -61,6 +75,12 @@ pub(crate) fn best_plan(
         }
         _ => Err(refusal),
     }
+}
+
+/// Whether a plan takes less time for an iteration than another.
+fn is_quicker(plan: &Plan, other: &Plan) -> bool {
+    let plan_time = u128::from(plan.period_ns) * u128::from(other.block);
+    plan_time < u128::from(other.period_ns) * u128::from(plan.block)
 }
 
 /// Single iterations without pipelining, on all devices or on one, whatever takes the fewest bytes.
@@ -73,7 +93,8 @@ fn smallest_plan(
     let mut device_sets: Vec<Vec<DeviceId>> = vec![allowed.clone()];
     // On one device no channel needs a second buffer.
     if allowed.len() > 1 {
-        device_sets.extend(allowed.iter().map(|&device| vec![device]));
+        let unlike = unlike_alone(inputs, &allowed);
+        device_sets.extend(unlike.into_iter().map(|device| vec![device]));
     }
 
     let mut best: Result<RatedPlan, ScheduleError> = Err(ScheduleError::NoDevices);
@@ -173,7 +194,8 @@ fn check_block_range(analysis: &Analysis, block: u64) -> Result<(), ScheduleErro
     Ok(())
 }
 
-/// Pipelined, unless latency is all that counts or the latency does not allow it.
+/// Pipelined, unless latency is all that counts. Where the placement with the shortest period is not good enough, a search
+/// on assembled plans goes on from it.
 fn plan_within_bounds(
     inputs: Inputs<'_>,
     analysis: &Analysis,
@@ -181,49 +203,76 @@ fn plan_within_bounds(
     control: &mut Control<'_>,
 ) -> Result<RatedPlan, ScheduleError> {
     let options = inputs.options;
-    let mut kind = PlanKind {
-        name: "main",
-        block,
-        pipelined: options.objective.period > 0,
-        max_stages: None,
-    };
-    let mut found = make_plan(inputs, analysis, kind, control)?;
-
-    // Each stage adds a period to the latency, and with fewer stages no period is shorter: the first that is in time
-    // is the best.
-    let is_late = |plan: &Plan| {
-        let limit_ns = options.max_latency_ns.unwrap_or(u64::MAX);
-        plan.stages > 1 && plan.latency_ns > limit_ns
-    };
-    while is_late(&found.plan) {
-        let fewer = found.plan.stages - 1;
-        // A graph that is too large to be searched keeps its stages, whatever the bound.
-        let is_bound_kept = kind.max_stages.is_none_or(|bound| fewer < bound);
-        kind.pipelined = fewer > 1 && is_bound_kept;
-        kind.max_stages = Some(fewer);
-        found = make_plan(inputs, analysis, kind, control)?;
-    }
-    check_bounds(found, options)
-}
-
-/// The best plan with at most so many stages, whatever its figures; with one, a plan that is not pipelined.
-///
-/// # Errors
-/// See [`ScheduleError`].
-pub(crate) fn plan_in_stages(
-    inputs: Inputs<'_>,
-    analysis: &Analysis,
-    block: u64,
-    max_stages: u32,
-    control: &mut Control<'_>,
-) -> Result<RatedPlan, ScheduleError> {
     let kind = PlanKind {
         name: "main",
         block,
-        pipelined: max_stages > 1,
-        max_stages: Some(max_stages),
+        pipelined: options.objective.period > 0,
     };
-    make_plan(inputs, analysis, kind, control)
+    let found = make_plan(inputs, analysis, kind, control)?;
+
+    let max_latency_ns = options.max_latency_ns.unwrap_or(u64::MAX);
+    // The bytes of a plan are known only once its buffers have offsets: this search does not see them.
+    let weighs_latency = options.objective.latency > 0 && options.objective.memory == 0;
+    let goal = if weighs_latency || found.plan.latency_ns > max_latency_ns {
+        RefineGoal {
+            objective: options.objective,
+            max_period_ns: u64::MAX,
+            max_latency_ns,
+        }
+    } else if options.objective == Objective::PERIOD && has_long_pipeline(&found.plan) {
+        // Nobody asked for a short latency, but this one is longer than the devices need.
+        RefineGoal {
+            objective: Objective::LATENCY,
+            max_period_ns: percent_more(found.plan.period_ns, MAX_PERIOD_LOSS_PERCENT),
+            max_latency_ns,
+        }
+    } else {
+        return check_bounds(found, options);
+    };
+    let refined = refine_plan(inputs, analysis, kind, found, goal, control)?;
+    check_bounds(refined, options)
+}
+
+/// Whether a block takes more periods from its first slot to its last than the devices in a row and one more.
+fn has_long_pipeline(plan: &Plan) -> bool {
+    let periods = plan.calendars.len() as u64 + 1;
+    plan.stages > 1 && plan.latency_ns > plan.period_ns.saturating_mul(periods)
+}
+
+/// The best plan for a goal that a search on assembled plans leads to, from the one found and others.
+fn refine_plan(
+    inputs: Inputs<'_>,
+    analysis: &Analysis,
+    kind: PlanKind,
+    found: RatedPlan,
+    goal: RefineGoal,
+    control: &mut Control<'_>,
+) -> Result<RatedPlan, ScheduleError> {
+    let problem = BlockProblem::new(inputs, analysis, kind.block)?;
+    let allowed = allowed_devices(problem.machine, problem.options.devices.as_deref());
+    let loads = cluster_loads(&problem, &allowed)?;
+
+    let mut starts = vec![problem.devices_of_clusters(&found.plan)];
+    starts.extend(quick_starts(
+        &problem,
+        &loads,
+        &allowed,
+        kind.pipelined,
+        control,
+    ));
+    let devices = candidate_devices(&problem, &loads, &allowed);
+    let search = PlanSearch::new(&problem, &loads, &devices, goal, kind.pipelined);
+    let plan = search.refine(&starts, kind.name, control)?;
+
+    // The bound is one of the period, or of a weighted sum that takes the latency for stages times the period.
+    let estimate = found
+        .estimate
+        .filter(|_| problem.options.objective == Objective::PERIOD);
+    let estimate = estimate.map(|estimate| Estimate {
+        cost: plan.period_ns.saturating_mul(PS_PER_NS),
+        ..estimate
+    });
+    Ok(RatedPlan { plan, estimate })
 }
 
 fn check_bounds(found: RatedPlan, options: &ScheduleOptions) -> Result<RatedPlan, ScheduleError> {
@@ -260,8 +309,6 @@ struct PlanKind {
     name: &'static str,
     block: u64,
     pipelined: bool,
-    /// Bound on the stages of a pipelined plan.
-    max_stages: Option<u32>,
 }
 
 impl PlanKind {
@@ -270,14 +317,12 @@ impl PlanKind {
         name: "main",
         block: 1,
         pipelined: false,
-        max_stages: None,
     };
 
     const TAIL: PlanKind = PlanKind {
         name: "tail",
         block: 1,
         pipelined: true,
-        max_stages: None,
     };
 }
 
@@ -306,7 +351,7 @@ fn make_plan(
             false => Objective::LATENCY,
         },
         pipelined: kind.pipelined,
-        max_stages: kind.max_stages,
+        max_stages: None,
         within_memory: false,
         keep_loops_together: false,
     };

@@ -1,8 +1,9 @@
 //! What the plans of a graph trade for one another: the period against the latency and the memory.
 
-use crate::block::{best_plan, plan_bytes, plan_in_stages};
+use crate::block::{best_plan, plan_bytes};
 use crate::error::ScheduleError;
 use crate::inputs::{Analysis, Inputs};
+use crate::options::{Block, ScheduleOptions};
 use crate::search::Control;
 use zbmd_ir::Plan;
 
@@ -43,8 +44,14 @@ impl PlanPoint {
     }
 }
 
-/// The plans between the shortest period and the shortest latency, a stage fewer each, shortest period first. All have
-/// the block of the plan that [`crate::schedule`] makes.
+/// Plans that a front has at most.
+const MAX_POINTS: usize = 12;
+
+/// Latency that the next plan of a front saves at least, in percent of the one before.
+const MIN_SAVING_PERCENT: u64 = 5;
+
+/// The plans between the shortest period and the shortest latency, shortest period first: each is the quickest that was
+/// found with a latency below that of the one before. All have the block of the plan that [`crate::schedule`] makes.
 ///
 /// # Errors
 /// As [`crate::schedule`].
@@ -52,12 +59,30 @@ pub fn plan_front(
     inputs: Inputs<'_>,
     control: &mut Control<'_>,
 ) -> Result<Vec<PlanPoint>, ScheduleError> {
-    let analysis = Analysis::of(inputs.graph, inputs.machine)?;
+    let analysis = Analysis::of(inputs.graph)?;
     let best = best_plan(inputs, &analysis, control)?.plan;
     let mut points = vec![PlanPoint::of(&best)];
-    for max_stages in (1..best.stages).rev() {
-        let found = plan_in_stages(inputs, &analysis, best.block, max_stages, control)?;
-        points.push(PlanPoint::of(&found.plan));
+    let mut latency_ns = best.latency_ns;
+
+    while points.len() < MAX_POINTS {
+        let saving_ns = (latency_ns / 100 * MIN_SAVING_PERCENT).max(1);
+        let options = ScheduleOptions {
+            block: Block::Fixed(best.block),
+            max_latency_ns: Some(latency_ns.saturating_sub(saving_ns)),
+            ..inputs.options.clone()
+        };
+        let inputs = Inputs {
+            options: &options,
+            ..inputs
+        };
+        match best_plan(inputs, &analysis, control) {
+            Ok(found) => {
+                latency_ns = found.plan.latency_ns;
+                points.push(PlanPoint::of(&found.plan));
+            }
+            // Shorter is not possible, or not within the bounds asked for.
+            Err(_) => break,
+        }
     }
 
     points.sort_by_key(|point| (point.period_ns, point.latency_ns, point.bytes));
@@ -66,3 +91,6 @@ pub fn plan_front(
     points.retain(|point| !all_points.iter().any(|other| point.is_beaten_by(other)));
     Ok(points)
 }
+
+#[cfg(test)]
+mod tests;

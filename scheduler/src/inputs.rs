@@ -1,5 +1,7 @@
 //! What all steps of the pipeline start from: what is given, and what follows from it whatever the block size.
 
+use std::cell::OnceCell;
+
 use zbmd_ir::{ActorId, Costs, DeviceId, Graph, Link, LinkId, Machine, PortChannels, TiVec};
 
 use crate::analysis::{AnalysisError, EdgeList, check_deadlock_over, repetition_over};
@@ -23,7 +25,7 @@ pub struct Inputs<'a> {
 /// Firings of each actor in one iteration.
 pub(crate) type RepetitionVector = TiVec<ActorId, u64>;
 
-/// What follows from the graph and the machine alone.
+/// What follows from the graph alone, and the links of the machine as they are asked for.
 pub(crate) struct Analysis {
     pub(crate) ports: PortChannels,
     pub(crate) edges: EdgeList,
@@ -34,7 +36,7 @@ pub(crate) struct Analysis {
 impl Analysis {
     /// # Errors
     /// [`AnalysisError`] for a graph that is inconsistent or deadlocks.
-    pub(crate) fn of(graph: &Graph, machine: &Machine) -> Result<Self, AnalysisError> {
+    pub(crate) fn of(graph: &Graph) -> Result<Self, AnalysisError> {
         let edges = EdgeList::of(graph);
         let repetition = repetition_over(graph, &edges)?;
         check_deadlock_over(&edges, &repetition)?;
@@ -43,33 +45,25 @@ impl Analysis {
             ports: graph.port_channels(),
             edges,
             repetition,
-            links: LinkTable::of(machine),
+            links: LinkTable::new(),
         })
     }
 }
 
-/// The link of each ordered pair of devices in constant time: a search of the machine's list would take time for each
-/// link, and a machine of n devices has n² of them.
+/// The link of each ordered pair of devices in constant time.
+///
+/// A machine of n devices has up to n² links, and a placement uses few of them: where they are in order they are looked
+/// up in the machine itself, and only otherwise is a table of all of them made, once.
 pub(crate) struct LinkTable {
-    devices: usize,
     /// Id of the link by `from * devices + to`.
-    id_of: Vec<Option<LinkId>>,
+    id_of: OnceCell<Vec<Option<LinkId>>>,
 }
 
 impl LinkTable {
-    pub(crate) fn of(machine: &Machine) -> Self {
-        let devices = machine.devices.len();
-        let mut id_of = vec![None; devices * devices];
-
-        for (id, link) in machine.links.iter_enumerated() {
-            let from = link.from.index();
-            let to = link.to.index();
-            if from < devices && to < devices {
-                // Of two links of one pair the first counts, as in `Machine::link`.
-                id_of[from * devices + to].get_or_insert(id);
-            }
+    pub(crate) fn new() -> Self {
+        LinkTable {
+            id_of: OnceCell::new(),
         }
-        LinkTable { devices, id_of }
     }
 
     /// The link from one device to another of the machine that this is the table of.
@@ -79,16 +73,38 @@ impl LinkTable {
         from: DeviceId,
         to: DeviceId,
     ) -> Option<&'m Link> {
-        let id = self.id_of[from.index() * self.devices + to.index()]?;
+        if let Some(link) = machine.link_in_order(from, to) {
+            return Some(link);
+        }
+        let devices = machine.devices.len();
+        let id_of = self.id_of.get_or_init(|| tabulate_links(machine));
+        let id = id_of[from.index() * devices + to.index()]?;
         Some(&machine.links[id])
     }
 }
 
+fn tabulate_links(machine: &Machine) -> Vec<Option<LinkId>> {
+    let devices = machine.devices.len();
+    let mut id_of = vec![None; devices * devices];
+    for (id, link) in machine.links.iter_enumerated() {
+        let from = link.from.index();
+        let to = link.to.index();
+        if from < devices && to < devices {
+            // Of two links of one pair the first counts, as in `Machine::link`.
+            id_of[from * devices + to].get_or_insert(id);
+        }
+    }
+    id_of
+}
+
 /// Devices that may be used: all, or those the options name, in id order.
 pub(crate) fn allowed_devices(machine: &Machine, only: Option<&[DeviceId]>) -> Vec<DeviceId> {
-    machine
-        .devices
-        .keys()
-        .filter(|device| only.is_none_or(|named| named.contains(device)))
-        .collect()
+    let Some(named) = only else {
+        return machine.devices.keys().collect();
+    };
+    let mut allowed = named.to_vec();
+    allowed.retain(|&device| device.index() < machine.devices.len());
+    allowed.sort_unstable();
+    allowed.dedup();
+    allowed
 }

@@ -25,8 +25,14 @@ pub(crate) fn lay_out(problem: &BlockProblem<'_>, plan: &mut Plan) -> Result<(),
     let live_ranges = find_live_ranges(plan, problem.ports, &buffer_at);
     let ties = in_place::find(problem, plan, &buffer_at, &live_ranges);
 
+    let mut buffers_of: BTreeMap<DeviceId, Vec<BufferId>> = BTreeMap::new();
+    for (id, buffer) in plan.buffers.iter_enumerated() {
+        buffers_of.entry(buffer.device).or_default().push(id);
+    }
     for index in 0..plan.calendars.len() {
-        let tied = lay_out_device(plan, index, &live_ranges, &ties);
+        let device = plan.calendars[index].device;
+        let buffers = buffers_of.remove(&device).unwrap_or_default();
+        let tied = lay_out_device(plan, index, &buffers, &live_ranges, &ties);
 
         let calendar = &plan.calendars[index];
         let Err(excess) = check_memory(problem, calendar) else {
@@ -44,10 +50,11 @@ pub(crate) fn lay_out(problem: &BlockProblem<'_>, plan: &mut Plan) -> Result<(),
     Ok(())
 }
 
-/// Sets the offsets of one calendar's buffers and its sizes; returns which buffers are tied.
+/// Sets the offsets of one calendar's buffers, in id order, and its sizes; returns which buffers are tied.
 fn lay_out_device<'t>(
     plan: &mut Plan,
     index: usize,
+    buffers: &[BufferId],
     live_ranges: &LiveRanges,
     ties: &'t Ties,
 ) -> &'t TiedBuffers {
@@ -56,10 +63,8 @@ fn lay_out_device<'t>(
     let mut transient = Vec::new();
     let mut exchange_bytes = 0u64;
 
-    for (id, buffer) in plan.buffers.iter_mut_enumerated() {
-        if buffer.device != device {
-            continue;
-        }
+    for &id in buffers {
+        let buffer = &mut plan.buffers[id];
         match (buffer.region, live_ranges[id]) {
             (Region::Exchange, _) => {
                 buffer.offset_bytes = exchange_bytes;

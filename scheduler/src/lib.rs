@@ -9,6 +9,7 @@ mod assemble;
 pub mod assign;
 mod block;
 pub mod buffers;
+mod candidates;
 mod cluster;
 mod contingency;
 mod cost;
@@ -24,6 +25,7 @@ pub mod order;
 mod parts;
 mod place;
 mod problem;
+mod refine;
 pub mod replicate;
 pub mod search;
 mod stages;
@@ -87,7 +89,7 @@ pub fn schedule_with(
         costs,
         options,
     };
-    let analysis = inputs::Analysis::of(graph, machine)?;
+    let analysis = inputs::Analysis::of(graph)?;
 
     let main = block::best_plan(inputs, &analysis, control)?;
     let mut plans = vec![main.plan];

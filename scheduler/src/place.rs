@@ -1,8 +1,7 @@
 //! Placement: which device each cluster runs on.
 //!
 //! Up to some thousand clusters [`crate::assign`] decides; beyond, two greedy heuristics do. Ties go to fewer devices.
-//! Time is bounded whatever the number of devices: of very many, a search sees a choice ([`candidate_devices`]) and
-//! tries a choice of their numbers ([`device_counts`]).
+//! Time is bounded whatever the number of devices: [`crate::candidates`] says which of them a search sees.
 
 use std::collections::BTreeSet;
 
@@ -11,6 +10,9 @@ use zbmd_ir::{ActorId, DeviceId, TiVec};
 use crate::assign::{
     self, Assignment, Fanout, Objective, PlacementChannel, PlacementDevice, PlacementLink,
     PlacementNode, PlacementProblem,
+};
+use crate::candidates::{
+    CountBounds, FEW_DEVICES, candidate_devices, device_counts, equally_quick,
 };
 use crate::cluster::{Cluster, is_tight};
 use crate::cost::{self, MAX_PERIOD_LOSS_PERCENT, MIN_GAIN_PERCENT, PS_PER_S, RECV_PS, SEND_PS};
@@ -39,8 +41,15 @@ pub(crate) fn cluster_loads(
 
     for cluster in &problem.clusters.all {
         let mut row: DeviceLoads = vec![None; problem.machine.devices.len()].into();
+        let members = cluster.members.iter();
+        let pins: BTreeSet<DeviceId> = members
+            .filter_map(|actor| problem.options.pins.get(actor).copied())
+            .collect();
         for &device in allowed {
-            row[device] = cluster_load(problem, cluster, device);
+            // One pinned member decides for all.
+            if pins.iter().all(|&pin| pin == device) {
+                row[device] = cluster_load(problem, cluster, device);
+            }
         }
         if row.iter().all(Option::is_none) {
             return Err(explain_no_device(problem, &cluster.members, allowed));
@@ -58,11 +67,6 @@ fn cluster_load(problem: &BlockProblem<'_>, cluster: &Cluster, device: DeviceId)
     let mut load_ps = 0u64;
 
     for &actor in &cluster.members {
-        let pin = problem.options.pins.get(&actor);
-        // One pinned member decides for all.
-        if pin.is_some_and(|&pin| pin != device) {
-            return None;
-        }
         let cost = problem.costs.table[actor][device]?;
         let firings = problem.repetition[actor].saturating_mul(problem.block);
         load_ps = load_ps.saturating_add(cost::work_ps(cost, calls_of_each, firings));
@@ -136,20 +140,11 @@ fn period_ps(problem: &BlockProblem<'_>, loads: &ClusterLoads, placement: &[Devi
 }
 
 /// Clusters beyond which placements are not searched for: splitting a line of them takes quadratic time.
-const MAX_SEARCHED_CLUSTERS: usize = 2_000;
+pub(crate) const MAX_SEARCHED_CLUSTERS: usize = 2_000;
 
 /// Numbers of clusters for which a placement with few stages is looked for thoroughly: fewer leave few placements
 /// anyway, and with more it would take most of the time of a compilation.
 const THOROUGH_CLUSTERS: std::ops::Range<usize> = 20..100;
-
-/// Devices up to which a search sees all of them, and each number of them is tried.
-const ALL_DEVICES: usize = 64;
-
-/// Devices that a search sees at most: telling alike devices apart takes up to the cube of their number.
-const MAX_SEARCHED_DEVICES: usize = 256;
-
-/// Prices that a search keeps at most, one for each channel and ordered pair of devices: some hundred megabytes.
-const MAX_PRICES: usize = 1 << 24;
 
 /// A placement, and how good it is.
 pub(crate) struct PlacedClusters {
@@ -228,7 +223,8 @@ fn place_in_few_stages(
     let max_cost = cost::percent_more(estimate.cost, MAX_PERIOD_LOSS_PERCENT);
 
     // Few stages leave few placements: they are looked for harder.
-    let level = match THOROUGH_CLUSTERS.contains(&loads.len()) {
+    let is_thorough = THOROUGH_CLUSTERS.contains(&loads.len()) && devices.len() <= FEW_DEVICES;
+    let level = match is_thorough {
         true => problem.options.level.max(Level::Balanced),
         false => problem.options.level,
     };
@@ -242,7 +238,8 @@ fn place_in_few_stages(
     let mut best = found;
     while let Some(max_stages) = bounds.next() {
         placement_problem.max_stages = Some(max_stages);
-        let assignment = assign::solve(&placement_problem, level, control);
+        // The bound is that of the placement found.
+        let assignment = assign::solve_unproved(&placement_problem, level, control);
         match assignment
             .ok()
             .filter(|assignment| assignment.evaluation.cost <= max_cost)
@@ -299,40 +296,111 @@ fn place_on_few_devices(
     let best_cost = best_assignment.evaluation.cost;
     let good_enough = best_cost.saturating_add(best_cost / 100 * MIN_GAIN_PERCENT);
 
-    // One device at a time, quickly: where all clusters share a device there is little to search.
-    let mut best_alone: Option<(u64, DeviceId)> = None;
-    for &device in &devices {
-        let quick_found = search_placement(problem, loads, &[device], goal, Level::Fast, control);
-        let quick_cost = quick_found.map(|quick_found| quick_found.evaluation.cost);
-        let quick_candidate = quick_cost.filter(|&quick_cost| quick_cost <= good_enough);
-        best_alone = quick_candidate
-            .map(|quick_cost| (quick_cost, device))
-            .into_iter()
-            .chain(best_alone)
-            .min();
-    }
-    if let Some((quick_cost, device)) = best_alone {
+    // One device at a time; alike ones are as good as each other.
+    let groups = equally_quick(problem, loads, &devices);
+    let alone = groups.iter().filter_map(|group| {
+        let device = group[0];
+        let cost = cost_alone(problem, loads, device, goal, good_enough)?;
+        Some((cost, device))
+    });
+    if let Some((cost, device)) = alone.min() {
         return PlacedClusters {
             devices: vec![device; loads.len()],
             estimate: Some(Estimate {
-                cost: quick_cost,
+                cost,
                 bound: best_assignment.bound,
             }),
         };
     }
 
     // Then more and more devices: a quick search says whether so few may do, and a thorough one places them.
+    let mut bounds = CountBounds::new(loads, &devices, goal.objective);
     for count in device_counts(devices.len()).filter(|&count| count > 1 && count < devices.len()) {
+        let least_cost = bounds.least_cost(count);
+        if least_cost.is_none_or(|cost| cost > good_enough) {
+            continue;
+        }
         let few = &devices[..count];
-        let quick = search_placement(problem, loads, few, goal, Level::Fast, control);
-        if quick.is_some_and(|quick| quick.evaluation.cost <= good_enough)
-            && let Some(quick_found) =
-                search_placement(problem, loads, few, goal, search_level, control)
-        {
-            return PlacedClusters::found(&quick_found, few, best_assignment.bound);
+        let few_problem = placement_problem(problem, loads, few, goal);
+        // The bound is that of the search on all devices.
+        let quick = assign::solve_unproved(&few_problem, Level::Fast, control);
+        let Some(quick) = quick
+            .ok()
+            .filter(|found| found.evaluation.cost <= good_enough)
+        else {
+            continue;
+        };
+        let thorough = match search_level {
+            Level::Fast => Ok(quick),
+            level => assign::solve_unproved(&few_problem, level, control),
+        };
+        if let Ok(found) = thorough {
+            return PlacedClusters::found(&found, few, best_assignment.bound);
         }
     }
     PlacedClusters::found(&best_assignment, &devices, best_assignment.bound)
+}
+
+/// Placements that a search for a short latency may start from, each on all devices that a search sees: with few stages,
+/// and with the shortest time for one block. Some may be equal.
+pub(crate) fn quick_starts(
+    problem: &BlockProblem<'_>,
+    loads: &ClusterLoads,
+    allowed: &[DeviceId],
+    pipelined: bool,
+    control: &mut Control<'_>,
+) -> Vec<Vec<DeviceId>> {
+    let alone = allowed
+        .iter()
+        .filter_map(|&device| place_on_one(loads, device));
+    let quickest_alone = alone.min_by_key(|start| period_ps(problem, loads, start));
+    let mut starts: Vec<Vec<DeviceId>> = quickest_alone.into_iter().collect();
+    starts.push(place_stretches(problem, loads, allowed));
+    starts.push(place_in_order(problem, loads, allowed));
+
+    let devices = candidate_devices(problem, loads, allowed);
+    let goal = |objective, pipelined, max_stages| PlacementGoal {
+        objective,
+        pipelined,
+        max_stages,
+        within_memory: false,
+        keep_loops_together: false,
+    };
+    let mut goals = vec![goal(Objective::LATENCY, false, None)];
+    if pipelined {
+        goals.extend([2, 3].map(|stages| goal(Objective::PERIOD, true, Some(stages))));
+    }
+    for goal in goals {
+        let level = problem.options.level;
+        let found = search_placement(problem, loads, &devices, goal, level, control);
+        if let Some(found) = found {
+            let placement = found.placement.iter();
+            starts.push(placement.map(|&index| devices[index as usize]).collect());
+        }
+    }
+    starts
+}
+
+/// Cost of all clusters on one device, if they can run there and it is at most so much.
+fn cost_alone(
+    problem: &BlockProblem<'_>,
+    loads: &ClusterLoads,
+    device: DeviceId,
+    goal: PlacementGoal,
+    max_cost: u64,
+) -> Option<u64> {
+    let mut load_ps = 0u64;
+    for row in loads {
+        load_ps = load_ps.saturating_add(row[device]?);
+    }
+    if goal.objective.period.saturating_mul(load_ps) > max_cost {
+        return None;
+    }
+
+    let alone = placement_problem(problem, loads, &[device], goal);
+    alone.validate().ok()?;
+    let evaluation = alone.evaluate(&vec![0; loads.len()]).ok()?;
+    (evaluation.cost <= max_cost).then_some(evaluation.cost)
 }
 
 fn search_placement(
@@ -348,62 +416,6 @@ fn search_placement(
     }
     let placement_problem = placement_problem(problem, loads, devices, goal);
     assign::solve(&placement_problem, level, control).ok()
-}
-
-/// Numbers of devices that are tried, ascending, from 1 to `devices`: every one up to [`ALL_DEVICES`], then each a quarter
-/// more than the one before, so that there are O(log devices) of them.
-fn device_counts(devices: usize) -> impl Iterator<Item = usize> {
-    let next_count = move |&count: &usize| {
-        let step = match count < ALL_DEVICES {
-            true => 1,
-            false => count / 4,
-        };
-        (count < devices).then(|| (count + step).min(devices))
-    };
-    std::iter::successors(Some(1), next_count).filter(move |_| devices > 0)
-}
-
-/// The devices that a search sees, in id order: all up to [`ALL_DEVICES`]. Of more, the cheapest of each cluster, as many
-/// for each as there are clusters: if a cluster sits elsewhere, one of its own is free and, links apart, no worse.
-fn candidate_devices(
-    problem: &BlockProblem<'_>,
-    loads: &ClusterLoads,
-    allowed: &[DeviceId],
-) -> Vec<DeviceId> {
-    if allowed.len() <= ALL_DEVICES || loads.len() > MAX_SEARCHED_CLUSTERS {
-        return allowed.to_vec();
-    }
-    let channels = problem.graph.channels.len().max(1);
-    let max_devices = (MAX_PRICES / channels)
-        .isqrt()
-        .clamp(ALL_DEVICES, MAX_SEARCHED_DEVICES);
-    let by_cost: Vec<Vec<DeviceId>> = loads
-        .iter()
-        .map(|row| devices_by_cost(row, allowed))
-        .collect();
-
-    let mut chosen_devices = BTreeSet::new();
-    // The cheapest of every cluster first, then the next cheapest: each gets its share of the choice.
-    for rank in 0..loads.len() {
-        for devices in &by_cost {
-            if chosen_devices.len() == max_devices {
-                return chosen_devices.into_iter().collect();
-            }
-            chosen_devices.extend(devices.get(rank));
-        }
-    }
-    chosen_devices.into_iter().collect()
-}
-
-/// The devices that can run a cluster, cheapest first, then by id.
-fn devices_by_cost(row: &DeviceLoads, allowed: &[DeviceId]) -> Vec<DeviceId> {
-    let mut devices: Vec<(u64, DeviceId)> = allowed
-        .iter()
-        .filter_map(|&device| Some((row[device]?, device)))
-        .collect();
-    // Equal costs keep the order of ids.
-    devices.sort_unstable();
-    devices.into_iter().map(|(_, device)| device).collect()
 }
 
 /// The problem of placing the clusters on some devices, in picoseconds and bytes.

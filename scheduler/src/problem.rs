@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use zbmd_ir::{ActorId, ChannelId, Costs, DeviceId, Graph, Link, Machine, PortChannels};
+use zbmd_ir::{ActorId, ChannelId, Costs, DeviceId, Graph, Link, Machine, Plan, PortChannels};
 
 use crate::analysis::EdgeList;
 use crate::cluster::{Cluster, Clusters, components, is_tight};
@@ -93,6 +93,14 @@ impl<'a> BlockProblem<'a> {
 
     pub(crate) fn cluster_of(&self, actor: ActorId) -> usize {
         self.clusters.of[actor] as usize
+    }
+
+    /// The device of each cluster in a plan, by index of the cluster.
+    pub(crate) fn devices_of_clusters(&self, plan: &Plan) -> Vec<DeviceId> {
+        let clusters = self.clusters.all.iter();
+        clusters
+            .map(|cluster| plan.placement[cluster.members[0]])
+            .collect()
     }
 
     pub(crate) fn link(&self, from: DeviceId, to: DeviceId) -> Option<&'a Link> {

@@ -45,7 +45,7 @@ pub(crate) fn assemble_stages(
 }
 
 /// The stages with those from `boundary` on one earlier.
-fn without_boundary(stage_of: &[u32], boundary: u32) -> Vec<u32> {
+pub(crate) fn without_boundary(stage_of: &[u32], boundary: u32) -> Vec<u32> {
     let stages = stage_of.iter();
     stages
         .map(|&stage| stage - u32::from(stage >= boundary))

@@ -9,6 +9,7 @@ pub mod dsa_cuts;
 pub mod gpu;
 pub mod harness;
 pub mod losses;
+pub mod machines;
 pub mod mix;
 pub mod models;
 pub mod onnx;

@@ -5,10 +5,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use zbmd_ir::bundle;
 use zbmd_ir::testing::hostile::{self, Hostile};
 use zbmd_ir::testing::programs;
 use zbmd_ir::verify::check;
+use zbmd_ir::{bundle, limits};
+use zbmd_tests::random;
 
 /// What may be taken for a bundle, with the verification of it.
 const MAX_BYTES: usize = 64 << 20;
@@ -80,6 +81,13 @@ fn opening_a_bundle_takes_bounded_memory() {
         );
         assert!(result.is_ok() || firings > 80_000, "{result:?}");
     }
+    // The largest machine that is allowed, with as many links as it may have.
+    let mut program = programs::long(1000);
+    program.machine = random::machine(limits::MAX_DEVICES);
+    let (result, peak) = open(Bytes::from(bundle::encode(&program)));
+    assert_eq!(result, Ok(()));
+    assert!(peak <= MAX_BYTES, "the largest machine takes {peak} bytes");
+
     assert!(
         refused_for_memory > 0,
         "no attack is large enough to be one"

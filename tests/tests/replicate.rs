@@ -165,7 +165,7 @@ const HEAVY: &str = r#"Model(
     sources: { "x": Stream(dtype: f32, shape: [256], rate: 12) },
     actors: {
         "pre": Gain(0.5),
-        "heavy": Expr("sin(cos(sin(cos(sin(cos(sin(cos(x))))))))"),
+        "heavy": Expr("sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(x))))))))))))))))))))))))))))))))"),
         "post": Gain(2.0),
     },
     channels: [

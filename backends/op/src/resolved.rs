@@ -219,7 +219,7 @@ impl ResolvedOp {
         self
     }
 
-    /// Sets the arithmetic operations of a firing, as equivalents of a fused multiply-add's half on wide vectors.
+    /// Sets the arithmetic operations of a firing: see [`Work::flops`].
     #[must_use]
     pub fn flops(self, flops: f64) -> Self {
         let bytes = self.port_bytes();

@@ -131,6 +131,7 @@ pub(super) fn conv(cx: &Cx<'_>, spec: &ConvSpec) -> Planned {
         return Ok(Plan::lazy(outs, make).flops(3.0 * flops));
     }
     let make = move |tile| Ok(Box::new(Gathered::new(shape, act, tile)) as Box<dyn Body>);
+    // Gathering the image's elements takes as long as the product of small ones.
     Ok(Plan::in_variants(outs, &Tile::ALL, make).flops(flops))
 }
 

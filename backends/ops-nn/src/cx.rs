@@ -22,7 +22,7 @@ pub(crate) use super::operands::{
 use zbmd_op::args::{Args, input_error};
 use zbmd_op::entry::{in_port, out_port};
 pub(crate) use zbmd_op::types::computed;
-use zbmd_op::{OpError, ResolvedOp};
+use zbmd_op::{OpError, PRODUCT_SHARE, ResolvedOp};
 
 /// What a tensor op sees when it is resolved.
 pub(crate) struct Cx<'a> {
@@ -412,6 +412,11 @@ impl Plan {
     pub(crate) fn flops(mut self, flops: f64) -> Self {
         self.flops = flops;
         self
+    }
+
+    /// Arithmetic operations of a firing that is a product of packed matrices, each multiplication and addition counted.
+    pub(crate) fn products(self, operations: f64) -> Self {
+        self.flops(PRODUCT_SHARE * operations)
     }
 
     /// The op for these operands and output names, without kernels for GPUs.

@@ -83,7 +83,7 @@ pub(super) fn conv(cx: &Cx<'_>) -> Planned {
     if is_depthwise {
         return Ok(depthwise_plan(out, operands).flops(3.0 * flops));
     }
-    Ok(rows_plan(out, operands, layout).flops(flops))
+    Ok(rows_plan(out, operands, layout).products(flops))
 }
 
 /// How the weights are laid out, refused unless they fit so many channels.

@@ -193,7 +193,7 @@ fn matmul_plan(
             tile,
         }))
     })
-    .flops(flops);
+    .products(flops);
     if !is_fixed {
         return Ok(plan);
     }
@@ -428,7 +428,7 @@ pub(super) fn gemm_op(cx: &Cx<'_>, spec: &GemmSpec) -> Planned {
             tile,
         }))
     })
-    .flops(flops);
+    .products(flops);
     if !is_fixed {
         return Ok(plan);
     }

@@ -30,6 +30,9 @@ pub(super) fn size_of_dtype(cx: &Cx<'_>, i: usize) -> Result<usize, OpError> {
 /// Operations that a copied element counts as.
 const FLOPS_OF_COPY: f64 = 0.25;
 
+/// Operations of one element that is copied alone, as its neighbour in the result is none in the operand.
+const FLOPS_OF_STEP: f64 = 8.0;
+
 /// Where a strided copy takes its elements from: `out[i0, i1, …] = in[start + i0·steps[0] + …]`.
 struct StridedSource {
     /// Dimensions that the result is walked through in: its own, or finer ones.
@@ -59,9 +62,13 @@ fn strided_copy(cx: &Cx<'_>, out: &[usize], source: StridedSource) -> Planned {
             copy.run(input, tensors.out_bytes(0));
         }
     };
+    let flops_of_element = match is_run {
+        true => FLOPS_OF_COPY,
+        false => FLOPS_OF_STEP,
+    };
     let plan = Plan::new(vec![token(dtype, out)], body)
         .moves(moves)
-        .flops(FLOPS_OF_COPY * volume(out) as f64);
+        .flops(flops_of_element * volume(out) as f64);
     Ok(match is_run {
         true => plan.part(0, 0, first * size),
         false => plan,

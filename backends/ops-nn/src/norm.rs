@@ -218,7 +218,7 @@ pub(super) fn layer(cx: &Cx<'_>, spec: &LayerNormSpec) -> Planned {
         bias_walk: row_walk(cx, 2, row_dims)?,
         wants: [cx.wants(0), cx.wants(1), cx.wants(2)],
     };
-    Ok(Plan::float(dtype, outs, body).flops(8.0 * volume(&dims) as f64))
+    Ok(Plan::float(dtype, outs, body).flops(30.0 * volume(&dims) as f64))
 }
 
 /// How an operand is broadcast over a row, if it is there.
@@ -441,7 +441,7 @@ pub(super) fn group(cx: &Cx<'_>, spec: &GroupNormSpec) -> Planned {
         parameters,
         epsilon: spec.epsilon,
     };
-    Ok(Plan::float(dtype, vec![token(dtype, &dims)], body).flops(8.0 * volume(&dims) as f64))
+    Ok(Plan::float(dtype, vec![token(dtype, &dims)], body).flops(30.0 * volume(&dims) as f64))
 }
 
 struct GroupNorm {

@@ -84,7 +84,7 @@ pub(super) fn max_pool(cx: &Cx<'_>, spec: &PoolSpec) -> Planned {
         wants_values: cx.wants(0),
         wants_places: cx.wants(1),
     };
-    Ok(by_num!(dtype, max_pool_plan(outs, body))?.flops(spec.flops()))
+    Ok(by_num!(dtype, max_pool_plan(outs, body))?.flops(8.0 * spec.flops()))
 }
 
 fn max_pool_plan<T: Num>(outs: Vec<TokenType>, body: MaxPool) -> Planned {

@@ -101,7 +101,7 @@ pub(super) fn reduce(cx: &Cx<'_>, spec: &ReduceSpec) -> Planned {
         is_truth: dtype == DType::Bool,
     };
     let plan = by_num!(dtype, reduction_plan(out, reduction))?;
-    Ok(plan.flops(volume(&dims) as f64 * 2.0))
+    Ok(plan.flops(volume(&dims) as f64 * 6.0))
 }
 
 fn reduction_plan<T: Num>(out: TokenType, reduction: Reduction) -> Planned {

@@ -293,11 +293,18 @@ impl Registry {
         self.lower_in(actor, blobs, caps, None).err()
     }
 
-    /// Work of one firing of an actor; [`default_work`] where it cannot be resolved.
+    /// Work of one firing of an actor, its weights included; [`default_work`] where it cannot be resolved.
     pub fn work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Work {
-        match self.resolve_actor(actor, blobs) {
+        const MAX_WEIGHT_BYTES_PER_FLOP: f64 = 4.0;
+        let work = match self.resolve_actor(actor, blobs) {
             Ok(resolved) => resolved.work(actor),
             Err(_) => default_work(actor),
+        };
+        // A firing reads no more weights than it has operations: of a table of vectors, some rows only.
+        let weight_bytes = parameter_bytes(actor) as f64;
+        Work {
+            bytes: work.bytes + weight_bytes.min(MAX_WEIGHT_BYTES_PER_FLOP * work.flops),
+            ..work
         }
     }
 
@@ -309,40 +316,73 @@ impl Registry {
         device: &Device,
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Option<ActorCost> {
-        const CALL_PS: u64 = 15_000;
         match device.backend.as_str() {
-            "cpu" => {}
-            "cuda" if cfg!(feature = "cuda") => return self.gpu_cost(actor, device, blobs),
-            "vulkan" if cfg!(feature = "vulkan") => return self.gpu_cost(actor, device, blobs),
-            _ => return None,
+            "cpu" => Some(self.cpu_work(actor, blobs)?.cost_on(device)),
+            "cuda" if cfg!(feature = "cuda") => self.gpu_cost(actor, device, blobs),
+            "vulkan" if cfg!(feature = "vulkan") => self.gpu_cost(actor, device, blobs),
+            _ => None,
         }
-        let roofline = |work: Work| roofline(work, device);
+    }
+
+    /// What an actor's cost on every CPU device follows from: it is the same for all, and takes the actor's kernel to be
+    /// made. `None` where there is none.
+    pub fn cpu_work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Option<CpuWork> {
         if actor.role != Role::Compute {
             let work = Work {
                 flops: 0.0,
                 ..default_work(actor)
             };
-            return Some(ActorCost {
-                call_ps: CALL_PS,
-                firing_ps: roofline(work),
+            return Some(CpuWork {
+                firing: FiringWork::Roofline(work),
                 scratch_bytes: 0,
             });
         }
+
         let op = self.op(&actor.op)?;
-        let firing_ps = match actor.params.get("cost_ns").and_then(Value::as_float) {
-            Some(ns) if op.name() == custom::NAME => (ns * 1e3).max(1.0) as u64,
-            _ if op.name() == custom::NAME => roofline(self.custom_work(actor)),
-            _ => roofline(self.work(actor, blobs)),
+        let firing = match actor.params.get("cost_ns").and_then(Value::as_float) {
+            Some(ns) if op.name() == custom::NAME => FiringWork::Given((ns * 1e3).max(1.0) as u64),
+            _ if op.name() == custom::NAME => FiringWork::Roofline(self.custom_work(actor)),
+            _ => FiringWork::Roofline(self.work(actor, blobs)),
         };
         let kernel = self.kernel(actor, blobs);
         let scratch_bytes = kernel
             .map(|kernel| kernel.scratch_bytes() as u64)
             .unwrap_or(0);
-        Some(ActorCost {
-            call_ps: CALL_PS,
-            firing_ps,
+        Some(CpuWork {
+            firing,
             scratch_bytes,
         })
+    }
+}
+
+/// What an actor does on any CPU device, as far as its cost depends on it.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuWork {
+    firing: FiringWork,
+    scratch_bytes: u64,
+}
+
+/// What one firing takes.
+#[derive(Clone, Copy, Debug)]
+enum FiringWork {
+    /// So many picoseconds on every device.
+    Given(u64),
+    /// As long as the device's peaks allow.
+    Roofline(Work),
+}
+
+impl CpuWork {
+    /// The predicted cost on a CPU device.
+    pub fn cost_on(&self, device: &Device) -> ActorCost {
+        const CALL_PS: u64 = 15_000;
+        ActorCost {
+            call_ps: CALL_PS,
+            firing_ps: match self.firing {
+                FiringWork::Given(ps) => ps,
+                FiringWork::Roofline(work) => core_roofline(work, device),
+            },
+            scratch_bytes: self.scratch_bytes,
+        }
     }
 }
 
@@ -415,9 +455,41 @@ fn fits(actor: &Actor, pair: &InPlace) -> bool {
     })
 }
 
+/// Bytes of a firing that stay in the second-level cache of a core, and how much faster than memory it is.
+const SECOND_LEVEL: (f64, f64) = (1048576.0, 6.0);
+
+/// The same of the cache that cores share.
+const SHARED_LEVEL: (f64, f64) = (16777216.0, 2.0);
+
+/// Picoseconds on a CPU core: the larger of arithmetic and memory traffic, as far as that goes beyond a cache.
+fn core_roofline(work: Work, device: &Device) -> u64 {
+    let (second_level_bytes, second_level_speed) = SECOND_LEVEL;
+    let (shared_bytes, shared_speed) = SHARED_LEVEL;
+    let in_second_level = work.bytes.min(second_level_bytes);
+    let in_shared = work.bytes.min(shared_bytes) - in_second_level;
+    let in_memory = work.bytes - in_second_level - in_shared;
+
+    roofline(
+        Work {
+            bytes: in_second_level / second_level_speed + in_shared / shared_speed + in_memory,
+            ..work
+        },
+        device,
+    )
+}
+
 /// Picoseconds: the larger of arithmetic and memory traffic at the device's peaks.
 fn roofline(work: Work, device: &Device) -> u64 {
     let arithmetic = work.flops * 1e12 / device.flops_per_s.max(1) as f64;
     let memory = work.bytes * 1e12 / device.bytes_per_s.max(1) as f64;
     arithmetic.max(memory).ceil().max(1.0) as u64
+}
+
+/// Bytes of the tensors among an actor's parameters.
+fn parameter_bytes(actor: &Actor) -> u64 {
+    let tensors = actor.params.values().map(|value| match value {
+        Value::Tensor(_, token) => token.bytes(),
+        _ => 0,
+    });
+    tensors.fold(0, u64::saturating_add)
 }

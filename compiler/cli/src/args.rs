@@ -435,7 +435,7 @@ pub(crate) struct Calibrate {
     #[arg(long)]
     pub(crate) fresh: bool,
     /// Time for each variant of each kernel on each kind of device, in seconds or such as 50ms
-    #[arg(long, value_name = "TIME", value_parser = budget_ns, default_value = "200ms")]
+    #[arg(long, value_name = "TIME", value_parser = budget_ns, default_value = "50ms")]
     pub(crate) budget: u64,
     /// Measure what `compile --math TYPE` runs on CUDA devices: products with factors rounded to it
     #[arg(long, value_name = "TYPE", default_value_t)]

@@ -22,6 +22,7 @@ pub(crate) fn calibrate(args: &Calibrate, voice: Voice) -> Exit {
     voice.report(&found.warnings);
     if voice.format == MessageFormat::Text {
         say(&cost_table(&found.rows));
+        say(&describe_change(&found.rows));
         for early in &found.early {
             say(&describe_early_launch(early));
         }
@@ -175,6 +176,39 @@ fn cost_table(rows: &[CostRow]) -> String {
     }
 
     table
+}
+
+/// What the measured costs change, for each kind of device: one call of each actor's kernel as found and by the roofline
+/// model, and the kernel that differs most.
+fn describe_change(rows: &[CostRow]) -> String {
+    let mut text = String::new();
+    for rows in rows.chunk_by(|row, next| row.devices == next.devices) {
+        let times = || rows.iter().map(CostRow::found_and_modelled_ps);
+        let found_ps = times().map(|(found, _)| found).fold(0, u64::saturating_add);
+        let modelled_ps = times()
+            .map(|(_, modelled)| modelled)
+            .fold(0, u64::saturating_add);
+        let difference = |row: &&CostRow| {
+            let (found, modelled) = row.found_and_modelled_ps();
+            found.abs_diff(modelled)
+        };
+        let Some(most) = rows.iter().max_by_key(difference) else {
+            continue;
+        };
+
+        let (most_found_ps, most_modelled_ps) = most.found_and_modelled_ps();
+        let devices = &rows[0].devices;
+        text += &format!(
+            "on {}: one call of each kernel takes {}, {} by the roofline model; most for {}: {} instead of {}\n",
+            first_of(devices.first().map_or("", String::as_str), devices.len()),
+            format_time(found_ps),
+            format_time(modelled_ps),
+            first_of(&most.actor, most.actors),
+            format_time(most_found_ps),
+            format_time(most_modelled_ps),
+        );
+    }
+    text
 }
 
 /// Whether launching kernels early pays on a device.

@@ -234,8 +234,8 @@ fn origins(output: &Output) -> Vec<(String, String)> {
         .lines()
         .skip_while(|l| !l.starts_with("actor "))
         .skip(1);
-    let rows =
-        rows.take_while(|l| !l.starts_with("wrote ") && !l.contains(" is left to the model"));
+    // What is left to the model follows the table, then a line for each kind of device.
+    let rows = rows.take_while(|l| !l.contains(" is left to the model") && !l.starts_with("on "));
     let ends = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         (words[0].to_owned(), words[words.len() - 1].to_owned())
@@ -480,7 +480,14 @@ fn every_subcommand_shows_an_example() {
 #[test]
 fn losses_are_listed() {
     let dir = tempfile::tempdir().expect("a folder");
-    std::fs::write(dir.path().join("fine.ron"), FINE).expect("a file");
+    // Two actors that are worth a device each, so that a loss needs a plan of its own.
+    let heavy = r#"Expr("sin(cos(sin(cos(sin(cos(sin(cos(x))))))))")"#;
+    let actors = format!(r#""half": {heavy}, "other": {heavy}"#);
+    let model = FINE.replace(r#""half": Gain(0.5)"#, &actors).replace(
+        r#"(from: "half", to: ["out"])"#,
+        r#"(from: "half", to: ["other"]), (from: "other", to: ["out"])"#,
+    );
+    std::fs::write(dir.path().join("fine.ron"), model).expect("a file");
     let args = [
         "compile",
         "fine.ron",

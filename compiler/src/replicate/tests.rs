@@ -24,7 +24,13 @@ fn model(heavy: &str, frames: u32, more: &str) -> String {
     )
 }
 
-const HEAVY: &str = r#"Expr("sin(cos(sin(cos(sin(cos(x))))))")"#;
+const HEAVY: &str = concat!(
+    r#"Expr(""#,
+    "sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(",
+    "sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(sin(cos(",
+    "x))))))))))))))))))))))))",
+    r#"")"#
+);
 
 fn compile(text: &str, devices: usize, replicate: Replicate) -> Compiled {
     let machine = MachineChoice::Uniform(devices);

@@ -13,6 +13,7 @@ use zbmd_ir::{
 };
 
 use super::expand::{Expansion, parts};
+use super::stages::stage_boundaries;
 use super::{
     Act, ActorView, BufferView, ChannelView, ContingencyView, DeviceView, FORMAT, FiredView,
     LaneView, LinkView, LoadView, MemoryView, PlanView, PortView, ReaderView, RingView,
@@ -23,6 +24,12 @@ pub(super) fn view(program: &Verified<Program>, meta: &BTreeMap<String, String>)
     let graph = &program.graph;
     let machine = &program.machine;
     let ports = graph.port_channels();
+    let actors = actor_views(program, &ports);
+    let channels = channel_views(graph);
+    let plans = program.plans.iter();
+    let plans = plans
+        .map(|plan| plan_view(program, &ports, plan, &actors, &channels))
+        .collect();
     let table = &program.contingencies;
     View {
         format: FORMAT,
@@ -34,18 +41,14 @@ pub(super) fn view(program: &Verified<Program>, meta: &BTreeMap<String, String>)
             .collect(),
         devices: device_views(machine),
         links: link_views(machine),
-        actors: actor_views(program, &ports),
-        channels: channel_views(graph),
+        actors,
+        channels,
         replicated: text::replicas(graph)
             .into_iter()
             .map(|(n, k)| (n.to_owned(), k))
             .collect(),
         rounded: rounded_actors(graph),
-        plans: program
-            .plans
-            .iter()
-            .map(|plan| plan_view(program, &ports, plan))
-            .collect(),
+        plans,
         kinds: table
             .kinds
             .iter()
@@ -177,7 +180,13 @@ fn channel_view(graph: &Graph, id: ChannelId, channel: &Channel) -> ChannelView 
     }
 }
 
-fn plan_view(program: &Program, ports: &PortChannels, plan: &Plan) -> PlanView {
+fn plan_view(
+    program: &Program,
+    ports: &PortChannels,
+    plan: &Plan,
+    actors: &[ActorView],
+    channels: &[ChannelView],
+) -> PlanView {
     let mut sums = Sums::new(program, ports, plan);
     let mut expansion = Expansion::new();
     let mut lanes: Vec<LaneView> = Vec::new();
@@ -219,6 +228,7 @@ fn plan_view(program: &Program, ports: &PortChannels, plan: &Plan) -> PlanView {
         latency_ns: plan.latency_ns,
         bound_by: plan.bound_by.clone(),
         stages: plan.stages,
+        boundaries: stage_boundaries(actors, channels, &sums.fired, plan.stages),
         transfers: transfers(&lanes, rings.len()),
         loads: load_views(program, plan, &lanes, &rings),
         actors: sums.fired,

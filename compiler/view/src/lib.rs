@@ -26,6 +26,7 @@ pub mod measured;
 mod measured_tests;
 pub mod perfetto;
 mod protobuf;
+mod stages;
 pub mod svg;
 #[cfg(test)]
 mod tests;
@@ -182,6 +183,9 @@ pub struct PlanView {
     pub bound_by: String,
     /// Number of stages.
     pub stages: u32,
+    /// What each stage but the first buys; empty for a plan of one stage.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub boundaries: Vec<StageBoundary>,
     /// What each actor does, by actor.
     pub actors: Vec<FiredView>,
     /// Lanes with their slots.
@@ -199,6 +203,20 @@ pub struct PlanView {
     /// How a run really went, in the periods that ran this plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<MeasuredPlan>,
+}
+
+/// Where one stage of the pipeline ends and the next begins: what would have to fit into one period without it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StageBoundary {
+    /// The stage that begins, counted from 0.
+    pub stage: u32,
+    /// The longest chain of calls, in the stage and the one before, that begins and ends on one device. If the two
+    /// stages were one, no period could be shorter.
+    pub joined_ns: u64,
+    /// The first actor of that chain.
+    pub first_actor: u32,
+    /// The last actor of that chain, on the same device.
+    pub last_actor: u32,
 }
 
 /// What a plan does with one actor in a period.

@@ -81,6 +81,26 @@ fn drawings() {
     assert!(svg::plan(&long, &long.plans[0]).len() < 1 << 20);
 }
 
+/// The chain that leaves a device and comes back has to fit into a period where two stages become one.
+#[test]
+fn boundaries_say_what_stages_buy() {
+    let view = view(programs::round_trip());
+    let plan = &view.plans[0];
+    assert_eq!(plan.boundaries.len() as u32, plan.stages - 1);
+    for boundary in &plan.boundaries {
+        let first = &plan.actors[boundary.first_actor as usize];
+        let last = &plan.actors[boundary.last_actor as usize];
+        assert_eq!(first.device, last.device);
+        assert!(first.stage <= last.stage && last.stage <= boundary.stage);
+        // At least the two ends are in the chain.
+        let ends_ns = match boundary.first_actor == boundary.last_actor {
+            true => first.busy_ns,
+            false => first.busy_ns + last.busy_ns,
+        };
+        assert!(boundary.joined_ns >= ends_ns, "{boundary:?}");
+    }
+}
+
 /// Names come from models: nothing that they hold becomes markup.
 #[test]
 fn names_are_no_markup() {

@@ -4,10 +4,12 @@ use zbmd_ir::text::{Table, bytes, count, duration, left, right};
 
 use super::labels::{part_of, step};
 use super::measured::LaneRow;
-use super::{Act, PlanView, View};
+use super::{Act, PlanView, StageBoundary, View};
 
 /// Actors and buffers that are listed; the others are counted.
 const ROWS: usize = 20;
+/// Boundaries of stages that are listed; the others are counted.
+const STAGE_ROWS: usize = 8;
 /// Marks of actors in the chart, by busy time.
 const MARKS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 /// Marks of what is not a firing, after those of actors.
@@ -29,6 +31,7 @@ const MIN_CHART_WIDTH: usize = 20;
 pub fn plan(view: &View, plan: &PlanView, width: usize) -> String {
     let mut out = clip_line(&format!("{}   {}", view.model, plan.headline()), width);
     out += &clip_line(&plan.bottleneck(), width);
+    out += &stage_section(view, plan, width);
     out += &header_lines(view, width);
     out += &run_section(view, plan, width);
     out.push('\n');
@@ -44,6 +47,48 @@ pub fn plan(view: &View, plan: &PlanView, width: usize) -> String {
         out += &contingency_section(view, width);
     }
     out
+}
+
+/// Why there are so many stages: the period without each, the one that costs most first.
+fn stage_section(view: &View, plan: &PlanView, width: usize) -> String {
+    let mut boundaries: Vec<&StageBoundary> = plan.boundaries.iter().collect();
+    boundaries.sort_by_key(|boundary| (std::cmp::Reverse(boundary.joined_ns), boundary.stage));
+    let (paying, others): (Vec<&StageBoundary>, Vec<&StageBoundary>) = boundaries
+        .into_iter()
+        .partition(|boundary| boundary.joined_ns > plan.period_ns);
+
+    let mut lines = String::new();
+    for boundary in paying.iter().take(STAGE_ROWS) {
+        let first = &view.actors[boundary.first_actor as usize];
+        let last = &view.actors[boundary.last_actor as usize];
+        let device = plan.actors[boundary.last_actor as usize].device;
+        let line = format!(
+            "stages {} and {} in one: period at least {}, from {} back to {} on {}",
+            boundary.stage - 1,
+            boundary.stage,
+            duration(boundary.joined_ns),
+            first.shown_name(),
+            last.shown_name(),
+            view.device_name(device),
+        );
+        lines += &clip_line(&line, width);
+    }
+
+    if paying.len() > STAGE_ROWS {
+        let more = paying.len() - STAGE_ROWS;
+        lines += &clip_line(&format!("and {more} more that would lengthen it"), width);
+    }
+    if !others.is_empty() {
+        let mut stages: Vec<u32> = others.iter().map(|boundary| boundary.stage).collect();
+        stages.sort_unstable();
+        let stages: Vec<String> = stages.iter().map(u32::to_string).collect();
+        let line = format!(
+            "stages that begin a period later so that no device has to wait: {}",
+            stages.join(", ")
+        );
+        lines += &clip_line(&line, width);
+    }
+    lines
 }
 
 fn header_lines(view: &View, width: usize) -> String {
@@ -217,7 +262,7 @@ fn draw_axis(end: u64, indent: usize, cells: usize) -> String {
         // A label that would run into the one before, or out of the chart, is left out.
         let used_columns = axis_line.chars().count();
         if (used_columns <= label_column || at_ns == 0)
-            && label_column + label.len() <= indent + cells + 2
+            && label_column + label.len() <= indent + cells + 1
         {
             axis_line += &" ".repeat(label_column.saturating_sub(used_columns));
             axis_line += &label;

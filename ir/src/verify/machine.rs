@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::{Errors, VerifyError};
 use super::names::check_name;
-use crate::Machine;
 use crate::limits::{MAX_CORE, MAX_DEVICES};
+use crate::{DeviceId, LinkId, Machine, TiVec};
 
 /// Checks a machine. O(n log n) in its devices, cores and links.
 pub(super) fn check(machine: &Machine, errors: &mut Errors) {
@@ -69,7 +69,7 @@ fn check_links(machine: &Machine, errors: &mut Errors) {
     let devices = machine.devices.len();
 
     // At most one link for each ordered pair, so that a transfer has one speed.
-    let mut ends = BTreeMap::new();
+    let first_links = first_links(machine);
     for (id, link) in machine.links.iter_enumerated() {
         if errors.full() {
             return;
@@ -94,9 +94,86 @@ fn check_links(machine: &Machine, errors: &mut Errors) {
         if link.bytes_per_s == 0 {
             errors.push(VerifyError::ZeroBandwidth { link: id });
         }
-        if let Some(&first) = ends.get(&(link.from, link.to)) {
+        let first = first_links[id];
+        if first != id {
             errors.push(VerifyError::DuplicateLink { first, second: id });
         }
-        ends.entry((link.from, link.to)).or_insert(id);
     }
+}
+
+/// The first link that joins the same two devices, of each link.
+///
+/// Links are sorted rather than entered in a map: large machines have a million of them, nearly always in order.
+fn first_links(machine: &Machine) -> TiVec<LinkId, LinkId> {
+    let links = machine.links.iter_enumerated();
+    let mut all_ends: Vec<LinkEnds> = links
+        .map(|(id, link)| LinkEnds {
+            from: link.from,
+            to: link.to,
+            id,
+        })
+        .collect();
+    all_ends.sort_unstable();
+
+    let mut first_links: TiVec<LinkId, LinkId> = machine.links.keys().collect();
+    for pair in all_ends.windows(2) {
+        let before = pair[0];
+        let next = pair[1];
+        if before.from == next.from && before.to == next.to {
+            first_links[next.id] = first_links[before.id];
+        }
+    }
+    first_links
+}
+
+/// What links are sorted by.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct LinkEnds {
+    from: DeviceId,
+    to: DeviceId,
+    id: LinkId,
+}
+
+/// The ordered pairs of devices with a link between them, one bit each: the rings of every plan are looked up in it.
+pub(super) struct LinkedPairs {
+    devices: usize,
+    words: Vec<u64>,
+}
+
+impl LinkedPairs {
+    /// The pairs of a machine that has passed its checks: the table grows with the square of its devices.
+    pub(super) fn of(machine: &Machine) -> Self {
+        let devices = machine.devices.len();
+        let mut pairs = Self {
+            devices,
+            words: vec![0; (devices * devices).div_ceil(u64::BITS as usize)],
+        };
+        for link in &machine.links {
+            if let Some(BitPlace { word, mask }) = pairs.place(link.from, link.to) {
+                pairs.words[word] |= mask;
+            }
+        }
+        pairs
+    }
+
+    /// Whether there is a link from one device to another; false for devices that do not exist.
+    pub(super) fn contains(&self, from: DeviceId, to: DeviceId) -> bool {
+        self.place(from, to)
+            .is_some_and(|BitPlace { word, mask }| self.words[word] & mask != 0)
+    }
+
+    fn place(&self, from: DeviceId, to: DeviceId) -> Option<BitPlace> {
+        let exist = from.index() < self.devices && to.index() < self.devices;
+        let bit = exist.then(|| from.index() * self.devices + to.index())?;
+        Some(BitPlace {
+            word: bit / u64::BITS as usize,
+            mask: 1 << (bit % u64::BITS as usize),
+        })
+    }
+}
+
+/// Where the bit of a pair is.
+struct BitPlace {
+    word: usize,
+    mask: u64,
 }

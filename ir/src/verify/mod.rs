@@ -58,6 +58,7 @@ pub use self::budget::Work;
 use self::budget::{Budget, graph_elements, machine_elements, plan_elements, program_elements};
 use self::error::Errors;
 pub use self::error::{Access, MAX_ERRORS, Memory, Port, VerifyError, Wait};
+use self::machine::LinkedPairs;
 use crate::bundle::Image;
 use crate::limits::MAX_PLANS;
 use crate::{ActorId, BlobId, Graph, KernelCode, Machine, Plan, PlanId, Program, TiSlice, TiVec};
@@ -132,11 +133,17 @@ pub(crate) fn check_keeping(
     check_plan_names(program, &mut errors);
     if let (Some(q), true) = (q, errors.found() == 0) {
         contingencies::check(program, &mut errors);
+        let checked = plan::Checked {
+            graph: &program.graph,
+            repetition: &q,
+            machine: &program.machine,
+            linked: &LinkedPairs::of(&program.machine),
+        };
         for (id, plan) in program.plans.iter_enumerated() {
             if errors.full() {
                 break;
             }
-            plan::check(&program.graph, &program.machine, &q, id, plan, &mut errors);
+            plan::check(&checked, id, plan, &mut errors);
         }
     }
     let work = errors.budget.work();
@@ -192,7 +199,13 @@ pub fn check_plan(
     machine::check(machine, &mut errors);
     let q = graph::check(graph, blobs, &mut errors);
     if let (Some(q), true) = (q, errors.found() == 0) {
-        plan::check(graph, machine, &q, id, plan, &mut errors);
+        let checked = plan::Checked {
+            graph,
+            repetition: &q,
+            machine,
+            linked: &LinkedPairs::of(machine),
+        };
+        plan::check(&checked, id, plan, &mut errors);
     }
     errors.into_result()
 }

@@ -1,5 +1,6 @@
 //! Simulated annealing over placements.
 
+use super::makespan::MakespanGraph;
 use super::merged::MergedProblem;
 use super::problem::PlacementProblem;
 use super::stages::StageGraph;
@@ -14,8 +15,8 @@ const ASK_EVERY: u64 = 1024;
 pub(crate) struct AnnealingEnergy<'a> {
     pub(crate) problem: &'a PlacementProblem,
     pub(crate) merged: &'a MergedProblem,
-    /// Whether the makespan of one period's work matters: it is expensive to compute.
-    pub(crate) with_makespan: bool,
+    /// Where the makespan of one period's work matters: it is expensive to compute.
+    pub(crate) makespan_graph: Option<MakespanGraph<'a>>,
     /// Where the stages of the pipeline matter; of the merged units.
     pub(crate) stage_graph: Option<StageGraph>,
 }
@@ -33,34 +34,26 @@ impl AnnealingEnergy<'_> {
     fn figures(&self, state: &PlacementState<'_>) -> PlacementFigures {
         let problem = self.problem;
         let period = state.period();
-        let placement = || self.merged.expand(&state.placement);
         let stages = match &self.stage_graph {
             Some(graph) => graph.count(&state.placement),
             None => 0,
         };
-        let latency = match self.with_makespan {
-            true => problem.makespan(&placement()).unwrap_or(u64::MAX / 4),
-            false => period.saturating_mul(stages.into()),
+        let latency = match &self.makespan_graph {
+            Some(graph) => graph.makespan(&self.merged.expand(&state.placement)),
+            None => period.saturating_mul(stages.into()),
         };
         let max_bytes = state.max_bytes();
         let cost = problem.cost(period, latency, max_bytes);
 
         // Loads and bytes below the largest count a little too, so that plateaus have a slope.
-        let period_slope = norm(&state.load) - period as f64;
-        let bytes_slope = norm(&state.bytes) - max_bytes as f64;
-        let smooth = problem.objective.period as f64 * period_slope
-            + problem.objective.memory as f64 * bytes_slope;
+        let smooth = slope(problem.objective.period, &state.load, period)
+            + slope(problem.objective.memory, &state.bytes, max_bytes);
 
         // Each excess is relative to its limit, so that unlike ones can be added.
         let excess_bytes = state.excess_bytes();
         let excess_stages = stages.saturating_sub(problem.max_stages.unwrap_or(u32::MAX));
         let excess_latency = latency.saturating_sub(problem.max_latency.unwrap_or(u64::MAX));
-        let total_bytes = self
-            .merged
-            .capacity
-            .iter()
-            .fold(1u64, |sum, bytes| sum.saturating_add(*bytes));
-        let excess = excess_bytes as f64 / total_bytes as f64
+        let excess = excess_bytes as f64 / self.merged.total_capacity as f64
             + excess_latency as f64 / problem.max_latency.unwrap_or(1).max(1) as f64
             + f64::from(excess_stages) / f64::from(problem.max_stages.unwrap_or(1).max(1));
 
@@ -73,12 +66,21 @@ impl AnnealingEnergy<'_> {
     }
 }
 
+/// By how much the norm of a figure exceeds its largest value, weighted.
+fn slope(weight: u64, values: &[u64], max: u64) -> f64 {
+    match weight {
+        0 => 0.0,
+        _ => weight as f64 * (norm(values) - max as f64),
+    }
+}
+
 /// The 16-norm: near the largest, with a slope for the others. Square roots are exact on every platform.
 fn norm(values: &[u64]) -> f64 {
     let max = values.iter().copied().max().unwrap_or(0).max(1) as f64;
     let mut sum = 0.0;
 
-    for &value in values {
+    // What is zero adds nothing.
+    for &value in values.iter().filter(|&&value| value > 0) {
         let fraction = value as f64 / max;
         let fourth_power = fraction * fraction * fraction * fraction;
         sum += fourth_power * fourth_power * fourth_power * fourth_power;

@@ -40,12 +40,12 @@ pub(crate) fn exhaust(
     if placements.is_none_or(|placements| placements > limit) {
         return enumeration;
     }
-    let twin_before: Vec<Option<usize>> = (0..merged.devices)
-        .map(|device| {
-            let kind = merged.kind_of[device];
-            (0..device).rev().find(|&twin| merged.kind_of[twin] == kind)
-        })
-        .collect();
+    let mut twin_before: Vec<Option<usize>> = vec![None; merged.devices];
+    for devices in merged.devices_by_kind() {
+        for pair in devices.windows(2) {
+            twin_before[pair[1]] = Some(pair[0]);
+        }
+    }
 
     // Counts through all choices, the first unit's as the lowest digit.
     let mut digits = vec![0usize; choices.len()];

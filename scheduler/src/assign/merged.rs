@@ -12,9 +12,9 @@ pub(crate) struct UnitNet {
     pub(crate) to: Vec<usize>,
     pub(crate) bytes: u64,
     pub(crate) delayed: bool,
-    /// Ticks of the sender by `from * devices + to`.
+    /// Ticks of the sender, by class of the link.
     pub(crate) send: Vec<u64>,
-    /// Ticks of the receiver by `from * devices + to`.
+    /// Ticks of the receiver, by class of the link.
     pub(crate) receive: Vec<u64>,
 }
 
@@ -24,6 +24,8 @@ pub(crate) struct MergedProblem {
     pub(crate) devices: usize,
     /// Bytes of each device.
     pub(crate) capacity: Vec<u64>,
+    /// Bytes of all devices, at least 1 (saturating).
+    pub(crate) total_capacity: u64,
     /// Ticks of each unit on each device; `None` where it cannot run.
     pub(crate) ticks: Vec<Vec<Option<u64>>>,
     /// Bytes of each unit.
@@ -38,6 +40,12 @@ pub(crate) struct MergedProblem {
     pub(crate) sends_once: bool,
     /// Kind of each device: alike devices have the same.
     pub(crate) kind_of: Vec<usize>,
+    /// Ticks that a net costs either side where there is no link: so many that no placement wants it, and so few that no
+    /// sum overflows.
+    pub(crate) no_link_ticks: u64,
+    /// Class of each link by `from * devices + to`: links that cost the same have the same. Machines have as many links
+    /// as squared devices and few classes, so that prices are kept by class.
+    link_class: Vec<u32>,
 }
 
 impl MergedProblem {
@@ -91,7 +99,10 @@ impl MergedProblem {
             bytes[unit_of_node[channel.from as usize]] += channel.bytes;
         }
 
-        let nets = price_nets(problem, &unit_of_node);
+        let links = LinkClasses::of(problem);
+        let max_transfers = 2 * problem.channels.len() as u64 * devices as u64;
+        let no_link_ticks = (1u64 << 61) / (max_transfers + 1);
+        let nets = price_nets(problem, &unit_of_node, &links.links, no_link_ticks);
         let mut nets_of = vec![Vec::new(); count];
         for (index, net) in nets.iter().enumerate() {
             for &unit in net.to.iter().chain([&net.from]) {
@@ -108,9 +119,13 @@ impl MergedProblem {
             }
         }
 
+        let capacity: Vec<u64> = problem.devices.iter().map(|device| device.bytes).collect();
         Ok(MergedProblem {
             devices,
-            capacity: problem.devices.iter().map(|device| device.bytes).collect(),
+            total_capacity: capacity
+                .iter()
+                .fold(1u64, |sum, bytes| sum.saturating_add(*bytes)),
+            capacity,
             ticks,
             bytes,
             nets,
@@ -118,12 +133,24 @@ impl MergedProblem {
             unit_of_node,
             order,
             sends_once: problem.fanout == Fanout::Once,
-            kind_of: find_kinds(problem),
+            kind_of: find_kinds(problem, &links.class_of),
+            no_link_ticks,
+            link_class: links.class_of,
         })
     }
 
     pub(crate) fn units(&self) -> usize {
         self.ticks.len()
+    }
+
+    /// Ticks that a net costs its sender for a receiver on another device.
+    pub(crate) fn send_ticks(&self, net: &UnitNet, from: usize, to: usize) -> u64 {
+        net.send[self.link_class[from * self.devices + to] as usize]
+    }
+
+    /// Ticks that a net costs a receiver on another device.
+    pub(crate) fn receive_ticks(&self, net: &UnitNet, from: usize, to: usize) -> u64 {
+        net.receive[self.link_class[from * self.devices + to] as usize]
     }
 
     /// Device of each node from the device of each unit.
@@ -166,11 +193,39 @@ impl MergedProblem {
     }
 }
 
-/// The nets of the channels between different units.
-fn price_nets(problem: &PlacementProblem, unit_of_node: &[usize]) -> Vec<UnitNet> {
-    // A missing link costs so much that no placement wants it, and so little that no sum overflows.
-    let devices = problem.devices.len() as u64;
-    let no_link_ticks = (1u64 << 61) / (2 * problem.channels.len() as u64 * devices + 1);
+/// The links of a problem by what they cost.
+struct LinkClasses {
+    /// Class of each link by `from * devices + to`.
+    class_of: Vec<u32>,
+    /// The link of each class.
+    links: Vec<Option<PlacementLink>>,
+}
+
+impl LinkClasses {
+    fn of(problem: &PlacementProblem) -> Self {
+        let mut classes = LinkClasses {
+            class_of: Vec::with_capacity(problem.links.len()),
+            links: Vec::new(),
+        };
+        let mut class_of_link: BTreeMap<Option<PlacementLink>, u32> = BTreeMap::new();
+        for link in &problem.links {
+            let class = *class_of_link.entry(*link).or_insert_with(|| {
+                classes.links.push(*link);
+                classes.links.len() as u32 - 1
+            });
+            classes.class_of.push(class);
+        }
+        classes
+    }
+}
+
+/// The nets of the channels between different units, priced by class of link.
+fn price_nets(
+    problem: &PlacementProblem,
+    unit_of_node: &[usize],
+    links: &[Option<PlacementLink>],
+    no_link_ticks: u64,
+) -> Vec<UnitNet> {
     let mut nets = Vec::new();
 
     for channel in &problem.channels {
@@ -184,8 +239,8 @@ fn price_nets(problem: &PlacementProblem, unit_of_node: &[usize]) -> Vec<UnitNet
         }
 
         let price = |ticks: fn(&PlacementLink, u64) -> u64| -> Vec<u64> {
-            let links = problem.links.iter();
             links
+                .iter()
                 .map(|link| match link {
                     Some(link) => ticks(link, channel.amount),
                     None => no_link_ticks,
@@ -205,33 +260,35 @@ fn price_nets(problem: &PlacementProblem, unit_of_node: &[usize]) -> Vec<UnitNet
 }
 
 /// Kind of each device: the same for devices between which every placement can be swapped without changing any figure.
-fn find_kinds(problem: &PlacementProblem) -> Vec<usize> {
+fn find_kinds(problem: &PlacementProblem, link_class: &[u32]) -> Vec<usize> {
     let devices = problem.devices.len();
     let mut kind_of: Vec<usize> = Vec::with_capacity(devices);
-    let mut count = 0;
+    // Being alike is an equivalence, so that the first of each kind stands for all.
+    let mut first_of_kind: Vec<usize> = Vec::new();
 
     for device in 0..devices {
-        match (0..device).find(|&known| are_alike(problem, known, device)) {
-            Some(twin) => kind_of.push(kind_of[twin]),
-            None => {
-                kind_of.push(count);
-                count += 1;
-            }
+        let mut known = first_of_kind.iter();
+        let kind = known.position(|&first| are_alike(problem, link_class, first, device));
+        kind_of.push(kind.unwrap_or(first_of_kind.len()));
+        if kind.is_none() {
+            first_of_kind.push(device);
         }
     }
     kind_of
 }
 
-fn are_alike(problem: &PlacementProblem, first: usize, second: usize) -> bool {
-    let mut others = (0..problem.devices.len()).filter(|&other| other != first && other != second);
+fn are_alike(problem: &PlacementProblem, link_class: &[u32], first: usize, second: usize) -> bool {
+    let devices = problem.devices.len();
+    let class = |from: usize, to: usize| link_class[from * devices + to];
+    let mut others = (0..devices).filter(|&other| other != first && other != second);
     let mut nodes = problem.nodes.iter();
 
     problem.devices[first] == problem.devices[second]
         && nodes.all(|node| node.ticks[first] == node.ticks[second])
         // Exchanged, each takes the other's place in all links.
-        && problem.link(first, second) == problem.link(second, first)
+        && class(first, second) == class(second, first)
         && others.all(|other| {
-            problem.link(first, other) == problem.link(second, other)
-                && problem.link(other, first) == problem.link(other, second)
+            class(first, other) == class(second, other)
+                && class(other, first) == class(other, second)
         })
 }

@@ -226,8 +226,8 @@ impl ModelBuilder<'_> {
         let others = (0..devices).filter(|&other| other != device);
         let send_prices = others
             .clone()
-            .map(|other| net.send[device * devices + other]);
-        let receive_prices = others.map(|other| net.receive[other * devices + device]);
+            .map(|other| self.merged.send_ticks(net, device, other));
+        let receive_prices = others.map(|other| self.merged.receive_ticks(net, other, device));
         let send = send_prices.min().unwrap_or(0) as f64 * self.tick_unit;
         let receive = receive_prices.min().unwrap_or(0) as f64 * self.tick_unit;
 
@@ -276,13 +276,13 @@ fn rank_units(merged: &MergedProblem) -> Vec<usize> {
 
 /// Place of each device among those of its kind.
 fn place_among_kind(merged: &MergedProblem) -> Vec<usize> {
-    let kinds = &merged.kind_of;
-    (0..merged.devices)
-        .map(|device| {
-            let before = kinds[..device].iter();
-            before.filter(|&&kind| kind == kinds[device]).count()
-        })
-        .collect()
+    let mut places = vec![0; merged.devices];
+    for devices in merged.devices_by_kind() {
+        for (place, device) in devices.into_iter().enumerate() {
+            places[device] = place;
+        }
+    }
+    places
 }
 
 /// The placement that the program's values state; `None` if a unit is nowhere.

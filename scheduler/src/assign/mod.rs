@@ -10,6 +10,7 @@
 mod anneal;
 mod bound;
 mod exhaust;
+mod makespan;
 mod merged;
 mod milp;
 mod pack;
@@ -23,6 +24,7 @@ use std::collections::BTreeMap;
 
 use anneal::{AnnealingEnergy, AnnealingPlan, BestPlacement, anneal};
 use exhaust::exhaust;
+use makespan::MakespanGraph;
 use merged::MergedProblem;
 pub use problem::{
     AssignError, Evaluation, Fanout, Objective, PlacementChannel, PlacementDevice, PlacementLink,
@@ -120,6 +122,27 @@ pub fn solve(
     level: Level,
     control: &mut Control<'_>,
 ) -> Result<Assignment, AssignError> {
+    search(problem, level, true, control)
+}
+
+/// As [`solve`], and the same placement, with less time spent on the bound.
+///
+/// # Errors
+/// As [`solve`].
+pub(crate) fn solve_unproved(
+    problem: &PlacementProblem,
+    level: Level,
+    control: &mut Control<'_>,
+) -> Result<Assignment, AssignError> {
+    search(problem, level, false, control)
+}
+
+fn search(
+    problem: &PlacementProblem,
+    level: Level,
+    wants_bound: bool,
+    control: &mut Control<'_>,
+) -> Result<Assignment, AssignError> {
     problem.validate()?;
     let merged = MergedProblem::of(problem)?;
     let limits = placement_limits(level);
@@ -151,7 +174,7 @@ pub fn solve(
 
     let mut best = placement_search.anneal_from(&start_placements, control);
     if best.feasible {
-        placement_search.prove_or_improve(&mut best, control);
+        placement_search.prove_or_improve(&mut best, wants_bound, control);
     }
 
     // The figures are computed anew by their definition: what the searches kept up to date is not relied on.
@@ -191,12 +214,14 @@ impl PlacementSearch<'_> {
         let energy = AnnealingEnergy {
             problem,
             merged: self.merged,
-            with_makespan: with_latency && !problem.pipelined,
+            makespan_graph: (with_latency && !problem.pipelined)
+                .then(|| MakespanGraph::new(problem).ok())
+                .flatten(),
             stage_graph: with_stages
                 .then(|| StageGraph::of_units(&self.merged.unit_of_node, &problem.channels)),
         };
         // The latency of each move is computed anew: fewer moves then.
-        let slowdown = match (energy.with_makespan, with_stages) {
+        let slowdown = match (energy.makespan_graph.is_some(), with_stages) {
             (true, _) => 20,
             (false, true) => 4,
             (false, false) => 1,
@@ -243,14 +268,24 @@ impl PlacementSearch<'_> {
     }
 
     /// Raises the bound by packing, and lets the linear program look for what is left between it and the best.
-    fn prove_or_improve(&mut self, best: &mut BestPlacement, control: &mut Control<'_>) {
-        if best.cost <= self.bound {
+    fn prove_or_improve(
+        &mut self,
+        best: &mut BestPlacement,
+        wants_bound: bool,
+        control: &mut Control<'_>,
+    ) {
+        let weights = self.problem.objective;
+        // The program states the period alone.
+        let is_stated = weights == Objective::PERIOD
+            && self.problem.max_latency.is_none()
+            && self.problem.max_stages.is_none();
+        let runs_program = is_stated && self.limits.nodes > 0;
+        if best.cost <= self.bound || !(wants_bound || runs_program) {
             return;
         }
         let below_best = cost_bound(self.problem, self.merged, best.cost);
         self.bound = self.bound.max(below_best).min(best.cost);
 
-        let weights = self.problem.objective;
         let weighs_period_only = weights.period > 0 && weights.latency == 0 && weights.memory == 0;
         if weighs_period_only && best.cost > self.bound {
             // In ticks of the period alone: its weight scales both bounds.
@@ -265,11 +300,7 @@ impl PlacementSearch<'_> {
             self.bound = self.bound.max(packed_cost).min(best.cost);
         }
 
-        // The program states the period alone.
-        let is_stated = weights == Objective::PERIOD
-            && self.problem.max_latency.is_none()
-            && self.problem.max_stages.is_none();
-        if is_stated && best.cost > self.bound && self.limits.nodes > 0 {
+        if runs_program && best.cost > self.bound {
             self.solve_program(best, control);
         }
     }
@@ -349,9 +380,21 @@ fn place_largest_first(merged: &MergedProblem) -> Vec<u32> {
         (Reverse(size), unit)
     });
 
+    let kinds = merged.kind_of.iter().max().map_or(0, |max| max + 1);
+    let mut units_on = vec![0u32; merged.devices];
+    for &device in &state.placement {
+        units_on[device as usize] += 1;
+    }
     for unit in by_size {
+        units_on[state.placement[unit] as usize] -= 1;
+        let mut tried_empty = vec![false; kinds];
         let mut best: Option<((u64, u64, u64), u32)> = None;
         for device in merged.choices(unit) {
+            // Of alike devices without any other unit the first stands for all.
+            let kind = merged.kind_of[device as usize];
+            if units_on[device as usize] == 0 && std::mem::replace(&mut tried_empty[kind], true) {
+                continue;
+            }
             state.relocate(unit, device);
             let total_load = state.load.iter().sum();
             // First that it fits, then the period, then as little load as possible.
@@ -363,6 +406,7 @@ fn place_largest_first(merged: &MergedProblem) -> Vec<u32> {
         if let Some((_, device)) = best {
             state.relocate(unit, device);
         }
+        units_on[state.placement[unit] as usize] += 1;
     }
     state.placement
 }

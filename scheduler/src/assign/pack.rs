@@ -6,7 +6,6 @@
 //! units that have been put count. If no branch survives until only fluid is left, the answer is no.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
 use super::bound::{allowed_ticks, find_weights, min_weighted};
 use super::merged::{MergedProblem, UnitNet};
@@ -60,13 +59,25 @@ struct PackingSearch<'a> {
     ticks: Vec<Vec<Option<u64>>>,
     /// Large units, largest first.
     large: Vec<usize>,
-    /// For each device the least ticks of the large units from each place on.
+    /// For each place the least ticks on each device of the large units from there on.
     min_ticks_from: Vec<Vec<u64>>,
     /// Least weighted work of the large units from each place on, and of all small ones.
     weighted_work_from: Vec<u128>,
     /// Weight of each device.
     weight: Vec<u128>,
+    /// Weighted free ticks of all devices while they are empty.
+    empty_room: u128,
+    /// For each place of how many large units from there on empty devices have a place.
+    empty_places: Vec<u128>,
     load: Vec<u64>,
+    /// Devices that units have been put on: only these have loads.
+    used: Vec<usize>,
+    /// Units that have been put on each device.
+    units_on: Vec<u32>,
+    /// Loads of the used devices before the unit at each place was put.
+    load_before: Vec<Vec<u64>>,
+    /// For each place whether an empty device of each kind was tried.
+    tried_empty: Vec<Vec<bool>>,
     /// Device of each unit that has been put.
     home: Vec<Option<usize>>,
     nodes: u64,
@@ -84,7 +95,6 @@ impl<'a> PackingSearch<'a> {
     /// `None` if there are too many large units to search.
     fn new(merged: &'a MergedProblem, below: u64, limit: u64) -> Option<PackingSearch<'a>> {
         let ticks = allowed_ticks(merged, below);
-        let weight = find_weights(&ticks, merged).of;
         let min_ticks: Vec<u64> = ticks
             .iter()
             .map(|row| row.iter().flatten().min().copied().unwrap_or(below))
@@ -97,6 +107,7 @@ impl<'a> PackingSearch<'a> {
         }
         large.sort_by_key(|&unit| (Reverse(min_ticks[unit]), unit));
 
+        let weight = find_weights(&ticks, merged).of;
         let mut weighted_work: u128 = ticks.iter().map(|row| min_weighted(row, &weight)).sum();
         let mut weighted_work_from = vec![weighted_work];
         for &unit in &large {
@@ -104,22 +115,39 @@ impl<'a> PackingSearch<'a> {
             weighted_work_from.push(weighted_work);
         }
 
-        let mut min_ticks_from = vec![vec![u64::MAX; large.len() + 1]; merged.devices];
-        for (device, row) in min_ticks_from.iter_mut().enumerate() {
-            for (place, &unit) in large.iter().enumerate().rev() {
-                row[place] = row[place + 1].min(ticks[unit][device].unwrap_or(u64::MAX));
+        let mut min_ticks_from = vec![vec![u64::MAX; merged.devices]; large.len() + 1];
+        for (place, &unit) in large.iter().enumerate().rev() {
+            for (device, &own_ticks) in ticks[unit].iter().enumerate() {
+                let later_ticks = min_ticks_from[place + 1][device];
+                min_ticks_from[place][device] = later_ticks.min(own_ticks.unwrap_or(u64::MAX));
             }
         }
 
+        let large_count = large.len();
+        let kinds = merged.kind_of.iter().max().map_or(0, |max| max + 1);
+        let free = below - 1;
+        let room = weight.iter().map(|weight| weight * u128::from(free));
+        let empty_places = min_ticks_from.iter().map(|row| {
+            let places = row
+                .iter()
+                .map(|&ticks| u128::from(units_within(free, ticks)));
+            places.sum()
+        });
         Some(PackingSearch {
             merged,
             below,
             ticks,
             large,
-            min_ticks_from,
             weighted_work_from,
+            empty_room: room.sum(),
+            empty_places: empty_places.collect(),
+            min_ticks_from,
             weight,
             load: vec![0; merged.devices],
+            used: Vec::with_capacity(large_count),
+            units_on: vec![0; merged.devices],
+            load_before: vec![Vec::with_capacity(large_count); large_count],
+            tried_empty: vec![vec![false; kinds]; large_count],
             home: vec![None; merged.units()],
             nodes: 0,
             limit,
@@ -144,25 +172,31 @@ impl<'a> PackingSearch<'a> {
             return PackingStep::May;
         };
 
+        let loads = self.used.iter().map(|&device| self.load[device]);
+        self.load_before[place].clear();
+        self.load_before[place].extend(loads);
+        self.tried_empty[place].fill(false);
         for device in 0..self.merged.devices {
+            // Of empty devices that are alike the first stands for all.
+            let kind = self.merged.kind_of[device];
+            if self.load[device] == 0 && std::mem::replace(&mut self.tried_empty[place][kind], true)
+            {
+                continue;
+            }
             let Some(ticks) = self.ticks[unit][device] else {
                 continue;
             };
-            if self.has_empty_twin(device) || self.load[device] + ticks >= self.below {
+            if self.load[device] + ticks >= self.below {
                 continue;
             }
 
-            // Nets charge several devices: all loads are restored at once.
-            let load_before = self.load.clone();
-            self.home[unit] = Some(device);
-            self.load[device] += ticks;
-            self.charge_nets(unit, device);
-            let step = match self.load.iter().all(|&load| load < self.below) {
+            self.put(unit, device, ticks);
+            let mut used = self.used.iter();
+            let step = match used.all(|&device| self.load[device] < self.below) {
                 true => self.put_next(place + 1, control),
                 false => PackingStep::Fails,
             };
-            self.load = load_before;
-            self.home[unit] = None;
+            self.take_back(unit, device, place);
 
             if !matches!(step, PackingStep::Fails) {
                 return step;
@@ -171,17 +205,33 @@ impl<'a> PackingSearch<'a> {
         PackingStep::Fails
     }
 
-    /// Whether the device is empty, and an alike device that is as empty was tried before.
-    fn has_empty_twin(&self, device: usize) -> bool {
-        let kinds = &self.merged.kind_of;
-        self.load[device] == 0
-            && (0..device).any(|twin| kinds[twin] == kinds[device] && self.load[twin] == 0)
+    fn put(&mut self, unit: usize, device: usize, ticks: u64) {
+        if self.units_on[device] == 0 {
+            self.used.push(device);
+        }
+        self.units_on[device] += 1;
+        self.home[unit] = Some(device);
+        self.load[device] += ticks;
+        self.charge_nets(unit, device);
+    }
+
+    /// Takes back the unit at a place, which was the last one to be put.
+    fn take_back(&mut self, unit: usize, device: usize, place: usize) {
+        self.home[unit] = None;
+        self.units_on[device] -= 1;
+        if self.units_on[device] == 0 {
+            self.used.pop();
+            self.load[device] = 0;
+        }
+        // Nets charge several devices: all loads are restored at once.
+        for (&used, &load) in self.used.iter().zip(&self.load_before[place]) {
+            self.load[used] = load;
+        }
     }
 
     /// Adds what the nets of a unit just put on `device` cost more because of it.
     fn charge_nets(&mut self, unit: usize, device: usize) {
         let merged = self.merged;
-        let devices = merged.devices;
 
         for &index in &merged.nets_of[unit] {
             let net = &merged.nets[index];
@@ -192,31 +242,38 @@ impl<'a> PackingSearch<'a> {
             if net.from == unit {
                 self.load[from] += self.send_ticks(net, from, &other_readers);
                 for &reader in &other_readers {
-                    self.load[reader] += net.receive[from * devices + reader];
+                    self.load[reader] += merged.receive_ticks(net, from, reader);
                 }
             // A further reader on a device that has one already costs nothing.
             } else if device != from && !other_readers.contains(&device) {
-                let mut readers = other_readers.clone();
-                readers.insert(device);
-                self.load[device] += net.receive[from * devices + device];
-                self.load[from] += self.send_ticks(net, from, &readers)
-                    - self.send_ticks(net, from, &other_readers);
+                let ticks_before = self.send_ticks(net, from, &other_readers);
+                let mut readers = other_readers;
+                readers.push(device);
+                self.load[device] += merged.receive_ticks(net, from, device);
+                self.load[from] += self.send_ticks(net, from, &readers) - ticks_before;
             }
         }
     }
 
-    /// Devices other than the writer's of the readers that have been put, one unit left out.
-    fn devices_of_readers(&self, net: &UnitNet, from: usize, without: usize) -> BTreeSet<usize> {
-        let readers = net.to.iter().filter(|&&reader| reader != without);
-        readers
-            .filter_map(|&reader| self.home[reader])
-            .filter(|&device| device != from)
-            .collect()
+    /// Devices other than the writer's of the readers that have been put, each once, one unit left out.
+    fn devices_of_readers(&self, net: &UnitNet, from: usize, without: usize) -> Vec<usize> {
+        let mut devices = Vec::new();
+        for &reader in net.to.iter().filter(|&&reader| reader != without) {
+            if let Some(device) = self.home[reader]
+                && device != from
+            {
+                devices.push(device);
+            }
+        }
+        devices.sort_unstable();
+        devices.dedup();
+        devices
     }
 
-    fn send_ticks(&self, net: &UnitNet, from: usize, readers: &BTreeSet<usize>) -> u64 {
-        let first = from * self.merged.devices;
-        let ticks = readers.iter().map(|&device| net.send[first + device]);
+    fn send_ticks(&self, net: &UnitNet, from: usize, readers: &[usize]) -> u64 {
+        let ticks = readers
+            .iter()
+            .map(|&device| self.merged.send_ticks(net, from, device));
         match self.merged.sends_once {
             true => ticks.max().unwrap_or(0),
             false => ticks.sum(),
@@ -225,18 +282,26 @@ impl<'a> PackingSearch<'a> {
 
     /// Whether the weighted work from `place` on fits the free ticks, and there is a place for each large unit.
     fn may_fit(&self, place: usize) -> bool {
-        let mut weighted_room = 0;
-        let mut places = 0u64;
+        let mut weighted_room = self.empty_room;
+        let mut places = self.empty_places[place];
 
-        for (device, &load) in self.load.iter().enumerate() {
-            let free = self.below - 1 - load;
-            weighted_room += self.weight[device] * u128::from(free);
-            let min_ticks = self.min_ticks_from[device][place];
-            if min_ticks < u64::MAX {
-                places = places.saturating_add(free / min_ticks.max(1));
-            }
+        let empty_ticks = self.below - 1;
+        for &device in &self.used {
+            let load = self.load[device];
+            weighted_room -= self.weight[device] * u128::from(load);
+            let min_ticks = self.min_ticks_from[place][device];
+            places -= u128::from(units_within(empty_ticks, min_ticks));
+            places += u128::from(units_within(empty_ticks - load, min_ticks));
         }
-        let left = (self.large.len() - place) as u64;
+        let left = (self.large.len() - place) as u128;
         weighted_room >= self.weighted_work_from[place] && places >= left
+    }
+}
+
+/// How many units of at least so many ticks fit free ones; none where no unit can run.
+fn units_within(free: u64, min_ticks: u64) -> u64 {
+    match min_ticks {
+        u64::MAX => 0,
+        ticks => free / ticks.max(1),
     }
 }

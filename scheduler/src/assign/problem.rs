@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::makespan::MakespanGraph;
 use super::stages::StageGraph;
 use crate::search::LinkTime;
 use crate::topological::{order_by_priority, upward_ranks};
@@ -41,7 +42,7 @@ pub struct PlacementDevice {
 }
 
 /// What a transfer over one ordered pair of devices costs each of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PlacementLink {
     /// Ticks that the sender is busy.
     pub send: LinkTime,
@@ -272,6 +273,8 @@ impl PlacementProblem {
         }
 
         let nodes = self.nodes.len();
+        // Of many links most are equal: each channel is priced once for those that are.
+        let distinct_links: BTreeSet<&PlacementLink> = self.links.iter().flatten().collect();
         for (index, channel) in (0u32..).zip(&self.channels) {
             let mut channel_ends = channel.to.iter().chain([&channel.from]);
             if let Some(&node) = channel_ends.find(|&&node| node as usize >= nodes) {
@@ -281,7 +284,7 @@ impl PlacementProblem {
                     nodes,
                 });
             }
-            let transfer_ticks = self.links.iter().flatten();
+            let transfer_ticks = distinct_links.iter();
             let slowest_ticks = transfer_ticks
                 .map(|link| link.total_ticks(channel.amount))
                 .max();
@@ -480,39 +483,8 @@ impl PlacementProblem {
         Ok(())
     }
 
-    /// Ticks of one period's work alone, see [`Evaluation::latency`]. The placement must name devices that exist;
-    /// O(V log V + E).
-    pub(crate) fn makespan(&self, placement: &[u32]) -> Result<u64, AssignError> {
-        let order = self.order()?;
-        let mut ready_at = vec![0u64; self.nodes.len()];
-        let mut free_at = vec![0u64; self.devices.len()];
-        let mut written_by: Vec<Vec<&PlacementChannel>> = vec![Vec::new(); self.nodes.len()];
-        for channel in self.channels_within_period() {
-            written_by[channel.from as usize].push(channel);
-        }
-
-        for node in order {
-            let device = placement[node] as usize;
-            let ticks = self.nodes[node].ticks[device].unwrap_or(0);
-            let node_end = ready_at[node].max(free_at[device]) + ticks;
-            free_at[device] = node_end;
-
-            for channel in &written_by[node] {
-                for &reader in &channel.to {
-                    let reader_device = placement[reader as usize] as usize;
-                    let transfer_link = self.link(device, reader_device);
-                    let transfer_ticks = match transfer_link.filter(|_| reader_device != device) {
-                        Some(transfer_link) => {
-                            transfer_link.send.ticks(channel.amount)
-                                + transfer_link.receive.ticks(channel.amount)
-                        }
-                        None => 0,
-                    };
-                    let reader_ready = &mut ready_at[reader as usize];
-                    *reader_ready = (*reader_ready).max(node_end + transfer_ticks);
-                }
-            }
-        }
-        Ok(free_at.into_iter().max().unwrap_or(0))
+    /// Ticks of one period's work alone, see [`Evaluation::latency`]. The placement must name devices that exist.
+    fn makespan(&self, placement: &[u32]) -> Result<u64, AssignError> {
+        Ok(MakespanGraph::new(self)?.makespan(placement))
     }
 }

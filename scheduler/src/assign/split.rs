@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::merged::MergedProblem;
+use super::merged::{MergedProblem, UnitNet};
 
 /// Units beyond which no split is computed: the loads of all stretches take V^2 words for each kind of device.
 const MAX_UNITS: usize = 1500;
+
+/// Devices beyond which a split is made that sees all of them where the best one cannot be computed.
+const MANY_DEVICES: usize = 16;
 
 /// Combinations of used devices at most; beyond that devices are used in index order.
 const MAX_USES: usize = 600;
@@ -15,6 +18,36 @@ struct StretchLoads {
     units: usize,
     kinds: usize,
     load: Vec<u64>,
+    /// For each kind what is known of stretches without their transfers.
+    work: Vec<StretchWork>,
+}
+
+/// The work of stretches on one kind of device.
+struct StretchWork {
+    /// Ticks of all units before each place of the order.
+    ticks_before: Vec<u64>,
+    /// Where the longest stretch that the kind can run begins, by its end.
+    first_from: Vec<usize>,
+}
+
+impl StretchWork {
+    fn of(merged: &MergedProblem, order: &[usize], device: usize) -> Self {
+        let mut work = StretchWork {
+            ticks_before: vec![0],
+            first_from: vec![0],
+        };
+        let mut sum = 0;
+        let mut first = 0;
+        for (place, &unit) in order.iter().enumerate() {
+            match merged.ticks[unit][device] {
+                Some(ticks) => sum += ticks,
+                None => first = place + 1,
+            }
+            work.ticks_before.push(sum);
+            work.first_from.push(first);
+        }
+        work
+    }
 }
 
 impl StretchLoads {
@@ -91,7 +124,13 @@ fn split(
                     continue;
                 }
                 let used_before = used_devices - uses.step[lane_index];
-                for from in (0..stretch_end).rev() {
+                let work = &stretch_loads.work[lane_index];
+                let ticks_at_end = work.ticks_before[stretch_end];
+                for from in (work.first_from[stretch_end]..stretch_end).rev() {
+                    // Longer stretches have more work yet.
+                    if ticks_at_end - work.ticks_before[from] >= best_load[table_cell] {
+                        break;
+                    }
                     let stretch_load = stretch_loads.load(from, stretch_end, lane_index);
                     let max_load = best_load[from * uses.count + used_before].max(stretch_load);
                     if max_load < best_load[table_cell] {
@@ -148,7 +187,7 @@ struct NetEnds {
 }
 
 impl NetEnds {
-    fn charge(self, net: &super::merged::UnitNet, price: NetPrice) -> NetCharge {
+    fn charge(self, net: &UnitNet, price: NetPrice) -> NetCharge {
         match self.has_writer {
             true if self.readers < net.to.len() => NetCharge {
                 ticks: price.send,
@@ -163,6 +202,80 @@ impl NetEnds {
     }
 }
 
+/// A stretch of the order on one device as it grows.
+struct Stretch<'a> {
+    merged: &'a MergedProblem,
+    net_prices: &'a [NetPrice],
+    device: usize,
+    /// Which ends of each net are in it.
+    net_ends: Vec<NetEnds>,
+    /// Nets with an end in it; some more than once.
+    nets: Vec<usize>,
+    work_ticks: u64,
+    transfer_ticks: u64,
+    bytes: u64,
+}
+
+impl<'a> Stretch<'a> {
+    fn new(merged: &'a MergedProblem, net_prices: &'a [NetPrice], device: usize) -> Self {
+        Stretch {
+            merged,
+            net_prices,
+            device,
+            net_ends: vec![NetEnds::default(); merged.nets.len()],
+            nets: Vec::new(),
+            work_ticks: 0,
+            transfer_ticks: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Takes all units out, and goes on with a device.
+    fn restart(&mut self, device: usize) {
+        for net in self.nets.drain(..) {
+            self.net_ends[net] = NetEnds::default();
+        }
+        self.device = device;
+        self.work_ticks = 0;
+        self.transfer_ticks = 0;
+        self.bytes = 0;
+    }
+
+    /// Appends a unit; false, and nothing is changed, if it cannot run on the device.
+    fn add(&mut self, unit: usize) -> bool {
+        let merged = self.merged;
+        let Some(ticks) = merged.ticks[unit][self.device] else {
+            return false;
+        };
+        self.work_ticks += ticks;
+        self.bytes += merged.bytes[unit];
+
+        for &index in &merged.nets_of[unit] {
+            let net = &merged.nets[index];
+            let price = self.net_prices[index];
+            let ends = &mut self.net_ends[index];
+            let charge_before = ends.charge(net, price);
+            match net.from == unit {
+                true => ends.has_writer = true,
+                false => ends.readers += 1,
+            }
+            let charge_after = ends.charge(net, price);
+            self.transfer_ticks = self.transfer_ticks + charge_after.ticks - charge_before.ticks;
+            self.bytes = self.bytes + charge_after.bytes - charge_before.bytes;
+            self.nets.push(index);
+        }
+        true
+    }
+
+    fn load(&self) -> u64 {
+        self.work_ticks + self.transfer_ticks
+    }
+
+    fn fits_memory(&self) -> bool {
+        self.bytes <= self.merged.capacity[self.device]
+    }
+}
+
 fn stretch_loads(merged: &MergedProblem, order: &[usize], lanes: &[Vec<usize>]) -> StretchLoads {
     let units = order.len();
     let kinds = lanes.len();
@@ -170,39 +283,24 @@ fn stretch_loads(merged: &MergedProblem, order: &[usize], lanes: &[Vec<usize>]) 
         units,
         kinds,
         load: vec![u64::MAX; (units + 1) * (units + 1) * kinds],
+        work: Vec::with_capacity(kinds),
     };
 
     for (lane, devices) in lanes.iter().enumerate() {
         let device = devices[0];
+        loads.work.push(StretchWork::of(merged, order, device));
         let net_prices = net_prices(merged, device);
-        let mut net_ends = vec![NetEnds::default(); merged.nets.len()];
+        let mut stretch = Stretch::new(merged, &net_prices, device);
         for from in 0..units {
-            net_ends.fill(NetEnds::default());
-            let mut work_ticks = 0u64;
-            let mut stretch_bytes = 0u64;
-            let mut transfer_ticks = 0u64;
+            stretch.restart(device);
             for (to, &unit) in order.iter().enumerate().skip(from) {
                 // What cannot run there ends all longer stretches too.
-                let Some(ticks) = merged.ticks[unit][device] else {
+                if !stretch.add(unit) {
                     break;
-                };
-                work_ticks += ticks;
-                stretch_bytes += merged.bytes[unit];
-
-                for &load_index in &merged.nets_of[unit] {
-                    let net = &merged.nets[load_index];
-                    let charge_before = net_ends[load_index].charge(net, net_prices[load_index]);
-                    match net.from == unit {
-                        true => net_ends[load_index].has_writer = true,
-                        false => net_ends[load_index].readers += 1,
-                    }
-                    let charge_after = net_ends[load_index].charge(net, net_prices[load_index]);
-                    transfer_ticks = transfer_ticks + charge_after.ticks - charge_before.ticks;
-                    stretch_bytes = stretch_bytes + charge_after.bytes - charge_before.bytes;
                 }
-                if stretch_bytes <= merged.capacity[device] {
+                if stretch.fits_memory() {
                     let load_index = loads.index(from, to + 1, lane);
-                    loads.load[load_index] = work_ticks + transfer_ticks;
+                    loads.load[load_index] = stretch.load();
                 }
             }
         }
@@ -221,8 +319,8 @@ fn net_prices(merged: &MergedProblem, device: usize) -> Vec<NetPrice> {
             receive: 0,
         };
         for other in (0..devices).filter(|&other| other != device) {
-            price.send = price.send.max(net.send[device * devices + other]);
-            price.receive = price.receive.max(net.receive[other * devices + device]);
+            price.send = price.send.max(merged.send_ticks(net, device, other));
+            price.receive = price.receive.max(merged.receive_ticks(net, other, device));
         }
         prices.push(price);
     }
@@ -236,14 +334,19 @@ pub(crate) fn splits(merged: &MergedProblem) -> Vec<Vec<u32>> {
     }
     let mut lanes = merged.devices_by_kind();
     let mut uses = LaneUses::of(&lanes).filter(|uses| uses.count <= MAX_USES);
+    let mut placements = Vec::new();
     if uses.is_none() {
+        // What follows sees few of many devices, this sees all.
+        if merged.devices > MANY_DEVICES {
+            placements.extend(fill_devices(merged));
+        }
         // The first of each kind, and as few kinds as have fewer combinations.
         lanes.truncate(MAX_USES.ilog2() as usize);
         lanes.iter_mut().for_each(|devices| devices.truncate(1));
         uses = LaneUses::of(&lanes);
     }
     let Some(uses) = uses else {
-        return Vec::new();
+        return placements;
     };
 
     let mut orders = vec![
@@ -252,10 +355,68 @@ pub(crate) fn splits(merged: &MergedProblem) -> Vec<Vec<u32>> {
         breadth_first_order(merged),
     ];
     orders.dedup();
-    orders
+    let found = orders
         .iter()
-        .filter_map(|order| split(merged, order, &lanes, &uses))
-        .collect()
+        .filter_map(|order| split(merged, order, &lanes, &uses));
+    placements.extend(found);
+    placements
+}
+
+/// One stretch of the order for each device in turn, each as long as a common bound on the loads allows, for the least
+/// bound that bisection finds. Each transfer counts with the most expensive link. O((V + E) log ticks).
+fn fill_devices(merged: &MergedProblem) -> Option<Vec<u32>> {
+    let nets = merged.nets.iter();
+    let net_prices: Vec<NetPrice> = nets.map(|net| max_price(merged, net)).collect();
+    let mut too_low = 0;
+    let mut max_load = 1u64 << 62;
+    let mut best = fill_up_to(merged, &net_prices, max_load)?;
+
+    while too_low + 1 < max_load {
+        let tried_load = too_low.midpoint(max_load);
+        match fill_up_to(merged, &net_prices, tried_load) {
+            Some(placement) => {
+                max_load = tried_load;
+                best = placement;
+            }
+            None => too_low = tried_load,
+        }
+    }
+    Some(best)
+}
+
+/// The most that a net costs a device over any link that there is.
+fn max_price(merged: &MergedProblem, net: &UnitNet) -> NetPrice {
+    let linked = |prices: &[u64]| {
+        let all_prices = prices.iter().copied();
+        all_prices
+            .filter(|&price| price < merged.no_link_ticks)
+            .max()
+    };
+    NetPrice {
+        send: linked(&net.send).unwrap_or(0),
+        receive: linked(&net.receive).unwrap_or(0),
+    }
+}
+
+/// The placement that gives each device in turn as much of the order as keeps it within its bytes and so many ticks;
+/// `None` if not all units find a place.
+fn fill_up_to(merged: &MergedProblem, net_prices: &[NetPrice], max_load: u64) -> Option<Vec<u32>> {
+    let mut placement = vec![0; merged.units()];
+    let mut next_place = 0;
+
+    let mut stretch = Stretch::new(merged, net_prices, 0);
+    for device in 0..merged.devices {
+        stretch.restart(device);
+        while let Some(&unit) = merged.order.get(next_place) {
+            let fits = stretch.add(unit) && stretch.load() <= max_load && stretch.fits_memory();
+            if !fits {
+                break;
+            }
+            placement[unit] = device as u32;
+            next_place += 1;
+        }
+    }
+    (next_place == merged.order.len()).then_some(placement)
 }
 
 /// A topological order that goes on from the unit placed last where it can: neighbours stay together.

@@ -1,6 +1,6 @@
 //! A placement with its loads, kept up to date under moves.
 
-use super::merged::MergedProblem;
+use super::merged::{MergedProblem, UnitNet};
 
 /// Loads and bytes of a placement of units.
 #[derive(Clone, Debug)]
@@ -42,26 +42,50 @@ impl<'a> PlacementState<'a> {
 
     /// Adds or takes away what a net costs.
     fn charge<const ADD: bool>(&mut self, index: usize) {
-        let net = &self.merged.nets[index];
-        let devices = self.merged.devices;
+        let merged = self.merged;
+        let net = &merged.nets[index];
+        let devices = merged.devices;
         let from = self.placement[net.from] as usize;
-        let mut sum_ticks = 0;
-        let mut max_ticks = 0;
+        let mut send_ticks = 0;
 
-        for to in (0..devices).filter(|&to| to != from) {
-            if self.readers[index * devices + to] > 0 {
-                let send_ticks = net.send[from * devices + to];
-                sum_ticks += send_ticks;
-                max_ticks = send_ticks.max(max_ticks);
-                change::<ADD>(&mut self.load[to], net.receive[from * devices + to]);
-                change::<ADD>(&mut self.bytes[to], net.bytes);
+        // Of many devices few have readers: then those of the readers are looked at, and each only once.
+        if net.to.len() * net.to.len() < devices {
+            for (position, &reader) in net.to.iter().enumerate() {
+                let to = self.placement[reader];
+                let mut readers_before = net.to[..position].iter();
+                if !readers_before.any(|&before| self.placement[before] == to) {
+                    self.charge_receiver::<ADD>(net, from, to as usize, &mut send_ticks);
+                }
+            }
+        } else {
+            for to in 0..devices {
+                if self.readers[index * devices + to] > 0 {
+                    self.charge_receiver::<ADD>(net, from, to, &mut send_ticks);
+                }
             }
         }
-        let send_ticks = match self.merged.sends_once {
-            true => max_ticks,
-            false => sum_ticks,
-        };
         change::<ADD>(&mut self.load[from], send_ticks);
+    }
+
+    /// Adds or takes away what a net costs a device with readers, and enters it in the ticks of the sender.
+    fn charge_receiver<const ADD: bool>(
+        &mut self,
+        net: &UnitNet,
+        from: usize,
+        to: usize,
+        send_ticks: &mut u64,
+    ) {
+        if to == from {
+            return;
+        }
+        let merged = self.merged;
+        let own_ticks = merged.send_ticks(net, from, to);
+        *send_ticks = match merged.sends_once {
+            true => own_ticks.max(*send_ticks),
+            false => own_ticks + *send_ticks,
+        };
+        change::<ADD>(&mut self.load[to], merged.receive_ticks(net, from, to));
+        change::<ADD>(&mut self.bytes[to], net.bytes);
     }
 
     /// Moves a unit to a device that can run it.

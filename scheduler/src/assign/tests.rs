@@ -1,5 +1,7 @@
 //! Small problems against plain enumeration, limits, and errors.
 
+mod many_devices;
+
 use super::*;
 use crate::search::rng::Rng;
 use crate::search::{LinkTime, unattended};
@@ -216,7 +218,7 @@ fn annealing_is_close_to_enumerated_optima() {
         let energy = AnnealingEnergy {
             problem: &problem,
             merged: &merged,
-            with_makespan: true,
+            makespan_graph: MakespanGraph::new(&problem).ok(),
             stage_graph: None,
         };
         let optimum = enumerate(&problem).expect("there is room");

@@ -14,7 +14,7 @@ pub struct TaskEdge {
 }
 
 /// How long an amount takes between two processors: `latency + ceil(cost * numerator / denominator)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkTime {
     /// Ticks that every transfer takes.
     pub latency: u64,

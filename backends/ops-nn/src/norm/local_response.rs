@@ -40,7 +40,7 @@ pub(crate) fn lrn(cx: &Cx<'_>, spec: &LrnSpec) -> Planned {
         plane: volume(&dims[2..]),
         spec: *spec,
     };
-    Ok(Plan::float(dtype, vec![token(dtype, &dims)], body).flops(20.0 * volume(&dims) as f64))
+    Ok(Plan::float(dtype, vec![token(dtype, &dims)], body).flops(50.0 * volume(&dims) as f64))
 }
 
 struct LocalResponse {

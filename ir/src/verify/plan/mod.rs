@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use self::cursor::Flat;
 use super::budget::graph_elements;
 use super::error::{Errors, VerifyError};
+use super::machine::LinkedPairs;
 use crate::limits::{MAX_ARENA_BYTES, MAX_FIRINGS};
 use crate::{
     ActorId, BufferId, ChannelId, DeviceId, Graph, Machine, Plan, PlanId, PortChannels, RingId,
@@ -26,6 +27,7 @@ use crate::{
 struct Cx<'a> {
     graph: &'a Graph,
     machine: &'a Machine,
+    linked: &'a LinkedPairs,
     id: PlanId,
     plan: &'a Plan,
     ports: PortChannels,
@@ -49,15 +51,20 @@ struct Stages {
     carry: TiVec<BufferId, Option<u32>>,
 }
 
-/// Checks a plan; graph and machine have passed, `q` is the graph's repetition vector.
-pub(super) fn check(
-    graph: &Graph,
-    machine: &Machine,
-    q: &TiVec<ActorId, u64>,
-    id: PlanId,
-    plan: &Plan,
-    errors: &mut Errors,
-) {
+/// What all plans of a program are checked against: a graph and a machine that have passed.
+pub(super) struct Checked<'a> {
+    pub(super) graph: &'a Graph,
+    /// The graph's repetition vector.
+    pub(super) repetition: &'a TiVec<ActorId, u64>,
+    pub(super) machine: &'a Machine,
+    pub(super) linked: &'a LinkedPairs,
+}
+
+/// Checks a plan.
+pub(super) fn check(checked: &Checked<'_>, id: PlanId, plan: &Plan, errors: &mut Errors) {
+    let graph = checked.graph;
+    let machine = checked.machine;
+
     // Every plan goes through the whole graph again.
     const STEPS_PER_GRAPH_ELEMENT: u64 = 8;
     let steps = graph_elements(graph).saturating_mul(STEPS_PER_GRAPH_ELEMENT);
@@ -66,7 +73,7 @@ pub(super) fn check(
     }
 
     let errors_before = errors.found();
-    let Some(cx) = Cx::new(graph, machine, q, id, plan, errors) else {
+    let Some(cx) = Cx::new(checked, id, plan, errors) else {
         return;
     };
     variants::check(&cx, errors);
@@ -131,14 +138,11 @@ impl BlockCount<'_> {
 }
 
 impl<'a> Cx<'a> {
-    fn new(
-        graph: &'a Graph,
-        machine: &'a Machine,
-        q: &TiVec<ActorId, u64>,
-        id: PlanId,
-        plan: &'a Plan,
-        errors: &mut Errors,
-    ) -> Option<Self> {
+    fn new(checked: &Checked<'a>, id: PlanId, plan: &'a Plan, errors: &mut Errors) -> Option<Self> {
+        let graph = checked.graph;
+        let machine = checked.machine;
+        let repetition = checked.repetition;
+
         let before = errors.found();
         if plan.block == 0 {
             errors.push(VerifyError::ZeroBlock { plan: id });
@@ -168,8 +172,8 @@ impl<'a> Cx<'a> {
 
         // What the other checks add up is bounded here, so that their sums do not wrap.
         let mut block_count = BlockCount { plan: id, errors };
-        let mut firings = TiVec::with_capacity(q.len());
-        for (actor, &repetitions) in q.iter_enumerated() {
+        let mut firings = TiVec::with_capacity(repetition.len());
+        for (actor, &repetitions) in repetition.iter_enumerated() {
             let count = u128::from(repetitions) * u128::from(plan.block);
             firings.push(block_count.bounded(actor, count, MAX_FIRINGS));
         }
@@ -191,6 +195,7 @@ impl<'a> Cx<'a> {
         Some(Self {
             graph,
             machine,
+            linked: checked.linked,
             id,
             plan,
             ports,

@@ -1,6 +1,6 @@
 //! The table of rings: exactly those that channels and placement need, with the right ends and buffers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::Cx;
 use super::buffers::BufferOf;
@@ -10,14 +10,9 @@ use crate::{ChannelId, DeviceId, Ring, RingId};
 /// Ring of each channel towards each other device that reads it.
 pub(super) type RingOf = BTreeMap<(ChannelId, DeviceId), RingId>;
 
-/// The ordered pairs of devices with a link between them.
-type Links = BTreeSet<(DeviceId, DeviceId)>;
-
 /// Checks ids, ends, buffers and links; the table holds every ring whose ids exist.
 pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors) -> RingOf {
     let plan = cx.id;
-    // Looked up once for each ring, so they are a set.
-    let links: Links = cx.machine.links.iter().map(|l| (l.from, l.to)).collect();
     let mut ring_table = RingOf::new();
     for (id, ring) in cx.plan.rings.iter_enumerated() {
         if errors.full() {
@@ -37,7 +32,7 @@ pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors
         }
 
         ring_table.insert((ring.channel, ring.to), id);
-        check_ring(cx, (id, ring), buffer_of, &links, errors);
+        check_ring(cx, (id, ring), buffer_of, errors);
     }
 
     for &(channel, to) in cx.heads.keys() {
@@ -75,13 +70,7 @@ fn names_existing_ids(cx: &Cx<'_>, id: RingId, ring: &Ring, errors: &mut Errors)
 }
 
 /// Checks the ends, the buffer and the link of a ring whose ids exist.
-fn check_ring(
-    cx: &Cx<'_>,
-    (id, ring): (RingId, &Ring),
-    buffer_of: &BufferOf,
-    links: &Links,
-    errors: &mut Errors,
-) {
+fn check_ring(cx: &Cx<'_>, (id, ring): (RingId, &Ring), buffer_of: &BufferOf, errors: &mut Errors) {
     let plan = cx.id;
     let &Ring {
         channel, from, to, ..
@@ -122,7 +111,7 @@ fn check_ring(
         _ => {}
     }
 
-    if from != to && !links.contains(&(from, to)) {
+    if from != to && !cx.linked.contains(from, to) {
         errors.push(VerifyError::NoLink {
             plan,
             ring: id,
