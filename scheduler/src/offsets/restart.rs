@@ -1,8 +1,8 @@
 //! Many short section searches for a capacity: what one order of decisions never finds, another finds at once.
 //!
-//! The searches differ by chance in how they break ties, and learn from each other only in which sections fail. Their
-//! lengths follow Luby, Sinclair & Zuckerman 1993, which is within a logarithm of the best lengths whatever the
-//! instance. Chance is a fixed sequence, so that the same budget gives the same layout.
+//! The searches differ by chance in how they break ties and in which blocks they try first, and learn from each other
+//! only in which sections fail. Their lengths follow Luby, Sinclair & Zuckerman 1993, which is within a logarithm of
+//! the best lengths whatever the instance. Chance is a fixed sequence, so that the same budget gives the same layout.
 
 use super::blocks::LayoutProblem;
 use super::greedy::LayoutDraft;

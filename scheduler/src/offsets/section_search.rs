@@ -9,6 +9,7 @@
 //! Failures are explained, and the search returns to the last decision that matters (`reasons`). One search is still
 //! heavy-tailed: it needs hundreds of nodes or never ends. So there are many short ones (see `restart`).
 
+use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::reasons::{DecisionLog, LevelSet};
@@ -17,12 +18,12 @@ use super::search::{
     offset_of, rank_of,
 };
 
-/// What breaks ties between sections of equally few options.
+/// What breaks ties between sections of equally few options, and between the options of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SectionOrder {
-    /// Chance.
+    /// Chance; blocks with the most flush edges first.
     Random,
-    /// Failures so far, and chance.
+    /// Failures so far, and chance; blocks in order of rank.
     Failures,
 }
 
@@ -346,12 +347,45 @@ impl<'a> SectionSearch<'a> {
         candidates
     }
 
+    /// Sorts the blocks that may lie in a cell: those first whose edges are flush with those of their neighbours, since
+    /// each edge that is not leaves a gap that some other block must fit.
+    fn sort_by_flush_edges(
+        &self,
+        candidates: &mut [usize],
+        cell: &BranchCell,
+        sections: Range<usize>,
+    ) {
+        let bottoms = &self.tables.bottoms;
+        let is_other_bottom = |section: &usize| bottoms[*section] != cell.bottom;
+        let left_wall = (sections.start..cell.section).rev().find(is_other_bottom);
+        let right_wall = (cell.section + 1..sections.end).find(is_other_bottom);
+        let valley_start = left_wall.map_or(sections.start, |section| section + 1);
+        let valley_end = right_wall.unwrap_or(sections.end);
+        // Nothing lies beside the first and the last section, up to the ceiling.
+        let left_bottom = left_wall.map_or(self.ceiling, |section| bottoms[section]);
+        let right_bottom = right_wall.map_or(self.ceiling, |section| bottoms[section]);
+
+        candidates.sort_by_key(|&index| {
+            let shape = self.shape(self.keys[index]);
+            let top = cell.bottom + shape.size;
+            let touches_left = shape.lo as usize == valley_start;
+            let touches_right = shape.hi as usize == valley_end;
+            let mut flush_edges = u32::from(touches_left) + u32::from(touches_right);
+            flush_edges += u32::from(touches_left && top == left_bottom);
+            flush_edges += u32::from(touches_right && top == right_bottom);
+            Reverse(flush_edges)
+        });
+    }
+
     /// Tries each option of one cell for the list at `from`, which lives in `sections` and ends the stack.
     fn branch(&mut self, from: usize, sections: Range<usize>) -> FitOutcome {
         let to = self.keys.len();
         let level = self.log.level();
         let cell = self.choose_cell(sections.clone());
-        let candidates = self.find_candidates(from, &cell);
+        let mut candidates = self.find_candidates(from, &cell);
+        if self.order == SectionOrder::Random && candidates.len() > 1 {
+            self.sort_by_flush_edges(&mut candidates, &cell, sections.clone());
+        }
         // On the heap: levels of recursion must be small.
         let mut reasons = Box::new(LevelSet::empty());
 

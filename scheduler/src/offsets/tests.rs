@@ -2,14 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::blocks::LayoutProblem;
-use super::group::{BlockGroup, StepBudget};
-use super::restart::fit_by_section;
-use super::search::{FitOutcome, StopSignal};
 use super::{
     Alias, ConflictVerdict, Item, ItemLayout, LayoutLimits, OffsetsError, conflict, solve,
-    solve_until,
 };
+
+mod section_search;
 
 /// Seeded xorshift: the tests need variety, not quality.
 struct Random(u64);
@@ -589,85 +586,4 @@ fn conflicts_of_shape_are_minimal() {
         }
     }
     assert!(found > 10);
-}
-
-/// Whether one search by section after the other lays out items under a ceiling.
-fn fit_sections(items: &[Item], ceiling: u64) -> FitOutcome {
-    let problem = LayoutProblem::new(items).unwrap();
-    let group = BlockGroup::new(&problem.blocks, &problem.loads).unwrap();
-    let mut budget = StepBudget::new(10_000_000, StopSignal(&|| false));
-    let (outcome, found) = fit_by_section(&group, group.units(ceiling), &mut budget);
-    if outcome == FitOutcome::Found {
-        let block_offsets: Vec<u64> = found
-            .iter()
-            .map(|&units| units as u64 * group.unit)
-            .collect();
-        let offsets = problem.item_offsets(&block_offsets);
-        let size = problem.real_size(&offsets);
-        assert!(size <= ceiling);
-        let layout = ItemLayout {
-            offsets,
-            size,
-            lower_bound: 0,
-            nodes: 0,
-        };
-        check(items, &layout);
-    }
-    outcome
-}
-
-#[test]
-fn section_search_finds_a_layout_exactly_where_there_is_one() {
-    let mut random = Random(13);
-    let mut beyond_load = 0;
-    for round in 0..2000 {
-        let items: Vec<Item> = (0..4 + round % 4)
-            .map(|index| {
-                let first = random.below(7);
-                let new = item(first, first + 1 + random.below(5), 1 + random.below(7));
-                // One of no alignment, so that sizes are not rounded up.
-                match random.below(6) {
-                    0 if index > 0 => aligned(new, 1 << random.below(3)),
-                    _ => new,
-                }
-            })
-            .collect();
-        let optimum = brute_force(&items);
-        assert_eq!(
-            fit_sections(&items, optimum),
-            FitOutcome::Found,
-            "{items:?}"
-        );
-        let below = fit_sections(&items, optimum - 1);
-        assert_eq!(below, FitOutcome::Impossible, "{items:?}");
-        beyond_load += u32::from(optimum > LayoutProblem::new(&items).unwrap().lower_bound);
-    }
-    assert!(
-        beyond_load > 20,
-        "only {beyond_load} need more than their load"
-    );
-}
-
-#[test]
-fn a_search_for_a_capacity_stops_when_told() {
-    let mut random = Random(17);
-    let items = random_lives(&mut random, 300);
-    let lower_bound = LayoutProblem::new(&items).unwrap().lower_bound;
-    for (capacity, allowed) in [(Some(lower_bound), 1000), (None, 20)] {
-        let limits = LayoutLimits {
-            capacity,
-            steps: u64::MAX,
-        };
-        let asked = std::cell::Cell::new(0u64);
-        let should_stop = || {
-            asked.set(asked.get() + 1);
-            asked.get() > allowed
-        };
-        let layout = solve_until(&items, &limits, &should_stop).unwrap();
-        check(&items, &layout);
-        assert!(layout.size > lower_bound, "it ends before it is stopped");
-        // Between two questions there are at most 64 nodes, and after the last there is next to nothing to do.
-        assert!(layout.nodes <= 64 * (allowed + 1), "{} nodes", layout.nodes);
-        assert!(asked.get() < allowed + 20, "asked {} times", asked.get());
-    }
 }
