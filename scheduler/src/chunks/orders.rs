@@ -78,8 +78,7 @@ impl CallRun<'_, '_> {
             };
             let runs: u64 = shared.iter().map(|&index| nest.counts[index]).product();
             let chunk_tokens = buffer.block_tokens / runs;
-            // Carrying a long history for each short chunk costs more than the memory is worth.
-            if runs == 1 || buffer.head_tokens > chunk_tokens {
+            if runs == 1 {
                 continue;
             }
             if buffer.head_tokens > 0 {
