@@ -59,6 +59,10 @@ pub(crate) fn best_plan(
     let halves = |block: &u64| (*block > 1).then_some(block / 2);
     for block in std::iter::successors(Some(largest_block), halves) {
         match plan_within_bounds(inputs, analysis, block, control) {
+            // A smaller block as a whole may be quicker than a larger one in chunks, and the other way round.
+            Ok(found) if found.plan.buffers.iter().any(Buffer::is_chunked) => {
+                best_of_chunks = Some(quicker(best_of_chunks, found));
+            }
             Ok(found) if options.max_latency_ns.is_none() => {
                 return Ok(quicker(best_of_chunks, found));
             }
@@ -67,7 +71,6 @@ pub(crate) fn best_plan(
                 _ => best = Some(found),
             },
             Err(BlockRefusal { error, over_size }) => {
-                // A larger block in chunks may be quicker than a smaller one as a whole.
                 if let Some(over_size) = over_size
                     && let Some(found) = shrink(inputs, analysis, over_size)
                 {

@@ -62,9 +62,5 @@ fn cd_to_dat_takes_what_the_literature_says() {
 
     let flat = verified_plan(&graph, &within(Mode::Within(1021, Unit::Tokens)));
     assert_eq!(plan_tokens(&flat), 1021);
-    assert_eq!(slots(&flat), 6, "each actor in one slot of a loop");
-    assert!(matches!(
-        flat.calendars[0].lanes[0].entries[..],
-        [Entry::Loop { .. }]
-    ));
+    assert_eq!(slots(&flat), 6, "each actor in one slot");
 }
