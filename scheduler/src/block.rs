@@ -72,7 +72,7 @@ pub(crate) fn best_plan(
             },
             Err(BlockRefusal { error, over_size }) => {
                 if let Some(over_size) = over_size
-                    && let Some(found) = shrink(inputs, analysis, over_size)
+                    && let Some(found) = shrink(inputs, analysis, *over_size)
                 {
                     best_of_chunks = Some(quicker(best_of_chunks, found));
                 }
@@ -111,7 +111,7 @@ fn quicker(one: Option<RatedPlan>, other: RatedPlan) -> RatedPlan {
 struct BlockRefusal {
     error: ScheduleError,
     /// The plan whose buffers are larger than allowed, if that is why.
-    over_size: Option<RatedPlan>,
+    over_size: Option<Box<RatedPlan>>,
 }
 
 impl BlockRefusal {
@@ -119,7 +119,7 @@ impl BlockRefusal {
     fn shrunk(self, inputs: Inputs<'_>, analysis: &Analysis) -> Result<RatedPlan, ScheduleError> {
         let shrunk = self
             .over_size
-            .and_then(|over_size| shrink(inputs, analysis, over_size));
+            .and_then(|over_size| shrink(inputs, analysis, *over_size));
         shrunk.ok_or(self.error)
     }
 }
@@ -370,7 +370,7 @@ fn within_bounds(found: RatedPlan, options: &ScheduleOptions) -> Result<RatedPla
         Ok(()) => Ok(found),
         Err(error @ ScheduleError::Buffers { .. }) => Err(BlockRefusal {
             error,
-            over_size: Some(found),
+            over_size: Some(Box::new(found)),
         }),
         Err(error) => Err(error.into()),
     }
