@@ -165,6 +165,25 @@ pub fn start_ns(entry: &Entry) -> u64 {
     }
 }
 
+/// Moves an entry in time so that it starts at `new_start_ns`; the slots in it keep their distances.
+pub fn start_at(entry: &mut Entry, new_start_ns: u64) {
+    let old_start_ns = start_ns(entry);
+    shift(entry, old_start_ns, new_start_ns);
+}
+
+fn shift(entry: &mut Entry, old_start_ns: u64, new_start_ns: u64) {
+    match entry {
+        Entry::Slot(slot) => {
+            let offset_ns = slot.start_ns.saturating_sub(old_start_ns);
+            slot.start_ns = new_start_ns.saturating_add(offset_ns);
+        }
+        Entry::Loop { body, .. } => {
+            let inner_entries = body.iter_mut();
+            inner_entries.for_each(|inner| shift(inner, old_start_ns, new_start_ns));
+        }
+    }
+}
+
 /// End of an entry's last execution.
 pub fn end_ns(entry: &Entry) -> u64 {
     match entry {

@@ -273,7 +273,7 @@ mod linux {
                 iterations: *iterations,
                 per_s: None,
             };
-            let faults = "Inject(kinds: [corrupt], every: (\"5ms\", \"30ms\"), seed: 7)";
+            let faults = "Inject(kinds: [corrupt], every: (\"30ms\", \"120ms\"), seed: 7)";
             disturbed(model, feed, faults, 3, |options| options.checksums = true);
         }
     }

@@ -162,7 +162,8 @@ impl<'p, 'a> PlanRewrite<'p, 'a> {
                         false => walk::start_ns(entry) >= end_ns,
                     };
                     if is_after {
-                        delay(entry, later_ns);
+                        let start_ns = walk::start_ns(entry);
+                        walk::start_at(entry, start_ns.saturating_add(later_ns));
                     }
                 }
             }
@@ -190,28 +191,12 @@ impl<'p, 'a> PlanRewrite<'p, 'a> {
     }
 }
 
-/// Starts an entry later.
-fn delay(entry: &mut Entry, later_ns: u64) {
-    match entry {
-        Entry::Slot(slot) => slot.start_ns = slot.start_ns.saturating_add(later_ns),
-        Entry::Loop { body, .. } => body.iter_mut().for_each(|entry| delay(entry, later_ns)),
-    }
-}
-
-/// Starts an entry earlier.
-fn advance(entry: &mut Entry, earlier_ns: u64) {
-    match entry {
-        Entry::Slot(slot) => slot.start_ns = slot.start_ns.saturating_sub(earlier_ns),
-        Entry::Loop { body, .. } => body.iter_mut().for_each(|entry| advance(entry, earlier_ns)),
-    }
-}
-
 /// Starts each entry of a lane as soon as the one before has ended; the end of the last.
 fn close_up(entries: &mut [Entry]) -> u64 {
     let mut now_ns = 0;
     for entry in entries {
-        let gap_ns = walk::start_ns(entry).saturating_sub(now_ns);
-        advance(entry, gap_ns);
+        let start_ns = walk::start_ns(entry).min(now_ns);
+        walk::start_at(entry, start_ns);
         now_ns = walk::end_ns(entry);
     }
     now_ns
