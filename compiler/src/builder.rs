@@ -65,7 +65,7 @@ impl From<PortRef> for End {
 /// let fir = graph.actor("fir", "Fir", [("taps", Value::List(vec![Value::Float(0.5), Value::Float(0.5)]))]);
 /// let output = graph.sink("out");
 /// graph.connect(input, fir.port("x")).connect(fir, output);
-/// let (graph, _blobs) = graph.finish(&zbmd_backends::op::Registry::standard())?;
+/// let (graph, _blobs) = graph.finish(&zbmd_backends::standard_registry())?;
 /// assert_eq!(graph.channels.len(), 2);
 /// # Ok::<(), zbmd_compiler::Diagnostics>(())
 /// ```

@@ -15,6 +15,7 @@ mod session;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use zbmd_backends::gpu::missing_support;
 use zbmd_backends::op::{GpuCapabilities, Registry};
 use zbmd_ir::{Actor, ActorCost, BlobId, Device, Graph, Machine, TiSlice};
 
@@ -256,7 +257,10 @@ impl KernelSources<'_> {
             capabilities,
             blobs,
         } = self;
-        registry.cost(actor, device, capabilities, blobs)
+        match missing_support(&device.backend) {
+            Some(_) => None,
+            None => registry.cost(actor, device, capabilities, blobs),
+        }
     }
 }
 

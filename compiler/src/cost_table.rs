@@ -3,6 +3,7 @@
 use std::cell::LazyCell;
 
 use bytes::Bytes;
+use zbmd_backends::gpu::missing_support;
 use zbmd_backends::kernels::Math;
 use zbmd_backends::op::Registry;
 use zbmd_ir::{Actor, ActorCost, BlobId, Costs, Device, Graph, Role, TiSlice, TiVec};
@@ -44,6 +45,8 @@ impl CostSources<'_> {
             .map(|device| {
                 let predicted = match device.backend.is_cpu() {
                     true => cpu_work.map(|work| work.cost_on(device)),
+                    // Nothing runs on devices that this build cannot drive.
+                    false if missing_support(&device.backend).is_some() => None,
                     false => {
                         let capabilities = &self.target.capabilities;
                         self.registry.cost(actor, device, capabilities, self.blobs)

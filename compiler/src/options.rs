@@ -105,7 +105,7 @@ pub struct CompileOptions {
 impl Default for CompileOptions {
     fn default() -> Self {
         Self {
-            registry: Registry::standard(),
+            registry: zbmd_backends::standard_registry(),
             machine: MachineChoice::Detect,
             gpu_capabilities: GpuCapabilities::default(),
             ask_drivers: false,

@@ -1,7 +1,7 @@
 //! Why a program cannot be run, and why a run ended early. Bad input and faults only: our own bugs panic.
 
-use zbmd_backends::op::OpError;
 use zbmd_ir::ChannelId;
+use zbmd_op::OpError;
 
 use crate::transport::arena::OutOfMemory;
 use crate::unsupported::Unsupported;

@@ -2,9 +2,9 @@
 //! unchanged, also from another process, to the supervisor or the run's error. Must not know what is done about it.
 
 use serde::{Deserialize, Serialize};
-use zbmd_backends::gpu::{Fault, FaultKind};
-use zbmd_backends::kernel::KernelFault;
+use zbmd_devices::gpu::{Fault, FaultKind};
 use zbmd_ir::{ChannelId, DeviceId, RingId};
+use zbmd_op::kernel::KernelFault;
 
 use crate::error::{EngineError, RunError};
 use crate::transport::arena::OutOfMemory;

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use zbmd_backends::kernel::Kernel;
-use zbmd_backends::op::Registry;
 use zbmd_ir::{ActorId, Plan, Program, Role, TiVec};
+use zbmd_op::Registry;
+use zbmd_op::kernel::Kernel;
 
 use crate::error::EngineError;
 

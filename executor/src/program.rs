@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use zbmd_backends::op::Registry;
 use zbmd_ir::verify::Verified;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{
     ActorId, Calendar, DeviceId, Entry, Plan, PlanId, PortChannels, Program, Role, TiVec,
 };
+use zbmd_op::Registry;
 
 use crate::error::EngineError;
 use crate::kernels::ProgramKernels;

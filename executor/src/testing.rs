@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use zbmd_backends::gpu::Device;
+use zbmd_devices::gpu::Device;
 
 type Hook = Box<dyn Fn(&Device) + Send + Sync>;
 

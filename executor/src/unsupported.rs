@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use zbmd_backends::kernel::Io;
 use zbmd_ir::{Action, ActorId, Calendar, Entry, Graph, Plan, Program, Role, Slot};
+use zbmd_op::kernel::Io;
 
 /// A plan that is well-formed but that this executor cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

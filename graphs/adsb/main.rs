@@ -12,7 +12,6 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_file};
 use zbmd_executor::{Engine, RunOptions};
 
@@ -36,7 +35,7 @@ fn receive(file: &Path) -> Result<(), Box<dyn Error>> {
     iq.truncate(iq.len() / 2 * 2);
     iq.extend(decode::silence(iq.len()));
 
-    let mut registry = Registry::standard();
+    let mut registry = zbmd_backends::standard_registry();
     decode::register(&mut registry);
     let options = CompileOptions {
         registry: registry.clone(),

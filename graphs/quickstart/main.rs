@@ -5,7 +5,6 @@ use std::error::Error;
 use std::f32::consts::TAU;
 use std::path::Path;
 
-use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_file};
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::PlanId;
@@ -24,7 +23,7 @@ const NAMES: [&str; 12] = [
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let options = CompileOptions {
         registry: registry.clone(),
         machine: MachineChoice::Uniform(2),

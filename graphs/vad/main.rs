@@ -130,7 +130,7 @@ fn listen(detector: &Path, audio: &Path) -> Result<(), Box<dyn Error>> {
     let padding = segments::silence(samples.len(), frame_samples);
     samples.resize(samples.len() + padding, 0);
 
-    let mut registry = Registry::standard();
+    let mut registry = zbmd_backends::standard_registry();
     segments::register(&mut registry);
     let program = compile_detector(detector, rate, &registry)?;
     let mut session = Engine::new(program, &registry)?.start(RunOptions::default())?;

@@ -43,7 +43,7 @@ fn main() {
         Ok(device) => device,
         Err(fault) => return eprintln!("SKIPPED: {fault}"),
     };
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     if std::env::args().any(|a| a == "exchange") {
         return exchange(&device, &registry, std::env::args().any(|a| a == "tiny"));
     }
@@ -321,7 +321,7 @@ fn product([rows, columns, depth]: [u32; 3]) -> Actor {
         .connect(y, product.port("y"))
         .connect(product, z);
     let (graph, _) = graph
-        .finish(&Registry::standard())
+        .finish(&zbmd_backends::standard_registry())
         .unwrap_or_else(|d| panic!("{d}"));
     let actor = graph
         .actors

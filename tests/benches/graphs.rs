@@ -183,7 +183,7 @@ fn ports(
 }
 
 fn model(c: &mut Criterion, name: &str, seconds: f64) {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let compiled = compile(&format!("{name}/model.ron"), 1, &registry);
     let program = compiled.program;
     let (_, source) = program.graph.sources().next().expect("a source");

@@ -18,7 +18,6 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use zbmd_backends::interpret::Interpreter;
-use zbmd_backends::op::Registry;
 use zbmd_compiler::onnx::SetValue;
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_file, read_npy};
 use zbmd_executor::{Engine, RunOptions};
@@ -71,7 +70,8 @@ fn run_with(
     calls: u64,
     options: RunOptions,
 ) -> f64 {
-    let engine = Engine::new(program.clone(), &Registry::standard()).expect("known ops");
+    let engine =
+        Engine::new(program.clone(), &zbmd_backends::standard_registry()).expect("known ops");
     let options = RunOptions {
         sample_every: 0,
         iterations: Some(calls),
@@ -290,7 +290,7 @@ fn row(dir: &Path, name: &str, threads: usize, nothing: u64) {
     }
     drop(tract);
     let agrees = rival.is_some().then(|| {
-        let registry = Registry::standard();
+        let registry = zbmd_backends::standard_registry();
         let made = Interpreter::new(&program.graph, &program.blobs, &registry);
         let outcome = made.expect("kernels").run(&inputs, Some(1)).expect("a run");
         let beside = |from| agreement(&program.graph, &outcome.outputs, from);

@@ -6,7 +6,6 @@
 
 use std::time::{Duration, Instant};
 
-use zbmd_backends::op::Registry;
 use zbmd_compiler::calibrate::{CalibrateOptions, Calibration};
 use zbmd_compiler::costs::{CostKey, MeasuredCosts};
 use zbmd_compiler::{
@@ -118,7 +117,8 @@ fn planned(compiled: &Compiled) -> f64 {
 /// Measured microseconds of an iteration, in the quickest of some runs.
 fn measured(compiled: Compiled) -> f64 {
     const ITERATIONS: u64 = 400;
-    let engine = Engine::new(compiled.program, &Registry::standard()).expect("known ops");
+    let engine =
+        Engine::new(compiled.program, &zbmd_backends::standard_registry()).expect("known ops");
     let input = vec![0u8; (ITERATIONS * FRAMES) as usize * FRAME_BYTES];
     let run = || {
         let options = RunOptions {

@@ -407,7 +407,7 @@ impl Found {
 
 /// Seconds below which the device cannot do it.
 fn floor(rival: &mut Rival, program: &Program, math: Math) -> Option<f64> {
-    let (flops, bytes) = work(program, &Registry::standard(), math);
+    let (flops, bytes) = work(program, &zbmd_backends::standard_registry(), math);
     let (peak, band) = (
         rival.number(&format!("peak {math}")),
         rival.number("bandwidth"),
@@ -438,7 +438,7 @@ impl<'p> Running<'p> {
             .expect("a calendar");
         let (exchange, kept) = (player.exchange(), &mut Kept::default());
         let replay = device.replay(
-            &Registry::standard(),
+            &zbmd_backends::standard_registry(),
             program,
             plan,
             calendar,
@@ -469,7 +469,7 @@ fn row(
     math: Math,
     turns: usize,
 ) {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let mut gpu_capabilities = GpuCapabilities::default();
     gpu_capabilities.set("cuda:0", *devices[0].caps());
     let Some(given) = model.given(name, &registry) else {

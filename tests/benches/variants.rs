@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use zbmd_backends::op::Registry;
 use zbmd_compiler::calibrate::CalibrateOptions;
 use zbmd_compiler::onnx::SetValue;
 use zbmd_compiler::{CompileOptions, MachineChoice, calibrate_file, compile_file};
@@ -67,7 +66,8 @@ fn inputs(program: &Program) -> BTreeMap<String, Vec<u8>> {
 
 /// Seconds of one iteration: many in one run, so that starting it does not count.
 fn run(program: &Verified<Program>, inputs: &BTreeMap<String, Vec<u8>>, count: u64) -> f64 {
-    let engine = Engine::new(program.clone(), &Registry::standard()).expect("known ops");
+    let engine =
+        Engine::new(program.clone(), &zbmd_backends::standard_registry()).expect("known ops");
     let options = RunOptions {
         sample_every: 0,
         iterations: Some(count),

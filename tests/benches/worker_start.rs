@@ -11,7 +11,6 @@ use std::time::Instant;
 use zbmd_backends::gpu::{Drivers, GpuOptions};
 use zbmd_backends::kernels::emit::ptx;
 use zbmd_backends::kernels::{Caps, KernelPlan, LowerKernels};
-use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_file};
 use zbmd_ir::{ActorId, DeviceId, Program};
 use zbmd_tests::{data, gpu};
@@ -69,7 +68,7 @@ fn measure(name: &str, backend: &str) {
     let mut plans: Vec<KernelPlan> = Vec::new();
     let lower_ms = median_ms(|| {
         // A worker resolves its ops once, so does each turn.
-        let registry = Registry::standard().resolving_once();
+        let registry = zbmd_backends::standard_registry().resolving_once();
         plans = actors
             .iter()
             .filter_map(|&id| {
@@ -139,7 +138,7 @@ fn start(program: &Program, backend: &str) -> Option<f64> {
 
     Some(median_ms(|| {
         let device = open().expect("it was opened before");
-        let registry = Registry::standard().resolving_once();
+        let registry = zbmd_backends::standard_registry().resolving_once();
         device
             .warm(&registry, program)
             .expect("kernels of a shared model");

@@ -9,7 +9,7 @@ pub mod segments;
 
 /// The standard ops and every actor of the examples.
 pub fn registry() -> Registry {
-    let mut registry = Registry::standard();
+    let mut registry = zbmd_backends::standard_registry();
     decode::register(&mut registry);
     segments::register(&mut registry);
     registry

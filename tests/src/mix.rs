@@ -58,7 +58,7 @@ impl MixKernel {
 
 /// A registry with `Mix` beside the standard ops.
 pub fn registry() -> Registry {
-    let mut registry = Registry::standard();
+    let mut registry = zbmd_backends::standard_registry();
     registry.add(Mix);
     registry
 }

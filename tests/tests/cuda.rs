@@ -167,7 +167,7 @@ const LARGE: &[Model] = &[
 
 #[test]
 fn models_run_on_a_device_in_software_as_in_the_interpreter() {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let mut programmatic = 0;
     for &(model, block, on_gpu, blocks, tolerance) in SMALL {
         let program = place_model(model, &registry, block, on_gpu);
@@ -228,7 +228,7 @@ fn models_run_on_a_device_in_software_as_in_the_interpreter() {
 /// what others do only after the host has told them of the first.
 #[test]
 fn calendars_of_many_segments_run_as_in_the_interpreter() {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let program = to_and_fro(40, &registry, with(&["cuda"]));
     for (shares, lazy, want) in WAYS {
         let (device, _) = soft(&CudaOptions::default());
@@ -242,7 +242,7 @@ fn calendars_of_many_segments_run_as_in_the_interpreter() {
 /// takes, with feedback over devices.
 #[test]
 fn random_models_run_as_in_the_interpreter() {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let (mut segments, mut transports) = (BTreeMap::new(), BTreeMap::new());
     for seed in 0..120 {
         let machine = with(&["cuda", "vulkan"]);
@@ -281,7 +281,7 @@ fn random_models_run_as_in_the_interpreter() {
 /// The comparison of edges with what nodes touch notices that they are missing.
 #[test]
 fn graphs_without_edges_are_noticed() {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let program = chain(3, &registry);
     let plan = &program.plans[PlanId(0)];
     let no_tokens = program.graph.channels.iter().map(|_| vec![]).collect();
@@ -305,7 +305,7 @@ fn graphs_without_edges_are_noticed() {
 /// Kernels that a bundle has assembled are taken from it; what the driver does not take of them is compiled.
 #[test]
 fn objects_of_kernels_are_taken_from_the_bundle() {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let plain = place_model("fm/model.ron", &registry, Block::Fixed(1), EVERY).into_inner();
     let mut texts = BTreeMap::new();
     let (device, _) = soft(&CudaOptions::default());
@@ -367,7 +367,7 @@ fn kernels_that_wait_themselves_run_on_a_gpu_as_in_the_interpreter() {
 }
 
 fn on_a_gpu(device: &Arc<CudaDevice>) {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let program = to_and_fro(40, &registry, with(&["cuda"]));
     for (shares, lazy, _) in WAYS {
         check(
@@ -396,7 +396,7 @@ fn on_a_gpu(device: &Arc<CudaDevice>) {
 /// Another calendar of the same device finds large constants, and what it does not need makes room.
 #[test]
 fn constants_are_uploaded_once() {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let (device, machine) = soft(&CudaOptions::default());
     machine.skip_launches();
     let mut kept = Kept::default();
@@ -461,7 +461,7 @@ fn filters(cutoffs: &[f64], registry: &Registry) -> Verified<Program> {
 /// What a device cannot do, the host does.
 #[test]
 fn without_registration_or_operations_on_words_the_host_goes_on() {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let program = place_model("cd2dat/model.ron", &registry, Block::Fixed(1), SOME);
     for (lacking, want) in [
         (Lacking::Nothing, Transport::Device),
@@ -523,14 +523,14 @@ fn publish_all(player: &Player<'_>, plan: &Plan) {
 /// Whatever a device waits for: tokens that never come, or places that are never given back.
 #[test]
 fn a_device_that_waits_for_a_silent_peer_is_let_go() {
-    let program = chain(3, &Registry::standard());
+    let program = chain(3, &zbmd_backends::standard_registry());
     let plan = &program.plans[PlanId(0)];
     let no_tokens = program.graph.channels.iter().map(|_| vec![]).collect();
     for publishes in [false, true] {
         let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
         player = player.sharing(Shares::Counters);
         let (device, machine) = soft(&CudaOptions::default());
-        let registry = Registry::standard();
+        let registry = zbmd_backends::standard_registry();
         let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
         if publishes {
             publish_all(&player, plan);
@@ -551,11 +551,11 @@ fn a_device_that_waits_for_a_silent_peer_is_let_go() {
 /// Where all is there that it waits for, as far as the host sees, a device that does not end hangs.
 #[test]
 fn a_device_that_hangs_is_told_from_one_that_waits() {
-    let program = chain(3, &Registry::standard());
+    let program = chain(3, &zbmd_backends::standard_registry());
     let plan = &program.plans[PlanId(0)];
     let no_tokens = program.graph.channels.iter().map(|_| vec![]).collect();
     let (device, machine) = soft(&CudaOptions::default());
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
     player = player.sharing(Shares::Counters);
     let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
@@ -574,11 +574,11 @@ fn a_device_that_hangs_is_told_from_one_that_waits() {
 /// After a loss the driver is not asked for anything any more, and the words that it may still look at stay as they are.
 #[test]
 fn a_dead_device_is_not_let_go() {
-    let program = chain(3, &Registry::standard());
+    let program = chain(3, &zbmd_backends::standard_registry());
     let plan = &program.plans[PlanId(0)];
     let no_tokens = program.graph.channels.iter().map(|_| vec![]).collect();
     let (device, machine) = soft(&CudaOptions::default());
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
     player = player.sharing(Shares::Counters);
     let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
@@ -618,7 +618,7 @@ fn a_dead_device_is_not_let_go() {
 
 #[test]
 fn arenas_are_one_allocation_unless_told_otherwise() {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let program = place_model("cd2dat/model.ron", &registry, Block::Fixed(1), EVERY);
     let plan = &program.plans[PlanId(0)];
     let no_tokens = Default::default();
@@ -658,7 +658,7 @@ fn arenas_are_one_allocation_unless_told_otherwise() {
 
 /// A replay of a chain on a device that fails as told, from its making to its end.
 fn fails(program: &Program, shares: Shares, injection: Injection) -> Option<Fault> {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let (device, machine) = soft(&CudaOptions::default());
     machine.inject(Some(injection));
     let plan = &program.plans[PlanId(0)];
@@ -690,7 +690,7 @@ fn fails(program: &Program, shares: Shares, injection: Injection) -> Option<Faul
 
 #[test]
 fn losses_during_a_run_are_reported_at_the_call_that_saw_them() {
-    let program = chain(3, &Registry::standard());
+    let program = chain(3, &zbmd_backends::standard_registry());
     let mut reported = 0;
     for &site in Site::ALL {
         for after in [0, 1, 2, 5] {

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use zbmd_backends::cuda::{CudaDevice, CudaOptions, Instance, Replay};
-use zbmd_backends::op::Registry;
 use zbmd_compiler::{
     CompileOptions, Compiled, Diagnostics, GraphBuilder, MachineChoice, Math, compile_file,
 };
@@ -30,7 +29,7 @@ fn options(math: Math) -> CompileOptions {
 
 /// One period of the GPU's calendar; how far what it sends is from the interpreter's, as a share of the largest.
 fn off(program: &Program) -> f64 {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let instance = Instance::software();
     let listed = instance.find("cuda:0").expect("the only one");
     let device: Arc<CudaDevice> =
@@ -252,7 +251,7 @@ fn a_device_that_is_too_old_refuses_the_calendar_with_both_numbers() {
     let exchange = player.exchange();
     let refused = Replay::new(
         &device,
-        &Registry::standard(),
+        &zbmd_backends::standard_registry(),
         program,
         plan,
         calendar,

@@ -6,7 +6,6 @@ use std::cell::Cell;
 
 use zbmd_backends::cuda::Instance;
 use zbmd_backends::gpu::{Device, Kept};
-use zbmd_backends::op::Registry;
 use zbmd_backends::{cuda, vulkan};
 use zbmd_ir::{DeviceId, PlanId};
 use zbmd_tests::gpu::{Idle, Player, Shares, chain, open, required, tokens};
@@ -45,7 +44,7 @@ static ALLOCATOR: Counting = Counting;
 
 /// Periods of a chain of 20 slots, all but the first few of them counted; how often memory was asked for or given back.
 fn allocations(device: &Device, shares: Shares) -> u64 {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let program = chain(20, &registry);
     let plan = &program.plans[PlanId(0)];
     let (tokens, _) = tokens(

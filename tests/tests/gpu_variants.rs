@@ -6,7 +6,6 @@
 
 use bytes::Bytes;
 use zbmd_backends::gpu::Device;
-use zbmd_backends::op::Registry;
 use zbmd_backends::vulkan;
 use zbmd_compiler::calibrate::{CalibrateOptions, CostSource};
 use zbmd_compiler::costs::{CostKey, MeasuredCost, MeasuredCosts, ports_text};
@@ -126,7 +125,7 @@ fn through_a_file(compiled: &Compiled) -> Verified<Program> {
 /// What comes out of some blocks and what is left of one, and the notes of the report.
 fn run(program: Verified<Program>) -> (Vec<u8>, Vec<String>) {
     let inputs: Streams = tame_inputs(&program, 7);
-    let engine = Engine::new(program, &Registry::standard()).expect("an engine");
+    let engine = Engine::new(program, &zbmd_backends::standard_registry()).expect("an engine");
     let session = engine
         .start(options(Isolation::Threads))
         .expect("a session");
@@ -142,7 +141,7 @@ fn run(program: Verified<Program>) -> (Vec<u8>, Vec<String>) {
 /// How far it is from what the interpreter says, as a share of the largest.
 fn off(program: &Program, out: &[u8]) -> f64 {
     let inputs = tame_inputs(program, 7);
-    let (want, _) = interpret_program(program, &Registry::standard(), &inputs, None);
+    let (want, _) = interpret_program(program, &zbmd_backends::standard_registry(), &inputs, None);
     let token = &program.graph.sinks().next().expect("a sink").1.inputs[0].token;
     assert_eq!(out.len(), want["out"].len());
     distance(token.dtype, out, &want["out"])
@@ -294,7 +293,7 @@ fn unknown() {
         plan.variants.insert(first, "tiles-7".to_owned());
     }
     let program = verify(program).expect("a fine name");
-    let engine = Engine::new(program, &Registry::standard()).expect("an engine");
+    let engine = Engine::new(program, &zbmd_backends::standard_registry()).expect("an engine");
     let started = engine.start(options(Isolation::Threads)).map(drop);
     let Err(EngineError::Device { why, .. }) = started else {
         panic!("{started:?}")

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_file};
 use zbmd_ir::{PlanId, Role};
 use zbmd_scheduler::buffers::{Mode, Unit};
@@ -17,7 +16,7 @@ const SETTLED: usize = TAPS.div_ceil(147);
 
 fn converted(model: &str, cd: &[f64]) -> Vec<f64> {
     let input = streams([("cd", to_f32_bytes(cd))]);
-    from_f32_bytes(&run(model, 2, &Registry::standard(), &input, None)["dat"])
+    from_f32_bytes(&run(model, 2, &zbmd_backends::standard_registry(), &input, None)["dat"])
 }
 
 /// What f32 leaves of the signal: the plain loop should convert what the graphs were given.
@@ -27,7 +26,7 @@ fn rounded(signal: &[f64]) -> Vec<f64> {
 
 #[test]
 fn the_repetition_vector_is_the_classic_one() {
-    let compiled = compile(MODEL, 1, &Registry::standard());
+    let compiled = compile(MODEL, 1, &zbmd_backends::standard_registry());
     let graph = &compiled.program.graph;
     let q = zbmd_scheduler::repetition(graph).expect("consistent");
     let by_name = |name: &str| q[graph.find(name).expect("an actor")];
@@ -116,7 +115,7 @@ fn the_pass_band_equals_a_one_step_converter() {
 
 #[test]
 fn the_tones_come_out_at_the_new_rate() {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let cd = run(
         "cd2dat/tones.ron",
         2,
@@ -144,7 +143,7 @@ fn the_tones_come_out_at_the_new_rate() {
 
 #[test]
 fn any_machine_gives_the_same_bits() {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let cd = sweep(20.0, 20_000.0, 44_100.0, 147 * 40);
     let input = streams([("cd", to_f32_bytes(&cd))]);
     let oracle = interpret(MODEL, &registry, &input, None);
@@ -174,12 +173,18 @@ fn smaller_buffers_give_the_same_bits() {
         let buffers = program.plans[PlanId(0)].buffers.iter();
         let held: u64 = buffers.map(|b| b.head_tokens + b.chunk_tokens).sum();
         assert_eq!(held, tokens);
-        let (output, _) = replay_program(program, &Registry::standard(), &input, None, None);
+        let (output, _) = replay_program(
+            program,
+            &zbmd_backends::standard_registry(),
+            &input,
+            None,
+            None,
+        );
         outputs.push(output);
     }
     assert!(outputs[0] == outputs[1] && outputs[1] == outputs[2]);
     assert_eq!(
         outputs[0],
-        run(MODEL, 1, &Registry::standard(), &input, None)
+        run(MODEL, 1, &zbmd_backends::standard_registry(), &input, None)
     );
 }

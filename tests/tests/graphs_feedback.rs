@@ -2,7 +2,6 @@
 
 use std::f64::consts::TAU;
 
-use zbmd_backends::op::Registry;
 use zbmd_tests::run::{Streams, compile, interpret, replay, run, streams};
 use zbmd_tests::signal::{from_f32_bytes, to_f32_bytes};
 
@@ -27,7 +26,7 @@ fn the_gain_settles_at_one_over_the_level() {
     let out = run(
         "agc/model.ron",
         2,
-        &Registry::standard(),
+        &zbmd_backends::standard_registry(),
         &carrier(1000.0, 16_000, 0.0, steps),
         None,
     );
@@ -62,7 +61,7 @@ fn the_loop_locks_to_a_carrier_that_is_off() {
         let out = run(
             "pll/model.ron",
             2,
-            &Registry::standard(),
+            &zbmd_backends::standard_registry(),
             &carrier(hz, samples, 0.05, |_| 1.0),
             None,
         );
@@ -88,7 +87,7 @@ fn the_loop_locks_to_a_carrier_that_is_off() {
 
 #[test]
 fn any_machine_gives_the_same_bits_across_a_break() {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let input = carrier(700.0, 3000, 0.05, |_| 0.9);
     for model in ["agc/model.ron", "pll/model.ron"] {
         let oracle = interpret(model, &registry, &input, None);

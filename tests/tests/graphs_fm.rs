@@ -1,6 +1,5 @@
 //! Broadcast FM, transmitted and received: how much of the audio comes back.
 
-use zbmd_backends::op::Registry;
 use zbmd_tests::run::{Streams, interpret, run, streams};
 use zbmd_tests::signal::*;
 
@@ -11,7 +10,7 @@ const DELAY: usize = 36;
 const START: usize = 200;
 
 fn returned(audio: &[u8]) -> Vec<f64> {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let iq = run(
         "fm/modulate.ron",
         2,
@@ -38,7 +37,7 @@ fn snr(audio: &[f64], returned: &[f64]) -> f64 {
 /// Measured through u8 I/Q: 83.4 dB for the melody, 75.5 dB for tones up to 14.5 kHz.
 #[test]
 fn the_audio_comes_back() {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let melody = run("fm/melody.ron", 2, &registry, &Streams::new(), Some(24_000));
     let melody = from_f32_bytes(&melody["melody_wav"]);
     let peak = melody.iter().fold(0.0f64, |peak, s| peak.max(s.abs()));
@@ -64,7 +63,7 @@ fn the_audio_comes_back() {
 
 #[test]
 fn any_machine_gives_the_same_bits() {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let audio = streams([("audio", to_f32_bytes(&sweep(50.0, 10_000.0, RATE, 960)))]);
     let transmitted = interpret("fm/modulate.ron", &registry, &audio, None);
     let received = interpret("fm/model.ron", &registry, &transmitted, None);

@@ -1,6 +1,5 @@
 //! Every example model compiles as it stands, by a program that knows none of its custom actors.
 
-use zbmd_backends::op::Registry;
 use zbmd_tests::run::{compile, graph_file};
 
 /// Models beside the `model.ron` of each folder. Other files are sub-models: they have ports instead of streams.
@@ -27,7 +26,7 @@ fn every_model_compiles_as_it_stands() {
     assert!(models.len() >= MORE.len() + 6, "{models:?}");
     for model in models {
         for devices in [1, 2] {
-            compile(&model, devices, &Registry::standard());
+            compile(&model, devices, &zbmd_backends::standard_registry());
         }
     }
 }

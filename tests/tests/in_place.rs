@@ -1,6 +1,5 @@
 //! Outputs over inputs in whole models, and parts in wholes: less memory, fewer copies, the same bits.
 
-use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_file, compile_str};
 use zbmd_ir::{Actor, DType, Program};
 use zbmd_tests::data;
@@ -40,7 +39,14 @@ fn inputs(program: &Program) -> Streams {
 }
 
 fn run(compiled: Compiled, inputs: &Streams) -> Streams {
-    replay(compiled, &Registry::standard(), inputs, Some(1), None).0
+    replay(
+        compiled,
+        &zbmd_backends::standard_registry(),
+        inputs,
+        Some(1),
+        None,
+    )
+    .0
 }
 
 #[test]

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, Compiled, Losses, MachineChoice, compile_file, compile_str};
 use zbmd_ir::{DeviceId, Machine, PlanId, bundle};
 use zbmd_tests::run::{graph_file, interpret_program, replay_program, streams};
@@ -82,7 +81,7 @@ fn a_chain_of_64_runs_on_64_unlike_devices() {
 
     let input = (0..20_000u16).flat_map(|i| f32::from(i % 77).to_le_bytes());
     let inputs = streams([("x", input.collect())]);
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let (expected, state) = interpret_program(&compiled.program, &registry, &inputs, None);
     let (outputs, outcome) = replay_program(compiled.program, &registry, &inputs, None, None);
     assert_eq!(outcome.state, state);

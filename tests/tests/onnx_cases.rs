@@ -78,7 +78,7 @@ fn operator_cases_pass_or_are_refused_with_a_reason() {
     let Some(dir) = data::file("onnx-node") else {
         return;
     };
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let only = std::env::var("ZBMD_CASE").ok();
     let (mut passed, mut refused, mut wrong) = (0, String::new(), String::new());
     let cases: Vec<Case> = cases(&dir)
@@ -137,7 +137,7 @@ fn bits_do_not_depend_on_how_firings_are_grouped() {
     let Some(dir) = data::file("onnx-node") else {
         return;
     };
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let mut rng = fastrand::Rng::with_seed(5);
     let mut actors = 0;
     for case in cases(&dir) {

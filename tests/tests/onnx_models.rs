@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use zbmd_backends::interpret::Interpreter;
-use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, graph_of_file};
 use zbmd_ir::DType;
 use zbmd_tests::data;
@@ -17,7 +16,7 @@ fn run(name: &str, without: &[&str]) -> (usize, BTreeMap<String, Vec<u8>>) {
     let (graph, blobs) = graph_of_file(dir.join(format!("{name}.onnx")), &options)
         .unwrap_or_else(|e| panic!("{name}: {e}"));
     let inputs = model_inputs(&dir, name, &graph);
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let mut interpreter =
         Interpreter::new(&graph, &blobs, &registry).unwrap_or_else(|e| panic!("{name}: {e}"));
     (
@@ -80,7 +79,7 @@ fn models_agree_with_the_reference() {
     let Some(dir) = data::file("models") else {
         return;
     };
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let only = std::env::var("ZBMD_CASE").ok();
     for name in [
         "mnist",

@@ -210,7 +210,7 @@ fn a_heavy_actor_takes_its_kth_part_of_the_period_on_k_devices() {
 
 #[test]
 fn a_compiled_model_gives_the_same_bits_with_replicas() {
-    let registry = zbmd_backends::op::Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let plain = compile(HEAVY, 1, Replicate::Off);
     let mut rng = fastrand::Rng::with_seed(3);
     // Ends in the middle of an iteration, and of a block.

@@ -60,7 +60,7 @@ impl Resolutions {
 
     /// The standard catalogue, whose ops count here.
     fn registry(&self) -> Registry {
-        let standard = Registry::standard();
+        let standard = zbmd_backends::standard_registry();
         let mut counting = standard.clone();
         for name in standard.names() {
             // The registry finds custom actors by itself.

@@ -1,7 +1,6 @@
 //! Kernels in several variants: chosen by what was measured, seen in plans and bundles, the same bits in all.
 
 use bytes::Bytes;
-use zbmd_backends::op::Registry;
 use zbmd_compiler::calibrate::{CalibrateOptions, CostSource};
 use zbmd_compiler::costs::{CostKey, MeasuredCost, MeasuredCosts, ports_text};
 use zbmd_compiler::{
@@ -78,7 +77,7 @@ fn costs(
     machine: &Machine,
     index: usize,
 ) -> (MeasuredCosts, usize) {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let (mut costs, mut several) = (MeasuredCosts::default(), 0);
     for actor in graph.actors.iter().filter(|a| a.role == Role::Compute) {
         let names = registry.variants(actor, blobs);
@@ -101,7 +100,14 @@ fn costs(
 }
 
 fn outputs(program: Verified<Program>, inputs: &Streams) -> Streams {
-    replay_program(program, &Registry::standard(), inputs, None, None).0
+    replay_program(
+        program,
+        &zbmd_backends::standard_registry(),
+        inputs,
+        None,
+        None,
+    )
+    .0
 }
 
 #[test]
@@ -121,7 +127,12 @@ fn bundles_with_variants_give_the_same_bits() {
         "without calibration"
     );
     let inputs = inputs(&plain.program, 3 * plain.program.plans[PlanId(0)].block + 1);
-    let (expected, _) = interpret_program(&plain.program, &Registry::standard(), &inputs, None);
+    let (expected, _) = interpret_program(
+        &plain.program,
+        &zbmd_backends::standard_registry(),
+        &inputs,
+        None,
+    );
     assert!(expected.values().all(|bytes| !bytes.is_empty()));
     let (graph, blobs) = graph();
     for index in 0..2 {
@@ -185,7 +196,7 @@ fn unknown_variants_fall_back_with_a_warning_and_are_refused_in_bundles() {
         .variants
         .insert(product, "13x33".to_owned());
     let program = verify(program).expect("a name that a variant could have");
-    match Engine::new(program, &Registry::standard()) {
+    match Engine::new(program, &zbmd_backends::standard_registry()) {
         Err(EngineError::Kernel { actor, source }) => {
             assert_eq!(actor, "product");
             let message = source.to_string();
@@ -252,7 +263,12 @@ fn what_calibration_finds_is_what_runs() {
     measured.sort_by_key(|(name, _)| compiled.program.graph.find(name));
     assert_eq!(chosen, measured);
     let inputs = inputs(&compiled.program, main.block + 2);
-    let (expected, _) = interpret_program(&compiled.program, &Registry::standard(), &inputs, None);
+    let (expected, _) = interpret_program(
+        &compiled.program,
+        &zbmd_backends::standard_registry(),
+        &inputs,
+        None,
+    );
     assert!(outputs(compiled.program, &inputs) == expected);
 }
 

@@ -90,7 +90,7 @@ fn random_models_run_as_in_the_interpreter() {
     let Some(device) = device(&VulkanOptions::default()) else {
         return;
     };
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let mut segments = BTreeSet::new();
     for seed in 0..25 {
         let machine = with(&["vulkan", "cuda"]);
@@ -121,7 +121,7 @@ fn arenas_are_cut_where_buffers_are_small() {
     let Some(device) = device(&options) else {
         return;
     };
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let program = place_model("cd2dat/model.ron", &registry, Block::Fixed(2), |_| true);
     let plan = &program.plans[PlanId(0)];
     check(&device, &registry, &program, 4, false, 1e-5);
@@ -164,7 +164,7 @@ fn arenas_are_cut_where_buffers_are_small() {
 
 /// A replay of a chain on a device that fails as told, from its making to its end.
 fn fails(instance: &Arc<Instance>, program: &Program, injection: Injection) -> Option<Fault> {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let listed = instance.find("vulkan:0").expect("found before");
     let device =
         VulkanDevice::open(instance, &listed, &VulkanOptions::default()).expect("opened before");
@@ -209,7 +209,7 @@ fn losses_during_a_run_are_reported_at_the_call_that_saw_them() {
     let Some(first) = device(&VulkanOptions::default()) else {
         return;
     };
-    let program = chain(3, &Registry::standard());
+    let program = chain(3, &zbmd_backends::standard_registry());
     let mut reported = 0;
     for &site in Site::ALL {
         for after in [0, 1, 2, 5] {

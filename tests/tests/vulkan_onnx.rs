@@ -207,7 +207,7 @@ fn operator_cases_pass_or_stay_on_the_cpu_with_a_reason() {
     let Some(device) = open(true, &VulkanOptions::default()) else {
         return;
     };
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let only = std::env::var("ZBMD_CASE").ok();
     let (mut passed, mut stay, mut wrong) = (0, String::new(), String::new());
     for case in cases(&dir) {
@@ -252,7 +252,7 @@ fn check_model(name: &str) {
     let Some(device) = open(true, &VulkanOptions::default()) else {
         return;
     };
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     // As a compilation for a machine with a GPU has it.
     let mut compile = CompileOptions::default();
     compile.skipped_passes.push("channels-last".to_owned());

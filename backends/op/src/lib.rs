@@ -1,16 +1,21 @@
-//! What an op is: [`Op`], and what it becomes for given parameters and input types, [`ResolvedOp`]. What all ops share:
+//! What an op is: [`Op`], and what it becomes for given parameters and input types, [`ResolvedOp`]. A [`Registry`] finds
+//! ops by name, and [`Registry::resolving_once`] remembers what it resolved. What all ops share:
 //! the parameters' readers ([`args`]), types of ports ([`types`]), and what CPU kernels are made of ([`kernel`],
-//! [`simd`], [`math`], [`team`]). Knows no op.
+//! [`simd`], [`math`], [`team`]). Knows no op but [`custom`].
 //!
 //! [`Op::resolve`] parses the parameters of an actor, once; ports, cost and kernels are questions to the [`ResolvedOp`]
 //! that it returns.
 
 pub mod args;
 pub mod call;
+mod capabilities;
+pub mod custom;
 pub mod entry;
 mod examples;
 pub mod kernel;
 pub mod math;
+mod memo;
+mod registry;
 mod resolved;
 pub mod simd;
 mod sources;
@@ -25,7 +30,9 @@ use zbmd_ir::{Actor, BlobId, DType, InPlace, InPort, OutPort, Params, TiSlice, T
 
 use self::kernel::Kernel;
 
+pub use self::capabilities::GpuCapabilities;
 pub use self::examples::example_inputs;
+pub use self::registry::Registry;
 pub use self::resolved::{GpuRequest, Packing, ResolvedOp};
 pub use self::resolved::{check_ports, port_text};
 pub use self::sources::{SOURCES, source};

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use zbmd_backends::op::Registry;
 use zbmd_compiler::costs::MeasuredCosts;
 use zbmd_compiler::diff::{self, Diff};
 use zbmd_compiler::read_machine;
@@ -87,7 +86,7 @@ pub(crate) fn explain_placement(
         Some(Err(diagnostics)) => return voice.report(&diagnostics),
     };
 
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let question = Question {
         actor,
         not,

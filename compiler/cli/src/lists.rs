@@ -68,7 +68,7 @@ fn gpu_table(gpus: &[Gpu]) -> String {
 }
 
 pub(crate) fn list_ops(name: Option<&str>) -> Exit {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     match name {
         None => print(&op_table(&registry)),
         Some(name) => describe_op(&registry, name),

@@ -39,9 +39,9 @@ fn main() -> ExitCode {
         .map(PathBuf::from)
         .unwrap_or_default();
     #[cfg(target_os = "linux")]
-    zbmd_executor::serve_if_worker(&zbmd_backends::op::Registry::standard());
+    zbmd_executor::serve_if_worker(&zbmd_backends::standard_registry());
     if name.file_name().is_some_and(|n| n == "zbmd-run") {
-        return zbmd_run::main_with(zbmd_backends::op::Registry::standard());
+        return zbmd_run::main_with(zbmd_backends::standard_registry());
     }
     let only = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
     let mut wrong = Vec::new();

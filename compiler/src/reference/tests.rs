@@ -30,12 +30,12 @@ fn the_format_page_is_current() {
 
 #[test]
 fn the_op_page_is_current() {
-    current("ops.md", &op_page(&Registry::standard()));
+    current("ops.md", &op_page(&zbmd_backends::standard_registry()));
 }
 
 #[test]
 fn every_op_is_shown_with_types_it_takes() {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let without: Vec<&str> = registry
         .names()
         .filter(|name| *name != "Custom")
@@ -76,7 +76,7 @@ fn model_of(op: &dyn Op, actor: &Actor) -> String {
 
 #[test]
 fn every_example_of_the_catalogue_compiles() {
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let options = CompileOptions {
         machine: MachineChoice::Uniform(1),
         ..CompileOptions::default()

@@ -1,6 +1,5 @@
 //! Graphs with replicas, and when they are chosen.
 
-use zbmd_backends::op::Registry;
 use zbmd_ir::{ActorId, ChannelId, Graph, PlanId, TiSlice, text};
 use zbmd_scheduler::Losses;
 
@@ -222,7 +221,7 @@ fn rewritten(graph: &Graph, name: &str, replicas: u32) -> Result<Replicated, Rep
     replicate(
         graph,
         &factors,
-        &Registry::standard(),
+        &zbmd_backends::standard_registry(),
         TiSlice::from_ref(&[]),
     )
 }

@@ -5,7 +5,6 @@ use rten_onnx::onnx::{
     OperatorSetIdProto, StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto,
     TypeProtoTensor, ValueInfoProto,
 };
-use zbmd_backends::op::Registry;
 
 use crate::onnx::{ImportOptions, check_onnx_bytes, to_text};
 use crate::{CompileOptions, MachineChoice, compile_file, graph_of_onnx};
@@ -88,7 +87,7 @@ fn bytes(model: &ModelProto) -> Vec<u8> {
 
 /// `CODE message` of a refusal.
 fn refusal(model: &ModelProto, options: &ImportOptions) -> String {
-    match check_onnx_bytes(&bytes(model), &Registry::standard(), options) {
+    match check_onnx_bytes(&bytes(model), &zbmd_backends::standard_registry(), options) {
         Ok(()) => "fine".to_owned(),
         Err(error) => format!("{} {error}; {}", error.code(), error.help()),
     }
@@ -347,7 +346,7 @@ fn damaged_files_end_in_an_error_or_a_graph() {
         vec![info("x", &[1, 1, 8])],
         &["y"],
     ));
-    let registry = Registry::standard();
+    let registry = zbmd_backends::standard_registry();
     let options = ImportOptions::default();
     assert_eq!(check_onnx_bytes(&whole, &registry, &options), Ok(()));
     // Numbers that are cut off, or never end, in metadata, a set of operators, a dimension, a place of data.
@@ -436,7 +435,7 @@ fn imported_text_compiles_to_the_same_outputs() {
         .flat_map(|v| (v as f32 * 0.1).to_le_bytes())
         .collect();
     let run = |program: &zbmd_ir::Program| {
-        let registry = Registry::standard();
+        let registry = zbmd_backends::standard_registry();
         let mut interpreter =
             zbmd_backends::interpret::Interpreter::new(&program.graph, &program.blobs, &registry)
                 .expect("kernels");

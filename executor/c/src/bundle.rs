@@ -9,7 +9,6 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use zbmd_backends::op::Registry;
 use zbmd_executor::Engine;
 use zbmd_executor::embed::{self, StreamInfo};
 use zbmd_ir::bundle::{self, OpenError};
@@ -70,7 +69,7 @@ impl Bundle {
                 info,
             })
             .collect();
-        let engine = Engine::new(program, &Registry::standard())?;
+        let engine = Engine::new(program, &zbmd_backends::standard_registry())?;
         handles::open(Arc::new(Self { engine, streams }))
     }
 }

@@ -233,7 +233,7 @@ pub extern "C" fn zbmd_serve_if_worker() {
     guard(|| {
         SERVES.store(true, Ordering::Relaxed);
         #[cfg(target_os = "linux")]
-        zbmd_executor::serve_if_worker(&zbmd_backends::op::Registry::standard());
+        zbmd_executor::serve_if_worker(&zbmd_backends::standard_registry());
         Ok(ZBMD_OK)
     });
 }

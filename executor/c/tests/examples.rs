@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
-use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_file, compile_str};
 use zbmd_executor::{Engine, Report, RunOptions};
 
@@ -130,7 +129,8 @@ fn compile_text(text: &str) -> Compiled {
 
 /// What the Rust library gives for a program with one source at most and one sink.
 fn expected(compiled: Compiled, input: &[u8], iterations: Option<u64>) -> Vec<u8> {
-    let engine = Engine::new(compiled.program, &Registry::standard()).expect("an engine");
+    let engine =
+        Engine::new(compiled.program, &zbmd_backends::standard_registry()).expect("an engine");
     let graph = &engine.program().graph;
     let (_, sink) = graph.sinks().next().expect("a sink");
     let source = graph.sources().next().map(|(_, actor)| actor.name.clone());

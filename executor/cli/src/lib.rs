@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! fn main() -> std::process::ExitCode {
-//!     let mut registry = zbmd_backends::op::Registry::standard();
+//!     let mut registry = zbmd_backends::standard_registry();
 //!     // registry.register("my_actor", |params| MyActor::new(params));
 //!     zbmd_run::main_with(registry)
 //! }

@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use zbmd_backends::op::Registry;
-
 fn main() -> ExitCode {
-    zbmd_run::main_with(Registry::standard())
+    zbmd_run::main_with(zbmd_backends::standard_registry())
 }

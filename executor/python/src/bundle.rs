@@ -7,7 +7,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMapping, PyTuple};
-use zbmd_backends::op::Registry;
 use zbmd_executor::Engine;
 use zbmd_executor::embed::{self, StreamInfo};
 use zbmd_ir::Program;
@@ -38,7 +37,8 @@ pub(crate) struct Stream {
 impl Bundle {
     pub(crate) fn new(program: Verified<Program>, warnings: String) -> PyResult<Self> {
         let streams = embed::streams(&program.graph).into();
-        let engine = Engine::new(program, &Registry::standard()).map_err(errors::engine_error)?;
+        let engine = Engine::new(program, &zbmd_backends::standard_registry())
+            .map_err(errors::engine_error)?;
         Ok(Self {
             engine,
             streams,

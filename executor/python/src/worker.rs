@@ -66,6 +66,6 @@ fn write_script(text: &str) -> std::io::Result<TempPath> {
 pub(crate) fn _serve_if_worker(py: Python<'_>) {
     py.detach(|| {
         #[cfg(target_os = "linux")]
-        zbmd_executor::serve_if_worker(&zbmd_backends::op::Registry::standard());
+        zbmd_executor::serve_if_worker(&zbmd_backends::standard_registry());
     });
 }

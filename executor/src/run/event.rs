@@ -1,7 +1,7 @@
 //! What workers report to the supervising thread. Must not know what it does about it.
 
 use serde::{Deserialize, Serialize};
-use zbmd_backends::gpu::FaultKind;
+use zbmd_devices::gpu::FaultKind;
 use zbmd_ir::DeviceId;
 
 use crate::fault::DeviceFault;

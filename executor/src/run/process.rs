@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
-use zbmd_backends::op::Registry;
 use zbmd_ir::DeviceId;
+use zbmd_op::Registry;
 
 use super::event::WorkerExit;
 use super::launch::Lifetime;

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use zbmd_backends::gpu::FaultKind;
+use zbmd_devices::gpu::FaultKind;
 use zbmd_ir::{DeviceId, PlanId};
 
 use super::active_epoch::ActiveEpoch;

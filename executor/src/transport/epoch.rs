@@ -254,7 +254,7 @@ impl EpochMemory {
     /// Ends every wait of the epoch's workers.
     ///
     /// Before anybody can see the stop, nothing more counts: a closed queue, and a sealed border, refuse what comes later
-    /// as a whole. For a GPU that is released (see `zbmd_backends::replay`) computes with tokens that are not there, and
+    /// as a whole. For a GPU that is released (see `zbmd_hal`) computes with tokens that are not there, and
     /// writes over others that are still read.
     pub(crate) fn stop(&self) {
         for sink in &self.sinks {

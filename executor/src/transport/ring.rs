@@ -35,7 +35,7 @@
 //!
 //! # Counters that a device writes
 //!
-//! A GPU may load and store its counters itself (see `zbmd_backends::replay`): then p1 is the device's, which wakes
+//! A GPU may load and store its counters itself (see `zbmd_hal`): then p1 is the device's, which wakes
 //! nobody. Its worker does the rest once it has seen the counter: p2 comes after that load, so w5 sees at least what the
 //! worker saw, and the table holds. Until then somebody may sleep beside tokens that are there, never for longer than if
 //! the worker itself had published them.

@@ -9,8 +9,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use zbmd_backends::kernel::Element;
 use zbmd_ir::{DType, TokenType};
+use zbmd_op::kernel::Element;
 
 use crate::transport::conduit::{Closed, Consumer, Producer};
 use crate::transport::ring::{Deadline, Spin, Stop};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use zbmd_backends::team::Team;
 use zbmd_ir::{RingId, Slot};
+use zbmd_op::team::Team;
 
 use super::border::commit_border;
 use super::memory::WorkerMemory;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use zbmd_backends::kernel::{CallShape, Kernel, RawPort, Scratch};
 use zbmd_ir::{ChannelId, DType};
+use zbmd_op::kernel::{CallShape, Kernel, RawPort, Scratch};
 
 use crate::transport::arena::Arena;
 

@@ -5,12 +5,12 @@ mod chunks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use zbmd_backends::kernel::{CallShape, Scratch};
 use zbmd_ir::math::gcd_u64;
 use zbmd_ir::{
     Action, ActorId, BufferId, Calendar, ChannelId, DeviceId, Entry, Plan, RingId, Role, Slot,
     trace::OTHER,
 };
+use zbmd_op::kernel::{CallShape, Scratch};
 
 use self::chunks::{ChunkPositions, RepeatedLoop};
 use super::border;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use zbmd_backends::team::Team;
 use zbmd_ir::PlanId;
+use zbmd_op::team::Team;
 
 use super::cpu::CpuWorker;
 use super::gpu::GpuWorker;

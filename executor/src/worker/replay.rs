@@ -11,8 +11,8 @@
 
 use std::ops::Range;
 
-use zbmd_backends::kernel::{CallShape, Io, Kernel, RawPort, Scratch};
 use zbmd_ir::{ChannelId, DType, RingId};
+use zbmd_op::kernel::{CallShape, Io, Kernel, RawPort, Scratch};
 
 use super::border::wait_for_area;
 use super::instructions::{Instr, NO_COUNTER, ReplayCode, RingSpec};

@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use zbmd_backends::op::Registry;
 use zbmd_compiler::onnx::{ImportOptions, check_onnx_bytes};
 
-static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::standard);
+static REGISTRY: LazyLock<Registry> = LazyLock::new(zbmd_backends::standard_registry);
 const VALID: [&[u8]; 4] = [
     include_bytes!("../../../compiler/src/explain/onnx/relu.onnx"),
     include_bytes!("../../../compiler/src/explain/onnx/sizes.onnx"),

@@ -9,7 +9,6 @@ use super::math::{ROUNDED, on_device, round};
 use crate::cuda::CudaDevice;
 use crate::cuda::testing::{real, soft};
 use crate::kernels::{Caps, KernelPlan, Math};
-use crate::op::Registry;
 use crate::tests::ops::conformance::{Random, Subject, subject};
 use crate::tests::ops::gpus::{Tolerance, agree, compare};
 
@@ -213,7 +212,7 @@ impl Case {
     fn subject(&self, math: Math) -> (Subject, KernelPlan) {
         let parameters = format!("{}, math: {math}", self.parameters());
         let given = subject("NnAttention", &parameters, &self.inputs());
-        let plan = Registry::standard().lower(&given.actor, &TiVec::new(), &Caps::CUDA);
+        let plan = crate::standard_registry().lower(&given.actor, &TiVec::new(), &Caps::CUDA);
         (given, plan.expect("kernels"))
     }
 

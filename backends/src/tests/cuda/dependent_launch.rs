@@ -6,7 +6,6 @@ use zbmd_ir::TiVec;
 
 use crate::cuda::{CudaDevice, CudaOptions, GpuCall, Instance};
 use crate::kernels::Caps;
-use crate::op::Registry;
 use crate::tests::ops::conformance::{Random, subject};
 use crate::tests::ops::gpus::in_calls;
 
@@ -31,7 +30,7 @@ fn chains_of_kernels_wait_themselves_where_that_is_asked_for_and_can_be() {
     const CALLS: usize = 5;
     let mut random = Random(31);
     let subject = subject("Fir", "taps: [0.5, -0.25, 0.125]", "f32");
-    let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), &Caps::CUDA);
+    let plan = crate::standard_registry().lower(&subject.actor, &TiVec::new(), &Caps::CUDA);
     let plan = plan.expect("kernels");
     let data = subject.inputs(7, |dtype, count| random.elements(dtype, count));
     let mut all = Vec::new();

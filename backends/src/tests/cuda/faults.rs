@@ -10,13 +10,12 @@ use crate::cuda::{
     Code, CudaDevice, Fault, GpuCall, Injection, Machine, ReplayError, Site, Verdict,
 };
 use crate::kernels::KernelPlan;
-use crate::op::Registry;
 use crate::tests::ops::conformance::subject;
 
 /// Has the vendor's library multiply, if it is there.
 fn product(device: &Arc<CudaDevice>) -> Result<(), Fault> {
     let subject = subject("NnMatMul", "", "x: f32[2,3], y: f32[3,2]");
-    let (registry, blobs) = (Registry::standard(), TiVec::new());
+    let (registry, blobs) = (crate::standard_registry(), TiVec::new());
     let plan = registry.lower_in(&subject.actor, &blobs, device.caps(), Some("cublaslt"));
     let plan = plan.expect("it is known");
     assert_eq!(
@@ -39,7 +38,7 @@ fn call(device: &Arc<CudaDevice>, actor: &Actor, plan: &KernelPlan) -> Result<Gp
 fn work(device: &Arc<CudaDevice>) -> Result<(), Fault> {
     product(device)?;
     let subject = subject("Tone", "freq: 1, rate: 8", "");
-    let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
+    let plan = crate::standard_registry().lower(&subject.actor, &TiVec::new(), device.caps());
     let mut call = call(device, &subject.actor, &plan.expect("a kernel"))?;
     call.set_state(0, &[0; 8])?;
     call.run()?;

@@ -9,7 +9,6 @@ use zbmd_ir::{DType, TiVec};
 use crate::cuda::testing::{real, soft};
 use crate::cuda::{CudaDevice, GpuCall};
 use crate::kernels::{Caps, KernelPlan, Math};
-use crate::op::Registry;
 use crate::tests::ops::conformance::{Random, Results, Subject, subject};
 use crate::tests::ops::gpus::{Tolerance, agree, in_calls};
 
@@ -176,7 +175,7 @@ fn subjects(
 ) -> (Subject, KernelPlan, Subject) {
     let [plain, rounded] = filled(parameters, math, random);
     let given = subject(op, &asked(&plain, math), inputs);
-    let plan = Registry::standard().lower(&given.actor, &TiVec::new(), &Caps::CUDA);
+    let plan = crate::standard_registry().lower(&given.actor, &TiVec::new(), &Caps::CUDA);
     (given, plan.expect("kernels"), subject(op, &rounded, inputs))
 }
 
@@ -280,7 +279,7 @@ fn a_device_that_is_too_old_is_refused_with_both_numbers_and_others_round_nothin
     let mut random = Random(23);
     let case = ("NnMatMul", "y: #[16,16]", "x: f32[16,16]");
     let (subject, ..) = subjects(case, Math::Bf16, &mut random);
-    let (registry, blobs) = (Registry::standard(), TiVec::new());
+    let (registry, blobs) = (crate::standard_registry(), TiVec::new());
     let turing = Caps {
         capability: Some((7, 5)),
         ..Caps::CUDA

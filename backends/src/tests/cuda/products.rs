@@ -8,7 +8,6 @@ use zbmd_ir::TiVec;
 use crate::cuda::testing::{real, soft};
 use crate::cuda::{CudaDevice, GpuCall, Lacking};
 use crate::kernels::{Caps, KernelPlan};
-use crate::op::Registry;
 use crate::tests::ops::conformance::subject;
 use crate::tests::ops::gpus::in_calls;
 use crate::tests::ops::products::check_all;
@@ -59,7 +58,7 @@ fn a_library_that_is_not_there_is_refused_in_a_clause() {
         .expect("software")
         .set_lacking(Lacking::Library);
     let subject = subject("NnMatMul", "", "x: f32[8,6], y: f32[6,9]");
-    let registry = Registry::standard();
+    let registry = crate::standard_registry();
     let lower = |name| registry.lower_in(&subject.actor, &TiVec::new(), &Caps::CUDA, Some(name));
     let why = unsupported_reason(&device, &lower("cublaslt").expect("it is known"));
     assert_eq!(why.as_deref(), Some("cuBLASLt is not installed"));

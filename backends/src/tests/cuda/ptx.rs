@@ -10,12 +10,11 @@ use crate::kernels::emit::cubins::is_whole_object;
 use crate::kernels::emit::ptx::print;
 use crate::kernels::lang::{Builder, Kernel, Mem, Place, Ty};
 use crate::kernels::{Caps, KernelPlan, Step};
-use crate::op::Registry;
 use crate::tests::ops::conformance::{CASES, Subject, subject};
 use crate::tests::ops::products;
 
 fn lowered(subject: &Subject) -> Option<KernelPlan> {
-    Registry::standard().lower(&subject.actor, &TiVec::new(), &Caps::COMMON)
+    crate::standard_registry().lower(&subject.actor, &TiVec::new(), &Caps::COMMON)
 }
 
 /// All instructions in one kernel: what no op uses as well.

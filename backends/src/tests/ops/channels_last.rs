@@ -6,7 +6,7 @@ use bytes::Bytes;
 use zbmd_ir::{Actor, DType, Params, Role, TiVec, TokenType, Value};
 
 use crate::call::Call;
-use crate::op::{Registry, ResolveCx};
+use crate::op::ResolveCx;
 use zbmd_ops_nn::narrow;
 
 /// Small integers, so that sums are exact in any order.
@@ -36,7 +36,7 @@ fn run(
     blobs: &[Bytes],
     ins: &[(&str, &[u32], &[f32])],
 ) -> (Vec<f32>, Vec<u32>) {
-    let registry = Registry::standard();
+    let registry = crate::standard_registry();
     let blobs: TiVec<zbmd_ir::BlobId, Bytes> = blobs.to_vec().into();
     let connected: Vec<String> = ins.iter().map(|i| i.0.to_owned()).collect();
     let types: BTreeMap<String, TokenType> = ins

@@ -12,7 +12,7 @@ use zbmd_ir::{
 
 use crate::call::Call;
 use crate::kernel::Kernel;
-use crate::op::{OpError, Registry, ResolveCx, Signature};
+use crate::op::{OpError, ResolveCx, Signature};
 use crate::team;
 use zbmd_op::entry::{in_port, out_port};
 use zbmd_ops_nn::narrow;
@@ -108,7 +108,7 @@ pub(crate) fn resolve(op: &str, parameters: &str, inputs: &str) -> Result<Signat
         types: &types,
         blobs,
     };
-    Registry::standard().resolve(op, &cx)
+    crate::standard_registry().resolve(op, &cx)
 }
 
 /// The actor that the compiler would make, the values its states start from, and its kernel.
@@ -147,7 +147,7 @@ pub(crate) fn subject(op: &str, parameters: &str, inputs: &str) -> Subject {
         state,
         in_place: Vec::new(),
     };
-    let kernel = Registry::standard()
+    let kernel = crate::standard_registry()
         .kernel(&actor, &TiVec::new())
         .unwrap_or_else(|e| panic!("{op}({parameters}) of {inputs}: {e:?}"));
     Subject {
@@ -583,7 +583,7 @@ const TILED: &[(&str, &str, &str)] = &[
 
 #[test]
 fn variants_have_the_same_bits() {
-    let registry = Registry::standard();
+    let registry = crate::standard_registry();
     let mut random = Random(3);
     let mut tried = 0;
     for &(op, parameters, inputs) in CASES.iter().chain(TILED) {
@@ -648,7 +648,7 @@ fn variants_have_the_same_bits() {
 
 #[test]
 fn unknown_variants_are_refused() {
-    let registry = Registry::standard();
+    let registry = crate::standard_registry();
     for (op, parameters, inputs, known) in [
         (
             "NnMatMul",
@@ -796,7 +796,7 @@ fn outputs_over_inputs_have_the_same_bits() {
     for (op, parameters, inputs, expected) in cases.chain(tensors) {
         let subject = subject(op, parameters, inputs);
         let name = format!("{op}({parameters}) of ({inputs})");
-        let pairs = Registry::standard().in_place(&subject.actor, &TiVec::new());
+        let pairs = crate::standard_registry().in_place(&subject.actor, &TiVec::new());
         if let Some(expected) = expected {
             let inputs: Vec<u32> = pairs.iter().map(|p| p.input).collect();
             assert_eq!(inputs, expected, "{name}");
@@ -841,7 +841,7 @@ fn outputs_over_inputs_have_the_same_bits() {
 
 #[test]
 fn more_in_place_than_a_kernel_can_is_refused() {
-    let registry = Registry::standard();
+    let registry = crate::standard_registry();
     for (op, parameters, inputs, pair) in [
         ("Window", "kind: hann", "f32[16]", InPlace::whole(0, 0)),
         ("Sub", "", "x: f32[4], y: f32", InPlace::whole(1, 0)),
@@ -865,7 +865,7 @@ fn more_in_place_than_a_kernel_can_is_refused() {
 
 #[test]
 fn every_op_is_in_the_table_and_documented() {
-    for (name, doc) in Registry::standard().docs() {
+    for (name, doc) in crate::standard_registry().docs() {
         // Tensor ops have the operator cases of ONNX, which live with the importer.
         let elsewhere = name == "Custom" || name.starts_with("Nn");
         assert!(
@@ -896,7 +896,9 @@ fn actors_with_other_ports_are_refused_not_run() {
         let mut actor = subject("Mix", "freq: 1, rate: 4", "c32").actor;
         spoil(&mut actor);
         assert!(
-            Registry::standard().kernel(&actor, &TiVec::new()).is_err(),
+            crate::standard_registry()
+                .kernel(&actor, &TiVec::new())
+                .is_err(),
             "{name}"
         );
     }

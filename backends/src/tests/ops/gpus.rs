@@ -5,7 +5,6 @@ use zbmd_ir::{DType, TiVec};
 
 use super::conformance::{CASES, Random, Results, Subject, subject};
 use crate::kernels::{Caps, KernelPlan};
-use crate::op::Registry;
 use crate::replay::{Call, Queue};
 
 /// How near an op comes to its CPU kernel.
@@ -62,7 +61,7 @@ const CPU_ONLY: &[(&str, &str)] = &[
 
 /// The kernels of a subject; `None` where the CPU keeps it.
 pub(crate) fn lowered(subject: &Subject, caps: &Caps) -> Option<KernelPlan> {
-    Registry::standard().lower(&subject.actor, &TiVec::new(), caps)
+    crate::standard_registry().lower(&subject.actor, &TiVec::new(), caps)
 }
 
 /// All outputs and states on a device, in calls that `make` makes for a number of firings.

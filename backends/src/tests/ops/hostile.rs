@@ -337,7 +337,7 @@ fn cases() -> u64 {
 
 #[test]
 fn every_op_refuses_or_computes_whatever_it_is_given() {
-    let registry = Registry::standard();
+    let registry = crate::standard_registry();
     let mut failures = Vec::new();
     let (mut tried, mut ran) = (0, 0);
     let trace = std::env::var_os("ZBMD_HOSTILE_TRACE");

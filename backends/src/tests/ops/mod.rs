@@ -3,6 +3,7 @@
 mod agreement;
 mod channels_last;
 pub(crate) mod conformance;
+mod custom;
 mod expressions;
 #[cfg(any(feature = "cuda", feature = "vulkan"))]
 pub(crate) mod gpus;

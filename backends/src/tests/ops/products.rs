@@ -6,7 +6,6 @@ use zbmd_ir::TiVec;
 use super::conformance::{Random, Subject, subject};
 use super::gpus::{Run, Tolerance, agree, filled, tame};
 use crate::kernels::{Caps, KernelPlan, Math, library};
-use crate::op::Registry;
 
 /// Sums are added in another order than on the CPU, and factors rounded where they may be.
 fn tolerance(plan: &KernelPlan) -> Tolerance {
@@ -182,7 +181,7 @@ fn subjects(caps: &Caps) -> impl Iterator<Item = (String, Subject, &'static [&'s
 
 /// The kernels of every variant of every case that devices like this can run.
 pub(crate) fn plans(caps: &Caps) -> Vec<(String, KernelPlan)> {
-    let (registry, blobs) = (Registry::standard(), TiVec::new());
+    let (registry, blobs) = (crate::standard_registry(), TiVec::new());
     let mut all = Vec::new();
     for (name, subject, names) in subjects(caps) {
         for variant in names {
@@ -201,7 +200,7 @@ pub(crate) fn check_all(
     refuses: &dyn Fn(&KernelPlan) -> Option<String>,
     run: Run<'_>,
 ) {
-    let (registry, blobs) = (Registry::standard(), TiVec::new());
+    let (registry, blobs) = (crate::standard_registry(), TiVec::new());
     let mut random = Random(31);
     for (name, subject, names) in subjects(caps) {
         let default = registry
@@ -246,7 +245,7 @@ pub(crate) fn check_all(
 
 #[test]
 fn an_unknown_variant_is_refused_in_a_sentence() {
-    let (registry, blobs) = (Registry::standard(), TiVec::new());
+    let (registry, blobs) = (crate::standard_registry(), TiVec::new());
     let product = subject("NnMatMul", "", "x: f32[8,6], y: f32[6,9]");
     let refused = |subject: &Subject, caps: &Caps, name: &str| {
         let plan = registry.lower_in(&subject.actor, &blobs, caps, Some(name));

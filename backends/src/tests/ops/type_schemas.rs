@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use zbmd_ir::DType;
 
 use super::conformance::{resolve, subject};
-use crate::op::{OpError, Registry};
+use crate::op::OpError;
 use zbmd_op::args::{bytes_to_f64, encode};
 use zbmd_op::types::{TypeSchema, computed};
 
 #[test]
 fn every_op_has_a_type_schema() {
-    let registry = Registry::standard();
+    let registry = crate::standard_registry();
     for name in registry.names() {
         let op = registry.op(name).expect("an op");
         let schema = op.types().unwrap_or_else(|| panic!("{name} has no types"));
@@ -249,7 +249,7 @@ fn computed_outputs(op: &str, parameters: &str, inputs: &str) -> Vec<Vec<f64>> {
 
 #[test]
 fn mixed_types_compute_what_a_cast_gives() {
-    let registry = Registry::standard();
+    let registry = crate::standard_registry();
     let mut covered: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for &(op, parameters, inputs) in ALL_OPERANDS {
         let schema = registry.op(op).and_then(|op| op.types()).expect("a schema");
@@ -310,7 +310,7 @@ fn named(inputs: &str) -> Vec<(String, DType)> {
 
 #[test]
 fn every_input_refuses_the_types_that_its_schema_does_not_name() {
-    let registry = Registry::standard();
+    let registry = crate::standard_registry();
     for &(op, parameters, inputs) in ALL_OPERANDS {
         let schema = registry.op(op).and_then(|op| op.types()).expect("a schema");
         for (name, _) in named(inputs) {

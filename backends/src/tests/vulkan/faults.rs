@@ -3,7 +3,6 @@
 
 use zbmd_ir::TiVec;
 
-use crate::op::Registry;
 use crate::tests::ops::conformance::subject;
 use crate::vulkan::testing::{assert_valid, open, turn};
 use crate::vulkan::{
@@ -13,7 +12,7 @@ use crate::vulkan::{
 /// Makes an actor's kernels ready and runs them, as calibration does.
 fn work(device: &std::sync::Arc<VulkanDevice>) -> Result<(), Fault> {
     let subject = subject("Tone", "freq: 1, rate: 8", "");
-    let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
+    let plan = crate::standard_registry().lower(&subject.actor, &TiVec::new(), device.caps());
     let call = GpuCall::new(device, &subject.actor, &plan.expect("a kernel"), 4, 1);
     let mut call = call.map_err(|error| match error {
         ReplayError::Fault(fault) => fault,

@@ -5,7 +5,6 @@ use zbmd_ir::{DType, TiVec};
 
 use super::suite::{on_device, valid_modules};
 use crate::kernels::Caps;
-use crate::op::Registry;
 use crate::tests::ops::conformance::{Random, Subject, subject};
 use crate::tests::ops::gpus::{Tolerance, agree, filled};
 use crate::tests::ops::products;
@@ -382,7 +381,7 @@ fn elements(random: &mut Random, dtype: DType, count: usize) -> Vec<u8> {
 
 fn check(subject: &Subject, tolerance: Tolerance, random: &mut Random) -> Result<(), String> {
     let device = device().expect("checked before");
-    let registry = Registry::standard();
+    let registry = crate::standard_registry();
     if let Some(why) = registry.gpu_reason(&subject.actor, &TiVec::new(), device.caps()) {
         return Err(format!("has no kernel: {why}"));
     }
@@ -427,7 +426,7 @@ fn every_tensor_op_agrees_with_its_cpu_kernel() {
 #[test]
 fn every_module_of_a_tensor_op_is_valid() {
     let mut random = Random(5);
-    let registry = Registry::standard();
+    let registry = crate::standard_registry();
     let plans = CASES.iter().map(|&(op, parameters, inputs, _)| {
         let subject = subject(op, &filled(parameters, &mut random), inputs);
         let plan = registry.lower(&subject.actor, &TiVec::new(), &Caps::COMMON);

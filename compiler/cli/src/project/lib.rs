@@ -62,7 +62,7 @@ impl CustomActor for Level {
 
 /// All ops that the model may use.
 pub fn registry() -> Registry {
-    let mut registry = Registry::standard();
+    let mut registry = zbmd_backends::standard_registry();
     registry.register("level", Level::new);
     registry
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use zbmd_backends::gpu::{Device, Drivers, GpuOptions, Kept};
+use zbmd_devices::gpu::{Device, Drivers, GpuOptions, Kept};
 
 use crate::fault::DeviceFault;
 use crate::program::LoadedProgram;

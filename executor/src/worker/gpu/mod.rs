@@ -4,7 +4,7 @@
 //! A GPU's worker differs from a CPU's in one thing: a period that was submitted has not ended. So periods are published as
 //! done when they have ended and all that they give was given; and before the worker waits for anybody (tokens, space,
 //! admission, a border), it ends what is in flight, because others may need that to go on. A device that waits for others
-//! and informs them by itself (see `zbmd_backends::replay`) is followed step by step, and released once the epoch is stopped.
+//! and informs them by itself (see `zbmd_hal`) is followed step by step, and released once the epoch is stopped.
 #![expect(
     unsafe_code,
     reason = "lends exchange regions to a replay, and copies tokens at borders"
@@ -15,8 +15,8 @@ mod peers;
 
 use std::sync::Arc;
 
-use zbmd_backends::gpu::{Fault, FaultKind, Replay};
-use zbmd_backends::replay::{Exchange, HostRegion, Transport};
+use zbmd_devices::gpu::{Fault, FaultKind, Replay};
+use zbmd_hal::{Exchange, HostRegion, Transport};
 use zbmd_ir::{Calendar, DeviceId, Plan, Program, State};
 
 use self::device::LentDevice;

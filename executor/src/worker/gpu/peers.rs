@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use zbmd_backends::gpu::Halt;
-use zbmd_backends::replay::{Peers, Stopped};
+use zbmd_devices::gpu::Halt;
+use zbmd_hal::{Peers, Stopped};
 use zbmd_ir::{ChannelId, Graph, Plan, Ring, RingId, State};
 
 use super::{MAX_IN_FLIGHT, WAITS, WORKS};

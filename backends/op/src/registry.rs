@@ -6,19 +6,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use zbmd_ir::{Actor, ActorCost, BlobId, Device, InPlace, Params, Role, TiSlice, Value};
 
-use super::memo::ResolvedOps;
-use super::{
-    CustomActor, GpuCapabilities, GpuRequest, Op, OpError, Packing, ResolveCx, ResolvedOp, Work,
-    default_work,
-};
+use zbmd_gpu_ir::{Caps, KernelPlan, LowerKernels};
+
+use crate::args;
+use crate::custom;
+use crate::entry::stateless_inputs;
 use crate::kernel::Kernel;
-use crate::kernels::{Caps, KernelPlan};
-use crate::ops::custom;
-use zbmd_op::entry::stateless_inputs;
+use crate::memo::ResolvedOps;
+use crate::{
+    CustomActor, GpuCapabilities, GpuRequest, Op, OpDoc, OpError, Packing, ResolveCx, ResolvedOp,
+    Work, default_work,
+};
 
 type CustomFactory = dyn Fn(&Params) -> Result<Arc<dyn CustomActor>, OpError> + Send + Sync;
 
-/// The ops that a program knows: the standard catalogue and registered custom actors.
+/// The ops that a program knows, those of a catalogue and registered custom actors.
 #[derive(Clone)]
 pub struct Registry {
     pub(crate) ops: BTreeMap<String, Arc<dyn Op>>,
@@ -85,6 +87,25 @@ impl Registry {
     /// Names of all ops, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.ops.keys().map(String::as_str)
+    }
+
+    /// Name and description of every op, sorted by name.
+    pub fn docs(&self) -> Vec<(String, OpDoc)> {
+        self.ops
+            .iter()
+            .map(|(name, op)| (name.clone(), op.doc()))
+            .collect()
+    }
+
+    pub(crate) fn unknown_op(&self, name: &str) -> OpError {
+        let help = match args::nearest(name, self.names()) {
+            Some(near) => format!("did you mean `{near}`? See `zbmdc ops` for the catalogue"),
+            None => "see `zbmdc ops` for the catalogue, or use `Custom`".to_owned(),
+        };
+        OpError::Other {
+            message: format!("unknown op `{name}`"),
+            help,
+        }
     }
 
     /// Makes a registered custom actor; `None` if the name is not registered.
@@ -262,7 +283,7 @@ impl Registry {
     }
 
     /// Why an actor cannot run on a GPU that has `caps`, as a clause for people: "the device lacks 64-bit floats".
-    /// `None` where it can. What a device can do is [`crate::vulkan::VulkanDevice::caps`], or [`Caps::COMMON`] without one.
+    /// `None` where it can. What a device can do is its driver's answer, or [`Caps::COMMON`] without one.
     pub fn gpu_reason(
         &self,
         actor: &Actor,
@@ -301,12 +322,7 @@ impl Registry {
     ) -> Option<ActorCost> {
         match device.backend.as_str() {
             "cpu" => Some(self.cpu_work(actor, blobs)?.cost_on(device)),
-            "cuda" if cfg!(feature = "cuda") => {
-                self.gpu_cost(actor, device, capabilities.of(device), blobs)
-            }
-            "vulkan" if cfg!(feature = "vulkan") => {
-                self.gpu_cost(actor, device, capabilities.of(device), blobs)
-            }
+            "cuda" | "vulkan" => self.gpu_cost(actor, device, capabilities.of(device), blobs),
             _ => None,
         }
     }
@@ -393,6 +409,18 @@ impl Registry {
             firing_ps: roofline(self.work(actor, blobs), device),
             scratch_bytes: plan.scratch_bytes(),
         })
+    }
+}
+
+impl LowerKernels for Registry {
+    fn lower_kernels(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        caps: &Caps,
+        variant: Option<&str>,
+    ) -> Result<KernelPlan, String> {
+        self.lower_in(actor, blobs, caps, variant)
     }
 }
 

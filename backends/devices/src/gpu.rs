@@ -1,6 +1,6 @@
 //! GPUs, whichever driver they have: opened by name, their calendars behind one interface.
 //!
-//! The differences between drivers stay in [`crate::vulkan`] and [`crate::cuda`]. Those who run calendars see a
+//! The differences between drivers stay in [`zbmd_vulkan`] and [`zbmd_cuda`]. Those who run calendars see a
 //! [`Device`], a [`Replay`], and [`Fault`]s sorted by what is to be done about them.
 
 use std::any::Any;
@@ -8,19 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use zbmd_ir::{Actor, ActorId, BlobId, Calendar, DeviceKind, Plan, Program, TiSlice};
+use zbmd_ir::{Actor, ActorId, Calendar, DeviceKind, Plan, Program};
 
 #[cfg(feature = "cuda")]
-use crate::cuda;
-use crate::kernels::{Caps, KernelPlan, LowerKernels};
-use crate::op::Registry;
-use crate::replay::{Exchange, GpuDevice, ReplayRequest, SEE_DEVICES};
-pub use crate::replay::{
+use zbmd_cuda as cuda;
+use zbmd_gpu_ir::{Caps, KernelPlan, LowerKernels};
+use zbmd_hal::{Exchange, GpuDevice, ReplayRequest, SEE_DEVICES};
+pub use zbmd_hal::{
     Fault, FaultKind, GpuCalls as Calls, GpuReplay as Replay, KeptConstants as Kept,
 };
 #[cfg(feature = "vulkan")]
-use crate::vulkan;
+use zbmd_vulkan as vulkan;
 
 /// Why this build cannot drive devices of a backend that it knows, as a clause; `None` where it can.
 pub fn missing_support(backend: &DeviceKind) -> Option<&'static str> {
@@ -42,7 +40,7 @@ pub fn missing_support(backend: &DeviceKind) -> Option<&'static str> {
 pub fn print_modules(plan: &KernelPlan, code: &mut BTreeMap<(String, u128), Vec<u8>>) {
     #[cfg(feature = "vulkan")]
     {
-        use crate::kernels::emit::modules;
+        use zbmd_gpu_ir::emit::modules;
 
         let mut modules_by_key = BTreeMap::new();
         modules::print_all(plan, &mut modules_by_key);
@@ -64,19 +62,7 @@ const BUILD_WITH_SUPPORT: &str =
     "build with the feature, or compile for a machine without such devices";
 
 /// Why a period was not completed.
-pub type Halt = crate::replay::Halt<Fault>;
-
-impl LowerKernels for Registry {
-    fn lower_kernels(
-        &self,
-        actor: &Actor,
-        blobs: &TiSlice<BlobId, Bytes>,
-        caps: &Caps,
-        variant: Option<&str>,
-    ) -> Result<KernelPlan, String> {
-        self.lower_in(actor, blobs, caps, variant)
-    }
-}
+pub type Halt = zbmd_hal::Halt<Fault>;
 
 /// How drivers are loaded and devices opened.
 #[derive(Clone, Debug, Default)]
@@ -85,7 +71,7 @@ pub struct GpuOptions {
     pub validate: bool,
     /// Vulkan: where compiled kernels are stored from run to run.
     pub cache: Option<PathBuf>,
-    /// CUDA: see [`cuda::CudaOptions::dependent_launch`](crate::cuda::CudaOptions).
+    /// CUDA: see [`cuda::CudaOptions::dependent_launch`](zbmd_cuda::CudaOptions).
     pub dependent_launch: bool,
 }
 
@@ -298,7 +284,7 @@ impl Device {
     /// `kept` has the constants that the device already has, and afterwards those of this calendar.
     ///
     /// # Errors
-    /// See [`ReplayError`](crate::replay::ReplayError).
+    /// See [`ReplayError`](zbmd_hal::ReplayError).
     ///
     /// # Panics
     /// If the program was not verified, or the calendar is not one of the plan's.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use zbmd_ir::{Device, DeviceKind};
 
-use crate::kernels::Caps;
+use zbmd_gpu_ir::Caps;
 
 /// What each GPU of a machine can do, as far as it is known.
 #[derive(Clone, Debug, Default)]

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use zbmd_ir::{Device, DeviceId, DeviceKind, Link, Machine};
 
-use crate::kernels::Caps;
+use zbmd_gpu_ir::Caps;
 
 /// Memory assumed where the system does not tell: 4 GiB.
 const FALLBACK_MEMORY_BYTES: u64 = 4 << 30;
 /// Arithmetic assumed of one CPU core, in operations per second, until it is measured: what ordinary kernels reach on a
-/// core whose peak is about 160 billion. Blocked products of matrices reach more: [`zbmd_op::PRODUCT_SHARE`].
+/// core whose peak is about 160 billion. Blocked products of matrices reach more: `zbmd_op::PRODUCT_SHARE`.
 pub const CORE_FLOPS: u64 = 48_000_000_000;
 /// Memory bandwidth assumed of one CPU core, in bytes per second.
 pub const CORE_BYTES_PER_S: u64 = 16_000_000_000;
@@ -118,7 +118,7 @@ pub fn gpus() -> Result<Vec<Gpu>, String> {
 
 #[cfg(feature = "vulkan")]
 fn vulkan_gpus() -> Result<Vec<Gpu>, String> {
-    use crate::vulkan::{DeviceType, Instance, OpenError, VulkanDevice, VulkanOptions};
+    use zbmd_vulkan::{DeviceType, Instance, OpenError, VulkanDevice, VulkanOptions};
     let instance = Instance::load(false).map_err(|e| e.to_string())?;
     let listed = instance.devices().map_err(|e| e.to_string())?;
     let mut gpus = Vec::new();
@@ -158,9 +158,9 @@ fn vulkan_gpus() -> Result<Vec<Gpu>, String> {
 
 #[cfg(feature = "cuda")]
 fn cuda_gpus() -> Result<Vec<Gpu>, String> {
-    let instance = crate::cuda::Instance::load().map_err(|e| e.to_string())?;
+    let instance = zbmd_cuda::Instance::load().map_err(|e| e.to_string())?;
     let listed = instance.devices().map_err(|e| e.to_string())?;
-    let gpu = |listed: crate::cuda::Listed| Gpu {
+    let gpu = |listed: zbmd_cuda::Listed| Gpu {
         device: Device {
             name: listed.name.clone(),
             backend: DeviceKind::Cuda,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use zbmd_ir::{TokenType, Value};
 
-use super::{Op, OpError, ResolveCx, ResolvedOp};
+use crate::{Op, OpError, ResolveCx, ResolvedOp};
 
 /// Ops by all that they were resolved from: name, parameters, inputs and constants. Actors that agree in these share
 /// one, and an actor that a pass has changed gets another. Safe to share between threads.
