@@ -15,8 +15,8 @@ mod session;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use zbmd_backends::op::Registry;
-use zbmd_ir::{BlobId, Graph, Machine, TiSlice};
+use zbmd_backends::op::{GpuCapabilities, Registry};
+use zbmd_ir::{Actor, ActorCost, BlobId, Device, Graph, Machine, TiSlice};
 
 use crate::costs::{MeasuredCost, MeasuredCosts};
 use crate::diag::{Diagnostics, Sink};
@@ -196,7 +196,7 @@ impl Calibration {
             let has_variants = outcome.costs.len() > 1;
             let modelled = first_device
                 .as_ref()
-                .and_then(|device| sources.registry.cost(kernel.actor, device, sources.blobs));
+                .and_then(|device| sources.modelled_cost(kernel.actor, device));
             self.rows.push(CostRow {
                 actor: kernel.actor.name.clone(),
                 actors: kernel.actors,
@@ -243,7 +243,21 @@ pub struct Progress<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct KernelSources<'a> {
     pub(crate) registry: &'a Registry,
+    /// What the GPUs of the machine can do.
+    pub(crate) capabilities: &'a GpuCapabilities,
     pub(crate) blobs: &'a TiSlice<BlobId, Bytes>,
+}
+
+impl KernelSources<'_> {
+    /// What the cost model says of an actor on a device; `None` where that has no kernel for it.
+    fn modelled_cost(&self, actor: &Actor, device: &Device) -> Option<ActorCost> {
+        let Self {
+            registry,
+            capabilities,
+            blobs,
+        } = self;
+        registry.cost(actor, device, capabilities, blobs)
+    }
 }
 
 /// Measures all kernels of the graph on all devices of the target, which must be this computer's; costs that the target

@@ -50,7 +50,7 @@ use crate::{in_place, refusals, sample_rates};
 /// One compilation: what is asked for, and what has been read and reported so far.
 pub(crate) struct Compilation<'a> {
     options: &'a CompileOptions,
-    /// The options' registry, with what the GPUs of the machine can do. It resolves each actor once.
+    /// The options' registry. It resolves each actor once.
     registry: Registry,
     /// None where the machine could not be read.
     target: Option<Target>,
@@ -79,19 +79,20 @@ impl<'a> Compilation<'a> {
     pub(crate) fn open(source: Source<'_>, options: &'a CompileOptions) -> Self {
         let mut reports = Reports::default();
         let mut files = Files::default();
-        let mut registry = options.registry.resolving_once();
+        let registry = options.registry.resolving_once();
 
         // Errors are listed in the order in which texts are read: those of the model come first.
         let parsed_source = parse_source(source, options, &mut files, &mut reports);
-        let target = Target::read(&options.machine, &mut reports).ok();
+        let mut target = Target::read(&options.machine, &mut reports).ok();
         let passes = PassSelection::new(options, target.as_ref(), &mut reports);
 
-        // Opening drivers takes a while, and a machine without GPUs does not need it.
-        if let Some(target) = &target
-            && options.ask_drivers
-            && target.has_gpus()
-        {
-            target.ask_drivers(&mut registry);
+        if let Some(target) = &mut target {
+            target.capabilities = options.gpu_capabilities.clone();
+
+            // Opening drivers takes a while, and a machine without GPUs does not need it.
+            if options.ask_drivers {
+                target.ask_drivers();
+            }
         }
 
         let mut front_end = FrontEnd {
@@ -224,7 +225,7 @@ impl<'a> Compilation<'a> {
 
     fn check_rounding_devices(&mut self, target: &Target) -> Result<(), Reported> {
         let math = self.options.math;
-        let device_check = rounding::check_devices(&self.registry, &target.machine, math);
+        let device_check = rounding::check_devices(target, math);
         device_check.map_err(|refusal| self.reports.refuse(refusal))
     }
 
@@ -258,7 +259,7 @@ impl<'a> Compilation<'a> {
     fn settle_rounding(&self, planned: &mut PlannedGraph, target: &Target) -> Option<Rounding> {
         let rounding_plans = RoundingPlans {
             registry: &self.registry,
-            machine: &target.machine,
+            target,
             plans: &planned.plans,
             blobs: &self.files.blobs,
         };
@@ -312,7 +313,7 @@ impl<'a> Compilation<'a> {
         let request = KernelRequest {
             registry: &self.registry,
             graph: &planned.graph,
-            machine: &target.machine,
+            target,
             plans: &planned.plans,
             cubins: self.options.cubins.as_ref(),
         };
@@ -413,8 +414,10 @@ impl<'a> Compilation<'a> {
         rounding_devices?;
         self.request_rounding(&mut model);
 
+        let capabilities = target.capabilities.clone();
         let kernel_sources = KernelSources {
             registry: &self.registry,
+            capabilities: &capabilities,
             blobs: &self.files.blobs,
         };
         let sink = &mut self.reports.sink;

@@ -44,7 +44,10 @@ impl CostSources<'_> {
             .map(|device| {
                 let predicted = match device.backend.is_cpu() {
                     true => cpu_work.map(|work| work.cost_on(device)),
-                    false => self.registry.cost(actor, device, self.blobs),
+                    false => {
+                        let capabilities = &self.target.capabilities;
+                        self.registry.cost(actor, device, capabilities, self.blobs)
+                    }
                 };
                 Some(self.device_cost(actor, device, predicted?, &measured_keys))
             })
@@ -92,7 +95,7 @@ impl CostSources<'_> {
     /// Scratch bytes of the variant that was measured to be the best, if it is not the default one.
     fn variant_scratch_bytes(&self, actor: &Actor, device: &Device, key: CostKey) -> Option<u64> {
         let variant = variants::best_variant(self.target, device, key)?;
-        let capabilities = self.registry.caps(device);
+        let capabilities = self.target.capabilities.of(device);
         let kernel_plan = self
             .registry
             .lower_in(actor, self.blobs, capabilities, Some(variant));

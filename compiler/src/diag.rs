@@ -90,13 +90,6 @@ impl Diagnostic {
         self
     }
 
-    /// Says how to fix it, if there is something to say.
-    #[must_use]
-    pub fn maybe_help(mut self, text: Option<String>) -> Self {
-        self.help = text.or(self.help);
-        self
-    }
-
     /// Where the fix belongs.
     pub fn span(&self) -> Span {
         self.labels

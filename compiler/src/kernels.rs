@@ -9,19 +9,19 @@ use zbmd_backends::kernels::emit::cubins as cubin_files;
 use zbmd_backends::kernels::{Caps, KernelPlan};
 use zbmd_backends::op::Registry;
 use zbmd_ir::{
-    Actor, ActorId, BlobId, Device, DeviceId, DeviceKind, Graph, KernelCode, Machine, Plan, Role,
-    TiVec,
+    Actor, ActorId, BlobId, Device, DeviceId, DeviceKind, Graph, KernelCode, Plan, Role, TiVec,
 };
 
 use crate::assemble::{CubinText, Cubins};
 use crate::codes::Code;
 use crate::diag::Diagnostic;
+use crate::target::Target;
 
 /// Whose kernels are printed.
 pub(crate) struct KernelRequest<'a> {
     pub(crate) registry: &'a Registry,
     pub(crate) graph: &'a Graph,
-    pub(crate) machine: &'a Machine,
+    pub(crate) target: &'a Target,
     pub(crate) plans: &'a [Plan],
     /// For which architectures kernels of CUDA devices are assembled, if at all.
     pub(crate) cubins: Option<&'a Cubins>,
@@ -47,7 +47,7 @@ impl KernelRequest<'_> {
         let mut cuda_texts = BTreeMap::new();
         for (actor, device, variant) in self.placed_kernels() {
             let actor = &self.graph.actors[actor];
-            let device = &self.machine.devices[device];
+            let device = &self.target.machine.devices[device];
             if actor.role != Role::Compute {
                 continue;
             }
@@ -60,7 +60,7 @@ impl KernelRequest<'_> {
                     }
                 }
                 (DeviceKind::Cuda, Some(cubins)) => {
-                    let capabilities = self.registry.caps(device);
+                    let capabilities = self.target.capabilities.of(device);
                     if let Some(plan) = self.lower(actor, capabilities, variant, blobs) {
                         print_cuda_texts(&plan, device, cubins, &mut cuda_texts);
                     }
@@ -104,7 +104,7 @@ impl KernelRequest<'_> {
     }
 
     fn check_cuda_device(&self) -> Result<(), Diagnostic> {
-        let mut devices = self.machine.devices.iter();
+        let mut devices = self.target.machine.devices.iter();
         if devices.any(|device| device.backend == DeviceKind::Cuda) {
             return Ok(());
         }

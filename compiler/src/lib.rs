@@ -50,6 +50,7 @@ mod target;
 pub mod units;
 mod values;
 mod variants;
+#[cfg(feature = "views")]
 pub mod why;
 mod write;
 
@@ -80,5 +81,7 @@ pub use write::WriteError;
 pub use zbmd_backends::kernels::Math;
 pub use zbmd_scheduler::Losses;
 pub use zbmd_scheduler::replicate::{Factors, Obstacle, obstacles};
+#[cfg(feature = "views")]
 pub use zbmd_view as view;
+#[cfg(feature = "views")]
 pub use zbmd_view::diff;

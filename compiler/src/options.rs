@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use zbmd_backends::kernels::Math;
-use zbmd_backends::op::Registry;
+use zbmd_backends::op::{GpuCapabilities, Registry};
 use zbmd_ir::Machine;
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::Mode;
@@ -69,6 +69,8 @@ pub struct CompileOptions {
     pub registry: Registry,
     /// What to compile for.
     pub machine: MachineChoice,
+    /// What GPUs of the machine can do, as far as it is known.
+    pub gpu_capabilities: GpuCapabilities,
     /// Whether the drivers of this computer are asked what the GPUs of the machine can do, if it has any. Without their
     /// answer kernels use what all GPUs of a kind support. [`CompileOptions::set_target`] sets this for machine files.
     pub ask_drivers: bool,
@@ -105,6 +107,7 @@ impl Default for CompileOptions {
         Self {
             registry: Registry::standard(),
             machine: MachineChoice::Detect,
+            gpu_capabilities: GpuCapabilities::default(),
             ask_drivers: false,
             block: None,
             max_latency_ns: None,

@@ -5,10 +5,11 @@ use std::fmt;
 use bytes::Bytes;
 use zbmd_backends::kernels::Math;
 use zbmd_backends::op::Registry;
-use zbmd_ir::{Actor, ActorId, BlobId, Graph, Machine, Plan, Role, TiSlice, Value};
+use zbmd_ir::{Actor, ActorId, BlobId, Graph, Plan, Role, TiSlice, Value};
 
 use crate::codes::Code;
 use crate::diag::Diagnostic;
+use crate::target::Target;
 
 /// Actors named at most in a report.
 const MAX_NAMED: usize = 12;
@@ -69,17 +70,13 @@ fn has_products(registry: &Registry, actor: &Actor) -> bool {
 ///
 /// # Errors
 /// A machine without a CUDA device, or with one that is too old.
-pub(crate) fn check_devices(
-    registry: &Registry,
-    machine: &Machine,
-    math: Math,
-) -> Result<(), Diagnostic> {
+pub(crate) fn check_devices(target: &Target, math: Math) -> Result<(), Diagnostic> {
     if math == Math::F32 {
         return Ok(());
     }
 
     let mut has_cuda = false;
-    for device in &machine.devices {
+    for device in &target.machine.devices {
         if !device.backend.may_round_factors() {
             continue;
         }
@@ -87,7 +84,11 @@ pub(crate) fn check_devices(
         // One device that is too old refuses all: plans for losses may have to use it.
         has_cuda = true;
         let needed_capability = Math::CAPABILITY;
-        let found_capability = registry.caps(device).capability.unwrap_or_default();
+        let found_capability = target
+            .capabilities
+            .of(device)
+            .capability
+            .unwrap_or_default();
         if found_capability < needed_capability {
             let message = format!(
                 "products in {math} need compute capability {}.{}, `{}` has {}.{}",
@@ -129,7 +130,7 @@ pub(crate) fn request_rounding(graph: &mut Graph, registry: &Registry, math: Mat
 /// Where actors that were asked to round run.
 pub(crate) struct RoundingPlans<'a> {
     pub(crate) registry: &'a Registry,
-    pub(crate) machine: &'a Machine,
+    pub(crate) target: &'a Target,
     pub(crate) plans: &'a [Plan],
     pub(crate) blobs: &'a TiSlice<BlobId, Bytes>,
 }
@@ -164,10 +165,10 @@ impl RoundingPlans<'_> {
     fn exactness_reason(&self, id: ActorId, actor: &Actor) -> Option<String> {
         let mut first_device = None;
         for plan in self.plans {
-            let device = &self.machine.devices[plan.placement[id]];
+            let device = &self.target.machine.devices[plan.placement[id]];
             first_device.get_or_insert(device);
             if device.backend.may_round_factors() {
-                let capabilities = self.registry.caps(device);
+                let capabilities = self.target.capabilities.of(device);
 
                 // CUDA devices of a machine round alike: the first one decides.
                 let kernel_plan = self.registry.lower(actor, self.blobs, capabilities);

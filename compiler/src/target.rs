@@ -3,7 +3,7 @@
 
 use zbmd_backends::devices::{self, Gpu};
 use zbmd_backends::gpu;
-use zbmd_backends::op::Registry;
+use zbmd_backends::op::GpuCapabilities;
 use zbmd_ir::{Device, Machine, limits};
 
 use crate::codes::Code;
@@ -15,11 +15,12 @@ use crate::options::{CompileOptions, MachineChoice};
 use crate::reports::{Reported, Reports};
 use crate::source::{SourceMap, Span};
 
-/// The machine, and what was measured on it.
+/// The machine, what was measured on it, and what its GPUs can do.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) machine: Machine,
     pub(crate) measured: MeasuredCosts,
+    pub(crate) capabilities: GpuCapabilities,
 }
 
 impl Target {
@@ -53,8 +54,8 @@ impl Target {
             }
             MachineChoice::Given(machine) => Ok(Self::unmeasured(machine.clone())),
             MachineChoice::Measured(machine, measured) => Ok(Self {
-                machine: machine.clone(),
                 measured: measured.clone(),
+                ..Self::unmeasured(machine.clone())
             }),
             MachineChoice::File(path) => {
                 let machine_text =
@@ -64,7 +65,10 @@ impl Target {
 
                 let machine_and_costs = machine::read(file_id, &machine_text, &mut reports.sink);
                 let (machine, measured) = machine_and_costs.ok_or(Reported)?;
-                Ok(Self { machine, measured })
+                Ok(Self {
+                    measured,
+                    ..Self::unmeasured(machine)
+                })
             }
         }
     }
@@ -73,6 +77,7 @@ impl Target {
         Self {
             machine,
             measured: MeasuredCosts::default(),
+            capabilities: GpuCapabilities::default(),
         }
     }
 
@@ -84,16 +89,17 @@ impl Target {
 
     /// Asks the drivers of this computer what its GPUs can do, if the machine has any: opening drivers takes a while.
     /// GPUs that are not here keep what all GPUs of their kind support, as do all where no driver answers.
-    pub(crate) fn ask_drivers(&self, registry: &mut Registry) {
+    pub(crate) fn ask_drivers(&mut self) {
         if self.has_gpus() {
-            set_capabilities(registry, &devices::gpus().unwrap_or_default());
+            let found_gpus = devices::gpus().unwrap_or_default();
+            set_capabilities(&mut self.capabilities, &found_gpus);
         }
     }
 }
 
 impl CompileOptions {
     /// Compiles for a machine and, if asked, for the GPUs of this computer as well. What these GPUs can do is entered in
-    /// the registry. A machine file names its GPUs itself: their drivers are asked when it is compiled for.
+    /// the options. A machine file names its GPUs itself: their drivers are asked when it is compiled for.
     ///
     /// # Errors
     /// GPUs that are asked for, where this computer has none; and more devices than a machine may have.
@@ -115,7 +121,7 @@ impl CompileOptions {
         if found_gpus.is_empty() {
             return Err(no_gpus("the driver finds none that zbmd can use"));
         }
-        set_capabilities(&mut self.registry, &found_gpus);
+        set_capabilities(&mut self.gpu_capabilities, &found_gpus);
         self.machine = MachineChoice::Given(devices::with_gpus(cpu_machine, &found_gpus));
         Ok(())
     }
@@ -129,9 +135,9 @@ fn make_uniform(devices: usize) -> Result<Machine, Diagnostic> {
     Ok(machine::uniform(devices))
 }
 
-fn set_capabilities(registry: &mut Registry, gpus: &[Gpu]) {
+fn set_capabilities(capabilities: &mut GpuCapabilities, gpus: &[Gpu]) {
     for gpu in gpus {
-        registry.set_caps(&gpu.device.name, gpu.caps);
+        capabilities.set(&gpu.device.name, gpu.caps);
     }
 }
 

@@ -101,7 +101,7 @@ impl VariantRequest<'_> {
 
     /// The place of a variant among those that an actor's kernels for a GPU have; the default one is at 0.
     fn gpu_variant_position(&self, actor: &Actor, device: &Device, name: &str) -> Option<usize> {
-        let capabilities = self.registry.caps(device);
+        let capabilities = self.target.capabilities.of(device);
         let lowered = self
             .registry
             .lower_in(actor, self.blobs, capabilities, Some(name));

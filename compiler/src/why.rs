@@ -8,7 +8,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 use std::fmt;
 
-use zbmd_backends::op::Registry;
+use zbmd_backends::op::{GpuCapabilities, Registry};
 use zbmd_ir::text::{Table, bytes, count, duration, left, right};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{ActorId, Costs, DeviceId, Plan, PlanId, Program};
@@ -94,6 +94,7 @@ impl Why {
         let target = Target {
             machine: program.machine.clone(),
             measured: question.measured.clone(),
+            capabilities: GpuCapabilities::default(),
         };
         let cost_sources = CostSources {
             target: &target,

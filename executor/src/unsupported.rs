@@ -89,6 +89,9 @@ pub(crate) fn check_graph(graph: &Graph) -> Result<(), Unsupported> {
 
 /// Finds what this executor cannot run of one plan, before any memory is taken.
 ///
+/// Buffers that hold less than a block need no question: only the replay of CPU devices knows them, and the verifier lets
+/// them be on no other.
+///
 /// # Errors
 /// The first thing found; see [`Unsupported`].
 pub(crate) fn check_plan(program: &Program, plan: &Plan) -> Result<(), Unsupported> {

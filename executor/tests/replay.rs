@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{
-    Streams, TestOp, drive, inputs, interpreter, registry, run, three_to_two, verified, with_tail,
+    Streams, TestOp, drive, inputs, interpreter, registry, run, source_firings, three_to_two,
+    verified, with_tail,
 };
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_executor::{Engine, EngineError, RunError, RunOptions, StreamError};
@@ -36,7 +37,8 @@ fn whole_blocks_give_what_the_interpreter_gives() {
         };
         for &blocks in blocks {
             for &rest in rests {
-                let given = inputs(engine.program(), blocks * block + rest);
+                let firings = source_firings(engine.program());
+                let given = inputs(engine.program(), (blocks * block + rest) * firings);
                 let (outputs, outcome) = run(&engine, RunOptions::default(), &given);
                 let outcome = outcome.expect("runs");
                 let mut oracle = interpreter(engine.program());
@@ -88,13 +90,14 @@ fn a_run_cut_in_two_is_the_run_in_one() {
     for program in programs {
         let name = program.graph.name.clone();
         let engine = engine(with_tail(program));
-        let given = inputs(engine.program(), 23);
+        let firings = source_firings(engine.program());
+        let given = inputs(engine.program(), 23 * firings);
         let (whole, outcome) = run(&engine, RunOptions::default(), &given);
         let whole_state = outcome.expect("runs").state;
         let cuts: &[u64] = if cfg!(miri) { &[9] } else { &[0, 1, 4, 9, 23] };
         for &cut in cuts {
             let (_, source) = engine.program().graph.sources().next().expect("a source");
-            let at = cut as usize * 4 * source.outputs[0].rate as usize;
+            let at = (cut * firings * 4 * source.outputs[0].rate) as usize;
             let half = |range: fn(&[u8], usize) -> &[u8]| -> Streams {
                 given
                     .iter()
@@ -444,4 +447,33 @@ fn reports_measure_slots_and_latencies() {
             && latency.p50_ns <= latency.max_ns
     );
     assert!(report.to_json().contains("\"slot\": \"fir[0..2]\""));
+}
+
+/// What the verifier accepts of damaged chunks and loops around them computes the same.
+#[test]
+fn mutants_of_chunks_give_what_the_interpreter_gives() {
+    let count = if cfg!(miri) { 20 } else { 1500 };
+    let mut accepted = 0;
+    for program in programs::all_chunked() {
+        for mutant in zbmd_ir::testing::mutate::mutants(&program, 9, count) {
+            let Ok(program) = zbmd_ir::verify::verify(mutant.program) else {
+                continue;
+            };
+            let what = format!("{}: {}", program.graph.name, mutant.what);
+            accepted += 1;
+            let block = program.plans[zbmd_ir::PlanId(0)].block;
+            let engine = Engine::new(program, &registry()).expect("all ops are known");
+            let given = inputs(
+                engine.program(),
+                5 * block * source_firings(engine.program()),
+            );
+            let (outputs, outcome) = run(&engine, RunOptions::default(), &given);
+            let expect = interpreter(engine.program())
+                .run(&given, Some(5 * block))
+                .expect("runs");
+            assert_eq!(outputs, expect.outputs, "{what}");
+            assert_eq!(outcome.expect("runs").state, expect.state, "{what}");
+        }
+    }
+    assert!(cfg!(miri) || accepted > 200, "{accepted}: a weak sample");
 }

@@ -28,6 +28,21 @@
 //! the first read of block b+1, an [`Action::Carry`] copies the last h of the h + T tokens to the head of the next
 //! place; it is present exactly when h > 0 and the buffer is no state.
 //!
+//! A buffer may hold less than a block: *chunks* of C = `chunk_tokens` tokens, where C divides T. Then writer and readers
+//! are on its (CPU) device and in one stage, there is one place, no ring sends from it and nothing lies over it. One chunk
+//! k is current, at first chunk 0; positions `[h, h + C)` are its tokens `[k*C, (k+1)*C)`, and the head holds the h tokens
+//! before them. h is at least the largest delay d, and of the h tokens before a block's first only the last d mean
+//! something. A writer's slot writes tokens of the current chunk. A reader's slot finds all tokens that it reads
+//! at positions `[0, h + C)`, each t at h + t - k*C, and has read them for the last time when they are dropped:
+//!
+//! - with h > 0, [`Action::Carry`] follows the last write of each chunk, T/C times a period. It moves the last h of the
+//!   h + C tokens to the head and makes the next chunk current;
+//! - with h = 0 (no delays, no windows longer than rates), the first write to a chunk makes it current.
+//!
+//! A loop that is repeated and has slots of such a buffer either moves on by whole chunks in each execution of its body,
+//! its writer and all its readers alike, or does not change the current chunk from its first execution to its last. So
+//! the positions of a slot in the first kind of loop are always the same, and in the second kind move on with its firings.
+//!
 //! A *state* ([`Graph::is_state`]: a self-loop of a [`StatePort`]) has one place of one token (`head_tokens` 1,
 //! `block_tokens` 0): each firing reads the token and writes the next in its stead, so that n firings in a row need
 //! no memory for n states. It has no carry.

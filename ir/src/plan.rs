@@ -112,8 +112,10 @@ impl Plan {
         let fires_once = below.block_tokens == input.rate && above.block_tokens == output.rate;
         let part_offset = whole.offset_bytes.checked_add(pair.at_bytes);
         let is_in_arena = below.region == Region::Arena && above.region == Region::Arena;
+        let has_chunks = below.is_chunked() || above.is_chunked();
         let is_meant = below_id != above_id
             && is_in_arena
+            && !has_chunks
             && part_offset == Some(part.offset_bytes)
             && (fit == Ordering::Equal || fires_once);
         is_meant.then_some(Over {
@@ -232,6 +234,8 @@ pub enum Action {
     },
     /// Copies the last `head_tokens` tokens of the block (head and new tokens together) to the head of the next
     /// block, which lies elsewhere or, with one block, in the same place. Never in a loop.
+    ///
+    /// Of a buffer of chunks, the same for the chunk that it holds: the next chunk is current from then on. In loops too.
     Carry {
         /// The buffer.
         buffer: BufferId,
@@ -251,6 +255,9 @@ pub enum Region {
 ///
 /// Place i holds blocks i, i + blocks, i + 2·blocks, …: first `head_tokens` tokens carried over from the block
 /// before, then the `block_tokens` tokens of the block. Token positions inside a place are counted from the head.
+///
+/// A buffer of chunks (`chunk_tokens` below `block_tokens`) has one place, which holds one chunk of the block after the
+/// other: see the crate's documentation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Buffer {
     /// The channel.
@@ -262,20 +269,54 @@ pub struct Buffer {
     /// Offset of place 0 in the region, a multiple of [`crate::limits::ALIGN_BYTES`].
     pub offset_bytes: u64,
     /// Distance between places, a multiple of [`crate::limits::ALIGN_BYTES`] and at least
-    /// `(head_tokens + block_tokens) * token bytes`.
+    /// `(head_tokens + chunk_tokens) * token bytes`.
     pub stride_bytes: u64,
     /// Number of places, at least 1.
     pub blocks: u32,
-    /// Tokens of history in front of each block: the largest delay of the channel's readers on this device.
+    /// Tokens of history in front of each block: the largest delay of the channel's readers on this device. In front
+    /// of chunks at least that many, as windows may begin in the chunks before.
     pub head_tokens: u64,
     /// New tokens in each block; 0 for a state, which is updated in place.
     pub block_tokens: u64,
+    /// New tokens that a place holds at a time. `block_tokens` for a whole block; otherwise a divisor of it: the
+    /// block then passes through the place in `block_tokens / chunk_tokens` chunks, one after the other.
+    pub chunk_tokens: u64,
 }
 
 impl Buffer {
     /// Bytes of all places together.
     pub fn size_bytes(&self) -> u64 {
         self.stride_bytes.saturating_mul(u64::from(self.blocks))
+    }
+
+    /// Whether a place holds less than a block at a time.
+    pub fn is_chunked(&self) -> bool {
+        self.chunk_tokens != self.block_tokens
+    }
+
+    /// New tokens in a place, for people: `8`, or `2 of 8` for chunks of a block.
+    pub fn shown_tokens(&self) -> String {
+        let block = self.block_tokens;
+        if self.is_chunked() {
+            format!("{} of {block}", self.chunk_tokens)
+        } else {
+            block.to_string()
+        }
+    }
+
+    /// The position in a place of a token of the block, counted from the block's first new one, after so many carries
+    /// in the period ([`crate::walk::CarryCount`]). Of a verified plan it is inside the place.
+    pub fn position(&self, token: i64, carried: u64) -> i64 {
+        let head = self.head_tokens as i64;
+        let chunk = self.chunk_tokens as i64;
+        if !self.is_chunked() {
+            head.wrapping_add(token)
+        } else if head == 0 {
+            token.checked_rem_euclid(chunk).unwrap_or(0)
+        } else {
+            head.wrapping_add(token)
+                .wrapping_sub(chunk.wrapping_mul(carried as i64))
+        }
     }
 }
 

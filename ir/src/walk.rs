@@ -4,8 +4,10 @@
 //! The verifier does not use this: it walks calendars on its own, so that it finds mistakes made here. Programs that are
 //! not verified may be walked too: numbers saturate, and loops nested more deeply than [`MAX_NESTING`] are passed over.
 
+use std::collections::BTreeMap;
+
 use crate::limits::MAX_NESTING;
-use crate::{Entry, Slot};
+use crate::{BufferId, Entry, Slot};
 
 /// One slot of a lane, whatever the number of its executions.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +64,47 @@ fn visit_nested<'a>(entries: &'a [Entry], nest: LoopNest, visit: &mut impl FnMut
                 visit_nested(body, inner, visit);
             }
         }
+    }
+}
+
+/// Carries of buffers in a period, for walks that look at each slot once: as many as there were before the slot's first
+/// execution. O(log buffers) a carry, and O(carries in it) a loop.
+#[derive(Clone, Debug, Default)]
+pub struct CarryCount {
+    carried: BTreeMap<BufferId, u64>,
+    /// Carries in the order of their slots, each with its executions in the loops that have ended.
+    log: Vec<(BufferId, u64)>,
+}
+
+impl CarryCount {
+    /// A buffer is carried.
+    pub fn carry(&mut self, buffer: BufferId) {
+        self.add(buffer, 1);
+        self.log.push((buffer, 1));
+    }
+
+    /// A loop begins; what [`Self::end_loop`] needs to know of that.
+    pub fn begin_loop(&self) -> usize {
+        self.log.len()
+    }
+
+    /// The loop ends whose body was walked once.
+    pub fn end_loop(&mut self, begin: usize, count: u64) {
+        for index in begin..self.log.len() {
+            let (buffer, executions) = self.log[index];
+            self.add(buffer, executions.saturating_mul(count.saturating_sub(1)));
+            self.log[index].1 = executions.saturating_mul(count);
+        }
+    }
+
+    /// Carries of a buffer so far.
+    pub fn carried(&self, buffer: BufferId) -> u64 {
+        self.carried.get(&buffer).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, buffer: BufferId, executions: u64) {
+        let carried = self.carried.entry(buffer).or_insert(0);
+        *carried = carried.saturating_add(executions);
     }
 }
 
@@ -189,6 +232,26 @@ mod tests {
         });
         let expected = [(0, 5, 1), (5, 50, 3), (10, 60, 6), (20, 65, 3), (65, 70, 1)];
         assert_eq!(visited, expected);
+    }
+
+    #[test]
+    fn carries_are_counted_through_loops() {
+        let (one, other) = (BufferId(1), BufferId(2));
+        let mut count = CarryCount::default();
+        count.carry(one);
+
+        // Three times: the one, and twice the other.
+        let outer = count.begin_loop();
+        count.carry(one);
+        assert_eq!(count.carried(one), 2, "in the first execution");
+        let inner = count.begin_loop();
+        count.carry(other);
+        count.end_loop(inner, 2);
+        count.end_loop(outer, 3);
+
+        assert_eq!(count.carried(one), 1 + 3);
+        assert_eq!(count.carried(other), 3 * 2);
+        assert_eq!(count.carried(BufferId(0)), 0);
     }
 
     #[test]

@@ -8,8 +8,9 @@ use zbmd_ir::{
     Region, Ring, RingId, Slot, TiVec, limits, walk,
 };
 
+use crate::chunks;
 use crate::cluster::ClusterCall;
-use crate::cost::{CARRY_NS, PS_PER_NS, RECV_PS, RELEASE_NS, SEND_PS};
+use crate::cost::{PS_PER_NS, RECV_PS, RELEASE_NS, SEND_PS};
 use crate::error::ScheduleError;
 use crate::layout;
 use crate::problem::BlockProblem;
@@ -63,8 +64,13 @@ pub(crate) fn assemble(
     name: &str,
 ) -> Result<Plan, ScheduleError> {
     let mut plan = assemble_times(problem, placement, stage_of, name)?;
-    layout::lay_out(problem, &mut plan)?;
-    Ok(plan)
+    match layout::lay_out(problem, &mut plan) {
+        // What does not fit as a whole may fit a chunk at a time.
+        Err(refusal @ ScheduleError::Memory { .. }) => {
+            chunks::first_that_fits(problem, &plan, |_| true).ok_or(refusal)
+        }
+        outcome => outcome.map(|()| plan),
+    }
 }
 
 /// As [`assemble`], but the buffers have no offsets yet: for searches, which look at the times only.
@@ -153,6 +159,7 @@ impl Assembly<'_, '_> {
                 blocks: 1,
                 head_tokens: 1,
                 block_tokens: 0,
+                chunk_tokens: 0,
             };
             // A state has one place of one token, which each firing replaces.
             if graph.is_state(id) {
@@ -162,6 +169,7 @@ impl Assembly<'_, '_> {
 
             buffer.head_tokens = 0;
             buffer.block_tokens = block_tokens;
+            buffer.chunk_tokens = block_tokens;
             // Readers of later stages still need the blocks before: a place more for each stage.
             if let Some(local) = self.readers.get(&(id, home_device)) {
                 buffer.head_tokens = local.head_tokens;
@@ -309,13 +317,8 @@ impl Assembly<'_, '_> {
     fn fire(&mut self, cluster: usize) {
         let device = self.placement[cluster];
         let start_ns = self.draft(device).now_ns;
-        let mut lowering = CallLowering {
-            problem: self.problem,
-            device,
-            stage: self.stage_of[cluster],
-            fired: BTreeMap::new(),
-            now_ns: start_ns,
-        };
+        let stage = self.stage_of[cluster];
+        let mut lowering = CallLowering::new(self.problem, device, stage, start_ns);
         let calls = self.problem.clusters.all[cluster].calls.iter();
         let entries: Vec<Entry> = calls.map(|call| lowering.lower(call)).collect();
         let end_ns = lowering.now_ns;
@@ -386,11 +389,7 @@ impl Assembly<'_, '_> {
 
         let stage = self.readers[&(channel, device)].min_stage;
         let token_bytes = self.problem.graph.channels[channel].token.bytes();
-        let bytes_per_s = self.problem.machine.devices[device].bytes_per_s.max(1);
-        // Each byte is read and written.
-        let moved_bytes = 2 * u128::from(head_tokens) * u128::from(token_bytes);
-        let copy_ns = moved_bytes * 1_000_000_000 / u128::from(bytes_per_s);
-        let duration_ns = u64::try_from(copy_ns).unwrap_or(u64::MAX / 4) + CARRY_NS;
+        let duration_ns = self.problem.carry_ns(device, head_tokens, token_bytes);
         self.push_slot(device, stage, 0, duration_ns, Action::Carry { buffer });
     }
 
@@ -403,17 +402,10 @@ impl Assembly<'_, '_> {
         let bound_by = self.describe_bound(&lane_drafts, period_ns);
 
         let mut stages = 1;
-        let mut latency_ns = 0;
         let mut calendars = Vec::new();
         for (device, draft) in lane_drafts {
             for end in draft.entries.iter().map(entry_end) {
-                // A slot of stage s works on a block that began s periods earlier.
-                let stage_ns = period_ns.saturating_mul(u64::from(end.stage));
                 stages = stages.max(end.stage + 1);
-                // What makes room for later blocks delays no token of this one.
-                if !end.is_housekeeping {
-                    latency_ns = latency_ns.max(stage_ns.saturating_add(end.end_ns));
-                }
             }
             calendars.push(Calendar {
                 device,
@@ -433,7 +425,7 @@ impl Assembly<'_, '_> {
             name: name.to_owned(),
             block: problem.block,
             period_ns,
-            latency_ns,
+            latency_ns: latency_ns(&calendars, period_ns),
             bound_by,
             stages,
             placement: actors.map(|actor| self.device(actor)).collect(),
@@ -472,8 +464,8 @@ impl Assembly<'_, '_> {
     }
 }
 
-/// Turns the calls of a cluster into entries with times, one after the other.
-struct CallLowering<'p, 'a> {
+/// Turns calls into entries with times, one after the other.
+pub(crate) struct CallLowering<'p, 'a> {
     problem: &'p BlockProblem<'a>,
     device: DeviceId,
     stage: u32,
@@ -482,11 +474,47 @@ struct CallLowering<'p, 'a> {
     now_ns: u64,
 }
 
-impl CallLowering<'_, '_> {
-    fn lower(&mut self, call: &ClusterCall) -> Entry {
+impl<'p, 'a> CallLowering<'p, 'a> {
+    /// Calls of one stage on a device, from `start_ns` on.
+    pub(crate) fn new(
+        problem: &'p BlockProblem<'a>,
+        device: DeviceId,
+        stage: u32,
+        start_ns: u64,
+    ) -> Self {
+        Self {
+            problem,
+            device,
+            stage,
+            fired: BTreeMap::new(),
+            now_ns: start_ns,
+        }
+    }
+
+    /// End of the calls so far.
+    pub(crate) fn end_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    pub(crate) fn lower(&mut self, call: &ClusterCall) -> Entry {
         match call {
             &ClusterCall::Fire { actor, count } => Entry::Slot(self.lower_firings(actor, count)),
+            &ClusterCall::Carry {
+                buffer,
+                duration_ns,
+            } => Entry::Slot(self.next_slot(duration_ns, Action::Carry { buffer })),
             ClusterCall::Repeat { count, body } => self.lower_loop(*count, body),
+        }
+    }
+
+    fn next_slot(&mut self, duration_ns: u64, action: Action) -> Slot {
+        let start_ns = self.now_ns;
+        self.now_ns = start_ns.saturating_add(duration_ns);
+        Slot {
+            stage: self.stage,
+            start_ns,
+            duration_ns,
+            action,
         }
     }
 
@@ -494,19 +522,14 @@ impl CallLowering<'_, '_> {
         let cost = self.problem.costs.table[actor][self.device];
         let duration_ns = cost.map_or(1, |cost| cost.duration_ns(count));
         let fired = self.fired.entry(actor).or_insert(0);
-        let slot = Slot {
-            stage: self.stage,
-            start_ns: self.now_ns,
-            duration_ns,
-            action: Action::Fire {
-                actor,
-                first: *fired,
-                count,
-            },
-        };
+        let first = *fired;
         *fired += count;
-        self.now_ns = self.now_ns.saturating_add(duration_ns);
-        slot
+        let action = Action::Fire {
+            actor,
+            first,
+            count,
+        };
+        self.next_slot(duration_ns, action)
     }
 
     fn lower_loop(&mut self, count: u64, body: &[ClusterCall]) -> Entry {
@@ -526,6 +549,20 @@ impl CallLowering<'_, '_> {
             body: entries,
         }
     }
+}
+
+/// Predicted time from a block's first slot to the end of the last that computes or moves its tokens.
+pub(crate) fn latency_ns(calendars: &[Calendar], period_ns: u64) -> u64 {
+    let lanes = calendars.iter().flat_map(|calendar| &calendar.lanes);
+    let ends = lanes.flat_map(|lane| lane.entries.iter().map(entry_end));
+    // What makes room for later blocks delays no token of this one.
+    let ends = ends.filter(|end| !end.is_housekeeping);
+    let latencies = ends.map(|end| {
+        // A slot of stage s works on a block that began s periods earlier.
+        let stage_ns = period_ns.saturating_mul(u64::from(end.stage));
+        stage_ns.saturating_add(end.end_ns)
+    });
+    latencies.max().unwrap_or(0)
 }
 
 /// When an entry ends, and in which stage.

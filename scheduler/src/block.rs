@@ -7,6 +7,7 @@ use crate::analysis::EdgeList;
 use crate::assign::Objective;
 use crate::buffers::{Mode, Unit};
 use crate::candidates::{candidate_devices, unlike_alone};
+use crate::chunks;
 use crate::cluster::components;
 use crate::cost::{
     BLOCK_BYTES, BLOCK_WORK_PS, MAX_PERIOD_LOSS_PERCENT, PS_PER_NS, WAITING_GAP, WORK_PER_CALL,
@@ -43,7 +44,8 @@ pub(crate) fn best_plan(
     let largest_block = match (options.block, options.buffers) {
         (Block::Fixed(block), _) => {
             check_block_range(analysis, block)?;
-            return plan_within_bounds(inputs, analysis, block, control);
+            return plan_within_bounds(inputs, analysis, block, control)
+                .or_else(|refusal| refusal.shrunk(inputs, analysis));
         }
         (Block::Auto, Mode::Min(_)) => return smallest_plan(inputs, analysis, control),
         (Block::Auto, _) => choose_block(inputs, analysis),
@@ -52,26 +54,40 @@ pub(crate) fn best_plan(
     // Larger blocks are quicker per iteration, so the first that keeps the bounds is the best; unless it gave up
     // devices for a short latency, which a smaller block may not have to.
     let mut best: Option<RatedPlan> = None;
+    let mut best_of_chunks: Option<RatedPlan> = None;
     let mut refusal = ScheduleError::NoDevices;
     let halves = |block: &u64| (*block > 1).then_some(block / 2);
     for block in std::iter::successors(Some(largest_block), halves) {
         match plan_within_bounds(inputs, analysis, block, control) {
-            Ok(found) if options.max_latency_ns.is_none() => return Ok(found),
+            // A smaller block as a whole may be quicker than a larger one in chunks, and the other way round.
+            Ok(found) if found.plan.buffers.iter().any(Buffer::is_chunked) => {
+                best_of_chunks = Some(quicker(best_of_chunks, found));
+            }
+            Ok(found) if options.max_latency_ns.is_none() => {
+                return Ok(quicker(best_of_chunks, found));
+            }
             Ok(found) => match best {
                 Some(best) if !is_quicker(&found.plan, &best.plan) => return Ok(best),
                 _ => best = Some(found),
             },
-            Err(error) => refusal = error,
+            Err(BlockRefusal { error, over_size }) => {
+                if let Some(over_size) = over_size
+                    && let Some(found) = shrink(inputs, analysis, *over_size)
+                {
+                    best_of_chunks = Some(quicker(best_of_chunks, found));
+                }
+                refusal = error;
+            }
         }
     }
-    if let Some(best) = best {
+    if let Some(best) = best.or(best_of_chunks) {
         return Ok(best);
     }
 
     match refusal {
         ScheduleError::Buffers { .. } | ScheduleError::Memory { .. } => {
             let found = smallest_plan(inputs, analysis, control)?;
-            check_bounds(found, options)
+            check_bounds(&found.plan, options).map(|()| found)
         }
         _ => Err(refusal),
     }
@@ -83,7 +99,50 @@ fn is_quicker(plan: &Plan, other: &Plan) -> bool {
     plan_time < u128::from(other.period_ns) * u128::from(plan.block)
 }
 
-/// Single iterations without pipelining, on all devices or on one, whatever takes the fewest bytes.
+/// The quicker one of two plans; the second where they are alike.
+fn quicker(one: Option<RatedPlan>, other: RatedPlan) -> RatedPlan {
+    match one {
+        Some(one) if is_quicker(&one.plan, &other.plan) => one,
+        _ => other,
+    }
+}
+
+/// Why there is no plan of a block.
+struct BlockRefusal {
+    error: ScheduleError,
+    /// The plan whose buffers are larger than allowed, if that is why.
+    over_size: Option<Box<RatedPlan>>,
+}
+
+impl BlockRefusal {
+    /// The plan with smaller buffers, or the refusal.
+    fn shrunk(self, inputs: Inputs<'_>, analysis: &Analysis) -> Result<RatedPlan, ScheduleError> {
+        let shrunk = self
+            .over_size
+            .and_then(|over_size| shrink(inputs, analysis, *over_size));
+        shrunk.ok_or(self.error)
+    }
+}
+
+impl From<ScheduleError> for BlockRefusal {
+    fn from(error: ScheduleError) -> Self {
+        BlockRefusal {
+            error,
+            over_size: None,
+        }
+    }
+}
+
+/// The plan with its runs in the first order whose buffers keep the options' bounds.
+fn shrink(inputs: Inputs<'_>, analysis: &Analysis, over_size: RatedPlan) -> Option<RatedPlan> {
+    let RatedPlan { plan, estimate } = over_size;
+    let problem = BlockProblem::new(inputs, analysis, plan.block).ok()?;
+    let fits = |plan: &Plan| check_bounds(plan, inputs.options).is_ok();
+    let plan = chunks::first_that_fits(&problem, &plan, fits)?;
+    Some(RatedPlan { plan, estimate })
+}
+
+/// Single iterations without pipelining, on all devices or on one, in whatever order takes the fewest tokens or bytes.
 fn smallest_plan(
     inputs: Inputs<'_>,
     analysis: &Analysis,
@@ -108,10 +167,12 @@ fn smallest_plan(
             ..inputs
         };
         let found = make_plan(inputs, analysis, PlanKind::SEQUENTIAL, control)
-            .and_then(|found| check_latency(found, &options));
+            .and_then(|found| smallest_order(inputs, analysis, found))
+            .and_then(|found| check_latency(&found.plan, &options).map(|()| found));
 
+        let size = |found: &RatedPlan| plan_size(&found.plan, options.buffers);
         let is_improvement = match (&found, &best) {
-            (Ok(new), Ok(old)) => plan_bytes(&new.plan) < plan_bytes(&old.plan),
+            (Ok(new), Ok(old)) => size(new) < size(old),
             (Ok(_), Err(_)) => true,
             // The first refusal is that of all devices together, and says the most.
             (Err(_), old) => matches!(old, Err(ScheduleError::NoDevices)),
@@ -121,6 +182,34 @@ fn smallest_plan(
         }
     }
     best
+}
+
+/// The plan with its runs in the order that takes the least, the quickest of those.
+fn smallest_order(
+    inputs: Inputs<'_>,
+    analysis: &Analysis,
+    found: RatedPlan,
+) -> Result<RatedPlan, ScheduleError> {
+    let problem = BlockProblem::new(inputs, analysis, found.plan.block)?;
+    let rank = |plan: &Plan| (plan_size(plan, inputs.options.buffers), plan.period_ns);
+    let smallest = chunks::all_orders(&problem, &found.plan).min_by_key(rank);
+    Ok(match smallest {
+        Some(plan) if rank(&plan) < rank(&found.plan) => RatedPlan {
+            plan,
+            estimate: found.estimate,
+        },
+        _ => found,
+    })
+}
+
+/// What is to be small about a plan, and what else is where that is alike.
+fn plan_size(plan: &Plan, buffers: Mode) -> (u64, u64) {
+    let tokens = plan_tokens(plan);
+    let bytes = plan_bytes(plan);
+    match buffers {
+        Mode::Min(Unit::Tokens) | Mode::Within(_, Unit::Tokens) => (tokens, bytes),
+        _ => (bytes, tokens),
+    }
 }
 
 /// Bytes of all regions of a plan.
@@ -146,7 +235,7 @@ fn plan_tokens(plan: &Plan) -> u64 {
 fn buffer_tokens(buffer: &Buffer) -> u64 {
     buffer
         .head_tokens
-        .saturating_add(buffer.block_tokens)
+        .saturating_add(buffer.chunk_tokens)
         .saturating_mul(buffer.blocks.into())
 }
 
@@ -201,7 +290,7 @@ fn plan_within_bounds(
     analysis: &Analysis,
     block: u64,
     control: &mut Control<'_>,
-) -> Result<RatedPlan, ScheduleError> {
+) -> Result<RatedPlan, BlockRefusal> {
     let options = inputs.options;
     let kind = PlanKind {
         name: "main",
@@ -227,10 +316,10 @@ fn plan_within_bounds(
             max_latency_ns,
         }
     } else {
-        return check_bounds(found, options);
+        return within_bounds(found, options);
     };
     let refined = refine_plan(inputs, analysis, kind, found, goal, control)?;
-    check_bounds(refined, options)
+    within_bounds(refined, options)
 }
 
 /// Whether a block takes more periods from its first slot to its last than the devices in a row and one more.
@@ -275,31 +364,42 @@ fn refine_plan(
     Ok(RatedPlan { plan, estimate })
 }
 
-fn check_bounds(found: RatedPlan, options: &ScheduleOptions) -> Result<RatedPlan, ScheduleError> {
-    let Mode::Within(limit, unit) = options.buffers else {
-        return check_latency(found, options);
-    };
-
-    let needed = match unit {
-        Unit::Tokens => plan_tokens(&found.plan),
-        Unit::Bytes => plan_bytes(&found.plan),
-    };
-    if needed > limit {
-        return Err(ScheduleError::Buffers {
-            needed,
-            limit,
-            unit,
-            block: found.plan.block,
-        });
+/// The plan, if it keeps the options' bounds.
+fn within_bounds(found: RatedPlan, options: &ScheduleOptions) -> Result<RatedPlan, BlockRefusal> {
+    match check_bounds(&found.plan, options) {
+        Ok(()) => Ok(found),
+        Err(error @ ScheduleError::Buffers { .. }) => Err(BlockRefusal {
+            error,
+            over_size: Some(Box::new(found)),
+        }),
+        Err(error) => Err(error.into()),
     }
-    check_latency(found, options)
 }
 
-fn check_latency(found: RatedPlan, options: &ScheduleOptions) -> Result<RatedPlan, ScheduleError> {
-    let best_ns = found.plan.latency_ns;
+fn check_bounds(plan: &Plan, options: &ScheduleOptions) -> Result<(), ScheduleError> {
+    if let Mode::Within(limit, unit) = options.buffers {
+        let needed = match unit {
+            Unit::Tokens => plan_tokens(plan),
+            Unit::Bytes => plan_bytes(plan),
+        };
+        if needed > limit {
+            return Err(ScheduleError::Buffers {
+                needed,
+                limit,
+                unit,
+                block: plan.block,
+            });
+        }
+    }
+
+    check_latency(plan, options)
+}
+
+fn check_latency(plan: &Plan, options: &ScheduleOptions) -> Result<(), ScheduleError> {
+    let best_ns = plan.latency_ns;
     match options.max_latency_ns {
         Some(limit_ns) if best_ns > limit_ns => Err(ScheduleError::Latency { best_ns, limit_ns }),
-        _ => Ok(found),
+        _ => Ok(()),
     }
 }
 

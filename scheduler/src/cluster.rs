@@ -5,16 +5,27 @@
 
 use petgraph::algo::kosaraju_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
-use zbmd_ir::{ActorId, TiVec};
+use zbmd_ir::{ActorId, BufferId, TiVec};
 
 use crate::analysis::{EdgeList, ReaderEdge, TokenRun};
 use crate::inputs::RepetitionVector;
 
-/// Firings of an actor in a row, or a repetition of calls.
+/// Firings of an actor in a row, a repetition of calls, or what makes room between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ClusterCall {
-    Fire { actor: ActorId, count: u64 },
-    Repeat { count: u64, body: Vec<ClusterCall> },
+    Fire {
+        actor: ActorId,
+        count: u64,
+    },
+    Repeat {
+        count: u64,
+        body: Vec<ClusterCall>,
+    },
+    /// The next chunk of a buffer; never in the calls of a cluster itself ([`crate::chunks`]).
+    Carry {
+        buffer: BufferId,
+        duration_ns: u64,
+    },
 }
 
 #[derive(Clone, Debug)]

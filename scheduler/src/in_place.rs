@@ -193,6 +193,8 @@ impl PairFinder<'_> {
         let is_aligned_part = firings == 1 && ports.at_bytes.is_multiple_of(limits::ALIGN_BYTES);
         let is_possible = below != above
             && (fit.is_eq() || is_aligned_part)
+            && !self.plan.buffers[below].is_chunked()
+            && !self.plan.buffers[above].is_chunked()
             && self.is_transient(below)
             && self.is_transient(above)
             && self.is_last_read(id, ports.input, read_channel);

@@ -10,6 +10,7 @@ pub mod assign;
 mod block;
 pub mod buffers;
 mod candidates;
+mod chunks;
 mod cluster;
 mod contingency;
 mod cost;

@@ -6,7 +6,7 @@ use zbmd_ir::{ActorId, ChannelId, Costs, DeviceId, Graph, Link, Machine, Plan, P
 
 use crate::analysis::EdgeList;
 use crate::cluster::{Cluster, Clusters, components, is_tight};
-use crate::cost::{self, SEND_PS};
+use crate::cost::{self, CARRY_NS, SEND_PS};
 use crate::error::ScheduleError;
 use crate::inputs::{Analysis, Inputs, LinkTable, RepetitionVector};
 use crate::options::ScheduleOptions;
@@ -123,6 +123,15 @@ impl<'a> BlockProblem<'a> {
                 channel,
                 block: self.block,
             })
+    }
+
+    /// Predicted nanoseconds of carrying so many tokens of history to the next block, or to the next chunk.
+    pub(crate) fn carry_ns(&self, device: DeviceId, tokens: u64, token_bytes: u64) -> u64 {
+        let bytes_per_s = self.machine.devices[device].bytes_per_s.max(1);
+        // Each byte is read and written.
+        let moved_bytes = 2 * u128::from(tokens) * u128::from(token_bytes);
+        let copy_ns = moved_bytes * 1_000_000_000 / u128::from(bytes_per_s);
+        u64::try_from(copy_ns).unwrap_or(u64::MAX / 4) + CARRY_NS
     }
 
     /// Predicted picoseconds of the sends of one block of a channel over a link.

@@ -1,10 +1,12 @@
 //! `cargo bench -p zbmd-tests --bench dsa [-- FILTER]`: arena layouts, one line each: ours, the published capacity,
-//! the proved bound, what greedy orders need, the gap to the bound, the time. Then sets of random layouts.
+//! the proved bound, what greedy orders need, the gap to the bound, the time. Then sets of random layouts, and 200
+//! instances cut from a rectangle that each have ten seconds to find their capacity.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use zbmd_scheduler::offsets::{Item, ItemLayout, LayoutLimits, solve};
+use zbmd_scheduler::offsets::{Item, ItemLayout, LayoutLimits, solve, solve_until};
 use zbmd_tests::dsa::{self, CAPACITY};
+use zbmd_tests::dsa_cuts::{CUT_CAPACITY, cut_instance};
 
 fn timed(items: &[Item], limits: &LayoutLimits) -> (ItemLayout, f64) {
     let before = Instant::now();
@@ -57,6 +59,58 @@ fn random(name: &str, items: impl Fn(u64, u64) -> Vec<Item>) {
     println!("{name:<18} {cases:>7} {mean:>12.3} % {worst:>8.3} % {seconds:>9.3} s");
 }
 
+/// Instances cut from a rectangle.
+const CUTS: u64 = 200;
+
+/// Time that each of them has.
+const CUT_TIME: Duration = Duration::from_secs(10);
+
+/// Lays out one cut instance within the time limit; whether it fits its capacity, and the seconds it took.
+fn cut_row(seed: u64) -> (bool, f64) {
+    let items = cut_instance(seed).items;
+    let limits = LayoutLimits {
+        capacity: Some(CUT_CAPACITY),
+        steps: u64::MAX,
+    };
+    let before = Instant::now();
+    let layout = solve_until(&items, &limits, &|| before.elapsed() >= CUT_TIME);
+    let seconds = before.elapsed().as_secs_f64();
+
+    let layout = layout.expect("valid items");
+    dsa::assert_apart(&items, &layout);
+    let fits = layout.size <= CUT_CAPACITY;
+    if !fits {
+        let name = format!("cut, {seed}");
+        let excess = (layout.size as f64 / CUT_CAPACITY as f64 - 1.0) * 100.0;
+        let count = items.len();
+        println!("{name:<18} {count:>7} misses its capacity by {excess:.2} %, {seconds:.3} s");
+    }
+    (fits, seconds)
+}
+
+/// How many cut instances fit their capacity, and in which times.
+fn cut_instances() {
+    let rows: Vec<(bool, f64)> = (0..CUTS).map(cut_row).collect();
+    let fitting = rows.iter().filter(|(fits, _)| *fits).count();
+    let mut times: Vec<f64> = rows.iter().map(|(_, seconds)| *seconds).collect();
+    times.sort_by(f64::total_cmp);
+
+    let worst = times[times.len() - 1];
+    println!(
+        "{:<18} {:>7} of {CUTS} fit, median {:.3} s, nine tenths {:.3} s, longest {worst:.3} s",
+        "cut",
+        fitting,
+        times[times.len() / 2],
+        times[times.len() * 9 / 10],
+    );
+    assert!(
+        worst <= CUT_TIME.as_secs_f64() * 1.05,
+        "the time limit is exceeded"
+    );
+    // The goal is 95 %, which is not reached: the rest is for a regression, with room for a slower machine.
+    assert!(fitting * 100 >= 75 * rows.len(), "too few fit");
+}
+
 fn main() {
     let words: Vec<String> = std::env::args()
         .skip(1)
@@ -103,5 +157,8 @@ fn main() {
         if wanted(&name) {
             random(&name, |seed, count| dsa::passing(seed, count, life));
         }
+    }
+    if wanted("cut") {
+        cut_instances();
     }
 }

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use zbmd_backends::gpu::{Device, Drivers, GpuOptions, Kept, Replay};
-use zbmd_backends::op::Registry;
+use zbmd_backends::op::{GpuCapabilities, Registry};
 use zbmd_compiler::calibrate::{CalibrateOptions, Calibration, EarlyLaunch};
 use zbmd_compiler::costs::MeasuredCosts;
 use zbmd_compiler::{
@@ -469,13 +469,15 @@ fn row(
     math: Math,
     turns: usize,
 ) {
-    let mut registry = Registry::standard();
-    registry.set_caps("cuda:0", *devices[0].caps());
+    let registry = Registry::standard();
+    let mut gpu_capabilities = GpuCapabilities::default();
+    gpu_capabilities.set("cuda:0", *devices[0].caps());
     let Some(given) = model.given(name, &registry) else {
         return println!("{name:<16} {math:>5}  not run: its file is not here");
     };
     let options = || CompileOptions {
         registry: registry.clone(),
+        gpu_capabilities: gpu_capabilities.clone(),
         math,
         ..Default::default()
     };

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use zbmd_backends::gpu::{Halt, Replay};
 use zbmd_backends::interpret::Interpreter;
-use zbmd_backends::op::Registry;
+use zbmd_backends::op::{GpuCapabilities, Registry};
 use zbmd_backends::replay::{Exchange, HostRegion, Peers, Stopped, Summary};
 use zbmd_backends::vulkan::{Instance, OpenError, VulkanDevice, VulkanOptions};
 use zbmd_ir::verify::{Verified, verify};
@@ -152,11 +152,12 @@ pub fn try_place_on(
     home: &dyn Fn(usize) -> DeviceId,
 ) -> Result<Verified<Program>, ScheduleError> {
     let (graph, blobs) = (graph.clone(), blobs.clone());
+    let capabilities = GpuCapabilities::default();
     let cost = |a| {
         machine
             .devices
             .iter()
-            .map(|d| registry.cost(a, d, &blobs))
+            .map(|d| registry.cost(a, d, &capabilities, &blobs))
             .collect()
     };
     let costs = Costs {

@@ -5,6 +5,7 @@ pub mod bundles;
 pub mod chain;
 pub mod data;
 pub mod dsa;
+pub mod dsa_cuts;
 pub mod gpu;
 pub mod harness;
 pub mod losses;

@@ -33,6 +33,8 @@ struct Machine<'a> {
     /// Tokens of each ring that its receiver has waited for: it may touch no others.
     received: Vec<u64>,
     buffer_at: BTreeMap<(ChannelId, DeviceId), BufferId>,
+    /// The chunk that each buffer of chunks holds, counted from the start of the run.
+    chunks: TiVec<BufferId, u64>,
     fired: TiVec<ActorId, u64>,
 }
 
@@ -125,6 +127,7 @@ pub fn step(graph: &Graph, plan: &Plan, blocks: u64, seed: u64) -> Result<(), Vi
             ));
         }
     }
+    check_chunks(graph, plan)?;
     let (mut memory, mut touched) = (BTreeMap::new(), Touched::default());
     let mut lanes = Vec::new();
     for calendar in &plan.calendars {
@@ -160,6 +163,7 @@ pub fn step(graph: &Graph, plan: &Plan, blocks: u64, seed: u64) -> Result<(), Vi
         released: vec![0; plan.rings.len()],
         received: vec![0; plan.rings.len()],
         buffer_at,
+        chunks: vec![0; plan.buffers.len()].into(),
         fired: graph.actors.iter().map(|_| 0).collect(),
     };
     machine.fill_heads()?;
@@ -169,6 +173,33 @@ pub fn step(graph: &Graph, plan: &Plan, blocks: u64, seed: u64) -> Result<(), Vi
 
 fn violation<T>(text: String) -> Result<T, Violation> {
     Err(Violation(text))
+}
+
+/// Buffers that hold less than a block hold a part of it that fits in evenly, of one block at a time, for their device
+/// alone.
+fn check_chunks(graph: &Graph, plan: &Plan) -> Result<(), Violation> {
+    for buffer in plan
+        .buffers
+        .iter()
+        .filter(|b| b.chunk_tokens != b.block_tokens)
+    {
+        let name = buffer.channel;
+        let (chunk, block) = (buffer.chunk_tokens, buffer.block_tokens);
+        if chunk == 0 || chunk > block || !block.is_multiple_of(chunk) {
+            return violation(format!("{name}: chunks of {chunk} of {block} tokens"));
+        }
+        let is_shared = plan.rings.iter().any(|ring| ring.channel == buffer.channel);
+        if buffer.blocks != 1 || buffer.region != Region::Arena || is_shared {
+            return violation(format!(
+                "{name}: chunks that a device does not have for itself"
+            ));
+        }
+        let channel = graph.channels.get(name);
+        if channel.is_none_or(|channel| buffer.head_tokens < channel.history()) {
+            return violation(format!("{name}: a history does not fit in front of chunks"));
+        }
+    }
+    Ok(())
 }
 
 fn is_known(graph: &Graph, plan: &Plan, action: Action) -> bool {
@@ -341,16 +372,88 @@ impl Machine<'_> {
         self.expect(buffer, block, position, token)
     }
 
+    fn is_chunked(&self, id: BufferId) -> bool {
+        self.plan.buffers[id].chunk_tokens != self.plan.buffers[id].block_tokens
+    }
+
+    /// Position in its place of a token, counted from the first new one of a block.
+    fn position(&self, id: BufferId, block: u64, token: i64) -> Result<u64, Violation> {
+        let buffer = &self.plan.buffers[id];
+        let head = buffer.head_tokens as i64;
+        let position = if buffer.chunk_tokens == buffer.block_tokens {
+            head + token
+        } else {
+            let total = (block * buffer.block_tokens) as i64 + token;
+            head + total - (self.chunks[id] * buffer.chunk_tokens) as i64
+        };
+        let is_held = buffer.chunk_tokens == buffer.block_tokens
+            || position < head + buffer.chunk_tokens as i64;
+        if position < 0 || !is_held {
+            return violation(format!(
+                "token {token} of block {block} of {} is not in the chunk {} that is held",
+                buffer.channel, self.chunks[id]
+            ));
+        }
+        Ok(position as u64)
+    }
+
+    /// A buffer without a head goes over to the next chunk when its first token is written.
+    fn begin_chunk(&mut self, id: BufferId, block: u64, token: u64) {
+        let buffer = &self.plan.buffers[id];
+        if buffer.chunk_tokens == buffer.block_tokens || buffer.head_tokens > 0 {
+            return;
+        }
+        let total = block * buffer.block_tokens + token;
+        if total.is_multiple_of(buffer.chunk_tokens) {
+            self.chunks[id] = total / buffer.chunk_tokens;
+        }
+    }
+
+    /// Moves the end of a chunk to the head, with what is in it: the head may be longer than what a run starts with.
+    fn carry_chunk(&mut self, id: BufferId) -> Result<(), Violation> {
+        let buffer = self.plan.buffers[id].clone();
+        let history = self.graph.channels[buffer.channel].history() as i64;
+        let first = (self.chunks[id] + 1) * buffer.chunk_tokens;
+        for i in 0..buffer.head_tokens {
+            let number = history + first as i64 - buffer.head_tokens as i64 + i as i64;
+            let from = buffer.chunk_tokens + i;
+            if number >= 0 {
+                self.read(&buffer, 0, from, number as u64)?;
+            }
+
+            // In this order, no token is overwritten before it is moved.
+            let (device, region, start, end) = self.bytes_at(&buffer, 0, from)?;
+            let (.., to, _) = self.bytes_at(&buffer, 0, i)?;
+            let memory = self
+                .memory
+                .get_mut(&(device, region))
+                .expect("bytes_at looked it up");
+            memory.copy_within(start..end, to);
+        }
+        self.chunks[id] += 1;
+        Ok(())
+    }
+
+    /// Where in a head the tokens of a border lie.
+    fn border_positions(&self, buffer: &Buffer) -> std::ops::Range<u64> {
+        let history = self.graph.channels[buffer.channel].history();
+        if buffer.chunk_tokens == buffer.block_tokens {
+            0..buffer.head_tokens
+        } else {
+            buffer.head_tokens - history..buffer.head_tokens
+        }
+    }
+
     /// Number, counted from the oldest initial token, of the token at a buffer's position in a block. States keep
     /// their one position, so their number is that of the firing.
     fn token_number(&self, buffer: &Buffer, block: u64, position: u64) -> u64 {
         let history = self.graph.channels[buffer.channel].history();
-        history - buffer.head_tokens + block * buffer.block_tokens + position
+        history + block * buffer.block_tokens + position - buffer.head_tokens
     }
 
     fn fill_heads(&mut self) -> Result<(), Violation> {
         for buffer in self.plan.buffers.clone() {
-            for position in 0..buffer.head_tokens {
+            for position in self.border_positions(&buffer) {
                 let token = self.token_number(&buffer, 0, position);
                 self.write(&buffer, 0, position, token)?;
             }
@@ -441,6 +544,7 @@ impl Machine<'_> {
                 }
                 self.released[ring.index()] += 1;
             }
+            Action::Carry { buffer } if self.is_chunked(buffer) => self.carry_chunk(buffer)?,
             Action::Carry { buffer } => {
                 let buffer = self.plan.buffers[buffer].clone();
                 let numbers: Vec<u64> = (0..buffer.head_tokens)
@@ -504,16 +608,12 @@ impl Machine<'_> {
                     continue;
                 }
                 let delay = graph.channels[channel].readers[reader as usize].delay;
+                let history = graph.channels[channel].history();
+                let id = self.buffer_at[&(channel, device)];
                 for token in firing * port.rate..firing * port.rate + port.window {
-                    let Some(position) = (buffer.head_tokens + token).checked_sub(delay) else {
-                        return violation(format!("{actor} reads before the head of {channel}"));
-                    };
-                    self.read(
-                        &buffer,
-                        block,
-                        position,
-                        self.token_number(&buffer, block, position),
-                    )?;
+                    let position = self.position(id, block, token as i64 - delay as i64)?;
+                    let number = history + block * buffer.block_tokens + token - delay;
+                    self.read(&buffer, block, position, number)?;
                     let (_, region, start, end) = self.bytes_at(&buffer, block, position)?;
                     let own = (token - firing * port.rate) * port.token.bytes();
                     self.touched
@@ -550,9 +650,15 @@ impl Machine<'_> {
                             })
                     })
                 };
+                let history = graph.channels[channel].history();
+                let id = self.buffer_at[&(channel, device)];
                 for token in firing * port.rate..(firing + 1) * port.rate {
-                    let position = buffer.head_tokens + token;
-                    let number = self.token_number(&buffer, block, position);
+                    self.begin_chunk(id, block, token);
+                    let position = self.position(id, block, token as i64)?;
+                    if self.is_chunked(id) && position < buffer.head_tokens {
+                        return violation(format!("{actor} writes to the head of {channel}"));
+                    }
+                    let number = history + block * buffer.block_tokens + token;
                     let (_, region, start, end) = self.bytes_at(&buffer, block, position)?;
                     let own = (token - firing * port.rate) * port.token.bytes()..;
                     for (own, byte) in own.zip(start..end) {
@@ -585,7 +691,12 @@ impl Machine<'_> {
         for buffer in &self.plan.buffers {
             let state = self.graph.is_state(buffer.channel);
             let firings = self.fired[self.graph.channels[buffer.channel].from.actor];
-            for position in 0..buffer.head_tokens {
+            let chunks = self.blocks * buffer.block_tokens / buffer.chunk_tokens.max(1);
+            let id = self.buffer_at[&(buffer.channel, buffer.device)];
+            if self.is_chunked(id) && buffer.head_tokens > 0 && self.chunks[id] != chunks {
+                return violation(format!("{} ends in another chunk", buffer.channel));
+            }
+            for position in self.border_positions(buffer) {
                 let number = if state {
                     firings
                 } else {

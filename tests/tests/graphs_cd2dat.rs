@@ -3,8 +3,10 @@
 use std::ops::Range;
 
 use zbmd_backends::op::Registry;
-use zbmd_ir::Role;
-use zbmd_tests::run::{Streams, compile, interpret, run, streams};
+use zbmd_compiler::{CompileOptions, MachineChoice, compile_file};
+use zbmd_ir::{PlanId, Role};
+use zbmd_scheduler::buffers::{Mode, Unit};
+use zbmd_tests::run::{Streams, compile, graph_file, interpret, replay_program, run, streams};
 use zbmd_tests::signal::*;
 
 const MODEL: &str = "cd2dat/model.ron";
@@ -152,4 +154,32 @@ fn any_machine_gives_the_same_bits() {
             "other bits on {devices} devices"
         );
     }
+}
+
+/// The buffers of the three orders that `zbmdc analyse` names, histories included: 256 tokens interleaved, 488 in nested
+/// loops, 1245 with one call for each actor.
+#[test]
+fn smaller_buffers_give_the_same_bits() {
+    let model = graph_file(MODEL);
+    let signal = sweep(20.0, 20_000.0, 44_100.0, 4_410);
+    let input = streams([("cd", to_f32_bytes(&signal))]);
+    let mut outputs = Vec::new();
+    for tokens in [256, 488, 1245] {
+        let options = CompileOptions {
+            machine: MachineChoice::Uniform(1),
+            buffers: Some(Mode::Within(tokens, Unit::Tokens)),
+            ..CompileOptions::default()
+        };
+        let program = compile_file(&model, &options).expect("a program").program;
+        let buffers = program.plans[PlanId(0)].buffers.iter();
+        let held: u64 = buffers.map(|b| b.head_tokens + b.chunk_tokens).sum();
+        assert_eq!(held, tokens);
+        let (output, _) = replay_program(program, &Registry::standard(), &input, None, None);
+        outputs.push(output);
+    }
+    assert!(outputs[0] == outputs[1] && outputs[1] == outputs[2]);
+    assert_eq!(
+        outputs[0],
+        run(MODEL, 1, &Registry::standard(), &input, None)
+    );
 }

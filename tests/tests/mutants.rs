@@ -1,8 +1,9 @@
 //! Damaged plans are refused or harmless: every mutant that the verifier accepts replays like the interpreter.
 
 use zbmd_ir::testing::mutate::mutants;
+use zbmd_ir::testing::programs;
 use zbmd_ir::verify::verify;
-use zbmd_ir::{Contingency, DeviceId, PlanId, Program};
+use zbmd_ir::{Contingency, DeviceId, Entry, PlanId, Program};
 use zbmd_scheduler::{
     Block, Inputs, Losses, ScheduleOptions, repetition, schedule, schedule_contingencies,
 };
@@ -136,4 +137,132 @@ fn every_mutant_is_refused_or_equivalent() {
         refused > 3_000 && accepted > 100,
         "{refused} {accepted}: a weak sample"
     );
+}
+
+/// A damage to a program that neither checker may accept.
+type Damage = (&'static str, fn() -> Program, fn(&mut Program));
+
+fn lane(program: &mut Program) -> &mut Vec<Entry> {
+    &mut program.plans[PlanId(0)].calendars[0].lanes[0].entries
+}
+
+/// Exchanges two slots, with their start times.
+fn exchange(program: &mut Program, a: usize, b: usize) {
+    let entries = lane(program);
+    let start = |entry: &Entry| match entry {
+        Entry::Slot(slot) => slot.start_ns,
+        Entry::Loop { .. } => panic!("a loop"),
+    };
+    let starts = [start(&entries[a]), start(&entries[b])];
+    entries.swap(a, b);
+    for (index, start_ns) in [a, b].into_iter().zip(starts) {
+        if let Entry::Slot(slot) = &mut entries[index] {
+            slot.start_ns = start_ns;
+        }
+    }
+}
+
+fn set_chunk(program: &mut Program, buffer: usize, tokens: u64) {
+    program.plans[PlanId(0)].buffers.raw[buffer].chunk_tokens = tokens;
+}
+
+fn set_head(program: &mut Program, buffer: usize, tokens: u64) {
+    program.plans[PlanId(0)].buffers.raw[buffer].head_tokens = tokens;
+}
+
+/// What a scheduler of chunks may get wrong.
+const CHUNK_DAMAGES: &[Damage] = &[
+    ("a chunk off by one", programs::chunks, |p| {
+        set_chunk(p, 0, 3)
+    }),
+    ("a longer chunk", programs::nested_chunks, |p| {
+        set_chunk(p, 0, 7)
+    }),
+    ("a shorter chunk", programs::nested_chunks, |p| {
+        set_chunk(p, 0, 3)
+    }),
+    ("a carry left out", programs::chunks, |p| {
+        drop(lane(p).remove(4))
+    }),
+    ("a carry too early", programs::chunks, |p| exchange(p, 3, 4)),
+    ("a carry before its chunk", programs::chunks, |p| {
+        exchange(p, 0, 1)
+    }),
+    (
+        "a carry left out of a loop",
+        programs::chunked_window,
+        |p| {
+            if let Entry::Loop { body, .. } = &mut lane(p)[0] {
+                body.pop();
+            }
+        },
+    ),
+    ("a head too short", programs::chunks, |p| set_head(p, 0, 1)),
+    ("a head below the delay", programs::chunked_window, |p| {
+        set_head(p, 0, 1)
+    }),
+    ("a head too short in a loop", programs::chunks_behind, |p| {
+        set_head(p, 0, 4)
+    }),
+    ("a read one chunk late", programs::delayed_chunks, |p| {
+        exchange(p, 1, 4)
+    }),
+    ("a write one chunk early", programs::chunks, |p| {
+        exchange(p, 1, 2)
+    }),
+    (
+        "a write before the read of the chunk before",
+        programs::nested_chunks,
+        |p| {
+            if let Entry::Loop { body, .. } = &mut lane(p)[0] {
+                body.swap(0, 1);
+            }
+        },
+    ),
+];
+
+#[test]
+fn damaged_chunks_are_refused_by_both_checkers() {
+    for (what, make, damage) in CHUNK_DAMAGES {
+        let mut program = make();
+        let plan = &program.plans[PlanId(0)];
+        stepper::step(&program.graph, plan, 3, 1).expect("valid before");
+        damage(&mut program);
+        let plan = &program.plans[PlanId(0)];
+        assert!(stepper::step(&program.graph, plan, 3, 1).is_err(), "{what}");
+        assert!(verify(program).is_err(), "{what}");
+    }
+}
+
+/// The two checkers agree on whatever is done to chunks, and loops.
+#[test]
+fn every_mutant_of_chunks_is_judged_alike() {
+    /// Errors that the slow checker cannot miss: a token is not there when it is read, or written elsewhere.
+    const SEEN: &[&str] = &["V0501", "V0508", "V0509", "V0415"];
+    let mut seen = [0; 2];
+    for program in programs::all_chunked() {
+        let name = program.graph.name.clone();
+        for mutant in mutants(&program, 5, 3000) {
+            let what = format!("{name}: {}", mutant.what);
+            let plan = mutant.program.plans[PlanId(0)].clone();
+            let graph = mutant.program.graph.clone();
+            let errors = match verify(mutant.program) {
+                Ok(_) => {
+                    assert!(!mutant.must_fail, "{what}: accepted");
+                    if let Err(violation) = stepper::step(&graph, &plan, 4, 1) {
+                        panic!("{what}: the slow checker refuses it: {}", violation.0);
+                    }
+                    seen[0] += 1;
+                    continue;
+                }
+                Err(errors) => errors,
+            };
+            if errors.iter().all(|error| SEEN.contains(&error.code())) {
+                let stepped = stepper::step(&graph, &plan, 4, 1);
+                assert!(stepped.is_err(), "{what}: only the verifier: {errors:?}");
+                seen[1] += 1;
+            }
+        }
+    }
+    assert!(seen[0] > 500 && seen[1] > 200, "{seen:?}: a weak sample");
 }

@@ -23,10 +23,13 @@ mod linux {
     use zbmd_compiler::Losses;
     use zbmd_executor::supervise::What;
     use zbmd_executor::{Engine, Isolation, RunError, RunOptions};
-    use zbmd_ir::{DType, InPlace, InPort, OutPort, PlanId, TokenType};
+    use zbmd_ir::testing::programs;
+    use zbmd_ir::verify::verify;
+    use zbmd_ir::{DType, InPlace, InPort, OutPort, PlanId, Role, TokenType};
     use zbmd_tests::actors;
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::losses::{Feed, HARDY, Told, engine, live, live_seen, options, supervised};
+    use zbmd_tests::mix::Mix;
 
     /// Adds 1, and fails its 101st call of all, once: a worker of its own then, or a retry, does better.
     struct Faulty {
@@ -120,6 +123,7 @@ mod linux {
 
     fn registry() -> Registry {
         let mut registry = actors::registry();
+        registry.add(Mix);
         registry.register("faulty", |_| {
             Ok(Faulty {
                 panics: false,
@@ -167,19 +171,30 @@ mod linux {
         change: impl Fn(&mut RunOptions),
     ) {
         let engine = engine(model, &registry(), Losses::Pairs);
+        disturbed_engine((model, &engine), feed, faults, least, change);
+    }
+
+    /// [`disturbed`] for a program that is loaded.
+    fn disturbed_engine(
+        (model, engine): (&str, &Engine),
+        feed: Feed,
+        faults: &str,
+        least: u64,
+        change: impl Fn(&mut RunOptions),
+    ) {
         let mut feed = feed;
-        let mut plain = undisturbed(&engine, feed);
+        let mut plain = undisturbed(engine, feed);
         // Long enough for some faults, however fast the machine.
         while plain.elapsed < Duration::from_millis(250) {
             feed.iterations *= 2;
-            plain = undisturbed(&engine, feed);
+            plain = undisturbed(engine, feed);
         }
         let mut recoveries = 0;
         for _ in 0..40 {
             let mut options = options(PROCESSES);
-            options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
+            options.supervised = Some(supervised(engine, HARDY, Some(faults)));
             change(&mut options);
-            let told = live(&engine, feed, options);
+            let told = live(engine, feed, options);
             let outcome = told.outcome.expect("a supervised run ends well");
             assert_eq!(
                 told.sinks, plain.sinks,
@@ -211,6 +226,23 @@ mod linux {
             let faults =
                 format!("Inject(kinds: [{KINDS}], every: (\"100ms\", \"400ms\"), seed: 5)");
             disturbed("vad/model.ron", killed_feed(500), &faults, 5, |_| ());
+        }
+    }
+
+    /// Borders have what buffers of chunks hold of a channel's history, wherever the next worker goes on from.
+    fn chunks_of_lost_workers() {
+        for mut program in programs::all_chunked() {
+            for actor in &mut program.graph.actors {
+                if actor.role == Role::Compute {
+                    actor.op = "Mix".into();
+                }
+            }
+
+            let name = program.graph.name.clone();
+            let program = verify(program).expect("hand-built programs are valid");
+            let engine = Engine::new(program, &registry()).expect("an engine");
+            let faults = "Inject(at: [(\"30ms\", kill), (\"90ms\", kill), (\"150ms\", kill)])";
+            disturbed_engine((&name, &engine), killed_feed(100_000), faults, 2, |_| ());
         }
     }
 
@@ -641,12 +673,13 @@ mod linux {
 
     pub(super) fn main() {
         zbmd_executor::serve_if_worker(&registry());
-        let tests: [Test; 12] = [
+        let tests: [Test; 13] = [
             ("nothing_left", nothing_left),
             ("spinning", spinning),
             ("swapped", swapped),
             ("anywhere", anywhere),
             ("killed", killed),
+            ("chunks_of_lost_workers", chunks_of_lost_workers),
             ("stopped_or_late", stopped_or_late),
             ("corrupted", corrupted),
             ("restarted", restarted),

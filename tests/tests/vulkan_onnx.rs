@@ -12,10 +12,10 @@ use zbmd_backends::op::Registry;
 use zbmd_backends::vulkan::{Replay, VulkanDevice, VulkanOptions};
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_file, graph_of_file, read_npy};
 use zbmd_ir::{BlobId, ChannelId, DType, DeviceId, Graph, PlanId, Role, State, TiVec};
-use zbmd_scheduler::Block;
+use zbmd_scheduler::{Block, ScheduleOptions};
 use zbmd_tests::actors;
 use zbmd_tests::data;
-use zbmd_tests::gpu::{Player, open, place, tokens, turn};
+use zbmd_tests::gpu::{Player, machine, open, place_on, tokens, turn};
 use zbmd_tests::onnx::{
     Tensor, difference, graph_once, model_inputs, model_outputs, read_pb, relative_error, to_f64,
 };
@@ -53,17 +53,25 @@ fn on_gpu(
     inputs: &Streams,
     blocks: u64,
 ) -> Vec<Sent> {
-    let mut registry = registry.clone();
-    registry.set_caps("vulkan:0", *device.caps());
-    let program = place(graph, blobs, &registry, Block::Fixed(1), |_| true);
+    // Only what this driver can run goes to it: the machine's costs are those of what all GPUs support.
+    let actors: Vec<_> = graph.actors.iter().collect();
+    let home = |index: usize| match registry.lower(actors[index], blobs, device.caps()) {
+        Some(_) => GPU,
+        None => DeviceId(0),
+    };
+    let options = ScheduleOptions {
+        block: Block::Fixed(1),
+        ..ScheduleOptions::default()
+    };
+    let program = place_on(machine(), graph, blobs, registry, options, &home);
     let plan = &program.plans[PlanId(0)];
     let Some(calendar) = plan.calendars.iter().find(|c| c.device == GPU) else {
         return vec![];
     };
-    let (tokens, _) = tokens(&program, &registry, inputs, blocks);
+    let (tokens, _) = tokens(&program, registry, inputs, blocks);
     let mut player = Player::new(&program, plan, GPU, &tokens, false);
     let exchange = player.exchange();
-    let mut replay = Replay::new(device, &registry, &program, plan, calendar, &exchange)
+    let mut replay = Replay::new(device, registry, &program, plan, calendar, &exchange)
         .unwrap_or_else(|e| panic!("{e}"));
     replay
         .load_state(&State::initial(&program.graph))

@@ -342,7 +342,8 @@ impl Plan {
         }
     }
 
-    /// Not generic: there are hundreds of bodies.
+    /// Not generic, and a function of its own: there are hundreds of bodies.
+    #[inline(never)]
     fn with(outs: Vec<TokenType>, make: Make) -> Self {
         let flops = outs.iter().map(|t| t.elements() as f64).sum::<f64>() * 2.0;
         Self {

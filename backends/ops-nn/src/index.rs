@@ -149,34 +149,57 @@ impl<const K: usize> Walk<K> {
         if self.empty {
             return;
         }
-        let mut count = [0_usize; MAX_WALK];
-        let mut at = self.start;
-        let mut done = 0;
+        let mut position = self.first_run();
         loop {
-            f(done, at.map(|a| a as usize));
-            done += self.inner;
-            // Count up as an odometer does: the last dimension first, with a carry where it is through.
-            let mut d = self.outer.len();
-            loop {
-                if d == 0 {
-                    return;
-                }
-                d -= 1;
-                let (dim, step) = &self.outer[d];
-                count[d] += 1;
-                for k in 0..K {
-                    at[k] += step[k];
-                }
-                if count[d] < *dim {
-                    break;
-                }
-                count[d] = 0;
-                for k in 0..K {
-                    at[k] -= step[k] * *dim as isize;
-                }
+            f(position.done, position.operands);
+            if !self.advance(&mut position) {
+                return;
             }
         }
     }
+
+    /// The first run.
+    #[inline(never)]
+    fn first_run(&self) -> WalkPosition<K> {
+        WalkPosition {
+            counts: [0; MAX_WALK],
+            done: 0,
+            operands: self.start.map(|start| start as usize),
+        }
+    }
+
+    /// Goes on to the next run; false behind the last. Counts up as an odometer does: the last dimension first, with a
+    /// carry where it is through. Not inlined: there are hundreds of walks.
+    #[inline(never)]
+    fn advance(&self, position: &mut WalkPosition<K>) -> bool {
+        position.done += self.inner;
+        let counts = position.counts[..self.outer.len()].iter_mut();
+        for (count, (dim, step)) in counts.zip(&self.outer).rev() {
+            *count += 1;
+            for (place, &step) in position.operands.iter_mut().zip(step) {
+                *place = place.wrapping_add_signed(step);
+            }
+            if *count < *dim {
+                return true;
+            }
+
+            *count = 0;
+            for (place, &step) in position.operands.iter_mut().zip(step) {
+                *place = place.wrapping_sub((step * *dim as isize) as usize);
+            }
+        }
+        false
+    }
+}
+
+/// Where a walk is.
+struct WalkPosition<const K: usize> {
+    /// Steps made in each outer dimension.
+    counts: [usize; MAX_WALK],
+    /// Elements of the result before the run.
+    done: usize,
+    /// Where the run begins in each operand.
+    operands: [usize; K],
 }
 
 /// A copy of a tensor whose elements lie elsewhere: transposition, slices, repetition.

@@ -8,7 +8,8 @@ use zbmd_ir::{Actor, ActorCost, BlobId, Device, InPlace, Params, Role, TiSlice, 
 
 use super::memo::ResolvedOps;
 use super::{
-    CustomActor, GpuRequest, Op, OpError, Packing, ResolveCx, ResolvedOp, Work, default_work,
+    CustomActor, GpuCapabilities, GpuRequest, Op, OpError, Packing, ResolveCx, ResolvedOp, Work,
+    default_work,
 };
 use crate::kernel::Kernel;
 use crate::kernels::{Caps, KernelPlan};
@@ -22,8 +23,6 @@ type CustomFactory = dyn Fn(&Params) -> Result<Arc<dyn CustomActor>, OpError> + 
 pub struct Registry {
     pub(crate) ops: BTreeMap<String, Arc<dyn Op>>,
     pub(crate) custom: BTreeMap<String, Arc<CustomFactory>>,
-    /// What GPUs can do, by name, where it is known.
-    gpus: BTreeMap<String, Caps>,
     /// What was resolved so far, where that is remembered.
     resolved: Option<Arc<ResolvedOps>>,
 }
@@ -43,7 +42,6 @@ impl Registry {
         Self {
             ops: BTreeMap::new(),
             custom: BTreeMap::new(),
-            gpus: BTreeMap::new(),
             resolved: None,
         }
     }
@@ -65,22 +63,6 @@ impl Registry {
             self.resolved = Some(Arc::default());
         }
         self.ops.insert(op.name().to_owned(), Arc::new(op));
-    }
-
-    /// Says what a GPU can do: actors that it cannot run have no cost there. What is not said is what is common
-    /// ([`Caps::COMMON`]); a device that lacks some of it refuses calendars that need it.
-    pub fn set_caps(&mut self, device: &str, caps: Caps) {
-        self.gpus.insert(device.to_owned(), caps);
-    }
-
-    /// What a GPU can do, as far as it is known.
-    pub fn caps(&self, device: &Device) -> &Caps {
-        let common = if device.backend == "cuda" {
-            &Caps::CUDA
-        } else {
-            &Caps::COMMON
-        };
-        self.gpus.get(&device.name).unwrap_or(common)
     }
 
     /// Registers a custom actor by name; the factory gets the actor's `params`.
@@ -314,12 +296,17 @@ impl Registry {
         &self,
         actor: &Actor,
         device: &Device,
+        capabilities: &GpuCapabilities,
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Option<ActorCost> {
         match device.backend.as_str() {
             "cpu" => Some(self.cpu_work(actor, blobs)?.cost_on(device)),
-            "cuda" if cfg!(feature = "cuda") => self.gpu_cost(actor, device, blobs),
-            "vulkan" if cfg!(feature = "vulkan") => self.gpu_cost(actor, device, blobs),
+            "cuda" if cfg!(feature = "cuda") => {
+                self.gpu_cost(actor, device, capabilities.of(device), blobs)
+            }
+            "vulkan" if cfg!(feature = "vulkan") => {
+                self.gpu_cost(actor, device, capabilities.of(device), blobs)
+            }
             _ => None,
         }
     }
@@ -392,6 +379,7 @@ impl Registry {
         &self,
         actor: &Actor,
         device: &Device,
+        caps: &Caps,
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Option<ActorCost> {
         // A kernel in a recorded calendar, its barrier included.
@@ -399,7 +387,6 @@ impl Registry {
         if actor.role != Role::Compute {
             return None;
         }
-        let caps = self.caps(device);
         let plan = self.lower(actor, blobs, caps)?;
         Some(ActorCost {
             call_ps: STEP_PS * plan.steps() as u64,

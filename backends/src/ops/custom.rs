@@ -280,7 +280,7 @@ mod tests {
 
     use super::*;
     use crate::kernel::{Io, KernelFault};
-    use crate::op::StateSpec;
+    use crate::op::{GpuCapabilities, StateSpec};
     use crate::tests::ops::conformance::{params, report};
     use zbmd_ir::{Role, StatePort, TiVec};
 
@@ -426,7 +426,12 @@ mod tests {
         let device = &machine.devices[zbmd_ir::DeviceId(0)];
         let cost = |text: &str| {
             registry()
-                .cost(&actor(text), device, &TiVec::new())
+                .cost(
+                    &actor(text),
+                    device,
+                    &GpuCapabilities::default(),
+                    &TiVec::new(),
+                )
                 .unwrap()
         };
         assert_eq!(cost("name: pairs, cost_ns: 250").firing_ps, 250_000);

@@ -84,7 +84,9 @@ pub(super) fn variant_plans(
     actor: &Actor,
     device: &Device,
 ) -> Result<Vec<VariantPlan>, String> {
-    let KernelSources { registry, blobs } = sources;
+    let KernelSources {
+        registry, blobs, ..
+    } = sources;
     let default_plan = registry.lower(actor, blobs, device.caps());
     let default_plan = default_plan.ok_or("the device has no kernel for it")?;
     let other_variants: Vec<&'static str> =

@@ -61,7 +61,9 @@ impl<'a> ModelKernel<'a> {
         actor: &'a Actor,
         sources: &KernelSources<'_>,
     ) -> Self {
-        let KernelSources { registry, blobs } = sources;
+        let KernelSources {
+            registry, blobs, ..
+        } = sources;
         let kernel = registry.kernel(actor, blobs);
         let all_variants = match kernel {
             Ok(_) => registry.variants(actor, blobs),

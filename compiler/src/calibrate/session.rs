@@ -164,8 +164,7 @@ impl GroupSession<'_> {
     }
 
     fn modelled_cost(&self, kernel: &ModelKernel<'_>) -> MeasuredCost {
-        let KernelSources { registry, blobs } = self.sources;
-        match registry.cost(kernel.actor, self.device, blobs) {
+        match self.sources.modelled_cost(kernel.actor, self.device) {
             Some(modelled) => kernel.cost(modelled.call_ps, modelled.firing_ps),
             None => kernel.cost(0, 0),
         }
@@ -178,7 +177,9 @@ impl GroupSession<'_> {
         limits: &Limits,
         clock: &dyn Fn() -> u64,
     ) -> Result<Vec<MeasuredVariant>, String> {
-        let KernelSources { registry, blobs } = self.sources;
+        let KernelSources {
+            registry, blobs, ..
+        } = self.sources;
         let mut variant_kernels = vec![kernel.kernel.clone()?];
         for variant in &kernel.cpu_variants {
             // Made here, one kernel's at a time: each may hold the weights in an order of its own.
@@ -219,7 +220,9 @@ impl GroupSession<'_> {
         let mut late_ps = 0.0;
         let mut early_ps = 0.0;
         for kernel in self.kernels {
-            let KernelSources { registry, blobs } = self.sources;
+            let KernelSources {
+                registry, blobs, ..
+            } = self.sources;
             if kernel.kernel.is_err() {
                 continue;
             }

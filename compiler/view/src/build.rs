@@ -397,6 +397,7 @@ impl<'a> Sums<'a> {
             places: b.blocks,
             head_tokens: b.head_tokens,
             block_tokens: b.block_tokens,
+            chunk_tokens: b.is_chunked().then_some(b.chunk_tokens),
             over: None,
             part_of: None,
             live_ns,

@@ -83,7 +83,7 @@ impl View {
             part.unwrap_or_default(),
             buffer.places,
             buffer.head_tokens,
-            buffer.block_tokens
+            buffer.shown_tokens()
         )
     }
 

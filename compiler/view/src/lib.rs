@@ -381,6 +381,9 @@ pub struct BufferView {
     pub head_tokens: u64,
     /// New tokens in each block.
     pub block_tokens: u64,
+    /// New tokens that a place holds at a time, where that is less than a block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chunk_tokens: Option<u64>,
     /// The channel whose buffer on the same device this one lies over, or over a part of: an actor writes in place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over: Option<u32>,
@@ -392,6 +395,15 @@ pub struct BufferView {
 }
 
 impl BufferView {
+    /// New tokens in a place, for people: `8`, or `2 of 8` for chunks of a block.
+    pub fn shown_tokens(&self) -> String {
+        let block = self.block_tokens;
+        match self.chunk_tokens {
+            Some(chunk) => format!("{chunk} of {block}"),
+            None => block.to_string(),
+        }
+    }
+
     /// Bytes of all places.
     pub fn size_bytes(&self) -> u64 {
         self.stride_bytes.saturating_mul(u64::from(self.places))

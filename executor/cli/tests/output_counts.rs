@@ -297,6 +297,12 @@ fn a_header_needs_a_file_that_can_be_rewritten() {
     let reader = std::thread::spawn(move || fs::read(path).expect("read"));
     let said = case.expect(4, &["-i", "in=in.f32", "-o", "out=pipe.npy"]);
     assert!(said.contains("pipe.npy: is not a regular file"), "{said}");
+    // A reader that opened the pipe only after the run had gone waits for another writer.
+    while !reader.is_finished() {
+        let mut both_ends = fs::OpenOptions::new();
+        drop(both_ends.read(true).write(true).open(case.path("pipe.npy")));
+        std::thread::yield_now();
+    }
     assert!(reader.join().expect("no panic").is_empty());
     case.make_pipe("pipe.bin");
     let args = [

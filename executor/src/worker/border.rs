@@ -19,7 +19,8 @@ pub(crate) fn keepers(graph: &Graph, plan: &Plan) -> Vec<BufferId> {
     let mut keepers = Vec::new();
     for (id, buffer) in plan.buffers.iter_enumerated() {
         let history = graph.channels[buffer.channel].history();
-        if history > 0 && buffer.head_tokens == history && !found[buffer.channel] {
+        let has_whole = buffer.is_chunked() || buffer.head_tokens == history;
+        if history > 0 && has_whole && !found[buffer.channel] {
             found[buffer.channel] = true;
             keepers.push(id);
         }
@@ -32,12 +33,13 @@ pub(crate) fn keepers(graph: &Graph, plan: &Plan) -> Vec<BufferId> {
 /// `memory` belongs to no running worker.
 pub(crate) fn import(graph: &Graph, plan: &Plan, memory: &WorkerMemory) {
     for buffer in plan.buffers.iter().filter(|b| memory.owns(b)) {
-        let head = head_bytes(graph, buffer);
+        let (offset, head) = head_bytes(graph, buffer);
         let (saved, bytes) = memory.epoch.saved(Area::Start, buffer.channel);
         let from = saved.wrapping_add(bytes - head);
+        let to = memory.base(buffer).wrapping_add(offset);
         // SAFETY: a verified plan's place lies in its region, whose memory has at least that size, and the caller
         // promises that nobody else uses it; the start area was filled before the epoch began, and nobody writes it.
-        unsafe { memory.base(buffer).copy_from_nonoverlapping(from, head) };
+        unsafe { to.copy_from_nonoverlapping(from, head) };
     }
 }
 
@@ -51,13 +53,12 @@ pub(crate) fn export(graph: &Graph, plan: &Plan, memory: &WorkerMemory, blocks: 
         if !memory.owns(buffer) {
             continue;
         }
-        let head = head_bytes(graph, buffer);
+        let (offset, head) = head_bytes(graph, buffer);
         let place = (blocks % u64::from(buffer.blocks)) * buffer.stride_bytes;
+        let from = memory.base(buffer).wrapping_add(place as usize + offset);
         let (to, _) = memory.epoch.saved(Area::End, buffer.channel);
         // SAFETY: as in `import`; each channel has one keeper, whose worker alone writes its part of the end area.
-        unsafe {
-            to.copy_from_nonoverlapping(memory.base(buffer).wrapping_add(place as usize), head)
-        };
+        unsafe { to.copy_from_nonoverlapping(from, head) };
     }
 }
 
@@ -87,8 +88,19 @@ pub(crate) fn read_area(
     channels.collect()
 }
 
-fn head_bytes(graph: &Graph, buffer: &Buffer) -> usize {
-    (buffer.head_tokens * graph.channels[buffer.channel].token.bytes()) as usize
+/// Where in a place the tokens of a border begin, and their bytes: the head, or the end of one that is longer than the
+/// channel's history, as those of chunks may be.
+fn head_bytes(graph: &Graph, buffer: &Buffer) -> (usize, usize) {
+    let channel = &graph.channels[buffer.channel];
+    let tokens = border_tokens(buffer, channel.history());
+    let offset_bytes = (buffer.head_tokens - tokens) * channel.token.bytes();
+    let bytes = tokens * channel.token.bytes();
+    (offset_bytes as usize, bytes as usize)
+}
+
+/// Tokens of a border in a buffer's head, at its end.
+pub(super) fn border_tokens(buffer: &Buffer, history: u64) -> u64 {
+    buffer.head_tokens.min(history)
 }
 
 /// Called by a worker that has passed a border and published that: if this commits a border, releases the sources' tokens

@@ -26,6 +26,15 @@ pub(crate) enum Instr {
         ports: u32,
         counter: u32,
     },
+    /// The same where ports may move on with the firings since a mark: in buffers of chunks.
+    ChunkFire {
+        kernel: *const dyn Kernel,
+        shape: CallShape,
+        ports: u32,
+        counter: u32,
+    },
+    /// Notes in counter `to` what counter `from` has counted.
+    Mark { from: u32, to: u32 },
     /// Tokens from the embedding program to port `ports`.
     Source {
         source: u32,
@@ -86,6 +95,8 @@ pub(crate) struct PortSpec {
     pub shift: u64,
     /// Bytes by which the port moves on for each counted firing or token, in a loop.
     pub step: usize,
+    /// The counter of the firings from which on it does so; [`NO_COUNTER`] if that is from 0.
+    pub mark: u32,
 }
 
 impl PortSpec {

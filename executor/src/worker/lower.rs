@@ -1,5 +1,7 @@
 //! Lowers the calendar of one CPU device to instructions. Must not run anything.
 
+mod chunks;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -10,6 +12,7 @@ use zbmd_ir::{
     trace::OTHER,
 };
 
+use self::chunks::{ChunkPositions, RepeatedLoop};
 use super::border;
 use super::instructions::{Instr, NO_COUNTER, PortSpec, ReplayCode, RingSpec};
 use super::memory::WorkerMemory;
@@ -48,9 +51,11 @@ enum CounterKey {
     Actor(ActorId),
     Send(RingId),
     Recv(RingId),
+    /// The mark of an actor at the loop of this instruction.
+    Mark(ActorId, usize),
 }
 
-/// A state buffer that is saved at borders, and the stage of the slot after which it is.
+/// A state or a buffer of chunks that is saved at borders, and the stage of the slot after which it is.
 struct SavedState {
     buffer: BufferId,
     stage: u32,
@@ -65,6 +70,9 @@ struct Lowering<'a> {
     buffers: BTreeMap<(ChannelId, DeviceId), BufferId>,
     /// Actors that write over inputs.
     over: BTreeSet<ActorId>,
+    /// Whether there is a buffer that holds less than a block.
+    has_chunks: bool,
+    chunks: ChunkPositions,
     instrs: Vec<Instr>,
     slots: Vec<Option<Slot>>,
     stages: Vec<u32>,
@@ -86,7 +94,7 @@ struct Lowering<'a> {
     sinks: ActorNumbers,
     /// Channels whose tokens this device saves at borders, by the buffer that they are carried in.
     saved: BTreeSet<BufferId>,
-    /// States to be saved, by the top-level entry that fires their actor last.
+    /// States to be saved, by the top-level entry that fires their actor last; and chunks, by that which carries them last.
     states: BTreeMap<usize, Vec<SavedState>>,
 }
 
@@ -130,6 +138,8 @@ impl<'a> Lowering<'a> {
             memory,
             buffers: keyed_buffers.collect(),
             over: in_place_pairs.map(|pair| pair.actor).collect(),
+            has_chunks: plan.buffers.iter().any(|buffer| buffer.is_chunked()),
+            chunks: ChunkPositions::default(),
             instrs: Vec::new(),
             slots: Vec::new(),
             stages: Vec::new(),
@@ -158,7 +168,7 @@ impl<'a> Lowering<'a> {
         let scratch_start = arena_base.wrapping_add(calendar.scratch_offset_bytes as usize);
         // A kernel in a loop is called on copies of its ports, moved on by the loop's count.
         let staged_counts = self.instrs.iter().map(|instr| match instr {
-            Instr::LoopFire { shape, .. } => shape.total(),
+            Instr::LoopFire { shape, .. } | Instr::ChunkFire { shape, .. } => shape.total(),
             _ => 0,
         });
         let staging_len = staged_counts.max().unwrap_or(0);
@@ -206,6 +216,10 @@ impl<'a> Lowering<'a> {
     }
 
     fn lower_loop(&mut self, count: u64, body: &[Entry]) {
+        let is_repeated = self.has_chunks && count > 1;
+        let repeated = is_repeated.then(|| self.mark_loop(RepeatedLoop::of(body)));
+        let chunk_loop = self.chunks.begin_loop(repeated);
+
         let loop_index = self.instrs.len();
         if self.depth == 0 {
             self.loop_resets = self.resets.len();
@@ -226,6 +240,7 @@ impl<'a> Lowering<'a> {
             self.push(Instr::Beat, None);
         }
         self.depth -= 1;
+        self.chunks.end_loop(chunk_loop, count, is_repeated);
 
         let body_len = (self.instrs.len() - loop_index - 1) as u32;
         // Only the outermost loop resets: its counters run on through the passes of the loops in it.
@@ -258,10 +273,15 @@ impl<'a> Lowering<'a> {
     /// Finds out what this device saves at borders, and after which slots.
     fn find_saved(&mut self, calendar: &Calendar) {
         let mut last_fired = BTreeMap::new();
+        let mut last_carried = BTreeMap::new();
         let top_entries = calendar.lanes.iter().flat_map(|lane| &lane.entries);
         for (index, entry) in top_entries.enumerate() {
-            for_each_firing(entry, &mut |actor, stage| {
-                last_fired.insert(actor, (index, stage));
+            for_each_slot(entry, &mut |slot| {
+                match slot.action {
+                    Action::Fire { actor, .. } => last_fired.insert(actor, (index, slot.stage)),
+                    Action::Carry { buffer } => last_carried.insert(buffer, (index, slot.stage)),
+                    _ => None,
+                };
             });
         }
 
@@ -272,16 +292,23 @@ impl<'a> Lowering<'a> {
                 continue;
             }
             let writer = graph.channels[buffer.channel].from.actor;
-            if buffer.block_tokens > 0 {
+            let last_slot = if buffer.is_chunked() {
+                // The head is the next block's after the last chunk's carry, which may be in a loop.
+                last_carried.get(&id)
+            } else {
+                last_fired.get(&writer)
+            };
+            if buffer.block_tokens > 0 && !buffer.is_chunked() {
                 self.saved.insert(id);
-            } else if let Some(&(index, stage)) = last_fired.get(&writer) {
+            } else if let Some(&(index, stage)) = last_slot {
                 let state = SavedState { buffer: id, stage };
                 self.states.entry(index).or_default().push(state);
             }
         }
     }
 
-    /// Saves the states that were updated for the last time in top-level entry `index`.
+    /// Saves the states that were updated, and the heads of chunks that were carried, for the last time in top-level entry
+    /// `index`.
     fn save_states(&mut self, index: usize) {
         for state in self.states.remove(&index).unwrap_or_default() {
             self.save_head(state.buffer, state.stage, 0);
@@ -297,7 +324,10 @@ impl<'a> Lowering<'a> {
             duration_ns: 0,
             action: Action::Carry { buffer: id },
         };
-        let head_port = self.port(&carry_slot, id, 0, buffer.head_tokens);
+        let history = self.loaded.program.graph.channels[buffer.channel].history();
+        let saved_tokens = border::border_tokens(buffer, history);
+        let first_saved = buffer.head_tokens - saved_tokens;
+        let head_port = self.port(&carry_slot, id, first_saved, saved_tokens);
 
         let first_port = self.ports.len() as u32;
         self.ports.push(PortSpec { shift, ..head_port });
@@ -381,12 +411,13 @@ impl<'a> Lowering<'a> {
         let first_port = self.ports.len() as u32;
 
         // The last h of the h + t tokens of a place, its head and its new ones, begin at token t.
-        let from = self.port(slot, id, buffer.block_tokens, buffer.head_tokens);
+        let from = self.port(slot, id, buffer.chunk_tokens, buffer.head_tokens);
         let to = PortSpec {
             shift: 1,
             ..self.port(slot, id, 0, buffer.head_tokens)
         };
         self.ports.extend([from, to]);
+        self.chunks.carry(id);
         Instr::Carry { ports: first_port }
     }
 
@@ -405,6 +436,7 @@ impl<'a> Lowering<'a> {
             stage: u64::from(slot.stage),
             shift: 0,
             step: 0,
+            mark: NO_COUNTER,
         }
     }
 
@@ -481,6 +513,12 @@ impl<'a> Lowering<'a> {
                 shape,
                 ports: first_port,
             },
+            (Role::Compute, Some(kernel)) if self.has_marks(first_port) => Instr::ChunkFire {
+                kernel: Arc::as_ptr(kernel),
+                shape,
+                ports: first_port,
+                counter,
+            },
             (Role::Compute, Some(kernel)) => Instr::LoopFire {
                 kernel: Arc::as_ptr(kernel),
                 shape,
@@ -520,9 +558,8 @@ impl<'a> Lowering<'a> {
 
             let reader_delay = graph.channels[channel].readers[reader as usize].delay;
             let buffer = self.buffers[&(channel, self.device)];
-            let head_tokens = self.plan.buffers[buffer].head_tokens;
             // The head holds the tokens before the block; a reader with a delay begins that far before the block's first token.
-            let first_token = head_tokens - reader_delay + first * input.rate;
+            let first_token = self.place_position(buffer, first * input.rate, reader_delay);
             // A sink takes its tokens, and never more than them: its stream has no windows.
             let window_tokens = match actor.role {
                 Role::Sink => input.rate,
@@ -531,7 +568,8 @@ impl<'a> Lowering<'a> {
             // Successive windows begin `rate` tokens apart, so all but the last add only their step.
             let token_count = (count - 1) * input.rate + window_tokens;
             let block_port = self.port(slot, buffer, first_token, token_count);
-            let port = self.looped_port(block_port, input.token.bytes(), first, input.rate);
+            let step_tokens = (input.rate, input.token.bytes());
+            let port = self.actor_port(block_port, (id, buffer), first, step_tokens);
 
             self.ports.push(port);
             port_count += 1;
@@ -551,9 +589,10 @@ impl<'a> Lowering<'a> {
             }
 
             let buffer = self.buffers[&(channel, self.device)];
-            let first_token = self.plan.buffers[buffer].head_tokens + first * output.rate;
+            let first_token = self.place_position(buffer, first * output.rate, 0);
             let block_port = self.port(slot, buffer, first_token, count * output.rate);
-            let port = self.looped_port(block_port, output.token.bytes(), first, output.rate);
+            let step_tokens = (output.rate, output.token.bytes());
+            let port = self.actor_port(block_port, (id, buffer), first, step_tokens);
             self.ports.push(port);
             port_count += 1;
         }
@@ -575,20 +614,15 @@ impl<'a> Lowering<'a> {
     }
 }
 
-/// Calls `each` with the actor and stage of every fire slot of an entry, in order.
-fn for_each_firing(entry: &Entry, each: &mut impl FnMut(ActorId, u32)) {
+/// Calls `each` with every slot of an entry, in order.
+fn for_each_slot(entry: &Entry, each: &mut impl FnMut(&Slot)) {
     match entry {
         Entry::Loop { body, .. } => {
             for entry in body {
-                for_each_firing(entry, each);
+                for_each_slot(entry, each);
             }
         }
-        Entry::Slot(Slot {
-            stage,
-            action: Action::Fire { actor, .. },
-            ..
-        }) => each(*actor, *stage),
-        Entry::Slot(_) => {}
+        Entry::Slot(slot) => each(slot),
     }
 }
 

@@ -247,7 +247,9 @@ fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
 /// A skipped slot in a loop counts all the same: slots of the same actor share its counter.
 fn skip_slot(instr: &Instr, state: &mut ReplayState) {
     let (counter, count) = match *instr {
-        Instr::LoopFire { counter, shape, .. } => (counter, shape.firings as u64),
+        Instr::LoopFire { counter, shape, .. } | Instr::ChunkFire { counter, shape, .. } => {
+            (counter, shape.firings as u64)
+        }
         Instr::Source {
             counter, firings, ..
         }
@@ -350,6 +352,16 @@ impl SlotStep<'_, '_> {
                 ports,
                 counter,
             } => self.fire_in_loop(kernel, shape, ports, counter),
+            Instr::ChunkFire {
+                kernel,
+                ref shape,
+                ports,
+                counter,
+            } => self.fire_in_chunks(kernel, shape, ports, counter),
+            Instr::Mark { from, to } => {
+                self.state.counters[to as usize] = self.state.counters[from as usize];
+                Ok(())
+            }
             Instr::Source {
                 source,
                 ports,
@@ -358,7 +370,7 @@ impl SlotStep<'_, '_> {
             } => {
                 // A counter says which execution of a loop this is; without one the ports are the same in every period.
                 let count_before = self.advance(counter, firings);
-                self.read_source(source, self.port(ports, count_before));
+                self.read_source(source, self.marked_port(ports, count_before));
                 Ok(())
             }
             Instr::Sink {
@@ -371,7 +383,7 @@ impl SlotStep<'_, '_> {
                 let count_before = self.advance(counter, firings);
                 // Counted within the block: in a loop `end` would be that of its last execution.
                 let end_token = count_before.map_or(end, |before| before + firings);
-                self.write_sink(sink, self.port(ports, count_before), end_token)
+                self.write_sink(sink, self.marked_port(ports, count_before), end_token)
             }
             Instr::Send {
                 ring,
@@ -441,6 +453,35 @@ impl SlotStep<'_, '_> {
             moved_port.ptr = moved_port.ptr.wrapping_add(counted as usize * step);
         }
         moved_port
+    }
+
+    /// The same for a port that may have a mark.
+    #[inline(always)]
+    fn marked_port(&self, index: u32, counted: Option<u64>) -> RawPort {
+        let mark = self.code.ports[index as usize].mark;
+        if mark == NO_COUNTER {
+            return self.port(index, counted);
+        }
+        let marked = self.state.counters[mark as usize];
+        self.port(index, counted.map(|counted| counted.wrapping_sub(marked)))
+    }
+
+    #[inline(always)]
+    fn fire_in_chunks(
+        &mut self,
+        kernel: *const dyn Kernel,
+        shape: &CallShape,
+        ports: u32,
+        counter: u32,
+    ) -> Result<(), StepStop> {
+        let count_before = self.advance(counter, shape.firings as u64);
+        for index in 0..shape.total() {
+            self.state.staging[index] = self.marked_port(ports + index as u32, count_before);
+        }
+
+        let first_port = self.state.staging.as_ptr();
+        call_kernel(kernel, shape, first_port, &self.code.scratch)
+            .or_else(|stop| call_again(kernel, shape, first_port, self.code, stop))
     }
 
     #[inline(always)]

@@ -57,7 +57,11 @@ fn step_table(
         planned_ns: slot.as_ref().map_or(0, |slot| slot.duration_ns),
         may_wait: !matches!(
             instr,
-            Instr::Fire { .. } | Instr::LoopFire { .. } | Instr::Carry { .. }
+            Instr::Fire { .. }
+                | Instr::LoopFire { .. }
+                | Instr::ChunkFire { .. }
+                | Instr::Mark { .. }
+                | Instr::Carry { .. }
         ),
     });
     StepTable(steps.collect())

@@ -265,6 +265,13 @@ pub(crate) fn inputs(program: &Program, firings: u64) -> Streams {
     program.graph.sources().map(source).collect()
 }
 
+/// Firings of a program's first source in an iteration.
+pub(crate) fn source_firings(program: &Program) -> u64 {
+    let firings = zbmd_ir::verify::check_graph(&program.graph, &program.blobs);
+    let (source, _) = program.graph.sources().next().expect("a source");
+    firings.expect("a graph of a verified program")[source]
+}
+
 /// Pushes all input in odd pieces, pulls all output, and waits for the end.
 pub(crate) fn drive(
     mut session: Session,

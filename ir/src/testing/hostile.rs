@@ -97,6 +97,7 @@ fn make_room(program: &mut Program, rounds: u64) {
         let mut end = 0;
         for buffer in &mut plan.buffers {
             buffer.block_tokens = rounds;
+            buffer.chunk_tokens = rounds;
             buffer.blocks = 2;
             buffer.stride_bytes = 64 * rounds;
             buffer.offset_bytes = end;

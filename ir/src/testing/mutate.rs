@@ -1,5 +1,6 @@
 //! Seeded mutants of a program: one small change each, as a bug in a scheduler or a damaged file would make.
 
+use super::programs;
 use crate::limits::ALIGN_BYTES;
 use crate::{
     Action, BufferId, Calendar, ChannelId, Contingencies, DeviceId, Entry, InPlace, Plan, PlanId,
@@ -99,6 +100,15 @@ fn change(program: &mut Program, random: &mut Random) -> Change {
         6 => {
             let calendar = random.index(plan.calendars.len())?;
             change_calendar(plan, calendar, random)
+        }
+        7 => {
+            let calendar = random.index(plan.calendars.len())?;
+            let lane = random.index(plan.calendars[calendar].lanes.len())?;
+            let entries = &mut plan.calendars[calendar].lanes[lane].entries;
+            let change = move_entry(entries, random);
+            // With new times, only the order is wrong, if anything.
+            programs::time(entries, 0);
+            change
         }
         _ => {
             let calendar = random.index(plan.calendars.len())?;
@@ -251,14 +261,25 @@ fn change_buffer(plan: &mut Plan, random: &mut Random) -> Change {
     let id = BufferId::from(random.index(plan.buffers.len())?);
     let other = plan.buffers[BufferId::from(random.index(plan.buffers.len())?)].offset_bytes;
     let buffer = &mut plan.buffers[id];
-    let (what, must_fail) = match random.below(12) {
+    let is_chunked = buffer.is_chunked();
+    let (what, must_fail) = match random.below(14) {
+        12 | 13 => {
+            let chunk = &mut buffer.chunk_tokens;
+            *chunk = match random.below(3) {
+                0 => *chunk / 2,
+                1 => chunk.saturating_mul(2),
+                _ => random.step(*chunk),
+            };
+            ("chunk tokens", false)
+        }
         10 | 11 => {
             buffer.offset_bytes = other + ALIGN_BYTES * random.below(3) as u64;
             ("offset, now in another,", false)
         }
         0 => {
             buffer.head_tokens = random.step(buffer.head_tokens);
-            ("head tokens", true)
+            // In front of chunks there may be more than is read.
+            ("head tokens", !is_chunked)
         }
         1 => {
             buffer.block_tokens = random.step(buffer.block_tokens);
@@ -377,6 +398,35 @@ fn change_entries(entries: &mut Vec<Entry>, random: &mut Random) -> Change {
             Entry::Slot(slot) => change_slot(slot, i, random),
             Entry::Loop { .. } => None,
         },
+    }
+}
+
+/// Takes a slot or a loop to another place among its neighbours, into a loop or out of one.
+fn move_entry(entries: &mut Vec<Entry>, random: &mut Random) -> Change {
+    let i = random.index(entries.len())?;
+    if let Entry::Loop { body, .. } = &mut entries[i]
+        && !random.bits().is_multiple_of(3)
+    {
+        if random.bits().is_multiple_of(4) && body.len() > 1 {
+            let j = random.below(body.len());
+            let entry = body.remove(j);
+            entries.insert(i + random.below(2), entry);
+            return Some((format!("entry {j} of loop {i} taken out of it"), false));
+        }
+        return move_entry(body, random);
+    }
+
+    let entry = entries.remove(i);
+    let j = random.below(entries.len() + 1);
+    match entries.get_mut(j) {
+        Some(Entry::Loop { body, .. }) if random.bits().is_multiple_of(2) => {
+            body.insert(random.below(body.len() + 1), entry);
+            Some((format!("entry {i} moved into loop {j}"), false))
+        }
+        _ => {
+            entries.insert(j, entry);
+            Some((format!("entry {i} moved to {j}"), false))
+        }
     }
 }
 

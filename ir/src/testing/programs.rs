@@ -1,9 +1,12 @@
 //! Tiny valid programs, each with one thing that a calendar can do. Built by hand, without a scheduler.
 
+mod chunked;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+pub use self::chunked::*;
 use crate::limits::ALIGN_BYTES;
 use crate::{
     Action, Actor, ActorId, Buffer, BufferId, Calendar, Channel, ChannelId, Contingencies,
@@ -109,12 +112,12 @@ fn carry(stage: u32, buffer: u32) -> Entry {
 }
 
 /// Sets all starts, one slot right after the other; the end of the last.
-fn time(entries: &mut [Entry], mut now: u64) -> u64 {
+pub(crate) fn time(entries: &mut [Entry], mut now: u64) -> u64 {
     for entry in entries {
         now = match entry {
             Entry::Slot(slot) => {
                 slot.start_ns = now;
-                now + slot.duration_ns
+                now.saturating_add(slot.duration_ns)
             }
             Entry::Loop { count, body } => now + (time(body, now) - now) * *count,
         };
@@ -195,6 +198,7 @@ fn build(name: &str, actors: Vec<Actor>, channels: Vec<Channel>, sketch: Sketch)
             blocks,
             head_tokens,
             block_tokens,
+            chunk_tokens: block_tokens,
         };
         *used += buffer.size_bytes();
         buffers.push(buffer);
@@ -725,5 +729,6 @@ pub fn all() -> Vec<Program> {
     small
         .into_iter()
         .chain([two_devices(), round_trip(), spare()])
+        .chain(all_chunked())
         .collect()
 }

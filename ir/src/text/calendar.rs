@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::table::{Cell, Table, left, right};
 use super::units::{bytes, column_unit, duration, in_unit};
 use super::{actor_name, device_name, device_of, place, printable, token_bytes};
+use crate::walk::CarryCount;
 use crate::{
     Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, LaneKind, Plan,
     PortChannels, Program, RingId, Role, Slot,
@@ -25,7 +26,7 @@ impl Default for TextOptions {
 
 /// The calendars of a plan, a block of lines for each device. Times are in the unit that the period is given in.
 pub fn calendar(program: &Program, plan: &Plan, options: TextOptions) -> String {
-    let calendar_text = CalendarText {
+    let mut calendar_text = CalendarText {
         program,
         plan,
         ports: program.graph.port_channels(),
@@ -34,6 +35,12 @@ pub fn calendar(program: &Program, plan: &Plan, options: TextOptions) -> String 
             .iter()
             .map(|b| ((b.channel, b.device), b))
             .collect(),
+        buffer_ids: plan
+            .buffers
+            .iter_enumerated()
+            .map(|(id, b)| ((b.channel, b.device), id))
+            .collect(),
+        carries: CarryCount::default(),
         unit: column_unit(plan.period_ns),
         options,
     };
@@ -60,6 +67,9 @@ struct CalendarText<'a> {
     plan: &'a Plan,
     ports: PortChannels,
     buffers: BTreeMap<(ChannelId, DeviceId), &'a Buffer>,
+    buffer_ids: BTreeMap<(ChannelId, DeviceId), BufferId>,
+    /// Carries before the slot that is written.
+    carries: CarryCount,
     unit: u64,
     options: TextOptions,
 }
@@ -92,7 +102,7 @@ impl CalendarText<'_> {
     }
 
     /// Recursion goes as deep as the entries; deeper than any verified program they are cut.
-    fn entries(&self, entries: &[Entry], device: DeviceId, indent: usize, table: &mut Table) {
+    fn entries(&mut self, entries: &[Entry], device: DeviceId, indent: usize, table: &mut Table) {
         if indent > crate::limits::MAX_NESTING {
             table.text(indent, "...");
             return;
@@ -110,11 +120,16 @@ impl CalendarText<'_> {
                         slot_kind
                     };
                     table.row(indent, self.slot(slot, shown_kind, device));
+                    if let Action::Carry { buffer } = slot.action {
+                        self.carries.carry(buffer);
+                    }
                     kind_above = slot_kind;
                 }
                 Entry::Loop { count, body } => {
                     table.text(indent, format!("repeat {count} {{"));
+                    let carries = self.carries.begin_loop();
                     self.entries(body, device, indent + 1, table);
+                    self.carries.end_loop(carries, *count);
                     table.text(indent, "}");
                     kind_above = "";
                 }
@@ -169,9 +184,21 @@ impl CalendarText<'_> {
         self.buffers.get(&(channel, device)).copied()
     }
 
-    /// Where token `position` of the block lies, counted from its first new token.
+    /// Where token `position` of the block lies, counted from its first new token; in the chunk that is there then.
     fn token(&self, buffer: &Buffer, position: i128) -> String {
-        let tokens = i128::from(buffer.head_tokens) + position;
+        let tokens = match (buffer.is_chunked(), i64::try_from(position)) {
+            (true, Ok(token)) => {
+                let id = self.buffer_ids.get(&(buffer.channel, buffer.device));
+                let carried = id.map_or(0, |id| self.carries.carried(*id));
+                i128::from(buffer.position(token, carried))
+            }
+            _ => i128::from(buffer.head_tokens) + position,
+        };
+        self.place_of(buffer, tokens)
+    }
+
+    /// Where a position in a buffer's first place is.
+    fn place_of(&self, buffer: &Buffer, tokens: i128) -> String {
         let byte_position = tokens * i128::from(token_bytes(&self.program.graph, buffer.channel));
         match u64::try_from(i128::from(buffer.offset_bytes) + byte_position) {
             Ok(offset) => place(buffer.region, buffer.device, offset),
@@ -268,11 +295,11 @@ impl CalendarText<'_> {
         let Some(buffer) = self.plan.buffers.get(id) else {
             return (format!("{id}?"), String::new());
         };
-        // The last tokens of the block become the history in front of the next one.
+        // The last tokens of the block, or of a chunk of it, become the history in front of the next one.
         let head = i128::from(buffer.head_tokens);
-        let block = i128::from(buffer.block_tokens);
-        let from = self.token(buffer, block - head);
-        let to = self.token(buffer, -head);
+        let block = i128::from(buffer.chunk_tokens);
+        let from = self.place_of(buffer, block);
+        let to = self.place_of(buffer, 0);
         let next = if buffer.blocks > 1 {
             " of the next place"
         } else {

@@ -150,7 +150,9 @@ fn device_layout(program: &Program, plan: &Plan, calendar: &Calendar) -> String 
             left(format!("{} {from}", b.channel)),
             left(format!(
                 "{} x ({} + {}) {token}",
-                b.blocks, b.head_tokens, b.block_tokens
+                b.blocks,
+                b.head_tokens,
+                b.shown_tokens()
             )),
             left(format!("stride {}", bytes(b.stride_bytes))),
         ];

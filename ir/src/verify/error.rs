@@ -247,7 +247,7 @@ errors! {
     "V0318" Stages { plan: PlanId, declared: u32, used: u64 } "{plan} has {declared} stages, its slots use {used}";
     "V0319" FiringOrder { plan: PlanId, actor: ActorId, expected: u64, found: u64 } "{plan} fires firing {found} of {actor} where {expected} is next";
     "V0320" FiringCount { plan: PlanId, actor: ActorId, fired: u64, needed: u64 } "{plan} fires {actor} {fired} times a period, must be {needed}";
-    "V0321" InLoop { plan: PlanId, device: DeviceId, slot: usize } "slot {slot} on {device} of {plan} is a release or carry in a loop";
+    "V0321" InLoop { plan: PlanId, device: DeviceId, slot: usize } "slot {slot} on {device} of {plan} is in a loop, and a release or the carry of whole blocks";
     "V0322" BlockFirings { plan: PlanId, actor: ActorId, firings: u128, limit: u128 } "{plan} needs {firings} of {actor} in a block (firings or tokens), at most {limit}";
     "V0323" VariantActor { plan: PlanId, actor: ActorId, actors: usize } "{plan} chooses a variant for {actor} of {actors} actors";
     "V0324" VariantKernel { plan: PlanId, actor: ActorId, device: DeviceId } "{plan} chooses a variant for {actor}, which is a stream on {device} and runs no kernel";
@@ -265,6 +265,9 @@ errors! {
     "V0410" OutsideRegion { plan: PlanId, device: DeviceId, memory: Memory, region: Region, end: u128, size: u64 } "{memory} on {device} of {plan} ends at {end} of {size} bytes of {region:?}";
     "V0411" WrongRegion { plan: PlanId, buffer: BufferId, found: Region, expected: Region } "{buffer} of {plan} lies in {found:?}, must lie in {expected:?}";
     "V0412" DeviceMemory { plan: PlanId, device: DeviceId, needed: u128, memory: u64 } "{plan} needs {needed} bytes on {device}, which has {memory}";
+    "V0413" ChunkTokens { plan: PlanId, buffer: BufferId, found: u64, block: u64 } "{buffer} of {plan} holds chunks of {found} tokens, must be {block} or a divisor of it";
+    "V0414" ChunkPlace { plan: PlanId, buffer: BufferId, problem: &'static str } "{buffer} of {plan} holds chunks of a block, but {problem}";
+    "V0415" ChunkHead { plan: PlanId, buffer: BufferId, found: u64, least: u64 } "{buffer} of {plan} keeps {found} tokens before each chunk, must be at least {least}";
     // Order on a device.
     "V0501" ReadBeforeWrite { plan: PlanId, access: Access, buffer: BufferId, needed: i64, written: u64, read_stage: u32, write_stage: u32 } "{access} needs tokens up to {needed} of {buffer} of {plan} in stage {read_stage}, {written} are written by then in stage {write_stage}";
     "V0502" ReadOverwritten { plan: PlanId, access: Access, buffer: BufferId, first: i64, written: u64, read_stage: u32, write_stage: u32, blocks: u32 } "{access} reads from token {first} of {buffer} of {plan} in stage {read_stage}, when {written} are overwritten in stage {write_stage} with {blocks} places";
@@ -273,6 +276,9 @@ errors! {
     "V0505" CarryCount { plan: PlanId, buffer: BufferId, found: u64, expected: u64 } "{buffer} of {plan} has {found} carries a period, must be {expected}";
     "V0506" CarryElsewhere { plan: PlanId, buffer: BufferId, device: DeviceId, expected: DeviceId } "{buffer} of {plan} is carried on {device}, lies on {expected}";
     "V0507" ReadAfterRelease { plan: PlanId, access: Access, ring: RingId, read_stage: u32, release_stage: u32 } "{access} reads a block of {ring} of {plan} in stage {read_stage} after its release in stage {release_stage}";
+    "V0508" ChunkWrite { plan: PlanId, buffer: BufferId, actor: ActorId, first: u64, end: u64, start: u64, limit: u64 } "{actor} writes tokens {first} to {end} of {buffer} of {plan}, when its chunk of tokens {start} to {limit} is current";
+    "V0509" ChunkDropped { plan: PlanId, access: Access, buffer: BufferId, needed: i64, kept: i64 } "{buffer} of {plan} drops its tokens before {kept}, when {access} still reads from {needed} on";
+    "V0510" ChunkLoop { plan: PlanId, device: DeviceId, buffer: BufferId } "a loop on {device} of {plan} repeats a part of what is done to a chunk of {buffer}, and goes on to another: it must move on the writer and all readers by whole chunks each time, or stay in one";
     // Memory.
     "V0601" Overlap { plan: PlanId, device: DeviceId, region: Region, first: Memory, first_end: u64, second: Memory, second_start: u64 } "{first} ends at {first_end}, {second} starts at {second_start} in {region:?} on {device} of {plan} while both are live";
     "V0602" InPlaceKept { plan: PlanId, actor: ActorId, above: BufferId, below: BufferId, kept: BufferId } "{actor} writes {above} of {plan} over {below}, but {kept} has history, several places or stages, or lives on";

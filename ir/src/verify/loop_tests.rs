@@ -1,8 +1,8 @@
 //! Loops of random calendars are judged as if each of their executions were a slot.
 
 use super::tests::{calendar, codes, main};
-use crate::testing::mutate::Random;
-use crate::testing::programs::window;
+use crate::testing::mutate::{Random, mutants};
+use crate::testing::programs::{all_chunked, window};
 use crate::{Action, ActorId, Entry, Program, Slot};
 
 /// Looking at the ends of loops finds just what counting them out finds.
@@ -29,6 +29,57 @@ fn loops_are_judged_like_their_executions() {
         seen[usize::from(found.is_empty())] += 1;
     }
     assert!(seen[0] > 5000 && seen[1] > 500, "{seen:?}: a weak sample");
+}
+
+/// The same of loops around chunks, except that those are refused too that do not do the same each time.
+#[test]
+fn loops_of_chunks_are_judged_like_their_executions() {
+    let mut seen = [0; 3];
+    for program in all_chunked() {
+        for mutant in mutants(&program, 3, 4000) {
+            let mut looped = mutant.program;
+            if looped.plans.len() != 1 || main(&mut looped).calendars.len() != 1 {
+                continue;
+            }
+            clear_times(&mut calendar(&mut looped, 0).lanes[0].entries);
+            let mut unrolled = looped.clone();
+            let entries = &mut calendar(&mut unrolled, 0).lanes[0].entries;
+            let mut fired = vec![0; looped.graph.actors.len()];
+            *entries = counted_out(entries, &mut fired);
+
+            let found = codes(&looped);
+            let found_unrolled = codes(&unrolled);
+            let what = &mutant.what;
+            let name = &looped.graph.name;
+            if found.is_empty() {
+                assert!(
+                    found_unrolled.is_empty(),
+                    "{name}: {what}: {found_unrolled:?}"
+                );
+                seen[0] += 1;
+            } else if found_unrolled.is_empty() {
+                // A wrong number of a first firing, which is counted anew here, or a loop that does something else each time.
+                let is_of_loops = |code: &&str| ["V0319", "V0320", "V0510"].contains(code);
+                assert!(found.iter().all(is_of_loops), "{name}: {what}: {found:?}");
+                seen[1] += 1;
+            } else {
+                seen[2] += 1;
+            }
+        }
+    }
+    assert!(
+        seen[0] > 500 && seen[1] > 5 && seen[2] > 5000,
+        "{seen:?}: a weak sample"
+    );
+}
+
+fn clear_times(entries: &mut [Entry]) {
+    for entry in entries {
+        match entry {
+            Entry::Loop { body, .. } => clear_times(body),
+            Entry::Slot(slot) => (slot.start_ns, slot.duration_ns) = (0, 0),
+        }
+    }
 }
 
 /// A source, an actor with a window and a sink, fired in random loops; now and then the right number of times.
@@ -70,6 +121,7 @@ fn random_loops(random: &mut Random) -> Option<Program> {
     let mut end = 0;
     for (buffer, blocks) in plan.buffers.iter_mut().zip(blocks) {
         (buffer.block_tokens, buffer.blocks) = (total, blocks);
+        buffer.chunk_tokens = total;
         (buffer.stride_bytes, buffer.offset_bytes) = (1024, end);
         end += 1024 * u64::from(blocks);
     }
@@ -146,7 +198,7 @@ fn set_first_firings(entries: &mut [Entry], fired: &mut [u64; 3]) {
 }
 
 /// All executions as slots of their own.
-fn counted_out(entries: &[Entry], fired: &mut [u64; 3]) -> Vec<Entry> {
+fn counted_out(entries: &[Entry], fired: &mut [u64]) -> Vec<Entry> {
     let mut all = Vec::new();
     for entry in entries {
         match entry {

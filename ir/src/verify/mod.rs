@@ -20,7 +20,8 @@
 //!   variants of kernels (`plan/variants.rs`): for actors that run a kernel, with a name that may be one;
 //! - buffers (`V04..`, `plan/buffers.rs`): exactly those needed, sizes, alignment, bounds, device memory;
 //! - order on each device (`V05..`, `plan/order.rs`): reads after the writes and carries they need, and before what
-//!   overwrites them, over all blocks in flight;
+//!   overwrites them, over all blocks in flight; of buffers smaller than a block (`plan/chunks.rs`), that each write is
+//!   to the chunk that they hold, none is dropped before it was read, and loops do the same to every chunk;
 //! - memory (`V06..`, `plan/memory.rs`): no two live things overlap, but for an output over an input (in whole or in
 //!   part) where the actor may do so, both live within one period, and nobody else reads the input any more;
 //! - rings (`V07..`, `plan/rings.rs`): exactly those needed, both ends carry every token once and in order, one

@@ -4,7 +4,8 @@ use super::*;
 use crate::testing::hostile::{self, Hostile};
 use crate::testing::mutate::mutants;
 use crate::testing::programs::{
-    self, chain, feedback, over, parts, pipeline, round_trip, spare, state, two_devices, window,
+    self, chain, chunked_feedback, chunked_window, chunks, feedback, nested_chunks, over, parts,
+    pipeline, round_trip, spare, state, two_devices, window,
 };
 use crate::{
     Action, BufferId, Calendar, ChannelId, Contingency, DType, DeviceId, Entry, InPlace,
@@ -50,6 +51,13 @@ fn buffer(p: &mut Program, id: u32) -> &mut crate::Buffer {
     &mut main(p).buffers[BufferId(id)]
 }
 
+/// A buffer for blocks of another size, each held as a whole.
+fn set_block_tokens(p: &mut Program, id: u32, tokens: u64) {
+    let buffer = buffer(p, id);
+    buffer.block_tokens = tokens;
+    buffer.chunk_tokens = tokens;
+}
+
 fn ring(p: &mut Program) -> &mut crate::Ring {
     &mut main(p).rings[RingId(0)]
 }
@@ -60,6 +68,11 @@ fn actor(p: &mut Program, id: u32) -> &mut crate::Actor {
 
 fn channel(p: &mut Program, id: u32) -> &mut crate::Channel {
     &mut p.graph.channels[ChannelId(id)]
+}
+
+/// Another number of tokens in each chunk of a buffer.
+fn set_chunk(p: &mut Program, id: u32, tokens: u64) {
+    buffer(p, id).chunk_tokens = tokens;
 }
 
 /// Exchanges two entries and their start times.
@@ -362,8 +375,8 @@ fn buffers_and_memory() {
             main(p).buffers.pop();
         }),
         ("V0404", two_devices, |p| buffer(p, 2).device = DeviceId(0)),
-        ("V0405", chain, |p| buffer(p, 0).block_tokens = 5),
-        ("V0405", state, |p| buffer(p, 2).block_tokens = 3),
+        ("V0405", chain, |p| set_block_tokens(p, 0, 5)),
+        ("V0405", state, |p| set_block_tokens(p, 2, 3)),
         ("V0406", window, |p| buffer(p, 0).head_tokens = 3),
         ("V0406", two_devices, |p| buffer(p, 0).head_tokens = 2),
         ("V0407", chain, |p| buffer(p, 0).blocks = 0),
@@ -465,8 +478,9 @@ fn parts_in_wholes() {
             main(p).block = 2;
             calendar(p, 0).arena_bytes = 384;
             for i in 0..5 {
-                (buffer(p, i).block_tokens, buffer(p, i).stride_bytes) =
-                    (2 * buffer(p, i).block_tokens, 2 * buffer(p, i).stride_bytes);
+                let doubled = 2 * buffer(p, i).block_tokens;
+                set_block_tokens(p, i, doubled);
+                buffer(p, i).stride_bytes *= 2;
                 if let Action::Fire { count, .. } = &mut slot(p, 0, i as usize).action {
                     *count = 2;
                 }
@@ -768,6 +782,62 @@ fn two_on_one_place() -> Program {
 }
 
 #[test]
+fn chunks_of_blocks() {
+    run(&[
+        ("V0413", chunks, |p| set_chunk(p, 0, 4)),
+        ("V0413", chunks, |p| set_chunk(p, 0, 0)),
+        ("V0413", chunks, |p| set_chunk(p, 0, 12)),
+        ("V0413", state, |p| set_chunk(p, 2, 1)),
+        // In one place, in memory of the device's own, for itself, and for one block at a time.
+        ("V0414", chunks, |p| buffer(p, 0).blocks = 2),
+        ("V0414", chunks, |p| buffer(p, 0).region = Region::Exchange),
+        ("V0414", two_devices, |p| set_chunk(p, 0, 2)),
+        ("V0414", two_devices, |p| set_chunk(p, 1, 2)),
+        ("V0414", chunks, |p| {
+            p.machine.devices[DeviceId(0)].backend = "cuda".into();
+        }),
+        ("V0414", pipeline, |p| {
+            buffer(p, 0).blocks = 1;
+            set_chunk(p, 0, 2);
+            let mut second = entries(p, 0)[2].clone();
+            if let Entry::Slot(slot) = &mut second {
+                slot.duration_ns = 0;
+            }
+            entries(p, 0).insert(2, second);
+        }),
+        ("V0409", chunks, |p| buffer(p, 0).head_tokens = 1000),
+        ("V0415", chunked_window, |p| buffer(p, 0).head_tokens = 1),
+        // A carry for each chunk, and none without a head.
+        ("V0505", chunks, |p| drop(entries(p, 0).remove(4))),
+        ("V0505", nested_chunks, |p| buffer(p, 0).head_tokens = 1),
+        ("V0505", chunked_feedback, |p| set_chunk(p, 2, 2)),
+        // A chunk is carried before it is complete, or later than the next is written.
+        ("V0501", chunks, |p| exchange(p, 0, 0, 1)),
+        ("V0508", chunks, |p| exchange(p, 0, 1, 2)),
+        ("V0508", nested_chunks, |p| set_chunk(p, 0, 4)),
+        // The filter comes a chunk late, or finds less in front of it than it reads.
+        ("V0509", chunks, |p| exchange(p, 0, 3, 4)),
+        ("V0509", chunks, |p| buffer(p, 0).head_tokens = 1),
+        ("V0509", nested_chunks, |p| set_chunk(p, 0, 3)),
+        // Half a chunk each time.
+        ("V0510", nested_chunks, |p| set_chunk(p, 0, 12)),
+        ("V0321", chunked_window, |p| {
+            let block = buffer(p, 0).block_tokens;
+            set_chunk(p, 0, block);
+            buffer(p, 0).stride_bytes = 64;
+        }),
+    ]);
+}
+
+/// Nothing lies over a buffer of chunks, or under one.
+#[test]
+fn chunks_are_not_written_in_place() {
+    let mut program = over();
+    set_chunk(&mut program, 2, 2);
+    assert_eq!(codes(&program), ["V0601"]);
+}
+
+#[test]
 fn codes_are_unique_and_all_reachable_ones_are_tested() {
     let mut codes = VerifyError::CODES.to_vec();
     codes.sort_unstable();
@@ -974,7 +1044,8 @@ fn large(actors: u32, rounds: u64) -> Program {
     plan.buffers = (0..actors - 1)
         .map(|i| {
             let mut b = place.clone();
-            (b.channel.0, b.offset_bytes, b.block_tokens) = (i, u64::from(i) * 64, rounds);
+            (b.channel.0, b.offset_bytes) = (i, u64::from(i) * 64);
+            (b.block_tokens, b.chunk_tokens) = (rounds, rounds);
             b
         })
         .collect();

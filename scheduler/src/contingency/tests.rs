@@ -194,14 +194,14 @@ fn losses_without_a_plan_are_listed() {
             count: 1
         }]
     );
-    // Half of the histories fit a device, all do not.
-    let links: Vec<_> = (1..8).map(|i| (i - 1, 1, i, 1, 100)).collect();
-    let (long, mut small) = (crate::testing::graph(8, &links), machine(2));
+    // Half of the histories fit a device, all do not, in chunks either.
+    let links: Vec<_> = (1..32).map(|i| (i - 1, 1, i, 1, 100)).collect();
+    let (long, mut small) = (crate::testing::graph(32, &links), machine(2));
     let even = costs(&long, &small, 1_000_000);
     small
         .devices
         .iter_mut()
-        .for_each(|d| d.memory_bytes = 10_500);
+        .for_each(|d| d.memory_bytes = 24_000);
     let made = make(&long, &small, &even, &options(), Losses::Single);
     let Some((_, error)) = made.impossible.first() else {
         panic!("{:?}", made.contingencies)
@@ -210,7 +210,7 @@ fn losses_without_a_plan_are_listed() {
         matches!(
             error,
             ScheduleError::Memory {
-                limit_bytes: 10_500,
+                limit_bytes: 24_000,
                 ..
             }
         ),

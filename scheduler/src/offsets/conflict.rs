@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::blocks::{ItemBlock, LayoutProblem};
 use super::group::{BlockGroup, StepBudget};
-use super::search::{FailedStates, FitOutcome};
+use super::search::{FailedStates, FitOutcome, StopSignal};
 use super::{Item, ItemLayout, LayoutLimits, OffsetsError, solve};
 
 /// Whether items fit a capacity, and if not, why.
@@ -96,7 +96,7 @@ impl DeletionFilter<'_> {
             .map(|&index| self.problem.blocks[index])
             .collect();
         let group = BlockGroup::new(&blocks, &self.problem.loads)?;
-        let mut budget = StepBudget::new(self.steps);
+        let mut budget = StepBudget::new(self.steps, StopSignal(&|| false));
         self.failed.forget();
         let (outcome, _) = group.fit(group.units(self.ceiling), &mut budget, &mut self.failed);
         Some(outcome)

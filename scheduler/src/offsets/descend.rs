@@ -14,7 +14,7 @@ use super::search::{FailedStates, FitOutcome};
 pub(super) fn descend(
     problem: &LayoutProblem,
     goal: u64,
-    budget: &mut StepBudget,
+    budget: &mut StepBudget<'_>,
     draft: &mut LayoutDraft,
     lower_bound: &mut u64,
 ) {
@@ -62,7 +62,7 @@ pub(super) fn descend(
 /// Something that can be laid out under a ceiling.
 trait Ceiling {
     /// Tries a ceiling in bytes; returns what came of it and the bytes that are needed now.
-    fn try_ceiling(&mut self, ceiling: u64, budget: &mut StepBudget) -> (FitOutcome, u64);
+    fn try_ceiling(&mut self, ceiling: u64, budget: &mut StepBudget<'_>) -> (FitOutcome, u64);
 }
 
 /// A group that is searched as a whole.
@@ -74,7 +74,7 @@ struct WholeGroup<'a> {
 }
 
 impl Ceiling for WholeGroup<'_> {
-    fn try_ceiling(&mut self, ceiling: u64, budget: &mut StepBudget) -> (FitOutcome, u64) {
+    fn try_ceiling(&mut self, ceiling: u64, budget: &mut StepBudget<'_>) -> (FitOutcome, u64) {
         self.failed.forget();
         let units = self.group.units(ceiling);
         let (outcome, found) = self.group.fit(units, budget, self.failed);
@@ -96,7 +96,7 @@ struct WindowedGroup<'a> {
 }
 
 impl Ceiling for WindowedGroup<'_> {
-    fn try_ceiling(&mut self, ceiling: u64, budget: &mut StepBudget) -> (FitOutcome, u64) {
+    fn try_ceiling(&mut self, ceiling: u64, budget: &mut StepBudget<'_>) -> (FitOutcome, u64) {
         let outcome = match self.repair.lower_under(ceiling, budget, self.failed) {
             true => FitOutcome::Found,
             false => FitOutcome::Budget,
@@ -110,7 +110,7 @@ fn lower_ceiling(
     goal: u64,
     size: &mut u64,
     unit: u64,
-    budget: &mut StepBudget,
+    budget: &mut StepBudget<'_>,
     target: &mut dyn Ceiling,
 ) -> u64 {
     // Ceilings below `low` are impossible, too hard, or not asked for.

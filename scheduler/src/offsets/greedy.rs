@@ -34,6 +34,13 @@ impl LayoutDraft {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
+    /// Bytes that a group needs with its present offsets.
+    pub(super) fn top_of(&self, problem: &LayoutProblem, group: usize) -> u64 {
+        let members = problem.groups[group].clone();
+        let tops = members.map(|index| self.offsets[index] + problem.blocks[index].size);
+        tops.max().unwrap_or(0)
+    }
+
     /// Takes the groups in which `offsets` need less.
     fn offer(&mut self, problem: &LayoutProblem, offsets: &[u64]) {
         for (size, group) in self.sizes.iter_mut().zip(&problem.groups) {

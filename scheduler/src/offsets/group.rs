@@ -7,7 +7,7 @@ use zbmd_ir::math::gcd_u64;
 
 use super::blocks::ItemBlock;
 use super::greedy::{self, RankBy};
-use super::search::{BlockSearch, BlockShape, FailedStates, FitOutcome};
+use super::search::{BlockSearch, BlockShape, FailedStates, FitOutcome, StopSignal};
 
 /// Blocks up to which a group is searched as a whole: the lists of all levels take 4 bytes times its square.
 /// One level of recursion each, of less than a kilobyte: threads have stacks of 2 MiB.
@@ -34,35 +34,41 @@ const ORDERS: [[RankBy; 3]; 8] = [
 ];
 
 /// What searches may cost and have cost.
-pub(super) struct StepBudget {
+pub(super) struct StepBudget<'a> {
     /// Steps taken so far.
-    used: u64,
+    pub(super) used: u64,
     /// Steps that may be taken.
     limit: u64,
     /// Placements tried so far.
     pub(super) nodes: u64,
+    pub(super) stop: StopSignal<'a>,
 }
 
-impl StepBudget {
-    pub(super) fn new(limit: u64) -> StepBudget {
+impl<'a> StepBudget<'a> {
+    pub(super) fn new(limit: u64, stop: StopSignal<'a>) -> StepBudget<'a> {
         StepBudget {
             used: 0,
             limit,
             nodes: 0,
+            stop,
         }
     }
 
+    /// Steps that may still be taken: none once the caller wants to stop.
     pub(super) fn left(&self) -> u64 {
-        self.limit.saturating_sub(self.used)
+        match self.stop.is_set() {
+            true => 0,
+            false => self.limit.saturating_sub(self.used),
+        }
     }
 
     /// A budget of its own, no larger than what is left of this one.
-    pub(super) fn share(&self, limit: u64) -> StepBudget {
-        StepBudget::new(limit.min(self.left()))
+    pub(super) fn share(&self, limit: u64) -> StepBudget<'a> {
+        StepBudget::new(limit.min(self.left()), self.stop)
     }
 
     /// Counts what a share has cost.
-    pub(super) fn spend(&mut self, share: &StepBudget) {
+    pub(super) fn spend(&mut self, share: &StepBudget<'_>) {
         self.used += share.used;
         self.nodes += share.nodes;
     }
@@ -72,9 +78,9 @@ impl StepBudget {
 pub(super) struct BlockGroup {
     pub(super) unit: u64,
     /// The group's shapes by index, sections counted from its first.
-    shapes: Vec<BlockShape>,
+    pub(super) shapes: Vec<BlockShape>,
     /// Indices of shapes in each order.
-    rankings: Vec<Vec<u32>>,
+    pub(super) rankings: Vec<Vec<u32>>,
 }
 
 impl BlockGroup {
@@ -128,7 +134,7 @@ impl BlockGroup {
     pub(super) fn fit(
         &self,
         ceiling: u32,
-        budget: &mut StepBudget,
+        budget: &mut StepBudget<'_>,
         failed: &mut FailedStates,
     ) -> (FitOutcome, Vec<u32>) {
         let mut turn_steps = FIRST_TURN * self.shapes.len() as u64;
@@ -143,7 +149,7 @@ impl BlockGroup {
                 let ranked = ranking.iter().map(|&index| self.shapes[index as usize]);
                 let shapes: Vec<BlockShape> = ranked.collect();
                 failed.separate_ranking(order);
-                let mut search = BlockSearch::new(&shapes, ceiling, limit, failed);
+                let mut search = BlockSearch::new(&shapes, ceiling, limit, failed, budget.stop);
                 let outcome = search.run();
                 budget.used += search.steps();
                 budget.nodes += search.nodes;

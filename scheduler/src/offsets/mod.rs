@@ -6,24 +6,30 @@
 //!
 //! 1. aliases are taken together into blocks (`blocks`), and time falls apart into groups that share no moment;
 //! 2. greedy orders, each group keeping its best (`greedy`);
-//! 3. branch and bound, group by group, the largest first (`descend`, `group`, `search`), or, where groups are too
+//! 3. where a capacity is given, many short searches for it (`restart`, `section_search`, `reasons`);
+//! 4. branch and bound, group by group, the largest first (`descend`, `group`, `search`), or, where groups are too
 //!    large, window by window (`repair`).
 //!
-//! No clock, no randomness: the budget is counted in steps, so that the same input gives the same layout.
+//! No clock, no randomness: the budget is counted in steps, so that the same input gives the same layout. Who has a
+//! clock may stop the search by it ([`solve_until`]), and gets the best layout so far.
 
 mod blocks;
 mod conflict;
 mod descend;
 mod greedy;
 mod group;
+mod reasons;
 mod repair;
+mod restart;
 mod search;
+mod section_search;
 #[cfg(test)]
 mod tests;
 
 pub use conflict::{ConflictVerdict, conflict};
 
 use blocks::LayoutProblem;
+use search::StopSignal;
 
 /// Something that needs memory for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,11 +191,29 @@ pub const MAX_BYTES: u64 = 1 << 60;
 /// # Errors
 /// See [`OffsetsError`]. A layout larger than the capacity is not an error: compare [`ItemLayout::size`].
 pub fn solve(items: &[Item], limits: &LayoutLimits) -> Result<ItemLayout, OffsetsError> {
+    solve_until(items, limits, &|| false)
+}
+
+/// As [`solve`], but stops within a millisecond or so of `should_stop`, with the best layout so far.
+///
+/// It is asked often while layouts are searched for, not while the greedy ones are made, which take at most a few
+/// hundred milliseconds, and only for many thousands of items.
+///
+/// # Errors
+/// See [`OffsetsError`].
+pub fn solve_until(
+    items: &[Item],
+    limits: &LayoutLimits,
+    should_stop: &dyn Fn() -> bool,
+) -> Result<ItemLayout, OffsetsError> {
     let problem = LayoutProblem::new(items)?;
     let goal = limits.capacity.unwrap_or(0).max(problem.lower_bound);
     let mut draft = greedy::lay_out_greedily(&problem, goal);
-    let mut budget = group::StepBudget::new(limits.steps);
+    let mut budget = group::StepBudget::new(limits.steps, StopSignal(should_stop));
     let mut lower_bound = problem.lower_bound;
+    if limits.capacity.is_some() {
+        restart::fit_groups(&problem, goal, &mut budget, &mut draft, &mut lower_bound);
+    }
     descend::descend(&problem, goal, &mut budget, &mut draft, &mut lower_bound);
 
     let offsets = problem.item_offsets(&draft.offsets);

@@ -59,7 +59,7 @@ impl<'a> WindowRepair<'a> {
     pub(super) fn lower_under(
         &mut self,
         ceiling: u64,
-        budget: &mut StepBudget,
+        budget: &mut StepBudget<'_>,
         failed: &mut FailedStates,
     ) -> bool {
         for index in 0..self.offsets.len() {
@@ -86,7 +86,7 @@ impl<'a> WindowRepair<'a> {
         index: usize,
         wanted: usize,
         ceiling: u64,
-        budget: &mut StepBudget,
+        budget: &mut StepBudget<'_>,
         failed: &mut FailedStates,
     ) {
         let blocks = self.blocks();

@@ -23,12 +23,22 @@ pub(super) struct BlockShape {
 }
 
 impl BlockShape {
-    fn meets(&self, other: &BlockShape) -> bool {
+    pub(super) fn covers(&self, section: usize) -> bool {
+        (self.lo as usize..self.hi as usize).contains(&section)
+    }
+
+    /// Whether one may take the other's place.
+    pub(super) fn is_alike(&self, other: &BlockShape) -> bool {
+        (self.lo, self.hi, self.size) == (other.lo, other.hi, other.size)
+            && (self.mask, self.residue) == (other.mask, other.residue)
+    }
+
+    pub(super) fn meets(&self, other: &BlockShape) -> bool {
         self.lo < other.hi && other.lo < self.hi
     }
 
     /// The lowest allowed offset from `offset` on.
-    fn fit(&self, offset: u32) -> u32 {
+    pub(super) fn fit(&self, offset: u32) -> u32 {
         offset + (self.residue.wrapping_sub(offset) & self.mask)
     }
 }
@@ -89,25 +99,44 @@ impl FailedStates {
 }
 
 /// A permutation of words that spreads their bits (the finisher of splitmix64).
-fn mix_bits(word: u64) -> u64 {
+pub(super) fn mix_bits(word: u64) -> u64 {
     let once = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let twice = (once ^ (once >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     twice ^ (twice >> 31)
 }
 
 /// An unplaced block: its lowest possible offset above its rank. Ordered as blocks are placed.
-type BlockKey = u64;
+pub(super) type BlockKey = u64;
 
-fn make_key(offset: u32, rank: u32) -> BlockKey {
+pub(super) fn make_key(offset: u32, rank: u32) -> BlockKey {
     u64::from(offset) << 32 | u64::from(rank)
 }
 
-fn rank_of(key: BlockKey) -> usize {
+pub(super) fn rank_of(key: BlockKey) -> usize {
     key as u32 as usize
 }
 
-fn offset_of(key: BlockKey) -> u32 {
+pub(super) fn offset_of(key: BlockKey) -> u32 {
     (key >> 32) as u32
+}
+
+/// Merges `raised` into the sorted list that starts at `from` and ends the stack `keys`.
+pub(super) fn merge_raised(keys: &mut Vec<BlockKey>, from: usize, raised: &mut [BlockKey]) {
+    raised.sort_unstable();
+    let mut read = keys.len();
+    let mut left = raised.len();
+    keys.resize(read + left, 0);
+    let mut write = keys.len();
+    while left > 0 {
+        write -= 1;
+        if read > from && keys[read - 1] > raised[left - 1] {
+            read -= 1;
+            keys[write] = keys[read];
+        } else {
+            left -= 1;
+            keys[write] = raised[left];
+        }
+    }
 }
 
 /// One search over blocks in order of rank. Ids are ranks.
@@ -129,6 +158,22 @@ pub(super) struct BlockSearch<'a> {
     looks: u64,
     /// Looks that may be taken.
     limit: u64,
+    stop: StopSignal<'a>,
+}
+
+/// Asks the caller whether to stop: a clock, say, which this crate does not have.
+#[derive(Clone, Copy)]
+pub(super) struct StopSignal<'a>(pub(super) &'a dyn Fn() -> bool);
+
+impl StopSignal<'_> {
+    pub(super) fn is_set(&self) -> bool {
+        (self.0)()
+    }
+
+    /// Whether to stop, asked before every 64th node only: a node takes microseconds.
+    pub(super) fn is_set_at(&self, nodes: u64) -> bool {
+        nodes.is_multiple_of(64) && self.is_set()
+    }
 }
 
 /// Blocks of a list that share no section with the others.
@@ -140,10 +185,10 @@ struct ListPart {
 }
 
 /// Looks in a step.
-const LOOKS: u64 = 64;
+pub(super) const LOOKS: u64 = 64;
 
 /// Sections that take about as long to look at as a block.
-const LANES: usize = 8;
+pub(super) const LANES: usize = 8;
 
 impl<'a> BlockSearch<'a> {
     pub(super) fn new(
@@ -151,6 +196,7 @@ impl<'a> BlockSearch<'a> {
         ceiling: u32,
         steps: u64,
         failed: &'a mut FailedStates,
+        stop: StopSignal<'a>,
     ) -> BlockSearch<'a> {
         let section_count = shapes.iter().map(|s| s.hi).max().unwrap_or(0) as usize;
         let mut section_cuts = vec![0; section_count];
@@ -172,6 +218,7 @@ impl<'a> BlockSearch<'a> {
             nodes: 0,
             looks: 0,
             limit: steps.saturating_mul(LOOKS),
+            stop,
         }
     }
 
@@ -245,7 +292,7 @@ impl<'a> BlockSearch<'a> {
 
     /// Places the block at `index` of a list, and goes on with the others.
     fn place(&mut self, list: Range<usize>, index: usize) -> FitOutcome {
-        if self.looks >= self.limit {
+        if self.looks >= self.limit || self.stop.is_set_at(self.nodes) {
             return FitOutcome::Budget;
         }
         self.nodes += 1;
@@ -277,7 +324,7 @@ impl<'a> BlockSearch<'a> {
                 .push(make_key(shape.fit(placed_top), key as u32));
             raised_hull = raised_hull.start.min(shape.lo)..raised_hull.end.max(shape.hi);
         }
-        self.merge_raised(list_end);
+        merge_raised(&mut self.keys, list_end, &mut self.raised);
         if !self.fits_bound(
             list_end,
             placed_key,
@@ -301,25 +348,6 @@ impl<'a> BlockSearch<'a> {
             *cut += 1;
         }
         outcome
-    }
-
-    /// Merges `raised` into the sorted list that starts at `from` and ends the stack.
-    fn merge_raised(&mut self, from: usize) {
-        self.raised.sort_unstable();
-        let mut read = self.keys.len();
-        let mut left = self.raised.len();
-        self.keys.resize(read + left, 0);
-        let mut write = self.keys.len();
-        while left > 0 {
-            write -= 1;
-            if read > from && self.keys[read - 1] > self.raised[left - 1] {
-                read -= 1;
-                self.keys[write] = self.keys[read];
-            } else {
-                left -= 1;
-                self.keys[write] = self.raised[left];
-            }
-        }
     }
 
     /// Whether the one-machine bound of every section in `hull` is under the ceiling, given that blocks of the list

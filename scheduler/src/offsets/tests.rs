@@ -6,6 +6,8 @@ use super::{
     Alias, ConflictVerdict, Item, ItemLayout, LayoutLimits, OffsetsError, conflict, solve,
 };
 
+mod section_search;
+
 /// Seeded xorshift: the tests need variety, not quality.
 struct Random(u64);
 

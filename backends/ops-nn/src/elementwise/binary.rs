@@ -112,7 +112,8 @@ where
 }
 
 impl<A: Num, B: bytemuck::Pod, F: Fn(A, A) -> B + Copy> Binary<A, B, F> {
-    /// One row, its operands advancing by these steps.
+    /// One row, its operands advancing by these steps. Compiled once for all of its callers: there are a hundred functions.
+    #[inline(never)]
     fn row(&self, left: &[A], right: &[A], output: &mut [B], steps: [isize; 2]) {
         let f = self.f;
         if A::WIDE {
@@ -124,9 +125,9 @@ impl<A: Num, B: bytemuck::Pod, F: Fn(A, A) -> B + Copy> Binary<A, B, F> {
                 f,
             });
         } else {
-            let [left_step, right_step] = steps.map(|step| step as usize);
+            let [left_step, right_step] = steps;
             for (i, z) in output.iter_mut().enumerate() {
-                *z = f(left[i * left_step], right[i * right_step]);
+                *z = f(left[i * left_step as usize], right[i * right_step as usize]);
             }
         }
     }
@@ -137,15 +138,30 @@ fn binary_plan<A: Num, B: bytemuck::Pod>(
     dtype: DType,
     f: impl Fn(A, A) -> B + Copy + Send + Sync + 'static,
 ) -> Planned {
-    let left_dims = cx.dims(0)?;
-    let right_dims = cx.dims(1)?;
-    let out_dims = broadcast(&[&left_dims, &right_dims])?;
+    let operands = BroadcastOperands::of(cx)?;
     let body = Binary {
-        walk: Walk::broadcasting(&out_dims, [&left_dims, &right_dims])?,
+        walk: operands.walk,
         f,
         types: PhantomData,
     };
-    Ok(Plan::new(vec![token(dtype, &out_dims)], body).over([0, 1]))
+    let output = token(dtype, &operands.out_dims);
+    Ok(Plan::new(vec![output], body).over([0, 1]))
+}
+
+/// The two operands, brought to one shape. Apart from the plans, of which there is one for each function and type.
+struct BroadcastOperands {
+    out_dims: Vec<usize>,
+    walk: Walk<2>,
+}
+
+impl BroadcastOperands {
+    fn of(cx: &Cx<'_>) -> Result<Self, OpError> {
+        let left_dims = cx.dims(0)?;
+        let right_dims = cx.dims(1)?;
+        let out_dims = broadcast(&[&left_dims, &right_dims])?;
+        let walk = Walk::broadcasting(&out_dims, [&left_dims, &right_dims])?;
+        Ok(Self { out_dims, walk })
+    }
 }
 
 /// What some functions of two tensors take beside them.

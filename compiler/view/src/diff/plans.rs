@@ -279,7 +279,7 @@ fn buffer_words(buffer: &BufferView) -> String {
         bytes(buffer.size_bytes()),
         buffer.places,
         buffer.head_tokens,
-        buffer.block_tokens
+        buffer.shown_tokens()
     )
 }
 

@@ -169,7 +169,9 @@ fn check_sizes(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, head: u64, errors: &m
         });
     }
 
-    if buffer.head_tokens != head {
+    check_chunks(cx, id, buffer, head, errors);
+
+    if buffer.head_tokens != head && !buffer.is_chunked() {
         errors.push(VerifyError::HeadTokens {
             plan,
             buffer: id,
@@ -188,9 +190,14 @@ fn check_sizes(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, head: u64, errors: &m
         });
     }
 
-    // A place holds the head and the new tokens of a block, one behind the other.
+    // A place holds the head and the new tokens of a block, or of a chunk of it, one behind the other.
+    let (held_head, held_tokens) = if buffer.is_chunked() {
+        (buffer.head_tokens, buffer.chunk_tokens)
+    } else {
+        (head, expected)
+    };
     let token_bytes = u128::from(cx.graph.channels[buffer.channel].token.bytes());
-    let needed = (u128::from(head) + u128::from(expected)) * token_bytes;
+    let needed = (u128::from(held_head) + u128::from(held_tokens)) * token_bytes;
     if u128::from(buffer.stride_bytes) < needed {
         errors.push(VerifyError::Stride {
             plan,
@@ -215,6 +222,52 @@ fn check_sizes(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, head: u64, errors: &m
             expected,
         });
     }
+}
+
+/// What a buffer that holds less than a block needs; `head` is the largest delay of its readers.
+fn check_chunks(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, head: u64, errors: &mut Errors) {
+    if !buffer.is_chunked() {
+        return;
+    }
+    let plan = cx.id;
+    let found = buffer.chunk_tokens;
+    let block = buffer.block_tokens;
+    if found == 0 || found > block || !block.is_multiple_of(found) {
+        errors.push(VerifyError::ChunkTokens {
+            plan,
+            buffer: id,
+            found,
+            block,
+        });
+    }
+    if buffer.head_tokens < head {
+        errors.push(VerifyError::ChunkHead {
+            plan,
+            buffer: id,
+            found: buffer.head_tokens,
+            least: head,
+        });
+    }
+
+    // There is one chunk of one block at a time, which nobody else looks at.
+    let channel = &cx.graph.channels[buffer.channel];
+    let is_local = |actor| cx.plan.placement[actor] == buffer.device;
+    let problem = if buffer.blocks != 1 {
+        "has several places"
+    } else if buffer.region != Region::Arena {
+        "is not in the arena"
+    } else if !channel.readers.iter().all(|r| is_local(r.to.actor)) {
+        "has readers on other devices"
+    } else if !cx.machine.devices[buffer.device].backend.is_cpu() {
+        "is on a device that is not a CPU"
+    } else {
+        return;
+    };
+    errors.push(VerifyError::ChunkPlace {
+        plan,
+        buffer: id,
+        problem,
+    });
 }
 
 fn check_bounds(

@@ -235,9 +235,11 @@ impl<'a> Flattening<'_, 'a> {
                 let received = self.range_end(number, first, count, executions);
                 self.check_transfer(ring, "recv", received);
             }
-            // Both are done once a period.
+            // Both are done once a period; but chunks are carried one by one.
             Action::Release { .. } | Action::Carry { .. } => {
-                if depth > 0 {
+                let has_chunks = matches!(slot.action, Action::Carry { buffer }
+                    if self.cx.plan.buffers[buffer].is_chunked());
+                if depth > 0 && !has_chunks {
                     self.errors.push(VerifyError::InLoop {
                         plan,
                         device,

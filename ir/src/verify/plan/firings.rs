@@ -91,8 +91,6 @@ impl Visitor for PeriodCount<'_, '_> {
                         expected,
                     });
                 }
-
-                self.carried[buffer] += 1;
             }
         }
 
@@ -113,7 +111,8 @@ impl Visitor for PeriodCount<'_, '_> {
             Action::Recv { ring, count, .. } => {
                 add_count(&mut self.received[ring], count, executions)
             }
-            Action::Release { .. } | Action::Carry { .. } => {}
+            Action::Carry { buffer } => add_count(&mut self.carried[buffer], 1, executions),
+            Action::Release { .. } => {}
         }
     }
 
@@ -194,9 +193,14 @@ impl PeriodCount<'_, '_> {
             }
         }
 
-        // The head of the next block is carried once a period; a state has no blocks.
+        // The head of the next block is carried once a period, or once for each chunk; a state has no blocks.
         for (buffer, data) in cx.plan.buffers.iter_enumerated() {
-            let expected = u64::from(data.head_tokens > 0 && !cx.is_state[data.channel]);
+            let has_carry = data.head_tokens > 0 && !cx.is_state[data.channel];
+            let chunk_count = data
+                .block_tokens
+                .checked_div(data.chunk_tokens)
+                .unwrap_or(1);
+            let expected = if has_carry { chunk_count } else { 0 };
             let found = self.carried[buffer];
             if found != expected {
                 errors.push(VerifyError::CarryCount {

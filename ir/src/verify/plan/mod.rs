@@ -2,6 +2,7 @@
 
 mod buffers;
 mod calendar;
+mod chunks;
 mod cursor;
 mod deadlock;
 mod firings;
@@ -112,6 +113,7 @@ pub(super) fn check(checked: &Checked<'_>, id: PlanId, plan: &Plan, errors: &mut
             .may_write_in_place()
     });
     let live_ranges = order::check(&cx, &lanes, &stages, (&buffer_of, &in_place_pairs), errors);
+    chunks::check(&cx, &lanes, &stages, errors);
     memory::check(&cx, &live_ranges, &in_place_pairs, errors);
     deadlock::check(&cx, &lanes, &stages, &ring_of, errors);
 }

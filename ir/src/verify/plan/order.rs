@@ -380,8 +380,14 @@ impl Walk<'_> {
     }
 
     fn carry(&mut self, buffer: BufferId, stage: u32, position: u64) {
-        // The last tokens of the block become the head of the next one.
         let data = &self.cx.plan.buffers[buffer];
+        if data.is_chunked() {
+            // Which tokens these are depends on the chunk: `chunks.rs` knows.
+            self.touch(buffer, stage, position);
+            return;
+        }
+
+        // The last tokens of the block become the head of the next one.
         let end = data.block_tokens as i64;
         let start = end - data.head_tokens as i64;
         let span = Span {
@@ -421,7 +427,7 @@ impl Walk<'_> {
         if span.end > 0 {
             self.read_block(buffer, &fed, access, stage, span);
         }
-        if span.start < 0 {
+        if span.start < 0 && !self.cx.plan.buffers[buffer].is_chunked() {
             self.read_head(buffer, &fed, access, stage);
         }
         if let Feed::Ring(ring) = fed.feed
