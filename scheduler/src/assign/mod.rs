@@ -2,14 +2,16 @@
 //! memory, or a weighted mix.
 //!
 //! [`solve`] tries all placements of tiny problems (`exhaust`). Of others it takes contiguous splits by dynamic
-//! programming (`split`), improves them by simulated annealing (`anneal`), and states a lower bound (`bound`, `pack`). On small problems a mixed-integer linear program (`milp`)
+//! programming (`split`), improves them by simulated annealing (`anneal`), and states a lower bound (`bound`, `pack`, `colocate`). On small problems a mixed-integer linear program (`milp`)
 //! goes on from there: it finds what is left or proves that nothing is; larger ones it sees coarsened, as an improver
 //! only. It states the period alone.
 //! [`PlacementProblem::evaluate`] is the definition of a placement's figures and checks what the solvers return.
 
 mod anneal;
 mod bound;
+mod colocate;
 mod exhaust;
+mod flow;
 mod makespan;
 mod merged;
 mod milp;
@@ -23,6 +25,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use anneal::{AnnealingEnergy, AnnealingPlan, BestPlacement, anneal};
+use colocate::ColocationLimits;
 use exhaust::exhaust;
 use makespan::MakespanGraph;
 use merged::MergedProblem;
@@ -105,6 +108,9 @@ fn placement_limits(level: Level) -> PlacementLimits {
         },
     }
 }
+
+/// Steps of minimum cuts for each move or node of the search: so many take a small part of its time.
+const CUT_STEPS: u64 = 8;
 
 const SEED: u64 = 0x70_6c61_6365;
 
@@ -303,6 +309,24 @@ impl PlacementSearch<'_> {
         if runs_program && best.cost > self.bound {
             self.solve_program(best, control);
         }
+
+        // Last, so that no placement depends on it.
+        if wants_bound && weighs_period_only && best.cost > self.bound {
+            let colocation_limits = ColocationLimits {
+                steps: self.work.saturating_mul(CUT_STEPS),
+                packing: self.limits.packing / 4,
+            };
+            let period = colocate::bound(
+                self.problem,
+                self.merged,
+                self.bound / weights.period,
+                best.cost / weights.period,
+                colocation_limits,
+                control,
+            );
+            let cost = period.saturating_mul(weights.period);
+            self.bound = self.bound.max(cost).min(best.cost);
+        }
     }
 
     /// Lets the linear program improve the best placement or prove it, whole if it is small enough, else coarsened.
@@ -441,6 +465,16 @@ fn coarsen(
         groups.join(first, second);
     }
 
+    let coarse = merge_groups(problem, merged, groups)?;
+    (milp::size(&coarse) <= max_variables).then_some(coarse)
+}
+
+/// Merges the units of each group, `None` if no device can run one of them.
+fn merge_groups(
+    problem: &PlacementProblem,
+    merged: &MergedProblem,
+    mut groups: UnitGroups,
+) -> Option<MergedProblem> {
     let mut index_of_leader = BTreeMap::new();
     let mut unit_of_node = Vec::with_capacity(problem.nodes.len());
     for &unit in &merged.unit_of_node {
@@ -448,8 +482,7 @@ fn coarsen(
         let next_index = index_of_leader.len();
         unit_of_node.push(*index_of_leader.entry(leader).or_insert(next_index));
     }
-    let coarse = MergedProblem::by(problem, unit_of_node, index_of_leader.len()).ok()?;
-    (milp::size(&coarse) <= max_variables).then_some(coarse)
+    MergedProblem::by(problem, unit_of_node, index_of_leader.len()).ok()
 }
 
 /// Disjoint groups of units (union-find with path halving); the lowest unit of a group leads it.

@@ -41,15 +41,25 @@ pub(crate) fn bound(
         if target <= proved || control.stopped() {
             break;
         }
-        let search = PackingSearch::new(merged, target, limit);
-        // A search that is not possible proves nothing.
-        match search.is_some_and(|mut search| search.is_impossible(control)) {
+        match is_impossible(merged, target, limit, control) {
             true => proved = target,
             false => unproved = target,
         }
         target = proved + (unproved - proved) / 2;
     }
     proved
+}
+
+/// Whether it is proved with at most `limit` nodes that no placement has a period below `below`.
+pub(crate) fn is_impossible(
+    merged: &MergedProblem,
+    below: u64,
+    limit: u64,
+    control: &mut Control<'_>,
+) -> bool {
+    // A search that is not possible proves nothing.
+    let search = PackingSearch::new(merged, below, limit);
+    search.is_some_and(|mut search| search.is_impossible(control))
 }
 
 struct PackingSearch<'a> {

@@ -1,5 +1,6 @@
 //! Small problems against plain enumeration, limits, and errors.
 
+mod colocated;
 mod many_devices;
 
 use super::*;
