@@ -13,6 +13,7 @@ pub mod machines;
 pub mod mix;
 pub mod models;
 pub mod onnx;
+pub mod operator_graphs;
 pub mod random;
 pub mod run;
 pub mod sdf;

@@ -11,6 +11,7 @@ use super::flow::FlowGraph;
 use super::merged::{MergedProblem, UnitNet};
 use super::pack;
 use super::problem::PlacementProblem;
+use super::transfer_share::LeastTransfers;
 use super::{UnitGroups, merge_groups};
 use crate::search::Control;
 
@@ -23,6 +24,9 @@ const MAX_KINDS: usize = 10;
 /// Part of the range between the bound and the known period below which no more is asked: a 500th of the period.
 const RESOLUTION: u64 = 500;
 
+/// Part of the steps that goes into the least transfers of each unit.
+const SHARE_PART: u64 = 2;
+
 /// How much a bound may cost.
 #[derive(Clone, Copy)]
 pub(crate) struct ColocationLimits {
@@ -30,6 +34,15 @@ pub(crate) struct ColocationLimits {
     pub(crate) steps: u64,
     /// Nodes of each question of the packing bound.
     pub(crate) packing: u64,
+}
+
+/// "Is there a period below this?", and what the answer may cost.
+#[derive(Clone, Copy)]
+struct Question {
+    below: u64,
+    /// As in [`ColocationLimits`].
+    steps: u64,
+    packing: u64,
 }
 
 /// The largest bound on the period between `low` and `high`, the period of a known placement, that is proved within the
@@ -45,10 +58,12 @@ pub(crate) fn bound(
     if merged.devices_by_kind().len() > MAX_KINDS {
         return low;
     }
+    let share_steps = limits.steps / SHARE_PART;
+    let least_transfers = LeastTransfers::find(merged, high, share_steps);
     let mut proved = low;
     let mut unproved = high.saturating_add(1);
     let mut target = high;
-    let steps_each = limits.steps / u64::from(QUESTIONS);
+    let steps_each = (limits.steps - share_steps) / u64::from(QUESTIONS);
 
     for _ in 0..QUESTIONS {
         let is_close = unproved - proved <= high / RESOLUTION;
@@ -56,7 +71,12 @@ pub(crate) fn bound(
             break;
         }
         // What bounds the placements below the target bounds the others too, as they are at the target or above.
-        let found = bound_below(problem, merged, target, steps_each, limits.packing, control);
+        let question = Question {
+            below: target,
+            steps: steps_each,
+            packing: limits.packing,
+        };
+        let found = bound_below(problem, merged, &least_transfers, question, control);
         proved = proved.max(found.min(target));
         if found < target {
             unproved = target;
@@ -70,13 +90,13 @@ pub(crate) fn bound(
 fn bound_below(
     problem: &PlacementProblem,
     merged: &MergedProblem,
-    below: u64,
-    steps: u64,
-    packing: u64,
+    least_transfers: &LeastTransfers,
+    question: Question,
     control: &mut Control<'_>,
 ) -> u64 {
+    let below = question.below;
     let mut current = merged.clone();
-    let mut steps_left = steps;
+    let mut steps_left = question.steps;
 
     // Pairs that need no minimum cut first: most merges are of this kind, and they make the graph of the cuts small.
     for uses_cuts in [false, true] {
@@ -93,8 +113,15 @@ fn bound_below(
     }
 
     forbid_what_does_not_fit(&mut current);
-    let bound = period_bound(&current, below);
-    if bound < below && pack::is_impossible(&current, below, packing, control) {
+    let mut bound = period_bound(&current, below);
+    if bound < below && pack::is_impossible(&current, below, question.packing, control) {
+        return below;
+    }
+
+    // Another view of the same: units that bear their share of the transfers.
+    least_transfers.move_into_ticks(&mut current, below);
+    bound = bound.max(period_bound(&current, below));
+    if bound < below && pack::is_impossible(&current, below, question.packing, control) {
         return below;
     }
     bound
@@ -123,7 +150,10 @@ fn forced_groups(
     let mut groups = UnitGroups::new(merged.units());
     let mut graphs: Vec<FlowGraph> = Vec::new();
     if uses_cuts {
-        graphs.extend((0..kinds.len()).map(|kind| prices.flow_graph(merged, &kinds, kind, below)));
+        graphs.extend(
+            (0..kinds.len())
+                .map(|kind| prices.flow_graph(merged, &kinds, kind, below, |ticks| ticks)),
+        );
     }
 
     for (first, second) in adjacent_units(merged) {
@@ -175,7 +205,7 @@ fn adjacent_units(merged: &MergedProblem) -> Vec<(usize, usize)> {
 }
 
 /// Least ticks that each net costs a device of each kind, by kind and then by net.
-struct NetPrices {
+pub(super) struct NetPrices {
     /// If the writer is on the device and some reader is not.
     send: Vec<Vec<u64>>,
     /// If some reader is on the device and the writer is not.
@@ -183,7 +213,7 @@ struct NetPrices {
 }
 
 impl NetPrices {
-    fn of(merged: &MergedProblem) -> Self {
+    pub(super) fn of(merged: &MergedProblem) -> Self {
         let mut prices = NetPrices {
             send: Vec::new(),
             receive: Vec::new(),
@@ -235,13 +265,15 @@ impl NetPrices {
         load
     }
 
-    /// The graph whose minimum cuts are the least loads of a device of a kind: the source's side runs on it.
-    fn flow_graph(
+    /// The graph whose minimum cuts are the least loads of a device of a kind, as far as they are below `below`: the
+    /// source's side runs on it, and each unit's ticks there count as `weigh` says.
+    pub(super) fn flow_graph(
         &self,
         merged: &MergedProblem,
         kinds: &[Vec<usize>],
         kind: usize,
         below: u64,
+        weigh: impl Fn(u64) -> u64,
     ) -> FlowGraph {
         let units = merged.units();
         let device = kinds[kind][0];
@@ -249,7 +281,11 @@ impl NetPrices {
         let ticks_sink = units;
         let mut graph = FlowGraph::new(units + 1 + 2 * merged.nets.len(), ticks_sink);
         for (unit, row) in merged.ticks.iter().enumerate() {
-            graph.add_arc(unit, ticks_sink, row[device].unwrap_or(below).min(below));
+            graph.add_arc(
+                unit,
+                ticks_sink,
+                row[device].map_or(below, &weigh).min(below),
+            );
         }
 
         for (index, net) in merged.nets.iter().enumerate() {

@@ -47,56 +47,85 @@ impl FlowGraph {
         let mut flow = 0u64;
 
         // Every flow is a lower bound, so that the search may end at any time.
-        while flow < enough {
-            let Some(reached) = self.search(source, sink, steps_left) else {
+        while let Some(more) = self.search(source, sink, enough - flow, steps_left) {
+            flow += more;
+            if more == 0 || flow >= enough {
                 break;
-            };
-            flow += self.augment(source, reached);
+            }
         }
         flow
     }
 
-    /// Breadth-first search for either sink.
-    fn search(&mut self, source: usize, sink: usize, steps_left: &mut u64) -> Option<usize> {
+    /// Breadth-first search that sends flow along every path to either sink that it finds, up to `enough` in all, until a
+    /// path is cut behind it: what it sent, zero if there is no path. `None` once the steps have run out.
+    ///
+    /// A path mostly ends where the arc into the sink is full, and then the search goes on as if that arc had not been.
+    fn search(
+        &mut self,
+        source: usize,
+        sink: usize,
+        enough: u64,
+        steps_left: &mut u64,
+    ) -> Option<u64> {
         self.reached_by.fill(None);
         let mut queue = vec![source];
         let mut next = 0;
+        let mut flow = 0;
 
         while next < queue.len() {
             let node = queue[next];
             next += 1;
-            *steps_left = steps_left.checked_sub(self.arcs_of[node].len() as u64)?;
-            for &arc in &self.arcs_of[node] {
+            let mut path: Option<Vec<usize>> = None;
+            // Flow that has been sent counts even where the steps run out here.
+            match steps_left.checked_sub(self.arcs_of[node].len() as u64) {
+                Some(left) => *steps_left = left,
+                None if flow > 0 => return Some(flow),
+                None => return None,
+            }
+
+            for position in 0..self.arcs_of[node].len() {
+                let arc = self.arcs_of[node][position];
                 let head = self.head[arc];
-                let is_new = self.reached_by[head].is_none() && head != source;
-                if self.residual[arc] == 0 || !is_new {
+                if self.residual[arc] == 0 || head == source {
                     continue;
                 }
-                self.reached_by[head] = Some(arc);
                 if head == sink || head == self.fixed_sink {
-                    return Some(head);
+                    let path = path.get_or_insert_with(|| self.path_to(node, source));
+                    *steps_left = steps_left.saturating_sub(path.len() as u64);
+                    flow += self.augment(path, arc);
+                    let is_cut = path.iter().any(|&arc| self.residual[arc] == 0);
+                    if is_cut || flow >= enough {
+                        return Some(flow);
+                    }
+                } else if self.reached_by[head].is_none() {
+                    self.reached_by[head] = Some(arc);
+                    queue.push(head);
                 }
-                queue.push(head);
             }
         }
-        None
+        Some(flow)
     }
 
-    /// Sends as much as the path that was found allows.
-    fn augment(&mut self, source: usize, reached: usize) -> u64 {
+    /// Arcs by which the search came from the source to a node.
+    fn path_to(&self, node: usize, source: usize) -> Vec<usize> {
         let mut path = Vec::new();
-        let mut node = reached;
+        let mut node = node;
         while node != source {
             let Some(arc) = self.reached_by[node] else {
-                return 0;
+                break;
             };
             path.push(arc);
             node = self.head[arc ^ 1];
         }
+        path
+    }
 
-        let amount = path.iter().map(|&arc| self.residual[arc]).min();
+    /// Sends as much as a path and the arc behind it allow.
+    fn augment(&mut self, path: &[usize], last_arc: usize) -> u64 {
+        let arcs = || path.iter().chain([&last_arc]);
+        let amount = arcs().map(|&arc| self.residual[arc]).min();
         let amount = amount.unwrap_or(0);
-        for arc in path {
+        for &arc in arcs() {
             self.residual[arc] -= amount;
             self.residual[arc ^ 1] += amount;
         }

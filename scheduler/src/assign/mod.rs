@@ -2,9 +2,10 @@
 //! memory, or a weighted mix.
 //!
 //! [`solve`] tries all placements of tiny problems (`exhaust`). Of others it takes contiguous splits by dynamic
-//! programming (`split`), improves them by simulated annealing (`anneal`), and states a lower bound (`bound`, `pack`, `colocate`). On small problems a mixed-integer linear program (`milp`)
-//! goes on from there: it finds what is left or proves that nothing is; larger ones it sees coarsened, as an improver
-//! only. It states the period alone.
+//! programming (`split`), improves them by simulated annealing (`anneal`), and states a lower bound (`bound`, `pack`;
+//! with transfers `colocate` and `transfer_share`). On small problems a mixed-integer linear program (`milp`) goes on from
+//! there: it finds what is left or proves that nothing is; larger ones it sees coarsened, as an improver only. It states
+//! the period alone.
 //! [`PlacementProblem::evaluate`] is the definition of a placement's figures and checks what the solvers return.
 
 mod anneal;
@@ -20,6 +21,7 @@ mod problem;
 mod split;
 mod stages;
 mod state;
+mod transfer_share;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -110,7 +112,7 @@ fn placement_limits(level: Level) -> PlacementLimits {
 }
 
 /// Steps of minimum cuts for each move or node of the search: so many take a small part of its time.
-const CUT_STEPS: u64 = 8;
+const CUT_STEPS: u64 = 16;
 
 const SEED: u64 = 0x70_6c61_6365;
 

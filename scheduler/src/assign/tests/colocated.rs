@@ -156,3 +156,19 @@ fn minimum_cuts_are_enumerated_ones() {
         assert!(graph.min_cut(0, 5, u64::MAX, &mut few_steps) <= least);
     }
 }
+
+#[test]
+fn parts_of_a_long_chain_pay_for_what_goes_in_and_out() {
+    // Sixty nodes of 10 ticks on three devices: each runs about 20 of them, and 4 ticks go in and 4 out.
+    let nodes = vec![node(&[10, 10, 10]); 60];
+    let channels = (0..59).map(|from| channel(from, &[from + 1], 4)).collect();
+    let problem = problem(nodes, channels, 3);
+    let merged = MergedProblem::of(&problem).expect("devices for all units");
+    // Thirds: the middle one has both transfers.
+    let known = 208;
+
+    assert_eq!(period_bound(&merged, known), 200);
+    let proved =
+        unattended(|control| colocate::bound(&problem, &merged, 200, known, LIMITS, control));
+    assert!((203..=known).contains(&proved), "{proved}");
+}
