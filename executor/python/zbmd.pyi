@@ -64,6 +64,8 @@ class _Options(TypedDict, total=False):
     """Tie each worker to its device's cores; so if left out."""
     lock_memory: bool
     """Ask the system to keep the run's memory from being paged out; so if left out."""
+    realtime: bool
+    """Real-time priorities for the run's threads, and all memory locked; refused where the system does not allow it."""
     queue_bytes: int
     """Bytes that each stream's queue holds at least."""
 

@@ -83,6 +83,8 @@ impl EngineError {
     pub fn class(&self) -> u8 {
         match self {
             Self::Trace { .. } => exit::FILE,
+            #[cfg(target_os = "linux")]
+            Self::Realtime(_) => exit::FAULT,
             Self::Memory(_) | Self::Thread(_) => exit::FAULT,
             _ => exit::REFUSED,
         }

@@ -87,6 +87,10 @@ pub enum EngineError {
         /// Why.
         source: std::io::Error,
     },
+    /// The system does not give what a real-time run needs.
+    #[cfg(target_os = "linux")]
+    #[error("no real-time run: {0}")]
+    Realtime(#[from] crate::realtime::RealtimeError),
     /// The system gives no more threads.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
@@ -126,6 +130,14 @@ pub enum RunError {
         block: u64,
         /// Which transfer, and both checksums.
         message: String,
+    },
+    /// The system took the right to real-time priorities away in the middle of a run.
+    #[error("{thread} is refused its real-time priority: {why}")]
+    Realtime {
+        /// The thread.
+        thread: String,
+        /// What the system says.
+        why: String,
     },
     /// A kernel panicked.
     #[error(

@@ -9,7 +9,7 @@ pub const FILE: u8 = 4;
 /// The bundle, a state or a folder of checkpoints is refused: it is damaged, of another run, or made for a device that
 /// is not here.
 pub const REFUSED: u8 = 5;
-/// A fault at run time: a kernel's, a device's, or too little memory.
+/// A fault at run time: a kernel's, a device's, too little memory, or no right to a real-time run.
 pub const FAULT: u8 = 6;
 /// The supervisor gave up, in good order: everything committed was written.
 pub const GAVE_UP: u8 = 7;

@@ -34,6 +34,8 @@ pub(crate) enum WorkerFault {
     Corrupt { ring: RingId, sent: u64, found: u64 },
     /// A GPU or its driver failed, or the GPU cannot do what the plan asks of it.
     Device(DeviceFault),
+    /// The system no longer gives this worker its real-time priority, or its process memory that stays.
+    Realtime(String),
     /// There is no memory to begin with.
     OutOfMemory(OutOfMemory),
 }
@@ -59,7 +61,10 @@ impl From<WorkerFault> for EngineError {
                 device: fault.device,
                 why: fault.fault.text,
             },
-            WorkerFault::Kernel(_) | WorkerFault::Panic(_) | WorkerFault::Corrupt { .. } => {
+            WorkerFault::Kernel(_)
+            | WorkerFault::Panic(_)
+            | WorkerFault::Realtime(_)
+            | WorkerFault::Corrupt { .. } => {
                 unreachable!("no slot runs before an epoch begins")
             }
         }
@@ -163,6 +168,10 @@ impl FaultReport {
                 message: self.checksums(*sent, *found),
             },
             WorkerFault::Device(fault) => device_error(fault, block),
+            WorkerFault::Realtime(text) => RunError::Realtime {
+                thread: format!("the worker of {device}"),
+                why: text.clone(),
+            },
             WorkerFault::OutOfMemory(error) => EngineError::Memory(*error).into(),
         }
     }

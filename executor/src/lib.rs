@@ -19,6 +19,8 @@ mod named_pipe;
 mod observe;
 mod options;
 mod program;
+#[cfg(target_os = "linux")]
+pub mod realtime;
 mod run;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -25,6 +25,9 @@ pub struct RunOptions {
     pub pin: bool,
     /// Ask the system to keep the arenas in memory.
     pub lock_memory: bool,
+    /// Real-time priorities for the run's threads, and all memory locked: see [`crate::realtime`]. A run that the system
+    /// does not give them does not start. Linux only.
+    pub realtime: bool,
     /// Bytes that each stream's queue holds at least; blocks that are large against it get more. A queue that holds
     /// many blocks costs few wake-ups, one that holds few keeps the embedding program close to the calendar.
     pub queue_bytes: u64,
@@ -53,6 +56,7 @@ impl Default for RunOptions {
             sample_every: 64,
             pin: true,
             lock_memory: true,
+            realtime: false,
             queue_bytes: 1 << 20,
             isolation: Isolation::Threads,
             standby: false,

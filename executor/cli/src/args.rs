@@ -71,6 +71,10 @@ pub(super) struct Args {
     /// Where workers run: in threads of this process, or in a process of its own each GPU, or each device.
     #[arg(long, value_name = "WHERE", default_value = "gpus")]
     pub(super) isolation: Where,
+    /// Run before all ordinary threads of the system (SCHED_FIFO), with all memory locked. Refused, with what is missing,
+    /// where the system does not allow it.
+    #[arg(long)]
+    pub(super) realtime: bool,
     /// Keep a second process ready to take the place of each worker that is one.
     #[arg(long)]
     pub(super) standby: bool,

@@ -240,6 +240,7 @@ pub(super) fn start_pumps(
 ) -> Result<Vec<OpenSink>, CliError> {
     let no_thread = |error| CliError::Engine(EngineError::Thread(error));
     let stopper = session.stopper();
+    let is_realtime = session.is_realtime();
 
     let mut open_sinks = Vec::with_capacity(sinks.len());
     for (name, path, file) in sinks {
@@ -257,10 +258,12 @@ pub(super) fn start_pumps(
         let shared_file = file.clone();
         let run_stopper = stopper.clone();
         // Only a disk is always waited for; a device or a pipe may have a reader that stalls.
-        pump::spawn(name, ends.clone(), move || match shared_file.kind() {
-            FileKind::Regular => pump::drain(&stream_name, &sink_path, sink, &shared_file),
-            FileKind::Device | FileKind::Stream => {
-                relay::drain(&stream_name, &sink_path, sink, &shared_file, &run_stopper)
+        pump::spawn(name, ends.clone(), is_realtime, move || {
+            match shared_file.kind() {
+                FileKind::Regular => pump::drain(&stream_name, &sink_path, sink, &shared_file),
+                FileKind::Device | FileKind::Stream => {
+                    relay::drain(&stream_name, &sink_path, sink, &shared_file, &run_stopper)
+                }
             }
         })
         .map_err(no_thread)?;
@@ -271,7 +274,7 @@ pub(super) fn start_pumps(
             continue;
         };
         let stream_name = name.clone();
-        pump::spawn(&name, ends.clone(), move || {
+        pump::spawn(&name, ends.clone(), is_realtime, move || {
             pump::fill(&stream_name, &path, file, source)
         })
         .map_err(no_thread)?;

@@ -314,6 +314,7 @@ fn run_options(args: &Args, supervised: Option<Supervised>, state: Option<State>
             Where::Processes => Isolation::Processes { program: None },
         },
         standby: args.standby,
+        realtime: args.realtime,
         checksums: args.checksums,
         trace: args.trace.clone(),
         profile: args.profile,

@@ -44,6 +44,7 @@ impl Options {
                 "checksums" => run_options.checksums = value.extract()?,
                 "pin" => run_options.pin = value.extract()?,
                 "lock_memory" => run_options.lock_memory = value.extract()?,
+                "realtime" => run_options.realtime = value.extract()?,
                 "queue_bytes" => run_options.queue_bytes = value.extract()?,
                 other => return Err(usage_error(format!("there is no option `{other}`"))),
             }

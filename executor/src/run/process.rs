@@ -28,6 +28,7 @@ use super::launch::Lifetime;
 use super::wire::{self, Outbox};
 use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
 use crate::program::{Engine, LoadedProgram};
+use crate::realtime::lock_memory;
 use crate::transport::clock::Clock;
 use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_spec::EpochSpec;
@@ -293,6 +294,12 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                     Ok(loaded) => loaded,
                     Err(exit) => return send_reply(&replies, &WorkerReply::Leaving(exit)),
                 };
+                if options.realtime
+                    && let Err(error) = lock_memory()
+                {
+                    let exit = WorkerExit::Unfit(error.to_string());
+                    return send_reply(&replies, &WorkerReply::Leaving(exit));
+                }
                 let memory_fd = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
                 // SAFETY: the supervising process is this very program, and made it for these queues.
                 #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
@@ -448,6 +455,7 @@ mod tests {
                 sample_every: 0,
                 pin: false,
                 lock_memory: false,
+                realtime: false,
             },
         };
         let planning_result = WorkerProcess::plan(Some(&program_path), &launch, DeviceId(0));

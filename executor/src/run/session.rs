@@ -42,6 +42,7 @@ pub struct Session {
     run_thread: Option<RunThread>,
     loaded: Arc<LoadedProgram>,
     is_supervised: bool,
+    is_realtime: bool,
 }
 
 /// Why a run cannot go over to another program.
@@ -85,6 +86,10 @@ impl std::fmt::Debug for Session {
 
 impl Session {
     fn start(loaded: &Arc<LoadedProgram>, options: RunOptions) -> Result<Self, EngineError> {
+        #[cfg(target_os = "linux")]
+        if options.realtime {
+            crate::realtime::begin(&loaded.program.machine)?;
+        }
         let initial_state = match options.state.clone() {
             Some(initial_state) => checked_state(&loaded.program, initial_state)?,
             None => State::initial(&loaded.program.graph),
@@ -105,6 +110,7 @@ impl Session {
         let tracer = start_tracer(loaded, &options)?;
 
         let is_supervised = options.supervised.is_some();
+        let is_realtime = options.realtime;
         let (send_result, result_receiver) = mpsc::channel::<RunResult>();
         let mut manager = EpochManager::new(
             Arc::clone(loaded),
@@ -122,6 +128,10 @@ impl Session {
         let sink_handles = sink_handles(loaded, &first_epoch.memory.sinks, &control.stop);
         let run_thread = RunThread::start(result_receiver, move || {
             let _abort = AbortOnPanic(Arc::clone(&manager.control));
+            if let Err(refusal) = enter_as_supervisor(is_realtime) {
+                let _ = send_result.send(Err(refusal));
+                return;
+            }
             let run_result = run_to_end(manager, first_epoch, &send_result);
             let _ = send_result.send(run_result);
         })
@@ -134,6 +144,7 @@ impl Session {
             run_thread: Some(run_thread),
             loaded: Arc::clone(loaded),
             is_supervised,
+            is_realtime,
         })
     }
 
@@ -158,6 +169,11 @@ impl Session {
         Stopper {
             control: Arc::clone(&self.control),
         }
+    }
+
+    /// Whether the run's threads have real-time priorities: those that feed and drain it should too.
+    pub fn is_realtime(&self) -> bool {
+        self.is_realtime
     }
 
     /// Goes over to another program at the next border, while tokens flow: new weights, or a new model with the same
@@ -221,6 +237,20 @@ impl Drop for Session {
             drop(run_thread.wait());
         }
     }
+}
+
+/// Gives the supervising thread its priority in a real-time run.
+fn enter_as_supervisor(is_realtime: bool) -> Result<(), RunError> {
+    #[cfg(target_os = "linux")]
+    if is_realtime {
+        use crate::realtime::{ThreadRole, enter};
+        return enter(ThreadRole::Supervisor).map_err(|error| RunError::Realtime {
+            thread: "the supervising thread".to_owned(),
+            why: error.to_string(),
+        });
+    }
+    let _ = is_realtime;
+    Ok(())
 }
 
 /// Starts to record what workers do, if that is wanted.

@@ -71,6 +71,7 @@ pub(crate) fn prepare(
         epoch: job.epoch,
         device,
         periods: PeriodLoop::new(gate, spin, u64::from(plan.stages)),
+        realtime: job.options.realtime,
     })
 }
 
@@ -241,6 +242,8 @@ impl PreparedWorker {
 
     /// Runs all periods on this thread; the number of blocks.
     fn run_periods(&mut self, heartbeat: Option<WorkerHeartbeat>) -> Result<u64, StepStop> {
+        // Before the team: its threads take the priority over.
+        self.enter_realtime()?;
         let _team = self.device.start_team();
         let status = &self.epoch.statuses[self.calendar];
         status.thread.store(thread_number(), Ordering::Release);
@@ -254,6 +257,14 @@ impl PreparedWorker {
         })
     }
 
+    /// Gives this thread its priority, if the run is a real-time one.
+    fn enter_realtime(&self) -> Result<(), StepStop> {
+        if !self.realtime {
+            return Ok(());
+        }
+        enter_as_worker().map_err(|text| StepStop::Fault(WorkerFault::Realtime(text)))
+    }
+
     /// Puts the tokens on channels into the end area. A GPU has done that at the end of its run.
     fn export(&self, loaded: &LoadedProgram, blocks: u64) {
         if let DeviceWorker::Cpu(cpu) = &self.device {
@@ -261,4 +272,15 @@ impl PreparedWorker {
             border::export(&loaded.program.graph, plan, &cpu.memory, blocks);
         }
     }
+}
+
+#[cfg(target_os = "linux")]
+fn enter_as_worker() -> Result<(), String> {
+    use crate::realtime::{ThreadRole, enter};
+    enter(ThreadRole::Worker).map_err(|error| error.to_string())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn enter_as_worker() -> Result<(), String> {
+    Err("this system has no real-time runs".to_owned())
 }

@@ -18,6 +18,7 @@ pub(crate) struct HostOptions {
     pub sample_every: u64,
     pub pin: bool,
     pub lock_memory: bool,
+    pub realtime: bool,
 }
 
 impl HostOptions {
@@ -26,6 +27,7 @@ impl HostOptions {
             sample_every: options.sample_every,
             pin: options.pin,
             lock_memory: options.lock_memory,
+            realtime: options.realtime,
         }
     }
 }

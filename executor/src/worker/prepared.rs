@@ -62,4 +62,6 @@ pub(crate) struct PreparedWorker {
     pub(super) epoch: Arc<EpochMemory>,
     pub(super) device: DeviceWorker,
     pub(super) periods: PeriodLoop,
+    /// Run at a real-time priority.
+    pub(super) realtime: bool,
 }

@@ -292,16 +292,20 @@ pub(super) fn write_piece(
     })
 }
 
-/// Runs a pump on a thread of its own, which reports its end to `ends`.
+/// Runs a pump on a thread of its own, which reports its end to `ends`. In a real-time run it has its role's priority.
 ///
 /// # Errors
 /// What the system says when it gives no thread.
 pub(crate) fn spawn(
     name: &str,
     ends: Sender<PumpEnd>,
+    is_realtime: bool,
     pump: impl FnOnce() -> PumpEnd + Send + 'static,
 ) -> io::Result<()> {
     let run = move || {
+        if is_realtime {
+            enter_as_pump();
+        }
         // Nobody listens any more when the program is ending: then the end is of no interest.
         drop(ends.send(pump()));
     };
@@ -309,4 +313,11 @@ pub(crate) fn spawn(
         .name(format!("zbmd file {name}"))
         .spawn(run)
         .map(drop)
+}
+
+/// Gives this thread its priority. The run has made sure that it will be given; should it not be, tokens are moved late,
+/// which the report shows.
+fn enter_as_pump() {
+    #[cfg(target_os = "linux")]
+    let _ = zbmd_executor::realtime::enter(zbmd_executor::realtime::ThreadRole::Pump);
 }

@@ -1,0 +1,185 @@
+//! `--realtime`: threads have the priorities that are documented, or the run says what is missing and does not start.
+#![cfg(target_os = "linux")]
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use common::case::{Case, code};
+use common::{text, with_tail};
+use zbmd_ir::testing::programs;
+
+/// `SCHED_FIFO` in the system's files.
+const FIFO: &str = "1";
+
+fn case() -> Case {
+    let mut program = with_tail(programs::two_devices());
+    for (device, core) in program.machine.devices.iter_mut().zip(0..) {
+        device.cores = vec![core];
+    }
+    let case = Case::new(program);
+    let _ = case.input("in.f32", 1000);
+    case
+}
+
+/// What the shell does before it starts the command: it gives up the rights that let anyone have real time.
+const WITHOUT_RIGHTS: &str =
+    "ulimit -r 0; exec setpriv --bounding-set=-sys_nice --inh-caps=-sys_nice {}";
+const WITHOUT_LOCKED_MEMORY: &str =
+    "ulimit -l 64; exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock {}";
+
+/// Whether this machine lets tests have real-time priorities, and lets them give rights up.
+fn has_rights(case: &Case) -> bool {
+    let args = ["--realtime", "-i", "in=in.f32", "-o", "out=out.f32"];
+    let attempt = case.run(&args);
+    let can_drop = case.shell("exec setpriv --bounding-set=-sys_nice true", &args);
+    if code(&attempt) != 0 || code(&can_drop) != 0 {
+        let said = text(&attempt.stderr) + &text(&can_drop.stderr);
+        eprintln!("SKIPPED: no right to real-time priorities here, or no setpriv: {said}");
+        return false;
+    }
+    true
+}
+
+#[test]
+fn what_is_missing_is_said_and_nothing_runs() {
+    let case = case();
+    if !has_rights(&case) {
+        return;
+    }
+    case.write("out.f32", "as it was");
+    let args = ["--realtime", "-i", "in=in.f32", "-o", "out=out.f32"];
+    for (script, expected) in [
+        (
+            WITHOUT_RIGHTS,
+            "no real-time run: the system refuses real-time priority 50",
+        ),
+        (WITHOUT_RIGHTS, "the limit is 0: raise it (`ulimit -r 50`"),
+        (
+            WITHOUT_LOCKED_MEMORY,
+            "memory of at most 64 KiB may be locked",
+        ),
+        (
+            "exec taskset -c 0 {}",
+            "device cpu:1 is core 1, on which the system does not let",
+        ),
+    ] {
+        let output = case.shell(script, &args);
+        let said = text(&output.stderr);
+        assert_eq!(code(&output), 6, "{said}");
+        assert!(said.contains(expected), "{said}");
+        assert_eq!(case.read("out.f32"), b"as it was", "{said}");
+    }
+}
+
+/// Policy and priority of each thread of a process, by the thread's name.
+fn threads(process: u32) -> BTreeMap<String, (String, String)> {
+    let mut found = BTreeMap::new();
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("a process");
+    for task in tasks.flatten() {
+        // A thread may end meanwhile.
+        let Ok(stat) = fs::read_to_string(task.path().join("stat")) else {
+            continue;
+        };
+        let name_start = stat.find('(').expect("a name") + 1;
+        let name_end = stat.rfind(')').expect("a name");
+        // From the third field on; see proc(5).
+        let fields: Vec<&str> = stat[name_end + 1..].split_whitespace().collect();
+        let priority = fields[40 - 3].to_owned();
+        let policy = fields[41 - 3].to_owned();
+        found.insert(stat[name_start..name_end].to_owned(), (policy, priority));
+    }
+    found
+}
+
+/// Processes whose parent is this one.
+fn children(process: u32) -> Vec<u32> {
+    let path = format!("/proc/{process}/task");
+    let tasks = fs::read_dir(path).expect("a process").flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let numbers = lists.flat_map(|list| {
+        let words: Vec<u32> = list.split_whitespace().flat_map(str::parse).collect();
+        words
+    });
+    numbers.collect()
+}
+
+#[test]
+fn threads_have_the_priorities_of_their_roles() {
+    let case = case();
+    if !has_rights(&case) {
+        return;
+    }
+    for isolation in ["threads", "processes"] {
+        let args = [
+            "--realtime",
+            "--supervise",
+            "--isolation",
+            isolation,
+            "-i",
+            "in=-",
+            "-o",
+            "out=out.f32",
+        ];
+        let mut run = case
+            .command(&args)
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("started");
+        let mut input = run.stdin.take().expect("a pipe");
+        input.write_all(&[0; 4096]).expect("taken");
+
+        // All threads are there some time after the first tokens.
+        let begun = Instant::now();
+        let all = loop {
+            let mut all = threads(run.id());
+            for child in children(run.id()) {
+                all.extend(threads(child));
+            }
+            let workers = all.keys().filter(|name| is_worker(name)).count();
+            let with_priority = all.values().filter(|(policy, _)| policy == FIFO).count();
+            if workers == 2 && with_priority >= 5 || begun.elapsed() > Duration::from_secs(60) {
+                break all;
+            }
+            std::thread::yield_now();
+        };
+        drop(input);
+        assert!(run.wait().expect("it ends").success());
+
+        for (name, (policy, priority)) in &all {
+            let expected = match name.as_str() {
+                "zbmd run" => Some("50"),
+                name if is_worker(name) => Some("40"),
+                name if name.starts_with("zbmd file") => Some("30"),
+                _ => None,
+            };
+            match expected {
+                Some(expected) => assert_eq!(
+                    (policy.as_str(), priority.as_str()),
+                    (FIFO, expected),
+                    "{isolation}: {name} of {all:?}"
+                ),
+                None => assert_ne!(policy, FIFO, "{isolation}: {name} of {all:?}"),
+            }
+        }
+        assert!(all.contains_key("zbmd run"), "{all:?}");
+        assert_eq!(
+            all.keys().filter(|name| is_worker(name)).count(),
+            2,
+            "{all:?}"
+        );
+        assert!(
+            all.keys().any(|name| name.starts_with("zbmd file")),
+            "{all:?}"
+        );
+    }
+}
+
+/// The threads that replay calendars, in this process or in one of their own.
+fn is_worker(name: &str) -> bool {
+    name.starts_with("zbmd cpu:") || name.starts_with("zbmd calendar")
+}
