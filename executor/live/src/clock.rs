@@ -7,8 +7,8 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// Nanoseconds since an arbitrary moment.
-pub(crate) fn now_ns() -> u64 {
+/// Nanoseconds since an arbitrary moment, on the clock that arrivals are stamped with.
+pub fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * NS_PER_S + now.tv_nsec as u64
 }

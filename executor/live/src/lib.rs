@@ -65,12 +65,13 @@ mod source;
 mod timeline;
 mod url;
 
+pub use clock::now_ns;
 pub use deliver::{ConsumerClosed, TokenConsumer};
 pub use feeder::{Feeder, FeederEnd, FeederError, FeederParts, token_rate};
 pub use gap::{Cause, Gap};
 pub use report::{LiveEvent, LiveReport, SharedReport};
 pub use sequence::SequenceCounter;
-pub use sink::{LiveSink, open_sink, run_sink};
+pub use sink::{LiveSink, open_sink};
 pub use source::{Arrival, LiveSource, PacedSource, open_source};
 pub use timeline::{Packet, Place, Silence, Step, Timeline, TimelineCounts, TimelineSettings};
 pub use url::{

@@ -6,7 +6,6 @@ mod udp;
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use self::stream::{SinkProtocol, StreamSink};
@@ -55,20 +54,4 @@ pub fn open_sink(url: &SinkUrl, token_bytes: usize) -> io::Result<Box<dyn LiveSi
         }
         Endpoint::Paced(_) => return Err(io::Error::other("a file that is played is a source")),
     })
-}
-
-/// Runs a sink on a thread of its own.
-///
-/// # Errors
-/// What the system says when it gives no thread.
-pub fn run_sink(
-    name: &str,
-    sink: Box<dyn LiveSink>,
-    tokens: File,
-    is_over: Arc<AtomicBool>,
-    report: SharedReport,
-) -> io::Result<std::thread::JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name(format!("zbmd live {name}"))
-        .spawn(move || sink.run(tokens, &is_over, &report))
 }

@@ -79,7 +79,8 @@ pub fn open_source(
         }
         Endpoint::RtlTcp(address, tuning) => {
             let link = Link::connect(resolve(address)?);
-            let protocol = Protocol::RtlTcp(commands(tuning));
+            let model_rate = rate.map(|tokens| tokens * token_bytes as f64 / 2.0);
+            let protocol = Protocol::RtlTcp(commands(tuning, model_rate));
             Box::new(StreamSource::new(link, protocol, token_bytes))
         }
         Endpoint::Paced(path) => {
@@ -91,10 +92,11 @@ pub fn open_source(
     })
 }
 
-/// What a receiver is told after each connection.
-fn commands(tuning: &Tuning) -> Vec<Command> {
+/// What a receiver is told after each connection: the rate is that of the model where the URL has none.
+fn commands(tuning: &Tuning, model_rate: Option<f64>) -> Vec<Command> {
     let mut commands = Vec::new();
-    commands.extend(tuning.rate.map(|rate| Command::SampleRate(rate as u32)));
+    let rate = tuning.rate.or(model_rate);
+    commands.extend(rate.map(|rate| Command::SampleRate(rate as u32)));
     commands.extend(tuning.frequency_hz.map(Command::Frequency));
     commands.extend(tuning.ppm.map(Command::Correction));
     if let Some(gain) = tuning.gain_tenths {
