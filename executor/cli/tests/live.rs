@@ -1,0 +1,588 @@
+//! Live streams of the command as a process: sockets on this host, peers that lose, repeat and swap packets, go away and
+//! come back.
+#![cfg(target_os = "linux")]
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+mod live_peers;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::case::Case;
+use common::{inputs, interpreter, text, with_tail};
+use live_peers::{
+    LIMIT, LiveRun, ReceiverServer, copies, free_port, gaps, is_udp_bound, live, lossy_order,
+    sample_bytes, sample_of, send_datagrams, wait_until, with_zeros,
+};
+use zbmd_ir::testing::programs;
+use zbmd_ir::{DType, TokenType};
+
+fn f32s() -> TokenType {
+    TokenType::scalar(DType::F32)
+}
+
+fn iq_bytes() -> TokenType {
+    TokenType::new(DType::U8, [2])
+}
+
+#[test]
+fn urls_that_make_no_sense_are_refused_with_the_place() {
+    let case = Case::new(copies(&[("a", f32s()), ("b", f32s())], 4));
+    let taken = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    let taken_port = taken.local_addr().expect("bound").port();
+    let taken_url = format!("a=udp://127.0.0.1:{taken_port}?rate=1000");
+    case.write("b.f32", "");
+    let rest = ["-i", "b=b.f32", "-o", "a_out=a.bin", "-o", "b_out=b.bin"];
+    let udp = "a=udp://127.0.0.1:9?rate=1e3";
+    let cases: &[(&[&str], i32, &str)] = &[
+        (
+            &["-i", "a=udp://127.0.0.1:9?rat=1"],
+            2,
+            "--input a=udp://127.0.0.1:9?rat=1: `udp` has no key `rat` for sources; allowed: rate, silence",
+        ),
+        (
+            &["-i", "a=upd://127.0.0.1:9"],
+            2,
+            "unknown scheme `upd`; allowed for sources: udp, tcp",
+        ),
+        (
+            &["-i", "a=udp://127.0.0.1:9?silence=fill"],
+            2,
+            "the key `rate` is missing: only with it is known how many tokens silence has",
+        ),
+        (
+            &["-i", "a=paced:b.f32"],
+            2,
+            "the model says no `sample_rate`: add ?rate=48000",
+        ),
+        (
+            &["-i", "a=paced:none.f32?rate=1"],
+            4,
+            "none.f32: No such file",
+        ),
+        (
+            &["-i", "a=rtl_tcp://127.0.0.1:9"],
+            2,
+            "the tokens are f32: use u8 or u8[2]",
+        ),
+        (&["-i", &taken_url], 4, "Address already in use"),
+        (
+            &["-i", udp, "--checkpoint", "points"],
+            2,
+            "source `a` is live, and its tokens are not read again",
+        ),
+    ];
+    for (args, expected_code, part) in cases {
+        let said = case.expect(*expected_code, &[args, &rest[..]].concat());
+        assert!(said.contains(part), "{args:?}: {said}");
+    }
+    for (flags, part) in [
+        ("b=flags:a", "source `b` carries f32; flags are u8"),
+        ("b=flags:b", "`b` is not a source that has a URL"),
+    ] {
+        let args = [
+            "-i",
+            udp,
+            "-i",
+            flags,
+            "-o",
+            "a_out=a.bin",
+            "-o",
+            "b_out=b.bin",
+        ];
+        let said = case.expect(2, &args);
+        assert!(said.contains(part), "{flags}: {said}");
+    }
+}
+
+/// What a run is given by a sender that loses packets, and what it should make of them.
+struct LossyStream {
+    datagrams: Vec<Vec<u8>>,
+    /// The tokens, with zeros for those that were not sent.
+    expect: Vec<u8>,
+    log: live_peers::SenderLog,
+    tokens: u64,
+}
+
+/// Datagrams of GNU Radio's `udp_sink` with tokens of `given`.
+fn numbered(seed: u64, given: &[u8], token_bytes: u64, packet_tokens: u64) -> LossyStream {
+    let packet_bytes = (packet_tokens * token_bytes) as usize;
+    let packets = (given.len() / packet_bytes) as u64;
+    let (order, log) = lossy_order(seed, packets, packet_tokens);
+    let datagram = |number: &u64| {
+        let begin = *number as usize * packet_bytes;
+        let mut datagram = (number + 1).to_le_bytes().to_vec();
+        datagram.extend_from_slice(&given[begin..begin + packet_bytes]);
+        datagram
+    };
+    LossyStream {
+        datagrams: order.iter().map(datagram).collect(),
+        expect: with_zeros(given.to_vec(), &log.dropped, token_bytes),
+        tokens: packets * packet_tokens,
+        log,
+    }
+}
+
+/// The report of a source says exactly what the sender did.
+#[track_caller]
+fn assert_accounted(report: &serde_json::Value, stream: &str, sent: &LossyStream) {
+    let live = live(report, stream);
+    assert_eq!(gaps(live), sent.log.dropped, "{live}");
+    let dropped: u64 = sent.log.dropped.iter().map(|(_, count)| count).sum();
+    assert_eq!(live["filled"]["lost"], dropped, "{live}");
+    assert_eq!(live["received"], sent.log.sent_tokens, "{live}");
+    assert_eq!(live["repeats"], sent.log.repeated_tokens, "{live}");
+    assert_eq!(live["reordered_packets"], sent.log.swaps, "{live}");
+    assert_eq!(
+        (&live["late"], &live["stray"]),
+        (&0.into(), &0.into()),
+        "{live}"
+    );
+}
+
+#[test]
+fn what_a_numbered_stream_lost_is_filled_flagged_and_counted() {
+    const PACKETS: u64 = 3000;
+    let flag_token = TokenType::scalar(DType::U8);
+    let case = Case::new(copies(&[("a", f32s()), ("gaps", flag_token)], 50));
+    let given: Vec<u8> = (0..PACKETS * 50)
+        .flat_map(|i| (i as f32 + 1.0).to_le_bytes())
+        .collect();
+    let sent = numbered(1, &given, 4, 50);
+    let port = free_port();
+    let url = format!("a=udp://127.0.0.1:{port}?header=seq&rate=1e6&silence=stall&limit=30s");
+    let iterations = sent.tokens.to_string();
+    let run = LiveRun::start(
+        &case,
+        &[
+            "-i",
+            &url,
+            "-i",
+            "gaps=flags:a",
+            "-o",
+            "a_out=a.bin",
+            "-o",
+            "gaps_out=gaps.bin",
+            "-n",
+            &iterations,
+            "--events",
+            "events.jsonl",
+        ],
+    );
+    wait_until("it listens", || is_udp_bound(port));
+    send_datagrams(port, sent.datagrams.iter().cloned());
+    let report = run.end(&case, 0);
+
+    assert!(!sent.log.dropped.is_empty() && sent.log.swaps > 0);
+    assert!(case.read("a.bin") == sent.expect);
+    let flags = case.read("gaps.bin");
+    let is_filled = |index: u64| {
+        sent.log
+            .dropped
+            .iter()
+            .any(|(f, n)| (*f..f + n).contains(&index))
+    };
+    assert_eq!(flags.len() as u64, sent.tokens);
+    assert!((0..sent.tokens).all(|i| flags[i as usize] == u8::from(is_filled(i))));
+    assert_accounted(&report, "a", &sent);
+
+    // Each gap is an event.
+    let events = text(&case.read("events.jsonl"));
+    let gap_events = events
+        .lines()
+        .filter(|line| line.contains("\"event\":\"gap\""));
+    let of_a = gap_events.filter(|line| line.contains("\"stream\":\"a\""));
+    assert_eq!(of_a.count(), sent.log.dropped.len(), "{events}");
+    assert!(events.lines().all(|line| line.starts_with("{\"at_ns\":")));
+}
+
+/// A VITA 49 packet of i16 samples with a time stamp of whole and picoseconds.
+fn vita49(number: u64, samples: &[i16], first_sample: u64, rate: u64) -> Vec<u8> {
+    let words = 5 + samples.len() / 2;
+    let picoseconds = first_sample % rate * (1_000_000_000_000 / rate);
+    let header = 0x1060_0000 | (number as u32 % 16) << 16 | words as u32;
+    let seconds = 1_700_000_000 + (first_sample / rate) as u32;
+    let mut packet = Vec::new();
+    packet.extend(header.to_be_bytes());
+    packet.extend(7u32.to_be_bytes());
+    packet.extend(seconds.to_be_bytes());
+    packet.extend(picoseconds.to_be_bytes());
+    packet.extend(samples.iter().flat_map(|sample| sample.to_be_bytes()));
+    packet
+}
+
+#[test]
+fn what_a_stream_with_time_stamps_lost_is_filled_and_counted() {
+    const PACKETS: u64 = 2000;
+    const RATE: u64 = 48_000;
+    let case = Case::new(copies(&[("a", TokenType::scalar(DType::I16))], 64));
+    let sample = |index: u64| (index % 30_000 + 1) as i16;
+    let (order, log) = lossy_order(2, PACKETS, 64);
+    let datagram = |number: &u64| {
+        let first = number * 64;
+        let samples: Vec<i16> = (first..first + 64).map(sample).collect();
+        vita49(*number, &samples, first, RATE)
+    };
+    let all: Vec<u8> = (0..PACKETS * 64)
+        .flat_map(|i| sample(i).to_ne_bytes())
+        .collect();
+    let sent = LossyStream {
+        datagrams: order.iter().map(datagram).collect(),
+        expect: with_zeros(all, &log.dropped, 2),
+        tokens: PACKETS * 64,
+        log,
+    };
+
+    let port = free_port();
+    let url = format!("a=udp://127.0.0.1:{port}?header=vita49&rate={RATE}&silence=stall&limit=30s");
+    let iterations = sent.tokens.to_string();
+    let run = LiveRun::start(&case, &["-i", &url, "-o", "a_out=a.bin", "-n", &iterations]);
+    wait_until("it listens", || is_udp_bound(port));
+    send_datagrams(port, sent.datagrams.iter().cloned());
+    let report = run.end(&case, 0);
+    assert!(case.read("a.bin") == sent.expect);
+    assert_accounted(&report, "a", &sent);
+}
+
+#[test]
+fn losses_of_workers_change_nothing_of_a_live_stream() {
+    let case = Case::new(with_tail(programs::two_devices()));
+    let given = inputs(&case.program, 200_000);
+    let sent = numbered(3, &given["in"], 4, 100);
+    let as_expected = [("in".to_owned(), sent.expect.clone())].into();
+    let mut expect = interpreter(&case.program)
+        .run(&as_expected, None)
+        .expect("runs");
+    let expect = expect.outputs.remove("out").expect("a sink");
+    let faults = "Inject(kinds: [kill], every: (\"20ms\", \"60ms\"))";
+    case.write("faults.ron", faults);
+
+    let iterations = sent.tokens.to_string();
+    for extra in [
+        &[][..],
+        &["--isolation", "processes", "--inject", "faults.ron"],
+    ] {
+        let port = free_port();
+        let url = format!(
+            "in=udp://127.0.0.1:{port}?header=seq&rate=1e6&silence=stall&limit=30s&full=wait"
+        );
+        let args = ["-i", &url, "-o", "out=out.bin", "-n", &iterations];
+        let run = LiveRun::start(&case, &[&args[..], extra].concat());
+        wait_until("it listens", || is_udp_bound(port));
+        send_datagrams(port, sent.datagrams.iter().cloned());
+        let report = run.end(&case, 0);
+        assert!(case.read("out.bin") == expect, "{extra:?}: {report}");
+        assert_accounted(&report, "in", &sent);
+        let recoveries = report["recoveries"].as_u64().expect("a number");
+        assert_eq!(recoveries > 0, !extra.is_empty(), "{extra:?}");
+    }
+}
+
+#[test]
+fn a_source_that_is_silent_stops_nobody_else() {
+    const TOKENS: u64 = 20_000;
+    let case = Case::new(copies(&[("a", f32s()), ("b", f32s())], 20));
+    let given: Vec<u8> = (0..TOKENS).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    let sent = numbered(4, &given, 4, 20);
+    let port = free_port();
+    let silent_port = free_port();
+    let url =
+        format!("a=udp://127.0.0.1:{port}?header=seq&rate=40e3&silence=stall&limit=30s&full=wait");
+    let silent_url = format!("b=udp://127.0.0.1:{silent_port}?rate=40e3&limit=20ms&fill=hold");
+    let iterations = TOKENS.to_string();
+    let args = [
+        "-i",
+        &url,
+        "-i",
+        &silent_url,
+        "-o",
+        "a_out=a.bin",
+        "-o",
+        "b_out=b.bin",
+    ];
+    let run = LiveRun::start(&case, &[&args[..], &["-n", &iterations]].concat());
+    wait_until("it listens", || {
+        is_udp_bound(port) && is_udp_bound(silent_port)
+    });
+    send_datagrams(port, sent.datagrams.iter().cloned());
+    let report = run.end(&case, 0);
+    assert!(case.read("a.bin") == sent.expect);
+    assert!(case.read("b.bin") == vec![0; given.len()]);
+    let silent = live(&report, "b");
+    assert_eq!(silent["gap_count"], 1, "{silent}");
+    assert_eq!(
+        silent["filled"].as_object().expect("causes").len(),
+        1,
+        "{silent}"
+    );
+    assert!(
+        silent["filled"]["silence"].as_u64() >= Some(TOKENS),
+        "{silent}"
+    );
+}
+
+/// Of samples with fill bytes between them: how far each unbroken run's first sample is from its place.
+fn sample_offsets(bytes: &[u8]) -> Vec<i64> {
+    const TURN: i64 = 251 * 256;
+    let mut offsets = Vec::new();
+    let mut last_offset = None;
+    for (index, bytes) in bytes.as_chunks::<2>().0.iter().enumerate() {
+        let Some(sample) = sample_of(*bytes).filter(|_| *bytes != [127, 127]) else {
+            last_offset = None;
+            continue;
+        };
+        let offset = (sample as i64 - index as i64).rem_euclid(TURN);
+        if last_offset != Some(offset) {
+            offsets.push(offset);
+        }
+        last_offset = Some(offset);
+    }
+    offsets
+}
+
+#[test]
+fn a_receiver_that_is_killed_and_started_again_loses_no_time() {
+    const RATE: u64 = 100_000;
+    const KILLS: u64 = 6;
+    let case = Case::new(copies(&[("iq", iq_bytes())], 100));
+    let port = free_port();
+    let url = format!("iq=rtl_tcp://127.0.0.1:{port}?rate={RATE}&freq=1090e6&gain=49.6");
+    let mut run = LiveRun::start(&case, &["-i", &url, "-o", "iq_out=iq.bin"]);
+    let epoch = Instant::now();
+    let mut waits = Vec::new();
+    for kill in 0..=KILLS {
+        let listening = Instant::now();
+        let mut server = ReceiverServer::start(port, RATE as f64, epoch);
+        wait_until("it connects", || server.sent.load(Ordering::Relaxed) > 0);
+        waits.push(listening.elapsed());
+        wait_until("samples flow", || {
+            server.sent.load(Ordering::Relaxed) > RATE / 10
+        });
+        // Rate, frequency, manual gain, gain.
+        wait_until("it commands", || {
+            server.commands.load(Ordering::Relaxed) == 20
+        });
+        run.assert_runs();
+        if kill == KILLS {
+            run.interrupt();
+            let report = run.end(&case, 130);
+            let iq = live(&report, "iq");
+            assert_eq!(iq["connections"], KILLS + 1, "{iq}");
+            assert_eq!(
+                iq["gap_count"],
+                KILLS + u64::from(iq["gaps"][0]["first"] == 0),
+                "{iq}"
+            );
+            break;
+        }
+        server.kill();
+        let down = Instant::now();
+        wait_until("time passes", || {
+            down.elapsed() > Duration::from_millis(120)
+        });
+    }
+    eprintln!("from listening to the first samples: {waits:?}");
+
+    // Every sample is where its time says, as far as a busy machine delivers in time.
+    let offsets = sample_offsets(&case.read("iq.bin"));
+    assert!(offsets.len() as u64 > KILLS, "{offsets:?}");
+    let relative = |offset: &i64| (offset - offsets[0] + 32_128).rem_euclid(64_256) - 32_128;
+    let farthest = offsets.iter().map(relative).map(i64::abs).max();
+    assert!(farthest < Some(RATE as i64 / 10), "{offsets:?}");
+}
+
+#[test]
+fn strangers_neither_stop_a_run_nor_get_in() {
+    let case = Case::new(copies(&[("iq", iq_bytes())], 100));
+    let port = free_port();
+    let url = format!("iq=rtl_tcp://127.0.0.1:{port}?rate=100000");
+    let mut run = LiveRun::start(&case, &["-i", &url, "-o", "iq_out=iq.bin"]);
+    // Wrong magics, a hello that does not come to its end, and one that never does.
+    let listener = live_peers::listen(port);
+    let never = AtomicBool::new(false);
+    for said in [
+        &b"HTTP/1.1 400 Bad Request\r\n"[..],
+        b"RTL",
+        b"RTL1\0\0\0\0\0\0\0\0",
+    ] {
+        let mut client = live_peers::accept(&listener, &never).expect("it connects");
+        client.write_all(said).expect("it reads");
+        drop(client);
+    }
+    let mut endless = live_peers::accept(&listener, &never).expect("it connects");
+    let begun = Instant::now();
+    while endless.write_all(b"R").is_ok() {
+        assert!(begun.elapsed() < LIMIT, "it listens for ever");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(listener);
+    let server = ReceiverServer::start(port, 100_000.0, Instant::now());
+    wait_until("the right one is served", || {
+        server.sent.load(Ordering::Relaxed) > 10_000
+    });
+    run.assert_runs();
+    run.interrupt();
+    let report = run.end(&case, 130);
+    let iq = live(&report, "iq");
+    assert_eq!(iq["connections"], 1, "{iq}");
+    assert!(iq["refused"].as_u64() >= Some(4), "{iq}");
+}
+
+#[test]
+fn a_server_has_one_client_and_closes_a_flood_of_others() {
+    const TOKENS: u64 = 10_000;
+    let case = Case::new(copies(&[("a", f32s())], 100));
+    let port = free_port();
+    let url = format!("a=tcp-listen://127.0.0.1:{port}?rate=1e6&silence=stall&full=wait");
+    let iterations = TOKENS.to_string();
+    let run = LiveRun::start(&case, &["-i", &url, "-o", "a_out=a.bin", "-n", &iterations]);
+    let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+    let mut first = None;
+    wait_until("it listens", || {
+        first = connect().ok();
+        first.is_some()
+    });
+    let mut first = first.expect("connected");
+    let given: Vec<u8> = (0..TOKENS).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    first.write_all(&given[..10_001]).expect("taken");
+    wait_until("the first is served", || {
+        std::fs::metadata(case.path("a.bin")).is_ok_and(|file| file.len() > 0)
+    });
+    for _ in 0..200 {
+        let mut other = connect().expect("accepted by the system");
+        let mut answer = [0];
+        assert!(!matches!(other.read(&mut answer), Ok(1..)), "it is closed");
+    }
+    first.write_all(&given[10_001..]).expect("taken");
+    let report = run.end(&case, 0);
+    assert!(case.read("a.bin") == given);
+    assert_eq!(live(&report, "a")["connections"], 1);
+}
+
+#[test]
+fn a_sink_sends_numbered_datagrams() {
+    const TOKENS: u64 = 5_000;
+    let case = Case::new(copies(&[("a", f32s())], 100));
+    let given: Vec<u8> = (0..TOKENS).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    case.write("a.f32", &given);
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    socket.set_read_timeout(Some(LIMIT)).expect("a limit");
+    let port = socket.local_addr().expect("bound").port();
+    let url = format!("a_out=udp://127.0.0.1:{port}?header=seq&packet=1208");
+    let run = LiveRun::start(&case, &["-i", "a=a.f32", "-o", &url]);
+
+    let mut received = Vec::new();
+    let mut number = 0u64;
+    while received.len() < given.len() {
+        let mut datagram = [0; 2000];
+        let length = socket.recv(&mut datagram).expect("a datagram");
+        number += 1;
+        assert_eq!(datagram[..8], number.to_le_bytes());
+        assert!(length == 1208 || received.len() + length - 8 == given.len());
+        received.extend_from_slice(&datagram[8..length]);
+    }
+    let report = run.end(&case, 0);
+    assert!(received == given);
+    assert_eq!(live(&report, "a_out")["sent"], TOKENS);
+}
+
+/// A file of so many samples of a receiver.
+fn sample_file(case: &Case, samples: u64) {
+    case.write(
+        "iq.cu8",
+        (0..samples).flat_map(sample_bytes).collect::<Vec<u8>>(),
+    );
+}
+
+#[test]
+fn our_receivers_server_serves_our_client_whenever_it_comes() {
+    const RATE: u64 = 100_000;
+    let case = Case::new(copies(&[("iq", iq_bytes())], 100));
+    sample_file(&case, 60 * RATE);
+    let port = free_port();
+    let paced = format!("iq=paced:iq.cu8?rate={RATE}");
+    let sink_url = format!("iq_out=rtl_tcp-listen://127.0.0.1:{port}");
+    let mut server = LiveRun::start(&case, &["-i", &paced, "-o", &sink_url]);
+
+    // A client that connects and says nothing but nonsense, and reads nothing, does not stop the run.
+    let mut idle = None;
+    wait_until("it listens", || {
+        idle = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok();
+        idle.is_some()
+    });
+    idle.as_mut()
+        .expect("connected")
+        .write_all(&[0xff; 64])
+        .expect("taken");
+    drop(idle);
+
+    let other = Case::new(copies(&[("iq", iq_bytes())], 100));
+    let client_url = format!("iq=rtl_tcp://127.0.0.1:{port}?rate={RATE}&freq=1e8&limit=10s");
+    for _ in 0..2 {
+        let client = LiveRun::start(
+            &other,
+            &["-i", &client_url, "-o", "iq_out=iq.bin", "-n", "30000"],
+        );
+        let report = client.end(&other, 0);
+        let iq = live(&report, "iq");
+        assert_eq!(
+            (&iq["connections"], &iq["gap_count"]),
+            (&1.into(), &0.into()),
+            "{iq}"
+        );
+        // Thirty thousand samples in a row, from whichever moment on.
+        assert_eq!(sample_offsets(&other.read("iq.bin")).len(), 1);
+    }
+    server.assert_runs();
+    server.interrupt();
+    let report = server.end(&case, 130);
+    let served = live(&report, "iq_out");
+    assert!(served["connections"].as_u64() >= Some(3), "{served}");
+    assert!(served["commands"].as_u64() >= Some(4), "{served}");
+    assert!(served["sent"].as_u64() >= Some(60_000), "{served}");
+}
+
+#[test]
+fn rtl_433_is_served() {
+    let is_there = Command::new("rtl_433")
+        .arg("-V")
+        .stdin(Stdio::null())
+        .output();
+    if is_there.is_err() {
+        eprintln!("SKIPPED: rtl_433 is not installed here (apt-get install rtl-433)");
+        return;
+    }
+    let case = Case::new(copies(&[("iq", iq_bytes())], 250));
+    sample_file(&case, 60 * 250_000);
+    let port = free_port();
+    let sink_url = format!("iq_out=rtl_tcp-listen://127.0.0.1:{port}");
+    let mut run = LiveRun::start(
+        &case,
+        &["-i", "iq=paced:iq.cu8?rate=250000", "-o", &sink_url],
+    );
+    let begun = Instant::now();
+    // It does not wait for its server.
+    loop {
+        let device = format!("rtl_tcp:127.0.0.1:{port}");
+        let client = Command::new("rtl_433")
+            .args(["-d", &device, "-s", "250k", "-f", "433.92M", "-n", "500000"])
+            .stdin(Stdio::null())
+            .output()
+            .expect("started");
+        let said = text(&client.stderr);
+        if client.status.success() {
+            break;
+        }
+        assert!(begun.elapsed() < LIMIT, "rtl_433: {said}");
+    }
+    run.assert_runs();
+    run.interrupt();
+    let report = run.end(&case, 130);
+    let served = live(&report, "iq_out");
+    assert!(served["commands"].as_u64() >= Some(2), "{served}");
+    assert!(served["sent"].as_u64() >= Some(400_000), "{served}");
+}
