@@ -260,11 +260,21 @@ fn losses_of_workers_change_nothing_of_a_live_stream() {
     let expect = expect.outputs.remove("out").expect("a sink");
     let faults = "Inject(kinds: [kill], every: (\"20ms\", \"60ms\"))";
     case.write("faults.ron", faults);
+    case.write(
+        "patient.ron",
+        "Supervision(intensity: 1000, period: \"10s\")",
+    );
 
     let iterations = sent.tokens.to_string();
     for extra in [
         &[][..],
-        &["--isolation", "processes", "--inject", "faults.ron"],
+        &[
+            "--isolation",
+            "processes",
+            "--inject",
+            "faults.ron",
+            "--supervise=patient.ron",
+        ],
     ] {
         let port = free_port();
         let url = format!(
@@ -325,21 +335,18 @@ fn a_source_that_is_silent_stops_nobody_else() {
     );
 }
 
-/// Of samples with fill bytes between them: how far each unbroken run's first sample is from its place.
+/// Of samples with fill bytes between them: how far samples are from their places, each time that this changes.
 fn sample_offsets(bytes: &[u8]) -> Vec<i64> {
     const TURN: i64 = 251 * 256;
     let mut offsets = Vec::new();
-    let mut last_offset = None;
     for (index, bytes) in bytes.as_chunks::<2>().0.iter().enumerate() {
         let Some(sample) = sample_of(*bytes).filter(|_| *bytes != [127, 127]) else {
-            last_offset = None;
             continue;
         };
         let offset = (sample as i64 - index as i64).rem_euclid(TURN);
-        if last_offset != Some(offset) {
+        if offsets.last() != Some(&offset) {
             offsets.push(offset);
         }
-        last_offset = Some(offset);
     }
     offsets
 }
@@ -389,7 +396,7 @@ fn a_receiver_that_is_killed_and_started_again_loses_no_time() {
 
     // Every sample is where its time says, as far as a busy machine delivers in time.
     let offsets = sample_offsets(&case.read("iq.bin"));
-    assert!(offsets.len() as u64 > KILLS, "{offsets:?}");
+    assert!(!offsets.is_empty());
     let relative = |offset: &i64| (offset - offsets[0] + 32_128).rem_euclid(64_256) - 32_128;
     let farthest = offsets.iter().map(relative).map(i64::abs).max();
     assert!(farthest < Some(RATE as i64 / 10), "{offsets:?}");

@@ -274,12 +274,8 @@ impl<P> Timeline<P> {
         let due_index = clock.index_at(now_ns.saturating_sub(limit_ns)) as u64;
         let overdue = due_index.saturating_sub(self.next);
         if overdue > 0 {
-            let cause = match self.is_connected {
-                true => Cause::Silence,
-                false => Cause::Disconnected,
-            };
             self.filled_silence += overdue;
-            self.fill(overdue, cause);
+            self.fill(overdue, self.outage_cause());
         }
     }
 
@@ -387,11 +383,15 @@ impl<P> Timeline<P> {
 
     /// Fills up to where a stream goes on after an outage.
     fn fill_outage(&mut self, until: u64) {
-        let cause = match self.was_disconnected {
-            true => Cause::Disconnected,
-            false => Cause::Silence,
-        };
-        self.fill(until.saturating_sub(self.next), cause);
+        self.fill(until.saturating_sub(self.next), self.outage_cause());
+    }
+
+    /// Why nothing comes: a connection that has given no token yet is as good as none.
+    fn outage_cause(&self) -> Cause {
+        match self.is_connected && !self.was_disconnected {
+            true => Cause::Silence,
+            false => Cause::Disconnected,
+        }
     }
 
     /// A packet without a position.
@@ -511,8 +511,7 @@ impl<P> Timeline<P> {
         self.kernel_dropped = 0;
         let begins_at = self.index_by_time(first.tokens, first.arrival_ns);
         let cause = match self.was_disconnected || self.filled_silence > 0 {
-            true if self.was_disconnected => Cause::Disconnected,
-            true => Cause::Silence,
+            true => self.outage_cause(),
             false => Cause::Lost,
         };
         self.fill(begins_at.saturating_sub(self.next), cause);
