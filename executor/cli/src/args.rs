@@ -136,7 +136,7 @@ Examples:
   zbmd-run model.zbmd -i in=in.f32 -o out=out.npy --iterations 10   stops after ten iterations
   zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --trace run.trace --profile
   zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --supervise --events events.jsonl
-  zbmd-run model.zbmd -i iq=rtl_tcp://127.0.0.1:1234?freq=1090e6 -o out=udp://127.0.0.1:5000?header=seq
+  zbmd-run model.zbmd -i in=paced:in.f32?rate=48e3 -o out=udp://127.0.0.1:5000?header=seq
   zbmd-run top                                            watches a run from another terminal
 
 Live streams instead of files: udp://HOST:PORT, tcp://HOST:PORT, tcp-listen://HOST:PORT, rtl_tcp://HOST:PORT (sources),

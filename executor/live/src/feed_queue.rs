@@ -95,7 +95,9 @@ impl FeedQueue {
     /// Adds tokens, of which the first has the index `index`. Those that find no room become fill tokens.
     pub(crate) fn push_or_drop(&mut self, index: u64, tokens: &[u8]) -> Option<Gap> {
         let room = self.max_tokens.saturating_sub(self.real_tokens());
-        let taken_bytes = tokens.len().min(room as usize * self.token_bytes);
+        let taken_bytes = tokens
+            .len()
+            .min((room as usize).saturating_mul(self.token_bytes));
         self.push_real(&tokens[..taken_bytes]);
 
         let taken = (taken_bytes / self.token_bytes) as u64;

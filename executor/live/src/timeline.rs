@@ -558,16 +558,16 @@ impl<P> Timeline<P> {
             return;
         }
 
-        // What is left begins at or after the due index, which fits.
-        let index = index as u64;
-        let end = index + packet.tokens;
-        if index <= self.next {
+        // What is left ends after the due index, and no further ahead than is plausible.
+        let end = (index + i128::from(packet.tokens)) as u64;
+        if index <= i128::from(self.next) {
             let is_reordered = end < self.highest_end;
             self.counts.reordered_packets += u64::from(is_reordered);
             self.give_current(packet, skip);
             self.give_held();
             return;
         }
+        let index = index as u64;
         if self.settings.window == 0 {
             self.fill_lost(index);
             self.give_current(packet, 0);

@@ -363,3 +363,73 @@ fn the_list_of_gaps_is_the_senders_log() {
     check_sender(1, 5_000, u64::MAX - 2_500, 64);
     check_sender(2, 1_000_000, 1, 64);
 }
+
+/// Whatever strangers send: what comes out is in order and without holes, and a packet fills no more than it may.
+#[test]
+fn hostile_senders_break_nothing() {
+    const MAX_TOKENS: u64 = 2_000;
+    for seed in 0..300u64 {
+        let mut state = seed;
+        let settings = TimelineSettings {
+            rate: seed.is_multiple_of(3).then_some(1e6).or(Some(50.0)),
+            silence: match seed.is_multiple_of(2) {
+                true => Silence::Fill,
+                false => Silence::Stall,
+            },
+            limit_ns: MS,
+            window: (seed % 5) as usize,
+            tolerance: seed % 2,
+        };
+        let rate_per_s = settings.rate.expect("a rate") as u64;
+        let mut receiver = Receiver::new(settings);
+        let mut now_ms = 0;
+        let mut base = random(&mut state);
+        for _ in 0..400 {
+            let chance = random(&mut state) % 100;
+            let step_ms = if chance == 0 {
+                500
+            } else {
+                random(&mut state) % 3
+            };
+            now_ms += step_ms;
+            if random(&mut state).is_multiple_of(20) {
+                base = random(&mut state);
+            }
+            let near = random(&mut state) % 40;
+            let number = match random(&mut state) % 10 {
+                0 => random(&mut state),
+                _ => base.wrapping_add(near),
+            };
+            let tokens = match random(&mut state) % 8 {
+                0 => random(&mut state) % MAX_TOKENS,
+                _ => 10,
+            };
+            let place = match seed % 4 {
+                0 => Place::Token(i128::from(number) * 10),
+                1 => Place::Number(number, 4),
+                2 if chance < 30 => Place::Unknown,
+                _ => Place::Number(number, 64),
+            };
+            match chance {
+                1 => receiver.timeline.disconnected(),
+                2 => receiver.timeline.connected(),
+                _ => {}
+            }
+            receiver.say();
+            receiver.tick(now_ms);
+
+            // `Receiver::say` looks at the order of what comes out.
+            let before = receiver.timeline.next_index();
+            receiver.packet(now_ms, place, tokens);
+            let given = receiver.timeline.next_index() - before;
+            let held = (settings.window as u64 + 2) * (MAX_TOKENS + 10);
+            let outage = now_ms * rate_per_s / 1000;
+            let limit =
+                2 * rate_per_s + outage + 64 * MAX_TOKENS * (settings.window as u64 + 2) + held;
+            assert!(given <= limit, "seed {seed}: {given} tokens for one packet");
+        }
+        let counts = *receiver.timeline.counts();
+        let dropped = counts.repeats + counts.late + counts.stray;
+        assert!(dropped <= counts.received, "seed {seed}: {counts:?}");
+    }
+}
