@@ -230,8 +230,8 @@ impl LiveStreams {
 
     /// Opens the socket of a sink; the end of a pipe that its tokens are to be written to.
     pub(super) fn open_sink(&mut self, actor: &Actor, url: &SinkUrl) -> Result<File, FileError> {
-        let token_bytes = actor.inputs[0].token.bytes() as usize;
-        let sink = zbmd_live::open_sink(url, token_bytes).map_err(failed(&url.text))?;
+        let token = &actor.inputs[0].token;
+        let sink = zbmd_live::open_sink(url, token).map_err(failed(&url.text))?;
         let (reader, writer) = io::pipe().map_err(failed(&url.text))?;
         let report = SharedReport::new(&actor.name, &url.text, true);
         self.sinks.push(OpenSink {

@@ -29,7 +29,7 @@
 //!
 //! | key | of | values | without it |
 //! |---|---|---|---|
-//! | `rate` | all | tokens a second: `48000`, `2.4e6` (`rtl_tcp`: I/Q samples a second) | the stream's `sample_rate` in the model |
+//! | `rate` | sources | tokens a second: `48000`, `2.4e6` (`rtl_tcp`: I/Q samples a second) | the stream's `sample_rate` in the model |
 //! | `silence` | sources | `stall`: wait; `fill`: give fill tokens after `limit` | `fill` where there is a rate, `stall` for `paced` |
 //! | `limit` | sources | how long a token is waited for: `50ms`, `2s` | `50ms` |
 //! | `fill` | sources | `zeros`, or `hold`: the last token again | `zeros` |
@@ -52,6 +52,7 @@
 
 mod buffer;
 mod clock;
+mod clock_line;
 mod deliver;
 mod feed_queue;
 mod feeder;

@@ -10,8 +10,8 @@
 //!   [`Cause::KernelDrop`] as far as the system counted datagrams that it dropped.
 //! - A packet without a position follows on the one before. After a disconnection, or after silence was filled, its last
 //!   token's index follows from the time since the first token and the rate instead.
-//! - The time of a token is estimated by the packets with the shortest delay so far: no packet arrives before it was
-//!   sampled. So a sender that is faster than its nominal rate moves the estimate, and delays do not.
+//! - The time of a token is estimated by the packets with the shortest delays ([`crate::clock_line`]), so a sender whose
+//!   clock is faster or slower than ours is followed, and delays do not add up.
 //! - With [`Silence::Fill`], a token is waited for `limit_ns` beyond its time, and only while nothing arrives at all.
 //! - What comes after its index was given out is dropped: a *repeat* if the token was received before, *late* if it was
 //!   filled. Packets without position that exceed what time allows by more than the limit after filled silence are late
@@ -19,10 +19,12 @@
 //! - A packet further back than twice the window (and what was filled since tokens last came), or further ahead than time
 //!   allows by a second, is kept aside. If the next packet follows on it, the sender began anew: its first token's index
 //!   follows from time and rate (without a rate, it is the next). Otherwise it is dropped as *stray*. So neither a packet
-//!   that strayed for a minute nor a hostile number of 2^63 makes the source fill anything.
+//!   that strayed for a minute nor a hostile number of 2^63 makes the source fill anything. A sender that begins anew
+//!   within its first packets, twice the window, cannot be told from one that repeats them.
 
 use std::collections::VecDeque;
 
+use crate::clock_line::ClockLine;
 use crate::gap::{Cause, Gap};
 use crate::sequence::SequenceCounter;
 
@@ -137,27 +139,6 @@ struct Aside<P> {
     packet: P,
 }
 
-/// The line of time and indexes: tokens before `index_at(t)` were sampled before `t`.
-#[derive(Clone, Copy, Debug)]
-struct ClockLine {
-    rate_per_ns: f64,
-    origin_ns: u64,
-    /// Index at the origin.
-    offset: f64,
-}
-
-impl ClockLine {
-    fn index_at(&self, time_ns: u64) -> f64 {
-        let elapsed_ns = time_ns as f64 - self.origin_ns as f64;
-        self.offset + elapsed_ns * self.rate_per_ns
-    }
-
-    /// All tokens before `index` had arrived at `time_ns`.
-    fn observe(&mut self, index: u64, time_ns: u64) {
-        self.offset += (index as f64 - self.index_at(time_ns)).max(0.0);
-    }
-}
-
 /// How many filled gaps are remembered to tell late tokens from repeats.
 const MAX_REMEMBERED: usize = 256;
 /// A jump ahead of what time allows by more than so many nanoseconds is not believed at once.
@@ -268,7 +249,7 @@ impl<P> Timeline<P> {
         if self.settings.silence != Silence::Fill || !is_quiet {
             return;
         }
-        let Some(clock) = self.clock_or_begin(self.opened_ns, 0) else {
+        let Some(clock) = self.clock_or_begin(self.opened_ns, 0, true) else {
             return;
         };
         let due_index = clock.index_at(now_ns.saturating_sub(limit_ns)) as u64;
@@ -306,26 +287,26 @@ impl<P> Timeline<P> {
     }
 
     /// The clock's line, which begins here if it has none.
-    fn clock_or_begin(&mut self, time_ns: u64, index: u64) -> Option<ClockLine> {
+    fn clock_or_begin(&mut self, time_ns: u64, index: u64, is_known: bool) -> Option<ClockLine> {
         if self.clock.is_none() {
-            self.clock = self.settings.rate.map(|rate| ClockLine {
-                rate_per_ns: rate / 1e9,
-                origin_ns: time_ns,
-                offset: index as f64,
-            });
+            let rate = self.settings.rate;
+            self.clock = rate.map(|rate| ClockLine::new(rate, time_ns, index, is_known));
         }
         self.clock
     }
 
     fn observe(&mut self, index: u64, time_ns: u64) {
-        self.clock_or_begin(time_ns, index);
+        self.clock_or_begin(time_ns, index, false);
         if let Some(clock) = &mut self.clock {
             clock.observe(index, time_ns);
         }
     }
 
     /// Where a packet's first token is by time alone, if its last one was sampled on arrival; never before what is due.
-    fn index_by_time(&self, tokens: u64, arrival_ns: u64) -> u64 {
+    fn index_by_time(&mut self, tokens: u64, arrival_ns: u64) -> u64 {
+        if let Some(clock) = &mut self.clock {
+            clock.begin_part();
+        }
         let by_time = self.clock.map_or(0.0, |clock| clock.index_at(arrival_ns));
         (by_time.round() as u64)
             .saturating_sub(tokens)
@@ -485,7 +466,7 @@ impl<P> Timeline<P> {
         let back = i128::from(self.filled_silence) + 2 * window;
         let allowed_end = match self.clock {
             Some(clock) => {
-                let by_time = clock.index_at(packet.arrival_ns) + clock.rate_per_ns * MAX_AHEAD_NS;
+                let by_time = clock.index_at(packet.arrival_ns) + clock.tokens_in(MAX_AHEAD_NS);
                 by_time as i128
             }
             None => next + MAX_JUMP,

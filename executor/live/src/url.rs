@@ -209,8 +209,6 @@ pub struct SinkUrl {
     pub text: String,
     /// Where tokens go.
     pub endpoint: Endpoint,
-    /// Tokens a second, which only `rtl_tcp` clients are told nothing of: kept for the report.
-    pub rate: Option<f64>,
     /// Tokens that wait for the peer.
     pub queue: Option<u64>,
     /// What happens when there are more.
@@ -483,8 +481,8 @@ impl SinkUrl {
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         let parts = Parts::split(text, "sinks", &SINK_SCHEMES)?;
         let own_keys: &[&str] = match parts.scheme {
-            "udp" => &["rate", "header", "packet"],
-            _ => &["rate", "queue", "full"],
+            "udp" => &["header", "packet"],
+            _ => &["queue", "full"],
         };
         parts.allow(own_keys)?;
 
@@ -502,7 +500,6 @@ impl SinkUrl {
         let packet_bytes = parts.value("packet", "bytes from 16 to 65507", read_packet)?;
         Ok(Self {
             text: text.to_owned(),
-            rate: parts.rate()?,
             queue: parts.queue()?,
             full: parts.full()?,
             packet_bytes: packet_bytes.unwrap_or(DEFAULT_PACKET_BYTES),
@@ -664,7 +661,7 @@ mod tests {
         let expect = "`packet=9` is wrong; allowed: bytes from 16 to 65507";
         assert_eq!(error.to_string(), expect);
         let error = SinkUrl::parse("udp://h:1?window=1").expect_err("of sources");
-        let expect = "`udp` has no key `window` for sinks; allowed: rate, header, packet";
+        let expect = "`udp` has no key `window` for sinks; allowed: header, packet";
         assert_eq!(error.to_string(), expect);
     }
 

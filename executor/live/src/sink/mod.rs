@@ -8,6 +8,8 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::AtomicBool;
 
+use zbmd_ir::{DType, TokenType};
+
 use self::stream::{SinkProtocol, StreamSink};
 use self::udp::UdpSink;
 use crate::net::{Link, resolve};
@@ -20,11 +22,12 @@ pub trait LiveSink: Send {
     fn run(self: Box<Self>, tokens: File, is_over: &AtomicBool, report: &SharedReport);
 }
 
-/// Opens the sink of a URL for tokens of so many bytes: its address is bound, or looked up.
+/// Opens the sink of a URL for tokens of this type: its address is bound, or looked up.
 ///
 /// # Errors
-/// What the system says, and a datagram that is too small for a token.
-pub fn open_sink(url: &SinkUrl, token_bytes: usize) -> io::Result<Box<dyn LiveSink>> {
+/// What the system says, a datagram that is too small for a token, and tokens that `rtl_tcp` cannot carry.
+pub fn open_sink(url: &SinkUrl, token: &TokenType) -> io::Result<Box<dyn LiveSink>> {
+    let token_bytes = token.bytes() as usize;
     Ok(match &url.endpoint {
         Endpoint::Udp { address, header } => {
             let addresses = resolve(address)?;
@@ -42,6 +45,11 @@ pub fn open_sink(url: &SinkUrl, token_bytes: usize) -> io::Result<Box<dyn LiveSi
         Endpoint::TcpListen(address) => {
             let link = Link::listen(&resolve(address)?)?;
             Box::new(StreamSink::new(link, SinkProtocol::Raw, url, token_bytes))
+        }
+        Endpoint::RtlTcp(..) if token.dtype != DType::U8 => {
+            return Err(io::Error::other(format!(
+                "sends samples of two bytes, I and Q; the tokens are {token}: use u8 or u8[2]"
+            )));
         }
         Endpoint::RtlTcp(address, _) => {
             let link = Link::listen(&resolve(address)?)?;
