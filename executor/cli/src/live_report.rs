@@ -105,3 +105,59 @@ impl fmt::Display for LiveText<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use zbmd_live::{Cause, Gap};
+
+    use super::*;
+
+    #[test]
+    fn the_text_says_what_came_and_what_is_missing() {
+        let gap = |first| Gap {
+            first,
+            length: 7,
+            cause: Cause::Lost,
+        };
+        let source = LiveReport {
+            stream: "iq".to_owned(),
+            url: "udp://h:1".to_owned(),
+            received: 900,
+            filled: [(Cause::Lost, 70), (Cause::Silence, 30)].into(),
+            gap_count: 11,
+            gaps: (0..10).map(|n| gap(n * 20)).collect(),
+            repeats: 5,
+            connections: 3,
+            ..LiveReport::default()
+        };
+        let sink = LiveReport {
+            stream: "out".to_owned(),
+            url: "tcp://h:2".to_owned(),
+            is_sink: true,
+            sent: 800,
+            dropped: 50,
+            ..LiveReport::default()
+        };
+        let report = Report {
+            model: "m".to_owned(),
+            ..Report::default()
+        };
+        let live = [source, sink];
+        let full = FullReport::new(&report, &live);
+        let text = full.to_string();
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(
+            lines[0],
+            "  live iq udp://h:1: 900 received, 100 filled (lost 70, silence 30), 5 repeated, 2 reconnects"
+        );
+        assert_eq!(lines[1], "    gap at            0: 7 tokens, lost");
+        assert_eq!(lines[9], "    … and 3 gaps more (see --report json)");
+        assert_eq!(lines[10], "  live out tcp://h:2: 800 sent, 50 dropped");
+        assert_eq!(full.summary(), text);
+
+        // Programs that read reports of files see no difference.
+        let plain = FullReport::new(&report, &[]);
+        assert_eq!(plain.to_json(), report.to_json());
+        assert!(full.to_json().contains("\"live\": ["));
+    }
+}

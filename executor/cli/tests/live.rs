@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use common::case::Case;
 use common::{inputs, interpreter, text, with_tail};
 use live_peers::{
-    LIMIT, LiveRun, ReceiverServer, copies, free_port, gaps, is_udp_bound, live, lossy_order,
-    sample_bytes, sample_of, send_datagrams, wait_until, with_zeros,
+    LIMIT, LiveRun, ReceiverServer, copies, free_port, gaps, is_udp_bound, is_udp_drained, live,
+    lossy_order, sample_bytes, sample_of, scale, send_datagrams, send_slowly, udp_drops,
+    wait_until, with_zeros,
 };
 use zbmd_ir::testing::programs;
 use zbmd_ir::{DType, TokenType};
@@ -146,10 +147,10 @@ fn assert_accounted(report: &serde_json::Value, stream: &str, sent: &LossyStream
 
 #[test]
 fn what_a_numbered_stream_lost_is_filled_flagged_and_counted() {
-    const PACKETS: u64 = 3000;
+    let packets = scale("ZBMD_LIVE_PACKETS", 3000);
     let flag_token = TokenType::scalar(DType::U8);
     let case = Case::new(copies(&[("a", f32s()), ("gaps", flag_token)], 50));
-    let given: Vec<u8> = (0..PACKETS * 50)
+    let given: Vec<u8> = (0..packets * 50)
         .flat_map(|i| (i as f32 + 1.0).to_le_bytes())
         .collect();
     let sent = numbered(1, &given, 4, 50);
@@ -217,23 +218,23 @@ fn vita49(number: u64, samples: &[i16], first_sample: u64, rate: u64) -> Vec<u8>
 
 #[test]
 fn what_a_stream_with_time_stamps_lost_is_filled_and_counted() {
-    const PACKETS: u64 = 2000;
     const RATE: u64 = 48_000;
+    let packets = scale("ZBMD_LIVE_PACKETS", 2000);
     let case = Case::new(copies(&[("a", TokenType::scalar(DType::I16))], 64));
     let sample = |index: u64| (index % 30_000 + 1) as i16;
-    let (order, log) = lossy_order(2, PACKETS, 64);
+    let (order, log) = lossy_order(2, packets, 64);
     let datagram = |number: &u64| {
         let first = number * 64;
         let samples: Vec<i16> = (first..first + 64).map(sample).collect();
         vita49(*number, &samples, first, RATE)
     };
-    let all: Vec<u8> = (0..PACKETS * 64)
+    let all: Vec<u8> = (0..packets * 64)
         .flat_map(|i| sample(i).to_ne_bytes())
         .collect();
     let sent = LossyStream {
         datagrams: order.iter().map(datagram).collect(),
         expect: with_zeros(all, &log.dropped, 2),
-        tokens: PACKETS * 64,
+        tokens: packets * 64,
         log,
     };
 
@@ -249,6 +250,65 @@ fn what_a_stream_with_time_stamps_lost_is_filled_and_counted() {
 }
 
 #[test]
+fn what_the_system_drops_while_a_run_stalls_is_counted_to_the_datagram() {
+    const PACKET_TOKENS: u64 = 350;
+    let case = Case::new(copies(&[("a", f32s())], 350));
+    case.make_pipe("pipe");
+    let port = free_port();
+    let url = format!("a=udp://127.0.0.1:{port}?header=seq&rate=10e6&silence=stall&full=wait");
+    let run = LiveRun::start(&case, &["-i", &url, "-o", "a_out=pipe"]);
+    wait_until("it listens", || is_udp_bound(port));
+
+    // Nobody reads the output, so the run takes no more, and the system's buffer runs full.
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    let mut packets = 0u64;
+    let mut send_next = || {
+        let first = packets * PACKET_TOKENS;
+        packets += 1;
+        let tokens = (first..first + PACKET_TOKENS).flat_map(|i| (i as f32).to_le_bytes());
+        let datagram: Vec<u8> = packets.to_le_bytes().into_iter().chain(tokens).collect();
+        let sent = socket.send_to(&datagram, (Ipv4Addr::LOCALHOST, port));
+        assert_eq!(sent.expect("sent"), datagram.len());
+        packets
+    };
+    wait_until("datagrams are dropped", || {
+        send_next();
+        udp_drops(port) > Some(100)
+    });
+    let dropped = udp_drops(port).expect("it listens");
+
+    // Once it is read, packets that arrive show what is missing before them.
+    let mut output = std::fs::File::open(case.path("pipe")).expect("a pipe");
+    let mut received = Vec::new();
+    let mut piece = vec![0; 1 << 16];
+    let mut last_packet = 0;
+    let begun = Instant::now();
+    while last_packet == 0 || (received.len() as u64) < last_packet * PACKET_TOKENS * 4 {
+        assert!(begun.elapsed() < LIMIT, "{} bytes", received.len());
+        if last_packet == 0 && udp_drops(port) == Some(dropped) && is_udp_drained(port) {
+            last_packet = send_next();
+            for _ in 0..20 {
+                send_next();
+            }
+        }
+        let length = output.read(&mut piece).expect("tokens");
+        received.extend_from_slice(&piece[..length]);
+    }
+    run.interrupt();
+    // Whoever stalls is not waited for: the rest is taken until the run has closed the pipe.
+    while output.read(&mut piece).expect("tokens") > 0 {}
+    let report = run.end(&case, 130);
+    let a = live(&report, "a");
+    assert_eq!(a["kernel_drops"], dropped, "{a}");
+    assert_eq!(a["filled"]["kernel_drop"], dropped * PACKET_TOKENS, "{a}");
+    assert_eq!(a["filled"].as_object().expect("causes").len(), 1, "{a}");
+    for (index, token) in received.as_chunks::<4>().0.iter().enumerate() {
+        let token = f32::from_le_bytes(*token);
+        assert!(token == 0.0 || token == index as f32, "{token} at {index}");
+    }
+}
+
+#[test]
 fn losses_of_workers_change_nothing_of_a_live_stream() {
     let case = Case::new(with_tail(programs::two_devices()));
     let given = inputs(&case.program, 200_000);
@@ -258,11 +318,11 @@ fn losses_of_workers_change_nothing_of_a_live_stream() {
         .run(&as_expected, None)
         .expect("runs");
     let expect = expect.outputs.remove("out").expect("a sink");
-    let faults = "Inject(kinds: [kill], every: (\"20ms\", \"60ms\"))";
+    let faults = "Inject(kinds: [kill], every: (\"150ms\", \"300ms\"))";
     case.write("faults.ron", faults);
     case.write(
         "patient.ron",
-        "Supervision(intensity: 1000, period: \"10s\")",
+        "Supervision(intensity: 100, period: \"10s\")",
     );
 
     let iterations = sent.tokens.to_string();
@@ -283,7 +343,8 @@ fn losses_of_workers_change_nothing_of_a_live_stream() {
         let args = ["-i", &url, "-o", "out=out.bin", "-n", &iterations];
         let run = LiveRun::start(&case, &[&args[..], extra].concat());
         wait_until("it listens", || is_udp_bound(port));
-        send_datagrams(port, sent.datagrams.iter().cloned());
+        // For about two seconds, in which some workers are lost.
+        send_slowly(port, sent.datagrams.iter().cloned());
         let report = run.end(&case, 0);
         assert!(case.read("out.bin") == expect, "{extra:?}: {report}");
         assert_accounted(&report, "in", &sent);
@@ -354,14 +415,14 @@ fn sample_offsets(bytes: &[u8]) -> Vec<i64> {
 #[test]
 fn a_receiver_that_is_killed_and_started_again_loses_no_time() {
     const RATE: u64 = 100_000;
-    const KILLS: u64 = 6;
+    let kills = scale("ZBMD_LIVE_KILLS", 6);
     let case = Case::new(copies(&[("iq", iq_bytes())], 100));
     let port = free_port();
     let url = format!("iq=rtl_tcp://127.0.0.1:{port}?rate={RATE}&freq=1090e6&gain=49.6");
     let mut run = LiveRun::start(&case, &["-i", &url, "-o", "iq_out=iq.bin"]);
     let epoch = Instant::now();
     let mut waits = Vec::new();
-    for kill in 0..=KILLS {
+    for kill in 0..=kills {
         let listening = Instant::now();
         let mut server = ReceiverServer::start(port, RATE as f64, epoch);
         wait_until("it connects", || server.sent.load(Ordering::Relaxed) > 0);
@@ -374,14 +435,14 @@ fn a_receiver_that_is_killed_and_started_again_loses_no_time() {
             server.commands.load(Ordering::Relaxed) == 20
         });
         run.assert_runs();
-        if kill == KILLS {
+        if kill == kills {
             run.interrupt();
             let report = run.end(&case, 130);
             let iq = live(&report, "iq");
-            assert_eq!(iq["connections"], KILLS + 1, "{iq}");
+            assert_eq!(iq["connections"], kills + 1, "{iq}");
             assert_eq!(
                 iq["gap_count"],
-                KILLS + u64::from(iq["gaps"][0]["first"] == 0),
+                kills + u64::from(iq["gaps"][0]["first"] == 0),
                 "{iq}"
             );
             break;

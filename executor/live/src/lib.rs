@@ -12,7 +12,7 @@
 //!
 //! The token with index `i` was sampled `i / rate` seconds after token 0. Whatever happens to a packet, the tokens after
 //! it keep their indexes: lost tokens are filled, and counted as a [`Gap`] with its first index, length and cause.
-//! [`Timeline`] has the rules.
+//! [`timeline`] has the rules.
 //!
 //! # URLs
 //!
@@ -63,7 +63,7 @@ mod report;
 mod sequence;
 mod sink;
 mod source;
-mod timeline;
+pub mod timeline;
 mod url;
 
 pub use clock::now_ns;

@@ -10,7 +10,7 @@
 //!   [`Cause::KernelDrop`] as far as the system counted datagrams that it dropped.
 //! - A packet without a position follows on the one before. After a disconnection, or after silence was filled, its last
 //!   token's index follows from the time since the first token and the rate instead.
-//! - The time of a token is estimated by the packets with the shortest delays ([`crate::clock_line`]), so a sender whose
+//! - The time of a token is estimated by the packets with the shortest delays (`clock_line.rs`), so a sender whose
 //!   clock is faster or slower than ours is followed, and delays do not add up.
 //! - With [`Silence::Fill`], a token is waited for `limit_ns` beyond its time, and only while nothing arrives at all.
 //! - What comes after its index was given out is dropped: a *repeat* if the token was received before, *late* if it was

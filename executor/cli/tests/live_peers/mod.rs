@@ -26,6 +26,14 @@ pub(crate) fn free_port() -> u16 {
     listener.local_addr().expect("bound").port()
 }
 
+/// A number from the environment, for long runs of a test.
+pub(crate) fn scale(variable: &str, otherwise: u64) -> u64 {
+    let value = std::env::var(variable).ok();
+    value
+        .and_then(|value| value.parse().ok())
+        .unwrap_or(otherwise)
+}
+
 /// Waits until something is so, or fails with `what`.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -36,14 +44,31 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// What the system says of a port of this host; `None` if nobody has bound it.
+fn udp_socket(port: u16) -> Option<Vec<String>> {
+    let sockets = std::fs::read_to_string("/proc/net/udp").expect("on Linux");
+    let wanted = format!(":{port:04X}");
+    let of_port = |line: &&str| {
+        let local = line.split_whitespace().nth(1);
+        local.is_some_and(|local| local.ends_with(&wanted))
+    };
+    let line = sockets.lines().find(of_port)?;
+    Some(line.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Datagrams that the system dropped there.
+pub(crate) fn udp_drops(port: u16) -> Option<u64> {
+    udp_socket(port)?.last()?.parse().ok()
+}
+
+/// Whether all datagrams have been read there.
+pub(crate) fn is_udp_drained(port: u16) -> bool {
+    udp_socket(port).is_some_and(|socket| socket[4].ends_with(":00000000"))
+}
+
 /// Whether a process has bound a port of UDP on this host.
 pub(crate) fn is_udp_bound(port: u16) -> bool {
-    let sockets = std::fs::read_to_string("/proc/net/udp").expect("on Linux");
-    let wanted = format!(":{port:04X} ");
-    let locals = sockets.lines().filter_map(|line| line.get(..21));
-    locals
-        .into_iter()
-        .any(|local| format!("{local} ").contains(&wanted))
+    udp_drops(port).is_some()
 }
 
 /// A program that passes streams on: the source `a` to the sink `a_out`, in blocks of so many tokens.
@@ -246,13 +271,21 @@ pub(crate) fn with_zeros(mut bytes: Vec<u8>, gaps: &[(u64, u64)], token_bytes: u
 
 /// Sends datagrams no faster than a receiver's default buffer takes them.
 pub(crate) fn send_datagrams(port: u16, datagrams: impl Iterator<Item = Vec<u8>>) {
-    const BURST_BYTES: usize = 32 << 10;
+    send_in_bursts(port, datagrams, 32 << 10);
+}
+
+/// Sends at most one datagram a millisecond.
+pub(crate) fn send_slowly(port: u16, datagrams: impl Iterator<Item = Vec<u8>>) {
+    send_in_bursts(port, datagrams, 0);
+}
+
+fn send_in_bursts(port: u16, datagrams: impl Iterator<Item = Vec<u8>>, max_burst_bytes: usize) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
     let mut burst_bytes = 0;
     for datagram in datagrams {
         // Small datagrams take more of the system's buffer than their bytes.
         burst_bytes += datagram.len() + 800;
-        if burst_bytes > BURST_BYTES {
+        if burst_bytes > max_burst_bytes {
             std::thread::sleep(Duration::from_millis(1));
             burst_bytes = 0;
         }
