@@ -8,7 +8,6 @@ mod live_peers;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,8 +15,8 @@ use common::case::Case;
 use common::{inputs, interpreter, text, with_tail};
 use live_peers::{
     LIMIT, LiveRun, ReceiverServer, copies, free_port, gaps, is_udp_bound, is_udp_drained, live,
-    lossy_order, sample_bytes, sample_of, scale, send_datagrams, send_slowly, udp_drops,
-    wait_until, with_zeros,
+    lossy_order, sample_offsets, scale, send_datagrams, send_slowly, udp_drops, wait_until,
+    with_zeros,
 };
 use zbmd_ir::testing::programs;
 use zbmd_ir::{DType, TokenType};
@@ -396,22 +395,6 @@ fn a_source_that_is_silent_stops_nobody_else() {
     );
 }
 
-/// Of samples with fill bytes between them: how far samples are from their places, each time that this changes.
-fn sample_offsets(bytes: &[u8]) -> Vec<i64> {
-    const TURN: i64 = 251 * 256;
-    let mut offsets = Vec::new();
-    for (index, bytes) in bytes.as_chunks::<2>().0.iter().enumerate() {
-        let Some(sample) = sample_of(*bytes).filter(|_| *bytes != [127, 127]) else {
-            continue;
-        };
-        let offset = (sample as i64 - index as i64).rem_euclid(TURN);
-        if offsets.last() != Some(&offset) {
-            offsets.push(offset);
-        }
-    }
-    offsets
-}
-
 #[test]
 fn a_receiver_that_is_killed_and_started_again_loses_no_time() {
     const RATE: u64 = 100_000;
@@ -453,13 +436,17 @@ fn a_receiver_that_is_killed_and_started_again_loses_no_time() {
             down.elapsed() > Duration::from_millis(120)
         });
     }
-    eprintln!("from listening to the first samples: {waits:?}");
+    eprintln!(
+        "from listening to the first samples: at most {:?}",
+        waits.iter().max()
+    );
 
     // Every sample is where its time says, as far as a busy machine delivers in time.
     let offsets = sample_offsets(&case.read("iq.bin"));
     assert!(!offsets.is_empty());
     let relative = |offset: &i64| (offset - offsets[0] + 32_128).rem_euclid(64_256) - 32_128;
     let farthest = offsets.iter().map(relative).map(i64::abs).max();
+    eprintln!("farthest from its place: {farthest:?} samples");
     assert!(farthest < Some(RATE as i64 / 10), "{offsets:?}");
 }
 
@@ -529,128 +516,4 @@ fn a_server_has_one_client_and_closes_a_flood_of_others() {
     let report = run.end(&case, 0);
     assert!(case.read("a.bin") == given);
     assert_eq!(live(&report, "a")["connections"], 1);
-}
-
-#[test]
-fn a_sink_sends_numbered_datagrams() {
-    const TOKENS: u64 = 5_000;
-    let case = Case::new(copies(&[("a", f32s())], 100));
-    let given: Vec<u8> = (0..TOKENS).flat_map(|i| (i as f32).to_le_bytes()).collect();
-    case.write("a.f32", &given);
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
-    socket.set_read_timeout(Some(LIMIT)).expect("a limit");
-    let port = socket.local_addr().expect("bound").port();
-    let url = format!("a_out=udp://127.0.0.1:{port}?header=seq&packet=1208");
-    let run = LiveRun::start(&case, &["-i", "a=a.f32", "-o", &url]);
-
-    let mut received = Vec::new();
-    let mut number = 0u64;
-    while received.len() < given.len() {
-        let mut datagram = [0; 2000];
-        let length = socket.recv(&mut datagram).expect("a datagram");
-        number += 1;
-        assert_eq!(datagram[..8], number.to_le_bytes());
-        assert!(length == 1208 || received.len() + length - 8 == given.len());
-        received.extend_from_slice(&datagram[8..length]);
-    }
-    let report = run.end(&case, 0);
-    assert!(received == given);
-    assert_eq!(live(&report, "a_out")["sent"], TOKENS);
-}
-
-/// A file of so many samples of a receiver.
-fn sample_file(case: &Case, samples: u64) {
-    case.write(
-        "iq.cu8",
-        (0..samples).flat_map(sample_bytes).collect::<Vec<u8>>(),
-    );
-}
-
-#[test]
-fn our_receivers_server_serves_our_client_whenever_it_comes() {
-    const RATE: u64 = 100_000;
-    let case = Case::new(copies(&[("iq", iq_bytes())], 100));
-    sample_file(&case, 60 * RATE);
-    let port = free_port();
-    let paced = format!("iq=paced:iq.cu8?rate={RATE}");
-    let sink_url = format!("iq_out=rtl_tcp-listen://127.0.0.1:{port}");
-    let mut server = LiveRun::start(&case, &["-i", &paced, "-o", &sink_url]);
-
-    // A client that connects and says nothing but nonsense, and reads nothing, does not stop the run.
-    let mut idle = None;
-    wait_until("it listens", || {
-        idle = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok();
-        idle.is_some()
-    });
-    idle.as_mut()
-        .expect("connected")
-        .write_all(&[0xff; 64])
-        .expect("taken");
-    drop(idle);
-
-    let other = Case::new(copies(&[("iq", iq_bytes())], 100));
-    let client_url = format!("iq=rtl_tcp://127.0.0.1:{port}?rate={RATE}&freq=1e8&limit=10s");
-    for _ in 0..2 {
-        let client = LiveRun::start(
-            &other,
-            &["-i", &client_url, "-o", "iq_out=iq.bin", "-n", "30000"],
-        );
-        let report = client.end(&other, 0);
-        let iq = live(&report, "iq");
-        assert_eq!(
-            (&iq["connections"], &iq["gap_count"]),
-            (&1.into(), &0.into()),
-            "{iq}"
-        );
-        // Thirty thousand samples in a row, from whichever moment on.
-        assert_eq!(sample_offsets(&other.read("iq.bin")).len(), 1);
-    }
-    server.assert_runs();
-    server.interrupt();
-    let report = server.end(&case, 130);
-    let served = live(&report, "iq_out");
-    assert!(served["connections"].as_u64() >= Some(3), "{served}");
-    assert!(served["commands"].as_u64() >= Some(4), "{served}");
-    assert!(served["sent"].as_u64() >= Some(60_000), "{served}");
-}
-
-#[test]
-fn rtl_433_is_served() {
-    let is_there = Command::new("rtl_433")
-        .arg("-V")
-        .stdin(Stdio::null())
-        .output();
-    if is_there.is_err() {
-        eprintln!("SKIPPED: rtl_433 is not installed here (apt-get install rtl-433)");
-        return;
-    }
-    let case = Case::new(copies(&[("iq", iq_bytes())], 250));
-    sample_file(&case, 60 * 250_000);
-    let port = free_port();
-    let sink_url = format!("iq_out=rtl_tcp-listen://127.0.0.1:{port}");
-    let mut run = LiveRun::start(
-        &case,
-        &["-i", "iq=paced:iq.cu8?rate=250000", "-o", &sink_url],
-    );
-    let begun = Instant::now();
-    // It does not wait for its server.
-    loop {
-        let device = format!("rtl_tcp:127.0.0.1:{port}");
-        let client = Command::new("rtl_433")
-            .args(["-d", &device, "-s", "250k", "-f", "433.92M", "-n", "500000"])
-            .stdin(Stdio::null())
-            .output()
-            .expect("started");
-        let said = text(&client.stderr);
-        if client.status.success() {
-            break;
-        }
-        assert!(begun.elapsed() < LIMIT, "rtl_433: {said}");
-    }
-    run.assert_runs();
-    run.interrupt();
-    let report = run.end(&case, 130);
-    let served = live(&report, "iq_out");
-    assert!(served["commands"].as_u64() >= Some(2), "{served}");
-    assert!(served["sent"].as_u64() >= Some(400_000), "{served}");
 }

@@ -99,7 +99,7 @@ pub(crate) fn copies(streams: &[(&str, TokenType)], block: u64) -> Program {
                 delay: 0,
             }],
             token: token.clone(),
-            initial: Vec::new().into(),
+            initial: Vec::new(),
         });
     }
     let mut program = programs::chain();
@@ -398,4 +398,28 @@ fn serve(
         index = until;
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Of samples with fill bytes between them: how far samples are from their places, each time that this changes.
+pub(crate) fn sample_offsets(bytes: &[u8]) -> Vec<i64> {
+    const TURN: i64 = 251 * 256;
+    let mut offsets = Vec::new();
+    for (index, bytes) in bytes.as_chunks::<2>().0.iter().enumerate() {
+        let Some(sample) = sample_of(*bytes).filter(|_| *bytes != [127, 127]) else {
+            continue;
+        };
+        let offset = (sample as i64 - index as i64).rem_euclid(TURN);
+        if offsets.last() != Some(&offset) {
+            offsets.push(offset);
+        }
+    }
+    offsets
+}
+
+/// A file of so many samples of a receiver.
+pub(crate) fn sample_file(case: &Case, samples: u64) {
+    case.write(
+        "iq.cu8",
+        (0..samples).flat_map(sample_bytes).collect::<Vec<u8>>(),
+    );
 }
