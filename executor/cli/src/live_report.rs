@@ -89,6 +89,12 @@ impl fmt::Display for LiveText<'_> {
             write!(f, ", {filled} filled ({})", causes.join(", "))?;
         }
         writeln!(f, "{}", self.counts())?;
+        if let Some((rate, stated)) = live.contradicting_rates() {
+            writeln!(
+                f,
+                "    the sender states {stated} samples a second; its tokens were counted by a rate of {rate}"
+            )?;
+        }
 
         for gap in live.gaps.iter().take(GAPS_SHOWN) {
             writeln!(
@@ -127,6 +133,8 @@ mod tests {
             gap_count: 11,
             gaps: (0..10).map(|n| gap(n * 20)).collect(),
             repeats: 5,
+            rate: Some(48e3),
+            stated_rate: Some(96e3),
             connections: 3,
             ..LiveReport::default()
         };
@@ -150,9 +158,13 @@ mod tests {
             lines[0],
             "  live iq udp://h:1: 900 received, 100 filled (lost 70, silence 30), 5 repeated, 2 reconnects"
         );
-        assert_eq!(lines[1], "    gap at            0: 7 tokens, lost");
-        assert_eq!(lines[9], "    … and 3 gaps more (see --report json)");
-        assert_eq!(lines[10], "  live out tcp://h:2: 800 sent, 50 dropped");
+        assert_eq!(
+            lines[1],
+            "    the sender states 96000 samples a second; its tokens were counted by a rate of 48000"
+        );
+        assert_eq!(lines[2], "    gap at            0: 7 tokens, lost");
+        assert_eq!(lines[10], "    … and 3 gaps more (see --report json)");
+        assert_eq!(lines[11], "  live out tcp://h:2: 800 sent, 50 dropped");
         assert_eq!(full.summary(), text);
 
         // Programs that read reports of files see no difference.

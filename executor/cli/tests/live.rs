@@ -215,6 +215,15 @@ fn vita49(number: u64, samples: &[i16], first_sample: u64, rate: u64) -> Vec<u8>
     packet
 }
 
+/// A VITA 49 context packet that states a sample rate in Hz.
+fn vita49_context(rate: u64) -> Vec<u8> {
+    let header = 0x4000_0005u32.to_be_bytes();
+    let stream_id = 7u32.to_be_bytes();
+    let has_sample_rate = (1u32 << 21).to_be_bytes();
+    let sample_rate = (rate << 20).to_be_bytes();
+    [&header[..], &stream_id, &has_sample_rate, &sample_rate].concat()
+}
+
 #[test]
 fn what_a_stream_with_time_stamps_lost_is_filled_and_counted() {
     const RATE: u64 = 48_000;
@@ -242,10 +251,12 @@ fn what_a_stream_with_time_stamps_lost_is_filled_and_counted() {
     let iterations = sent.tokens.to_string();
     let run = LiveRun::start(&case, &["-i", &url, "-o", "a_out=a.bin", "-n", &iterations]);
     wait_until("it listens", || is_udp_bound(port));
-    send_datagrams(port, sent.datagrams.iter().cloned());
+    let context = std::iter::once(vita49_context(96_000));
+    send_datagrams(port, context.chain(sent.datagrams.iter().cloned()));
     let report = run.end(&case, 0);
     assert!(case.read("a.bin") == sent.expect);
     assert_accounted(&report, "a", &sent);
+    assert_eq!(live(&report, "a")["stated_rate"], 96_000.0);
 }
 
 #[test]

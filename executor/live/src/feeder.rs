@@ -154,6 +154,7 @@ impl Feeder {
             zero: if is_rtl_tcp { RTL_TCP_ZERO } else { 0 },
         };
 
+        parts.report.locked().rate = rate;
         let is_connected = !source.has_connections();
         let stream = parts.report.get().stream;
         let intake = Intake {

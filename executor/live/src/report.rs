@@ -53,6 +53,8 @@ pub struct LiveReport {
     pub dropped: u64,
     /// Commands that a client sent.
     pub commands: u64,
+    /// Tokens a second of a source, by its URL or the model.
+    pub rate: Option<f64>,
     /// Samples a second that the sender stated.
     pub stated_rate: Option<f64>,
 }
@@ -61,6 +63,12 @@ impl LiveReport {
     /// Connections after the first.
     pub fn reconnects(&self) -> u64 {
         self.connections.saturating_sub(1)
+    }
+
+    /// Both rates, if the sender stated another than that which indexes are counted by.
+    pub fn contradicting_rates(&self) -> Option<(f64, f64)> {
+        let rates = self.rate.zip(self.stated_rate);
+        rates.filter(|(rate, stated)| (rate - stated).abs() > 1e-6 * rate)
     }
 
     /// All filled tokens.

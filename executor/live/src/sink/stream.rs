@@ -99,38 +99,36 @@ impl StreamSink {
         self.full != QueueFull::Wait || self.queue.len() < self.max_bytes
     }
 
+    /// Waits until something can be gone on with. A pipe that has ended is always ready, so it is not waited on.
     fn wait(&self, tokens: &File, pipe_is_open: bool) -> Readiness {
-        let mut poll_fds = Vec::with_capacity(3);
-        let pipe_flags = match pipe_is_open && self.takes_tokens() {
-            true => PollFlags::IN,
-            false => PollFlags::empty(),
-        };
-        // A pipe that has ended is always ready: it is not waited on again.
-        let waits_for_pipe = !pipe_flags.is_empty();
-        if waits_for_pipe {
-            poll_fds.push(PollFd::new(tokens, pipe_flags));
-        }
+        // The first of these are waited on; nothing is allocated here.
+        let mut poll_fds = [(); 3].map(|()| PollFd::new(tokens, PollFlags::IN));
+        let waits_for_pipe = pipe_is_open && self.takes_tokens();
+        let client_place = usize::from(waits_for_pipe);
+        let mut count = client_place;
+
         let mut limit_ns = LOOK_NS;
         if let Some(client) = &self.client {
             let mut flags = PollFlags::IN;
             if !self.queue.is_empty() || !client.greeting.is_empty() {
                 flags |= PollFlags::OUT;
             }
-            poll_fds.push(PollFd::new(&client.stream, flags));
+            poll_fds[count] = PollFd::new(&client.stream, flags);
+            count += 1;
         } else {
             limit_ns = limit_ns.min(self.link.pause_ns());
         }
         if let Some(listener) = self.link.listener() {
-            poll_fds.push(PollFd::new(listener, PollFlags::IN));
+            poll_fds[count] = PollFd::new(listener, PollFlags::IN);
+            count += 1;
         }
 
-        if poll(&mut poll_fds, Some(&timespec(limit_ns))).is_err() {
+        if poll(&mut poll_fds[..count], Some(&timespec(limit_ns))).is_err() {
             return Readiness::default();
         }
-        let client_fd = poll_fds.get(usize::from(waits_for_pipe));
-        let client_events = match (client_fd, &self.client) {
-            (Some(client_fd), Some(_)) => client_fd.revents(),
-            _ => PollFlags::empty(),
+        let client_events = match self.client {
+            Some(_) => poll_fds[client_place].revents(),
+            None => PollFlags::empty(),
         };
         Readiness {
             tokens: waits_for_pipe && !poll_fds[0].revents().is_empty(),
