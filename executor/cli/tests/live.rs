@@ -412,7 +412,7 @@ fn a_receiver_that_is_killed_and_started_again_loses_no_time() {
     let kills = scale("ZBMD_LIVE_KILLS", 6);
     let case = Case::new(copies(&[("iq", iq_bytes())], 100));
     let port = free_port();
-    let url = format!("iq=rtl_tcp://127.0.0.1:{port}?rate={RATE}&freq=1090e6&gain=49.6");
+    let url = format!("iq=rtl_tcp://127.0.0.1:{port}?rate={RATE}&freq=1090e6&gain=49.6&limit=5s");
     let mut run = LiveRun::start(&case, &["-i", &url, "-o", "iq_out=iq.bin"]);
     let epoch = Instant::now();
     let mut waits = Vec::new();
@@ -434,11 +434,7 @@ fn a_receiver_that_is_killed_and_started_again_loses_no_time() {
             let report = run.end(&case, 130);
             let iq = live(&report, "iq");
             assert_eq!(iq["connections"], kills + 1, "{iq}");
-            assert_eq!(
-                iq["gap_count"],
-                kills + u64::from(iq["gaps"][0]["first"] == 0),
-                "{iq}"
-            );
+            assert_eq!(iq["gap_count"], kills, "{iq}");
             break;
         }
         server.kill();
@@ -458,7 +454,7 @@ fn a_receiver_that_is_killed_and_started_again_loses_no_time() {
     let relative = |offset: &i64| (offset - offsets[0] + 32_128).rem_euclid(64_256) - 32_128;
     let farthest = offsets.iter().map(relative).map(i64::abs).max();
     eprintln!("farthest from its place: {farthest:?} samples");
-    assert!(farthest < Some(RATE as i64 / 10), "{offsets:?}");
+    assert!(farthest < Some(RATE as i64 / 4), "{offsets:?}");
 }
 
 #[test]
