@@ -25,11 +25,11 @@ pub(super) struct Args {
     /// The bundle, made by `zbmdc compile`.
     #[arg(required = true)]
     pub(super) bundle: Option<PathBuf>,
-    /// Read a source from a file; `-` is standard input. Without it, the source's parameter `file` says, where
+    /// Read a source from a file, or from a URL below; `-` is standard input. Without it, the source's parameter `file` says, where
     /// --allow-files does.
     #[arg(short, long = "input", value_name = "NAME=FILE", value_parser = binding)]
     pub(super) inputs: Vec<(String, PathBuf)>,
-    /// Write a sink to a file; `-` is standard output. Without it, the sink's parameter `file` says, where --allow-files
+    /// Write a sink to a file, or to a URL below; `-` is standard output. Without it, the sink's parameter `file` says, where --allow-files
     /// does.
     #[arg(short, long = "output", value_name = "NAME=FILE", value_parser = binding)]
     pub(super) outputs: Vec<(String, PathBuf)>,
@@ -140,7 +140,13 @@ Examples:
   zbmd-run model.zbmd -i in=in.f32 -o out=out.npy --iterations 10   stops after ten iterations
   zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --trace run.trace --profile
   zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --supervise --events events.jsonl
+  zbmd-run model.zbmd -i in=paced:in.f32?rate=48e3 -o out=udp://127.0.0.1:5000?header=seq
   zbmd-run top                                            watches a run from another terminal
+
+Live streams instead of files: udp://HOST:PORT, tcp://HOST:PORT, tcp-listen://HOST:PORT, rtl_tcp://HOST:PORT (sources),
+rtl_tcp-listen://HOST:PORT (sinks), paced:FILE (a file played at its rate). Keys follow after `?`, joined by `&`: rate,
+silence=stall|fill, limit, fill=zeros|hold, queue, full=drop-oldest|drop-newest|wait, window, header=none|seq|vita49.
+`flags:NAME` gives another source a u8 for each token of source NAME: 0 if it was received, 1 if it was filled.
 
 Files by extension: npy, wav, u8, s8, s16, s32, f32, cu8, cs8, cs16, cf32; bin and no extension are raw tokens.
 

@@ -49,6 +49,7 @@ pub(super) fn open(
         return Ok(None);
     };
 
+    files.live.check_checkpoint()?;
     check_outputs(files)?;
     let program = engine.program();
     let initial_state = State::initial(&program.graph);

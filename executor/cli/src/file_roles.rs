@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use super::CliError;
 use super::args::Args;
 use super::files::Files;
+use super::live::LiveInput;
 use crate::io::is_standard;
 
 /// What an option does with its file.
@@ -90,6 +91,15 @@ fn named_files(args: &Args, files: &Files) -> Vec<NamedFile> {
         found_files.extend(NamedFile::of("BUNDLE", "the bundle ", path));
     }
     for (stream, path) in &files.inputs {
+        let path = match files.live.inputs.get(stream) {
+            None => path,
+            Some(LiveInput::FlagsOf(_)) => continue,
+            // A file that is played is read.
+            Some(LiveInput::Url(url)) => match url.path() {
+                Some(path) => path,
+                None => continue,
+            },
+        };
         found_files.extend(NamedFile::of(
             "--input",
             &format!("--input {stream}="),
@@ -97,6 +107,9 @@ fn named_files(args: &Args, files: &Files) -> Vec<NamedFile> {
         ));
     }
     for (stream, path) in &files.outputs {
+        if files.live.outputs.contains_key(stream) {
+            continue;
+        }
         found_files.extend(NamedFile::of(
             "--output",
             &format!("--output {stream}="),

@@ -9,11 +9,12 @@ use std::sync::mpsc;
 use zbmd_ir::{Actor, Program, Value};
 
 use super::args::Args;
+use super::live::{LiveBindings, LiveStreams, is_live};
 use super::{CliError, file_roles, startup};
 use crate::checkpoint::{Checkpoint, Origin};
 use crate::io::pump::{self, PumpEnd, SharedFile};
 use crate::io::relay;
-use crate::io::{FileError, FileKind, Port, PreparedSink, is_standard, open_source};
+use crate::io::{FileError, FileKind, Port, PreparedSink, is_standard, is_url, open_source};
 use zbmd_executor::Engine;
 use zbmd_executor::EngineError;
 use zbmd_executor::Session;
@@ -22,6 +23,8 @@ use zbmd_executor::Session;
 pub(super) struct Files {
     pub(super) inputs: BTreeMap<String, PathBuf>,
     pub(super) outputs: BTreeMap<String, PathBuf>,
+    /// Those of them that are not files.
+    pub(super) live: LiveBindings,
 }
 
 pub(super) type Opened<T> = Vec<(String, PathBuf, T)>;
@@ -53,7 +56,12 @@ impl Files {
                 }));
             }
         }
-        Ok(Self { inputs, outputs })
+        let live = LiveBindings::of(&inputs, &outputs, program)?;
+        Ok(Self {
+            inputs,
+            outputs,
+            live,
+        })
     }
 
     pub(super) fn open_sources(
@@ -65,6 +73,9 @@ impl Files {
         let mut opened_sources = Vec::new();
         for (index, (_, actor)) in program.graph.sources().enumerate() {
             let path = &self.inputs[&actor.name];
+            if is_live(path) {
+                continue;
+            }
             let token = &actor.outputs[0].token;
             let port = Port {
                 stream: &actor.name,
@@ -92,19 +103,21 @@ impl Files {
         engine: &Engine,
         bundle: &Path,
         resumed: Option<&Checkpoint>,
+        live: &mut LiveStreams,
     ) -> Result<Opened<SharedFile>, CliError> {
         let mut prepared_sinks = Vec::new();
         for (_, actor) in engine.program().graph.sinks() {
             let sink_path = &self.outputs[&actor.name];
-            prepared_sinks.push((
-                &actor.name,
-                sink_path,
-                PreparedSink::open(sink_path, sink_port(actor))?,
-            ));
+            let port = sink_port(actor);
+            let prepared_sink = match self.live.outputs.get(&actor.name) {
+                Some(url) => PreparedSink::of_pipe(sink_path, live.open_sink(actor, url)?, port),
+                None => PreparedSink::open(sink_path, port)?,
+            };
+            prepared_sinks.push((&actor.name, sink_path, prepared_sink));
         }
         let open_files: Vec<_> = prepared_sinks
             .iter()
-            .filter(|(_, path, _)| !is_standard(path))
+            .filter(|(_, path, _)| !is_standard(path) && !is_url(path))
             .map(|(name, _, sink)| (name.as_str(), sink.file()))
             .collect();
         file_roles::check_open(&open_files, bundle)?;
@@ -138,6 +151,9 @@ fn name_from_bundle(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
     if is_standard(&path) {
         return Ok(path);
+    }
+    if is_live(&path) {
+        return Err("it is a URL".to_owned());
     }
     let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     if !path.components().all(is_plain) {

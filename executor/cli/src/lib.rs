@@ -19,6 +19,8 @@ mod ending;
 mod file_roles;
 mod files;
 mod io;
+mod live;
+mod live_report;
 mod saved_state;
 mod startup;
 mod supervision;
@@ -46,6 +48,8 @@ use self::checkpoints::{CheckpointFolder, Keeper};
 use self::console::CONSOLE;
 use self::ending::Ending;
 use self::files::{Files, Opened, start_pumps};
+use self::live::LiveStreams;
+use self::live_report::FullReport;
 use self::top::top;
 use self::watch::{Watch, Watched};
 use crate::checkpoint::{Checkpoint, FolderError, Origin};
@@ -60,6 +64,7 @@ use zbmd_executor::embed;
 use zbmd_executor::report::Outcome;
 use zbmd_executor::report::TraceReport;
 use zbmd_executor::{EngineError, RunError};
+use zbmd_live::LiveReport;
 
 /// Why the command ends without having run to its end.
 #[derive(Debug, thiserror::Error)]
@@ -207,9 +212,14 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let origin = run_origin(&engine, resumed.as_ref(), loaded_state.as_ref());
 
     let sources = files.open_sources(engine.program(), &origin, resumed.as_ref())?;
-    let sinks = files.prepare_sinks(&engine, bundle_path, resumed.as_ref())?;
+    let mut live = LiveStreams::default();
+    live.open_sources(&files.live, engine.program())?;
+    let sinks = files.prepare_sinks(&engine, bundle_path, resumed.as_ref(), &mut live)?;
+    let mut event_lines = None;
     if let Some(supervised) = &mut supervised {
-        supervised.listener = Some(supervision::open_events(args)?);
+        let events = supervision::open_events(args)?;
+        supervised.listener = Some(events.listener);
+        event_lines = events.lines;
     }
     let keeper = keep_checkpoints(
         args,
@@ -224,11 +234,13 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let mut session = engine.start(run_options(args, supervised, start_state))?;
     stop_on_signal(session.stopper());
     let (pump_ends, ended_pumps) = mpsc::channel();
+    live.start(&mut session, &pump_ends, event_lines.as_ref())?;
     let open_sinks = start_pumps(&mut session, sources, &sinks, &pump_ends)?;
     let watch = Watch::start(args, session.stopper(), ended_pumps, open_sinks);
     let run_outcome = session.join();
     drop(pump_ends);
     let watched = watch.finish();
+    let live_reports = live.finish();
 
     if matches!(run_outcome, Ok(_) | Err(RunError::GaveUp { .. })) {
         begin_outputs(&sinks)?;
@@ -241,7 +253,7 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         let final_outcome = ending.left.as_ref().filter(|_| may_go_on);
         keeper.finish(final_outcome.map(|outcome| outcome.state.clone()));
     }
-    end(args, bundle_path, &engine, ending, watched)
+    end(args, bundle_path, &engine, ending, watched, &live_reports)
 }
 
 fn open_bundle(args: &Args, bundle_path: &Path) -> Result<Verified<Program>, CliError> {
@@ -329,6 +341,7 @@ fn end(
     engine: &Engine,
     ending: Ending,
     watched: Watched,
+    live: &[LiveReport],
 ) -> Result<u8, CliError> {
     let Some(Outcome { mut report, state }) = ending.left else {
         return Err(ending.error.map_or_else(
@@ -344,7 +357,7 @@ fn end(
 
     report.cut_off(&watched.cut_off);
     if let (Some(path), Some((stream, _))) = (&args.save_state, watched.cut_off.first()) {
-        print_report(args, &report)?;
+        print_report(args, &report, live)?;
         let refusal_text = format!(
             "the state is not saved: it is that after tokens of `{stream}` that its reader did not take"
         );
@@ -362,7 +375,7 @@ fn end(
 
     report.notes.extend(watched.notes);
     report.notes.extend(ending.notes);
-    print_report(args, &report)?;
+    print_report(args, &report, live)?;
 
     if let Some(error) = ending.error {
         return Err(error.into());
@@ -397,7 +410,12 @@ fn program_names(program: &Program) -> Vec<&str> {
         .collect()
 }
 
-fn print_report(args: &Args, report: &zbmd_executor::Report) -> Result<(), CliError> {
+fn print_report(
+    args: &Args,
+    report: &zbmd_executor::Report,
+    live: &[LiveReport],
+) -> Result<(), CliError> {
+    let report = FullReport::new(report, live);
     if let Some(path) = &args.report_file {
         let report_text = match args.report {
             Some(ReportFormat::Text) => report.to_string(),

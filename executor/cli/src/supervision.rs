@@ -3,7 +3,11 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, sync_channel};
 use std::sync::{Arc, Mutex};
+
+use serde::Serialize;
+use zbmd_live::LiveEvent;
 
 use super::args::Args;
 use super::console::CONSOLE;
@@ -72,13 +76,15 @@ fn read_text(path: &Path) -> Result<String, CliError> {
 
 /// Opens the file of events, if one is asked for: it is emptied. The listener also says what the person at the terminal
 /// should know. It is called on a thread of its own, which may wait for whoever reads the file.
-pub(super) fn open_events(args: &Args) -> Result<Listener, CliError> {
+pub(super) fn open_events(args: &Args) -> Result<Events, CliError> {
     let event_file = args.events.as_deref().map(EventFile::open).transpose()?;
-    let shared_file = event_file.map(Mutex::new);
-    Ok(Arc::new(move |event: &Event| {
-        if let Some(file) = &shared_file {
-            let mut locked_file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            locked_file.write(event.line());
+    let lines = event_file.map(|file| EventLines {
+        file: Arc::new(Mutex::new(file)),
+    });
+    let supervisor_lines = lines.clone();
+    let listener: Listener = Arc::new(move |event: &Event| {
+        if let Some(lines) = &supervisor_lines {
+            lines.write(event.line());
         }
         if let What::SupervisorLate { activity, after_ns } = &event.what {
             let seconds = after_ns / 1_000_000_000;
@@ -86,7 +92,63 @@ pub(super) fn open_events(args: &Args) -> Result<Listener, CliError> {
                 "zbmd-run: note: the supervising thread has made no progress for {seconds} s while {activity}"
             ));
         }
-    }))
+    });
+    Ok(Events { listener, lines })
+}
+
+/// Who is told of events.
+pub(super) struct Events {
+    /// Of the supervisor's.
+    pub(super) listener: Listener,
+    /// Where all of them are written, if that is asked for.
+    pub(super) lines: Option<EventLines>,
+}
+
+/// The file of events, shared by those who write to it.
+#[derive(Clone)]
+pub(super) struct EventLines {
+    file: Arc<Mutex<EventFile>>,
+}
+
+impl EventLines {
+    fn write(&self, line: String) {
+        let mut file = self
+            .file
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        file.write(line);
+    }
+
+    /// Takes the events of a live stream without waiting for whoever reads the file: a thread writes them, and what it
+    /// is too slow for is dropped. It keeps `running` until it has written all.
+    pub(super) fn live_listener(&self, running: Sender<()>) -> Box<dyn FnMut(LiveEvent) + Send> {
+        /// Events that wait to be written.
+        const QUEUE_LENGTH: usize = 4096;
+        let (sender, receiver) = sync_channel::<LiveLine>(QUEUE_LENGTH);
+        let lines = self.clone();
+        let write_all = move || {
+            for line in receiver {
+                lines.write(serde_json::to_string(&line).unwrap_or_default());
+            }
+            drop(running);
+        };
+        // Without a thread nothing is written.
+        let _ = std::thread::Builder::new()
+            .name("zbmd live events".to_owned())
+            .spawn(write_all);
+        Box::new(move |event| {
+            let at_ns = zbmd_live::now_ns();
+            drop(sender.try_send(LiveLine { at_ns, event }));
+        })
+    }
+}
+
+/// An event of a live stream, as it is written.
+#[derive(Serialize)]
+struct LiveLine {
+    at_ns: u64,
+    #[serde(flatten)]
+    event: LiveEvent,
 }
 
 /// Where events go.

@@ -452,5 +452,5 @@ fn examples_of_help_texts_run() {
             ran += 1;
         }
     }
-    assert_eq!(ran, 8);
+    assert_eq!(ran, 9);
 }

@@ -33,7 +33,7 @@ impl Default for BackoffPolicy {
 
 /// The back-off of one worker.
 #[derive(Clone, Debug)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     policy: BackoffPolicy,
     restarts: u32,
     random: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     /// A worker that was never restarted. Different seeds give different jitter.
-    pub(crate) fn new(policy: BackoffPolicy, seed: u64) -> Self {
+    pub fn new(policy: BackoffPolicy, seed: u64) -> Self {
         Self {
             policy,
             restarts: 0,
@@ -50,7 +50,7 @@ impl Backoff {
     }
 
     /// The wait before the next restart, of a worker that was ready for `lived_ns`.
-    pub(crate) fn wait_ns(&mut self, lived_ns: u64) -> u64 {
+    pub fn wait_ns(&mut self, lived_ns: u64) -> u64 {
         if lived_ns >= self.policy.reset_ns {
             self.restarts = 0;
         }
@@ -72,7 +72,7 @@ impl Backoff {
     }
 
     /// Restarts in a row so far.
-    pub(crate) fn restarts(&self) -> u32 {
+    pub fn restarts(&self) -> u32 {
         self.restarts
     }
 

@@ -47,7 +47,7 @@ mod settings;
 mod supervisor;
 mod tree;
 
-pub use backoff::BackoffPolicy;
+pub use backoff::{Backoff, BackoffPolicy};
 pub use breaker::BreakerPolicy;
 pub use declare::{DeclareError, OnLoss, Resolved, Supervision};
 pub use detect::{DetectPolicy, Os, Sample, Thread};

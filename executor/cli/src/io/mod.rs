@@ -117,6 +117,11 @@ enum Format {
     Wav,
 }
 
+/// Whether the name is the URL of a live stream.
+pub(crate) fn is_url(path: &Path) -> bool {
+    path.to_str().is_some_and(zbmd_live::is_url)
+}
+
 /// Whether the name stands for a standard stream.
 pub(crate) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"

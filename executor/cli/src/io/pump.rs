@@ -303,9 +303,7 @@ pub(crate) fn spawn(
     pump: impl FnOnce() -> PumpEnd + Send + 'static,
 ) -> io::Result<()> {
     let run = move || {
-        if is_realtime {
-            enter_as_pump();
-        }
+        enter_role(is_realtime);
         // Nobody listens any more when the program is ending: then the end is of no interest.
         drop(ends.send(pump()));
     };
@@ -315,9 +313,12 @@ pub(crate) fn spawn(
         .map(drop)
 }
 
-/// Gives this thread its priority. The run has made sure that it will be given; should it not be, tokens are moved late,
-/// which the report shows.
-fn enter_as_pump() {
+/// Gives this thread its priority in a real-time run. The run has made sure that it will be given; should it not be, tokens
+/// are moved late, which the report shows.
+pub(crate) fn enter_role(is_realtime: bool) {
     #[cfg(target_os = "linux")]
-    let _ = zbmd_executor::realtime::enter(zbmd_executor::realtime::ThreadRole::Pump);
+    if is_realtime {
+        let _ = zbmd_executor::realtime::enter(zbmd_executor::realtime::ThreadRole::Pump);
+    }
+    let _ = is_realtime;
 }

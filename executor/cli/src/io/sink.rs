@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use zbmd_ir::TokenType;
 
-use super::{FileError, Format, Port, format, io_error, is_standard, npy, pipe, wav};
+use super::{FileError, Format, Port, format, io_error, is_standard, is_url, npy, pipe, wav};
 
 /// What the system says a file is, as far as it matters to whoever writes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) enum FileKind {
 impl FileKind {
     /// What the file of that name is; `Regular` if there is none yet.
     pub(crate) fn of_path(path: &Path) -> Self {
-        if is_standard(path) {
+        if is_standard(path) || is_url(path) {
             return Self::Stream;
         }
         fs::metadata(path).map_or(Self::Regular, |metadata| Self::of(&metadata))
@@ -170,6 +170,20 @@ impl PreparedSink {
             encoding,
             position,
         })
+    }
+
+    /// A pipe that somebody of ours reads, in the place of the file `path`.
+    pub(crate) fn of_pipe(path: &Path, pipe: File, port: Port<'_>) -> Self {
+        let encoding = Encoding::Raw {
+            token_bytes: port.token.bytes(),
+        };
+        Self {
+            path: path.to_owned(),
+            file: pipe,
+            kind: FileKind::Stream,
+            position: Position::new(encoding.token_bytes()),
+            encoding,
+        }
     }
 
     /// What the file is.

@@ -1,0 +1,357 @@
+//! Streams that are URLs: which they are, their threads, and what they report. The sockets are `zbmd-live`'s.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+
+use zbmd_ir::{Actor, DType, Program, TokenType};
+use zbmd_live::{
+    ConsumerClosed, Feeder, FeederEnd, FeederParts, LiveReport, LiveSink, LiveSource, PacedSource,
+    SharedReport, SinkUrl, SourceUrl, TokenConsumer,
+};
+
+use super::CliError;
+use super::supervision::EventLines;
+use crate::io::pump::{self, PumpEnd};
+use crate::io::{FileError, Port, is_url, open_source};
+use zbmd_executor::{EngineError, Session, SourceHandle, StreamError};
+
+/// What a source's flags are called: `--input gaps=flags:iq`.
+const FLAGS_PREFIX: &str = "flags:";
+
+/// What a source that is not a file is fed by.
+#[derive(Clone, Debug)]
+pub(super) enum LiveInput {
+    /// A URL.
+    Url(SourceUrl),
+    /// A flag for each token of the source of this name.
+    FlagsOf(String),
+}
+
+/// The streams of the command line that are not files.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LiveBindings {
+    pub(super) inputs: BTreeMap<String, LiveInput>,
+    pub(super) outputs: BTreeMap<String, SinkUrl>,
+}
+
+/// Whether a name on the command line is not that of a file.
+pub(super) fn is_live(path: &Path) -> bool {
+    is_url(path) || flags_of(path).is_some()
+}
+
+/// The source whose flags a name stands for.
+fn flags_of(path: &Path) -> Option<&str> {
+    path.to_str()?.strip_prefix(FLAGS_PREFIX)
+}
+
+fn usage(text: String) -> CliError {
+    CliError::Usage(text)
+}
+
+impl LiveBindings {
+    /// Reads the URLs among the names that streams have.
+    pub(super) fn of(
+        inputs: &BTreeMap<String, PathBuf>,
+        outputs: &BTreeMap<String, PathBuf>,
+        program: &Program,
+    ) -> Result<Self, CliError> {
+        let mut bindings = Self::default();
+        for (stream, path) in inputs {
+            if let Some(flagged) = flags_of(path) {
+                let input = LiveInput::FlagsOf(flagged.to_owned());
+                bindings.inputs.insert(stream.clone(), input);
+            } else if let Some(text) = path.to_str().filter(|_| is_url(path)) {
+                let url = SourceUrl::parse(text)
+                    .map_err(|error| usage(format!("--input {stream}={text}: {error}")))?;
+                bindings.inputs.insert(stream.clone(), LiveInput::Url(url));
+            }
+        }
+        for (stream, path) in outputs {
+            if let Some(text) = path.to_str().filter(|_| is_url(path)) {
+                let url = SinkUrl::parse(text)
+                    .map_err(|error| usage(format!("--output {stream}={text}: {error}")))?;
+                bindings.outputs.insert(stream.clone(), url);
+            }
+        }
+        bindings.check_flags(program)?;
+        Ok(bindings)
+    }
+
+    /// Refuses flags of what is not a live source, or on a source of other tokens than bytes.
+    fn check_flags(&self, program: &Program) -> Result<(), CliError> {
+        let mut flagged_before: BTreeMap<&str, &str> = BTreeMap::new();
+        for (stream, input) in &self.inputs {
+            let LiveInput::FlagsOf(flagged) = input else {
+                continue;
+            };
+            if !matches!(self.inputs.get(flagged), Some(LiveInput::Url(_))) {
+                return Err(usage(format!(
+                    "--input {stream}=flags:{flagged}: `{flagged}` is not a source that has a URL: only live sources have gaps"
+                )));
+            }
+            if let Some(other) = flagged_before.insert(flagged, stream) {
+                return Err(usage(format!(
+                    "--input {stream}=flags:{flagged}: source `{other}` has these flags already; one can"
+                )));
+            }
+            let mut sources = program.graph.sources();
+            let actor = sources.find(|(_, actor)| actor.name == *stream);
+            let token = actor.map(|(_, actor)| &actor.outputs[0].token);
+            if let Some(token) = token.filter(|token| **token != TokenType::scalar(DType::U8)) {
+                return Err(usage(format!(
+                    "--input {stream}=flags:{flagged}: source `{stream}` carries {token}; flags are u8"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses checkpoints, which need sources that can be read again.
+    pub(super) fn check_checkpoint(&self) -> Result<(), CliError> {
+        match self.inputs.keys().next() {
+            None => Ok(()),
+            Some(stream) => Err(usage(format!(
+                "--checkpoint: source `{stream}` is live, and its tokens are not read again: record it to a file, and run on that"
+            ))),
+        }
+    }
+
+    /// The source that has the flags of `flagged`.
+    fn flag_source(&self, flagged: &str) -> Option<&String> {
+        let is_wanted =
+            |input: &LiveInput| matches!(input, LiveInput::FlagsOf(name) if name == flagged);
+        let mut inputs = self.inputs.iter();
+        inputs
+            .find(|(_, input)| is_wanted(input))
+            .map(|(name, _)| name)
+    }
+}
+
+/// A source whose socket is open.
+struct OpenSource {
+    stream: String,
+    url: SourceUrl,
+    source: Box<dyn LiveSource>,
+    token: TokenType,
+    model_rate: Option<f64>,
+    flag_source: Option<String>,
+}
+
+/// A sink whose socket is open; the run's end of its pipe is in the list of files.
+struct OpenSink {
+    stream: String,
+    sink: Box<dyn LiveSink>,
+    tokens: File,
+    report: SharedReport,
+}
+
+/// Everything live of a run.
+#[derive(Default)]
+pub(super) struct LiveStreams {
+    sources: Vec<OpenSource>,
+    sinks: Vec<OpenSink>,
+    sinks_are_over: Arc<AtomicBool>,
+    reports: Vec<SharedReport>,
+    threads: Threads,
+}
+
+/// The threads of live streams: each has a sender, and the receiver sees when the last one is gone.
+struct Threads {
+    running: Sender<()>,
+    all_ended: Receiver<()>,
+}
+
+impl Default for Threads {
+    fn default() -> Self {
+        let (running, all_ended) = mpsc::channel();
+        Self { running, all_ended }
+    }
+}
+
+impl Threads {
+    /// Waits until all have ended, for so long at most.
+    fn wait(self, limit: Duration) {
+        drop(self.running);
+        // Nobody sends anything: an error says that all are gone, or that the time is over.
+        let _ = self.all_ended.recv_timeout(limit);
+    }
+}
+
+/// What went wrong with a URL, as with a file.
+fn failed(url: &str) -> impl Fn(io::Error) -> FileError {
+    let path = PathBuf::from(url);
+    move |source| FileError::Io {
+        path: path.clone(),
+        source,
+    }
+}
+
+/// Tokens a second by the model.
+fn model_rate(actor: &Actor) -> Option<f64> {
+    let rate = actor.params.get("sample_rate")?.as_float()?;
+    (rate > 0.0).then_some(rate)
+}
+
+impl LiveStreams {
+    /// Opens the sockets of sources: from here on the system keeps what arrives.
+    pub(super) fn open_sources(
+        &mut self,
+        bindings: &LiveBindings,
+        program: &Program,
+    ) -> Result<(), CliError> {
+        for (_, actor) in program.graph.sources() {
+            let Some(LiveInput::Url(url)) = bindings.inputs.get(&actor.name) else {
+                continue;
+            };
+            let token = &actor.outputs[0].token;
+            let refused = |error| usage(format!("--input {}={}: {error}", actor.name, url.text));
+            let rate = zbmd_live::token_rate(url, token, model_rate(actor)).map_err(refused)?;
+            let source = match url.path() {
+                Some(path) => paced_source(actor, path, url, rate)?,
+                None => zbmd_live::open_source(url, token, rate).map_err(failed(&url.text))?,
+            };
+            self.sources.push(OpenSource {
+                stream: actor.name.clone(),
+                url: url.clone(),
+                source,
+                token: token.clone(),
+                model_rate: model_rate(actor),
+                flag_source: bindings.flag_source(&actor.name).cloned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Opens the socket of a sink; the end of a pipe that its tokens are to be written to.
+    pub(super) fn open_sink(&mut self, actor: &Actor, url: &SinkUrl) -> Result<File, FileError> {
+        let token = &actor.inputs[0].token;
+        let sink = zbmd_live::open_sink(url, token).map_err(failed(&url.text))?;
+        let (reader, writer) = io::pipe().map_err(failed(&url.text))?;
+        let report = SharedReport::new(&actor.name, &url.text, true);
+        self.sinks.push(OpenSink {
+            stream: actor.name.clone(),
+            sink,
+            tokens: File::from(std::os::fd::OwnedFd::from(reader)),
+            report,
+        });
+        Ok(File::from(std::os::fd::OwnedFd::from(writer)))
+    }
+
+    /// Starts a thread for each source and each sink.
+    pub(super) fn start(
+        &mut self,
+        session: &mut Session,
+        ends: &Sender<PumpEnd>,
+        events: Option<&EventLines>,
+    ) -> Result<(), CliError> {
+        let no_thread = |error| CliError::Engine(EngineError::Thread(error));
+        let is_realtime = session.is_realtime();
+        for open in std::mem::take(&mut self.sinks) {
+            let is_over = Arc::clone(&self.sinks_are_over);
+            self.reports.push(open.report.clone());
+            let running = self.threads.running.clone();
+            let run = move || {
+                pump::enter_role(is_realtime);
+                open.sink.run(open.tokens, &is_over, &open.report);
+                drop(running);
+            };
+            let thread = std::thread::Builder::new().name(format!("zbmd live {}", open.stream));
+            thread.spawn(run).map_err(no_thread)?;
+        }
+        for open in std::mem::take(&mut self.sources) {
+            let Ok(handle) = session.source(&open.stream) else {
+                continue;
+            };
+            let flags = open
+                .flag_source
+                .as_ref()
+                .and_then(|name| session.source(name).ok());
+            let report = SharedReport::new(&open.stream, &open.url.text, false);
+            self.reports.push(report.clone());
+            let boxed = |handle| Box::new(HandleConsumer(handle)) as Box<dyn TokenConsumer>;
+            let parts = FeederParts {
+                token: open.token,
+                model_rate: open.model_rate,
+                consumer: boxed(handle),
+                flags: flags.map(boxed),
+                listener: events.map(|events| events.live_listener(self.threads.running.clone())),
+                report,
+            };
+            let option = format!("--input {}={}", open.stream, open.url.text);
+            let feeder = Feeder::new(&open.url, open.source, parts)
+                .map_err(|error| usage(format!("{option}: {error}")))?;
+            let stopper = session.stopper();
+            let stream = open.stream.clone();
+            let running = self.threads.running.clone();
+            pump::spawn(&open.stream, ends.clone(), is_realtime, move || {
+                let _running = running;
+                match feeder.run(&|| stopper.is_stopping()) {
+                    FeederEnd::Closed => PumpEnd::SourceRefused,
+                    FeederEnd::SourceEnded => PumpEnd::SourceEnded {
+                        stream,
+                        partial_bytes: 0,
+                    },
+                }
+            })
+            .map_err(no_thread)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until sinks have sent what they were given, or as much as their peers take; what all of them did.
+    pub(super) fn finish(self) -> Vec<LiveReport> {
+        /// A sink leaves a peer that takes nothing sooner; this is for files of events that nobody reads.
+        const MAX_WAIT: Duration = Duration::from_secs(2);
+        self.sinks_are_over.store(true, Ordering::Release);
+        self.threads.wait(MAX_WAIT);
+        self.reports.iter().map(SharedReport::get).collect()
+    }
+}
+
+/// A file that is played at its rate, in any format that sources have.
+fn paced_source(
+    actor: &Actor,
+    path: &Path,
+    url: &SourceUrl,
+    rate: Option<f64>,
+) -> Result<Box<dyn LiveSource>, CliError> {
+    let token = &actor.outputs[0].token;
+    let Some(rate) = rate else {
+        return Err(usage(format!(
+            "--input {}={}: the key `rate` is missing, and the model says no `sample_rate`: add ?rate=48000",
+            actor.name, url.text
+        )));
+    };
+    let port = Port {
+        stream: &actor.name,
+        token,
+        params: &actor.params,
+    };
+    let reader = open_source(path, port)?;
+    let token_bytes = token.bytes() as usize;
+    Ok(Box::new(PacedSource::new(reader, token_bytes, rate)))
+}
+
+/// A source's handle, as live streams see it.
+struct HandleConsumer(SourceHandle);
+
+fn taken(result: Result<u64, StreamError>) -> Result<u64, ConsumerClosed> {
+    // Whole tokens of bytes are always taken, but by a run that ends.
+    result.map_err(|_| ConsumerClosed)
+}
+
+impl TokenConsumer for HandleConsumer {
+    fn offer(&mut self, bytes: &[u8]) -> Result<u64, ConsumerClosed> {
+        taken(self.0.try_push_bytes(bytes))
+    }
+
+    fn offer_within(&mut self, bytes: &[u8], limit: Duration) -> Result<u64, ConsumerClosed> {
+        taken(self.0.push_bytes_within(bytes, limit))
+    }
+}

@@ -1,0 +1,175 @@
+//! What live streams did, as people and programs read it beside the report of the run.
+
+use std::fmt;
+
+use serde::Serialize;
+use zbmd_executor::Report;
+use zbmd_live::LiveReport;
+
+/// Gaps that the text shows for each source; JSON has the first 4096.
+const GAPS_SHOWN: usize = 8;
+
+/// The report of a run with live streams.
+#[derive(Serialize)]
+pub(super) struct FullReport<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    #[serde(skip_serializing_if = "<[LiveReport]>::is_empty")]
+    live: &'a [LiveReport],
+}
+
+impl<'a> FullReport<'a> {
+    pub(super) fn new(report: &'a Report, live: &'a [LiveReport]) -> Self {
+        Self { report, live }
+    }
+
+    /// As [`Report::to_json`].
+    pub(super) fn to_json(&self) -> String {
+        // Plain data with string keys: serialising cannot fail.
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// The text without the measurements.
+    pub(super) fn summary(&self) -> String {
+        self.with_live(self.report.summary())
+    }
+
+    fn with_live(&self, mut text: String) -> String {
+        for live in self.live {
+            text.push_str(&LiveText(live).to_string());
+        }
+        text
+    }
+}
+
+impl fmt::Display for FullReport<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.with_live(self.report.to_string()))
+    }
+}
+
+/// A live stream for people.
+struct LiveText<'a>(&'a LiveReport);
+
+impl LiveText<'_> {
+    /// Counts that are not 0, each with what was counted.
+    fn counts(&self) -> String {
+        let live = self.0;
+        let all = [
+            (live.repeats, "repeated"),
+            (live.late, "late"),
+            (live.stray, "stray"),
+            (live.reordered_packets, "packets reordered"),
+            (live.refused, "refused"),
+            (live.kernel_drops, "datagrams dropped by the system"),
+            (live.restarts, "restarts of the sender"),
+            (live.dropped, "dropped"),
+            (live.commands, "commands"),
+            (live.reconnects(), "reconnects"),
+        ];
+        let counts = all.iter().filter(|(count, _)| *count > 0);
+        counts
+            .map(|(count, what)| format!(", {count} {what}"))
+            .collect()
+    }
+}
+
+impl fmt::Display for LiveText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let live = self.0;
+        write!(f, "  live {} {}: ", live.stream, live.url)?;
+        if live.is_sink {
+            return writeln!(f, "{} sent{}", live.sent, self.counts());
+        }
+        write!(f, "{} received", live.received)?;
+        if live.filled_tokens() > 0 {
+            let causes = live.filled.iter();
+            let causes: Vec<String> = causes.map(|(cause, n)| format!("{cause} {n}")).collect();
+            let filled = live.filled_tokens();
+            write!(f, ", {filled} filled ({})", causes.join(", "))?;
+        }
+        writeln!(f, "{}", self.counts())?;
+        if let Some((rate, stated)) = live.contradicting_rates() {
+            writeln!(
+                f,
+                "    the sender states {stated} samples a second; its tokens were counted by a rate of {rate}"
+            )?;
+        }
+
+        for gap in live.gaps.iter().take(GAPS_SHOWN) {
+            writeln!(
+                f,
+                "    gap at {:>12}: {} tokens, {}",
+                gap.first, gap.length, gap.cause
+            )?;
+        }
+        let shown = live.gaps.len().min(GAPS_SHOWN) as u64;
+        if live.gap_count > shown {
+            let more = live.gap_count - shown;
+            writeln!(f, "    … and {more} gaps more (see --report json)")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zbmd_live::{Cause, Gap};
+
+    use super::*;
+
+    #[test]
+    fn the_text_says_what_came_and_what_is_missing() {
+        let gap = |first| Gap {
+            first,
+            length: 7,
+            cause: Cause::Lost,
+        };
+        let source = LiveReport {
+            stream: "iq".to_owned(),
+            url: "udp://h:1".to_owned(),
+            received: 900,
+            filled: [(Cause::Lost, 70), (Cause::Silence, 30)].into(),
+            gap_count: 11,
+            gaps: (0..10).map(|n| gap(n * 20)).collect(),
+            repeats: 5,
+            rate: Some(48e3),
+            stated_rate: Some(96e3),
+            connections: 3,
+            ..LiveReport::default()
+        };
+        let sink = LiveReport {
+            stream: "out".to_owned(),
+            url: "tcp://h:2".to_owned(),
+            is_sink: true,
+            sent: 800,
+            dropped: 50,
+            ..LiveReport::default()
+        };
+        let report = Report {
+            model: "m".to_owned(),
+            ..Report::default()
+        };
+        let live = [source, sink];
+        let full = FullReport::new(&report, &live);
+        let text = full.to_string();
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(
+            lines[0],
+            "  live iq udp://h:1: 900 received, 100 filled (lost 70, silence 30), 5 repeated, 2 reconnects"
+        );
+        assert_eq!(
+            lines[1],
+            "    the sender states 96000 samples a second; its tokens were counted by a rate of 48000"
+        );
+        assert_eq!(lines[2], "    gap at            0: 7 tokens, lost");
+        assert_eq!(lines[10], "    … and 3 gaps more (see --report json)");
+        assert_eq!(lines[11], "  live out tcp://h:2: 800 sent, 50 dropped");
+        assert_eq!(full.summary(), text);
+
+        // Programs that read reports of files see no difference.
+        let plain = FullReport::new(&report, &[]);
+        assert_eq!(plain.to_json(), report.to_json());
+        assert!(full.to_json().contains("\"live\": ["));
+    }
+}

@@ -1,0 +1,117 @@
+//! Datagrams as a sink.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::LiveSink;
+use crate::net::wait_readable;
+use crate::packet::seq;
+use crate::report::SharedReport;
+use crate::url::Header;
+
+/// How often the run's end is looked for while nothing comes.
+const LOOK_NS: u64 = 20_000_000;
+
+/// Sends datagrams of one size; the last one may be shorter.
+pub(super) struct UdpSink {
+    socket: UdpSocket,
+    to: SocketAddr,
+    header: Header,
+    /// Header and whole tokens.
+    datagram: Vec<u8>,
+    header_bytes: usize,
+    filled_bytes: usize,
+    token_bytes: usize,
+    /// Datagrams so far.
+    number: u64,
+}
+
+impl UdpSink {
+    pub(super) fn open(
+        addresses: &[SocketAddr],
+        header: Header,
+        max_bytes: usize,
+        token_bytes: usize,
+    ) -> io::Result<Self> {
+        let header_bytes = match header {
+            Header::Seq => seq::HEADER_BYTES,
+            Header::None | Header::Vita49 => 0,
+        };
+        let tokens = max_bytes.saturating_sub(header_bytes) / token_bytes;
+        if tokens == 0 {
+            return Err(io::Error::other(format!(
+                "a datagram of {max_bytes} bytes, {header_bytes} of them its header, has no room for a token of {token_bytes} bytes: make `packet` larger"
+            )));
+        }
+        let to = *addresses
+            .first()
+            .ok_or_else(|| io::Error::other("there is no address"))?;
+        // Not connected: otherwise the system would tell of a peer that is not there, which is no matter.
+        let socket = match to {
+            SocketAddr::V4(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?,
+            SocketAddr::V6(_) => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?,
+        };
+        Ok(Self {
+            socket,
+            to,
+            header,
+            datagram: vec![0; header_bytes + tokens * token_bytes],
+            header_bytes,
+            filled_bytes: header_bytes,
+            token_bytes,
+            number: 0,
+        })
+    }
+
+    /// Sends the tokens that have come.
+    fn send(&mut self, report: &SharedReport) {
+        let bytes = self.filled_bytes - self.header_bytes;
+        let whole_bytes = bytes - bytes % self.token_bytes;
+        self.filled_bytes = self.header_bytes;
+        if whole_bytes == 0 {
+            return;
+        }
+        if self.header == Header::Seq {
+            // As GNU Radio does: the first datagram has number 1.
+            self.number = self.number.wrapping_add(1);
+            self.datagram[..self.header_bytes].copy_from_slice(&seq::header(self.number));
+        }
+        let datagram = &self.datagram[..self.header_bytes + whole_bytes];
+        let result = self.socket.send_to(datagram, self.to);
+
+        let tokens = (whole_bytes / self.token_bytes) as u64;
+        let mut report = report.locked();
+        report.packets += 1;
+        report.received += tokens;
+        match result {
+            Ok(_) => report.sent += tokens,
+            Err(_) => report.dropped += tokens,
+        }
+    }
+}
+
+impl LiveSink for UdpSink {
+    fn run(mut self: Box<Self>, mut tokens: File, is_over: &AtomicBool, report: &SharedReport) {
+        loop {
+            if !wait_readable(&tokens, LOOK_NS) {
+                if is_over.load(Ordering::Acquire) {
+                    break;
+                }
+                continue;
+            }
+            let filled_bytes = self.filled_bytes;
+            match tokens.read(&mut self.datagram[filled_bytes..]) {
+                Ok(0) => break,
+                Ok(bytes) => self.filled_bytes += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+            if self.filled_bytes == self.datagram.len() {
+                self.send(report);
+            }
+        }
+        self.send(report);
+    }
+}

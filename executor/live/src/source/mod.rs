@@ -1,0 +1,107 @@
+//! Where tokens come from: sockets and files behind one trait. Must not know the order of tokens: that is the timeline's.
+
+mod datagrams;
+mod paced;
+mod stream;
+mod udp;
+
+use std::io;
+
+pub use paced::PacedSource;
+
+use zbmd_ir::TokenType;
+
+use self::stream::{Protocol, StreamSource};
+use self::udp::UdpSource;
+use crate::net::{Link, resolve};
+use crate::packet::rtl_tcp::Command;
+use crate::timeline::Place;
+use crate::url::{Endpoint, SourceUrl, Tuning};
+
+/// Something that a source received.
+#[derive(Debug)]
+pub enum Arrival<'a> {
+    /// Tokens.
+    Packet {
+        /// Where they belong.
+        place: Place,
+        /// Their bytes, in this machine's order; what is not a whole token at the end is left out.
+        payload: &'a [u8],
+        /// When they arrived.
+        arrival_ns: u64,
+        /// Datagrams that the system dropped before it.
+        kernel_drops: u64,
+    },
+    /// Something that was not understood or not wanted.
+    Refused,
+    /// The sender states its rate, in samples a second.
+    SampleRate(f64),
+    /// A connection was made.
+    Connected,
+    /// The connection is gone; the source looks for another.
+    Disconnected,
+    /// There will be nothing more.
+    Ended,
+}
+
+/// Where tokens come from. A source looks after its connections itself.
+pub trait LiveSource: Send {
+    /// Waits until something arrives, for about `limit_ns` at most, and shows it to `visit`.
+    fn receive(&mut self, limit_ns: u64, visit: &mut dyn FnMut(Arrival<'_>));
+
+    /// Whether it is connected only after [`Arrival::Connected`].
+    fn has_connections(&self) -> bool;
+}
+
+/// Opens the source of a URL: its address is bound, or looked up. Files are opened by [`PacedSource::new`]. `rate` is in
+/// tokens a second.
+///
+/// # Errors
+/// What the system says.
+pub fn open_source(
+    url: &SourceUrl,
+    token: &TokenType,
+    rate: Option<f64>,
+) -> io::Result<Box<dyn LiveSource>> {
+    let token_bytes = token.bytes() as usize;
+    Ok(match &url.endpoint {
+        Endpoint::Udp { address, header } => {
+            let addresses = resolve(address)?;
+            Box::new(UdpSource::open(&addresses, *header, token, rate)?)
+        }
+        Endpoint::Tcp(address) => {
+            let link = Link::connect(resolve(address)?);
+            Box::new(StreamSource::new(link, Protocol::Raw, token_bytes))
+        }
+        Endpoint::TcpListen(address) => {
+            let link = Link::listen(&resolve(address)?)?;
+            Box::new(StreamSource::new(link, Protocol::Raw, token_bytes))
+        }
+        Endpoint::RtlTcp(address, tuning) => {
+            let link = Link::connect(resolve(address)?);
+            let model_rate = rate.map(|tokens| tokens * token_bytes as f64 / 2.0);
+            let protocol = Protocol::RtlTcp(commands(tuning, model_rate));
+            Box::new(StreamSource::new(link, protocol, token_bytes))
+        }
+        Endpoint::Paced(path) => {
+            let file = std::fs::File::open(path)?;
+            let no_rate = || io::Error::other(SourceUrl::rate_is_missing("a file has none"));
+            let rate = rate.ok_or_else(no_rate)?;
+            Box::new(PacedSource::new(Box::new(file), token_bytes, rate))
+        }
+    })
+}
+
+/// What a receiver is told after each connection: the rate is that of the model where the URL has none.
+fn commands(tuning: &Tuning, model_rate: Option<f64>) -> Vec<Command> {
+    let mut commands = Vec::new();
+    let rate = tuning.rate.or(model_rate);
+    commands.extend(rate.map(|rate| Command::SampleRate(rate as u32)));
+    commands.extend(tuning.frequency_hz.map(Command::Frequency));
+    commands.extend(tuning.ppm.map(Command::Correction));
+    if let Some(gain) = tuning.gain_tenths {
+        commands.push(Command::ManualGain(gain.is_some()));
+        commands.extend(gain.map(Command::Gain));
+    }
+    commands
+}

@@ -1,0 +1,89 @@
+//! A file that is played at its rate, by absolute timers: a late piece delays none of those after it.
+
+use std::io::{ErrorKind, Read};
+
+use super::{Arrival, LiveSource};
+use crate::clock::{now_ns, sleep_until};
+use crate::timeline::Place;
+
+/// Pieces a second, where a piece has more than one token.
+const PIECES_PER_S: f64 = 200.0;
+/// No piece is larger, or it is one token.
+const MAX_PIECE_BYTES: usize = 1 << 20;
+
+/// Plays what it reads.
+pub struct PacedSource {
+    reader: Box<dyn Read + Send>,
+    rate: f64,
+    token_bytes: usize,
+    piece: Vec<u8>,
+    /// When the first token is due.
+    start_ns: Option<u64>,
+    /// Tokens that were played.
+    played: u64,
+}
+
+impl PacedSource {
+    /// Plays the tokens that `reader` gives as bytes, at so many a second.
+    pub fn new(reader: Box<dyn Read + Send>, token_bytes: usize, rate: f64) -> Self {
+        let max_tokens = (MAX_PIECE_BYTES / token_bytes).max(1);
+        let piece_tokens = ((rate / PIECES_PER_S) as usize).clamp(1, max_tokens);
+        Self {
+            reader,
+            rate,
+            token_bytes,
+            piece: vec![0; piece_tokens * token_bytes],
+            start_ns: None,
+            played: 0,
+        }
+    }
+
+    /// Reads a piece; how many bytes. Fewer than a whole one at the file's end.
+    fn read_piece(&mut self) -> usize {
+        let mut filled = 0;
+        while filled < self.piece.len() {
+            match self.reader.read(&mut self.piece[filled..]) {
+                Ok(0) => break,
+                Ok(bytes) => filled += bytes,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // What cannot be read on has ended.
+                Err(_) => break,
+            }
+        }
+        filled
+    }
+}
+
+impl LiveSource for PacedSource {
+    fn receive(&mut self, limit_ns: u64, visit: &mut dyn FnMut(Arrival<'_>)) {
+        let start_ns = *self.start_ns.get_or_insert_with(now_ns);
+        // A piece is there when its last token was sampled.
+        let piece_tokens = (self.piece.len() / self.token_bytes) as u64;
+        let due_s = (self.played + piece_tokens) as f64 / self.rate;
+        let due_ns = start_ns.saturating_add((due_s * 1e9) as u64);
+        let until_ns = now_ns().saturating_add(limit_ns);
+        sleep_until(due_ns.min(until_ns));
+        if due_ns > now_ns() {
+            return;
+        }
+
+        let bytes = self.read_piece();
+        let tokens = bytes / self.token_bytes;
+        self.played += tokens as u64;
+        if tokens > 0 {
+            visit(Arrival::Packet {
+                place: Place::Unknown,
+                payload: &self.piece[..tokens * self.token_bytes],
+                arrival_ns: due_ns,
+                kernel_drops: 0,
+            });
+        }
+        if bytes < self.piece.len() {
+            visit(Arrival::Ended);
+        }
+    }
+
+    fn has_connections(&self) -> bool {
+        false
+    }
+}

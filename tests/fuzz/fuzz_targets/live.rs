@@ -1,0 +1,129 @@
+//! What strangers send to live streams: datagrams, hellos and commands of any bytes are read or refused, and whatever
+//! numbers, time stamps and times their packets have, tokens come out in order and without holes.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use zbmd_ir::DType;
+use zbmd_live::packet::{rtl_tcp, seq, vita49};
+use zbmd_live::{Packet, Place, Silence, SinkUrl, SourceUrl, Step, Timeline, TimelineSettings};
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((choice, rest)) = bytes.split_first() else {
+        return;
+    };
+    match choice % 5 {
+        0 => datagrams(rest),
+        1 => receivers(rest),
+        2 => urls(rest),
+        _ => packets(*choice, rest),
+    }
+});
+
+/// Parts of a datagram lie within it.
+fn datagrams(bytes: &[u8]) {
+    if let Some((number, payload)) = seq::split(bytes) {
+        assert_eq!([&seq::header(number)[..], payload].concat(), bytes);
+    }
+    let Ok(vita49::Vita49::Data {
+        prologue, payload, ..
+    }) = vita49::parse(bytes)
+    else {
+        return;
+    };
+    let payload = &bytes[payload];
+    let mut tokens = Vec::new();
+    for dtype in DType::ALL {
+        vita49::to_native(payload, dtype, &mut tokens);
+        assert_eq!(tokens.len(), payload.len());
+    }
+    for rate_micro in [1, 48_000_000_000, 1_000_000_000_000_000_000] {
+        vita49::position(&prologue, rate_micro);
+    }
+}
+
+/// Hellos and commands come back as they were.
+fn receivers(bytes: &[u8]) {
+    if let Some((hello, _)) = bytes.split_first_chunk()
+        && let Some(parsed) = rtl_tcp::Hello::parse(hello)
+    {
+        assert_eq!(&parsed.bytes(), hello);
+    }
+    let mut reader = rtl_tcp::CommandReader::default();
+    let mut sent_again = Vec::new();
+    for piece in bytes.chunks(3) {
+        reader.read(piece, |command| sent_again.extend(command.bytes()));
+    }
+    assert!(bytes.starts_with(&sent_again));
+    assert!(bytes.len() - sent_again.len() < rtl_tcp::COMMAND_BYTES);
+}
+
+fn urls(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = SourceUrl::parse(text).map_err(|error| error.to_string());
+        let _ = SinkUrl::parse(text).map_err(|error| error.to_string());
+    }
+}
+
+/// A packet for each 12 bytes.
+fn packets(choice: u8, bytes: &[u8]) {
+    let settings = TimelineSettings {
+        rate: (choice & 8 != 0).then_some(1e4),
+        silence: match choice & 24 {
+            24 => Silence::Fill,
+            _ => Silence::Stall,
+        },
+        limit_ns: 1_000_000,
+        window: usize::from(choice >> 5),
+        tolerance: 1,
+    };
+    let mut timeline: Timeline<u64> = Timeline::new(settings, 0, true);
+    let mut now_ns = 0u64;
+    let mut next_index = 0;
+    for piece in bytes.as_chunks::<12>().0 {
+        let [kind, time, tokens, _, number @ ..] = *piece;
+        let number = u64::from_le_bytes(number);
+        now_ns += u64::from(time) * 100_000;
+        match kind % 16 {
+            0 => timeline.disconnected(),
+            1 => timeline.connected(),
+            _ => {}
+        }
+        timeline.tick(now_ns);
+        let packet = Packet {
+            place: match kind % 4 {
+                0 => Place::Unknown,
+                1 => Place::Token(i128::from(number)),
+                2 => Place::Number(number, 4),
+                _ => Place::Number(number, 64),
+            },
+            tokens: u64::from(tokens),
+            arrival_ns: now_ns,
+            kernel_drops: u64::from(kind >> 6),
+        };
+        check_steps(&mut timeline, &mut next_index, 0);
+        timeline.packet(&packet, || packet.tokens);
+        check_steps(&mut timeline, &mut next_index, packet.tokens);
+    }
+    assert_eq!(timeline.next_index(), next_index);
+}
+
+/// Every step begins where the one before ended, and gives no more than there is.
+fn check_steps(timeline: &mut Timeline<u64>, next_index: &mut u64, current_tokens: u64) {
+    while let Some(step) = timeline.next_step() {
+        match step {
+            Step::Current { skip, take } => {
+                assert!(skip + take <= current_tokens);
+                *next_index += take;
+            }
+            Step::Kept { packet, skip, take } => {
+                assert!(skip + take <= packet);
+                *next_index += take;
+            }
+            Step::Fill(gap) => {
+                assert_eq!(gap.first, *next_index);
+                *next_index += gap.length;
+            }
+            Step::Discard(_) => {}
+        }
+    }
+}
