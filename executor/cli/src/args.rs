@@ -71,6 +71,10 @@ pub(super) struct Args {
     /// Where workers run: in threads of this process, or in a process of its own each GPU, or each device.
     #[arg(long, value_name = "WHERE", default_value = "gpus")]
     pub(super) isolation: Where,
+    /// Count the blocks whose output at this sink is later than so long after the release of their tokens, which a source
+    /// that is played by the clock has (`--input NAME=paced:FILE`). May be given for several sinks.
+    #[arg(long = "deadline", value_name = "SINK=TIME", value_parser = deadline)]
+    pub(super) deadlines: Vec<(String, Duration)>,
     /// Run before all ordinary threads of the system (SCHED_FIFO), with all memory locked. Refused, with what is missing,
     /// where the system does not allow it.
     #[arg(long)]
@@ -175,6 +179,13 @@ fn binding(text: &str) -> Result<(String, PathBuf), String> {
             Ok((name.to_owned(), file.into()))
         }
         _ => Err("write it as NAME=FILE, such as iq=capture.cf32".to_owned()),
+    }
+}
+
+fn deadline(text: &str) -> Result<(String, Duration), String> {
+    match text.split_once('=') {
+        Some((sink, time)) if !sink.is_empty() => Ok((sink.to_owned(), duration(time)?)),
+        _ => Err("write it as SINK=TIME, such as audio=20ms".to_owned()),
     }
 }
 

@@ -9,10 +9,11 @@ use std::sync::mpsc;
 use zbmd_ir::{Actor, Program, Value};
 
 use super::args::Args;
+use super::deadlines::Deadlines;
 use super::live::{LiveBindings, LiveStreams, is_live};
 use super::{CliError, file_roles, startup};
 use crate::checkpoint::{Checkpoint, Origin};
-use crate::io::pump::{self, PumpEnd, SharedFile};
+use crate::io::pump::{self, PumpEnd, SharedFile, WatchedSink};
 use crate::io::relay;
 use crate::io::{FileError, FileKind, Port, PreparedSink, is_standard, is_url, open_source};
 use zbmd_executor::Engine;
@@ -252,6 +253,7 @@ pub(super) fn start_pumps(
     session: &mut Session,
     sources: Opened<Box<dyn io::Read + Send>>,
     sinks: &Opened<SharedFile>,
+    deadlines: &Deadlines,
     ends: &mpsc::Sender<PumpEnd>,
 ) -> Result<Vec<OpenSink>, CliError> {
     let no_thread = |error| CliError::Engine(EngineError::Thread(error));
@@ -260,8 +262,12 @@ pub(super) fn start_pumps(
 
     let mut open_sinks = Vec::with_capacity(sinks.len());
     for (name, path, file) in sinks {
-        let Ok(sink) = session.sink(name) else {
+        let Ok(handle) = session.sink(name) else {
             continue;
+        };
+        let sink = WatchedSink {
+            handle,
+            listener: deadlines.listener(name),
         };
         open_sinks.push(OpenSink {
             stream: name.clone(),

@@ -15,6 +15,7 @@ mod args;
 pub mod checkpoint;
 mod checkpoints;
 mod console;
+mod deadlines;
 mod ending;
 mod file_roles;
 mod files;
@@ -46,10 +47,11 @@ use self::args::duration;
 use self::args::{Args, Other, ReportFormat, Where};
 use self::checkpoints::{CheckpointFolder, Keeper};
 use self::console::CONSOLE;
+use self::deadlines::Deadlines;
 use self::ending::Ending;
 use self::files::{Files, Opened, start_pumps};
 use self::live::LiveStreams;
-use self::live_report::FullReport;
+use self::live_report::{EdgeReports, FullReport};
 use self::top::top;
 use self::watch::{Watch, Watched};
 use crate::checkpoint::{Checkpoint, FolderError, Origin};
@@ -64,7 +66,6 @@ use zbmd_executor::embed;
 use zbmd_executor::report::Outcome;
 use zbmd_executor::report::TraceReport;
 use zbmd_executor::{EngineError, RunError};
-use zbmd_live::LiveReport;
 
 /// Why the command ends without having run to its end.
 #[derive(Debug, thiserror::Error)]
@@ -214,6 +215,7 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let sources = files.open_sources(engine.program(), &origin, resumed.as_ref())?;
     let mut live = LiveStreams::default();
     live.open_sources(&files.live, engine.program())?;
+    let deadlines = Deadlines::of(&args.deadlines, &engine, &live)?;
     let sinks = files.prepare_sinks(&engine, bundle_path, resumed.as_ref(), &mut live)?;
     let mut event_lines = None;
     if let Some(supervised) = &mut supervised {
@@ -235,12 +237,15 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     stop_on_signal(session.stopper());
     let (pump_ends, ended_pumps) = mpsc::channel();
     live.start(&mut session, &pump_ends, event_lines.as_ref())?;
-    let open_sinks = start_pumps(&mut session, sources, &sinks, &pump_ends)?;
+    let open_sinks = start_pumps(&mut session, sources, &sinks, &deadlines, &pump_ends)?;
     let watch = Watch::start(args, session.stopper(), ended_pumps, open_sinks);
     let run_outcome = session.join();
     drop(pump_ends);
     let watched = watch.finish();
-    let live_reports = live.finish();
+    let edges = EdgeReports {
+        live: live.finish(),
+        deadlines: deadlines.reports(),
+    };
 
     if matches!(run_outcome, Ok(_) | Err(RunError::GaveUp { .. })) {
         begin_outputs(&sinks)?;
@@ -253,7 +258,7 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         let final_outcome = ending.left.as_ref().filter(|_| may_go_on);
         keeper.finish(final_outcome.map(|outcome| outcome.state.clone()));
     }
-    end(args, bundle_path, &engine, ending, watched, &live_reports)
+    end(args, bundle_path, &engine, ending, watched, &edges)
 }
 
 fn open_bundle(args: &Args, bundle_path: &Path) -> Result<Verified<Program>, CliError> {
@@ -341,7 +346,7 @@ fn end(
     engine: &Engine,
     ending: Ending,
     watched: Watched,
-    live: &[LiveReport],
+    edges: &EdgeReports,
 ) -> Result<u8, CliError> {
     let Some(Outcome { mut report, state }) = ending.left else {
         return Err(ending.error.map_or_else(
@@ -357,7 +362,7 @@ fn end(
 
     report.cut_off(&watched.cut_off);
     if let (Some(path), Some((stream, _))) = (&args.save_state, watched.cut_off.first()) {
-        print_report(args, &report, live)?;
+        print_report(args, &report, edges)?;
         let refusal_text = format!(
             "the state is not saved: it is that after tokens of `{stream}` that its reader did not take"
         );
@@ -375,7 +380,7 @@ fn end(
 
     report.notes.extend(watched.notes);
     report.notes.extend(ending.notes);
-    print_report(args, &report, live)?;
+    print_report(args, &report, edges)?;
 
     if let Some(error) = ending.error {
         return Err(error.into());
@@ -413,9 +418,9 @@ fn program_names(program: &Program) -> Vec<&str> {
 fn print_report(
     args: &Args,
     report: &zbmd_executor::Report,
-    live: &[LiveReport],
+    edges: &EdgeReports,
 ) -> Result<(), CliError> {
-    let report = FullReport::new(report, live);
+    let report = FullReport::new(report, edges);
     if let Some(path) = &args.report_file {
         let report_text = match args.report {
             Some(ReportFormat::Text) => report.to_string(),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use zbmd_ir::{Actor, DType, Program, TokenType};
 use zbmd_live::{
     ConsumerClosed, Feeder, FeederEnd, FeederParts, LiveReport, LiveSink, LiveSource, PacedSource,
-    SharedReport, SinkUrl, SourceUrl, TokenConsumer,
+    ReleaseClock, SharedReport, SinkUrl, SourceUrl, TokenConsumer,
 };
 
 use super::CliError;
@@ -158,6 +158,8 @@ pub(super) struct LiveStreams {
     sinks: Vec<OpenSink>,
     sinks_are_over: Arc<AtomicBool>,
     reports: Vec<SharedReport>,
+    /// Of the sources that are played by the clock.
+    release_clocks: BTreeMap<String, Arc<ReleaseClock>>,
     threads: Threads,
 }
 
@@ -213,7 +215,12 @@ impl LiveStreams {
             let refused = |error| usage(format!("--input {}={}: {error}", actor.name, url.text));
             let rate = zbmd_live::token_rate(url, token, model_rate(actor)).map_err(refused)?;
             let source = match url.path() {
-                Some(path) => paced_source(actor, path, url, rate)?,
+                Some(path) => {
+                    let paced = paced_source(actor, path, url, rate)?;
+                    let stream = actor.name.clone();
+                    self.release_clocks.insert(stream, paced.clock());
+                    Box::new(paced)
+                }
                 None => zbmd_live::open_source(url, token, rate).map_err(failed(&url.text))?,
             };
             self.sources.push(OpenSource {
@@ -226,6 +233,11 @@ impl LiveStreams {
             });
         }
         Ok(())
+    }
+
+    /// When the tokens of a source are released, if it is played by the clock.
+    pub(super) fn release_clock(&self, source: &str) -> Option<Arc<ReleaseClock>> {
+        self.release_clocks.get(source).map(Arc::clone)
     }
 
     /// Opens the socket of a sink; the end of a pipe that its tokens are to be written to.
@@ -320,7 +332,7 @@ fn paced_source(
     path: &Path,
     url: &SourceUrl,
     rate: Option<f64>,
-) -> Result<Box<dyn LiveSource>, CliError> {
+) -> Result<PacedSource, CliError> {
     let token = &actor.outputs[0].token;
     let Some(rate) = rate else {
         return Err(usage(format!(
@@ -335,7 +347,7 @@ fn paced_source(
     };
     let reader = open_source(path, port)?;
     let token_bytes = token.bytes() as usize;
-    Ok(Box::new(PacedSource::new(reader, token_bytes, rate)))
+    Ok(PacedSource::new(reader, token_bytes, rate, url.piece))
 }
 
 /// A source's handle, as live streams see it.

@@ -4,23 +4,34 @@ use std::fmt;
 
 use serde::Serialize;
 use zbmd_executor::Report;
-use zbmd_live::LiveReport;
+use zbmd_live::{LiveReport, TimeSummary};
+
+use super::deadlines::DeadlineReport;
 
 /// Gaps that the text shows for each source; JSON has the first 4096.
 const GAPS_SHOWN: usize = 8;
+
+/// What is known of a run beside the executor's report.
+#[derive(Default, Serialize)]
+pub(super) struct EdgeReports {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) live: Vec<LiveReport>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) deadlines: Vec<DeadlineReport>,
+}
 
 /// The report of a run with live streams.
 #[derive(Serialize)]
 pub(super) struct FullReport<'a> {
     #[serde(flatten)]
     report: &'a Report,
-    #[serde(skip_serializing_if = "<[LiveReport]>::is_empty")]
-    live: &'a [LiveReport],
+    #[serde(flatten)]
+    edges: &'a EdgeReports,
 }
 
 impl<'a> FullReport<'a> {
-    pub(super) fn new(report: &'a Report, live: &'a [LiveReport]) -> Self {
-        Self { report, live }
+    pub(super) fn new(report: &'a Report, edges: &'a EdgeReports) -> Self {
+        Self { report, edges }
     }
 
     /// As [`Report::to_json`].
@@ -35,8 +46,11 @@ impl<'a> FullReport<'a> {
     }
 
     fn with_live(&self, mut text: String) -> String {
-        for live in self.live {
+        for live in &self.edges.live {
             text.push_str(&LiveText(live).to_string());
+        }
+        for deadline in &self.edges.deadlines {
+            text.push_str(&deadline_text(deadline));
         }
         text
     }
@@ -89,6 +103,9 @@ impl fmt::Display for LiveText<'_> {
             write!(f, ", {filled} filled ({})", causes.join(", "))?;
         }
         writeln!(f, "{}", self.counts())?;
+        if let Some(lateness) = &live.release_lateness {
+            writeln!(f, "    released late by {}", times_text(lateness))?;
+        }
         if let Some((rate, stated)) = live.contradicting_rates() {
             writeln!(
                 f,
@@ -109,6 +126,35 @@ impl fmt::Display for LiveText<'_> {
             writeln!(f, "    … and {more} gaps more (see --report json)")?;
         }
         Ok(())
+    }
+}
+
+fn deadline_text(deadline: &DeadlineReport) -> String {
+    format!(
+        "  deadline {}: {} of {} blocks later than {}; response {}\n",
+        deadline.sink,
+        deadline.missed,
+        deadline.response.count,
+        time_text(deadline.limit_ns),
+        times_text(&deadline.response)
+    )
+}
+
+fn times_text(times: &TimeSummary) -> String {
+    format!(
+        "{} in the median, p99 {}, p99.9 {}, at most {}",
+        time_text(times.p50_ns),
+        time_text(times.p99_ns),
+        time_text(times.p99_9_ns),
+        time_text(times.max_ns)
+    )
+}
+
+/// A time with three digits.
+fn time_text(ns: u64) -> String {
+    match ns {
+        0..=9_999_999 => format!("{:.3} ms", ns as f64 / 1e6),
+        _ => format!("{:.1} ms", ns as f64 / 1e6),
     }
 }
 
@@ -150,8 +196,11 @@ mod tests {
             model: "m".to_owned(),
             ..Report::default()
         };
-        let live = [source, sink];
-        let full = FullReport::new(&report, &live);
+        let edges = EdgeReports {
+            live: vec![source, sink],
+            deadlines: Vec::new(),
+        };
+        let full = FullReport::new(&report, &edges);
         let text = full.to_string();
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(
@@ -168,7 +217,8 @@ mod tests {
         assert_eq!(full.summary(), text);
 
         // Programs that read reports of files see no difference.
-        let plain = FullReport::new(&report, &[]);
+        let nothing = EdgeReports::default();
+        let plain = FullReport::new(&report, &nothing);
         assert_eq!(plain.to_json(), report.to_json());
         assert!(full.to_json().contains("\"live\": ["));
     }

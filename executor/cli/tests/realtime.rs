@@ -183,3 +183,96 @@ fn threads_have_the_priorities_of_their_roles() {
 fn is_worker(name: &str) -> bool {
     name.starts_with("zbmd cpu:") || name.starts_with("zbmd calendar")
 }
+
+/// A file that is played at 2,000 tokens a second, in pieces of one block.
+fn play(case: &Case, extra: &[&str]) -> serde_json::Value {
+    let block = case.program.plans[zbmd_ir::PlanId(0)].block;
+    let input = format!("in=paced:in.f32?rate=2000&piece={block}");
+    let mut args = vec!["-i", &input, "-o", "out=out.f32", "--report", "json"];
+    args.extend(extra);
+    let output = case.run(&args);
+    let said = text(&output.stderr);
+    assert_eq!(code(&output), 0, "{said}");
+    serde_json::from_str(&said).expect("a report")
+}
+
+#[test]
+fn responses_are_counted_from_the_release() {
+    let case = case();
+    let expected = case.input("in.f32", 1000);
+
+    // Half a second of tokens. No response is that long, and none is shorter than a nanosecond.
+    let report = play(&case, &["--deadline", "out=10m"]);
+    assert_eq!(case.read("out.f32"), expected);
+    let deadline = &report["deadlines"][0];
+    assert_eq!(deadline["sink"], "out");
+    assert_eq!(deadline["missed"], 0, "{deadline}");
+    let block = case.program.plans[zbmd_ir::PlanId(0)].block;
+    assert_eq!(deadline["response"]["count"], 1000 / block, "{deadline}");
+    let lateness = &report["live"][0]["release_lateness"];
+    assert_eq!(lateness["count"], 1000_u64.div_ceil(block), "{lateness}");
+    let elapsed_ns = report["elapsed_ns"].as_u64().expect("a time");
+    assert!(elapsed_ns > 300_000_000, "played in {elapsed_ns} ns");
+
+    // A worker that is stopped for longer than the limit: its blocks are late, whenever anyone wakes.
+    let stop = "Inject(at: [(\"100ms\", stop)])";
+    case.write("stop.ron", stop);
+    let report = play(
+        &case,
+        &[
+            "--deadline",
+            "out=1ms",
+            "--isolation",
+            "processes",
+            "--inject",
+            "stop.ron",
+        ],
+    );
+    assert_eq!(case.read("out.f32"), expected);
+    let deadline = &report["deadlines"][0];
+    assert!(deadline["missed"].as_u64() > Some(0), "{deadline}");
+    assert!(
+        deadline["response"]["max_ns"].as_u64() > Some(1_000_000),
+        "{deadline}"
+    );
+}
+
+#[test]
+fn deadlines_without_a_clock_are_refused() {
+    let case = case();
+    for (deadline, expected) in [
+        (
+            "out=1ms",
+            "no source of it is released by the clock: play one with",
+        ),
+        (
+            "aut=1ms",
+            "--deadline aut: there is no sink of that name; there are: out",
+        ),
+        ("out=1", "write a number and a unit"),
+    ] {
+        let said = case.expect(
+            2,
+            &[
+                "-i",
+                "in=in.f32",
+                "-o",
+                "out=out.f32",
+                "--deadline",
+                deadline,
+            ],
+        );
+        assert!(said.contains(expected), "{said}");
+    }
+    let args = [
+        "-i",
+        "in=paced:in.f32?rate=1000&piece=0",
+        "-o",
+        "out=out.f32",
+    ];
+    let said = case.expect(2, &args);
+    assert!(
+        said.contains("`piece=0` is wrong; allowed: a number of tokens from 1 on"),
+        "{said}"
+    );
+}

@@ -177,15 +177,20 @@ impl Feeder {
             match self.step(is_stopping) {
                 Ok(true) => {}
                 Ok(false) => {
-                    self.intake.publish();
+                    self.finish();
                     return FeederEnd::SourceEnded;
                 }
                 Err(ConsumerClosed) => {
-                    self.intake.publish();
+                    self.finish();
                     return FeederEnd::Closed;
                 }
             }
         }
+    }
+
+    fn finish(&mut self) {
+        self.intake.publish();
+        self.intake.report.locked().release_lateness = self.source.release_lateness();
     }
 
     /// Receives once; whether there may be more.

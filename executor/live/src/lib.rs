@@ -37,6 +37,7 @@
 //! | `full` | as `queue` | `drop-oldest`, `drop-newest`, `wait` | `drop-oldest` |
 //! | `window` | `udp` sources | packets that may come out of order | `16` |
 //! | `header` | `udp` | `none`, `seq`, `vita49` (sources only) | `none` |
+//! | `piece` | `paced` | tokens that are handed over at a time, when the last of them is due | those of 5 ms |
 //! | `packet` | `udp` sinks | bytes of a datagram, its header included | `1472` |
 //! | `freq` | `rtl_tcp` | centre frequency in Hz | not set |
 //! | `gain` | `rtl_tcp` | dB, or `auto` | not set |
@@ -59,6 +60,7 @@ mod feeder;
 mod gap;
 mod net;
 pub mod packet;
+mod release;
 mod report;
 mod sequence;
 mod sink;
@@ -70,6 +72,7 @@ pub use clock::now_ns;
 pub use deliver::{ConsumerClosed, TokenConsumer};
 pub use feeder::{Feeder, FeederEnd, FeederError, FeederParts, token_rate};
 pub use gap::{Cause, Gap};
+pub use release::{ReleaseClock, TimeHistogram, TimeSummary};
 pub use report::{LiveEvent, LiveReport, SharedReport};
 pub use sequence::SequenceCounter;
 pub use sink::{LiveSink, open_sink};

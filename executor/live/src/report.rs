@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use crate::gap::{Cause, Gap};
+use crate::release::TimeSummary;
 
 /// Gaps that a report lists; all of them are counted.
 const MAX_LISTED: usize = 4096;
@@ -53,6 +54,9 @@ pub struct LiveReport {
     pub dropped: u64,
     /// Commands that a client sent.
     pub commands: u64,
+    /// How late the tokens of a source that is played were handed over, counted from when they were due.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release_lateness: Option<TimeSummary>,
     /// Tokens a second of a source, by its URL or the model.
     pub rate: Option<f64>,
     /// Samples a second that the sender stated.

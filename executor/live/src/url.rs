@@ -200,6 +200,8 @@ pub struct SourceUrl {
     pub full: QueueFull,
     /// Packets that may come out of order.
     pub window: usize,
+    /// Tokens of a file that are handed over at a time.
+    pub piece: Option<u64>,
 }
 
 /// A sink as its URL describes it.
@@ -410,6 +412,7 @@ impl SourceUrl {
         let own_keys: &[&str] = match parts.scheme {
             "udp" => &["header", "window"],
             "rtl_tcp" => &TUNING_KEYS,
+            "paced" => &["piece"],
             _ => &[],
         };
         parts.allow(&[&COMMON_SOURCE_KEYS[..], own_keys].concat())?;
@@ -437,6 +440,7 @@ impl SourceUrl {
             _ => None,
         };
         let read_window = |text: &str| text.parse().ok().filter(|n: &usize| *n <= MAX_WINDOW);
+        let read_piece = |text: &str| text.parse().ok().filter(|tokens| *tokens > 0);
         let limit_allowed = "a time from 1ms to 1h: 50ms, 2s";
         let fills_silence = parts.value("silence", "stall, fill", read_silence)?;
         let limit = parts.value("limit", limit_allowed, read_time)?;
@@ -451,6 +455,7 @@ impl SourceUrl {
             queue: parts.queue()?,
             full: parts.full()?,
             window: window.unwrap_or(DEFAULT_WINDOW),
+            piece: parts.value("piece", "a number of tokens from 1 on", read_piece)?,
             endpoint,
         })
     }

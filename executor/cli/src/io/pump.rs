@@ -12,6 +12,30 @@ use zbmd_executor::{SinkHandle, SourceHandle, StreamError};
 /// Bytes moved at a time, or one token where that is more.
 const PIECE_BYTES: usize = 64 << 10;
 
+/// Is told how many tokens of a sink have been taken, as soon as they have.
+pub(crate) type TokenListener = Box<dyn FnMut(u64) + Send>;
+
+/// A sink, and who is told of its tokens.
+pub(crate) struct WatchedSink {
+    pub(crate) handle: SinkHandle,
+    pub(crate) listener: Option<TokenListener>,
+}
+
+impl WatchedSink {
+    pub(super) fn token_bytes(&self) -> u64 {
+        self.handle.token().bytes()
+    }
+
+    /// See [`SinkHandle::pull_some_bytes`].
+    pub(super) fn pull_some_bytes(&mut self, to: &mut [u8]) -> Result<u64, StreamError> {
+        let tokens = self.handle.pull_some_bytes(to)?;
+        if let Some(listener) = &mut self.listener {
+            listener(tokens);
+        }
+        Ok(tokens)
+    }
+}
+
 /// How a stream's file came to its end.
 #[derive(Debug)]
 pub(crate) enum PumpEnd {
@@ -244,8 +268,8 @@ impl SharedFile {
 }
 
 /// Writes a sink's tokens to a file until the run ends.
-pub(crate) fn drain(stream: &str, path: &Path, mut sink: SinkHandle, to: &SharedFile) -> PumpEnd {
-    let token_bytes = sink.token().bytes() as usize;
+pub(crate) fn drain(stream: &str, path: &Path, mut sink: WatchedSink, to: &SharedFile) -> PumpEnd {
+    let token_bytes = sink.token_bytes() as usize;
     let mut buffer = piece(token_bytes as u64);
     let stream = stream.to_owned();
     // After a fault of the run, what was made before it is still written: the loop ends as at the end of a run.

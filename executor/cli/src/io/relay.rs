@@ -11,8 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::FileError;
-use super::pump::{PumpEnd, SharedFile, piece, write_piece};
-use zbmd_executor::SinkHandle;
+use super::pump::{PumpEnd, SharedFile, WatchedSink, piece, write_piece};
 use zbmd_executor::Stopper;
 
 /// Pieces that wait for the writer while the run goes on.
@@ -118,11 +117,11 @@ impl Relay {
 pub(crate) fn drain(
     stream: &str,
     path: &Path,
-    mut sink: SinkHandle,
+    mut sink: WatchedSink,
     to: &SharedFile,
     stopper: &Stopper,
 ) -> PumpEnd {
-    let token_bytes = sink.token().bytes();
+    let token_bytes = sink.token_bytes();
     let relay = Arc::new(Relay::default());
     let writer_relay = Arc::clone(&relay);
     let writer_file = to.clone();

@@ -15,6 +15,7 @@ use self::stream::{Protocol, StreamSource};
 use self::udp::UdpSource;
 use crate::net::{Link, resolve};
 use crate::packet::rtl_tcp::Command;
+use crate::release::TimeSummary;
 use crate::timeline::Place;
 use crate::url::{Endpoint, SourceUrl, Tuning};
 
@@ -51,6 +52,11 @@ pub trait LiveSource: Send {
 
     /// Whether it is connected only after [`Arrival::Connected`].
     fn has_connections(&self) -> bool;
+
+    /// How late tokens were handed over, for sources that hand them over by the clock.
+    fn release_lateness(&self) -> Option<TimeSummary> {
+        None
+    }
 }
 
 /// Opens the source of a URL: its address is bound, or looked up. Files are opened by [`PacedSource::new`]. `rate` is in
@@ -87,7 +93,12 @@ pub fn open_source(
             let file = std::fs::File::open(path)?;
             let no_rate = || io::Error::other(SourceUrl::rate_is_missing("a file has none"));
             let rate = rate.ok_or_else(no_rate)?;
-            Box::new(PacedSource::new(Box::new(file), token_bytes, rate))
+            Box::new(PacedSource::new(
+                Box::new(file),
+                token_bytes,
+                rate,
+                url.piece,
+            ))
         }
     })
 }

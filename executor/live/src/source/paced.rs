@@ -1,9 +1,11 @@
 //! A file that is played at its rate, by absolute timers: a late piece delays none of those after it.
 
 use std::io::{ErrorKind, Read};
+use std::sync::Arc;
 
 use super::{Arrival, LiveSource};
 use crate::clock::{now_ns, sleep_until};
+use crate::release::{ReleaseClock, TimeHistogram, TimeSummary};
 use crate::timeline::Place;
 
 /// Pieces a second, where a piece has more than one token.
@@ -14,28 +16,41 @@ const MAX_PIECE_BYTES: usize = 1 << 20;
 /// Plays what it reads.
 pub struct PacedSource {
     reader: Box<dyn Read + Send>,
-    rate: f64,
     token_bytes: usize,
     piece: Vec<u8>,
-    /// When the first token is due.
-    start_ns: Option<u64>,
+    clock: Arc<ReleaseClock>,
+    lateness: TimeHistogram,
     /// Tokens that were played.
     played: u64,
 }
 
 impl PacedSource {
-    /// Plays the tokens that `reader` gives as bytes, at so many a second.
-    pub fn new(reader: Box<dyn Read + Send>, token_bytes: usize, rate: f64) -> Self {
+    /// Plays the tokens that `reader` gives as bytes, at so many a second, `piece` of them at a time.
+    pub fn new(
+        reader: Box<dyn Read + Send>,
+        token_bytes: usize,
+        rate: f64,
+        piece: Option<u64>,
+    ) -> Self {
         let max_tokens = (MAX_PIECE_BYTES / token_bytes).max(1);
-        let piece_tokens = ((rate / PIECES_PER_S) as usize).clamp(1, max_tokens);
+        let piece_tokens = match piece {
+            Some(tokens) => usize::try_from(tokens).unwrap_or(max_tokens),
+            None => (rate / PIECES_PER_S) as usize,
+        };
+        let piece_tokens = piece_tokens.clamp(1, max_tokens);
         Self {
             reader,
-            rate,
             token_bytes,
             piece: vec![0; piece_tokens * token_bytes],
-            start_ns: None,
+            clock: Arc::new(ReleaseClock::new(rate, piece_tokens as u64)),
+            lateness: TimeHistogram::new(),
             played: 0,
         }
+    }
+
+    /// When its tokens are released.
+    pub fn clock(&self) -> Arc<ReleaseClock> {
+        Arc::clone(&self.clock)
     }
 
     /// Reads a piece; how many bytes. Fewer than a whole one at the file's end.
@@ -56,14 +71,15 @@ impl PacedSource {
 
 impl LiveSource for PacedSource {
     fn receive(&mut self, limit_ns: u64, visit: &mut dyn FnMut(Arrival<'_>)) {
-        let start_ns = *self.start_ns.get_or_insert_with(now_ns);
+        self.clock.start(now_ns());
         // A piece is there when its last token was sampled.
-        let piece_tokens = (self.piece.len() / self.token_bytes) as u64;
-        let due_s = (self.played + piece_tokens) as f64 / self.rate;
-        let due_ns = start_ns.saturating_add((due_s * 1e9) as u64);
+        let Some(due_ns) = self.clock.release_ns(self.played + 1) else {
+            return;
+        };
         let until_ns = now_ns().saturating_add(limit_ns);
         sleep_until(due_ns.min(until_ns));
-        if due_ns > now_ns() {
+        let woken_ns = now_ns();
+        if due_ns > woken_ns {
             return;
         }
 
@@ -71,6 +87,7 @@ impl LiveSource for PacedSource {
         let tokens = bytes / self.token_bytes;
         self.played += tokens as u64;
         if tokens > 0 {
+            self.lateness.record(woken_ns - due_ns);
             visit(Arrival::Packet {
                 place: Place::Unknown,
                 payload: &self.piece[..tokens * self.token_bytes],
@@ -85,5 +102,9 @@ impl LiveSource for PacedSource {
 
     fn has_connections(&self) -> bool {
         false
+    }
+
+    fn release_lateness(&self) -> Option<TimeSummary> {
+        Some(self.lateness.summary())
     }
 }

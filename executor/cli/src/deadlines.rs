@@ -1,0 +1,182 @@
+//! Deadlines: how long after its release the output of a block has to be there, and how often it is not.
+//!
+//! A block's release is when the last of its tokens was handed over by the clock (`paced:`), never when a thread happened
+//! to wake. Its response ends when the last of its tokens has reached the thread that moves the sink's tokens.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use zbmd_executor::Engine;
+use zbmd_ir::{ActorId, Graph, PlanId};
+use zbmd_live::{ReleaseClock, TimeHistogram, TimeSummary};
+
+use super::CliError;
+use super::live::LiveStreams;
+use crate::io::pump::TokenListener;
+
+/// The responses of a run's sinks that have deadlines.
+#[derive(Default)]
+pub(super) struct Deadlines {
+    watched: Vec<Watched>,
+}
+
+/// A sink with a deadline.
+struct Watched {
+    sink: String,
+    meter: Arc<Mutex<ResponseMeter>>,
+}
+
+/// What came of a deadline.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct DeadlineReport {
+    pub(super) sink: String,
+    pub(super) limit_ns: u64,
+    /// Blocks whose response was longer.
+    pub(super) missed: u64,
+    /// From release to output, a block.
+    pub(super) response: TimeSummary,
+}
+
+/// A source that is released by the clock, as a sink sees it.
+struct Release {
+    clock: Arc<ReleaseClock>,
+    tokens_per_block: u64,
+}
+
+/// Measures the responses of one sink.
+struct ResponseMeter {
+    releases: Vec<Release>,
+    tokens_per_block: u64,
+    limit_ns: u64,
+    taken_tokens: u64,
+    measured_blocks: u64,
+    missed: u64,
+    responses: TimeHistogram,
+}
+
+impl Deadlines {
+    /// The deadlines of the command line.
+    pub(super) fn of(
+        given: &[(String, Duration)],
+        engine: &Engine,
+        live: &LiveStreams,
+    ) -> Result<Self, CliError> {
+        let graph = &engine.program().graph;
+        let block = engine.program().plans[PlanId(0)].block;
+        let mut watched: Vec<Watched> = Vec::with_capacity(given.len());
+
+        for (sink, limit) in given {
+            let usage = |text: String| CliError::Usage(format!("--deadline {sink}: {text}"));
+            let Some((sink_id, _)) = graph.sinks().find(|(_, actor)| actor.name == *sink) else {
+                let known: Vec<&str> = graph
+                    .sinks()
+                    .map(|(_, actor)| actor.name.as_str())
+                    .collect();
+                let known = known.join(", ");
+                return Err(usage(format!(
+                    "there is no sink of that name; there are: {known}"
+                )));
+            };
+            if watched.iter().any(|other| other.sink == *sink) {
+                return Err(usage("is given twice; give it once".to_owned()));
+            }
+
+            let upstream = upstream_of(graph, sink_id);
+            let sources = graph.sources().filter(|(id, _)| upstream.contains(id));
+            let releases = sources.filter_map(|(id, actor)| {
+                let clock = live.release_clock(&actor.name)?;
+                let tokens_per_block = block * engine.tokens_per_iteration(id);
+                Some(Release {
+                    clock,
+                    tokens_per_block,
+                })
+            });
+            let releases: Vec<Release> = releases.collect();
+            if releases.is_empty() {
+                return Err(usage(
+                    "no source of it is released by the clock: play one with `--input NAME=paced:FILE?rate=...`"
+                        .to_owned(),
+                ));
+            }
+
+            let meter = ResponseMeter {
+                releases,
+                tokens_per_block: block * engine.tokens_per_iteration(sink_id),
+                limit_ns: u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX),
+                taken_tokens: 0,
+                measured_blocks: 0,
+                missed: 0,
+                responses: TimeHistogram::new(),
+            };
+            watched.push(Watched {
+                sink: sink.clone(),
+                meter: Arc::new(Mutex::new(meter)),
+            });
+        }
+        Ok(Self { watched })
+    }
+
+    /// What is to be told how many tokens of a sink were taken.
+    pub(super) fn listener(&self, sink: &str) -> Option<TokenListener> {
+        let watched = self.watched.iter().find(|watched| watched.sink == sink)?;
+        let meter = Arc::clone(&watched.meter);
+        Some(Box::new(move |tokens| {
+            let mut meter = meter.lock().unwrap_or_else(PoisonError::into_inner);
+            meter.take(tokens, zbmd_live::now_ns());
+        }))
+    }
+
+    /// What came of them.
+    pub(super) fn reports(&self) -> Vec<DeadlineReport> {
+        let reports = self.watched.iter().map(|watched| {
+            let meter = watched.meter.lock().unwrap_or_else(PoisonError::into_inner);
+            DeadlineReport {
+                sink: watched.sink.clone(),
+                limit_ns: meter.limit_ns,
+                missed: meter.missed,
+                response: meter.responses.summary(),
+            }
+        });
+        reports.collect()
+    }
+}
+
+impl ResponseMeter {
+    /// More tokens of the sink were there at `now_ns`.
+    fn take(&mut self, tokens: u64, now_ns: u64) {
+        self.taken_tokens += tokens;
+        while (self.measured_blocks + 1) * self.tokens_per_block <= self.taken_tokens {
+            self.measured_blocks += 1;
+            let releases = self.releases.iter().filter_map(|release| {
+                let tokens = self.measured_blocks * release.tokens_per_block;
+                release.clock.release_ns(tokens)
+            });
+            let Some(release_ns) = releases.max() else {
+                continue;
+            };
+            let response_ns = now_ns.saturating_sub(release_ns);
+            self.responses.record(response_ns);
+            self.missed += u64::from(response_ns > self.limit_ns);
+        }
+    }
+}
+
+/// The actors that an actor's tokens come from, over any number of channels.
+fn upstream_of(graph: &Graph, actor: ActorId) -> BTreeSet<ActorId> {
+    let mut found = BTreeSet::new();
+    let mut waiting = vec![actor];
+    while let Some(actor) = waiting.pop() {
+        for channel in &graph.channels {
+            let reads = channel
+                .readers
+                .iter()
+                .any(|reader| reader.to.actor == actor);
+            if reads && found.insert(channel.from.actor) {
+                waiting.push(channel.from.actor);
+            }
+        }
+    }
+    found
+}
