@@ -4,6 +4,7 @@
 //! to wake. Its response ends when the last of its tokens has reached the thread that moves the sink's tokens.
 
 use std::collections::BTreeSet;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use zbmd_live::{ReleaseClock, TimeHistogram, TimeSummary};
 
 use super::CliError;
 use super::live::LiveStreams;
+use super::supervision::EventLines;
 use crate::io::pump::TokenListener;
 
 /// The responses of a run's sinks that have deadlines.
@@ -27,6 +29,25 @@ struct Watched {
     sink: String,
     meter: Arc<Mutex<ResponseMeter>>,
 }
+
+/// Something that happened to a deadline.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(super) enum DeadlineEvent {
+    /// A block is late, and the one before was not.
+    DeadlineMissed {
+        /// The sink.
+        sink: String,
+        /// The block, counted from 0.
+        block: u64,
+        /// From its release to its output.
+        response_ns: u64,
+        /// What it may take.
+        limit_ns: u64,
+    },
+}
+
+type DeadlineListener = Box<dyn FnMut(DeadlineEvent) + Send>;
 
 /// What came of a deadline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,13 +68,17 @@ struct Release {
 
 /// Measures the responses of one sink.
 struct ResponseMeter {
+    sink: String,
     releases: Vec<Release>,
     tokens_per_block: u64,
     limit_ns: u64,
     taken_tokens: u64,
     measured_blocks: u64,
     missed: u64,
+    /// The last block was late.
+    is_late: bool,
     responses: TimeHistogram,
+    events: Option<DeadlineListener>,
 }
 
 impl Deadlines {
@@ -102,13 +127,16 @@ impl Deadlines {
             }
 
             let meter = ResponseMeter {
+                sink: sink.clone(),
                 releases,
                 tokens_per_block: block * engine.tokens_per_iteration(sink_id),
                 limit_ns: u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX),
                 taken_tokens: 0,
                 measured_blocks: 0,
                 missed: 0,
+                is_late: false,
                 responses: TimeHistogram::new(),
+                events: None,
             };
             watched.push(Watched {
                 sink: sink.clone(),
@@ -116,6 +144,15 @@ impl Deadlines {
             });
         }
         Ok(Self { watched })
+    }
+
+    /// Writes the first of several late blocks to the file of events. Whoever writes keeps `running` until all is written.
+    pub(super) fn tell(&self, events: Option<&EventLines>, running: &Sender<()>) {
+        let Some(events) = events else { return };
+        for watched in &self.watched {
+            let mut meter = watched.meter.lock().unwrap_or_else(PoisonError::into_inner);
+            meter.events = Some(events.stream_listener(running.clone()));
+        }
     }
 
     /// What is to be told how many tokens of a sink were taken.
@@ -128,10 +165,11 @@ impl Deadlines {
         }))
     }
 
-    /// What came of them.
-    pub(super) fn reports(&self) -> Vec<DeadlineReport> {
+    /// What came of them; nothing more is written to the file of events.
+    pub(super) fn finish(&self) -> Vec<DeadlineReport> {
         let reports = self.watched.iter().map(|watched| {
-            let meter = watched.meter.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut meter = watched.meter.lock().unwrap_or_else(PoisonError::into_inner);
+            meter.events = None;
             DeadlineReport {
                 sink: watched.sink.clone(),
                 limit_ns: meter.limit_ns,
@@ -158,7 +196,22 @@ impl ResponseMeter {
             };
             let response_ns = now_ns.saturating_sub(release_ns);
             self.responses.record(response_ns);
-            self.missed += u64::from(response_ns > self.limit_ns);
+            self.judge(response_ns);
+        }
+    }
+}
+
+impl ResponseMeter {
+    fn judge(&mut self, response_ns: u64) {
+        let was_late = std::mem::replace(&mut self.is_late, response_ns > self.limit_ns);
+        self.missed += u64::from(self.is_late);
+        if let (true, false, Some(events)) = (self.is_late, was_late, &mut self.events) {
+            events(DeadlineEvent::DeadlineMissed {
+                sink: self.sink.clone(),
+                block: self.measured_blocks - 1,
+                response_ns,
+                limit_ns: self.limit_ns,
+            });
         }
     }
 }

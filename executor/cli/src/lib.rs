@@ -237,14 +237,15 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     stop_on_signal(session.stopper());
     let (pump_ends, ended_pumps) = mpsc::channel();
     live.start(&mut session, &pump_ends, event_lines.as_ref())?;
+    deadlines.tell(event_lines.as_ref(), &live.running());
     let open_sinks = start_pumps(&mut session, sources, &sinks, &deadlines, &pump_ends)?;
     let watch = Watch::start(args, session.stopper(), ended_pumps, open_sinks);
     let run_outcome = session.join();
     drop(pump_ends);
     let watched = watch.finish();
     let edges = EdgeReports {
+        deadlines: deadlines.finish(),
         live: live.finish(),
-        deadlines: deadlines.reports(),
     };
 
     if matches!(run_outcome, Ok(_) | Err(RunError::GaveUp { .. })) {

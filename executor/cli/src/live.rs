@@ -235,6 +235,11 @@ impl LiveStreams {
         Ok(())
     }
 
+    /// What a thread keeps that the end of the command waits for.
+    pub(super) fn running(&self) -> Sender<()> {
+        self.threads.running.clone()
+    }
+
     /// When the tokens of a source are released, if it is played by the clock.
     pub(super) fn release_clock(&self, source: &str) -> Option<Arc<ReleaseClock>> {
         self.release_clocks.get(source).map(Arc::clone)
@@ -292,7 +297,7 @@ impl LiveStreams {
                 model_rate: open.model_rate,
                 consumer: boxed(handle),
                 flags: flags.map(boxed),
-                listener: events.map(|events| events.live_listener(self.threads.running.clone())),
+                listener: events.map(|events| events.stream_listener(self.threads.running.clone())),
                 report,
             };
             let option = format!("--input {}={}", open.stream, open.url.text);

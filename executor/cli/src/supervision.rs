@@ -7,7 +7,6 @@ use std::sync::mpsc::{Sender, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
-use zbmd_live::LiveEvent;
 
 use super::args::Args;
 use super::console::CONSOLE;
@@ -119,12 +118,15 @@ impl EventLines {
         file.write(line);
     }
 
-    /// Takes the events of a live stream without waiting for whoever reads the file: a thread writes them, and what it
-    /// is too slow for is dropped. It keeps `running` until it has written all.
-    pub(super) fn live_listener(&self, running: Sender<()>) -> Box<dyn FnMut(LiveEvent) + Send> {
+    /// Takes the events of a stream without waiting for whoever reads the file: a thread writes them, and what it is too
+    /// slow for is dropped. It keeps `running` until it has written all.
+    pub(super) fn stream_listener<E: Serialize + Send + 'static>(
+        &self,
+        running: Sender<()>,
+    ) -> Box<dyn FnMut(E) + Send> {
         /// Events that wait to be written.
         const QUEUE_LENGTH: usize = 4096;
-        let (sender, receiver) = sync_channel::<LiveLine>(QUEUE_LENGTH);
+        let (sender, receiver) = sync_channel::<StreamLine<E>>(QUEUE_LENGTH);
         let lines = self.clone();
         let write_all = move || {
             for line in receiver {
@@ -134,21 +136,21 @@ impl EventLines {
         };
         // Without a thread nothing is written.
         let _ = std::thread::Builder::new()
-            .name("zbmd live events".to_owned())
+            .name("zbmd stream log".to_owned())
             .spawn(write_all);
         Box::new(move |event| {
             let at_ns = zbmd_live::now_ns();
-            drop(sender.try_send(LiveLine { at_ns, event }));
+            drop(sender.try_send(StreamLine { at_ns, event }));
         })
     }
 }
 
-/// An event of a live stream, as it is written.
+/// An event of a stream, as it is written.
 #[derive(Serialize)]
-struct LiveLine {
+struct StreamLine<E> {
     at_ns: u64,
     #[serde(flatten)]
-    event: LiveEvent,
+    event: E,
 }
 
 /// Where events go.

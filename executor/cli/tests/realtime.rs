@@ -226,11 +226,21 @@ fn responses_are_counted_from_the_release() {
             "processes",
             "--inject",
             "stop.ron",
+            "--events",
+            "events.jsonl",
         ],
     );
     assert_eq!(case.read("out.f32"), expected);
     let deadline = &report["deadlines"][0];
     assert!(deadline["missed"].as_u64() > Some(0), "{deadline}");
+    let events = text(&case.read("events.jsonl"));
+    let missed = events
+        .lines()
+        .find(|line| line.contains("\"deadline_missed\""));
+    assert!(
+        missed.is_some_and(|line| line.contains("\"limit_ns\":1000000")),
+        "{events}"
+    );
     assert!(
         deadline["response"]["max_ns"].as_u64() > Some(1_000_000),
         "{deadline}"
