@@ -77,7 +77,9 @@ pub use report::{LiveEvent, LiveReport, SharedReport};
 pub use sequence::SequenceCounter;
 pub use sink::{LiveSink, open_sink};
 pub use source::{Arrival, LiveSource, PacedSource, open_source};
-pub use timeline::{Packet, Place, Silence, Step, Timeline, TimelineCounts, TimelineSettings};
+pub use timeline::{
+    Packet, PacketPlace, Silence, Step, Timeline, TimelineCounts, TimelineSettings,
+};
 pub use url::{
     Endpoint, Fill, Header, QueueFull, SinkUrl, SourceUrl, StreamAddress, Tuning, UrlError, is_url,
 };

@@ -55,7 +55,7 @@ pub struct TimelineSettings {
 
 /// Where a packet says that it belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PacketPlace {
     /// It does not say.
     Unknown,
     /// A number that counts packets, with so many bits.
@@ -68,7 +68,7 @@ pub enum Place {
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
     /// Where it belongs.
-    pub place: Place,
+    pub place: PacketPlace,
     /// Tokens in it.
     pub tokens: u64,
     /// When it arrived.
@@ -272,9 +272,9 @@ impl<P> Timeline<P> {
         self.kernel_dropped = self.kernel_dropped.saturating_add(dropped);
 
         match packet.place {
-            Place::Unknown => self.unplaced(packet),
-            Place::Token(position) => self.placed(packet, position, keep),
-            Place::Number(number, bits) => {
+            PacketPlace::Unknown => self.unplaced(packet),
+            PacketPlace::Token(position) => self.placed(packet, position, keep),
+            PacketPlace::Number(number, bits) => {
                 let restarts = self.counts.restarts;
                 let position = self.sequence.position(number, bits, packet.tokens);
                 self.placed(packet, position, keep);

@@ -53,7 +53,7 @@ impl Receiver {
         }
     }
 
-    fn packet(&mut self, ms: u64, place: Place, tokens: u64) -> &mut Self {
+    fn packet(&mut self, ms: u64, place: PacketPlace, tokens: u64) -> &mut Self {
         let packet = Packet {
             place,
             tokens,
@@ -67,12 +67,12 @@ impl Receiver {
 
     /// A packet of 10 tokens with a number.
     fn number(&mut self, ms: u64, number: u64) -> &mut Self {
-        self.packet(ms, Place::Number(number, 64), 10)
+        self.packet(ms, PacketPlace::Number(number, 64), 10)
     }
 
     /// A packet of 10 tokens without a position.
     fn bytes(&mut self, ms: u64) -> &mut Self {
-        self.packet(ms, Place::Unknown, 10)
+        self.packet(ms, PacketPlace::Unknown, 10)
     }
 
     fn tick(&mut self, ms: u64) -> &mut Self {
@@ -129,7 +129,9 @@ fn silence_is_filled_behind_time_and_what_comes_late_is_counted() {
     // Packets 2 to 4 and half of 6 were filled.
     receiver.number(101, 2).number(102, 6);
     assert_eq!(receiver.said(), "50..60");
-    receiver.tick(165).packet(166, Place::Number(7, 64), 10);
+    receiver
+        .tick(165)
+        .packet(166, PacketPlace::Number(7, 64), 10);
     assert_eq!(receiver.said(), "silence 60..115");
     assert_eq!(receiver.timeline.counts().late, 20);
 }
@@ -171,13 +173,13 @@ fn bytes_that_were_only_delayed_are_not_given_twice_their_time() {
     receiver.bytes(10).tick(200);
     assert_eq!(receiver.said(), "0..10, silence 10..150");
     // A backlog: 190 ms of tokens at once, of which 140 ms were filled; the limit's 50 ms may be ahead of time.
-    receiver.packet(201, Place::Unknown, 10);
+    receiver.packet(201, PacketPlace::Unknown, 10);
     assert_eq!(receiver.said(), "silence 150..191, 191..201");
-    receiver.packet(201, Place::Unknown, 181);
+    receiver.packet(201, PacketPlace::Unknown, 181);
     assert_eq!(receiver.said(), "201..251");
     assert_eq!(receiver.timeline.counts().late, 131);
     // Nothing is dropped for ever.
-    receiver.packet(1300, Place::Unknown, 10);
+    receiver.packet(1300, PacketPlace::Unknown, 10);
     assert_eq!(receiver.said(), "251..261");
 }
 
@@ -231,7 +233,7 @@ fn datagrams_that_the_system_dropped_are_told_apart() {
     let mut receiver = Receiver::new(SETTINGS);
     receiver.bytes(10);
     let packet = Packet {
-        place: Place::Unknown,
+        place: PacketPlace::Unknown,
         tokens: 10,
         arrival_ns: 40 * MS,
         kernel_drops: 2,
@@ -307,7 +309,7 @@ fn check_sender(seed: u64, packets: u64, first_number: u64, bits: u32) {
     let mut next_index = 0;
     for (step, number) in order.into_iter().enumerate() {
         let packet = Packet {
-            place: Place::Number(first_number.wrapping_add(number), bits),
+            place: PacketPlace::Number(first_number.wrapping_add(number), bits),
             tokens: TOKENS,
             arrival_ns: step as u64 * TOKENS * 1000,
             kernel_drops: 0,
@@ -405,10 +407,10 @@ fn hostile_senders_break_nothing() {
                 _ => 10,
             };
             let place = match seed % 4 {
-                0 => Place::Token(i128::from(number) * 10),
-                1 => Place::Number(number, 4),
-                2 if chance < 30 => Place::Unknown,
-                _ => Place::Number(number, 64),
+                0 => PacketPlace::Token(i128::from(number) * 10),
+                1 => PacketPlace::Number(number, 4),
+                2 if chance < 30 => PacketPlace::Unknown,
+                _ => PacketPlace::Number(number, 64),
             };
             match chance {
                 1 => receiver.timeline.disconnected(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use zbmd_ir::{DType, TokenType};
 use zbmd_live::{
     Arrival, Cause, ConsumerClosed, Feeder, FeederEnd, FeederParts, Gap, LiveReport, LiveSource,
-    Place, SharedReport, SourceUrl, TokenConsumer,
+    PacketPlace, SharedReport, SourceUrl, TokenConsumer,
 };
 
 struct Counting;
@@ -61,7 +61,7 @@ impl LiveSource for Packets {
         };
         self.next += 1;
         visit(Arrival::Packet {
-            place: Place::Number(*number, 64),
+            place: PacketPlace::Number(*number, 64),
             payload,
             arrival_ns: zbmd_live::now_ns(),
             kernel_drops: 0,
@@ -224,7 +224,7 @@ impl LiveSource for Endless {
             _ => self.calls,
         };
         visit(Arrival::Packet {
-            place: Place::Number(number, 64),
+            place: PacketPlace::Number(number, 64),
             payload: &self.payload,
             arrival_ns: zbmd_live::now_ns(),
             kernel_drops: 0,

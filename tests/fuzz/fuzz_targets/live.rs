@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use zbmd_ir::DType;
 use zbmd_live::packet::{rtl_tcp, seq, vita49};
-use zbmd_live::{Packet, Place, Silence, SinkUrl, SourceUrl, Step, Timeline, TimelineSettings};
+use zbmd_live::{Packet, PacketPlace, Silence, SinkUrl, SourceUrl, Step, Timeline, TimelineSettings};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((choice, rest)) = bytes.split_first() else {
@@ -91,10 +91,10 @@ fn packets(choice: u8, bytes: &[u8]) {
         timeline.tick(now_ns);
         let packet = Packet {
             place: match kind % 4 {
-                0 => Place::Unknown,
-                1 => Place::Token(i128::from(number)),
-                2 => Place::Number(number, 4),
-                _ => Place::Number(number, 64),
+                0 => PacketPlace::Unknown,
+                1 => PacketPlace::Token(i128::from(number)),
+                2 => PacketPlace::Number(number, 4),
+                _ => PacketPlace::Number(number, 64),
             },
             tokens: u64::from(tokens),
             arrival_ns: now_ns,

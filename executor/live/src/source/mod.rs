@@ -16,7 +16,7 @@ use self::udp::UdpSource;
 use crate::net::{Link, resolve};
 use crate::packet::rtl_tcp::Command;
 use crate::release::TimeSummary;
-use crate::timeline::Place;
+use crate::timeline::PacketPlace;
 use crate::url::{Endpoint, SourceUrl, Tuning};
 
 /// Something that a source received.
@@ -25,7 +25,7 @@ pub enum Arrival<'a> {
     /// Tokens.
     Packet {
         /// Where they belong.
-        place: Place,
+        place: PacketPlace,
         /// Their bytes, in this machine's order; what is not a whole token at the end is left out.
         payload: &'a [u8],
         /// When they arrived.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Arrival, LiveSource};
 use crate::clock::{now_ns, sleep_until};
 use crate::release::{ReleaseClock, TimeHistogram, TimeSummary};
-use crate::timeline::Place;
+use crate::timeline::PacketPlace;
 
 /// Pieces a second, where a piece has more than one token.
 const PIECES_PER_S: f64 = 200.0;
@@ -89,7 +89,7 @@ impl LiveSource for PacedSource {
         if tokens > 0 {
             self.lateness.record(woken_ns - due_ns);
             visit(Arrival::Packet {
-                place: Place::Unknown,
+                place: PacketPlace::Unknown,
                 payload: &self.piece[..tokens * self.token_bytes],
                 arrival_ns: due_ns,
                 kernel_drops: 0,

@@ -7,7 +7,7 @@ use super::{Arrival, LiveSource};
 use crate::clock::now_ns;
 use crate::net::{Link, wait_readable};
 use crate::packet::rtl_tcp::{Command, HELLO_BYTES, Hello};
-use crate::timeline::Place;
+use crate::timeline::PacketPlace;
 
 /// Read at once.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -152,7 +152,7 @@ impl StreamSource {
             let filled_bytes = self.partial_bytes + bytes;
             let whole_bytes = filled_bytes - filled_bytes % self.token_bytes;
             visit(Arrival::Packet {
-                place: Place::Unknown,
+                place: PacketPlace::Unknown,
                 payload: &self.buffer[..whole_bytes],
                 arrival_ns: now_ns(),
                 kernel_drops: 0,

@@ -11,7 +11,7 @@ use super::{Arrival, LiveSource};
 use crate::clock::now_ns;
 use crate::net::wait_readable;
 use crate::packet::{seq, vita49};
-use crate::timeline::Place;
+use crate::timeline::PacketPlace;
 use crate::url::Header;
 
 /// What the system is asked to keep while we do not read: 100 ms of 80 MB/s.
@@ -106,9 +106,9 @@ impl DatagramReader {
             return;
         }
         let found = match self.header {
-            Header::None => Some((Place::Unknown, datagram)),
+            Header::None => Some((PacketPlace::Unknown, datagram)),
             Header::Seq => seq::split(datagram)
-                .map(|(number, payload)| (Place::Number(number, u64::BITS), payload)),
+                .map(|(number, payload)| (PacketPlace::Number(number, u64::BITS), payload)),
             Header::Vita49 => match self.read_vita49(datagram) {
                 Vita49Content::Tokens(place) => Some((place, &self.tokens[..])),
                 Vita49Content::SampleRate(rate) => return visit(Arrival::SampleRate(rate)),
@@ -147,28 +147,28 @@ impl DatagramReader {
     }
 
     /// Where a packet belongs: by its time stamp, else by its count.
-    fn place(&mut self, prologue: &vita49::Prologue) -> Place {
+    fn place(&mut self, prologue: &vita49::Prologue) -> PacketPlace {
         if let vita49::Fraction::FreeCount(count) = prologue.fraction {
             let extended = match self.free_count {
                 None => i128::from(count),
                 Some(last) => last + i128::from(count.wrapping_sub(last as u64).cast_signed()),
             };
             self.free_count = Some(extended);
-            return Place::Token(extended);
+            return PacketPlace::Token(extended);
         }
         let by_time = self
             .rate_micro
             .and_then(|rate_micro| vita49::position(prologue, rate_micro));
         match by_time {
-            Some(position) => Place::Token(position),
-            None => Place::Number(u64::from(prologue.count), VITA49_COUNT_BITS),
+            Some(position) => PacketPlace::Token(position),
+            None => PacketPlace::Number(u64::from(prologue.count), VITA49_COUNT_BITS),
         }
     }
 }
 
 enum Vita49Content {
     /// Tokens, in the reader's buffer.
-    Tokens(Place),
+    Tokens(PacketPlace),
     SampleRate(f64),
     Nothing,
     Refused,
