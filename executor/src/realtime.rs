@@ -111,6 +111,7 @@ pub fn begin(machine: &Machine) -> Result<(), RealtimeError> {
 /// # Errors
 /// A limit that would let later allocations fail, or what the system says.
 pub(crate) fn lock_memory() -> Result<(), RealtimeError> {
+    // With a limit, memory that is taken later could not be locked, and taking it would fail.
     if let Some(limit) = getrlimit(Resource::Memlock).current
         && !may_lock_all()
     {

@@ -133,6 +133,7 @@ fn element_kernel(shape: &Shape, complex: bool) -> Kernel {
         let re_sum = g.var(g.f32(0.0));
         let im_sum = g.var(g.f32(0.0));
 
+        // One thread for each element of the product.
         g.times(k, |c| {
             let at_x = row_start + c;
             let at_b = matrix_start + c * n + column;

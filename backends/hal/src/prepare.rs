@@ -394,6 +394,7 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
             let Action::Fire { actor, .. } = execution.action else {
                 continue;
             };
+            // An actor that fires in several slots has its kernels once.
             if plans.contains_key(&actor) {
                 continue;
             }
@@ -408,6 +409,7 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
             plans.insert(actor, plan);
         }
 
+        // All constants are laid out before the first is uploaded: equal ones share their place.
         let mut constants = ConstantLayout::new(self.queue.limits().bank_bytes);
         for (actor, plan) in plans {
             let mut kernel_numbers = Vec::new();
@@ -429,6 +431,7 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
         }
 
         let uploaded = constants.upload(&mut self.queue, kept, PATIENCE_NS)?;
+        // Banks were numbered by the layout; on the device they may have been there before.
         for range in self.actors.values_mut().flat_map(|ready| &mut ready.consts) {
             range.bank = uploaded.banks[range.bank as usize];
         }

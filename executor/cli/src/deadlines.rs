@@ -104,21 +104,13 @@ impl Deadlines {
                     "there is no sink of that name; there are: {known}"
                 )));
             };
+            // Two limits of one sink would be two answers to one question.
             if watched.iter().any(|other| other.sink == *sink) {
                 return Err(usage("is given twice; give it once".to_owned()));
             }
 
-            let upstream = upstream_of(graph, sink_id);
-            let sources = graph.sources().filter(|(id, _)| upstream.contains(id));
-            let releases = sources.filter_map(|(id, actor)| {
-                let clock = live.release_clock(&actor.name)?;
-                let tokens_per_block = block * engine.tokens_per_iteration(id);
-                Some(Release {
-                    clock,
-                    tokens_per_block,
-                })
-            });
-            let releases: Vec<Release> = releases.collect();
+            let releases = releases_of(sink_id, engine, live);
+            // A response has no beginning where nothing says when tokens were due.
             if releases.is_empty() {
                 return Err(usage(
                     "no source of it is released by the clock: play one with `--input NAME=paced:FILE?rate=...`"
@@ -181,12 +173,33 @@ impl Deadlines {
     }
 }
 
+/// The sources of a sink that are released by the clock.
+fn releases_of(sink: ActorId, engine: &Engine, live: &LiveStreams) -> Vec<Release> {
+    let graph = &engine.program().graph;
+    let block = engine.program().plans[PlanId(0)].block;
+    let upstream = upstream_of(graph, sink);
+    let mut releases = Vec::new();
+
+    for (id, actor) in graph.sources() {
+        if let Some(clock) = live.release_clock(&actor.name)
+            && upstream.contains(&id)
+        {
+            releases.push(Release {
+                clock,
+                tokens_per_block: block * engine.tokens_per_iteration(id),
+            });
+        }
+    }
+    releases
+}
+
 impl ResponseMeter {
     /// More tokens of the sink were there at `now_ns`.
     fn take(&mut self, tokens: u64, now_ns: u64) {
         self.taken_tokens += tokens;
         while (self.measured_blocks + 1) * self.tokens_per_block <= self.taken_tokens {
             self.measured_blocks += 1;
+            // A block is released with the last of its sources.
             let releases = self.releases.iter().filter_map(|release| {
                 let tokens = self.measured_blocks * release.tokens_per_block;
                 release.clock.release_ns(tokens)
@@ -203,6 +216,7 @@ impl ResponseMeter {
 
 impl ResponseMeter {
     fn judge(&mut self, response_ns: u64) {
+        // One event for a run of late blocks: a log of each would itself make them late.
         let was_late = std::mem::replace(&mut self.is_late, response_ns > self.limit_ns);
         self.missed += u64::from(self.is_late);
         if let (true, false, Some(events)) = (self.is_late, was_late, &mut self.events) {

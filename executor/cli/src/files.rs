@@ -188,6 +188,7 @@ fn bind(
     allow_files: bool,
 ) -> Result<BTreeMap<String, PathBuf>, CliError> {
     let mut bound_files = BTreeMap::new();
+    // What the command line says comes first: it is the user's, while names in a bundle are a stranger's.
     for (name, path) in given {
         if !actors.iter().any(|actor| actor.name == *name) {
             let known_names: Vec<&str> = actors.iter().map(|actor| actor.name.as_str()).collect();
@@ -229,6 +230,7 @@ fn bind(
         bound_files.insert(actor_name.clone(), bound_path);
     }
 
+    // There is one standard input and one standard output.
     let standard_streams: Vec<&String> = bound_files
         .iter()
         .filter(|(_, path)| is_standard(path))

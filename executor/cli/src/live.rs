@@ -194,6 +194,10 @@ fn failed(url: &str) -> impl Fn(io::Error) -> FileError {
     }
 }
 
+fn no_thread(error: io::Error) -> CliError {
+    CliError::Engine(EngineError::Thread(error))
+}
+
 /// Tokens a second by the model.
 fn model_rate(actor: &Actor) -> Option<f64> {
     let rate = actor.params.get("sample_rate")?.as_float()?;
@@ -267,58 +271,74 @@ impl LiveStreams {
         ends: &Sender<PumpEnd>,
         events: Option<&EventLines>,
     ) -> Result<(), CliError> {
-        let no_thread = |error| CliError::Engine(EngineError::Thread(error));
         let is_realtime = session.is_realtime();
         for open in std::mem::take(&mut self.sinks) {
-            let is_over = Arc::clone(&self.sinks_are_over);
-            self.reports.push(open.report.clone());
-            let running = self.threads.running.clone();
-            let run = move || {
-                pump::enter_role(is_realtime);
-                open.sink.run(open.tokens, &is_over, &open.report);
-                drop(running);
-            };
-            let thread = std::thread::Builder::new().name(format!("zbmd live {}", open.stream));
-            thread.spawn(run).map_err(no_thread)?;
+            self.start_sink(open, is_realtime)?;
         }
         for open in std::mem::take(&mut self.sources) {
-            let Ok(handle) = session.source(&open.stream) else {
-                continue;
-            };
-            let flags = open
-                .flag_source
-                .as_ref()
-                .and_then(|name| session.source(name).ok());
-            let report = SharedReport::new(&open.stream, &open.url.text, false);
-            self.reports.push(report.clone());
-            let boxed = |handle| Box::new(HandleConsumer(handle)) as Box<dyn TokenConsumer>;
-            let parts = FeederParts {
-                token: open.token,
-                model_rate: open.model_rate,
-                consumer: boxed(handle),
-                flags: flags.map(boxed),
-                listener: events.map(|events| events.stream_listener(self.threads.running.clone())),
-                report,
-            };
-            let option = format!("--input {}={}", open.stream, open.url.text);
-            let feeder = Feeder::new(&open.url, open.source, parts)
-                .map_err(|error| usage(format!("{option}: {error}")))?;
-            let stopper = session.stopper();
-            let stream = open.stream.clone();
-            let running = self.threads.running.clone();
-            pump::spawn(&open.stream, ends.clone(), is_realtime, move || {
-                let _running = running;
-                match feeder.run(&|| stopper.is_stopping()) {
-                    FeederEnd::Closed => PumpEnd::SourceRefused,
-                    FeederEnd::SourceEnded => PumpEnd::SourceEnded {
-                        stream,
-                        partial_bytes: 0,
-                    },
-                }
-            })
-            .map_err(no_thread)?;
+            self.start_source(open, session, ends, events)?;
         }
         Ok(())
+    }
+
+    fn start_sink(&mut self, open: OpenSink, is_realtime: bool) -> Result<(), CliError> {
+        let is_over = Arc::clone(&self.sinks_are_over);
+        self.reports.push(open.report.clone());
+        let running = self.running();
+        let run = move || {
+            pump::enter_role(is_realtime);
+            open.sink.run(open.tokens, &is_over, &open.report);
+            drop(running);
+        };
+        let thread = std::thread::Builder::new().name(format!("zbmd live {}", open.stream));
+        thread.spawn(run).map(drop).map_err(no_thread)
+    }
+
+    fn start_source(
+        &mut self,
+        open: OpenSource,
+        session: &mut Session,
+        ends: &Sender<PumpEnd>,
+        events: Option<&EventLines>,
+    ) -> Result<(), CliError> {
+        // A handle that was taken has a feeder: the source of another one's flags.
+        let Ok(handle) = session.source(&open.stream) else {
+            return Ok(());
+        };
+        let flag_source = open.flag_source.as_ref();
+        let flags = flag_source.and_then(|name| session.source(name).ok());
+        let report = SharedReport::new(&open.stream, &open.url.text, false);
+        self.reports.push(report.clone());
+
+        // The session sees handles only; where tokens come from, the feeder alone knows.
+        let boxed = |handle| Box::new(HandleConsumer(handle)) as Box<dyn TokenConsumer>;
+        let parts = FeederParts {
+            token: open.token,
+            model_rate: open.model_rate,
+            consumer: boxed(handle),
+            flags: flags.map(boxed),
+            listener: events.map(|events| events.stream_listener(self.running())),
+            report,
+        };
+        let option = format!("--input {}={}", open.stream, open.url.text);
+        let feeder = Feeder::new(&open.url, open.source, parts)
+            .map_err(|error| usage(format!("{option}: {error}")))?;
+
+        let stopper = session.stopper();
+        let stream = open.stream.clone();
+        let running = self.running();
+        let run = move || {
+            // Whoever waits for all threads sees this one gone when it is dropped.
+            let _running = running;
+            match feeder.run(&|| stopper.is_stopping()) {
+                FeederEnd::Closed => PumpEnd::SourceRefused,
+                FeederEnd::SourceEnded => PumpEnd::SourceEnded {
+                    stream,
+                    partial_bytes: 0,
+                },
+            }
+        };
+        pump::spawn(&open.stream, ends.clone(), session.is_realtime(), run).map_err(no_thread)
     }
 
     /// Waits until sinks have sent what they were given, or as much as their peers take; what all of them did.

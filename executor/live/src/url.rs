@@ -409,6 +409,7 @@ impl SourceUrl {
     /// See [`UrlError`].
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         let parts = Parts::split(text, "sources", &SOURCE_SCHEMES)?;
+        // Keys first: a value of a key that does not exist here needs no judgement.
         let own_keys: &[&str] = match parts.scheme {
             "udp" => &["header", "window"],
             "rtl_tcp" => &TUNING_KEYS,

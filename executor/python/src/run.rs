@@ -139,6 +139,7 @@ fn serve_streams(
         .collect::<Result<_, _>>()
         .map_err(errors::stream_error)?;
 
+    // Without the interpreter's lock: other threads of the program go on meanwhile.
     let mut signal_result = Ok(());
     let (run_result, pulled_tokens) = std::thread::scope(|scope| {
         let (end_sender, end_receiver) = channel::<()>();
@@ -157,6 +158,7 @@ fn serve_streams(
             run_result
         });
 
+        // Only this thread may ask the interpreter whether Ctrl-C was pressed.
         while end_receiver.recv_timeout(SIGNALS) == Err(RecvTimeoutError::Timeout) {
             if signal_result.is_ok() {
                 signal_result = Python::attach(|py| py.check_signals());
@@ -166,6 +168,7 @@ fn serve_streams(
             }
         }
 
+        // After the run's end all queues are closed, so that no thread waits.
         let pulled_tokens: Vec<_> = pull_threads.into_iter().map(join_thread).collect();
         (join_thread(run_thread), pulled_tokens)
     });

@@ -87,6 +87,7 @@ impl std::fmt::Debug for Session {
 impl Session {
     fn start(loaded: &Arc<LoadedProgram>, options: RunOptions) -> Result<Self, EngineError> {
         #[cfg(target_os = "linux")]
+        // First of all: a run without what it asked for takes nothing.
         if options.realtime {
             crate::realtime::begin(&loaded.program.machine)?;
         }

@@ -275,6 +275,7 @@ impl Supervision {
             period_ns: self.period.map_or(10_000_000_000, |time| time.0),
         };
 
+        // What devices and groups do not declare, they have from the system: it is checked first.
         positive("`period`", Time(system_intensity.period_ns))?;
         let mut device_specs: TiVec<DeviceId, DeviceSpec> = TiVec::new();
         for name in &device_names {
@@ -292,6 +293,7 @@ impl Supervision {
             });
         }
 
+        // A declaration for a device that the machine does not have is a slip of the pen, not a default.
         for name in self.devices.keys() {
             find(&device_names, "`devices`", name)?;
         }
@@ -413,6 +415,7 @@ fn check(settings: &Settings) -> Result<(), DeclareError> {
         detect,
         ..
     } = settings;
+    // Times of nothing would have the supervisor decide without having waited at all.
     for (place, value) in [
         ("`start`", settings.start_ns),
         ("`kill`", settings.kill_ns),
@@ -423,6 +426,7 @@ fn check(settings: &Settings) -> Result<(), DeclareError> {
     ] {
         positive(place, Time(value))?;
     }
+    // Counts of 0 would be reached before anything has happened.
     for (place, value) in [
         ("`starts`", settings.starts),
         ("`futile`", settings.futile),
@@ -433,6 +437,7 @@ fn check(settings: &Settings) -> Result<(), DeclareError> {
             return Err(range(place, value, "1 is the minimum"));
         }
     }
+    // Factors: what is declared must not turn the rule round that it belongs to, and no sum of waits may overflow.
     for (place, value, low, high, help) in [
         (
             "`backoff.factor`",

@@ -292,6 +292,7 @@ impl<P: Plans> Supervisor<P> {
     /// Counts a loss in the tree, restarts who is to be restarted with it, and stops if that is the last straw.
     fn count_loss(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
         let consequence = self.tree.lose(now_ns, device);
+        // From the innermost supervisor outwards: each one that gives up is a loss of the one above it.
         for gave_up in &consequence.gave_up {
             let intensity = gave_up.intensity;
             let what = What::GaveUp {
@@ -303,6 +304,7 @@ impl<P: Plans> Supervisor<P> {
             self.emit_event(now_ns, what, out);
         }
 
+        // The outermost one gave up: the run ends. The first verdict stays, as what follows from it is lost too.
         if let (true, Some(last)) = (consequence.stop, consequence.gave_up.last()) {
             self.stopping.get_or_insert(Verdict::GaveUp {
                 supervisor: last.supervisor.clone(),
@@ -317,6 +319,7 @@ impl<P: Plans> Supervisor<P> {
         let Some(supervisor) = consequence.by else {
             return;
         };
+        // Those that wait, die or are out get a new worker anyway, or none.
         let is_alive = |id: &DeviceId| {
             matches!(
                 self.members[*id].phase,
@@ -338,6 +341,7 @@ impl<P: Plans> Supervisor<P> {
             out,
         );
 
+        // An epoch is fenced before one of its workers is killed, so that nothing that the others still write counts.
         for device in devices {
             if self.epoch_of(device).is_some() {
                 self.fence_epoch(now_ns, out);
@@ -421,11 +425,14 @@ impl<P: Plans> Supervisor<P> {
         let member = &mut self.members[device];
         let generation = member.generation;
         match member.phase {
+            // Its wait before the restart is over.
             Phase::Waiting { .. } => self.spawn_worker(now_ns, device, out),
+            // It had the time that a start may take.
             Phase::Starting { since_ns } => {
                 let after_ns = now_ns - since_ns;
                 self.lose_worker(now_ns, device, Cause::NotReady { after_ns }, false, out);
             }
+            // It was too slow to be used, and is tried again.
             Phase::Ready { .. } if member.aside_until_ns.is_some_and(|ns| ns <= now_ns) => {
                 member.aside_until_ns = None;
                 self.emit_event(now_ns, What::TakenBack { device }, out);
@@ -435,6 +442,7 @@ impl<P: Plans> Supervisor<P> {
                 since_ns,
                 probe_ns: Some(_),
             } => {
+                // A probe is passed by living until it is due.
                 let passed_probes = match member.breaker.state() {
                     BreakerState::HalfOpen { passed } => passed + 1,
                     _ => 0,
@@ -452,6 +460,7 @@ impl<P: Plans> Supervisor<P> {
                     self.emit_event(now_ns, What::BreakerClosed { device }, out);
                 }
             }
+            // Its end was not reported in time: it is left behind, and can write nothing that counts.
             Phase::Dying { since_ns, next } => {
                 member.phase = next.into();
                 let after_ns = now_ns - since_ns;
@@ -466,6 +475,7 @@ impl<P: Plans> Supervisor<P> {
                 );
                 self.member_again(now_ns, device, out);
             }
+            // The breaker has been open long enough: one attempt decides.
             Phase::Out { until_ns: Some(_) } => {
                 member.breaker.half_open();
                 self.emit_event(

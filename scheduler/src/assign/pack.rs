@@ -117,6 +117,7 @@ impl<'a> PackingSearch<'a> {
         }
         large.sort_by_key(|&unit| (Reverse(min_ticks[unit]), unit));
 
+        // What is left to be put from each large unit on, weighted: compared with the weighted room that is left.
         let weight = find_weights(&ticks, merged).of;
         let mut weighted_work: u128 = ticks.iter().map(|row| min_weighted(row, &weight)).sum();
         let mut weighted_work_from = vec![weighted_work];
@@ -125,6 +126,7 @@ impl<'a> PackingSearch<'a> {
             weighted_work_from.push(weighted_work);
         }
 
+        // The smallest of the large units from each on: no device has more places for them than this one fits in.
         let mut min_ticks_from = vec![vec![u64::MAX; merged.devices]; large.len() + 1];
         for (place, &unit) in large.iter().enumerate().rev() {
             for (device, &own_ticks) in ticks[unit].iter().enumerate() {
@@ -135,6 +137,7 @@ impl<'a> PackingSearch<'a> {
 
         let large_count = large.len();
         let kinds = merged.kind_of.iter().max().map_or(0, |max| max + 1);
+        // Of empty devices, whose loads may be less than `below`.
         let free = below - 1;
         let room = weight.iter().map(|weight| weight * u128::from(free));
         let empty_places = min_ticks_from.iter().map(|row| {

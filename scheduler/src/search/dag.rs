@@ -400,6 +400,7 @@ pub fn check(dag: &Dag, schedule: &Schedule) -> Result<u64, CheckError> {
             return Err(CheckError::Length { found, tasks });
         }
     }
+    // Each task on a processor that can run it.
     let mut end = Vec::with_capacity(tasks);
     for (task, &processor) in (0u32..).zip(&schedule.processor) {
         let row = &dag.times[task as usize];
@@ -408,6 +409,7 @@ pub fn check(dag: &Dag, schedule: &Schedule) -> Result<u64, CheckError> {
         };
         end.push(schedule.start[task as usize].saturating_add(time));
     }
+    // No task before what it needs has arrived.
     for (index, edge) in dag.edges.iter().enumerate() {
         let (from, to) = (edge.from as usize, edge.to as usize);
         let (p, q) = (
@@ -425,6 +427,7 @@ pub fn check(dag: &Dag, schedule: &Schedule) -> Result<u64, CheckError> {
             });
         }
     }
+    // One task at a time on each processor; those of no length are in nobody's way.
     let mut order: Vec<usize> = (0..tasks).filter(|&t| schedule.start[t] < end[t]).collect();
     order.sort_by_key(|&t| (schedule.processor[t], schedule.start[t]));
     for pair in order.windows(2) {

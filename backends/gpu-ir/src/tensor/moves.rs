@@ -219,6 +219,7 @@ pub fn gather(
     let fill_binding = fill.map(|fill| bench.binds(fill.operand, words.memory, false));
     let target = bench.binds(y.operand, words.memory, true);
     let elements_per_firing = bench.size(y.elements as usize)?;
+    // A constant is the same in every firing: its firings are no elements apart.
     let source_elements = bench.size(if x.constant { 0 } else { x.elements as usize })?;
     let fill_elements = match fill {
         Some(fill) if !fill.constant => Some(bench.size(fill.elements as usize)?),
@@ -240,6 +241,7 @@ pub fn gather(
         });
 
         let source_place = firing * source_elements + place;
+        // Every element has a source: no branch is made.
         let Some(inside) = inside else {
             return mover.copy_element(source, source_place, i);
         };

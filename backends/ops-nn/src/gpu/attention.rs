@@ -322,6 +322,7 @@ impl Gpu<'_> {
             rows: false,
             ..heads
         };
+        // The past comes first, as it was; what is new follows, with its heads beside each other.
         let past_part = CachePart {
             position: past_position,
             rows: spec.past,
@@ -337,6 +338,7 @@ impl Gpu<'_> {
 
         let token_bytes = |slot: Slot| slot.elements * slot.dtype.size_bytes();
         for part in [past_part, new_part] {
+            // An empty past has no operand.
             if part.rows == 0 {
                 continue;
             }

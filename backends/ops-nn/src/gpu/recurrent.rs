@@ -369,6 +369,7 @@ impl Gpu<'_> {
             return Err("recurrent layers are computed in f32".to_owned());
         }
 
+        // Operands in the operator's order, which is that of the CPU kernel too.
         let bench = TensorKernelBuilder::new("recurrent layer", LOCAL);
         let k = &bench.k;
         let sequence = bench.reads(self.slot(0)?)?;
@@ -417,6 +418,8 @@ impl Gpu<'_> {
             lengths,
             outputs,
         };
+        // A group for each sequence and direction: steps follow on each other and share the state, in the
+        // group's own memory.
         k.each_group(k.firings() * layer.ways * layer.batch, |n| {
             layer.run_sequence(n, [first_state, first_cell]);
         });

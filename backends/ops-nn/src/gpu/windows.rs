@@ -633,6 +633,7 @@ impl Gpu<'_> {
         k.each(k.firings() * elements_per_firing, |i| {
             let firing = i / elements_per_firing;
             let element = i % elements_per_firing;
+            // The second output is what the next call has as its past: the last elements of past and input together.
             if is_past {
                 let row = element / past_len;
                 let column = element % past_len;
@@ -642,6 +643,7 @@ impl Gpu<'_> {
             let row = element / len;
             let column = element % len;
             let channel = row % channels;
+            // The bias, where there is one, is the first summand.
             let sum = first_sum(k, bias, firing, channel, Ty::F32);
             k.times(taps, |tap| {
                 let value = input.element(firing, row, column + tap);

@@ -95,6 +95,7 @@ fn read_header(file: &mut File) -> io::Result<Result<String, String>> {
         ));
     }
 
+    // The length has two bytes in the first version, and four since.
     let header_length = match first_bytes[6] {
         1 => {
             let mut length_bytes = [0; 2];
@@ -113,6 +114,7 @@ fn read_header(file: &mut File) -> io::Result<Result<String, String>> {
         }
     };
 
+    // It is the file that says so: nothing is reserved for what cannot be a header.
     if header_length > MAX_HEADER_BYTES {
         return Ok(Err(format!(
             "a header of {header_length} bytes; at most {MAX_HEADER_BYTES} are read"

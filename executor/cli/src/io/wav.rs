@@ -174,6 +174,7 @@ impl WavLayout {
             }
         };
 
+        // Real and imaginary parts are a frame of two.
         let default_channels = if port.token.dtype == DType::C32 { 2 } else { 1 };
         let channels = number(port.params, "channels").unwrap_or(default_channels);
         if samples_per_token % u64::from(channels) != 0 || channels > u32::from(u16::MAX) {
@@ -184,6 +185,7 @@ impl WavLayout {
 
         let sample_rate = number(port.params, "sample_rate").unwrap_or(48_000);
         let bits_per_sample: u16 = if samples_are_floats { 32 } else { 16 };
+        // The header has this as 32 bits.
         let bytes_per_s =
             u64::from(sample_rate) * u64::from(channels) * u64::from(bits_per_sample / 8);
         if bytes_per_s > u64::from(u32::MAX) {

@@ -316,6 +316,8 @@ impl Writer {
             match self.requests.recv_timeout(pause) {
                 Ok(request) => self.handle(request),
                 Err(RecvTimeoutError::Timeout) => {
+                    // Twice as often where a ring fills up, half as often where all are nearly empty: nothing is lost, and little
+                    // time is spent.
                     let max_fill = self
                         .sources
                         .iter()
@@ -333,6 +335,7 @@ impl Writer {
             }
         }
 
+        // Nobody said that these ended: the run was given up.
         let open_epochs: Vec<u64> = self.sources.iter().map(|source| source.epoch).collect();
         open_epochs
             .into_iter()
@@ -342,6 +345,7 @@ impl Writer {
         self.put(&Chunk::Clocks(end_clocks));
         self.put(&Chunk::End);
 
+        // Both clocks were read at the beginning and at the end, so the length of a tick needs no calibration.
         let elapsed_ticks = end_clocks.ticks.saturating_sub(self.began.ticks).max(1);
         let elapsed_ns = end_clocks.ns.saturating_sub(self.began.ns);
 
