@@ -54,8 +54,10 @@ type DeadlineListener = Box<dyn FnMut(DeadlineEvent) + Send>;
 pub(super) struct DeadlineReport {
     pub(super) sink: String,
     pub(super) limit_ns: u64,
-    /// Blocks whose response was longer.
+    /// Blocks whose response was longer, those that never came out included.
     pub(super) missed: u64,
+    /// Blocks that were released, whose limit had passed while others still were, and that never came out.
+    pub(super) unanswered: u64,
     /// From release to output, a block.
     pub(super) response: TimeSummary,
 }
@@ -162,10 +164,12 @@ impl Deadlines {
         let reports = self.watched.iter().map(|watched| {
             let mut meter = watched.meter.lock().unwrap_or_else(PoisonError::into_inner);
             meter.events = None;
+            let unanswered = meter.unanswered_blocks();
             DeadlineReport {
                 sink: watched.sink.clone(),
                 limit_ns: meter.limit_ns,
-                missed: meter.missed,
+                missed: meter.missed + unanswered,
+                unanswered,
                 response: meter.responses.summary(),
             }
         });
@@ -199,12 +203,7 @@ impl ResponseMeter {
         self.taken_tokens += tokens;
         while (self.measured_blocks + 1) * self.tokens_per_block <= self.taken_tokens {
             self.measured_blocks += 1;
-            // A block is released with the last of its sources.
-            let releases = self.releases.iter().filter_map(|release| {
-                let tokens = self.measured_blocks * release.tokens_per_block;
-                release.clock.release_ns(tokens)
-            });
-            let Some(release_ns) = releases.max() else {
+            let Some(release_ns) = self.release_ns(self.measured_blocks) else {
                 continue;
             };
             let response_ns = now_ns.saturating_sub(release_ns);
@@ -215,6 +214,31 @@ impl ResponseMeter {
 }
 
 impl ResponseMeter {
+    /// When the first `blocks` blocks had been released: each is with the last of its sources.
+    fn release_ns(&self, blocks: u64) -> Option<u64> {
+        let releases = self.releases.iter().filter_map(|release| {
+            let tokens = blocks * release.tokens_per_block;
+            release.clock.release_ns(tokens)
+        });
+        releases.max()
+    }
+
+    /// Blocks that are missing though their limit had passed when the last tokens were released: from then on the run
+    /// was ending.
+    fn unanswered_blocks(&self) -> u64 {
+        let clocks = || self.releases.iter().map(|release| &release.clock);
+        let last_releases = clocks().filter_map(|clock| clock.release_ns(clock.played()));
+        let Some(horizon_ns) = last_releases.min() else {
+            return 0;
+        };
+        let is_overdue = |blocks: &u64| {
+            let release_ns = self.release_ns(*blocks);
+            release_ns.is_some_and(|release_ns| release_ns + self.limit_ns < horizon_ns)
+        };
+        let outstanding = self.measured_blocks + 1..;
+        outstanding.take_while(is_overdue).count() as u64
+    }
+
     fn judge(&mut self, response_ns: u64) {
         // One event for a run of late blocks: a log of each would itself make them late.
         let was_late = std::mem::replace(&mut self.is_late, response_ns > self.limit_ns);
@@ -246,4 +270,86 @@ fn upstream_of(graph: &Graph, actor: ActorId) -> BTreeSet<ActorId> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Four tokens in and two out a block, every 4 ms; 2 ms are allowed.
+    fn meter(clock: &Arc<ReleaseClock>) -> ResponseMeter {
+        ResponseMeter {
+            sink: "out".to_owned(),
+            releases: vec![Release {
+                clock: Arc::clone(clock),
+                tokens_per_block: 4,
+            }],
+            tokens_per_block: 2,
+            limit_ns: 2 * MS,
+            taken_tokens: 0,
+            measured_blocks: 0,
+            missed: 0,
+            is_late: false,
+            responses: TimeHistogram::new(),
+            events: None,
+        }
+    }
+
+    #[test]
+    fn a_response_is_counted_from_the_release_whenever_anybody_wakes() {
+        let clock = Arc::new(ReleaseClock::new(1000.0, 4));
+        clock.start(1000 * MS);
+        let mut meter = meter(&clock);
+
+        // Released at 1004 ms, 3 ms before: 1 ms more than allowed. Half a block is none.
+        meter.take(1, 1005 * MS);
+        assert_eq!((meter.measured_blocks, meter.missed), (0, 0));
+        meter.take(1, 1007 * MS);
+        assert_eq!((meter.measured_blocks, meter.missed), (1, 1));
+        let longest_ns = meter.responses.summary().max_ns;
+        assert!(
+            (3 * MS..3 * MS + MS / 100).contains(&longest_ns),
+            "{longest_ns}"
+        );
+
+        // Two blocks at once, released at 1008 and 1012 ms: the first is late, the second is not.
+        meter.take(4, 1013 * MS);
+        assert_eq!((meter.measured_blocks, meter.missed), (3, 2));
+        assert_eq!(meter.responses.summary().count, 3);
+    }
+
+    #[test]
+    fn blocks_that_never_come_out_are_missed_if_the_run_went_on_without_them() {
+        let clock = Arc::new(ReleaseClock::new(1000.0, 4));
+        clock.start(1000 * MS);
+        let mut meter = meter(&clock);
+        meter.take(2, 1005 * MS);
+        assert_eq!(meter.unanswered_blocks(), 0);
+
+        // Five blocks were released, the last at 1020 ms: at that time those of 1008, 1012 and 1016 ms were overdue.
+        clock.play(20);
+        assert_eq!(meter.unanswered_blocks(), 3);
+    }
+
+    #[test]
+    fn events_tell_the_first_of_several_late_blocks() {
+        let clock = Arc::new(ReleaseClock::new(1000.0, 4));
+        clock.start(1000 * MS);
+        let mut meter = meter(&clock);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let listener = Arc::clone(&told);
+        meter.events = Some(Box::new(move |event| {
+            let DeadlineEvent::DeadlineMissed { block, .. } = event;
+            listener.lock().expect("one thread").push(block);
+        }));
+
+        // Blocks 0 and 1 late, 2 in time, 3 late.
+        for now_ms in [1010, 1011, 1013, 1019] {
+            meter.take(2, now_ms * MS);
+        }
+        assert_eq!(meter.missed, 3);
+        assert_eq!(*told.lock().expect("one thread"), [0, 3]);
+    }
 }

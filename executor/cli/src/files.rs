@@ -285,9 +285,14 @@ pub(super) fn start_pumps(
         pump::spawn(name, ends.clone(), is_realtime, move || {
             match shared_file.kind() {
                 FileKind::Regular => pump::drain(&stream_name, &sink_path, sink, &shared_file),
-                FileKind::Device | FileKind::Stream => {
-                    relay::drain(&stream_name, &sink_path, sink, &shared_file, &run_stopper)
-                }
+                FileKind::Device | FileKind::Stream => relay::drain(
+                    &stream_name,
+                    &sink_path,
+                    sink,
+                    &shared_file,
+                    &run_stopper,
+                    is_realtime,
+                ),
             }
         })
         .map_err(no_thread)?;

@@ -233,6 +233,9 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     )?;
     let start_state = resumed.map(|checkpoint| checkpoint.state).or(loaded_state);
 
+    if args.realtime && !args.quiet {
+        note_throttling();
+    }
     let mut session = engine.start(run_options(args, supervised, start_state))?;
     stop_on_signal(session.stopper());
     let (pump_ends, ended_pumps) = mpsc::channel();
@@ -316,6 +319,22 @@ fn keep_checkpoints(
     let every_ns = args.checkpoint_every.as_nanos();
     supervised.states = Some((every_ns.try_into().unwrap_or(u64::MAX), listener));
     Ok(Some(keeper))
+}
+
+/// Says how much of the time the system leaves to real-time threads: those that compute without pause are held for the
+/// rest, which looks like any other lateness.
+fn note_throttling() {
+    let read = |name: &str| -> Option<i64> {
+        let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
+        text.trim().parse().ok()
+    };
+    if let (Some(runtime_us @ 0..), Some(period_us)) =
+        (read("sched_rt_runtime_us"), read("sched_rt_period_us"))
+    {
+        say(format_args!(
+            "zbmd-run: note: the system gives real-time threads {runtime_us} of every {period_us} us (sched_rt_runtime_us)"
+        ));
+    }
 }
 
 /// What the command line says of how to run.

@@ -286,8 +286,10 @@ impl LiveStreams {
         self.reports.push(open.report.clone());
         let running = self.running();
         let run = move || {
-            pump::enter_role(is_realtime);
-            open.sink.run(open.tokens, &is_over, &open.report);
+            // Without it nothing is read: the run sees that its sink's pipe is closed.
+            if pump::enter_role(is_realtime).is_ok() {
+                open.sink.run(open.tokens, &is_over, &open.report);
+            }
             drop(running);
         };
         let thread = std::thread::Builder::new().name(format!("zbmd live {}", open.stream));

@@ -130,12 +130,17 @@ impl fmt::Display for LiveText<'_> {
 }
 
 fn deadline_text(deadline: &DeadlineReport) -> String {
+    let unanswered = match deadline.unanswered {
+        0 => String::new(),
+        count => format!(", {count} of them never came out"),
+    };
     format!(
-        "  deadline {}: {} of {} blocks later than {}; response {}\n",
+        "  deadline {}: {} of {} blocks later than {}{}; response {}\n",
         deadline.sink,
         deadline.missed,
-        deadline.response.count,
+        deadline.response.count + deadline.unanswered,
         time_text(deadline.limit_ns),
+        unanswered,
         times_text(&deadline.response)
     )
 }

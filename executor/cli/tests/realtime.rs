@@ -123,7 +123,7 @@ fn threads_have_the_priorities_of_their_roles() {
             "-i",
             "in=-",
             "-o",
-            "out=out.f32",
+            "out=/dev/null",
         ];
         let mut run = case
             .command(&args)
@@ -142,7 +142,7 @@ fn threads_have_the_priorities_of_their_roles() {
             }
             let workers = all.keys().filter(|name| is_worker(name)).count();
             let with_priority = all.values().filter(|(policy, _)| policy == FIFO).count();
-            if workers == 2 && with_priority >= 5 || begun.elapsed() > Duration::from_secs(60) {
+            if workers == 2 && with_priority >= 6 || begun.elapsed() > Duration::from_secs(60) {
                 break all;
             }
             std::thread::yield_now();
@@ -155,6 +155,7 @@ fn threads_have_the_priorities_of_their_roles() {
                 "zbmd run" => Some("50"),
                 name if is_worker(name) => Some("40"),
                 name if name.starts_with("zbmd file") => Some("30"),
+                name if name.starts_with("zbmd pipe") => Some("30"),
                 _ => None,
             };
             match expected {
@@ -176,6 +177,7 @@ fn threads_have_the_priorities_of_their_roles() {
             all.keys().any(|name| name.starts_with("zbmd file")),
             "{all:?}"
         );
+        assert!(all.contains_key("zbmd pipe out"), "{all:?}");
     }
 }
 

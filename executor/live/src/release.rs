@@ -12,22 +12,36 @@ pub struct ReleaseClock {
     start_ns: AtomicU64,
     rate: f64,
     piece_tokens: u64,
+    /// Tokens that were played.
+    played: AtomicU64,
 }
 
 impl ReleaseClock {
-    pub(crate) fn new(rate: f64, piece_tokens: u64) -> Self {
+    /// A clock that does not run yet, for pieces of so many tokens at `rate` tokens a second.
+    pub fn new(rate: f64, piece_tokens: u64) -> Self {
         Self {
             start_ns: AtomicU64::new(0),
             rate,
             piece_tokens,
+            played: AtomicU64::new(0),
         }
     }
 
     /// Starts the clock, if it does not run.
-    pub(crate) fn start(&self, now_ns: u64) {
+    pub fn start(&self, now_ns: u64) {
         let _ = self
             .start_ns
             .compare_exchange(0, now_ns, Ordering::Release, Ordering::Relaxed);
+    }
+
+    /// Counts tokens that were handed over.
+    pub fn play(&self, tokens: u64) {
+        self.played.fetch_add(tokens, Ordering::Release);
+    }
+
+    /// Tokens that were handed over so far.
+    pub fn played(&self) -> u64 {
+        self.played.load(Ordering::Acquire)
     }
 
     /// When the first `tokens` tokens had all been released, on the clock of [`crate::now_ns`]; `None` if nothing was

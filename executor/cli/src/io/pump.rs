@@ -326,23 +326,31 @@ pub(crate) fn spawn(
     is_realtime: bool,
     pump: impl FnOnce() -> PumpEnd + Send + 'static,
 ) -> io::Result<()> {
+    let thread_name = format!("zbmd file {name}");
+    let path = Path::new(&thread_name).to_owned();
     let run = move || {
-        enter_role(is_realtime);
+        if let Err(source) = enter_role(is_realtime) {
+            drop(ends.send(PumpEnd::SourceFailed(FileError::Io { path, source })));
+            return;
+        }
         // Nobody listens any more when the program is ending: then the end is of no interest.
         drop(ends.send(pump()));
     };
     std::thread::Builder::new()
-        .name(format!("zbmd file {name}"))
+        .name(thread_name)
         .spawn(run)
         .map(drop)
 }
 
-/// Gives this thread its priority in a real-time run. The run has made sure that it will be given; should it not be, tokens
-/// are moved late, which the report shows.
-pub(crate) fn enter_role(is_realtime: bool) {
+/// Gives this thread its priority in a real-time run.
+///
+/// # Errors
+/// What the system says. The run has made sure that it will be given.
+pub(crate) fn enter_role(is_realtime: bool) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     if is_realtime {
-        let _ = zbmd_executor::realtime::enter(zbmd_executor::realtime::ThreadRole::Pump);
+        return zbmd_executor::realtime::enter(zbmd_executor::realtime::ThreadRole::Pump);
     }
     let _ = is_realtime;
+    Ok(())
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::FileError;
-use super::pump::{PumpEnd, SharedFile, WatchedSink, piece, write_piece};
+use super::pump::{self, PumpEnd, SharedFile, WatchedSink, piece, write_piece};
 use zbmd_executor::Stopper;
 
 /// Pieces that wait for the writer while the run goes on.
@@ -120,6 +120,7 @@ pub(crate) fn drain(
     mut sink: WatchedSink,
     to: &SharedFile,
     stopper: &Stopper,
+    is_realtime: bool,
 ) -> PumpEnd {
     let token_bytes = sink.token_bytes();
     let relay = Arc::new(Relay::default());
@@ -131,8 +132,18 @@ pub(crate) fn drain(
     let spawn_result = std::thread::Builder::new()
         .name(format!("zbmd pipe {stream}"))
         .spawn(move || {
-            let end =
-                writer_relay.write_all(&writer_stream, &writer_path, token_bytes, &writer_file);
+            let end = match pump::enter_role(is_realtime) {
+                Ok(()) => {
+                    writer_relay.write_all(&writer_stream, &writer_path, token_bytes, &writer_file)
+                }
+                Err(source) => PumpEnd::SinkFailed {
+                    stream: writer_stream,
+                    error: FileError::Io {
+                        path: writer_path,
+                        source,
+                    },
+                },
+            };
             writer_file.end();
             writer_relay.end(end);
         });

@@ -20,8 +20,6 @@ pub struct PacedSource {
     piece: Vec<u8>,
     clock: Arc<ReleaseClock>,
     lateness: TimeHistogram,
-    /// Tokens that were played.
-    played: u64,
 }
 
 impl PacedSource {
@@ -44,7 +42,6 @@ impl PacedSource {
             piece: vec![0; piece_tokens * token_bytes],
             clock: Arc::new(ReleaseClock::new(rate, piece_tokens as u64)),
             lateness: TimeHistogram::new(),
-            played: 0,
         }
     }
 
@@ -73,7 +70,7 @@ impl LiveSource for PacedSource {
     fn receive(&mut self, limit_ns: u64, visit: &mut dyn FnMut(Arrival<'_>)) {
         self.clock.start(now_ns());
         // A piece is there when its last token was sampled.
-        let Some(due_ns) = self.clock.release_ns(self.played + 1) else {
+        let Some(due_ns) = self.clock.release_ns(self.clock.played() + 1) else {
             return;
         };
         let until_ns = now_ns().saturating_add(limit_ns);
@@ -85,7 +82,7 @@ impl LiveSource for PacedSource {
 
         let bytes = self.read_piece();
         let tokens = bytes / self.token_bytes;
-        self.played += tokens as u64;
+        self.clock.play(tokens as u64);
         if tokens > 0 {
             self.lateness.record(woken_ns - due_ns);
             visit(Arrival::Packet {
