@@ -6,8 +6,8 @@
 //! | workers, with the threads of their teams | 40 |
 //! | those that move tokens from and to files and sockets | 30 |
 //!
-//! Workers wait for rings and queues by spinning a bounded number of times and sleeping then, so that none of them keeps a
-//! core for ever; what the system reserves for ordinary threads (`sched_rt_runtime_us`) is left as it is.
+//! Workers wait for rings and queues by looking a few times and sleeping then, so that none of them keeps a core from
+//! threads of lower priority; what the system reserves for ordinary threads (`sched_rt_runtime_us`) is left as it is.
 //!
 //! Whether the system lets us is found out before anything runs ([`begin`]): a run that asked for real time does not go on
 //! without it.

@@ -57,10 +57,11 @@ pub(crate) fn prepare(
     } else {
         DeviceWorker::Cpu(Box::new(cpu_worker(loaded, plan, &job)?))
     };
-    let spin = if job.spec.spin_long && !is_gpu {
+    let spin = if job.spec.spin_long && !is_gpu && !job.options.realtime {
         Spin::LONG
     } else {
-        // A GPU's worker waits for its device most of the time: a core is better left to others.
+        // A GPU's worker waits for its device most of the time: a core is better left to others. A real-time worker that
+        // spins keeps the threads that release tokens, whose priority is lower, from its core.
         Spin::SHORT
     };
 
