@@ -29,6 +29,12 @@ pub mod onnx {}
 #[doc = include_str!("../docs/losses.md")]
 pub mod losses {}
 
+#[doc = include_str!("../docs/sound.md")]
+pub mod sound {}
+
+#[doc = include_str!("../docs/live.md")]
+pub mod live {}
+
 #[doc = include_str!("../docs/gpus.md")]
 pub mod gpus {}
 

@@ -9,6 +9,7 @@ use zbmd_ir::{
 };
 
 use crate::codes::Code;
+use crate::deadlines;
 use crate::diag::{Diagnostic, Sink};
 use crate::infer::{check_link, input_port, output_port, unconnected, unknown_port};
 use crate::net::{End, Link, Net};
@@ -33,6 +34,8 @@ pub(crate) struct Origins {
     pub(crate) channels: TiVec<ChannelId, Vec<(Span, Span)>>,
     /// Stated sample rates.
     pub(crate) sample_rates: BTreeMap<ActorId, Span>,
+    /// Deadlines of sinks.
+    pub(crate) deadlines: BTreeMap<ActorId, Span>,
     /// Devices asked for.
     pub(crate) pins: BTreeMap<ActorId, Spanned<String>>,
 }
@@ -171,6 +174,11 @@ impl<'a> Builder<'a> {
             let stated_rate = net_actor.param_spans.get("sample_rate");
             if let Some(span) = stated_rate.filter(|_| net_actor.role != Role::Compute) {
                 self.origins.sample_rates.insert(actor_id, *span);
+            }
+            if let Some(span) = net_actor.param_spans.get(deadlines::PARAM)
+                && net_actor.role == Role::Sink
+            {
+                self.origins.deadlines.insert(actor_id, *span);
             }
         }
     }

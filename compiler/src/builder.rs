@@ -12,7 +12,7 @@ use crate::diag::{Diagnostic, Diagnostics, Sink};
 use crate::net::{End, Link, Net, NetActor, Pin};
 use crate::options::CompileOptions;
 use crate::source::{Span, Spanned};
-use crate::values::{TokenKind, Tokens, TypeFact};
+use crate::values::{StatedShape, TokenKind, Tokens, TypeFact};
 
 /// An actor of a [`GraphBuilder`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl GraphBuilder {
     pub fn source(&mut self, name: &str, token: TokenType) -> ActorRef {
         let stream_type = TypeFact {
             dtype: Some(Spanned::new(token.dtype, Span::NONE)),
-            shape: Some(Spanned::new(token.shape, Span::NONE)),
+            shape: Some(Spanned::new(StatedShape::of(&token), Span::NONE)),
             bad: false,
         };
         self.add(name, "Source", Role::Source, Params::new(), stream_type)

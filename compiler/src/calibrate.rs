@@ -7,9 +7,11 @@ mod cache;
 mod choice;
 mod gpu;
 mod groups;
+mod hand_over;
 mod kernels;
 mod kind;
 mod measure;
+mod memory;
 mod session;
 
 use std::path::{Path, PathBuf};
@@ -17,9 +19,9 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use zbmd_backends::gpu::missing_support;
 use zbmd_backends::op::{GpuCapabilities, Registry};
-use zbmd_ir::{Actor, ActorCost, BlobId, Device, Graph, Machine, TiSlice};
+use zbmd_ir::{Actor, ActorCost, BlobId, Device, DeviceId, Graph, Machine, Role, TiSlice};
 
-use crate::costs::{MeasuredCost, MeasuredCosts};
+use crate::costs::{CostKey, MeasuredCost, MeasuredCosts};
 use crate::diag::{Diagnostics, Sink};
 use crate::machine;
 use crate::target::Target;
@@ -27,6 +29,7 @@ use crate::write::{WriteError, write_whole};
 use cache::Cache;
 use choice::{MIN_GAIN, best_cost, relative_time};
 use groups::{DeviceGroup, find_groups};
+pub use hand_over::HandOver;
 use kernels::{ModelKernel, find_kernels};
 use session::{GroupSession, KernelOutcome};
 
@@ -132,10 +135,23 @@ impl EarlyLaunch {
     }
 }
 
+/// What like CPU devices take besides their kernels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoreCosts {
+    /// Names of the devices, all of one kind.
+    pub devices: Vec<String>,
+    /// Bytes per second that the core of each moves to and from memory while those of all others do.
+    pub bytes_per_s: u64,
+    /// A hand-over from one of them to another, or why none could be measured.
+    pub hand_over: Result<HandOver, String>,
+    /// Bandwidth and latency, in nanoseconds, of the first link that was replaced, as it was before.
+    pub link_before: Option<(u64, u64)>,
+}
+
 /// What a calibration found.
 #[derive(Clone, Debug)]
 pub struct Calibration {
-    /// The machine as given, except for what [`Self::early`] decides.
+    /// The machine as given, except for what [`Self::early`] and [`Self::cores`] say.
     pub machine: Machine,
     /// Costs that were given with it, and those measured or cached now. Modelled ones are not among them.
     pub costs: MeasuredCosts,
@@ -143,6 +159,9 @@ pub struct Calibration {
     pub rows: Vec<CostRow>,
     /// Of each device that can: every calibration decides anew whether it launches kernels early.
     pub early: Vec<EarlyLaunch>,
+    /// Memory and hand-overs of each kind of CPU device. Links between devices of one kind, and the bandwidth of each, are
+    /// those in [`Self::machine`]; what sources and sinks cost by them is among [`Self::costs`].
+    pub cores: Vec<CoreCosts>,
     /// Warnings; no errors among them.
     pub warnings: Diagnostics,
 }
@@ -214,6 +233,45 @@ impl Calibration {
         }
     }
 
+    /// Has the machine's memory and links, and the model's streams, cost what was measured of a group of CPU devices.
+    fn add_cores(
+        &mut self,
+        group: &DeviceGroup,
+        found: MeasuredCores,
+        streams: &[StreamActor<'_>],
+    ) {
+        for &id in &group.devices {
+            self.machine.devices[id].bytes_per_s = found.bytes_per_s;
+        }
+
+        let device_names = group.device_names(&self.machine);
+        let mut link_before = None;
+        if let Ok(hand_over) = &found.hand_over {
+            let is_inner = |id: DeviceId| group.devices.contains(&id);
+            for link in &mut self.machine.links {
+                if is_inner(link.from) && is_inner(link.to) {
+                    link_before = link_before.or(Some((link.bytes_per_s, link.latency_ns)));
+                    link.bytes_per_s = hand_over.bytes_per_s();
+                    link.latency_ns = hand_over.latency_ns();
+                }
+            }
+
+            for (actor, cost_key) in streams {
+                for device in &device_names {
+                    let cost = hand_over.stream_cost(actor);
+                    self.costs.insert(device, *cost_key, cost);
+                }
+            }
+        }
+
+        self.cores.push(CoreCosts {
+            devices: device_names,
+            bytes_per_s: found.bytes_per_s,
+            hand_over: found.hand_over,
+            link_before,
+        });
+    }
+
     /// Has each device launch kernels early where that was found to pay.
     fn apply_early_launches(&mut self) {
         for device in &mut self.machine.devices {
@@ -223,6 +281,15 @@ impl Calibration {
             }
         }
     }
+}
+
+/// A source or a sink, and what its cost is kept under.
+type StreamActor<'a> = (&'a Actor, CostKey);
+
+/// What was measured of the cores of a group of CPU devices.
+struct MeasuredCores {
+    bytes_per_s: u64,
+    hand_over: Result<HandOver, String>,
 }
 
 /// Passed to the caller before a kernel is measured.
@@ -276,11 +343,16 @@ pub(crate) fn run(
 ) -> Calibration {
     let kernels = find_kernels(graph, sources);
     let device_groups = find_groups(&target.machine);
+    let stream_actors = graph.actors.iter().filter(|a| a.role != Role::Compute);
+    let streams: Vec<StreamActor<'_>> = stream_actors
+        .map(|actor| (actor, CostKey::of(actor, sources.blobs)))
+        .collect();
     let mut calibration = Calibration {
         machine: target.machine,
         costs: target.measured,
         rows: Vec::new(),
         early: Vec::new(),
+        cores: Vec::new(),
         warnings: Diagnostics::default(),
     };
 
@@ -297,10 +369,16 @@ pub(crate) fn run(
         };
 
         let kernel_outcomes = group_session.measure_kernels(&mut group_cache, progress);
+        let is_cpu = group.gpu.is_none();
+        let cores =
+            is_cpu.then(|| group_session.measure_cores(&calibration.machine, &mut group_cache));
         group_cache.close(sink);
         let early = group_session.measure_early_launch();
 
         calibration.add_group(&group, &kernels, kernel_outcomes, sources);
+        if let Some(cores) = cores {
+            calibration.add_cores(&group, cores, &streams);
+        }
         calibration.early.extend(early);
     }
 

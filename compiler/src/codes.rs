@@ -65,6 +65,7 @@ codes! {
     E0308 "the history has the wrong length",
     E0309 "an op cannot be used",
     E0310 "a token type that cannot be",
+    E0311 "the URL of a stream cannot be",
     E0401 "the rates are inconsistent",
     E0402 "the graph deadlocks",
     E0403 "an iteration is too long",
@@ -76,6 +77,7 @@ codes! {
     E0505 "a limit is exceeded",
     E0506 "a bound cannot be met",
     E0507 "a device is impossible",
+    E0508 "a deadline cannot be kept",
     E0601 "a bundle is refused",
     E0602 "a graph is malformed",
     E0701 "a file cannot be read",
@@ -92,6 +94,7 @@ codes! {
     W0201 "an output is never read",
     W0202 "a sub-model is never used",
     W0501 "a measured variant of a kernel is unknown",
+    W0502 "a plan is slower than its streams",
     W0701 "the cache of measured costs is ignored",
 }
 

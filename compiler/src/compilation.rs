@@ -45,7 +45,7 @@ use crate::rounding::{self, Rounding, RoundingPlans};
 use crate::target::Target;
 use crate::values::Files;
 use crate::variants::VariantRequest;
-use crate::{in_place, refusals, sample_rates};
+use crate::{deadlines, in_place, refusals, sample_rates};
 
 /// One compilation: what is asked for, and what has been read and reported so far.
 pub(crate) struct Compilation<'a> {
@@ -205,6 +205,7 @@ impl<'a> Compilation<'a> {
         }
 
         sample_rates::infer_sample_rates(&mut model, &repetitions, &mut self.reports.sink);
+        deadlines::check_releases(&model, &mut self.reports.sink);
         self.reports.stop_on_errors()?;
 
         check_level(&model.graph, &self.files.blobs, "the analysis");

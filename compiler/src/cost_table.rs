@@ -6,7 +6,7 @@ use bytes::Bytes;
 use zbmd_backends::gpu::missing_support;
 use zbmd_backends::kernels::Math;
 use zbmd_backends::op::Registry;
-use zbmd_ir::{Actor, ActorCost, BlobId, Costs, Device, Graph, Role, TiSlice, TiVec};
+use zbmd_ir::{Actor, ActorCost, BlobId, Costs, Device, Graph, TiSlice, TiVec};
 
 use crate::costs::CostKey;
 use crate::target::Target;
@@ -32,8 +32,7 @@ impl CostSources<'_> {
 
     fn cost_row(&self, actor: &Actor) -> TiVec<zbmd_ir::DeviceId, Option<ActorCost>> {
         // Keys hash all tensors of an actor: they are only made where something was measured.
-        let is_measured = !self.target.measured.is_empty() && actor.role == Role::Compute;
-        let measured_keys = if is_measured {
+        let measured_keys = if !self.target.measured.is_empty() {
             cost_keys(actor, self.blobs)
         } else {
             Vec::new()

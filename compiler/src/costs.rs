@@ -41,6 +41,11 @@ impl CostKey {
         Self(hasher.0.digest128())
     }
 
+    /// The key of something else that is measured, by its name.
+    pub(crate) fn of_text(text: &str) -> Self {
+        Self(xxh3_128(text.as_bytes()))
+    }
+
     /// Reads what [`Display`](fmt::Display) writes: 32 lower-case hexadecimal digits.
     pub fn parse(text: &str) -> Option<Self> {
         let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');

@@ -5,11 +5,12 @@ mod ends;
 mod instance;
 mod join;
 mod onnx;
+mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use zbmd_backends::op::Registry;
-use zbmd_ir::{Params, Role, Value, limits};
+use zbmd_ir::{Params, Role, limits};
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
@@ -407,7 +408,7 @@ impl Expander<'_> {
 
         let stream_fact = self.type_fact(&decl.dtype, &decl.shape, env);
         let stream_rate = self.count(&decl.rate, "a rate", env);
-        let stream_params = self.stream_params(decl, env);
+        let stream_params = self.stream_params(decl, role, env);
 
         // Streams have no op: the word is what messages call them.
         let stream_op = if role == Role::Source {
@@ -431,37 +432,6 @@ impl Expander<'_> {
         } else {
             Thing::Sink(id)
         }
-    }
-
-    /// Sample rate and file of a source or sink.
-    fn stream_params(&mut self, decl: &StreamDecl, env: &Env) -> ReadParams {
-        let mut params = ReadParams::default();
-        if let Some(node) = self.substitute_some(&decl.sample_rate, env)
-            && let Some(rate) = read::float(&node, "a sample rate in tokens per second", self.sink)
-        {
-            if rate.value.is_finite() && rate.value > 0.0 {
-                params
-                    .values
-                    .insert("sample_rate".into(), Value::Float(rate.value));
-                params.spans.insert("sample_rate".to_owned(), rate.span);
-            } else {
-                self.sink.push(
-                    Diagnostic::new(Code::E0305, format!("a sample rate is {}", rate.value))
-                        .primary(
-                            rate.span,
-                            "should be a positive number of tokens per second",
-                        ),
-                );
-            }
-        }
-
-        if let Some(node) = self.substitute_some(&decl.file, env)
-            && let Some(file) = read::string(&node, "a path in quotes", self.sink)
-        {
-            params.values.insert("file".into(), Value::Str(file.value));
-            params.spans.insert("file".to_owned(), file.span);
-        }
-        params
     }
 
     fn add_junction(&mut self, port: &PortDecl, prefix: &str, env: &Env) -> usize {

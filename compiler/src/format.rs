@@ -88,7 +88,8 @@ takes! {
     STRING: "string", not "5";
     WORD: "word or string", not "5";
     DTYPE: "dtype", not "f31";
-    SHAPE: "list of dimensions", not "5";
+    SHAPE: "list of dimensions, or `Burst`", not "5";
+    DIMENSIONS: "list of dimensions", not "5";
     COUNT: "count, at least 1", not "0";
     COUNT0: "count", not "-1";
     NUMBER: "number above 0", not "\"fast\"";
@@ -169,16 +170,18 @@ group! { PORT, "Port", "A port of a sub-model. A dtype alone does: `\"x\": f32`.
 }
 
 group! { STREAM, "Stream", "A source or a sink.", r#"Model(
-    sources: { "in": Stream(shape: [2], dtype: f32) },
+    sources: { "in": Stream(sample_rate: 48000, shape: [2], dtype: f32) },
     actors: { "gain": Gain(0.5) },
     channels: [(from: "in", to: ["gain"]), (from: "gain", to: ["out"])],
-    sinks: { "out": Stream(dtype: f32, shape: [2], rate: 1, sample_rate: 48000, file: "out.f32") },
+    sinks: { "out": Stream(dtype: f32, shape: [2], rate: 1, sample_rate: 48000, deadline: "100ms", on_miss: hold, file: "out.f32") },
 )"#:
     "dtype": "f32, shape", DTYPE, Means("inferred"), "Element type of the tokens.";
     "shape": "[2], rate", SHAPE, Means("inferred; scalar where only a dtype is known"), "Shape of a token; `[]` is a scalar.";
     "rate": "1", COUNT, Is("1"), "Tokens of one firing of the stream. More make an iteration longer: frames that belong together.";
-    "sample_rate": "48000", NUMBER, Means("follows from the others, if any is given"), "Tokens per second. Those of all streams must agree with the rates; WAV files are written with it, and reports set the measured pace beside it.";
-    "file": "\"out.f32\"", STRING, Means("given to `zbmd-run` by `--input`, `--output`"), "The file to read or write where `zbmd-run --allow-files` is told to take it and no option names one: relative, in or below the folder where it is started.";
+    "sample_rate": "48000, deadline", NUMBER, Means("follows from the others, if any is given"), "Tokens per second. Those of all streams must agree with the rates; WAV files are written with it, and reports set the measured pace beside it.";
+    "deadline": "\"100ms\"", TIME, Means("none"), "Of sinks: how long after the release of a block's last tokens, by the sample rate, its output may come. Plans that cannot keep it by their planned costs are refused, those for lost devices too; a run counts the blocks that are late.";
+    "on_miss": "hold", WORD, Is("wait"), "Of sinks: what a run gives in the place of a block whose last token comes after its deadline, this one or that of `zbmd-run --deadline`. `wait`: the block, as late as it is. `drop`: nothing. `hold`: the last block that was in time again, zeros before the first; the late one is dropped, so that every other block keeps its place.";
+    "file": "\"out.f32\"", STRING, Means("given to `zbmd-run` by `--input`, `--output`"), "The file to read or write where `zbmd-run --allow-files` is told to take it and no option names one: relative, in or below the folder where it is started. Or a URL such as `udp://0.0.0.0:5000`, with `--allow-urls`.";
 }
 
 group! { CHANNEL, "Channel", "From one writer to its readers. `Channel` is usually left out: `(from: \"a\", to: [\"b\"])`.", r#"Model(
@@ -227,6 +230,16 @@ group! { ONNX, "Onnx", "An ONNX model as an actor: its inputs and outputs are th
     "set": "{}", VALUES, Is("{}"), "Inputs that become constants: they decide shapes or branches.";
     "state": "{}", WORDS, Is("{}"), "Inputs that are fed by an output, through one token of zeros.";
     "without": "[\"channels-last\"]", STRINGS, Is("[]"), "Passes to leave out; `zbmdc compile --emit passes` lists them.";
+}
+
+group! { BURST, "Burst", "A shape: tokens of a varying number of items, with the index of the sample that the first of them belongs to. Sinks write the items there are.", r#"Model(
+    sources: { "in": Stream(dtype: f32, shape: Burst(max: 8, of: [2])) },
+    actors: { "index": BurstIndex(hop: 1000) },
+    channels: [(from: "in", to: ["index"]), (from: "index", to: ["out"])],
+    sinks: { "out": Stream() },
+)"#:
+    "max": "8, ", COUNT, Refused, "Largest number of items. Buffers and times are planned for it.";
+    "of": "[2]", DIMENSIONS, Is("[]"), "Shape of an item.";
 }
 
 group! { ZEROS, "Zeros", "Tokens of zeros, for `initial` and `history`.", r#"Model(
@@ -306,13 +319,14 @@ group! { COST, "Cost", "The cost of one kernel for given parameters and port typ
 }
 
 /// All groups, as a reader wants them.
-pub(crate) static GROUPS: [&Group; 13] = [
+pub(crate) static GROUPS: [&Group; 14] = [
     &MODEL,
     &STREAM,
     &CHANNEL,
     &READER,
     &PORT,
     &ONNX,
+    &BURST,
     &ZEROS,
     &FILL,
     &MACHINE,

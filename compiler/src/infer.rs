@@ -8,7 +8,7 @@ use zbmd_ir::{DType, InPort, OutPort, Role, TokenType, limits};
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
 use crate::net::{Link, Net, NetActor};
-use crate::values::{Files, TypeFact};
+use crate::values::{Files, StatedShape, TypeFact};
 
 /// Signatures of all actors; `None` where an error was reported.
 pub(crate) fn infer(
@@ -560,10 +560,10 @@ pub(crate) fn check_link(net: &Net, link: &Link, out: &OutPort, input: &InPort, 
 /// A sink takes what it states, if it states something.
 fn check_sink(to: &NetActor, link: &Link, from: &NetActor, is: &TokenType, sink: &mut Sink) {
     let other_dtype = to.stream.dtype.as_ref().filter(|d| d.value != is.dtype);
-    let other_shape = to.stream.shape.as_ref().filter(|s| s.value != is.shape);
+    let other_shape = (to.stream.shape.as_ref()).filter(|s| s.value != StatedShape::of(is));
     let stated_words = other_dtype.map(|d| (d.span, d.value.to_string()));
     let stated_words =
-        stated_words.or(other_shape.map(|s| (s.span, format!("the shape {:?}", s.value))));
+        stated_words.or(other_shape.map(|s| (s.span, format!("the shape {}", s.value))));
     if let Some((span, takes)) = stated_words {
         sink.push(
             Diagnostic::new(
@@ -597,13 +597,16 @@ fn check_fact(fact: &TypeFact, is: &TokenType, link: &Link, from: &NetActor, sin
     if let Some(dtype) = fact.dtype.as_ref().filter(|d| d.value != is.dtype) {
         refuse(dtype.span, format!("dtype {}", dtype.value));
     }
-    if let Some(shape) = fact.shape.as_ref().filter(|s| s.value != is.shape) {
-        refuse(shape.span, format!("shape {:?}", shape.value));
+    if let Some(shape) = (fact.shape.as_ref()).filter(|s| s.value != StatedShape::of(is)) {
+        refuse(shape.span, format!("shape {}", shape.value));
     }
 }
 
 fn type_fix(out: &TokenType, input: &TokenType) -> String {
-    if out.shape == input.shape && out.dtype != DType::C32 && input.dtype != DType::C32 {
+    if out.burst || input.burst {
+        "change one of the two actors: bursts are read by `Custom` actors, `BurstIndex` and sinks"
+            .to_owned()
+    } else if out.shape == input.shape && out.dtype != DType::C32 && input.dtype != DType::C32 {
         format!("put a `Convert({})` between them", input.dtype)
     } else if out.shape == input.shape {
         "convert between complex and real with an op between them".to_owned()

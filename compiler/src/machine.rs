@@ -383,34 +383,13 @@ fn quantity(
     sink: &mut Sink,
 ) -> Option<u64> {
     let node = node?;
-    let parsed_value = match &node.kind {
-        NodeKind::Str(text) => parse(text),
-        NodeKind::Int(_) | NodeKind::Float(_) => {
-            let base_units = read::count(node, expected, 1, i64::MAX as u64, sink)?;
-            return Some(base_units.value);
-        }
-        _ => {
-            sink.push(read::wrong_kind(node, expected));
-            return None;
-        }
-    };
-
-    match parsed_value {
-        Ok(value) => {
-            if value == 0 {
-                let message = "a device or link with none of this cannot run anything";
-                let refusal = Diagnostic::new(Code::E0507, message);
-                sink.push(refusal.primary(node.span, "should be more than zero"));
-            }
-
-            Some(value)
-        }
-        Err(error) => {
-            let refusal = Diagnostic::new(Code::E0203, error.to_string());
-            sink.push(refusal.primary(node.span, format!("should be {expected}")));
-            None
-        }
+    let value = read::quantity(node, expected, parse, sink)?;
+    if value == 0 {
+        let message = "a device or link with none of this cannot run anything";
+        let refusal = Diagnostic::new(Code::E0507, message);
+        sink.push(refusal.primary(node.span, "should be more than zero"));
     }
+    Some(value)
 }
 
 /// Max latency of a link: times of many transfers are added up in 64 bits.

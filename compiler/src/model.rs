@@ -62,6 +62,8 @@ pub(crate) struct StreamDecl {
     pub(crate) shape: Option<Node>,
     pub(crate) rate: Option<Node>,
     pub(crate) sample_rate: Option<Node>,
+    pub(crate) deadline: Option<Node>,
+    pub(crate) on_miss: Option<Node>,
     pub(crate) file: Option<Node>,
 }
 
@@ -457,6 +459,8 @@ fn stream(name: Spanned<String>, node: &Node, sink: &mut Sink) -> Option<StreamD
         shape: stream_fields.take("shape").cloned(),
         rate: stream_fields.take("rate").cloned(),
         sample_rate: stream_fields.take("sample_rate").cloned(),
+        deadline: stream_fields.take("deadline").cloned(),
+        on_miss: stream_fields.take("on_miss").cloned(),
         file: stream_fields.take("file").cloned(),
         name,
     };

@@ -6,14 +6,19 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use zbmd_backends::op::Registry;
+use zbmd_ir::response::deadline_ns;
 use zbmd_ir::{ActorId, BlobId, Contingencies, Costs, DeviceId, Graph, Machine, Plan, TiSlice};
+use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::search::Progress;
-use zbmd_scheduler::{Block, Contingent, Control, Estimate, Inputs, ScheduleError};
+use zbmd_scheduler::{
+    Block, Contingent, Control, Estimate, Inputs, ScheduleError, ScheduleOptions,
+};
 
 use crate::build::{BuiltGraph, Origins};
 use crate::codes::Code;
 use crate::contingency::{self, ImpossibleLoss};
 use crate::cost_table::CostSources;
+use crate::deadlines::{self, MissedDeadline};
 use crate::diag::{Diagnostic, suggest};
 use crate::options::{CompileOptions, SearchOptions};
 use crate::refusals::ScheduleRefusal;
@@ -55,18 +60,72 @@ impl PlanRequest<'_> {
         reports: &mut Reports,
     ) -> Result<PlannedGraph, Reported> {
         let pins = resolve_pins(&model.origins, &self.target.machine, reports)?;
-        self.schedule(&model.graph, pins).map_err(|error| {
-            // Errors are about the model's graph, never about one with replicas.
-            let machine = &self.target.machine;
-            let refusal = ScheduleRefusal { model, machine };
-            reports.refuse(refusal.draw(&error))
-        })
+        let options = self.scheduler_options(pins);
+        let machine = &self.target.machine;
+        let planned = self
+            .schedule(&model.graph, options.clone())
+            .map_err(|error| {
+                // Errors are about the model's graph, never about one with replicas.
+                let refusal = ScheduleRefusal { model, machine };
+                reports.refuse(refusal.draw(&error))
+            })?;
+
+        let mut sinks = model.graph.sinks();
+        if sinks.all(|(id, _)| deadline_ns(&model.graph, id).is_none()) {
+            deadlines::warn_of_slow_plans(model, &planned, machine, &mut reports.sink);
+            return Ok(planned);
+        }
+        self.keep_deadlines(model, options, planned)
+            .map_err(|missed| reports.refuse(missed.draw(model)))
+    }
+
+    /// The plans, or the first with smaller blocks or a shorter latency that keep the model's deadlines.
+    ///
+    /// # Errors
+    /// The deadline that is missed by most, in the plans that come closest.
+    fn keep_deadlines(
+        &self,
+        model: &BuiltGraph,
+        options: ScheduleOptions,
+        planned: PlannedGraph,
+    ) -> Result<PlannedGraph, Box<MissedDeadline>> {
+        let machine = &self.target.machine;
+        let Some(mut closest) = MissedDeadline::find(&planned, machine) else {
+            return Ok(planned);
+        };
+
+        // Blocks that are released one after the other need no pipeline, if a block takes no longer than that.
+        let objectives = [options.objective, Objective::LATENCY];
+        let first_block = planned.plans.first().map_or(1, |plan| plan.block);
+        let halves = |block: &u64| (*block > 1).then_some(block / 2);
+        let mut blocks: Vec<u64> = std::iter::successors(Some(first_block), halves).collect();
+        if let Block::Fixed(_) = options.block {
+            blocks.truncate(1);
+        }
+        for block in blocks {
+            for objective in objectives {
+                let attempt = ScheduleOptions {
+                    block: Block::Fixed(block),
+                    objective,
+                    ..options.clone()
+                };
+                // What the whole search could not do in a block of its choice, it may not be able to do in another.
+                let Ok(planned) = self.schedule(&model.graph, attempt) else {
+                    continue;
+                };
+                match MissedDeadline::find(&planned, machine) {
+                    None => return Ok(planned),
+                    Some(missed) => closest = closest.closer(missed),
+                }
+            }
+        }
+        Err(Box::new(closest))
     }
 
     fn schedule(
         &self,
         graph: &Graph,
-        pins: BTreeMap<ActorId, DeviceId>,
+        options: ScheduleOptions,
     ) -> Result<PlannedGraph, ScheduleError> {
         let machine = &self.target.machine;
         // Only the search looks at the clock and the interrupt: without them the result depends on the input alone. A
@@ -91,7 +150,7 @@ impl PlanRequest<'_> {
         // Graphs with replicas are costed as the model is: the costs are asked for again for each attempt.
         let request = ScheduleRequest {
             machine,
-            options: &self.scheduler_options(pins),
+            options: &options,
             costs: &costs,
         };
 
@@ -133,13 +192,10 @@ impl PlanRequest<'_> {
         })
     }
 
-    fn scheduler_options(
-        &self,
-        pins: BTreeMap<ActorId, DeviceId>,
-    ) -> zbmd_scheduler::ScheduleOptions {
+    fn scheduler_options(&self, pins: BTreeMap<ActorId, DeviceId>) -> ScheduleOptions {
         let asked = self.options;
-        let defaults = zbmd_scheduler::ScheduleOptions::default();
-        zbmd_scheduler::ScheduleOptions {
+        let defaults = ScheduleOptions::default();
+        ScheduleOptions {
             block: asked.block.map_or(Block::Auto, Block::Fixed),
             buffers: asked.buffers.unwrap_or(defaults.buffers),
             level: asked.search.level,

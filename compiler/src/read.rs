@@ -7,9 +7,11 @@ use zbmd_ir::{DType, limits};
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, did_you_mean, suggest};
-use crate::format::Group;
+use crate::format::{self, Group};
 use crate::parse::{Arg, Node, NodeKind};
 use crate::source::{Span, Spanned};
+use crate::units::UnitError;
+use crate::values::StatedShape;
 
 /// The named fields of a group; positional arguments apart.
 pub(crate) struct Fields<'a> {
@@ -253,6 +255,33 @@ pub(crate) fn map<'a>(
     entries
 }
 
+/// A number of base units from 1 on, or a string with a unit, which may be zero of it.
+pub(crate) fn quantity(
+    node: &Node,
+    expected: &str,
+    parse: fn(&str) -> Result<u64, UnitError>,
+    sink: &mut Sink,
+) -> Option<u64> {
+    let parsed_value = match &node.kind {
+        NodeKind::Str(text) => parse(text),
+        NodeKind::Int(_) | NodeKind::Float(_) => {
+            let base_units = count(node, expected, 1, i64::MAX as u64, sink)?;
+            return Some(base_units.value);
+        }
+        _ => {
+            sink.push(wrong_kind(node, expected));
+            return None;
+        }
+    };
+
+    parsed_value
+        .map_err(|error| {
+            let refusal = Diagnostic::new(Code::E0203, error.to_string());
+            sink.push(refusal.primary(node.span, format!("should be {expected}")));
+        })
+        .ok()
+}
+
 /// A count between `low` and `high`.
 pub(crate) fn count(
     node: &Node,
@@ -306,8 +335,39 @@ pub(crate) fn dtype(node: &Node, sink: &mut Sink) -> Option<Spanned<DType>> {
 }
 
 /// A shape: a list of dimensions.
-pub(crate) fn shape(node: &Node, sink: &mut Sink) -> Option<Spanned<Vec<u32>>> {
-    let dims = list(node, "a shape: a list of dimensions", sink)?;
+pub(crate) fn shape(node: &Node, sink: &mut Sink) -> Option<Spanned<StatedShape>> {
+    if let NodeKind::Call(Some(head), args) = &node.kind
+        && head.value == "Burst"
+    {
+        return burst_shape(node, args, sink);
+    }
+    let dims = dimensions(node, "a shape: a list of dimensions", sink)?;
+    let shape = StatedShape { dims, burst: false };
+    Some(Spanned::new(shape, node.span))
+}
+
+/// `Burst(max: 14, of: [2])`.
+fn burst_shape(node: &Node, args: &[Arg], sink: &mut Sink) -> Option<Spanned<StatedShape>> {
+    let mut burst_fields = Fields::of(&format::BURST, "the burst", node.span, args, sink);
+    let max_node = burst_fields.need("max", "14", sink);
+    let item_node = burst_fields.take("of");
+    burst_fields.done(sink);
+
+    let max = count(max_node?, "a number of items", 1, u64::from(u32::MAX), sink)?;
+    let mut dims = vec![max.value as u32];
+    if let Some(item_node) = item_node {
+        dims.extend(dimensions(
+            item_node,
+            "an item's shape: a list of dimensions",
+            sink,
+        )?);
+    }
+    let shape = StatedShape { dims, burst: true };
+    Some(Spanned::new(shape, node.span))
+}
+
+fn dimensions(node: &Node, what: &str, sink: &mut Sink) -> Option<Vec<u32>> {
+    let dims = list(node, what, sink)?;
     if dims.len() > limits::MAX_RANK {
         sink.push(
             Diagnostic::new(
@@ -331,7 +391,7 @@ pub(crate) fn shape(node: &Node, sink: &mut Sink) -> Option<Spanned<Vec<u32>>> {
     for dim in dims {
         shape.push(count(dim, "a dimension", 1, u64::from(u32::MAX), sink)?.value as u32);
     }
-    Some(Spanned::new(shape, node.span))
+    Some(shape)
 }
 
 /// Refuses names of models and devices that are too long, or that have characters which cannot be seen.

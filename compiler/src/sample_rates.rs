@@ -1,13 +1,11 @@
 //! Sample rates: they follow the repetition vector from the streams that state one to all sinks.
 
+use zbmd_ir::response::SAMPLE_RATE;
 use zbmd_ir::{ActorId, Graph, TiVec, Value};
 
 use crate::build::{BuiltGraph, Origins};
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink};
-
-/// The parameter of sources and sinks that holds their sample rate.
-const SAMPLE_RATE: &str = "sample_rate";
 
 /// A stated sample rate, as what it means for a whole connected part of the graph.
 #[derive(Clone, Copy)]

@@ -1,6 +1,7 @@
 //! From the tree to constants: parameters of ops and tokens that lie on channels, with what they refer to in files.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -448,8 +449,9 @@ impl Tokens {
 
     fn array_bytes(&self, array: &Npy, token: &TokenType, sink: &mut Sink) -> Option<Vec<u8>> {
         // The first dimension counts tokens, the others are the token's shape.
-        let is_token_list =
-            array.token.dtype == token.dtype && array.token.shape.get(1..) == Some(&token.shape);
+        let is_token_list = !token.burst
+            && array.token.dtype == token.dtype
+            && array.token.shape.get(1..) == Some(&token.shape);
         if is_token_list {
             return Some(array.data.to_vec());
         }
@@ -492,6 +494,17 @@ pub(crate) fn initial_limit(span: Span, count: u64, token: &TokenType) -> Diagno
 
 /// One token's elements: a value, or nested lists that together hold as many values as the type has elements.
 fn token_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut Sink) -> Option<()> {
+    if token.burst {
+        sink.push(
+            Diagnostic::new(
+                Code::E0307,
+                format!("the channel carries {token}, whose initial tokens are empty bursts"),
+            )
+            .primary(node.span, "values are given")
+            .help("write `Zeros(n)`: n empty bursts"),
+        );
+        return None;
+    }
     let start_length = out.len();
     element_bytes(node, token, out, sink)?;
 
@@ -615,7 +628,7 @@ fn scalar(kind: &NodeKind, dtype: DType) -> Option<Vec<u8>> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TypeFact {
     pub(crate) dtype: Option<Spanned<DType>>,
-    pub(crate) shape: Option<Spanned<Vec<u32>>>,
+    pub(crate) shape: Option<Spanned<StatedShape>>,
     /// Whether one of them was stated and could not be read.
     pub(crate) bad: bool,
 }
@@ -623,7 +636,7 @@ pub(crate) struct TypeFact {
 impl TypeFact {
     /// A type that is stated in full.
     pub(crate) fn of(token: &TokenType, span: Span) -> Self {
-        let shape = Some(Spanned::new(token.shape.clone(), span));
+        let shape = Some(Spanned::new(StatedShape::of(token), span));
         Self {
             dtype: Some(Spanned::new(token.dtype, span)),
             shape,
@@ -633,10 +646,40 @@ impl TypeFact {
 
     /// The whole type, if it is stated.
     pub(crate) fn token(&self) -> Option<TokenType> {
-        Some(TokenType::new(
-            self.dtype.as_ref()?.value,
-            self.shape.as_ref()?.value.clone(),
-        ))
+        let dtype = self.dtype.as_ref()?.value;
+        let shape = self.shape.as_ref()?.value.clone();
+        Some(TokenType {
+            dtype,
+            shape: shape.dims,
+            burst: shape.burst,
+        })
+    }
+}
+
+/// A shape as models state it: `[2]`, or `Burst(max: 14)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StatedShape {
+    pub(crate) dims: Vec<u32>,
+    pub(crate) burst: bool,
+}
+
+impl StatedShape {
+    /// The shape of a type's tokens.
+    pub(crate) fn of(token: &TokenType) -> Self {
+        Self {
+            dims: token.shape.clone(),
+            burst: token.burst,
+        }
+    }
+}
+
+impl fmt::Display for StatedShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.dims.split_first() {
+            Some((max, item)) if self.burst && item.is_empty() => write!(f, "Burst(max: {max})"),
+            Some((max, item)) if self.burst => write!(f, "Burst(max: {max}, of: {item:?})"),
+            _ => write!(f, "{:?}", self.dims),
+        }
     }
 }
 

@@ -101,10 +101,14 @@ class Stream:
         """Whether tokens go in; they come out otherwise."""
     @property
     def dtype(self) -> str:
-        """The name of the NumPy dtype of its arrays."""
+        """The name of the NumPy dtype of its arrays, or of the items of bursts."""
     @property
     def shape(self) -> tuple[int, ...]:
-        """Dimensions of one token; ``()`` is a scalar."""
+        """Dimensions of one token; ``()`` is a scalar. Of bursts the first is the largest number of items."""
+    @property
+    def is_burst(self) -> bool:
+        """Whether tokens are bursts: arrays of records of ``first``, the index of the first item's sample, ``length``,
+        the number of items there are, and ``items``, room for all there may be, with zeros behind those there are."""
     @property
     def tokens_per_iteration(self) -> int:
         """Tokens of one iteration of the model: less than that is not processed."""
@@ -157,6 +161,19 @@ class Session:
         """Whether the run has ended and every token of the sink has been pulled."""
     def close(self, name: str) -> None:
         """Ends a source; or drops what still comes to a sink."""
+    def connect(self, name: str, url: str | None = None) -> None:
+        """Feeds a source from a URL, or sends a sink to one: ``udp://0.0.0.0:5000?header=seq&rate=48000``.
+
+        Without one it is the URL that the model names. ``zbmd-run --help`` lists the schemes and keys. A stream has one
+        URL, and then no ``push`` or ``pull``. Raises ``UsageError`` for a wrong URL, ``FileError`` where a socket or a
+        device cannot be opened; then the session is as it was before.
+        """
+    def live_report(self) -> list[dict[str, Any]]:
+        """What connected streams have done so far, in the order in which they were connected; final after ``join``.
+
+        As ``zbmd-run --report json`` has it under ``live``: ``received``, ``filled`` by cause, ``gap_count``, ``gaps``,
+        ``sent``, ``dropped``, and more.
+        """
     def stop(self) -> None:
         """Ends the run in good order: it takes no more tokens, and finishes what it works on."""
     @property
@@ -165,7 +182,8 @@ class Session:
     def join(self) -> dict[str, Any]:
         """Ends all sources, waits for the end of the run, and gives its report.
 
-        Sinks that were never pulled from are dropped; others must be pulled to their end, or closed.
+        Sinks that were never pulled from are dropped; others must be pulled to their end, or closed. Sources that are
+        connected to URLs are not ended: ``stop`` the run, or start it with ``iterations``.
         """
     def __enter__(self) -> Session: ...
     def __exit__(

@@ -64,6 +64,21 @@ pub struct Declaration {
     /// Faults at fixed times after the start.
     #[serde(default)]
     pub at: Vec<(Time, Kind)>,
+    /// Wake-ups of sources that are released by the clock that are to be late. For whoever feeds sources.
+    #[serde(default)]
+    pub late: Vec<LateWake>,
+}
+
+/// A wake-up that is to be late: `(source: "in", piece: 20, by: "3ms")`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LateWake {
+    /// A source that is released by the clock.
+    pub source: String,
+    /// The piece that is handed over late, counted from 0.
+    pub piece: u64,
+    /// How late, counted from when it is due.
+    pub by: Time,
 }
 
 fn default_every() -> (Time, Time) {
@@ -117,6 +132,11 @@ impl Injector {
         }
     }
 
+    /// The wake-ups of sources that are to be late.
+    pub fn late_wakes(&self) -> &[LateWake] {
+        &self.declaration.late
+    }
+
     /// The run begins now.
     pub(crate) fn start(&mut self, now_ns: u64) {
         let fixed_faults = self
@@ -142,6 +162,7 @@ impl Injector {
                 seed,
                 count: None,
                 at: vec![],
+                late: vec![],
             });
         }
 

@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -344,6 +345,42 @@ fn a_stop_ends_at_a_border_and_the_state_goes_on() {
         .run(&given, None)
         .expect("runs");
     assert!([first, second["out"].clone()].concat() == expect.outputs["out"]);
+}
+
+#[test]
+fn a_batch_waits_for_half_of_what_fits_or_the_end() {
+    let engine = engine(with_tail(programs::two_devices()));
+    let given = inputs(engine.program(), 4000);
+    let expect = interpreter(engine.program())
+        .run(&given, None)
+        .expect("runs");
+    let mut session = engine.start(RunOptions::default()).expect("starts");
+    let mut source = session.source("in").expect("a source");
+    let mut sink = session.sink("out").expect("a sink");
+
+    // Each block has fewer tokens than half of what fits; no batch but the last has.
+    let outputs = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            source.push_bytes(&given["in"]).expect("open");
+            drop(source);
+        });
+        let batches = scope.spawn(move || {
+            let linger = Duration::from_secs(60);
+            let mut all: Vec<u8> = Vec::new();
+            let mut sizes = Vec::new();
+            let mut batch = [0; 4 * 64];
+            while let Ok(tokens @ 1..) = sink.pull_batch_bytes(&mut batch, linger) {
+                all.extend_from_slice(&batch[..tokens as usize * 4]);
+                sizes.push(tokens);
+            }
+            let (_, earlier) = sizes.split_last().expect("at least one batch");
+            assert!(earlier.iter().all(|&tokens| tokens >= 32), "{sizes:?}");
+            all
+        });
+        batches.join().expect("no panic")
+    });
+    session.join().expect("runs");
+    assert!(outputs == expect.outputs["out"]);
 }
 
 #[test]

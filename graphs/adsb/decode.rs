@@ -11,7 +11,9 @@
 //! by the bit after (it samples late). The checksum tells which was right.
 
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
+use zbmd_backends::op::burst::BurstWriter;
 use zbmd_backends::op::{CustomActor, OpError, Registry, Signature, Work};
+use zbmd_ir::burst::BurstLayout;
 use zbmd_ir::{DType, InPort, OutPort, Params, TokenType, Value};
 
 /// Name under which models call the actor.
@@ -25,16 +27,24 @@ const LONG_BITS: usize = 112;
 const SHORT_BITS: usize = 56;
 /// Samples that a start in the hop may need beyond it: a whole long frame, rounded up.
 const LOOKAHEAD: usize = 256;
-/// Bytes of one record: the frame's length (0, 7 or 14), then the frame, then zeros.
-const RECORD: usize = 16;
-/// Records of one firing. Frames do not overlap and take at least 128 samples, so there are never more.
-const RECORDS: usize = HOP / (PREAMBLE + 2 * SHORT_BITS);
+/// Bursts of one firing, one for each frame. Frames do not overlap and take at least 128 samples, so there are never more.
+const FRAMES: usize = HOP / (PREAMBLE + 2 * SHORT_BITS);
 /// Generator of the Mode S checksum without its leading term (ICAO Annex 10, volume IV, 3.1.2.3.3).
 const POLYNOMIAL: u32 = 0xff_f409;
 
 /// The actor. `tilt` is the weight of the neighbouring bit in the two corrected attempts.
 pub struct Decode {
     tilt: f32,
+    layout: BurstLayout,
+}
+
+/// A frame that was heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// Index of the sample with which its preamble begins.
+    pub sample: i64,
+    /// Its 7 or 14 bytes, in hex.
+    pub hex: String,
 }
 
 /// Adds the actor to a registry.
@@ -51,17 +61,30 @@ pub fn silence(bytes: usize) -> Vec<u8> {
     [127, 128].repeat(padded - samples)
 }
 
-/// The frames in a sink's records, in hex.
-pub fn frames(records: &[u8]) -> Vec<String> {
-    let (records, rest) = records.as_chunks::<RECORD>();
-    debug_assert!(rest.is_empty(), "sinks give whole tokens");
-    let frame = |record: &[u8; RECORD]| {
-        let frame = record
-            .get(1..=usize::from(record[0]))
-            .filter(|frame| !frame.is_empty())?;
-        Some(frame.iter().map(|byte| format!("{byte:02x}")).collect())
-    };
-    records.iter().filter_map(frame).collect()
+/// The type of the bursts: a frame has up to 14 bytes.
+pub fn frame_token() -> TokenType {
+    TokenType::burst(DType::U8, [LONG_BITS as u32 / 8])
+}
+
+/// The frames in a sink's tokens.
+pub fn frames(tokens: &[u8]) -> Vec<Heard> {
+    let bursts = frame_layout().read_all(tokens);
+    bursts
+        .map(|burst| burst.expect("an actor writes no burst beyond its maximum"))
+        .filter(|burst| burst.length > 0)
+        .map(|burst| Heard {
+            sample: burst.first,
+            hex: burst
+                .items
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+        })
+        .collect()
+}
+
+fn frame_layout() -> BurstLayout {
+    BurstLayout::of(&frame_token()).expect("the type is one of bursts")
 }
 
 impl Decode {
@@ -71,7 +94,10 @@ impl Decode {
     /// [`OpError::Param`] where `tilt` is not a number of at least 1.
     fn new(params: &Params) -> Result<Self, OpError> {
         match params.get("tilt").map_or(Some(1.5), Value::as_float) {
-            Some(tilt) if (1.0..=4.0).contains(&tilt) => Ok(Self { tilt: tilt as f32 }),
+            Some(tilt) if (1.0..=4.0).contains(&tilt) => Ok(Self {
+                tilt: tilt as f32,
+                layout: frame_layout(),
+            }),
             _ => Err(OpError::Param {
                 name: "tilt".to_owned(),
                 message: "is no number between 1 and 4".to_owned(),
@@ -80,10 +106,9 @@ impl Decode {
         }
     }
 
-    /// Looks for frames that start in the hop. `gate[i]` above 0 says that a preamble ends at sample i.
-    fn hop(&self, magnitude: &[f32], gate: &[f32], records: &mut [u8]) {
-        records.fill(0);
-        let mut records = records.chunks_exact_mut(RECORD);
+    /// Looks for frames that start in the hop; how many. `gate[i]` above 0 says that a preamble ends at sample i.
+    fn hop(&self, magnitude: &[f32], gate: &[f32], frames: &mut BurstWriter<'_>) -> usize {
+        let mut found = 0;
         let mut start = 0;
         while start < HOP {
             let decoded = (gate[start + PREAMBLE - 1] > 0.0)
@@ -93,12 +118,13 @@ impl Decode {
                 start += 1;
                 continue;
             };
-            if let Some(record) = records.next() {
-                record[0] = length as u8;
-                record[1..=length].copy_from_slice(&frame[..length]);
+            if found < FRAMES {
+                frames.write(start as i64, &frame[..length]);
+                found += 1;
             }
             start += PREAMBLE + 16 * length;
         }
+        found
     }
 
     /// A clean frame and its length in bytes, from the samples behind a preamble.
@@ -171,10 +197,11 @@ fn checksum(frame: &[u8]) -> u32 {
 impl Kernel for Decode {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let (gate, magnitude) = (io.input::<f32>(0), io.input::<f32>(1));
-        let records = io.output::<u8>(0);
-        for (firing, records) in records.chunks_exact_mut(RECORDS * RECORD).enumerate() {
+        let mut frames = io.burst_writer(0, &self.layout);
+        for firing in 0..io.firings() {
             let window = firing * HOP..firing * HOP + HOP + LOOKAHEAD;
-            self.hop(&magnitude[window.clone()], &gate[window], records);
+            let found = self.hop(&magnitude[window.clone()], &gate[window], &mut frames);
+            frames.write_empty(FRAMES - found);
         }
         Ok(())
     }
@@ -190,8 +217,8 @@ impl CustomActor for Decode {
         };
         let frames = OutPort {
             name: "frames".to_owned(),
-            token: TokenType::new(DType::U8, [RECORD as u32]),
-            rate: RECORDS as u64,
+            token: frame_token(),
+            rate: FRAMES as u64,
         };
         Signature {
             // In the order of their names, as models declare them.
@@ -207,7 +234,7 @@ impl CustomActor for Decode {
         let flops = (HOP / 5 * 2 * LONG_BITS * 15) as f64;
         Some(Work {
             flops,
-            bytes: (HOP * 8 + RECORDS * RECORD) as f64,
+            bytes: (HOP * 8 + FRAMES * self.layout.token_bytes) as f64,
         })
     }
 }

@@ -1,13 +1,15 @@
 //! `cargo run --release -p zbmd-examples --example adsb -- FILE`: the Mode S frames in a recording of u8 I/Q at 2 MS/s.
 //!
-//! Prints each distinct frame with a clean checksum once, in hex, in the order in which they were first heard. The
-//! model is model.ron; decode.rs is its custom actor, registered here.
+//! Prints each distinct frame with a clean checksum once, in hex, in the order in which they were first heard; with
+//! `--json` before the file every frame as a line of JSON, with the index of its first sample and its time in seconds.
+//! The model is model.ron; decode.rs is its custom actor, registered here.
 
 #[expect(unreachable_pub, reason = "tests use the actor too")]
 mod decode;
 
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,12 +17,20 @@ use std::process::ExitCode;
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_file};
 use zbmd_executor::{Engine, RunOptions};
 
+/// Samples a second of a recording.
+const SAMPLE_RATE: f64 = 2e6;
+
 fn main() -> ExitCode {
-    let Some(file) = std::env::args_os().nth(1) else {
-        eprintln!("usage: adsb FILE    (u8 I/Q, 2 MS/s, 1090 MHz)");
+    let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let print_json = args.first().is_some_and(|arg| arg == "--json");
+    if print_json {
+        args.remove(0);
+    }
+    let [file] = args.as_slice() else {
+        eprintln!("usage: adsb [--json] FILE    (u8 I/Q, 2 MS/s, 1090 MHz)");
         return ExitCode::from(2);
     };
-    match receive(Path::new(&file)) {
+    match receive(Path::new(file), print_json) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("adsb: {error}");
@@ -29,7 +39,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn receive(file: &Path) -> Result<(), Box<dyn Error>> {
+fn receive(file: &Path, print_json: bool) -> Result<(), Box<dyn Error>> {
     let mut iq = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
     // Half a sample at the end is no sample.
     iq.truncate(iq.len() / 2 * 2);
@@ -59,8 +69,16 @@ fn receive(file: &Path) -> Result<(), Box<dyn Error>> {
             break;
         }
         for frame in decode::frames(&records[..tokens * token_bytes]) {
-            if heard.insert(frame.clone()) {
-                writeln!(stdout, "{frame}")?;
+            let is_new = heard.insert(frame.hex.clone());
+            if print_json {
+                let seconds = frame.sample as f64 / SAMPLE_RATE;
+                writeln!(
+                    stdout,
+                    r#"{{"sample":{},"seconds":{seconds:.7},"frame":"{}"}}"#,
+                    frame.sample, frame.hex
+                )?;
+            } else if is_new {
+                writeln!(stdout, "{}", frame.hex)?;
             }
         }
     }

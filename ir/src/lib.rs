@@ -74,6 +74,7 @@
 //! Invariant: only [`verify`] makes a [`verify::Verified`] program, and it shares no code with the scheduler.
 
 pub mod bundle;
+pub mod burst;
 mod contingency;
 mod device_kind;
 pub mod file_header;
@@ -87,6 +88,7 @@ pub mod memory;
 mod nesting;
 mod plan;
 mod program;
+pub mod response;
 #[cfg(any(test, feature = "snapshot"))]
 pub mod snapshot;
 pub mod state;

@@ -95,13 +95,16 @@ impl std::fmt::Display for DType {
 
 /// Dtype and shape of every token of a channel. A scalar has the empty shape.
 ///
-/// Prints as `f32` or `f32[2,3]`.
+/// Prints as `f32` or `f32[2,3]`; a burst of up to 14 bytes as `burst u8[14]`.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TokenType {
     /// Element type.
     pub dtype: DType,
     /// Dimensions, slowest first, each at least 1.
     pub shape: Vec<u32>,
+    /// Whether a token is a [burst](crate::burst): it has between 0 and `shape[0]` items of the shape `shape[1..]`, and
+    /// the index of the sample that it begins with.
+    pub burst: bool,
 }
 
 impl TokenType {
@@ -110,6 +113,7 @@ impl TokenType {
         Self {
             dtype,
             shape: Vec::new(),
+            burst: false,
         }
     }
 
@@ -118,10 +122,20 @@ impl TokenType {
         Self {
             dtype,
             shape: shape.into(),
+            burst: false,
         }
     }
 
-    /// Elements in one token. Saturates, so that absurd shapes exceed every limit instead of wrapping.
+    /// A burst of up to `shape[0]` items of that dtype and of the shape `shape[1..]`.
+    pub fn burst(dtype: DType, shape: impl Into<Vec<u32>>) -> Self {
+        Self {
+            dtype,
+            shape: shape.into(),
+            burst: true,
+        }
+    }
+
+    /// Elements in one token, in a burst the most that it can have. Saturates, so that absurd shapes exceed every limit instead of wrapping.
     pub fn elements(&self) -> u64 {
         self.shape
             .iter()
@@ -130,12 +144,20 @@ impl TokenType {
 
     /// Bytes of one token. Saturates like [`Self::elements`].
     pub fn bytes(&self) -> u64 {
-        self.elements().saturating_mul(self.dtype.size_bytes())
+        let element_bytes = self.elements().saturating_mul(self.dtype.size_bytes());
+        if self.burst {
+            crate::burst::token_bytes(element_bytes)
+        } else {
+            element_bytes
+        }
     }
 }
 
 impl std::fmt::Display for TokenType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.burst {
+            f.write_str("burst ")?;
+        }
         write!(f, "{}", self.dtype)?;
         if !self.shape.is_empty() {
             let dims: Vec<String> = self.shape.iter().map(u32::to_string).collect();

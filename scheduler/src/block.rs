@@ -316,10 +316,25 @@ fn plan_within_bounds(
             max_latency_ns,
         }
     } else {
-        return within_bounds(found, options);
+        return within_bounds(in_cache(inputs, analysis, found)?, options);
     };
     let refined = refine_plan(inputs, analysis, kind, found, goal, control)?;
-    within_bounds(refined, options)
+    within_bounds(in_cache(inputs, analysis, refined)?, options)
+}
+
+/// The plan, or the one with buffers of chunks where those are quicker and within the options' bounds.
+fn in_cache(
+    inputs: Inputs<'_>,
+    analysis: &Analysis,
+    found: RatedPlan,
+) -> Result<RatedPlan, ScheduleError> {
+    let problem = BlockProblem::new(inputs, analysis, found.plan.block)?;
+    let chunked = chunks::quicker_in_cache(&problem, &found.plan);
+    let chunked = chunked.filter(|plan| check_bounds(plan, inputs.options).is_ok());
+    Ok(RatedPlan {
+        plan: chunked.unwrap_or(found.plan),
+        estimate: found.estimate,
+    })
 }
 
 /// Whether a block takes more periods from its first slot to its last than the devices in a row and one more.

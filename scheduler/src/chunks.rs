@@ -4,6 +4,7 @@
 //! Works on a plan whose slots are in order and whose buffers have no offsets yet. Its runs of calls are taken one by
 //! one: the calls between two slots of another kind. Channels that leave such a run keep whole blocks.
 
+mod cache;
 mod lanes;
 mod orders;
 
@@ -14,6 +15,7 @@ use zbmd_ir::{
     ActorId, Buffer, BufferId, Channel, ChannelId, DeviceId, Plan, Reader, Region, limits,
 };
 
+pub(crate) use self::cache::quicker_in_cache;
 use self::lanes::PlanRewrite;
 use self::orders::RunOrder;
 use crate::error::ScheduleError;

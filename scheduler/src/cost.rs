@@ -31,6 +31,13 @@ pub(crate) const WORK_PER_CALL: u64 = 20;
 /// Bytes of one block on all channels beyond which larger blocks fall out of the cache.
 pub(crate) const BLOCK_BYTES: u64 = 256 << 10;
 
+/// Arena of a device beyond which the tokens of a block leave its core's own cache.
+pub(crate) const CACHE_BYTES: u64 = 1 << 20;
+
+/// How many times as fast as memory the bytes are that leave a core's own cache for the one that cores share: what they
+/// take more than those that stay. One is taken to be six times as fast as memory and the other twice (1/2 - 1/6).
+pub(crate) const CACHE_MISS_SPEED: u64 = 3;
+
 /// Gap from which on a plan whose devices wait for each other within the period is tried with loops kept together.
 pub(crate) const WAITING_GAP: f64 = 0.05;
 

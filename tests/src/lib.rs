@@ -21,3 +21,4 @@ pub mod sets;
 pub mod signal;
 pub mod sim;
 pub mod stepper;
+pub mod timed;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use zbmd_ir::PlanId;
+use zbmd_tests::actors::decode::Heard;
 use zbmd_tests::actors::{decode, registry};
 use zbmd_tests::run::{Streams, compile, interpret, replay, run, streams};
 
@@ -27,7 +28,12 @@ fn every_known_frame_is_found_on_every_machine() {
     };
     let registry = registry();
     let oracle = interpret(MODEL, &registry, &input, None);
-    let heard: BTreeSet<String> = decode::frames(&oracle["frames"]).into_iter().collect();
+    let frames = decode::frames(&oracle["frames"]);
+    assert!(
+        frames.is_sorted_by_key(|frame| frame.sample),
+        "frames come in the order of their samples"
+    );
+    let heard: BTreeSet<String> = frames.into_iter().map(|frame| frame.hex).collect();
     assert_eq!(known.len(), 87);
     assert_eq!(
         known.difference(&heard).collect::<Vec<_>>(),
@@ -154,9 +160,13 @@ fn made_frames_are_heard_wherever_they_begin() {
         iq.extend(decode::silence(iq.len()));
         let heard =
             decode::frames(&run(MODEL, 1, &registry, &streams([("iq", iq)]), None)["frames"]);
+        let expected = Heard {
+            sample: start as i64,
+            hex: frame.to_owned(),
+        };
         assert_eq!(
             heard,
-            vec![frame; count],
+            vec![expected; count],
             "{frame} at {start}, {early} early"
         );
     }

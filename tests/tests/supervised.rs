@@ -623,7 +623,7 @@ mod linux {
         for standby in [false, true, false] {
             let mut options = options(PROCESSES);
             options.standby = standby;
-            let faults = "Inject(kinds: [kill], every: (\"10ms\", \"40ms\"), seed: 9)";
+            let faults = "Inject(kinds: [kill], every: (\"40ms\", \"120ms\"), seed: 9)";
             options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
             live(&engine, feed, options).outcome.expect("well");
         }
@@ -657,7 +657,9 @@ mod linux {
                 _ => None,
             })
             .collect();
-        let first: Vec<&str> = names.iter().copied().take(3).collect();
+        // A loaded machine may lose a worker of its own accord before.
+        let from_injection = names.iter().copied().skip_while(|name| *name != "injected");
+        let first: Vec<&str> = from_injection.take(3).collect();
         assert_eq!(first, ["injected", "lost", "fence"], "{names:?}");
         let set: BTreeSet<&str> = names.iter().copied().collect();
         assert!(

@@ -136,7 +136,11 @@ pub fn example_inputs(op: &dyn Op, tried: DType) -> Vec<(String, TokenType)> {
             } else {
                 port.name.to_owned()
             };
-            (name, TokenType::new(tried, shape))
+            let token = match port.burst {
+                true => TokenType::burst(tried, COMMON_SHAPE),
+                false => TokenType::new(tried, shape),
+            };
+            (name, token)
         })
         .collect()
 }

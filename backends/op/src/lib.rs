@@ -7,6 +7,7 @@
 //! that it returns.
 
 pub mod args;
+pub mod burst;
 pub mod call;
 mod capabilities;
 pub mod custom;

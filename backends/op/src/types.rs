@@ -11,7 +11,8 @@
 //! separated by `|`: an element type (`i64`), a class (see [`CLASSES`]), or a variable (one capital letter). All ports
 //! with the same variable have the same type, which is in the set that the variable is declared with behind the `;`.
 //! `^T` is any type that kernels compute in the same way as T: f16 and bf16 are computed in f32, i8 and i16 in i32.
-//! `[]` at the end marks a tensor operand that may be empty.
+//! `[]` at the end marks a tensor operand that may be empty, `{}` a port whose tokens are [bursts](zbmd_ir::burst), which
+//! no other port takes.
 //!
 //! The schema is checked before any planning code sees the operands, and it decides the type of a constant that is
 //! written out as numbers. Knows no op.
@@ -106,6 +107,8 @@ pub struct PortSchema {
     pub many: bool,
     /// Whether it may have no elements.
     pub may_be_empty: bool,
+    /// Whether its tokens are bursts.
+    pub burst: bool,
     accepted: Accepted,
 }
 
@@ -113,7 +116,7 @@ impl PortSchema {
     /// Reads `name?:T[]`.
     fn parse(text: &'static str) -> Option<Self> {
         let (marked, types) = text.split_once(':')?;
-        let types_only = types.strip_suffix("[]").unwrap_or(types);
+        let types_only = types.trim_end_matches("[]").trim_end_matches("{}");
         let name = marked.trim_end_matches(['?', '!', '~', '*']);
         let mut accepted = Accepted {
             text: types_only,
@@ -135,6 +138,7 @@ impl PortSchema {
             constant: marked.ends_with(['!', '~']),
             many: marked.ends_with('*'),
             may_be_empty: types.ends_with("[]"),
+            burst: types.ends_with("{}"),
             accepted,
         })
     }
@@ -295,6 +299,13 @@ impl TypeSchema {
         token: &TokenType,
         bindings: &mut Bindings,
     ) -> Result<(), OpError> {
+        if token.burst != port.burst {
+            let help = match port.burst {
+                true => "it takes bursts: `shape: Burst(max: n)`",
+                false => "bursts are read by `Custom` actors, `BurstIndex` and sinks",
+            };
+            return Err(input_error(name, format!("is {token}"), help));
+        }
         let dtype = token.dtype;
         if port.accepted.fixed.contains(&dtype) {
             return Ok(());
@@ -356,7 +367,7 @@ impl TypeSchema {
         if let Some(bound) = bound {
             expected.retain(|dtype| *dtype == bound.dtype || port.accepted.fixed.contains(dtype));
         }
-        if expected.contains(&token.dtype) {
+        if expected.contains(&token.dtype) && token.burst == port.burst {
             return Ok(());
         }
         Err(OpError::Other {

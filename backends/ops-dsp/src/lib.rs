@@ -3,6 +3,7 @@
 //! Every kernel gives the same bits for n firings in one call as for n calls; the tests of the whole catalogue hold all
 //! of them to it.
 
+mod burst;
 mod convert;
 mod design;
 mod elementwise;
@@ -20,8 +21,9 @@ use zbmd_op::entry::Entry;
 
 /// All of them.
 pub fn entries() -> impl Iterator<Item = Entry> {
-    convert::OPS
+    burst::OPS
         .into_iter()
+        .chain(convert::OPS)
         .chain(elementwise::OPS)
         .chain(fft::OPS)
         .chain(fir::OPS)

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use zbmd_compiler::calibrate::{
-    CalibrateOptions, Calibration, CostRow, CostSource, EarlyLaunch, Progress,
+    CalibrateOptions, Calibration, CoreCosts, CostRow, CostSource, EarlyLaunch, Progress,
 };
 use zbmd_compiler::{
     Code, CompileOptions, Diagnostics, MachineChoice, calibrate_file, calibrate_str,
@@ -23,6 +23,9 @@ pub(crate) fn calibrate(args: &Calibrate, voice: Voice) -> Exit {
     if voice.format == MessageFormat::Text {
         say(&cost_table(&found.rows));
         say(&describe_change(&found.rows));
+        for cores in &found.cores {
+            say(&describe_cores(cores));
+        }
         for early in &found.early {
             say(&describe_early_launch(early));
         }
@@ -209,6 +212,38 @@ fn describe_change(rows: &[CostRow]) -> String {
         );
     }
     text
+}
+
+/// What was found of the memory and of hand-overs of like CPU devices.
+fn describe_cores(cores: &CoreCosts) -> String {
+    let first_device = cores.devices.first().map_or("", String::as_str);
+    let devices = first_of(first_device, cores.devices.len());
+    let memory = format_rate(cores.bytes_per_s);
+    let mut text = match cores.devices.len() {
+        0 | 1 => format!("on {devices}: memory moves {memory}"),
+        _ => format!("on {devices}: memory moves {memory} for each core while all use it"),
+    };
+
+    match &cores.hand_over {
+        Ok(hand_over) => {
+            let rate = format_rate(hand_over.bytes_per_s());
+            text += &format!(
+                "; a hand-over takes {} ns and {rate}",
+                hand_over.latency_ns()
+            );
+        }
+        Err(reason) => text += &format!("; hand-overs are left to the model: {reason}"),
+    }
+    if let Some((bytes_per_s, latency_ns)) = cores.link_before {
+        let rate = format_rate(bytes_per_s);
+        text += &format!(" (links were planned with {latency_ns} ns and {rate})");
+    }
+    text.push('\n');
+    text
+}
+
+fn format_rate(bytes_per_s: u64) -> String {
+    format!("{:.1} GB/s", bytes_per_s as f64 / 1e9)
 }
 
 /// Whether launching kernels early pays on a device.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use zbmd_compiler::{
     Code, CompileOptions, Compiled, Cubins, Diagnostics, Losses, MachineChoice, SearchOptions,
-    compile_file, compile_str, machine,
+    check_deadlines, compile_file, compile_str, machine,
 };
 use zbmd_ir::text;
 use zbmd_scheduler::Level;
@@ -170,6 +170,9 @@ fn say_choices(compiled: &Compiled) {
         say(&format!("{rounding}\n"));
     }
     say(&loss_lines(compiled));
+    for check in check_deadlines(&compiled.program) {
+        say(&format!("{check}\n"));
+    }
     if let Some(cpu_only) = &compiled.cpu_only {
         say(&format!("{cpu_only}\n"));
     }

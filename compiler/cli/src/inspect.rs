@@ -4,9 +4,9 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use zbmd_backends::devices::memory_bytes;
-use zbmd_compiler::Code;
 use zbmd_compiler::files;
 use zbmd_compiler::view::{PlanView, View, graph, html, json, perfetto, svg, text as overview};
+use zbmd_compiler::{Code, check_deadlines};
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{self, TextOptions};
 use zbmd_ir::trace::Trace;
@@ -115,7 +115,12 @@ fn inspect_bundle(args: &Inspect, voice: Voice) -> Result<Exit, Exit> {
     }
 
     let bytes = match args.format {
-        Format::Text => overview::plan(&view, plan, width).into_bytes(),
+        Format::Text => {
+            let deadlines = check_deadlines(&program);
+            let lines = deadlines.iter().map(|check| format!("{check}\n"));
+            let overview = overview::plan(&view, plan, width);
+            (overview + &lines.collect::<String>()).into_bytes()
+        }
         Format::Json => json::write(&view).into_bytes(),
         Format::Ron => json::ron(&view).into_bytes(),
         Format::Dot => graph::dot(&view, plan).into_bytes(),

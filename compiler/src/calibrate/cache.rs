@@ -14,7 +14,7 @@ use crate::files::{self, ReadError};
 use crate::write::write_whole;
 
 /// Changes with the meaning of the entries.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// Largest file that is read.
 const MAX_BYTES: u64 = 64 << 20;
 
@@ -304,7 +304,7 @@ mod tests {
             (fine[..fine.len() / 2].to_owned(), "is damaged"),
             (fine.replace("call_ps", "call"), "is damaged"),
             (
-                fine.replace("format: 2", "format: 3"),
+                fine.replace("format: 3", "format: 4"),
                 "another processor or version",
             ),
             (

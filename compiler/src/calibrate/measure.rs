@@ -5,6 +5,8 @@ use zbmd_backends::call::Call;
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_ir::{Actor, DType};
 
+use super::memory::{OtherWeights, touch};
+
 /// Samples of each number of firings that are taken however little time there is.
 const MIN_SAMPLES: usize = 5;
 /// Samples after which more would not change the median: what is left of the budget is given back.
@@ -27,6 +29,8 @@ pub(crate) struct Task<'a> {
     pub(crate) kernel: &'a dyn Kernel,
     /// Tokens that the states start from.
     pub(crate) states: &'a [&'a [u8]],
+    /// What a run reads between two calls; `None` where it leaves the caches as they are.
+    pub(crate) between: Option<&'a OtherWeights>,
 }
 
 /// What measuring a kernel may take.
@@ -68,6 +72,7 @@ pub(crate) struct Probe<C> {
 /// Calls of one number of firings on a CPU.
 struct CpuCalls {
     call: Call,
+    inputs: usize,
     /// Calls in one sample.
     calls: u64,
 }
@@ -208,9 +213,8 @@ fn probe(
     clock: &dyn Fn() -> u64,
 ) -> Result<Vec<Probe<CpuCalls>>, Refusal> {
     let single_bytes = call_bytes(task, 1);
-    let max_bytes = CALL_BYTES
-        .max(single_bytes.saturating_mul(4))
-        .min(memory_bytes);
+    // Calls of one firing that fill the cache do not become longer in a plan either.
+    let max_bytes = CALL_BYTES.max(single_bytes).min(memory_bytes);
     let mut probes = Vec::new();
     let mut firings = 1;
     loop {
@@ -265,7 +269,11 @@ impl CpuCalls {
                 streams += 1;
             }
         }
-        Self { call, calls: 1 }
+        Self {
+            call,
+            inputs: streams,
+            calls: 1,
+        }
     }
 
     /// Finds how many calls make a sample; nanoseconds of one call.
@@ -274,7 +282,9 @@ impl CpuCalls {
         self.sample(task, clock)?;
         loop {
             let sample_ns = (self.sample(task, clock)? * self.calls as f64 / 1e3) as u64;
-            if sample_ns >= SAMPLE_NS || self.calls >= MAX_CALLS {
+            // Calls with others between them are timed one by one.
+            let is_long = sample_ns >= SAMPLE_NS || self.calls >= MAX_CALLS;
+            if is_long || task.between.is_some() {
                 return Ok(sample_ns / self.calls);
             }
             self.calls *= (SAMPLE_NS / sample_ns.max(1)).clamp(2, 16);
@@ -287,6 +297,14 @@ impl CpuCalls {
             let state_bytes = self.call.state(index);
             let common_bytes = state_bytes.len().min(initial.len());
             state_bytes[..common_bytes].copy_from_slice(&initial[..common_bytes]);
+        }
+
+        if let Some(other_weights) = task.between {
+            other_weights.read();
+            // The actors before this one have just written what it reads.
+            for index in 0..self.inputs {
+                touch(self.call.input(index));
+            }
         }
 
         let start_ns = clock();

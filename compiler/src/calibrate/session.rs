@@ -1,16 +1,20 @@
 //! Measures the kernels of a model on one group of devices.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use zbmd_backends::team::Team;
-use zbmd_ir::{ActorId, Channel, Device, Graph};
+use zbmd_ir::{ActorId, Channel, Device, Graph, Machine};
 
 use super::cache::Cache;
 use super::gpu;
 use super::groups::DeviceGroup;
 use super::kernels::ModelKernel;
 use super::measure::{Limits, Measurement, Task, measure};
-use super::{CalibrateOptions, CostSource, EarlyLaunch, KernelSources, Progress};
+use super::memory::{self, OtherWeights, has_many_weights};
+use super::{
+    CalibrateOptions, CostSource, EarlyLaunch, HandOver, KernelSources, MeasuredCores, Progress,
+    hand_over,
+};
 use crate::costs::MeasuredCost;
 
 /// The kernels of a model and a group of devices to measure them on.
@@ -61,6 +65,12 @@ impl GroupSession<'_> {
     ) -> Vec<KernelOutcome> {
         // A machine file may name cores that this process does not have. Kernels are then measured on any core.
         let _team = Team::of_cores(&self.device.cores, true);
+        let model_weights = self.sources.blobs.iter().map(|blob| blob.len() as u64);
+        let core = self.device.cores.first().copied();
+        let other_weights = match self.group.gpu {
+            None => OtherWeights::new(model_weights.sum(), core),
+            Some(_) => None,
+        };
         let start_time = Instant::now();
         let clock = || elapsed_ns(start_time);
         let all_cached: Vec<_> = self
@@ -98,7 +108,7 @@ impl GroupSession<'_> {
             }
 
             // Costs by the model are not cached: the next calibration tries to measure again.
-            let outcome = self.measure_kernel(kernel, &clock);
+            let outcome = self.measure_kernel(kernel, other_weights.as_ref(), &clock);
             if outcome.source == CostSource::Measured && kernel.may_be_cached() {
                 let cost_key = kernel.key_on(self.sources, self.group);
                 for cost in &outcome.costs {
@@ -129,13 +139,18 @@ impl GroupSession<'_> {
     }
 
     /// Measures the variants of one kernel, or takes the cost by the model.
-    fn measure_kernel(&self, kernel: &ModelKernel<'_>, clock: &dyn Fn() -> u64) -> KernelOutcome {
+    fn measure_kernel(
+        &self,
+        kernel: &ModelKernel<'_>,
+        other_weights: Option<&OtherWeights>,
+        clock: &dyn Fn() -> u64,
+    ) -> KernelOutcome {
         let limits = Limits {
             budget_ns: self.how.budget_ns,
             memory_bytes: self.device.memory_bytes,
         };
         let measured_variants = match &self.group.gpu {
-            None => self.measure_on_cpu(kernel, &limits, clock),
+            None => self.measure_on_cpu(kernel, other_weights, &limits, clock),
             Some(Err(reason)) => Err(reason.clone()),
             Some(Ok(gpu)) => {
                 gpu::variant_plans(self.sources, kernel.actor, gpu).and_then(|plans| {
@@ -174,6 +189,7 @@ impl GroupSession<'_> {
     fn measure_on_cpu(
         &self,
         kernel: &ModelKernel<'_>,
+        other_weights: Option<&OtherWeights>,
         limits: &Limits,
         clock: &dyn Fn() -> u64,
     ) -> Result<Vec<MeasuredVariant>, String> {
@@ -195,12 +211,45 @@ impl GroupSession<'_> {
                 actor: kernel.actor,
                 kernel: variant_kernel.as_ref(),
                 states: &states,
+                between: other_weights.filter(|_| has_many_weights(kernel.actor)),
             })
             .collect();
         let measurements =
             measure(&variant_tasks, limits, clock).map_err(|refusal| refusal.to_string())?;
         let variants = kernel.variants_on(self.sources, self.group);
         Ok(name_variants(variants, measurements))
+    }
+
+    /// Measures the memory and the hand-overs of a group of CPU devices, or takes them from the cache.
+    pub(super) fn measure_cores(&self, machine: &Machine, cache: &mut Cache) -> MeasuredCores {
+        let device_ids = self.group.devices.iter();
+        let cores: Vec<Option<u32>> = device_ids
+            .map(|&id| machine.devices[id].cores.first().copied())
+            .collect();
+        let budget = Duration::from_nanos(self.how.budget_ns);
+        let use_cache = !self.how.fresh;
+
+        let cached = memory::cached_bandwidth(cache, cores.len()).filter(|_| use_cache);
+        let bytes_per_s = cached.unwrap_or_else(|| {
+            let measured = memory::shared_bandwidth(&cores, budget);
+            memory::store_bandwidth(cache, cores.len(), measured)
+        });
+
+        let cached = HandOver::cached(cache).filter(|_| use_cache);
+        let hand_over = cached.map(Ok).unwrap_or_else(|| {
+            // A single device has streams only, which come from any other core.
+            let reader_core = cores.get(1).copied().flatten();
+            let measured = hand_over::measure(cores[0], reader_core, budget);
+            if let Ok(found) = &measured {
+                found.store(cache);
+            }
+            measured
+        });
+
+        MeasuredCores {
+            bytes_per_s,
+            hand_over,
+        }
     }
 
     /// Measures what launching early is worth for the kernels of the model; `None` where the device cannot, or where

@@ -1,7 +1,7 @@
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_backends::op::{CustomActor, Signature};
 use zbmd_ir::text::{self, TextOptions};
-use zbmd_ir::{DType, InPort, OutPort, PlanId, Role, TokenType};
+use zbmd_ir::{Action, DType, Entry, InPort, OutPort, PlanId, Role, TokenType};
 
 use super::*;
 use crate::costs::{CostKey, ports_text};
@@ -96,6 +96,66 @@ fn kernels_are_measured_once() {
     assert_eq!(told, 3);
 }
 
+#[test]
+fn links_and_streams_cost_what_hand_overs_were_measured_to() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let options = options(MachineChoice::Uniform(2));
+    let first = calibrate(MODEL, &options, Some(dir.path()));
+    let [cores] = &first.cores[..] else {
+        panic!("two like devices: {:?}", first.cores)
+    };
+    assert_eq!(cores.devices, ["cpu:0", "cpu:1"]);
+    for device in &first.machine.devices {
+        assert_eq!(device.bytes_per_s, cores.bytes_per_s);
+    }
+
+    // A computer with one core has no hand-overs to measure, and keeps what links cost before.
+    let Ok(hand_over) = &cores.hand_over else {
+        eprintln!("SKIPPED: {:?}", cores.hand_over);
+        return;
+    };
+    for link in &first.machine.links {
+        assert_eq!(link.bytes_per_s, hand_over.bytes_per_s());
+        assert_eq!(link.latency_ns, hand_over.latency_ns());
+    }
+    let again = calibrate(MODEL, &options, Some(dir.path()));
+    assert_eq!(again.cores[0].hand_over, cores.hand_over, "from the cache");
+
+    // A source reads what another core has written, four bytes a firing, and a plan has it.
+    let machine = first.to_ron().expect("RON");
+    let is_source_cost = |line: &&str| line.contains("op: \"Source\"");
+    let source_cost = machine.lines().find(is_source_cost).expect("a cost");
+    let firing_ps = hand_over.read_kib_ps * 4 / 1024;
+    let numbers = format!("call_ps: {}, firing_ps: {firing_ps},", hand_over.latency_ps);
+    assert!(source_cost.contains(&numbers), "{source_cost}");
+
+    let file = dir.path().join("machine.ron");
+    std::fs::write(&file, &machine).expect("a file");
+    let program = compile(MODEL, MachineChoice::File(file)).program;
+    let (source, _) = program.graph.sources().next().expect("a source");
+    let lanes = program.plans[PlanId(0)]
+        .calendars
+        .iter()
+        .flat_map(|calendar| &calendar.lanes);
+    let fired = lanes
+        .flat_map(|lane| &lane.entries)
+        .filter_map(|entry| match entry {
+            Entry::Slot(slot) => match slot.action {
+                Action::Fire { actor, count, .. } if actor == source => {
+                    Some((slot.duration_ns, count))
+                }
+                _ => None,
+            },
+            Entry::Loop { .. } => None,
+        });
+    let fired: Vec<(u64, u64)> = fired.collect();
+    assert!(!fired.is_empty(), "a source outside of loops");
+    for (duration_ns, count) in fired {
+        let call_ps = hand_over.latency_ps + count * firing_ps;
+        assert_eq!(duration_ns, call_ps.div_ceil(1000).max(1));
+    }
+}
+
 /// Halves.
 struct Half {
     fault: bool,
@@ -150,7 +210,11 @@ fn what_cannot_be_measured_is_left_to_the_model() {
     };
     assert!(reason.contains("out of order"), "{reason}");
     assert!(row.cost.call_ps > 0, "the modelled cost is shown");
-    assert!(faulty.costs.is_empty(), "and not written as a measured one");
+    let machine = faulty.to_ron().expect("RON");
+    assert!(
+        !machine.contains("Custom"),
+        "and not written as a measured one: {machine}"
+    );
     options
         .registry
         .register("half", |_| Ok(Half { fault: false }));

@@ -179,6 +179,28 @@ pub(super) const PAGES: &[Page] = &[
         "start from `zbmdc devices --ron`, which describes this computer."
     ),
     Page {
+        code: Code::E0508,
+        text: "A sink has a deadline that no plan keeps. From the release of a block's last tokens, which comes by the \
+               sample rate, to its output the plan takes longer by its planned costs; or a block takes longer than the \
+               time until the next one, so that each comes later than the one before. Smaller blocks and plans of one \
+               stage have been tried. Plans for lost devices have to keep deadlines too.",
+        example: Example::Command {
+            files: &[(
+                "model.ron",
+                br#"Model(
+    sources: { "in": Stream(dtype: f32, sample_rate: 48000) },
+    actors: { "half": Gain(0.5) },
+    channels: [(from: "in", to: ["half"]), (from: "half", to: ["out"])],
+    sinks: { "out": Stream(deadline: "1ns") },
+)
+"#,
+            )],
+            command: "compile model.ron --devices 1 -o model.zbmd",
+        },
+        fix: "take more or quicker devices, allow more, or leave out plans for losses; `zbmdc calibrate` measures what \
+              kernels really cost.",
+    },
+    Page {
         code: Code::E0601,
         text: "A file is no bundle, is damaged or cut short, was made by another version, or holds a program that \
                breaks a rule. Bundles are never trusted: everything in them is checked.",
@@ -222,6 +244,27 @@ compile_graph(graph, TiVec::new(), &CompileOptions::default())
 "#,
         "measure again with `zbmdc calibrate`, or remove the entry."
     ),
+    Page {
+        code: Code::W0502,
+        text: "By their sample rate, tokens come faster than the plan takes them, by its planned costs. A run from files \
+               takes as long as it takes; one from a live source drops tokens. A sink with a `deadline` makes this an \
+               error.",
+        example: Example::Command {
+            files: &[(
+                "model.ron",
+                br#"Model(
+    sources: { "in": Stream(dtype: f32, sample_rate: 1e12) },
+    actors: { "half": Gain(0.5) },
+    channels: [(from: "in", to: ["half"]), (from: "half", to: ["out"])],
+    sinks: { "out": Stream() },
+)
+"#,
+            )],
+            command: "compile model.ron --devices 1 -o model.zbmd",
+        },
+        fix: "take more or quicker devices, or a cheaper actor where the help names one; `zbmdc calibrate` measures what \
+              kernels really cost.",
+    },
     Page {
         code: Code::W0701,
         text: "`zbmdc calibrate` keeps what it measured in a cache. Its file is damaged, was written for another \

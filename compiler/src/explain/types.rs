@@ -136,6 +136,20 @@ pub(super) const PAGES: &[Page] = &[
         "write one of the dtypes: `f32`."
     ),
     entry!(
+        E0311,
+        "The `file` of a source or sink is a URL, and no live stream has it: its scheme is unknown in this direction, \
+         its address is not one, or a key is unknown or has a wrong value. The text names what is allowed. Whether \
+         somebody answers at the address is seen when the bundle is run.",
+        r#"Model(
+    sources: { "in": Stream(dtype: f32, file: "upd://0.0.0.0:5000?rate=48000") },
+    sinks: { "out": Stream() },
+    channels: [(from: "in", to: ["out"])],
+)
+"#,
+        "write one of the schemes and keys that the text names: `udp://0.0.0.0:5000?rate=48000`. A file of such a \
+         name is written as `./udp:…`."
+    ),
+    entry!(
         E0701,
         "A file that is named on the command line or in a model cannot be read, or is none: directories, \
          devices, FIFOs and sockets are refused. Paths in a model are relative to it.",

@@ -7,6 +7,7 @@ use zbmd_backends::op::{Op, Registry, example_inputs};
 use zbmd_ir::{Actor, DType, TokenType};
 
 use super::{OpSupport, format_page, op_page, params_of, resolve};
+use crate::values::StatedShape;
 use crate::{CompileOptions, MachineChoice, compile_str};
 
 fn current(name: &str, text: &str) {
@@ -59,8 +60,9 @@ fn model_of(op: &dyn Op, actor: &Actor) -> String {
     let mut sources = String::new();
     let mut channels = String::new();
     for (i, port) in stateless_inputs.iter().enumerate() {
-        let (dtype, shape) = (port.token.dtype, &port.token.shape);
-        sources += &format!("\"s{i}\": Stream(dtype: {dtype}, shape: {shape:?}), ");
+        let dtype = port.token.dtype;
+        let shape = StatedShape::of(&port.token);
+        sources += &format!("\"s{i}\": Stream(dtype: {dtype}, shape: {shape}), ");
         channels += &format!("(from: \"s{i}\", to: [\"a.{}\"]), ", port.name);
     }
     let mut sinks = String::new();

@@ -330,6 +330,18 @@ fn types_and_parameters() {
     };
     expect(&stream("dtype: f31"), &["E0310 `f31` is no dtype"]);
     expect(
+        &stream("dtype: f32, file: \"upd://h:1\""),
+        &["E0311 `upd://h:1`: unknown scheme `upd`; allowed for sources: udp"],
+    );
+    expect(
+        &stream("dtype: f32, file: \"rtl_tcp-listen://h:1\""),
+        &["E0311 `rtl_tcp-listen://h:1`: unknown scheme `rtl_tcp-listen`; allowed for sources"],
+    );
+    expect(
+        &stream("dtype: f32, file: \"udp://h:1?packet=64\""),
+        &["E0311 `udp://h:1?packet=64`: `udp` has no key `packet` for sources"],
+    );
+    expect(
         &stream("dtype: f32, shape: [0]"),
         &["E0203 a dimension is 0, less than 1"],
     );

@@ -73,8 +73,20 @@ int main(int argc, char **argv) {
     // Streams: unknown, taken twice, torn tokens, null buffers.
     EXPECT(OK, zbmd_session_start(bundle, NULL, &session));
     EXPECT(USAGE, zbmd_session_source(session, "nobody", &source));
+    EXPECT(USAGE, zbmd_session_connect_source(session, "nobody", "udp://127.0.0.1:9"));
+    EXPECT(USAGE, zbmd_session_connect_source(session, "y", "udp://127.0.0.1:9"));
+    EXPECT(USAGE, zbmd_session_connect_sink(session, "x", "udp://127.0.0.1:9"));
+    EXPECT(USAGE, zbmd_session_connect_source(session, "x", "upd://127.0.0.1:9"));
+    EXPECT(USAGE, zbmd_session_connect_source(session, "x", NULL));
+    EXPECT(USAGE, zbmd_session_connect_source(session, NULL, NULL));
+    EXPECT(FILE, zbmd_session_connect_source(session, "x", "paced:no/such.f32?rate=1"));
+    EXPECT(USAGE, zbmd_session_live_report(session, NULL, 0, &moved));
+    if (moved != strlen("[]")) {
+        return 1;
+    }
     EXPECT(OK, zbmd_session_source(session, "x", &source));
     EXPECT(USAGE, zbmd_session_source(session, "x", &source));
+    EXPECT(USAGE, zbmd_session_connect_source(session, "x", "udp://127.0.0.1:0"));
     EXPECT(OK, zbmd_session_sink(session, "y", &sink));
     EXPECT(USAGE, zbmd_source_push(source, tokens, 5, 0, &moved));
     EXPECT(USAGE, zbmd_source_push(source, NULL, 4, 0, &moved));
@@ -103,6 +115,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     EXPECT(USAGE, zbmd_session_sink(session, "y", &sink));
+    EXPECT(USAGE, zbmd_session_connect_sink(session, "y", "udp://127.0.0.1:9"));
     EXPECT(OK, zbmd_session_close(session));
     EXPECT(USAGE, zbmd_session_close(session));
 
@@ -112,6 +125,13 @@ int main(int argc, char **argv) {
     EXPECT(OK, zbmd_session_close(session));
     EXPECT(FAULT, zbmd_source_push(source, tokens, sizeof tokens, 0, NULL));
     EXPECT(OK, zbmd_source_close(source));
+
+    // Connected twice, and closed while it is connected.
+    EXPECT(OK, zbmd_session_start(bundle, NULL, &session));
+    EXPECT(OK, zbmd_session_connect_sink(session, "y", "udp://127.0.0.1:9"));
+    EXPECT(USAGE, zbmd_session_connect_sink(session, "y", "udp://127.0.0.1:9"));
+    EXPECT(USAGE, zbmd_session_connect_sink((zbmd_session *)bundle, "y", "udp://127.0.0.1:9"));
+    EXPECT(OK, zbmd_session_close(session));
 
     // A session that is stopped takes no more tokens. The sink that was ended long ago is still open.
     EXPECT(OK, zbmd_session_start(bundle, NULL, &session));

@@ -117,6 +117,10 @@ typedef struct zbmd_stream {
     size_t rank;
     // Bytes of a token.
     size_t token_bytes;
+    // Whether a token is a burst: of `shape[0]` items of the shape `shape[1..]` only some are there. It begins with the
+    // index of the first item's sample (`int64_t`), the number of items (`uint32_t`) and four bytes of zero; the items
+    // follow, then zeros.
+    bool is_burst;
     // Tokens of one iteration of the model: less than that is not processed.
     uint64_t tokens_per_iteration;
     // Tokens of one second, or 0 if the model does not say.
@@ -246,9 +250,47 @@ enum zbmd_status zbmd_session_report(const struct zbmd_session *session,
                                      size_t room,
                                      size_t *length);
 
-// Closes a session. A run that was not joined is given up, which takes as long as a kernel at work does; handles of
+// Closes a session. A run that was not joined is given up, which takes as long as a kernel at work does; its connected
+// streams end, and nothing of it is left running once no other thread is in a call with it. Handles of
 // its streams stay valid, and answer `ZBMD_FAULT` from then on.
 enum zbmd_status zbmd_session_close(struct zbmd_session *session);
+
+// Feeds a source from a URL, such as `udp://0.0.0.0:5000?header=seq&rate=48000`; `zbmd-run --help` lists the schemes
+// and keys. With a `url` of NULL it is the one that the model names. The source's handle counts as taken from then on.
+// The run goes on until it is stopped, its number of iterations is reached, or a file that is played has ended.
+//
+// What is lost on the way is filled and counted: see `zbmd_session_live_report`. An unknown name, a sink's name, a
+// second URL and a wrong URL are `ZBMD_USAGE`; a socket or device that cannot be opened is `ZBMD_FILE`. Then the
+// session is as it was before.
+//
+// # Safety
+// `name` ends with a NUL; `url` is null, or ends with a NUL.
+enum zbmd_status zbmd_session_connect_source(const struct zbmd_session *session,
+                                             const char *name,
+                                             const char *url);
+
+// Sends the tokens of a sink to a URL, such as `tcp://127.0.0.1:6000`. With a `url` of NULL it is the one that the
+// model names. The sink's handle counts as taken from then on. A peer that is absent or slow costs tokens, which are
+// counted, and never stops the run. The clock bridge of a sound card follows live sources that were connected before.
+// The answers are those of `zbmd_session_connect_source`.
+//
+// # Safety
+// `name` ends with a NUL; `url` is null, or ends with a NUL.
+enum zbmd_status zbmd_session_connect_sink(const struct zbmd_session *session,
+                                           const char *name,
+                                           const char *url);
+
+// What the connected streams have done so far: a list in JSON with an object for each, in the order in which they were
+// connected, as `zbmd-run --report json` has it under `live`: tokens received, filled by cause, sent and dropped, and
+// the gaps. May be asked for at any time; after `zbmd_session_join` it is final. `text`, `room` and `length` are those
+// of `zbmd_session_report`; while the run goes on, the next answer may be longer.
+//
+// # Safety
+// `text` is null, or `room` bytes can be written there; `length` is null, or a `size_t` can be written there.
+enum zbmd_status zbmd_session_live_report(const struct zbmd_session *session,
+                                          char *text,
+                                          size_t room,
+                                          size_t *length);
 
 // Gives tokens to a run: `bytes` bytes, which must be whole tokens. Waits for room at most so many microseconds: 0 not
 // at all, less than 0 as long as it takes. How many bytes were taken is written to `pushed`, if that is not NULL,

@@ -43,6 +43,10 @@ pub struct zbmd_stream {
     pub rank: usize,
     /// Bytes of a token.
     pub token_bytes: usize,
+    /// Whether a token is a burst: of `shape[0]` items of the shape `shape[1..]` only some are there. It begins with the
+    /// index of the first item's sample (`int64_t`), the number of items (`uint32_t`) and four bytes of zero; the items
+    /// follow, then zeros.
+    pub is_burst: bool,
     /// Tokens of one iteration of the model: less than that is not processed.
     pub tokens_per_iteration: u64,
     /// Tokens of one second, or 0 if the model does not say.
@@ -276,6 +280,7 @@ pub unsafe extern "C" fn zbmd_bundle_stream(
             shape: info.token.shape.as_ptr(),
             rank: info.token.shape.len(),
             token_bytes: info.token.bytes() as usize,
+            is_burst: info.token.burst,
             tokens_per_iteration: info.tokens_per_iteration,
             sample_rate: info.sample_rate.unwrap_or(0.0),
         };

@@ -10,6 +10,7 @@
 mod border;
 mod bundle;
 mod handles;
+mod live;
 mod options;
 mod session;
 mod status;
@@ -19,6 +20,7 @@ mod streams;
 mod tests;
 
 pub use bundle::*;
+pub use live::*;
 pub use options::*;
 pub use session::*;
 pub use status::*;

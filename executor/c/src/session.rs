@@ -9,6 +9,7 @@ use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use zbmd_executor::{Session, Stopper, StreamError};
+use zbmd_live::session::{ConnectError, LiveStreams};
 
 use crate::border::{needed, output, put, text};
 use crate::bundle::{Bundle, zbmd_bundle};
@@ -26,6 +27,8 @@ pub struct zbmd_session {
 /// What a session's handle stands for.
 pub(crate) struct Run {
     phase: Mutex<Phase>,
+    /// Dropped after the session, which gives sinks their last tokens.
+    live: Mutex<LiveStreams>,
     stopper: Stopper,
 }
 
@@ -42,6 +45,28 @@ impl Run {
         self.phase
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(crate) fn live(&self) -> MutexGuard<'_, LiveStreams> {
+        self.live
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Connects a stream while the session can be used.
+    pub(crate) fn connect(
+        &self,
+        connect: impl FnOnce(&mut LiveStreams, &mut Session) -> Result<(), ConnectError>,
+    ) -> Result<zbmd_status, Failure> {
+        match &mut *self.phase() {
+            Phase::Running(session) => {
+                connect(&mut self.live(), session)?;
+                Ok(ZBMD_OK)
+            }
+            _ => Err(Failure::usage(
+                "the session was joined: connect its streams before",
+            )),
+        }
     }
 
     fn join(&self) -> Result<zbmd_status, Failure> {
@@ -66,6 +91,8 @@ impl Run {
             Err(payload) => Err(Failure::panicked(&*payload)),
         };
 
+        // What the run gave is sent, and the counts are final.
+        self.live().close();
         let status = run_end.as_ref().map(|_| ZBMD_OK).map_err(Clone::clone);
         *self.phase() = Phase::Ended(run_end);
         status
@@ -93,6 +120,7 @@ pub unsafe extern "C" fn zbmd_session_start(
         let stopper = session.stopper();
         let run = Run {
             phase: Mutex::new(Phase::Running(Box::new(session))),
+            live: Mutex::new(LiveStreams::new(&open_bundle.engine)),
             stopper,
         };
         let handle = handles::open(Arc::new(run))?;
@@ -225,23 +253,38 @@ pub unsafe extern "C" fn zbmd_session_report(
         };
 
         // SAFETY: the caller's promise.
-        unsafe { put(length, report.len()) };
-        if room <= report.len() {
-            let needed_bytes = report.len() + 1;
-            return Err(Failure::usage(format!(
-                "the report needs {needed_bytes} bytes, not {room}"
-            )));
-        }
-
-        // SAFETY: the caller's promise.
-        let text_bytes = unsafe { output(text.cast::<c_void>(), room) }?;
-        text_bytes[..report.len()].copy_from_slice(report.as_bytes());
-        text_bytes[report.len()] = 0;
-        Ok(ZBMD_OK)
+        unsafe { put_report(report, text, room, length) }
     })
 }
 
-/// Closes a session. A run that was not joined is given up, which takes as long as a kernel at work does; handles of
+/// Writes a report to where the caller wants it, and its length.
+///
+/// # Safety
+/// `text` is null, or `room` bytes can be written there; `length` is null, or a `size_t` can be written there.
+pub(crate) unsafe fn put_report(
+    report: &str,
+    text: *mut c_char,
+    room: usize,
+    length: *mut usize,
+) -> Result<zbmd_status, Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { put(length, report.len()) };
+    if room <= report.len() {
+        let needed_bytes = report.len() + 1;
+        return Err(Failure::usage(format!(
+            "the report needs {needed_bytes} bytes, not {room}"
+        )));
+    }
+
+    // SAFETY: the caller's promise.
+    let text_bytes = unsafe { output(text.cast::<c_void>(), room) }?;
+    text_bytes[..report.len()].copy_from_slice(report.as_bytes());
+    text_bytes[report.len()] = 0;
+    Ok(ZBMD_OK)
+}
+
+/// Closes a session. A run that was not joined is given up, which takes as long as a kernel at work does; its connected
+/// streams end, and nothing of it is left running once no other thread is in a call with it. Handles of
 /// its streams stay valid, and answer `ZBMD_FAULT` from then on.
 #[unsafe(no_mangle)]
 pub extern "C" fn zbmd_session_close(session: *mut zbmd_session) -> zbmd_status {

@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use zbmd_executor::exit;
 use zbmd_executor::{EngineError, RunError, StreamError};
+use zbmd_live::session::ConnectError;
 
 /// What a function returns. The classes of errors are the exit codes of `zbmd-run` and `zbmdc`.
 #[repr(C)]
@@ -89,6 +90,12 @@ impl From<EngineError> for Failure {
 
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
+        Self::classed(error.class(), error)
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
         Self::classed(error.class(), error)
     }
 }

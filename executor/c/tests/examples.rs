@@ -1,7 +1,8 @@
 //! The programs in `examples/`, compiled by the C compiler as a user would and run: against the shared library and the
 //! static one, and with the address sanitizer looking on. Their output is compared with what the Rust library gives.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -248,4 +249,77 @@ fn mistakes_are_told_and_do_no_harm() {
     let program = build("misuse", Link::Shared, &flags, &temp);
     let output = run(&program, &[bundle.to_str().expect("UTF-8")], &[]);
     insta::assert_snapshot!(String::from_utf8_lossy(&output.stdout));
+}
+
+/// Numbered datagrams of 8 tokens that count, all but one of 50; and what comes out of the model [`TWICE`] then.
+fn send_all_but_one(port: u16) -> Vec<f32> {
+    const LOST: u64 = 20;
+    let peer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    let mut expected = Vec::new();
+    for number in 0..50 {
+        let tokens: Vec<f32> = (0..8).map(|i| (number * 8 + i) as f32).collect();
+        if number == LOST {
+            expected.extend([0.0; 8]);
+            continue;
+        }
+        expected.extend(tokens.iter().map(|token| 2.0 * token));
+        let mut datagram = (number + 1).to_le_bytes().to_vec();
+        datagram.extend(tokens.iter().flat_map(|token| token.to_ne_bytes()));
+        let sent = peer.send_to(&datagram, (Ipv4Addr::LOCALHOST, port));
+        assert_eq!(sent.expect("sent"), datagram.len());
+    }
+    expected
+}
+
+/// All tokens that one client of a server sends.
+fn read_client(listener: &TcpListener) -> Vec<f32> {
+    let (mut client, _) = listener.accept().expect("a client");
+    let mut bytes = Vec::new();
+    client.read_to_end(&mut bytes).expect("it ends");
+    let (tokens, _) = bytes.as_chunks();
+    tokens.iter().map(|b| f32::from_ne_bytes(*b)).collect()
+}
+
+#[test]
+fn streams_are_connected_to_sockets_and_gaps_are_counted() {
+    let temp = TempDir::new().expect("a folder");
+    let bundle = temp.path().join("twice.zbmd");
+    compile_text(TWICE)
+        .write(&bundle)
+        .expect("the bundle is written");
+    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover"];
+    let program = build("live", Link::Shared, &flags, &temp);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let sink_url = format!("tcp://{}", listener.local_addr().expect("bound"));
+    let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let port = free.local_addr().expect("bound").port();
+    drop(free);
+    let source_url = format!("udp://127.0.0.1:{port}?header=seq&window=0");
+
+    let mut child = Command::new(&program)
+        .arg(&bundle)
+        .args([&source_url, &sink_url, "400"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the example starts");
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("text");
+    assert_eq!(line, "connected\n");
+    let reader = std::thread::spawn(move || read_client(&listener));
+    let expected = send_all_but_one(port);
+
+    let mut report = String::new();
+    output.read_to_string(&mut report).expect("text");
+    assert!(child.wait().expect("it ends").success());
+    assert_eq!(reader.join().expect("read"), expected);
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let sink = &report[0];
+    let source = &report[1];
+    assert_eq!((&sink["sent"], &sink["dropped"]), (&400.into(), &0.into()));
+    assert_eq!(source["url"], source_url.as_str());
+    assert_eq!(source["received"], 392);
+    assert_eq!(source["filled"], serde_json::json!({"lost": 8}));
+    let gap = serde_json::json!([{"first": 160, "length": 8, "cause": "lost"}]);
+    assert_eq!(source["gaps"], gap);
 }

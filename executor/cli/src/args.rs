@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use zbmd_ir::response::LatePolicy;
+
 use super::top::Top;
 
 /// [`zbmd_ir::limits::MAX_STRUCTURE_BYTES`] in MiB.
@@ -26,17 +28,21 @@ pub(super) struct Args {
     #[arg(required = true)]
     pub(super) bundle: Option<PathBuf>,
     /// Read a source from a file, or from a URL below; `-` is standard input. Without it, the source's parameter `file` says, where
-    /// --allow-files does.
+    /// --allow-files or --allow-urls does.
     #[arg(short, long = "input", value_name = "NAME=FILE", value_parser = binding)]
     pub(super) inputs: Vec<(String, PathBuf)>,
     /// Write a sink to a file, or to a URL below; `-` is standard output. Without it, the sink's parameter `file` says, where --allow-files
-    /// does.
+    /// or --allow-urls does.
     #[arg(short, long = "output", value_name = "NAME=FILE", value_parser = binding)]
     pub(super) outputs: Vec<(String, PathBuf)>,
     /// Take the names of files that the bundle has for streams without an option: relative ones, in or below the
     /// working folder.
     #[arg(long)]
     pub(super) allow_files: bool,
+    /// Take the URLs that the bundle has for streams without an option: whoever made it decides whom the run talks to. Files
+    /// that they name are relative ones, in or below the working folder.
+    #[arg(long)]
+    pub(super) allow_urls: bool,
     /// Memory that the structure of the bundle may take, which is everything but its weights and kernels.
     #[arg(long, value_name = "MIB", default_value_t = DEFAULT_MAX_STRUCTURE_MIB,
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
@@ -75,6 +81,12 @@ pub(super) struct Args {
     /// that is played by the clock has (`--input NAME=paced:FILE`). May be given for several sinks.
     #[arg(long = "deadline", value_name = "SINK=TIME", value_parser = deadline)]
     pub(super) deadlines: Vec<(String, Duration)>,
+    /// What this sink is given in the place of a block that is later than its deadline: `wait` (the block, as late as it
+    /// is), `drop` (nothing) or `hold` (the last block that was in time again; zeros before the first). A file's place is
+    /// filled when the late block comes, that of a pipe or a URL as soon as the deadline has passed. Without it, the
+    /// model says. May be given for several sinks.
+    #[arg(long = "on-miss", value_name = "SINK=POLICY", value_parser = late_policy)]
+    pub(super) on_miss: Vec<(String, LatePolicy)>,
     /// Run before all ordinary threads of the system (SCHED_FIFO), with all memory locked. Refused, with what is missing,
     /// where the system does not allow it.
     #[arg(long)]
@@ -148,11 +160,15 @@ Examples:
   zbmd-run top                                            watches a run from another terminal
 
 Live streams instead of files: udp://HOST:PORT, tcp://HOST:PORT, tcp-listen://HOST:PORT, rtl_tcp://HOST:PORT (sources),
-rtl_tcp-listen://HOST:PORT (sinks), paced:FILE (a file played at its rate). Keys follow after `?`, joined by `&`: rate,
-silence=stall|fill, limit, fill=zeros|hold, queue, full=drop-oldest|drop-newest|wait, window, header=none|seq|vita49.
+rtl_tcp-listen://HOST:PORT (sinks), zmq-sub:// and zmq-pull:// (sources), zmq-pub:// and zmq-push:// (sinks; ZeroMQ, with
+-listen where peers connect to us: zmq-pub-listen://HOST:PORT), paced:FILE (a file played at its rate), sigmf:FILE (a recording),
+audio:CARD, soapy:DEVICE, bridge:FILE (what a sound card was given). Keys follow after `?`, joined by `&`: rate,
+silence=stall|fill, limit, fill=zeros|hold, queue, full=drop-oldest|drop-newest|wait, window, header=none|seq|vita49, packet,
+topic.
 `flags:NAME` gives another source a u8 for each token of source NAME: 0 if it was received, 1 if it was filled.
 
-Files by extension: npy, wav, u8, s8, s16, s32, f32, cu8, cs8, cs16, cf32; bin and no extension are raw tokens.
+Files by extension: npy, wav, sigmf-meta, u8, s8, s16, s32, f32, cu8, cs8, cs16, cf32; bursts, and jsonl to write, for
+bursts; bin and no extension are raw tokens.
 
 Exit codes: 0 done, 2 usage, 4 file error, 5 bundle or state refused, 6 fault at run time,
 7 gave up after too many losses, 70 our bug, 130 interrupted.";
@@ -187,6 +203,15 @@ fn deadline(text: &str) -> Result<(String, Duration), String> {
         Some((sink, time)) if !sink.is_empty() => Ok((sink.to_owned(), duration(time)?)),
         _ => Err("write it as SINK=TIME, such as audio=20ms".to_owned()),
     }
+}
+
+fn late_policy(text: &str) -> Result<(String, LatePolicy), String> {
+    let parts = text.split_once('=').filter(|(sink, _)| !sink.is_empty());
+    let read = parts.and_then(|(sink, policy)| {
+        let policy = LatePolicy::from_name(policy)?;
+        Some((sink.to_owned(), policy))
+    });
+    read.ok_or_else(|| "write it as SINK=wait, SINK=drop or SINK=hold".to_owned())
 }
 
 /// More than a century: deadlines are sums of such times, and must not overflow.
@@ -237,6 +262,14 @@ mod tests {
     fn a_time_that_is_too_long_is_told_the_longest() {
         let error = duration("4e15h").expect_err("too long");
         assert!(error.contains("longer than 1000000h"), "{error}");
+    }
+
+    #[test]
+    fn policies_have_a_sink_and_a_name() {
+        assert_eq!(late_policy("a=drop"), Ok(("a".into(), LatePolicy::Drop)));
+        for text in ["drop", "=drop", "a=", "a=skip"] {
+            assert!(late_policy(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -150,6 +150,15 @@ fn check_outputs(files: &Files) -> Result<(), CliError> {
                 "sink `{name}` goes to {place_text}: it cannot be taken back to a checkpoint; give it a file"
             )));
         }
+        if file
+            .extension()
+            .is_some_and(|extension| extension == "jsonl")
+        {
+            return Err(CliError::Usage(format!(
+                "sink `{name}` goes to {}: lines do not say how many empty bursts follow the last one, which a checkpoint is compared with; name the file .bursts",
+                file.display()
+            )));
+        }
     }
     Ok(())
 }

@@ -19,6 +19,7 @@ use super::args::Args;
 use super::files::Files;
 use super::live::LiveInput;
 use crate::io::is_standard;
+use zbmd_live::sigmf;
 
 /// What an option does with its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +101,14 @@ fn named_files(args: &Args, files: &Files) -> Vec<NamedFile> {
                 None => continue,
             },
         };
+        if sigmf::is_recording(path) {
+            let label = format!("--input {stream}=");
+            let samples = sigmf::data_path(path);
+            let description = sigmf::meta_path(path);
+            found_files.extend(NamedFile::of("--input", &label, &samples));
+            found_files.extend(NamedFile::of("--input", &label, &description));
+            continue;
+        }
         found_files.extend(NamedFile::of(
             "--input",
             &format!("--input {stream}="),
@@ -107,7 +116,12 @@ fn named_files(args: &Args, files: &Files) -> Vec<NamedFile> {
         ));
     }
     for (stream, path) in &files.outputs {
-        if files.live.outputs.contains_key(stream) {
+        if let Some(url) = files.live.outputs.get(stream) {
+            let label = format!("{} of --output {stream}: ", url.text);
+            let written = url.written_file();
+            found_files.extend(written.and_then(|path| NamedFile::of("--output", &label, path)));
+            let read = url.read_file();
+            found_files.extend(read.and_then(|path| NamedFile::of("--input", &label, path)));
             continue;
         }
         found_files.extend(NamedFile::of(
@@ -115,6 +129,11 @@ fn named_files(args: &Args, files: &Files) -> Vec<NamedFile> {
             &format!("--output {stream}="),
             path,
         ));
+    }
+
+    for (stream, path) in &files.recordings.descriptions {
+        let label = format!("--output {stream}=");
+        found_files.extend(NamedFile::of("--output", &label, path));
     }
 
     let supervise_path = args.supervise.as_ref().and_then(Option::as_ref);

@@ -11,6 +11,7 @@ use zbmd_ir::{Actor, Program, Value};
 use super::args::Args;
 use super::deadlines::Deadlines;
 use super::live::{LiveBindings, LiveStreams, is_live};
+use super::recordings::RecordingNames;
 use super::{CliError, file_roles, startup};
 use crate::checkpoint::{Checkpoint, Origin};
 use crate::io::pump::{self, PumpEnd, SharedFile, WatchedSink};
@@ -19,6 +20,7 @@ use crate::io::{FileError, FileKind, Port, PreparedSink, is_standard, is_url, op
 use zbmd_executor::Engine;
 use zbmd_executor::EngineError;
 use zbmd_executor::Session;
+use zbmd_live::{SinkUrl, SourceUrl};
 
 /// Which file each stream has.
 pub(super) struct Files {
@@ -26,6 +28,8 @@ pub(super) struct Files {
     pub(super) outputs: BTreeMap<String, PathBuf>,
     /// Those of them that are not files.
     pub(super) live: LiveBindings,
+    /// Those of the sinks that are recordings.
+    pub(super) recordings: RecordingNames,
 }
 
 pub(super) type Opened<T> = Vec<(String, PathBuf, T)>;
@@ -34,14 +38,12 @@ impl Files {
     pub(super) fn of(args: &Args, program: &Program) -> Result<Self, CliError> {
         let sources: Vec<&Actor> = program.graph.sources().map(|(_, actor)| actor).collect();
         let sinks: Vec<&Actor> = program.graph.sinks().map(|(_, actor)| actor).collect();
-        let inputs = bind(
-            "source",
-            "--input",
-            &sources,
-            &args.inputs,
-            args.allow_files,
-        )?;
-        let outputs = bind("sink", "--output", &sinks, &args.outputs, args.allow_files)?;
+        let allowed = NamesFromBundle {
+            files: args.allow_files,
+            urls: args.allow_urls,
+        };
+        let inputs = bind("source", "--input", &sources, &args.inputs, allowed)?;
+        let mut outputs = bind("sink", "--output", &sinks, &args.outputs, allowed)?;
 
         for (kind, files, was_closed) in [
             ("source", &inputs, startup::STANDARD_INPUT.was_closed()),
@@ -57,11 +59,13 @@ impl Files {
                 }));
             }
         }
+        let recordings = RecordingNames::take(&mut outputs);
         let live = LiveBindings::of(&inputs, &outputs, program)?;
         Ok(Self {
             inputs,
             outputs,
             live,
+            recordings,
         })
     }
 
@@ -110,10 +114,16 @@ impl Files {
         for (_, actor) in engine.program().graph.sinks() {
             let sink_path = &self.outputs[&actor.name];
             let port = sink_port(actor);
-            let prepared_sink = match self.live.outputs.get(&actor.name) {
+            let description =
+                self.recordings
+                    .first_description(actor, engine.program(), &self.live)?;
+            let mut prepared_sink = match self.live.outputs.get(&actor.name) {
                 Some(url) => PreparedSink::of_pipe(sink_path, live.open_sink(actor, url)?, port),
                 None => PreparedSink::open(sink_path, port)?,
             };
+            if let Some((path, text)) = description {
+                prepared_sink.begin_with(path, text);
+            }
             prepared_sinks.push((&actor.name, sink_path, prepared_sink));
         }
         let open_files: Vec<_> = prepared_sinks
@@ -147,14 +157,61 @@ pub(super) fn sink_port(actor: &Actor) -> Port<'_> {
     }
 }
 
+/// Which of the names that a bundle has for its streams are taken.
+#[derive(Clone, Copy)]
+struct NamesFromBundle {
+    files: bool,
+    urls: bool,
+}
+
+impl NamesFromBundle {
+    /// The name that a bundle has for a stream, if it is one of those that are taken.
+    fn take(self, kind: &str, option: &str, stream: &str, name: &str) -> Result<PathBuf, CliError> {
+        let path = PathBuf::from(name);
+        // A recording's own name is that of a file; with `sigmf:` before it, only the parsed URL says which.
+        let is_url = is_url(&path) || (is_live(&path) && !zbmd_live::sigmf::is_recording(&path));
+        let (is_allowed, allow, noun) = match is_url {
+            true => (self.urls, "--allow-urls", "URL"),
+            false => (self.files, "--allow-files", "name"),
+        };
+        if !is_allowed {
+            return Err(CliError::Usage(format!(
+                "{kind} `{stream}` has no file: say {option} {stream}=FILE, or {allow} to take {name:?}, the {noun} in the bundle"
+            )));
+        }
+
+        let taken = match is_url {
+            true => url_from_bundle(kind, name),
+            false => name_from_bundle(name),
+        };
+        taken.map_err(|why| {
+            let noun = if is_url { "URL" } else { "file" };
+            CliError::Usage(format!(
+                "{kind} `{stream}`: the bundle names the {noun} {name:?}, which {allow} does not allow: {why}; say {option} {stream}=FILE"
+            ))
+        })
+    }
+}
+
+/// A URL that a bundle decides: files that it names lead nowhere but into the working folder.
+fn url_from_bundle(kind: &str, text: &str) -> Result<PathBuf, String> {
+    let parsed = match kind {
+        "source" => SourceUrl::parse(text).map(|url| url.endpoint),
+        _ => SinkUrl::parse(text).map(|url| url.endpoint),
+    };
+    let endpoint = parsed.map_err(|error| error.to_string())?;
+    for file in endpoint.files() {
+        name_from_bundle(&file.to_string_lossy())
+            .map_err(|why| format!("its file {file:?}: {why}"))?;
+    }
+    Ok(PathBuf::from(text))
+}
+
 /// A name of a file that a bundle decides: it leads nowhere but into the working folder. `Err` says why not.
 fn name_from_bundle(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
     if is_standard(&path) {
         return Ok(path);
-    }
-    if is_live(&path) {
-        return Err("it is a URL".to_owned());
     }
     let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     if !path.components().all(is_plain) {
@@ -185,7 +242,7 @@ fn bind(
     option: &str,
     actors: &[&Actor],
     given: &[(String, PathBuf)],
-    allow_files: bool,
+    allowed: NamesFromBundle,
 ) -> Result<BTreeMap<String, PathBuf>, CliError> {
     let mut bound_files = BTreeMap::new();
     // What the command line says comes first: it is the user's, while names in a bundle are a stranger's.
@@ -216,17 +273,7 @@ fn bind(
             )));
         };
 
-        if !allow_files {
-            return Err(CliError::Usage(format!(
-                "{kind} `{actor_name}` has no file: say {option} {actor_name}=FILE, or --allow-files to take {bundle_name:?}, the name in the bundle"
-            )));
-        }
-
-        let bound_path = name_from_bundle(bundle_name).map_err(|why| {
-            CliError::Usage(format!(
-                "{kind} `{actor_name}`: the bundle names the file {bundle_name:?}, which --allow-files does not allow: {why}; say {option} {actor_name}=FILE"
-            ))
-        })?;
+        let bound_path = allowed.take(kind, option, actor_name, bundle_name)?;
         bound_files.insert(actor_name.clone(), bound_path);
     }
 
@@ -270,6 +317,8 @@ pub(super) fn start_pumps(
         let sink = WatchedSink {
             handle,
             listener: deadlines.listener(name),
+            // What is in a file was there in time or not: nobody reads it before it is written.
+            gate: deadlines.gate(name, file.kind() != FileKind::Regular, &stopper),
         };
         open_sinks.push(OpenSink {
             stream: name.clone(),

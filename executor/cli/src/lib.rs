@@ -22,6 +22,7 @@ mod files;
 mod io;
 mod live;
 mod live_report;
+mod recordings;
 mod saved_state;
 mod startup;
 mod supervision;
@@ -53,7 +54,7 @@ use self::files::{Files, Opened, start_pumps};
 use self::live::LiveStreams;
 use self::live_report::{EdgeReports, FullReport};
 use self::top::top;
-use self::watch::{Watch, Watched};
+use self::watch::{EdgeMeters, Watch, Watched};
 use crate::checkpoint::{Checkpoint, FolderError, Origin};
 use crate::io::pump::SharedFile;
 use crate::io::{FileError, FileKind, is_standard};
@@ -63,6 +64,7 @@ use zbmd_executor::RunOptions;
 use zbmd_executor::Stopper;
 use zbmd_executor::Supervised;
 use zbmd_executor::embed;
+use zbmd_executor::inject::{Injector, LateWake};
 use zbmd_executor::report::Outcome;
 use zbmd_executor::report::TraceReport;
 use zbmd_executor::{EngineError, RunError};
@@ -214,8 +216,15 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
 
     let sources = files.open_sources(engine.program(), &origin, resumed.as_ref())?;
     let mut live = LiveStreams::default();
-    live.open_sources(&files.live, engine.program())?;
-    let deadlines = Deadlines::of(&args.deadlines, &engine, &live)?;
+    live.open_sources(&files.live, engine.program(), late_wakes(&supervised))?;
+    live.record_gaps(
+        files
+            .recordings
+            .recorded_sources(engine.program(), &files.live),
+    );
+    let deadlines = Deadlines::of(args, &engine, &live)?;
+    let dropping_sinks = deadlines.dropping_sinks();
+    files.recordings.check_dropping_sinks(&dropping_sinks)?;
     let sinks = files.prepare_sinks(&engine, bundle_path, resumed.as_ref(), &mut live)?;
     let mut event_lines = None;
     if let Some(supervised) = &mut supervised {
@@ -240,9 +249,22 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     stop_on_signal(session.stopper());
     let (pump_ends, ended_pumps) = mpsc::channel();
     live.start(&mut session, &pump_ends, event_lines.as_ref())?;
-    deadlines.tell(event_lines.as_ref(), &live.running());
+    let recordings = files
+        .recordings
+        .start(engine.program(), &files.live, &live, &sinks)?;
+    deadlines.write_events(event_lines.as_ref(), &live.running());
     let open_sinks = start_pumps(&mut session, sources, &sinks, &deadlines, &pump_ends)?;
-    let watch = Watch::start(args, session.stopper(), ended_pumps, open_sinks);
+    let edge_meters = EdgeMeters {
+        releases: live.releases(),
+        deadlines: deadlines.clone(),
+    };
+    let watch = Watch::start(
+        args,
+        session.stopper(),
+        ended_pumps,
+        open_sinks,
+        edge_meters,
+    );
     let run_outcome = session.join();
     drop(pump_ends);
     let watched = watch.finish();
@@ -254,8 +276,9 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     if matches!(run_outcome, Ok(_) | Err(RunError::GaveUp { .. })) {
         begin_outputs(&sinks)?;
     }
+    recordings.finish()?;
 
-    let ending = Ending::of(run_outcome, &engine, &origin, &sinks);
+    let ending = Ending::of(run_outcome, &engine, &origin, &sinks, &dropping_sinks);
     if let Some(keeper) = keeper {
         // A padded end is not the border of an iteration: a checkpoint there would count tokens that no file has.
         let may_go_on = watched.failure.is_none() && !args.pad;
@@ -263,6 +286,12 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         keeper.finish(final_outcome.map(|outcome| outcome.state.clone()));
     }
     end(args, bundle_path, &engine, ending, watched, &edges)
+}
+
+/// The wake-ups of sources that are to be late.
+fn late_wakes(supervised: &Option<Supervised>) -> &[LateWake] {
+    let injector = supervised.as_ref().and_then(|s| s.inject.as_ref());
+    injector.map_or(&[], Injector::late_wakes)
 }
 
 fn open_bundle(args: &Args, bundle_path: &Path) -> Result<Verified<Program>, CliError> {

@@ -1,6 +1,6 @@
 //! Streams that are URLs: which they are, their threads, and what they report. The sockets are `zbmd-live`'s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,15 +11,19 @@ use std::time::Duration;
 
 use zbmd_ir::{Actor, DType, Program, TokenType};
 use zbmd_live::{
-    ConsumerClosed, Feeder, FeederEnd, FeederParts, LiveReport, LiveSink, LiveSource, PacedSource,
-    ReleaseClock, SharedReport, SinkUrl, SourceUrl, TokenConsumer,
+    Endpoint, Feeder, FeederEnd, FeederParts, LiveReport, LiveSink, LiveSource, PacedSource,
+    ReleaseClock, SharedReport, SinkContext, SinkUrl, SourceUrl, TokenConsumer,
+    session::HandleConsumer, sigmf,
 };
 
 use super::CliError;
+use super::deadlines::times_progress;
 use super::supervision::EventLines;
 use crate::io::pump::{self, PumpEnd};
 use crate::io::{FileError, Port, is_url, open_source};
-use zbmd_executor::{EngineError, Session, SourceHandle, StreamError};
+use zbmd_executor::inject::LateWake;
+use zbmd_executor::live::ReleaseProgress;
+use zbmd_executor::{EngineError, Session};
 
 /// What a source's flags are called: `--input gaps=flags:iq`.
 const FLAGS_PREFIX: &str = "flags:";
@@ -42,7 +46,7 @@ pub(super) struct LiveBindings {
 
 /// Whether a name on the command line is not that of a file.
 pub(super) fn is_live(path: &Path) -> bool {
-    is_url(path) || flags_of(path).is_some()
+    is_url(path) || flags_of(path).is_some() || sigmf::is_recording(path)
 }
 
 /// The source whose flags a name stands for.
@@ -69,6 +73,9 @@ impl LiveBindings {
             } else if let Some(text) = path.to_str().filter(|_| is_url(path)) {
                 let url = SourceUrl::parse(text)
                     .map_err(|error| usage(format!("--input {stream}={text}: {error}")))?;
+                bindings.inputs.insert(stream.clone(), LiveInput::Url(url));
+            } else if sigmf::is_recording(path) {
+                let url = SourceUrl::recording(path);
                 bindings.inputs.insert(stream.clone(), LiveInput::Url(url));
             }
         }
@@ -122,6 +129,14 @@ impl LiveBindings {
         }
     }
 
+    /// The URL of a source, if it has one.
+    pub(super) fn url(&self, source: &str) -> Option<&SourceUrl> {
+        match self.inputs.get(source) {
+            Some(LiveInput::Url(url)) => Some(url),
+            Some(LiveInput::FlagsOf(_)) | None => None,
+        }
+    }
+
     /// The source that has the flags of `flagged`.
     fn flag_source(&self, flagged: &str) -> Option<&String> {
         let is_wanted =
@@ -158,6 +173,8 @@ pub(super) struct LiveStreams {
     sinks: Vec<OpenSink>,
     sinks_are_over: Arc<AtomicBool>,
     reports: Vec<SharedReport>,
+    /// Sources whose gaps are recorded.
+    recorded_sources: BTreeSet<String>,
     /// Of the sources that are played by the clock.
     release_clocks: BTreeMap<String, Arc<ReleaseClock>>,
     threads: Threads,
@@ -199,7 +216,7 @@ fn no_thread(error: io::Error) -> CliError {
 }
 
 /// Tokens a second by the model.
-fn model_rate(actor: &Actor) -> Option<f64> {
+pub(super) fn model_rate(actor: &Actor) -> Option<f64> {
     let rate = actor.params.get("sample_rate")?.as_float()?;
     (rate > 0.0).then_some(rate)
 }
@@ -210,7 +227,9 @@ impl LiveStreams {
         &mut self,
         bindings: &LiveBindings,
         program: &Program,
+        late_wakes: &[LateWake],
     ) -> Result<(), CliError> {
+        check_late_wakes(bindings, late_wakes)?;
         for (_, actor) in program.graph.sources() {
             let Some(LiveInput::Url(url)) = bindings.inputs.get(&actor.name) else {
                 continue;
@@ -218,14 +237,17 @@ impl LiveStreams {
             let token = &actor.outputs[0].token;
             let refused = |error| usage(format!("--input {}={}: {error}", actor.name, url.text));
             let rate = zbmd_live::token_rate(url, token, model_rate(actor)).map_err(refused)?;
-            let source = match url.path() {
-                Some(path) => {
-                    let paced = paced_source(actor, path, url, rate)?;
+            let source = match &url.endpoint {
+                Endpoint::Paced(path) => {
+                    let mut paced = paced_source(actor, path, url, rate)?;
+                    for late in late_wakes.iter().filter(|late| late.source == actor.name) {
+                        paced.wake_late(late.piece, Duration::from_nanos(late.by.0));
+                    }
                     let stream = actor.name.clone();
                     self.release_clocks.insert(stream, paced.clock());
                     Box::new(paced)
                 }
-                None => zbmd_live::open_source(url, token, rate).map_err(failed(&url.text))?,
+                _ => zbmd_live::open_source(url, token, rate).map_err(failed(&url.text))?,
             };
             self.sources.push(OpenSource {
                 stream: actor.name.clone(),
@@ -239,6 +261,18 @@ impl LiveStreams {
         Ok(())
     }
 
+    /// Keeps all gaps of these sources.
+    pub(super) fn record_gaps(&mut self, sources: BTreeSet<String>) {
+        self.recorded_sources = sources;
+    }
+
+    /// What a source that has started does.
+    pub(super) fn report_of(&self, source: &str) -> Option<SharedReport> {
+        let mut reports = self.reports.iter();
+        let found = reports.find(|report| report.is_of_source(source));
+        found.cloned()
+    }
+
     /// What a thread keeps that the end of the command waits for.
     pub(super) fn running(&self) -> Sender<()> {
         self.threads.running.clone()
@@ -249,10 +283,21 @@ impl LiveStreams {
         self.release_clocks.get(source).map(Arc::clone)
     }
 
+    /// How late the sources are that are played by the clock.
+    pub(super) fn releases(&self) -> Releases {
+        Releases {
+            clocks: self.release_clocks.clone(),
+        }
+    }
+
     /// Opens the socket of a sink; the end of a pipe that its tokens are to be written to.
     pub(super) fn open_sink(&mut self, actor: &Actor, url: &SinkUrl) -> Result<File, FileError> {
         let token = &actor.inputs[0].token;
-        let sink = zbmd_live::open_sink(url, token).map_err(failed(&url.text))?;
+        let context = SinkContext {
+            model_rate: model_rate(actor),
+            has_live_source: !self.sources.is_empty(),
+        };
+        let sink = zbmd_live::open_sink(url, token, context).map_err(failed(&url.text))?;
         let (reader, writer) = io::pipe().map_err(failed(&url.text))?;
         let report = SharedReport::new(&actor.name, &url.text, true);
         self.sinks.push(OpenSink {
@@ -310,6 +355,9 @@ impl LiveStreams {
         let flag_source = open.flag_source.as_ref();
         let flags = flag_source.and_then(|name| session.source(name).ok());
         let report = SharedReport::new(&open.stream, &open.url.text, false);
+        if self.recorded_sources.contains(&open.stream) {
+            report.record_gaps();
+        }
         self.reports.push(report.clone());
 
         // The session sees handles only; where tokens come from, the feeder alone knows.
@@ -353,6 +401,39 @@ impl LiveStreams {
     }
 }
 
+/// The sources that are played by the clock, for whoever watches a run.
+pub(super) struct Releases {
+    clocks: BTreeMap<String, Arc<ReleaseClock>>,
+}
+
+impl Releases {
+    /// How late they are, so far.
+    pub(super) fn progress(&self) -> Vec<ReleaseProgress> {
+        let clocks = self.clocks.iter();
+        clocks
+            .map(|(source, clock)| ReleaseProgress {
+                source: source.clone(),
+                lateness: times_progress(&clock.lateness()),
+            })
+            .collect()
+    }
+}
+
+/// Refuses late wake-ups of what does not wake by the clock.
+fn check_late_wakes(bindings: &LiveBindings, late_wakes: &[LateWake]) -> Result<(), CliError> {
+    let is_paced = |late: &LateWake| {
+        let url = bindings.url(&late.source);
+        url.is_some_and(|url| matches!(url.endpoint, Endpoint::Paced(_)))
+    };
+    match late_wakes.iter().find(|late| !is_paced(late)) {
+        None => Ok(()),
+        Some(late) => Err(usage(format!(
+            "--inject: source `{source}` is not released by the clock, so that it cannot wake late: play it with `--input {source}=paced:FILE?rate=...`",
+            source = late.source
+        ))),
+    }
+}
+
 /// A file that is played at its rate, in any format that sources have.
 fn paced_source(
     actor: &Actor,
@@ -375,22 +456,4 @@ fn paced_source(
     let reader = open_source(path, port)?;
     let token_bytes = token.bytes() as usize;
     Ok(PacedSource::new(reader, token_bytes, rate, url.piece))
-}
-
-/// A source's handle, as live streams see it.
-struct HandleConsumer(SourceHandle);
-
-fn taken(result: Result<u64, StreamError>) -> Result<u64, ConsumerClosed> {
-    // Whole tokens of bytes are always taken, but by a run that ends.
-    result.map_err(|_| ConsumerClosed)
-}
-
-impl TokenConsumer for HandleConsumer {
-    fn offer(&mut self, bytes: &[u8]) -> Result<u64, ConsumerClosed> {
-        taken(self.0.try_push_bytes(bytes))
-    }
-
-    fn offer_within(&mut self, bytes: &[u8], limit: Duration) -> Result<u64, ConsumerClosed> {
-        taken(self.0.push_bytes_within(bytes, limit))
-    }
 }

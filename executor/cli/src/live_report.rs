@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 use zbmd_executor::Report;
-use zbmd_live::{LiveReport, TimeSummary};
+use zbmd_live::{BridgeReport, LiveReport, TimeSummary};
 
 use super::deadlines::DeadlineReport;
 
@@ -93,7 +93,14 @@ impl fmt::Display for LiveText<'_> {
         let live = self.0;
         write!(f, "  live {} {}: ", live.stream, live.url)?;
         if live.is_sink {
-            return writeln!(f, "{} sent{}", live.sent, self.counts());
+            writeln!(f, "{} sent{}", live.sent, self.counts())?;
+            if let Some(bridge) = &live.bridge {
+                writeln!(f, "    {}", bridge_text(bridge))?;
+            }
+            return match &live.failure {
+                Some(failure) => writeln!(f, "    it failed: {failure}"),
+                None => Ok(()),
+            };
         }
         write!(f, "{} received", live.received)?;
         if live.filled_tokens() > 0 {
@@ -129,18 +136,37 @@ impl fmt::Display for LiveText<'_> {
     }
 }
 
+fn bridge_text(bridge: &BridgeReport) -> String {
+    let card_underruns = match bridge.card_underruns {
+        0 => String::new(),
+        count => format!(", the card itself ran dry {count} times"),
+    };
+    format!(
+        "clock bridge: {} underruns, {} overruns{card_underruns}; queue {:.1} ms; source {:+.1} ppm against the card",
+        bridge.underruns, bridge.overruns, bridge.queue_ms, bridge.source_faster_ppm
+    )
+}
+
 fn deadline_text(deadline: &DeadlineReport) -> String {
     let unanswered = match deadline.unanswered {
         0 => String::new(),
         count => format!(", {count} of them never came out"),
     };
+    let counts = [
+        (deadline.dropped, "dropped"),
+        (deadline.held, "replaced by the last one in time"),
+    ];
+    let replaced: String = counts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!(", {count} {what}"))
+        .collect();
     format!(
-        "  deadline {}: {} of {} blocks later than {}{}; response {}\n",
+        "  deadline {}: {} of {} blocks later than {}{unanswered}{replaced}; response {}\n",
         deadline.sink,
         deadline.missed,
         deadline.response.count + deadline.unanswered,
         time_text(deadline.limit_ns),
-        unanswered,
         times_text(&deadline.response)
     )
 }
@@ -165,6 +191,7 @@ fn time_text(ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use zbmd_ir::response::LatePolicy;
     use zbmd_live::{Cause, Gap};
 
     use super::*;
@@ -195,6 +222,14 @@ mod tests {
             is_sink: true,
             sent: 800,
             dropped: 50,
+            bridge: Some(BridgeReport {
+                underruns: 3,
+                card_underruns: 1,
+                queue_ms: 19.96,
+                source_faster_ppm: -31.25,
+                ..BridgeReport::default()
+            }),
+            failure: Some("disk full".to_owned()),
             ..LiveReport::default()
         };
         let report = Report {
@@ -203,7 +238,20 @@ mod tests {
         };
         let edges = EdgeReports {
             live: vec![source, sink],
-            deadlines: Vec::new(),
+            deadlines: vec![DeadlineReport {
+                sink: "out".to_owned(),
+                limit_ns: 10_000_000,
+                on_miss: LatePolicy::Drop,
+                missed: 3,
+                unanswered: 1,
+                dropped: 2,
+                held: 0,
+                response: TimeSummary {
+                    count: 99,
+                    max_ns: 12_345_678,
+                    ..TimeSummary::default()
+                },
+            }],
         };
         let full = FullReport::new(&report, &edges);
         let text = full.to_string();
@@ -219,6 +267,15 @@ mod tests {
         assert_eq!(lines[2], "    gap at            0: 7 tokens, lost");
         assert_eq!(lines[10], "    … and 3 gaps more (see --report json)");
         assert_eq!(lines[11], "  live out tcp://h:2: 800 sent, 50 dropped");
+        assert_eq!(
+            lines[12],
+            "    clock bridge: 3 underruns, 0 overruns, the card itself ran dry 1 times; queue 20.0 ms; source -31.2 ppm against the card"
+        );
+        assert_eq!(lines[13], "    it failed: disk full");
+        assert_eq!(
+            lines[14],
+            "  deadline out: 3 of 100 blocks later than 10.0 ms, 1 of them never came out, 2 dropped; response 0.000 ms in the median, p99 0.000 ms, p99.9 0.000 ms, at most 12.3 ms"
+        );
         assert_eq!(full.summary(), text);
 
         // Programs that read reports of files see no difference.

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use zbmd_ir::text::{printable_json, printable_lines};
 
 use super::exit;
-use zbmd_executor::live::{Live, PageError, read, running};
+use zbmd_executor::live::{Live, PageError, TimesProgress, read, running};
 
 /// What to watch, and how.
 #[derive(Clone, Debug, Args)]
@@ -116,6 +116,19 @@ fn in_micros(ns: f64) -> String {
     format!("{:.1} us", ns / 1e3)
 }
 
+fn in_millis(ns: u64) -> String {
+    format!("{:.3} ms", ns as f64 / 1e6)
+}
+
+fn quantiles(times: &TimesProgress) -> String {
+    format!(
+        "p50 {}, p99 {}, max {}",
+        in_millis(times.p50_ns),
+        in_millis(times.p99_ns),
+        in_millis(times.max_ns)
+    )
+}
+
 /// The run as some lines of text.
 fn screen(live: &Live) -> String {
     let progress = &live.progress;
@@ -155,6 +168,27 @@ fn screen(live: &Live) -> String {
         );
     }
 
+    for release in &progress.releases {
+        let _ = writeln!(
+            screen_text,
+            "  release {:<21} late by {}",
+            release.source,
+            quantiles(&release.lateness)
+        );
+    }
+    for deadline in &progress.deadlines {
+        let _ = writeln!(
+            screen_text,
+            "  deadline {:<20} {} in {}   {} of {} late ({})",
+            deadline.sink,
+            quantiles(&deadline.response),
+            in_millis(deadline.limit_ns),
+            deadline.missed,
+            deadline.response.count.max(deadline.missed),
+            deadline.on_miss
+        );
+    }
+
     for (kind, list) in [("ring", &progress.rings), ("queue", &progress.queues)] {
         for fill in list {
             let fill_share = fill.filled as f64 / fill.capacity.max(1) as f64;
@@ -180,7 +214,9 @@ fn bar(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zbmd_executor::live::{DeviceProgress, DeviceState, Fill, Progress};
+    use zbmd_executor::live::{
+        DeadlineProgress, DeviceProgress, DeviceState, Fill, Progress, ReleaseProgress,
+    };
 
     #[test]
     fn the_screen() {
@@ -188,6 +224,12 @@ mod tests {
             device: device.into(),
             state,
             periods,
+        };
+        let times = |p50_ns, p99_ns, max_ns| TimesProgress {
+            count: 600,
+            p50_ns,
+            p99_ns,
+            max_ns,
         };
         let live = Live {
             pid: 12,
@@ -219,6 +261,17 @@ mod tests {
                     tokens: 90_000,
                     filled: 1024,
                     capacity: 1024,
+                }],
+                releases: vec![ReleaseProgress {
+                    source: "iq".into(),
+                    lateness: times(10_000, 140_000, 3_000_000),
+                }],
+                deadlines: vec![DeadlineProgress {
+                    sink: "audio".into(),
+                    limit_ns: 10_000_000,
+                    on_miss: "hold".into(),
+                    missed: 2,
+                    response: times(4_200_000, 9_000_000, 13_500_000),
                 }],
             },
             ..Live::default()

@@ -6,11 +6,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::args::Args;
+use super::deadlines::Deadlines;
 use super::files::OpenSink;
+use super::live::Releases;
 use crate::io::pump::PumpEnd;
 use crate::io::{FileError, FileKind};
 use zbmd_executor::Stopper;
-use zbmd_executor::live::Page;
+use zbmd_executor::live::{Page, Progress};
 
 /// How often the end of the run is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -30,6 +32,20 @@ pub(super) struct Watched {
     pub(super) cut_off: Vec<(String, u64)>,
 }
 
+/// What is measured where tokens enter and leave a run, for those who watch it.
+pub(super) struct EdgeMeters {
+    pub(super) releases: Releases,
+    pub(super) deadlines: Deadlines,
+}
+
+impl EdgeMeters {
+    fn add_to(&self, mut progress: Progress) -> Progress {
+        progress.releases = self.releases.progress();
+        progress.deadlines = self.deadlines.progress();
+        progress
+    }
+}
+
 /// Watches the files, the clock and the progress while the run is on.
 pub(super) struct Watch {
     thread: JoinHandle<Watched>,
@@ -43,9 +59,10 @@ impl Watch {
         stopper: Stopper,
         ended: Receiver<PumpEnd>,
         open_sinks: Vec<OpenSink>,
+        edge_meters: EdgeMeters,
     ) -> Self {
         let (over, is_over) = mpsc::channel();
-        let display = Display::start(args, stopper.clone());
+        let display = Display::start(args, stopper.clone(), edge_meters);
         let start_time = Instant::now();
         let watcher = Watcher {
             until: args
@@ -195,7 +212,7 @@ struct Display {
 }
 
 impl Display {
-    fn start(args: &Args, stopper: Stopper) -> Self {
+    fn start(args: &Args, stopper: Stopper, edge_meters: EdgeMeters) -> Self {
         let (over, is_over) = mpsc::channel();
         let (tell_end, ended) = mpsc::channel::<()>();
         let bar = progress_bar(args);
@@ -206,11 +223,12 @@ impl Display {
             let mut looks = 0u64;
             loop {
                 if looks.is_multiple_of(LOOKS)
-                    && page
-                        .as_mut()
-                        .is_some_and(|page| page.write(stopper.progress()).is_err())
+                    && let Some(open_page) = &mut page
                 {
-                    page = None;
+                    let progress = edge_meters.add_to(stopper.progress());
+                    if open_page.write(progress).is_err() {
+                        page = None;
+                    }
                 }
                 looks += 1;
                 bar.set_position(stopper.iterations());

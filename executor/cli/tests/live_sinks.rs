@@ -217,8 +217,49 @@ fn our_receivers_server_serves_our_client_whenever_it_comes() {
     assert!(served["sent"].as_u64() >= Some(60_000), "{served}");
 }
 
+/// The three bytes of a message in `iq.cu8`, again and again, as remote controls send them: on-off keyed at 250 kS/s,
+/// 400 us and 1200 us of carrier for ones and zeros, 50 ms between messages.
+fn message_file(case: &Case, message: [u8; 3], messages: usize) {
+    const RATE: usize = 250_000;
+    const CARRIER_SAMPLES: usize = 25;
+    let samples = |us: usize| us * RATE / 1_000_000;
+    let mut is_on = Vec::new();
+    let mut emit = |level: bool, us: usize| is_on.extend(std::iter::repeat_n(level, samples(us)));
+    for _ in 0..messages {
+        emit(false, 50_000);
+        for bit in message
+            .iter()
+            .flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1))
+        {
+            let on_us = if bit == 1 { 400 } else { 1200 };
+            emit(true, on_us);
+            emit(false, 1600 - on_us);
+        }
+    }
+    let sample = |(index, is_on): (usize, &bool)| {
+        let angle =
+            (index % CARRIER_SAMPLES) as f64 / CARRIER_SAMPLES as f64 * std::f64::consts::TAU;
+        match is_on {
+            true => [
+                (128.0 + 100.0 * angle.cos()) as u8,
+                (128.0 + 100.0 * angle.sin()) as u8,
+            ],
+            // A receiver's noise.
+            false => [128 + (index % 3 == 0) as u8, 127 + (index % 5 < 2) as u8],
+        }
+    };
+    case.write(
+        "iq.cu8",
+        is_on
+            .iter()
+            .enumerate()
+            .flat_map(sample)
+            .collect::<Vec<u8>>(),
+    );
+}
+
 #[test]
-fn rtl_433_is_served() {
+fn rtl_433_decodes_what_we_serve() {
     let is_there = Command::new("rtl_433")
         .arg("-V")
         .stdin(Stdio::null())
@@ -228,7 +269,7 @@ fn rtl_433_is_served() {
         return;
     }
     let case = Case::new(copies(&[("iq", iq_bytes())], 250));
-    sample_file(&case, 60 * 250_000);
+    message_file(&case, [0x2a, 0x5b, 0xc3], 600);
     let port = free_port();
     let sink_url = format!("iq_out=rtl_tcp-listen://127.0.0.1:{port}");
     let mut run = LiveRun::start(
@@ -236,24 +277,33 @@ fn rtl_433_is_served() {
         &["-i", "iq=paced:iq.cu8?rate=250000", "-o", &sink_url],
     );
     let begun = Instant::now();
+    let device = format!("rtl_tcp:127.0.0.1:{port}");
+    let decoder = "n=message,m=OOK_PWM,s=400,l=1200,r=5000";
     // It does not wait for its server.
-    loop {
-        let device = format!("rtl_tcp:127.0.0.1:{port}");
+    let decoded = loop {
         let client = Command::new("rtl_433")
             .args(["-d", &device, "-s", "250k", "-f", "433.92M", "-n", "500000"])
+            .args(["-R", "0", "-X", decoder, "-F", "json"])
             .stdin(Stdio::null())
             .output()
             .expect("started");
-        let said = text(&client.stderr);
         if client.status.success() {
-            break;
+            break text(&client.stdout);
         }
+        let said = text(&client.stderr);
         assert!(begun.elapsed() < LIMIT, "rtl_433: {said}");
-    }
+    };
     run.assert_runs();
     run.interrupt();
     let report = run.end(&case, 130);
     let served = live(&report, "iq_out");
     assert!(served["commands"].as_u64() >= Some(2), "{served}");
     assert!(served["sent"].as_u64() >= Some(400_000), "{served}");
+
+    // Two seconds of a message every 88.4 ms, the first of which may have begun before the client came.
+    let rows = decoded.lines().filter(|line| line.contains("\"message\""));
+    let rows: Vec<&str> = rows.collect();
+    let is_right = |row: &&str| row.contains(r#""data" : "2a5bc3""#);
+    let right = rows.iter().filter(|row| is_right(row)).count();
+    assert!(right >= 15 && rows.len() - right <= 1, "{decoded}");
 }

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use common::case::{Case, code};
 use common::{text, with_tail};
+use zbmd_ir::Value;
+use zbmd_ir::response::DEADLINE;
 use zbmd_ir::testing::programs;
 
 /// `SCHED_FIFO` in the system's files.
@@ -196,6 +198,40 @@ fn play(case: &Case, extra: &[&str]) -> serde_json::Value {
     let said = text(&output.stderr);
     assert_eq!(code(&output), 0, "{said}");
     serde_json::from_str(&said).expect("a report")
+}
+
+#[test]
+fn a_model_s_own_deadline_is_counted_where_its_source_is_released() {
+    let mut program = with_tail(programs::two_devices());
+    let (sink, _) = program.graph.sinks().next().expect("a sink");
+    let limit_ns = Value::Int(600_000_000_000);
+    let params = &mut program.graph.actors[sink].params;
+    params.insert(DEADLINE.to_owned(), limit_ns);
+    let case = Case::new(program);
+    let expected = case.input("in.f32", 1000);
+
+    let report = play(&case, &[]);
+    assert_eq!(case.read("out.f32"), expected);
+    let deadline = &report["deadlines"][0];
+    assert_eq!(deadline["sink"], "out");
+    assert_eq!(deadline["limit_ns"], 600_000_000_000_u64, "{deadline}");
+    assert_eq!(deadline["missed"], 0, "{deadline}");
+
+    // Whoever runs it may say otherwise.
+    let report = play(&case, &["--deadline", "out=20m"]);
+    let deadline = &report["deadlines"][0];
+    assert_eq!(deadline["limit_ns"], 1_200_000_000_000_u64, "{deadline}");
+
+    // From a file, a response has no beginning.
+    let args = ["-i", "in=in.f32", "-o", "out=out.f32", "--report", "json"];
+    let output = case.run(&args);
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_str(&text(&output.stderr)).expect("a report");
+    assert!(
+        report
+            .get("deadlines")
+            .is_none_or(|list| list.as_array().is_none_or(Vec::is_empty))
+    );
 }
 
 #[test]

@@ -73,6 +73,7 @@ impl FlagPort {
 /// What fills gaps.
 struct FillTokens {
     kind: Fill,
+    zero: u8,
     /// The last token that was given out.
     last: Vec<u8>,
     /// Copies of the token that fills.
@@ -85,6 +86,7 @@ impl FillTokens {
         let piece_tokens = (PIECE_BYTES / token_bytes).max(1);
         Self {
             kind,
+            zero,
             last: vec![zero; token_bytes],
             piece: vec![zero; piece_tokens * token_bytes],
             is_current: true,
@@ -98,6 +100,16 @@ impl FillTokens {
                 .copy_from_slice(&tokens[tokens.len() - token_bytes..]);
             self.is_current = false;
         }
+    }
+
+    /// Fills with a token, or as declared.
+    fn set(&mut self, token: Option<&[u8]>) {
+        match token {
+            Some(token) => self.last.copy_from_slice(token),
+            None if self.kind == Fill::Zeros => self.last.fill(self.zero),
+            None => {}
+        }
+        self.is_current = false;
     }
 
     /// So many fill tokens, or a part of them.
@@ -213,6 +225,11 @@ impl Delivery {
         }
         self.next += tokens;
         Ok(())
+    }
+
+    /// What the next gaps are filled with: a token, or what is declared. Nothing waits in the queue.
+    pub(crate) fn fill_with(&mut self, token: Option<&[u8]>) {
+        self.fill.set(token);
     }
 
     /// Gives fill tokens to the run, or to the queue.

@@ -17,8 +17,8 @@ const MAX_RECEIVE_NS: u64 = 20_000_000;
 const BACKLOG_RECEIVE_NS: u64 = 1_000_000;
 /// Memory of a queue where its URL does not say.
 const DEFAULT_QUEUE_BYTES: u64 = 4 << 20;
-/// The byte of a sample of `rtl_tcp` that is zero: 127 and 128 are as close to it.
-const RTL_TCP_ZERO: u8 = 127;
+/// The byte of an unsigned sample that is zero: 127 and 128 are as close to it.
+const UNSIGNED_ZERO: u8 = 127;
 
 /// How a feeder came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,12 @@ pub enum FeederError {
     /// Samples of another kind than the tokens.
     #[error("gives samples of two bytes, I and Q; the tokens are {token}: use u8 or u8[2]")]
     Token {
+        /// Type of the tokens.
+        token: TokenType,
+    },
+    /// Samples for tokens that are bursts.
+    #[error("gives samples; the tokens are {token}: bursts come from files")]
+    Bursts {
         /// Type of the tokens.
         token: TokenType,
     },
@@ -87,6 +93,11 @@ pub fn token_rate(
     token: &TokenType,
     model_rate: Option<f64>,
 ) -> Result<Option<f64>, FeederError> {
+    if token.burst {
+        return Err(FeederError::Bursts {
+            token: token.clone(),
+        });
+    }
     let Endpoint::RtlTcp(..) = url.endpoint else {
         return Ok(url.rate.or(model_rate));
     };
@@ -102,8 +113,11 @@ pub fn token_rate(
 }
 
 /// How the timeline of a source decides.
-fn timeline_settings(url: &SourceUrl, rate: Option<f64>) -> Result<TimelineSettings, FeederError> {
-    let is_file = matches!(url.endpoint, Endpoint::Paced(_));
+pub(crate) fn timeline_settings(
+    url: &SourceUrl,
+    rate: Option<f64>,
+) -> Result<TimelineSettings, FeederError> {
+    let is_file = matches!(url.endpoint, Endpoint::Paced(_) | Endpoint::Recording(_));
     let fills = url.fills_silence.unwrap_or(rate.is_some() && !is_file);
     if fills && rate.is_none() {
         let why = "only with it is known how many tokens silence has";
@@ -114,7 +128,7 @@ fn timeline_settings(url: &SourceUrl, rate: Option<f64>) -> Result<TimelineSetti
         Endpoint::Udp {
             header: Header::Vita49,
             ..
-        }
+        } | Endpoint::Soapy(_)
     );
     Ok(TimelineSettings {
         rate,
@@ -145,13 +159,21 @@ impl Feeder {
                 .queue
                 .unwrap_or((DEFAULT_QUEUE_BYTES / token_bytes as u64).max(1)),
         };
-        let is_rtl_tcp = matches!(url.endpoint, Endpoint::RtlTcp(..));
+        let has_unsigned_samples = match url.endpoint {
+            Endpoint::RtlTcp(..) => true,
+            Endpoint::Soapy(_) => parts.token.dtype == zbmd_ir::DType::U8,
+            _ => false,
+        };
         let delivery_settings = DeliverySettings {
             token_bytes,
             queue,
             full: url.full,
-            fill: url.fill,
-            zero: if is_rtl_tcp { RTL_TCP_ZERO } else { 0 },
+            fill: url.fill.unwrap_or_default(),
+            zero: if has_unsigned_samples {
+                UNSIGNED_ZERO
+            } else {
+                0
+            },
         };
 
         parts.report.locked().rate = rate;
@@ -247,6 +269,15 @@ impl Intake {
                 let pool = &mut self.pool;
                 self.timeline.packet(&packet, || pool.keep(payload));
                 return self.deliver(payload);
+            }
+            Arrival::Missing {
+                tokens,
+                cause,
+                fill,
+            } => {
+                self.delivery.fill_with(fill);
+                self.timeline.missing(tokens, cause);
+                return self.deliver(&[]);
             }
             Arrival::Refused => self.refused += 1,
             Arrival::SampleRate(rate) => self.report.locked().stated_rate = Some(rate),

@@ -1,6 +1,7 @@
 //! Tokens that are handed over by the clock: when each is due, and how late what happens is, counted from then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,8 @@ pub struct ReleaseClock {
     piece_tokens: u64,
     /// Tokens that were played.
     played: AtomicU64,
+    /// How late pieces were handed over.
+    lateness: Mutex<TimeHistogram>,
 }
 
 impl ReleaseClock {
@@ -24,6 +27,7 @@ impl ReleaseClock {
             rate,
             piece_tokens,
             played: AtomicU64::new(0),
+            lateness: Mutex::new(TimeHistogram::new()),
         }
     }
 
@@ -44,6 +48,18 @@ impl ReleaseClock {
         self.played.load(Ordering::Acquire)
     }
 
+    /// Counts how late a piece was handed over.
+    pub fn record_lateness(&self, late_ns: u64) {
+        let mut lateness = self.lateness.lock().unwrap_or_else(PoisonError::into_inner);
+        lateness.record(late_ns);
+    }
+
+    /// How late pieces were handed over so far, counted from when they were due.
+    pub fn lateness(&self) -> TimeSummary {
+        let lateness = self.lateness.lock().unwrap_or_else(PoisonError::into_inner);
+        lateness.summary()
+    }
+
     /// When the first `tokens` tokens had all been released, on the clock of [`crate::now_ns`]; `None` if nothing was
     /// played.
     pub fn release_ns(&self, tokens: u64) -> Option<u64> {
@@ -55,6 +71,7 @@ impl ReleaseClock {
 }
 
 /// Times in nanoseconds, counted to three digits.
+#[derive(Debug)]
 pub struct TimeHistogram {
     histogram: Histogram<u64>,
 }

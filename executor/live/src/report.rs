@@ -11,6 +11,9 @@ use crate::release::TimeSummary;
 /// Gaps that a report lists; all of them are counted.
 const MAX_LISTED: usize = 4096;
 
+/// Gaps that are kept for whoever records them: 24 MiB.
+const MAX_RECORDED: usize = 1 << 20;
+
 /// A live source or sink, counted in tokens where nothing else is said. What does not apply is 0 or empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LiveReport {
@@ -32,6 +35,9 @@ pub struct LiveReport {
     pub gap_count: u64,
     /// The first gaps, by index.
     pub gaps: Vec<Gap>,
+    /// All gaps, as far as somebody records them.
+    #[serde(skip)]
+    pub recorded_gaps: Option<Vec<Gap>>,
     /// Received twice, and dropped.
     pub repeats: u64,
     /// Received after they had been filled, and dropped.
@@ -57,10 +63,33 @@ pub struct LiveReport {
     /// How late the tokens of a source that is played were handed over, counted from when they were due.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release_lateness: Option<TimeSummary>,
+    /// Why a sink writes no more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// The clock bridge of a sound card.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<BridgeReport>,
     /// Tokens a second of a source, by its URL or the model.
     pub rate: Option<f64>,
     /// Samples a second that the sender stated.
     pub stated_rate: Option<f64>,
+}
+
+/// What the clock bridge of a sound card did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BridgeReport {
+    /// Times that the card was given silence because nothing was there.
+    pub underruns: u64,
+    /// Times that far too much was there, and some of it was left out.
+    pub overruns: u64,
+    /// Frames of silence that the card was given, those before the beginning included.
+    pub silent: u64,
+    /// Times that the card ran dry because it was given nothing in time.
+    pub card_underruns: u64,
+    /// How long frames waited, when it was last looked at.
+    pub queue_ms: f64,
+    /// By how much the source's clock is faster than the card's.
+    pub source_faster_ppm: f64,
 }
 
 impl LiveReport {
@@ -130,9 +159,43 @@ impl SharedReport {
 
     /// The report as it is now.
     pub fn get(&self) -> LiveReport {
-        let mut report = self.locked().clone();
+        let mut report = self.without_recorded_gaps();
         report.gaps.sort_by_key(|gap| gap.first);
         report
+    }
+
+    /// Whether it is that of the source of this name.
+    pub fn is_of_source(&self, source: &str) -> bool {
+        let report = self.locked();
+        !report.is_sink && report.stream == source
+    }
+
+    /// Keeps all gaps from now on, for [`Self::recorded_gaps`].
+    pub fn record_gaps(&self) {
+        self.locked().recorded_gaps = Some(Vec::new());
+    }
+
+    /// How many gaps are complete.
+    pub fn gap_count(&self) -> u64 {
+        self.locked().gap_count
+    }
+
+    /// The gaps that are complete, by index; and how many more there were than are kept.
+    pub fn recorded_gaps(&self) -> (Vec<Gap>, u64) {
+        let report = self.locked();
+        let mut gaps = report.recorded_gaps.clone().unwrap_or_default();
+        let more = report.gap_count - (gaps.len() as u64).min(report.gap_count);
+        drop(report);
+        gaps.sort_by_key(|gap| gap.first);
+        (gaps, more)
+    }
+
+    fn without_recorded_gaps(&self) -> LiveReport {
+        let mut report = self.locked();
+        let recorded = report.recorded_gaps.take();
+        let copy = report.clone();
+        report.recorded_gaps = recorded;
+        copy
     }
 
     pub(crate) fn locked(&self) -> MutexGuard<'_, LiveReport> {
@@ -195,6 +258,11 @@ impl GapLog {
         report.gap_count += 1;
         if report.gaps.len() < MAX_LISTED {
             report.gaps.push(gap);
+        }
+        if let Some(recorded) = &mut report.recorded_gaps
+            && recorded.len() < MAX_RECORDED
+        {
+            recorded.push(gap);
         }
         drop(report);
         self.tell(|stream| LiveEvent::Gap { stream, gap });

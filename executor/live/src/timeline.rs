@@ -260,6 +260,11 @@ impl<P> Timeline<P> {
         }
     }
 
+    /// Tokens are missing that the source knows of.
+    pub fn missing(&mut self, tokens: u64, cause: Cause) {
+        self.fill(tokens, cause);
+    }
+
     /// A packet arrived. `keep` gives what stands for it if it has to wait.
     pub fn packet(&mut self, packet: &Packet, keep: impl FnOnce() -> P) {
         self.counts.packets += 1;

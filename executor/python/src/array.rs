@@ -4,9 +4,10 @@
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 use zbmd_executor::embed::StreamInfo;
-use zbmd_ir::DType;
+use zbmd_ir::burst::HEADER_BYTES;
+use zbmd_ir::{DType, TokenType};
 
 use crate::errors::usage_error;
 
@@ -24,6 +25,33 @@ pub(crate) fn numpy_name(dtype: DType) -> &'static str {
         DType::I64 => "int64",
         DType::Bool => "bool",
         DType::C32 => "complex64",
+    }
+}
+
+/// NumPy's dtype of a stream's arrays: a token's elements have dimensions of their own, and a burst is a record of
+/// `first`, the index of its first item's sample, `length`, the number of items, and `items`, all there may be.
+pub(crate) fn array_dtype<'py>(py: Python<'py>, token: &TokenType) -> PyResult<Bound<'py, PyAny>> {
+    let numpy = py.import(intern!(py, "numpy"))?;
+    let make_dtype = |of: Bound<'py, PyAny>| numpy.call_method1(intern!(py, "dtype"), (of,));
+    let element_name = numpy_name(token.dtype);
+    if !token.burst {
+        return make_dtype(element_name.into_pyobject(py)?.into_any());
+    }
+
+    let item_format = (element_name, PyTuple::new(py, &token.shape)?);
+    let fields = PyDict::new(py);
+    fields.set_item("names", ["first", "length", "items"])?;
+    fields.set_item("formats", ("int64", "uint32", item_format))?;
+    fields.set_item("offsets", [0, 8, HEADER_BYTES])?;
+    fields.set_item("itemsize", token.bytes())?;
+    make_dtype(fields.into_any())
+}
+
+/// Dimensions of an array behind the first, which counts tokens: none for bursts, which are records.
+fn token_dimensions(token: &TokenType) -> &[u32] {
+    match token.burst {
+        true => &[],
+        false => &token.shape,
     }
 }
 
@@ -67,13 +95,15 @@ pub(crate) struct Filled {
 impl Filled {
     /// An array of so many tokens, not initialised.
     pub(crate) fn new(py: Python<'_>, info: &StreamInfo, tokens: usize) -> PyResult<Self> {
-        let dimensions = info.token.shape.iter().map(|size| *size as usize);
+        let dimensions = token_dimensions(&info.token)
+            .iter()
+            .map(|size| *size as usize);
         let array_shape: Vec<usize> = std::iter::once(tokens).chain(dimensions).collect();
         let shape_tuple = PyTuple::new(py, array_shape)?;
         let numpy = py.import(intern!(py, "numpy"))?;
         let array = numpy.call_method1(
             intern!(py, "empty"),
-            (shape_tuple, numpy_name(info.token.dtype)),
+            (shape_tuple, array_dtype(py, &info.token)?),
         )?;
         let borrowed = Borrowed::new(&array)?;
         let token_bytes = info.token.bytes() as usize;
@@ -118,7 +148,7 @@ impl Filled {
 pub(crate) fn borrow_tokens(value: &Bound<'_, PyAny>, info: &StreamInfo) -> PyResult<Borrowed> {
     let py = value.py();
     let numpy = py.import(intern!(py, "numpy"))?;
-    let expected_dtype = numpy_name(info.token.dtype);
+    let expected_dtype = array_dtype(py, &info.token)?;
 
     let array = if value.is_instance(&numpy.getattr(intern!(py, "ndarray"))?)? {
         value.clone()
@@ -126,12 +156,12 @@ pub(crate) fn borrow_tokens(value: &Bound<'_, PyAny>, info: &StreamInfo) -> PyRe
         numpy.call_method1(intern!(py, "from_dlpack"), (value,))?
     } else {
         // A list of numbers has no dtype of its own.
-        numpy.call_method1(intern!(py, "asarray"), (value, expected_dtype))?
+        numpy.call_method1(intern!(py, "asarray"), (value, &expected_dtype))?
     };
 
     let bit_array = bfloat_bits(array, info.token.dtype)?;
     let found_dtype = bit_array.getattr(intern!(py, "dtype"))?;
-    if !found_dtype.eq(numpy.call_method1(intern!(py, "dtype"), (expected_dtype,))?)? {
+    if !found_dtype.eq(&expected_dtype)? {
         return Err(usage_error(format!(
             "`{}` carries {}: use an array of {expected_dtype}, not of {found_dtype}",
             info.name, info.token
@@ -139,7 +169,9 @@ pub(crate) fn borrow_tokens(value: &Bound<'_, PyAny>, info: &StreamInfo) -> PyRe
     }
 
     let array_shape: Vec<u64> = bit_array.getattr(intern!(py, "shape"))?.extract()?;
-    let token_shape = info.token.shape.iter().map(|size| u64::from(*size));
+    let token_shape = token_dimensions(&info.token)
+        .iter()
+        .map(|size| u64::from(*size));
     if !array_shape.iter().skip(1).copied().eq(token_shape) || array_shape.is_empty() {
         return Err(usage_error(format!(
             "`{}` carries {}: the first dimension of an array counts tokens, the others are the token's; this one \

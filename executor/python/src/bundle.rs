@@ -12,6 +12,7 @@ use zbmd_executor::embed::{self, StreamInfo};
 use zbmd_ir::Program;
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::verify::{Verified, verify};
+use zbmd_live::session::LiveStreams;
 
 use crate::array::numpy_name;
 use crate::errors::{self, error_of_class};
@@ -108,7 +109,9 @@ impl Bundle {
         let session = py
             .detach(|| self.engine.start(run))
             .map_err(errors::engine_error)?;
-        Ok(Session::new(session, Arc::clone(&self.streams), launcher))
+        let live = LiveStreams::new(&self.engine);
+        let streams = Arc::clone(&self.streams);
+        Ok(Session::new(session, live, streams, launcher))
     }
 
     fn __repr__(&self) -> String {
@@ -141,6 +144,11 @@ impl Stream {
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.info.token.shape)
+    }
+
+    #[getter]
+    fn is_burst(&self) -> bool {
+        self.info.token.burst
     }
 
     #[getter]

@@ -5,6 +5,7 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use zbmd_executor::exit;
 use zbmd_executor::{EngineError, RunError, StreamError};
+use zbmd_live::session::ConnectError;
 
 create_exception!(zbmd, Error, PyException, "What zbmd refuses or fails at.");
 create_exception!(zbmd, UsageError, Error, "The call makes no sense.");
@@ -57,6 +58,10 @@ pub(crate) fn engine_error(error: EngineError) -> PyErr {
 }
 
 pub(crate) fn run_error(error: RunError) -> PyErr {
+    error_of_class(error.class(), error)
+}
+
+pub(crate) fn connect_error(error: ConnectError) -> PyErr {
     error_of_class(error.class(), error)
 }
 

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use zbmd_executor::embed::StreamInfo;
 use zbmd_executor::{Session as Run, SinkHandle, SourceHandle, Stopper};
+use zbmd_live::session::LiveStreams;
 
 use crate::array::{self, Filled};
 use crate::errors::{self, usage_error};
@@ -24,6 +25,8 @@ pub(crate) struct Session {
     stopper: Stopper,
     sources: Handles<SourceHandle>,
     sinks: Handles<SinkHandle>,
+    /// Dropped after the run, which gives sinks their last tokens.
+    live: Mutex<LiveStreams>,
     /// What starts workers, while there may be any to start.
     _launcher: Option<Launcher>,
 }
@@ -62,6 +65,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Session {
     pub(crate) fn new(
         session: Run,
+        live: LiveStreams,
         streams: Arc<[StreamInfo]>,
         launcher: Option<Launcher>,
     ) -> Self {
@@ -71,6 +75,7 @@ impl Session {
             run: Mutex::new(Some(session)),
             sources: Handles::new(),
             sinks: Handles::new(),
+            live: Mutex::new(live),
             _launcher: launcher,
         }
     }
@@ -130,6 +135,14 @@ fn in_parts(
         }
         py.check_signals()?;
     }
+}
+
+/// What Python's `json` makes of it.
+fn json_object<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyResult<Bound<'py, PyAny>> {
+    let text =
+        serde_json::to_string(value).map_err(|error| errors::Error::new_err(error.to_string()))?;
+    py.import(intern!(py, "json"))?
+        .call_method1(intern!(py, "loads"), (text,))
 }
 
 fn closed_error(name: &str) -> PyErr {
@@ -216,6 +229,32 @@ impl Session {
         Ok(())
     }
 
+    #[pyo3(signature = (name, url = None))]
+    fn connect(&self, py: Python<'_>, name: &str, url: Option<&str>) -> PyResult<()> {
+        let known_stream = self.streams.iter().find(|info| info.name == name);
+        let stream_info =
+            known_stream.ok_or_else(|| usage_error(format!("there is no stream `{name}`")))?;
+        let is_source = stream_info.is_source;
+
+        let connect_result = py.detach(|| {
+            let mut locked_run = lock(&self.run);
+            let run = locked_run.as_mut()?;
+            let mut live = lock(&self.live);
+            Some(match is_source {
+                true => live.connect_source(run, name, url),
+                false => live.connect_sink(run, name, url),
+            })
+        });
+        connect_result
+            .ok_or_else(|| usage_error("the session was joined or closed"))?
+            .map_err(errors::connect_error)
+    }
+
+    fn live_report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let reports = py.detach(|| lock(&self.live).reports());
+        json_object(py, &reports)
+    }
+
     fn stop(&self) {
         self.stopper.stop();
     }
@@ -259,13 +298,12 @@ impl Session {
         let run_result = join_thread
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        // What the run gave is sent, and the counts are final.
+        py.detach(|| lock(&self.live).close());
         signal_result?;
 
         let report = run_result.map_err(errors::run_error)?.report;
-        let report_text = serde_json::to_string(&report)
-            .map_err(|error| errors::Error::new_err(error.to_string()))?;
-        py.import(intern!(py, "json"))?
-            .call_method1(intern!(py, "loads"), (report_text,))
+        json_object(py, &report)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -274,6 +312,9 @@ impl Session {
 
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
-        py.detach(|| drop(lock(&self.run).take()));
+        py.detach(|| {
+            drop(lock(&self.run).take());
+            lock(&self.live).close();
+        });
     }
 }

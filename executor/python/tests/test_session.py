@@ -112,3 +112,46 @@ def test_mistakes_are_told(twice: zbmd.Bundle) -> None:
         session.push("x", x)
     with pytest.raises(zbmd.FaultError, match="given up"):
         session.push("x", x)
+
+
+def test_bursts_are_records() -> None:
+    bundle = zbmd.compile(
+        """Model(
+    sources: { "in": Stream(dtype: f32, shape: Burst(max: 3, of: [2])) },
+    actors: { "index": BurstIndex(hop: 1000) },
+    channels: [(from: "in", to: ["index"]), (from: "index", to: ["out"])],
+    sinks: { "out": Stream() },
+)""",
+        devices=1,
+    )
+    stream = bundle.streams["in"]
+    assert (stream.is_burst, stream.dtype, stream.shape) == (True, "float32", (3, 2))
+    layout = {
+        "names": ["first", "length", "items"],
+        "formats": ["int64", "uint32", ("float32", (3, 2))],
+        "offsets": [0, 8, 16],
+        "itemsize": 40,
+    }
+    bursts = np.zeros(4, layout)
+    bursts["length"] = [2, 0, 3, 1]
+    bursts["first"] = [5, 0, 6, 7]
+    # What is not used is anything, and comes out as zeros.
+    bursts["items"] = np.arange(24).reshape(4, 3, 2) + 1
+    with bundle.start(**QUIET) as session:
+        assert session.push("in", bursts) == 4
+        session.close("in")
+        out = session.pull("out", 4)
+        session.join()
+    assert out.dtype == bursts.dtype
+    assert list(out["length"]) == [2, 0, 3, 1]
+    assert list(out["first"]) == [5, 0, 2006, 3007]
+    for index, length in enumerate(out["length"]):
+        assert np.array_equal(out["items"][index, :length], bursts["items"][index, :length])
+        assert not out["items"][index, length:].any()
+
+    with bundle.start(**QUIET) as session:
+        bursts["length"][1] = 4
+        with pytest.raises(zbmd.UsageError, match="token 1 pushed to `in` is a burst of 4 items"):
+            session.push("in", bursts)
+        with pytest.raises(zbmd.UsageError, match="use an array of"):
+            session.push("in", np.zeros((4, 3, 2), np.float32))

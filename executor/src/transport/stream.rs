@@ -6,9 +6,11 @@
 //!
 //! A run with several sinks needs all of them pulled: from threads of their own, or with [`SinkHandle::try_pull`].
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use zbmd_ir::burst::{BurstLayout, TooLong};
 use zbmd_ir::{DType, TokenType};
 use zbmd_op::kernel::Element;
 
@@ -58,6 +60,26 @@ pub enum StreamError {
         /// Bytes given.
         bytes: u64,
     },
+    /// Elements alone, where tokens are bursts: they have headers too.
+    #[error(
+        "`{name}` carries {token}: use bytes, which `zbmd_ir::burst::BurstLayout` writes and reads"
+    )]
+    Elements {
+        /// The stream.
+        name: String,
+        /// Type of its tokens.
+        token: TokenType,
+    },
+    /// A burst that is longer than its type allows.
+    #[error("token {index} pushed to `{name}` is {source}")]
+    Burst {
+        /// The stream.
+        name: String,
+        /// Which of the tokens that were given, from 0.
+        index: usize,
+        /// What is wrong.
+        source: TooLong,
+    },
     /// The run takes no more tokens: it has reached its number of iterations, or was stopped.
     #[error("source `{name}` is closed: the run takes no more tokens; {refused} were not taken")]
     Closed {
@@ -94,7 +116,29 @@ impl Stream {
                 found: T::DTYPE,
             });
         }
+        if self.token.burst {
+            let (name, token) = (self.name.clone(), self.token.clone());
+            return Err(StreamError::Elements { name, token });
+        }
         self.check_bytes(elements * size_of::<T>())
+    }
+
+    /// Checks bytes that the program gives: whole tokens, and bursts within their maximum, whose unused bytes become
+    /// zero.
+    fn checked<'a>(&self, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, StreamError> {
+        self.check_bytes(bytes.len())?;
+        match BurstLayout::of(&self.token) {
+            None => Ok(Cow::Borrowed(bytes)),
+            Some(layout) => {
+                layout
+                    .with_zeros(bytes)
+                    .map_err(|(index, source)| StreamError::Burst {
+                        name: self.name.clone(),
+                        index,
+                        source,
+                    })
+            }
+        }
     }
 
     fn check_bytes(&self, bytes: usize) -> Result<(), StreamError> {
@@ -161,8 +205,8 @@ impl SourceHandle {
     /// # Errors
     /// As [`Self::push`].
     pub fn push_bytes(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
-        self.stream.check_bytes(bytes.len())?;
-        self.push_all(bytes, Deadline::NEVER).map(drop)
+        let bytes = self.stream.checked(bytes)?;
+        self.push_all(&bytes, Deadline::NEVER).map(drop)
     }
 
     /// Like [`Self::push_bytes`], waiting so long at most; how many tokens were taken. Fewer than given only when the
@@ -171,8 +215,8 @@ impl SourceHandle {
     /// # Errors
     /// As [`Self::push`].
     pub fn push_bytes_within(&mut self, bytes: &[u8], limit: Duration) -> Result<u64, StreamError> {
-        self.stream.check_bytes(bytes.len())?;
-        self.push_all(bytes, Deadline::after(limit))
+        let bytes = self.stream.checked(bytes)?;
+        self.push_all(&bytes, Deadline::after(limit))
     }
 
     /// Gives as many tokens as there is space for, without waiting; how many.
@@ -189,8 +233,8 @@ impl SourceHandle {
     /// # Errors
     /// As [`Self::push`].
     pub fn try_push_bytes(&mut self, bytes: &[u8]) -> Result<u64, StreamError> {
-        self.stream.check_bytes(bytes.len())?;
-        self.write(bytes)
+        let bytes = self.stream.checked(bytes)?;
+        self.write(&bytes)
     }
 
     /// Ends the source: the run finishes with the tokens that were pushed.
@@ -324,6 +368,46 @@ impl SinkHandle {
         self.stream.check_bytes(to.len())?;
         if to.is_empty() || !self.wait(1, Deadline::NEVER)? {
             return Ok(0);
+        }
+        Ok(self.read(to))
+    }
+
+    /// Like [`Self::pull_some_bytes`], waiting so long at most. 0 without [`Self::is_finished`] says that the time is over.
+    ///
+    /// # Errors
+    /// As [`Self::pull`].
+    pub fn pull_some_bytes_within(
+        &mut self,
+        to: &mut [u8],
+        limit: Duration,
+    ) -> Result<u64, StreamError> {
+        self.stream.check_bytes(to.len())?;
+        if to.is_empty() || !self.wait(1, Deadline::after(limit))? {
+            return Ok(0);
+        }
+        Ok(self.read(to))
+    }
+
+    /// Like [`Self::pull_some_bytes`], but once there is a token waits up to `linger` for half of what the queue or `to`
+    /// holds: the run then wakes this thread once for many blocks, where waking it may take as long as a block.
+    ///
+    /// # Errors
+    /// As [`Self::pull`].
+    pub fn pull_batch_bytes(
+        &mut self,
+        to: &mut [u8],
+        linger: Duration,
+    ) -> Result<u64, StreamError> {
+        self.stream.check_bytes(to.len())?;
+        if to.is_empty() || !self.wait(1, Deadline::NEVER)? {
+            return Ok(0);
+        }
+
+        let fitting_tokens = to.len() as u64 / self.stream.token.bytes();
+        let enough = fitting_tokens.min(self.consumer.shared().capacity()) / 2;
+        if !linger.is_zero() && self.consumer.available() < enough {
+            // At the end of a run, or after its fault, what is there is all there will be.
+            drop(self.wait(enough, Deadline::after(linger)));
         }
         Ok(self.read(to))
     }

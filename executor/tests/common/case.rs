@@ -36,6 +36,11 @@ impl Case {
         expect.outputs.remove("out").expect("a sink")
     }
 
+    /// Where its files are.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(runner());
         command
@@ -61,7 +66,10 @@ impl Case {
 }
 
 pub(crate) fn code(output: &Output) -> i32 {
-    output.status.code().expect("not killed")
+    output
+        .status
+        .code()
+        .unwrap_or_else(|| panic!("{}: {}", output.status, text(&output.stderr)))
 }
 
 impl Case {

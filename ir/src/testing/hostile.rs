@@ -252,6 +252,7 @@ fn long_shapes(size: usize) -> Program {
     let token = TokenType {
         dtype: DType::F32,
         shape: vec![1; size / 8],
+        burst: false,
     };
     graph.actors[ActorId(0)].outputs[0].token = token.clone();
     graph.actors[ActorId(1)].inputs[0].token = token.clone();

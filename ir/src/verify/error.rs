@@ -218,6 +218,7 @@ errors! {
     "V0126" InPlacePort { actor: ActorId, port: Port, ports: usize } "{actor} may write in place at {port}, which is in a state or none of {ports}";
     "V0127" InPlaceShape { actor: ActorId, input: u32, output: u32, at: u64, read: u128, written: u128, window: u64, rate: u64 } "{actor} may write output {output} over input {input}: {written} bytes a firing over {read}, the smaller {at} bytes into the larger, with a window of {window} at rate {rate}";
     "V0128" Name { place: String, name: String, why: String } "the name `{}` of {place} {why}", printable(name);
+    "V0129" BurstWithoutMaximum { actor: ActorId, port: Port } "{port} of {actor} carries bursts without a shape: the first dimension is their maximum";
     // Machine.
     "V0201" DuplicateDevice { name: String, first: DeviceId, second: DeviceId } "{first} and {second} are both called `{}`", printable(name);
     "V0202" LinkDevice { link: LinkId, device: DeviceId, devices: usize } "{link} names {device} of {devices} devices";

@@ -174,6 +174,10 @@ fn check_port(actor: ActorId, port: Port, token: &TokenType, rate: u64, errors: 
         MAX_TOKEN_BYTES.into(),
     );
 
+    if token.burst && token.shape.is_empty() {
+        errors.push(VerifyError::BurstWithoutMaximum { actor, port });
+    }
+
     // A long shape has been reported, and is not copied into another error.
     if token.shape.len() <= MAX_RANK && token.shape.contains(&0) {
         errors.push(VerifyError::ZeroDimension {

@@ -120,6 +120,7 @@ fn graphs() {
         ("V0104", chain, |p| {
             actor(p, 1).inputs[0].token.shape = vec![2, 0]
         }),
+        ("V0129", chain, |p| actor(p, 1).inputs[0].token.burst = true),
         ("V0105", chain, |p| actor(p, 0).outputs[0].rate = 0),
         ("V0106", chain, |p| actor(p, 1).inputs[0].window = 0),
         ("V0107", chain, |p| channel(p, 0).from.actor = ActorId(3)),

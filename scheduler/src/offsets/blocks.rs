@@ -12,7 +12,9 @@ pub(super) struct ItemBlock {
     /// blocks are live at the same time exactly when they share one. There are at most as many as blocks.
     pub(super) lo: u32,
     pub(super) hi: u32,
-    /// Live time, for ranking.
+    /// First moment at which it is live.
+    pub(super) first: u64,
+    /// Live time.
     pub(super) width: u64,
     /// Bytes, rounded up to the smallest alignment of all blocks.
     pub(super) size: u64,
@@ -91,6 +93,7 @@ impl LayoutProblem {
             blocks.push(ItemBlock {
                 lo: span.start,
                 hi: span.end,
+                first: hull.first,
                 width: hull.end - hull.first,
                 size: hull.size.next_multiple_of(size_step),
                 align: hull.align,

@@ -3,6 +3,8 @@
 //! A search for one ceiling is heavy-tailed in the order of blocks: with one order it takes a thousand placements,
 //! with the next it never ends. So several orders take turns with budgets that double.
 
+use std::ops::Range;
+
 use zbmd_ir::math::gcd_u64;
 
 use super::blocks::ItemBlock;
@@ -79,6 +81,8 @@ pub(super) struct BlockGroup {
     pub(super) unit: u64,
     /// The group's shapes by index, sections counted from its first.
     pub(super) shapes: Vec<BlockShape>,
+    /// Moments in which each shape is live.
+    pub(super) moments: Vec<Range<u64>>,
     /// Indices of shapes in each order.
     pub(super) rankings: Vec<Vec<u32>>,
 }
@@ -113,6 +117,10 @@ impl BlockGroup {
                 fixed: block.fixed.map(|offset| (offset / unit) as u32),
             })
             .collect();
+        let moments = blocks
+            .iter()
+            .map(|block| block.first..block.first + block.width)
+            .collect();
         let crowds = greedy::find_crowds(blocks, &loads[first as usize..end as usize], first);
         let rankings = ORDERS
             .iter()
@@ -121,6 +129,7 @@ impl BlockGroup {
         Some(BlockGroup {
             unit,
             shapes,
+            moments,
             rankings,
         })
     }

@@ -6,7 +6,8 @@
 //!
 //! 1. aliases are taken together into blocks (`blocks`), and time falls apart into groups that share no moment;
 //! 2. greedy orders, each group keeping its best (`greedy`);
-//! 3. where a capacity is given, many short searches for it (`restart`, `section_search`, `reasons`);
+//! 3. where a capacity is given, many short searches for it (`restart`, `section_search`, `reasons`,
+//!    `fillers`);
 //! 4. branch and bound, group by group, the largest first (`descend`, `group`, `search`), or, where groups are too
 //!    large, window by window (`repair`).
 //!
@@ -16,6 +17,7 @@
 mod blocks;
 mod conflict;
 mod descend;
+mod fillers;
 mod greedy;
 mod group;
 mod reasons;

@@ -1,16 +1,17 @@
 //! Many short section searches for a capacity: what one order of decisions never finds, another finds at once.
 //!
 //! The searches differ by chance in how they break ties and in which blocks they try first, and learn from each other
-//! only in which sections fail. Their lengths follow Luby, Sinclair & Zuckerman 1993, which is within a logarithm of
+//! only in which sections fail. Half of them take bytes that may stay empty for blocks too (see `fillers`). Their lengths follow Luby, Sinclair & Zuckerman 1993, which is within a logarithm of
 //! the best lengths whatever the instance. Chance is a fixed sequence, so that the same budget gives the same layout.
 
 use super::blocks::LayoutProblem;
+use super::fillers::{FillerChoice, make_fillers};
 use super::greedy::LayoutDraft;
 use super::group::{BlockGroup, StepBudget};
 use super::search::{BlockShape, FitOutcome, mix_bits};
 use super::section_search::{SectionOrder, SectionSearch};
 
-/// Most blocks of a group that is searched by section: each is a level of recursion or two.
+/// Most blocks and fillers of a group that is searched by section: each is a level of recursion or two.
 const MAX_BLOCKS: usize = 800;
 
 /// Steps of the shortest search, for each block: some thousand decisions in all.
@@ -65,6 +66,69 @@ pub(super) fn fit_groups(
     budget.spend(&share);
 }
 
+/// How one search of several kinds, which take turns, goes about it.
+struct SearchKind {
+    order: SectionOrder,
+    fillers: FillerKind,
+}
+
+/// What a search takes for fillers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FillerKind {
+    /// Nothing.
+    None,
+    /// Rectangles with edges that match.
+    Matched,
+    /// The rest of the bytes that may stay empty as well.
+    All,
+}
+
+/// The kinds of searches: each has lengths of its own, so that each has its share of the long ones.
+const KINDS: [SearchKind; 4] = [
+    SearchKind {
+        order: SectionOrder::Random,
+        fillers: FillerKind::None,
+    },
+    SearchKind {
+        order: SectionOrder::Random,
+        fillers: FillerKind::Matched,
+    },
+    SearchKind {
+        order: SectionOrder::Failures,
+        fillers: FillerKind::None,
+    },
+    SearchKind {
+        order: SectionOrder::Random,
+        fillers: FillerKind::All,
+    },
+];
+
+/// One of so many matches of edges is not trusted, by turns: 0 stands for trust in all.
+const LEFT_OUT: [u64; 4] = [0, 16, 0, 6];
+
+/// Fillers for the search of a round; none where they would be too many.
+fn choose_fillers(
+    group: &BlockGroup,
+    ceiling: u32,
+    kind: &SearchKind,
+    round: u64,
+) -> Vec<BlockShape> {
+    if kind.fillers == FillerKind::None {
+        return Vec::new();
+    }
+    let turn = round / KINDS.len() as u64;
+    let choice = FillerChoice {
+        takes_rest: kind.fillers == FillerKind::All,
+        left_out: LEFT_OUT[turn as usize % LEFT_OUT.len()],
+        seed: round,
+    };
+    let mut fillers = make_fillers(group, ceiling, choice);
+    if group.shapes.len() + fillers.len() > MAX_BLOCKS {
+        fillers.clear();
+    }
+    fillers
+}
+
 /// Looks for a layout of a group without fixed blocks, of at most `ceiling` units; returns its offsets, if any.
 pub(super) fn fit_by_section(
     group: &BlockGroup,
@@ -77,20 +141,23 @@ pub(super) fn fit_by_section(
     let shortest_search = SHORTEST_SEARCH * group.shapes.len() as u64;
 
     for round in 0.. {
-        let limit = budget
-            .left()
-            .min(shortest_search.saturating_mul(luby(round + 1)));
+        let kind_count = KINDS.len() as u64;
+        let kind = &KINDS[(round % kind_count) as usize];
+        let length = luby(round / kind_count + 1);
+        let limit = shortest_search.saturating_mul(length).min(budget.left());
         if limit == 0 {
             break;
         }
 
-        let ranking = draw_ranking(group, round);
-        let ranked = ranking.iter().map(|&index| group.shapes[index as usize]);
+        let fillers = choose_fillers(group, ceiling, kind, round);
+        let has_fillers = !fillers.is_empty();
+        let mut ranking = draw_ranking(group, round, round / kind_count);
+        rank_fillers(group, &fillers, &mut ranking);
+        let mut all_shapes = group.shapes.clone();
+        all_shapes.extend(fillers);
+        let ranked = ranking.iter().map(|&index| all_shapes[index as usize]);
         let shapes: Vec<BlockShape> = ranked.collect();
-        let order = match round % 2 {
-            0 => SectionOrder::Random,
-            _ => SectionOrder::Failures,
-        };
+        let order = kind.order;
         let stop = budget.stop;
         let mut search =
             SectionSearch::new(&shapes, ceiling, limit, order, round, &mut failures, stop);
@@ -100,12 +167,15 @@ pub(super) fn fit_by_section(
 
         match outcome {
             FitOutcome::Budget => {}
+            // There may be a layout without these fillers.
+            FitOutcome::Impossible if has_fillers => {}
             FitOutcome::Impossible => return (outcome, Vec::new()),
             FitOutcome::Found => {
                 let mut offsets = vec![0; shapes.len()];
                 for (&index, &offset) in ranking.iter().zip(&search.offsets) {
                     offsets[index as usize] = offset;
                 }
+                offsets.truncate(group.shapes.len());
                 return (outcome, offsets);
             }
         }
@@ -114,10 +184,10 @@ pub(super) fn fit_by_section(
 }
 
 /// The group's orders in turn: the first time as they are, then with blocks drawn from the next few.
-fn draw_ranking(group: &BlockGroup, round: u64) -> Vec<u32> {
+fn draw_ranking(group: &BlockGroup, round: u64, turn: u64) -> Vec<u32> {
     let ranking_count = group.rankings.len() as u64;
-    let mut ranking = group.rankings[(round % ranking_count) as usize].clone();
-    if round < ranking_count {
+    let mut ranking = group.rankings[(turn % ranking_count) as usize].clone();
+    if turn < ranking_count {
         return ranking;
     }
     let last = ranking.len() - 1;
@@ -126,6 +196,29 @@ fn draw_ranking(group: &BlockGroup, round: u64) -> Vec<u32> {
         ranking.swap(index, (index + drawn as usize).min(last));
     }
     ranking
+}
+
+/// Puts fillers into a ranking of blocks, with indices that follow those of the blocks: each as far from its start as it
+/// would be were the ranking by area.
+fn rank_fillers(group: &BlockGroup, fillers: &[BlockShape], ranking: &mut Vec<u32>) {
+    if fillers.is_empty() {
+        return;
+    }
+    let area_of = |shape: &BlockShape| u64::from(shape.hi - shape.lo) * u64::from(shape.size);
+    let mut areas: Vec<u64> = group.shapes.iter().map(area_of).collect();
+    areas.sort_unstable();
+
+    // Twice the position of each, so that a filler comes before the block that has its position.
+    let placed = ranking.iter().zip(0..);
+    let mut positions: Vec<(usize, u32)> = placed
+        .map(|(&index, position)| (2 * position + 1, index))
+        .collect();
+    for (filler, index) in fillers.iter().zip(group.shapes.len() as u32..) {
+        let smaller = areas.partition_point(|&area| area < area_of(filler));
+        positions.push((2 * (areas.len() - smaller), index));
+    }
+    positions.sort_unstable();
+    *ranking = positions.into_iter().map(|(_, index)| index).collect();
 }
 
 /// The sequence 1, 1, 2, 1, 1, 2, 4, 1, ... from index 1 on.

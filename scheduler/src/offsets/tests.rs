@@ -6,6 +6,7 @@ use super::{
     Alias, ConflictVerdict, Item, ItemLayout, LayoutLimits, OffsetsError, conflict, solve,
 };
 
+mod fillers;
 mod section_search;
 
 /// Seeded xorshift: the tests need variety, not quality.

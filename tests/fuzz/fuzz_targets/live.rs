@@ -3,18 +3,22 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use zbmd_ir::DType;
+use zbmd_ir::{DType, TokenType};
+use zbmd_live::bridge::{RecordReader, RecordWriter};
 use zbmd_live::packet::{rtl_tcp, seq, vita49};
+use zbmd_live::sigmf::{Recording, Segment};
 use zbmd_live::{Packet, PacketPlace, Silence, SinkUrl, SourceUrl, Step, Timeline, TimelineSettings};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((choice, rest)) = bytes.split_first() else {
         return;
     };
-    match choice % 5 {
+    match choice % 7 {
         0 => datagrams(rest),
         1 => receivers(rest),
         2 => urls(rest),
+        3 => bridge_records(rest),
+        4 => recordings(rest),
         _ => packets(*choice, rest),
     }
 });
@@ -41,6 +45,34 @@ fn datagrams(bytes: &[u8]) {
     }
 }
 
+/// A record that is read is written as it was, but for actions that are one.
+fn bridge_records(bytes: &[u8]) {
+    let Ok(mut reader) = RecordReader::new(bytes) else {
+        return;
+    };
+    let mut actions = Vec::new();
+    while let Ok(Some(action)) = reader.next_action() {
+        actions.push(action);
+    }
+    let mut text = Vec::new();
+    let mut writer = RecordWriter::new(&mut text, reader.record()).expect("memory");
+    for action in &actions {
+        writer.add(*action).expect("memory");
+    }
+    writer.finish().expect("memory");
+
+    let mut again = RecordReader::new(&text[..]).expect("our own");
+    let mut left = actions.into_iter();
+    while let Ok(Some(action)) = again.next_action() {
+        // As many of the first as it was made of.
+        let mut made = left.next().expect("an action");
+        while made != action {
+            assert!(made.merge(left.next().expect("an action")));
+        }
+    }
+    assert!(left.next().is_none());
+}
+
 /// Hellos and commands come back as they were.
 fn receivers(bytes: &[u8]) {
     if let Some((hello, _)) = bytes.split_first_chunk()
@@ -61,6 +93,28 @@ fn urls(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = SourceUrl::parse(text).map_err(|error| error.to_string());
         let _ = SinkUrl::parse(text).map_err(|error| error.to_string());
+    }
+}
+
+/// What is read of a recording lies within its data, in order.
+fn recordings(bytes: &[u8]) {
+    let Some((data_bytes, meta)) = bytes.split_first_chunk() else {
+        return;
+    };
+    let data_bytes = u64::from(u32::from_le_bytes(*data_bytes));
+    for dtype in DType::ALL {
+        let token = TokenType::new(dtype, [2]);
+        let Ok(recording) = Recording::parse(meta, data_bytes, &token) else {
+            continue;
+        };
+        let mut read_to = 0;
+        for segment in recording.segments {
+            if let Segment::Data { at_byte, tokens } | Segment::Filled { at_byte, tokens, .. } = segment {
+                assert!(at_byte >= read_to);
+                read_to = at_byte + tokens * token.bytes();
+                assert!(read_to <= data_bytes);
+            }
+        }
     }
 }
 

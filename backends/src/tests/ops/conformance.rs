@@ -76,6 +76,8 @@ pub(crate) fn params(text: &str) -> Params {
 }
 
 fn token(text: &str) -> TokenType {
+    let burst = text.starts_with("burst ");
+    let text = text.trim_start_matches("burst ");
     let (dtype, shape) = match text.split_once('[') {
         None => (text, Vec::new()),
         Some((dtype, dims)) => {
@@ -86,7 +88,12 @@ fn token(text: &str) -> TokenType {
             )
         }
     };
-    TokenType::new(DType::from_name(dtype).expect("a dtype"), shape)
+    let dtype = DType::from_name(dtype).expect("a dtype");
+    TokenType {
+        dtype,
+        shape,
+        burst,
+    }
 }
 
 const NO_BLOBS: &[Bytes] = &[];
@@ -157,6 +164,11 @@ pub(crate) fn subject(op: &str, parameters: &str, inputs: &str) -> Subject {
     }
 }
 
+/// Elements that fill the bytes of a token, which has more of them than elements if it is a burst.
+pub(super) fn stored_elements(token: &TokenType) -> u64 {
+    token.bytes() / token.dtype.size_bytes()
+}
+
 impl Subject {
     pub(super) fn call(&self, firings: usize) -> Call {
         let mut call = Call::new(&self.actor, self.kernel.scratch_bytes(), firings);
@@ -183,7 +195,7 @@ impl Subject {
         let tokens = |p: &InPort| (firings as u64 - 1) * p.rate + p.window;
         let ports = ports
             .iter()
-            .map(|p| (p.token.dtype, tokens(p) * p.token.elements()));
+            .map(|p| (p.token.dtype, tokens(p) * stored_elements(&p.token)));
         ports
             .map(|(dtype, elements)| make(dtype, elements as usize))
             .collect()
@@ -326,6 +338,8 @@ pub(crate) const CASES: &[(&str, &str, &str)] = &[
     ("Tone", "freq: -3.7, rate: 48000.0, amplitude: 0.3", ""),
     ("Noise", "seed: 3", ""),
     ("Noise", "seed: 3, dtype: c32", ""),
+    ("BurstIndex", "hop: 100, offset: -7", "burst f32[3]"),
+    ("BurstIndex", "hop: 100, bursts: 2", "burst u8[5,2]"),
     ("Mix", "freq: -250000.0, rate: 2000000.0", "c32"),
     ("Mix", "freq: 3.0, rate: 7.0", "f32[5]"),
     (
@@ -816,11 +830,14 @@ fn outputs_over_inputs_have_the_same_bits() {
                 &subject.actor.inputs[..subject.actor.inputs.len() - subject.actor.state.len()];
             for (i, p) in ports.iter().enumerate() {
                 let tokens = (firings as u64 - 1) * p.rate + p.window;
-                let elements = tokens * p.token.elements();
+                let elements = tokens * stored_elements(&p.token);
                 call.input(i)
                     .copy_from_slice(&random.elements(p.token.dtype, elements as usize));
             }
             let mut run = |over: &[InPlace]| {
+                for (index, state) in subject.initial.iter().enumerate() {
+                    call.state(index).copy_from_slice(state);
+                }
                 call.run_over(&*subject.kernel, over).expect("no fault");
                 let outputs = 0..subject.actor.outputs.len() - subject.actor.state.len();
                 (

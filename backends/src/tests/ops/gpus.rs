@@ -57,6 +57,7 @@ const CPU_ONLY: &[(&str, &str)] = &[
         "functions of f64",
     ),
     ("to: bf16", "f64 to bf16 in one rounding"),
+    ("hop: 100", "headers of bursts, whatever their items"),
 ];
 
 /// The kernels of a subject; `None` where the CPU keeps it.

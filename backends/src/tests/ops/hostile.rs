@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use bytes::Bytes;
 use zbmd_ir::{Actor, BlobId, DType, Params, Role, StatePort, TiVec, TokenType, Value};
 
-use super::conformance::{Random, value};
+use super::conformance::{Random, stored_elements, value};
 use crate::call::Call;
 use crate::kernels::Caps;
 use crate::op::{Op, OpError, Registry, ResolveCx, Signature, TypeSchema};
@@ -160,7 +160,11 @@ fn random_token(random: &mut Random) -> TokenType {
     let shape: Vec<u32> = (0..rank)
         .map(|_| *pick(random, &[0, 1, 1, 2, 2, 3]))
         .collect();
-    TokenType::new(*pick(random, &DType::ALL), shape)
+    TokenType {
+        dtype: *pick(random, &DType::ALL),
+        burst: !shape.is_empty() && random.below(8) == 0,
+        shape,
+    }
 }
 
 /// Numbers that parameters are likely to mishandle.
@@ -227,7 +231,7 @@ fn constant(random: &mut Random, case: &mut Case) -> Value {
             if token.dtype == DType::C32 {
                 token = TokenType::new(DType::F16, token.shape);
             }
-            let bytes = random.elements(token.dtype, token.elements() as usize);
+            let bytes = random.elements(token.dtype, stored_elements(&token) as usize);
             let blob = case.blobs.next_key();
             case.blobs.push(Bytes::from(bytes));
             Value::Tensor(blob, token)

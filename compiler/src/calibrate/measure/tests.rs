@@ -71,6 +71,7 @@ fn timed(
         actor,
         kernel: &kernel,
         states: &[],
+        between: None,
     };
     measure(&[task], limits, &|| now.load(Ordering::Relaxed)).map(|mut all| all.remove(0))
 }
@@ -89,6 +90,7 @@ fn variants_are_measured_together() {
         actor: &actor,
         kernel,
         states: &[],
+        between: None,
     });
     let found = measure(&tasks, &LIMITS, &|| now.load(Ordering::Relaxed)).expect("costs");
     let costs: Vec<_> = found.iter().map(|m| (m.call_ps, m.firing_ps)).collect();
@@ -239,6 +241,7 @@ fn samples_start_from_the_initial_states() {
         actor: &actor,
         kernel: &Counter { now: &now },
         states: &[&initial],
+        between: None,
     };
     let measured = measure(&[task], &LIMITS, &|| now.load(Ordering::Relaxed));
     assert_eq!(

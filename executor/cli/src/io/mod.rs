@@ -7,8 +7,12 @@
 //! | `x.wav` | sound; s16 becomes f32 by 1/32768 where tokens are floats |
 //! | `x.u8 .s8 .s16 .s32 .f32` | raw elements of that dtype |
 //! | `x.cu8 .cs8 .cs16 .cf32` | raw pairs: u8, i8, i16 elements, or f32 elements or c32 |
+//! | `x.sigmf-meta .sigmf-data` | a SigMF recording, see `recordings` |
 //! | `x.bin`, no extension, `-` | raw bytes of the tokens, in the machine's byte order |
+//! | `x.bursts`, `x.jsonl`, `-` to write | [bursts], only the items there are |
 
+pub(crate) mod block_gate;
+mod bursts;
 mod npy;
 pub(crate) mod pipe;
 pub(crate) mod pump;
@@ -21,9 +25,11 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use self::bursts::BurstFormat;
 use self::pipe::PipeReader;
 pub(crate) use self::sink::{FileKind, Position, PreparedSink, SinkFile, tokens_in};
 use zbmd_executor::is_named_pipe;
+use zbmd_ir::burst::BurstLayout;
 use zbmd_ir::{DType, Params, TokenType};
 
 /// Why a file cannot be a stream. Every variant names the file.
@@ -61,7 +67,7 @@ pub(crate) enum FileError {
     #[error(transparent)]
     Type(Box<TypeMismatch>),
     /// No format has that extension.
-    #[error("{}: unknown extension `{extension}`; known are npy, wav, u8, s8, s16, s32, f32, cu8, cs8, cs16, cf32, and bin for raw tokens", path.display())]
+    #[error("{}: unknown extension `{extension}`; known are npy, wav, u8, s8, s16, s32, f32, cu8, cs8, cs16, cf32, bursts and jsonl for bursts, and bin for raw tokens", path.display())]
     Extension {
         /// The file.
         path: PathBuf,
@@ -115,6 +121,7 @@ enum Format {
     Raw,
     Npy,
     Wav,
+    Bursts(BurstFormat),
 }
 
 /// Whether the name is the URL of a live stream.
@@ -132,6 +139,9 @@ fn format(path: &Path, port: Port<'_>) -> Result<Format, FileError> {
         return Ok(Format::Raw);
     };
     let extension = extension.to_string_lossy().to_ascii_lowercase();
+    if port.token.burst {
+        return burst_format(path, &extension, port);
+    }
     match extension.as_str() {
         "npy" => return Ok(Format::Npy),
         "wav" => return Ok(Format::Wav),
@@ -161,6 +171,18 @@ fn format(path: &Path, port: Port<'_>) -> Result<Format, FileError> {
     let help =
         format!("name the file {fitting}.npy or .bin, as what it holds, or convert in the model");
     Err(mismatch(path, port, found, &help))
+}
+
+fn burst_format(path: &Path, extension: &str, port: Port<'_>) -> Result<Format, FileError> {
+    match extension {
+        "bin" => Ok(Format::Raw),
+        "bursts" => Ok(Format::Bursts(BurstFormat::Records)),
+        "jsonl" => Ok(Format::Bursts(BurstFormat::JsonLines)),
+        _ => {
+            let help = "name the file .bursts, .jsonl (to be written), or .bin for whole tokens";
+            Err(mismatch(path, port, "samples".to_owned(), help))
+        }
+    }
 }
 
 /// What files of raw samples hold, by extension.
@@ -209,6 +231,15 @@ pub(crate) fn open_source(path: &Path, port: Port<'_>) -> Result<Box<dyn Read + 
         Format::Raw => Ok(Box::new(file)),
         Format::Npy => npy::open(path, file, port),
         Format::Wav => wav::open(path, file, port),
+        Format::Bursts(BurstFormat::JsonLines) => Err(FileError::Content {
+            path: path.to_owned(),
+            message: "JSON lines are written, not read: use a file with the extension bursts"
+                .to_owned(),
+        }),
+        Format::Bursts(BurstFormat::Records) => {
+            let layout = BurstLayout::of(port.token).expect("only bursts have that format");
+            bursts::open(path, file, layout)
+        }
     }
 }
 
@@ -283,7 +314,7 @@ mod tests {
             (
                 "a.mp3",
                 DType::F32,
-                "a.mp3: unknown extension `mp3`; known are npy, wav, u8, s8, s16, s32, f32, cu8, cs8, cs16, cf32, and bin for raw tokens",
+                "a.mp3: unknown extension `mp3`; known are npy, wav, u8, s8, s16, s32, f32, cu8, cs8, cs16, cf32, bursts and jsonl for bursts, and bin for raw tokens",
             ),
         ] {
             let token = TokenType::scalar(dtype);
@@ -296,6 +327,7 @@ mod tests {
                 Ok(Format::Raw) => "raw".to_owned(),
                 Ok(Format::Npy) => "npy".to_owned(),
                 Ok(Format::Wav) => "wav".to_owned(),
+                Ok(Format::Bursts(_)) => "bursts".to_owned(),
                 Err(error) => error.to_string(),
             };
             assert_eq!(found, expect, "{name} as {dtype}");

@@ -6,11 +6,15 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use super::block_gate::BlockGate;
 use super::{FileError, FileKind, Position, PreparedSink, SinkFile, is_standard};
 use zbmd_executor::{SinkHandle, SourceHandle, StreamError};
 
 /// Bytes moved at a time, or one token where that is more.
 const PIECE_BYTES: usize = 64 << 10;
+
+/// How long the tokens of a regular file may wait for more of them, so that a run need not wake a thread for each block.
+const FILE_LINGER: Duration = Duration::from_millis(1);
 
 /// Is told how many tokens of a sink have been taken, as soon as they have.
 pub(crate) type TokenListener = Box<dyn FnMut(u64) + Send>;
@@ -19,6 +23,8 @@ pub(crate) type TokenListener = Box<dyn FnMut(u64) + Send>;
 pub(crate) struct WatchedSink {
     pub(crate) handle: SinkHandle,
     pub(crate) listener: Option<TokenListener>,
+    /// Late blocks are not passed on.
+    pub(crate) gate: Option<BlockGate>,
 }
 
 impl WatchedSink {
@@ -28,11 +34,51 @@ impl WatchedSink {
 
     /// See [`SinkHandle::pull_some_bytes`].
     pub(super) fn pull_some_bytes(&mut self, to: &mut [u8]) -> Result<u64, StreamError> {
-        let tokens = self.handle.pull_some_bytes(to)?;
+        self.pull_batch_bytes(to, Duration::ZERO)
+    }
+
+    /// See [`SinkHandle::pull_batch_bytes`].
+    fn pull_batch_bytes(&mut self, to: &mut [u8], linger: Duration) -> Result<u64, StreamError> {
+        if let Some(gate) = &mut self.gate {
+            return pull_through(gate, &mut self.handle, to);
+        }
+        let tokens = self.handle.pull_batch_bytes(to, linger)?;
         if let Some(listener) = &mut self.listener {
             listener(tokens);
         }
         Ok(tokens)
+    }
+}
+
+/// Waits until the sink is to be given something by a gate; how many tokens. 0 at the end of the run.
+fn pull_through(
+    gate: &mut BlockGate,
+    handle: &mut SinkHandle,
+    to: &mut [u8],
+) -> Result<u64, StreamError> {
+    let token_bytes = handle.token().bytes();
+    let mut has_ended = false;
+    loop {
+        let taken_bytes = gate.take_output(to) as u64;
+        if taken_bytes > 0 || has_ended {
+            return Ok(taken_bytes / token_bytes);
+        }
+
+        let limit = gate.wait_ns(zbmd_live::now_ns()).map(Duration::from_nanos);
+        let room = gate.room();
+        let tokens = match limit {
+            Some(limit) => handle.pull_some_bytes_within(room, limit)?,
+            None => handle.pull_some_bytes(room)?,
+        };
+        let now_ns = zbmd_live::now_ns();
+        if tokens > 0 {
+            gate.add((tokens * token_bytes) as usize, now_ns);
+        } else if handle.is_finished() {
+            gate.finish();
+            has_ended = true;
+            continue;
+        }
+        gate.fill_places(now_ns);
     }
 }
 
@@ -178,6 +224,11 @@ impl SharedFile {
         Ok(())
     }
 
+    /// Whether what the file held before is gone.
+    pub(crate) fn has_begun(&self) -> bool {
+        matches!(self.locked().stage, Stage::Writing(_))
+    }
+
     /// Lets the reader of a pipe that was given nothing see its end. One that is being written is left to its writer.
     pub(crate) fn release_reader(&self) {
         if let Ok(state) = self.shared.file.try_lock()
@@ -273,7 +324,12 @@ pub(crate) fn drain(stream: &str, path: &Path, mut sink: WatchedSink, to: &Share
     let mut buffer = piece(token_bytes as u64);
     let stream = stream.to_owned();
     // After a fault of the run, what was made before it is still written: the loop ends as at the end of a run.
-    while let Ok(tokens @ 1..) = sink.pull_some_bytes(&mut buffer) {
+    // Responses are measured until their tokens are pulled.
+    let linger = match sink.listener {
+        None => FILE_LINGER,
+        Some(_) => Duration::ZERO,
+    };
+    while let Ok(tokens @ 1..) = sink.pull_batch_bytes(&mut buffer, linger) {
         let bytes = &buffer[..tokens as usize * token_bytes];
         if let Err(end) = write_piece(&stream, path, to, bytes) {
             to.end();

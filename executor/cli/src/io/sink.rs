@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use zbmd_ir::TokenType;
+use zbmd_ir::burst::BurstLayout;
 
+use super::bursts::{BurstEncoding, BurstFormat, Progress};
 use super::{FileError, Format, Port, format, io_error, is_standard, is_url, npy, pipe, wav};
 
 /// What the system says a file is, as far as it matters to whoever writes to it.
@@ -48,20 +50,30 @@ impl FileKind {
 #[derive(Clone, Debug)]
 pub(crate) struct Position {
     data_bytes: Arc<AtomicU64>,
-    token_bytes: u64,
+    /// Bytes of a token in the file; `None` where that varies, and tokens are counted.
+    token_bytes: Option<u64>,
+    counted_tokens: Arc<AtomicU64>,
 }
 
 impl Position {
-    fn new(token_bytes: u64) -> Self {
+    fn new(token_bytes: Option<u64>) -> Self {
         Self {
-            data_bytes: Arc::new(AtomicU64::new(0)),
+            data_bytes: Arc::default(),
             token_bytes,
+            counted_tokens: Arc::default(),
         }
     }
 
     /// Whole tokens that the system has taken.
     pub(crate) fn tokens(&self) -> u64 {
-        self.data_bytes() / self.token_bytes
+        match self.token_bytes {
+            Some(token_bytes) => self.data_bytes() / token_bytes,
+            None => self.counted_tokens.load(Ordering::Acquire),
+        }
+    }
+
+    fn set_counted_tokens(&self, tokens: u64) {
+        self.counted_tokens.store(tokens, Ordering::Release);
     }
 
     fn data_bytes(&self) -> u64 {
@@ -79,25 +91,43 @@ enum Encoding {
     Raw { token_bytes: u64 },
     Npy(TokenType),
     Wav(wav::WavLayout),
+    Bursts(BurstEncoding),
 }
 
 impl Encoding {
     fn of(path: &Path, port: Port<'_>) -> Result<Self, FileError> {
-        Ok(match format(path, port)? {
+        if zbmd_live::sigmf::is_recording(path) {
+            return Ok(Self::Raw {
+                token_bytes: port.token.bytes(),
+            });
+        }
+        // A terminal and the next program of a pipe are shown bursts as text: whole tokens are mostly zeros.
+        let format = match format(path, port)? {
+            Format::Raw if port.token.burst && is_standard(path) => {
+                Format::Bursts(BurstFormat::JsonLines)
+            }
+            other => other,
+        };
+        Ok(match format {
             Format::Raw => Self::Raw {
                 token_bytes: port.token.bytes(),
             },
             Format::Npy => Self::Npy(port.token.clone()),
             Format::Wav => Self::Wav(wav::WavLayout::of(path, port)?),
+            Format::Bursts(format) => {
+                let layout = BurstLayout::of(port.token).expect("only bursts have that format");
+                Self::Bursts(BurstEncoding { layout, format })
+            }
         })
     }
 
-    /// Bytes of a token in the file.
-    fn token_bytes(&self) -> u64 {
+    /// Bytes of a token in the file; `None` where that varies.
+    fn token_bytes(&self) -> Option<u64> {
         match self {
-            Self::Raw { token_bytes } => *token_bytes,
-            Self::Npy(token) => token.bytes(),
-            Self::Wav(layout) => layout.token_bytes(),
+            Self::Raw { token_bytes } => Some(*token_bytes),
+            Self::Npy(token) => Some(token.bytes()),
+            Self::Wav(layout) => Some(layout.token_bytes()),
+            Self::Bursts(_) => None,
         }
     }
 
@@ -107,6 +137,7 @@ impl Encoding {
             Self::Raw { .. } => Vec::new(),
             Self::Npy(token) => npy::header(token, tokens),
             Self::Wav(layout) => layout.header(tokens),
+            Self::Bursts(encoding) => encoding.header(tokens),
         }
     }
 
@@ -116,6 +147,19 @@ impl Encoding {
             Self::Raw { .. } => true,
             Self::Npy(token) => npy::owns_header(token, found),
             Self::Wav(layout) => layout.owns_header(found),
+            Self::Bursts(encoding) => encoding.owns_header(found),
+        }
+    }
+
+    /// Where the first `tokens` tokens end in a file that has at least those: bytes behind the header, and the state in
+    /// which bursts go on.
+    fn end_of(&self, file: &File, tokens: u64) -> io::Result<(u64, Progress)> {
+        match self {
+            Self::Bursts(encoding) => encoding.bytes_of(file, tokens),
+            Self::Raw { .. } | Self::Npy(_) | Self::Wav(_) => {
+                let token_bytes = self.token_bytes().unwrap_or(0);
+                Ok((tokens * token_bytes, Progress::default()))
+            }
         }
     }
 }
@@ -128,6 +172,8 @@ pub(crate) struct PreparedSink {
     kind: FileKind,
     encoding: Encoding,
     position: Position,
+    /// A file that is written before the first token, and its content.
+    companion: Option<(PathBuf, Vec<u8>)>,
 }
 
 impl PreparedSink {
@@ -144,6 +190,8 @@ impl PreparedSink {
         } else {
             File::options()
                 .write(true)
+                // Where tokens differ in length, cutting the file back begins with reading it.
+                .read(matches!(encoding, Encoding::Bursts(_)))
                 .create(true)
                 .truncate(false)
                 .open(path)
@@ -154,7 +202,7 @@ impl PreparedSink {
             true => FileKind::Stream,
             false => FileKind::of(&opened_file.metadata().map_err(io_error(path))?),
         };
-        if file_kind != FileKind::Regular && !matches!(encoding, Encoding::Raw { .. }) {
+        if file_kind != FileKind::Regular && !encoding.header(0).is_empty() {
             pipe::release_reader(&opened_file);
             return Err(FileError::Content {
                 path: path.to_owned(),
@@ -169,6 +217,7 @@ impl PreparedSink {
             kind: file_kind,
             encoding,
             position,
+            companion: None,
         })
     }
 
@@ -183,7 +232,13 @@ impl PreparedSink {
             kind: FileKind::Stream,
             position: Position::new(encoding.token_bytes()),
             encoding,
+            companion: None,
         }
+    }
+
+    /// Has another file written when this one is emptied, which describes it.
+    pub(crate) fn begin_with(&mut self, path: PathBuf, content: Vec<u8>) {
+        self.companion = Some((path, content));
     }
 
     /// What the file is.
@@ -212,10 +267,11 @@ impl PreparedSink {
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn begin(self) -> Result<SinkFile, FileError> {
+    pub(crate) fn begin(mut self) -> Result<SinkFile, FileError> {
         let sink_path = self.path.clone();
         let is_named_pipe =
             self.kind == FileKind::Stream && zbmd_executor::is_named_pipe(&sink_path);
+        let companion = self.companion.take();
         let mut sink_file = self.into_file();
         if is_named_pipe {
             sink_file.file =
@@ -224,6 +280,9 @@ impl PreparedSink {
         if sink_file.kind == FileKind::Regular {
             sink_file.file.set_len(0).map_err(io_error(&sink_path))?;
             sink_file.write_header().map_err(io_error(&sink_path))?;
+            if let Some((path, content)) = companion {
+                crate::recordings::replace(&path, &content).map_err(io_error(&path))?;
+            }
         }
         Ok(sink_file)
     }
@@ -239,9 +298,11 @@ impl PreparedSink {
         }
         match self.kind {
             FileKind::Device => {
-                let sink = self.into_file();
-                let data_bytes = tokens * sink.encoding.token_bytes();
-                sink.position.set_data_bytes(data_bytes);
+                let mut sink = self.into_file();
+                sink.set_position(0, Progress::of_tokens(tokens));
+                if let Some(token_bytes) = sink.encoding.token_bytes() {
+                    sink.position.set_data_bytes(tokens * token_bytes);
+                }
                 return Ok(sink);
             }
             FileKind::Stream => {
@@ -266,9 +327,7 @@ impl PreparedSink {
         }
 
         let mut sink = self.into_file();
-        let data_bytes = tokens * sink.encoding.token_bytes();
-        sink.position.set_data_bytes(data_bytes);
-        sink.cut_back(tokens).map_err(io_error(&sink_path))?;
+        sink.cut_to(tokens).map_err(io_error(&sink_path))?;
         Ok(sink)
     }
 
@@ -281,6 +340,7 @@ impl PreparedSink {
             header_bytes,
             position: self.position,
             encoded: Vec::new(),
+            progress: Progress::default(),
         }
     }
 }
@@ -316,7 +376,12 @@ fn whole_tokens(path: &Path, encoding: &Encoding) -> Result<u64, FileError> {
             message: "does not begin with the header that this run writes: it was changed since the checkpoint".to_owned(),
         });
     }
-    Ok(data_bytes / encoding.token_bytes())
+    Ok(match encoding {
+        Encoding::Bursts(bursts) => bursts.tokens_by_header(&found_header),
+        Encoding::Raw { .. } | Encoding::Npy(_) | Encoding::Wav(_) => {
+            data_bytes / encoding.token_bytes().unwrap_or(1)
+        }
+    })
 }
 
 /// A file that tokens are written to.
@@ -329,6 +394,8 @@ pub(crate) struct SinkFile {
     position: Position,
     /// Samples on their way to the file, where they stand otherwise in it than in tokens.
     encoded: Vec<u8>,
+    /// Of a file of bursts.
+    progress: Progress,
 }
 
 impl SinkFile {
@@ -339,15 +406,23 @@ impl SinkFile {
     /// What the system says, or a file that would be longer than its format allows.
     pub(crate) fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut encoded = std::mem::take(&mut self.encoded);
+        let mut progress = self.progress;
         let data = match &self.encoding {
             Encoding::Wav(layout) => {
                 layout.encode(bytes, &mut encoded);
+                encoded.as_slice()
+            }
+            Encoding::Bursts(encoding) => {
+                encoding.encode(bytes, &mut progress, &mut encoded);
                 encoded.as_slice()
             }
             Encoding::Raw { .. } | Encoding::Npy(_) => bytes,
         };
         let written = self.write_data(data);
         self.encoded = encoded;
+        if written.is_ok() {
+            self.set_position(self.position.data_bytes(), progress);
+        }
 
         if written.is_err() && self.kind == FileKind::Regular {
             // Of no use if it fails too: the first error is the one to report.
@@ -400,11 +475,22 @@ impl SinkFile {
         if self.kind != FileKind::Regular || tokens > self.position.tokens() {
             return Ok(());
         }
-        let data_bytes = tokens * self.encoding.token_bytes();
-        self.position.set_data_bytes(data_bytes);
+        self.cut_to(tokens)
+    }
+
+    /// Drops what is beyond the first `tokens` tokens of a regular file that has at least those.
+    fn cut_to(&mut self, tokens: u64) -> io::Result<()> {
+        let (data_bytes, progress) = self.encoding.end_of(&self.file, tokens)?;
+        self.set_position(data_bytes, progress);
         // The header first: between the two it says less than there is, never more.
         self.write_header()?;
         self.file.set_len(self.header_bytes + data_bytes)
+    }
+
+    fn set_position(&mut self, data_bytes: u64, progress: Progress) {
+        self.progress = progress;
+        self.position.set_data_bytes(data_bytes);
+        self.position.set_counted_tokens(progress.tokens);
     }
 
     /// Makes the file safe against the loss of power.

@@ -1,6 +1,7 @@
 //! Peers of live streams, and runs with them: senders that lose packets by seed, receivers' servers that can be killed.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Stdio};
@@ -18,7 +19,7 @@ use super::common::case::{Case, code};
 use super::common::{replanned, text, with_tail};
 
 /// Much longer than anything here takes.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 /// A port that nobody uses now, of both protocols.
 pub(crate) fn free_port() -> u16 {
@@ -132,8 +133,14 @@ pub(crate) struct LiveRun {
 
 impl LiveRun {
     pub(crate) fn start(case: &Case, args: &[&str]) -> Self {
+        Self::start_with(case, args, &[])
+    }
+
+    /// Starts it with variables of the environment.
+    pub(crate) fn start_with(case: &Case, args: &[&str], variables: &[(&str, &OsStr)]) -> Self {
         let mut command = case.command(args);
         let child = command
+            .envs(variables.iter().copied())
             .args(["--report-file", "report.json", "--report", "json"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -5,6 +5,9 @@ use std::io::{self, Read};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use zbmd_ir::TokenType;
+use zbmd_ir::burst::{self, BurstLayout};
+
 use super::LiveSink;
 use crate::net::wait_readable;
 use crate::packet::seq;
@@ -14,7 +17,8 @@ use crate::url::Header;
 /// How often the run's end is looked for while nothing comes.
 const LOOK_NS: u64 = 20_000_000;
 
-/// Sends datagrams of one size; the last one may be shorter.
+/// Sends datagrams of one size, of which the last one may be shorter; or one for each burst that is not empty, with the
+/// burst's header and the items there are.
 pub(super) struct UdpSink {
     socket: UdpSocket,
     to: SocketAddr,
@@ -24,6 +28,8 @@ pub(super) struct UdpSink {
     header_bytes: usize,
     filled_bytes: usize,
     token_bytes: usize,
+    /// Where tokens are bursts.
+    bursts: Option<BurstLayout>,
     /// Datagrams so far.
     number: u64,
 }
@@ -33,13 +39,18 @@ impl UdpSink {
         addresses: &[SocketAddr],
         header: Header,
         max_bytes: usize,
-        token_bytes: usize,
+        token: &TokenType,
     ) -> io::Result<Self> {
+        let token_bytes = token.bytes() as usize;
+        let bursts = BurstLayout::of(token);
         let header_bytes = match header {
             Header::Seq => seq::HEADER_BYTES,
             Header::None | Header::Vita49 => 0,
         };
-        let tokens = max_bytes.saturating_sub(header_bytes) / token_bytes;
+        let mut tokens = max_bytes.saturating_sub(header_bytes) / token_bytes;
+        if bursts.is_some() {
+            tokens = tokens.min(1);
+        }
         if tokens == 0 {
             return Err(io::Error::other(format!(
                 "a datagram of {max_bytes} bytes, {header_bytes} of them its header, has no room for a token of {token_bytes} bytes: make `packet` larger"
@@ -61,6 +72,7 @@ impl UdpSink {
             header_bytes,
             filled_bytes: header_bytes,
             token_bytes,
+            bursts,
             number: 0,
         })
     }
@@ -70,18 +82,19 @@ impl UdpSink {
         let bytes = self.filled_bytes - self.header_bytes;
         let whole_bytes = bytes - bytes % self.token_bytes;
         self.filled_bytes = self.header_bytes;
-        if whole_bytes == 0 {
+        let tokens = (whole_bytes / self.token_bytes) as u64;
+        let Some(sent_bytes) = self.payload_bytes(whole_bytes) else {
+            report.locked().received += tokens;
             return;
-        }
+        };
         if self.header == Header::Seq {
             // As GNU Radio does: the first datagram has number 1.
             self.number = self.number.wrapping_add(1);
             self.datagram[..self.header_bytes].copy_from_slice(&seq::header(self.number));
         }
-        let datagram = &self.datagram[..self.header_bytes + whole_bytes];
+        let datagram = &self.datagram[..self.header_bytes + sent_bytes];
         let result = self.socket.send_to(datagram, self.to);
 
-        let tokens = (whole_bytes / self.token_bytes) as u64;
         let mut report = report.locked();
         report.packets += 1;
         report.received += tokens;
@@ -89,6 +102,16 @@ impl UdpSink {
             Ok(_) => report.sent += tokens,
             Err(_) => report.dropped += tokens,
         }
+    }
+
+    /// How much of so many bytes of tokens is sent; `None` where there is nothing to send.
+    fn payload_bytes(&self, token_bytes: usize) -> Option<usize> {
+        let Some(layout) = self.bursts else {
+            return (token_bytes > 0).then_some(token_bytes);
+        };
+        let token = &self.datagram[self.header_bytes..][..token_bytes];
+        let burst = layout.read_all(token).next()?.ok()?;
+        (burst.length > 0).then_some(burst::HEADER_BYTES + burst.items.len())
     }
 }
 

@@ -2,8 +2,13 @@
 
 mod datagrams;
 mod paced;
+mod recorded;
+#[cfg(feature = "soapy")]
+mod soapy;
 mod stream;
 mod udp;
+#[cfg(feature = "zmq")]
+mod zmq;
 
 use std::io;
 
@@ -11,13 +16,15 @@ pub use paced::PacedSource;
 
 use zbmd_ir::TokenType;
 
+use self::recorded::RecordedSource;
 use self::stream::{Protocol, StreamSource};
 use self::udp::UdpSource;
+use crate::gap::Cause;
 use crate::net::{Link, resolve};
 use crate::packet::rtl_tcp::Command;
 use crate::release::TimeSummary;
 use crate::timeline::PacketPlace;
-use crate::url::{Endpoint, SourceUrl, Tuning};
+use crate::url::{AudioCard, Endpoint, SoapyReceiver, SourceUrl, Tuning, ZmqEndpoint};
 
 /// Something that a source received.
 #[derive(Debug)]
@@ -32,6 +39,15 @@ pub enum Arrival<'a> {
         arrival_ns: u64,
         /// Datagrams that the system dropped before it.
         kernel_drops: u64,
+    },
+    /// Tokens that are known to be missing. Only of sources that are read no faster than the run takes them.
+    Missing {
+        /// How many.
+        tokens: u64,
+        /// Why.
+        cause: Cause,
+        /// What they are filled with; otherwise it is as the URL says.
+        fill: Option<&'a [u8]>,
     },
     /// Something that was not understood or not wanted.
     Refused,
@@ -89,6 +105,18 @@ pub fn open_source(
             let protocol = Protocol::RtlTcp(commands(tuning, model_rate));
             Box::new(StreamSource::new(link, protocol, token_bytes))
         }
+        Endpoint::Zmq(endpoint) => return open_zmq(endpoint, token_bytes),
+        Endpoint::Audio(card) => return open_card(card, token, rate),
+        Endpoint::Soapy(receiver) => {
+            let no_rate = || io::Error::other(SourceUrl::rate_is_missing("a receiver has several"));
+            let rate = rate.ok_or_else(no_rate)?;
+            return open_receiver(receiver, token, rate);
+        }
+        Endpoint::BridgeReplay(_) => return Err(io::Error::other("a replay is a sink")),
+        Endpoint::Recording(path) => {
+            let fills_anew = url.fill.is_some();
+            Box::new(RecordedSource::open(path, token, fills_anew)?)
+        }
         Endpoint::Paced(path) => {
             let file = std::fs::File::open(path)?;
             let no_rate = || io::Error::other(SourceUrl::rate_is_missing("a file has none"));
@@ -101,6 +129,50 @@ pub fn open_source(
             ))
         }
     })
+}
+
+#[cfg(feature = "zmq")]
+fn open_zmq(endpoint: &ZmqEndpoint, token_bytes: usize) -> io::Result<Box<dyn LiveSource>> {
+    Ok(Box::new(zmq::ZmqSource::open(endpoint, token_bytes)?))
+}
+
+#[cfg(not(feature = "zmq"))]
+fn open_zmq(_: &ZmqEndpoint, _: usize) -> io::Result<Box<dyn LiveSource>> {
+    Err(crate::sink::no_zmq())
+}
+
+#[cfg(feature = "soapy")]
+fn open_receiver(
+    receiver: &SoapyReceiver,
+    token: &TokenType,
+    rate: f64,
+) -> io::Result<Box<dyn LiveSource>> {
+    Ok(Box::new(soapy::SoapySource::open(receiver, token, rate)?))
+}
+
+#[cfg(not(feature = "soapy"))]
+fn open_receiver(_: &SoapyReceiver, _: &TokenType, _: f64) -> io::Result<Box<dyn LiveSource>> {
+    Err(io::Error::other(
+        "SoapySDR needs the feature `soapy`, which this program was built without: build it with --features soapy",
+    ))
+}
+
+#[cfg(feature = "audio")]
+fn open_card(
+    card: &AudioCard,
+    token: &TokenType,
+    rate: Option<f64>,
+) -> io::Result<Box<dyn LiveSource>> {
+    let no_rate = || io::Error::other(SourceUrl::rate_is_missing("a sound card has several"));
+    let rate = rate.ok_or_else(no_rate)?;
+    Ok(Box::new(crate::audio::AudioSource::open(
+        card, token, rate,
+    )?))
+}
+
+#[cfg(not(feature = "audio"))]
+fn open_card(_: &AudioCard, _: &TokenType, _: Option<f64>) -> io::Result<Box<dyn LiveSource>> {
+    Err(crate::sink::no_audio())
 }
 
 /// What a receiver is told after each connection: the rate is that of the model where the URL has none.

@@ -1,11 +1,13 @@
 //! A file that is played at its rate, by absolute timers: a late piece delays none of those after it.
 
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Arrival, LiveSource};
-use crate::clock::{now_ns, sleep_until};
-use crate::release::{ReleaseClock, TimeHistogram, TimeSummary};
+use crate::clock::{as_ns, now_ns, sleep_until};
+use crate::release::{ReleaseClock, TimeSummary};
 use crate::timeline::PacketPlace;
 
 /// Pieces a second, where a piece has more than one token.
@@ -19,7 +21,8 @@ pub struct PacedSource {
     token_bytes: usize,
     piece: Vec<u8>,
     clock: Arc<ReleaseClock>,
-    lateness: TimeHistogram,
+    /// Wake-ups that are to be late, by piece.
+    late_wakes: BTreeMap<u64, Duration>,
 }
 
 impl PacedSource {
@@ -41,13 +44,27 @@ impl PacedSource {
             token_bytes,
             piece: vec![0; piece_tokens * token_bytes],
             clock: Arc::new(ReleaseClock::new(rate, piece_tokens as u64)),
-            lateness: TimeHistogram::new(),
+            late_wakes: BTreeMap::new(),
         }
     }
 
     /// When its tokens are released.
     pub fn clock(&self) -> Arc<ReleaseClock> {
         Arc::clone(&self.clock)
+    }
+
+    /// Wakes so much too late for the piece of this number, counted from 0: an injected fault.
+    pub fn wake_late(&mut self, piece: u64, by: Duration) {
+        self.late_wakes.insert(piece, by);
+    }
+
+    /// Sleeps on where the wake-up for the next piece is to be late.
+    fn inject_late_wake(&mut self, due_ns: u64) {
+        let piece_tokens = (self.piece.len() / self.token_bytes) as u64;
+        let piece = self.clock.played() / piece_tokens;
+        if let Some(by) = self.late_wakes.remove(&piece) {
+            sleep_until(due_ns.saturating_add(as_ns(by)));
+        }
     }
 
     /// Reads a piece; how many bytes. Fewer than a whole one at the file's end.
@@ -75,16 +92,17 @@ impl LiveSource for PacedSource {
         };
         let until_ns = now_ns().saturating_add(limit_ns);
         sleep_until(due_ns.min(until_ns));
-        let woken_ns = now_ns();
-        if due_ns > woken_ns {
+        if due_ns > now_ns() {
             return;
         }
+        self.inject_late_wake(due_ns);
+        let woken_ns = now_ns();
 
         let bytes = self.read_piece();
         let tokens = bytes / self.token_bytes;
         self.clock.play(tokens as u64);
         if tokens > 0 {
-            self.lateness.record(woken_ns - due_ns);
+            self.clock.record_lateness(woken_ns - due_ns);
             visit(Arrival::Packet {
                 place: PacketPlace::Unknown,
                 payload: &self.piece[..tokens * self.token_bytes],
@@ -102,6 +120,6 @@ impl LiveSource for PacedSource {
     }
 
     fn release_lateness(&self) -> Option<TimeSummary> {
-        Some(self.lateness.summary())
+        Some(self.clock.lateness())
     }
 }

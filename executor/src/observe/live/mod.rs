@@ -40,6 +40,49 @@ pub struct Progress {
     pub rings: Vec<Fill>,
     /// Queues of the sources, then of the sinks.
     pub queues: Vec<Fill>,
+    /// Sources that are released by the clock. Empty unless whoever feeds them adds them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub releases: Vec<ReleaseProgress>,
+    /// Sinks with deadlines. Empty unless whoever measures their responses adds them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deadlines: Vec<DeadlineProgress>,
+}
+
+/// A source that is released by the clock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReleaseProgress {
+    /// The source.
+    pub source: String,
+    /// How late its tokens were handed over, counted from when they were due.
+    pub lateness: TimesProgress,
+}
+
+/// A sink with a deadline.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadlineProgress {
+    /// The sink.
+    pub sink: String,
+    /// What a block's response may take.
+    pub limit_ns: u64,
+    /// What the sink is given in the place of a late block: `wait`, `drop` or `hold`.
+    pub on_miss: String,
+    /// Blocks that were late.
+    pub missed: u64,
+    /// From the release of a block to its output.
+    pub response: TimesProgress,
+}
+
+/// Quantiles of times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimesProgress {
+    /// How many.
+    pub count: u64,
+    /// The median.
+    pub p50_ns: u64,
+    /// One in a hundred is longer.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
 }
 
 /// One device.

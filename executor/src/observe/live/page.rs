@@ -131,6 +131,8 @@ impl Page {
                 list.clear();
             }
             live.progress.devices.clear();
+            live.progress.releases.clear();
+            live.progress.deadlines.clear();
             body_bytes = serde_json::to_vec(live).map_err(io::Error::other)?;
         }
 
@@ -279,8 +281,14 @@ impl Live {
         let fills = progress.rings.iter_mut().chain(&mut progress.queues);
         let names = fills.map(|fill| &mut fill.name);
         let devices = progress.devices.iter_mut().map(|device| &mut device.device);
+        let releases = progress.releases.iter_mut();
+        let releases = releases.map(|release| &mut release.source);
+        let deadlines = progress.deadlines.iter_mut();
+        let deadlines = deadlines.flat_map(|d| [&mut d.sink, &mut d.on_miss]);
         for name in names
             .chain(devices)
+            .chain(releases)
+            .chain(deadlines)
             .chain([&mut progress.model, &mut progress.plan])
         {
             *name = printable(name).into_owned();

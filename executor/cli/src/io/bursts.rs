@@ -1,0 +1,528 @@
+//! Files of bursts: only the items there are.
+//!
+//! `x.bursts` is read and written. It begins with 16 bytes, [`MAGIC`] and the number of tokens, u64; then follows a
+//! record for each burst that is not empty:
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 0..8 | index of the first item's sample, i64 |
+//! | 8..12 | number of items, u32 |
+//! | 12..16 | empty bursts between the record before and this one, u32 |
+//! | 16.. | the items |
+//!
+//! Numbers are in the machine's byte order, as in files of raw tokens. Read back it gives the tokens that were written.
+//!
+//! `x.jsonl`, and the standard output, is written: a line `{"token":7,"first":1234,"items":[1,2,3]}` for each burst that
+//! is not empty. Complex items are pairs, items with a shape lists; what JSON has no numbers for are the strings `NaN`,
+//! `Infinity` and `-Infinity`.
+
+use std::fmt::{Display, Write as _};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use bytemuck::{AnyBitPattern, pod_read_unaligned};
+use half::{bf16, f16};
+use zbmd_ir::DType;
+use zbmd_ir::burst::{Burst, BurstHeader, BurstLayout, HEADER_BYTES, TooLong};
+
+use super::{FileError, io_error};
+
+/// First bytes of a file of records.
+const MAGIC: [u8; 8] = *b"ZBMDBRS1";
+/// Bytes before the first record.
+const FILE_HEADER_BYTES: usize = 16;
+
+/// How bursts stand in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BurstFormat {
+    /// A header and records.
+    Records,
+    /// Lines of JSON.
+    JsonLines,
+}
+
+/// How the bursts of a sink are written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BurstEncoding {
+    pub(super) layout: BurstLayout,
+    pub(super) format: BurstFormat,
+}
+
+/// How far a file has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// Tokens that were given, empty ones included.
+    pub(super) tokens: u64,
+    /// Empty ones since the last record.
+    skipped: u32,
+}
+
+impl Progress {
+    /// After so many tokens, where nothing is known of the last record.
+    pub(super) fn of_tokens(tokens: u64) -> Self {
+        Self { tokens, skipped: 0 }
+    }
+}
+
+impl BurstEncoding {
+    /// The header for so many tokens.
+    pub(super) fn header(&self, tokens: u64) -> Vec<u8> {
+        match self.format {
+            BurstFormat::Records => [MAGIC, tokens.to_ne_bytes()].concat(),
+            BurstFormat::JsonLines => Vec::new(),
+        }
+    }
+
+    /// Whether a file begins as one of ours does.
+    pub(super) fn owns_header(&self, found: &[u8]) -> bool {
+        match self.format {
+            BurstFormat::Records => found.starts_with(&MAGIC),
+            BurstFormat::JsonLines => true,
+        }
+    }
+
+    /// Tokens that a file has by its header.
+    pub(super) fn tokens_by_header(&self, header: &[u8]) -> u64 {
+        let count = header.get(MAGIC.len()..FILE_HEADER_BYTES);
+        let count = count.and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
+        count.map_or(0, u64::from_ne_bytes)
+    }
+
+    /// What stands in the file for these tokens, after those that are in it.
+    pub(super) fn encode(&self, tokens: &[u8], progress: &mut Progress, to: &mut Vec<u8>) {
+        to.clear();
+        for burst in self.layout.read_all(tokens) {
+            let burst = burst.expect("an actor writes no burst beyond its maximum");
+            match self.format {
+                // Those that the number has no room for get a record of their own.
+                BurstFormat::Records if burst.length == 0 && progress.skipped < u32::MAX => {
+                    progress.skipped += 1;
+                }
+                BurstFormat::Records => {
+                    append_record(burst, progress.skipped, to);
+                    progress.skipped = 0;
+                }
+                BurstFormat::JsonLines if burst.length == 0 => {}
+                BurstFormat::JsonLines => {
+                    append_line(&self.layout, progress.tokens, burst, to);
+                }
+            }
+            progress.tokens += 1;
+        }
+    }
+
+    /// How many bytes behind the header the first `tokens` tokens take in a file that has at least those.
+    ///
+    /// # Errors
+    /// What the system says, or a file that is not as it was written.
+    pub(super) fn bytes_of(&self, file: &File, tokens: u64) -> io::Result<(u64, Progress)> {
+        let mut file = BufReader::new(file.try_clone()?);
+        file.seek(SeekFrom::Start(self.header(0).len() as u64))?;
+        match self.format {
+            BurstFormat::Records => self.record_bytes(file, tokens),
+            BurstFormat::JsonLines => line_bytes(file, tokens),
+        }
+    }
+
+    fn record_bytes(&self, mut file: BufReader<File>, tokens: u64) -> io::Result<(u64, Progress)> {
+        let mut end = 0;
+        let mut tokens_in_records = 0;
+        while let Some((header, skipped)) = next_header(&mut file)? {
+            let with_this = tokens_in_records + u64::from(skipped) + 1;
+            if with_this > tokens {
+                break;
+            }
+            let item_bytes = u64::from(header.length) * self.layout.item_bytes() as u64;
+            file.seek_relative(item_bytes as i64)?;
+            end += HEADER_BYTES as u64 + item_bytes;
+            tokens_in_records = with_this;
+        }
+        let skipped = (tokens - tokens_in_records) as u32;
+        Ok((end, Progress { tokens, skipped }))
+    }
+}
+
+fn line_bytes(mut file: BufReader<File>, tokens: u64) -> io::Result<(u64, Progress)> {
+    const BEGIN: &[u8] = br#"{"token":"#;
+    let mut end = 0;
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let line_bytes = file.read_until(b'\n', &mut line)?;
+        let digits = line.strip_prefix(BEGIN).unwrap_or_default();
+        let digits = digits.split(|byte| *byte == b',').next();
+        let token = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u64>().ok());
+        if token.is_none_or(|token| token >= tokens) {
+            return Ok((end, Progress { tokens, skipped: 0 }));
+        }
+        end += line_bytes as u64;
+    }
+}
+
+fn append_record(burst: Burst<'_>, skipped: u32, to: &mut Vec<u8>) {
+    let header = BurstHeader {
+        first: burst.first,
+        length: burst.length,
+    };
+    let mut header = header.to_bytes();
+    header[12..].copy_from_slice(&skipped.to_ne_bytes());
+    to.extend_from_slice(&header);
+    to.extend_from_slice(burst.items);
+}
+
+fn append_line(layout: &BurstLayout, token: u64, burst: Burst<'_>, to: &mut Vec<u8>) {
+    let element_bytes = layout.dtype.size_bytes() as usize;
+    let mut line = format!(r#"{{"token":{token},"first":{},"items":["#, burst.first);
+    for (index, item) in burst.items.chunks_exact(layout.item_bytes()).enumerate() {
+        if index > 0 {
+            line.push(',');
+        }
+        let is_list = layout.item_elements > 1;
+        if is_list {
+            line.push('[');
+        }
+        for (index, element) in item.chunks_exact(element_bytes).enumerate() {
+            if index > 0 {
+                line.push(',');
+            }
+            append_element(layout.dtype, element, &mut line);
+        }
+        if is_list {
+            line.push(']');
+        }
+    }
+    line.push_str("]}\n");
+    to.extend_from_slice(line.as_bytes());
+}
+
+fn append_element(dtype: DType, bytes: &[u8], line: &mut String) {
+    match dtype {
+        DType::F32 => append_float(number::<f32>(bytes), line),
+        DType::F64 => append_float(number::<f64>(bytes), line),
+        DType::F16 => append_float(number::<f16>(bytes).to_f32(), line),
+        DType::Bf16 => append_float(number::<bf16>(bytes).to_f32(), line),
+        DType::I8 => append_display(number::<i8>(bytes), line),
+        DType::U8 => append_display(bytes[0], line),
+        DType::I16 => append_display(number::<i16>(bytes), line),
+        DType::I32 => append_display(number::<i32>(bytes), line),
+        DType::I64 => append_display(number::<i64>(bytes), line),
+        DType::Bool => append_display(bytes[0] != 0, line),
+        DType::C32 => {
+            line.push('[');
+            append_float(number::<f32>(&bytes[..4]), line);
+            line.push(',');
+            append_float(number::<f32>(&bytes[4..]), line);
+            line.push(']');
+        }
+    }
+}
+
+fn number<T: AnyBitPattern>(bytes: &[u8]) -> T {
+    pod_read_unaligned(bytes)
+}
+
+fn append_display(value: impl Display, line: &mut String) {
+    // Writing to a string never fails.
+    let _ = write!(line, "{value}");
+}
+
+/// The shortest digits that give the same number again.
+fn append_float<T: Display + Into<f64> + Copy>(value: T, line: &mut String) {
+    let wide: f64 = value.into();
+    match wide {
+        _ if wide.is_finite() => append_display(value, line),
+        _ if wide.is_nan() => line.push_str(r#""NaN""#),
+        _ if wide > 0.0 => line.push_str(r#""Infinity""#),
+        _ => line.push_str(r#""-Infinity""#),
+    }
+}
+
+/// The header of the next record, and the empty bursts before it; `None` at the end of the file.
+fn next_header(from: &mut impl Read) -> io::Result<Option<(BurstHeader, u32)>> {
+    let mut bytes = [0; HEADER_BYTES];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match from.read(&mut bytes[filled..]) {
+            Ok(0) if filled == 0 => return Ok(None),
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let skipped = u32::from_ne_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]);
+    Ok(Some((BurstHeader::read(&bytes), skipped)))
+}
+
+/// Opens a file of records: what is read are the bytes of tokens.
+///
+/// # Errors
+/// What the system says, or a file that is none of ours.
+pub(super) fn open(
+    path: &Path,
+    mut file: File,
+    layout: BurstLayout,
+) -> Result<Box<dyn Read + Send>, FileError> {
+    let mut header = Vec::new();
+    (&mut file)
+        .take(FILE_HEADER_BYTES as u64)
+        .read_to_end(&mut header)
+        .map_err(io_error(path))?;
+    if header.len() < FILE_HEADER_BYTES || !header.starts_with(&MAGIC) {
+        return Err(FileError::Content {
+            path: path.to_owned(),
+            message: "is not a file of bursts: it does not begin with ZBMDBRS1".to_owned(),
+        });
+    }
+    Ok(Box::new(RecordReader {
+        file: BufReader::new(file),
+        layout,
+        record: 0,
+        empty: 0,
+        token: Vec::new(),
+        place: 0,
+    }))
+}
+
+/// Gives the bytes of the tokens that a file of records stands for.
+struct RecordReader<R> {
+    file: BufReader<R>,
+    layout: BurstLayout,
+    /// Records that were read, for messages.
+    record: u64,
+    /// Empty bursts that are to be given before `token`.
+    empty: u32,
+    /// The burst that was read; empty before the first one.
+    token: Vec<u8>,
+    /// Bytes of the burst under way that were given.
+    place: usize,
+}
+
+impl<R: Read> RecordReader<R> {
+    /// Reads the next record; whether there was one.
+    fn next_record(&mut self) -> io::Result<bool> {
+        let within = |error: io::Error, record: u64| match error.kind() {
+            ErrorKind::UnexpectedEof => io::Error::new(
+                ErrorKind::InvalidData,
+                format!("ends within record {record}: it was cut off"),
+            ),
+            _ => error,
+        };
+        let header = next_header(&mut self.file).map_err(|error| within(error, self.record))?;
+        let Some((header, skipped)) = header else {
+            return Ok(false);
+        };
+        let BurstHeader { first, length } = header;
+        if length > self.layout.max {
+            let max = self.layout.max;
+            let text = format!("record {} is {}", self.record, TooLong { length, max });
+            return Err(io::Error::new(ErrorKind::InvalidData, text));
+        }
+
+        // The length was checked: what a stranger's file says reserves no more than a token.
+        let mut items = vec![0; length as usize * self.layout.item_bytes()];
+        self.file
+            .read_exact(&mut items)
+            .map_err(|error| within(error, self.record))?;
+        self.token.clear();
+        self.layout.append(first, &items, &mut self.token);
+        self.empty = skipped;
+        self.place = 0;
+        self.record += 1;
+        Ok(true)
+    }
+}
+
+impl<R: Read> Read for RecordReader<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let token_bytes = self.layout.token_bytes;
+        let is_given = self.token.is_empty() || (self.empty == 0 && self.place == token_bytes);
+        if is_given && !self.next_record()? {
+            return Ok(0);
+        }
+
+        let wanted = to.len().min(token_bytes - self.place);
+        let given = &mut to[..wanted];
+        if self.empty > 0 {
+            given.fill(0);
+        } else {
+            given.copy_from_slice(&self.token[self.place..self.place + wanted]);
+        }
+        self.place += wanted;
+        if self.empty > 0 && self.place == token_bytes {
+            self.empty -= 1;
+            self.place = 0;
+        }
+        Ok(wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use zbmd_ir::{Params, TokenType};
+
+    use super::super::{Port, create_sink, open_source, tokens_in};
+    use super::*;
+
+    /// Bursts of `lengths` items, from 0 on.
+    fn tokens(token: &TokenType, lengths: &[u8]) -> Vec<u8> {
+        let layout = BurstLayout::of(token).expect("a burst");
+        let mut tokens = Vec::new();
+        for (index, length) in lengths.iter().enumerate() {
+            let items = vec![*length; usize::from(*length) * layout.item_bytes()];
+            let first = if *length == 0 { 0 } else { index as i64 - 2 };
+            layout.append(first, &items, &mut tokens);
+        }
+        tokens
+    }
+
+    #[test]
+    fn records_come_back_as_tokens_whatever_pieces_are_written_and_read() {
+        let token = TokenType::burst(DType::I16, [5, 2]);
+        let params = Params::new();
+        let port = Port {
+            stream: "x",
+            token: &token,
+            params: &params,
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.bursts");
+        let written = tokens(&token, &[0, 3, 0, 0, 5, 1, 0, 2]);
+        for piece in [1, 3, 8] {
+            let mut sink = create_sink(&path, port).expect("created");
+            for tokens in written.chunks(piece * token.bytes() as usize) {
+                sink.write_tokens(tokens).expect("written");
+            }
+            // Four records, and nothing for the empty bursts.
+            let length = fs::metadata(&path).expect("there").len();
+            assert_eq!(length, 16 + 4 * 16 + (3 + 5 + 1 + 2) * 4);
+            assert_eq!(tokens_in(&path, port).expect("ours"), Some(8));
+
+            let mut read = Vec::new();
+            let mut source = open_source(&path, port).expect("ours");
+            let mut buffer = vec![0; 7 * piece];
+            while let bytes @ 1.. = source.read(&mut buffer).expect("read") {
+                read.extend_from_slice(&buffer[..bytes]);
+            }
+            assert_eq!(read, written, "in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_cut_back_to_any_number_of_tokens_and_goes_on() {
+        let token = TokenType::burst(DType::U8, [9]);
+        let params = Params::new();
+        let port = Port {
+            stream: "x",
+            token: &token,
+            params: &params,
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let token_bytes = token.bytes() as usize;
+        let all = tokens(&token, &[0, 9, 0, 0, 4, 0, 1, 0, 0]);
+        for name in ["x.bursts", "x.jsonl"] {
+            let path = folder.path().join(name);
+            let mut sink = create_sink(&path, port).expect("created");
+            sink.write_tokens(&all).expect("written");
+            let whole = fs::read(&path).expect("there");
+            for kept in 0..=9 {
+                let mut sink = create_sink(&path, port).expect("created");
+                sink.write_tokens(&all).expect("written");
+                sink.cut_back(kept).expect("cut");
+                sink.write_tokens(&all[kept as usize * token_bytes..])
+                    .expect("written on");
+                assert_eq!(fs::read(&path).expect("there"), whole, "{name} at {kept}");
+            }
+        }
+    }
+
+    #[test]
+    fn lines_have_the_items_there_are() {
+        let lines = |token: &TokenType, first: i64, items: &[u8]| {
+            let layout = BurstLayout::of(token).expect("a burst");
+            let encoding = BurstEncoding {
+                layout,
+                format: BurstFormat::JsonLines,
+            };
+            let mut bytes = vec![0; layout.token_bytes];
+            layout.append(first, items, &mut bytes);
+            let mut text = Vec::new();
+            encoding.encode(&bytes, &mut Progress::default(), &mut text);
+            String::from_utf8(text).expect("text")
+        };
+        let floats = |values: &[f32]| bytemuck::cast_slice::<f32, u8>(values).to_vec();
+        assert_eq!(
+            lines(&TokenType::burst(DType::U8, [3]), -4, &[7, 255]),
+            "{\"token\":1,\"first\":-4,\"items\":[7,255]}\n"
+        );
+        assert_eq!(
+            lines(
+                &TokenType::burst(DType::F32, [2, 2]),
+                9,
+                &floats(&[0.1, f32::NAN, -2.0, f32::NEG_INFINITY])
+            ),
+            "{\"token\":1,\"first\":9,\"items\":[[0.1,\"NaN\"],[-2,\"-Infinity\"]]}\n"
+        );
+        assert_eq!(
+            lines(
+                &TokenType::burst(DType::C32, [2]),
+                9,
+                &floats(&[1.5, -0.25])
+            ),
+            "{\"token\":1,\"first\":9,\"items\":[[1.5,-0.25]]}\n"
+        );
+    }
+
+    #[test]
+    fn damaged_files_are_refused_with_the_record() {
+        let token = TokenType::burst(DType::U8, [2]);
+        let params = Params::new();
+        let port = Port {
+            stream: "x",
+            token: &token,
+            params: &params,
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.bursts");
+        let header = [MAGIC, [0; 8]].concat();
+        let record = |length: u32, items: &[u8]| {
+            let burst = Burst {
+                first: 0,
+                length,
+                items,
+            };
+            let mut bytes = Vec::new();
+            append_record(burst, 0, &mut bytes);
+            bytes
+        };
+        let cases = [
+            (b"ZBMDBRS".to_vec(), "does not begin with ZBMDBRS1"),
+            (
+                [header.clone(), record(3, &[1, 2, 3])].concat(),
+                "record 0 is a burst of 3 items, more than the maximum of 2",
+            ),
+            (
+                [header.clone(), record(1, &[1]), record(2, &[1])].concat(),
+                "ends within record 1: it was cut off",
+            ),
+            (
+                [header, record(1, &[1])[..5].to_vec()].concat(),
+                "ends within record 0: it was cut off",
+            ),
+        ];
+        for (bytes, expected) in cases {
+            fs::write(&path, bytes).expect("written");
+            let error = match open_source(&path, port) {
+                Ok(mut source) => source
+                    .read_to_end(&mut Vec::new())
+                    .expect_err("damaged")
+                    .to_string(),
+                Err(error) => error.to_string(),
+            };
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
