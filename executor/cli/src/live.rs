@@ -332,7 +332,7 @@ impl LiveStreams {
         let running = self.running();
         let run = move || {
             // Without it nothing is read: the run sees that its sink's pipe is closed.
-            if pump::enter_role(is_realtime).is_ok() {
+            if Session::enter_pump_role(is_realtime).is_ok() {
                 open.sink.run(open.tokens, &is_over, &open.report);
             }
             drop(running);

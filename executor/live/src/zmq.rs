@@ -154,6 +154,8 @@ fn load() -> Result<Functions, libloading::Error> {
 pub(crate) struct Readiness {
     /// The file has something, or has ended.
     pub(crate) file: bool,
+    /// It was looked at, and has nothing now.
+    pub(crate) file_is_empty: bool,
     /// A message can be received.
     pub(crate) receives: bool,
 }
@@ -352,11 +354,13 @@ impl ZmqSocket {
         let limit_ms = limit_ns.div_ceil(1_000_000) as c_long;
         // SAFETY: there are so many items, the socket is open, and the file stays so until this returns.
         let ready = unsafe { (self.functions.poll)(items.as_mut_ptr(), count, limit_ms) };
-        if ready <= 0 {
+        if ready < 0 {
             return Readiness::default();
         }
+        let file_is_ready = file.is_some() && items[1].revents != 0;
         Readiness {
-            file: file.is_some() && items[1].revents != 0,
+            file: file_is_ready,
+            file_is_empty: file.is_some() && !file_is_ready,
             receives: items[0].revents & POLL_IN != 0,
         }
     }

@@ -436,8 +436,10 @@ impl Consumer {
 
     /// Whether everything has been read and nothing will come.
     pub(crate) fn is_finished(&mut self) -> bool {
+        // One look at the count and the end: what is written between two would be taken for read.
         let is_final = self.shared.is_final.load(Ordering::Acquire) != 0;
-        self.available() == 0 && is_final && self.shared.written().1
+        let (written, is_closed) = self.shared.written();
+        is_final && is_closed && written == self.tail
     }
 
     /// Reads tokens into `to` and fills what is missing with zeros; the number of tokens read.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::block_gate::BlockGate;
 use super::{FileError, FileKind, Position, PreparedSink, SinkFile, is_standard};
-use zbmd_executor::{SinkHandle, SourceHandle, StreamError};
+use zbmd_executor::{Session, SinkHandle, SourceHandle, StreamError};
 
 /// Bytes moved at a time, or one token where that is more.
 const PIECE_BYTES: usize = 64 << 10;
@@ -385,7 +385,7 @@ pub(crate) fn spawn(
     let thread_name = format!("zbmd file {name}");
     let path = Path::new(&thread_name).to_owned();
     let run = move || {
-        if let Err(source) = enter_role(is_realtime) {
+        if let Err(source) = Session::enter_pump_role(is_realtime) {
             drop(ends.send(PumpEnd::SourceFailed(FileError::Io { path, source })));
             return;
         }
@@ -396,17 +396,4 @@ pub(crate) fn spawn(
         .name(thread_name)
         .spawn(run)
         .map(drop)
-}
-
-/// Gives this thread its priority in a real-time run.
-///
-/// # Errors
-/// What the system says. The run has made sure that it will be given.
-pub(crate) fn enter_role(is_realtime: bool) -> io::Result<()> {
-    #[cfg(target_os = "linux")]
-    if is_realtime {
-        return zbmd_executor::realtime::enter(zbmd_executor::realtime::ThreadRole::Pump);
-    }
-    let _ = is_realtime;
-    Ok(())
 }

@@ -11,8 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::FileError;
-use super::pump::{self, PumpEnd, SharedFile, WatchedSink, piece, write_piece};
-use zbmd_executor::Stopper;
+use super::pump::{PumpEnd, SharedFile, WatchedSink, piece, write_piece};
+use zbmd_executor::{Session, Stopper};
 
 /// Pieces that wait for the writer while the run goes on.
 const QUEUE_LENGTH: usize = 2;
@@ -132,7 +132,7 @@ pub(crate) fn drain(
     let spawn_result = std::thread::Builder::new()
         .name(format!("zbmd pipe {stream}"))
         .spawn(move || {
-            let end = match pump::enter_role(is_realtime) {
+            let end = match Session::enter_pump_role(is_realtime) {
                 Ok(()) => {
                     writer_relay.write_all(&writer_stream, &writer_path, token_bytes, &writer_file)
                 }

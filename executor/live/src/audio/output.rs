@@ -1,7 +1,7 @@
 //! A sound card as a sink. The card's callback takes what it asks for out of a clock bridge; the sink's thread fills it.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read};
+use std::io::{self, BufWriter};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,17 +16,12 @@ use crate::bridge::{
     Resampler,
 };
 use crate::clock::{as_ns, now_ns, sleep_until};
-use crate::net::wait_readable;
 use crate::report::{BridgeReport, SharedReport};
-use crate::sink::{LiveSink, SinkContext, samples_of, sound_channels};
+use crate::sink::{LOOK_NS, LiveSink, SinkContext, TokenReader, samples_of, sound_channels};
 use crate::url::AudioCard;
 
 /// Frames a second where neither the URL nor the model says.
 const DEFAULT_RATE: f64 = 48e3;
-/// Read from the pipe at once.
-const PIECE_BYTES: usize = 64 << 10;
-/// How often the run's end is looked for, and the record is written.
-const LOOK_NS: u64 = 20_000_000;
 /// How often room is looked for in the queue of a run that is read as the card plays.
 const ROOM_NS: u64 = 1_000_000;
 /// When the run is over, a card that plays nothing for so long is left.
@@ -193,11 +188,10 @@ impl AudioSink {
     }
 
     /// Takes tokens from the pipe into the bridge until it ends.
-    fn play(&mut self, mut tokens: File, is_over: &AtomicBool, report: &SharedReport) {
+    fn play(&mut self, tokens: File, is_over: &AtomicBool, report: &SharedReport) {
         let frame_bytes = self.channels * 4;
-        let mut piece = vec![0; PIECE_BYTES];
-        let mut partial_bytes = 0;
-        let mut samples = Vec::with_capacity(PIECE_BYTES / 4);
+        let mut reader = TokenReader::new(tokens, frame_bytes);
+        let mut samples = Vec::new();
         let mut next_look_ns = 0;
         loop {
             if now_ns() >= next_look_ns {
@@ -217,34 +211,23 @@ impl AudioSink {
                 }
                 self.playback.bridge().discard();
             }
-            if !wait_readable(&tokens, LOOK_NS) {
-                if is_over.load(Ordering::Acquire) {
-                    return;
-                }
-                continue;
-            }
 
             // Of a run that is read as the card plays, no more than is needed soon.
-            let limit_bytes = match self.following {
-                ClockFollowing::Source => piece.len(),
-                ClockFollowing::Nominal => piece.len().min(self.room_bytes()),
+            let max_bytes = match self.following {
+                ClockFollowing::Source => usize::MAX,
+                ClockFollowing::Nominal => self.room_bytes(),
             };
-            let end = limit_bytes.max(partial_bytes + 1);
-            let bytes = match tokens.read(&mut piece[partial_bytes..end]) {
-                Ok(0) => return,
-                Ok(bytes) => bytes,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => return,
+            let Some(bytes) = reader.next(max_bytes, is_over) else {
+                return;
             };
             let arrival_ns = now_ns();
-            let filled_bytes = partial_bytes + bytes;
-            let whole_bytes = filled_bytes - filled_bytes % frame_bytes;
+            if bytes.is_empty() {
+                continue;
+            }
             samples.clear();
-            samples_of(&piece[..whole_bytes], &mut samples);
-            report.locked().received += (whole_bytes / frame_bytes) as u64;
+            samples_of(bytes, &mut samples);
+            report.locked().received += (bytes.len() / frame_bytes) as u64;
             self.playback.bridge().write(arrival_ns, &samples);
-            piece.copy_within(whole_bytes..filled_bytes, 0);
-            partial_bytes = filled_bytes - whole_bytes;
         }
     }
 

@@ -10,7 +10,6 @@
 mod error;
 mod pump;
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -169,18 +168,24 @@ impl LiveStreams {
         let ends = UnixStream::pair().map_err(cannot_open)?;
         let reader = std::fs::File::from(OwnedFd::from(ends.0));
         let writer = ends.1;
+        writer
+            .set_write_timeout(Some(pump::LOOK))
+            .map_err(cannot_open)?;
         let handle = session.sink(name)?;
 
         let report = SharedReport::new(name, text, true);
         let sink_report = report.clone();
         let is_realtime = session.is_realtime();
-        let sink_is_over = Arc::clone(&self.sinks_are_over);
+        // The sink ends after its pump, which may have tokens of the run that the sink has not seen.
+        let pump_has_ended = Arc::new(AtomicBool::new(false));
+        let sink_is_over = Arc::clone(&pump_has_ended);
         self.spawn(name, is_realtime, move || {
             sink.run(reader, &sink_is_over, &sink_report)
         })?;
         let pump_is_over = Arc::clone(&self.sinks_are_over);
         self.spawn(name, is_realtime, move || {
-            pump::drain(handle, &writer, &pump_is_over)
+            pump::drain(handle, &writer, &pump_is_over);
+            pump_has_ended.store(true, Ordering::Release);
         })?;
         self.reports.push(report);
         Ok(())
@@ -248,7 +253,7 @@ impl LiveStreams {
     ) -> Result<(), ConnectError> {
         let begin = move || {
             // Without its priority it does nothing: the run sees that its stream has ended.
-            if enter_role(is_realtime).is_ok() {
+            if Session::enter_pump_role(is_realtime).is_ok() {
                 run();
             }
         };
@@ -294,14 +299,4 @@ fn check_format(spec: &StreamSpec, url: &SourceUrl) -> Result<(), ConnectError> 
         }),
         false => Ok(()),
     }
-}
-
-/// Gives this thread the priority of those that feed and drain a real-time run.
-fn enter_role(is_realtime: bool) -> io::Result<()> {
-    #[cfg(target_os = "linux")]
-    if is_realtime {
-        return zbmd_executor::realtime::enter(zbmd_executor::realtime::ThreadRole::Pump);
-    }
-    let _ = is_realtime;
-    Ok(())
 }

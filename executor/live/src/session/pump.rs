@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
@@ -12,8 +12,10 @@ use crate::deliver::{ConsumerClosed, TokenConsumer};
 
 /// Moved at a time, or one token.
 const PIECE_BYTES: usize = 64 << 10;
-/// How long the end is not looked for while no token comes.
-const LOOK: Duration = Duration::from_millis(20);
+/// How long the end is not looked for while no token comes or is taken.
+pub(super) const LOOK: Duration = Duration::from_millis(20);
+/// Once the run is over, a sink that takes nothing for so long is left.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A source's handle, as live streams see it.
 pub struct HandleConsumer(pub SourceHandle);
@@ -34,7 +36,7 @@ impl TokenConsumer for HandleConsumer {
 }
 
 /// Writes the tokens of a sink to its socket, until the run ends, nothing reads them any more, or `is_over` is set and
-/// no token comes.
+/// no token comes or is taken. The socket's writes wait for [`LOOK`] at most.
 pub(super) fn drain(mut handle: SinkHandle, socket: &UnixStream, is_over: &AtomicBool) {
     let token_bytes = handle.token().bytes() as usize;
     let piece_tokens = (PIECE_BYTES / token_bytes).max(1);
@@ -42,40 +44,34 @@ pub(super) fn drain(mut handle: SinkHandle, socket: &UnixStream, is_over: &Atomi
     loop {
         // Looked at before the pull: what came before the end is still sent.
         let ends_when_empty = is_over.load(Ordering::Acquire);
-        let Ok(tokens) = pull_some(&mut handle, &mut piece, token_bytes) else {
+        let Ok(tokens) = handle.pull_some_bytes_within(&mut piece, LOOK) else {
             return;
         };
         if tokens == 0 && (ends_when_empty || handle.is_finished()) {
             return;
         }
-        if send_all(socket, &piece[..tokens as usize * token_bytes]).is_err() {
-            return;
+
+        let mut unsent = &piece[..tokens as usize * token_bytes];
+        let mut taken_at = Instant::now();
+        while !unsent.is_empty() {
+            match send_some(socket, unsent) {
+                Ok(0) if is_over.load(Ordering::Acquire) && taken_at.elapsed() > PATIENCE => return,
+                Ok(0) => {}
+                Ok(bytes) => {
+                    unsent = &unsent[bytes..];
+                    taken_at = Instant::now();
+                }
+                Err(_) => return,
+            }
         }
     }
 }
 
-/// Waits a little for a first token, and takes what has come with it.
-fn pull_some(
-    handle: &mut SinkHandle,
-    piece: &mut [u8],
-    token_bytes: usize,
-) -> Result<u64, StreamError> {
-    let (first, rest) = piece.split_at_mut(token_bytes);
-    let first_tokens = handle.pull_bytes_within(first, LOOK)?;
-    if first_tokens == 0 {
-        return Ok(0);
+/// How many bytes the socket takes, after some waiting if it is full.
+fn send_some(socket: &UnixStream, bytes: &[u8]) -> Result<usize, Errno> {
+    // Without the signal that a program dies of when the reader has gone.
+    match send(socket, bytes, SendFlags::NOSIGNAL) {
+        Err(Errno::INTR | Errno::AGAIN) => Ok(0),
+        result => result,
     }
-    Ok(first_tokens + handle.pull_bytes_within(rest, Duration::ZERO)?)
-}
-
-/// Writes all of it, without the signal that a program dies of when the reader has gone.
-fn send_all(socket: &UnixStream, mut bytes: &[u8]) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match send(socket, bytes, SendFlags::NOSIGNAL) {
-            Ok(sent) => bytes = &bytes[sent..],
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }

@@ -2,23 +2,18 @@
 //! and the same record make the same bits.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{self, BufReader, BufWriter, Write};
+use std::sync::atomic::AtomicBool;
 
 use zbmd_ir::TokenType;
 
-use super::{LiveSink, samples_of, sound_channels};
+use super::{LiveSink, TokenReader, samples_of, sound_channels};
 use crate::bridge::{BridgeAction, RecordReader, Resampler};
-use crate::net::wait_readable;
 use crate::report::SharedReport;
 use crate::url::BridgeReplay;
 
-/// Read from the pipe at once.
-const PIECE_BYTES: usize = 64 << 10;
 /// Frames that are made at once, however many an action has.
 const PIECE_FRAMES: u64 = 4096;
-/// How often the run's end is looked for while nothing comes.
-const LOOK_NS: u64 = 20_000_000;
 
 /// Does what a record says.
 pub(super) struct ReplaySink {
@@ -116,37 +111,21 @@ impl ReplaySink {
 }
 
 impl LiveSink for ReplaySink {
-    fn run(mut self: Box<Self>, mut tokens: File, is_over: &AtomicBool, report: &SharedReport) {
+    fn run(mut self: Box<Self>, tokens: File, is_over: &AtomicBool, report: &SharedReport) {
         if let Err(error) = self.output.get_ref().set_len(0) {
             report.locked().failure = Some(error.to_string());
             self.has_failed = true;
         }
-        let mut piece = vec![0; PIECE_BYTES];
-        let mut partial_bytes = 0;
+        let mut reader = TokenReader::new(tokens, self.resampler.channels() * 4);
         let mut samples = Vec::new();
-        let frame_bytes = self.resampler.channels() * 4;
-        loop {
-            if !wait_readable(&tokens, LOOK_NS) {
-                if is_over.load(Ordering::Acquire) {
-                    break;
-                }
+        while let Some(bytes) = reader.next(usize::MAX, is_over) {
+            if bytes.is_empty() {
                 continue;
             }
-            let bytes = match tokens.read(&mut piece[partial_bytes..]) {
-                Ok(0) => break,
-                Ok(bytes) => bytes,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => break,
-            };
-
-            let filled_bytes = partial_bytes + bytes;
-            let whole_bytes = filled_bytes - filled_bytes % frame_bytes;
             samples.clear();
-            samples_of(&piece[..whole_bytes], &mut samples);
+            samples_of(bytes, &mut samples);
             report.locked().received += self.resampler.write(&samples);
             self.replay(report);
-            piece.copy_within(whole_bytes..filled_bytes, 0);
-            partial_bytes = filled_bytes - whole_bytes;
         }
 
         self.resampler.write_tail();

@@ -3,6 +3,7 @@
 
 mod bridge_replay;
 mod stream;
+mod token_reader;
 mod udp;
 #[cfg(feature = "zmq")]
 mod zmq;
@@ -15,6 +16,7 @@ use zbmd_ir::{DType, TokenType};
 
 use self::bridge_replay::ReplaySink;
 use self::stream::{SinkProtocol, StreamSink};
+pub(crate) use self::token_reader::{LOOK_NS, TokenReader};
 use self::udp::UdpSink;
 use crate::net::{Link, resolve};
 use crate::report::SharedReport;
@@ -22,7 +24,8 @@ use crate::url::{AudioCard, Endpoint, SinkUrl, ZmqEndpoint};
 
 /// Takes tokens out of a pipe and sends them.
 pub trait LiveSink: Send {
-    /// Sends what comes out of `tokens` until that ends, or is empty once `is_over` is set.
+    /// Sends what comes out of `tokens` until that ends, or is empty once `is_over` is set. A peer that takes nothing is
+    /// left some time after either; set it when nothing more will be written, or when nothing can be.
     fn run(self: Box<Self>, tokens: File, is_over: &AtomicBool, report: &SharedReport);
 }
 

@@ -9,21 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::LiveSink;
+use super::token_reader::queue_bytes;
+use super::{LOOK_NS, LiveSink, TokenReader};
 use crate::clock::now_ns;
 use crate::net::{Link, timespec};
 use crate::packet::rtl_tcp::{CommandReader, Hello};
 use crate::report::SharedReport;
 use crate::url::{QueueFull, SinkUrl};
 
-/// Memory of a queue where its URL does not say.
-const DEFAULT_QUEUE_BYTES: usize = 4 << 20;
-/// Read from the pipe at once, or one token.
-const PIECE_BYTES: usize = 64 << 10;
 /// Read from a client at once: commands are short.
 const COMMANDS_BYTES: usize = 4 << 10;
-/// How often the run's end is looked for while nothing happens.
-const LOOK_NS: u64 = 20_000_000;
 /// When the run is over, a peer that takes nothing for so long is left.
 const PATIENCE_NS: u64 = 500_000_000;
 /// What an R820T says, the most common tuner.
@@ -58,15 +53,14 @@ pub(super) struct StreamSink {
     queue: VecDeque<u8>,
     max_bytes: usize,
     token_bytes: usize,
-    /// What was read from the pipe; its beginning may be a part of a token.
-    piece: Vec<u8>,
-    partial_bytes: usize,
 }
 
 /// What can be gone on with.
 #[derive(Clone, Copy, Debug, Default)]
 struct Readiness {
     tokens: bool,
+    /// The pipe was looked at, and nothing is in it.
+    pipe_is_empty: bool,
     client_says: bool,
     client_takes: bool,
 }
@@ -78,19 +72,14 @@ impl StreamSink {
         url: &SinkUrl,
         token_bytes: usize,
     ) -> Self {
-        let piece_bytes = token_bytes * (PIECE_BYTES / token_bytes).max(1);
-        let default_tokens = (DEFAULT_QUEUE_BYTES / token_bytes).max(1) as u64;
-        let queue_tokens = url.queue.unwrap_or(default_tokens);
         Self {
             link,
             protocol,
             full: url.full,
             client: None,
             queue: VecDeque::new(),
-            max_bytes: (queue_tokens as usize).saturating_mul(token_bytes),
+            max_bytes: queue_bytes(url, token_bytes),
             token_bytes,
-            piece: vec![0; piece_bytes],
-            partial_bytes: 0,
         }
     }
 
@@ -99,11 +88,11 @@ impl StreamSink {
         self.full != QueueFull::Wait || self.queue.len() < self.max_bytes
     }
 
-    /// Waits until something can be gone on with. A pipe that has ended is always ready, so it is not waited on.
-    fn wait(&self, tokens: &File, pipe_is_open: bool) -> Readiness {
+    /// Waits until something can be gone on with.
+    fn wait(&self, reader: &TokenReader) -> Readiness {
         // The first of these are waited on; nothing is allocated here.
-        let mut poll_fds = [(); 3].map(|()| PollFd::new(tokens, PollFlags::IN));
-        let waits_for_pipe = pipe_is_open && self.takes_tokens();
+        let mut poll_fds = [(); 3].map(|()| PollFd::new(reader.pipe(), PollFlags::IN));
+        let waits_for_pipe = reader.is_open() && self.takes_tokens();
         let client_place = usize::from(waits_for_pipe);
         let mut count = client_place;
 
@@ -130,8 +119,10 @@ impl StreamSink {
             Some(_) => poll_fds[client_place].revents(),
             None => PollFlags::empty(),
         };
+        let pipe_is_ready = waits_for_pipe && !poll_fds[0].revents().is_empty();
         Readiness {
-            tokens: waits_for_pipe && !poll_fds[0].revents().is_empty(),
+            tokens: pipe_is_ready,
+            pipe_is_empty: waits_for_pipe && !pipe_is_ready,
             client_says: client_events.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR),
             client_takes: client_events.contains(PollFlags::OUT),
         }
@@ -221,24 +212,10 @@ impl StreamSink {
         }
     }
 
-    /// Takes tokens from the pipe; whether there may be more.
-    fn take(&mut self, tokens: &mut File, report: &SharedReport) -> bool {
-        let bytes = match tokens.read(&mut self.piece[self.partial_bytes..]) {
-            Ok(0) => return false,
-            Ok(bytes) => bytes,
-            Err(error) => return is_passing(&error),
-        };
-        let filled_bytes = self.partial_bytes + bytes;
-        let whole_bytes = filled_bytes - filled_bytes % self.token_bytes;
-        report.locked().received += (whole_bytes / self.token_bytes) as u64;
-        self.enqueue(whole_bytes, report);
-        self.piece.copy_within(whole_bytes..filled_bytes, 0);
-        self.partial_bytes = filled_bytes - whole_bytes;
-        true
-    }
-
-    /// Puts the first bytes of the piece into the queue, and drops what finds no room.
-    fn enqueue(&mut self, bytes: usize, report: &SharedReport) {
+    /// Puts tokens into the queue, and drops what finds no room.
+    fn enqueue(&mut self, tokens: &[u8], report: &SharedReport) {
+        let bytes = tokens.len();
+        report.locked().received += (bytes / self.token_bytes) as u64;
         let has_peer = self.client.is_some();
         if !has_peer && self.full != QueueFull::Wait {
             // Whoever connects later gets what is new then.
@@ -272,7 +249,7 @@ impl StreamSink {
                 dropped_bytes = excess;
             }
         }
-        self.queue.extend(&self.piece[taken]);
+        self.queue.extend(&tokens[taken]);
         report.locked().dropped += (dropped_bytes / self.token_bytes) as u64;
     }
 }
@@ -282,11 +259,13 @@ fn is_passing(error: &std::io::Error) -> bool {
 }
 
 impl LiveSink for StreamSink {
-    fn run(mut self: Box<Self>, mut tokens: File, is_over: &AtomicBool, report: &SharedReport) {
-        let mut pipe_is_open = true;
+    fn run(mut self: Box<Self>, tokens: File, is_over: &AtomicBool, report: &SharedReport) {
+        let mut reader = TokenReader::new(tokens, self.token_bytes);
         let mut last_sent = (0, now_ns());
         loop {
-            let ready = self.wait(&tokens, pipe_is_open);
+            // Loaded before the pipe is looked at: what was written before it was set is seen there.
+            let run_is_over = is_over.load(Ordering::Acquire);
+            let ready = self.wait(&reader);
             self.accept(report);
             if ready.client_says {
                 self.listen(report);
@@ -295,22 +274,27 @@ impl LiveSink for StreamSink {
                 self.write(report);
             }
             if ready.tokens {
-                pipe_is_open = self.take(&mut tokens, report);
+                self.enqueue(reader.read(), report);
                 self.write(report);
             }
-
-            // Everything that the run gave has been read once the pipe is empty.
-            let has_ended = is_over.load(Ordering::Acquire) && !ready.tokens;
-            if pipe_is_open && !has_ended {
+            if reader.is_open() && !run_is_over {
                 last_sent.1 = now_ns();
                 continue;
             }
+
             let sent = report.locked().sent;
             if sent != last_sent.0 {
                 last_sent = (sent, now_ns());
             }
             let is_late = now_ns().saturating_sub(last_sent.1) >= PATIENCE_NS;
-            if self.queue.is_empty() || self.client.is_none() || is_late {
+            // Without a client a full queue stays full, and what is behind it in the pipe stays there.
+            let has_read_all = !reader.is_open() || ready.pipe_is_empty;
+            let reads_no_more = has_read_all || !self.takes_tokens();
+            let is_done = match self.client {
+                Some(_) => has_read_all && self.queue.is_empty(),
+                None => reads_no_more,
+            };
+            if is_done || is_late {
                 break;
             }
         }

@@ -1,21 +1,17 @@
 //! Datagrams as a sink.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use zbmd_ir::TokenType;
 use zbmd_ir::burst::{self, BurstLayout};
 
-use super::LiveSink;
-use crate::net::wait_readable;
+use super::{LiveSink, TokenReader};
 use crate::packet::seq;
 use crate::report::SharedReport;
 use crate::url::Header;
-
-/// How often the run's end is looked for while nothing comes.
-const LOOK_NS: u64 = 20_000_000;
 
 /// Sends datagrams of one size, of which the last one may be shorter; or one for each burst that is not empty, with the
 /// burst's header and the items there are.
@@ -79,8 +75,7 @@ impl UdpSink {
 
     /// Sends the tokens that have come.
     fn send(&mut self, report: &SharedReport) {
-        let bytes = self.filled_bytes - self.header_bytes;
-        let whole_bytes = bytes - bytes % self.token_bytes;
+        let whole_bytes = self.filled_bytes - self.header_bytes;
         self.filled_bytes = self.header_bytes;
         let tokens = (whole_bytes / self.token_bytes) as u64;
         let Some(sent_bytes) = self.payload_bytes(whole_bytes) else {
@@ -116,23 +111,18 @@ impl UdpSink {
 }
 
 impl LiveSink for UdpSink {
-    fn run(mut self: Box<Self>, mut tokens: File, is_over: &AtomicBool, report: &SharedReport) {
-        loop {
-            if !wait_readable(&tokens, LOOK_NS) {
-                if is_over.load(Ordering::Acquire) {
-                    break;
+    fn run(mut self: Box<Self>, tokens: File, is_over: &AtomicBool, report: &SharedReport) {
+        let mut reader = TokenReader::new(tokens, self.token_bytes);
+        while let Some(mut bytes) = reader.next(usize::MAX, is_over) {
+            while !bytes.is_empty() {
+                let room = &mut self.datagram[self.filled_bytes..];
+                let (now, later) = bytes.split_at(bytes.len().min(room.len()));
+                room[..now.len()].copy_from_slice(now);
+                self.filled_bytes += now.len();
+                if self.filled_bytes == self.datagram.len() {
+                    self.send(report);
                 }
-                continue;
-            }
-            let filled_bytes = self.filled_bytes;
-            match tokens.read(&mut self.datagram[filled_bytes..]) {
-                Ok(0) => break,
-                Ok(bytes) => self.filled_bytes += bytes,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => break,
-            }
-            if self.filled_bytes == self.datagram.len() {
-                self.send(report);
+                bytes = later;
             }
         }
         self.send(report);

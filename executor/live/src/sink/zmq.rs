@@ -2,23 +2,18 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::LiveSink;
+use super::token_reader::queue_bytes;
+use super::{LOOK_NS, LiveSink, TokenReader};
 use crate::clock::now_ns;
 use crate::report::SharedReport;
 use crate::url::{QueueFull, SinkUrl, ZmqEndpoint, ZmqPattern};
 use crate::zmq::{NumberOption, Readiness, SendOutcome, SocketKind, ZmqSocket};
 
-/// Memory of a queue where its URL does not say.
-const DEFAULT_QUEUE_BYTES: usize = 4 << 20;
-/// Read from the pipe at once, or one token.
-const PIECE_BYTES: usize = 64 << 10;
 /// Messages that the library keeps for a peer while the others wait in our queue.
 const MAX_WAITING: usize = 16;
-/// How often the run's end is looked for while nothing happens.
-const LOOK_NS: u64 = 20_000_000;
 /// A subscriber whose queue is full is tried again so often: the library does not say when it has room.
 const RETRY_NS: u64 = 1_000_000;
 /// When the run is over, peers that take nothing for so long are left.
@@ -44,9 +39,6 @@ pub(super) struct ZmqSink {
     max_bytes: usize,
     message_bytes: usize,
     token_bytes: usize,
-    /// What was read from the pipe; its beginning may be a part of a token.
-    piece: Vec<u8>,
-    partial_bytes: usize,
 }
 
 impl ZmqSink {
@@ -63,9 +55,7 @@ impl ZmqSink {
             )));
         }
         let message_bytes = message_tokens * token_bytes;
-        let default_tokens = (DEFAULT_QUEUE_BYTES / token_bytes).max(1) as u64;
-        let queue_tokens = url.queue.unwrap_or(default_tokens);
-        let max_bytes = (queue_tokens as usize).saturating_mul(token_bytes);
+        let max_bytes = queue_bytes(url, token_bytes);
 
         let is_publisher = endpoint.pattern == ZmqPattern::PublishSubscribe;
         let socket = ZmqSocket::new(match is_publisher {
@@ -98,8 +88,6 @@ impl ZmqSink {
             max_bytes,
             message_bytes,
             token_bytes,
-            piece: vec![0; token_bytes * (PIECE_BYTES / token_bytes).max(1)],
-            partial_bytes: 0,
         })
     }
 
@@ -113,8 +101,11 @@ impl ZmqSink {
         self.pattern == ZmqPattern::PushPull || self.subscriptions.contains(&true)
     }
 
-    fn wait(&self, tokens: &File, pipe_is_open: bool) -> Readiness {
-        let file = (pipe_is_open && self.takes_tokens()).then_some(tokens);
+    /// Waits until something can be gone on with.
+    fn wait(&self, reader: &TokenReader) -> Readiness {
+        // A pipe that has ended is always ready, so it is not waited on.
+        let reads_pipe = reader.is_open() && self.takes_tokens();
+        let file = reads_pipe.then(|| reader.pipe());
         let is_publisher = self.pattern == ZmqPattern::PublishSubscribe;
         let is_blocked = !self.queue.is_empty();
         let limit_ns = match is_blocked && is_publisher && self.has_peer() {
@@ -143,24 +134,6 @@ impl ZmqSink {
         if !had_peer && self.has_peer() {
             report.locked().connections += 1;
         }
-    }
-
-    /// Takes tokens from the pipe; whether there may be more.
-    fn take(&mut self, tokens: &mut File, report: &SharedReport) -> bool {
-        let bytes = match tokens.read(&mut self.piece[self.partial_bytes..]) {
-            Ok(0) => return false,
-            Ok(bytes) => bytes,
-            Err(error) => {
-                return matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
-            }
-        };
-        let filled_bytes = self.partial_bytes + bytes;
-        let whole_bytes = filled_bytes - filled_bytes % self.token_bytes;
-        self.queue.extend(&self.piece[..whole_bytes]);
-        self.piece.copy_within(whole_bytes..filled_bytes, 0);
-        self.partial_bytes = filled_bytes - whole_bytes;
-        report.locked().received += (whole_bytes / self.token_bytes) as u64;
-        true
     }
 
     /// Sends what is in the queue as far as the library takes it; whether it still does.
@@ -223,32 +196,36 @@ impl ZmqSink {
 }
 
 impl LiveSink for ZmqSink {
-    fn run(mut self: Box<Self>, mut tokens: File, is_over: &AtomicBool, report: &SharedReport) {
-        let mut pipe_is_open = true;
+    fn run(mut self: Box<Self>, tokens: File, is_over: &AtomicBool, report: &SharedReport) {
+        let mut reader = TokenReader::new(tokens, self.token_bytes);
         let mut progress_ns = now_ns();
         let mut queued_bytes = 0;
         loop {
-            let ready = self.wait(&tokens, pipe_is_open);
+            // Loaded before the pipe is looked at: what was written before it was set is seen there.
+            let run_is_over = is_over.load(Ordering::Acquire);
+            let ready = self.wait(&reader);
             if ready.receives {
                 self.read_subscriptions(report);
             }
             if ready.file {
-                pipe_is_open = self.take(&mut tokens, report);
+                let tokens = reader.read();
+                self.queue.extend(tokens);
+                report.locked().received += (tokens.len() / self.token_bytes) as u64;
             }
             if !self.send(report) {
                 break;
             }
             self.drop_excess(report);
 
-            // Everything that the run gave has been read once the pipe is empty.
-            let has_ended = is_over.load(Ordering::Acquire) && !ready.file;
-            if (pipe_is_open && !has_ended) || self.queue.len() != queued_bytes {
+            let goes_on = reader.is_open() && !run_is_over;
+            if goes_on || ready.file || self.queue.len() != queued_bytes {
                 progress_ns = now_ns();
                 queued_bytes = self.queue.len();
                 continue;
             }
             let is_late = now_ns().saturating_sub(progress_ns) >= PATIENCE_NS;
-            if self.queue.is_empty() || is_late {
+            let has_read_all = !reader.is_open() || ready.file_is_empty;
+            if (has_read_all && self.queue.is_empty()) || is_late {
                 break;
             }
         }
