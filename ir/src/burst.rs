@@ -87,17 +87,11 @@ impl BurstHeader {
     /// # Panics
     /// On fewer than [`HEADER_BYTES`] bytes.
     pub fn read(token: &[u8]) -> Self {
-        let (header, _) = token
-            .split_first_chunk::<HEADER_BYTES>()
-            .expect("a burst has a header");
-        let [first, length_and_zero] = *header.as_chunks::<8>().0 else {
-            unreachable!("16 bytes are two chunks of 8")
-        };
-        let (length, _) = length_and_zero
-            .split_first_chunk::<4>()
-            .expect("8 bytes are more than 4");
+        let header = &token[..HEADER_BYTES];
+        let (first, rest) = header.split_first_chunk().expect("16 bytes");
+        let (length, _) = rest.split_first_chunk().expect("8 bytes");
         Self {
-            first: i64::from_ne_bytes(first),
+            first: i64::from_ne_bytes(*first),
             length: u32::from_ne_bytes(*length),
         }
     }

@@ -43,7 +43,7 @@ pub(super) enum BurstFormat {
 }
 
 /// How the bursts of a sink are written.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BurstEncoding {
     pub(super) layout: BurstLayout,
     pub(super) format: BurstFormat,
@@ -90,10 +90,25 @@ impl BurstEncoding {
     }
 
     /// What stands in the file for these tokens, after those that are in it.
-    pub(super) fn encode(&self, tokens: &[u8], progress: &mut Progress, to: &mut Vec<u8>) {
+    ///
+    /// # Errors
+    /// A burst that says that it is longer than its type allows. None is that an actor wrote; a channel's initial tokens
+    /// and a checkpoint are bytes that a stranger may have given.
+    pub(super) fn encode(
+        &self,
+        tokens: &[u8],
+        progress: &mut Progress,
+        to: &mut Vec<u8>,
+    ) -> io::Result<()> {
         to.clear();
         for burst in self.layout.read_all(tokens) {
-            let burst = burst.expect("an actor writes no burst beyond its maximum");
+            let burst = burst.map_err(|error| {
+                let text = format!(
+                    "token {} is {error}: look at the initial tokens of the channel, or at the checkpoint",
+                    progress.tokens
+                );
+                io::Error::new(ErrorKind::InvalidData, text)
+            })?;
             match self.format {
                 // Those that the number has no room for get a record of their own.
                 BurstFormat::Records if burst.length == 0 && progress.skipped < u32::MAX => {
@@ -110,6 +125,7 @@ impl BurstEncoding {
             }
             progress.tokens += 1;
         }
+        Ok(())
     }
 
     /// How many bytes behind the header the first `tokens` tokens take in a file that has at least those.
@@ -239,18 +255,12 @@ fn append_float<T: Display + Into<f64> + Copy>(value: T, line: &mut String) {
 }
 
 /// The header of the next record, and the empty bursts before it; `None` at the end of the file.
-fn next_header(from: &mut impl Read) -> io::Result<Option<(BurstHeader, u32)>> {
-    let mut bytes = [0; HEADER_BYTES];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match from.read(&mut bytes[filled..]) {
-            Ok(0) if filled == 0 => return Ok(None),
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+fn next_header(from: &mut impl BufRead) -> io::Result<Option<(BurstHeader, u32)>> {
+    if from.fill_buf()?.is_empty() {
+        return Ok(None);
     }
+    let mut bytes = [0; HEADER_BYTES];
+    from.read_exact(&mut bytes)?;
     let skipped = u32::from_ne_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]);
     Ok(Some((BurstHeader::read(&bytes), skipped)))
 }
@@ -362,9 +372,9 @@ impl<R: Read> Read for RecordReader<R> {
 mod tests {
     use std::fs;
 
-    use zbmd_ir::{Params, TokenType};
+    use zbmd_ir::TokenType;
 
-    use super::super::{Port, create_sink, open_source, tokens_in};
+    use super::super::{create_sink, open_source, port_of, tokens_in};
     use super::*;
 
     /// Bursts of `lengths` items, from 0 on.
@@ -382,12 +392,7 @@ mod tests {
     #[test]
     fn records_come_back_as_tokens_whatever_pieces_are_written_and_read() {
         let token = TokenType::burst(DType::I16, [5, 2]);
-        let params = Params::new();
-        let port = Port {
-            stream: "x",
-            token: &token,
-            params: &params,
-        };
+        let port = port_of(&token);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x.bursts");
         let written = tokens(&token, &[0, 3, 0, 0, 5, 1, 0, 2]);
@@ -414,12 +419,7 @@ mod tests {
     #[test]
     fn a_file_is_cut_back_to_any_number_of_tokens_and_goes_on() {
         let token = TokenType::burst(DType::U8, [9]);
-        let params = Params::new();
-        let port = Port {
-            stream: "x",
-            token: &token,
-            params: &params,
-        };
+        let port = port_of(&token);
         let folder = tempfile::tempdir().expect("a folder");
         let token_bytes = token.bytes() as usize;
         let all = tokens(&token, &[0, 9, 0, 0, 4, 0, 1, 0, 0]);
@@ -450,7 +450,9 @@ mod tests {
             let mut bytes = vec![0; layout.token_bytes];
             layout.append(first, items, &mut bytes);
             let mut text = Vec::new();
-            encoding.encode(&bytes, &mut Progress::default(), &mut text);
+            encoding
+                .encode(&bytes, &mut Progress::default(), &mut text)
+                .expect("within the maximum");
             String::from_utf8(text).expect("text")
         };
         let floats = |values: &[f32]| bytemuck::cast_slice::<f32, u8>(values).to_vec();
@@ -477,14 +479,31 @@ mod tests {
     }
 
     #[test]
+    fn a_burst_beyond_the_maximum_is_refused_with_its_token() {
+        let token = TokenType::burst(DType::U8, [2]);
+        let folder = tempfile::tempdir().expect("a folder");
+        let whole = tokens(&token, &[1, 2]);
+        let mut broken = tokens(&token, &[2]);
+        broken[8] = 3;
+        for name in ["x.bursts", "x.jsonl"] {
+            let path = folder.path().join(name);
+            let mut sink = create_sink(&path, port_of(&token)).expect("created");
+            sink.write_tokens(&whole).expect("written");
+            let before = fs::read(&path).expect("there");
+            let both = [&whole[..], &broken].concat();
+            let error = sink.write_tokens(&both).expect_err("too long");
+            assert_eq!(
+                error.to_string(),
+                "token 4 is a burst of 3 items, more than the maximum of 2: look at the initial tokens of the channel, or at the checkpoint"
+            );
+            assert_eq!(fs::read(&path).expect("there"), before, "{name}");
+        }
+    }
+
+    #[test]
     fn damaged_files_are_refused_with_the_record() {
         let token = TokenType::burst(DType::U8, [2]);
-        let params = Params::new();
-        let port = Port {
-            stream: "x",
-            token: &token,
-            params: &params,
-        };
+        let port = port_of(&token);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x.bursts");
         let header = [MAGIC, [0; 8]].concat();

@@ -25,7 +25,7 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use self::bursts::BurstFormat;
+use self::bursts::{BurstEncoding, BurstFormat};
 use self::pipe::PipeReader;
 pub(crate) use self::sink::{FileKind, Position, PreparedSink, SinkFile, tokens_in};
 use zbmd_executor::is_named_pipe;
@@ -121,7 +121,7 @@ enum Format {
     Raw,
     Npy,
     Wav,
-    Bursts(BurstFormat),
+    Bursts(BurstEncoding),
 }
 
 /// Whether the name is the URL of a live stream.
@@ -139,8 +139,8 @@ fn format(path: &Path, port: Port<'_>) -> Result<Format, FileError> {
         return Ok(Format::Raw);
     };
     let extension = extension.to_string_lossy().to_ascii_lowercase();
-    if port.token.burst {
-        return burst_format(path, &extension, port);
+    if let Some(layout) = BurstLayout::of(port.token) {
+        return burst_format(path, &extension, port, layout);
     }
     match extension.as_str() {
         "npy" => return Ok(Format::Npy),
@@ -173,11 +173,17 @@ fn format(path: &Path, port: Port<'_>) -> Result<Format, FileError> {
     Err(mismatch(path, port, found, &help))
 }
 
-fn burst_format(path: &Path, extension: &str, port: Port<'_>) -> Result<Format, FileError> {
+fn burst_format(
+    path: &Path,
+    extension: &str,
+    port: Port<'_>,
+    layout: BurstLayout,
+) -> Result<Format, FileError> {
+    let encoded = |format| Ok(Format::Bursts(BurstEncoding { layout, format }));
     match extension {
         "bin" => Ok(Format::Raw),
-        "bursts" => Ok(Format::Bursts(BurstFormat::Records)),
-        "jsonl" => Ok(Format::Bursts(BurstFormat::JsonLines)),
+        "bursts" => encoded(BurstFormat::Records),
+        "jsonl" => encoded(BurstFormat::JsonLines),
         _ => {
             let help = "name the file .bursts, .jsonl (to be written), or .bin for whole tokens";
             Err(mismatch(path, port, "samples".to_owned(), help))
@@ -231,15 +237,25 @@ pub(crate) fn open_source(path: &Path, port: Port<'_>) -> Result<Box<dyn Read + 
         Format::Raw => Ok(Box::new(file)),
         Format::Npy => npy::open(path, file, port),
         Format::Wav => wav::open(path, file, port),
-        Format::Bursts(BurstFormat::JsonLines) => Err(FileError::Content {
-            path: path.to_owned(),
-            message: "JSON lines are written, not read: use a file with the extension bursts"
-                .to_owned(),
-        }),
-        Format::Bursts(BurstFormat::Records) => {
-            let layout = BurstLayout::of(port.token).expect("only bursts have that format");
-            bursts::open(path, file, layout)
-        }
+        Format::Bursts(BurstEncoding { layout, format }) => match format {
+            BurstFormat::Records => bursts::open(path, file, layout),
+            BurstFormat::JsonLines => Err(FileError::Content {
+                path: path.to_owned(),
+                message: "JSON lines are written, not read: use a file with the extension bursts"
+                    .to_owned(),
+            }),
+        },
+    }
+}
+
+/// A stream `x` whose actor has no parameters.
+#[cfg(test)]
+fn port_of(token: &TokenType) -> Port<'_> {
+    static NONE: Params = Params::new();
+    Port {
+        stream: "x",
+        token,
+        params: &NONE,
     }
 }
 

@@ -254,19 +254,14 @@ pub(super) fn owns_header(token: &TokenType, found: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{create_sink, port_of};
     use super::*;
-    use zbmd_ir::Params;
 
     fn round_trip(token: &TokenType, bytes: &[u8]) -> Vec<u8> {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x.npy");
-        let params = Params::new();
-        let port = Port {
-            stream: "x",
-            token,
-            params: &params,
-        };
-        let mut sink = super::super::create_sink(&path, port).expect("created");
+        let port = port_of(token);
+        let mut sink = create_sink(&path, port).expect("created");
         for piece in bytes.chunks(token.bytes() as usize) {
             sink.write_tokens(piece).expect("written");
         }
@@ -338,7 +333,6 @@ mod tests {
 
     #[test]
     fn arrays_of_other_tokens_are_refused() {
-        let params = Params::new();
         for (token, descr, shape, fortran, expect) in [
             (TokenType::scalar(DType::F32), "<f4", vec![9], false, ""),
             (TokenType::new(DType::F32, [3]), "<f4", vec![9], false, ""),
@@ -397,12 +391,7 @@ mod tests {
                 fortran,
                 shape,
             };
-            let port = Port {
-                stream: "x",
-                token: &token,
-                params: &params,
-            };
-            let message = check(Path::new("a.npy"), &header, port)
+            let message = check(Path::new("a.npy"), &header, port_of(&token))
                 .map_or_else(|error| error.to_string(), |()| String::new());
             assert!(
                 message.ends_with(expect) && message.is_empty() == expect.is_empty(),
@@ -416,12 +405,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x.npy");
         let token = TokenType::scalar(DType::F32);
-        let params = Params::new();
-        let port = Port {
-            stream: "x",
-            token: &token,
-            params: &params,
-        };
+        let port = port_of(&token);
         for (bytes, expect) in [
             (
                 header(&token, 5),

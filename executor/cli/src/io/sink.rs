@@ -103,9 +103,13 @@ impl Encoding {
         }
         // A terminal and the next program of a pipe are shown bursts as text: whole tokens are mostly zeros.
         let format = match format(path, port)? {
-            Format::Raw if port.token.burst && is_standard(path) => {
-                Format::Bursts(BurstFormat::JsonLines)
-            }
+            Format::Raw if is_standard(path) => match BurstLayout::of(port.token) {
+                Some(layout) => Format::Bursts(BurstEncoding {
+                    layout,
+                    format: BurstFormat::JsonLines,
+                }),
+                None => Format::Raw,
+            },
             other => other,
         };
         Ok(match format {
@@ -114,10 +118,7 @@ impl Encoding {
             },
             Format::Npy => Self::Npy(port.token.clone()),
             Format::Wav => Self::Wav(wav::WavLayout::of(path, port)?),
-            Format::Bursts(format) => {
-                let layout = BurstLayout::of(port.token).expect("only bursts have that format");
-                Self::Bursts(BurstEncoding { layout, format })
-            }
+            Format::Bursts(encoding) => Self::Bursts(encoding),
         })
     }
 
@@ -403,22 +404,22 @@ impl SinkFile {
     /// where that can be undone.
     ///
     /// # Errors
-    /// What the system says, or a file that would be longer than its format allows.
+    /// What the system says, a file that would be longer than its format allows, and bursts that are longer than their type
+    /// allows.
     pub(crate) fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut encoded = std::mem::take(&mut self.encoded);
         let mut progress = self.progress;
         let data = match &self.encoding {
             Encoding::Wav(layout) => {
                 layout.encode(bytes, &mut encoded);
-                encoded.as_slice()
+                Ok(encoded.as_slice())
             }
-            Encoding::Bursts(encoding) => {
-                encoding.encode(bytes, &mut progress, &mut encoded);
-                encoded.as_slice()
-            }
-            Encoding::Raw { .. } | Encoding::Npy(_) => bytes,
+            Encoding::Bursts(encoding) => encoding
+                .encode(bytes, &mut progress, &mut encoded)
+                .map(|()| encoded.as_slice()),
+            Encoding::Raw { .. } | Encoding::Npy(_) => Ok(bytes),
         };
-        let written = self.write_data(data);
+        let written = data.and_then(|data| self.write_data(data));
         self.encoded = encoded;
         if written.is_ok() {
             self.set_position(self.position.data_bytes(), progress);
