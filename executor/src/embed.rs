@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use zbmd_ir::bundle::OpenError;
 use zbmd_ir::verify::graph::repetition;
-use zbmd_ir::{Graph, Role, TokenType, Value};
+use zbmd_ir::{Graph, Role, TokenType};
 
 use crate::error::{EngineError, RunError};
 use crate::exit;
@@ -47,7 +47,7 @@ pub fn streams(graph: &Graph) -> Vec<StreamInfo> {
             is_source,
             token: token.clone(),
             tokens_per_iteration: repetition[id] * rate,
-            sample_rate: actor.params.get("sample_rate").and_then(Value::as_float),
+            sample_rate: actor.sample_rate(),
         }
     };
     all.map(info).collect()

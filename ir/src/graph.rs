@@ -156,6 +156,12 @@ pub struct Actor {
 }
 
 impl Actor {
+    /// Tokens a second of a source or a sink, if its parameters say so.
+    pub fn sample_rate(&self) -> Option<f64> {
+        let rate = self.params.get(crate::response::SAMPLE_RATE)?.as_float()?;
+        (rate > 0.0).then_some(rate)
+    }
+
     /// The state pair that input port `input` belongs to.
     pub fn state_of_input(&self, input: u32) -> Option<StatePort> {
         self.state.iter().copied().find(|s| s.input == input)

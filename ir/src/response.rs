@@ -73,12 +73,7 @@ pub struct ResponseBound {
 /// The longest response of a sink in a plan; `None` where it has no sample rate, or no source leads to it. O(slots +
 /// channels).
 pub fn response_bound(graph: &Graph, plan: &Plan, sink: ActorId) -> Option<ResponseBound> {
-    let sample_rate = graph
-        .actors
-        .get(sink)?
-        .params
-        .get(SAMPLE_RATE)?
-        .as_float()?;
+    let sample_rate = graph.actors.get(sink)?.sample_rate()?;
     let release_ns = 1e9 * block_tokens(graph, plan, sink)? as f64 / sample_rate;
 
     let is_source = |actor: &ActorId| graph.actors[*actor].role == Role::Source;

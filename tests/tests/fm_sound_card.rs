@@ -17,7 +17,7 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
-    if std::env::var_os(linux::RUNNER).is_some() {
+    if zbmd_tests::child_run::is_runner() {
         return zbmd_run::main_with(zbmd_backends::standard_registry());
     }
     linux::main();
@@ -28,24 +28,20 @@ fn main() -> std::process::ExitCode {
 mod linux {
     use std::net::{Ipv4Addr, UdpSocket};
     use std::path::Path;
-    use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
     use zbmd_compiler::{CompileOptions, MachineChoice, compile_file};
+    use zbmd_tests::child_run::{ChildRun, free_port, live};
     use zbmd_tests::run::{Streams, graph_file, run, streams};
     use zbmd_tests::signal::from_f32_bytes;
 
     use super::sound_card;
 
-    /// Set in the environment of `zbmd-run`.
-    pub(super) const RUNNER: &str = "ZBMD_TEST_FM_RUNNER";
     const SECONDS: u64 = 3;
     const AUDIO_RATE: u64 = 48_000;
     const IQ_RATE: u64 = 2_400_000;
     /// Bytes of a datagram: 4000 samples, or 1.7 ms.
     const DATAGRAM_BYTES: usize = 8_000;
-    /// Nothing here takes as long.
-    const LIMIT: Duration = Duration::from_secs(120);
     /// A machine that is too busy for 2.4 MS/s loses datagrams; not so often.
     const MAX_ATTEMPTS: u64 = 8;
 
@@ -82,37 +78,6 @@ mod linux {
         zbmd_ir::bundle::write(&folder.join("fm.zbmd"), &compiled.program).expect("written");
     }
 
-    fn start(folder: &Path, input: &str, output: &str) -> Child {
-        Command::new(std::env::current_exe().expect("a path"))
-            .args(["fm.zbmd", "-i", input, "-o", output])
-            .args(["--report", "json", "--report-file", "report.json"])
-            .env(RUNNER, "1")
-            .env("ALSA_CONFIG_PATH", folder.join("asound.conf"))
-            .current_dir(folder)
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("started")
-    }
-
-    /// Waits for the end of a run; its report.
-    fn end(mut child: Child, folder: &Path) -> serde_json::Value {
-        let begun = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait().expect("a child") {
-                break status;
-            }
-            if begun.elapsed() > LIMIT {
-                child.kill().expect("a child");
-                panic!("it does not end");
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let report = std::fs::read(folder.join("report.json")).expect("a report");
-        let report = serde_json::from_slice(&report).expect("JSON");
-        assert!(status.success(), "{status}: {report}");
-        report
-    }
-
     /// Plays the recording as it comes from UDP; whether nothing was lost.
     fn play_from_udp(folder: &Path, iq: &[u8]) -> bool {
         // What was played before is not of this run.
@@ -121,53 +86,26 @@ mod linux {
         let port = free_port();
         let input = format!("iq=udp://127.0.0.1:{port}?header=seq&limit=10s&full=wait");
         let output = "audio=audio:test_card?latency=300ms&record=record.txt";
-        let mut child = start(folder, &input, output);
-        wait_until_bound(port, &mut child);
+        let mut run = ChildRun::start(folder, "fm", &input, output, &[]);
+        run.wait_until("listening", || is_bound(port));
 
         send(&socket, port, iq);
         // The run has no end of its own: it is told to, once it has made all of it.
-        let pid = rustix::process::Pid::from_child(&child);
         std::thread::sleep(Duration::from_millis(500));
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a child");
-        let status = child.wait().expect("a child");
-        assert_eq!(status.code(), Some(130));
-
-        let report = std::fs::read(folder.join("report.json")).expect("a report");
-        let report: serde_json::Value = serde_json::from_slice(&report).expect("JSON");
+        let report = run.interrupt();
         let received = live(&report, "iq")["received"].as_u64();
         println!("{}", live(&report, "audio")["bridge"]);
         received == Some(iq.len() as u64 / 2) && live(&report, "iq")["gap_count"] == 0
     }
 
-    /// What a live stream did.
-    fn live<'a>(report: &'a serde_json::Value, stream: &str) -> &'a serde_json::Value {
-        let mut streams = report["live"].as_array().expect("live streams").iter();
-        let found = streams.find(|live| live["stream"] == stream);
-        found.expect("it is live")
-    }
-
-    /// A port that nobody uses now.
-    fn free_port() -> u16 {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
-        socket.local_addr().expect("bound").port()
-    }
-
-    fn wait_until_bound(port: u16, child: &mut Child) {
+    /// Whether somebody receives datagrams there.
+    fn is_bound(port: u16) -> bool {
         let wanted = format!(":{port:04X}");
-        let begun = Instant::now();
-        loop {
-            let sockets = std::fs::read_to_string("/proc/net/udp").expect("on Linux");
-            let mut local = sockets
-                .lines()
-                .filter_map(|line| line.split_whitespace().nth(1));
-            if local.any(|local| local.ends_with(&wanted)) {
-                return;
-            }
-            let status = child.try_wait().expect("a child");
-            assert!(status.is_none(), "it has ended: {status:?}");
-            assert!(begun.elapsed() < LIMIT, "it does not listen");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let sockets = std::fs::read_to_string("/proc/net/udp").expect("on Linux");
+        let mut local = sockets
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(1));
+        local.any(|local| local.ends_with(&wanted))
     }
 
     /// Sends datagrams as GNU Radio's `udp_sink` numbers them, each when its last sample is there.
@@ -189,7 +127,7 @@ mod linux {
     /// A run on the recording gives what the card was given.
     fn assert_replays(folder: &Path) {
         let output = "audio=bridge:replayed.f32?replay=record.txt";
-        let report = end(start(folder, "iq=capture.cu8", output), folder);
+        let report = ChildRun::start(folder, "fm", "iq=capture.cu8", output, &[]).end();
         let failure = &live(&report, "audio")["failure"];
         assert!(failure.is_null(), "{failure}");
         let played = std::fs::read(folder.join("played.f32")).expect("played");

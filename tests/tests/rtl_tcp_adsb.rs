@@ -10,7 +10,7 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
-    if std::env::var_os(linux::RUNNER).is_some() {
+    if zbmd_tests::child_run::is_runner() {
         return zbmd_run::main_with(zbmd_tests::actors::registry());
     }
     linux::main();
@@ -19,17 +19,13 @@ fn main() -> std::process::ExitCode {
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::net::{Ipv4Addr, TcpListener};
     use std::path::Path;
-    use std::process::{Child, Command, Stdio};
-    use std::time::{Duration, Instant};
 
     use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
     use zbmd_tests::actors::{decode, registry};
+    use zbmd_tests::child_run::{ChildRun, free_port, live};
     use zbmd_tests::run::{compile, run, streams};
 
-    /// Set in the environment of `zbmd-run`.
-    pub(super) const RUNNER: &str = "ZBMD_TEST_ADSB_RUNNER";
     const RECEIVER: &str = "adsb/model.ron";
     /// Passes samples on, two bytes each.
     const TRANSMITTER: &str = r#"Model(
@@ -43,8 +39,6 @@ mod linux {
     const HOP_BYTES: usize = 4096;
     /// A second of nothing before the recording, in which the decoder connects.
     const LEAD_BYTES: usize = 977 * HOP_BYTES;
-    /// Nothing here takes as long.
-    const LIMIT: Duration = Duration::from_secs(120);
 
     pub(super) fn main() {
         let Some(recording) = zbmd_tests::data::file("iq/modes1.bin") else {
@@ -61,22 +55,22 @@ mod linux {
 
         // The decoder comes first: it connects as soon as there is a server.
         let port = free_port();
-        let decoder = start(
+        let decoder = ChildRun::start(
             folder.path(),
             "decoder",
             &format!("iq=rtl_tcp://127.0.0.1:{port}?rate=2e6&freq=1090e6&silence=stall&full=wait"),
             "frames=frames.bin",
             &["--iterations", &hops.to_string()],
         );
-        let server = start(
+        let server = ChildRun::start(
             folder.path(),
             "server",
             "iq=paced:modes.cu8",
             &format!("antenna=rtl_tcp-listen://127.0.0.1:{port}?full=wait"),
             &[],
         );
-        let decoded = decoder.end(folder.path());
-        let served = server.end(folder.path());
+        let decoded = decoder.end();
+        let served = server.end();
 
         let samples = (iq.len() / 2) as u64;
         assert_eq!(live(&served, "antenna")["sent"], samples, "{served}");
@@ -94,13 +88,6 @@ mod linux {
         println!("{frames} frames, as from the file");
     }
 
-    /// What a report says of a live stream.
-    fn live<'a>(report: &'a serde_json::Value, stream: &str) -> &'a serde_json::Value {
-        let all = report["live"].as_array().expect("live streams");
-        let found = all.iter().find(|live| live["stream"] == stream);
-        found.unwrap_or_else(|| panic!("{stream} in {report}"))
-    }
-
     fn write_bundles(folder: &Path) {
         let options = CompileOptions {
             machine: MachineChoice::Uniform(1),
@@ -114,55 +101,6 @@ mod linux {
             ("decoder.zbmd", &receiver.program),
         ] {
             zbmd_ir::bundle::write(&folder.join(name), program).expect("written");
-        }
-    }
-
-    /// A port that nobody uses now.
-    fn free_port() -> u16 {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        listener.local_addr().expect("bound").port()
-    }
-
-    /// A run beside this program, killed if the test fails.
-    struct Run {
-        name: &'static str,
-        child: Child,
-    }
-
-    fn start(folder: &Path, name: &'static str, input: &str, output: &str, extra: &[&str]) -> Run {
-        let child = Command::new(std::env::current_exe().expect("a path"))
-            .args([&format!("{name}.zbmd"), "-i", input, "-o", output])
-            .args(["--report", "json", "--report-file", &format!("{name}.json")])
-            .args(extra)
-            .env(RUNNER, "1")
-            .current_dir(folder)
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("started");
-        Run { name, child }
-    }
-
-    impl Run {
-        /// Waits for its end; its report.
-        fn end(mut self, folder: &Path) -> serde_json::Value {
-            let begun = Instant::now();
-            let status = loop {
-                if let Some(status) = self.child.try_wait().expect("a child") {
-                    break status;
-                }
-                assert!(begun.elapsed() < LIMIT, "{} does not end", self.name);
-                std::thread::sleep(Duration::from_millis(5));
-            };
-            assert!(status.success(), "{}: {status}", self.name);
-            let report = std::fs::read(folder.join(format!("{}.json", self.name)));
-            serde_json::from_slice(&report.expect("a report")).expect("JSON")
-        }
-    }
-
-    impl Drop for Run {
-        fn drop(&mut self) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
         }
     }
 }

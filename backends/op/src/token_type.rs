@@ -1,5 +1,7 @@
 //! Token types as parameters write them.
 
+use std::collections::BTreeMap;
+
 use zbmd_ir::{DType, TokenType, Value, limits};
 
 use crate::OpError;
@@ -9,65 +11,35 @@ use crate::args::Args;
 /// `{"dtype": f32, "shape": {"max": 14}}`, which is what `shape: Burst(max: 14)` comes to, with `"of": [2]` for items of
 /// two elements.
 pub fn token_type(args: &Args<'_>, path: &str, value: &Value) -> Result<TokenType, OpError> {
-    let wrong = |message: String| {
+    let wrong = |message: &str| {
         let help = "write f32, \"f32[4]\" or {\"dtype\": f32, \"shape\": [4]}";
-        args.error(path, message, help)
+        args.error(path, message.to_owned(), help)
     };
-    let dtype = |word: &str| {
-        DType::from_name(word)
-            .ok_or_else(|| args.unknown_word(path, word, &DType::ALL.map(DType::name)))
-    };
-    let dim = |i: Option<i64>| i.and_then(|i| u32::try_from(i).ok()).filter(|&d| d > 0);
-    let mut burst = false;
-    let (dtype, dims) = match value {
-        Value::Str(text) => match text.strip_suffix(']').and_then(|t| t.split_once('[')) {
-            None => (dtype(text)?, Some(Vec::new())),
-            Some((word, dims)) => {
-                let dims = dims
-                    .split(',')
-                    .map(|d| dim(d.trim().parse().ok()))
-                    .collect();
-                (dtype(word.trim())?, dims)
-            }
-        },
+    let (word, shape) = match value {
+        Value::Str(text) => split_text(text),
         Value::Map(map) => {
-            let known = ["dtype", "shape", "rate", "window"];
-            if let Some(key) = map.keys().find(|k| !known.contains(&k.as_str())) {
-                return Err(args.unknown_word(path, key, &known));
-            }
+            check_keys(args, path, map, &["dtype", "shape", "rate", "window"])?;
             let word = map.get("dtype").and_then(Value::as_str);
-            let word = word.ok_or_else(|| wrong("has no dtype".to_owned()))?;
-            let list = |shape: &Value| {
-                let dims = shape.as_list()?;
-                dims.iter()
-                    .map(|v| dim(v.as_int()))
-                    .collect::<Option<Vec<u32>>>()
-            };
-            let dims = match map.get("shape") {
-                None => Some(Vec::new()),
-                Some(Value::Map(shape)) => {
-                    let known = ["max", "of"];
-                    if let Some(key) = shape.keys().find(|k| !known.contains(&k.as_str())) {
-                        return Err(args.unknown_word(&format!("{path}.shape"), key, &known));
-                    }
-                    burst = true;
-                    let item = shape.get("of").map_or(Some(Vec::new()), list);
-                    let max = dim(shape.get("max").and_then(Value::as_int));
-                    max.zip(item).map(|(max, item)| [vec![max], item].concat())
-                }
-                Some(shape) => list(shape),
-            };
-            (dtype(word)?, dims)
+            let shape = map.get("shape");
+            if let Some(Value::Map(shape)) = shape {
+                check_keys(args, &format!("{path}.shape"), shape, &["max", "of"])?;
+            }
+            (
+                word.ok_or_else(|| wrong("has no dtype"))?,
+                read_shape(shape),
+            )
         }
-        _ => return Err(wrong("is no token type".to_owned())),
+        _ => return Err(wrong("is no token type")),
     };
-    let dims =
-        dims.ok_or_else(|| wrong("has a dimension that is no positive integer".to_owned()))?;
+
+    let dtype = DType::from_name(word)
+        .ok_or_else(|| args.unknown_word(path, word, &DType::ALL.map(DType::name)))?;
+    let Shape { dims, burst } =
+        shape.ok_or_else(|| wrong("has a dimension that is no positive integer"))?;
     if dims.len() > limits::MAX_RANK {
-        return Err(wrong(format!(
-            "has {} dimensions, the limit is {}",
-            dims.len(),
-            limits::MAX_RANK
+        let (rank, limit) = (dims.len(), limits::MAX_RANK);
+        return Err(wrong(&format!(
+            "has {rank} dimensions, the limit is {limit}"
         )));
     }
     Ok(TokenType {
@@ -75,4 +47,67 @@ pub fn token_type(args: &Args<'_>, path: &str, value: &Value) -> Result<TokenTyp
         shape: dims,
         burst,
     })
+}
+
+struct Shape {
+    dims: Vec<u32>,
+    burst: bool,
+}
+
+impl Shape {
+    fn of_samples(dims: Vec<u32>) -> Self {
+        let burst = false;
+        Self { dims, burst }
+    }
+}
+
+fn check_keys(
+    args: &Args<'_>,
+    path: &str,
+    map: &BTreeMap<String, Value>,
+    known: &[&str],
+) -> Result<(), OpError> {
+    match map.keys().find(|key| !known.contains(&key.as_str())) {
+        Some(key) => Err(args.unknown_word(path, key, known)),
+        None => Ok(()),
+    }
+}
+
+/// A dimension: a positive number.
+fn dim(number: Option<i64>) -> Option<u32> {
+    u32::try_from(number?).ok().filter(|&d| d > 0)
+}
+
+/// The dtype and the shape of `f32[2,3]`; no shape where a dimension is wrong.
+fn split_text(text: &str) -> (&str, Option<Shape>) {
+    match text.strip_suffix(']').and_then(|text| text.split_once('[')) {
+        None => (text, Some(Shape::of_samples(Vec::new()))),
+        Some((word, dims)) => {
+            let dims = dims.split(',').map(|d| dim(d.trim().parse().ok()));
+            (
+                word.trim(),
+                dims.collect::<Option<_>>().map(Shape::of_samples),
+            )
+        }
+    }
+}
+
+/// The shape of `[2, 3]`, or of a burst, `{"max": 14, "of": [2]}`; `None` where a dimension is wrong.
+fn read_shape(shape: Option<&Value>) -> Option<Shape> {
+    let read_list = |dims: &Value| {
+        let dims = dims.as_list()?.iter().map(|d| dim(d.as_int()));
+        dims.collect::<Option<Vec<u32>>>()
+    };
+    match shape {
+        None => Some(Shape::of_samples(Vec::new())),
+        Some(Value::Map(burst)) => {
+            let max = dim(burst.get("max").and_then(Value::as_int))?;
+            let item = burst.get("of").map_or(Some(Vec::new()), read_list)?;
+            Some(Shape {
+                dims: [vec![max], item].concat(),
+                burst: true,
+            })
+        }
+        Some(dims) => read_list(dims).map(Shape::of_samples),
+    }
 }

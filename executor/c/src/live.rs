@@ -7,11 +7,32 @@
 use std::ffi::c_char;
 use std::sync::Arc;
 
+use zbmd_executor::Session;
+use zbmd_live::session::{ConnectError, LiveStreams};
+
 use crate::border::{optional_text, text};
 use crate::handles;
 use crate::session::{Run, put_report, zbmd_session};
 use crate::status::{Failure, guard, zbmd_status};
 use zbmd_status::*;
+
+/// Connects a stream of either direction.
+///
+/// # Safety
+/// `name` ends with a NUL; `url` is null, or ends with a NUL.
+unsafe fn connect(
+    session: *const zbmd_session,
+    name: *const c_char,
+    url: *const c_char,
+    connect: impl FnOnce(&mut LiveStreams, &mut Session, &str, Option<&str>) -> Result<(), ConnectError>,
+) -> Result<zbmd_status, Failure> {
+    let run: Arc<Run> = handles::get(session.addr())?;
+    // SAFETY: the caller's promise.
+    let stream_name = unsafe { text(name, "name") }?;
+    // SAFETY: the caller's promise.
+    let url = unsafe { optional_text(url, "url") }?;
+    run.connect(|live, session| connect(live, session, stream_name, url))
+}
 
 /// Feeds a source from a URL, such as `udp://0.0.0.0:5000?header=seq&rate=48000`; `zbmd-run --help` lists the schemes
 /// and keys. With a `url` of NULL it is the one that the model names. The source's handle counts as taken from then on.
@@ -29,14 +50,8 @@ pub unsafe extern "C" fn zbmd_session_connect_source(
     name: *const c_char,
     url: *const c_char,
 ) -> zbmd_status {
-    guard(|| {
-        let run: Arc<Run> = handles::get(session.addr())?;
-        // SAFETY: the caller's promise.
-        let stream_name = unsafe { text(name, "name") }?;
-        // SAFETY: the caller's promise.
-        let url = unsafe { optional_text(url, "url") }?;
-        run.connect(|live, session| live.connect_source(session, stream_name, url))
-    })
+    // SAFETY: the caller's promise.
+    guard(|| unsafe { connect(session, name, url, LiveStreams::connect_source) })
 }
 
 /// Sends the tokens of a sink to a URL, such as `tcp://127.0.0.1:6000`. With a `url` of NULL it is the one that the
@@ -52,14 +67,8 @@ pub unsafe extern "C" fn zbmd_session_connect_sink(
     name: *const c_char,
     url: *const c_char,
 ) -> zbmd_status {
-    guard(|| {
-        let run: Arc<Run> = handles::get(session.addr())?;
-        // SAFETY: the caller's promise.
-        let stream_name = unsafe { text(name, "name") }?;
-        // SAFETY: the caller's promise.
-        let url = unsafe { optional_text(url, "url") }?;
-        run.connect(|live, session| live.connect_sink(session, stream_name, url))
-    })
+    // SAFETY: the caller's promise.
+    guard(|| unsafe { connect(session, name, url, LiveStreams::connect_sink) })
 }
 
 /// What the connected streams have done so far: a list in JSON with an object for each, in the order in which they were

@@ -118,9 +118,9 @@ fn named_files(args: &Args, files: &Files) -> Vec<NamedFile> {
     for (stream, path) in &files.outputs {
         if let Some(url) = files.live.outputs.get(stream) {
             let label = format!("{} of --output {stream}: ", url.text);
-            let written = url.written_file();
+            let written = url.endpoint.written_file();
             found_files.extend(written.and_then(|path| NamedFile::of("--output", &label, path)));
-            let read = url.read_file();
+            let read = url.endpoint.read_file();
             found_files.extend(read.and_then(|path| NamedFile::of("--input", &label, path)));
             continue;
         }

@@ -26,6 +26,8 @@ mod recordings;
 mod saved_state;
 mod startup;
 mod supervision;
+#[doc(hidden)]
+pub mod testing;
 mod top;
 mod watch;
 

@@ -215,12 +215,6 @@ fn no_thread(error: io::Error) -> CliError {
     CliError::Engine(EngineError::Thread(error))
 }
 
-/// Tokens a second by the model.
-pub(super) fn model_rate(actor: &Actor) -> Option<f64> {
-    let rate = actor.params.get("sample_rate")?.as_float()?;
-    (rate > 0.0).then_some(rate)
-}
-
 impl LiveStreams {
     /// Opens the sockets of sources: from here on the system keeps what arrives.
     pub(super) fn open_sources(
@@ -236,7 +230,7 @@ impl LiveStreams {
             };
             let token = &actor.outputs[0].token;
             let refused = |error| usage(format!("--input {}={}: {error}", actor.name, url.text));
-            let rate = zbmd_live::token_rate(url, token, model_rate(actor)).map_err(refused)?;
+            let rate = zbmd_live::token_rate(url, token, actor.sample_rate()).map_err(refused)?;
             let source = match &url.endpoint {
                 Endpoint::Paced(path) => {
                     let mut paced = paced_source(actor, path, url, rate)?;
@@ -254,7 +248,7 @@ impl LiveStreams {
                 url: url.clone(),
                 source,
                 token: token.clone(),
-                model_rate: model_rate(actor),
+                model_rate: actor.sample_rate(),
                 flag_source: bindings.flag_source(&actor.name).cloned(),
             });
         }
@@ -294,7 +288,7 @@ impl LiveStreams {
     pub(super) fn open_sink(&mut self, actor: &Actor, url: &SinkUrl) -> Result<File, FileError> {
         let token = &actor.inputs[0].token;
         let context = SinkContext {
-            model_rate: model_rate(actor),
+            model_rate: actor.sample_rate(),
             has_live_source: !self.sources.is_empty(),
         };
         let sink = zbmd_live::open_sink(url, token, context).map_err(failed(&url.text))?;

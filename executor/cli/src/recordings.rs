@@ -17,7 +17,7 @@ use zbmd_live::SharedReport;
 use zbmd_live::sigmf::{self, RecordingSettings};
 
 use super::files::Opened;
-use super::live::{LiveBindings, LiveStreams, model_rate};
+use super::live::{LiveBindings, LiveStreams};
 use super::{CliError, say};
 use crate::io::FileError;
 use crate::io::pump::SharedFile;
@@ -144,9 +144,9 @@ fn settings(
     let source = id.and_then(|(id, _)| live_source_of(id, program, live));
     let source_rate = source.and_then(|source| {
         let url = live.url(&source.name)?;
-        zbmd_live::token_rate(url, token, model_rate(source)).ok()?
+        zbmd_live::token_rate(url, token, source.sample_rate()).ok()?
     });
-    let rate = source_rate.or(model_rate(actor));
+    let rate = source_rate.or(actor.sample_rate());
     RecordingSettings::new(token, rate).ok_or_else(|| FileError::Content {
         path: path.to_owned(),
         message: format!(

@@ -80,17 +80,38 @@ pub enum Endpoint {
 
 impl Endpoint {
     /// The files that it uses: whoever runs another's bundle wants to know.
-    pub fn files(&self) -> Vec<&Path> {
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.read_file().into_iter().chain(self.written_file())
+    }
+
+    /// The file that it reads, if there is one.
+    pub fn read_file(&self) -> Option<&Path> {
         match self {
-            Self::Paced(path) | Self::Recording(path) => vec![path],
-            Self::BridgeReplay(replay) => vec![&replay.path, &replay.record],
-            Self::Audio(card) => card.record.iter().map(PathBuf::as_path).collect(),
-            Self::Udp { .. }
+            Self::Paced(path) | Self::Recording(path) => Some(path),
+            Self::BridgeReplay(replay) => Some(&replay.record),
+            Self::Audio(_)
+            | Self::Udp { .. }
             | Self::Tcp(_)
             | Self::TcpListen(_)
             | Self::RtlTcp(..)
             | Self::Soapy(_)
-            | Self::Zmq(_) => Vec::new(),
+            | Self::Zmq(_) => None,
+        }
+    }
+
+    /// The file that it writes, if there is one.
+    pub fn written_file(&self) -> Option<&Path> {
+        match self {
+            Self::Audio(card) => card.record.as_deref(),
+            Self::BridgeReplay(replay) => Some(&replay.path),
+            Self::Paced(_)
+            | Self::Recording(_)
+            | Self::Udp { .. }
+            | Self::Tcp(_)
+            | Self::TcpListen(_)
+            | Self::RtlTcp(..)
+            | Self::Soapy(_)
+            | Self::Zmq(_) => None,
         }
     }
 }
@@ -365,24 +386,5 @@ impl SinkUrl {
             packet_bytes: packet_bytes.unwrap_or(DEFAULT_PACKET_BYTES),
             endpoint,
         })
-    }
-}
-
-impl SinkUrl {
-    /// The file that it writes, if there is one.
-    pub fn written_file(&self) -> Option<&Path> {
-        match &self.endpoint {
-            Endpoint::Audio(card) => card.record.as_deref(),
-            Endpoint::BridgeReplay(replay) => Some(&replay.path),
-            _ => None,
-        }
-    }
-
-    /// The file that it reads, if there is one.
-    pub fn read_file(&self) -> Option<&Path> {
-        match &self.endpoint {
-            Endpoint::BridgeReplay(replay) => Some(&replay.record),
-            _ => None,
-        }
     }
 }

@@ -1,6 +1,10 @@
 //! What strangers send to live streams: datagrams, hellos and commands of any bytes are read or refused, and whatever
 //! numbers, time stamps and times their packets have, tokens come out in order and without holes.
+//!
+//! `FAMILY=urls` in the environment spends the whole time on one family of parsers; see `FAMILIES`.
 #![no_main]
+
+use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use zbmd_ir::{DType, TokenType};
@@ -9,18 +13,30 @@ use zbmd_live::packet::{rtl_tcp, seq, vita49};
 use zbmd_live::sigmf::{Recording, Segment};
 use zbmd_live::{Packet, PacketPlace, Silence, SinkUrl, SourceUrl, Step, Timeline, TimelineSettings};
 
+type Family = (&'static str, fn(u8, &[u8]));
+
+const FAMILIES: [Family; 6] = [
+    ("datagrams", |_, bytes| datagrams(bytes)),
+    ("receivers", |_, bytes| receivers(bytes)),
+    ("urls", |_, bytes| urls(bytes)),
+    ("bridge_records", |_, bytes| bridge_records(bytes)),
+    ("recordings", |_, bytes| recordings(bytes)),
+    ("packets", packets),
+];
+
+static CHOSEN: LazyLock<Option<Family>> = LazyLock::new(|| {
+    let name = std::env::var("FAMILY").ok()?;
+    let found = FAMILIES.into_iter().find(|family| family.0 == name);
+    Some(found.unwrap_or_else(|| panic!("FAMILY={name} is none of live.rs")))
+});
+
 fuzz_target!(|bytes: &[u8]| {
     let Some((choice, rest)) = bytes.split_first() else {
         return;
     };
-    match choice % 7 {
-        0 => datagrams(rest),
-        1 => receivers(rest),
-        2 => urls(rest),
-        3 => bridge_records(rest),
-        4 => recordings(rest),
-        _ => packets(*choice, rest),
-    }
+    let place = usize::from(*choice) % FAMILIES.len();
+    let (_, run) = CHOSEN.unwrap_or(FAMILIES[place]);
+    run(*choice, rest);
 });
 
 /// Parts of a datagram lie within it.

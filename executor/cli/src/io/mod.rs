@@ -248,9 +248,8 @@ pub(crate) fn open_source(path: &Path, port: Port<'_>) -> Result<Box<dyn Read + 
     }
 }
 
-/// A stream `x` whose actor has no parameters.
-#[cfg(test)]
-fn port_of(token: &TokenType) -> Port<'_> {
+/// A stream `x` whose actor has no parameters, for tests.
+pub(crate) fn port_of(token: &TokenType) -> Port<'_> {
     static NONE: Params = Params::new();
     Port {
         stream: "x",

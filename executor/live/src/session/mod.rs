@@ -46,13 +46,12 @@ impl StreamSpec {
             true => &actor.outputs[0].token,
             false => &actor.inputs[0].token,
         };
-        let rate = actor.params.get("sample_rate").and_then(|v| v.as_float());
         let file = actor.params.get("file").and_then(|v| v.as_str());
         Self {
             name: actor.name.clone(),
             is_source,
             token: token.clone(),
-            rate: rate.filter(|rate| *rate > 0.0),
+            rate: actor.sample_rate(),
             url: file
                 .filter(|file| crate::is_url(file))
                 .map(ToOwned::to_owned),

@@ -1,0 +1,113 @@
+//! Runs beside a test that is its own `zbmd-run`: started with a bundle of a folder, ended, and asked what they did.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Set in the environment of a child: the test's `main` is then `zbmd_run::main_with`.
+pub const RUNNER: &str = "ZBMD_TEST_RUNNER";
+/// Nothing takes as long.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Whether this process is such a child.
+pub fn is_runner() -> bool {
+    std::env::var_os(RUNNER).is_some()
+}
+
+/// A run that was started; killed if the test fails.
+pub struct ChildRun {
+    name: String,
+    folder: PathBuf,
+    child: Child,
+}
+
+impl ChildRun {
+    /// Runs `NAME.zbmd` of a folder, with this input, this output and these other options.
+    pub fn start(folder: &Path, name: &str, input: &str, output: &str, options: &[&str]) -> Self {
+        let child = Command::new(std::env::current_exe().expect("a path"))
+            .args([&format!("{name}.zbmd"), "-i", input, "-o", output])
+            .args(["--report", "json", "--report-file", &report_name(name)])
+            .args(options)
+            .env(RUNNER, "1")
+            .env("ALSA_CONFIG_PATH", folder.join("asound.conf"))
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("started");
+        Self {
+            name: name.to_owned(),
+            folder: folder.to_owned(),
+            child,
+        }
+    }
+
+    /// Waits until something is so, while the run goes on.
+    pub fn wait_until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !is_so() {
+            let status = self.child.try_wait().expect("a child");
+            assert!(status.is_none(), "{} has ended: {status:?}", self.name);
+            assert!(begun.elapsed() < LIMIT, "{}: not {what}", self.name);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits for the end, which must be a success; the report.
+    pub fn end(mut self) -> Value {
+        let status = self.wait();
+        assert!(status.success(), "{}: {status}", self.name);
+        self.report()
+    }
+
+    /// Interrupts the run, as Ctrl-C does, and waits for its end; the report.
+    #[cfg(target_os = "linux")]
+    pub fn interrupt(mut self) -> Value {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a child");
+        assert_eq!(self.wait().code(), Some(130), "{}", self.name);
+        self.report()
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status;
+            }
+            assert!(begun.elapsed() < LIMIT, "{} does not end", self.name);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn report(&self) -> Value {
+        let report = std::fs::read(self.folder.join(report_name(&self.name)));
+        serde_json::from_slice(&report.expect("a report")).expect("JSON")
+    }
+}
+
+impl Drop for ChildRun {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn report_name(run: &str) -> String {
+    format!("{run}.json")
+}
+
+/// What a report says of a live stream.
+pub fn live<'a>(report: &'a Value, stream: &str) -> &'a Value {
+    let all = report["live"].as_array().expect("live streams");
+    let found = all.iter().find(|live| live["stream"] == stream);
+    found.unwrap_or_else(|| panic!("{stream} in {report}"))
+}
+
+/// A port that nobody uses now.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    listener.local_addr().expect("bound").port()
+}
