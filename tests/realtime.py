@@ -55,6 +55,14 @@ COPY = """Model(
     sinks: { "out": Stream() },
 )
 """
+TONE = """Model(
+    name: "tone",
+    sources: { "in": Stream(dtype: f32, sample_rate: 48000) },
+    actors: { "bias": Expr("x + 0.1", inputs: { "x": f32 }) },
+    channels: [(from: "in", to: ["bias"]), (from: "bias", to: ["out"])],
+    sinks: { "out": Stream() },
+)
+"""
 
 
 class NotRun(Exception):
@@ -72,7 +80,8 @@ def compile_model(folder, name, text, *options):
     model = folder / f"{name}.ron"
     model.write_text(text)
     bundle = folder / f"{name}.zbmd"
-    subprocess.run([BIN / "zbmdc", "compile", model, *options, "-o", bundle], check=True, stdout=subprocess.DEVNULL)
+    command = [BIN / "zbmdc", "compile", model, *options, "-o", bundle]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return bundle
 
 
@@ -279,9 +288,33 @@ def datagrams(folder, seconds):
     theirs()
 
 
+SOUND_SERVER = """
+trap 'kill $server $session' EXIT
+pipewire & server=$!
+sleep 1
+wireplumber & session=$!
+sleep 2
+pw-cli create-node adapter "{ factory.name=support.null-audio-sink media.class=Audio/Sink node.name=null_sink \\
+object.linger=true audio.position=[FL FR] }"
+sleep 1
+"$@"
+"""
+
+
 def sound(folder, seconds):
-    need("pipewire", "wireplumber", "dbus-run-session")
-    raise NotRun("use ZBMD_AUDIO_SECONDS=600 cargo test -p zbmd-run --features audio --test live_audio")
+    need("pipewire", "wireplumber", "pw-cli", "dbus-run-session")
+    seconds = seconds or 600
+    bundle = compile_model(folder, "tone", TONE, "--devices", "1", "--block", "480")
+    report = folder / "report.json"
+    command = ["dbus-run-session", "sh", "-c", SOUND_SERVER, "sound", BIN / "zbmd-run", bundle, "--report-file", report]
+    command += ["-i", "in=paced:/dev/zero?rate=48000", "-n", 48_000 * seconds]
+    command += ["-o", "out=audio:pipewire?rate=48000&latency=100ms"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run(
+        [str(part) for part in command], check=True, env={**os.environ, "XDG_RUNTIME_DIR": str(folder)}, **quiet
+    )
+    out = next(live for live in json.loads(report.read_text())["live"] if live["is_sink"])
+    print(f"  {out['sent']} of {48_000 * seconds} frames played, {out['dropped']} dropped; {out['bridge']}")
 
 
 ROWS = {row.__name__: row for row in (release, receiver, contract, datagrams, sound)}

@@ -190,7 +190,7 @@ mod with_sound_cards {
         assert_replays(&case, "a.f32");
     }
 
-    /// With `ZBMD_AUDIO_SECONDS=600`, ten minutes.
+    /// Ten minutes of it are a row of `tests/realtime.py`.
     #[test]
     fn pipewire_plays_what_it_is_given() {
         let server = std::process::Command::new("pw-cli")
