@@ -170,26 +170,23 @@ impl NamesFromBundle {
         let path = PathBuf::from(name);
         // A recording's own name is that of a file; with `sigmf:` before it, only the parsed URL says which.
         let is_url = is_url(&path) || (is_live(&path) && !zbmd_live::sigmf::is_recording(&path));
-        let (is_allowed, allow, noun) = match is_url {
-            true => (self.urls, "--allow-urls", "URL"),
-            false => (self.files, "--allow-files", "name"),
-        };
-        if !is_allowed {
-            return Err(CliError::Usage(format!(
+        let missing = |allow, noun| {
+            Err(CliError::Usage(format!(
                 "{kind} `{stream}` has no file: say {option} {stream}=FILE, or {allow} to take {name:?}, the {noun} in the bundle"
-            )));
-        }
-
-        let taken = match is_url {
-            true => url_from_bundle(kind, name),
-            false => name_from_bundle(name),
+            )))
         };
-        taken.map_err(|why| {
-            let noun = if is_url { "URL" } else { "file" };
+        let refused = |allow, noun, why| {
             CliError::Usage(format!(
                 "{kind} `{stream}`: the bundle names the {noun} {name:?}, which {allow} does not allow: {why}; say {option} {stream}=FILE"
             ))
-        })
+        };
+
+        match is_url {
+            true if !self.urls => missing("--allow-urls", "URL"),
+            true => url_from_bundle(kind, name).map_err(|why| refused("--allow-urls", "URL", why)),
+            false if !self.files => missing("--allow-files", "name"),
+            false => name_from_bundle(name).map_err(|why| refused("--allow-files", "file", why)),
+        }
     }
 }
 
