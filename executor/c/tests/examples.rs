@@ -32,6 +32,9 @@ const COUNT: &str = r#"Model(
     sinks: { "out": Stream() },
 )"#;
 
+/// For `build`: a wrong use of memory, or behaviour that C does not define, ends the program.
+const SANITIZED: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover"];
+
 #[derive(Clone, Copy, PartialEq)]
 enum Link {
     Shared,
@@ -91,6 +94,15 @@ fn build(name: &str, link: Link, flags: &[&str], to: &TempDir) -> PathBuf {
         String::from_utf8_lossy(&output.stderr)
     );
     program
+}
+
+/// An example with the sanitizers, and a bundle of [`TWICE`] for it; their paths.
+fn build_for_twice(name: &str, to: &TempDir) -> (PathBuf, PathBuf) {
+    let bundle = to.path().join("twice.zbmd");
+    compile_text(TWICE)
+        .write(&bundle)
+        .expect("the bundle is written");
+    (build(name, Link::Shared, &SANITIZED, to), bundle)
 }
 
 fn run(program: &Path, args: &[&str], input: &[u8]) -> Output {
@@ -208,10 +220,7 @@ fn the_static_library_links_too() {
 
 #[test]
 fn a_filter_uses_its_memory_well() {
-    convert(
-        Link::Shared,
-        &["-fsanitize=address,undefined", "-fno-sanitize-recover"],
-    );
+    convert(Link::Shared, &SANITIZED);
 }
 
 #[test]
@@ -241,12 +250,7 @@ fn workers_run_in_processes() {
 #[test]
 fn mistakes_are_told_and_do_no_harm() {
     let temp = TempDir::new().expect("a folder");
-    let bundle = temp.path().join("twice.zbmd");
-    compile_text(TWICE)
-        .write(&bundle)
-        .expect("the bundle is written");
-    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover"];
-    let program = build("misuse", Link::Shared, &flags, &temp);
+    let (program, bundle) = build_for_twice("misuse", &temp);
     let output = run(&program, &[bundle.to_str().expect("UTF-8")], &[]);
     insta::assert_snapshot!(String::from_utf8_lossy(&output.stdout));
 }
@@ -283,12 +287,7 @@ fn read_client(listener: &TcpListener) -> Vec<f32> {
 #[test]
 fn streams_are_connected_to_sockets_and_gaps_are_counted() {
     let temp = TempDir::new().expect("a folder");
-    let bundle = temp.path().join("twice.zbmd");
-    compile_text(TWICE)
-        .write(&bundle)
-        .expect("the bundle is written");
-    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover"];
-    let program = build("live", Link::Shared, &flags, &temp);
+    let (program, bundle) = build_for_twice("live", &temp);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let sink_url = format!("tcp://{}", listener.local_addr().expect("bound"));
     let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
