@@ -37,6 +37,8 @@ struct StreamSpec {
     rate: Option<f64>,
     /// The URL that the model names.
     url: Option<String>,
+    /// The URL that it is connected to, or was until the streams were closed.
+    connected_url: Option<String>,
 }
 
 impl StreamSpec {
@@ -55,6 +57,7 @@ impl StreamSpec {
             url: file
                 .filter(|file| crate::is_url(file))
                 .map(ToOwned::to_owned),
+            connected_url: None,
         }
     }
 
@@ -137,7 +140,7 @@ impl LiveStreams {
             feeder.run(&|| stopper.is_stopping() || is_over.load(Ordering::Acquire));
         };
         self.spawn(name, session.is_realtime(), run)?;
-        self.reports.push(report);
+        self.mark_connected(name, text, report);
         self.has_live_source |= !matches!(url.endpoint, Endpoint::Recording(_));
         Ok(())
     }
@@ -186,7 +189,7 @@ impl LiveStreams {
             pump::drain(handle, &writer, &pump_is_over);
             pump_has_ended.store(true, Ordering::Release);
         })?;
-        self.reports.push(report);
+        self.mark_connected(name, text, report);
         Ok(())
     }
 
@@ -231,17 +234,24 @@ impl LiveStreams {
             });
         };
 
-        let connected = self.reports.iter().map(SharedReport::get);
-        let mut connected =
-            connected.filter(|report| report.stream == name && report.is_sink != is_source);
-        match connected.next() {
+        match &spec.connected_url {
             None => Ok(spec),
-            Some(report) => Err(ConnectError::Connected {
+            Some(url) => Err(ConnectError::Connected {
                 kind,
                 name: name.to_owned(),
-                url: report.url,
+                url: url.clone(),
             }),
         }
+    }
+
+    /// Keeps what a stream reports that runs now; it cannot be connected again.
+    fn mark_connected(&mut self, name: &str, url: &str, report: SharedReport) {
+        // Actors have different names: a source's is never that of a sink.
+        let spec = self.streams.iter_mut().find(|spec| spec.name == name);
+        if let Some(spec) = spec {
+            spec.connected_url = Some(url.to_owned());
+        }
+        self.reports.push(report);
     }
 
     fn spawn(
