@@ -219,6 +219,7 @@ errors! {
     "V0127" InPlaceShape { actor: ActorId, input: u32, output: u32, at: u64, read: u128, written: u128, window: u64, rate: u64 } "{actor} may write output {output} over input {input}: {written} bytes a firing over {read}, the smaller {at} bytes into the larger, with a window of {window} at rate {rate}";
     "V0128" Name { place: String, name: String, why: String } "the name `{}` of {place} {why}", printable(name);
     "V0129" BurstWithoutMaximum { actor: ActorId, port: Port } "{port} of {actor} carries bursts without a shape: the first dimension is their maximum";
+    "V0130" BurstParam { actor: ActorId, param: String } "parameter `{}` of {actor} is a tensor of bursts: only channels carry bursts, a parameter has all its items", printable(param);
     // Machine.
     "V0201" DuplicateDevice { name: String, first: DeviceId, second: DeviceId } "{first} and {second} are both called `{}`", printable(name);
     "V0202" LinkDevice { link: LinkId, device: DeviceId, devices: usize } "{link} names {device} of {devices} devices";

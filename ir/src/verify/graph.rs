@@ -269,7 +269,7 @@ fn firing_bytes(rate: u64, token: &TokenType) -> u128 {
     u128::from(rate) * u128::from(token.bytes())
 }
 
-/// Every tensor anywhere in the parameters refers to a blob of its size.
+/// Every tensor anywhere in the parameters refers to a blob of its size, and is not one of bursts.
 fn check_params(id: ActorId, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>, errors: &mut Errors) {
     for (name, value) in &actor.params {
         // A stack instead of recursion: values that are not verified may be nested as deeply as a file is long.
@@ -287,6 +287,10 @@ fn check_params(id: ActorId, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>, erro
                 Value::Map(items) => unvisited.extend(items.values().map(|item| (item, depth + 1))),
                 Value::Tensor(blob, token) => {
                     let param = name.clone();
+                    if token.burst {
+                        errors.push(VerifyError::BurstParam { actor: id, param });
+                        continue;
+                    }
                     let expected = token.bytes();
                     match blobs.get(*blob).map(|bytes| bytes.len() as u64) {
                         None => {

@@ -184,6 +184,10 @@ fn graphs() {
         ("V0119", chain, |p| {
             p.blobs[BlobId(0)] = Bytes::from_static(b"short")
         }),
+        ("V0130", chain, |p| {
+            let tensor = Value::Tensor(BlobId(0), TokenType::burst(DType::F32, [2]));
+            actor(p, 1).params.insert("bursts".into(), tensor);
+        }),
         ("V0101", chain, |p| {
             let deep = (0..40).fold(Value::Int(1), |v, _| Value::List(vec![v]));
             actor(p, 1).params.insert("deep".into(), deep);
