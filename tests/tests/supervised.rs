@@ -22,7 +22,7 @@ mod linux {
     use zbmd_backends::op::{CustomActor, Registry, Signature};
     use zbmd_compiler::Losses;
     use zbmd_executor::supervise::What;
-    use zbmd_executor::{Engine, Isolation, RunError, RunOptions};
+    use zbmd_executor::{Engine, Isolation, RunError, RunOptions, Supervised};
     use zbmd_ir::testing::programs;
     use zbmd_ir::verify::verify;
     use zbmd_ir::{DType, InPlace, InPort, OutPort, PlanId, Role, TokenType};
@@ -162,11 +162,48 @@ mod linux {
         told
     }
 
+    /// [`supervised`] under [`HARDY`], with borders as often as the calendar allows: kernels here are unoptimised and
+    /// take a hundred times as long as planned, so a border that is chosen by planned times comes late.
+    fn hardy(engine: &Engine, faults: Option<&str>) -> Supervised {
+        Supervised {
+            save_every: Some(1),
+            ..supervised(engine, HARDY, faults)
+        }
+    }
+
+    /// What is done to a run, and when.
+    #[derive(Clone, Copy)]
+    enum Faults<'a> {
+        /// These kinds, again and again, with about the time between them that a first border takes.
+        Repeated(&'a str),
+        /// As declared.
+        Declared(&'a str),
+    }
+
+    impl Faults<'_> {
+        /// The declaration for a run of this program that takes so long undisturbed.
+        fn declaration(self, engine: &Engine, undisturbed: Duration, iterations: u64) -> String {
+            let kinds = match self {
+                Self::Repeated(kinds) => kinds,
+                Self::Declared(declaration) => return declaration.to_owned(),
+            };
+
+            // Workers start within about 10 ms; a border is saved every so many blocks as there are stages, and the
+            // last stage does the first of them that much later.
+            let plan = &engine.program().plans[PlanId(0)];
+            let first_border = 2 * u64::from(plan.stages) * plan.block;
+            let first_border = undisturbed.mul_f64(first_border as f64 / iterations as f64);
+            let shortest = 10 + first_border.as_millis();
+            let longest = 4 * shortest;
+            format!("Inject(kinds: [{kinds}], every: (\"{shortest}ms\", \"{longest}ms\"), seed: 5)")
+        }
+    }
+
     /// Runs a model with faults until at least `least` of them hit; checks that nobody can tell.
     fn disturbed(
         model: &str,
         feed: Feed,
-        faults: &str,
+        faults: Faults<'_>,
         least: u64,
         change: impl Fn(&mut RunOptions),
     ) {
@@ -178,7 +215,7 @@ mod linux {
     fn disturbed_engine(
         (model, engine): (&str, &Engine),
         feed: Feed,
-        faults: &str,
+        faults: Faults<'_>,
         least: u64,
         change: impl Fn(&mut RunOptions),
     ) {
@@ -189,10 +226,12 @@ mod linux {
             feed.iterations *= 2;
             plain = undisturbed(engine, feed);
         }
+
+        let faults = faults.declaration(engine, plain.elapsed, feed.iterations);
         let mut recoveries = 0;
         for _ in 0..40 {
             let mut options = options(PROCESSES);
-            options.supervised = Some(supervised(engine, HARDY, Some(faults)));
+            options.supervised = Some(hardy(engine, Some(&faults)));
             change(&mut options);
             let told = live(engine, feed, options);
             let outcome = told.outcome.expect("a supervised run ends well");
@@ -216,16 +255,14 @@ mod linux {
     fn killed() {
         const KINDS: &str = "kill, kill_two, kill_twice, no_memory";
         for (model, iterations) in MODELS {
-            let faults = format!("Inject(kinds: [{KINDS}], every: (\"10ms\", \"50ms\"), seed: 5)");
-            disturbed(model, killed_feed(iterations), &faults, 5, |_| ());
+            let faults = Faults::Repeated(KINDS);
+            disturbed(model, killed_feed(iterations), faults, 5, |_| ());
         }
 
-        // The detector's weights are shared data: without them it is skipped, and data says so. Unoptimised kernels take
-        // many milliseconds for the blocks of its first border.
+        // The detector's weights are shared data: without them it is skipped, and data says so.
         if zbmd_tests::data::file("models/silero_vad.onnx").is_some() {
-            let faults =
-                format!("Inject(kinds: [{KINDS}], every: (\"100ms\", \"400ms\"), seed: 5)");
-            disturbed("vad/model.ron", killed_feed(500), &faults, 5, |_| ());
+            let faults = Faults::Repeated(KINDS);
+            disturbed("vad/model.ron", killed_feed(500), faults, 5, |_| ());
         }
     }
 
@@ -242,6 +279,7 @@ mod linux {
             let program = verify(program).expect("hand-built programs are valid");
             let engine = Engine::new(program, &registry()).expect("an engine");
             let faults = "Inject(at: [(\"30ms\", kill), (\"90ms\", kill), (\"150ms\", kill)])";
+            let faults = Faults::Declared(faults);
             disturbed_engine((&name, &engine), killed_feed(100_000), faults, 2, |_| ());
         }
     }
@@ -261,8 +299,7 @@ mod linux {
                 iterations: *iterations,
                 per_s: None,
             };
-            let faults = "Inject(kinds: [stop, delay], every: (\"10ms\", \"50ms\"), seed: 6)";
-            disturbed(model, feed, faults, 3, |_| ());
+            disturbed(model, feed, Faults::Repeated("stop, delay"), 3, |_| ());
         }
     }
 
@@ -273,7 +310,7 @@ mod linux {
                 iterations: *iterations,
                 per_s: None,
             };
-            let faults = "Inject(kinds: [corrupt], every: (\"30ms\", \"120ms\"), seed: 7)";
+            let faults = Faults::Repeated("corrupt");
             disturbed(model, feed, faults, 3, |options| options.checksums = true);
         }
     }
@@ -289,7 +326,7 @@ mod linux {
         let plain = undisturbed(&engine, feed);
         let faults = "Inject(at: [(\"30ms\", kill), (\"60ms\", stop), (\"90ms\", kill)])";
         let mut options = options(PROCESSES);
-        options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
+        options.supervised = Some(hardy(&engine, Some(faults)));
         let told = live(&engine, feed, options);
         let outcome = told.outcome.expect("it goes on");
         assert_eq!(
@@ -310,7 +347,7 @@ mod linux {
         let faults = "Inject(at: [(\"60ms\", kill), (\"120ms\", stop), (\"180ms\", kill)])";
         let mut options = options(PROCESSES);
         options.standby = true;
-        options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
+        options.supervised = Some(hardy(&engine, Some(faults)));
         let most = AtomicUsize::new(0);
         let seen = |_: &str, _: &[u8]| {
             most.fetch_max(children(), Ordering::Relaxed);
@@ -454,7 +491,7 @@ mod linux {
             std::env::set_var(SPUN, &folder);
         }
         let mut options = options(isolation);
-        options.supervised = Some(supervised(&engine, HARDY, None));
+        options.supervised = Some(hardy(&engine, None));
         CALLS.store(0, Ordering::Relaxed);
         SPUN_ENOUGH.store(false, Ordering::Relaxed);
         let told = live(&engine, feed, options);
@@ -624,7 +661,7 @@ mod linux {
             let mut options = options(PROCESSES);
             options.standby = standby;
             let faults = "Inject(kinds: [kill], every: (\"40ms\", \"120ms\"), seed: 9)";
-            options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
+            options.supervised = Some(hardy(&engine, Some(faults)));
             live(&engine, feed, options).outcome.expect("well");
         }
         assert_eq!((open(), mapped()), before, "files open and memory mapped");
@@ -641,7 +678,7 @@ mod linux {
         };
         let mut options = options(PROCESSES);
         let faults = "Inject(at: [(\"40ms\", kill)])";
-        options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
+        options.supervised = Some(hardy(&engine, Some(faults)));
         let told = live(&engine, feed, options);
         told.outcome.expect("well");
         let names: Vec<&str> = told
