@@ -22,7 +22,7 @@ mod linux {
     use zbmd_backends::op::{CustomActor, Registry, Signature};
     use zbmd_compiler::Losses;
     use zbmd_executor::supervise::What;
-    use zbmd_executor::{Engine, Isolation, RunError, RunOptions, Supervised};
+    use zbmd_executor::{Engine, Isolation, RunError, RunOptions};
     use zbmd_ir::testing::programs;
     use zbmd_ir::verify::verify;
     use zbmd_ir::{DType, InPlace, InPort, OutPort, PlanId, Role, TokenType};
@@ -121,6 +121,25 @@ mod linux {
         }
     }
 
+    /// Copies, and takes [`SLOW_CALL`] for each call, however little was planned.
+    struct Slow;
+
+    const SLOW_CALL: Duration = Duration::from_millis(2);
+
+    impl Kernel for Slow {
+        fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+            io.output::<f32>(0).copy_from_slice(io.input::<f32>(0));
+            std::thread::sleep(SLOW_CALL);
+            Ok(())
+        }
+    }
+
+    impl CustomActor for Slow {
+        fn ports(&self) -> Signature {
+            Spinning.ports()
+        }
+    }
+
     fn registry() -> Registry {
         let mut registry = actors::registry();
         registry.add(Mix);
@@ -142,6 +161,7 @@ mod linux {
                 in_place: false,
             })
         });
+        registry.register("slow", |_| Ok(Slow));
         registry.register("spinning", |_| Ok(Spinning));
         registry
     }
@@ -160,15 +180,6 @@ mod linux {
         let told = live(engine, feed, options(Isolation::Threads));
         told.outcome.as_ref().expect("an undisturbed run ends well");
         told
-    }
-
-    /// [`supervised`] under [`HARDY`], with borders as often as the calendar allows: kernels here are unoptimised and
-    /// take a hundred times as long as planned, so a border that is chosen by planned times comes late.
-    fn hardy(engine: &Engine, faults: Option<&str>) -> Supervised {
-        Supervised {
-            save_every: Some(1),
-            ..supervised(engine, HARDY, faults)
-        }
     }
 
     /// What is done to a run, and when.
@@ -231,7 +242,7 @@ mod linux {
         let mut recoveries = 0;
         for _ in 0..40 {
             let mut options = options(PROCESSES);
-            options.supervised = Some(hardy(engine, Some(&faults)));
+            options.supervised = Some(supervised(engine, HARDY, Some(&faults)));
             change(&mut options);
             let told = live(engine, feed, options);
             let outcome = told.outcome.expect("a supervised run ends well");
@@ -326,7 +337,7 @@ mod linux {
         let plain = undisturbed(&engine, feed);
         let faults = "Inject(at: [(\"30ms\", kill), (\"60ms\", stop), (\"90ms\", kill)])";
         let mut options = options(PROCESSES);
-        options.supervised = Some(hardy(&engine, Some(faults)));
+        options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
         let told = live(&engine, feed, options);
         let outcome = told.outcome.expect("it goes on");
         assert_eq!(
@@ -347,7 +358,7 @@ mod linux {
         let faults = "Inject(at: [(\"60ms\", kill), (\"120ms\", stop), (\"180ms\", kill)])";
         let mut options = options(PROCESSES);
         options.standby = true;
-        options.supervised = Some(hardy(&engine, Some(faults)));
+        options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
         let most = AtomicUsize::new(0);
         let seen = |_: &str, _: &[u8]| {
             most.fetch_max(children(), Ordering::Relaxed);
@@ -451,6 +462,10 @@ mod linux {
 
     /// A model with one of the actors above.
     fn with_actor(op: &str) -> Engine {
+        with_actor_in_blocks(op, None)
+    }
+
+    fn with_actor_in_blocks(op: &str, block: Option<u64>) -> Engine {
         let model = format!(
                 "Model(name: \"faulty\", sources: {{ \"in\": Stream(dtype: f32) }}, sinks: {{ \"out\": Stream() }},
                  actors: {{ \"f\": Custom(\"{op}\", inputs: {{ \"x\": f32 }}, outputs: {{ \"y\": f32 }}),
@@ -462,6 +477,7 @@ mod linux {
         let compile = zbmd_compiler::CompileOptions {
             registry: registry.clone(),
             machine: zbmd_compiler::MachineChoice::Uniform(1),
+            block,
             ..zbmd_compiler::CompileOptions::default()
         };
         let compiled = zbmd_compiler::compile_str("actor.ron", &model, ".", &compile)
@@ -491,7 +507,7 @@ mod linux {
             std::env::set_var(SPUN, &folder);
         }
         let mut options = options(isolation);
-        options.supervised = Some(hardy(&engine, None));
+        options.supervised = Some(supervised(&engine, HARDY, None));
         CALLS.store(0, Ordering::Relaxed);
         SPUN_ENOUGH.store(false, Ordering::Relaxed);
         let told = live(&engine, feed, options);
@@ -557,6 +573,42 @@ mod linux {
             let found = (told.sinks, outcome.report.recoveries);
             assert_eq!(found, (plain.sinks, recoveries), "{op}: {:#?}", told.events);
         }
+    }
+
+    /// Borders are chosen by planned times. Where blocks take hundreds of times as long, and losses come before the first
+    /// border that was chosen, later epochs have borders that are closer, and the run gets on.
+    fn slower_than_planned() {
+        let engine = with_actor_in_blocks("slow", Some(16));
+        let plan = &engine.program().plans[PlanId(0)];
+        let blocks_to_border = 500_000 / plan.period_ns;
+        let longest_ms = 90;
+        assert!(
+            blocks_to_border * SLOW_CALL.as_millis() as u64 > 2 * longest_ms,
+            "the first border is no later than the losses: {} ns a block",
+            plan.period_ns
+        );
+
+        let feed = Feed {
+            seed: 11,
+            iterations: 200 * plan.block,
+            per_s: None,
+        };
+        let plain = undisturbed(&engine, feed);
+        let declaration =
+            "Supervision(detect: (floor: \"1s\"), intensity: 1000, breaker: (failures: 1000),
+            backoff: (base: \"1ms\", longest: \"5ms\"))";
+        let faults =
+            format!("Inject(kinds: [kill], every: (\"60ms\", \"{longest_ms}ms\"), seed: 11)");
+        let mut options = options(PROCESSES);
+        options.supervised = Some(supervised(&engine, declaration, Some(&faults)));
+        let told = live(&engine, feed, options);
+        let outcome = told.outcome.expect("it gets on");
+        assert_eq!(told.sinks, plain.sinks);
+        assert!(
+            outcome.report.recoveries > 2,
+            "{}",
+            outcome.report.recoveries
+        );
     }
 
     fn text_engine(gain: u32) -> Engine {
@@ -661,7 +713,7 @@ mod linux {
             let mut options = options(PROCESSES);
             options.standby = standby;
             let faults = "Inject(kinds: [kill], every: (\"40ms\", \"120ms\"), seed: 9)";
-            options.supervised = Some(hardy(&engine, Some(faults)));
+            options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
             live(&engine, feed, options).outcome.expect("well");
         }
         assert_eq!((open(), mapped()), before, "files open and memory mapped");
@@ -678,7 +730,7 @@ mod linux {
         };
         let mut options = options(PROCESSES);
         let faults = "Inject(at: [(\"40ms\", kill)])";
-        options.supervised = Some(hardy(&engine, Some(faults)));
+        options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
         let told = live(&engine, feed, options);
         told.outcome.expect("well");
         let names: Vec<&str> = told
@@ -712,7 +764,7 @@ mod linux {
 
     pub(super) fn main() {
         zbmd_executor::serve_if_worker(&registry());
-        let tests: [Test; 13] = [
+        let tests: [Test; 14] = [
             ("nothing_left", nothing_left),
             ("spinning", spinning),
             ("swapped", swapped),
@@ -725,6 +777,7 @@ mod linux {
             ("standing_by", standing_by),
             ("storm", storm),
             ("faulty", faulty),
+            ("slower_than_planned", slower_than_planned),
             ("events_tell_the_story", events_tell_the_story),
         ];
         harness::run(&tests, || true);

@@ -44,7 +44,7 @@ impl Demand {
             u128::from(capacity) * u128::from(actor.inputs[0].token.bytes())
         });
 
-        let saved = saves(loaded, plan, options).map_or(0, |saves| saves.areas);
+        let saved = saves(loaded, plan, options, 0).map_or(0, |saves| saves.areas);
         let tokens = graph
             .channels
             .iter()

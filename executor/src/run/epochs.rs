@@ -39,6 +39,9 @@ pub(crate) struct EpochManager {
     pub next_epoch: u64,
     /// The next epoch is to find no memory: an injected fault.
     pub deny_memory: bool,
+    /// How often the distance between borders is halved in the next epoch: once more after an epoch that ended before
+    /// its first border, once less after one that got to a border.
+    border_halvings: u32,
     /// Takes in what workers record, if they do.
     pub tracer: Option<Tracer>,
     pub tally: RunTally,
@@ -94,6 +97,7 @@ impl EpochManager {
             phase: Phase::Main,
             next_epoch: 0,
             deny_memory: false,
+            border_halvings: 0,
             tally: RunTally::new(sink_count),
             loaded,
             control,
@@ -198,7 +202,7 @@ impl EpochManager {
                 Phase::Main | Phase::Tail => self.iterations_left / plan.block,
             },
             pad: self.phase == Phase::Pad,
-            saves: saves(loaded, plan, &self.options),
+            saves: saves(loaded, plan, &self.options, self.border_halvings),
             bases: self.source_bases(),
             sinks: sink_specs.collect(),
             checksums: self.options.checksums,
@@ -262,6 +266,11 @@ impl EpochManager {
             .of_epoch(active.spec.epoch)
             .notify();
         let committed_blocks = memory.common.committed.seal();
+        self.border_halvings = if committed_blocks == 0 {
+            self.border_halvings.saturating_add(1)
+        } else {
+            self.border_halvings.saturating_sub(1)
+        };
         self.tally.fenced += 1;
 
         // A worker that died between a publication and its wake-up left somebody asleep.

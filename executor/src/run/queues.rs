@@ -40,7 +40,7 @@ pub(crate) fn source_queues(loaded: &LoadedProgram, options: &RunOptions) -> Que
 fn source_capacity(loaded: &LoadedProgram, id: ActorId, options: &RunOptions) -> u64 {
     let plans = loaded.program.plans.iter();
     let iterations = plans.map(|plan| {
-        let save_every = saves(loaded, plan, options).map_or(0, |saves| saves.every);
+        let save_every = saves(loaded, plan, options, 0).map_or(0, |saves| saves.every);
         let blocks = 2 * (u64::from(plan.stages) + save_every + BLOCKS_AHEAD);
         plan.block.saturating_mul(blocks)
     });
@@ -56,7 +56,14 @@ fn source_capacity(loaded: &LoadedProgram, id: ActorId, options: &RunOptions) ->
 /// How often the tokens on channels are saved when this plan runs; never without supervision.
 ///
 /// Often enough that little is done again after a loss, and seldom enough that saving takes a small share of the time.
-pub(crate) fn saves(loaded: &LoadedProgram, plan: &Plan, options: &RunOptions) -> Option<Saves> {
+/// Both go by the planned period. Where blocks take far longer than that, losses may come before the first border, again
+/// and again: `halvings` says how often the distance is to be halved because of such losses.
+pub(crate) fn saves(
+    loaded: &LoadedProgram,
+    plan: &Plan,
+    options: &RunOptions,
+    halvings: u32,
+) -> Option<Saves> {
     let supervised = options.supervised.as_ref()?;
 
     let channels = loaded.program.graph.channels.iter();
@@ -64,7 +71,9 @@ pub(crate) fn saves(loaded: &LoadedProgram, plan: &Plan, options: &RunOptions) -
     let save_ns = saved_bytes * 1000 / COPY_BYTES_PER_US + SAVE_NS;
     let chosen = (save_ns * SAVE_SHARE)
         .max(BORDER_NS)
-        .div_ceil(plan.period_ns.max(1));
+        .div_ceil(plan.period_ns.max(1))
+        .checked_shr(halvings)
+        .unwrap_or(0);
 
     let every = supervised
         .save_every
