@@ -264,10 +264,19 @@ mod tests {
             };
             let pid = Pid::from_raw(child as i32).expect("a process");
             let _ = kill_process(pid, Signal::STOP);
-            // It is stopped now; a launch that is over by then has seen it run its program.
-            let has_ended = launch.ended.recv_timeout(Duration::from_millis(20)).is_ok();
-            return !has_ended && launch.lifetime.process().is_none();
+
+            // A process on its way into its program stops only when it is there, however long that takes.
+            while system::thread_state(child, child).is_some_and(|state| state.os != Os::Stopped) {
+                std::thread::yield_now();
+            }
+            return runs_our_program(child);
         }
+    }
+
+    /// Whether a process still runs the program of this one: it has not come to its own.
+    fn runs_our_program(process: u32) -> bool {
+        let program_of = |process: &str| std::fs::read_link(format!("/proc/{process}/exe")).ok();
+        program_of(&process.to_string()) == program_of("self")
     }
 
     /// Tries until a child is caught between the call that makes it and its program.
