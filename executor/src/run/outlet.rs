@@ -249,12 +249,16 @@ mod tests {
         (0..sent).for_each(|_| permit.send(()).expect("the listener is there"));
         assert_eq!(outlet.finish(Duration::from_secs(60)), dropped);
         let taken = taken.lock().expect("no panic");
-        let told = taken.iter().filter_map(|event| match event.what {
-            What::EventsDropped { count } => Some(count),
-            _ => None,
-        });
-        assert_eq!(told.sum::<u64>(), dropped);
-        assert_eq!(taken.len() as u64 - 1, sent - dropped);
+        // A thread that takes its first event late makes room for one more in between, and a count is told then too.
+        let told: Vec<u64> = taken
+            .iter()
+            .filter_map(|event| match event.what {
+                What::EventsDropped { count } => Some(count),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(told.iter().sum::<u64>(), dropped);
+        assert_eq!((taken.len() - told.len()) as u64, sent - dropped);
     }
 
     #[test]
