@@ -7,12 +7,15 @@
     reason = "hands queue memory to kernels as raw ports, which is what kernels take"
 )]
 
+mod changes;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use zbmd_ir::{
-    Actor, ActorId, BlobId, Channel, ChannelId, DType, Graph, Role, State, TiSlice, TiVec,
+    Actor, ActorId, BlobId, Channel, ChannelId, DType, Graph, ParameterChange, Role, State,
+    TiSlice, TiVec,
 };
 
 use zbmd_ir::verify::VerifyError;
@@ -20,6 +23,7 @@ use zbmd_ir::verify::graph::repetition;
 
 use crate::kernel::{CallShape, Io, Kernel, KernelFault, RawPort, Scratch};
 use crate::op::{OpError, Registry};
+use changes::LiveActors;
 
 /// Why a graph cannot be interpreted, or why a run ended early.
 #[derive(Debug, thiserror::Error)]
@@ -192,11 +196,13 @@ impl Stream {
         self.queue.start + (position - self.first) as usize * self.token_bytes
     }
 
-    /// Drops what no reader will look at again.
-    fn drop_read(&mut self) {
+    /// Drops what no reader will look at again; how many tokens.
+    fn drop_read(&mut self) -> u64 {
         let keep = self.next.iter().copied().min().unwrap_or(self.written);
+        let dropped = keep - self.first;
         self.queue.start += (keep - self.first) as usize * self.token_bytes;
         self.first = keep;
+        dropped
     }
 
     /// The last `history` tokens. Only at an iteration border.
@@ -339,6 +345,8 @@ pub struct Interpreter {
     iterations: u64,
     consumed: BTreeMap<ActorId, u64>,
     history_bytes: TiVec<ChannelId, usize>,
+    /// Of a graph that has live parameters.
+    live: Option<LiveActors>,
 }
 
 impl Interpreter {
@@ -386,7 +394,18 @@ impl Interpreter {
             iterations: 0,
             consumed: initial.consumed.into_iter().collect(),
             history_bytes: initial.channels.iter().map(Vec::len).collect(),
+            live: LiveActors::of(graph, blobs, registry, |source| {
+                repetitions[source] * graph.actors[source].outputs[0].rate
+            }),
         })
+    }
+
+    /// Changes live parameters at a position of the run that it has not come to yet. The graph has them, and allows the
+    /// values.
+    pub fn change(&mut self, change: ParameterChange) {
+        if let Some(live) = &mut self.live {
+            live.add(change);
+        }
     }
 
     /// Replaces the tokens on the channels by those of a state, taken from any run of the same graph.
@@ -411,6 +430,14 @@ impl Interpreter {
             stream.first = 0;
             stream.written = stream.history;
             stream.next = ahead.iter().map(|a| stream.history - a).collect();
+        }
+        if let Some(live) = &mut self.live {
+            live.forget_origins();
+            state
+                .changes
+                .iter()
+                .cloned()
+                .for_each(|change| live.add(change));
         }
         self.iterations = state.iterations;
         for (actor, tokens) in &state.consumed {
@@ -477,6 +504,9 @@ impl Interpreter {
                 continue;
             }
 
+            let firings = self.nodes[actor].firings;
+            let firing = (self.iterations + 1) * firings - left[actor];
+            self.follow_changes(actor, firing)?;
             self.fire(actor, &mut feeds[actor], &mut sinks[actor], ports)?;
             left[actor] -= 1;
 
@@ -511,6 +541,52 @@ impl Interpreter {
         Ok(())
     }
 
+    /// Gives an actor the kernel for its next firing, and notes what that firing's tokens are made from. Firings are
+    /// counted from the start of the run.
+    fn follow_changes(&mut self, actor: ActorId, firing: u64) -> Result<(), InterpretError> {
+        let Some(live) = &mut self.live else {
+            return Ok(());
+        };
+        let node = &mut self.nodes[actor];
+        if node.role == Role::Source {
+            let port = &node.outputs[0];
+            let first = self.consumed.get(&actor).copied().unwrap_or(0);
+            live.write_source(actor, port.channel, first, port.rate);
+            return Ok(());
+        }
+
+        let windows = node.inputs.iter().map(|port| {
+            let stream = &self.streams[port.channel];
+            (
+                port.channel,
+                stream.next[port.reader] - stream.first,
+                port.window,
+            )
+        });
+        // A state is a channel with one token, which is replaced.
+        let states = node.states.iter().map(|&channel| (channel, 0, 1));
+        let origin = live.origin_of(windows.chain(states));
+        if let Some(made) = live.kernel_for(actor, firing, node.firings, &origin) {
+            let kernel = made.map_err(|source| InterpretError::Kernel {
+                actor: node.name.clone(),
+                source,
+            })?;
+            let lines = kernel.scratch_bytes().div_ceil(64);
+            if self.scratch.len() < lines {
+                self.scratch.resize(lines, Line([0; 64]));
+            }
+            node.kernel = Some(kernel);
+        }
+        for port in &node.outputs {
+            live.write(port.channel, &origin, port.rate);
+        }
+        for &channel in &node.states {
+            live.drop_first(channel, 1);
+            live.write(channel, &origin, 1);
+        }
+        Ok(())
+    }
+
     fn is_ready(&self, actor: ActorId) -> bool {
         self.nodes[actor].inputs.iter().all(|port| {
             let stream = &self.streams[port.channel];
@@ -531,6 +607,7 @@ impl Interpreter {
             streams,
             scratch,
             consumed,
+            live,
             ..
         } = self;
         let node = &nodes[actor];
@@ -553,14 +630,20 @@ impl Interpreter {
         for port in &node.inputs {
             let stream = &mut streams[port.channel];
             stream.next[port.reader] += port.rate;
-            stream.drop_read();
+            let dropped = stream.drop_read();
+            if let Some(live) = live {
+                live.drop_first(port.channel, dropped);
+            }
         }
 
         // What nobody reads would pile up.
         for port in &node.outputs {
             let stream = &mut streams[port.channel];
             if stream.next.is_empty() {
-                stream.drop_read();
+                let dropped = stream.drop_read();
+                if let Some(live) = live {
+                    live.drop_first(port.channel, dropped);
+                }
             }
         }
         Ok(())
@@ -596,6 +679,7 @@ impl Interpreter {
                 iterations: self.iterations,
                 channels: self.streams.iter().map(Stream::border).collect(),
                 consumed: self.consumed.iter().map(|(a, t)| (*a, *t)).collect(),
+                changes: Vec::new(),
             },
         }
     }

@@ -66,6 +66,7 @@ codes! {
     E0309 "an op cannot be used",
     E0310 "a token type that cannot be",
     E0311 "the URL of a stream cannot be",
+    E0312 "a parameter cannot be live",
     E0401 "the rates are inconsistent",
     E0402 "the graph deadlocks",
     E0403 "an iteration is too long",

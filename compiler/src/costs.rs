@@ -129,6 +129,8 @@ fn write_value(out: &mut impl Write, value: &Value, blobs: &TiSlice<BlobId, Byte
             let hash = blobs.get(*id).map_or(0, |bytes| xxh3_128(bytes));
             write!(out, "tensor {token} {hash:032x}")
         }
+        // What it takes does not depend on the value.
+        Value::Live(parameter) => write_value(out, &parameter.value_of(&parameter.initial), blobs),
     }
 }
 

@@ -14,6 +14,7 @@ use zbmd_ir::{Params, Role, limits};
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
+use crate::live;
 use crate::model::{ActorDecl, ChannelDecl, Model, ModelDef, PortDecl, ReaderDecl, StreamDecl};
 use crate::net::{Net, NetActor, Pin};
 use crate::parse::{Arg, Node, NodeKind};
@@ -73,6 +74,7 @@ pub(crate) fn expand(
 
     let mut param_values = expander.default_params(model);
     expander.enter_given(model, given, &mut param_values);
+    live::give_names(&mut param_values, "");
     let scope = Scope { model, outer: None };
     expander.expand_body(&scope, "", &param_values, &mut Vec::new());
     expander.report_unused(model);
@@ -150,7 +152,12 @@ impl Expander<'_> {
                 .iter()
                 .any(|(known, _)| known.value == name.value);
             if is_known {
-                env.insert(name.value.clone(), node.clone());
+                // A number that is given to a live parameter is where it begins.
+                let given_value = match env.get(&name.value) {
+                    Some(default) => live::with_first_value(default, node),
+                    None => node.clone(),
+                };
+                env.insert(name.value.clone(), given_value);
             } else {
                 let known_names = model.params.iter().map(|(n, _)| n.value.as_str());
                 self.sink.push(

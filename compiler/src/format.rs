@@ -93,6 +93,8 @@ takes! {
     COUNT: "count, at least 1", not "0";
     COUNT0: "count", not "-1";
     NUMBER: "number above 0", not "\"fast\"";
+    NUMBER0: "number", not "\"fast\"";
+    NUMBERS: "number, or list of numbers", not "\"fast\"";
     FLAG: "`true` or `false`", not "5";
     TOKENS: "tokens", not "5";
     ONE: "one token", not "[1.0, 2.0]";
@@ -242,6 +244,18 @@ group! { BURST, "Burst", "A shape: tokens of a varying number of items, with the
     "of": "[2]", DIMENSIONS, Is("[]"), "Shape of an item.";
 }
 
+group! { LIVE, "Live", "A parameter that may change while a run goes on: `Live(1.0, min: 0.0, max: 10.0)`, as a value in `params`. It may decide no rate, type, shape or state.", r#"Model(
+    params: { "gain": Live(value: 0.5, min: 0.25, max: 1.0) },
+    sources: { "in": Stream(dtype: f32) },
+    actors: { "gain": Gain($gain) },
+    channels: [(from: "in", to: ["gain"]), (from: "gain", to: ["out"])],
+    sinks: { "out": Stream() },
+)"#:
+    "value": "0.5", NUMBERS, Refused, "Its first value: a number, or a list whose length stays. May stand without its name.";
+    "min": "0.25", NUMBER0, Refused, "Smallest value, of a list of each number.";
+    "max": "1.0", NUMBER0, Refused, "Largest value.";
+}
+
 group! { ZEROS, "Zeros", "Tokens of zeros, for `initial` and `history`.", r#"Model(
     sources: { "in": Stream(dtype: f32) },
     actors: { "gain": Gain(0.5) },
@@ -319,7 +333,7 @@ group! { COST, "Cost", "The cost of one kernel for given parameters and port typ
 }
 
 /// All groups, as a reader wants them.
-pub(crate) static GROUPS: [&Group; 14] = [
+pub(crate) static GROUPS: [&Group; 15] = [
     &MODEL,
     &STREAM,
     &CHANNEL,
@@ -327,6 +341,7 @@ pub(crate) static GROUPS: [&Group; 14] = [
     &PORT,
     &ONNX,
     &BURST,
+    &LIVE,
     &ZEROS,
     &FILL,
     &MACHINE,

@@ -7,6 +7,7 @@ use zbmd_ir::{DType, InPort, OutPort, Role, TokenType, limits};
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
+use crate::live;
 use crate::net::{Link, Net, NetActor};
 use crate::values::{Files, StatedShape, TypeFact};
 
@@ -53,6 +54,7 @@ pub(crate) fn infer(
     for (actor, signature) in net.actors.iter().zip(&signatures) {
         if let Some(signature) = signature {
             check_limits(actor, signature, sink);
+            live::check_range(actor, signature, registry, files, sink);
         }
     }
 

@@ -26,6 +26,7 @@ mod front;
 mod in_place;
 mod infer;
 mod kernels;
+mod live;
 pub mod machine;
 mod model;
 mod net;

@@ -15,6 +15,7 @@ use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink};
 use crate::files::{self, ReadError};
 use crate::format;
+use crate::live;
 use crate::npy::{self, Npy};
 use crate::parse::{Arg, Node, NodeKind};
 use crate::pass_report::PassReport;
@@ -265,6 +266,9 @@ impl Files {
             NodeKind::Call(Some(name), args) if name.value == "Safetensors" => {
                 let (token, data) = self.read_stored(args, node.span, dir, sink)?;
                 Value::Tensor(self.blob(&data), token)
+            }
+            NodeKind::Call(Some(name), args) if name.value == live::NAME => {
+                Value::Live(Box::new(live::read(args, node.span, sink)?))
             }
             // `(dtype: f32, shape: [2])` and `Port(dtype: f32)` are maps, `(1, 2)` is a list.
             NodeKind::Call(name, args) if args.iter().all(|a| a.name.is_some()) => {

@@ -3,6 +3,7 @@
 use zbmd_ir::ChannelId;
 use zbmd_op::OpError;
 
+use crate::run::parameters::SetError;
 use crate::transport::arena::OutOfMemory;
 use crate::unsupported::Unsupported;
 
@@ -46,6 +47,9 @@ pub enum EngineError {
         /// Bytes in the model.
         needed: u64,
     },
+    /// A state has values of live parameters that the ops do not take.
+    #[error("the state does not fit the model: {0}")]
+    Parameters(SetError),
     /// The bundle has no plan for the devices that are left.
     #[error(
         "the bundle has no plan without {lost}: compile with `--contingencies single` or `pairs`"

@@ -37,6 +37,7 @@ pub use observe::{live, report};
 pub use options::{Isolation, Listener, RunOptions, StateListener, Supervised};
 pub use program::Engine;
 pub use run::control::Stopper;
+pub use run::parameters::{ParameterHandle, ParameterValue, SetError, When};
 #[cfg(target_os = "linux")]
 pub use run::process::serve_if_worker;
 pub use run::session::{Session, SwapError};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ActorId, BlobId, ChannelId, TiVec, TokenType};
+use crate::{ActorId, BlobId, ChannelId, LiveParameter, TiVec, TokenType};
 
 /// A parameter of an op, already resolved to a constant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +23,9 @@ pub enum Value {
     Map(#[serde(deserialize_with = "crate::nesting::deserialize")] BTreeMap<String, Value>),
     /// A tensor kept in the program's blobs; its dtype and shape.
     Tensor(BlobId, TokenType),
+    /// A number, or a list of them, that may change while a run goes on. Ops never see it: they are resolved with
+    /// ordinary values in its place, [`crate::plain_params`].
+    Live(Box<LiveParameter>),
 }
 
 impl Value {

@@ -76,6 +76,7 @@
 pub mod bundle;
 pub mod burst;
 mod contingency;
+mod dependence;
 mod device_kind;
 pub mod file_header;
 mod graph;
@@ -86,6 +87,7 @@ mod machine;
 pub mod math;
 pub mod memory;
 mod nesting;
+mod parameter;
 mod plan;
 mod program;
 pub mod response;
@@ -101,10 +103,12 @@ pub mod verify;
 pub mod walk;
 
 pub use contingency::*;
+pub use dependence::*;
 pub use device_kind::DeviceKind;
 pub use graph::*;
 pub use ids::*;
 pub use machine::*;
+pub use parameter::*;
 pub use plan::*;
 pub use program::*;
 pub use token::*;

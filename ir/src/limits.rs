@@ -20,6 +20,11 @@ pub const MAX_INITIAL_BYTES: u64 = 1 << 30;
 pub const MAX_TABLE_ELEMENTS: u64 = 1 << 26;
 /// Firings of one actor in one iteration, and of all actors together.
 pub const MAX_FIRINGS: u64 = 1 << 40;
+/// Firings of all actors in one iteration of a graph with live parameters: each is looked at to find where changes take
+/// effect.
+pub const MAX_LIVE_FIRINGS: u64 = 1 << 24;
+/// Changes of live parameters that a state has: those of its last moments.
+pub const MAX_CHANGES: usize = 1 << 16;
 /// Tokens that the verifier moves, a batch at a time, to prove that an iteration can be completed.
 pub const MAX_LIVENESS_STEPS: u64 = 1 << 26;
 /// Bytes of a name in UTF-8: of a model, actor, port, op, parameter, device or plan.

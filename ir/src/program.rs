@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{ActorId, BlobId, ChannelId, Contingencies, Graph, Machine, Plan, PlanId, TiVec};
+use crate::{
+    ActorId, BlobId, ChannelId, Contingencies, Graph, Machine, ParameterChange, Plan, PlanId, TiVec,
+};
 
 /// Everything the executor needs. Trust it only as [`crate::verify::Verified`]. By default nothing,
 /// which no verifier accepts.
@@ -50,6 +52,9 @@ pub struct State {
     pub channels: TiVec<ChannelId, Vec<u8>>,
     /// Tokens taken by each source since the beginning; `(actor, tokens)` in actor order.
     pub consumed: Vec<(ActorId, u64)>,
+    /// Changes of live parameters that are not in effect at all firings yet, and before them one with the values of those
+    /// that are; in the order of [`crate::insert_change`].
+    pub changes: Vec<ParameterChange>,
 }
 
 impl State {
@@ -59,6 +64,7 @@ impl State {
             iterations: 0,
             channels: graph.channels.iter().map(|c| c.initial.clone()).collect(),
             consumed: graph.sources().map(|(id, _)| (id, 0)).collect(),
+            changes: Vec::new(),
         }
     }
 }

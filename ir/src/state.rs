@@ -8,14 +8,14 @@ use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::file_header::{FileHeader, HeaderError};
-use crate::limits::MAX_STREAM_BYTES;
+use crate::limits::{MAX_CHANGES, MAX_STREAM_BYTES};
 use crate::verify::graph::repetition;
-use crate::{ActorId, Graph, Role, State, TokenType};
+use crate::{ActorId, ChangePosition, Graph, Role, State, TokenType, live_parameters};
 
 /// First bytes of every state.
 pub const MAGIC: [u8; 4] = *b"ZBST";
 /// The format version that this crate writes, and the only one it reads.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The fields are the graph's fingerprint and the bundle's hash.
 const HEADER: FileHeader = FileHeader {
     magic: MAGIC,
@@ -59,6 +59,9 @@ pub enum StateError {
         found: Vec<ActorId>,
         expected: Vec<ActorId>,
     },
+    /// A change of live parameters that the graph does not have, or that it would refuse.
+    #[error("change {index} of live parameters: {why}")]
+    Change { index: usize, why: String },
     /// A count beyond what any run reaches, from which arithmetic would wrap.
     #[error(
         "{what} is {found}: stream `{stream}` would be past {MAX_STREAM_BYTES} bytes, which no run reaches"
@@ -136,7 +139,20 @@ pub fn max_file_bytes(graph: &Graph) -> u64 {
     const MAX_VARINT_BYTES: u64 = 10;
     let token_bytes: u64 = graph.channels.iter().map(|c| c.initial.len() as u64).sum();
     let number_count = 4 + graph.channels.len() as u64 + 2 * graph.actors.len() as u64;
-    HEADER.bytes() as u64 + token_bytes + number_count * MAX_VARINT_BYTES
+    HEADER.bytes() as u64 + token_bytes + number_count * MAX_VARINT_BYTES + max_change_bytes(graph)
+}
+
+/// Most bytes of all changes of live parameters.
+fn max_change_bytes(graph: &Graph) -> u64 {
+    /// Of a position with its kind and source, the number of parameters, and of each its index and length.
+    const MAX_ENTRY_BYTES: u64 = 40;
+    let parameters = live_parameters(graph);
+    if parameters.is_empty() {
+        return 0;
+    }
+    let numbers: usize = parameters.iter().map(|p| p.initial.len()).sum();
+    let change_bytes = MAX_ENTRY_BYTES * (1 + parameters.len() as u64) + 8 * numbers as u64;
+    change_bytes.saturating_mul(MAX_CHANGES as u64)
 }
 
 impl From<HeaderError> for StateError {
@@ -221,8 +237,49 @@ fn check_channels(state: State, graph: &Graph) -> Result<State, StateError> {
         });
     }
 
+    check_changes(&state, graph)?;
     check_counts(&state, graph)?;
     Ok(state)
+}
+
+/// Whether the graph has the parameters that change, and allows their values.
+fn check_changes(state: &State, graph: &Graph) -> Result<(), StateError> {
+    let refuse = |index: usize, why: String| StateError::Change { index, why };
+    if state.changes.len() > MAX_CHANGES {
+        let count = state.changes.len();
+        let why = format!("there are {count}, at most {MAX_CHANGES}");
+        return Err(refuse(MAX_CHANGES, why));
+    }
+
+    let parameters = live_parameters(graph);
+    for (index, change) in state.changes.iter().enumerate() {
+        for (parameter, numbers) in &change.values {
+            let Some(known) = parameters.get(*parameter as usize) else {
+                let count = parameters.len();
+                let why = format!("it names parameter {parameter} of {count}");
+                return Err(refuse(index, why));
+            };
+            let checked = known.check(numbers);
+            checked.map_err(|refusal| refuse(index, refusal.to_string()))?;
+        }
+        let (what, position) = match change.position {
+            ChangePosition::Iteration(iteration) => ("iteration", iteration),
+            ChangePosition::Token {
+                source,
+                index: token,
+            } => {
+                if !graph.sources().any(|(id, _)| id == source) {
+                    return Err(refuse(index, format!("{source} is no source")));
+                }
+                ("token", token)
+            }
+        };
+        if position > MAX_STREAM_BYTES {
+            let why = format!("{what} {position} is past {MAX_STREAM_BYTES}, which no run reaches");
+            return Err(refuse(index, why));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses counts from which a run could not go on without wrapping: a stream holds [`MAX_STREAM_BYTES`] at most, four

@@ -175,7 +175,10 @@ impl MixKernel {
     fn of(actor: &Actor) -> Self {
         let bytes = |tokens: u64, port: &zbmd_ir::TokenType| (tokens * port.bytes()) as usize;
         let name = actor.name.split('#').next().unwrap_or_default();
-        let seed = name.bytes().fold(1u64, |h, b| absorb(h, &[b]));
+        let named = name.bytes().fold(1u64, |h, b| absorb(h, &[b]));
+        // Actors with other parameters are other functions.
+        let values = actor.params.values();
+        let seed = values.fold(named, |h, value| absorb(h, format!("{value:?}").as_bytes()));
         let inputs = actor
             .inputs
             .iter()

@@ -10,7 +10,7 @@ use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_file};
 use zbmd_executor::{Engine, Outcome, RunOptions, Session};
 use zbmd_ir::verify::Verified;
-use zbmd_ir::{Program, State};
+use zbmd_ir::{ParameterChange, Program, State};
 
 /// Bytes of sources or sinks, by name.
 pub type Streams = BTreeMap<String, Vec<u8>>;
@@ -99,7 +99,20 @@ pub fn replay_program(
 ///
 /// # Panics
 /// If the run fails.
-pub fn drive(mut session: Session, inputs: &Streams, sinks: Vec<String>) -> (Streams, Outcome) {
+pub fn drive(session: Session, inputs: &Streams, sinks: Vec<String>) -> (Streams, Outcome) {
+    drive_with(session, inputs, sinks, || {})
+}
+
+/// [`drive`], and `meanwhile` while the streams are served.
+///
+/// # Panics
+/// As [`drive`].
+pub fn drive_with(
+    mut session: Session,
+    inputs: &Streams,
+    sinks: Vec<String>,
+    meanwhile: impl FnOnce(),
+) -> (Streams, Outcome) {
     std::thread::scope(|scope| {
         for (name, bytes) in inputs {
             let mut source = session.source(name).expect("a source");
@@ -125,6 +138,7 @@ pub fn drive(mut session: Session, inputs: &Streams, sinks: Vec<String>) -> (Str
                 scope.spawn(pull)
             })
             .collect();
+        meanwhile();
         let outcome = session.join().expect("the run ends well");
         (
             pulls
@@ -190,6 +204,27 @@ pub fn interpret_program(
         Interpreter::new(&program.graph, &program.blobs, registry).expect("an interpreter");
     let outcome = interpreter
         .run(inputs, iterations)
+        .expect("the interpretation ends well");
+    (outcome.outputs, outcome.state)
+}
+
+/// [`interpret_program`] with changes of live parameters.
+///
+/// # Panics
+/// If the interpretation fails.
+pub fn interpret_with_changes(
+    program: &Program,
+    registry: &Registry,
+    inputs: &Streams,
+    changes: &[ParameterChange],
+) -> (Streams, State) {
+    let mut interpreter =
+        Interpreter::new(&program.graph, &program.blobs, registry).expect("an interpreter");
+    changes
+        .iter()
+        .for_each(|change| interpreter.change(change.clone()));
+    let outcome = interpreter
+        .run(inputs, None)
         .expect("the interpretation ends well");
     (outcome.outputs, outcome.state)
 }

@@ -430,6 +430,7 @@ fn kind(value: &Value) -> String {
         Value::List(list) => format!("a list of {}", list.len()),
         Value::Map(_) => "a map".to_owned(),
         Value::Tensor(_, token) => format!("a tensor {token}"),
+        Value::Live(parameter) => format!("the live parameter `{}`", parameter.name),
     }
 }
 

@@ -13,6 +13,7 @@ use zbmd_ir::{Actor, BlobId, Params, TiSlice, TokenType, Value};
 use crate::args::Args;
 use crate::entry::{check_connected, check_limits, in_port, out_port, stateless_inputs};
 use crate::kernel::Kernel;
+use crate::registry::initial_params;
 use crate::types::{TypeSchema, check_sizes};
 use crate::{
     CustomActor, Op, OpDoc, OpError, Registry, ResolveCx, ResolvedOp, Signature, Work, check_ports,
@@ -171,6 +172,11 @@ impl Registry {
     /// # Errors
     /// See [`Self::resolve`].
     pub fn resolve_any_size(&self, op: &str, cx: &ResolveCx<'_>) -> Result<Signature, OpError> {
+        let params = initial_params(cx.params);
+        let cx = &ResolveCx {
+            params: &params,
+            ..*cx
+        };
         if op != NAME || !self.ops.contains_key(NAME) {
             let op = self.op(op).ok_or_else(|| self.unknown_op(op))?;
             return Ok(self.resolve_with(&**op, cx)?.signature().clone());
@@ -256,7 +262,8 @@ impl Registry {
             .get("name")
             .and_then(Value::as_str)
             .unwrap_or_default();
-        let made = self.custom_actor(&actor.params, name).ok().flatten();
+        let params = initial_params(&actor.params);
+        let made = self.custom_actor(&params, name).ok().flatten();
         made.and_then(|a| a.work())
             .unwrap_or_else(|| default_work(actor))
     }

@@ -154,6 +154,11 @@ impl<'a> Key<'a> {
                     None => self.bytes.push(0),
                 }
             }
+            // Ops are resolved with ordinary values in place of live ones.
+            Value::Live(parameter) => {
+                self.bytes.push(7);
+                self.add_value(&parameter.value_of(&parameter.initial));
+            }
         }
     }
 

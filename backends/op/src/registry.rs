@@ -1,10 +1,14 @@
 //! Ops by name, and the questions that a compiler and an executor ask about actors.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use zbmd_ir::{Actor, ActorCost, BlobId, Device, InPlace, Params, Role, TiSlice, Value};
+use zbmd_ir::{
+    Actor, ActorCost, BlobId, Device, InPlace, LiveParameter, Params, Role, TiSlice, Value,
+    has_live, plain_params, visit_live,
+};
 
 use zbmd_gpu_ir::{Caps, KernelPlan, LowerKernels};
 
@@ -54,6 +58,15 @@ impl Registry {
     pub fn resolving_once(&self) -> Self {
         Self {
             resolved: Some(Arc::default()),
+            ..self.clone()
+        }
+    }
+
+    /// A copy that remembers nothing, for parameters that change again and again.
+    #[must_use]
+    pub fn resolving_anew(&self) -> Self {
+        Self {
+            resolved: None,
             ..self.clone()
         }
     }
@@ -145,6 +158,8 @@ impl Registry {
         let op = self
             .op(&actor.op)
             .ok_or_else(|| self.unknown_op(&actor.op))?;
+        // Ops never see that a parameter is live.
+        let actor = &*with_initial_values(actor);
         if op.name() == custom::NAME {
             return self.resolve_custom_actor(actor, blobs).map(Arc::new);
         }
@@ -227,6 +242,37 @@ impl Registry {
         self.resolve_actor(actor, blobs).ok()?.packing()
     }
 
+    /// The actor with these values of its live parameters. Its kernel takes the place of the one before: same ports, same
+    /// scratch memory, same states.
+    ///
+    /// # Errors
+    /// What the op refuses; [`OpError::Other`] if ports, initial states or pairs that are written in place would be
+    /// others, because a parameter decides them.
+    pub fn with_values(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        numbers: &impl Fn(&LiveParameter) -> Option<Vec<f64>>,
+    ) -> Result<Actor, OpError> {
+        let changed = Actor {
+            params: plain_params(&actor.params, numbers),
+            ..actor.clone()
+        };
+        let before = self.resolve_actor(actor, blobs)?;
+        // Ports that differ are refused here.
+        let after = self.resolve_actor(&changed, blobs)?;
+        let states = |resolved: &ResolvedOp| resolved.signature().states.clone();
+        let has_same_memory = states(&before) == states(&after)
+            && fitting_pairs(actor, &before) == fitting_pairs(&changed, &after);
+        if has_same_memory {
+            return Ok(changed);
+        }
+        Err(OpError::Other {
+            message: "another value changes what the actor keeps in memory".to_owned(),
+            help: "give the parameter a fixed value".to_owned(),
+        })
+    }
+
     /// The kernels of an actor for a GPU that has `caps`; `None` where it cannot run there.
     pub fn lower(
         &self,
@@ -251,6 +297,9 @@ impl Registry {
     ) -> Result<KernelPlan, String> {
         if self.op(&actor.op).is_none() {
             return Err("the op is unknown".to_owned());
+        }
+        if has_live(actor) {
+            return Err("its live parameters change on CPUs only".to_owned());
         }
         let resolved = self
             .resolve_actor(actor, blobs)
@@ -355,6 +404,28 @@ impl Registry {
             firing,
             scratch_bytes,
         })
+    }
+}
+
+/// Parameters as ops see them: live ones have their first values.
+pub(crate) fn initial_params(params: &Params) -> Cow<'_, Params> {
+    let mut is_live = false;
+    visit_live(params, &mut |_| is_live = true);
+    if is_live {
+        Cow::Owned(plain_params(params, &|_| None))
+    } else {
+        Cow::Borrowed(params)
+    }
+}
+
+/// The actor with [`initial_params`].
+fn with_initial_values(actor: &Actor) -> Cow<'_, Actor> {
+    match initial_params(&actor.params) {
+        Cow::Borrowed(_) => Cow::Borrowed(actor),
+        Cow::Owned(params) => Cow::Owned(Actor {
+            params,
+            ..actor.clone()
+        }),
     }
 }
 

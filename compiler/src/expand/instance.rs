@@ -7,6 +7,7 @@ use zbmd_ir::limits;
 use super::{Env, Expander, MAX_INSTANCE_DEPTH, Names, Scope, Thing};
 use crate::codes::Code;
 use crate::diag::{Diagnostic, suggest};
+use crate::live;
 use crate::model::{ActorDecl, Model, ModelDef, PortDecl};
 use crate::parse::Arg;
 use crate::read::{self, Fields};
@@ -54,12 +55,13 @@ impl Expander<'_> {
         let inner = self
             .check_chain(chain, &name)
             .then(|| self.arguments(found, decl, params, env));
-        let thing = inner.flatten().map(|inner| {
+        let thing = inner.flatten().map(|mut inner| {
             let scope = Scope {
                 model: found,
                 outer: around,
             };
             let prefix = format!("{prefix}{}/", decl.name.value);
+            live::give_names(&mut inner, &prefix);
             let names = self.expand_body(&scope, &prefix, &inner, chain);
             instance_ports(found, &names)
         });

@@ -150,6 +150,21 @@ pub(super) const PAGES: &[Page] = &[
          name is written as `./udp:…`."
     ),
     entry!(
+        E0312,
+        "`Live(…)` declares a parameter that may change while a run goes on. It has a name, so it stands in the `params` \
+         of a model; its values are numbers in a range; and no value in the range changes a rate, a type, a state or \
+         what the op keeps in memory, for the calendar is fixed before the run.",
+        r#"Model(
+    params: { "step": Live(2, min: 1, max: 4) },
+    sources: { "in": Stream(dtype: f32) },
+    actors: { "fewer": Decimate($step) },
+    sinks: { "out": Stream() },
+    channels: [(from: "in", to: ["fewer"]), (from: "fewer", to: ["out"])],
+)
+"#,
+        "give the parameter a fixed value, or a narrower range."
+    ),
+    entry!(
         E0701,
         "A file that is named on the command line or in a model cannot be read, or is none: directories, \
          devices, FIFOs and sockets are refused. Paths in a model are relative to it.",

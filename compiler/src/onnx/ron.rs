@@ -206,6 +206,7 @@ impl Writer<'_> {
 
                 format!("Safetensors({:?}, {name:?})", self.store)
             }
+            Value::Live(parameter) => self.value(&parameter.value_of(&parameter.initial), place),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zbmd_ir::DeviceId;
 
+use super::parameters::ParameterLedger;
 use super::progress;
 use crate::observe::live::Progress;
 use crate::program::LoadedProgram;
@@ -22,6 +23,10 @@ pub(crate) struct RunControl {
     pub session_memory: Arc<SessionMemory>,
     /// A program to go over to at the next border.
     requested_swap: Mutex<Option<Arc<LoadedProgram>>>,
+    /// Locked before `current` where both are.
+    ledger: Mutex<ParameterLedger>,
+    /// Nothing is computed any more.
+    over: AtomicU32,
     /// Not on any fast path: taken once an epoch, and by whoever ends the run or looks at its progress.
     current: Mutex<Option<CurrentEpoch>>,
 }
@@ -59,12 +64,28 @@ impl RunControl {
             finishing: AtomicU32::new(0),
             session_memory,
             requested_swap: Mutex::new(None),
+            ledger: Mutex::default(),
+            over: AtomicU32::new(0),
             current: Mutex::new(None),
         }
     }
 
-    fn current(&self) -> MutexGuard<'_, Option<CurrentEpoch>> {
+    pub(super) fn current(&self) -> MutexGuard<'_, Option<CurrentEpoch>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was set of live parameters. Held while the next epoch is made: what is set meanwhile belongs to that.
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, ParameterLedger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The run has ended.
+    pub(super) fn mark_over(&self) {
+        self.over.store(1, Ordering::Release);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire) != 0 || self.stop.is_set()
     }
 
     /// A new epoch begins.

@@ -4,10 +4,11 @@
 
 use std::sync::Arc;
 
-use zbmd_ir::{ChannelId, DeviceId, Plan, PlanId, State, TiVec, state};
+use zbmd_ir::{ActorId, ChannelId, DeviceId, Plan, PlanId, State, TiVec, has_live, state};
 
 use super::active_epoch::ActiveEpoch;
 use super::control::{CurrentEpoch, RunControl};
+use super::parameters::ParameterLedger;
 use super::queues::{saves, sink_capacities};
 use super::run_report::{RunSpan, RunTally};
 use super::worker_pool::WorkerPool;
@@ -19,7 +20,7 @@ use crate::program::{LoadedProgram, Phase};
 use crate::transport::clock::Clock;
 use crate::transport::conduit::Conduit;
 use crate::transport::epoch::{Area, EpochMemory};
-use crate::transport::epoch_spec::{EpochSpec, SinkSpec};
+use crate::transport::epoch_spec::{EpochSpec, LiveStart, SinkSpec};
 use crate::transport::ledger::given_out_before;
 use crate::transport::ring::Spin;
 use crate::transport::session_memory::SessionMemory;
@@ -81,6 +82,7 @@ impl EpochManager {
     ) -> Self {
         // What outlives epochs is in the session's memory and the state, all else is made anew with each epoch.
         let session_memory = Arc::clone(&control.session_memory);
+        control.ledger().begin(&state.changes);
         let source_count = session_memory.sources.len();
         let sink_count = loaded.program.graph.sinks().count();
         Self {
@@ -127,7 +129,14 @@ impl EpochManager {
         let graph = &loaded.program.graph;
         let plan = &loaded.program.plans[plan_id];
 
-        let spec = Arc::new(self.epoch_spec(epoch, plan_id, plan, lost));
+        // Until the epoch has begun nobody sets anything: its changes are those that it begins with.
+        let control = Arc::clone(&self.control);
+        let ledger = control.ledger();
+        let live = self.live_start(&ledger);
+        let spec = Arc::new(EpochSpec {
+            live,
+            ..self.epoch_spec(epoch, plan_id, plan, lost)
+        });
         let epoch_memory = EpochMemory::create(graph, plan, &spec, self.options.lock_memory)?;
         let memory = Arc::new(epoch_memory);
         border::write_start(&memory, &self.state.channels);
@@ -150,6 +159,8 @@ impl EpochManager {
             recoveries: self.tally.fenced,
             iterations_before: self.state.iterations - self.iterations_first,
         });
+
+        drop(ledger);
 
         Ok(ActiveEpoch {
             spec,
@@ -207,8 +218,19 @@ impl EpochManager {
             sinks: sink_specs.collect(),
             checksums: self.options.checksums,
             deny_memory: std::mem::take(&mut self.deny_memory),
+            live: None,
             trace: self.tracer.as_ref().map(|tracer| tracer.ticks),
         }
+    }
+
+    /// Where live parameters begin in an epoch from the present state on; `None` for a program without any.
+    fn live_start(&self, ledger: &ParameterLedger) -> Option<LiveStart> {
+        let has_live = self.loaded.program.graph.actors.iter().any(has_live);
+        has_live.then(|| LiveStart {
+            iterations: self.state.iterations,
+            consumed: self.state.consumed.clone(),
+            changes: ledger.from_border(&self.loaded, self.state.iterations, &self.state.consumed),
+        })
     }
 
     /// Iterations done since the present program began.
@@ -300,10 +322,14 @@ impl EpochManager {
             let taken_tokens = done_iterations * self.loaded.tokens_per_iteration(*id);
             (*id, tokens + taken_tokens)
         });
+        let iterations = self.state.iterations + done_iterations;
+        let consumed: Vec<(ActorId, u64)> = consumed_counts.collect();
+        let ledger = self.control.ledger();
         State {
-            iterations: self.state.iterations + done_iterations,
+            iterations,
             channels: border_channels,
-            consumed: consumed_counts.collect(),
+            changes: ledger.from_border(&self.loaded, iterations, &consumed),
+            consumed,
         }
     }
 
@@ -328,6 +354,17 @@ impl EpochManager {
                 *tokens -= zeros;
             }
         }
+
+        let mut ledger = self.control.ledger();
+        let State {
+            iterations,
+            consumed,
+            changes,
+            ..
+        } = &mut self.state;
+        *changes = ledger.from_border(&self.loaded, *iterations, consumed);
+        ledger.begin(changes);
+        drop(ledger);
 
         let bases = self.source_bases();
         for (source, base) in self.session_memory.sources.iter().zip(bases) {

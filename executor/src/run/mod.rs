@@ -13,6 +13,7 @@ mod launch;
 #[cfg(target_os = "linux")]
 mod listen;
 mod outlet;
+pub(crate) mod parameters;
 #[cfg(target_os = "linux")]
 pub(crate) mod process;
 #[cfg(target_os = "linux")]

@@ -282,6 +282,7 @@ mod tests {
         };
         let outlet = Outlet::start(None, Some(Arc::new(listener)));
         let state = |iterations| State {
+            changes: Vec::new(),
             iterations,
             channels: TiVec::new(),
             consumed: Vec::new(),

@@ -376,7 +376,7 @@ fn find_epoch(
 }
 
 fn run_job(
-    loaded: &LoadedProgram,
+    loaded: &Arc<LoadedProgram>,
     job: WorkerJob,
     heartbeat: Option<WorkerHeartbeat>,
     replies: &ReplySocket,

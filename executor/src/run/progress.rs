@@ -29,9 +29,10 @@ pub(super) fn of_epoch(current: &CurrentEpoch) -> Progress {
         devices: device_list(current),
         rings: ring_fills(current),
         queues: queue_fills(current),
-        // Whoever feeds sources and measures responses adds these.
+        // Whoever feeds sources, measures responses and sets parameters adds these.
         releases: Vec::new(),
         deadlines: Vec::new(),
+        parameters: Vec::new(),
     }
 }
 

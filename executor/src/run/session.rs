@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 
 use zbmd_ir::memory::available_bytes;
-use zbmd_ir::{Program, State};
+use zbmd_ir::{LiveParameter, Program, State, live_parameters};
 
 use super::control::{AbortOnPanic, RunControl, Stopper};
 use super::demand;
 use super::epochs::EpochManager;
+use super::parameters::{self, ParameterHandle};
 use super::queues::{min_source_capacity, source_queues};
 use super::run_thread::{RunResult, RunThread};
 use super::whole_run::run_to_end;
@@ -61,6 +62,16 @@ pub enum SwapError {
         /// Of the new program.
         there: String,
     },
+    /// Other live parameters: what was set of them means nothing to it.
+    #[error(
+        "the run has live parameters {here:?}, the new program has {there:?}: they must be the same, with the same ranges"
+    )]
+    Parameters {
+        /// Of the run.
+        here: Vec<String>,
+        /// Of the new program.
+        there: Vec<String>,
+    },
     /// Its blocks do not fit a queue that was made for the first program.
     #[error(
         "the new program needs room for {needed} tokens at source `{name}`; the queue has {capacity}: raise `RunOptions::queue_bytes`"
@@ -92,7 +103,10 @@ impl Session {
             crate::realtime::begin(&loaded.program.machine)?;
         }
         let initial_state = match options.state.clone() {
-            Some(initial_state) => checked_state(&loaded.program, initial_state)?,
+            Some(initial_state) => {
+                parameters::check_state(loaded, &initial_state)?;
+                checked_state(&loaded.program, initial_state)?
+            }
             None => State::initial(&loaded.program.graph),
         };
         let queue_sizes = source_queues(loaded, &options);
@@ -172,6 +186,13 @@ impl Session {
         }
     }
 
+    /// Sets the live parameters of the run, from any thread.
+    pub fn parameters(&self) -> ParameterHandle {
+        ParameterHandle {
+            control: Arc::clone(&self.control),
+        }
+    }
+
     /// Whether the run's threads have real-time priorities: those that feed and drain it should too.
     pub fn is_realtime(&self) -> bool {
         self.is_realtime
@@ -206,6 +227,16 @@ impl Session {
             return Err(SwapError::Ports {
                 here: our_streams.join(", "),
                 there: their_streams.join(", "),
+            });
+        }
+
+        let our_parameters = live_parameters(&self.loaded.program.graph);
+        let their_parameters = live_parameters(&to.loaded.program.graph);
+        if our_parameters != their_parameters {
+            let names = |list: Vec<LiveParameter>| list.into_iter().map(|p| p.name).collect();
+            return Err(SwapError::Parameters {
+                here: names(our_parameters),
+                there: names(their_parameters),
             });
         }
 

@@ -41,6 +41,7 @@ pub(super) fn run_to_end(
     if run_result.is_err() {
         manager.control.abort();
     }
+    manager.control.mark_over();
     manager.close_streams();
     // Before the workers go: their counts are in memory that they share.
     let mut report = manager.report(&before);

@@ -40,8 +40,13 @@ impl AdmissionGrants {
         word & 1 == 1 && word >> 1 <= block
     }
 
+    /// Blocks granted so far.
+    pub(crate) fn granted(&self) -> u64 {
+        self.word.load(Ordering::Acquire) >> 1
+    }
+
     /// Blocks granted, more than `block` unless closed.
-    fn grant(&self, block: u64, batch: u64) -> u64 {
+    pub(super) fn grant(&self, block: u64, batch: u64) -> u64 {
         let mut word = self.word.load(Ordering::Acquire);
         while word >> 1 <= block && word & 1 == 0 {
             let more = (block + batch) << 1;

@@ -12,6 +12,7 @@ use zbmd_ir::{ChannelId, DeviceId, Graph, Plan};
 
 use super::admission_times::{AdmissionTime, AdmissionTimes, REMEMBERED_BLOCKS};
 use super::arena::{Arena, In, OutOfMemory};
+use super::change_queue::ChangeQueue;
 use super::conduit::Conduit;
 use super::epoch_spec::EpochSpec;
 use super::epoch_state::{EpochCommon, WorkerStatus};
@@ -45,6 +46,8 @@ pub(crate) struct EpochMemory {
     pub rings: In<[RingSync]>,
     pub sums: In<[AtomicU64]>,
     admission_times: In<[AdmissionTime]>,
+    /// Of a program with live parameters.
+    pub changes: Option<ChangeQueue>,
     pub sinks: Vec<Arc<Conduit>>,
     traces: Vec<TraceRing>,
 }
@@ -92,6 +95,7 @@ impl EpochMemory {
                 remembered_blocks,
                 AdmissionTime::new,
             ),
+            changes: ChangeQueue::create(&arena, layout.changes, graph),
             sinks,
             traces,
             arena,
@@ -144,6 +148,7 @@ impl EpochMemory {
                 rings: In::find(&arena, layout.rings, plan.rings.len()),
                 sums: In::find(&arena, layout.sums, layout.sum_count),
                 admission_times: In::find(&arena, layout.admission_times, remembered_blocks),
+                changes: ChangeQueue::find(&arena, layout.changes, graph),
                 sinks,
                 traces,
                 arena,

@@ -1,7 +1,7 @@
 //! What an epoch is: the numbers from which everybody works out the same memory.
 
 use serde::{Deserialize, Serialize};
-use zbmd_ir::{DeviceId, Plan, PlanId};
+use zbmd_ir::{ActorId, DeviceId, ParameterChange, Plan, PlanId};
 
 use super::ledger::Borders;
 use super::trace_ring::Ticks;
@@ -28,8 +28,20 @@ pub(crate) struct EpochSpec {
     pub checksums: bool,
     /// The worker of the first calendar finds no memory: an injected fault.
     pub deny_memory: bool,
+    /// Where the epoch begins and what changes there, if the program has live parameters.
+    pub live: Option<LiveStart>,
     /// What workers record is timed by this; `None` if nothing is recorded.
     pub trace: Option<Ticks>,
+}
+
+/// What is known of live parameters when an epoch begins.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LiveStart {
+    /// Iterations of the run before the epoch, and tokens of each source.
+    pub iterations: u64,
+    pub consumed: Vec<(ActorId, u64)>,
+    /// Those of the state that it begins with.
+    pub changes: Vec<ParameterChange>,
 }
 
 /// How often tokens are saved at borders.

@@ -80,6 +80,8 @@ pub(crate) struct WorkerStatus {
     pub thread: AtomicU32,
     /// When it gave out the first token that had not been given out before, on the clock of the run; 0 before.
     pub first_output_ns: AtomicU64,
+    /// Changes of live parameters that it has taken.
+    pub changes_taken: AtomicU64,
     /// Set when it has ended, however it did: it touches no tokens any more.
     pub has_left: AtomicU32,
 }
@@ -94,6 +96,7 @@ impl WorkerStatus {
             pc: AtomicU32::new(Self::BETWEEN_PERIODS),
             thread: AtomicU32::new(0),
             first_output_ns: AtomicU64::new(0),
+            changes_taken: AtomicU64::new(0),
             has_left: AtomicU32::new(0),
         })
     }

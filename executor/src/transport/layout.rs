@@ -9,6 +9,7 @@ use zbmd_ir::{ChannelId, DeviceId, Graph, Plan, TiVec};
 
 use super::admission_times::{AdmissionTime, REMEMBERED_BLOCKS};
 use super::arena::Arena;
+use super::change_queue::ChangeQueue;
 use super::checksum::sums_of;
 use super::conduit::{Conduit, ConduitPlace};
 use super::epoch_spec::EpochSpec;
@@ -76,6 +77,7 @@ pub(super) struct EpochLayout {
     /// Checksums that are kept.
     pub(super) sum_count: usize,
     pub(super) admission_times: u64,
+    pub(super) changes: u64,
     pub(super) sinks: Vec<ConduitPlace>,
     /// The trace of each calendar; none if nothing is recorded.
     pub(super) traces: Vec<TracePlace>,
@@ -105,6 +107,7 @@ impl EpochLayout {
         let statuses = cursor.take_row::<CachePadded<WorkerStatus>>(worker_count);
         let sums = cursor.take_row::<AtomicU64>(sum_count);
         let admission_times = cursor.take_row::<AdmissionTime>(worker_count * REMEMBERED_BLOCKS);
+        let changes = cursor.take_row::<AtomicU64>(ChangeQueue::words(graph));
         let rings = cursor.take_row::<RingSync>(plan.rings.len());
 
         // Beside the rings: drivers register both at once.
@@ -147,6 +150,7 @@ impl EpochLayout {
             sums,
             sum_count,
             admission_times,
+            changes,
             sinks,
             traces,
             exchange,

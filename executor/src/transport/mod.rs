@@ -5,6 +5,7 @@ pub(crate) mod admission;
 pub(crate) mod admission_times;
 pub(crate) mod arena;
 pub(crate) mod arrivals;
+pub(crate) mod change_queue;
 pub(crate) mod checksum;
 pub(crate) mod clock;
 pub(crate) mod conduit;

@@ -6,6 +6,7 @@ use zbmd_ir::{RingId, Slot};
 use zbmd_op::team::Team;
 
 use super::border::commit_border;
+use super::live_actors::LiveActors;
 use super::memory::WorkerMemory;
 use super::period_loop::{DeviceRun, PeriodLoop};
 use super::replay::{CalendarReplay, SlotContext};
@@ -30,6 +31,8 @@ pub(super) struct CpuWorker {
     pub memory: WorkerMemory,
     pub calendar: usize,
     pub sources: Vec<SourceEnd>,
+    /// What changes on the device, if the program has live parameters there.
+    pub live: Option<LiveActors>,
     pub sinks: Vec<SinkEnd>,
     /// Where the admission of blocks is noted, on a device with sources.
     pub admission_times: Option<AdmissionTimes>,
@@ -69,6 +72,7 @@ impl CpuWorker {
 
         let mut run = CpuRun {
             replay: &mut self.replay,
+            live: self.live.as_mut(),
             context: SlotContext {
                 epoch: &epoch,
                 rings: &epoch.rings,
@@ -93,6 +97,7 @@ impl CpuWorker {
 /// The run of a calendar on a CPU.
 struct CpuRun<'a> {
     replay: &'a mut CalendarReplay,
+    live: Option<&'a mut LiveActors>,
     context: SlotContext<'a>,
     admission_times: Option<&'a AdmissionTimes>,
     sample_every: u64,
@@ -125,6 +130,12 @@ impl DeviceRun for CpuRun<'_> {
     ) -> Result<(), StepStop> {
         if let (Some(times), None) = (self.admission_times, blocks) {
             times.set(period, self.context.clock.now_ns());
+        }
+        if let Some(live) = &mut self.live {
+            let SlotContext { epoch, status, .. } = &self.context;
+            live.take_changes(epoch, status, period, gate.admitted)
+                .map_err(StepStop::Fault)?;
+            live.prepare_period(period, self.replay);
         }
         let is_sampled = self.is_sampled();
         self.replay

@@ -9,6 +9,7 @@ use super::border;
 use super::cpu::CpuWorker;
 use super::gpu::GpuWorker;
 use super::job::{WorkerEnd, WorkerJob};
+use super::live_actors::LiveActors;
 use super::lower::{LoweredCalendar, lower};
 use super::memory::WorkerMemory;
 use super::period_loop::PeriodLoop;
@@ -42,7 +43,7 @@ const MAX_BATCH: u64 = 64;
 /// # Errors
 /// Too little memory, or a GPU that is not there or cannot do what the plan asks of it.
 pub(crate) fn prepare(
-    loaded: &LoadedProgram,
+    loaded: &Arc<LoadedProgram>,
     job: WorkerJob,
 ) -> Result<PreparedWorker, WorkerFault> {
     let plan = &loaded.program.plans[job.spec.plan];
@@ -77,10 +78,10 @@ pub(crate) fn prepare(
 }
 
 fn cpu_worker(
-    loaded: &LoadedProgram,
+    loaded: &Arc<LoadedProgram>,
     plan: &Plan,
     job: &WorkerJob,
-) -> Result<CpuWorker, OutOfMemory> {
+) -> Result<CpuWorker, WorkerFault> {
     let graph = &loaded.program.graph;
     let calendar = &plan.calendars[job.calendar];
     let epoch = &job.epoch;
@@ -92,6 +93,7 @@ fn cpu_worker(
         sources,
         sinks,
         rings,
+        live_slots,
     } = lower(loaded, plan, calendar, &memory);
 
     // A plan that is recorded slot by slot says how large the rings are; how much is recorded, the instructions.
@@ -106,6 +108,7 @@ fn cpu_worker(
         calendar: job.calendar,
         admission_times: (!sources.is_empty()).then(|| epoch.admission_times(job.calendar)),
         sources: source_ends(loaded, job, &sources),
+        live: LiveActors::new(loaded, job.spec.plan, job.spec.live.as_ref(), live_slots)?,
         sinks: sink_ends(loaded, &job.spec, epoch, &sinks),
         cores: loaded.program.machine.devices[device].cores.clone(),
         pin: job.options.pin,

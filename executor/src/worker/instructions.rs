@@ -82,6 +82,24 @@ pub(crate) enum Instr {
     },
 }
 
+/// The kernels of a slot that changes within a block.
+pub(crate) struct SlotKernels {
+    /// Its instruction.
+    pub pc: usize,
+    /// Its first firing in a block, if it stands in no loop.
+    pub first: u64,
+    /// In the order of firings, the first from the block's start on.
+    pub kernels: Vec<KernelFrom>,
+    /// Bytes by which each of its ports moves on with a firing.
+    pub steps: Arc<[usize]>,
+}
+
+/// A kernel, and the firing of the block from which on it is called.
+pub(crate) struct KernelFrom {
+    pub firing: u64,
+    pub kernel: *const dyn Kernel,
+}
+
 /// Where a port lies in a period: in the place of block `p - stage + shift`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortSpec {

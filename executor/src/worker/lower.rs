@@ -8,13 +8,14 @@ use std::sync::Arc;
 use zbmd_ir::math::gcd_u64;
 use zbmd_ir::{
     Action, ActorId, BufferId, Calendar, ChannelId, DeviceId, Entry, Plan, RingId, Role, Slot,
-    trace::OTHER,
+    has_live, trace::OTHER,
 };
 use zbmd_op::kernel::{CallShape, Scratch};
 
 use self::chunks::{ChunkPositions, RepeatedLoop};
 use super::border;
 use super::instructions::{Instr, NO_COUNTER, PortSpec, ReplayCode, RingSpec};
+use super::live_actors::LiveSlot;
 use super::memory::WorkerMemory;
 use super::replay::CalendarReplay;
 use crate::program::{LoadedProgram, planned_ns};
@@ -43,6 +44,8 @@ pub(super) struct LoweredCalendar {
     pub sinks: Vec<ActorId>,
     /// Rings in the order of the replay's peers.
     pub rings: Vec<RingId>,
+    /// The slots of actors with live parameters.
+    pub live_slots: Vec<LiveSlot>,
 }
 
 /// What a counter of loops counts.
@@ -92,6 +95,7 @@ struct Lowering<'a> {
     since_beat_ns: u64,
     sources: ActorNumbers,
     sinks: ActorNumbers,
+    live_slots: Vec<LiveSlot>,
     /// Channels whose tokens this device saves at borders, by the buffer that they are carried in.
     saved: BTreeSet<BufferId>,
     /// States to be saved, by the top-level entry that fires their actor last; and chunks, by that which carries them last.
@@ -157,6 +161,7 @@ impl<'a> Lowering<'a> {
             since_beat_ns: 0,
             sources: ActorNumbers::default(),
             sinks: ActorNumbers::default(),
+            live_slots: Vec::new(),
             saved: BTreeSet::new(),
             states: BTreeMap::new(),
         }
@@ -203,6 +208,7 @@ impl<'a> Lowering<'a> {
             sources: self.sources.list,
             sinks: self.sinks.list,
             rings: self.rings.into_iter().map(|(id, _)| id).collect(),
+            live_slots: self.live_slots,
         }
     }
 
@@ -506,6 +512,9 @@ impl<'a> Lowering<'a> {
         };
 
         let actor = &self.loaded.program.graph.actors[id];
+        if has_live(actor) {
+            self.add_live_slot(slot, id, first);
+        }
         // Kernels outside of loops have fixed ports, and need no counter.
         match (&actor.role, self.loaded.kernels.of(self.plan, id)) {
             (Role::Compute, Some(kernel)) if counter == NO_COUNTER => Instr::Fire {
@@ -542,6 +551,29 @@ impl<'a> Lowering<'a> {
                 unreachable!("the engine makes a kernel for every compute actor")
             }
         }
+    }
+
+    /// Notes that the next instruction fires an actor with live parameters.
+    fn add_live_slot(&mut self, slot: &Slot, id: ActorId, first: u64) {
+        let actor = &self.loaded.program.graph.actors[id];
+        let inputs = (0..).zip(&actor.inputs);
+        let inputs = inputs.filter(|(index, _)| actor.state_of_input(*index).is_none());
+        let outputs = (0..).zip(&actor.outputs);
+        let outputs = outputs.filter(|(index, _)| actor.state_of_output(*index).is_none());
+
+        // In the order of the ports of a call: states stay where they are.
+        let of_inputs = inputs.map(|(_, port)| port.rate * port.token.bytes());
+        let of_outputs = outputs.map(|(_, port)| port.rate * port.token.bytes());
+        let of_states = actor.state.iter().map(|_| 0);
+        let steps = of_inputs.chain(of_outputs).chain(of_states);
+        self.live_slots.push(LiveSlot {
+            pc: self.instrs.len(),
+            actor: id,
+            stage: u64::from(slot.stage),
+            first,
+            block_firings: self.plan.block * self.loaded.repetition[id],
+            steps: steps.map(|bytes| bytes as usize).collect(),
+        });
     }
 
     fn input_ports(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> u16 {

@@ -7,6 +7,7 @@ pub(crate) mod gpu;
 pub(crate) mod host;
 mod instructions;
 pub(crate) mod job;
+mod live_actors;
 mod lower;
 mod memory;
 mod period_loop;

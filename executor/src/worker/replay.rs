@@ -15,7 +15,7 @@ use zbmd_ir::{ChannelId, DType, RingId};
 use zbmd_op::kernel::{CallShape, Io, Kernel, RawPort, Scratch};
 
 use super::border::wait_for_area;
-use super::instructions::{Instr, NO_COUNTER, ReplayCode, RingSpec};
+use super::instructions::{Instr, NO_COUNTER, ReplayCode, RingSpec, SlotKernels};
 use super::streams::{SinkEnd, SourceEnd, StreamContext};
 use crate::fault::{StepStop, WorkerFault};
 use crate::observe::measure::SlotSample;
@@ -37,6 +37,8 @@ pub(super) struct ReplayState {
     /// The ports of one call in a loop.
     staging: Box<[RawPort]>,
     pub samples: Box<[SlotSample]>,
+    /// The slots whose kernel changes within the block of this period.
+    pub splits: Vec<SlotKernels>,
     /// For each ring, the `Send`s of the block whose checksums have been noted or checked.
     summed: Box<[usize]>,
 }
@@ -115,6 +117,7 @@ impl CalendarReplay {
             peers: vec![Peer::default(); code.rings.len()].into(),
             staging: vec![unused_port; staging].into(),
             samples: vec![SlotSample::default(); code.instrs.len()].into(),
+            splits: Vec::new(),
             summed: vec![0; code.rings.len()].into(),
         };
         Self { code, state }
@@ -147,7 +150,8 @@ impl CalendarReplay {
             started_ns: if timed { context.clock.now_ns() } else { 0 },
         };
 
-        let is_steady = blocks.is_none() && period + 1 >= u64::from(code.stages_total);
+        let is_whole = blocks.is_none() && period + 1 >= u64::from(code.stages_total);
+        let is_steady = is_whole && state.splits.is_empty();
         let trace_recorder = context.recorder.as_mut();
         let is_recorded = trace_recorder.is_some_and(|recorder| recorder.begin(period));
         let trace_recorder = context.recorder.as_ref();
@@ -204,7 +208,9 @@ fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
                 // A plain offset: checked slicing costs as much as an empty kernel.
                 debug_assert!(row + ports as usize + shape.total() <= state.table.len());
                 let first_port = state.table.as_ptr().wrapping_add(row + ports as usize);
-                if let Err(stop) = call_kernel(kernel, shape, first_port, &code.scratch) {
+                if CHECK && let Some(split) = split_of(state, pc) {
+                    call_in_parts(split, split.first, shape, first_port, code)?;
+                } else if let Err(stop) = call_kernel(kernel, shape, first_port, &code.scratch) {
                     call_again(kernel, shape, first_port, code, stop)?;
                 }
             }
@@ -286,6 +292,54 @@ fn call_kernel(
     let mut io = unsafe { Io::new(shape, first, scratch) };
     // SAFETY: `ReplayCode::_kernels` holds the kernel.
     unsafe { &*kernel }.fire(&mut io).map_err(StepStop::from)
+}
+
+/// The kernels of a slot, if they change within its block.
+fn split_of(state: &ReplayState, pc: usize) -> Option<&SlotKernels> {
+    state.splits.iter().find(|split| split.pc == pc)
+}
+
+/// Does a call whose kernel changes on the way in as many calls as there are kernels. `first` is its first firing in the
+/// block.
+#[cold]
+fn call_in_parts(
+    split: &SlotKernels,
+    first: u64,
+    shape: &CallShape,
+    first_port: *const RawPort,
+    code: &ReplayCode,
+) -> Result<(), StepStop> {
+    let mut done = 0;
+    while done < shape.firings {
+        let firing = first + done as u64;
+        let held = split.kernels.partition_point(|from| from.firing <= firing) - 1;
+        let next_change = split
+            .kernels
+            .get(held + 1)
+            .map_or(u64::MAX, |from| from.firing);
+        let count = (next_change - firing).min((shape.firings - done) as u64) as usize;
+
+        let ports = (0..shape.total()).map(|index| {
+            // SAFETY: the call has so many ports in a row there.
+            let port = unsafe { *first_port.add(index) };
+            let step = split.steps[index];
+            RawPort {
+                ptr: port.ptr.wrapping_add(done * step),
+                bytes: port.bytes - (shape.firings - count) * step,
+                ..port
+            }
+        });
+        let ports: Vec<RawPort> = ports.collect();
+        let part = CallShape {
+            firings: count,
+            ..*shape
+        };
+        let kernel = split.kernels[held].kernel;
+        call_kernel(kernel, &part, ports.as_ptr(), &code.scratch)
+            .or_else(|stop| call_again(kernel, &part, ports.as_ptr(), code, stop))?;
+        done += count;
+    }
+    Ok(())
 }
 
 /// Calls a kernel that has reported a fault again, some times: its windows are as they were, and what it wrote counts
@@ -479,9 +533,7 @@ impl SlotStep<'_, '_> {
             self.state.staging[index] = self.marked_port(ports + index as u32, count_before);
         }
 
-        let first_port = self.state.staging.as_ptr();
-        call_kernel(kernel, shape, first_port, &self.code.scratch)
-            .or_else(|stop| call_again(kernel, shape, first_port, self.code, stop))
+        self.call_staged(kernel, shape, count_before)
     }
 
     #[inline(always)]
@@ -497,7 +549,25 @@ impl SlotStep<'_, '_> {
             self.state.staging[index] = self.port(ports + index as u32, count_before);
         }
 
+        self.call_staged(kernel, shape, count_before)
+    }
+
+    /// Calls a kernel of a loop with the ports that were staged for it.
+    #[inline(always)]
+    fn call_staged(
+        &mut self,
+        kernel: *const dyn Kernel,
+        shape: &CallShape,
+        count_before: Option<u64>,
+    ) -> Result<(), StepStop> {
         let first_port = self.state.staging.as_ptr();
+        if !self.state.splits.is_empty() {
+            let pc = self.context.status.pc.load(Ordering::Relaxed) as usize;
+            if let Some(split) = split_of(self.state, pc) {
+                let first = count_before.unwrap_or(split.first);
+                return call_in_parts(split, first, shape, first_port, self.code);
+            }
+        }
         call_kernel(kernel, shape, first_port, &self.code.scratch)
             .or_else(|stop| call_again(kernel, shape, first_port, self.code, stop))
     }

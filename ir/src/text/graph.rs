@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::table::{Table, left, right};
 use super::{in_port, out_port, printable};
-use crate::{Actor, ActorId, Channel, Graph, OutPort, Reader, Role, TiSlice, Value};
+use crate::{Actor, ActorId, Channel, Graph, LiveParameter, OutPort, Reader, Role, TiSlice, Value};
 
 /// Items of a list that are shown before it is cut.
 const SHOWN_ITEMS: usize = 8;
@@ -215,7 +215,16 @@ fn value_text(value: &Value, depth: usize) -> String {
         }
         Value::Map(items) => format!("{{{}}}", map_text(items, depth + 1)),
         Value::Tensor(blob, token) => format!("{blob} {token}"),
+        Value::Live(parameter) => live_text(parameter, depth),
     }
+}
+
+/// As models write it: `Live(1.0, min: 0.0, max: 10.0)`, with its name.
+fn live_text(parameter: &LiveParameter, depth: usize) -> String {
+    let name = printable(&parameter.name);
+    let initial = value_text(&parameter.value_of(&parameter.initial), depth + 1);
+    let (min, max) = (parameter.min, parameter.max);
+    format!("live {name} = {initial} of {min:?} to {max:?}")
 }
 
 fn map_text(items: &BTreeMap<String, Value>, depth: usize) -> String {

@@ -220,6 +220,8 @@ errors! {
     "V0128" Name { place: String, name: String, why: String } "the name `{}` of {place} {why}", printable(name);
     "V0129" BurstWithoutMaximum { actor: ActorId, port: Port } "{port} of {actor} carries bursts without a shape: the first dimension is their maximum";
     "V0130" BurstParam { actor: ActorId, param: String } "parameter `{}` of {actor} is a tensor of bursts: only channels carry bursts, a parameter has all its items", printable(param);
+    "V0131" LiveParameter { actor: ActorId, param: String, why: String } "the live parameter in `{}` of {actor} {}", printable(param), printable(why);
+    "V0132" LiveDiffers { name: String, first: ActorId, second: ActorId } "the live parameter `{}` is one thing in {first} and another in {second}", printable(name);
     // Machine.
     "V0201" DuplicateDevice { name: String, first: DeviceId, second: DeviceId } "{first} and {second} are both called `{}`", printable(name);
     "V0202" LinkDevice { link: LinkId, device: DeviceId, devices: usize } "{link} names {device} of {devices} devices";

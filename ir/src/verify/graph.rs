@@ -10,12 +10,12 @@ pub use super::repetition::repetition;
 use super::repetition::{Edge, edges};
 use super::{liveness, names};
 use crate::limits::{
-    MAX_ACTORS, MAX_CHANNELS, MAX_INITIAL_BYTES, MAX_NESTING, MAX_PORTS, MAX_RANK, MAX_RATE,
-    MAX_TOKEN_BYTES,
+    MAX_ACTORS, MAX_CHANNELS, MAX_INITIAL_BYTES, MAX_LIVE_FIRINGS, MAX_NESTING, MAX_PORTS,
+    MAX_RANK, MAX_RATE, MAX_TOKEN_BYTES,
 };
 use crate::{
-    Actor, ActorId, BlobId, Channel, ChannelId, Endpoint, Graph, Role, TiSlice, TiVec, TokenType,
-    Value,
+    Actor, ActorId, BlobId, Channel, ChannelId, Endpoint, Graph, LiveParameter, Role, TiSlice,
+    TiVec, TokenType, Value, visit_live,
 };
 
 /// Checks a graph; its repetition vector if every check passed.
@@ -68,6 +68,7 @@ pub(super) fn check(
     let edges: Vec<Edge> = edges(graph).map_err(|e| errors.push(e)).ok()?;
     let repetitions = repetition(graph).map_err(|e| errors.push(e)).ok()?;
     liveness::check(&edges, &repetitions, errors);
+    check_live(graph, &repetitions, errors);
     (errors.found() == errors_before).then_some(repetitions)
 }
 
@@ -313,9 +314,55 @@ fn check_params(id: ActorId, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>, erro
                         Some(_) => {}
                     }
                 }
+                Value::Live(parameter) => {
+                    if let Some(why) = live_fault(parameter) {
+                        let param = name.clone();
+                        errors.push(VerifyError::LiveParameter {
+                            actor: id,
+                            param,
+                            why,
+                        });
+                    }
+                }
                 Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) => {}
             }
         }
+    }
+}
+
+/// What is wrong with a live parameter by itself.
+fn live_fault(parameter: &LiveParameter) -> Option<String> {
+    let (min, max) = (parameter.min, parameter.max);
+    if !min.is_finite() || !max.is_finite() || min > max {
+        return Some(format!("has the range {min} to {max}"));
+    }
+    if parameter.initial.is_empty() || (!parameter.is_list && parameter.initial.len() != 1) {
+        return Some(format!("begins with {} numbers", parameter.initial.len()));
+    }
+    let refusal = parameter.check(&parameter.initial).err();
+    refusal.map(|refusal| refusal.to_string())
+}
+
+/// A name stands for one live parameter; and an iteration is short enough to work out where changes take effect.
+fn check_live(graph: &Graph, repetitions: &TiSlice<ActorId, u64>, errors: &mut Errors) {
+    let mut by_name: BTreeMap<&str, (ActorId, &LiveParameter)> = BTreeMap::new();
+    for (id, actor) in graph.actors.iter_enumerated() {
+        visit_live(&actor.params, &mut |parameter| {
+            let name = parameter.name.as_str();
+            let (first, known) = *by_name.entry(name).or_insert((id, parameter));
+            if known != parameter {
+                errors.push(VerifyError::LiveDiffers {
+                    name: name.to_owned(),
+                    first,
+                    second: id,
+                });
+            }
+        });
+    }
+    if !by_name.is_empty() {
+        let firings = repetitions.iter().map(|&count| u128::from(count)).sum();
+        let what = || "firings of an iteration with live parameters".to_owned();
+        errors.limit(what, firings, MAX_LIVE_FIRINGS.into());
     }
 }
 

@@ -79,6 +79,7 @@ fn check_params(id: ActorId, params: &Params, errors: &mut Errors) {
                     open.push((item, depth + 1));
                 }
             }
+            Value::Live(parameter) => check_name(place, &parameter.name, errors),
             Value::Bool(_)
             | Value::Int(_)
             | Value::Float(_)

@@ -57,6 +57,18 @@ fn path_in(folder: &Path, pid: u32) -> PathBuf {
     folder.join(format!("zbmd-{pid}.live"))
 }
 
+/// The socket on which a run of this user takes commands, beside its page. It is there only while the run takes any.
+///
+/// # Errors
+/// The folder of live pages is somebody else's, or open to others.
+pub fn control_path_of(pid: u32) -> io::Result<PathBuf> {
+    Ok(control_path_in(&folder()?, pid))
+}
+
+fn control_path_in(folder: &Path, pid: u32) -> PathBuf {
+    folder.join(format!("zbmd-{pid}.control"))
+}
+
 /// The page of a process.
 ///
 /// # Errors
@@ -124,9 +136,11 @@ pub(super) fn is_left_behind(file: &File) -> bool {
     flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
-/// Removes the page of a run that is gone. The caller holds its lock by [`is_left_behind`].
+/// Removes the page of a run that is gone, and its control socket. The caller holds the page's lock by
+/// [`is_left_behind`].
 pub(super) fn remove(path: &Path) {
     // Somebody else may have been faster.
+    let _ = std::fs::remove_file(path.with_extension("control"));
     let _ = std::fs::remove_file(path);
 }
 

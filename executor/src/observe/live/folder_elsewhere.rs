@@ -8,6 +8,14 @@ pub(super) fn folder() -> io::Result<PathBuf> {
     Err(ErrorKind::Unsupported.into())
 }
 
+/// Where a run takes commands: nowhere.
+///
+/// # Errors
+/// Always.
+pub fn control_path_of(_: u32) -> io::Result<PathBuf> {
+    folder()
+}
+
 pub(super) fn path_of(_: u32) -> io::Result<PathBuf> {
     folder()
 }

@@ -13,6 +13,7 @@ pub(crate) mod page;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::folder::control_path_of;
 pub use self::page::{Live, Page, PageError, read, running};
 
 /// A run as it is now.
@@ -46,6 +47,18 @@ pub struct Progress {
     /// Sinks with deadlines. Empty unless whoever measures their responses adds them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deadlines: Vec<DeadlineProgress>,
+    /// Live parameters. Empty unless whoever can set them adds them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parameters: Vec<ParameterProgress>,
+}
+
+/// A live parameter.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ParameterProgress {
+    /// Its name.
+    pub parameter: String,
+    /// The value that was set last: one number, or those of a list.
+    pub numbers: Vec<f64>,
 }
 
 /// A source that is released by the clock.

@@ -133,6 +133,7 @@ impl Page {
             live.progress.devices.clear();
             live.progress.releases.clear();
             live.progress.deadlines.clear();
+            live.progress.parameters.clear();
             body_bytes = serde_json::to_vec(live).map_err(io::Error::other)?;
         }
 
@@ -285,10 +286,13 @@ impl Live {
         let releases = releases.map(|release| &mut release.source);
         let deadlines = progress.deadlines.iter_mut();
         let deadlines = deadlines.flat_map(|d| [&mut d.sink, &mut d.on_miss]);
+        let parameters = progress.parameters.iter_mut();
+        let parameters = parameters.map(|value| &mut value.parameter);
         for name in names
             .chain(devices)
             .chain(releases)
             .chain(deadlines)
+            .chain(parameters)
             .chain([&mut progress.model, &mut progress.plan])
         {
             *name = printable(name).into_owned();

@@ -1,0 +1,377 @@
+//! Live parameters of a run: who sets them, and the ledger of what was set.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use zbmd_ir::{
+    ActorId, ChangePosition, EffectPoints, LiveParameter, ParameterChange, State, ValueError,
+    fold_changes, has_live, insert_change, live_parameters,
+};
+use zbmd_op::OpError;
+
+use super::control::{CurrentEpoch, RunControl};
+use crate::error::EngineError;
+use crate::program::LoadedProgram;
+use crate::transport::change_queue::{CAPACITY, Decision, Values, WantedPosition};
+use crate::transport::primitive::Ordering;
+
+/// When a change is to take effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When<'a> {
+    /// With the next block that no worker can have begun.
+    NextBlock,
+    /// With the first firing of each actor that needs this token of a source, or a later one. Tokens are counted from the
+    /// start of the run.
+    Token {
+        /// The source.
+        source: &'a str,
+        /// The token.
+        index: u64,
+    },
+}
+
+/// Why parameters were not set; then none of them was.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
+pub enum SetError {
+    /// No such parameter.
+    #[error("the model has no live parameter `{name}`: {}", known_words(known))]
+    Unknown { name: String, known: Vec<String> },
+    /// One parameter, two values.
+    #[error("`{name}` is set twice in one change")]
+    Twice { name: String },
+    /// Its length or range.
+    #[error(transparent)]
+    Value(#[from] ValueError),
+    /// An op does not take the value.
+    #[error("actor `{actor}` refuses the values: {why}")]
+    Op { actor: String, why: OpError },
+    /// The kernel with the new value would need more memory than the plans have for it.
+    #[error(
+        "actor `{actor}` would need {needed} bytes of scratch memory with these values, the plans have {planned}"
+    )]
+    Scratch {
+        actor: String,
+        needed: u64,
+        planned: u64,
+    },
+    /// No such source.
+    #[error("there is no source `{name}`: the model has {}", known.join(", "))]
+    Source { name: String, known: Vec<String> },
+    /// The token was given to the workers before.
+    #[error(
+        "token {index} of `{source_name}` is at work already: the first that can be named is {next}"
+    )]
+    TooLate {
+        source_name: String,
+        index: u64,
+        next: u64,
+    },
+    /// Changes come faster than blocks.
+    #[error("{CAPACITY} changes wait for the workers: try again when a block has passed")]
+    Full,
+    /// Nothing comes any more.
+    #[error("the run has ended")]
+    Ended,
+}
+
+fn known_words(known: &[String]) -> String {
+    match known {
+        [] => "it has none".to_owned(),
+        known => format!("it has {}", known.join(", ")),
+    }
+}
+
+/// A live parameter and the value that it was given last, which may not be in effect yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParameterValue {
+    /// What it is.
+    pub parameter: LiveParameter,
+    /// One number, or those of a list.
+    pub numbers: Vec<f64>,
+}
+
+/// Sets the live parameters of a run, from any thread.
+#[derive(Clone)]
+pub struct ParameterHandle {
+    pub(super) control: Arc<RunControl>,
+}
+
+impl std::fmt::Debug for ParameterHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ParameterHandle").finish_non_exhaustive()
+    }
+}
+
+impl ParameterHandle {
+    /// Sets parameters by name, all from the same position on, or none. Returns when it is decided where that is: what was
+    /// set is an input of the run from then on, and whatever is lost, it takes effect at the same firings. While a loss is
+    /// being handled it waits for the end of that.
+    ///
+    /// # Errors
+    /// See [`SetError`].
+    pub fn set(
+        &self,
+        values: &[(&str, &[f64])],
+        when: When<'_>,
+    ) -> Result<ChangePosition, SetError> {
+        let (loaded, numbers_before) = {
+            let ledger = self.control.ledger();
+            let current = self.control.current();
+            let current = current.as_ref().ok_or(SetError::Ended)?;
+            (Arc::clone(&current.loaded), ledger.newest_numbers())
+        };
+        let parameters = live_parameters(&loaded.program.graph);
+        let values = numbered_values(&parameters, values)?;
+        // Not under the locks: kernels may take a while to make.
+        check_kernels(&loaded, &parameters, numbers_before, &values)?;
+
+        let mut ledger = self.control.ledger();
+        let is_over = self.control.is_over() || self.control.is_finishing();
+        let current = self.control.current();
+        let current = current.as_ref().filter(|_| !is_over);
+        let current = current.ok_or(SetError::Ended)?;
+        let position = current.publish(&values, when)?;
+        let change = ParameterChange { position, values };
+        ledger.add(&current.loaded, change);
+        Ok(position)
+    }
+
+    /// The live parameters, by name, with the values that were set last.
+    pub fn values(&self) -> Vec<ParameterValue> {
+        let numbers = self.control.ledger().newest_numbers();
+        let current = self.control.current();
+        let graph = current.as_ref().map(|epoch| &epoch.loaded.program.graph);
+        let parameters = graph.map_or_else(Vec::new, live_parameters);
+        let with_numbers = (0u32..).zip(parameters).map(|(index, parameter)| {
+            let numbers = numbers.get(&index).unwrap_or(&parameter.initial).clone();
+            ParameterValue { parameter, numbers }
+        });
+        with_numbers.collect()
+    }
+}
+
+/// The values by the index of their parameter.
+fn numbered_values(
+    parameters: &[LiveParameter],
+    values: &[(&str, &[f64])],
+) -> Result<Values, SetError> {
+    let mut numbered = BTreeMap::new();
+    for (name, numbers) in values {
+        let index = parameters.iter().position(|known| known.name == *name);
+        let index = index.ok_or_else(|| SetError::Unknown {
+            name: (*name).to_owned(),
+            known: parameters.iter().map(|known| known.name.clone()).collect(),
+        })?;
+        parameters[index].check(numbers)?;
+        if numbered.insert(index as u32, numbers.to_vec()).is_some() {
+            return Err(SetError::Twice {
+                name: (*name).to_owned(),
+            });
+        }
+    }
+    Ok(numbered.into_iter().collect())
+}
+
+/// Whether all actors take the values, with what the other parameters are.
+fn check_kernels(
+    loaded: &LoadedProgram,
+    parameters: &[LiveParameter],
+    numbers_before: BTreeMap<u32, Vec<f64>>,
+    values: &Values,
+) -> Result<(), SetError> {
+    let mut numbers = numbers_before;
+    numbers.extend(values.iter().cloned());
+    let graph = &loaded.program.graph;
+    for (id, actor) in graph.actors.iter_enumerated() {
+        if !has_live(actor) {
+            continue;
+        }
+        // Plans may run it by other variants, with other scratch memory.
+        let mut planned_by_variant: BTreeMap<Option<&str>, u64> = BTreeMap::new();
+        for plan in &loaded.program.plans {
+            let device = plan.placement[id];
+            let mut calendars = plan.calendars.iter();
+            let calendar = calendars.find(|calendar| calendar.device == device);
+            let planned = calendar.map_or(0, |calendar| calendar.scratch_bytes);
+            let least = planned_by_variant
+                .entry(plan.variant(id))
+                .or_insert(planned);
+            *least = planned.min(*least);
+        }
+        for (variant, planned) in planned_by_variant {
+            let kernel = loaded.kernel_with(id, variant, parameters, &numbers);
+            let kernel = kernel.map_err(|why| SetError::Op {
+                actor: actor.name.clone(),
+                why,
+            })?;
+            let needed = kernel.scratch_bytes() as u64;
+            if needed > planned {
+                return Err(SetError::Scratch {
+                    actor: actor.name.clone(),
+                    needed,
+                    planned,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A source in the epoch at work.
+#[derive(Clone, Copy)]
+struct EpochSource {
+    id: ActorId,
+    /// Tokens before the epoch, and of one block.
+    before: u64,
+    block_tokens: u64,
+}
+
+impl CurrentEpoch {
+    /// Publishes a change to the workers; where it takes effect.
+    fn publish(&self, values: &Values, when: When<'_>) -> Result<ChangePosition, SetError> {
+        let (Some(queue), Some(start)) = (&self.memory.changes, &self.spec.live) else {
+            return Err(SetError::Ended);
+        };
+        let plan = &self.loaded.program.plans[self.spec.plan];
+        let grants = &self.memory.common.grants;
+        let (wanted, too_late) = match when {
+            When::NextBlock => (WantedPosition::Border, None),
+            When::Token { source, index } => {
+                let in_epoch = self.source_named(source, &start.consumed)?;
+                let next = in_epoch.before + grants.granted() * in_epoch.block_tokens;
+                let too_late = SetError::TooLate {
+                    source_name: source.to_owned(),
+                    index,
+                    next,
+                };
+                let Some(since_start) = index.checked_sub(in_epoch.before) else {
+                    return Err(too_late);
+                };
+                let wanted = WantedPosition::Token {
+                    source: in_epoch.id,
+                    index,
+                    block: since_start / in_epoch.block_tokens,
+                };
+                (wanted, Some(too_late))
+            }
+        };
+
+        let published = queue.published();
+        if published - self.least_taken(published) >= CAPACITY {
+            return Err(SetError::Full);
+        }
+        match queue.publish(wanted, values, grants) {
+            Decision::Block(block) => {
+                let iteration = start.iterations + block * plan.block;
+                Ok(ChangePosition::Iteration(iteration))
+            }
+            Decision::Token { source, index } => Ok(ChangePosition::Token { source, index }),
+            Decision::TooLate => Err(too_late.unwrap_or(SetError::Ended)),
+        }
+    }
+
+    fn source_named(
+        &self,
+        name: &str,
+        consumed: &[(ActorId, u64)],
+    ) -> Result<EpochSource, SetError> {
+        let graph = &self.loaded.program.graph;
+        let mut sources = graph.sources();
+        let found = sources.find(|(_, actor)| actor.name == name);
+        let (id, _) = found.ok_or_else(|| SetError::Source {
+            name: name.to_owned(),
+            known: graph
+                .sources()
+                .map(|(_, actor)| actor.name.clone())
+                .collect(),
+        })?;
+        let mut counts = consumed.iter();
+        let plan = &self.loaded.program.plans[self.spec.plan];
+        Ok(EpochSource {
+            id,
+            before: counts
+                .find(|(known, _)| *known == id)
+                .map_or(0, |(_, n)| *n),
+            block_tokens: plan.block * self.loaded.tokens_per_iteration(id),
+        })
+    }
+
+    /// How many changes all workers have taken that have anything to change.
+    fn least_taken(&self, published: u64) -> u64 {
+        let plan = &self.loaded.program.plans[self.spec.plan];
+        let actors = self.loaded.program.graph.actors.iter_enumerated();
+        let live_actors = actors.filter(|(_, actor)| has_live(actor));
+        let devices: BTreeSet<_> = live_actors.map(|(id, _)| plan.placement[id]).collect();
+        let calendars = plan.calendars.iter().zip(self.memory.statuses.iter());
+        let taken = calendars
+            .filter(|(calendar, _)| devices.contains(&calendar.device))
+            .map(|(_, status)| status.changes_taken.load(Ordering::Acquire));
+        taken.min().unwrap_or(published)
+    }
+}
+
+/// What was set in a run, as far as it still matters.
+#[derive(Debug, Default)]
+pub(crate) struct ParameterLedger {
+    /// In the order in which they hold.
+    changes: Vec<ParameterChange>,
+}
+
+impl ParameterLedger {
+    /// Begins with the changes of a state.
+    pub(crate) fn begin(&mut self, changes: &[ParameterChange]) {
+        self.changes = changes.to_vec();
+    }
+
+    fn add(&mut self, loaded: &LoadedProgram, change: ParameterChange) {
+        insert_change(&mut self.changes, change, &|source| {
+            loaded.tokens_per_iteration(source)
+        });
+    }
+
+    /// The changes that a run needs that goes on from a border of the program.
+    pub(crate) fn from_border(
+        &self,
+        loaded: &LoadedProgram,
+        iterations: u64,
+        consumed: &[(ActorId, u64)],
+    ) -> Vec<ParameterChange> {
+        let mut changes = self.changes.clone();
+        if changes.len() < 2 {
+            return changes;
+        }
+        let graph = &loaded.program.graph;
+        let actors = graph.actors.iter_enumerated();
+        let live_actors = actors.filter(|(_, actor)| has_live(actor));
+        let live_actors: Vec<ActorId> = live_actors.map(|(id, _)| id).collect();
+        let mut points = EffectPoints::from_border(graph, iterations, consumed);
+        fold_changes(&mut changes, |change| {
+            let mut actors = live_actors.iter();
+            actors.all(|actor| points.first_firing(*actor, change.position) == 0)
+        });
+        changes
+    }
+
+    /// The value that each parameter was given last, if any.
+    fn newest_numbers(&self) -> BTreeMap<u32, Vec<f64>> {
+        let values = self.changes.iter().flat_map(|change| &change.values);
+        values.cloned().collect()
+    }
+}
+
+/// Whether the ops of a program take the values of a state.
+///
+/// # Errors
+/// [`EngineError::Parameters`] if not.
+pub(super) fn check_state(loaded: &LoadedProgram, state: &State) -> Result<(), EngineError> {
+    let parameters = live_parameters(&loaded.program.graph);
+    let mut numbers = BTreeMap::new();
+    for change in &state.changes {
+        check_kernels(loaded, &parameters, numbers.clone(), &change.values)
+            .map_err(EngineError::Parameters)?;
+        numbers.extend(change.values.iter().cloned());
+    }
+    Ok(())
+}

@@ -1,0 +1,292 @@
+//! Live parameters: numbers of ops that may change while a run goes on, and the changes themselves.
+//!
+//! A change is an input of a run, as the tokens of its sources are: where it takes effect is decided once, and a run that
+//! is repeated, on whatever devices and after whatever losses, sees it at the same firings. It moves no slot: only what
+//! fixes no rate, shape or memory may be live, so a calendar holds for all values (the quiescent points of
+//! parameterized dataflow: Bhattacharya & Bhattacharyya 2001).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Actor, ActorId, Graph, Params, Value};
+
+/// A parameter that may change, as it stands in the parameters of an actor that reads it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LiveParameter {
+    /// Its name. All actors whose parameters have one of this name read the same value.
+    pub name: String,
+    /// Its value before the first change: one number, or those of a list.
+    pub initial: Vec<f64>,
+    /// Whether it is a list, whose length never changes.
+    pub is_list: bool,
+    /// Smallest value, of a list of each number.
+    pub min: f64,
+    /// Largest value.
+    pub max: f64,
+}
+
+impl LiveParameter {
+    /// These numbers as an ordinary value.
+    pub fn value_of(&self, numbers: &[f64]) -> Value {
+        match numbers {
+            [number] if !self.is_list => Value::Float(*number),
+            _ => Value::List(numbers.iter().copied().map(Value::Float).collect()),
+        }
+    }
+
+    /// Whether the parameter may have this value.
+    ///
+    /// # Errors
+    /// See [`ValueError`].
+    pub fn check(&self, numbers: &[f64]) -> Result<(), ValueError> {
+        if numbers.len() != self.initial.len() {
+            return Err(ValueError::Length {
+                name: self.name.clone(),
+                found: numbers.len(),
+                needed: self.initial.len(),
+            });
+        }
+        // Not a number is in no range.
+        let outside = |number: &&f64| !(self.min..=self.max).contains(*number);
+        match numbers.iter().find(outside) {
+            None => Ok(()),
+            Some(&found) => Err(ValueError::Range {
+                name: self.name.clone(),
+                found,
+                min: self.min,
+                max: self.max,
+            }),
+        }
+    }
+}
+
+/// Why a live parameter cannot have a value.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
+pub enum ValueError {
+    /// It has another length.
+    #[error("`{name}` has {needed} numbers, {found} are given: its length cannot change")]
+    Length {
+        name: String,
+        found: usize,
+        needed: usize,
+    },
+    /// It is out of range, or not a number.
+    #[error("`{name}` cannot be {found}: the model allows {min} to {max}")]
+    Range {
+        name: String,
+        found: f64,
+        min: f64,
+        max: f64,
+    },
+}
+
+/// Where a change takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChangePosition {
+    /// At all firings from this iteration of the run on.
+    Iteration(u64),
+    /// At all firings from the first one on that needs this token of a source, or a later one (the latencies of
+    /// StreamIt's teleport messages: Thies et al., PPoPP 2005). An actor that needs no tokens of the source changes with
+    /// the token's iteration. Tokens are counted from the start of the run.
+    Token {
+        /// The source.
+        source: ActorId,
+        /// The token.
+        index: u64,
+    },
+}
+
+impl ChangePosition {
+    /// Whether it lies after another, by iterations and parts of them. `tokens_per_iteration` is asked of sources.
+    fn is_after(self, other: Self, tokens_per_iteration: &impl Fn(ActorId) -> u64) -> bool {
+        let fraction = |position| match position {
+            Self::Iteration(iteration) => (u128::from(iteration), 1),
+            Self::Token { source, index } => {
+                let tokens = tokens_per_iteration(source).max(1);
+                (u128::from(index), u128::from(tokens))
+            }
+        };
+        let (index, tokens) = fraction(self);
+        let (other_index, other_tokens) = fraction(other);
+        index * other_tokens > other_index * tokens
+    }
+}
+
+/// New values of live parameters, all from one position on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ParameterChange {
+    /// From where on.
+    pub position: ChangePosition,
+    /// Parameters, by their index in [`live_parameters`], and their numbers.
+    pub values: Vec<(u32, Vec<f64>)>,
+}
+
+/// Puts a change among others in the order in which they hold: of two that are in effect the later in the list. That is
+/// the one with the later position, or of equal ones the one that was made later.
+pub fn insert_change(
+    changes: &mut Vec<ParameterChange>,
+    change: ParameterChange,
+    tokens_per_iteration: &impl Fn(ActorId) -> u64,
+) {
+    let is_later = |known: &ParameterChange| {
+        known
+            .position
+            .is_after(change.position, tokens_per_iteration)
+    };
+    let place = changes.iter().position(is_later).unwrap_or(changes.len());
+    changes.insert(place, change);
+}
+
+/// Makes one change of those at the start of a list that are in effect at all firings to come.
+pub fn fold_changes(
+    changes: &mut Vec<ParameterChange>,
+    is_settled: impl FnMut(&ParameterChange) -> bool,
+) {
+    let mut is_settled = is_settled;
+    let settled = changes
+        .iter()
+        .take_while(|change| is_settled(change))
+        .count();
+    if settled < 2 {
+        return;
+    }
+    let mut values = BTreeMap::new();
+    for change in changes.drain(..settled) {
+        values.extend(change.values);
+    }
+    let folded = ParameterChange {
+        position: ChangePosition::Iteration(0),
+        values: values.into_iter().collect(),
+    };
+    changes.insert(0, folded);
+}
+
+/// The live parameters of a graph, by name. Of two that differ under one name, which no verifier accepts, it has one.
+pub fn live_parameters(graph: &Graph) -> Vec<LiveParameter> {
+    let mut by_name = BTreeMap::new();
+    for actor in &graph.actors {
+        visit_live(&actor.params, &mut |parameter| {
+            by_name
+                .entry(parameter.name.clone())
+                .or_insert_with(|| parameter.clone());
+        });
+    }
+    by_name.into_values().collect()
+}
+
+/// Calls `visit` with every live parameter in an op's parameters, however deep it lies.
+pub fn visit_live<'p>(params: &'p Params, visit: &mut impl FnMut(&'p LiveParameter)) {
+    // A stack instead of recursion: values that are not verified may be nested as deeply as a file is long.
+    let mut unvisited: Vec<&Value> = params.values().collect();
+    while let Some(value) = unvisited.pop() {
+        match value {
+            Value::Live(parameter) => visit(parameter),
+            Value::List(items) => unvisited.extend(items),
+            Value::Map(items) => unvisited.extend(items.values()),
+            Value::Bool(_)
+            | Value::Int(_)
+            | Value::Float(_)
+            | Value::Str(_)
+            | Value::Tensor(..) => {}
+        }
+    }
+}
+
+/// Whether an actor has live parameters.
+pub fn has_live(actor: &Actor) -> bool {
+    let mut is_live = false;
+    visit_live(&actor.params, &mut |_| is_live = true);
+    is_live
+}
+
+/// An op's parameters with ordinary values in place of live ones: what `numbers` says, or else the initial ones.
+pub fn plain_params(
+    params: &Params,
+    numbers: &impl Fn(&LiveParameter) -> Option<Vec<f64>>,
+) -> Params {
+    let entries = params.iter();
+    entries
+        .map(|(name, value)| (name.clone(), plain_value(value, numbers)))
+        .collect()
+}
+
+fn plain_value(value: &Value, numbers: &impl Fn(&LiveParameter) -> Option<Vec<f64>>) -> Value {
+    match value {
+        Value::Live(parameter) => match numbers(parameter) {
+            Some(found) => parameter.value_of(&found),
+            None => parameter.value_of(&parameter.initial),
+        },
+        Value::List(items) => Value::List(
+            items
+                .iter()
+                .map(|item| plain_value(item, numbers))
+                .collect(),
+        ),
+        Value::Map(items) => Value::Map(plain_params(items, numbers)),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameter() -> LiveParameter {
+        LiveParameter {
+            name: "taps".to_owned(),
+            initial: vec![0.5, 0.25],
+            is_list: true,
+            min: -1.0,
+            max: 1.0,
+        }
+    }
+
+    #[test]
+    fn values_keep_their_length_and_range() {
+        let taps = parameter();
+        assert_eq!(taps.check(&[1.0, -1.0]), Ok(()));
+        for numbers in [&[][..], &[0.0], &[0.0, 0.0, 0.0]] {
+            assert!(matches!(
+                taps.check(numbers),
+                Err(ValueError::Length { .. })
+            ));
+        }
+        for number in [1.5, -1.001, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let found = taps.check(&[0.0, number]);
+            assert!(matches!(found, Err(ValueError::Range { .. })), "{number}");
+        }
+    }
+
+    #[test]
+    fn live_parameters_are_found_and_replaced_however_deep_they_lie() {
+        let list = Value::List(vec![
+            Value::Int(1),
+            Value::Live(Box::new(LiveParameter {
+                name: "gain".to_owned(),
+                initial: vec![2.0],
+                is_list: false,
+                min: 0.0,
+                max: 9.0,
+            })),
+        ]);
+        let params = Params::from([
+            ("a".to_owned(), Value::Map([("b".to_owned(), list)].into())),
+            ("c".to_owned(), Value::Live(Box::new(parameter()))),
+        ]);
+        let mut names = Vec::new();
+        visit_live(&params, &mut |found| names.push(found.name.clone()));
+        names.sort();
+        assert_eq!(names, ["gain", "taps"]);
+
+        let plain = plain_params(&params, &|found| (found.name == "gain").then(|| vec![3.0]));
+        let gain = Value::List(vec![Value::Int(1), Value::Float(3.0)]);
+        let taps = Value::List(vec![Value::Float(0.5), Value::Float(0.25)]);
+        let expected = Params::from([
+            ("a".to_owned(), Value::Map([("b".to_owned(), gain)].into())),
+            ("c".to_owned(), taps),
+        ]);
+        assert_eq!(plain, expected);
+    }
+}

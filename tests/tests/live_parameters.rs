@@ -1,0 +1,197 @@
+//! Live parameters that are set while a run goes on: every firing has the values that the interpreter gives it, which
+//! follows each token to what it was made from and knows no calendar.
+
+use std::time::Duration;
+
+use zbmd_executor::{Engine, RunOptions, SetError, When};
+use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::{
+    Graph, LiveParameter, ParameterChange, PlanId, Program, Role, State, Value, live_parameters,
+};
+use zbmd_scheduler::{Block, ScheduleOptions, schedule};
+use zbmd_tests::mix;
+use zbmd_tests::random::{self, Shape};
+use zbmd_tests::run::{Streams, drive_with, interpret_with_changes, random_inputs};
+
+/// Gives about half of a graph's actors one of three live parameters each: `a` and `b` are numbers, `c` is a list.
+fn add_live_parameters(graph: &mut Graph, seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let parameter = |name: &str, initial: Vec<f64>| LiveParameter {
+        name: name.to_owned(),
+        is_list: initial.len() > 1,
+        initial,
+        min: -100.0,
+        max: 100.0,
+    };
+    let parameters = [
+        parameter("a", vec![1.0]),
+        parameter("b", vec![2.0]),
+        parameter("c", vec![3.0, 4.0, 5.0]),
+    ];
+    let computes = graph.actors.iter_mut().filter(|a| a.role == Role::Compute);
+    for (index, actor) in computes.enumerate() {
+        if index == 0 || rng.bool() {
+            let live = Value::Live(Box::new(parameters[rng.usize(..3)].clone()));
+            let deep = Value::List(vec![Value::Int(7), live]);
+            actor.params.insert("salt".to_owned(), deep);
+        }
+    }
+}
+
+/// The seed's program, with live parameters.
+fn program(seed: u64, shape: Shape) -> Verified<Program> {
+    let mut graph = random::graph(seed, shape);
+    add_live_parameters(&mut graph, seed);
+    let machine = random::machine(1 + (seed % 4) as usize);
+    let costs = random::costs(&graph, &machine, seed);
+    let block = [Block::Auto, Block::Fixed(1), Block::Fixed(7)][(seed / 4 % 3) as usize];
+    let options = ScheduleOptions {
+        block,
+        ..ScheduleOptions::default()
+    };
+    let plans =
+        schedule(&graph, &machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    let program = Program {
+        graph,
+        machine,
+        plans: plans.into(),
+        ..Program::default()
+    };
+    verify(program).unwrap_or_else(|errors| panic!("seed {seed}: {errors:?}"))
+}
+
+/// Random values for some of the parameters.
+fn random_values(program: &Program, rng: &mut fastrand::Rng) -> Vec<(String, Vec<f64>)> {
+    let mut parameters = live_parameters(&program.graph);
+    rng.shuffle(&mut parameters);
+    let count = 1 + rng.usize(..parameters.len());
+    let chosen = parameters.into_iter().take(count);
+    let with_numbers = chosen.map(|parameter| {
+        let numbers = parameter.initial.iter().map(|_| rng.f64());
+        (parameter.name, numbers.collect())
+    });
+    with_numbers.collect()
+}
+
+/// The change as the program's graph has it.
+fn change(
+    program: &Program,
+    position: zbmd_ir::ChangePosition,
+    values: &[(String, Vec<f64>)],
+) -> ParameterChange {
+    let parameters = live_parameters(&program.graph);
+    let index = |name: &str| parameters.iter().position(|p| p.name == name);
+    let mut numbered: Vec<(u32, Vec<f64>)> = values
+        .iter()
+        .map(|(name, numbers)| (index(name).expect("a parameter") as u32, numbers.clone()))
+        .collect();
+    numbered.sort_by_key(|(index, _)| *index);
+    ParameterChange {
+        position,
+        values: numbered,
+    }
+}
+
+/// What is compared of a state: the changes that it keeps say the same in other words.
+fn without_changes(state: State) -> State {
+    State {
+        changes: Vec::new(),
+        ..state
+    }
+}
+
+/// Runs the seed's program with changes at random tokens, and as it goes on with others at the next block. What was set,
+/// the sinks' bytes and the last state.
+fn run_with_changes(
+    seed: u64,
+    program: &Verified<Program>,
+    inputs: &Streams,
+) -> (Vec<ParameterChange>, Streams, State) {
+    let registry = mix::registry();
+    let engine = Engine::new(program.clone(), &registry).expect("an engine");
+    let options = RunOptions {
+        pin: false,
+        lock_memory: false,
+        ..RunOptions::default()
+    };
+    let session = engine.start(options).expect("a session");
+    let handle = session.parameters();
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x5e7);
+    let mut changes = Vec::new();
+
+    let sources: Vec<(String, u64)> = program
+        .graph
+        .sources()
+        .map(|(_, actor)| {
+            let token_bytes = actor.outputs[0].token.bytes();
+            (
+                actor.name.clone(),
+                inputs[&actor.name].len() as u64 / token_bytes,
+            )
+        })
+        .collect();
+    let mut set = |when: When<'_>, rng: &mut fastrand::Rng| {
+        let values = random_values(program, rng);
+        let named: Vec<(&str, &[f64])> = values
+            .iter()
+            .map(|(name, numbers)| (name.as_str(), numbers.as_slice()))
+            .collect();
+        match handle.set(&named, when) {
+            Ok(position) => changes.push(change(program, position, &values)),
+            Err(SetError::Full | SetError::Ended | SetError::TooLate { .. }) => {}
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+    };
+    // Nothing has begun: every token can be named.
+    for _ in 0..rng.usize(..4) {
+        let (source, tokens) = &sources[rng.usize(..sources.len())];
+        let index = rng.u64(..(*tokens).max(1));
+        set(When::Token { source, index }, &mut rng);
+    }
+    let sinks = program.graph.sinks();
+    let sinks = sinks.map(|(_, actor)| actor.name.clone()).collect();
+    let (outputs, outcome) = drive_with(session, inputs, sinks, || {
+        for _ in 0..rng.usize(..4) {
+            let (source, tokens) = &sources[rng.usize(..sources.len())];
+            let index = rng.u64(..(*tokens).max(1));
+            let when = if rng.bool() {
+                When::NextBlock
+            } else {
+                When::Token { source, index }
+            };
+            set(when, &mut rng);
+            std::thread::sleep(Duration::from_micros(rng.u64(..200)));
+        }
+    });
+    (changes, outputs, outcome.state)
+}
+
+#[test]
+fn random_changes_of_random_graphs_take_effect_where_the_interpreter_puts_them() {
+    let registry = mix::registry();
+    let (mut set, mut in_blocks, mut differing) = (0, 0, 0);
+    for seed in 0..600u64 {
+        let program = program(seed, Shape::default());
+        let main = &program.plans[PlanId(0)];
+        let iterations = (main.block * (u64::from(main.stages) + 2) + 1).min(40);
+        let inputs = random_inputs(&program, iterations, seed);
+        let (changes, outputs, state) = run_with_changes(seed, &program, &inputs);
+        set += changes.len();
+        in_blocks += usize::from(main.block > 1 && !changes.is_empty());
+
+        let (expected, last) = interpret_with_changes(&program, &registry, &inputs, &changes);
+        assert!(
+            outputs == expected,
+            "seed {seed}: the outputs differ: {changes:?}"
+        );
+        let (state, last) = (without_changes(state), without_changes(last));
+        assert_eq!(state, last, "seed {seed}: the final states differ");
+        let (unchanged, _) = interpret_with_changes(&program, &registry, &inputs, &[]);
+        differing += usize::from(outputs != unchanged);
+    }
+    println!("{set} changes, {in_blocks} graphs with blocks, {differing} with other outputs");
+    assert!(
+        set > 1000 && in_blocks > 100 && differing > 300,
+        "a weak sample"
+    );
+}
