@@ -7,6 +7,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use zbmd_ir::response::LatePolicy;
 
+#[cfg(target_os = "linux")]
+use super::control::Set;
 use super::top::Top;
 
 /// [`zbmd_ir::limits::MAX_STRUCTURE_BYTES`] in MiB.
@@ -138,6 +140,10 @@ pub(super) enum Other {
     /// Watch a run that is on: throughput, lateness, how full rings and queues are, what devices do.
     #[command(after_help = TOP_HELP)]
     Top(Top),
+    /// Set live parameters of a run that is on, all together or none.
+    #[cfg(target_os = "linux")]
+    #[command(after_help = SET_HELP)]
+    Set(Set),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -158,6 +164,7 @@ Examples:
   zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --supervise --events events.jsonl
   zbmd-run model.zbmd -i in=paced:in.f32?rate=48e3 -o out=udp://127.0.0.1:5000?header=seq
   zbmd-run top                                            watches a run from another terminal
+  zbmd-run set gain=2                                     sets a live parameter of a run
 
 Live streams instead of files: udp://HOST:PORT, tcp://HOST:PORT, tcp-listen://HOST:PORT, rtl_tcp://HOST:PORT (sources),
 rtl_tcp-listen://HOST:PORT (sinks), zmq-sub:// and zmq-pull:// (sources), zmq-pub:// and zmq-push:// (sinks; ZeroMQ, with
@@ -180,6 +187,17 @@ Examples:
   zbmd-run top 4711 --once --format json                  for programs
 
 Exit codes: 0 shown, or the run is over, 2 usage, 4 its page cannot be read, 8 no such run, or a dead one.";
+
+#[cfg(target_os = "linux")]
+const SET_HELP: &str = "\
+Examples:
+  zbmd-run set                                            lists the live parameters of the only run that is on
+  zbmd-run set gain=2                                     with its next block
+  zbmd-run set 4711 gain=2 offset=-0.5 taps=0.25,0.5,0.25
+  zbmd-run set gain=2 --at iq:480000                      exactly at that token of source iq
+
+Exit codes: 0 set, 2 usage, or no such parameter, 4 the run cannot be asked, 5 a value or a token is refused,
+8 no such run, or it has ended.";
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum ReportFormat {

@@ -15,6 +15,8 @@ mod args;
 pub mod checkpoint;
 mod checkpoints;
 mod console;
+#[cfg(target_os = "linux")]
+mod control;
 mod deadlines;
 mod ending;
 mod file_roles;
@@ -50,6 +52,8 @@ use self::args::duration;
 use self::args::{Args, Other, ReportFormat, Where};
 use self::checkpoints::{CheckpointFolder, Keeper};
 use self::console::CONSOLE;
+#[cfg(target_os = "linux")]
+use self::control::ControlServer;
 use self::deadlines::Deadlines;
 use self::ending::Ending;
 use self::files::{Files, Opened, start_pumps};
@@ -63,6 +67,8 @@ use crate::io::{FileError, FileKind, is_standard};
 use zbmd_executor::Engine;
 use zbmd_executor::Isolation;
 use zbmd_executor::RunOptions;
+#[cfg(target_os = "linux")]
+use zbmd_executor::Session;
 use zbmd_executor::Stopper;
 use zbmd_executor::Supervised;
 use zbmd_executor::embed;
@@ -187,6 +193,8 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let bundle_path = match (&args.command, &args.bundle) {
         (Some(Other::Top(args)), _) => return Ok(top(args)),
+        #[cfg(target_os = "linux")]
+        (Some(Other::Set(args)), _) => return Ok(control::set(args)),
         (None, Some(bundle_path)) => bundle_path,
         (None, None) => return Err(CliError::Usage("there is no bundle to run".to_owned())),
     };
@@ -259,6 +267,7 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let edge_meters = EdgeMeters {
         releases: live.releases(),
         deadlines: deadlines.clone(),
+        parameters: session.parameters(),
     };
     let watch = Watch::start(
         args,
@@ -267,7 +276,12 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         open_sinks,
         edge_meters,
     );
+    // After the run's page, whose folder has the socket.
+    #[cfg(target_os = "linux")]
+    let control_server = start_control(&session);
     let run_outcome = session.join();
+    #[cfg(target_os = "linux")]
+    drop(control_server);
     drop(pump_ends);
     let watched = watch.finish();
     let edges = EdgeReports {
@@ -288,6 +302,22 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         keeper.finish(final_outcome.map(|outcome| outcome.state.clone()));
     }
     end(args, bundle_path, &engine, ending, watched, &edges)
+}
+
+/// Takes commands to the run, if it has anything to be set.
+#[cfg(target_os = "linux")]
+fn start_control(session: &Session) -> Option<ControlServer> {
+    let parameters = session.parameters();
+    if parameters.values().is_empty() {
+        return None;
+    }
+    let started = ControlServer::start(parameters);
+    let note = |error| {
+        say(format_args!(
+            "zbmd-run: note: live parameters cannot be set from outside: {error}"
+        ));
+    };
+    started.map_err(note).ok()
 }
 
 /// The wake-ups of sources that are to be late.

@@ -92,7 +92,8 @@ fn say(text: &str, is_screen: bool) -> bool {
         .is_ok()
 }
 
-fn the_only_run() -> Result<u32, (u8, String)> {
+/// The process of the only run that is on, or an exit code and why there is none.
+pub(crate) fn the_only_run() -> Result<u32, (u8, String)> {
     let live_runs = running();
     match &live_runs[..] {
         [] => Err((exit::NO_RUN, "no run is on".to_owned())),
@@ -189,6 +190,15 @@ fn screen(live: &Live) -> String {
         );
     }
 
+    for value in &progress.parameters {
+        let _ = writeln!(
+            screen_text,
+            "  live {:<24} {}",
+            value.parameter,
+            numbers_text(&value.numbers)
+        );
+    }
+
     for (kind, list) in [("ring", &progress.rings), ("queue", &progress.queues)] {
         for fill in list {
             let fill_share = fill.filled as f64 / fill.capacity.max(1) as f64;
@@ -205,6 +215,17 @@ fn screen(live: &Live) -> String {
     screen_text
 }
 
+/// Numbers of a parameter, the first of them where there are many.
+fn numbers_text(numbers: &[f64]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<String> = numbers.iter().take(SHOWN).map(f64::to_string).collect();
+    let more = numbers.len().saturating_sub(SHOWN);
+    match more {
+        0 => shown.join(", "),
+        _ => format!("{}, and {more} more", shown.join(", ")),
+    }
+}
+
 fn bar(share: f64) -> String {
     const CELLS: usize = 20;
     let full = ((share * CELLS as f64).round() as usize).min(CELLS);
@@ -215,7 +236,8 @@ fn bar(share: f64) -> String {
 mod tests {
     use super::*;
     use zbmd_executor::live::{
-        DeadlineProgress, DeviceProgress, DeviceState, Fill, Progress, ReleaseProgress,
+        DeadlineProgress, DeviceProgress, DeviceState, Fill, ParameterProgress, Progress,
+        ReleaseProgress,
     };
 
     #[test]
@@ -272,6 +294,10 @@ mod tests {
                     on_miss: "hold".into(),
                     missed: 2,
                     response: times(4_200_000, 9_000_000, 13_500_000),
+                }],
+                parameters: vec![ParameterProgress {
+                    parameter: "gain".into(),
+                    numbers: vec![0.5],
                 }],
             },
             ..Live::default()

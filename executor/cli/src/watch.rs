@@ -11,8 +11,8 @@ use super::files::OpenSink;
 use super::live::Releases;
 use crate::io::pump::PumpEnd;
 use crate::io::{FileError, FileKind};
-use zbmd_executor::Stopper;
-use zbmd_executor::live::{Page, Progress};
+use zbmd_executor::live::{Page, ParameterProgress, Progress};
+use zbmd_executor::{ParameterHandle, Stopper};
 
 /// How often the end of the run is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -32,16 +32,23 @@ pub(super) struct Watched {
     pub(super) cut_off: Vec<(String, u64)>,
 }
 
-/// What is measured where tokens enter and leave a run, for those who watch it.
+/// What enters and leaves a run, and when, for those who watch it.
 pub(super) struct EdgeMeters {
     pub(super) releases: Releases,
     pub(super) deadlines: Deadlines,
+    pub(super) parameters: ParameterHandle,
 }
 
 impl EdgeMeters {
     fn add_to(&self, mut progress: Progress) -> Progress {
         progress.releases = self.releases.progress();
         progress.deadlines = self.deadlines.progress();
+        let values = self.parameters.values().into_iter();
+        let values = values.map(|value| ParameterProgress {
+            parameter: value.parameter.name,
+            numbers: value.numbers,
+        });
+        progress.parameters = values.collect();
         progress
     }
 }

@@ -1,0 +1,200 @@
+//! The run's end of the control socket.
+//!
+//! Each client has a thread, of which there are few: a client that says nothing, or takes no answer, loses its connection
+//! after a time. Nothing here is waited for by the run.
+
+use std::io::{self, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::net::{Shutdown, shutdown, sockopt::socket_peercred};
+use zbmd_executor::live::control_path_of;
+use zbmd_executor::{ParameterHandle, SetError, When};
+use zbmd_ir::ChangePosition;
+
+use super::message::{MessageError, Position, RefusalKind, Reply, Request, line_of, read_message};
+
+/// Clients that are served at once.
+const MAX_CLIENTS: usize = 16;
+/// A client that is silent for so long is gone, and so is one that takes no answer.
+const CLIENT_LIMIT: Duration = Duration::from_secs(10);
+/// Pause after a connection that could not be accepted, for want of a descriptor or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Takes commands as long as it lives.
+pub(crate) struct ControlServer {
+    path: PathBuf,
+    listener: Arc<UnixListener>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ControlServer {
+    /// Opens this process's control socket and serves it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn start(parameters: ParameterHandle) -> io::Result<Self> {
+        let path = control_path_of(std::process::id())?;
+        // Left behind by a process of the same number, which is gone.
+        let _ = std::fs::remove_file(&path);
+        let listener = Arc::new(UnixListener::bind(&path)?);
+        let accepting = Arc::clone(&listener);
+        let thread = std::thread::Builder::new()
+            .name("zbmd control".to_owned())
+            .spawn(move || accept_clients(&accepting, &parameters))?;
+        Ok(Self {
+            path,
+            listener,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+        // Ends the wait for clients.
+        let is_woken = shutdown(&self.listener, Shutdown::Both).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| is_woken) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn accept_clients(listener: &UnixListener, parameters: &ParameterHandle) {
+    let client_count = Arc::new(AtomicUsize::new(0));
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                let served = serve(stream, parameters, &client_count);
+                // A client that cannot be served sees its connection closed.
+                drop(served);
+            }
+            // The socket is shut down.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
+            Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+        }
+    }
+}
+
+/// Serves a client on a thread of its own.
+fn serve(
+    stream: UnixStream,
+    parameters: &ParameterHandle,
+    client_count: &Arc<AtomicUsize>,
+) -> io::Result<()> {
+    stream.set_read_timeout(Some(CLIENT_LIMIT))?;
+    stream.set_write_timeout(Some(CLIENT_LIMIT))?;
+    let peer = socket_peercred(&stream)?;
+    let refusal = if peer.uid != rustix::process::geteuid() {
+        Some((RefusalKind::Request, "the run is another user's".to_owned()))
+    } else if client_count.load(Ordering::Relaxed) >= MAX_CLIENTS {
+        let text = format!("{MAX_CLIENTS} clients are connected: try again");
+        Some((RefusalKind::Busy, text))
+    } else {
+        None
+    };
+    if let Some((kind, text)) = refusal {
+        return (&stream).write_all(line_of(&Reply::Refused { kind, text }).as_bytes());
+    }
+
+    client_count.fetch_add(1, Ordering::Relaxed);
+    let client = Client {
+        stream,
+        parameters: parameters.clone(),
+        counted: CountedClient(Arc::clone(client_count)),
+    };
+    std::thread::Builder::new()
+        .name("zbmd client".to_owned())
+        .spawn(move || drop(client.answer_all()))?;
+    Ok(())
+}
+
+/// A client that counts as long as this is kept.
+struct CountedClient(Arc<AtomicUsize>);
+
+impl Drop for CountedClient {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct Client {
+    stream: UnixStream,
+    parameters: ParameterHandle,
+    #[expect(dead_code, reason = "kept for its drop")]
+    counted: CountedClient,
+}
+
+impl Client {
+    /// Answers requests until the client goes, or sends what cannot be followed by another.
+    fn answer_all(&self) -> io::Result<()> {
+        let mut reader = BufReader::new(&self.stream);
+        loop {
+            let (reply, is_last) = match read_message(&mut reader) {
+                Ok(None) | Err(MessageError::Io(_)) => return Ok(()),
+                Ok(Some(request)) => (answer(&self.parameters, request), false),
+                Err(error) => {
+                    let is_last = matches!(error, MessageError::TooLong);
+                    let text = error.to_string();
+                    let kind = RefusalKind::Request;
+                    (Reply::Refused { kind, text }, is_last)
+                }
+            };
+            (&self.stream).write_all(line_of(&reply).as_bytes())?;
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn answer(parameters: &ParameterHandle, request: Request) -> Reply {
+    match request {
+        Request::Values => {
+            let values = parameters.values();
+            Reply::Values(values.into_iter().map(Into::into).collect())
+        }
+        Request::Set { values, at } => {
+            let named: Vec<(&str, &[f64])> = values
+                .iter()
+                .map(|(name, numbers)| (name.as_str(), numbers.as_slice()))
+                .collect();
+            let when = match &at {
+                None => When::NextBlock,
+                Some((source, index)) => When::Token {
+                    source,
+                    index: *index,
+                },
+            };
+            let position = match parameters.set(&named, when) {
+                Err(error) => return refusal_of(&error),
+                Ok(ChangePosition::Iteration(iteration)) => Position::Iteration(iteration),
+                Ok(ChangePosition::Token { index, .. }) => Position::Token {
+                    source: at.map(|(source, _)| source).unwrap_or_default(),
+                    index,
+                },
+            };
+            Reply::Set(position)
+        }
+    }
+}
+
+fn refusal_of(error: &SetError) -> Reply {
+    let kind = match error {
+        SetError::Unknown { .. } | SetError::Twice { .. } | SetError::Source { .. } => {
+            RefusalKind::Request
+        }
+        SetError::Full => RefusalKind::Busy,
+        SetError::Ended => RefusalKind::Ended,
+        _ => RefusalKind::Value,
+    };
+    Reply::Refused {
+        kind,
+        text: error.to_string(),
+    }
+}

@@ -1,0 +1,264 @@
+//! `zbmd-run set`: live parameters of a run that is on.
+
+use std::io::{self, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use zbmd_executor::live::control_path_of;
+use zbmd_ir::text::{printable, printable_lines};
+
+use super::message::{
+    MessageError, ParameterState, Position, RefusalKind, Reply, Request, line_of, read_message,
+};
+use crate::exit;
+use crate::top::the_only_run;
+
+/// How long a run that has many changes to make is asked again.
+const BUSY_LIMIT: Duration = Duration::from_secs(2);
+/// Pause before it is.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+/// A run whose supervisor handles a loss answers after that.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+
+/// Which parameters, of which run.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Set {
+    /// The run's process, which may be left out where one run is on; then parameters and their values, all of which are
+    /// set together or none. Without any, what can be set is listed.
+    #[arg(value_name = "[PID] NAME=VALUE", allow_negative_numbers = true)]
+    words: Vec<String>,
+    /// Take effect exactly at this token of a source, counted from the start of the run, in place of the next block.
+    #[arg(long, value_name = "SOURCE:TOKEN", value_parser = token_position)]
+    at: Option<(String, u64)>,
+}
+
+fn token_position(text: &str) -> Result<(String, u64), String> {
+    // Names may have colons.
+    let parts = text.rsplit_once(':').filter(|(name, _)| !name.is_empty());
+    let parsed = parts.and_then(|(name, token)| Some((name.to_owned(), token.parse().ok()?)));
+    parsed.ok_or_else(|| "write it as SOURCE:TOKEN, such as iq:48000".to_owned())
+}
+
+/// A refusal with its exit code.
+struct Failure {
+    code: u8,
+    text: String,
+}
+
+impl Failure {
+    fn new(code: u8, text: impl Into<String>) -> Self {
+        Self {
+            code,
+            text: text.into(),
+        }
+    }
+}
+
+/// Sets parameters, or lists them; the exit code.
+pub(crate) fn set(args: &Set) -> u8 {
+    let shown = read_words(&args.words).and_then(|(pid, values)| {
+        let pid = pid.map_or_else(|| the_only_run().map_err(|(c, t)| Failure::new(c, t)), Ok)?;
+        let request = match values.as_slice() {
+            [] if args.at.is_none() => Request::Values,
+            [] => return Err(Failure::new(exit::USAGE, "--at needs a NAME=VALUE")),
+            _ => Request::Set {
+                values: values.clone(),
+                at: args.at.clone(),
+            },
+        };
+        match ask(pid, &request)? {
+            Reply::Values(parameters) => Ok(list_text(&parameters)),
+            Reply::Set(position) => Ok(set_text(&values, &position)),
+            Reply::Refused { kind, text } => Err(Failure::new(code_of(kind), text)),
+        }
+    });
+    match shown {
+        Ok(text) => {
+            // A reader that went away has seen enough.
+            let _ = write!(io::stdout(), "{}", printable_lines(&text));
+            exit::OK
+        }
+        Err(Failure { code, text }) => {
+            let _ = writeln!(io::stderr(), "zbmd-run: {}", printable_lines(&text));
+            code
+        }
+    }
+}
+
+fn code_of(kind: RefusalKind) -> u8 {
+    match kind {
+        RefusalKind::Request => exit::USAGE,
+        RefusalKind::Value | RefusalKind::Busy => exit::REFUSED,
+        RefusalKind::Ended => exit::NO_RUN,
+    }
+}
+
+type NamedValues = Vec<(String, Vec<f64>)>;
+
+/// The process, if the first word is one, and the values.
+fn read_words(words: &[String]) -> Result<(Option<u32>, NamedValues), Failure> {
+    let pid = words.first().and_then(|word| word.parse().ok());
+    let assignments = &words[usize::from(pid.is_some())..];
+    let values: Result<NamedValues, Failure> = assignments.iter().map(|w| assignment(w)).collect();
+    Ok((pid, values?))
+}
+
+fn assignment(word: &str) -> Result<(String, Vec<f64>), Failure> {
+    let refuse = |why: String| Failure::new(exit::USAGE, why);
+    let (name, list) = word
+        .split_once('=')
+        .filter(|(n, _)| !n.is_empty())
+        .ok_or_else(|| {
+            refuse(format!(
+                "`{word}` is no assignment: write NAME=VALUE, such as gain=2, or taps=0.25,0.5,0.25"
+            ))
+        })?;
+    let number = |text: &str| match text.trim().parse::<f64>() {
+        Ok(number) if number.is_finite() => Ok(number),
+        Ok(number) => Err(refuse(format!(
+            "`{name}` cannot be {number}: give a finite number"
+        ))),
+        Err(_) => Err(refuse(format!("`{name}`: `{text}` is not a number"))),
+    };
+    let numbers: Result<Vec<f64>, Failure> = list.split(',').map(number).collect();
+    Ok((name.to_owned(), numbers?))
+}
+
+/// Asks a run, again where it is busy.
+fn ask(pid: u32, request: &Request) -> Result<Reply, Failure> {
+    let busy_until = Instant::now() + BUSY_LIMIT;
+    loop {
+        match ask_once(pid, request)? {
+            Reply::Refused {
+                kind: RefusalKind::Busy,
+                ..
+            } if Instant::now() < busy_until => std::thread::sleep(BUSY_PAUSE),
+            reply => return Ok(reply),
+        }
+    }
+}
+
+fn ask_once(pid: u32, request: &Request) -> Result<Reply, Failure> {
+    let failed = |error: io::Error| {
+        let text = format!("the run of process {pid} cannot be asked: {error}");
+        Failure::new(exit::FILE, text)
+    };
+    let path = control_path_of(pid).map_err(failed)?;
+    let stream = UnixStream::connect(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => no_socket(pid),
+        _ => failed(error),
+    })?;
+    stream
+        .set_read_timeout(Some(ANSWER_LIMIT))
+        .map_err(failed)?;
+    stream
+        .set_write_timeout(Some(ANSWER_LIMIT))
+        .map_err(failed)?;
+    // A run that refuses its client does not read what it says.
+    let written = (&stream).write_all(line_of(request).as_bytes());
+    match read_message(&mut BufReader::new(&stream)) {
+        Ok(Some(reply)) => Ok(reply),
+        Ok(None) => Err(written.map_or_else(failed, |()| {
+            Failure::new(exit::NO_RUN, format!("the run of process {pid} has ended"))
+        })),
+        Err(MessageError::Io(error)) => Err(failed(error)),
+        Err(error) => Err(failed(io::Error::other(error.to_string()))),
+    }
+}
+
+/// Why a run takes no commands.
+fn no_socket(pid: u32) -> Failure {
+    match zbmd_executor::live::read(pid) {
+        Ok(live) if !live.progress.parameters.is_empty() => {
+            let text = format!("the run of process {pid} takes no commands: it has said why");
+            Failure::new(exit::FILE, text)
+        }
+        Ok(live) => {
+            let model = &live.progress.model;
+            let text = format!(
+                "the run of process {pid}, `{model}`, has no live parameters: declare one in the model, `params: {{ \"gain\": Live(1.0, min: 0.0, max: 10.0) }}`"
+            );
+            Failure::new(exit::USAGE, text)
+        }
+        Err(error) => Failure::new(exit::NO_RUN, error.to_string()),
+    }
+}
+
+fn numbers_text(numbers: &[f64]) -> String {
+    let texts: Vec<String> = numbers.iter().map(f64::to_string).collect();
+    texts.join(",")
+}
+
+fn list_text(parameters: &[ParameterState]) -> String {
+    let lines = parameters.iter().map(|parameter| {
+        let ParameterState {
+            name,
+            numbers,
+            min,
+            max,
+        } = parameter;
+        let (name, value) = (printable(name), numbers_text(numbers));
+        format!("{name}={value}   {min} to {max}\n")
+    });
+    lines.collect()
+}
+
+fn set_text(values: &NamedValues, position: &Position) -> String {
+    let place = match position {
+        Position::Iteration(iteration) => format!("iteration {iteration}"),
+        Position::Token { source, index } => format!("token {index} of {}", printable(source)),
+    };
+    let lines = values.iter().map(|(name, numbers)| {
+        format!(
+            "{}={} from {place} on\n",
+            printable(name),
+            numbers_text(numbers)
+        )
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &[&str]) -> Result<(Option<u32>, NamedValues), String> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        read_words(&words).map_err(|failure| failure.text)
+    }
+
+    #[test]
+    fn words_are_a_process_and_assignments() {
+        let gain = ("gain".to_owned(), vec![-2.5]);
+        let taps = ("a/taps".to_owned(), vec![0.25, 0.5]);
+        assert_eq!(words(&[]), Ok((None, vec![])));
+        assert_eq!(words(&["12"]), Ok((Some(12), vec![])));
+        assert_eq!(words(&["gain=-2.5"]), Ok((None, vec![gain.clone()])));
+        let both = words(&["12", "gain=-2.5", "a/taps=0.25, 0.5"]);
+        assert_eq!(both, Ok((Some(12), vec![gain, taps])));
+    }
+
+    #[test]
+    fn what_is_no_assignment_is_named() {
+        for (word, reason) in [
+            ("gain", "`gain` is no assignment"),
+            ("=2", "`=2` is no assignment"),
+            ("gain=", "`gain`: `` is not a number"),
+            ("gain=loud", "`loud` is not a number"),
+            ("gain=nan", "cannot be NaN"),
+            ("gain=1,inf", "cannot be inf"),
+        ] {
+            let error = words(&[word]).expect_err(word);
+            assert!(error.contains(reason), "{word}: {error}");
+        }
+    }
+
+    #[test]
+    fn positions_have_a_source_and_a_token() {
+        assert_eq!(token_position("a:b:7"), Ok(("a:b".to_owned(), 7)));
+        for text in ["iq", ":7", "iq:", "iq:-1", "iq:1.5"] {
+            assert!(token_position(text).is_err(), "{text}");
+        }
+    }
+}
