@@ -273,6 +273,7 @@ mod tests {
                     missed: 2,
                     response: times(4_200_000, 9_000_000, 13_500_000),
                 }],
+                parameters: Vec::new(),
             },
             ..Live::default()
         };

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::time::Duration;
 
-use zbmd_ir::State;
-
-use crate::options::{Listener, StateListener};
+use crate::options::{BorderState, Listener, StateListener};
 use crate::supervise::{Event, What};
 use crate::transport::clock::Clock;
 use crate::transport::primitive::{AtomicU64, Ordering};
@@ -20,7 +18,7 @@ const MAX_STATES: u64 = 1;
 
 enum Item {
     Event(Event),
-    State(Box<State>),
+    State(Box<BorderState>),
 }
 
 /// What the two threads share.
@@ -110,7 +108,7 @@ impl Outlet {
     }
 
     /// Gives a state away, unless the listener is still busy with the last one.
-    pub(crate) fn state(&self, state: impl FnOnce() -> Option<State>) {
+    pub(crate) fn state(&self, state: impl FnOnce() -> Option<BorderState>) {
         if self.counts.states.load(Ordering::Acquire) >= MAX_STATES {
             return;
         }
@@ -186,7 +184,7 @@ fn deliver(
     items: &Receiver<Item>,
     counts: &Counts,
     events: Option<&(dyn Fn(&Event) + Send + Sync)>,
-    states: Option<&(dyn Fn(State) + Send + Sync)>,
+    states: Option<&(dyn Fn(BorderState) + Send + Sync)>,
 ) {
     while let Ok(item) = items.recv() {
         match item {
