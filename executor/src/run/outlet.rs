@@ -209,7 +209,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::Sender;
 
-    use zbmd_ir::TiVec;
+    use zbmd_ir::{State, TiVec};
 
     use super::*;
 
@@ -274,16 +274,19 @@ mod tests {
         let (tell, told) = mpsc::channel();
         let permits = Mutex::new(permits);
         let tell = Mutex::new(tell);
-        let listener = move |state: State| {
+        let listener = move |border: BorderState| {
             let _ = permits.lock().expect("no panic").recv();
-            let _ = tell.lock().expect("no panic").send(state.iterations);
+            let _ = tell.lock().expect("no panic").send(border.state.iterations);
         };
         let outlet = Outlet::start(None, Some(Arc::new(listener)));
-        let state = |iterations| State {
-            changes: Vec::new(),
-            iterations,
-            channels: TiVec::new(),
-            consumed: Vec::new(),
+        let state = |iterations| BorderState {
+            state: State {
+                changes: Vec::new(),
+                iterations,
+                channels: TiVec::new(),
+                consumed: Vec::new(),
+            },
+            changes_made: 0,
         };
         outlet.state(|| Some(state(1)));
         outlet.state(|| panic!("the listener is busy: none is made"));
