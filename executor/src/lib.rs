@@ -34,7 +34,10 @@ pub use error::{EngineError, RunError};
 pub use named_pipe::is_named_pipe;
 pub use observe::report::{Outcome, Report};
 pub use observe::{live, report};
-pub use options::{Isolation, Listener, RunOptions, StateListener, Supervised};
+pub use options::{
+    BorderState, InputListener, Isolation, Listener, RunOptions, StateListener, StateSubscription,
+    Supervised,
+};
 pub use program::Engine;
 pub use run::control::Stopper;
 pub use run::parameters::{ParameterHandle, ParameterValue, SetError, When};

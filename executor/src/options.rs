@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use zbmd_ir::State;
+use zbmd_ir::{ParameterChange, State};
 
 use crate::inject::Injector;
 use crate::program::Engine;
@@ -45,6 +45,20 @@ pub struct RunOptions {
     pub profile: bool,
     /// Go on when workers are lost; without it, any loss ends the run.
     pub supervised: Option<Supervised>,
+    /// Is told of everything that enters the run.
+    pub inputs: Option<Arc<dyn InputListener>>,
+}
+
+/// Is told of everything that enters a run: whoever keeps it can run the same again, bit for bit. Called by the threads
+/// that push tokens and set parameters, which wait for it; never by a worker.
+pub trait InputListener: Send + Sync + std::fmt::Debug {
+    /// The queue of a source, by its index among the graph's sources, has taken these tokens, in the machine's byte order.
+    /// A source's tokens come in order, from the first one that the run has not consumed by the state that it began with.
+    fn tokens(&self, source: usize, bytes: &[u8]);
+
+    /// A change of live parameters has been decided, the one with this number of those of the session, from 0. Called in
+    /// the order of numbers, before any change that follows is decided.
+    fn change(&self, number: u64, change: &ParameterChange);
 }
 
 impl Default for RunOptions {
@@ -64,6 +78,7 @@ impl Default for RunOptions {
             trace: None,
             profile: false,
             supervised: None,
+            inputs: None,
         }
     }
 }
@@ -93,7 +108,28 @@ pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// Is given the state at a committed border now and then, on the thread of [`Listener`]. While it is busy with one,
 /// those that would follow are passed over.
-pub type StateListener = Arc<dyn Fn(State) + Send + Sync>;
+pub type StateListener = Arc<dyn Fn(BorderState) + Send + Sync>;
+
+/// Who is given states at committed borders, and when.
+#[derive(Clone)]
+pub struct StateSubscription {
+    /// How often it is asked whether one is wanted.
+    pub every_ns: u64,
+    /// Whether one is wanted now. Asked by the supervising thread, which it must not keep waiting.
+    pub is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Is given it.
+    pub listener: StateListener,
+}
+
+/// The state at a committed border.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BorderState {
+    /// Where the run was.
+    pub state: State,
+    /// How many changes of live parameters had been made in the session when the state was taken: it has them all, those
+    /// that are still to take effect included, and none that were made later.
+    pub changes_made: u64,
+}
 
 /// What to supervise with. See [`crate::supervise::declare`] for how people say it.
 #[derive(Clone)]
@@ -104,8 +140,8 @@ pub struct Supervised {
     pub tree: TreeSpec,
     /// Who receives every decision.
     pub listener: Option<Listener>,
-    /// Who is given states at committed borders, and how often (ns): to write checkpoints of.
-    pub states: Option<(u64, StateListener)>,
+    /// Who is given states at committed borders: to write checkpoints of.
+    pub states: Option<StateSubscription>,
     /// Faults to bring about.
     pub inject: Option<Injector>,
     /// Blocks between borders at which the tokens on channels are saved; chosen from the calendar if `None`.

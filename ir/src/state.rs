@@ -190,7 +190,7 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<SavedState, StateError> {
     }
 
     let state = match postcard::take_from_bytes::<State>(file.body) {
-        Ok((state, [])) => check_channels(state, graph)?,
+        Ok((state, [])) => state,
         Ok((_, rest)) => {
             return Err(StateError::Content {
                 message: format!("{} bytes after the data", rest.len()),
@@ -203,14 +203,25 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<SavedState, StateError> {
         }
     };
 
+    check(&state, graph)?;
     Ok(SavedState {
         state,
         bundle_hash: Some(file.fields[1]).filter(|hash| *hash != 0),
     })
 }
 
+/// Whether a run of `graph`, which has been verified, can go on from a state.
+///
+/// # Errors
+/// See [`StateError`].
+pub fn check(state: &State, graph: &Graph) -> Result<(), StateError> {
+    check_channels(state, graph)?;
+    check_changes(state, graph)?;
+    check_counts(state, graph)
+}
+
 /// Whether the state has exactly the tokens that lie on the graph's channels, and counts exactly its sources.
-fn check_channels(state: State, graph: &Graph) -> Result<State, StateError> {
+fn check_channels(state: &State, graph: &Graph) -> Result<(), StateError> {
     for channel in 0..state.channels.len().max(graph.channels.len()) {
         let expected_sources = graph
             .channels
@@ -237,9 +248,7 @@ fn check_channels(state: State, graph: &Graph) -> Result<State, StateError> {
         });
     }
 
-    check_changes(&state, graph)?;
-    check_counts(&state, graph)?;
-    Ok(state)
+    Ok(())
 }
 
 /// Whether the graph has the parameters that change, and allows their values.

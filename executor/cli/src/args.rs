@@ -9,7 +9,9 @@ use zbmd_ir::response::LatePolicy;
 
 #[cfg(target_os = "linux")]
 use super::control::Set;
+use super::replay::Replay;
 use super::top::Top;
+use crate::flight::{Keep, keep};
 
 /// [`zbmd_ir::limits::MAX_STRUCTURE_BYTES`] in MiB.
 const DEFAULT_MAX_STRUCTURE_MIB: u32 = (zbmd_ir::limits::MAX_STRUCTURE_BYTES >> 20) as u32;
@@ -126,6 +128,16 @@ pub(super) struct Args {
     /// Resume with another bundle of the same graph: compiled for other devices, or with other parameters.
     #[arg(long, requires = "resume")]
     pub(super) other_bundle: bool,
+    /// Record everything that enters the run to this folder, to be done again with `zbmd-run replay`: source tokens with
+    /// their gaps, changes of live parameters, and states to begin at. It is this run's alone. Implies --supervise.
+    #[arg(long, value_name = "DIR")]
+    pub(super) record: Option<PathBuf>,
+    /// How much of the run the recording keeps: a time (`30s`, `10m`), or what so many bytes hold (`500MiB`, `2GiB`).
+    #[arg(long, value_name = "TIME|SIZE", value_parser = keep, default_value = "10m", requires = "record")]
+    pub(super) keep: Keep,
+    /// Remove the recording of an earlier run from the folder, and begin anew.
+    #[arg(long, requires = "record")]
+    pub(super) record_replace: bool,
     /// Bring faults about, to see what becomes of them: a seed (kills a worker every 50 to 500 ms), or a file in RON.
     #[arg(long, value_name = "SEED|FILE")]
     pub(super) inject: Option<String>,
@@ -144,6 +156,9 @@ pub(super) enum Other {
     #[cfg(target_os = "linux")]
     #[command(after_help = SET_HELP)]
     Set(Set),
+    /// Run again what `--record` has recorded, bit for bit: on the same bundle or another one of the same graph.
+    #[command(after_help = REPLAY_HELP)]
+    Replay(Box<Replay>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -163,6 +178,8 @@ Examples:
   zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --trace run.trace --profile
   zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --supervise --events events.jsonl
   zbmd-run model.zbmd -i in=paced:in.f32?rate=48e3 -o out=udp://127.0.0.1:5000?header=seq
+  zbmd-run model.zbmd -i in=udp://0.0.0.0:5000 -o out=out.f32 --record black-box --keep 10m
+  zbmd-run replay black-box -o out=again.f32              does the same again, bit for bit
   zbmd-run top                                            watches a run from another terminal
   zbmd-run set gain=2                                     sets a live parameter of a run
 
@@ -199,6 +216,19 @@ Examples:
 Exit codes: 0 set, 2 usage, or no such parameter, 4 the run cannot be asked, 5 a value or a token is refused,
 8 no such run, or it has ended.";
 
+const REPLAY_HELP: &str = "\
+Examples:
+  zbmd-run replay black-box -o audio=again.wav            from the oldest state that is kept to the end
+  zbmd-run replay black-box --from 48000 -o audio=again.wav
+  zbmd-run replay black-box --bundle one-device.zbmd -o audio=again.wav
+  zbmd-run replay black-box --inject 7 -o audio=again.wav   through losses: the same bits
+  zbmd-run replay black-box                               says what the recording holds and runs it
+
+A sink without --output is computed and dropped. A recording that is still being made may be replayed as far as it is.
+
+Exit codes: 0 done, 2 usage, 4 file error, 5 recording or bundle refused, 6 fault at run time, 7 gave up after too many losses,
+70 our bug, 130 interrupted.";
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum ReportFormat {
     /// For people.
@@ -207,7 +237,7 @@ pub(super) enum ReportFormat {
     Json,
 }
 
-fn binding(text: &str) -> Result<(String, PathBuf), String> {
+pub(super) fn binding(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
         Some((name, file)) if !name.is_empty() && !file.is_empty() => {
             Ok((name.to_owned(), file.into()))

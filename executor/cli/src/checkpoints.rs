@@ -23,7 +23,7 @@ use crate::io::pump::SharedFile;
 use crate::io::{FileError, FileKind, is_standard, tokens_in};
 use zbmd_executor::Engine;
 use zbmd_executor::supervise::{Event, What};
-use zbmd_executor::{StateListener, Supervised};
+use zbmd_executor::{BorderState, StateListener, Supervised};
 
 /// A checkpoint is given up if the files of sinks do not get as far as it within so long.
 const MAX_FLUSH: Duration = Duration::from_secs(2);
@@ -395,7 +395,8 @@ impl CheckpointFolder {
 
         // While one is being written, younger ones are passed over: the next will come.
         let (state_sender, state_receiver) = sync_channel::<State>(1);
-        let listener = Arc::new(move |state: State| drop(state_sender.try_send(state)));
+        let listener =
+            Arc::new(move |border: BorderState| drop(state_sender.try_send(border.state)));
         let writer_thread = std::thread::Builder::new()
             .name("zbmd checkpoints".to_owned())
             .spawn(move || writer.run(&state_receiver))?;

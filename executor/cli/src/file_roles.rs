@@ -32,7 +32,7 @@ pub(super) enum Access {
 
 /// Every option that names files, as `--help` has it, and what it does with them. A test compares it with the options
 /// that the command has: whoever adds one adds it here and in [`named_files`].
-pub(super) const FILE_OPTIONS: [(&str, Access); 11] = [
+pub(super) const FILE_OPTIONS: [(&str, Access); 12] = [
     ("BUNDLE", Access::Read),
     ("--input", Access::Read),
     ("--output", Access::Write),
@@ -43,6 +43,7 @@ pub(super) const FILE_OPTIONS: [(&str, Access); 11] = [
     ("--supervise", Access::Read),
     ("--events", Access::Write),
     ("--checkpoint", Access::Folder),
+    ("--record", Access::Folder),
     ("--inject", Access::Read),
 ];
 
@@ -146,6 +147,7 @@ fn named_files(args: &Args, files: &Files) -> Vec<NamedFile> {
         ("--supervise", supervise_path),
         ("--events", args.events.as_ref()),
         ("--checkpoint", args.checkpoint.as_ref()),
+        ("--record", args.record.as_ref()),
         ("--inject", inject_path.as_ref()),
     ];
     for (option, path) in single_files {

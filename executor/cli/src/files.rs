@@ -12,6 +12,7 @@ use super::args::Args;
 use super::deadlines::Deadlines;
 use super::live::{LiveBindings, LiveStreams, is_live};
 use super::recordings::RecordingNames;
+use super::replay::Replayed;
 use super::{CliError, file_roles, startup};
 use crate::checkpoint::{Checkpoint, Origin};
 use crate::io::pump::{self, PumpEnd, SharedFile, WatchedSink};
@@ -35,14 +36,22 @@ pub(super) struct Files {
 pub(super) type Opened<T> = Vec<(String, PathBuf, T)>;
 
 impl Files {
-    pub(super) fn of(args: &Args, program: &Program) -> Result<Self, CliError> {
+    /// What the command line says. The sources of a recording have none.
+    pub(super) fn of(
+        args: &Args,
+        program: &Program,
+        replayed: Option<&Replayed>,
+    ) -> Result<Self, CliError> {
         let sources: Vec<&Actor> = program.graph.sources().map(|(_, actor)| actor).collect();
         let sinks: Vec<&Actor> = program.graph.sinks().map(|(_, actor)| actor).collect();
         let allowed = NamesFromBundle {
             files: args.allow_files,
             urls: args.allow_urls,
         };
-        let inputs = bind("source", "--input", &sources, &args.inputs, allowed)?;
+        let inputs = match replayed {
+            None => bind("source", "--input", &sources, &args.inputs, allowed)?,
+            Some(_) => BTreeMap::new(),
+        };
         let mut outputs = bind("sink", "--output", &sinks, &args.outputs, allowed)?;
 
         for (kind, files, was_closed) in [

@@ -21,10 +21,14 @@ mod deadlines;
 mod ending;
 mod file_roles;
 mod files;
+#[doc(hidden)]
+pub mod flight;
 mod io;
 mod live;
 mod live_report;
+mod record;
 mod recordings;
+mod replay;
 mod saved_state;
 mod startup;
 mod supervision;
@@ -36,7 +40,7 @@ mod watch;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use clap::Parser;
@@ -59,9 +63,11 @@ use self::ending::Ending;
 use self::files::{Files, Opened, start_pumps};
 use self::live::LiveStreams;
 use self::live_report::{EdgeReports, FullReport};
+use self::replay::{Replayed, replay};
 use self::top::top;
 use self::watch::{EdgeMeters, Watch, Watched};
 use crate::checkpoint::{Checkpoint, FolderError, Origin};
+use crate::flight::{ReadyRecorder, RecordingError};
 use crate::io::pump::SharedFile;
 use crate::io::{FileError, FileKind, is_standard};
 use zbmd_executor::Engine;
@@ -69,6 +75,7 @@ use zbmd_executor::Isolation;
 use zbmd_executor::RunOptions;
 #[cfg(target_os = "linux")]
 use zbmd_executor::Session;
+use zbmd_executor::StateSubscription;
 use zbmd_executor::Stopper;
 use zbmd_executor::Supervised;
 use zbmd_executor::embed;
@@ -101,6 +108,8 @@ enum CliError {
     #[error(transparent)]
     Folder(#[from] FolderError),
     #[error(transparent)]
+    Recording(#[from] RecordingError),
+    #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
     Run(#[from] RunError),
@@ -112,10 +121,14 @@ impl CliError {
             CliError::Usage(_) => exit::USAGE,
             CliError::File(_)
             | CliError::Declaration { .. }
-            | CliError::Folder(FolderError::Io { .. }) => exit::FILE,
-            CliError::State { .. } | CliError::Refused { .. } | CliError::Folder(_) => {
-                exit::REFUSED
+            | CliError::Folder(FolderError::Io { .. })
+            | CliError::Recording(RecordingError::Io { .. } | RecordingError::Missing { .. }) => {
+                exit::FILE
             }
+            CliError::State { .. }
+            | CliError::Refused { .. }
+            | CliError::Folder(_)
+            | CliError::Recording(_) => exit::REFUSED,
             CliError::Bundle { source, .. } => embed::open_error_class(source),
             CliError::Engine(error) => error.class(),
             CliError::Run(error) => error.class(),
@@ -191,19 +204,30 @@ fn flush_console(args: &Args) {
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
-    let bundle_path = match (&args.command, &args.bundle) {
-        (Some(Other::Top(args)), _) => return Ok(top(args)),
+    match (&args.command, &args.bundle) {
+        (Some(Other::Top(args)), _) => Ok(top(args)),
         #[cfg(target_os = "linux")]
-        (Some(Other::Set(args)), _) => return Ok(control::set(args)),
-        (None, Some(bundle_path)) => bundle_path,
-        (None, None) => return Err(CliError::Usage("there is no bundle to run".to_owned())),
-    };
+        (Some(Other::Set(args)), _) => Ok(control::set(args)),
+        (Some(Other::Replay(args)), _) => replay(args, registry),
+        (None, Some(bundle_path)) => run(args, bundle_path, registry, None),
+        (None, None) => Err(CliError::Usage("there is no bundle to run".to_owned())),
+    }
+}
+
+/// Runs a bundle: on the streams of the command line, or with what a recording has for its sources.
+fn run(
+    args: &Args,
+    bundle_path: &Path,
+    registry: &Registry,
+    replayed: Option<Replayed>,
+) -> Result<u8, CliError> {
     startup::ignore_file_size_signal();
+    let is_replay = replayed.is_some();
 
     // Everything is read, and every file compared with the others, before one is opened to be written.
     let program = open_bundle(args, bundle_path)?;
 
-    let files = Files::of(args, &program)?;
+    let files = Files::of(args, &program, replayed.as_ref())?;
     if args.trace.as_deref().is_some_and(is_standard) {
         let refusal_text = "a trace is not text: give --trace a file of its own".to_owned();
         return Err(CliError::Usage(refusal_text));
@@ -222,9 +246,16 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let resumed = checkpoint_folder
         .as_ref()
         .and_then(|folder| folder.resumed.clone());
+    let (loaded_state, recorded_sources) = match replayed {
+        Some(replayed) => (Some(replayed.state), Some(replayed.sources)),
+        None => (loaded_state, None),
+    };
     let origin = run_origin(&engine, resumed.as_ref(), loaded_state.as_ref());
 
-    let sources = files.open_sources(engine.program(), &origin, resumed.as_ref())?;
+    let sources = match recorded_sources {
+        Some(sources) => sources,
+        None => files.open_sources(engine.program(), &origin, resumed.as_ref())?,
+    };
     let mut live = LiveStreams::default();
     live.open_sources(&files.live, engine.program(), late_wakes(&supervised))?;
     live.record_gaps(
@@ -251,14 +282,30 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         &mut supervised,
     )?;
     let start_state = resumed.map(|checkpoint| checkpoint.state).or(loaded_state);
+    let recorder = record::prepare(args, bundle_path, &files, &engine, start_state.as_ref())?;
+    if let (Some(recorder), Some(supervised)) = (&recorder, &mut supervised) {
+        record::give_states(recorder, supervised);
+    }
 
     if args.realtime && !args.quiet {
         note_throttling();
     }
-    let mut session = engine.start(run_options(args, supervised, start_state))?;
+    let mut session = engine.start(RunOptions {
+        inputs: recorder.as_ref().map(ReadyRecorder::listener),
+        ..run_options(args, supervised, start_state)
+    })?;
     stop_on_signal(session.stopper());
     let (pump_ends, ended_pumps) = mpsc::channel();
-    live.start(&mut session, &pump_ends, event_lines.as_ref())?;
+    live.start(
+        &mut session,
+        &pump_ends,
+        event_lines.as_ref(),
+        recorder.as_ref(),
+    )?;
+    let recorder = recorder
+        .map(|recorder| recorder.start(session.parameters()))
+        .transpose()
+        .map_err(EngineError::Thread)?;
     let recordings = files
         .recordings
         .start(engine.program(), &files.live, &live, &sinks)?;
@@ -276,14 +323,14 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         open_sinks,
         edge_meters,
     );
-    // After the run's page, whose folder has the socket.
+    // After the run's page, whose folder has the socket. What enters a replay is recorded already.
     #[cfg(target_os = "linux")]
-    let control_server = start_control(&session);
+    let control_server = (!is_replay).then(|| start_control(&session)).flatten();
     let run_outcome = session.join();
     #[cfg(target_os = "linux")]
     drop(control_server);
     drop(pump_ends);
-    let watched = watch.finish();
+    let mut watched = watch.finish();
     let edges = EdgeReports {
         deadlines: deadlines.finish(),
         live: live.finish(),
@@ -295,6 +342,10 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     recordings.finish()?;
 
     let ending = Ending::of(run_outcome, &engine, &origin, &sinks, &dropping_sinks);
+    let end_iterations = ending.left.as_ref().map(|left| left.state.iterations);
+    watched
+        .notes
+        .extend(record::finish(args, recorder, end_iterations));
     if let Some(keeper) = keeper {
         // A padded end is not the border of an iteration: a checkpoint there would count tokens that no file has.
         let may_go_on = watched.failure.is_none() && !args.pad;
@@ -378,7 +429,11 @@ fn keep_checkpoints(
     })?;
 
     let every_ns = args.checkpoint_every.as_nanos();
-    supervised.states = Some((every_ns.try_into().unwrap_or(u64::MAX), listener));
+    supervised.states = Some(StateSubscription {
+        every_ns: every_ns.try_into().unwrap_or(u64::MAX),
+        is_wanted: Arc::new(|| true),
+        listener,
+    });
     Ok(Some(keeper))
 }
 

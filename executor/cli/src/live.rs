@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use zbmd_ir::{Actor, DType, Program, TokenType};
 use zbmd_live::{
-    Endpoint, Feeder, FeederEnd, FeederParts, LiveReport, LiveSink, LiveSource, PacedSource,
-    ReleaseClock, SharedReport, SinkContext, SinkUrl, SourceUrl, TokenConsumer,
+    Endpoint, Feeder, FeederEnd, FeederParts, Gap, LiveEvent, LiveReport, LiveSink, LiveSource,
+    PacedSource, ReleaseClock, SharedReport, SinkContext, SinkUrl, SourceUrl, TokenConsumer,
     session::HandleConsumer, sigmf,
 };
 
 use super::CliError;
 use super::deadlines::times_progress;
 use super::supervision::EventLines;
+use crate::flight::ReadyRecorder;
 use crate::io::pump::{self, PumpEnd};
 use crate::io::{FileError, Port, is_url, open_source};
 use zbmd_executor::inject::LateWake;
@@ -309,13 +310,14 @@ impl LiveStreams {
         session: &mut Session,
         ends: &Sender<PumpEnd>,
         events: Option<&EventLines>,
+        recorder: Option<&ReadyRecorder>,
     ) -> Result<(), CliError> {
         let is_realtime = session.is_realtime();
         for open in std::mem::take(&mut self.sinks) {
             self.start_sink(open, is_realtime)?;
         }
         for open in std::mem::take(&mut self.sources) {
-            self.start_source(open, session, ends, events)?;
+            self.start_source(open, session, ends, events, recorder)?;
         }
         Ok(())
     }
@@ -341,6 +343,7 @@ impl LiveStreams {
         session: &mut Session,
         ends: &Sender<PumpEnd>,
         events: Option<&EventLines>,
+        recorder: Option<&ReadyRecorder>,
     ) -> Result<(), CliError> {
         // A handle that was taken has a feeder: the source of another one's flags.
         let Ok(handle) = session.source(&open.stream) else {
@@ -361,7 +364,10 @@ impl LiveStreams {
             model_rate: open.model_rate,
             consumer: boxed(handle),
             flags: flags.map(boxed),
-            listener: events.map(|events| events.stream_listener(self.running())),
+            listener: both_listeners(
+                events.map(|events| events.stream_listener(self.running())),
+                recorder.map(|recorder| recorder.gap_listener(&open.stream)),
+            ),
             report,
         };
         let option = format!("--input {}={}", open.stream, open.url.text);
@@ -393,6 +399,28 @@ impl LiveStreams {
         self.threads.wait(MAX_WAIT);
         self.reports.iter().map(SharedReport::get).collect()
     }
+}
+
+/// Is told of what happens to a stream.
+type StreamListener = Box<dyn FnMut(LiveEvent) + Send>;
+
+/// Tells one or both of what happens to a source: whoever writes events, and whoever records gaps.
+fn both_listeners(
+    events: Option<StreamListener>,
+    gaps: Option<impl Fn(Gap) + Send + 'static>,
+) -> Option<StreamListener> {
+    let Some(record_gap) = gaps else {
+        return events;
+    };
+    let mut events = events;
+    Some(Box::new(move |event| {
+        if let LiveEvent::Gap { gap, .. } = &event {
+            record_gap(*gap);
+        }
+        if let Some(listener) = &mut events {
+            listener(event);
+        }
+    }))
 }
 
 /// The sources that are played by the clock, for whoever watches a run.

@@ -27,7 +27,8 @@ pub(super) fn read(args: &Args, names: &[&str]) -> Result<Option<Supervised>, Cl
     let is_asked_for = args.supervise.is_some()
         || args.events.is_some()
         || args.inject.is_some()
-        || args.checkpoint.is_some();
+        || args.checkpoint.is_some()
+        || args.record.is_some();
     if !is_asked_for {
         return Ok(None);
     }

@@ -198,9 +198,10 @@ impl Watcher {
                     .push(format!("the reader of `{stream}` went away"));
                 self.stopper.stop();
             }
-            PumpEnd::SourceFailed(error) => {
+            PumpEnd::SourceFailed { error, source } => {
                 self.watched.failure.get_or_insert(error);
                 self.stopper.stop();
+                drop(source);
             }
             PumpEnd::SinkFailed { stream, error } => {
                 self.close_sink(&stream);

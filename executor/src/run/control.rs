@@ -7,6 +7,7 @@ use zbmd_ir::DeviceId;
 use super::parameters::ParameterLedger;
 use super::progress;
 use crate::observe::live::Progress;
+use crate::options::InputListener;
 use crate::program::LoadedProgram;
 use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_spec::EpochSpec;
@@ -25,6 +26,8 @@ pub(crate) struct RunControl {
     requested_swap: Mutex<Option<Arc<LoadedProgram>>>,
     /// Locked before `current` where both are.
     ledger: Mutex<ParameterLedger>,
+    /// Is told of changes that were decided.
+    pub(super) inputs: Option<Arc<dyn InputListener>>,
     /// Nothing is computed any more.
     over: AtomicU32,
     /// Not on any fast path: taken once an epoch, and by whoever ends the run or looks at its progress.
@@ -58,13 +61,17 @@ impl CurrentEpoch {
 }
 
 impl RunControl {
-    pub(crate) fn new(session_memory: Arc<SessionMemory>) -> Self {
+    pub(crate) fn new(
+        session_memory: Arc<SessionMemory>,
+        inputs: Option<Arc<dyn InputListener>>,
+    ) -> Self {
         Self {
             stop: Arc::new(Stop::new()),
             finishing: AtomicU32::new(0),
             session_memory,
             requested_swap: Mutex::new(None),
             ledger: Mutex::default(),
+            inputs,
             over: AtomicU32::new(0),
             current: Mutex::new(None),
         }
@@ -191,7 +198,7 @@ mod tests {
     #[test]
     fn a_panic_of_the_supervising_thread_gives_the_run_up() {
         let session_memory = SessionMemory::create(&Vec::new()).expect("little memory");
-        let control = Arc::new(RunControl::new(Arc::new(session_memory)));
+        let control = Arc::new(RunControl::new(Arc::new(session_memory), None));
         drop(AbortOnPanic(Arc::clone(&control)));
         assert!(!control.stop.is_set());
 

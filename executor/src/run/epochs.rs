@@ -15,7 +15,7 @@ use super::worker_pool::WorkerPool;
 use crate::error::{EngineError, RunError};
 use crate::observe::report::Report;
 use crate::observe::trace::Tracer;
-use crate::options::RunOptions;
+use crate::options::{BorderState, RunOptions};
 use crate::program::{LoadedProgram, Phase};
 use crate::transport::clock::Clock;
 use crate::transport::conduit::Conduit;
@@ -131,7 +131,13 @@ impl EpochManager {
 
         // Until the epoch has begun nobody sets anything: its changes are those that it begins with.
         let control = Arc::clone(&self.control);
-        let ledger = control.ledger();
+        let mut ledger = control.ledger();
+        let last_epoch = control.current();
+        let granted = last_epoch
+            .as_ref()
+            .and_then(CurrentEpoch::granted_iterations);
+        drop(last_epoch);
+        ledger.leave_epoch(granted.unwrap_or(0));
         let live = self.live_start(&ledger);
         let spec = Arc::new(EpochSpec {
             live,
@@ -229,7 +235,11 @@ impl EpochManager {
         has_live.then(|| LiveStart {
             iterations: self.state.iterations,
             consumed: self.state.consumed.clone(),
-            changes: ledger.from_border(&self.loaded, self.state.iterations, &self.state.consumed),
+            changes: ledger.changes_since(
+                &self.loaded,
+                self.state.iterations,
+                &self.state.consumed,
+            ),
         })
     }
 
@@ -310,7 +320,7 @@ impl EpochManager {
     }
 
     /// The state at the last committed border of an epoch that is at work.
-    pub(crate) fn committed_state(&self, active: &ActiveEpoch) -> State {
+    pub(crate) fn committed_state(&self, active: &ActiveEpoch) -> BorderState {
         let memory = &active.memory;
         let committed_blocks = memory.hold();
         let graph = &self.loaded.program.graph;
@@ -325,11 +335,15 @@ impl EpochManager {
         let iterations = self.state.iterations + done_iterations;
         let consumed: Vec<(ActorId, u64)> = consumed_counts.collect();
         let ledger = self.control.ledger();
-        State {
+        let state = State {
             iterations,
             channels: border_channels,
-            changes: ledger.from_border(&self.loaded, iterations, &consumed),
+            changes: ledger.changes_since(&self.loaded, iterations, &consumed),
             consumed,
+        };
+        BorderState {
+            state,
+            changes_made: ledger.made(),
         }
     }
 
@@ -362,7 +376,7 @@ impl EpochManager {
             changes,
             ..
         } = &mut self.state;
-        *changes = ledger.from_border(&self.loaded, *iterations, consumed);
+        *changes = ledger.changes_since(&self.loaded, *iterations, consumed);
         ledger.begin(changes);
         drop(ledger);
 

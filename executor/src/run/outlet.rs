@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::time::Duration;
 
-use zbmd_ir::State;
-
-use crate::options::{Listener, StateListener};
+use crate::options::{BorderState, Listener, StateListener};
 use crate::supervise::{Event, What};
 use crate::transport::clock::Clock;
 use crate::transport::primitive::{AtomicU64, Ordering};
@@ -20,7 +18,7 @@ const MAX_STATES: u64 = 1;
 
 enum Item {
     Event(Event),
-    State(Box<State>),
+    State(Box<BorderState>),
 }
 
 /// What the two threads share.
@@ -110,7 +108,7 @@ impl Outlet {
     }
 
     /// Gives a state away, unless the listener is still busy with the last one.
-    pub(crate) fn state(&self, state: impl FnOnce() -> Option<State>) {
+    pub(crate) fn state(&self, state: impl FnOnce() -> Option<BorderState>) {
         if self.counts.states.load(Ordering::Acquire) >= MAX_STATES {
             return;
         }
@@ -186,7 +184,7 @@ fn deliver(
     items: &Receiver<Item>,
     counts: &Counts,
     events: Option<&(dyn Fn(&Event) + Send + Sync)>,
-    states: Option<&(dyn Fn(State) + Send + Sync)>,
+    states: Option<&(dyn Fn(BorderState) + Send + Sync)>,
 ) {
     while let Ok(item) = items.recv() {
         match item {
@@ -211,7 +209,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::Sender;
 
-    use zbmd_ir::TiVec;
+    use zbmd_ir::{State, TiVec};
 
     use super::*;
 
@@ -276,16 +274,19 @@ mod tests {
         let (tell, told) = mpsc::channel();
         let permits = Mutex::new(permits);
         let tell = Mutex::new(tell);
-        let listener = move |state: State| {
+        let listener = move |border: BorderState| {
             let _ = permits.lock().expect("no panic").recv();
-            let _ = tell.lock().expect("no panic").send(state.iterations);
+            let _ = tell.lock().expect("no panic").send(border.state.iterations);
         };
         let outlet = Outlet::start(None, Some(Arc::new(listener)));
-        let state = |iterations| State {
-            changes: Vec::new(),
-            iterations,
-            channels: TiVec::new(),
-            consumed: Vec::new(),
+        let state = |iterations| BorderState {
+            state: State {
+                changes: Vec::new(),
+                iterations,
+                channels: TiVec::new(),
+                consumed: Vec::new(),
+            },
+            changes_made: 0,
         };
         outlet.state(|| Some(state(1)));
         outlet.state(|| panic!("the listener is busy: none is made"));

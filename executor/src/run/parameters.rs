@@ -132,10 +132,22 @@ impl ParameterHandle {
         let current = self.control.current();
         let current = current.as_ref().filter(|_| !is_over);
         let current = current.ok_or(SetError::Ended)?;
-        let position = current.publish(&values, when)?;
+        let position = current.publish(&values, when, ledger.decided_iterations)?;
         let change = ParameterChange { position, values };
+        if let Some(listener) = &self.control.inputs {
+            listener.change(ledger.made, &change);
+        }
         ledger.add(&current.loaded, change);
         Ok(position)
+    }
+
+    /// Up to which iteration of the run all changes are known: whatever is set from now on takes effect there or later.
+    /// It never decreases. `None` for a program without live parameters.
+    pub fn decided_iterations(&self) -> Option<u64> {
+        let ledger = self.control.ledger();
+        let current = self.control.current();
+        let granted = current.as_ref()?.granted_iterations()?;
+        Some(granted.max(ledger.decided_iterations))
     }
 
     /// The live parameters, by name, with the values that were set last.
@@ -229,30 +241,48 @@ struct EpochSource {
 }
 
 impl CurrentEpoch {
-    /// Publishes a change to the workers; where it takes effect.
-    fn publish(&self, values: &Values, when: When<'_>) -> Result<ChangePosition, SetError> {
+    /// Iterations of the run up to the last block that was granted; `None` without live parameters.
+    pub(super) fn granted_iterations(&self) -> Option<u64> {
+        let start = self.spec.live.as_ref()?;
+        let plan = &self.loaded.program.plans[self.spec.plan];
+        let granted = self.memory.common.grants.granted().min(self.spec.limit);
+        Some(start.iterations + granted * plan.block)
+    }
+
+    /// Publishes a change to the workers, not before so many iterations of the run; where it takes effect.
+    fn publish(
+        &self,
+        values: &Values,
+        when: When<'_>,
+        decided_iterations: u64,
+    ) -> Result<ChangePosition, SetError> {
         let (Some(queue), Some(start)) = (&self.memory.changes, &self.spec.live) else {
             return Err(SetError::Ended);
         };
         let plan = &self.loaded.program.plans[self.spec.plan];
         let grants = &self.memory.common.grants;
+        let undecided = decided_iterations.saturating_sub(start.iterations);
+        let first_block = undecided.div_ceil(plan.block);
         let (wanted, too_late) = match when {
-            When::NextBlock => (WantedPosition::Border, None),
+            When::NextBlock => (WantedPosition::Border { first_block }, None),
             When::Token { source, index } => {
                 let in_epoch = self.source_named(source, &start.consumed)?;
-                let next = in_epoch.before + grants.granted() * in_epoch.block_tokens;
+                let next_block = grants.granted().max(first_block);
+                let next = in_epoch.before + next_block * in_epoch.block_tokens;
                 let too_late = SetError::TooLate {
                     source_name: source.to_owned(),
                     index,
                     next,
                 };
-                let Some(since_start) = index.checked_sub(in_epoch.before) else {
+                let since_start = index.checked_sub(in_epoch.before);
+                let block = since_start.map(|tokens| tokens / in_epoch.block_tokens);
+                let Some(block) = block.filter(|block| *block >= first_block) else {
                     return Err(too_late);
                 };
                 let wanted = WantedPosition::Token {
                     source: in_epoch.id,
                     index,
-                    block: since_start / in_epoch.block_tokens,
+                    block,
                 };
                 (wanted, Some(too_late))
             }
@@ -317,6 +347,11 @@ impl CurrentEpoch {
 pub(crate) struct ParameterLedger {
     /// In the order in which they hold.
     changes: Vec<ParameterChange>,
+    /// How many were made in this session.
+    made: u64,
+    /// Iterations that earlier epochs were granted: they may have given out tokens of them, which come again after a
+    /// loss, so that nothing may change there any more.
+    decided_iterations: u64,
 }
 
 impl ParameterLedger {
@@ -325,14 +360,25 @@ impl ParameterLedger {
         self.changes = changes.to_vec();
     }
 
+    /// How many changes were made in this session.
+    pub(crate) fn made(&self) -> u64 {
+        self.made
+    }
+
+    /// The epoch at work ends, and was granted so many iterations of the run.
+    pub(super) fn leave_epoch(&mut self, granted_iterations: u64) {
+        self.decided_iterations = self.decided_iterations.max(granted_iterations);
+    }
+
     fn add(&mut self, loaded: &LoadedProgram, change: ParameterChange) {
+        self.made += 1;
         insert_change(&mut self.changes, change, &|source| {
             loaded.tokens_per_iteration(source)
         });
     }
 
     /// The changes that a run needs that goes on from a border of the program.
-    pub(crate) fn from_border(
+    pub(crate) fn changes_since(
         &self,
         loaded: &LoadedProgram,
         iterations: u64,

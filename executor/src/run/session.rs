@@ -17,7 +17,7 @@ use super::worker_pool::WorkerPool;
 use crate::error::{EngineError, RunError};
 use crate::observe::report::Outcome;
 use crate::observe::trace::Tracer;
-use crate::options::RunOptions;
+use crate::options::{InputListener, RunOptions};
 use crate::program::{Engine, LoadedProgram};
 use crate::transport::conduit::{Conduit, Consumer, Producer};
 use crate::transport::ring::{Spin, Stop};
@@ -113,7 +113,8 @@ impl Session {
         demand::check(loaded, &options, &queue_sizes, available_bytes())?;
 
         let session_memory = Arc::new(SessionMemory::create(&queue_sizes)?);
-        let control = Arc::new(RunControl::new(Arc::clone(&session_memory)));
+        let inputs = options.inputs.clone();
+        let control = Arc::new(RunControl::new(Arc::clone(&session_memory), inputs.clone()));
         let pool = WorkerPool::new(
             Arc::clone(loaded),
             Arc::clone(&session_memory),
@@ -139,7 +140,12 @@ impl Session {
         // Made before anything runs: a lack of memory is found here.
         let first_epoch = manager.make_epoch(0, &[])?;
 
-        let source_handles = source_handles(loaded, &session_memory.sources, &control.stop);
+        let source_handles = source_handles(
+            loaded,
+            &session_memory.sources,
+            &control.stop,
+            inputs.as_ref(),
+        );
         let sink_handles = sink_handles(loaded, &first_epoch.memory.sinks, &control.stop);
         let run_thread = RunThread::start(result_receiver, move || {
             let _abort = AbortOnPanic(Arc::clone(&manager.control));
@@ -313,14 +319,19 @@ fn source_handles(
     loaded: &LoadedProgram,
     queues: &[Arc<Conduit>],
     stop: &Arc<Stop>,
+    inputs: Option<&Arc<dyn InputListener>>,
 ) -> BTreeMap<String, Option<SourceHandle>> {
     let fed_sources = loaded.program.graph.sources().zip(queues);
     fed_sources
-        .map(|((_, actor), queue)| {
+        .enumerate()
+        .map(|(index, ((_, actor), queue))| {
             let token = &actor.outputs[0].token;
             let producer = Producer::new(queue);
-            let handle =
+            let mut handle =
                 SourceHandle::new(&actor.name, token, producer, Arc::clone(stop), Spin::SHORT);
+            if let Some(listener) = inputs.cloned() {
+                handle.listen(Box::new(move |bytes| listener.tokens(index, bytes)));
+            }
             (actor.name.clone(), Some(handle))
         })
         .collect()

@@ -45,7 +45,7 @@ use super::system;
 use crate::error::RunError;
 use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
 use crate::inject::{DueFault, Injector};
-use crate::options::Supervised;
+use crate::options::{StateSubscription, Supervised};
 use crate::supervise::{
     Action, End, Epoch, Event, Generation, Input, Os, Request, Sample, Supervisor, Verdict, What,
 };
@@ -79,8 +79,8 @@ pub(super) struct SupervisedRun<'m> {
     monitor: Arc<ActivityMonitor>,
     /// Ends with the run.
     self_watch: SelfWatch,
-    /// How often states are given away, if they are.
-    state_every_ns: Option<u64>,
+    /// When states are given away, if they are.
+    states: Option<StateSubscription>,
     next_state_ns: u64,
     /// Iterations of the last state that was given away.
     last_state_iterations: u64,
@@ -136,7 +136,8 @@ impl<'m> SupervisedRun<'m> {
         give_up: Sender<RunResult>,
     ) -> Self {
         // Listeners have a thread of their own: one that blocks does not stop supervision.
-        let (state_every_ns, state_listener) = options.states.unzip();
+        let states = options.states;
+        let state_listener = states.as_ref().map(|states| Arc::clone(&states.listener));
         let outlet = Outlet::start(options.listener, state_listener);
         let self_watch = watch_run(Arc::clone(&manager.control), give_up, outlet.event_sender());
         let plans = BundlePlans {
@@ -149,8 +150,8 @@ impl<'m> SupervisedRun<'m> {
             outlet,
             monitor: self_watch.monitor(),
             self_watch,
-            state_every_ns,
-            next_state_ns: Clock.now_ns() + state_every_ns.unwrap_or(0),
+            next_state_ns: Clock.now_ns() + states.as_ref().map_or(0, |states| states.every_ns),
+            states,
             last_state_iterations: 0,
             injector: options.inject,
             actions: Vec::new(),
@@ -225,7 +226,7 @@ impl<'m> SupervisedRun<'m> {
             self.supervisor.deadline(),
             self.active.as_ref().map(|_| self.next_look_ns),
             self.injector.as_ref().and_then(Injector::next_ns),
-            self.state_every_ns.map(|_| self.next_state_ns),
+            self.states.as_ref().map(|_| self.next_state_ns),
             (!self.starting.is_empty()).then_some(self.next_start_look_ns),
         ];
         // Events end the wait at once; the limit bounds how late a request from another thread is seen.
@@ -666,21 +667,25 @@ impl<'m> SupervisedRun<'m> {
 
     /// Gives the state at the last committed border away, if it is time and there is a new one.
     fn give_state(&mut self, now_ns: u64) {
-        let Some(every_ns) = self.state_every_ns else {
+        let Some(states) = &self.states else {
             return;
         };
         if self.next_state_ns > now_ns {
             return;
         }
-        self.next_state_ns = now_ns + every_ns;
+        self.next_state_ns = now_ns + states.every_ns;
+        if !(states.is_wanted)() {
+            return;
+        }
 
         let Some(active) = &self.active else { return };
         let manager = &self.manager;
         let last_iterations = &mut self.last_state_iterations;
         self.outlet.state(|| {
             let committed_state = manager.committed_state(active);
-            let is_new = committed_state.iterations > *last_iterations;
-            *last_iterations = committed_state.iterations.max(*last_iterations);
+            let iterations = committed_state.state.iterations;
+            let is_new = iterations > *last_iterations;
+            *last_iterations = iterations.max(*last_iterations);
             is_new.then_some(committed_state)
         });
     }

@@ -38,8 +38,8 @@ const GRANTED: u64 = 2;
 /// Where somebody wants a change to take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WantedPosition {
-    /// With the next block.
-    Border,
+    /// With the next block, or with this block of the epoch where that is later.
+    Border { first_block: u64 },
     /// At a token of a source, which lies in this block of the epoch.
     Token {
         source: ActorId,
@@ -116,7 +116,7 @@ impl ChangeQueue {
         let number = self.words[0].load(Ordering::Relaxed);
         let place = self.place(number);
         let (kind, source, token, block) = match position {
-            WantedPosition::Border => (AT_BORDER, 0, 0, 0),
+            WantedPosition::Border { first_block } => (AT_BORDER, 0, 0, first_block),
             WantedPosition::Token {
                 source,
                 index,
@@ -171,8 +171,12 @@ impl ChangeQueue {
         let place = self.place(number);
         let is_at_token = place[KIND].load(Ordering::Relaxed) == AT_TOKEN;
         let granted = grants.granted();
-        let is_late = is_at_token && place[FIRST_BLOCK].load(Ordering::Relaxed) < granted;
-        let wanted = if is_late { REFUSED } else { GRANTED + granted };
+        let first_block = place[FIRST_BLOCK].load(Ordering::Relaxed);
+        let wanted = match is_at_token {
+            true if first_block < granted => REFUSED,
+            true => GRANTED + granted,
+            false => GRANTED + granted.max(first_block),
+        };
         let decided = place[DECISION].compare_exchange(
             UNDECIDED,
             wanted,
@@ -264,7 +268,8 @@ mod tests {
                 1 => vec![(1, vec![number as f64, -0.5])],
                 _ => vec![(0, vec![0.25]), (1, vec![-1.0, number as f64])],
             };
-            let decision = queue.publish(WantedPosition::Border, &values, &grants);
+            let wanted = WantedPosition::Border { first_block: 0 };
+            let decision = queue.publish(wanted, &values, &grants);
             assert_eq!(decision, Decision::Block(0));
             let mut found = Vec::new();
             queue.take(&mut taken, &grants, |decision, values| {
@@ -280,8 +285,12 @@ mod tests {
         let grants = AdmissionGrants::new();
         grants.grant(0, 5);
         let values = vec![(0, vec![2.0])];
-        let found = queue.publish(WantedPosition::Border, &values, &grants);
+        let at_border = |first_block| WantedPosition::Border { first_block };
+        let found = queue.publish(at_border(0), &values, &grants);
         assert_eq!(found, Decision::Block(5));
+        // An earlier epoch had been granted more: its blocks have given out tokens without the change.
+        let found = queue.publish(at_border(9), &values, &grants);
+        assert_eq!(found, Decision::Block(9));
         let at_token = |block| WantedPosition::Token {
             source: ActorId(0),
             index: 77,
@@ -301,6 +310,12 @@ mod tests {
         grants.grant(5, 5);
         let mut decisions = Vec::new();
         queue.take(&mut 0, &grants, |decision, _| decisions.push(decision));
-        assert_eq!(decisions, [Decision::Block(5), Decision::TooLate, in_time]);
+        let expect = [
+            Decision::Block(5),
+            Decision::Block(9),
+            Decision::TooLate,
+            in_time,
+        ];
+        assert_eq!(decisions, expect);
     }
 }

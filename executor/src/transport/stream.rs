@@ -161,11 +161,22 @@ impl Stream {
     }
 }
 
+/// Is told of the tokens that a source's queue has taken.
+pub(crate) type TakenListener = Box<dyn FnMut(&[u8]) + Send>;
+
 /// Where the tokens of a source are pushed. Dropping it ends the source.
-#[derive(Debug)]
 pub struct SourceHandle {
     stream: Stream,
     producer: Producer,
+    listener: Option<TakenListener>,
+}
+
+impl std::fmt::Debug for SourceHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SourceHandle")
+            .field("stream", &self.stream)
+            .finish_non_exhaustive()
+    }
 }
 
 impl SourceHandle {
@@ -182,7 +193,16 @@ impl SourceHandle {
             stop,
             spin,
         };
-        Self { stream, producer }
+        Self {
+            stream,
+            producer,
+            listener: None,
+        }
+    }
+
+    /// Tells somebody of all tokens that are taken from now on.
+    pub(crate) fn listen(&mut self, listener: TakenListener) {
+        self.listener = Some(listener);
     }
 
     /// Type of the tokens.
@@ -245,12 +265,17 @@ impl SourceHandle {
             return Err(self.stream.stopped());
         }
         let refused = bytes.len() as u64 / self.stream.token.bytes();
-        self.producer
+        let tokens = self
+            .producer
             .write(bytes)
             .map_err(|Closed| StreamError::Closed {
                 name: self.stream.name.clone(),
                 refused,
-            })
+            })?;
+        if let Some(listener) = &mut self.listener {
+            listener(&bytes[..(tokens * self.stream.token.bytes()) as usize]);
+        }
+        Ok(tokens)
     }
 
     fn push_all(&mut self, mut bytes: &[u8], deadline: Deadline) -> Result<u64, StreamError> {

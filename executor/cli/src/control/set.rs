@@ -171,7 +171,9 @@ fn ask_once(pid: u32, request: &Request) -> Result<Reply, Failure> {
 fn no_socket(pid: u32) -> Failure {
     match zbmd_executor::live::read(pid) {
         Ok(live) if !live.progress.parameters.is_empty() => {
-            let text = format!("the run of process {pid} takes no commands: it has said why");
+            let text = format!(
+                "the run of process {pid} takes no commands: it is a replay, or it has said why"
+            );
             Failure::new(exit::FILE, text)
         }
         Ok(live) => {

@@ -104,8 +104,13 @@ pub(crate) enum PumpEnd {
         /// The sink.
         stream: String,
     },
-    /// A source's file cannot be read on; the source was closed.
-    SourceFailed(FileError),
+    /// A source's file cannot be read on.
+    SourceFailed {
+        /// What the system says.
+        error: FileError,
+        /// Closes with this: the run does not end before it is known why.
+        source: Option<Box<SourceHandle>>,
+    },
     /// A sink's file cannot be written on; the tokens that still come are dropped.
     SinkFailed {
         /// The sink.
@@ -141,11 +146,15 @@ pub(crate) fn fill(
             }
             Ok(bytes) => buffered_bytes += bytes,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(source) => {
-                return PumpEnd::SourceFailed(FileError::Io {
-                    path: path.to_owned(),
-                    source,
-                });
+            Err(error) => {
+                let path = path.to_owned();
+                return PumpEnd::SourceFailed {
+                    error: FileError::Io {
+                        path,
+                        source: error,
+                    },
+                    source: Some(Box::new(source)),
+                };
             }
         }
 
@@ -386,7 +395,11 @@ pub(crate) fn spawn(
     let path = Path::new(&thread_name).to_owned();
     let run = move || {
         if let Err(source) = Session::enter_pump_role(is_realtime) {
-            drop(ends.send(PumpEnd::SourceFailed(FileError::Io { path, source })));
+            let error = FileError::Io { path, source };
+            drop(ends.send(PumpEnd::SourceFailed {
+                error,
+                source: None,
+            }));
             return;
         }
         // Nobody listens any more when the program is ending: then the end is of no interest.

@@ -1,0 +1,168 @@
+//! What a recording is of: the file that names the run, its bundle and its sources.
+
+use serde::{Deserialize, Serialize};
+use zbmd_ir::Program;
+use zbmd_ir::file_header::{FileHeader, HeaderError};
+use zbmd_ir::state;
+use zbmd_ir::verify::graph::repetition;
+
+/// First bytes of the file.
+const HEADER: FileHeader = FileHeader {
+    magic: *b"ZBFR",
+    version: 1,
+    field_count: 0,
+};
+/// No description of a run is longer.
+pub(super) const MAX_HEAD_BYTES: u64 = 16 << 20;
+
+/// What a recording is of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Head {
+    /// The run: a number that no other run has.
+    pub run_id: u64,
+    /// Hash of the bundle's file, a copy of which is in the recording.
+    pub bundle_hash: u64,
+    /// Fingerprint of its graph: a state is of runs of such graphs.
+    pub graph_fingerprint: u64,
+    /// In the order of the graph.
+    pub sources: Vec<RecordedSource>,
+}
+
+/// A source whose tokens are recorded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecordedSource {
+    /// Its name.
+    pub name: String,
+    /// Type of its tokens, as people write it.
+    pub token: String,
+    /// Bytes of a token.
+    pub token_bytes: u64,
+    /// Tokens that an iteration takes.
+    pub tokens_per_iteration: u64,
+    /// Tokens a second, if that is known.
+    pub rate: Option<f64>,
+}
+
+/// Why a file does not say what a recording is of.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
+pub enum HeadError {
+    #[error("starts with {found:02x?}, a recording with {:02x?} (`ZBFR`)", HEADER.magic)]
+    Magic { found: [u8; 4] },
+    #[error("format version {found}, this program reads {}", HEADER.version)]
+    Version { found: u32 },
+    #[error("should have {expected} bytes, has {found}")]
+    Length { expected: u64, found: u64 },
+    #[error("checksum {found:016x}, it says {expected:016x}: it is damaged")]
+    Checksum { found: u64, expected: u64 },
+    #[error("{0}")]
+    Content(String),
+}
+
+impl From<HeaderError> for HeadError {
+    fn from(error: HeaderError) -> Self {
+        match error {
+            HeaderError::Magic { found } => Self::Magic { found },
+            HeaderError::Version { found } => Self::Version { found },
+            HeaderError::Length { expected, found } => Self::Length { expected, found },
+            HeaderError::Checksum { found, expected } => Self::Checksum { found, expected },
+        }
+    }
+}
+
+/// The sources of a program as a recording has them. `rate` is asked for those that the model says no rate of.
+pub(crate) fn sources_of(
+    program: &Program,
+    rate: impl Fn(&str) -> Option<f64>,
+) -> Vec<RecordedSource> {
+    let repetition = repetition(&program.graph).expect("a verified graph is consistent");
+    let sources = program.graph.sources();
+    let recorded = sources.map(|(id, actor)| RecordedSource {
+        name: actor.name.clone(),
+        token: actor.outputs[0].token.to_string(),
+        token_bytes: actor.outputs[0].token.bytes(),
+        tokens_per_iteration: repetition[id] * actor.outputs[0].rate,
+        rate: rate(&actor.name).or(actor.sample_rate()),
+    });
+    recorded.collect()
+}
+
+impl Head {
+    /// As the bytes of a file.
+    pub fn encode(&self) -> Vec<u8> {
+        let body = postcard::to_stdvec(self).expect("every sequence has a length");
+        HEADER.seal(&[], &body)
+    }
+
+    /// From the bytes of a file.
+    ///
+    /// # Errors
+    /// See [`HeadError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, HeadError> {
+        let body = HEADER.open(bytes)?.body;
+        let head: Self = super::record::decode(body).map_err(HeadError::Content)?;
+        let is_empty =
+            |source: &&RecordedSource| source.token_bytes == 0 || source.tokens_per_iteration == 0;
+        match head.sources.iter().find(is_empty) {
+            None => Ok(head),
+            Some(source) => Err(HeadError::Content(format!(
+                "source `{}` has {} tokens of {} bytes an iteration",
+                source.name, source.tokens_per_iteration, source.token_bytes
+            ))),
+        }
+    }
+
+    /// What keeps the recording from being replayed on a program, if anything does.
+    pub fn difference(&self, program: &Program) -> Option<String> {
+        let fingerprint = state::fingerprint(&program.graph);
+        let own = &self.graph_fingerprint;
+        (fingerprint != *own).then(|| {
+            format!(
+                "its graph is {fingerprint:016x}, the recording is of graph {own:016x}: names, rates, types and channels must be the same"
+            )
+        })
+    }
+
+    /// What is different in the sources of a program, if anything is: names, types or order.
+    pub fn source_difference(&self, program: &Program) -> Option<String> {
+        let texts = |sources: &[RecordedSource]| {
+            let texts = sources
+                .iter()
+                .map(|source| format!("`{}` of {}", source.name, source.token));
+            texts.collect::<Vec<_>>().join(", ")
+        };
+        let here = texts(&sources_of(program, |_| None));
+        let there = texts(&self.sources);
+        (here != there).then(|| format!("its sources are {here}; those recorded are {there}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zbmd_ir::testing::programs;
+
+    #[test]
+    fn heads_are_read_as_they_were_written_and_no_other_way() {
+        for program in programs::all() {
+            let head = Head {
+                run_id: 5,
+                bundle_hash: 6,
+                graph_fingerprint: state::fingerprint(&program.graph),
+                sources: sources_of(&program, |_| Some(48e3)),
+            };
+            let bytes = head.encode();
+            assert_eq!(Head::decode(&bytes).as_ref(), Ok(&head));
+            assert_eq!(head.difference(&program), None);
+            assert_eq!(head.source_difference(&program), None);
+            for length in 0..bytes.len() {
+                Head::decode(&bytes[..length]).expect_err("cut off");
+            }
+            for bit in 0..8 * bytes.len() {
+                let mut changed = bytes.clone();
+                changed[bit / 8] ^= 1 << (bit % 8);
+                Head::decode(&changed).expect_err("a bit changed");
+            }
+        }
+    }
+}

@@ -1,0 +1,755 @@
+//! Reads a recording, which may be a stranger's: every length and count is checked. Also one that is still being made, and
+//! one whose process was killed at any byte.
+//!
+//! Opening reads the heads of all records; tokens and states are read, and their checksums compared, when they are wanted.
+//! A segment that ends within a record, or that is damaged, ends there; what is missing then is found as any other hole
+//! is, by the indexes of what follows.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use zbmd_ir::limits::MAX_STREAM_BYTES;
+use zbmd_ir::{Graph, ParameterChange, State, state};
+use zbmd_live::Gap;
+
+use super::folder::{HEAD_FILE, RecordingError, segments};
+use super::head::{Head, MAX_HEAD_BYTES};
+use super::record::{
+    self, HEADER_BYTES, Kind, MAX_SMALL_BYTES, Mark, NumberedChange, RecordHeader, RunEnd,
+    SegmentStart, SourceGap, StatePlace, TOKENS_HEAD_BYTES, TokensHead,
+};
+use crate::io::read_whole;
+
+/// Records of a recording, at most: what is known of each takes memory.
+const MAX_RECORDS: u64 = 1 << 24;
+
+/// A file of a recording.
+#[derive(Debug)]
+struct SegmentFile {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+/// Where a payload is.
+#[derive(Clone, Copy, Debug)]
+struct PayloadPlace {
+    segment: usize,
+    /// Of the payload's first byte.
+    offset: u64,
+    header: RecordHeader,
+}
+
+/// Tokens of a source that follow on each other.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    first: u64,
+    tokens: u64,
+    place: PayloadPlace,
+}
+
+/// A state of the recording.
+#[derive(Clone, Debug)]
+struct StoredState {
+    place: StatePlace,
+    payload: PayloadPlace,
+}
+
+/// Changes that are not in the recording.
+#[derive(Clone, Copy, Debug)]
+struct ChangeHole {
+    /// The number of the first one.
+    first_number: u64,
+    /// All changes that take effect before this iteration come before the hole.
+    decided_iterations: u64,
+}
+
+/// A part of a recording that can be replayed: from a state to where something is missing, or the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// Which state.
+    state: usize,
+    /// Iterations of the run when it began.
+    pub begin: u64,
+    /// And when it ends.
+    pub end: u64,
+    /// It ends where the run ended, in good order.
+    pub is_whole: bool,
+}
+
+/// A time that the recording knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimedToken {
+    /// For each source, as many tokens had come.
+    pub index: u64,
+    /// Nanoseconds since 1970.
+    pub unix_ns: u64,
+}
+
+/// A recording that was opened.
+#[derive(Debug)]
+pub struct Recording {
+    /// What it is of.
+    pub head: Head,
+    /// What is to be said of it.
+    pub notes: Vec<String>,
+    /// For each source, the gaps that were filled.
+    pub gaps: Vec<Vec<Gap>>,
+    /// For each source, when tokens had come, in order.
+    pub times: Vec<Vec<TimedToken>>,
+    /// How the run ended.
+    pub end: Option<RunEnd>,
+    files: Arc<Vec<SegmentFile>>,
+    pieces: Vec<Arc<Vec<Piece>>>,
+    states: Vec<StoredState>,
+    changes: BTreeMap<u64, ParameterChange>,
+    change_holes: Vec<ChangeHole>,
+    /// By the last mark.
+    decided_iterations: u64,
+}
+
+/// What is read of segments, one after another.
+struct Scan {
+    head: Head,
+    notes: Vec<String>,
+    pieces: Vec<Vec<Piece>>,
+    /// For each source, the token after the last one.
+    next_tokens: Vec<u64>,
+    gaps: Vec<Vec<Gap>>,
+    times: Vec<Vec<TimedToken>>,
+    states: Vec<StoredState>,
+    changes: BTreeMap<u64, ParameterChange>,
+    change_holes: Vec<ChangeHole>,
+    /// The number of the next change, if there has been a segment.
+    next_change: Option<u64>,
+    decided_iterations: u64,
+    end: Option<RunEnd>,
+    records: u64,
+}
+
+/// Why a segment is read no further.
+enum Stop {
+    /// It ends within a record.
+    Torn,
+    /// It is not what it should be.
+    Damaged(String),
+    /// The system does not let us.
+    Io(io::Error),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl Recording {
+    /// Opens the recording in a folder.
+    ///
+    /// # Errors
+    /// See [`RecordingError`]. A damaged segment is none: [`Self::notes`] has it.
+    pub fn open(folder: &Path) -> Result<Self, RecordingError> {
+        let head_path = folder.join(HEAD_FILE);
+        let head_bytes = match read_whole(&head_path, MAX_HEAD_BYTES) {
+            Ok(bytes) => bytes,
+            Err(crate::io::FileError::Io { source, .. })
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
+                return Err(RecordingError::Missing {
+                    path: folder.to_owned(),
+                });
+            }
+            Err(error) => {
+                return Err(RecordingError::Unusable {
+                    path: head_path,
+                    why: error.to_string(),
+                });
+            }
+        };
+        let head = Head::decode(&head_bytes).map_err(|source| RecordingError::Head {
+            path: head_path.clone(),
+            source,
+        })?;
+
+        let mut scan = Scan::new(head);
+        let mut files = Vec::new();
+        for (number, path) in open_segments(folder)? {
+            let Some(file) = open_segment(path)? else {
+                continue;
+            };
+            scan.segment(files.len(), number, &file)?;
+            files.push(file);
+        }
+        Ok(scan.finish(files))
+    }
+
+    /// The parts that can be replayed: for each state, how far.
+    pub fn stretches(&self) -> Vec<Stretch> {
+        let states = 0..self.states.len();
+        states.map(|state| self.stretch_of(state)).collect()
+    }
+
+    /// The stretch to replay from an iteration on: the one that gets furthest, from its latest state. Without an iteration,
+    /// the first that has anything.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn stretch(&self, from: Option<u64>) -> Result<Stretch, String> {
+        let stretches = self.stretches();
+        let Some(from) = from else {
+            let mut with_tokens = stretches
+                .iter()
+                .filter(|stretch| stretch.begin < stretch.end);
+            let first = with_tokens.next().or(stretches.first());
+            return first
+                .copied()
+                .ok_or_else(|| "holds no state that a replay can begin at".to_owned());
+        };
+        let holding = stretches
+            .iter()
+            .filter(|stretch| (stretch.begin..=stretch.end).contains(&from));
+        let best = holding.max_by_key(|stretch| (stretch.end, stretch.begin));
+        best.copied().ok_or_else(|| {
+            let texts = self.ranges();
+            format!(
+                "iteration {from} cannot be replayed: the recording has {}",
+                texts.join(", ")
+            )
+        })
+    }
+
+    /// The ranges of iterations that can be replayed, as people read them.
+    pub fn ranges(&self) -> Vec<String> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for stretch in self.stretches() {
+            match ranges.last_mut() {
+                Some((_, end)) if stretch.begin <= *end => *end = stretch.end.max(*end),
+                _ => ranges.push((stretch.begin, stretch.end)),
+            }
+        }
+        let texts = ranges
+            .iter()
+            .map(|(begin, end)| format!("iterations {begin} to {end}"));
+        texts.collect()
+    }
+
+    fn stretch_of(&self, index: usize) -> Stretch {
+        let place = &self.states[index].place;
+        let sources = self.head.sources.iter().zip(&self.pieces);
+        let with_tokens = sources.zip(&place.consumed);
+        let by_source = with_tokens.map(|((source, pieces), consumed)| {
+            let tokens = contiguous_from(pieces, *consumed);
+            place
+                .iterations
+                .saturating_add(tokens / source.tokens_per_iteration)
+        });
+        let by_tokens = by_source.min().unwrap_or(u64::MAX);
+
+        let mut holes = self.change_holes.iter();
+        let next_hole = holes.find(|hole| hole.first_number >= place.changes_made);
+        let decided = next_hole.map_or(self.decided_iterations, |hole| hole.decided_iterations);
+        let by_end = self.end.filter(|_| next_hole.is_none());
+        // A padded iteration has fewer tokens than it takes.
+        let missing = by_end.map_or(0, |end| end.iterations.saturating_sub(by_tokens));
+        let reaches_end = by_end.is_some_and(|end| missing <= u64::from(end.pads));
+        let end = match by_end {
+            Some(end) if reaches_end => end.iterations,
+            Some(end) => by_tokens.min(end.iterations),
+            None => by_tokens.min(decided),
+        };
+        Stretch {
+            state: index,
+            begin: place.iterations,
+            end: end.max(place.iterations),
+            is_whole: reaches_end,
+        }
+    }
+
+    /// The state that a stretch begins with, with all changes that were made later.
+    ///
+    /// # Errors
+    /// A damaged state or one of another graph; changes that the graph does not allow.
+    pub fn state(&self, stretch: Stretch, graph: &Graph) -> Result<State, RecordingError> {
+        let stored = &self.states[stretch.state];
+        let file = &self.files[stored.payload.segment];
+        let refused = |why: String| RecordingError::Content {
+            path: file.path.clone(),
+            offset: stored.payload.offset,
+            why,
+        };
+        let payload = stored
+            .payload
+            .read(file)
+            .map_err(|stop| stop.error(file, stored.payload.offset))?;
+        let state_bytes = split_place(&payload).map(|(_, rest)| rest);
+        let state_bytes = state_bytes.map_err(&refused)?;
+        let saved =
+            state::decode(state_bytes, graph).map_err(|error| refused(error.to_string()))?;
+        let mut state = saved.state;
+        let consumed = state.consumed.iter().map(|(_, tokens)| *tokens);
+        let is_same = state.iterations == stored.place.iterations
+            && consumed.eq(stored.place.consumed.iter().copied());
+        if !is_same {
+            return Err(refused("is not the state that its place says".to_owned()));
+        }
+
+        let mut number = stored.place.changes_made;
+        while let Some(change) = self.changes.get(&number) {
+            zbmd_ir::insert_change(&mut state.changes, change.clone(), &|source| {
+                let sources = graph.sources().zip(&self.head.sources);
+                let mut found = sources.filter(|((id, _), _)| *id == source);
+                found
+                    .next()
+                    .map_or(1, |(_, known)| known.tokens_per_iteration)
+            });
+            number += 1;
+        }
+        state::check(&state, graph).map_err(|error| refused(error.to_string()))?;
+        Ok(state)
+    }
+
+    /// Changes that were recorded, by number.
+    pub fn changes(&self) -> impl Iterator<Item = (u64, &ParameterChange)> {
+        self.changes
+            .iter()
+            .map(|(number, change)| (*number, change))
+    }
+
+    /// The tokens that are there of a source, as ranges of indexes.
+    pub fn token_ranges(&self, source: usize) -> Vec<(u64, u64)> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for piece in self.pieces[source].iter() {
+            let end = piece.first + piece.tokens;
+            match ranges.last_mut() {
+                Some((_, last)) if *last == piece.first => *last = end,
+                _ => ranges.push((piece.first, end)),
+            }
+        }
+        ranges
+    }
+
+    /// The tokens of a source from an index on, up to the first that is missing.
+    pub fn tokens(&self, source: usize, from: u64) -> RecordedTokens {
+        let pieces = Arc::clone(&self.pieces[source]);
+        RecordedTokens {
+            files: Arc::clone(&self.files),
+            piece: pieces.partition_point(|piece| piece.first + piece.tokens <= from),
+            pieces,
+            token_bytes: self.head.sources[source].token_bytes,
+            next: from,
+            buffer: Vec::new(),
+            taken: 0,
+        }
+    }
+}
+
+/// How many tokens there are from an index on, before the first that is missing.
+fn contiguous_from(pieces: &[Piece], from: u64) -> u64 {
+    let first = pieces.partition_point(|piece| piece.first + piece.tokens <= from);
+    let mut end = from;
+    for piece in &pieces[first..] {
+        if piece.first > end {
+            break;
+        }
+        end = piece.first + piece.tokens;
+    }
+    end - from
+}
+
+/// The segments in a folder.
+fn open_segments(folder: &Path) -> Result<Vec<(u64, PathBuf)>, RecordingError> {
+    segments(folder).map_err(|source| RecordingError::Io {
+        path: folder.to_owned(),
+        source,
+    })
+}
+
+/// Opens a segment, unless it has just been removed.
+fn open_segment(path: PathBuf) -> Result<Option<SegmentFile>, RecordingError> {
+    let opened = File::open(&path).and_then(|file| Ok((file.metadata()?, file)));
+    match opened {
+        Ok((metadata, _)) if !metadata.is_file() => Err(RecordingError::Unusable {
+            path,
+            why: "is not a regular file".to_owned(),
+        }),
+        Ok((metadata, file)) => Ok(Some(SegmentFile {
+            path,
+            file,
+            bytes: metadata.len(),
+        })),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(RecordingError::Io { path, source }),
+    }
+}
+
+impl Stop {
+    fn error(self, file: &SegmentFile, offset: u64) -> RecordingError {
+        let path = file.path.clone();
+        match self {
+            Stop::Io(source) => RecordingError::Io { path, source },
+            Stop::Torn => RecordingError::Content {
+                path,
+                offset,
+                why: "ends within a record".to_owned(),
+            },
+            Stop::Damaged(why) => RecordingError::Content { path, offset, why },
+        }
+    }
+}
+
+impl PayloadPlace {
+    /// Reads a payload and compares its checksum.
+    fn read(self, file: &SegmentFile) -> Result<Vec<u8>, Stop> {
+        let mut payload = Vec::new();
+        self.read_into(file, &mut payload)?;
+        Ok(payload)
+    }
+
+    fn read_into(self, file: &SegmentFile, payload: &mut Vec<u8>) -> Result<(), Stop> {
+        // Its length was compared with that of the file.
+        payload.resize(self.header.length as usize, 0);
+        read_at(file, payload, self.offset)?;
+        match self.header.is_of(&[payload]) {
+            true => Ok(()),
+            false => Err(Stop::Damaged(
+                "the record's checksum is another: it is damaged".to_owned(),
+            )),
+        }
+    }
+}
+
+/// Fills a buffer from a place of a file.
+fn read_at(file: &SegmentFile, buffer: &mut [u8], offset: u64) -> Result<(), Stop> {
+    match file.file.read_exact_at(buffer, offset) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Stop::Torn),
+        Err(error) => Err(Stop::Io(error)),
+    }
+}
+
+/// The place at the beginning of a state's payload, and the rest.
+fn split_place(payload: &[u8]) -> Result<(StatePlace, &[u8]), String> {
+    let short = || "a state without its place".to_owned();
+    let (length, rest) = payload.split_first_chunk::<4>().ok_or_else(short)?;
+    let length = u32::from_le_bytes(*length) as usize;
+    let (place, rest) = rest.split_at_checked(length).ok_or_else(short)?;
+    Ok((record::decode(place)?, rest))
+}
+
+impl Scan {
+    fn new(head: Head) -> Self {
+        let sources = head.sources.len();
+        Self {
+            head,
+            notes: Vec::new(),
+            pieces: vec![Vec::new(); sources],
+            next_tokens: vec![0; sources],
+            gaps: vec![Vec::new(); sources],
+            times: vec![Vec::new(); sources],
+            states: Vec::new(),
+            changes: BTreeMap::new(),
+            change_holes: Vec::new(),
+            next_change: None,
+            decided_iterations: 0,
+            end: None,
+            records: 0,
+        }
+    }
+
+    fn finish(self, files: Vec<SegmentFile>) -> Recording {
+        Recording {
+            head: self.head,
+            notes: self.notes,
+            gaps: self.gaps,
+            times: self.times,
+            end: self.end,
+            files: Arc::new(files),
+            pieces: self.pieces.into_iter().map(Arc::new).collect(),
+            states: self.states,
+            changes: self.changes,
+            change_holes: self.change_holes,
+            decided_iterations: self.decided_iterations,
+        }
+    }
+
+    /// Takes in the records of a segment, as far as it is whole.
+    fn segment(
+        &mut self,
+        index: usize,
+        number: u64,
+        file: &SegmentFile,
+    ) -> Result<(), RecordingError> {
+        let mut offset = 0;
+        while offset < file.bytes {
+            match self.record(index, number, file, offset) {
+                Ok(record_bytes) => offset += record_bytes,
+                Err(Stop::Io(source)) => {
+                    return Err(RecordingError::Io {
+                        path: file.path.clone(),
+                        source,
+                    });
+                }
+                Err(stop) => {
+                    let what = match stop {
+                        Stop::Torn => "it ends within a record".to_owned(),
+                        Stop::Damaged(why) => why,
+                        Stop::Io(_) => String::new(),
+                    };
+                    self.notes.push(format!(
+                        "{}: at byte {offset}: {what}; the rest of it is not used",
+                        file.path.display()
+                    ));
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in the record at a place; its length.
+    fn record(
+        &mut self,
+        index: usize,
+        number: u64,
+        file: &SegmentFile,
+        offset: u64,
+    ) -> Result<u64, Stop> {
+        let mut header_bytes = [0; HEADER_BYTES];
+        read_at(file, &mut header_bytes, offset)?;
+        let damaged = |why: &str| Stop::Damaged(why.to_owned());
+        let header = RecordHeader::decode(&header_bytes);
+        let header = header.ok_or_else(|| damaged("is not a record"))?;
+        let payload_offset = offset + HEADER_BYTES as u64;
+        if u64::from(header.length) > file.bytes - payload_offset.min(file.bytes) {
+            return Err(Stop::Torn);
+        }
+        self.records += 1;
+        if self.records > MAX_RECORDS {
+            return Err(damaged("more records than a recording may have"));
+        }
+        if (offset == 0) != (header.kind == Kind::Start) {
+            return Err(damaged(
+                "a segment has one start, which is its first record",
+            ));
+        }
+
+        let place = PayloadPlace {
+            segment: index,
+            offset: payload_offset,
+            header,
+        };
+        match header.kind {
+            Kind::Tokens => self.tokens(file, place)?,
+            Kind::State => self.state(file, place)?,
+            Kind::Start | Kind::Change | Kind::Mark | Kind::Gap | Kind::End => {
+                if header.length > MAX_SMALL_BYTES {
+                    return Err(damaged("is longer than any record of its kind"));
+                }
+                let payload = place.read(file)?;
+                self.small(number, header.kind, &payload)
+                    .map_err(Stop::Damaged)?;
+            }
+        }
+        Ok(HEADER_BYTES as u64 + u64::from(header.length))
+    }
+
+    fn tokens(&mut self, file: &SegmentFile, place: PayloadPlace) -> Result<(), Stop> {
+        let damaged = |why: &str| Stop::Damaged(why.to_owned());
+        let mut head_bytes = [0; TOKENS_HEAD_BYTES];
+        let length = place.header.length as usize;
+        if length < TOKENS_HEAD_BYTES {
+            return Err(damaged("tokens without their head"));
+        }
+        read_at(file, &mut head_bytes, place.offset)?;
+        let head = TokensHead::decode(&head_bytes);
+        let source_index = head.source as usize;
+        let source = self.head.sources.get(source_index);
+        let source = source.ok_or_else(|| damaged("tokens of no source"))?;
+        let token_bytes = (length - TOKENS_HEAD_BYTES) as u64;
+        if !token_bytes.is_multiple_of(source.token_bytes) {
+            return Err(damaged("not a whole number of tokens"));
+        }
+        let tokens = token_bytes / source.token_bytes;
+        if head.first < self.next_tokens[source_index]
+            || head.first > MAX_STREAM_BYTES
+            || tokens > MAX_STREAM_BYTES
+        {
+            return Err(damaged("tokens with indexes that came before"));
+        }
+        self.next_tokens[source_index] = head.first + tokens;
+        if tokens > 0 {
+            self.pieces[source_index].push(Piece {
+                first: head.first,
+                tokens,
+                place,
+            });
+        }
+        Ok(())
+    }
+
+    fn state(&mut self, file: &SegmentFile, place: PayloadPlace) -> Result<(), Stop> {
+        /// Of a length and the place: a varint for each source, and some more.
+        const MAX_VARINT_BYTES: usize = 10;
+        let max_head = 4 + (4 + self.head.sources.len()) * MAX_VARINT_BYTES;
+        let mut head_bytes = vec![0; max_head.min(place.header.length as usize)];
+        read_at(file, &mut head_bytes, place.offset)?;
+        let (state_place, _) = split_place(&head_bytes).map_err(Stop::Damaged)?;
+        let counts = state_place.consumed.iter();
+        let is_possible = state_place.consumed.len() == self.head.sources.len()
+            && state_place.iterations <= MAX_STREAM_BYTES
+            && counts.max().is_none_or(|count| *count <= MAX_STREAM_BYTES);
+        if !is_possible {
+            return Err(Stop::Damaged("a state that no run reaches".to_owned()));
+        }
+        self.states.push(StoredState {
+            place: state_place,
+            payload: place,
+        });
+        Ok(())
+    }
+
+    fn small(&mut self, segment: u64, kind: Kind, payload: &[u8]) -> Result<(), String> {
+        match kind {
+            Kind::Start => self.start(segment, &record::decode(payload)?),
+            Kind::Change => {
+                let NumberedChange { number, change } = record::decode(payload)?;
+                if self.next_change.is_none_or(|next| number < next) || number == u64::MAX {
+                    return Err("a change with a number that came before".to_owned());
+                }
+                self.go_on_at_change(number);
+                self.next_change = Some(number + 1);
+                self.changes.insert(number, change);
+                Ok(())
+            }
+            Kind::Mark => {
+                let mark: Mark = record::decode(payload)?;
+                self.decided_iterations = mark.decided_iterations.max(self.decided_iterations);
+                for (times, next) in self.times.iter_mut().zip(&self.next_tokens) {
+                    let is_new = times.last().is_none_or(|last| last.index < *next);
+                    if is_new {
+                        times.push(TimedToken {
+                            index: *next,
+                            unix_ns: mark.unix_ns,
+                        });
+                    }
+                }
+                Ok(())
+            }
+            Kind::Gap => {
+                let SourceGap { source, gap } = record::decode(payload)?;
+                let gaps = self.gaps.get_mut(source as usize);
+                gaps.ok_or("a gap of no source")?.push(gap);
+                Ok(())
+            }
+            Kind::End => {
+                let end: RunEnd = record::decode(payload)?;
+                if end.iterations > MAX_STREAM_BYTES {
+                    return Err("an end that no run reaches".to_owned());
+                }
+                self.end = Some(end);
+                Ok(())
+            }
+            Kind::Tokens | Kind::State => Ok(()),
+        }
+    }
+
+    fn start(&mut self, number: u64, start: &SegmentStart) -> Result<(), String> {
+        if start.run_id != self.head.run_id {
+            return Err(format!(
+                "is of run {:016x}, the recording is of run {:016x}",
+                start.run_id, self.head.run_id
+            ));
+        }
+        if start.segment != number {
+            return Err(format!(
+                "is segment {}, by its name {number}",
+                start.segment
+            ));
+        }
+        if start.tokens.len() != self.next_tokens.len() {
+            return Err("counts other sources than the recording has".to_owned());
+        }
+        if start.changes > MAX_STREAM_BYTES {
+            return Err("counts changes that no run makes".to_owned());
+        }
+        if self.next_change.is_some_and(|next| start.changes < next) {
+            return Err("counts fewer changes than the segment before it".to_owned());
+        }
+        match self.next_change {
+            None => self.next_change = Some(start.changes),
+            Some(_) => self.go_on_at_change(start.changes),
+        }
+        Ok(())
+    }
+
+    /// The next change is this one: those before it that were not recorded are a hole.
+    fn go_on_at_change(&mut self, number: u64) {
+        let Some(next) = self.next_change else {
+            return;
+        };
+        if number > next {
+            self.change_holes.push(ChangeHole {
+                first_number: next,
+                decided_iterations: self.decided_iterations,
+            });
+            self.next_change = Some(number);
+        }
+    }
+}
+
+/// Tokens of a recording, as bytes.
+#[derive(Debug)]
+pub struct RecordedTokens {
+    files: Arc<Vec<SegmentFile>>,
+    pieces: Arc<Vec<Piece>>,
+    /// The next piece.
+    piece: usize,
+    token_bytes: u64,
+    /// Index of the token after those in the buffer.
+    next: u64,
+    buffer: Vec<u8>,
+    /// Bytes of the buffer that were given.
+    taken: usize,
+}
+
+impl RecordedTokens {
+    /// Reads the next piece, if it goes on where the last one ended.
+    fn refill(&mut self) -> io::Result<bool> {
+        let Some(piece) = self.pieces.get(self.piece) else {
+            return Ok(false);
+        };
+        if piece.first > self.next {
+            return Ok(false);
+        }
+        let file = &self.files[piece.place.segment];
+        let read = piece.place.read_into(file, &mut self.buffer);
+        read.map_err(|stop| match stop {
+            Stop::Io(error) => error,
+            other => io::Error::other(other.error(file, piece.place.offset).to_string()),
+        })?;
+        let skipped = (self.next - piece.first) * self.token_bytes;
+        self.taken = TOKENS_HEAD_BYTES + skipped as usize;
+        self.next = piece.first + piece.tokens;
+        self.piece += 1;
+        Ok(true)
+    }
+}
+
+impl Read for RecordedTokens {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        while self.taken >= self.buffer.len() {
+            if !self.refill()? {
+                return Ok(0);
+            }
+        }
+        let from = &self.buffer[self.taken..];
+        let length = from.len().min(to.len());
+        to[..length].copy_from_slice(&from[..length]);
+        self.taken += length;
+        Ok(length)
+    }
+}

@@ -1,0 +1,224 @@
+//! `zbmd-run replay`: a recorded run again, from a border that the recording has a state of or that is reached from one.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use zbmd_backends::op::Registry;
+use zbmd_executor::{Engine, RunOptions};
+use zbmd_ir::{Program, State};
+
+use super::args::{Args, ReportFormat, Where, binding};
+use super::files::Opened;
+use super::{CliError, open_bundle, run, say};
+use crate::checkpoint::hash_of_file;
+use crate::flight::{Recording, RecordingError, Stretch, bundle_of};
+use crate::io::FileError;
+use crate::io::pump;
+
+/// What to replay, and how.
+#[derive(Debug, clap::Args)]
+pub(super) struct Replay {
+    /// The folder that --record was given.
+    #[arg(value_name = "DIR")]
+    recording: PathBuf,
+    /// Run this bundle, of the same graph: compiled for other devices, say. Without it, the copy in the recording.
+    #[arg(long, value_name = "FILE")]
+    bundle: Option<PathBuf>,
+    /// Begin at this iteration of the run. Without it, at the oldest state that is kept.
+    #[arg(long, value_name = "ITERATION")]
+    from: Option<u64>,
+    /// Write a sink to a file, or to a URL; `-` is standard output. A sink without one is dropped.
+    #[arg(short, long = "output", value_name = "NAME=FILE", value_parser = binding)]
+    outputs: Vec<(String, PathBuf)>,
+    /// Stop after so many iterations of the graph.
+    #[arg(short = 'n', long)]
+    iterations: Option<u64>,
+    /// Report what was measured, on standard error.
+    #[arg(long, value_name = "FORMAT")]
+    report: Option<ReportFormat>,
+    /// Write the report to a file instead; JSON unless --report says otherwise.
+    #[arg(long, value_name = "FILE")]
+    report_file: Option<PathBuf>,
+    /// Save the state at the end.
+    #[arg(long, value_name = "FILE")]
+    save_state: Option<PathBuf>,
+    /// Record what every worker really does to a file, for `zbmdc inspect BUNDLE --measured FILE`.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Where workers run.
+    #[arg(long, value_name = "WHERE", default_value = "gpus")]
+    isolation: Where,
+    /// Go on when workers are lost.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    supervise: Option<Option<PathBuf>>,
+    /// Write every decision of the supervisor to a file.
+    #[arg(long, value_name = "FILE")]
+    events: Option<PathBuf>,
+    /// Bring faults about: a seed, or a file in RON.
+    #[arg(long, value_name = "SEED|FILE")]
+    inject: Option<String>,
+    /// Say nothing but errors.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// What a run is given in the place of its sources.
+pub(super) struct Replayed {
+    /// Where it begins, with all changes of live parameters that come later.
+    pub(super) state: State,
+    /// The tokens from there on.
+    pub(super) sources: Opened<Box<dyn Read + Send>>,
+}
+
+/// Runs what a recording holds.
+pub(super) fn replay(replay: &Replay, registry: &Registry) -> Result<u8, CliError> {
+    let recording = Recording::open(&replay.recording)?;
+    for note in recording.notes.iter().filter(|_| !replay.quiet) {
+        say(format_args!("zbmd-run: note: {note}"));
+    }
+    let bundle_path = match &replay.bundle {
+        Some(path) => path.clone(),
+        None => checked_bundle(&replay.recording, &recording)?,
+    };
+    let mut args = replay.run_args(&bundle_path)?;
+    let program = open_bundle(&args, &bundle_path)?;
+    if let Some(difference) = recording.head.difference(&program) {
+        return Err(CliError::Refused {
+            path: bundle_path,
+            text: difference,
+        });
+    }
+
+    let stretch = recording.stretch(replay.from).map_err(|why| {
+        let path = replay.recording.clone();
+        CliError::Recording(RecordingError::Unusable { path, why })
+    })?;
+    let mut state = recording.state(stretch, &program.graph)?;
+    replay.say_what(&recording, stretch);
+    replay.drop_sinks(&mut args, &program);
+    if let Some(from) = replay.from.filter(|from| *from > state.iterations) {
+        let engine = Engine::new(program, registry)?;
+        state = state_at(&engine, &recording, state, from)?;
+    }
+
+    let iterations = stretch.end - state.iterations;
+    args.iterations = Some(args.iterations.unwrap_or(iterations).min(iterations));
+    args.pad = stretch.is_whole && recording.end.is_some_and(|end| end.pads);
+    let sources = sources_from(&recording, &replay.recording, &state);
+    let replayed = Replayed { state, sources };
+    run(&args, &bundle_path, registry, Some(replayed))
+}
+
+impl Replay {
+    /// The options of a run, as far as a replay has them.
+    fn run_args(&self, bundle: &Path) -> Result<Args, CliError> {
+        let words = [Path::new("zbmd-run"), Path::new("--"), bundle];
+        let parsed = Args::try_parse_from(words);
+        let defaults = parsed.map_err(|error| CliError::Usage(error.to_string()))?;
+        Ok(Args {
+            outputs: self.outputs.clone(),
+            iterations: self.iterations,
+            report: self.report,
+            report_file: self.report_file.clone(),
+            save_state: self.save_state.clone(),
+            trace: self.trace.clone(),
+            isolation: self.isolation,
+            supervise: self.supervise.clone(),
+            events: self.events.clone(),
+            inject: self.inject.clone(),
+            quiet: self.quiet,
+            ..defaults
+        })
+    }
+
+    /// Gives sinks without a file one that keeps nothing.
+    fn drop_sinks(&self, args: &mut Args, program: &Program) {
+        for (_, sink) in program.graph.sinks() {
+            if !self.outputs.iter().any(|(name, _)| *name == sink.name) {
+                args.outputs.push((sink.name.clone(), "/dev/null".into()));
+            }
+        }
+    }
+
+    fn say_what(&self, recording: &Recording, stretch: Stretch) {
+        if self.quiet {
+            return;
+        }
+        say(format_args!(
+            "zbmd-run: {} has {} and {} changes of live parameters; replaying iterations {} to {}",
+            self.recording.display(),
+            recording.ranges().join(", "),
+            recording.changes().count(),
+            self.from.unwrap_or(stretch.begin),
+            stretch.end
+        ));
+    }
+}
+
+/// The copy of the bundle in a recording, if it is the one that was run.
+fn checked_bundle(folder: &Path, recording: &Recording) -> Result<PathBuf, CliError> {
+    let path = bundle_of(folder);
+    let found = hash_of_file(&path).map_err(|source| FileError::Io {
+        path: path.clone(),
+        source,
+    })?;
+    let expected = recording.head.bundle_hash;
+    if found != expected {
+        let text = format!("has hash {found:016x}, the recording is of bundle {expected:016x}");
+        return Err(CliError::Refused { path, text });
+    }
+    Ok(path)
+}
+
+/// The recorded tokens of all sources, from those on that a state has not consumed.
+fn sources_from(
+    recording: &Recording,
+    folder: &Path,
+    state: &State,
+) -> Opened<Box<dyn Read + Send>> {
+    let sources = recording.head.sources.iter().zip(&state.consumed);
+    let opened = sources.enumerate().map(|(index, (source, (_, consumed)))| {
+        let tokens = recording.tokens(index, *consumed);
+        let reader: Box<dyn Read + Send> = Box::new(tokens);
+        (source.name.clone(), folder.to_owned(), reader)
+    });
+    opened.collect()
+}
+
+/// The state at an iteration, by running there from an earlier one.
+fn state_at(
+    engine: &Engine,
+    recording: &Recording,
+    state: State,
+    from: u64,
+) -> Result<State, CliError> {
+    let sources = sources_from(recording, Path::new("recording"), &state);
+    let mut session = engine.start(RunOptions {
+        iterations: Some(from - state.iterations),
+        state: Some(state),
+        ..RunOptions::default()
+    })?;
+    let mut pumps = Vec::new();
+    for (name, path, reader) in sources {
+        let Ok(handle) = session.source(&name) else {
+            continue;
+        };
+        pumps.push(std::thread::spawn(move || {
+            pump::fill(&name, &path, reader, handle)
+        }));
+    }
+    let reached = session.join()?.state;
+    for pump in pumps {
+        if let Ok(pump::PumpEnd::SourceFailed { error, .. }) = pump.join() {
+            return Err(error.into());
+        }
+    }
+    match reached.iterations == from {
+        true => Ok(reached),
+        false => Err(CliError::Usage(format!(
+            "--from {from}: this bundle has no plan for single iterations, and gets to {}: say --from {}",
+            reached.iterations, reached.iterations
+        ))),
+    }
+}
