@@ -170,7 +170,7 @@ fn run_with_changes(
 fn random_changes_of_random_graphs_take_effect_where_the_interpreter_puts_them() {
     let registry = mix::registry();
     let (mut set, mut in_blocks, mut differing) = (0, 0, 0);
-    for seed in 0..600u64 {
+    for seed in 0..300u64 {
         let program = program(seed, Shape::default());
         // A graph of sources and sinks alone has none.
         if live_parameters(&program.graph).is_empty() {
@@ -195,7 +195,7 @@ fn random_changes_of_random_graphs_take_effect_where_the_interpreter_puts_them()
     }
     println!("{set} changes, {in_blocks} graphs with blocks, {differing} with other outputs");
     assert!(
-        set > 1000 && in_blocks > 100 && differing > 300,
+        set > 500 && in_blocks > 50 && differing > 150,
         "a weak sample"
     );
 }

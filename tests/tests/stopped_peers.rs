@@ -25,8 +25,9 @@ mod linux {
 
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
     use zbmd_executor::supervise::Event;
-    use zbmd_executor::{Engine, Isolation, Outcome, RunError, RunOptions};
-    use zbmd_ir::State;
+    use zbmd_executor::{
+        BorderState, Engine, Isolation, Outcome, RunError, RunOptions, StateSubscription,
+    };
     use zbmd_tests::actors;
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::losses::{HARDY, options, supervised};
@@ -175,11 +176,15 @@ mod linux {
         let mut how = supervised(&engine, HARDY, None);
         let its = Arc::clone(&gate);
         let called = Arc::clone(&was_called);
-        let keep = move |_: State| {
+        let keep = move |_: BorderState| {
             called.store(true, Ordering::Relaxed);
             its.pass();
         };
-        how.states = Some((1_000_000, Arc::new(keep)));
+        how.states = Some(StateSubscription {
+            every_ns: 1_000_000,
+            is_wanted: Arc::new(|| true),
+            listener: Arc::new(keep),
+        });
         options.supervised = Some(how);
         let (last, outcome) = run(&engine, options);
         outcome.expect("it goes on");

@@ -235,7 +235,7 @@ impl EpochManager {
         has_live.then(|| LiveStart {
             iterations: self.state.iterations,
             consumed: self.state.consumed.clone(),
-            changes: ledger.changes_since(
+            changes: ledger.changes_for_border(
                 &self.loaded,
                 self.state.iterations,
                 &self.state.consumed,
@@ -338,7 +338,7 @@ impl EpochManager {
         let state = State {
             iterations,
             channels: border_channels,
-            changes: ledger.changes_since(&self.loaded, iterations, &consumed),
+            changes: ledger.changes_for_border(&self.loaded, iterations, &consumed),
             consumed,
         };
         BorderState {
@@ -376,7 +376,7 @@ impl EpochManager {
             changes,
             ..
         } = &mut self.state;
-        *changes = ledger.changes_since(&self.loaded, *iterations, consumed);
+        *changes = ledger.changes_for_border(&self.loaded, *iterations, consumed);
         ledger.begin(changes);
         drop(ledger);
 

@@ -378,7 +378,7 @@ impl ParameterLedger {
     }
 
     /// The changes that a run needs that goes on from a border of the program.
-    pub(crate) fn changes_since(
+    pub(crate) fn changes_for_border(
         &self,
         loaded: &LoadedProgram,
         iterations: u64,
