@@ -236,8 +236,16 @@ fn f32s() -> TokenType {
     TokenType::scalar(DType::F32)
 }
 
-/// Datagrams of a numbered stream with losses, and the tokens with zeros in the gaps.
-fn lossy_stream(seed: u64, packets: u64) -> (Vec<Vec<u8>>, Vec<u8>, Vec<(u64, u64)>) {
+/// A numbered stream with losses.
+struct LossyStream {
+    datagrams: Vec<Vec<u8>>,
+    /// The tokens, with zeros in the gaps.
+    expect: Vec<u8>,
+    /// First token and tokens of each gap.
+    dropped: Vec<(u64, u64)>,
+}
+
+fn lossy_stream(seed: u64, packets: u64) -> LossyStream {
     const PACKET_TOKENS: u64 = 50;
     let (order, log) = lossy_order(seed, packets, PACKET_TOKENS);
     let given: Vec<u8> = (0..packets * PACKET_TOKENS)
@@ -251,7 +259,11 @@ fn lossy_stream(seed: u64, packets: u64) -> (Vec<Vec<u8>>, Vec<u8>, Vec<(u64, u6
         datagram
     });
     let datagrams = datagrams.collect();
-    (datagrams, with_zeros(given, &log.dropped, 4), log.dropped)
+    LossyStream {
+        datagrams,
+        expect: with_zeros(given, &log.dropped, 4),
+        dropped: log.dropped,
+    }
 }
 
 #[test]
@@ -259,7 +271,11 @@ fn a_live_run_that_is_killed_is_replayed_as_far_as_it_was_recorded() {
     for (seed, isolation) in [(1, "threads"), (2, "processes")] {
         let flag_token = TokenType::scalar(DType::U8);
         let case = Case::new(copies(&[("a", f32s()), ("gaps", flag_token)], 50));
-        let (datagrams, expect, dropped) = lossy_stream(seed, 2000);
+        let LossyStream {
+            datagrams,
+            expect,
+            dropped,
+        } = lossy_stream(seed, 2000);
         let port = free_port();
         let url = format!("a=udp://127.0.0.1:{port}?header=seq&rate=1e6&silence=stall&limit=30s");
         let args = [
