@@ -1,10 +1,10 @@
 //! Why a program cannot be run, and why a run ended early. Bad input and faults only: our own bugs panic.
 
-use zbmd_ir::ChannelId;
+use zbmd_ir::{ChannelId, ValueError};
 use zbmd_op::OpError;
 
-use crate::run::parameters::SetError;
 use crate::transport::arena::OutOfMemory;
+use crate::transport::change_queue::CAPACITY;
 use crate::unsupported::Unsupported;
 
 /// Why a verified program cannot be started.
@@ -191,4 +191,57 @@ pub enum RunError {
     /// The run was given up because its session was dropped.
     #[error("the run was given up: its session was dropped")]
     Abandoned,
+}
+
+/// Why parameters were not set; then none of them was.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
+pub enum SetError {
+    /// No such parameter.
+    #[error("the model has no live parameter `{name}`: {}", known_words(known))]
+    Unknown { name: String, known: Vec<String> },
+    /// One parameter, two values.
+    #[error("`{name}` is set twice in one change")]
+    Twice { name: String },
+    /// Its length or range.
+    #[error(transparent)]
+    Value(#[from] ValueError),
+    /// An op does not take the value.
+    #[error("actor `{actor}` refuses the values: {why}")]
+    Op { actor: String, why: OpError },
+    /// The kernel with the new value would need more memory than the plans have for it.
+    #[error(
+        "actor `{actor}` would need {needed} bytes of scratch memory with these values, the plans have {planned}"
+    )]
+    Scratch {
+        actor: String,
+        needed: u64,
+        planned: u64,
+    },
+    /// No such source.
+    #[error("there is no source `{name}`: the model has {}", known.join(", "))]
+    Source { name: String, known: Vec<String> },
+    /// The token was given to the workers before.
+    #[error(
+        "token {index} of `{source_name}` is at work already: the first that can be named is {next}"
+    )]
+    TooLate {
+        source_name: String,
+        index: u64,
+        next: u64,
+    },
+    /// Changes come faster than blocks.
+    #[error("{CAPACITY} changes wait for the workers: try again when a block has passed")]
+    Full,
+    /// Nothing comes any more.
+    #[error("the run has ended")]
+    Ended,
+}
+
+fn known_words(known: &[String]) -> String {
+    match known {
+        [] => "it has none".to_owned(),
+        known => format!("it has {}", known.join(", ")),
+    }
 }

@@ -178,7 +178,7 @@ Examples:
   zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --trace run.trace --profile
   zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --supervise --events events.jsonl
   zbmd-run model.zbmd -i in=paced:in.f32?rate=48e3 -o out=udp://127.0.0.1:5000?header=seq
-  zbmd-run model.zbmd -i in=udp://0.0.0.0:5000 -o out=out.f32 --record black-box --keep 10m
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --record black-box --keep 10m
   zbmd-run replay black-box -o out=again.f32              does the same again, bit for bit
   zbmd-run top                                            watches a run from another terminal
   zbmd-run set gain=2                                     sets a live parameter of a run

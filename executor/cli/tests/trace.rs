@@ -423,6 +423,10 @@ fn examples_of_help_texts_run() {
         for line in help.lines().filter_map(|l| l.strip_prefix("  zbmd-run ")) {
             // Remarks stand two blanks behind.
             let words = line.split("  ").next().unwrap_or(line).split(' ');
+            // Needs a run with live parameters: the tests of live parameters have one.
+            if line.starts_with("set") {
+                continue;
+            }
             if !line.starts_with("top") {
                 let output = case
                     .command(&words.collect::<Vec<_>>())
@@ -452,5 +456,5 @@ fn examples_of_help_texts_run() {
             ran += 1;
         }
     }
-    assert_eq!(ran, 9);
+    assert_eq!(ran, 11);
 }

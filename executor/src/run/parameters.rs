@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use zbmd_ir::{
-    ActorId, ChangePosition, EffectPoints, LiveParameter, ParameterChange, State, ValueError,
-    fold_changes, has_live, insert_change, live_parameters,
+    ActorId, ChangePosition, EffectPoints, LiveParameter, ParameterChange, State, fold_changes,
+    has_live, insert_change, live_parameters,
 };
-use zbmd_op::OpError;
 
 use super::control::{CurrentEpoch, RunControl};
-use crate::error::EngineError;
+use crate::error::{EngineError, SetError};
 use crate::program::LoadedProgram;
 use crate::transport::change_queue::{CAPACITY, Decision, Values, WantedPosition};
 use crate::transport::primitive::Ordering;
@@ -28,59 +27,6 @@ pub enum When<'a> {
         /// The token.
         index: u64,
     },
-}
-
-/// Why parameters were not set; then none of them was.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "each variant's message names its fields")]
-pub enum SetError {
-    /// No such parameter.
-    #[error("the model has no live parameter `{name}`: {}", known_words(known))]
-    Unknown { name: String, known: Vec<String> },
-    /// One parameter, two values.
-    #[error("`{name}` is set twice in one change")]
-    Twice { name: String },
-    /// Its length or range.
-    #[error(transparent)]
-    Value(#[from] ValueError),
-    /// An op does not take the value.
-    #[error("actor `{actor}` refuses the values: {why}")]
-    Op { actor: String, why: OpError },
-    /// The kernel with the new value would need more memory than the plans have for it.
-    #[error(
-        "actor `{actor}` would need {needed} bytes of scratch memory with these values, the plans have {planned}"
-    )]
-    Scratch {
-        actor: String,
-        needed: u64,
-        planned: u64,
-    },
-    /// No such source.
-    #[error("there is no source `{name}`: the model has {}", known.join(", "))]
-    Source { name: String, known: Vec<String> },
-    /// The token was given to the workers before.
-    #[error(
-        "token {index} of `{source_name}` is at work already: the first that can be named is {next}"
-    )]
-    TooLate {
-        source_name: String,
-        index: u64,
-        next: u64,
-    },
-    /// Changes come faster than blocks.
-    #[error("{CAPACITY} changes wait for the workers: try again when a block has passed")]
-    Full,
-    /// Nothing comes any more.
-    #[error("the run has ended")]
-    Ended,
-}
-
-fn known_words(known: &[String]) -> String {
-    match known {
-        [] => "it has none".to_owned(),
-        known => format!("it has {}", known.join(", ")),
-    }
 }
 
 /// A live parameter and the value that it was given last, which may not be in effect yet.

@@ -1,5 +1,7 @@
 //! Tests of the verifier: valid programs pass, each broken property is named by its code, mutants are refused.
 
+use std::ops::RangeInclusive;
+
 use super::*;
 use crate::testing::hostile::{self, Hostile};
 use crate::testing::mutate::mutants;
@@ -9,8 +11,21 @@ use crate::testing::programs::{
 };
 use crate::{
     Action, BufferId, Calendar, ChannelId, Contingency, DType, DeviceId, Entry, InPlace,
-    KernelCode, KindId, LaneKind, Region, RingId, Slot, TokenType, Value,
+    KernelCode, KindId, LaneKind, LiveParameter, Region, RingId, Slot, TokenType, Value,
 };
+
+/// Gives an actor the live parameter `level`.
+fn insert_live(program: &mut Program, id: u32, initial: &[f64], range: RangeInclusive<f64>) {
+    let parameter = LiveParameter {
+        name: "level".to_owned(),
+        initial: initial.to_vec(),
+        is_list: initial.len() != 1,
+        min: *range.start(),
+        max: *range.end(),
+    };
+    let live = Value::Live(Box::new(parameter));
+    actor(program, id).params.insert("level".into(), live);
+}
 
 #[test]
 fn hand_built_programs_pass() {
@@ -187,6 +202,20 @@ fn graphs() {
         ("V0130", chain, |p| {
             let tensor = Value::Tensor(BlobId(0), TokenType::burst(DType::F32, [2]));
             actor(p, 1).params.insert("bursts".into(), tensor);
+        }),
+        // Outside its range; a range that is none; numbers that are none.
+        ("V0131", chain, |p| insert_live(p, 1, &[3.0], 0.0..=2.0)),
+        ("V0131", chain, |p| insert_live(p, 1, &[1.0], 2.0..=0.0)),
+        ("V0131", chain, |p| {
+            insert_live(p, 1, &[1.0], 0.0..=f64::INFINITY)
+        }),
+        ("V0131", chain, |p| {
+            insert_live(p, 1, &[f64::NAN], 0.0..=2.0)
+        }),
+        ("V0131", chain, |p| insert_live(p, 1, &[], 0.0..=2.0)),
+        ("V0132", chain, |p| {
+            insert_live(p, 0, &[1.0], 0.0..=2.0);
+            insert_live(p, 1, &[1.5], 0.0..=2.0);
         }),
         ("V0101", chain, |p| {
             let deep = (0..40).fold(Value::Int(1), |v, _| Value::List(vec![v]));
