@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
@@ -100,10 +101,14 @@ pub fn replay_program(
 /// # Panics
 /// If the run fails.
 pub fn drive(session: Session, inputs: &Streams, sinks: Vec<String>) -> (Streams, Outcome) {
-    drive_with(session, inputs, sinks, || {})
+    drive_with(session, inputs, sinks, 1, || {})
 }
 
-/// [`drive`], and `meanwhile` while the streams are served.
+/// Between the pieces of [`drive_with`].
+const PIECE_PAUSE: Duration = Duration::from_millis(1);
+
+/// [`drive`] with sources that are fed in so many pieces, a millisecond apart, and `meanwhile` while the streams are
+/// served.
 ///
 /// # Panics
 /// As [`drive`].
@@ -111,13 +116,25 @@ pub fn drive_with(
     mut session: Session,
     inputs: &Streams,
     sinks: Vec<String>,
+    pieces: usize,
     meanwhile: impl FnOnce(),
 ) -> (Streams, Outcome) {
     std::thread::scope(|scope| {
         for (name, bytes) in inputs {
             let mut source = session.source(name).expect("a source");
-            // A run with a bound on its iterations takes no more than that: the rest is refused, and not wanted.
-            scope.spawn(move || source.push_bytes(bytes).is_ok());
+            let token_bytes = source.token().bytes() as usize;
+            let piece_tokens = (bytes.len() / token_bytes).div_ceil(pieces).max(1);
+            scope.spawn(move || {
+                for piece in bytes.chunks(piece_tokens * token_bytes) {
+                    // A run with a bound on its iterations takes no more than that: the rest is refused, and not wanted.
+                    if source.push_bytes(piece).is_err() {
+                        return;
+                    }
+                    if pieces > 1 {
+                        std::thread::sleep(PIECE_PAUSE);
+                    }
+                }
+            });
         }
         let pulls: Vec<_> = sinks
             .into_iter()

@@ -1,14 +1,21 @@
 //! Live parameters that are set while a run goes on: every firing has the values that the interpreter gives it, which
-//! follows each token to what it was made from and knows no calendar.
+//! follows each token to what it was made from and knows no calendar. So it is where workers are killed meanwhile.
+//!
+//! No test harness: this program is its own worker process.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use zbmd_executor::{Engine, RunOptions, SetError, When};
+use zbmd_executor::supervise::{Event, What};
+use zbmd_executor::{Engine, Isolation, RunOptions, SetError, When};
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
     Graph, LiveParameter, ParameterChange, PlanId, Program, Role, State, Value, live_parameters,
 };
 use zbmd_scheduler::{Block, ScheduleOptions, schedule};
+use zbmd_tests::harness::{self, Test};
+use zbmd_tests::losses;
 use zbmd_tests::mix;
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{Streams, drive_with, interpret_with_changes, random_inputs};
@@ -100,21 +107,28 @@ fn without_changes(state: State) -> State {
     }
 }
 
-/// Runs the seed's program with changes at random tokens, and as it goes on with others at the next block. What was set,
-/// the sinks' bytes and the last state.
-fn run_with_changes(
-    seed: u64,
-    program: &Verified<Program>,
-    inputs: &Streams,
-) -> (Vec<ParameterChange>, Streams, State) {
-    let registry = mix::registry();
-    let engine = Engine::new(program.clone(), &registry).expect("an engine");
-    let options = RunOptions {
-        pin: false,
-        lock_memory: false,
-        ..RunOptions::default()
-    };
-    let session = engine.start(options).expect("a session");
+/// How a program is run, and how often its parameters are set meanwhile.
+struct Plan {
+    options: RunOptions,
+    /// Pieces of the input, a millisecond apart.
+    pieces: usize,
+    /// Changes before the first token, and while tokens flow, each up to this.
+    max_changes_before: usize,
+    max_changes_meanwhile: usize,
+    max_pause: Duration,
+}
+
+/// What was set, the sinks' bytes and the last state.
+struct ChangedRun {
+    changes: Vec<ParameterChange>,
+    outputs: Streams,
+    state: State,
+}
+
+/// Runs the seed's program with changes at random tokens, and as it goes on with others at the next block.
+fn run_with_changes(seed: u64, engine: &Engine, inputs: &Streams, plan: Plan) -> ChangedRun {
+    let program = engine.program();
+    let session = engine.start(plan.options).expect("a session");
     let handle = session.parameters();
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x5e7);
     let mut changes = Vec::new();
@@ -123,11 +137,9 @@ fn run_with_changes(
         .graph
         .sources()
         .map(|(_, actor)| {
-            let token_bytes = actor.outputs[0].token.bytes();
-            (
-                actor.name.clone(),
-                inputs[&actor.name].len() as u64 / token_bytes,
-            )
+            let bytes = inputs[&actor.name].len() as u64;
+            let tokens = bytes / actor.outputs[0].token.bytes();
+            (actor.name.clone(), tokens.max(1))
         })
         .collect();
     let mut set = |when: When<'_>, rng: &mut fastrand::Rng| {
@@ -142,33 +154,55 @@ fn run_with_changes(
             Err(error) => panic!("seed {seed}: {error}"),
         }
     };
+
     // Nothing has begun: every token can be named.
-    for _ in 0..rng.usize(..4) {
+    for _ in 0..rng.usize(..=plan.max_changes_before) {
         let (source, tokens) = &sources[rng.usize(..sources.len())];
-        let index = rng.u64(..(*tokens).max(1));
+        let index = rng.u64(..*tokens);
         set(When::Token { source, index }, &mut rng);
     }
     let sinks = program.graph.sinks();
     let sinks = sinks.map(|(_, actor)| actor.name.clone()).collect();
-    let (outputs, outcome) = drive_with(session, inputs, sinks, || {
-        for _ in 0..rng.usize(..4) {
+    let (outputs, outcome) = drive_with(session, inputs, sinks, plan.pieces, || {
+        for _ in 0..rng.usize(..=plan.max_changes_meanwhile) {
             let (source, tokens) = &sources[rng.usize(..sources.len())];
-            let index = rng.u64(..(*tokens).max(1));
+            let index = rng.u64(..*tokens);
             let when = if rng.bool() {
                 When::NextBlock
             } else {
                 When::Token { source, index }
             };
             set(when, &mut rng);
-            std::thread::sleep(Duration::from_micros(rng.u64(..200)));
+            std::thread::sleep(plan.max_pause.mul_f64(rng.f64()));
         }
     });
-    (changes, outputs, outcome.state)
+    ChangedRun {
+        changes,
+        outputs,
+        state: outcome.state,
+    }
 }
 
-#[test]
-fn random_changes_of_random_graphs_take_effect_where_the_interpreter_puts_them() {
+/// Holds a run to the interpreter; whether the changes made a difference.
+fn check_run(seed: u64, program: &Program, inputs: &Streams, run: ChangedRun) -> bool {
     let registry = mix::registry();
+    let ChangedRun {
+        changes,
+        outputs,
+        state,
+    } = run;
+    let (expected, last) = interpret_with_changes(program, &registry, inputs, &changes);
+    assert!(
+        outputs == expected,
+        "seed {seed}: the outputs differ: {changes:?}"
+    );
+    let (state, last) = (without_changes(state), without_changes(last));
+    assert_eq!(state, last, "seed {seed}: the final states differ");
+    let (unchanged, _) = interpret_with_changes(program, &registry, inputs, &[]);
+    outputs != unchanged
+}
+
+fn random_changes_of_random_graphs_take_effect_where_the_interpreter_puts_them() {
     let (mut set, mut in_blocks, mut differing) = (0, 0, 0);
     for seed in 0..300u64 {
         let program = program(seed, Shape::default());
@@ -179,23 +213,85 @@ fn random_changes_of_random_graphs_take_effect_where_the_interpreter_puts_them()
         let main = &program.plans[PlanId(0)];
         let iterations = (main.block * (u64::from(main.stages) + 2) + 1).min(40);
         let inputs = random_inputs(&program, iterations, seed);
-        let (changes, outputs, state) = run_with_changes(seed, &program, &inputs);
-        set += changes.len();
-        in_blocks += usize::from(main.block > 1 && !changes.is_empty());
-
-        let (expected, last) = interpret_with_changes(&program, &registry, &inputs, &changes);
-        assert!(
-            outputs == expected,
-            "seed {seed}: the outputs differ: {changes:?}"
-        );
-        let (state, last) = (without_changes(state), without_changes(last));
-        assert_eq!(state, last, "seed {seed}: the final states differ");
-        let (unchanged, _) = interpret_with_changes(&program, &registry, &inputs, &[]);
-        differing += usize::from(outputs != unchanged);
+        let plan = Plan {
+            options: losses::options(Isolation::Threads),
+            pieces: 1,
+            max_changes_before: 3,
+            max_changes_meanwhile: 3,
+            max_pause: Duration::from_micros(200),
+        };
+        let engine = Engine::new(program.clone(), &mix::registry()).expect("an engine");
+        let run = run_with_changes(seed, &engine, &inputs, plan);
+        set += run.changes.len();
+        in_blocks += usize::from(main.block > 1 && !run.changes.is_empty());
+        differing += usize::from(check_run(seed, &program, &inputs, run));
     }
     println!("{set} changes, {in_blocks} graphs with blocks, {differing} with other outputs");
     assert!(
         set > 500 && in_blocks > 50 && differing > 150,
         "a weak sample"
     );
+}
+
+/// Workers are processes that are killed between a change and its effect, and after it: what was computed again had the
+/// values that it had before.
+#[cfg(target_os = "linux")]
+fn killed_workers_change_nothing_of_what_was_set() {
+    const FAULTS: &str = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), seed: 5)";
+    const PIECES: usize = 300;
+    let (mut set, mut recovered, mut differing) = (0, 0, 0);
+    for seed in 0..12u64 {
+        let program = program(seed, Shape::default());
+        if live_parameters(&program.graph).is_empty() {
+            continue;
+        }
+        let block = program.plans[PlanId(0)].block;
+        let iterations = (2 * block).max(PIECES as u64);
+        let inputs = random_inputs(&program, iterations, seed);
+        let engine = Engine::new(program.clone(), &mix::registry()).expect("an engine");
+        let recoveries = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&recoveries);
+        let mut supervised = losses::supervised(&engine, losses::HARDY, Some(FAULTS));
+        supervised.listener = Some(Arc::new(move |event: &Event| {
+            if matches!(event.what, What::Lost { .. }) {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+        let plan = Plan {
+            options: RunOptions {
+                supervised: Some(supervised),
+                ..losses::options(Isolation::Processes { program: None })
+            },
+            pieces: PIECES,
+            max_changes_before: 8,
+            max_changes_meanwhile: 100,
+            max_pause: Duration::from_millis(8),
+        };
+        let run = run_with_changes(seed, &engine, &inputs, plan);
+        set += run.changes.len();
+        recovered += recoveries.load(Ordering::Relaxed);
+        differing += usize::from(check_run(seed, &program, &inputs, run));
+    }
+    println!("{set} changes, {recovered} losses, {differing} graphs with other outputs");
+    assert!(
+        set > 200 && recovered > 50 && differing > 6,
+        "a weak sample"
+    );
+}
+
+fn main() {
+    #[cfg(target_os = "linux")]
+    zbmd_executor::serve_if_worker(&mix::registry());
+    let tests: &[Test] = &[
+        (
+            "random_changes_of_random_graphs_take_effect_where_the_interpreter_puts_them",
+            random_changes_of_random_graphs_take_effect_where_the_interpreter_puts_them,
+        ),
+        #[cfg(target_os = "linux")]
+        (
+            "killed_workers_change_nothing_of_what_was_set",
+            killed_workers_change_nothing_of_what_was_set,
+        ),
+    ];
+    harness::run(tests, || true);
 }
