@@ -44,6 +44,11 @@ impl ChildRun {
         }
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits until something is so, while the run goes on.
     pub fn wait_until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) {
         let begun = Instant::now();
