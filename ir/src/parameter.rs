@@ -66,7 +66,7 @@ impl LiveParameter {
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum ValueError {
     /// It has another length.
-    #[error("`{name}` has {needed} numbers, {found} are given: its length cannot change")]
+    #[error("`{name}` takes {needed} number{}, not {found}: its length cannot change", if *needed == 1 { "" } else { "s" })]
     Length {
         name: String,
         found: usize,
