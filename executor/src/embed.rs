@@ -121,6 +121,7 @@ impl SetError {
             | Self::Op { .. }
             | Self::Scratch { .. }
             | Self::TooLate { .. }
+            | Self::Pending { .. }
             | Self::Full => exit::REFUSED,
             Self::Ended => exit::NO_RUN,
         }

@@ -37,7 +37,7 @@ pub struct zbmd_parameter_value {
 /// - `ZBMD_OK`: they are set, whatever is lost from now on;
 /// - `ZBMD_USAGE`: no such parameter or source, or a parameter twice;
 /// - `ZBMD_REFUSED`: a value out of its range, of another length or that an op refuses, or a token that is at work already;
-/// - `ZBMD_TIMEOUT`: too many changes wait for the workers: try again when a block has passed;
+/// - `ZBMD_TIMEOUT`: too many changes wait for the workers, or have not taken effect yet: try again later;
 /// - `ZBMD_ENDED`: the run has ended.
 ///
 /// # Safety
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn zbmd_session_set(
 
 fn refusal(error: &SetError) -> Result<zbmd_status, Failure> {
     match error {
-        SetError::Full => Ok(ZBMD_TIMEOUT),
+        SetError::Full | SetError::Pending { .. } => Ok(ZBMD_TIMEOUT),
         SetError::Ended => Ok(ZBMD_ENDED),
         other => Err(Failure::classed(other.class(), other)),
     }
