@@ -240,7 +240,9 @@ fn killed_workers_change_nothing_of_what_was_set() {
     const FAULTS: &str = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), seed: 5)";
     const PIECES: usize = 300;
     let (mut set, mut recovered, mut differing) = (0, 0, 0);
-    for seed in 0..12u64 {
+    let runs = std::env::var("ZBMD_LIVE_RUNS");
+    let runs = runs.map_or(12, |runs| runs.parse().expect("a number of runs"));
+    for seed in 0..runs {
         let program = program(seed, Shape::default());
         if live_parameters(&program.graph).is_empty() {
             continue;
