@@ -3,7 +3,6 @@
     unsafe_code,
     reason = "exports functions under their C names, which are given pointers"
 )]
-#![expect(non_camel_case_types, reason = "names as C programs write them")]
 
 use std::ffi::c_char;
 use std::sync::Arc;

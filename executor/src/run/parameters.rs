@@ -399,7 +399,8 @@ fn fold_settled(
     consumed: &[(ActorId, u64)],
 ) {
     let points = loaded.effect_points(iterations, consumed);
-    fold_changes(changes, |change| {
+    let tokens_per_iteration = |source| loaded.tokens_per_iteration(source);
+    fold_changes(changes, iterations, &tokens_per_iteration, |change| {
         let mut actors = loaded.live.read_by.keys();
         actors.all(|actor| points.first_firing(*actor, change.position) == 0)
     });

@@ -146,8 +146,13 @@ impl LiveActors {
             ..
         } = &self.start;
         let points = self.loaded.effect_points(*iterations, consumed);
+        // What is set from now on takes effect with a block that nobody has begun.
+        let begun_iterations = iterations + period * self.block;
+        let loaded = &self.loaded;
+        let tokens_per_iteration = |source| loaded.tokens_per_iteration(source);
         let slots = &self.slots;
-        fold_changes(&mut self.changes, |change| {
+        let changes = &mut self.changes;
+        fold_changes(changes, begun_iterations, &tokens_per_iteration, |change| {
             slots.iter().all(|slot| {
                 let done = period.saturating_sub(slot.stage) * slot.block_firings;
                 points.first_firing(slot.actor, change.position) <= done
