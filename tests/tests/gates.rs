@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
 use zbmd_executor::supervise::{Event, What};
 use zbmd_executor::{Engine, Isolation, RunOptions};
 use zbmd_ir::verify::{Verified, verify};
@@ -377,6 +378,173 @@ fn seeded_bugs_are_caught() {
     }
 }
 
+/// Compiles a model and runs it on one device and on two; both give the same.
+fn run_model(text: &str, inputs: &[(&str, Vec<f32>)]) -> Vec<(String, Vec<f32>)> {
+    let inputs: zbmd_tests::run::Streams = inputs
+        .iter()
+        .map(|(name, tokens)| {
+            let bytes = tokens.iter().flat_map(|token| token.to_le_bytes());
+            ((*name).to_owned(), bytes.collect())
+        })
+        .collect();
+    let mut found = Vec::new();
+    for devices in [1, 2] {
+        let options = CompileOptions {
+            machine: MachineChoice::Uniform(devices),
+            ..CompileOptions::default()
+        };
+        let compiled = compile_str("model.ron", text, "", &options);
+        let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+        assert!(
+            compiled.warnings.to_string().is_empty(),
+            "{}",
+            compiled.warnings
+        );
+        let registry = &options.registry;
+        let (expected, _) = interpret_program(&compiled.program, registry, &inputs, None);
+        let (outputs, _) = replay_program(compiled.program, registry, &inputs, None, None);
+        assert!(
+            outputs == expected,
+            "{devices} devices differ from the interpreter"
+        );
+        found.push(outputs);
+    }
+    assert!(found[0] == found[1], "two devices give something else");
+    let outputs = found.swap_remove(0).into_iter();
+    outputs
+        .map(|(name, bytes)| {
+            let tokens = bytes.chunks_exact(4);
+            let tokens = tokens.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+            (name, tokens.collect())
+        })
+        .collect()
+}
+
+/// Numbers 1, 2, 3, … and levels that open a gate at some of them.
+fn numbers_and_levels() -> (Vec<f32>, Vec<f32>) {
+    let numbers = (1..=24u8).map(f32::from).collect();
+    let levels = (0..24).map(|index| f32::from(u8::from([4, 5, 11, 12, 18].contains(&index))));
+    (numbers, levels.collect())
+}
+
+/// What a sum of the last three numbers is at an index; nothing comes before the first.
+fn sum_of_three(numbers: &[f32], index: usize) -> f32 {
+    numbers[index.saturating_sub(2)..=index].iter().sum()
+}
+
+fn windows_see_what_came_before_an_opening() {
+    let (numbers, levels) = numbers_and_levels();
+    for (closed, after) in [("hold", 0), ("zero", 0), ("hold", 2), ("zero", 3)] {
+        let text = format!(
+            r#"Model(
+    sources: {{ "x": Stream(dtype: f32), "level": Stream(dtype: f32) }},
+    actors: {{ "sum": Fir([1.0, 1.0, 1.0], gate: Gate("level", closed: {closed}, after: {after})) }},
+    channels: [(from: "x", to: ["sum"]), (from: "sum", to: ["y"])],
+    sinks: {{ "y": Stream() }},
+)"#
+        );
+        let inputs = [("x", numbers.clone()), ("level", levels.clone())];
+        let (_, found) = run_model(&text, &inputs).swap_remove(0);
+        let mut last = 0.0;
+        for (index, &got) in found.iter().enumerate() {
+            let first = index.saturating_sub(after);
+            let is_open = levels[first..=index].contains(&1.0);
+            let expected = match is_open {
+                true => sum_of_three(&numbers, index),
+                false if closed == "hold" => last,
+                false => 0.0,
+            };
+            assert_eq!(got, expected, "{closed} {after}: token {index}");
+            last = expected;
+        }
+    }
+}
+
+/// A running sum in a sub-model: its feedback is a channel between gated actors.
+fn feedback_behind_a_gate_is_kept_or_cleared() {
+    let (numbers, levels) = numbers_and_levels();
+    for (state, initial) in [("hold", 100.0f32), ("zero", 100.0)] {
+        let text = format!(
+            r#"Model(
+    sources: {{ "x": Stream(dtype: f32), "level": Stream(dtype: f32) }},
+    models: {{ "running": Model(
+        inputs: {{ "x": f32 }},
+        outputs: {{ "y": f32 }},
+        actors: {{ "sum": Expr("a + b"), "copy": Gain(1.0), "out": Gain(2.0) }},
+        channels: [
+            (from: "x", to: ["sum.a"]),
+            (from: "sum", to: ["copy", "out"]),
+            (from: "copy", to: ["sum.b"], initial: [{initial:?}]),
+            (from: "out", to: ["y"]),
+        ],
+    ) }},
+    actors: {{ "running": Sub("running", gate: Gate("level", closed: hold, state: {state})) }},
+    channels: [(from: "x", to: ["running"]), (from: "running", to: ["y"])],
+    sinks: {{ "y": Stream() }},
+)"#
+        );
+        let inputs = [("x", numbers.clone()), ("level", levels.clone())];
+        let (_, found) = run_model(&text, &inputs).swap_remove(0);
+        let (mut sum, mut given) = (initial, 0.0);
+        for (index, &got) in found.iter().enumerate() {
+            if levels[index] != 0.0 {
+                sum += numbers[index];
+                given = 2.0 * sum;
+            } else if state == "zero" {
+                sum = 0.0;
+            }
+            assert_eq!(got, given, "{state}: token {index}");
+        }
+    }
+}
+
+/// A gate with a token for four numbers, which another actor reads once for two; and one with two tokens a firing.
+fn gates_keep_the_pace_of_what_they_gate() {
+    let text = r#"Model(
+    sources: { "x": Stream(dtype: f32, rate: 4), "level": Stream(dtype: f32) },
+    models: { "both": Model(
+        inputs: { "x": f32 },
+        outputs: { "fast": f32, "slow": f32 },
+        actors: { "plus": Expr("x + 1.0"), "half": Decimate(2) },
+        channels: [
+            (from: "x", to: ["plus", "half"]),
+            (from: "plus", to: ["fast"]),
+            (from: "half", to: ["slow"]),
+        ],
+    ) },
+    actors: {
+        "both": Sub("both", gate: Gate("level", closed: zero)),
+        "fourth": Decimate(4),
+        "any": Gain(3.0, gate: Gate("x", closed: zero)),
+    },
+    channels: [
+        (from: "x", to: ["both", "fourth"]),
+        (from: "both.fast", to: ["fast"]),
+        (from: "both.slow", to: ["slow"]),
+        (from: "fourth", to: ["any"]),
+        (from: "any", to: ["some"]),
+    ],
+    sinks: { "fast": Stream(), "slow": Stream(), "some": Stream() },
+)"#;
+    let numbers = vec![
+        1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 0.0, 0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 0.0,
+    ];
+    let levels = vec![0.0, 1.0, 1.0, 0.0];
+    let found = run_model(text, &[("x", numbers), ("level", levels)]);
+    let of = |name: &str| {
+        let mut streams = found.iter();
+        let (_, tokens) = streams.find(|(known, _)| known == name).expect("a sink");
+        tokens.clone()
+    };
+    let fast = [
+        0.0, 0.0, 0.0, 0.0, 6.0, 7.0, 8.0, 9.0, 1.0, 1.0, 1.0, 10.0, 0.0, 0.0, 0.0, 0.0,
+    ];
+    assert_eq!(of("fast"), fast);
+    assert_eq!(of("slow"), [0.0, 0.0, 5.0, 7.0, 0.0, 0.0, 0.0, 0.0]);
+    // Of four tokens one that is not zero suffices: the third firing is open, and gives three times nothing.
+    assert_eq!(of("some"), [3.0, 15.0, 0.0, 0.0]);
+}
+
 fn main() {
     #[cfg(target_os = "linux")]
     zbmd_executor::serve_if_worker(&mix::registry());
@@ -390,6 +558,18 @@ fn main() {
             gated_actors_follow_live_parameters,
         ),
         ("seeded_bugs_are_caught", seeded_bugs_are_caught),
+        (
+            "windows_see_what_came_before_an_opening",
+            windows_see_what_came_before_an_opening,
+        ),
+        (
+            "feedback_behind_a_gate_is_kept_or_cleared",
+            feedback_behind_a_gate_is_kept_or_cleared,
+        ),
+        (
+            "gates_keep_the_pace_of_what_they_gate",
+            gates_keep_the_pace_of_what_they_gate,
+        ),
         #[cfg(target_os = "linux")]
         (
             "killed_workers_change_nothing_behind_gates",
