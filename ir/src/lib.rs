@@ -8,7 +8,8 @@
 //! any number of readers, each with its own delay; stream positions are explained at [`Channel`]. q, the
 //! *repetition vector*, is the smallest positive firing count that returns every channel to its initial token
 //! count; q firings of all actors are one *iteration*. So all state of a run at an iteration border is the last
-//! [`Channel::history`] tokens of each channel: [`State`].
+//! [`Channel::history`] tokens of each channel: [`State`]. A [`Gate`] skips an actor's work in some firings, and
+//! changes nothing of this: what stands for the work is zeros, or a state.
 //!
 //! # The plan
 //!

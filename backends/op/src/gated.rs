@@ -40,6 +40,43 @@ struct GateWindow {
     window: usize,
 }
 
+/// What a gate says of firings that are asked for in order. Looks at each token once, however long windows are.
+struct GateScan<'a> {
+    window: &'a GateWindow,
+    tokens: &'a [u8],
+    /// Bytes that were looked at.
+    seen: usize,
+    /// End of the last element among them that is not zero.
+    last_end: usize,
+}
+
+impl<'a> GateScan<'a> {
+    fn new(window: &'a GateWindow, tokens: &'a [u8]) -> Self {
+        Self {
+            window,
+            tokens,
+            seen: 0,
+            last_end: 0,
+        }
+    }
+
+    /// Whether a firing is open: not before one that was asked for.
+    fn is_open(&mut self, firing: usize) -> bool {
+        let start = firing * self.window.step;
+        let end = start + self.window.window;
+        let dtype = self.window.dtype;
+        let element_bytes = dtype.size_bytes() as usize;
+        while self.seen < end {
+            let element = &self.tokens[self.seen..self.seen + element_bytes];
+            self.seen += element_bytes;
+            if is_open(dtype, element) {
+                self.last_end = self.seen;
+            }
+        }
+        self.last_end > start
+    }
+}
+
 /// The ports of a call by their kinds, in the order of a row.
 #[derive(Clone, Copy)]
 struct Row<'a> {
@@ -108,11 +145,6 @@ impl GatedKernel {
             answers: gate.outputs.clone(),
             state_answer: gate.states,
         })
-    }
-
-    fn is_open(&self, gate: &[u8], firing: usize) -> bool {
-        let start = firing * self.gate.step;
-        is_open(self.gate.dtype, &gate[start..start + self.gate.window])
     }
 
     /// The ports of a call.
@@ -226,11 +258,12 @@ impl Kernel for GatedKernel {
         // checks.
         let gate = unsafe { std::slice::from_raw_parts(row.gate.ptr, row.gate.bytes) };
 
+        let mut scan = GateScan::new(&self.gate, gate);
         let mut first = 0;
         while first < call.shape.firings {
-            let open = self.is_open(gate, first);
+            let open = scan.is_open(first);
             let mut end = first + 1;
-            while end < call.shape.firings && self.is_open(gate, end) == open {
+            while end < call.shape.firings && scan.is_open(end) == open {
                 end += 1;
             }
             match open {
