@@ -84,6 +84,10 @@ impl Gate {
         let held = self.held();
         let (inputs, outputs) = (actor.inputs.len(), actor.outputs.len());
         let states = actor.state.len();
+        // What is beyond the limits is refused for that, and not looked at here.
+        if inputs.max(outputs).max(states) > limits::MAX_PORTS {
+            return None;
+        }
         let gate = self.input as usize;
         if inputs.checked_sub(held + 1) != Some(gate) || outputs < held || states < held {
             return Some(format!(

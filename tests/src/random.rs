@@ -181,9 +181,9 @@ pub fn machine(devices: usize) -> Machine {
     machine
 }
 
-/// What the kernel of a gated actor needs; those of others need none.
+/// What an actor's kernel needs: `Mix` nothing, unless it is gated.
 fn scratch_bytes(actor: &Actor) -> u64 {
-    if actor.gate().is_none() {
+    if actor.role != Role::Compute || (actor.op == "Mix" && actor.gate().is_none()) {
         return 0;
     }
     let kernel = crate::mix::registry().kernel(actor, TiSlice::from_ref(&[]));

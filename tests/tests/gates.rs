@@ -33,14 +33,15 @@ fn program_of(seed: u64, graph: Graph) -> Verified<Program> {
     let machine = random::machine(1 + (seed % 4) as usize);
     let costs = random::costs(&graph, &machine, seed);
     let block = [Block::Auto, Block::Fixed(1), Block::Fixed(7)][(seed / 4 % 3) as usize];
-    let buffers = match seed / 12 % 3 {
-        0 => Mode::Min(Unit::Tokens),
-        _ => ScheduleOptions::default().buffers,
-    };
-    let options = ScheduleOptions {
-        block,
-        buffers,
-        ..ScheduleOptions::default()
+    let options = match seed / 12 % 3 {
+        0 => ScheduleOptions {
+            buffers: Mode::Min(Unit::Tokens),
+            ..ScheduleOptions::default()
+        },
+        _ => ScheduleOptions {
+            block,
+            ..ScheduleOptions::default()
+        },
     };
     let plans =
         schedule(&graph, &machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
@@ -459,7 +460,7 @@ fn feedback_behind_a_gate_is_kept_or_cleared() {
     models: {{ "running": Model(
         inputs: {{ "x": f32 }},
         outputs: {{ "y": f32 }},
-        actors: {{ "sum": Expr("a + b"), "copy": Gain(1.0), "out": Gain(2.0) }},
+        actors: {{ "sum": Expr("a + b", inputs: {{ "a": f32, "b": f32 }}), "copy": Gain(1.0), "out": Gain(2.0) }},
         channels: [
             (from: "x", to: ["sum.a"]),
             (from: "sum", to: ["copy", "out"]),

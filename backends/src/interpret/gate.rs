@@ -17,7 +17,7 @@ pub(super) struct NodeGate {
 impl NodeGate {
     /// Of a graph that need not be verified: `ResolvedActor` has the ports.
     pub(super) fn of(actor: &Actor, gate: &Gate) -> Self {
-        let op_states = actor.state.len() - gate.held();
+        let op_states = actor.state.len().saturating_sub(gate.held());
         let mut next_state = op_states;
         let holders = gate.outputs.iter().map(|answer| match answer {
             ClosedAnswer::Zero => None,

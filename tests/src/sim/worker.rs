@@ -274,8 +274,8 @@ impl World {
         };
         let mut actors = role.actors.clone();
         if bug == Some(Bug::HeldNotSaved) {
-            let numbers = &epoch.seats[seat].actors;
-            for (state, &actor) in actors.iter_mut().zip(numbers) {
+            let numbers = epoch.seats[seat].actors.clone();
+            for (state, actor) in actors.iter_mut().zip(numbers) {
                 if Model::is_gated(actor) {
                     *state = epoch.start.actors[actor];
                 }
