@@ -98,22 +98,6 @@ pub fn from_f32_bytes(bytes: &[u8]) -> Vec<f64> {
         .collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_resampled_tone_is_the_tone_at_the_new_rate() {
-        let taps = kaiser_lowpass(0.25, 3.0, 121, 12.0, 3.0);
-        let x = tones(&[0.1], 1.0, 400);
-        let y = resample(&x, &taps, 3, 2);
-        assert_eq!(y.len(), 600);
-        // 60 samples of delay at 3 per unit of time are 30 output samples.
-        let expect = tones(&[0.1], 1.5, 570);
-        assert!(snr_db(&expect[100..400], &y[130..430]) > 80.0);
-    }
-}
-
 /// A recording of speech, 16 kHz, samples of 16 bits, cut within its longer pauses; each piece is followed by nine times as
 /// much noise of the level of the recording's own pauses. Then silence in which the last segment of speech ends.
 pub fn mostly_silent_speech(recording: &[u8]) -> Vec<u8> {
@@ -160,4 +144,20 @@ fn pauses(recording: &[u8]) -> Vec<usize> {
         quiet_frames = 0;
     }
     cuts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resampled_tone_is_the_tone_at_the_new_rate() {
+        let taps = kaiser_lowpass(0.25, 3.0, 121, 12.0, 3.0);
+        let x = tones(&[0.1], 1.0, 400);
+        let y = resample(&x, &taps, 3, 2);
+        assert_eq!(y.len(), 600);
+        // 60 samples of delay at 3 per unit of time are 30 output samples.
+        let expect = tones(&[0.1], 1.5, 570);
+        assert!(snr_db(&expect[100..400], &y[130..430]) > 80.0);
+    }
 }
