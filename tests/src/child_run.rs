@@ -76,6 +76,13 @@ impl ChildRun {
         self.report()
     }
 
+    /// Kills the run, as a lack of memory does: it leaves no report.
+    pub fn kill(mut self) {
+        self.child.kill().expect("a child");
+        let status = self.wait();
+        assert!(!status.success(), "{} had ended already", self.name);
+    }
+
     fn wait(&mut self) -> ExitStatus {
         let begun = Instant::now();
         loop {

@@ -1,0 +1,274 @@
+//! The flight recorder beside live parameters: a run that is recorded, set from outside again and again, and whose workers
+//! are killed meanwhile is replayed bit for bit, on one device and on two; also where the run was killed itself.
+//!
+//! No test harness: this program is its own `zbmd-run`.
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    println!("skipped: runs take commands on Linux");
+}
+
+#[cfg(target_os = "linux")]
+fn main() -> std::process::ExitCode {
+    if zbmd_tests::child_run::is_runner() {
+        return zbmd_run::main_with(zbmd_backends::standard_registry());
+    }
+    linux::main();
+    std::process::ExitCode::SUCCESS
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::path::Path;
+    use std::process::{Command, Output};
+    use std::time::{Duration, Instant};
+
+    use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
+    use zbmd_ir::verify::Verified;
+    use zbmd_run::flight::Recording;
+    use zbmd_tests::child_run::{ChildRun, RUNNER};
+    use zbmd_tests::losses::HARDY;
+
+    /// A filter with history, a state that remembers all that was, and parameters on both sides of the border between the
+    /// devices: a change that comes a token late is in everything that follows.
+    const MODEL: &str = r#"Model(
+    name: "recorded",
+    params: {
+        "level": Live(1.0, min: 0.0, max: 8.0),
+        "taps": Live([0.5, 0.25, 0.125], min: -1.0, max: 1.0),
+        "decay": Live(0.5, min: 0.0, max: 0.99),
+        "offset": Live(0.0, min: -1.0, max: 1.0),
+    },
+    sources: { "in": Stream(dtype: f32, sample_rate: 48000) },
+    actors: {
+        "level": Gain($level),
+        "filter": Fir($taps),
+        "memory": Expr("x + d * s", inputs: { "x": f32, "s": f32 }, params: { "d": $decay }),
+        "offset": Expr("x + o", inputs: { "x": f32 }, params: { "o": $offset }),
+    },
+    channels: [
+        (from: "in", to: ["level"]),
+        (from: "level", to: ["filter"]),
+        (from: "filter", to: ["memory.x"]),
+        (from: "memory", to: ["memory.s", "offset"], initial: [0.0]),
+        (from: "offset", to: ["out"]),
+    ],
+    sinks: { "out": Stream() },
+    pins: PINS,
+)"#;
+    const TWO_DEVICES: &str =
+        r#"{ "level": "cpu:0", "filter": "cpu:0", "memory": "cpu:1", "offset": "cpu:1" }"#;
+    const RATE: usize = 48_000;
+    /// What is asked for of a run that ends in good order.
+    const CHANGES: usize = 200;
+    const KILLS: u64 = 20;
+    /// How long the two runs take, unless they are killed.
+    const WHOLE_SECONDS: usize = 12;
+    const KILLED_SECONDS: usize = 60;
+    const FAULTS: &str = r#"Inject(kinds: [kill], every: ("150ms", "350ms"), seed: SEED)"#;
+
+    pub(super) fn main() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path();
+        let mut rng = fastrand::Rng::with_seed(21);
+        let noise = (0..RATE * KILLED_SECONDS).map(|_| rng.f32() - 0.5);
+        let bytes: Vec<u8> = noise.flat_map(f32::to_le_bytes).collect();
+        std::fs::write(folder.join("long.f32"), &bytes).expect("written");
+        let whole_bytes = &bytes[..4 * RATE * WHOLE_SECONDS];
+        std::fs::write(folder.join("whole.f32"), whole_bytes).expect("written");
+        std::fs::write(folder.join("hardy.ron"), HARDY).expect("written");
+        for (name, pins, devices) in [("two", TWO_DEVICES, 2), ("one", "{}", 1)] {
+            let text = MODEL.replace("PINS", pins);
+            let path = folder.join(format!("{name}.zbmd"));
+            zbmd_ir::bundle::write(&path, &compiled(&text, devices)).expect("written");
+        }
+
+        a_whole_run_is_replayed_whole(folder, &mut rng);
+        for seed in 0..3 {
+            a_killed_run_is_replayed_as_far_as_it_was_recorded(folder, seed, &mut rng);
+        }
+    }
+
+    fn a_whole_run_is_replayed_whole(folder: &Path, rng: &mut fastrand::Rng) {
+        let mut run = start(folder, "whole", 1);
+        let begun = Instant::now();
+        set_at_random(&mut run, CHANGES, rng);
+        let set_for = begun.elapsed();
+        let report = run.end();
+        let live_for = begun.elapsed();
+
+        let recoveries = report["recoveries"].as_u64().expect("a number");
+        assert!(recoveries >= KILLS, "{recoveries} kills only: {report}");
+        let expect = std::fs::read(folder.join("whole.out.f32")).expect("written");
+        assert_eq!(expect.len(), 4 * RATE * WHOLE_SECONDS);
+        let recording = Recording::open(&folder.join("whole.box")).expect("a recording");
+        let changes = recording.changes().count();
+        assert!(changes >= CHANGES, "{changes} changes only");
+        let stretch = recording.stretch(None).expect("a state");
+        assert!(stretch.begin == 0 && stretch.is_whole, "{stretch:?}");
+
+        for devices in ["two", "one"] {
+            let begun = Instant::now();
+            let again = replayed(folder, "whole", devices, &[]);
+            let replayed_for = begun.elapsed();
+            assert!(again == expect, "other bits on {devices}");
+            println!(
+                "{changes} changes (set within {set_for:.2?}), {recoveries} kills: {live_for:.2?} live, \
+                 {replayed_for:.2?} again, {:.1} times as fast: {devices}",
+                live_for.as_secs_f64() / replayed_for.as_secs_f64(),
+            );
+        }
+        // From the middle, and through other losses.
+        let from = stretch.end / 2;
+        let iteration_bytes = expect.len() / stretch.end as usize;
+        for extra in [&[][..], &["--inject", "7", "--supervise=hardy.ron"]] {
+            let from_text = from.to_string();
+            let options = [&["--from", &from_text], extra].concat();
+            let again = replayed(folder, "whole", "two", &options);
+            assert!(
+                again == expect[from as usize * iteration_bytes..],
+                "other bits from iteration {from} on"
+            );
+        }
+    }
+
+    fn a_killed_run_is_replayed_as_far_as_it_was_recorded(
+        folder: &Path,
+        seed: u64,
+        rng: &mut fastrand::Rng,
+    ) {
+        let name = format!("long{seed}");
+        let begun = Instant::now();
+        let mut run = start(folder, &name, seed);
+        set_at_random(&mut run, 40 + rng.usize(..20), rng);
+        run.kill();
+        let live_for = begun.elapsed();
+
+        let expect = std::fs::read(folder.join(format!("{name}.out.f32"))).expect("written");
+        let recording = Recording::open(&folder.join(format!("{name}.box"))).expect("a recording");
+        let changes = recording.changes().count();
+        // Each was confirmed before the next, and there were milliseconds between: few can be missing.
+        assert!(changes >= 20, "{changes} changes are recorded only");
+        for devices in ["two", "one"] {
+            let begun = Instant::now();
+            let again = replayed(folder, &name, devices, &[]);
+            let replayed_for = begun.elapsed();
+            let both = again.len().min(expect.len());
+            let ahead =
+                expect.len() as f64 / 4.0 / RATE as f64 - again.len() as f64 / 4.0 / RATE as f64;
+            println!(
+                "killed after {live_for:.2?} and {changes} changes: {replayed_for:.2?} again, {:.1} times as fast, \
+                 {both} bytes are the same, the run was {:.1} ms ahead: {devices}",
+                live_for.as_secs_f64() / replayed_for.as_secs_f64(),
+                1e3 * ahead,
+            );
+            assert!(again[..both] == expect[..both], "other bits on {devices}");
+            assert!(
+                both > 4 * RATE && both >= expect.len() / 2,
+                "{} of {} bytes are replayed on {devices}",
+                again.len(),
+                expect.len()
+            );
+        }
+    }
+
+    /// Records `NAME.out.f32` from a paced file while workers are killed, to `NAME.box`.
+    fn start(folder: &Path, name: &str, seed: u64) -> ChildRun {
+        let faults = FAULTS.replace("SEED", &seed.to_string());
+        std::fs::write(folder.join("faults.ron"), faults).expect("written");
+        let input = match name {
+            "whole" => format!("in=paced:whole.f32?rate={RATE}"),
+            _ => format!("in=paced:long.f32?rate={RATE}"),
+        };
+        let output = format!("out={name}.out.f32");
+        let recording = format!("{name}.box");
+        let options = [
+            "--record",
+            &recording,
+            "--isolation",
+            "processes",
+            "--inject",
+            "faults.ron",
+            "--supervise=hardy.ron",
+        ];
+        let mut run = ChildRun::start(folder, "two", &input, &output, &options);
+        let pid = run.pid().to_string();
+        run.wait_until("it takes commands", || set(&[&pid]).status.success());
+        run
+    }
+
+    /// Sets parameters so many times, about half of them at a token that is to come.
+    fn set_at_random(run: &mut ChildRun, changes: usize, rng: &mut fastrand::Rng) {
+        let pid = run.pid().to_string();
+        let begun = Instant::now();
+        let mut accepted = 0;
+        while accepted < changes {
+            let mut words = vec![pid.clone()];
+            words.extend(random_values(rng));
+            if rng.bool() {
+                // Some are refused: that token is at work already.
+                let token = (begun.elapsed().as_secs_f64() * RATE as f64) as usize;
+                let ahead = rng.usize(..RATE / 2);
+                words.extend(["--at".to_owned(), format!("in:{}", token + ahead)]);
+            }
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let output = set(&words);
+            match output.status.code() {
+                Some(0) => accepted += 1,
+                Some(5) => {}
+                _ => panic!("{words:?}: {}", String::from_utf8_lossy(&output.stderr)),
+            }
+            std::thread::sleep(Duration::from_millis(rng.u64(..60)));
+        }
+    }
+
+    /// One to three of the parameters with new values.
+    fn random_values(rng: &mut fastrand::Rng) -> Vec<String> {
+        let taps: Vec<String> = (0..3).map(|_| (rng.f64() - 0.5).to_string()).collect();
+        let mut all = [
+            format!("level={}", 8.0 * rng.f64()),
+            format!("taps={}", taps.join(",")),
+            format!("decay={}", 0.99 * rng.f64()),
+            format!("offset={}", rng.f64()),
+        ];
+        rng.shuffle(&mut all);
+        all[..1 + rng.usize(..3)].to_vec()
+    }
+
+    /// Small blocks, so that there are many borders.
+    fn compiled(text: &str, devices: usize) -> Verified<zbmd_ir::Program> {
+        let options = CompileOptions {
+            machine: MachineChoice::Uniform(devices),
+            block: Some(48),
+            ..CompileOptions::default()
+        };
+        let compiled = compile_str("model.ron", text, "", &options);
+        compiled
+            .unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
+            .program
+    }
+
+    fn set(words: &[&str]) -> Output {
+        command().arg("set").args(words).output().expect("started")
+    }
+
+    fn command() -> Command {
+        let mut command = Command::new(std::env::current_exe().expect("a path"));
+        command.env(RUNNER, "1");
+        command
+    }
+
+    /// The output of a recording's replay on the bundle for so many devices.
+    fn replayed(folder: &Path, name: &str, devices: &str, options: &[&str]) -> Vec<u8> {
+        let output = command()
+            .current_dir(folder)
+            .args(["replay", &format!("{name}.box"), "-o", "out=again.f32"])
+            .args(["--bundle", &format!("{devices}.zbmd")])
+            .args(options)
+            .output()
+            .expect("started");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name} on {devices}: {said}");
+        std::fs::read(folder.join("again.f32")).expect("written")
+    }
+}
