@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use zbmd_backends::op::Registry;
 use zbmd_executor::Engine;
-use zbmd_ir::{DType, Graph, State, TokenType, live_parameters};
+use zbmd_ir::{Graph, State, TokenType};
 
 use self::channels::{Comparison, PortDifference, Start, UnlikePort, unlike_initial_tokens};
 use self::two_runs::{ComparedSink, SinkDifference, compare_sinks};
@@ -363,7 +363,7 @@ impl fmt::Display for PortLine<'_> {
 
 /// The first elements of a token.
 fn token_text(token: &TokenType, bytes: &[u8]) -> String {
-    let element_bytes = token.dtype.bytes() as usize;
+    let element_bytes = token.dtype.size_bytes() as usize;
     let elements = bytes.chunks_exact(element_bytes);
     let count = elements.len();
     let shown: Vec<String> = elements
@@ -380,6 +380,7 @@ fn token_text(token: &TokenType, bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zbmd_ir::DType;
 
     #[test]
     fn tokens_are_shown_by_their_first_elements() {
