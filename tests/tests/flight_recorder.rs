@@ -84,6 +84,7 @@ mod linux {
         }
 
         a_whole_run_is_replayed_whole(folder, &mut rng);
+        a_changed_model_differs_where_its_replay_does(folder);
         for seed in 0..3 {
             a_killed_run_is_replayed_as_far_as_it_was_recorded(folder, seed, &mut rng);
         }
@@ -129,6 +130,34 @@ mod linux {
                 again == expect[from as usize * iteration_bytes..],
                 "other bits from iteration {from} on"
             );
+        }
+    }
+
+    /// Until the offset is first set, it does not matter whether it is added.
+    fn a_changed_model_differs_where_its_replay_does(folder: &Path) {
+        let text = MODEL.replace("PINS", "{}").replace("x + o", "x - o");
+        let path = folder.join("changed.zbmd");
+        zbmd_ir::bundle::write(&path, &compiled(&text, 1)).expect("written");
+        let expect = std::fs::read(folder.join("whole.out.f32")).expect("written");
+        let changed = replayed(folder, "whole", "changed", &[]);
+        let mut pairs = expect.chunks_exact(4).zip(changed.chunks_exact(4));
+        let first = pairs.position(|(a, b)| a != b).expect("a difference");
+        assert!(first > 0, "the offset is not zero at first");
+
+        let output = command()
+            .current_dir(folder)
+            .args(["replay", "whole.box", "--against", "changed.zbmd"])
+            .output()
+            .expect("started");
+        let told = String::from_utf8_lossy(&output.stdout);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}{said}");
+        // What the actor writes is what `out` is given, token for token.
+        for part in [
+            format!("sink `out`: first difference at token {first} ("),
+            format!("actor `offset`, port `y`: first difference at token {first} ("),
+        ] {
+            assert!(told.contains(&part), "{part} is not in {told}{said}");
         }
     }
 
@@ -190,10 +219,16 @@ mod linux {
             "--inject",
             "faults.ron",
             "--supervise=hardy.ron",
+            "--quiet",
         ];
         let mut run = ChildRun::start(folder, "two", &input, &output, &options);
         let pid = run.pid().to_string();
         run.wait_until("it takes commands", || set(&[&pid]).status.success());
+        // The first tokens have the first values.
+        let written = folder.join(format!("{name}.out.f32"));
+        run.wait_until("it writes", || {
+            std::fs::metadata(&written).is_ok_and(|metadata| metadata.len() > 0)
+        });
         run
     }
 

@@ -50,6 +50,8 @@ mod linux {
     const TOKENS: usize = 1_200_000;
     /// All tokens before it are zero.
     const FIRST: usize = 900_004;
+    /// The initial token of the channel to `out`.
+    const OUT_DELAY: usize = 1;
 
     pub(super) fn main() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -94,7 +96,10 @@ mod linux {
             let (code, told) = against(folder, "gain", extra);
             assert_eq!(code, 1, "{told}");
             for part in [
-                format!("sink `out`: first difference at token {FIRST} ("),
+                format!(
+                    "sink `out`: first difference at token {} (",
+                    FIRST + OUT_DELAY
+                ),
                 format!("sink `low`: first difference at token {} (", FIRST / 4),
                 cause.clone(),
             ] {
@@ -113,7 +118,10 @@ mod linux {
         assert_eq!(code, 1, "{told}");
         let token = FIRST + 2;
         for part in [
-            format!("sink `out`: first difference at token {token} ("),
+            format!(
+                "sink `out`: first difference at token {} (",
+                token + OUT_DELAY
+            ),
             format!("actor `filter`, port `y`: first difference at token {token} ("),
             format!("sink `low`: no difference in {} tokens", TOKENS / 4),
         ] {
@@ -147,7 +155,10 @@ mod linux {
         assert_eq!(code, 1, "{told}");
         let token = FIRST + 1;
         for part in [
-            format!("sink `out`: first difference at token {token} ("),
+            format!(
+                "sink `out`: first difference at token {} (",
+                token + OUT_DELAY
+            ),
             format!("actor `memory`, port `y`: first difference at token {token} ("),
         ] {
             assert!(told.contains(&part), "{part} is not in {told}");
@@ -158,7 +169,7 @@ mod linux {
         assert_eq!(code, 1, "{told}");
         assert!(
             told.contains(
-                "sink `out`: first difference at token 0 (iteration 0): 0, in initial.zbmd 0.5"
+                "sink `out`: first difference at token 0 (iteration 0): 0, in initial.zbmd 1"
             ),
             "{told}"
         );

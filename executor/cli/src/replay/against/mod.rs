@@ -151,8 +151,11 @@ impl Against<'_> {
             if !is_carried {
                 continue;
             }
-            if let Some(found) = self.unlike_port_from(&state, iteration)? {
-                return Ok(Some(found));
+            match self.unlike_port_from(&state, iteration)? {
+                None => {}
+                // So it was from the first iteration on.
+                Some(found) if matches!(found.difference, PortDifference::Count { .. }) => break,
+                Some(found) => return Ok(Some(found)),
             }
         }
         if first.iterations == 0 {
