@@ -10,6 +10,7 @@ release    a release every millisecond while `stress-ng --cpu 2` runs: how late,
            `cyclictest` at the same priority in the same seconds
 receiver   the FM receiver of graphs/fm at 2.4 MS/s in blocks of 10 ms under the same load: which blocks are late, beside
            how late `cyclictest` ever was
+recorder   what --record costs: in throughput of graphs/fm, by turns with runs without it, and in CPU time at 2.4 MS/s
 contract   what deadlines, and --realtime, cost in throughput: by turns with a run that has neither
 datagrams  10 MS/s of c32 over UDP with the receiver bound to one core, beside GNU Radio receiving the same
 sound      a clock bridge into PipeWire's null sink: underruns
@@ -193,6 +194,45 @@ def receiver(folder, seconds):
     print(f"  cyclictest was later than the slack of {slack_us / 1000:.1f} ms for {late} ms of {seconds} s")
 
 
+def recorder(folder, seconds):
+    seconds = seconds or 2
+    model = (ROOT / "graphs/fm/model.ron").read_text()
+    bundle = compile_model(folder, "fm", model, "--devices", "1", "--block", "480")
+    samples = folder / "iq.u8"
+    with open(samples, "wb") as file:
+        for _ in range(100 * seconds):
+            file.write(os.urandom(2_000_000))
+
+    # --record implies --supervise: what that costs alone is told apart.
+    variants = {
+        "neither": [],
+        "--supervise": ["--supervise"],
+        "--record": ["--record", folder / "box", "--record-replace", "--keep", "256MiB"],
+    }
+    report = folder / "report.json"
+    # Due long before it can be read, and played at its rate.
+    for name, rate, turns in [("as fast as it can be", "1e12", TURNS), ("at 2.4 MS/s", "2.4e6", 3)]:
+        url = f"iq=paced:{samples}?rate={rate}&piece=24000&full=wait"
+        limit = [] if rate == "1e12" else ["-n", 48_000 * 10]
+        results = {name: [] for name in variants}
+        for turn in range(turns):
+            # Whoever is first has the caches as the last one of the turn before left them.
+            names = list(variants)
+            for variant in names[turn % 3 :] + names[: turn % 3]:
+                run = start(bundle, "-i", url, "-o", "audio=/dev/null", *limit, *variants[variant], report=report)
+                found, cpu = finish(run, report)
+                elapsed_s = found["elapsed_ns"] / 1e9
+                results[variant].append((found["sources"][0]["tokens"] / elapsed_s / 1e6, cpu / elapsed_s))
+        for variant, found in results.items():
+            rates = [mine / base for (mine, _), (base, _) in zip(found, results["neither"])]
+            more_cpu = [mine - base for (_, mine), (_, base) in zip(found, results["neither"])]
+            print(
+                f"  {name}, {variant:12} {statistics.median(rate for rate, _ in found):7.1f} MS/s, "
+                f"{statistics.median(cpu for _, cpu in found):.3f} cores; beside neither, in the median of {turns} turns "
+                f"{statistics.median(rates):.3f} of the rate, {statistics.median(more_cpu):+.4f} cores"
+            )
+
+
 def contract(folder, seconds):
     seconds = seconds or 2
     model = (ROOT / "graphs/fm/model.ron").read_text()
@@ -317,7 +357,7 @@ def sound(folder, seconds):
     print(f"  {out['sent']} of {48_000 * seconds} frames played, {out['dropped']} dropped; {out['bridge']}")
 
 
-ROWS = {row.__name__: row for row in (release, receiver, contract, datagrams, sound)}
+ROWS = {row.__name__: row for row in (release, receiver, recorder, contract, datagrams, sound)}
 
 
 def main():

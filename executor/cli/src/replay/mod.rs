@@ -2,6 +2,7 @@
 
 mod against;
 mod carry;
+mod export;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -12,9 +13,10 @@ use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::{Graph, Program, State};
 
 use self::against::{Against, Side};
+use self::export::{Export, export};
 use super::args::{Args, ReportFormat, Where, binding};
 use super::files::Opened;
-use super::{CliError, open_bundle, run, say};
+use super::{CliError, exit, open_bundle, run, say};
 use crate::checkpoint::hash_of_file;
 use crate::flight::{Recording, RecordingError, Stretch, bundle_of};
 use crate::io::FileError;
@@ -34,6 +36,13 @@ pub(super) struct Replay {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["outputs", "report", "report_file", "save_state", "trace",
           "supervise", "events", "inject", "isolation"])]
     against: Option<PathBuf>,
+    /// Write what the recording holds to files of other programs, and run nothing: `sigmf:PREFIX` (a SigMF recording of
+    /// each source, with its gaps) or `mcap:FILE` (an MCAP file, with changes of live parameters too). May be given for
+    /// both.
+    #[arg(long = "export", value_name = "FORMAT:FILE", value_parser = export, conflicts_with_all = ["against", "from",
+          "iterations", "outputs", "report", "report_file", "save_state", "trace", "supervise", "events", "inject",
+          "isolation"])]
+    exports: Vec<Export>,
     /// Begin at this iteration of the run. Without it, at the oldest state that is kept.
     #[arg(long, value_name = "ITERATION")]
     from: Option<u64>,
@@ -97,6 +106,10 @@ pub(super) fn replay(replay: &Replay, registry: &Registry) -> Result<u8, CliErro
             path: bundle_path,
             text: difference,
         });
+    }
+
+    if !replay.exports.is_empty() {
+        return replay.export(&recording, &program);
     }
 
     let stretch = recording.stretch(replay.from).map_err(|why| {
@@ -164,6 +177,18 @@ impl Replay {
             quiet: self.quiet,
             ..defaults
         })
+    }
+
+    /// Writes what the recording holds to the files of `--export`.
+    fn export(&self, recording: &Recording, program: &Program) -> Result<u8, CliError> {
+        for export in &self.exports {
+            for line in export.write(recording, &self.recording, program)? {
+                if !self.quiet {
+                    say(format_args!("zbmd-run: {line}"));
+                }
+            }
+        }
+        Ok(exit::OK)
     }
 
     /// Gives sinks without a file one that keeps nothing.
