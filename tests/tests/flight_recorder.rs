@@ -1,7 +1,9 @@
-//! The flight recorder beside live parameters: a run that is recorded, set from outside again and again, and whose workers
-//! are killed meanwhile is replayed bit for bit, on one device and on two; also where the run was killed itself.
+//! The flight recorder beside live parameters: a run of a live source with gaps that is recorded, set from outside again and
+//! again, and whose workers are killed meanwhile is replayed bit for bit, on one device and on two; also where the run was
+//! killed itself.
 //!
-//! No test harness: this program is its own `zbmd-run`.
+//! `ZBMD_RECORDED_SECONDS=600` makes the first run as long, with as many changes and at least as many kills over all of it;
+//! it prints how much faster than live it is replayed. No test harness: this program is its own `zbmd-run`.
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
@@ -19,14 +21,19 @@ fn main() -> std::process::ExitCode {
 
 #[cfg(target_os = "linux")]
 mod linux {
+    use std::net::UdpSocket;
     use std::path::Path;
     use std::process::{Command, Output};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread::JoinHandle;
     use std::time::{Duration, Instant};
 
+    use xxhash_rust::xxh3::xxh3_64;
     use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
     use zbmd_ir::verify::Verified;
     use zbmd_run::flight::Recording;
-    use zbmd_tests::child_run::{ChildRun, RUNNER};
+    use zbmd_tests::child_run::{ChildRun, RUNNER, free_port};
     use zbmd_tests::losses::HARDY;
 
     /// A filter with history, a state that remembers all that was, and parameters on both sides of the border between the
@@ -49,23 +56,45 @@ mod linux {
     channels: [
         (from: "in", to: ["level"]),
         (from: "level", to: ["filter"]),
-        (from: "filter", to: ["memory.x"]),
+        (from: "filter", to: ["memory.x", "filtered"]),
         (from: "memory", to: ["memory.s", "offset"], initial: [0.0]),
         (from: "offset", to: ["out"]),
     ],
-    sinks: { "out": Stream() },
+    sinks: { "out": Stream(), "filtered": Stream() },
     pins: PINS,
 )"#;
+    const SINKS: [&str; 2] = ["out", "filtered"];
     const TWO_DEVICES: &str =
         r#"{ "level": "cpu:0", "filter": "cpu:0", "memory": "cpu:1", "offset": "cpu:1" }"#;
     const RATE: usize = 48_000;
     /// What is asked for of a run that ends in good order.
     const CHANGES: usize = 200;
     const KILLS: u64 = 20;
-    /// How long the two runs take, unless they are killed.
-    const WHOLE_SECONDS: usize = 12;
+    /// How long that run takes at least: kills are some 250 ms apart, and changes 45 ms. In a longer one they are further
+    /// apart.
+    const MIN_SECONDS: usize = 16;
+    const CHANGE_EVERY: Duration = Duration::from_millis(45);
     const KILLED_SECONDS: usize = 60;
-    const FAULTS: &str = r#"Inject(kinds: [kill], every: ("150ms", "350ms"), seed: SEED)"#;
+    const FAULTS: &str = r#"Inject(kinds: [kill], every: ("MIN_MSms", "MAX_MSms"), seed: SEED)"#;
+    /// Tokens of a datagram: 5 ms.
+    const PACKET_TOKENS: usize = 240;
+
+    fn whole_seconds() -> usize {
+        let asked = std::env::var("ZBMD_RECORDED_SECONDS").ok();
+        let asked = asked.map(|text| text.parse().expect("ZBMD_RECORDED_SECONDS is seconds"));
+        asked.unwrap_or(MIN_SECONDS).max(MIN_SECONDS)
+    }
+
+    /// A run that is recorded.
+    #[derive(Clone, Copy)]
+    struct Recorded<'a> {
+        name: &'a str,
+        input: &'a str,
+        /// How many times further apart kills and changes are.
+        stretch: usize,
+        seed: u64,
+        options: &'a [&'a str],
+    }
 
     pub(super) fn main() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -74,8 +103,6 @@ mod linux {
         let noise = (0..RATE * KILLED_SECONDS).map(|_| rng.f32() - 0.5);
         let bytes: Vec<u8> = noise.flat_map(f32::to_le_bytes).collect();
         std::fs::write(folder.join("long.f32"), &bytes).expect("written");
-        let whole_bytes = &bytes[..4 * RATE * WHOLE_SECONDS];
-        std::fs::write(folder.join("whole.f32"), whole_bytes).expect("written");
         std::fs::write(folder.join("hardy.ron"), HARDY).expect("written");
         for (name, pins, devices) in [("two", TWO_DEVICES, 2), ("one", "{}", 1)] {
             let text = MODEL.replace("PINS", pins);
@@ -91,45 +118,63 @@ mod linux {
     }
 
     fn a_whole_run_is_replayed_whole(folder: &Path, rng: &mut fastrand::Rng) {
-        let mut run = start(folder, "whole", 1);
+        let seconds = whole_seconds();
+        let stretch = seconds / MIN_SECONDS;
+        let port = free_port();
+        let sender = LossySender::start(port, rng.fork());
+        let mut run = Recorded {
+            name: "whole",
+            input: &format!("in=udp://127.0.0.1:{port}?header=seq&rate={RATE}"),
+            stretch,
+            seed: 1,
+            options: &["-n", &(RATE * seconds).to_string()],
+        }
+        .start(folder);
         let begun = Instant::now();
-        set_at_random(&mut run, CHANGES, rng);
+        set_at_random(&mut run, CHANGES, stretch, rng);
         let set_for = begun.elapsed();
-        let report = run.end();
+        let report = run.end_within(Duration::from_secs(120 + 2 * seconds as u64));
         let live_for = begun.elapsed();
+        sender.stop();
 
         let recoveries = report["recoveries"].as_u64().expect("a number");
         assert!(recoveries >= KILLS, "{recoveries} kills only: {report}");
-        let expect = std::fs::read(folder.join("whole.out.f32")).expect("written");
-        assert_eq!(expect.len(), 4 * RATE * WHOLE_SECONDS);
+        let expect = written(folder, "whole");
+        let lengths = expect.iter().map(Vec::len);
+        assert!(lengths.eq([4 * RATE * seconds; SINKS.len()]));
         let recording = Recording::open(&folder.join("whole.box")).expect("a recording");
         let changes = recording.changes().count();
         assert!(changes >= CHANGES, "{changes} changes only");
-        let stretch = recording.stretch(None).expect("a state");
-        assert!(stretch.begin == 0 && stretch.is_whole, "{stretch:?}");
+        let gaps = recording.gaps[0].len();
+        assert!(gaps >= seconds, "{gaps} gaps only");
+        let whole = recording.stretch(None).expect("a state");
+        assert!(whole.begin == 0 && whole.is_whole, "{whole:?}");
 
+        println!(
+            "{seconds} s of stream time, {gaps} gaps, {changes} changes (set within {set_for:.2?}), {recoveries} kills: \
+             {live_for:.2?} live"
+        );
         for devices in ["two", "one"] {
             let begun = Instant::now();
             let again = replayed(folder, "whole", devices, &[]);
             let replayed_for = begun.elapsed();
-            assert!(again == expect, "other bits on {devices}");
+            let hashes = again.iter().map(|bytes| format!("{:016x}", xxh3_64(bytes)));
             println!(
-                "{changes} changes (set within {set_for:.2?}), {recoveries} kills: {live_for:.2?} live, \
-                 {replayed_for:.2?} again, {:.1} times as fast: {devices}",
+                "{devices}: {replayed_for:.2?} again, {:.1} times as fast; hashes of {SINKS:?}: {}",
                 live_for.as_secs_f64() / replayed_for.as_secs_f64(),
+                hashes.collect::<Vec<_>>().join(" "),
             );
+            assert!(again == expect, "other bits on {devices}");
         }
         // From the middle, and through other losses.
-        let from = stretch.end / 2;
-        let iteration_bytes = expect.len() / stretch.end as usize;
+        let from = whole.end / 2;
+        let from_byte = from as usize * expect[0].len() / whole.end as usize;
         for extra in [&[][..], &["--inject", "7", "--supervise=hardy.ron"]] {
             let from_text = from.to_string();
             let options = [&["--from", &from_text], extra].concat();
             let again = replayed(folder, "whole", "two", &options);
-            assert!(
-                again == expect[from as usize * iteration_bytes..],
-                "other bits from iteration {from} on"
-            );
+            let rest = expect.iter().map(|bytes| &bytes[from_byte..]);
+            assert!(rest.eq(again), "other bits from iteration {from} on");
         }
     }
 
@@ -138,8 +183,8 @@ mod linux {
         let text = MODEL.replace("PINS", "{}").replace("x + o", "x - o");
         let path = folder.join("changed.zbmd");
         zbmd_ir::bundle::write(&path, &compiled(&text, 1)).expect("written");
-        let expect = std::fs::read(folder.join("whole.out.f32")).expect("written");
-        let changed = replayed(folder, "whole", "changed", &[]);
+        let [expect, _] = written(folder, "whole");
+        let [changed, _] = replayed(folder, "whole", "changed", &[]);
         let mut pairs = expect.chunks_exact(4).zip(changed.chunks_exact(4));
         let first = pairs.position(|(a, b)| a != b).expect("a difference");
         assert!(first > 0, "the offset is not zero at first");
@@ -168,20 +213,29 @@ mod linux {
     ) {
         let name = format!("long{seed}");
         let begun = Instant::now();
-        let mut run = start(folder, &name, seed);
-        set_at_random(&mut run, 40 + rng.usize(..20), rng);
+        let mut run = Recorded {
+            name: &name,
+            input: &format!("in=paced:long.f32?rate={RATE}"),
+            stretch: 1,
+            seed,
+            options: &[],
+        }
+        .start(folder);
+        set_at_random(&mut run, 40 + rng.usize(..20), 1, rng);
         run.kill();
         let live_for = begun.elapsed();
 
-        let expect = std::fs::read(folder.join(format!("{name}.out.f32"))).expect("written");
+        let [expect, filtered] = written(folder, &name);
         let recording = Recording::open(&folder.join(format!("{name}.box"))).expect("a recording");
         let changes = recording.changes().count();
         // Each was confirmed before the next, and there were milliseconds between: few can be missing.
         assert!(changes >= 20, "{changes} changes are recorded only");
         for devices in ["two", "one"] {
             let begun = Instant::now();
-            let again = replayed(folder, &name, devices, &[]);
+            let [again, again_filtered] = replayed(folder, &name, devices, &[]);
             let replayed_for = begun.elapsed();
+            let both = again_filtered.len().min(filtered.len());
+            assert!(again_filtered[..both] == filtered[..both], "{devices}");
             let both = again.len().min(expect.len());
             let ahead =
                 expect.len() as f64 / 4.0 / RATE as f64 - again.len() as f64 / 4.0 / RATE as f64;
@@ -201,39 +255,95 @@ mod linux {
         }
     }
 
-    /// Records `NAME.out.f32` from a paced file while workers are killed, to `NAME.box`.
-    fn start(folder: &Path, name: &str, seed: u64) -> ChildRun {
-        let faults = FAULTS.replace("SEED", &seed.to_string());
-        std::fs::write(folder.join("faults.ron"), faults).expect("written");
-        let input = match name {
-            "whole" => format!("in=paced:whole.f32?rate={RATE}"),
-            _ => format!("in=paced:long.f32?rate={RATE}"),
-        };
-        let output = format!("out={name}.out.f32");
-        let recording = format!("{name}.box");
-        let options = [
-            "--record",
-            &recording,
-            "--isolation",
-            "processes",
-            "--inject",
-            "faults.ron",
-            "--supervise=hardy.ron",
-            "--quiet",
-        ];
-        let mut run = ChildRun::start(folder, "two", &input, &output, &options);
-        let pid = run.pid().to_string();
-        run.wait_until("it takes commands", || set(&[&pid]).status.success());
-        // The first tokens have the first values.
-        let written = folder.join(format!("{name}.out.f32"));
-        run.wait_until("it writes", || {
-            std::fs::metadata(&written).is_ok_and(|metadata| metadata.len() > 0)
-        });
-        run
+    impl Recorded<'_> {
+        /// Records `NAME.out.f32` and `NAME.filtered.f32` while workers are killed, to `NAME.box`.
+        fn start(self, folder: &Path) -> ChildRun {
+            let name = self.name;
+            let faults = FAULTS
+                .replace("MIN_MS", &(150 * self.stretch).to_string())
+                .replace("MAX_MS", &(350 * self.stretch).to_string())
+                .replace("SEED", &self.seed.to_string());
+            std::fs::write(folder.join("faults.ron"), faults).expect("written");
+            let output = format!("out={name}.out.f32");
+            let filtered = format!("filtered={name}.filtered.f32");
+            let recording = format!("{name}.box");
+            let options = [
+                "-o",
+                &filtered,
+                "--record",
+                &recording,
+                "--isolation",
+                "processes",
+                "--inject",
+                "faults.ron",
+                "--supervise=hardy.ron",
+                "--quiet",
+            ];
+            let options = [&options[..], self.options].concat();
+            let mut run = ChildRun::start(folder, "two", self.input, &output, &options);
+            let pid = run.pid().to_string();
+            run.wait_until("it takes commands", || set(&[&pid]).status.success());
+            // The first tokens have the first values.
+            let written = folder.join(format!("{name}.out.f32"));
+            run.wait_until("it writes", || {
+                std::fs::metadata(&written).is_ok_and(|metadata| metadata.len() > 0)
+            });
+            run
+        }
+    }
+
+    /// Sends noise in numbered datagrams at the stream's rate, of which some are left out.
+    struct LossySender {
+        is_over: Arc<AtomicBool>,
+        thread: JoinHandle<()>,
+    }
+
+    impl LossySender {
+        fn start(port: u16, mut rng: fastrand::Rng) -> Self {
+            let is_over = Arc::new(AtomicBool::new(false));
+            let stop = Arc::clone(&is_over);
+            let thread = std::thread::spawn(move || {
+                let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+                let begun = Instant::now();
+                let mut left_out = 0;
+                for number in 1_u64.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let due_ns = number * 1_000_000_000 * PACKET_TOKENS as u64 / RATE as u64;
+                    let due = begun + Duration::from_nanos(due_ns);
+                    std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                    // Some twenty losses in ten seconds, of 1 to 8 datagrams each.
+                    if left_out == 0 && rng.u32(..100) == 0 {
+                        left_out = 1 + rng.u32(..8);
+                    }
+                    if left_out > 0 {
+                        left_out -= 1;
+                        continue;
+                    }
+                    let mut datagram = number.to_le_bytes().to_vec();
+                    let noise = (0..PACKET_TOKENS).map(|_| rng.f32() - 0.5);
+                    datagram.extend(noise.flat_map(f32::to_le_bytes));
+                    // Nobody may listen yet, or any more.
+                    let _ = socket.send_to(&datagram, ("127.0.0.1", port));
+                }
+            });
+            Self { is_over, thread }
+        }
+
+        fn stop(self) {
+            self.is_over.store(true, Ordering::Relaxed);
+            self.thread.join().expect("no panic");
+        }
     }
 
     /// Sets parameters so many times, about half of them at a token that is to come.
-    fn set_at_random(run: &mut ChildRun, changes: usize, rng: &mut fastrand::Rng) {
+    fn set_at_random(
+        run: &mut ChildRun,
+        changes: usize,
+        stretch: usize,
+        rng: &mut fastrand::Rng,
+    ) {
         let pid = run.pid().to_string();
         let begun = Instant::now();
         let mut accepted = 0;
@@ -253,7 +363,9 @@ mod linux {
                 Some(5) => {}
                 _ => panic!("{words:?}: {}", String::from_utf8_lossy(&output.stderr)),
             }
-            std::thread::sleep(Duration::from_millis(rng.u64(..60)));
+            let jitter = CHANGE_EVERY.mul_f64(rng.f64());
+            let due = begun + (CHANGE_EVERY * accepted as u32 + jitter) * stretch as u32;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }
     }
 
@@ -293,17 +405,29 @@ mod linux {
         command
     }
 
-    /// The output of a recording's replay on the bundle for so many devices.
-    fn replayed(folder: &Path, name: &str, devices: &str, options: &[&str]) -> Vec<u8> {
+    /// What a run has written of each sink.
+    fn written(folder: &Path, run: &str) -> [Vec<u8>; SINKS.len()] {
+        SINKS.map(|sink| std::fs::read(folder.join(format!("{run}.{sink}.f32"))).expect("written"))
+    }
+
+    /// The outputs of a recording's replay on the bundle for so many devices.
+    fn replayed(
+        folder: &Path,
+        name: &str,
+        devices: &str,
+        options: &[&str],
+    ) -> [Vec<u8>; SINKS.len()] {
+        let outputs = SINKS.map(|sink| format!("{sink}=again.{sink}.f32"));
         let output = command()
             .current_dir(folder)
-            .args(["replay", &format!("{name}.box"), "-o", "out=again.f32"])
+            .args(["replay", &format!("{name}.box")])
+            .args(outputs.iter().flat_map(|output| ["-o", output]))
             .args(["--bundle", &format!("{devices}.zbmd")])
             .args(options)
             .output()
             .expect("started");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{name} on {devices}: {said}");
-        std::fs::read(folder.join("again.f32")).expect("written")
+        written(folder, "again")
     }
 }

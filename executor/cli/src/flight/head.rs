@@ -115,20 +115,29 @@ impl Head {
     /// What keeps the recording from being replayed on a program, if anything does.
     pub fn difference(&self, program: &Program) -> Option<String> {
         let fingerprint = state::fingerprint(&program.graph);
-        let own = &self.graph_fingerprint;
-        (fingerprint != *own).then(|| {
-            format!(
+        let own = self.graph_fingerprint;
+        if fingerprint != own {
+            return Some(format!(
                 "its graph is {fingerprint:016x}, the recording is of graph {own:016x}: names, rates, types and channels must be the same"
-            )
-        })
+            ));
+        }
+        // A recording that was tampered with may say anything of them.
+        self.source_difference(program)
     }
 
-    /// What is different in the sources of a program, if anything is: names, types or order.
-    pub fn source_difference(&self, program: &Program) -> Option<String> {
+    /// What is different in the sources of a program, if anything is: names, types, tokens of an iteration, or order.
+    fn source_difference(&self, program: &Program) -> Option<String> {
         let texts = |sources: &[RecordedSource]| {
-            let texts = sources
-                .iter()
-                .map(|source| format!("`{}` of {}", source.name, source.token));
+            let texts = sources.iter().map(|source| {
+                let RecordedSource {
+                    name,
+                    token,
+                    token_bytes,
+                    tokens_per_iteration,
+                    ..
+                } = source;
+                format!("`{name}` of {tokens_per_iteration} {token} of {token_bytes} bytes")
+            });
             texts.collect::<Vec<_>>().join(", ")
         };
         let here = texts(&sources_of(program, |_| None));

@@ -207,7 +207,7 @@ impl Replay {
         say(format_args!(
             "zbmd-run: {} has {} and {} changes of live parameters; replaying iterations {} to {}",
             self.recording.display(),
-            recording.ranges().join(", "),
+            recording.ranges_text(),
             recording.changes().count(),
             self.from.unwrap_or(stretch.begin),
             stretch.end

@@ -19,6 +19,7 @@ pub(crate) enum Export {
     /// A SigMF recording of each source: `PREFIX-SOURCE.sigmf-meta` and `.sigmf-data`.
     Sigmf(PathBuf),
     /// One MCAP file with a channel for each source, one for changes of parameters and one for gaps.
+    #[cfg(feature = "mcap")]
     Mcap(PathBuf),
 }
 
@@ -26,12 +27,12 @@ pub(crate) enum Export {
 pub(super) fn export(text: &str) -> Result<Export, String> {
     match text.split_once(':') {
         Some(("sigmf", prefix)) if !prefix.is_empty() => Ok(Export::Sigmf(prefix.into())),
-        Some(("mcap", file)) if !file.is_empty() => match cfg!(feature = "mcap") {
-            true => Ok(Export::Mcap(file.into())),
-            false => {
-                Err("this zbmd-run is built without MCAP: cargo build --features mcap".to_owned())
-            }
-        },
+        #[cfg(feature = "mcap")]
+        Some(("mcap", file)) if !file.is_empty() => Ok(Export::Mcap(file.into())),
+        #[cfg(not(feature = "mcap"))]
+        Some(("mcap", _)) => {
+            Err("this zbmd-run is built without MCAP: build it with `--features mcap`".to_owned())
+        }
         _ => Err("write it as sigmf:PREFIX or mcap:FILE".to_owned()),
     }
 }
@@ -52,11 +53,6 @@ impl Export {
             Self::Sigmf(prefix) => sigmf::write(prefix, recording, &sources),
             #[cfg(feature = "mcap")]
             Self::Mcap(path) => mcap::write(path, recording, program, &sources),
-            #[cfg(not(feature = "mcap"))]
-            Self::Mcap(path) => Err(CliError::Refused {
-                path: path.clone(),
-                text: "this zbmd-run is built without MCAP".to_owned(),
-            }),
         }
     }
 }
@@ -72,6 +68,7 @@ struct ExportedSource<'a> {
     folder: &'a Path,
 }
 
+/// The sources of a recording; they are those of the program, in the same order.
 fn exported_sources<'a>(
     recording: &'a Recording,
     folder: &'a Path,
@@ -100,12 +97,10 @@ impl ExportedSource<'_> {
             Some(rate) => (index as f64 - noted.index as f64) / rate,
             None => 0.0,
         };
-        let unix_ns = noted.unix_ns as f64 + 1e9 * seconds;
-        // A float counts nanoseconds of these years to a few hundred; microseconds are what the marks are worth.
-        Some((unix_ns.max(0.0) / 1e3) as u64 * 1000)
+        Some(noted.unix_ns.saturating_add_signed((1e9 * seconds) as i64))
     }
 
-    /// Reads so many tokens.
+    /// Fills a buffer with tokens.
     fn read(&self, tokens: &mut RecordedTokens, bytes: &mut [u8]) -> Result<(), CliError> {
         tokens.read_exact(bytes).map_err(|error| {
             CliError::Recording(RecordingError::Unusable {
@@ -113,6 +108,22 @@ impl ExportedSource<'_> {
                 why: error.to_string(),
             })
         })
+    }
+
+    /// Refuses a file in the folder of the recording: it might be one of the recording's own.
+    fn check_outside(&self, path: &Path) -> Result<(), CliError> {
+        let parent = path.parent().filter(|parent| *parent != Path::new(""));
+        let parent = parent.unwrap_or(Path::new("."));
+        let parent = parent.canonicalize().map_err(file_error(parent))?;
+        let folder = self.folder.canonicalize();
+        let folder = folder.map_err(file_error(self.folder))?;
+        match parent == folder {
+            false => Ok(()),
+            true => Err(CliError::Refused {
+                path: path.to_owned(),
+                text: "is in the folder of the recording: name another folder".to_owned(),
+            }),
+        }
     }
 }
 
@@ -132,10 +143,16 @@ mod tests {
     #[test]
     fn formats_are_told_apart() {
         assert_eq!(export("sigmf:out/rec"), Ok(Export::Sigmf("out/rec".into())));
-        assert_eq!(export("mcap:a:b").is_ok(), cfg!(feature = "mcap"));
         for text in ["", "sigmf", "sigmf:", "mcap:", "wav:x"] {
             assert!(export(text).is_err(), "{text}");
         }
+    }
+
+    #[cfg(not(feature = "mcap"))]
+    #[test]
+    fn a_build_without_mcap_says_so() {
+        let said = export("mcap:x.mcap").expect_err("not built");
+        assert!(said.contains("--features mcap"), "{said}");
     }
 
     #[test]
@@ -157,5 +174,7 @@ mod tests {
         assert_eq!(found.time_of(2500), Some(6_500_000_000));
         assert_eq!(source(None, &times).time_of(0), Some(5_000_000_000));
         assert_eq!(source(None, &[]).time_of(0), None);
+        // Before 1970 is where that begins.
+        assert_eq!(source(Some(1e-3), &times).time_of(0), Some(0));
     }
 }

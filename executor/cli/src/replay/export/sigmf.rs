@@ -9,7 +9,7 @@ use zbmd_live::sigmf::{self, Capture, RecordingSettings};
 
 use super::{ExportedSource, file_error};
 use crate::CliError;
-use crate::flight::Recording;
+use crate::flight::{Recording, TokenRange};
 use crate::recordings::replace;
 
 /// Bytes moved at a time, or one token where that is more.
@@ -36,6 +36,7 @@ pub(super) fn write(
                 source.token, source.name
             ))
         })?;
+        source.check_outside(&path)?;
         if !paths.insert(path.clone()) {
             let name = source.name;
             return Err(refused(format!("would be the file of source `{name}` too")));
@@ -79,7 +80,7 @@ fn write_source(
     let mut total = 0;
     let token_bytes = source.token.bytes();
     let mut piece = vec![0; (token_bytes * (PIECE_BYTES / token_bytes).max(1)) as usize];
-    for (first, end) in recording.token_ranges(source.index) {
+    for &TokenRange { first, end } in recording.token_ranges(source.index) {
         captures.push(Capture {
             first,
             tokens: end - first,
@@ -88,7 +89,8 @@ fn write_source(
         let mut tokens = recording.tokens(source.index, first);
         let mut left_bytes = (end - first) * token_bytes;
         while left_bytes > 0 {
-            let bytes = &mut piece[..left_bytes.min(piece.len() as u64) as usize];
+            let wanted_bytes = left_bytes.min(piece.len() as u64) as usize;
+            let bytes = &mut piece[..wanted_bytes];
             source.read(&mut tokens, bytes)?;
             file.write_all(bytes).map_err(file_error(path))?;
             left_bytes -= bytes.len() as u64;
