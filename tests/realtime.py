@@ -210,26 +210,28 @@ def recorder(folder, seconds):
         "--record": ["--record", folder / "box", "--record-replace", "--keep", "256MiB"],
     }
     report = folder / "report.json"
-    # Due long before it can be read, and played at its rate.
+    # All of it is due long before it can be read, or it is played at its rate for ten seconds.
     for name, rate, turns in [("as fast as it can be", "1e12", TURNS), ("at 2.4 MS/s", "2.4e6", 3)]:
         url = f"iq=paced:{samples}?rate={rate}&piece=24000&full=wait"
         limit = [] if rate == "1e12" else ["-n", 48_000 * 10]
-        results = {name: [] for name in variants}
+        elapsed = {variant: [] for variant in variants}
+        cpu = {variant: [] for variant in variants}
         for turn in range(turns):
             # Whoever is first has the caches as the last one of the turn before left them.
             names = list(variants)
             for variant in names[turn % 3 :] + names[: turn % 3]:
                 run = start(bundle, "-i", url, "-o", "audio=/dev/null", *limit, *variants[variant], report=report)
-                found, cpu = finish(run, report)
-                elapsed_s = found["elapsed_ns"] / 1e9
-                results[variant].append((found["sources"][0]["tokens"] / elapsed_s / 1e6, cpu / elapsed_s))
-        for variant, found in results.items():
-            rates = [mine / base for (mine, _), (base, _) in zip(found, results["neither"])]
-            more_cpu = [mine - base for (_, mine), (_, base) in zip(found, results["neither"])]
+                found, cpu_s = finish(run, report)
+                elapsed[variant].append(found["elapsed_ns"] / 1e9)
+                cpu[variant].append(cpu_s)
+        for variant in variants:
+            slower = [mine / base for mine, base in zip(elapsed[variant], elapsed["neither"])]
+            more_cpu = [mine / base for mine, base in zip(cpu[variant], cpu["neither"])]
+            cores = [mine / took for mine, took in zip(cpu[variant], elapsed[variant])]
             print(
-                f"  {name}, {variant:12} {statistics.median(rate for rate, _ in found):7.1f} MS/s, "
-                f"{statistics.median(cpu for _, cpu in found):.3f} cores; beside neither, in the median of {turns} turns "
-                f"{statistics.median(rates):.3f} of the rate, {statistics.median(more_cpu):+.4f} cores"
+                f"  {name}, {variant:12} {statistics.median(elapsed[variant]):7.3f} s, {statistics.median(cores):.4f} cores; beside "
+                f"neither, in the median of {turns} turns, {statistics.median(slower):.3f} of the time and "
+                f"{statistics.median(more_cpu):.3f} of the CPU time"
             )
 
 

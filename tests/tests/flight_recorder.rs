@@ -112,6 +112,7 @@ mod linux {
 
         a_whole_run_is_replayed_whole(folder, &mut rng);
         a_changed_model_differs_where_its_replay_does(folder);
+        an_export_has_every_change(folder);
         for seed in 0..3 {
             a_killed_run_is_replayed_as_far_as_it_was_recorded(folder, seed, &mut rng);
         }
@@ -204,6 +205,32 @@ mod linux {
         ] {
             assert!(told.contains(&part), "{part} is not in {told}{said}");
         }
+    }
+
+    fn an_export_has_every_change(folder: &Path) {
+        let output = command()
+            .current_dir(folder)
+            .args(["replay", "whole.box", "--export", "mcap:whole.mcap"])
+            .output()
+            .expect("started");
+        let said = String::from_utf8_lossy(&output.stderr);
+        if said.contains("is built without MCAP") {
+            eprintln!("SKIPPED: MCAP files, for want of --features mcap");
+            return;
+        }
+        assert!(output.status.success(), "{said}");
+        // A file that is not compressed has its JSON as it is.
+        let file = std::fs::read(folder.join("whole.mcap")).expect("written");
+        let text = String::from_utf8_lossy(&file);
+        let recording = Recording::open(&folder.join("whole.box")).expect("a recording");
+        let mut changes = 0;
+        for (number, change) in recording.changes() {
+            assert!(text.contains(&format!("\"number\":{number},")), "{number}");
+            changes += change.values.len();
+        }
+        let names = ["level", "taps", "decay", "offset"];
+        let found = names.map(|name| text.matches(&format!("\"{name}\":[")).count());
+        assert_eq!(found.iter().sum::<usize>(), changes, "{found:?}");
     }
 
     fn a_killed_run_is_replayed_as_far_as_it_was_recorded(

@@ -8,7 +8,6 @@ mod live_peers;
 mod python_peers;
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use common::case::{Case, code};
@@ -261,5 +260,5 @@ fn a_build_without_mcap_says_so() {
     let said = text(&output.stderr);
     assert_eq!(code(&output), 2, "{said}");
     assert!(said.contains("is built without MCAP"), "{said}");
-    assert!(!Path::new("x.mcap").exists());
+    assert!(!folder.path().join("x.mcap").exists());
 }

@@ -12,7 +12,7 @@ use zbmd_ir::{State, state};
 use zbmd_live::{Gap, now_ns};
 
 use super::folder::{LockedFolder, RecordingError};
-use super::head::{Head, RecordedSource};
+use super::head::{Head, MAX_SOURCES, RecordedSource};
 use super::intake::{Intake, WaitingTokens};
 use super::keep::Keep;
 use super::record::{
@@ -122,6 +122,16 @@ impl ReadyRecorder {
         let graph = &engine.program().graph;
         let state_bytes = state::encode(&first_state, graph, None).len() as u64;
         check_keep(settings.folder, settings.keep, state_bytes)?;
+
+        let source_count = settings.sources.len();
+        if source_count > MAX_SOURCES {
+            return Err(RecordingError::Unusable {
+                path: settings.folder.to_owned(),
+                why: format!(
+                    "the model has {source_count} sources, at most {MAX_SOURCES} are recorded"
+                ),
+            });
+        }
 
         let folder = LockedFolder::open(settings.folder, settings.replaces)?;
         let failed = |source| RecordingError::Io {

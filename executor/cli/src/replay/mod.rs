@@ -2,7 +2,7 @@
 
 mod against;
 mod carry;
-mod export;
+pub(crate) mod export;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

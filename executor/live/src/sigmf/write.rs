@@ -48,7 +48,7 @@ pub fn describe(settings: &RecordingSettings, tokens: u64, gaps: &[Gap]) -> Vec<
     describe_captures(settings, &[whole], gaps)
 }
 
-/// The description of pieces of a stream, in order, which lie one after another in the data. Gaps are counted as the
+/// The description of pieces of a stream, in order, which are one after another in the data. Gaps are counted as the
 /// stream's tokens are; parts of them that are in no piece are left out.
 pub fn describe_captures(
     settings: &RecordingSettings,
@@ -69,11 +69,12 @@ pub fn describe_captures(
         settings,
         captures: Vec::new(),
         annotations: Vec::new(),
-        described_to: 0,
     };
+    let gaps = disjoint(gaps);
     let mut begin = 0;
     for piece in pieces {
-        segments.add_piece(begin, piece, gaps);
+        let before = gaps.partition_point(|gap| gap.end() <= piece.first);
+        segments.add_piece(begin, piece, &gaps[before..]);
         begin += piece.tokens;
     }
 
@@ -88,13 +89,27 @@ pub fn describe_captures(
     text
 }
 
+/// Gaps in order, none of which has tokens of another one: those that were filled and then dropped from a full queue are in
+/// two.
+fn disjoint(gaps: &[Gap]) -> Vec<Gap> {
+    let mut ordered = gaps.to_vec();
+    ordered.sort_by_key(|gap| gap.first);
+    let mut described_to = 0;
+    ordered.retain_mut(|gap| {
+        let (first, end) = (gap.first.max(described_to), gap.end());
+        described_to = described_to.max(end);
+        gap.first = first;
+        gap.length = end.saturating_sub(first);
+        gap.length > 0
+    });
+    ordered
+}
+
 /// Captures and annotations that are being put together.
 struct Segments<'s> {
     settings: &'s RecordingSettings,
     captures: Vec<Value>,
     annotations: Vec<Value>,
-    /// The stream's token up to which gaps are in the annotations.
-    described_to: u64,
 }
 
 impl Segments<'_> {
@@ -112,18 +127,13 @@ impl Segments<'_> {
         self.captures.push(capture);
     }
 
-    /// Adds a piece that lies at `begin` in the data. After each gap in it there is a new capture.
+    /// Adds a piece that begins at `begin` in the data. After each gap in it there is a new capture.
     fn add_piece(&mut self, begin: u64, piece: &Capture, gaps: &[Gap]) {
         let piece_end = piece.first.saturating_add(piece.tokens);
         self.add_capture(begin, piece.first, piece.unix_ns);
-        for gap in gaps {
-            // Tokens that were filled and then dropped from a full queue are in two gaps; one is enough here.
-            let first = gap.first.max(self.described_to).max(piece.first);
+        for gap in gaps.iter().take_while(|gap| gap.first < piece_end) {
+            let first = gap.first.max(piece.first);
             let end = gap.end().min(piece_end);
-            if first >= end {
-                continue;
-            }
-            self.described_to = end;
             let place = begin + (first - piece.first);
             self.annotations.push(json!({
                 "core:sample_start": self.samples(place),

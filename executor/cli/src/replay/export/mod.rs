@@ -24,7 +24,7 @@ pub(crate) enum Export {
 }
 
 /// Reads `sigmf:PREFIX` or `mcap:FILE`.
-pub(super) fn export(text: &str) -> Result<Export, String> {
+pub(crate) fn export(text: &str) -> Result<Export, String> {
     match text.split_once(':') {
         Some(("sigmf", prefix)) if !prefix.is_empty() => Ok(Export::Sigmf(prefix.into())),
         #[cfg(feature = "mcap")]
@@ -42,7 +42,7 @@ impl Export {
     ///
     /// # Errors
     /// A file that cannot be written, a damaged recording, or tokens that the format has no type for.
-    pub(super) fn write(
+    pub(crate) fn write(
         &self,
         recording: &Recording,
         folder: &Path,

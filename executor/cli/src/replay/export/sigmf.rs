@@ -12,8 +12,8 @@ use crate::CliError;
 use crate::flight::{Recording, TokenRange};
 use crate::recordings::replace;
 
-/// Bytes moved at a time, or one token where that is more.
-const PIECE_BYTES: u64 = 1 << 20;
+/// Bytes moved at a time.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// Writes a recording of each source.
 pub(super) fn write(
@@ -78,8 +78,7 @@ fn write_source(
     let mut file = File::create(path).map_err(file_error(path))?;
     let mut captures = Vec::new();
     let mut total = 0;
-    let token_bytes = source.token.bytes();
-    let mut piece = vec![0; (token_bytes * (PIECE_BYTES / token_bytes).max(1)) as usize];
+    let mut piece = vec![0; PIECE_BYTES];
     for &TokenRange { first, end } in recording.token_ranges(source.index) {
         captures.push(Capture {
             first,
@@ -87,9 +86,9 @@ fn write_source(
             unix_ns: source.time_of(first),
         });
         let mut tokens = recording.tokens(source.index, first);
-        let mut left_bytes = (end - first) * token_bytes;
+        let mut left_bytes = (end - first) * source.token.bytes();
         while left_bytes > 0 {
-            let wanted_bytes = left_bytes.min(piece.len() as u64) as usize;
+            let wanted_bytes = left_bytes.min(PIECE_BYTES as u64) as usize;
             let bytes = &mut piece[..wanted_bytes];
             source.read(&mut tokens, bytes)?;
             file.write_all(bytes).map_err(file_error(path))?;
