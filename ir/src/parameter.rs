@@ -135,7 +135,9 @@ pub fn insert_change(
             .position
             .is_after(change.position, tokens_per_iteration)
     };
-    let place = changes.iter().position(is_later).unwrap_or(changes.len());
+    // They are in order, and a new one is most often the last.
+    let last_before = changes.iter().rposition(|known| !is_later(known));
+    let place = last_before.map_or(0, |last| last + 1);
     changes.insert(place, change);
 }
 

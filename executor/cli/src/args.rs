@@ -132,8 +132,9 @@ pub(super) struct Args {
     /// their gaps, changes of live parameters, and states to begin at. It is this run's alone. Implies --supervise.
     #[arg(long, value_name = "DIR")]
     pub(super) record: Option<PathBuf>,
-    /// How much of the run the recording keeps: a time (`30s`, `10m`), or what so many bytes hold (`500MiB`, `2GiB`).
-    #[arg(long, value_name = "TIME|SIZE", value_parser = keep, default_value = "10m", requires = "record")]
+    /// How much of the run the recording keeps: a time (`30s`, `10m`), what so many bytes hold (`500MiB`, `2GiB`), or at most
+    /// both (`10m,2GiB`).
+    #[arg(long, value_name = "TIME|SIZE|TIME,SIZE", value_parser = keep, default_value = "10m", requires = "record")]
     pub(super) keep: Keep,
     /// Remove the recording of an earlier run from the folder, and begin anew.
     #[arg(long, requires = "record")]
@@ -178,7 +179,7 @@ Examples:
   zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --trace run.trace --profile
   zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --supervise --events events.jsonl
   zbmd-run model.zbmd -i in=paced:in.f32?rate=48e3 -o out=udp://127.0.0.1:5000?header=seq
-  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --record black-box --keep 10m
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --record black-box --keep 10m,2GiB
   zbmd-run replay black-box -o out=again.f32              does the same again, bit for bit
   zbmd-run top                                            watches a run from another terminal
   zbmd-run set gain=2                                     sets a live parameter of a run
