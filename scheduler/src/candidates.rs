@@ -42,7 +42,7 @@ pub(crate) fn device_counts(devices: usize) -> impl Iterator<Item = usize> {
 /// The devices that a search sees: a few in id order; of more the ones that a placement on some of them wants first, first.
 ///
 /// Of up to [`ALL_DEVICES`], all but those that an alike one stands for. Of more, the cheapest of each cluster, as many
-/// for each as there are clusters: if a cluster sits elsewhere, one of its own is free and, links apart, no worse.
+/// for each as [`useful_count`] says: if a cluster sits elsewhere, one of its own has room and, links apart, is no worse.
 pub(crate) fn candidate_devices(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
@@ -69,7 +69,7 @@ pub(crate) fn candidate_devices(
 /// At most so many devices: the cheapest of every cluster first, then the next cheapest, so that each cluster gets its
 /// share of the choice.
 fn choose_by_cost(loads: &ClusterLoads, devices: &[DeviceId], max_devices: usize) -> Vec<DeviceId> {
-    let ranks = loads.len().min(max_devices);
+    let ranks = useful_count(loads, devices).min(max_devices);
     let by_cost: Vec<Vec<DeviceId>> = loads
         .iter()
         .map(|row| cheapest_devices(row, devices, ranks))
@@ -87,6 +87,27 @@ fn choose_by_cost(loads: &ClusterLoads, devices: &[DeviceId], max_devices: usize
     chosen
 }
 
+/// Alike devices beyond which more of them do not shorten the period.
+///
+/// Work that is put, cluster by cluster, on the first device where the load stays below that of the largest cluster fills
+/// fewer than `2 * sum / largest + 1` of them: the loads of any two devices are together above the largest. More devices
+/// only make more transfers, and the period is no shorter than the largest cluster.
+fn useful_count(loads: &ClusterLoads, devices: &[DeviceId]) -> usize {
+    let least_loads = loads.iter().map(|row| {
+        let on_each = devices.iter().filter_map(|&device| row[device]);
+        on_each.min().unwrap_or(0)
+    });
+    let mut largest = 0;
+    let mut total = 0u128;
+    for load in least_loads {
+        largest = load.max(largest);
+        total += u128::from(load);
+    }
+
+    let count = (2 * total).div_ceil(u128::from(largest.max(1))) + 1;
+    loads.len().min(count as usize)
+}
+
 /// The `count` cheapest of the devices that can run a cluster, cheapest first, then by id.
 fn cheapest_devices(row: &DeviceLoads, allowed: &[DeviceId], count: usize) -> Vec<DeviceId> {
     let mut devices: Vec<(u64, DeviceId)> = allowed
@@ -102,14 +123,15 @@ fn cheapest_devices(row: &DeviceLoads, allowed: &[DeviceId], count: usize) -> Ve
     devices.into_iter().map(|(_, device)| device).collect()
 }
 
-/// The devices without those of which more are alike than there are clusters: a placement that uses one of these is as
-/// good on one of the others, and at least one of those is empty.
+/// The devices without those of which more are alike than are of use ([`useful_count`]), clusters at most: a placement that
+/// uses one of these is as good on one of the others.
 fn without_surplus(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
     allowed: &[DeviceId],
 ) -> Vec<DeviceId> {
     let mut kept = Vec::new();
+    let useful_count = useful_count(loads, allowed);
     for equals in equally_quick(problem, loads, allowed) {
         // Those that are equally quick may differ by their links.
         let mut kinds: Vec<Vec<DeviceId>> = Vec::new();
@@ -123,7 +145,7 @@ fn without_surplus(
             }
         }
         for kind in kinds {
-            kept.extend(kind.into_iter().take(loads.len()));
+            kept.extend(kind.into_iter().take(useful_count));
         }
     }
     kept.sort_unstable();
