@@ -46,6 +46,9 @@ const GRAPHS: [&str; 8] = [
 
 const DEVICES: std::ops::RangeInclusive<usize> = 1..=4;
 
+/// Blocks that are measured beside the one that is chosen, as multiples of it.
+const BLOCK_FACTORS: [u64; 4] = [2, 4, 16, 64];
+
 /// Time of one run, and runs of each plan.
 const RUN_TIME: Duration = Duration::from_millis(400);
 const TURNS: usize = 3;
@@ -110,7 +113,14 @@ fn main() {
             print_model(name, |devices| model_row(&folder, name, devices));
         }
         for name in GRAPHS.into_iter().filter(is_wanted) {
-            print_model(name, |devices| graph_row(&folder, name, devices));
+            print_model(name, |devices| graph_row(&folder, name, devices, None));
+        }
+
+        print!("\n{:<20} {:>7} {:>10}", "model", "block", "ns");
+        BLOCK_FACTORS.map(|factor| print!(" {:>7}", format!("x {factor}")));
+        println!();
+        for name in GRAPHS.into_iter().filter(is_wanted) {
+            print_blocks(&folder, name);
         }
     }
 }
@@ -132,11 +142,12 @@ fn model_row(folder: &Path, name: &str, devices: usize) -> PlanRow {
     new_row(devices, program, inputs)
 }
 
-/// A graph as it is compiled by default.
-fn graph_row(models: &Path, name: &str, devices: usize) -> PlanRow {
+/// A graph as it is compiled by default, but for its block, if that is given.
+fn graph_row(models: &Path, name: &str, devices: usize, block: Option<u64>) -> PlanRow {
     let mut options = CompileOptions {
         registry: actors::registry(),
         machine: MachineChoice::Uniform(devices),
+        block,
         ..CompileOptions::default()
     };
     let networks = [("network", "mnist.onnx"), ("detector", "silero_vad.onnx")];
@@ -151,7 +162,13 @@ fn graph_row(models: &Path, name: &str, devices: usize) -> PlanRow {
     }
     let compiled = compile_file(graph_file(&format!("{name}/model.ron")), &options);
     let program = compiled.unwrap_or_else(|e| panic!("{name}: {e}")).program;
-    let inputs = block_inputs(&program);
+    let mut inputs = block_inputs(&program);
+    if name == "adsb"
+        && let Some(path) = data::file("iq/modes1.bin")
+    {
+        let recording = std::fs::read(path).expect("the recording can be read");
+        inputs.insert("iq".to_owned(), recording);
+    }
     new_row(devices, program, inputs)
 }
 
@@ -267,4 +284,28 @@ fn print_model(name: &str, make_row: impl Fn(usize) -> PlanRow) {
             alone / iteration(row),
         );
     }
+}
+
+/// Processor time of an iteration of a graph, in the block that is chosen and in larger ones as multiples of it.
+fn print_blocks(models: &Path, name: &str) {
+    let chosen = graph_row(models, name, 1, None);
+    let block = chosen.main_plan().block;
+    let mut rows = vec![chosen];
+    for factor in BLOCK_FACTORS {
+        rows.push(graph_row(models, name, 1, Some(block * factor)));
+    }
+    for _ in 0..TURNS {
+        for row in &mut rows {
+            let times = run(row);
+            row.runs.push(times);
+        }
+    }
+
+    let iteration = |row: &PlanRow| row.median(|run| run.processor) / row.main_plan().block as f64;
+    let alone = iteration(&rows[0]);
+    print!("{name:<20} {block:>7} {:>10.0}", alone * 1e9);
+    for row in &rows[1..] {
+        print!(" {:>7.2}", iteration(row) / alone);
+    }
+    println!();
 }
