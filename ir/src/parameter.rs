@@ -66,7 +66,7 @@ impl LiveParameter {
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum ValueError {
     /// It has another length.
-    #[error("`{name}` has {needed} numbers, {found} are given: its length cannot change")]
+    #[error("`{name}` takes {needed} number{}, not {found}: its length cannot change", if *needed == 1 { "" } else { "s" })]
     Length {
         name: String,
         found: usize,
@@ -139,16 +139,22 @@ pub fn insert_change(
     changes.insert(place, change);
 }
 
-/// Makes one change of those at the start of a list that are in effect at all firings to come.
+/// Makes one change of those at the start of a list that no change to come is put among, and that are in effect at all
+/// firings to come. `iterations` is a border: whatever is set from now on has its position there or later.
+///
+/// Being in effect is not enough: a firing that begins with the border may need a token in the middle of the iteration
+/// after it, and a change that is set for the border still goes before one for that token.
 pub fn fold_changes(
     changes: &mut Vec<ParameterChange>,
-    is_settled: impl FnMut(&ParameterChange) -> bool,
+    iterations: u64,
+    tokens_per_iteration: &impl Fn(ActorId) -> u64,
+    is_in_effect: impl Fn(&ParameterChange) -> bool,
 ) {
-    let mut is_settled = is_settled;
-    let settled = changes
-        .iter()
-        .take_while(|change| is_settled(change))
-        .count();
+    let border = ChangePosition::Iteration(iterations);
+    let is_settled = |change: &&ParameterChange| {
+        !change.position.is_after(border, tokens_per_iteration) && is_in_effect(change)
+    };
+    let settled = changes.iter().take_while(is_settled).count();
     if settled < 2 {
         return;
     }
@@ -257,6 +263,33 @@ mod tests {
             let found = taps.check(&[0.0, number]);
             assert!(matches!(found, Err(ValueError::Range { .. })), "{number}");
         }
+    }
+
+    #[test]
+    fn a_change_that_goes_before_another_does_so_though_that_is_in_effect_already() {
+        let change = |position, number| ParameterChange {
+            position,
+            values: vec![(0, vec![number])],
+        };
+        let token = |index| ChangePosition::Token {
+            source: ActorId(0),
+            index,
+        };
+        let tokens_per_iteration = |_| 10;
+        // The first firing of iteration 8 needs token 85: both changes are in effect from there on.
+        let at_token = change(token(85), 3.0);
+        let mut changes = vec![
+            change(ChangePosition::Iteration(4), 1.0),
+            change(token(80), 2.0),
+            at_token.clone(),
+        ];
+        fold_changes(&mut changes, 8, &tokens_per_iteration, |_| true);
+        let folded = change(ChangePosition::Iteration(0), 2.0);
+        assert_eq!(changes, [folded.clone(), at_token.clone()]);
+
+        let at_border = change(ChangePosition::Iteration(8), 4.0);
+        insert_change(&mut changes, at_border.clone(), &tokens_per_iteration);
+        assert_eq!(changes, [folded, at_border, at_token]);
     }
 
     #[test]

@@ -321,6 +321,8 @@ impl EpochManager {
 
     /// The state at the last committed border of an epoch that is at work.
     pub(crate) fn committed_state(&self, active: &ActiveEpoch) -> BorderState {
+        // First: what is settled by a later border is not forgotten until this state has its changes.
+        let ledger = self.control.ledger();
         let memory = &active.memory;
         let committed_blocks = memory.hold();
         let graph = &self.loaded.program.graph;
@@ -334,7 +336,6 @@ impl EpochManager {
         });
         let iterations = self.state.iterations + done_iterations;
         let consumed: Vec<(ActorId, u64)> = consumed_counts.collect();
-        let ledger = self.control.ledger();
         let state = State {
             iterations,
             channels: border_channels,

@@ -4,15 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use zbmd_ir::{
-    ActorId, ChangePosition, EffectPoints, LiveParameter, ParameterChange, State, fold_changes,
-    has_live, insert_change, live_parameters,
+    ActorId, ChangePosition, LiveParameter, ParameterChange, State, fold_changes, insert_change,
+    live_parameters,
 };
 
 use super::control::{CurrentEpoch, RunControl};
 use crate::error::{EngineError, SetError};
+use crate::live_program::NumbersByParameter;
 use crate::program::LoadedProgram;
 use crate::transport::change_queue::{CAPACITY, Decision, Values, WantedPosition};
 use crate::transport::primitive::Ordering;
+
+/// Changes that are not settled, at most: each may need kernels of its own.
+const MAX_PENDING: usize = 1024;
+/// Settled changes are looked for when there are so many.
+const FOLDED_FROM: usize = 64;
 
 /// When a change is to take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,16 +74,22 @@ impl ParameterHandle {
             let current = current.as_ref().ok_or(SetError::Ended)?;
             (Arc::clone(&current.loaded), ledger.newest_numbers())
         };
-        let parameters = live_parameters(&loaded.program.graph);
-        let values = numbered_values(&parameters, values)?;
-        // Not under the locks: kernels may take a while to make.
-        check_kernels(&loaded, &parameters, numbers_before, &values)?;
+        let values = numbered_values(&loaded.live.parameters, values)?;
+        // Not under the locks: kernels, and which tokens firings need, may take a while to make.
+        prepare_kernels(&loaded, numbers_before, &values)?;
+        if let When::Token { source, .. } = when {
+            loaded.dependence(source_named(&loaded, source)?);
+        }
 
         let mut ledger = self.control.ledger();
         let is_over = self.control.is_over() || self.control.is_finishing();
         let current = self.control.current();
         let current = current.as_ref().filter(|_| !is_over);
         let current = current.ok_or(SetError::Ended)?;
+        ledger.forget_settled(current);
+        if ledger.changes.len() >= MAX_PENDING {
+            return Err(SetError::Pending { limit: MAX_PENDING });
+        }
         let position = current.publish(&values, when, ledger.decided_iterations)?;
         let change = ParameterChange { position, values };
         if let Some(listener) = &self.control.inputs {
@@ -132,20 +144,17 @@ fn numbered_values(
     Ok(numbered.into_iter().collect())
 }
 
-/// Whether all actors take the values, with what the other parameters are.
-fn check_kernels(
+/// Whether all actors take the values, with what the other parameters are. The kernels are ready for the workers then.
+fn prepare_kernels(
     loaded: &LoadedProgram,
-    parameters: &[LiveParameter],
-    numbers_before: BTreeMap<u32, Vec<f64>>,
+    numbers_before: NumbersByParameter,
     values: &Values,
 ) -> Result<(), SetError> {
     let mut numbers = numbers_before;
     numbers.extend(values.iter().cloned());
     let graph = &loaded.program.graph;
-    for (id, actor) in graph.actors.iter_enumerated() {
-        if !has_live(actor) {
-            continue;
-        }
+    for id in loaded.live.read_by.keys().copied() {
+        let actor = &graph.actors[id];
         // Plans may run it by other variants, with other scratch memory.
         let mut planned_by_variant: BTreeMap<Option<&str>, u64> = BTreeMap::new();
         for plan in &loaded.program.plans {
@@ -159,7 +168,7 @@ fn check_kernels(
             *least = planned.min(*least);
         }
         for (variant, planned) in planned_by_variant {
-            let kernel = loaded.kernel_with(id, variant, parameters, &numbers);
+            let kernel = loaded.prepare_kernel(id, variant, &numbers);
             let kernel = kernel.map_err(|why| SetError::Op {
                 actor: actor.name.clone(),
                 why,
@@ -175,6 +184,18 @@ fn check_kernels(
         }
     }
     Ok(())
+}
+
+/// The source of that name.
+fn source_named(loaded: &LoadedProgram, name: &str) -> Result<ActorId, SetError> {
+    let graph = &loaded.program.graph;
+    let mut sources = graph.sources();
+    let found = sources.find(|(_, actor)| actor.name == name);
+    let (id, _) = found.ok_or_else(|| SetError::Source {
+        name: name.to_owned(),
+        known: graph.sources().map(|(_, a)| a.name.clone()).collect(),
+    })?;
+    Ok(id)
 }
 
 /// A source in the epoch at work.
@@ -212,7 +233,7 @@ impl CurrentEpoch {
         let (wanted, too_late) = match when {
             When::NextBlock => (WantedPosition::Border { first_block }, None),
             When::Token { source, index } => {
-                let in_epoch = self.source_named(source, &start.consumed)?;
+                let in_epoch = self.source_in_epoch(source, &start.consumed)?;
                 let next_block = grants.granted().max(first_block);
                 let next = in_epoch.before + next_block * in_epoch.block_tokens;
                 let too_late = SetError::TooLate {
@@ -248,21 +269,12 @@ impl CurrentEpoch {
         }
     }
 
-    fn source_named(
+    fn source_in_epoch(
         &self,
         name: &str,
         consumed: &[(ActorId, u64)],
     ) -> Result<EpochSource, SetError> {
-        let graph = &self.loaded.program.graph;
-        let mut sources = graph.sources();
-        let found = sources.find(|(_, actor)| actor.name == name);
-        let (id, _) = found.ok_or_else(|| SetError::Source {
-            name: name.to_owned(),
-            known: graph
-                .sources()
-                .map(|(_, actor)| actor.name.clone())
-                .collect(),
-        })?;
+        let id = source_named(&self.loaded, name)?;
         let mut counts = consumed.iter();
         let plan = &self.loaded.program.plans[self.spec.plan];
         Ok(EpochSource {
@@ -274,12 +286,24 @@ impl CurrentEpoch {
         })
     }
 
+    /// Blocks of the epoch that no run goes back to: those before its last committed border or, where borders are not
+    /// saved, those that all workers have done.
+    fn settled_blocks(&self) -> u64 {
+        if self.spec.saves.is_some() {
+            return self.memory.common.committed.border();
+        }
+        let plan = &self.loaded.program.plans[self.spec.plan];
+        let periods = self.memory.statuses.iter();
+        let periods = periods.map(|status| status.periods.load(Ordering::Acquire));
+        let done = periods.min().unwrap_or(0);
+        (done + 1).saturating_sub(plan.stages.into())
+    }
+
     /// How many changes all workers have taken that have anything to change.
     fn least_taken(&self, published: u64) -> u64 {
         let plan = &self.loaded.program.plans[self.spec.plan];
-        let actors = self.loaded.program.graph.actors.iter_enumerated();
-        let live_actors = actors.filter(|(_, actor)| has_live(actor));
-        let devices: BTreeSet<_> = live_actors.map(|(id, _)| plan.placement[id]).collect();
+        let live_actors = self.loaded.live.read_by.keys();
+        let devices: BTreeSet<_> = live_actors.map(|id| plan.placement[*id]).collect();
         let calendars = plan.calendars.iter().zip(self.memory.statuses.iter());
         let taken = calendars
             .filter(|(calendar, _)| devices.contains(&calendar.device))
@@ -316,6 +340,28 @@ impl ParameterLedger {
         self.decided_iterations = self.decided_iterations.max(granted_iterations);
     }
 
+    /// Makes one change of those that every run that goes on from here has in effect, once there are many.
+    fn forget_settled(&mut self, current: &CurrentEpoch) {
+        let Some(start) = current.spec.live.as_ref() else {
+            return;
+        };
+        if self.changes.len() < FOLDED_FROM {
+            return;
+        }
+        let plan = &current.loaded.program.plans[current.spec.plan];
+        let iterations = current.settled_blocks() * plan.block;
+        let consumed: Vec<(ActorId, u64)> = start
+            .consumed
+            .iter()
+            .map(|(id, tokens)| {
+                let since_start = iterations * current.loaded.tokens_per_iteration(*id);
+                (*id, tokens + since_start)
+            })
+            .collect();
+        let iterations = start.iterations + iterations;
+        fold_settled(&mut self.changes, &current.loaded, iterations, &consumed);
+    }
+
     fn add(&mut self, loaded: &LoadedProgram, change: ParameterChange) {
         self.made += 1;
         insert_change(&mut self.changes, change, &|source| {
@@ -334,15 +380,7 @@ impl ParameterLedger {
         if changes.len() < 2 {
             return changes;
         }
-        let graph = &loaded.program.graph;
-        let actors = graph.actors.iter_enumerated();
-        let live_actors = actors.filter(|(_, actor)| has_live(actor));
-        let live_actors: Vec<ActorId> = live_actors.map(|(id, _)| id).collect();
-        let mut points = EffectPoints::from_border(graph, iterations, consumed);
-        fold_changes(&mut changes, |change| {
-            let mut actors = live_actors.iter();
-            actors.all(|actor| points.first_firing(*actor, change.position) == 0)
-        });
+        fold_settled(&mut changes, loaded, iterations, consumed);
         changes
     }
 
@@ -353,15 +391,29 @@ impl ParameterLedger {
     }
 }
 
+/// Makes one change of those that are in effect at all firings after a border.
+fn fold_settled(
+    changes: &mut Vec<ParameterChange>,
+    loaded: &LoadedProgram,
+    iterations: u64,
+    consumed: &[(ActorId, u64)],
+) {
+    let points = loaded.effect_points(iterations, consumed);
+    let tokens_per_iteration = |source| loaded.tokens_per_iteration(source);
+    fold_changes(changes, iterations, &tokens_per_iteration, |change| {
+        let mut actors = loaded.live.read_by.keys();
+        actors.all(|actor| points.first_firing(*actor, change.position) == 0)
+    });
+}
+
 /// Whether the ops of a program take the values of a state.
 ///
 /// # Errors
 /// [`EngineError::Parameters`] if not.
 pub(super) fn check_state(loaded: &LoadedProgram, state: &State) -> Result<(), EngineError> {
-    let parameters = live_parameters(&loaded.program.graph);
-    let mut numbers = BTreeMap::new();
+    let mut numbers = NumbersByParameter::new();
     for change in &state.changes {
-        check_kernels(loaded, &parameters, numbers.clone(), &change.values)
+        prepare_kernels(loaded, numbers.clone(), &change.values)
             .map_err(EngineError::Parameters)?;
         numbers.extend(change.values.iter().cloned());
     }
