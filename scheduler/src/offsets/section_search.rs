@@ -12,6 +12,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
+use super::floors::{FloorBlock, FloorChains, NO_CHAIN};
 use super::reasons::{DecisionLog, LevelSet};
 use super::search::{
     BlockKey, BlockShape, FitOutcome, LANES, LOOKS, StopSignal, make_key, merge_raised, mix_bits,
@@ -96,6 +97,10 @@ pub(super) struct SectionSearch<'a> {
     failures: &'a mut [u64],
     /// A random factor of each section.
     factors: Vec<u64>,
+    chains: FloorChains,
+    floor_blocks: Vec<FloorBlock>,
+    /// Options of each section of a valley.
+    options: Vec<u32>,
     log: DecisionLog<'a>,
     /// The decisions that the last failure follows from.
     conflict: LevelSet,
@@ -113,7 +118,15 @@ struct BranchCell {
     bottom: u32,
     /// Whether it may stay empty, by the bytes to spare in its section.
     may_stay_empty: bool,
+    /// Whether the chains of the valley exclude an option that its section alone would have.
+    is_narrowed: bool,
+    valley: Range<usize>,
+    /// Positions of the blocks that may lie there, and the least empty cells of the valley with each.
+    candidates: Vec<(u32, u32)>,
 }
+
+/// The options of a section, what breaks ties, and the section.
+type SectionRating = (u64, u64, usize);
 
 impl<'a> SectionSearch<'a> {
     /// A search of at most `steps` steps, none of whose blocks is fixed.
@@ -139,6 +152,9 @@ impl<'a> SectionSearch<'a> {
             failures,
             // From 2^16 to 2^17.
             factors: random_words.map(|word| word >> 48 | 1 << 16).collect(),
+            chains: FloorChains::new(section_count),
+            floor_blocks: Vec::new(),
+            options: vec![0; section_count],
             log: DecisionLog::new(shapes),
             conflict: LevelSet::empty(),
             offsets: vec![0; shapes.len()],
@@ -278,34 +294,113 @@ impl<'a> SectionSearch<'a> {
     /// A cell with the fewest options of those at the bottom of valleys.
     ///
     /// Nothing that is not placed yet fits beneath a block that is placed in a valley.
-    fn choose_cell(&self, sections: Range<usize>) -> BranchCell {
-        let tables = &self.tables;
-        let mut best = (u64::MAX, u64::MAX, sections.start);
+    fn choose_cell(&mut self, from: usize, sections: Range<usize>) -> BranchCell {
+        self.find_floor_blocks(from);
+        let mut best: Option<(SectionRating, Range<usize>)> = None;
         let mut left_bottom = u32::MAX;
         let mut start = sections.start;
         while start < sections.end {
-            let bottom = tables.bottoms[start];
-            let rest = &tables.bottoms[start..sections.end];
+            let bottom = self.tables.bottoms[start];
+            let rest = &self.tables.bottoms[start..sections.end];
             let width = rest.iter().take_while(|&&other| other == bottom).count();
             let end = start + width;
             let right_bottom = match end < sections.end {
-                true => tables.bottoms[end],
+                true => self.tables.bottoms[end],
                 false => u32::MAX,
             };
             if left_bottom > bottom && right_bottom > bottom {
-                for section in start..end {
-                    best = best.min(self.rate_section(section));
+                let rating = self.rate_valley(start..end);
+                if best.as_ref().is_none_or(|(known, _)| rating < *known) {
+                    best = Some((rating, start..end));
                 }
             }
             left_bottom = bottom;
             start = end;
         }
 
-        let section = best.2;
+        // The lowest section of all is in a valley.
+        let (rating, valley) = best.unwrap_or(((0, 0, sections.start), sections));
+        self.cell_in(rating.2, valley)
+    }
+
+    /// Finds the blocks of the list at `from` that lie at the lowest offset of the section in which they start.
+    fn find_floor_blocks(&mut self, from: usize) {
+        self.floor_blocks.clear();
+        for (position, &key) in (0u32..).zip(&self.keys[from..]) {
+            let shape = &self.shapes[rank_of(key)];
+            if self.tables.bottoms[shape.lo as usize] == offset_of(key) {
+                self.floor_blocks.push(FloorBlock {
+                    lo: shape.lo,
+                    hi: shape.hi,
+                    position,
+                });
+            }
+        }
+        self.floor_blocks.sort_unstable();
+    }
+
+    /// Of the blocks in `floor_blocks` those that start in a valley.
+    fn floor_range(&self, valley: &Range<usize>) -> Range<usize> {
+        let starts_before = |section: usize| {
+            let blocks = &self.floor_blocks;
+            blocks.partition_point(|block| (block.lo as usize) < section)
+        };
+        starts_before(valley.start)..starts_before(valley.end)
+    }
+
+    /// Finds the chains of a valley; whether there is one.
+    fn find_chains(&mut self, valley: Range<usize>) -> bool {
+        let range = self.floor_range(&valley);
+        let blocks = &self.floor_blocks[range];
+        let tables = &self.tables;
+        let ceiling = self.ceiling;
+        let may_stay_empty =
+            |section: usize| tables.bottoms[section] + tables.totals[section] < ceiling;
+        self.chains.find(valley, blocks, may_stay_empty)
+    }
+
+    /// The least rating of the sections of a valley.
+    fn rate_valley(&mut self, valley: Range<usize>) -> SectionRating {
+        if !self.find_chains(valley.clone()) {
+            return (0, 0, valley.start);
+        }
+        self.options[valley.clone()].fill(0);
+        for block in &self.floor_blocks[self.floor_range(&valley)] {
+            if self.chains.empty_with(block) < NO_CHAIN {
+                for options in &mut self.options[block.lo as usize..block.hi as usize] {
+                    *options += 1;
+                }
+            }
+        }
+        let ratings = valley.clone().map(|section| self.rate_section(section));
+        ratings.min().unwrap_or((0, 0, valley.start))
+    }
+
+    /// The options at a section of a valley.
+    fn cell_in(&mut self, section: usize, valley: Range<usize>) -> BranchCell {
+        self.find_chains(valley.clone());
+        let mut candidates = Vec::new();
+        let mut is_narrowed = false;
+        for block in &self.floor_blocks[self.floor_range(&valley)] {
+            if !(block.lo as usize..block.hi as usize).contains(&section) {
+                continue;
+            }
+            let empty = self.chains.empty_with(block);
+            is_narrowed |= empty == NO_CHAIN;
+            if empty < NO_CHAIN {
+                candidates.push((block.position, empty));
+            }
+        }
+        candidates.sort_unstable();
+        let has_spare = self.may_stay_empty(section);
+        let may_stay_empty = has_spare && self.chains.empty_at(section) < NO_CHAIN;
         BranchCell {
             section,
-            bottom: tables.bottoms[section],
-            may_stay_empty: self.may_stay_empty(section),
+            bottom: self.tables.bottoms[section],
+            may_stay_empty,
+            is_narrowed: is_narrowed || may_stay_empty != has_spare,
+            valley,
+            candidates,
         }
     }
 
@@ -314,8 +409,9 @@ impl<'a> SectionSearch<'a> {
     }
 
     /// Rating of a section: the least is branched at.
-    fn rate_section(&self, section: usize) -> (u64, u64, usize) {
-        let options = self.tables.counts[section] + u32::from(self.may_stay_empty(section));
+    fn rate_section(&self, section: usize) -> SectionRating {
+        let stays_empty = self.may_stay_empty(section) && self.chains.empty_at(section) < NO_CHAIN;
+        let options = self.options[section] + u32::from(stays_empty);
         let factor = self.factors[section];
         let tie_break = match self.order {
             SectionOrder::Random => factor,
@@ -329,14 +425,9 @@ impl<'a> SectionSearch<'a> {
     /// Positions in the list at `from` of the blocks that may lie in a cell, one of those that are alike.
     fn find_candidates(&self, from: usize, cell: &BranchCell) -> Vec<usize> {
         let mut candidates: Vec<usize> = Vec::new();
-        for (index, &key) in self.keys.iter().enumerate().skip(from) {
-            if offset_of(key) > cell.bottom {
-                break;
-            }
-            let shape = self.shape(key);
-            if offset_of(key) < cell.bottom || !shape.covers(cell.section) {
-                continue;
-            }
+        for &(position, _) in &cell.candidates {
+            let index = from + position as usize;
+            let shape = self.shape(self.keys[index]);
             let has_alike = candidates
                 .iter()
                 .any(|&other| self.shape(self.keys[other]).is_alike(shape));
@@ -356,14 +447,16 @@ impl<'a> SectionSearch<'a> {
         sections: Range<usize>,
     ) {
         let bottoms = &self.tables.bottoms;
-        let is_other_bottom = |section: &usize| bottoms[*section] != cell.bottom;
-        let left_wall = (sections.start..cell.section).rev().find(is_other_bottom);
-        let right_wall = (cell.section + 1..sections.end).find(is_other_bottom);
-        let valley_start = left_wall.map_or(sections.start, |section| section + 1);
-        let valley_end = right_wall.unwrap_or(sections.end);
+        let Range { start: valley_start, end: valley_end } = cell.valley;
         // Nothing lies beside the first and the last section, up to the ceiling.
-        let left_bottom = left_wall.map_or(self.ceiling, |section| bottoms[section]);
-        let right_bottom = right_wall.map_or(self.ceiling, |section| bottoms[section]);
+        let left_bottom = match valley_start > sections.start {
+            true => bottoms[valley_start - 1],
+            false => self.ceiling,
+        };
+        let right_bottom = match valley_end < sections.end {
+            true => bottoms[valley_end],
+            false => self.ceiling,
+        };
 
         candidates.sort_by_key(|&index| {
             let shape = self.shape(self.keys[index]);
@@ -381,7 +474,7 @@ impl<'a> SectionSearch<'a> {
     fn branch(&mut self, from: usize, sections: Range<usize>) -> FitOutcome {
         let to = self.keys.len();
         let level = self.log.level();
-        let cell = self.choose_cell(sections.clone());
+        let cell = self.choose_cell(from, sections.clone());
         let mut candidates = self.find_candidates(from, &cell);
         if self.order == SectionOrder::Random && candidates.len() > 1 {
             self.sort_by_flush_edges(&mut candidates, &cell, sections.clone());
@@ -424,11 +517,14 @@ impl<'a> SectionSearch<'a> {
 
     /// Why a cell has no other options than those that were tried.
     fn explain_options(&mut self, from: usize, cell: &BranchCell, reasons: &mut LevelSet) {
-        let section = cell.section as u32;
-        self.log.add_placed(section, section + 1, reasons);
+        let sections = match cell.is_narrowed {
+            true => cell.valley.start as u32..cell.valley.end as u32,
+            false => cell.section as u32..cell.section as u32 + 1,
+        };
+        self.log.add_placed(sections.start, sections.end, reasons);
         for &key in &self.keys[from..] {
             let shape = &self.shapes[rank_of(key)];
-            if shape.covers(cell.section) {
+            if shape.lo < sections.end && sections.start < shape.hi {
                 let is_candidate = offset_of(key) == cell.bottom;
                 let lowest_offset = cell.bottom + u32::from(!is_candidate);
                 self.log.ask(key as u32, lowest_offset);
