@@ -12,8 +12,8 @@ use std::ops::Range;
 pub(super) struct FloorBlock {
     pub(super) lo: u32,
     pub(super) hi: u32,
-    /// Position in the list of its search.
-    pub(super) position: u32,
+    /// Index in the lists of its search.
+    pub(super) index: u32,
 }
 
 /// Cells that no chain reaches.
@@ -87,6 +87,13 @@ impl FloorChains {
     /// Least empty cells with an empty cell in a section that may have one; [`NO_CHAIN`] if there is no such chain.
     pub(super) fn empty_at(&self, section: usize) -> u32 {
         let before = self.before[section];
-        before.saturating_add(self.after[section + 1]).saturating_add(1)
+        before
+            .saturating_add(self.after[section + 1])
+            .saturating_add(1)
+    }
+
+    /// Least empty cells of all chains of the valley last looked at; [`NO_CHAIN`] if there is none.
+    pub(super) fn least_empty(&self, valley: &Range<usize>) -> u32 {
+        self.before[valley.end]
     }
 }

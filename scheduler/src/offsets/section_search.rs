@@ -26,6 +26,9 @@ pub(super) enum SectionOrder {
     Random,
     /// Failures so far, and chance; blocks in order of rank.
     Failures,
+    /// Chance; only blocks on a chain of their floor (see `floors`), and of them those whose chains leave least empty
+    /// first. They alone count as options.
+    Chains,
 }
 
 /// What is known of a section, given the unplaced blocks.
@@ -121,8 +124,17 @@ struct BranchCell {
     /// Whether the chains of the valley exclude an option that its section alone would have.
     is_narrowed: bool,
     valley: Range<usize>,
-    /// Positions of the blocks that may lie there, and the least empty cells of the valley with each.
-    candidates: Vec<(u32, u32)>,
+    /// The blocks that may lie there.
+    candidates: Vec<CellCandidate>,
+}
+
+/// A block that may lie in a cell.
+#[derive(Clone, Copy)]
+struct CellCandidate {
+    /// Its index in the stack of lists.
+    index: usize,
+    /// Cells of the floor that stay empty at least with it there, as far as they are known.
+    empty: u32,
 }
 
 /// The options of a section, what breaks ties, and the section.
@@ -295,7 +307,9 @@ impl<'a> SectionSearch<'a> {
     ///
     /// Nothing that is not placed yet fits beneath a block that is placed in a valley.
     fn choose_cell(&mut self, from: usize, sections: Range<usize>) -> BranchCell {
-        self.find_floor_blocks(from);
+        if self.uses_chains() {
+            self.find_floor_blocks(from);
+        }
         let mut best: Option<(SectionRating, Range<usize>)> = None;
         let mut left_bottom = u32::MAX;
         let mut start = sections.start;
@@ -320,19 +334,49 @@ impl<'a> SectionSearch<'a> {
 
         // The lowest section of all is in a valley.
         let (rating, valley) = best.unwrap_or(((0, 0, sections.start), sections));
-        self.cell_in(rating.2, valley)
+        match self.uses_chains() {
+            true => self.chain_cell(rating.2, valley),
+            false => self.plain_cell(from, rating.2, valley),
+        }
     }
 
-    /// Finds the blocks of the list at `from` that lie at the lowest offset of the section in which they start.
+    fn uses_chains(&self) -> bool {
+        self.order == SectionOrder::Chains
+    }
+
+    /// The options at a section of a valley, whatever chains there are.
+    fn plain_cell(&self, from: usize, section: usize, valley: Range<usize>) -> BranchCell {
+        let bottom = self.tables.bottoms[section];
+        let mut candidates = Vec::new();
+        for (index, &key) in self.keys.iter().enumerate().skip(from) {
+            if offset_of(key) > bottom {
+                break;
+            }
+            if offset_of(key) == bottom && self.shape(key).covers(section) {
+                candidates.push(CellCandidate { index, empty: 0 });
+            }
+        }
+        BranchCell {
+            section,
+            bottom,
+            may_stay_empty: self.may_stay_empty(section),
+            is_narrowed: false,
+            valley,
+            candidates,
+        }
+    }
+
+    /// Finds the blocks of the list at `from`, sorted, that lie at the lowest offset of the section in which they start.
     fn find_floor_blocks(&mut self, from: usize) {
         self.floor_blocks.clear();
-        for (position, &key) in (0u32..).zip(&self.keys[from..]) {
+        self.looks += (self.keys.len() - from) as u64;
+        for (index, &key) in self.keys.iter().enumerate().skip(from) {
             let shape = &self.shapes[rank_of(key)];
             if self.tables.bottoms[shape.lo as usize] == offset_of(key) {
                 self.floor_blocks.push(FloorBlock {
                     lo: shape.lo,
                     hi: shape.hi,
-                    position,
+                    index: index as u32,
                 });
             }
         }
@@ -354,6 +398,7 @@ impl<'a> SectionSearch<'a> {
         let blocks = &self.floor_blocks[range];
         let tables = &self.tables;
         let ceiling = self.ceiling;
+        self.looks += (valley.len() / LANES) as u64;
         let may_stay_empty =
             |section: usize| tables.bottoms[section] + tables.totals[section] < ceiling;
         self.chains.find(valley, blocks, may_stay_empty)
@@ -361,23 +406,31 @@ impl<'a> SectionSearch<'a> {
 
     /// The least rating of the sections of a valley.
     fn rate_valley(&mut self, valley: Range<usize>) -> SectionRating {
-        if !self.find_chains(valley.clone()) {
-            return (0, 0, valley.start);
-        }
-        self.options[valley.clone()].fill(0);
-        for block in &self.floor_blocks[self.floor_range(&valley)] {
-            if self.chains.empty_with(block) < NO_CHAIN {
-                for options in &mut self.options[block.lo as usize..block.hi as usize] {
-                    *options += 1;
-                }
+        if self.uses_chains() {
+            if !self.find_chains(valley.clone()) {
+                return (0, 0, valley.start);
             }
+            self.count_chain_options(&valley);
         }
         let ratings = valley.clone().map(|section| self.rate_section(section));
         ratings.min().unwrap_or((0, 0, valley.start))
     }
 
-    /// The options at a section of a valley.
-    fn cell_in(&mut self, section: usize, valley: Range<usize>) -> BranchCell {
+    /// Counts the blocks on each section of a floor whose chains leave least empty.
+    fn count_chain_options(&mut self, valley: &Range<usize>) {
+        self.options[valley.clone()].fill(0);
+        let least_empty = self.chains.least_empty(valley);
+        for block in &self.floor_blocks[self.floor_range(valley)] {
+            if self.chains.empty_with(block) <= least_empty {
+                for options in &mut self.options[block.lo as usize..block.hi as usize] {
+                    *options += 1;
+                }
+            }
+        }
+    }
+
+    /// The options at a section of a valley that are on a chain.
+    fn chain_cell(&mut self, section: usize, valley: Range<usize>) -> BranchCell {
         self.find_chains(valley.clone());
         let mut candidates = Vec::new();
         let mut is_narrowed = false;
@@ -388,10 +441,14 @@ impl<'a> SectionSearch<'a> {
             let empty = self.chains.empty_with(block);
             is_narrowed |= empty == NO_CHAIN;
             if empty < NO_CHAIN {
-                candidates.push((block.position, empty));
+                candidates.push(CellCandidate {
+                    index: block.index as usize,
+                    empty,
+                });
             }
         }
-        candidates.sort_unstable();
+        // In order of the list, as those of other searches are.
+        candidates.sort_unstable_by_key(|candidate| candidate.index);
         let has_spare = self.may_stay_empty(section);
         let may_stay_empty = has_spare && self.chains.empty_at(section) < NO_CHAIN;
         BranchCell {
@@ -410,11 +467,14 @@ impl<'a> SectionSearch<'a> {
 
     /// Rating of a section: the least is branched at.
     fn rate_section(&self, section: usize) -> SectionRating {
-        let stays_empty = self.may_stay_empty(section) && self.chains.empty_at(section) < NO_CHAIN;
-        let options = self.options[section] + u32::from(stays_empty);
+        let options = match self.uses_chains() {
+            // Where the best chains have no block, they have an empty cell.
+            true => self.options[section].max(1),
+            false => self.tables.counts[section] + u32::from(self.may_stay_empty(section)),
+        };
         let factor = self.factors[section];
         let tie_break = match self.order {
-            SectionOrder::Random => factor,
+            SectionOrder::Random | SectionOrder::Chains => factor,
             SectionOrder::Failures => {
                 u64::MAX - (self.failures[section] + 1).saturating_mul(factor)
             }
@@ -422,32 +482,32 @@ impl<'a> SectionSearch<'a> {
         (u64::from(options), tie_break, section)
     }
 
-    /// Positions in the list at `from` of the blocks that may lie in a cell, one of those that are alike.
-    fn find_candidates(&self, from: usize, cell: &BranchCell) -> Vec<usize> {
-        let mut candidates: Vec<usize> = Vec::new();
-        for &(position, _) in &cell.candidates {
-            let index = from + position as usize;
-            let shape = self.shape(self.keys[index]);
-            let has_alike = candidates
-                .iter()
-                .any(|&other| self.shape(self.keys[other]).is_alike(shape));
-            if !has_alike {
-                candidates.push(index);
+    /// The candidates of a cell without those that are like another.
+    fn distinct_candidates(&self, cell: &BranchCell) -> Vec<CellCandidate> {
+        let mut distinct: Vec<CellCandidate> = Vec::new();
+        for &candidate in &cell.candidates {
+            let shape = self.shape(self.keys[candidate.index]);
+            let mut known = distinct.iter();
+            if !known.any(|known| self.shape(self.keys[known.index]).is_alike(shape)) {
+                distinct.push(candidate);
             }
         }
-        candidates
+        distinct
     }
 
-    /// Sorts the blocks that may lie in a cell: those first whose edges are flush with those of their neighbours, since
-    /// each edge that is not leaves a gap that some other block must fit.
+    /// Sorts the blocks that may lie in a cell: those first with which least of the floor stays empty, then those
+    /// whose edges are flush with those of their neighbours, since each edge that is not leaves a gap that some other block must fit.
     fn sort_by_flush_edges(
         &self,
-        candidates: &mut [usize],
+        candidates: &mut [CellCandidate],
         cell: &BranchCell,
         sections: Range<usize>,
     ) {
         let bottoms = &self.tables.bottoms;
-        let Range { start: valley_start, end: valley_end } = cell.valley;
+        let Range {
+            start: valley_start,
+            end: valley_end,
+        } = cell.valley;
         // Nothing lies beside the first and the last section, up to the ceiling.
         let left_bottom = match valley_start > sections.start {
             true => bottoms[valley_start - 1],
@@ -458,15 +518,15 @@ impl<'a> SectionSearch<'a> {
             false => self.ceiling,
         };
 
-        candidates.sort_by_key(|&index| {
-            let shape = self.shape(self.keys[index]);
+        candidates.sort_by_key(|candidate| {
+            let shape = self.shape(self.keys[candidate.index]);
             let top = cell.bottom + shape.size;
             let touches_left = shape.lo as usize == valley_start;
             let touches_right = shape.hi as usize == valley_end;
             let mut flush_edges = u32::from(touches_left) + u32::from(touches_right);
             flush_edges += u32::from(touches_left && top == left_bottom);
             flush_edges += u32::from(touches_right && top == right_bottom);
-            Reverse(flush_edges)
+            (candidate.empty, Reverse(flush_edges))
         });
     }
 
@@ -475,14 +535,16 @@ impl<'a> SectionSearch<'a> {
         let to = self.keys.len();
         let level = self.log.level();
         let cell = self.choose_cell(from, sections.clone());
-        let mut candidates = self.find_candidates(from, &cell);
-        if self.order == SectionOrder::Random && candidates.len() > 1 {
+        let mut candidates = self.distinct_candidates(&cell);
+        if self.order != SectionOrder::Failures && candidates.len() > 1 {
             self.sort_by_flush_edges(&mut candidates, &cell, sections.clone());
         }
         // On the heap: levels of recursion must be small.
         let mut reasons = Box::new(LevelSet::empty());
 
-        let options = candidates.into_iter().map(Some);
+        let options = candidates
+            .into_iter()
+            .map(|candidate| Some(candidate.index));
         let empty_option = cell.may_stay_empty.then_some(None);
         for option in options.chain(empty_option) {
             if self.is_spent() {
