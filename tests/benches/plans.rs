@@ -166,7 +166,7 @@ fn shortest_period_ns(path: &Path, mut options: CompileOptions, program: &Progra
     }
     options.block = Some(plan.block);
     options.search = SearchOptions {
-        level: Level::Balanced,
+        level: Level::Exact,
         time_limit: Some(SEARCH_TIME),
         ..SearchOptions::default()
     };
