@@ -8,6 +8,7 @@
 )]
 
 mod changes;
+mod gate;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use zbmd_ir::verify::graph::repetition;
 use crate::kernel::{CallShape, Io, Kernel, KernelFault, RawPort, Scratch};
 use crate::op::{OpError, Registry};
 use changes::LiveActors;
+use gate::NodeGate;
 
 /// Why a graph cannot be interpreted, or why a run ended early.
 #[derive(Debug, thiserror::Error)]
@@ -205,6 +207,19 @@ impl Stream {
         self.queue.start + (position - self.first) as usize * self.token_bytes
     }
 
+    /// The last bytes of the queue: a state's one token, or room that was made for tokens.
+    fn last(&self, bytes: usize) -> Vec<u8> {
+        let live = self.queue.live();
+        live[live.len() - bytes..].to_vec()
+    }
+
+    /// Replaces [`Self::last`] bytes.
+    fn set_last(&mut self, tokens: &[u8]) {
+        let end = self.queue.end;
+        bytemuck::cast_slice_mut::<Word, u8>(&mut self.queue.words)[end - tokens.len()..end]
+            .copy_from_slice(tokens);
+    }
+
     /// Drops what no reader will look at again; how many tokens.
     fn drop_read(&mut self) -> u64 {
         let keep = self.next.iter().copied().min().unwrap_or(self.written);
@@ -243,6 +258,8 @@ struct ResolvedActor {
     outputs: Vec<OutputPort>,
     states: Vec<ChannelId>,
     firings: u64,
+    /// If it is gated: then the kernel is that of the actor without its gate.
+    gate: Option<NodeGate>,
 }
 
 /// The kernel of an actor that computes; sources and sinks have none.
@@ -254,7 +271,14 @@ fn compute_kernel(
     match actor.role {
         Role::Source | Role::Sink => Ok(None),
         Role::Compute => {
-            let kernel = registry.kernel(actor, blobs);
+            let fault = actor.gate().and_then(|gate| gate.fault(actor));
+            let kernel = match fault {
+                None => registry.kernel(&actor.ungated(), blobs),
+                Some(why) => Err(OpError::Other {
+                    message: format!("its gate {why}"),
+                    help: "verify the graph first".to_owned(),
+                }),
+            };
             kernel.map(Some).map_err(|source| InterpretError::Kernel {
                 actor: actor.name.clone(),
                 source,
@@ -282,6 +306,7 @@ impl ResolvedActor {
             outputs: Vec::new(),
             states: Vec::new(),
             firings,
+            gate: actor.gate().map(|gate| NodeGate::of(actor, gate)),
         }
     }
 
@@ -334,15 +359,27 @@ impl ResolvedActor {
         Ok(())
     }
 
-    /// One firing.
+    /// One firing, of the op: a gate and what it holds are not the op's.
     fn shape(&self) -> CallShape {
         CallShape {
             firings: 1,
-            inputs: self.inputs.len() as u16,
+            inputs: self.op_inputs().len() as u16,
             outputs: self.outputs.len() as u16,
-            states: self.states.len() as u16,
+            states: self.op_states().len() as u16,
             over: false,
         }
+    }
+
+    /// The gate comes after the op's own inputs.
+    fn op_inputs(&self) -> &[InputPort] {
+        let gates = usize::from(self.gate.is_some());
+        &self.inputs[..self.inputs.len() - gates]
+    }
+
+    /// States that hold outputs come after the op's own.
+    fn op_states(&self) -> &[ChannelId] {
+        let held = self.gate.as_ref().map_or(0, NodeGate::held);
+        &self.states[..self.states.len() - held]
     }
 }
 
@@ -644,7 +681,13 @@ impl Interpreter {
 
         match &node.kernel {
             Some(kernel) => {
-                fire_kernel(node, kernel.as_ref(), streams, scratch, ports)?;
+                let is_open = node.gate.as_ref().is_none_or(|g| g.is_open(node, streams));
+                if is_open {
+                    fire_kernel(node, kernel.as_ref(), streams, scratch, ports)?;
+                }
+                if let Some(gate) = &node.gate {
+                    gate.settle(node, is_open, streams);
+                }
             }
             None => fire_stream(actor, node, streams, feed, sink, consumed),
         }
@@ -743,7 +786,7 @@ fn fire_kernel(
 ) -> Result<(), InterpretError> {
     // The order that kernels are promised: inputs, outputs, states.
     ports.clear();
-    for port in &node.inputs {
+    for port in node.op_inputs() {
         let stream = &mut streams[port.channel];
         let window_start = stream.byte_at(stream.next[port.reader]);
         let bytes = port.window as usize * stream.token_bytes;
@@ -766,7 +809,7 @@ fn fire_kernel(
             dtype: stream.dtype,
         });
     }
-    for &channel in &node.states {
+    for &channel in node.op_states() {
         let stream = &mut streams[channel];
         let bytes = stream.token_bytes;
         // A state's queue holds its one token, read and written in place.

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use zbmd_backends::op::Registry;
-use zbmd_ir::{BlobId, Graph, Params, Role, TiVec, TokenType, Value};
+use zbmd_ir::{BlobId, ClosedAnswer, Graph, Params, Role, TiVec, TokenType, Value};
 
 use crate::codes::Code;
 use crate::compile::{Compiled, compile_net, graph_of_net};
 use crate::diag::{Diagnostic, Diagnostics, Sink};
-use crate::net::{End, Link, Net, NetActor, Pin};
+use crate::net::{End, Link, Net, NetActor, NetGate, Pin};
 use crate::options::CompileOptions;
 use crate::source::{Span, Spanned};
 use crate::values::{StatedShape, TokenKind, Tokens, TypeFact};
@@ -154,6 +154,28 @@ impl GraphBuilder {
         self.net.pins.push(Pin {
             actor: actor.0,
             device,
+        });
+        self
+    }
+
+    /// Skips the work of an actor while tokens of an output are zero: see [`zbmd_ir::Gate`]. Its outputs and its states are
+    /// `closed` then.
+    pub fn gate(
+        &mut self,
+        actor: ActorRef,
+        from: impl Into<PortRef>,
+        closed: ClosedAnswer,
+    ) -> &mut Self {
+        let from = End::from(from.into());
+        self.net.dropped.push(from.clone());
+        self.net.gates.push(NetGate {
+            name: self.net.actors[actor.0].name.clone(),
+            span: Span::NONE,
+            from: Some(from),
+            actors: vec![actor.0],
+            closed: Some(closed),
+            states: closed,
+            after: 0,
         });
         self
     }

@@ -216,7 +216,7 @@ impl Calibration {
             let has_variants = outcome.costs.len() > 1;
             let modelled = first_device
                 .as_ref()
-                .and_then(|device| sources.modelled_cost(kernel.actor, device));
+                .and_then(|device| sources.modelled_cost(&kernel.actor, device));
             self.rows.push(CostRow {
                 actor: kernel.actor.name.clone(),
                 actors: kernel.actors,

@@ -67,6 +67,7 @@ codes! {
     E0310 "a token type that cannot be",
     E0311 "the URL of a stream cannot be",
     E0312 "a parameter cannot be live",
+    E0313 "a gate cannot be",
     E0401 "the rates are inconsistent",
     E0402 "the graph deadlocks",
     E0403 "an iteration is too long",

@@ -72,6 +72,9 @@ pub fn key_text(actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> String {
 }
 
 fn write_key(out: &mut impl Write, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> fmt::Result {
+    // What an open firing takes is what one without a gate takes.
+    let actor = &*actor.ungated();
+
     // Names and strings are quoted, and each fact has a line, so that no two actors have the same text.
     writeln!(out, "op {:?}", actor.op)?;
     for (name, value) in &actor.params {
@@ -131,6 +134,7 @@ fn write_value(out: &mut impl Write, value: &Value, blobs: &TiSlice<BlobId, Byte
         }
         // What it takes does not depend on the value.
         Value::Live(parameter) => write_value(out, &parameter.value_of(&parameter.initial), blobs),
+        Value::Gate(_) => write!(out, "gate"),
     }
 }
 

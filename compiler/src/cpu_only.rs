@@ -21,7 +21,7 @@ pub struct CpuOnlyActors {
 pub struct CpuOnlyActor {
     /// Its name.
     pub name: String,
-    /// Its op.
+    /// Its op, and whether it is gated: gates are read on CPUs only.
     pub op: String,
 }
 
@@ -40,9 +40,13 @@ impl CpuOnlyActors {
         for (id, actor) in graph.actors.iter_enumerated() {
             let has_gpu_kernel = gpus.iter().any(|&gpu| costs.table[id][gpu].is_some());
             if actor.role == Role::Compute && !has_gpu_kernel {
+                let op = match actor.gate() {
+                    Some(_) => format!("{}, gated", actor.op),
+                    None => actor.op.clone(),
+                };
                 actors.push(CpuOnlyActor {
                     name: actor.name.clone(),
-                    op: actor.op.clone(),
+                    op,
                 });
             }
         }

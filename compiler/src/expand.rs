@@ -2,6 +2,7 @@
 //! their path. The result is a [`Net`].
 
 mod ends;
+mod gate;
 mod instance;
 mod join;
 mod onnx;
@@ -21,6 +22,7 @@ use crate::parse::{Arg, Node, NodeKind};
 use crate::read;
 use crate::source::{Span, Spanned};
 use crate::values::{Files, TypeFact};
+use gate::GatedDecl;
 use join::{Edge, Junction};
 
 /// Sub-models inside each other.
@@ -295,6 +297,7 @@ impl Expander<'_> {
         }
 
         // Checked before each actor, not once at the end: instances within instances multiply their actors.
+        let mut gated = Vec::new();
         for decl in &model.actors {
             if self.net.actors.len() >= limits::MAX_ACTORS {
                 self.too_many(decl.span);
@@ -304,15 +307,26 @@ impl Expander<'_> {
             if !self.count_name(prefix, &decl.name) {
                 break;
             }
+            let first_actor = self.net.actors.len();
+            let gate_node = self.gate_node(scope, decl);
+            let ungated_decl = gate_node.map(|_| gate::without_gate(decl));
+            let op_decl = ungated_decl.as_ref().unwrap_or(decl);
             let actor_thing = if decl.op.value == onnx::NAME {
-                self.onnx(model, decl, prefix, env).unwrap_or(Thing::Bad)
+                self.onnx(model, op_decl, prefix, env).unwrap_or(Thing::Bad)
             } else if self.is_instance(decl) {
-                self.instance(scope, decl, prefix, env, chain)
+                self.instance(scope, op_decl, prefix, env, chain)
                     .unwrap_or(Thing::Bad)
             } else {
-                self.actor(model, decl, prefix, env)
+                self.actor(model, op_decl, prefix, env)
             };
             self.name(&mut known_things, &decl.name, actor_thing);
+            if let Some(node) = gate_node {
+                gated.push(GatedDecl {
+                    decl,
+                    node,
+                    actors: first_actor..self.net.actors.len(),
+                });
+            }
         }
 
         // Names of declarations that could not be read exist: a channel that uses one is not reported as well.
@@ -322,6 +336,9 @@ impl Expander<'_> {
                 .or_insert((Thing::Bad, name.span));
         }
 
+        for gated_decl in gated {
+            self.gate(gated_decl, prefix, &known_things, env);
+        }
         self.net.lost |= model.lost_channels;
         for channel in &model.channels {
             self.channel(model, channel, &known_things, env);

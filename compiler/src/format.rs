@@ -256,6 +256,21 @@ group! { LIVE, "Live", "A parameter that may change while a run goes on: `Live(1
     "max": "1.0", NUMBER0, Refused, "Largest value.";
 }
 
+group! { GATE, "Gate", "Behind a gate, which any actor and any sub-model may have as the argument `gate`, work is skipped while the gate's token is zero: `gate: \"active\"` or, with more to say, `gate: Gate(\"active\", closed: zero)`. Its time stays reserved, and windows move on.", r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    actors: {
+        "loud": Threshold(0.5),
+        "mean": Fir([0.5, 0.5], gate: Gate(from: "loud", closed: hold, state: hold, after: 2)),
+    },
+    channels: [(from: "in", to: ["loud", "mean"]), (from: "mean", to: ["out"])],
+    sinks: { "out": Stream() },
+)"#:
+    "from": "\"loud\"", STRING, Refused, "The output that opens it while its tokens are not zero: a source, `actor` or `actor.port`, of one real number or truth value a token. An iteration has a token for each firing, or several, of which one suffices, or one for several firings. May stand without its name.";
+    "closed": "hold", WORD, Means("`hold`; bursts are empty"), "What outputs give while it is closed. `hold`: the tokens of the last open firing; before the first one those of `initial`, or zeros. `zero`: zeros, an empty burst. Between actors behind the same gate that nobody else reads, there are zeros.";
+    "state": "hold", WORD, Is("hold"), "What becomes of what the gated part remembers: states of ops, and channels between its actors with a delay or a longer window. `hold`: it stays. `zero`: it becomes zeros.";
+    "after": "2", COUNT0, Is("0"), "Firings that it stays open after the last token that is not zero.";
+}
+
 group! { ZEROS, "Zeros", "Tokens of zeros, for `initial` and `history`.", r#"Model(
     sources: { "in": Stream(dtype: f32) },
     actors: { "gain": Gain(0.5) },
@@ -333,7 +348,7 @@ group! { COST, "Cost", "The cost of one kernel for given parameters and port typ
 }
 
 /// All groups, as a reader wants them.
-pub(crate) static GROUPS: [&Group; 15] = [
+pub(crate) static GROUPS: [&Group; 16] = [
     &MODEL,
     &STREAM,
     &CHANNEL,
@@ -342,6 +357,7 @@ pub(crate) static GROUPS: [&Group; 15] = [
     &ONNX,
     &BURST,
     &LIVE,
+    &GATE,
     &ZEROS,
     &FILL,
     &MACHINE,

@@ -15,6 +15,7 @@ use crate::build::{BuiltGraph, Origins, build};
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink};
 use crate::expand::expand;
+use crate::gates;
 use crate::infer::infer;
 use crate::model::{Loader, Model};
 use crate::net::Net;
@@ -190,7 +191,14 @@ impl FrontEnd<'_> {
     fn build_net(&mut self, net: &Net) -> BuiltGraph {
         let sink = &mut self.reports.sink;
         let signatures = infer(net, self.registry, self.files, sink);
-        let built_graph = build(net, &signatures, self.registry, self.files, sink);
+        let mut built_graph = build(net, &signatures, self.registry, self.files, sink);
+        gates::connect(
+            net,
+            &mut built_graph,
+            self.registry,
+            &self.files.blobs,
+            sink,
+        );
 
         check_names(&built_graph.graph, sink);
         built_graph

@@ -23,6 +23,7 @@ mod explain;
 pub mod files;
 mod format;
 mod front;
+mod gates;
 mod in_place;
 mod infer;
 mod kernels;

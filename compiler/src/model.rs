@@ -68,7 +68,7 @@ pub(crate) struct StreamDecl {
 }
 
 /// An actor or an instance of a sub-model.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ActorDecl {
     pub(crate) name: Spanned<String>,
     pub(crate) op: Spanned<String>,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use zbmd_ir::{Params, Role, TokenType};
+use zbmd_ir::{ClosedAnswer, Params, Role, TokenType};
 
 use crate::source::{Span, Spanned};
 use crate::values::{Tokens, TypeFact};
@@ -17,6 +17,7 @@ pub(crate) struct Net {
     /// Outputs that the model states to be read by nobody, by actor and port.
     pub(crate) dropped: Vec<End>,
     pub(crate) pins: Vec<Pin>,
+    pub(crate) gates: Vec<NetGate>,
     /// Whether channels could not be read, so that what seems unconnected may not be.
     pub(crate) lost: bool,
 }
@@ -85,6 +86,24 @@ impl Link {
     pub(crate) fn stated(&self) -> Option<TokenType> {
         self.facts.iter().find_map(TypeFact::token)
     }
+}
+
+/// Actors that are gated together.
+#[derive(Clone, Debug)]
+pub(crate) struct NetGate {
+    /// Name of the actor or the instance.
+    pub(crate) name: String,
+    /// Where the gate was written.
+    pub(crate) span: Span,
+    /// The output that opens it; `None` if it cannot be found, which has been reported.
+    pub(crate) from: Option<End>,
+    pub(crate) actors: Vec<usize>,
+    /// What outputs give while it is closed; `None`: they are held, but bursts are empty.
+    pub(crate) closed: Option<ClosedAnswer>,
+    /// What states become.
+    pub(crate) states: ClosedAnswer,
+    /// Firings that it stays open after the last token that opens it.
+    pub(crate) after: u64,
 }
 
 /// A wish for a device.

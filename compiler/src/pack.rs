@@ -114,7 +114,12 @@ fn visit_blobs(value: &Value, visit: &mut impl FnMut(BlobId)) {
         Value::Tensor(blob, _) => visit(*blob),
         Value::List(items) => items.iter().for_each(|item| visit_blobs(item, visit)),
         Value::Map(items) => items.values().for_each(|item| visit_blobs(item, visit)),
-        Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) | Value::Live(_) => {}
+        Value::Bool(_)
+        | Value::Int(_)
+        | Value::Float(_)
+        | Value::Str(_)
+        | Value::Live(_)
+        | Value::Gate(_) => {}
     }
 }
 
@@ -132,7 +137,12 @@ fn renumber_blobs(value: &mut Value, numbers: &BTreeMap<BlobId, BlobId>) {
                 renumber_blobs(item, numbers);
             }
         }
-        Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) | Value::Live(_) => {}
+        Value::Bool(_)
+        | Value::Int(_)
+        | Value::Float(_)
+        | Value::Str(_)
+        | Value::Live(_)
+        | Value::Gate(_) => {}
     }
 }
 

@@ -1,5 +1,6 @@
 //! Models as text, from end to end.
 
+mod gates;
 mod graphs;
 mod hostile;
 mod mutate;

@@ -11,7 +11,7 @@ use std::fmt;
 use zbmd_backends::op::{GpuCapabilities, Registry};
 use zbmd_ir::text::{Table, bytes, count, duration, left, right};
 use zbmd_ir::verify::Verified;
-use zbmd_ir::{ActorId, Costs, DeviceId, Plan, PlanId, Program};
+use zbmd_ir::{ActorId, ClosedAnswer, Costs, DeviceId, Plan, PlanId, Program};
 use zbmd_scheduler::{Block, ScheduleOptions, schedule};
 
 use crate::cost_table::CostSources;
@@ -198,8 +198,14 @@ impl Inquiry<'_> {
         let outcome = if busy_ns.is_some() {
             self.plan_again(plan, device)
         } else {
-            let op = &self.program.graph.actors[actor_id].op;
-            Elsewhere::Impossible(format!("{name} has no kernel for {op}"))
+            let actor = &self.program.graph.actors[actor_id];
+            let op = &actor.op;
+            Elsewhere::Impossible(match actor.gate() {
+                Some(_) => format!(
+                    "{name} has no kernel for {op} behind a gate, which is read on CPUs only"
+                ),
+                None => format!("{name} has no kernel for {op}"),
+            })
         };
         Choice {
             device,
@@ -311,12 +317,41 @@ impl Inquiry<'_> {
         Some(receipt.end_ns())
     }
 
+    /// Who opens the actor's gate, and what it gives while that is closed.
+    fn describe_gate(&self) -> Option<String> {
+        let actor = &self.program.graph.actors[self.question.actor];
+        let gate = actor.gate()?;
+        let port = &actor.inputs[gate.input as usize];
+        let view = &self.view.actors[self.question.actor.index()];
+        let read = view.inputs.get(gate.input as usize);
+        let channel = read.and_then(|read| self.view.channels.get(read.channel as usize));
+        let from = channel.map_or("its gate", |channel| channel.name.as_str());
+
+        let tokens = match port.window {
+            1 => "its token".to_owned(),
+            window => format!("one of {window} tokens"),
+        };
+        let answers: Vec<&str> = gate.outputs.iter().map(|answer| answer.name()).collect();
+        let answers = match answers.is_empty() {
+            true => "nothing".to_owned(),
+            false => answers.join(", "),
+        };
+        Some(format!(
+            "open while {tokens} of {from} is not zero; closed, it takes no time of that which is reserved, gives {answers} and its states are {}",
+            match gate.states {
+                ClosedAnswer::Hold => "kept",
+                ClosedAnswer::Zero => "zeros",
+            }
+        ))
+    }
+
     /// What speaks for the actor's own device, which is the first choice, and against the others.
     fn explain(&self, choices: &[Choice]) -> Vec<String> {
         let own = &choices[0];
         let others = &choices[1..];
         let planned_ns = self.run().busy_ns;
         let mut reasons = Vec::new();
+        reasons.extend(self.describe_gate());
 
         // More than five percent off is more than rounding.
         if let Some(busy_ns) = own.busy_ns

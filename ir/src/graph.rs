@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ActorId, BlobId, ChannelId, LiveParameter, TiVec, TokenType};
+use crate::{ActorId, BlobId, ChannelId, Gate, LiveParameter, TiVec, TokenType};
 
 /// A parameter of an op, already resolved to a constant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +26,8 @@ pub enum Value {
     /// A number, or a list of them, that may change while a run goes on. Ops never see it: they are resolved with
     /// ordinary values in its place, [`crate::plain_params`].
     Live(Box<LiveParameter>),
+    /// The gate of an actor, in its parameter [`Gate::PARAM`] only. Ops never see it: [`Actor::ungated`].
+    Gate(Box<Gate>),
 }
 
 impl Value {

@@ -8,7 +8,8 @@
 //! any number of readers, each with its own delay; stream positions are explained at [`Channel`]. q, the
 //! *repetition vector*, is the smallest positive firing count that returns every channel to its initial token
 //! count; q firings of all actors are one *iteration*. So all state of a run at an iteration border is the last
-//! [`Channel::history`] tokens of each channel: [`State`].
+//! [`Channel::history`] tokens of each channel: [`State`]. A [`Gate`] skips an actor's work in some firings, and
+//! changes nothing of this: what stands for the work is zeros, or a state.
 //!
 //! # The plan
 //!
@@ -79,6 +80,7 @@ mod contingency;
 mod dependence;
 mod device_kind;
 pub mod file_header;
+mod gate;
 mod graph;
 mod ids;
 pub mod limits;
@@ -105,6 +107,7 @@ pub mod walk;
 pub use contingency::*;
 pub use dependence::*;
 pub use device_kind::DeviceKind;
+pub use gate::*;
 pub use graph::*;
 pub use ids::*;
 pub use machine::*;

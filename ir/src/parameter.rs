@@ -197,7 +197,8 @@ pub fn visit_live<'p>(params: &'p Params, visit: &mut impl FnMut(&'p LiveParamet
             | Value::Int(_)
             | Value::Float(_)
             | Value::Str(_)
-            | Value::Tensor(..) => {}
+            | Value::Tensor(..)
+            | Value::Gate(_) => {}
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod child_run;
 pub mod data;
 pub mod dsa;
 pub mod dsa_cuts;
+pub mod gates;
 pub mod gpu;
 pub mod harness;
 pub mod losses;

@@ -181,14 +181,23 @@ pub fn machine(devices: usize) -> Machine {
     machine
 }
 
+/// What an actor's kernel needs: `Mix` nothing, unless it is gated.
+fn scratch_bytes(actor: &Actor) -> u64 {
+    if actor.role != Role::Compute || (actor.op == "Mix" && actor.gate().is_none()) {
+        return 0;
+    }
+    let kernel = crate::mix::registry().kernel(actor, TiSlice::from_ref(&[]));
+    kernel.map_or(0, |kernel| kernel.scratch_bytes() as u64)
+}
+
 /// Costs drawn at random, so that placements differ: up to 20 us a firing.
 pub fn costs(graph: &Graph, machine: &Machine, seed: u64) -> Costs {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
-    let table = graph.actors.iter().map(|_| {
+    let table = graph.actors.iter().map(|actor| {
         let cost = ActorCost {
             call_ps: 20_000,
             firing_ps: rng.u64(1_000..20_000_000),
-            scratch_bytes: 0,
+            scratch_bytes: scratch_bytes(actor),
         };
         machine.devices.iter().map(|_| Some(cost)).collect()
     });

@@ -113,3 +113,19 @@ mod tests {
         assert!(snr_db(&expect[100..400], &y[130..430]) > 80.0);
     }
 }
+
+/// Pieces of a recording of 16 kHz, samples of 16 bits, each followed by nine times as much faint noise; then silence in
+/// which the last segment of speech ends.
+pub fn mostly_silent_speech(recording: &[u8]) -> Vec<u8> {
+    const PIECE_BYTES: usize = 5 * 16_000 * 2;
+    const END_FRAMES: usize = 40;
+    let mut rng = fastrand::Rng::with_seed(5);
+    let mut audio = Vec::new();
+    for piece in recording.chunks_exact(PIECE_BYTES) {
+        audio.extend_from_slice(piece);
+        let noise = (0..9 * PIECE_BYTES / 2).flat_map(|_| rng.i16(-8..=8).to_le_bytes());
+        audio.extend(noise);
+    }
+    audio.resize(audio.len().next_multiple_of(1024) + END_FRAMES * 1024, 0);
+    audio
+}

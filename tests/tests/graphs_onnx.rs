@@ -4,7 +4,7 @@ use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_file, read_
 use zbmd_tests::actors::{registry, segments};
 use zbmd_tests::data;
 use zbmd_tests::run::{Streams, graph_file, interpret_program, replay, streams};
-use zbmd_tests::signal::from_f32_bytes;
+use zbmd_tests::signal::{from_f32_bytes, mostly_silent_speech};
 
 /// Compiles a model of `graphs/` with parameters from outside.
 fn compiled(model: &str, devices: usize, params: &[(&str, String)]) -> Compiled {
@@ -95,6 +95,62 @@ fn speech_probabilities_agree_with_the_reference_on_every_machine_and_across_a_b
         bytes.extend_from_slice(&after[name]);
     }
     assert!(before == whole, "other bits across a break");
+}
+
+#[test]
+fn behind_an_energy_gate_the_segments_are_the_same_and_the_pre_roll_is_exact() {
+    const OPEN_AFTER: usize = 32;
+    let (Some(detector), Some(speech)) =
+        (file_param("detector", "models/silero_vad.onnx"), speech())
+    else {
+        return;
+    };
+    let audio = mostly_silent_speech(&speech);
+    let input: Streams = streams([("pcm", audio)]);
+    let plain = compiled("vad/model.ron", 1, std::slice::from_ref(&detector));
+    let gated = |devices| compiled("vad/gated.ron", devices, std::slice::from_ref(&detector));
+    let (want, _) = replay(plain, &registry(), &input, None, None);
+    let (got, _) = replay(gated(1), &registry(), &input, None, None);
+    let lines = segments::lines(&want["segments"]);
+    assert!(lines.lines().count() > 10, "{lines}");
+    assert_eq!(segments::lines(&got["segments"]), lines);
+
+    // Most frames are silent, and what the detector gives in them is nothing.
+    let got_probabilities = from_f32_bytes(&got["prob"]);
+    let closed = got_probabilities.iter().filter(|p| **p == 0.0).count();
+    let share = closed as f64 / got_probabilities.len() as f64;
+    println!(
+        "closed in {:.1} % of {} frames",
+        100.0 * share,
+        got_probabilities.len()
+    );
+    assert!(share > 0.8, "{share}");
+
+    // The same as the interpreter gives, and on two devices.
+    let program = gated(1).program;
+    let short: Streams = streams([("pcm", input["pcm"][..1024 * 400].to_vec())]);
+    let (expected, _) = interpret_program(&program, &registry(), &short, None);
+    for devices in [1, 2] {
+        let (got, _) = replay(gated(devices), &registry(), &short, None, None);
+        assert!(got == expected, "other bits on {devices} devices");
+    }
+
+    // It is open from a loud frame to 32 after it; the frames that it sees are 8 late, so it sees 8 before the loud one.
+    let samples: Vec<f64> = input["pcm"]
+        .chunks_exact(2)
+        .map(|pair| f64::from(i16::from_le_bytes([pair[0], pair[1]])) / 32_768.0)
+        .collect();
+    let is_loud = |frame: usize| {
+        let end = (frame + 1) * 512;
+        let window = &samples[end.saturating_sub(576)..end];
+        window.iter().map(|x| x * x).sum::<f64>() / 576.0 > 1.0e-5
+    };
+    let loud: Vec<bool> = (0..got_probabilities.len()).map(is_loud).collect();
+    for (frame, probability) in got_probabilities.iter().enumerate() {
+        let first = frame.saturating_sub(OPEN_AFTER);
+        let is_open = loud[first..=frame].contains(&true);
+        assert_eq!(*probability != 0.0, is_open, "frame {frame}");
+    }
 }
 
 #[test]

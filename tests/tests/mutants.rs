@@ -7,18 +7,22 @@ use zbmd_ir::{Contingency, DeviceId, Entry, PlanId, Program};
 use zbmd_scheduler::{
     Block, Inputs, Losses, ScheduleOptions, repetition, schedule, schedule_contingencies,
 };
+use zbmd_tests::gates::add_gates;
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{Streams, interpret_program, replay_program};
 use zbmd_tests::{mix, stepper};
 
 fn program(seed: u64) -> Program {
-    let graph = random::graph(
+    let mut graph = random::graph(
         seed,
         Shape {
             actors: 12,
             ..Shape::default()
         },
     );
+    if seed.is_multiple_of(2) {
+        add_gates(&mut graph, seed);
+    }
     let machine = random::machine(1 + (seed % 4) as usize);
     let costs = random::costs(&graph, &machine, seed);
     let options = ScheduleOptions {

@@ -431,6 +431,7 @@ fn kind(value: &Value) -> String {
         Value::Map(_) => "a map".to_owned(),
         Value::Tensor(_, token) => format!("a tensor {token}"),
         Value::Live(parameter) => format!("the live parameter `{}`", parameter.name),
+        Value::Gate(_) => "a gate".to_owned(),
     }
 }
 

@@ -95,6 +95,14 @@ pub struct CallShape {
 #[derive(Clone, Copy, Debug)]
 pub struct Scratch(pub *mut u8, pub usize);
 
+/// A call as [`Io::new`] is told of it. Plain data: using its pointers is unsafe.
+#[derive(Clone, Copy)]
+pub(crate) struct RawCall<'a> {
+    pub(crate) shape: &'a CallShape,
+    pub(crate) ports: *const RawPort,
+    pub(crate) scratch: Scratch,
+}
+
 impl CallShape {
     /// Ports in the row of a call: inputs, outputs, states.
     pub fn total(self) -> usize {
@@ -127,6 +135,15 @@ impl<'a> Io<'a> {
             scratch,
             taken: 0,
             memory: PhantomData,
+        }
+    }
+
+    /// What the call was made of, for a kernel that calls another one.
+    pub(crate) fn raw_call(&self) -> RawCall<'a> {
+        RawCall {
+            shape: self.shape,
+            ports: self.ports,
+            scratch: *self.scratch,
         }
     }
 

@@ -13,6 +13,7 @@ mod capabilities;
 pub mod custom;
 pub mod entry;
 mod examples;
+mod gated;
 pub mod kernel;
 pub mod math;
 mod memo;

@@ -159,6 +159,8 @@ impl<'a> Key<'a> {
                 self.bytes.push(7);
                 self.add_value(&parameter.value_of(&parameter.initial));
             }
+            // Nor with gates, but who asks may give anything.
+            Value::Gate(_) => self.bytes.push(8),
         }
     }
 

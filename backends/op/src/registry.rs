@@ -15,6 +15,7 @@ use zbmd_gpu_ir::{Caps, KernelPlan, LowerKernels};
 use crate::args;
 use crate::custom;
 use crate::entry::stateless_inputs;
+use crate::gated::GatedKernel;
 use crate::kernel::Kernel;
 use crate::memo::ResolvedOps;
 use crate::{
@@ -158,7 +159,8 @@ impl Registry {
         let op = self
             .op(&actor.op)
             .ok_or_else(|| self.unknown_op(&actor.op))?;
-        // Ops never see that a parameter is live.
+        // Ops never see that a parameter is live, or an actor gated.
+        let actor = &*actor.ungated();
         let actor = &*with_initial_values(actor);
         if op.name() == custom::NAME {
             return self.resolve_custom_actor(actor, blobs).map(Arc::new);
@@ -204,6 +206,20 @@ impl Registry {
     /// # Errors
     /// See [`Self::kernel`]; [`OpError::Other`] for a variant that the kernel does not have.
     pub fn kernel_in(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        variant: Option<&str>,
+    ) -> Result<Arc<dyn Kernel>, OpError> {
+        let kernel = self.open_kernel(actor, blobs, variant)?;
+        match actor.gate() {
+            Some(gate) => Ok(Arc::new(GatedKernel::new(actor, gate, kernel)?)),
+            None => Ok(kernel),
+        }
+    }
+
+    /// The kernel of an actor's op, which knows no gate.
+    fn open_kernel(
         &self,
         actor: &Actor,
         blobs: &TiSlice<BlobId, Bytes>,
@@ -309,6 +325,9 @@ impl Registry {
         if has_live(actor) {
             return Err("its live parameters change on CPUs only".to_owned());
         }
+        if actor.gate().is_some() {
+            return Err("its gate is read on CPUs only".to_owned());
+        }
         let resolved = self
             .resolve_actor(actor, blobs)
             .map_err(|error| error.to_string())?;
@@ -356,6 +375,8 @@ impl Registry {
     /// Work of one firing of an actor, its weights included; [`default_work`] where it cannot be resolved.
     pub fn work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Work {
         const MAX_WEIGHT_BYTES_PER_FLOP: f64 = 4.0;
+        // Time is reserved for firings that are open.
+        let actor = &*actor.ungated();
         let work = match self.resolve_actor(actor, blobs) {
             Ok(resolved) => resolved.work(actor),
             Err(_) => default_work(actor),
@@ -401,7 +422,9 @@ impl Registry {
         let op = self.op(&actor.op)?;
         let firing = match actor.params.get("cost_ns").and_then(Value::as_float) {
             Some(ns) if op.name() == custom::NAME => FiringWork::Given((ns * 1e3).max(1.0) as u64),
-            _ if op.name() == custom::NAME => FiringWork::Roofline(self.custom_work(actor)),
+            _ if op.name() == custom::NAME => {
+                FiringWork::Roofline(self.custom_work(&actor.ungated()))
+            }
             _ => FiringWork::Roofline(self.work(actor, blobs)),
         };
         let kernel = self.kernel(actor, blobs);

@@ -56,7 +56,7 @@ impl LiveActors {
         let live_actors = live_actors.filter(|(_, actor)| has_live(actor));
         let actors = live_actors.map(|(id, actor)| {
             let live_actor = LiveActor {
-                actor: actor.clone(),
+                actor: actor.ungated().into_owned(),
                 in_effect: Vec::new(),
             };
             (id, live_actor)

@@ -1,5 +1,6 @@
 //! The kernels of a model: actors that cost the same share one.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ pub(super) struct ModelKernel<'a> {
     keys: Vec<CostKey>,
     /// The first actor that has it.
     pub(super) actor_id: ActorId,
-    pub(super) actor: &'a Actor,
+    /// Without its gate: what is measured is a firing that is open.
+    pub(super) actor: Cow<'a, Actor>,
     /// How many actors have it.
     pub(super) actors: usize,
     /// The default kernel, or why there is none to measure.
@@ -48,7 +50,7 @@ pub(super) fn find_kernels<'a>(
         }
 
         index_by_keys.insert(keys.clone(), model_kernels.len());
-        model_kernels.push(ModelKernel::new(keys, actor_id, actor, sources));
+        model_kernels.push(ModelKernel::new(keys, actor_id, actor.ungated(), sources));
     }
 
     model_kernels
@@ -58,15 +60,15 @@ impl<'a> ModelKernel<'a> {
     fn new(
         keys: Vec<CostKey>,
         actor_id: ActorId,
-        actor: &'a Actor,
+        actor: Cow<'a, Actor>,
         sources: &KernelSources<'_>,
     ) -> Self {
         let KernelSources {
             registry, blobs, ..
         } = sources;
-        let kernel = registry.kernel(actor, blobs);
+        let kernel = registry.kernel(&actor, blobs);
         let all_variants = match kernel {
-            Ok(_) => registry.variants(actor, blobs),
+            Ok(_) => registry.variants(&actor, blobs),
             Err(_) => Vec::new(),
         };
         Self {
@@ -96,7 +98,7 @@ impl<'a> ModelKernel<'a> {
     fn rounds_on(&self, gpu: &Gpu, sources: &KernelSources<'_>) -> bool {
         let kernel_plan = sources
             .registry
-            .lower(self.actor, sources.blobs, gpu.caps());
+            .lower(&self.actor, sources.blobs, gpu.caps());
         kernel_plan.is_some_and(|kernel_plan| kernel_plan.math() != Math::F32)
     }
 
@@ -104,7 +106,7 @@ impl<'a> ModelKernel<'a> {
     pub(super) fn cost(&self, call_ps: u64, firing_ps: u64) -> MeasuredCost {
         MeasuredCost {
             op: self.actor.op.clone(),
-            ports: ports_text(self.actor),
+            ports: ports_text(&self.actor),
             call_ps,
             firing_ps,
             spread_percent: 0.0,
@@ -125,7 +127,7 @@ impl<'a> ModelKernel<'a> {
                 std::iter::once(None).chain(other_variants).collect()
             }
             Some(Ok(gpu)) => {
-                let plans = gpu::variant_plans(sources, self.actor, gpu).unwrap_or_default();
+                let plans = gpu::variant_plans(sources, &self.actor, gpu).unwrap_or_default();
                 plans.into_iter().map(|plan| plan.variant).collect()
             }
             Some(Err(_)) => Vec::new(),

@@ -153,8 +153,9 @@ impl GroupSession<'_> {
             None => self.measure_on_cpu(kernel, other_weights, &limits, clock),
             Some(Err(reason)) => Err(reason.clone()),
             Some(Ok(gpu)) => {
-                gpu::variant_plans(self.sources, kernel.actor, gpu).and_then(|plans| {
-                    let measured_variants = gpu::measure(kernel.actor, gpu, &plans, &limits, clock);
+                gpu::variant_plans(self.sources, &kernel.actor, gpu).and_then(|plans| {
+                    let measured_variants =
+                        gpu::measure(&kernel.actor, gpu, &plans, &limits, clock);
                     let measurements = measured_variants.map_err(|refusal| refusal.to_string())?;
                     let variant_names = plans.iter().map(|plan| plan.variant);
                     Ok(name_variants(variant_names, measurements))
@@ -179,7 +180,7 @@ impl GroupSession<'_> {
     }
 
     fn modelled_cost(&self, kernel: &ModelKernel<'_>) -> MeasuredCost {
-        match self.sources.modelled_cost(kernel.actor, self.device) {
+        match self.sources.modelled_cost(&kernel.actor, self.device) {
             Some(modelled) => kernel.cost(modelled.call_ps, modelled.firing_ps),
             None => kernel.cost(0, 0),
         }
@@ -199,7 +200,7 @@ impl GroupSession<'_> {
         let mut variant_kernels = vec![kernel.kernel.clone()?];
         for variant in &kernel.cpu_variants {
             // Made here, one kernel's at a time: each may hold the weights in an order of its own.
-            let made_kernel = registry.kernel_in(kernel.actor, blobs, Some(variant));
+            let made_kernel = registry.kernel_in(&kernel.actor, blobs, Some(variant));
             variant_kernels.push(made_kernel.map_err(|error| error.to_string())?);
         }
 
@@ -208,10 +209,10 @@ impl GroupSession<'_> {
         let variant_tasks: Vec<Task<'_>> = variant_kernels
             .iter()
             .map(|variant_kernel| Task {
-                actor: kernel.actor,
+                actor: &kernel.actor,
                 kernel: variant_kernel.as_ref(),
                 states: &states,
-                between: other_weights.filter(|_| has_many_weights(kernel.actor)),
+                between: other_weights.filter(|_| has_many_weights(&kernel.actor)),
             })
             .collect();
         let measurements =
@@ -275,12 +276,13 @@ impl GroupSession<'_> {
             if kernel.kernel.is_err() {
                 continue;
             }
-            let Some(plan) = registry.lower(kernel.actor, blobs, gpu.caps()) else {
+            let Some(plan) = registry.lower(&kernel.actor, blobs, gpu.caps()) else {
                 continue;
             };
 
             let ways = [gpu, early_gpu];
-            let measured = gpu::measure_chains(kernel.actor, &ways, &plan, &limits, &clock).ok()?;
+            let measured =
+                gpu::measure_chains(&kernel.actor, &ways, &plan, &limits, &clock).ok()?;
             let [late, early] = measured[..] else {
                 return None;
             };
@@ -332,7 +334,8 @@ fn elapsed_ns(start: Instant) -> u64 {
 
 /// The tokens that the actor's states start from, in the order of its state pairs.
 fn initial_states(graph: &Graph, id: ActorId) -> Vec<&[u8]> {
-    let pairs = graph.actors[id].state.iter();
+    let actor = graph.actors[id].ungated();
+    let pairs = actor.state.iter();
     pairs
         .map(|pair| {
             let is_written =

@@ -20,6 +20,8 @@ pub(super) enum Half {
     Actor(End),
     /// A junction, and where it was named.
     Junction(usize, Span),
+    /// The gate of this number, which reads what an edge leads to.
+    Gate(usize),
 }
 
 /// A channel as written, one reader of it.
@@ -71,6 +73,12 @@ pub(super) fn join(net: &mut Net, edges: Vec<Edge>, junctions: &[Junction], sink
                 }
             }
             Some(Half::Junction(..)) => {}
+            Some(Half::Gate(gate)) => {
+                let from = writer(&edges, &drivers, index);
+                // A gate is a reader like others: what it reads is not unread.
+                net.dropped.extend(from.clone());
+                net.gates[*gate].from = from;
+            }
             None => net.dropped.extend(writer(&edges, &drivers, index)),
         }
     }
@@ -182,7 +190,7 @@ fn writer(edges: &[Edge], drivers: &[Option<usize>], last: usize) -> Option<End>
     let path = path(edges, drivers, last).ok().flatten()?;
     match &edges[*path.last()?].from {
         Half::Actor(end) => Some(end.clone()),
-        Half::Junction(..) => None,
+        Half::Junction(..) | Half::Gate(_) => None,
     }
 }
 

@@ -165,6 +165,20 @@ pub(super) const PAGES: &[Page] = &[
         "give the parameter a fixed value, or a narrower range."
     ),
     entry!(
+        E0313,
+        "A gate skips the work of an actor or a sub-model while its token is zero. It reads one real number or truth value \
+         a token; it is no part of what it gates; an actor has one gate, and fires a multiple of the gate's tokens in an \
+         iteration, or the other way round. Sources and sinks have none.",
+        r#"Model(
+    sources: { "in": Stream(dtype: f32, shape: [4]) },
+    actors: { "half": Gain(0.5, gate: "in") },
+    channels: [(from: "in", to: ["half"]), (from: "half", to: ["out"])],
+    sinks: { "out": Stream() },
+)
+"#,
+        "decide first, outside of what is gated: `Threshold(0.5)` of one number makes a truth value."
+    ),
+    entry!(
         E0701,
         "A file that is named on the command line or in a model cannot be read, or is none: directories, \
          devices, FIFOs and sockets are refused. Paths in a model are relative to it.",

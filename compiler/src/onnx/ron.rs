@@ -207,6 +207,8 @@ impl Writer<'_> {
                 format!("Safetensors({:?}, {name:?})", self.store)
             }
             Value::Live(parameter) => self.value(&parameter.value_of(&parameter.initial), place),
+            // Imported models have none.
+            Value::Gate(_) => "()".to_owned(),
         }
     }
 }

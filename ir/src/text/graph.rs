@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use super::table::{Table, left, right};
 use super::{in_port, out_port, printable};
-use crate::{Actor, ActorId, Channel, Graph, LiveParameter, OutPort, Reader, Role, TiSlice, Value};
+use crate::{
+    Actor, ActorId, Channel, Gate, Graph, LiveParameter, OutPort, Reader, Role, TiSlice, Value,
+};
 
 /// Items of a list that are shown before it is cut.
 const SHOWN_ITEMS: usize = 8;
@@ -216,6 +218,7 @@ fn value_text(value: &Value, depth: usize) -> String {
         Value::Map(items) => format!("{{{}}}", map_text(items, depth + 1)),
         Value::Tensor(blob, token) => format!("{blob} {token}"),
         Value::Live(parameter) => live_text(parameter, depth),
+        Value::Gate(gate) => gate_text(gate),
     }
 }
 
@@ -225,6 +228,17 @@ fn live_text(parameter: &LiveParameter, depth: usize) -> String {
     let initial = value_text(&parameter.value_of(&parameter.initial), depth + 1);
     let (min, max) = (parameter.min, parameter.max);
     format!("live {name} = {initial} of {min:?} to {max:?}")
+}
+
+/// What a gate's closed firings give: `closed: [hold, zero], states: hold`.
+fn gate_text(gate: &Gate) -> String {
+    let outputs = gate.outputs.iter().take(SHOWN_ITEMS);
+    let outputs: Vec<&str> = outputs.map(|answer| answer.name()).collect();
+    format!(
+        "closed [{}], states {}",
+        outputs.join(", "),
+        gate.states.name()
+    )
 }
 
 fn map_text(items: &BTreeMap<String, Value>, depth: usize) -> String {

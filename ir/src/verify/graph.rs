@@ -14,8 +14,8 @@ use crate::limits::{
     MAX_RANK, MAX_RATE, MAX_TOKEN_BYTES,
 };
 use crate::{
-    Actor, ActorId, BlobId, Channel, ChannelId, Endpoint, Graph, LiveParameter, Role, TiSlice,
-    TiVec, TokenType, Value, visit_live,
+    Actor, ActorId, BlobId, Channel, ChannelId, Endpoint, Gate, Graph, LiveParameter, Role,
+    TiSlice, TiVec, TokenType, Value, visit_live,
 };
 
 /// Checks a graph; its repetition vector if every check passed.
@@ -322,6 +322,16 @@ fn check_params(id: ActorId, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>, erro
                             param,
                             why,
                         });
+                    }
+                }
+                Value::Gate(gate) => {
+                    let is_own = depth == 0 && name == Gate::PARAM;
+                    let why = match is_own {
+                        true => gate.fault(actor),
+                        false => Some(format!("is in parameter `{name}`, where nothing reads it")),
+                    };
+                    if let Some(why) = why {
+                        errors.push(VerifyError::Gate { actor: id, why });
                     }
                 }
                 Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) => {}

@@ -84,7 +84,8 @@ fn check_params(id: ActorId, params: &Params, errors: &mut Errors) {
             | Value::Int(_)
             | Value::Float(_)
             | Value::Str(_)
-            | Value::Tensor(..) => {}
+            | Value::Tensor(..)
+            | Value::Gate(_) => {}
         }
     }
 }

@@ -10,8 +10,8 @@ use crate::testing::programs::{
     pipeline, round_trip, spare, state, two_devices, window,
 };
 use crate::{
-    Action, BufferId, Calendar, ChannelId, Contingency, DType, DeviceId, Entry, InPlace,
-    KernelCode, KindId, LaneKind, LiveParameter, Region, RingId, Slot, TokenType, Value,
+    Action, BufferId, Calendar, ChannelId, ClosedAnswer, Contingency, DType, DeviceId, Entry, Gate,
+    InPlace, KernelCode, KindId, LaneKind, LiveParameter, Region, RingId, Slot, TokenType, Value,
 };
 
 /// Gives an actor the live parameter `level`.
@@ -25,6 +25,20 @@ fn insert_live(program: &mut Program, id: u32, initial: &[f64], range: RangeIncl
     };
     let live = Value::Live(Box::new(parameter));
     actor(program, id).params.insert("level".into(), live);
+}
+
+fn gate_of(input: u32, outputs: &[ClosedAnswer]) -> Gate {
+    Gate {
+        input,
+        outputs: outputs.to_vec(),
+        states: ClosedAnswer::Hold,
+    }
+}
+
+/// Gives an actor a gate without the ports that it needs.
+fn gate(program: &mut Program, id: u32, input: u32, outputs: &[ClosedAnswer]) {
+    let gate = Value::Gate(Box::new(gate_of(input, outputs)));
+    actor(program, id).params.insert(Gate::PARAM.into(), gate);
 }
 
 #[test]
@@ -217,6 +231,18 @@ fn graphs() {
             insert_live(p, 0, &[1.0], 0.0..=2.0);
             insert_live(p, 1, &[1.5], 0.0..=2.0);
         }),
+        // Of an output too few; at a source; where nothing reads it; of tokens that are no numbers; two states of none.
+        ("V0133", chain, |p| gate(p, 1, 1, &[])),
+        ("V0133", chain, |p| gate(p, 0, 0, &[])),
+        ("V0133", chain, |p| {
+            let gate = Value::Gate(Box::new(gate_of(1, &[ClosedAnswer::Zero])));
+            actor(p, 1).params.insert("other".into(), gate);
+        }),
+        ("V0133", chain, |p| {
+            gate(p, 1, 0, &[ClosedAnswer::Zero]);
+            actor(p, 1).inputs[0].token = TokenType::scalar(DType::C32);
+        }),
+        ("V0133", chain, |p| gate(p, 1, 0, &[ClosedAnswer::Hold])),
         ("V0101", chain, |p| {
             let deep = (0..40).fold(Value::Int(1), |v, _| Value::List(vec![v]));
             actor(p, 1).params.insert("deep".into(), deep);

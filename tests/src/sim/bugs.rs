@@ -35,11 +35,13 @@ pub enum Bug {
     OutputNotCutBack,
     /// State of feedback is left out of what is saved.
     FeedbackNotSaved,
+    /// What gated actors hold is left out of what is saved.
+    HeldNotSaved,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::FenceLeftOut,
         Self::SinkStaysOpen,
         Self::CommitTooEarly,
@@ -56,5 +58,6 @@ impl Bug {
         Self::CheckpointInPlace,
         Self::OutputNotCutBack,
         Self::FeedbackNotSaved,
+        Self::HeldNotSaved,
     ];
 }

@@ -52,10 +52,26 @@ impl Model {
         (first..first + self.tokens).fold(self.seed, mix)
     }
 
-    /// One firing of an actor.
+    /// Whether an actor is behind a gate: every third.
+    pub(crate) fn is_gated(actor: usize) -> bool {
+        actor % 3 == 2
+    }
+
+    /// Whether a gated actor's firing is open: the token itself says so, one in three.
+    pub(crate) fn is_open(&self, actor: usize, x: u64) -> bool {
+        !Self::is_gated(actor) || mix(self.seed, x).is_multiple_of(3)
+    }
+
+    /// One firing of an actor. The state of a gated one is what it gave last, which it gives again while it is closed.
     pub(crate) fn fire(&self, bundle: u64, actor: usize, state: &mut u64, x: u64) -> u64 {
+        if !self.is_open(actor, x) {
+            return *state;
+        }
         let y = mix(*state, mix(x, bundle ^ (actor as u64) << 40));
-        *state = mix(*state ^ 0x5555, x);
+        *state = match Self::is_gated(actor) {
+            true => y,
+            false => mix(*state ^ 0x5555, x),
+        };
         y
     }
 

@@ -8,7 +8,7 @@ use zbmd_ir::DeviceId;
 
 use super::bugs::Bug;
 use super::epoch::Saved;
-use super::model::mix;
+use super::model::{Model, mix};
 use super::world::{Ev, Violation, World};
 
 /// A process, from its start to its end.
@@ -272,11 +272,20 @@ impl World {
             Some(Bug::FeedbackNotSaved) => epoch.start.feedback.clone(),
             _ => role.feedback.clone(),
         };
+        let mut actors = role.actors.clone();
+        if bug == Some(Bug::HeldNotSaved) {
+            let numbers = epoch.seats[seat].actors.clone();
+            for (state, actor) in actors.iter_mut().zip(numbers) {
+                if Model::is_gated(actor) {
+                    *state = epoch.start.actors[actor];
+                }
+            }
+        }
         epoch.save(
             seat,
             Saved {
                 border: block,
-                actors: role.actors.clone(),
+                actors,
                 feedback,
             },
         );
@@ -330,13 +339,17 @@ impl World {
         let Some(role) = &mut p.role else {
             return Ok(());
         };
+        let mut open = 0;
+        let count = actors.len() as u64;
         for (state, actor) in role.actors.iter_mut().zip(actors) {
+            open += u64::from(model.is_open(actor, x));
             x = model.fire(bundle, actor, state, x);
         }
+        // The work of closed firings is skipped.
         let percent = if self.rng.u32(0..100) == 0 {
             300
         } else {
-            self.rng.u64(80..130)
+            self.rng.u64(80..130) * open.max(1) / count.max(1)
         };
         let slow = u64::from(self.devices[p.device.index()].slow.max(1));
         let left_ns = self.scenario.slot_ns * percent / 100 * slow;

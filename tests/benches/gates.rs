@@ -1,0 +1,100 @@
+//! Gates: `cargo bench -p zbmd-tests --bench gates`.
+//!
+//! The voice detector behind its energy gate beside the one without, on a recording of which nine tenths are silence:
+//! CPU time of the whole process, planned periods, segments. Both run by turns.
+
+use std::time::Duration;
+
+use zbmd_compiler::{CompileOptions, compile_file};
+use zbmd_executor::{Engine, RunOptions};
+use zbmd_ir::PlanId;
+use zbmd_tests::actors::{registry, segments};
+use zbmd_tests::data;
+use zbmd_tests::run::{Streams, drive_with, graph_file, streams};
+use zbmd_tests::signal::mostly_silent_speech;
+
+const ROUNDS: usize = 5;
+
+fn main() {
+    let (Some(detector), Some(wav)) = (
+        data::file("models/silero_vad.onnx"),
+        data::file("audio/speech16k.wav"),
+    ) else {
+        println!("without ZBMD_DATA there is no recording");
+        return;
+    };
+    let speech = std::fs::read(wav).expect("readable");
+    let audio = mostly_silent_speech(&speech[44..]);
+    let seconds = audio.len() as f64 / 32_000.0;
+    let inputs = streams([("pcm", audio)]);
+
+    let engines: Vec<(&str, Engine)> = ["vad/model.ron", "vad/gated.ron"]
+        .into_iter()
+        .map(|model| {
+            let detector = std::path::absolute(&detector).expect("a path");
+            let mut options = CompileOptions {
+                registry: registry(),
+                ..CompileOptions::default()
+            };
+            let text = format!("{:?}", detector.display().to_string());
+            options.params.insert("detector".to_owned(), text);
+            let compiled = compile_file(graph_file(model), &options);
+            let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+            let plan = &compiled.program.plans[PlanId(0)];
+            let period_us = plan.period_ns as f64 / 1e3 / plan.block as f64;
+            println!("{model}: planned {period_us:.1} us an iteration");
+            let engine = Engine::new(compiled.program, &registry()).expect("an engine");
+            (model, engine)
+        })
+        .collect();
+
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); engines.len()];
+    let mut found = Vec::new();
+    for round in 0..=ROUNDS {
+        for ((model, engine), times) in engines.iter().zip(&mut times) {
+            let (time, lines) = run(engine, &inputs);
+            // The first round warms up.
+            if round == 0 {
+                println!("{model}: {} segments", lines.lines().count());
+                found.push(lines);
+            } else {
+                times.push(time.as_secs_f64());
+            }
+        }
+    }
+    println!(
+        "{}",
+        if found[0] == found[1] {
+            "the same segments"
+        } else {
+            "OTHER SEGMENTS"
+        }
+    );
+    let medians: Vec<f64> = times
+        .iter_mut()
+        .map(|times| {
+            times.sort_by(f64::total_cmp);
+            times[times.len() / 2]
+        })
+        .collect();
+    println!(
+        "{seconds:.0} s of audio: {:.0} ms of CPU time without a gate, {:.0} ms with one: {:.3}",
+        medians[0] * 1e3,
+        medians[1] * 1e3,
+        medians[1] / medians[0]
+    );
+}
+
+/// CPU time of a run, and the segments.
+fn run(engine: &Engine, inputs: &Streams) -> (Duration, String) {
+    let before = cpu_time();
+    let session = engine.start(RunOptions::default()).expect("a session");
+    let sinks = vec!["prob".to_owned(), "segments".to_owned()];
+    let (outputs, _) = drive_with(session, inputs, sinks, 1, || ());
+    (cpu_time() - before, segments::lines(&outputs["segments"]))
+}
+
+fn cpu_time() -> Duration {
+    let usage = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(usage.tv_sec as u64, usage.tv_nsec as u32)
+}
