@@ -60,6 +60,21 @@ impl CurrentEpoch {
     }
 }
 
+impl CurrentEpoch {
+    /// Lets the epoch end at its next border, but not before all that was given out past the border where it began was
+    /// made again: where it ends, every sink stands at the border's token, so that another program can go on there.
+    pub(crate) fn close_grants(&self) {
+        let graph = &self.loaded.program.graph;
+        let block = self.loaded.program.plans[self.spec.plan].block;
+        let blocks_given_out = graph.sinks().zip(&self.spec.sinks).map(|((id, _), sink)| {
+            let block_tokens = block * self.loaded.tokens_per_iteration(id);
+            sink.given_out.div_ceil(block_tokens)
+        });
+        let least = blocks_given_out.max().unwrap_or(0);
+        self.memory.common.grants.close_after(least);
+    }
+}
+
 impl RunControl {
     pub(crate) fn new(
         session_memory: Arc<SessionMemory>,
@@ -99,7 +114,7 @@ impl RunControl {
     pub(crate) fn enter_epoch(&self, next: CurrentEpoch) {
         let mut current = self.current();
         if self.is_finishing() {
-            next.memory.common.grants.close();
+            next.close_grants();
         }
         *current = Some(next);
     }
@@ -126,11 +141,19 @@ impl RunControl {
         }
     }
 
+    /// Lets the epoch at work end at its next border; wakes the workers that wait for sources.
+    pub(crate) fn quiesce(&self) {
+        if let Some(current) = &*self.current() {
+            current.close_grants();
+        }
+        self.session_memory.arrivals.notify();
+    }
+
     /// Ends the run at the next border of a block.
     pub(crate) fn finish(&self) {
         self.finishing.store(1, Ordering::Release);
         if let Some(current) = &*self.current() {
-            current.memory.common.grants.close();
+            current.close_grants();
         }
         for source in &self.session_memory.sources {
             source.close();

@@ -399,6 +399,15 @@ impl EpochManager {
         }
     }
 
+    /// Whether no sink has given out tokens past the present state: those would come again, from another program.
+    pub(crate) fn is_all_given_out_done(&self) -> bool {
+        let done_iterations = self.iterations_of_program();
+        let sinks = self.loaded.program.graph.sinks().zip(&self.released);
+        sinks
+            .map(|((id, _), released)| (self.loaded.tokens_per_iteration(id), released))
+            .all(|(tokens, &released)| released <= done_iterations * tokens)
+    }
+
     /// Goes over to another program with the same streams, at a border that all of the old one's work is done up to.
     /// The state is taken over if it fits, and else begins anew.
     pub(crate) fn swap_program(&mut self, to: Arc<LoadedProgram>) {
