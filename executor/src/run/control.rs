@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zbmd_ir::DeviceId;
 
+use super::modes::ModeRequests;
 use super::parameters::ParameterLedger;
 use super::progress;
 use crate::observe::live::Progress;
 use crate::options::InputListener;
-use crate::program::LoadedProgram;
+use crate::program::{LoadedModes, LoadedProgram};
 use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::primitive::{AtomicU32, Ordering};
@@ -23,9 +24,11 @@ pub(crate) struct RunControl {
     finishing: AtomicU32,
     pub session_memory: Arc<SessionMemory>,
     /// A program to go over to at the next border.
-    requested_swap: Mutex<Option<Arc<LoadedProgram>>>,
-    /// Locked before `current` where both are.
+    requested_swap: Mutex<Option<Arc<LoadedModes>>>,
+    /// Locked before `mode_requests` and `current` where both are.
     ledger: Mutex<ParameterLedger>,
+    /// Locked before `current` where both are.
+    mode_requests: Mutex<ModeRequests>,
     /// Is told of changes that were decided.
     pub(super) inputs: Option<Arc<dyn InputListener>>,
     /// Nothing is computed any more.
@@ -86,6 +89,7 @@ impl RunControl {
             session_memory,
             requested_swap: Mutex::new(None),
             ledger: Mutex::default(),
+            mode_requests: Mutex::default(),
             inputs,
             over: AtomicU32::new(0),
             current: Mutex::new(None),
@@ -101,9 +105,18 @@ impl RunControl {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The mode that the run is in, and the one that somebody wants.
+    pub(crate) fn mode_requests(&self) -> MutexGuard<'_, ModeRequests> {
+        self.mode_requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The run has ended.
     pub(super) fn mark_over(&self) {
         self.over.store(1, Ordering::Release);
+        // Whoever asks for a change after this finds the run over.
+        self.mode_requests().end();
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -112,8 +125,9 @@ impl RunControl {
 
     /// A new epoch begins.
     pub(crate) fn enter_epoch(&self, next: CurrentEpoch) {
+        let requests = self.mode_requests();
         let mut current = self.current();
-        if self.is_finishing() {
+        if self.is_finishing() || requests.pending.is_some() {
             next.close_grants();
         }
         *current = Some(next);
@@ -124,7 +138,7 @@ impl RunControl {
     }
 
     /// The program that somebody wants to go over to, if any.
-    pub(crate) fn requested_swap(&self) -> MutexGuard<'_, Option<Arc<LoadedProgram>>> {
+    pub(crate) fn requested_swap(&self) -> MutexGuard<'_, Option<Arc<LoadedModes>>> {
         self.requested_swap
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -170,6 +184,7 @@ impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.abort();
+            self.0.mark_over();
         }
     }
 }

@@ -62,29 +62,46 @@ impl ParameterHandle {
         values: &[(&str, &[f64])],
         when: When<'_>,
     ) -> Result<ChangePosition, SetError> {
-        let (loaded, numbers_before) = {
-            let ledger = self.control.ledger();
-            let current = self.control.current();
-            let current = current.as_ref().ok_or(SetError::Ended)?;
-            (Arc::clone(&current.loaded), ledger.newest_numbers())
-        };
-        let parameters = live_parameters(&loaded.program.graph);
-        let values = numbered_values(&parameters, values)?;
-        // Not under the locks: kernels may take a while to make.
-        check_kernels(&loaded, &parameters, numbers_before, &values)?;
+        loop {
+            let (loaded, numbers_before) = {
+                let ledger = self.control.ledger();
+                let current = self.control.current();
+                let current = current.as_ref().ok_or(SetError::Ended)?;
+                (Arc::clone(&current.loaded), ledger.newest_numbers())
+            };
+            let parameters = live_parameters(&loaded.program.graph);
+            let values = numbered_values(&parameters, values)?;
+            // Not under the locks: kernels may take a while to make.
+            check_kernels(&loaded, &parameters, numbers_before, &values)?;
+            if let Some(position) = self.publish(&loaded, values, when)? {
+                return Ok(position);
+            }
+        }
+    }
 
+    /// Publishes values that were checked for a program; `None` if the run has gone over to another one meanwhile, in which
+    /// parameters have other numbers.
+    fn publish(
+        &self,
+        loaded: &Arc<LoadedProgram>,
+        values: Values,
+        when: When<'_>,
+    ) -> Result<Option<ChangePosition>, SetError> {
         let mut ledger = self.control.ledger();
         let is_over = self.control.is_over() || self.control.is_finishing();
         let current = self.control.current();
         let current = current.as_ref().filter(|_| !is_over);
         let current = current.ok_or(SetError::Ended)?;
+        if !Arc::ptr_eq(&current.loaded, loaded) {
+            return Ok(None);
+        }
         let position = current.publish(&values, when, ledger.decided_iterations)?;
         let change = ParameterChange { position, values };
         if let Some(listener) = &self.control.inputs {
             listener.change(ledger.made, &change);
         }
         ledger.add(&current.loaded, change);
-        Ok(position)
+        Ok(Some(position))
     }
 
     /// Up to which iteration of the run all changes are known: whatever is set from now on takes effect there or later.
@@ -298,6 +315,8 @@ pub(crate) struct ParameterLedger {
     /// Iterations that earlier epochs were granted: they may have given out tokens of them, which come again after a
     /// loss, so that nothing may change there any more.
     decided_iterations: u64,
+    /// What was set of parameters that the present mode does not have, by name.
+    absent: BTreeMap<String, Vec<f64>>,
 }
 
 impl ParameterLedger {
@@ -346,11 +365,89 @@ impl ParameterLedger {
         changes
     }
 
+    /// The run goes over from one mode to another at the border of this state; the changes that it begins with there. Values
+    /// belong to names: they go along, or wait for a mode that has their parameter.
+    pub(super) fn enter_mode(
+        &mut self,
+        from: &LoadedProgram,
+        to: &LoadedProgram,
+        state: &State,
+    ) -> Vec<ParameterChange> {
+        let old_parameters = live_parameters(&from.program.graph);
+        let new_parameters = live_parameters(&to.program.graph);
+        let number_in_new = |name: &str| {
+            let place = new_parameters.iter().position(|known| known.name == name);
+            place.map(|place| place as u32)
+        };
+        let new_sources: BTreeMap<ActorId, ActorId> = from
+            .program
+            .graph
+            .sources()
+            .map(|(id, _)| id)
+            .zip(to.program.graph.sources().map(|(id, _)| id))
+            .collect();
+
+        // What only this mode has waits; what waited and is known here comes first.
+        let waited = std::mem::take(&mut self.absent);
+        for (number, numbers) in self.newest_numbers() {
+            if let Some(parameter) = old_parameters.get(number as usize) {
+                self.absent.insert(parameter.name.clone(), numbers);
+            }
+        }
+        let mut changes = Vec::new();
+        let mut begin_with = BTreeMap::new();
+        for (name, numbers) in waited {
+            match number_in_new(&name) {
+                Some(number) if !old_parameters.iter().any(|p| p.name == name) => {
+                    begin_with.insert(number, numbers);
+                }
+                _ => {
+                    self.absent.entry(name).or_insert(numbers);
+                }
+            }
+        }
+        self.absent.retain(|name, _| number_in_new(name).is_none());
+        if !begin_with.is_empty() {
+            changes.push(ParameterChange {
+                position: ChangePosition::Iteration(0),
+                values: begin_with.into_iter().collect(),
+            });
+        }
+
+        for change in &self.changes {
+            let renamed = change.values.iter().filter_map(|(number, numbers)| {
+                let parameter = old_parameters.get(*number as usize)?;
+                Some((number_in_new(&parameter.name)?, numbers.clone()))
+            });
+            let values: Values = renamed.collect();
+            let position = match change.position {
+                ChangePosition::Token { source, index } => ChangePosition::Token {
+                    source: new_sources.get(&source).copied().unwrap_or(source),
+                    index,
+                },
+                at_iteration => at_iteration,
+            };
+            if !values.is_empty() {
+                changes.push(ParameterChange { position, values });
+            }
+        }
+        self.changes = changes;
+        self.changes = self.changes_for_border(to, state.iterations, &consumed_in(to, state));
+        self.changes.clone()
+    }
+
     /// The value that each parameter was given last, if any.
     fn newest_numbers(&self) -> BTreeMap<u32, Vec<f64>> {
         let values = self.changes.iter().flat_map(|change| &change.values);
         values.cloned().collect()
     }
+}
+
+/// What a state has consumed, by the sources of a mode: all modes have the same ones, in the same order.
+fn consumed_in(loaded: &LoadedProgram, state: &State) -> Vec<(ActorId, u64)> {
+    let sources = loaded.program.graph.sources();
+    let counts = sources.zip(&state.consumed);
+    counts.map(|((id, _), (_, tokens))| (id, *tokens)).collect()
 }
 
 /// Whether the ops of a program take the values of a state.

@@ -491,6 +491,9 @@ impl<'m> SupervisedRun<'m> {
         if swap {
             self.swap_program();
         }
+        if self.manager.apply_mode_change() {
+            self.take_over_plans();
+        }
 
         self.monitor.enter(Activity::AwaitingInput);
         let has_more = self.manager.advance_phase();
@@ -502,6 +505,12 @@ impl<'m> SupervisedRun<'m> {
         });
     }
 
+    /// From here on plans are those of the manager's present program.
+    fn take_over_plans(&mut self) {
+        self.supervisor.plans_mut().loaded = Arc::clone(&self.manager.loaded);
+        self.step_tables.clear();
+    }
+
     /// Goes over to the program that was requested. Where sinks are ahead of the border, the request stays for the next
     /// one.
     fn swap_program(&mut self) {
@@ -510,10 +519,9 @@ impl<'m> SupervisedRun<'m> {
             return;
         }
         let requested_program = self.manager.control.requested_swap().take();
-        if let Some(loaded) = requested_program {
-            self.supervisor.plans_mut().loaded = Arc::clone(&loaded);
-            self.manager.swap_program(loaded);
-            self.step_tables.clear();
+        if let Some(modes) = requested_program {
+            self.manager.swap_program(modes);
+            self.take_over_plans();
         }
     }
 

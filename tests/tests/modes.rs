@@ -1,0 +1,366 @@
+//! Runs that change their mode while tokens flow: every sink has the tokens that the interpreter gives, which runs the modes
+//! one after the other for the iterations that the run says it was in each, and knows no calendar. So it is where workers are
+//! killed meanwhile.
+//!
+//! No test harness: this program is its own worker process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use zbmd_backends::interpret::Interpreter;
+use zbmd_executor::supervise::{Event, What};
+use zbmd_executor::{
+    Engine, EngineError, Isolation, ModeEntry, ModeError, ModeHandle, RunOptions, SwapError,
+};
+use zbmd_ir::verify::{VerifiedModes, verify_modes};
+use zbmd_ir::{
+    Graph, Machine, Mode, Modes, Program, Role, State, Value, carried_channels, carried_tokens,
+};
+use zbmd_scheduler::{Block, ScheduleOptions, schedule};
+use zbmd_tests::harness::{self, Test};
+use zbmd_tests::losses;
+use zbmd_tests::mix;
+use zbmd_tests::random::{self, Shape};
+use zbmd_tests::run::{Streams, drive_with, random_inputs};
+
+/// Another graph over the same streams: it takes and gives them at other rates, some of its actors do something else, and
+/// some have another name, so that the tokens which they left behind stay there.
+fn vary(graph: &mut Graph, rng: &mut fastrand::Rng) {
+    for (index, actor) in graph.actors.iter_mut().enumerate() {
+        match actor.role {
+            Role::Source => actor.outputs[0].rate *= rng.u64(1..=3),
+            Role::Sink => {
+                let port = &mut actor.inputs[0];
+                let more = port.rate * rng.u64(0..=2);
+                port.rate += more;
+                port.window += more;
+            }
+            Role::Compute => {
+                if rng.u8(..) < 100 {
+                    let salt = Value::Int(rng.i64(..));
+                    actor.params.insert("salt".to_owned(), salt);
+                }
+                if rng.u8(..) < 60 {
+                    actor.name = format!("other{index}");
+                }
+            }
+        }
+    }
+    for channel in &mut graph.channels {
+        channel.initial.iter_mut().for_each(|byte| *byte ^= 0x3c);
+    }
+}
+
+fn planned(graph: Graph, machine: &Machine, seed: u64) -> Program {
+    let costs = random::costs(&graph, machine, seed);
+    let block = [Block::Auto, Block::Fixed(1), Block::Fixed(7)][(seed % 3) as usize];
+    let options = ScheduleOptions {
+        block,
+        ..ScheduleOptions::default()
+    };
+    let plans =
+        schedule(&graph, machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    Program {
+        graph,
+        machine: machine.clone(),
+        plans: plans.into(),
+        ..Program::default()
+    }
+}
+
+/// The seed's modes, 2 to 4 of them; most changes are allowed.
+fn modes(seed: u64) -> VerifiedModes {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x30de5);
+    let machine = random::machine(1 + (seed % 4) as usize);
+    let shape = Shape {
+        actors: 16,
+        max_rate: 6,
+        ..Shape::default()
+    };
+    let first = random::graph(seed, shape);
+    let count = rng.u32(2..=4);
+    let list = (0..count).map(|index| {
+        let mut graph = first.clone();
+        if index > 0 {
+            vary(&mut graph, &mut rng);
+        }
+        Mode {
+            name: format!("m{index}"),
+            program: planned(graph, &machine, seed + u64::from(index)),
+        }
+    });
+    let list: Vec<Mode> = list.collect();
+    let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
+    let changes = pairs
+        .filter(|(from, to)| from != to && (*to == (from + 1) % count || rng.u8(..) < 180))
+        .collect();
+    let modes = Modes { list, changes };
+    verify_modes(modes).unwrap_or_else(|error| panic!("seed {seed}: {error}"))
+}
+
+/// Input for about so many blocks of the mode that takes most.
+fn inputs(modes: &VerifiedModes, blocks: u64, seed: u64) -> Streams {
+    let mut all = Streams::new();
+    for program in modes.programs() {
+        let iterations = program.plans.iter().map(|plan| plan.block).max();
+        let streams = random_inputs(program, blocks * iterations.unwrap_or(1), seed);
+        for (name, bytes) in streams {
+            let known = all.entry(name).or_default();
+            if bytes.len() > known.len() {
+                *known = bytes;
+            }
+        }
+    }
+    all
+}
+
+/// What the interpreter makes of the input with these changes.
+fn interpreted(modes: &VerifiedModes, inputs: &Streams, entries: &[ModeEntry]) -> (Streams, State) {
+    let registry = mix::registry();
+    let program = |name: &str| {
+        let mode = modes.names().iter().position(|known| known == name);
+        &modes.programs()[mode.expect("a mode")]
+    };
+    let mut outputs = Streams::new();
+    let mut present = program(&entries[0].mode);
+    let mut state = State::initial(&present.graph);
+    for (index, entry) in entries.iter().enumerate() {
+        let next = program(&entry.mode);
+        let counts = next.graph.sources().zip(&state.consumed);
+        let consumed = counts.map(|((id, _), (_, tokens))| (id, *tokens));
+        state = State {
+            iterations: entry.iteration,
+            channels: carried_tokens(&present.graph, &state.channels, &next.graph),
+            consumed: consumed.collect(),
+            changes: Vec::new(),
+        };
+        present = next;
+
+        let mut interpreter =
+            Interpreter::new(&present.graph, &present.blobs, &registry).expect("an interpreter");
+        interpreter.restore(&state).expect("it fits");
+        let rest = present.graph.sources().zip(&state.consumed);
+        let rest = rest.map(|((_, actor), (_, tokens))| {
+            let taken = (tokens * actor.outputs[0].token.bytes()) as usize;
+            (actor.name.clone(), inputs[&actor.name][taken..].to_vec())
+        });
+        let iterations = entries
+            .get(index + 1)
+            .map(|next| next.iteration - entry.iteration);
+        let outcome = interpreter
+            .run(&rest.collect(), iterations)
+            .expect("the interpretation ends well");
+        if let Some(iterations) = iterations {
+            let done = outcome.state.iterations - entry.iteration;
+            assert_eq!(done, iterations, "there was input for all of them");
+        }
+        for (name, bytes) in outcome.outputs {
+            outputs.entry(name).or_default().extend(bytes);
+        }
+        state = outcome.state;
+    }
+    (outputs, state)
+}
+
+/// Goes over to random modes until the run ends; where it was in each.
+fn change_at_random(
+    seed: u64,
+    handle: &ModeHandle,
+    max_changes: usize,
+    max_pause: Duration,
+) -> Vec<ModeEntry> {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0xc4a);
+    let mut entries = vec![ModeEntry {
+        mode: handle.names()[0].clone(),
+        iteration: 0,
+    }];
+    for _ in 0..max_changes {
+        let name = handle.names()[rng.usize(..handle.names().len())].clone();
+        let present = handle.present();
+        match handle.change(&name) {
+            Ok(change) => match change.wait() {
+                Ok(entry) if name == present.mode => assert_eq!(entry, present),
+                Ok(entry) => {
+                    assert_eq!((&entry.mode, &entry), (&name, &handle.present()));
+                    entries.push(entry);
+                }
+                Err(ModeError::Ended) => break,
+                Err(error) => panic!("seed {seed}: {error}"),
+            },
+            Err(ModeError::NotAllowed { from, to }) => {
+                assert_eq!((from, to), (present.mode, name));
+            }
+            Err(ModeError::Ended) => break,
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+        std::thread::sleep(max_pause.mul_f64(rng.f64()));
+    }
+    entries
+}
+
+/// Runs the seed's modes with random changes, and holds them to the interpreter; how many changes there were.
+fn check(
+    seed: u64,
+    modes: &VerifiedModes,
+    options: RunOptions,
+    (blocks, pieces): (u64, usize),
+    (max_changes, max_pause): (usize, Duration),
+) -> usize {
+    let inputs = inputs(modes, blocks, seed);
+    let engine = Engine::with_modes(modes.clone(), &mix::registry()).expect("an engine");
+    let graph = &engine.program().graph;
+    let sinks = graph.sinks().map(|(_, actor)| actor.name.clone()).collect();
+    let session = engine.start(options).expect("a session");
+    let handle = session.modes();
+    let mut entries = Vec::new();
+    let (outputs, outcome) = drive_with(session, &inputs, sinks, pieces, || {
+        entries = change_at_random(seed, &handle, max_changes, max_pause);
+    });
+    let (expected, last) = interpreted(modes, &inputs, &entries);
+    for (name, bytes) in &outputs {
+        let wanted = &expected[name];
+        assert_eq!(
+            bytes.len(),
+            wanted.len(),
+            "seed {seed}: `{name}`, {entries:?}"
+        );
+        assert!(
+            bytes == wanted,
+            "seed {seed}: `{name}` differs, {entries:?}"
+        );
+    }
+    assert_eq!(outcome.state, last, "seed {seed}: the final states differ");
+    assert_eq!(outcome.report.iterations, last.iterations);
+    entries.len() - 1
+}
+
+/// How many channels some change carries over, and how many it does not.
+fn carried(modes: &VerifiedModes) -> (usize, usize) {
+    let graphs = |mode: u32| &modes.programs()[mode as usize].graph;
+    let mut counts = (0, 0);
+    for &(from, to) in modes.changes() {
+        let carried = carried_channels(graphs(from), graphs(to));
+        for (id, channel) in graphs(to).channels.iter_enumerated() {
+            match (channel.history() > 0, carried[id]) {
+                (true, Some(_)) => counts.0 += 1,
+                (true, None) => counts.1 += 1,
+                (false, _) => {}
+            }
+        }
+    }
+    counts
+}
+
+fn random_changes_between_random_modes_are_those_of_the_interpreter() {
+    let (mut changes, mut kept, mut dropped) = (0, 0, 0);
+    for seed in 0..120u64 {
+        let modes = modes(seed);
+        let mut options = losses::options(Isolation::Threads);
+        if seed % 2 == 0 {
+            let engine = Engine::with_modes(modes.clone(), &mix::registry()).expect("an engine");
+            options.supervised = Some(losses::supervised(&engine, "Supervision()", None));
+        }
+        let pause = Duration::from_millis(2);
+        changes += check(seed, &modes, options, (30, 20), (40, pause));
+        let counts = carried(&modes);
+        kept += counts.0;
+        dropped += counts.1;
+    }
+    println!("{changes} changes; {kept} states carried over, {dropped} not");
+    assert!(
+        changes > 500 && kept > 100 && dropped > 100,
+        "a weak sample"
+    );
+}
+
+/// Workers are processes that are killed before, while and after the mode changes.
+#[cfg(target_os = "linux")]
+fn killed_workers_change_nothing_of_it() {
+    const FAULTS: &str = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), seed: 5)";
+    let (mut changes, mut losses_seen) = (0, 0);
+    for seed in 0..16u64 {
+        let modes = modes(seed);
+        let engine = Engine::with_modes(modes.clone(), &mix::registry()).expect("an engine");
+        let lost = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&lost);
+        let mut supervised = losses::supervised(&engine, losses::HARDY, Some(FAULTS));
+        supervised.listener = Some(Arc::new(move |event: &Event| {
+            if matches!(event.what, What::Lost { .. }) {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+        let options = RunOptions {
+            supervised: Some(supervised),
+            ..losses::options(Isolation::Processes { program: None })
+        };
+        let pause = Duration::from_millis(8);
+        changes += check(seed, &modes, options, (600, 300), (200, pause));
+        losses_seen += lost.load(Ordering::Relaxed);
+    }
+    println!("{changes} changes, {losses_seen} losses");
+    assert!(changes > 100 && losses_seen > 50, "a weak sample");
+}
+
+/// What cannot be done is said, and the run goes on.
+fn impossible_changes_are_refused() {
+    let all = modes(0);
+    let list = all.names().iter().zip(all.programs());
+    let list = list.map(|(name, program)| Mode {
+        name: name.clone(),
+        program: Program::clone(program),
+    });
+    let one_way = Modes {
+        list: list.collect(),
+        changes: vec![(0, 1)],
+    };
+    let verified = verify_modes(one_way).expect("valid");
+    let registry = mix::registry();
+    let engine = Engine::with_modes(verified.clone(), &registry).expect("an engine");
+    assert_eq!(engine.mode_names(), all.names());
+
+    let mut options = losses::options(Isolation::Threads);
+    options.supervised = Some(losses::supervised(&engine, "Supervision()", None));
+    let session = engine.start(options.clone()).expect("a session");
+    assert_eq!(session.swap(&engine), Err(SwapError::Modes));
+    let handle = session.modes();
+    let unknown = handle.change("elsewhere").expect_err("no such mode");
+    assert!(unknown.to_string().contains("it has m0, m1"), "{unknown}");
+    let same = handle.change("m0").expect("the present one");
+    assert_eq!(same.wait().expect("at once").iteration, 0);
+    // Nothing was fed: it goes over at the first border of all.
+    let entry = handle.change("m1").expect("allowed").wait().expect("done");
+    assert_eq!((entry.mode.as_str(), entry.iteration), ("m1", 0));
+    let back = handle.change("m0").expect_err("one way only");
+    assert!(matches!(back, ModeError::NotAllowed { .. }), "{back}");
+    session.stopper().stop();
+    let ended = handle.change("m1");
+    assert!(matches!(ended, Err(ModeError::Ended)), "{ended:?}");
+    session.join().expect("it ends well");
+    assert!(matches!(handle.change("m1"), Err(ModeError::Ended)));
+
+    options.state = Some(State::initial(&engine.program().graph));
+    let refused = engine.start(options).expect_err("not yet");
+    assert!(matches!(refused, EngineError::Modes { .. }), "{refused}");
+}
+
+fn main() {
+    #[cfg(target_os = "linux")]
+    zbmd_executor::serve_if_worker(&mix::registry());
+    let tests: &[Test] = &[
+        (
+            "impossible_changes_are_refused",
+            impossible_changes_are_refused,
+        ),
+        (
+            "random_changes_between_random_modes_are_those_of_the_interpreter",
+            random_changes_between_random_modes_are_those_of_the_interpreter,
+        ),
+        #[cfg(target_os = "linux")]
+        (
+            "killed_workers_change_nothing_of_it",
+            killed_workers_change_nothing_of_it,
+        ),
+    ];
+    harness::run(tests, || true);
+}
