@@ -3,24 +3,28 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use zbmd_ir::verify::Verified;
+use zbmd_ir::bundle::Meta;
+use zbmd_ir::verify::{Verified, VerifiedModes, verify_modes};
 use zbmd_ir::{BlobId, Graph, Machine, Program, TiVec};
 use zbmd_scheduler::Estimate;
 
 use crate::analysis::Analysis;
 use crate::calibrate::{self, CalibrateOptions, Calibration};
+use crate::codes::Code;
 use crate::compilation::Compilation;
 use crate::contingency::ImpossibleLoss;
 use crate::costs::MeasuredCosts;
 use crate::cpu_only::CpuOnlyActors;
-use crate::diag::{Diagnostics, Sink};
+use crate::diag::{Diagnostic, Diagnostics, Sink};
 use crate::front::Source;
+use crate::modes::{self, ModeList};
 use crate::net::Net;
-use crate::options::{CompileOptions, MachineChoice};
+use crate::options::{CompileOptions, MachineChoice, Replicate};
 use crate::pass_report::PassReport;
 use crate::replicate::Replication;
 use crate::reports::Reports;
 use crate::rounding::Rounding;
+use crate::source::Span;
 use crate::target::Target;
 use crate::write::WriteError;
 
@@ -43,6 +47,8 @@ pub struct Compiled {
     pub cpu_only: Option<CpuOnlyActors>,
     /// What the passes over imported ONNX models did, by file.
     pub passes: Vec<(String, Vec<PassReport>)>,
+    /// All modes, of a model that has some; what else stands here is of the first.
+    pub modes: Option<VerifiedModes>,
 }
 
 impl Compiled {
@@ -52,13 +58,90 @@ impl Compiled {
     /// The system's error.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), WriteError> {
         let path = path.as_ref();
-        zbmd_ir::bundle::write(path, &self.program).map_err(|error| WriteError::new(path, error))
+        let written = match &self.modes {
+            Some(modes) => zbmd_ir::bundle::write_modes(path, modes, &Meta::new()),
+            None => zbmd_ir::bundle::write(path, &self.program),
+        };
+        written.map_err(|error| WriteError::new(path, error))
     }
 }
 
 fn compile(source: Source<'_>, options: &CompileOptions) -> Result<Compiled, Diagnostics> {
-    let (made, warnings) = Compilation::open(source, options).compile()?;
+    let again = match &source {
+        Source::File(path) => Some(Source::File(path)),
+        Source::Text { name, text, folder } => Some(Source::Text { name, text, folder }),
+        Source::Onnx { .. } | Source::Net { .. } | Source::Graph { .. } => None,
+    };
+    let compilation = Compilation::open(source, options);
+    let several = compilation.modes().filter(|_| options.mode.is_none());
+    match (several.cloned(), again) {
+        (Some(modes), Some(source)) => {
+            drop(compilation);
+            compile_modes(&modes, &source, options)
+        }
+        _ => finish(compilation),
+    }
+}
+
+/// Compiles every mode by itself, for the same machine, and puts them together.
+fn compile_modes(
+    modes: &ModeList,
+    source: &Source<'_>,
+    options: &CompileOptions,
+) -> Result<Compiled, Diagnostics> {
+    let mut first: Option<Compiled> = None;
+    let mut programs = Vec::new();
+    let mut warnings = Vec::new();
+    for name in &modes.names {
+        let source = match source {
+            Source::File(path) => Source::File(path),
+            Source::Text { name, text, folder } => Source::Text { name, text, folder },
+            _ => break,
+        };
+        let mode_options = CompileOptions {
+            mode: Some(name.value.clone()),
+            // Replicas of an actor in one mode would not find the state that it left in another.
+            replicate: Replicate::Off,
+            ..options.clone()
+        };
+        let compiled = finish(Compilation::open(source, &mode_options))?;
+        programs.push(Program::clone(&compiled.program));
+        warnings.push(compiled.warnings.list.clone());
+        first.get_or_insert(compiled);
+    }
+
+    let Some(mut first) = first else {
+        unreachable!("a list of modes has at least one");
+    };
+    first.warnings.list = joined_warnings(&warnings);
+    let last_name = modes.names.last().map_or(Span::NONE, |name| name.span);
+    let verified = verify_modes(modes.join(programs)).map_err(|error| Diagnostics {
+        list: vec![modes::refuse(error.to_string(), last_name)],
+        ..first.warnings.clone()
+    })?;
     Ok(Compiled {
+        modes: Some(verified),
+        ..first
+    })
+}
+
+/// The warnings of all modes, each once. That a sub-model is not used is one only where no mode uses it.
+fn joined_warnings(of_modes: &[Vec<Diagnostic>]) -> Vec<Diagnostic> {
+    let mut joined: Vec<Diagnostic> = Vec::new();
+    for warning in of_modes.iter().flatten() {
+        let is_everywhere = of_modes.iter().all(|list| list.contains(warning));
+        let counts = warning.code != Code::W0202 || is_everywhere;
+        if counts && !joined.contains(warning) {
+            joined.push(warning.clone());
+        }
+    }
+    joined
+}
+
+fn finish(compilation: Compilation<'_>) -> Result<Compiled, Diagnostics> {
+    let (made, warnings) = compilation.compile()?;
+    Ok(Compiled {
+        modes: None,
         program: made.program,
         warnings,
         estimate: made.estimate,

@@ -2,6 +2,7 @@
 
 mod graphs;
 mod hostile;
+mod modes;
 mod mutate;
 mod onnx;
 mod rendered;

@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use zbmd_backends::interpret::Interpreter;
+use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
 use zbmd_executor::supervise::{Event, What};
 use zbmd_executor::{
-    Engine, EngineError, Isolation, ModeEntry, ModeError, ModeHandle, RunOptions, SwapError,
+    Engine, EngineError, Isolation, ModeEntry, ModeError, ModeHandle, RunOptions, SetError,
+    SwapError, When,
 };
 use zbmd_ir::verify::{VerifiedModes, verify_modes};
 use zbmd_ir::{
@@ -204,20 +206,19 @@ fn check(
     seed: u64,
     modes: &VerifiedModes,
     options: RunOptions,
-    (blocks, pieces): (u64, usize),
+    (inputs, pieces): (&Streams, usize),
     (max_changes, max_pause): (usize, Duration),
 ) -> usize {
-    let inputs = inputs(modes, blocks, seed);
     let engine = Engine::with_modes(modes.clone(), &mix::registry()).expect("an engine");
     let graph = &engine.program().graph;
     let sinks = graph.sinks().map(|(_, actor)| actor.name.clone()).collect();
     let session = engine.start(options).expect("a session");
     let handle = session.modes();
     let mut entries = Vec::new();
-    let (outputs, outcome) = drive_with(session, &inputs, sinks, pieces, || {
+    let (outputs, outcome) = drive_with(session, inputs, sinks, pieces, || {
         entries = change_at_random(seed, &handle, max_changes, max_pause);
     });
-    let (expected, last) = interpreted(modes, &inputs, &entries);
+    let (expected, last) = interpreted(modes, inputs, &entries);
     for (name, bytes) in &outputs {
         let wanted = &expected[name];
         assert_eq!(
@@ -256,13 +257,14 @@ fn random_changes_between_random_modes_are_those_of_the_interpreter() {
     let (mut changes, mut kept, mut dropped) = (0, 0, 0);
     for seed in 0..120u64 {
         let modes = modes(seed);
+        let inputs = inputs(&modes, 30, seed);
         let mut options = losses::options(Isolation::Threads);
         if seed % 2 == 0 {
             let engine = Engine::with_modes(modes.clone(), &mix::registry()).expect("an engine");
             options.supervised = Some(losses::supervised(&engine, "Supervision()", None));
         }
         let pause = Duration::from_millis(2);
-        changes += check(seed, &modes, options, (30, 20), (40, pause));
+        changes += check(seed, &modes, options, (&inputs, 20), (40, pause));
         let counts = carried(&modes);
         kept += counts.0;
         dropped += counts.1;
@@ -281,6 +283,7 @@ fn killed_workers_change_nothing_of_it() {
     let (mut changes, mut losses_seen) = (0, 0);
     for seed in 0..16u64 {
         let modes = modes(seed);
+        let inputs = inputs(&modes, 600, seed);
         let engine = Engine::with_modes(modes.clone(), &mix::registry()).expect("an engine");
         let lost = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&lost);
@@ -295,7 +298,7 @@ fn killed_workers_change_nothing_of_it() {
             ..losses::options(Isolation::Processes { program: None })
         };
         let pause = Duration::from_millis(8);
-        changes += check(seed, &modes, options, (600, 300), (200, pause));
+        changes += check(seed, &modes, options, (&inputs, 300), (200, pause));
         losses_seen += lost.load(Ordering::Relaxed);
     }
     println!("{changes} changes, {losses_seen} losses");
@@ -344,6 +347,146 @@ fn impossible_changes_are_refused() {
     assert!(matches!(refused, EngineError::Modes { .. }), "{refused}");
 }
 
+fn compiled(text: &str, devices: usize, contingencies: Losses) -> VerifiedModes {
+    let options = CompileOptions {
+        machine: MachineChoice::Uniform(devices),
+        block: Some(48),
+        contingencies,
+        registry: mix::registry(),
+        ..CompileOptions::default()
+    };
+    let compiled = compile_str("model.ron", text, "", &options);
+    let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+    compiled.modes.expect("it has modes")
+}
+
+/// What is set in one mode holds in all others that have the parameter, also after modes that do not.
+fn live_parameters_keep_their_values() {
+    const TOKENS: usize = 480;
+    let modes = compiled(
+        r#"Model(
+    params: { "gain": Live(1.0, min: 0.0, max: 9.0), "offset": Live(0.0, min: 0.0, max: 9.0) },
+    sources: { "in": Stream(dtype: f32) },
+    modes: {
+        "plain": Mode(
+            actors: { "gain": Gain($gain) },
+            channels: [(from: "in", to: ["gain"]), (from: "gain", to: ["out"])],
+        ),
+        "shifted": Mode(
+            actors: { "sum": Expr("g * x + o", inputs: { "x": f32 }, params: { "g": $gain, "o": $offset }) },
+            channels: [(from: "in", to: ["sum"]), (from: "sum", to: ["out"])],
+        ),
+        "bare": Mode(channels: [(from: "in", to: ["out"])]),
+    },
+    initial_mode: "plain",
+    sinks: { "out": Stream() },
+)"#,
+        1,
+        Losses::None,
+    );
+    let engine = Engine::with_modes(modes, &mix::registry()).expect("an engine");
+    let mut session = engine
+        .start(losses::options(Isolation::Threads))
+        .expect("a session");
+    let mut source = session.source("in").expect("a source");
+    let mut sink = session.sink("out").expect("a sink");
+    let (parameters, handle) = (session.parameters(), session.modes());
+    let enter = |name: &str| handle.change(name).expect("allowed").wait().expect("done");
+    let mut part = vec![0f32; TOKENS];
+    let mut pass = |expected: &dyn Fn(usize) -> f32, what: &str| {
+        source.push(&[1f32; TOKENS]).expect("taken");
+        let pulled = sink.pull(&mut part).expect("tokens");
+        assert_eq!(pulled, TOKENS as u64, "{what}");
+        for (index, value) in part.iter().enumerate() {
+            assert_eq!(*value, expected(index), "{what}, token {index}");
+        }
+    };
+    let set = |name: &str, value: f64| {
+        let set = parameters.set(&[(name, &[value])], When::NextBlock);
+        set.expect("it is set");
+    };
+
+    set("gain", 2.0);
+    pass(&|_| 2.0, "set before the first token");
+    // Named in one mode, and come to in the next: the 100th of the tokens that follow.
+    let index = TOKENS as u64 + 100;
+    let at = When::Token {
+        source: "in",
+        index,
+    };
+    parameters.set(&[("gain", &[3.0])], at).expect("ahead");
+    enter("shifted");
+    set("offset", 5.0);
+    pass(
+        &|index| if index < 100 { 7.0 } else { 8.0 },
+        "a change ahead",
+    );
+    enter("bare");
+    assert!(parameters.values().is_empty());
+    let unknown = parameters.set(&[("gain", &[4.0])], When::NextBlock);
+    assert!(matches!(unknown, Err(SetError::Unknown { .. })));
+    pass(&|_| 1.0, "without parameters");
+    enter("plain");
+    pass(&|_| 3.0, "gain is as it was left");
+    set("gain", 1.0);
+    enter("shifted");
+    let numbers: Vec<Vec<f64>> = parameters.values().into_iter().map(|v| v.numbers).collect();
+    assert_eq!(numbers, [[1.0], [5.0]]);
+    pass(&|_| 6.0, "both are");
+    drop((source, sink));
+    session.join().expect("it ends well");
+}
+
+/// Each mode has plans for each loss: a worker that is lost is not waited for, and what it did comes again in its mode.
+#[cfg(target_os = "linux")]
+fn modes_have_plans_for_losses() {
+    const FAULTS: &str = "Inject(kinds: [kill], every: (\"15ms\", \"40ms\"), seed: 6)";
+    let modes = compiled(
+        r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    actors: { "low": Fir([0.25, 0.5, 0.25]) },
+    channels: [(from: "in", to: ["low"])],
+    modes: {
+        "slow": Mode(
+            actors: {
+                "half": Fir([0.5, 0.25, 0.125], decimate: 2),
+                "sum": Expr("0.5 * x + s", inputs: { "x": f32, "s": f32 }),
+            },
+            channels: [
+                (from: "low", to: ["half"]),
+                (from: "half", to: ["sum.x"]),
+                (from: "sum", to: ["sum.s", "out"], initial: [0.0]),
+            ],
+        ),
+        "fast": Mode(
+            actors: { "sum": Expr("x - 0.5 * s", inputs: { "x": f32, "s": f32 }) },
+            channels: [
+                (from: "low", to: ["sum.x"]),
+                (from: "sum", to: ["sum.s", "out"], initial: [1.0]),
+            ],
+        ),
+    },
+    sinks: { "out": Stream() },
+)"#,
+        3,
+        Losses::Single,
+    );
+    let has_plans = |program: &Program| !program.contingencies.list.is_empty();
+    assert!(modes.programs().iter().all(|program| has_plans(program)));
+    let engine = Engine::with_modes(modes.clone(), &mix::registry()).expect("an engine");
+    let options = RunOptions {
+        supervised: Some(losses::supervised(&engine, losses::HARDY, Some(FAULTS))),
+        ..losses::options(Isolation::Processes { program: None })
+    };
+    let pause = Duration::from_millis(6);
+    let mut rng = fastrand::Rng::with_seed(7);
+    let numbers = (0..192_000).flat_map(|_| (rng.f32() - 0.5).to_ne_bytes());
+    let inputs = Streams::from([("in".to_owned(), numbers.collect())]);
+    let changes = check(7, &modes, options, (&inputs, 1_000), (400, pause));
+    println!("{changes} changes");
+    assert!(changes > 40, "a weak sample");
+}
+
 fn main() {
     #[cfg(target_os = "linux")]
     zbmd_executor::serve_if_worker(&mix::registry());
@@ -352,6 +495,12 @@ fn main() {
             "impossible_changes_are_refused",
             impossible_changes_are_refused,
         ),
+        (
+            "live_parameters_keep_their_values",
+            live_parameters_keep_their_values,
+        ),
+        #[cfg(target_os = "linux")]
+        ("modes_have_plans_for_losses", modes_have_plans_for_losses),
         (
             "random_changes_between_random_modes_are_those_of_the_interpreter",
             random_changes_between_random_modes_are_those_of_the_interpreter,

@@ -259,6 +259,9 @@ pub(crate) struct Inspect {
     /// The plan to show, by name or number; JSON, RON and HTML hold all
     #[arg(long, value_name = "PLAN", default_value = "0")]
     pub(crate) plan: String,
+    /// The mode to show, of a bundle with several; by default the one that a run begins in
+    #[arg(long, value_name = "MODE")]
+    pub(crate) mode: Option<String>,
     /// Columns of the text; by default those of the terminal
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(40..))]
     pub(crate) width: Option<u16>,

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use zbmd_compiler::{
-    Code, CompileOptions, Compiled, Cubins, Diagnostics, Losses, MachineChoice, SearchOptions,
-    check_deadlines, compile_file, compile_str, machine,
+    Code, CompileOptions, Compiled, Cubins, Diagnostics, Losses, MachineChoice, ModeBounds,
+    SearchOptions, check_deadlines, compile_file, compile_str, machine,
 };
 use zbmd_ir::text;
 use zbmd_scheduler::Level;
@@ -163,6 +163,9 @@ pub(crate) fn write_bundle(compiled: &Compiled, path: &Path, voice: Voice) -> Ex
 
 /// Says what the compiler chose where a model leaves it a choice.
 fn say_choices(compiled: &Compiled) {
+    if let Some(modes) = &compiled.modes {
+        say(&format!("{}\n", ModeBounds::of(modes)));
+    }
     if let Some(replication) = &compiled.replication {
         say(&format!("{replication}\n"));
     }
