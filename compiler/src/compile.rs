@@ -48,7 +48,16 @@ pub struct Compiled {
     /// What the passes over imported ONNX models did, by file.
     pub passes: Vec<(String, Vec<PassReport>)>,
     /// All modes, of a model that has some; what else stands here is of the first.
-    pub modes: Option<VerifiedModes>,
+    pub modes: Option<CompiledModes>,
+}
+
+/// The modes of a model.
+#[derive(Clone, Debug)]
+pub struct CompiledModes {
+    /// Their programs; a run begins in the first.
+    pub verified: VerifiedModes,
+    /// For each mode the losses that its plans cannot survive.
+    pub impossible: Vec<Vec<ImpossibleLoss>>,
 }
 
 impl Compiled {
@@ -59,7 +68,7 @@ impl Compiled {
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), WriteError> {
         let path = path.as_ref();
         let written = match &self.modes {
-            Some(modes) => zbmd_ir::bundle::write_modes(path, modes, &Meta::new()),
+            Some(modes) => zbmd_ir::bundle::write_modes(path, &modes.verified, &Meta::new()),
             None => zbmd_ir::bundle::write(path, &self.program),
         };
         written.map_err(|error| WriteError::new(path, error))
@@ -67,19 +76,56 @@ impl Compiled {
 }
 
 fn compile(source: Source<'_>, options: &CompileOptions) -> Result<Compiled, Diagnostics> {
-    let again = match &source {
-        Source::File(path) => Some(Source::File(path)),
-        Source::Text { name, text, folder } => Some(Source::Text { name, text, folder }),
-        Source::Onnx { .. } | Source::Net { .. } | Source::Graph { .. } => None,
-    };
+    let source_again = again(&source);
     let compilation = Compilation::open(source, options);
-    let several = compilation.modes().filter(|_| options.mode.is_none());
-    match (several.cloned(), again) {
+    match (several_modes(&compilation, options), source_again) {
         (Some(modes), Some(source)) => {
             drop(compilation);
             compile_modes(&modes, &source, options)
         }
         _ => finish(compilation),
+    }
+}
+
+fn check(source: Source<'_>, options: &CompileOptions) -> Result<Diagnostics, Diagnostics> {
+    let source_again = again(&source);
+    let compilation = Compilation::open(source, options);
+    let (Some(modes), Some(source)) = (several_modes(&compilation, options), source_again) else {
+        return compilation.check();
+    };
+    let mut warnings = compilation.check()?;
+    let mut of_modes = vec![std::mem::take(&mut warnings.list)];
+    for name in modes.names.iter().skip(1) {
+        let Some(source) = again(&source) else { break };
+        let mode_options = options_of_mode(options, &name.value);
+        let of_mode = Compilation::open(source, &mode_options).check()?;
+        of_modes.push(of_mode.list);
+    }
+    warnings.list = joined_warnings(&of_modes);
+    Ok(warnings)
+}
+
+/// The modes of a model, if all of them are asked for.
+fn several_modes(compilation: &Compilation<'_>, options: &CompileOptions) -> Option<ModeList> {
+    let modes = compilation.modes().filter(|_| options.mode.is_none());
+    modes.cloned()
+}
+
+/// A text once more, to read another mode of it. What is made in Rust has none.
+fn again<'a>(source: &Source<'a>) -> Option<Source<'a>> {
+    match *source {
+        Source::File(path) => Some(Source::File(path)),
+        Source::Text { name, text, folder } => Some(Source::Text { name, text, folder }),
+        Source::Onnx { .. } | Source::Net { .. } | Source::Graph { .. } => None,
+    }
+}
+
+fn options_of_mode(options: &CompileOptions, mode: &str) -> CompileOptions {
+    CompileOptions {
+        mode: Some(mode.to_owned()),
+        // Replicas of an actor in one mode would not find the state that it left in another.
+        replicate: Replicate::Off,
+        ..options.clone()
     }
 }
 
@@ -92,21 +138,14 @@ fn compile_modes(
     let mut first: Option<Compiled> = None;
     let mut programs = Vec::new();
     let mut warnings = Vec::new();
+    let mut impossible = Vec::new();
     for name in &modes.names {
-        let source = match source {
-            Source::File(path) => Source::File(path),
-            Source::Text { name, text, folder } => Source::Text { name, text, folder },
-            _ => break,
-        };
-        let mode_options = CompileOptions {
-            mode: Some(name.value.clone()),
-            // Replicas of an actor in one mode would not find the state that it left in another.
-            replicate: Replicate::Off,
-            ..options.clone()
-        };
+        let Some(source) = again(source) else { break };
+        let mode_options = options_of_mode(options, &name.value);
         let compiled = finish(Compilation::open(source, &mode_options))?;
         programs.push(Program::clone(&compiled.program));
         warnings.push(compiled.warnings.list.clone());
+        impossible.push(compiled.impossible.clone());
         first.get_or_insert(compiled);
     }
 
@@ -120,7 +159,10 @@ fn compile_modes(
         ..first.warnings.clone()
     })?;
     Ok(Compiled {
-        modes: Some(verified),
+        modes: Some(CompiledModes {
+            verified,
+            impossible,
+        }),
         ..first
     })
 }
@@ -232,7 +274,7 @@ pub(crate) fn graph_of_net(
     Compilation::open(Source::Net { net, blobs, sink }, options).into_graph()
 }
 
-/// Checks a model file up to its analysis; gives its warnings. Of the machine only a machine file is checked.
+/// Checks a model file up to its analysis, all its modes if it has some; gives its warnings. Of the machine only a machine file is checked.
 ///
 /// # Errors
 /// Everything that is wrong with the model.
@@ -240,7 +282,7 @@ pub fn check_file(
     path: impl AsRef<Path>,
     options: &CompileOptions,
 ) -> Result<Diagnostics, Diagnostics> {
-    Compilation::open(Source::File(path.as_ref()), options).check()
+    check(Source::File(path.as_ref()), options)
 }
 
 /// Checks a model given as text; see [`check_file`] and [`compile_str`].
@@ -253,7 +295,7 @@ pub fn check_str(
     dir: impl AsRef<Path>,
     options: &CompileOptions,
 ) -> Result<Diagnostics, Diagnostics> {
-    Compilation::open(text_source(name, text, dir.as_ref()), options).check()
+    check(text_source(name, text, dir.as_ref()), options)
 }
 
 /// Measures the kernels of a model file on the devices of `options.machine`, which must be this computer's.

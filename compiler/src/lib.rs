@@ -68,7 +68,7 @@ pub use assemble::Cubins;
 pub use builder::{ActorRef, GraphBuilder, PortRef};
 pub use codes::Code;
 pub use compile::{
-    Compiled, analyse_file, analyse_str, calibrate_file, calibrate_graph, calibrate_str,
+    Compiled, CompiledModes, analyse_file, analyse_str, calibrate_file, calibrate_graph, calibrate_str,
     check_file, check_str, compile_file, compile_graph, compile_str, graph_of_file, graph_of_onnx,
     read_machine,
 };

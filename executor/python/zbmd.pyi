@@ -174,6 +174,19 @@ class Session:
         As ``zbmd-run --report json`` has it under ``live``: ``received``, ``filled`` by cause, ``gap_count``, ``gaps``,
         ``sent``, ``dropped``, and more.
         """
+    def set(
+        self, values: Mapping[str, float | Sequence[float]], at: tuple[str, int] | None = None
+    ) -> int:
+        """Sets live parameters, all of them together or none.
+
+        They take effect with the next block that no worker can have begun, whose iteration is returned; or exactly at a
+        token of a source, ``at=("in", 48000)``, counted from the start of the run. Raises ``UsageError`` for names that
+        the model does not have, and after the end of the run; ``RefusedError`` for values out of their range and for a
+        token that is at work already. Then none is set.
+        """
+    @property
+    def parameters(self) -> dict[str, float | list[float]]:
+        """The live parameters and the values that they were given last."""
     def stop(self) -> None:
         """Ends the run in good order: it takes no more tokens, and finishes what it works on."""
     @property

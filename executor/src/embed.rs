@@ -7,7 +7,7 @@ use zbmd_ir::bundle::OpenError;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{Graph, Role, TokenType};
 
-use crate::error::{EngineError, RunError};
+use crate::error::{EngineError, RunError, SetError};
 use crate::exit;
 use crate::options::Isolation;
 use crate::options::Supervised;
@@ -109,5 +109,21 @@ pub fn open_error_class(error: &OpenError) -> u8 {
         exit::FILE
     } else {
         exit::REFUSED
+    }
+}
+
+impl SetError {
+    /// Its class, one of [`exit`]. It is no error of the caller's that changes come too fast or too late.
+    pub fn class(&self) -> u8 {
+        match self {
+            Self::Unknown { .. } | Self::Twice { .. } | Self::Source { .. } => exit::USAGE,
+            Self::Value(_)
+            | Self::Op { .. }
+            | Self::Scratch { .. }
+            | Self::TooLate { .. }
+            | Self::Pending { .. }
+            | Self::Full => exit::REFUSED,
+            Self::Ended => exit::NO_RUN,
+        }
     }
 }

@@ -240,6 +240,9 @@ pub enum SetError {
     /// Changes come faster than blocks.
     #[error("{CAPACITY} changes wait for the workers: try again when a block has passed")]
     Full,
+    /// Too many changes at tokens to come.
+    #[error("{limit} changes have not taken effect yet: set those of later tokens later")]
+    Pending { limit: usize },
     /// Nothing comes any more.
     #[error("the run has ended")]
     Ended,

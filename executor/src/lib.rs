@@ -15,6 +15,7 @@ pub mod exit;
 mod fault;
 pub mod inject;
 mod kernels;
+mod live_program;
 mod named_pipe;
 mod observe;
 mod options;

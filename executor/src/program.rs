@@ -6,14 +6,13 @@ use std::sync::Arc;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::verify::{Verified, VerifiedModes};
 use zbmd_ir::{
-    ActorId, Calendar, DeviceId, Entry, LiveParameter, Plan, PlanId, PortChannels, Program, Role,
-    TiVec,
+    ActorId, Calendar, DeviceId, Entry, Plan, PlanId, PortChannels, Program, Role, TiVec,
 };
-use zbmd_op::kernel::Kernel;
-use zbmd_op::{OpError, Registry};
+use zbmd_op::Registry;
 
 use crate::error::EngineError;
 use crate::kernels::ProgramKernels;
+use crate::live_program::LiveProgram;
 use crate::unsupported;
 
 /// A program that can be run any number of times.
@@ -148,6 +147,7 @@ impl LoadedProgram {
         }
 
         let loaded = LoadedProgram {
+            live: LiveProgram::of(&program.graph),
             repetition: repetition(&program.graph).expect("a verified graph is consistent"),
             port_channels: program.graph.port_channels(),
             kernels,
@@ -213,6 +213,7 @@ pub(crate) struct LoadedProgram {
     pub repetition: TiVec<ActorId, u64>,
     pub port_channels: PortChannels,
     pub kernels: ProgramKernels,
+    pub live: LiveProgram,
     /// What kernels for GPUs are made with.
     pub registry: Registry,
     /// The plan that runs whole blocks, and the one for what is left.
@@ -224,30 +225,6 @@ impl LoadedProgram {
     /// Whether a device is a GPU.
     pub(crate) fn is_gpu(&self, device: DeviceId) -> bool {
         self.program.machine.devices[device].backend.is_gpu()
-    }
-
-    /// The kernel of an actor with these values of the program's live parameters, by index; all others begin as declared.
-    ///
-    /// # Errors
-    /// What the op refuses.
-    pub(crate) fn kernel_with(
-        &self,
-        id: ActorId,
-        variant: Option<&str>,
-        parameters: &[LiveParameter],
-        values: &BTreeMap<u32, Vec<f64>>,
-    ) -> Result<Arc<dyn Kernel>, OpError> {
-        let numbers = |parameter: &LiveParameter| {
-            let mut known = parameters.iter();
-            let index = known.position(|known| known.name == parameter.name)?;
-            values.get(&(index as u32)).cloned()
-        };
-        let actor = &self.program.graph.actors[id];
-        let blobs = &self.program.blobs;
-        // Values come and go: what was resolved for them is not worth remembering.
-        let registry = self.registry.resolving_anew();
-        let changed = registry.with_values(actor, blobs, &numbers)?;
-        registry.kernel_in(&changed, blobs, variant)
     }
 
     /// Tokens that an actor's port 0 moves in one iteration.

@@ -1,9 +1,9 @@
 //! Which tokens of a source a firing needs: what decides at which firings a change takes effect.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::verify::graph::repetition;
-use crate::{ActorId, ChangePosition, ChannelId, Graph, Reader, TiVec};
+use crate::{ActorId, ChangePosition, ChannelId, Graph, Reader, TiSlice, TiVec};
 
 /// Of each actor, the newest token of one source that its firings need, directly or by way of others.
 ///
@@ -120,35 +120,21 @@ impl Dependence {
 }
 
 /// The firings at which changes take effect, counted from a border of a run.
-#[derive(Debug)]
-pub struct EffectPoints<'a> {
-    graph: &'a Graph,
-    repetition: TiVec<ActorId, u64>,
-    /// Of each source that a position has named.
-    dependences: BTreeMap<ActorId, Dependence>,
-    /// The border: iterations before it, and tokens of each source.
-    iterations: u64,
-    consumed: Vec<(ActorId, u64)>,
+#[derive(Clone, Copy, Debug)]
+pub struct EffectPoints<'a, D> {
+    /// Of the verified graph.
+    pub repetition: &'a TiSlice<ActorId, u64>,
+    /// What is needed of each of its sources.
+    pub dependence: D,
+    /// Iterations before the border.
+    pub iterations: u64,
+    /// Tokens that each source has given before it.
+    pub consumed: &'a [(ActorId, u64)],
 }
 
-impl<'a> EffectPoints<'a> {
-    /// Counts from the border of a verified graph's run after `iterations`, with the tokens that each source has given
-    /// until there.
-    ///
-    /// # Panics
-    /// If the graph is not consistent.
-    pub fn from_border(graph: &'a Graph, iterations: u64, consumed: &[(ActorId, u64)]) -> Self {
-        Self {
-            graph,
-            repetition: repetition(graph).expect("a verified graph is consistent"),
-            dependences: BTreeMap::new(),
-            iterations,
-            consumed: consumed.to_vec(),
-        }
-    }
-
+impl<D: Fn(ActorId) -> Arc<Dependence>> EffectPoints<'_, D> {
     /// The first firing of an actor after the border at which a change is in effect.
-    pub fn first_firing(&mut self, actor: ActorId, position: ChangePosition) -> u64 {
+    pub fn first_firing(&self, actor: ActorId, position: ChangePosition) -> u64 {
         match position {
             ChangePosition::Iteration(iteration) => {
                 iteration.saturating_sub(self.iterations) * self.repetition[actor]
@@ -156,10 +142,7 @@ impl<'a> EffectPoints<'a> {
             ChangePosition::Token { source, index } => {
                 let mut counts = self.consumed.iter();
                 let before = counts.find(|(id, _)| *id == source).map_or(0, |(_, n)| *n);
-                let dependence = self
-                    .dependences
-                    .entry(source)
-                    .or_insert_with(|| Dependence::of_source(self.graph, source));
+                let dependence = (self.dependence)(source);
                 dependence.first_firing(actor, index as i64 - before as i64)
             }
         }

@@ -240,7 +240,9 @@ fn killed_workers_change_nothing_of_what_was_set() {
     const FAULTS: &str = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), seed: 5)";
     const PIECES: usize = 300;
     let (mut set, mut recovered, mut differing) = (0, 0, 0);
-    for seed in 0..12u64 {
+    let runs = std::env::var("ZBMD_LIVE_RUNS");
+    let runs = runs.map_or(12, |runs| runs.parse().expect("a number of runs"));
+    for seed in 0..runs {
         let program = program(seed, Shape::default());
         if live_parameters(&program.graph).is_empty() {
             continue;
@@ -279,6 +281,46 @@ fn killed_workers_change_nothing_of_what_was_set() {
     );
 }
 
+/// Changes at tokens that never come are kept, so there is a limit to them; and they change nothing.
+fn changes_that_never_take_effect_are_limited() {
+    let program = program(4, Shape::default());
+    let inputs = random_inputs(&program, 300, 4);
+    let engine = Engine::new(program.clone(), &mix::registry()).expect("an engine");
+    let session = engine.start(losses::options(Isolation::Threads));
+    let session = session.expect("a session");
+    let handle = session.parameters();
+    let parameter = &live_parameters(&program.graph)[0];
+    let (source, _) = inputs.iter().next().expect("a source");
+    let never = When::Token {
+        source,
+        index: 1 << 50,
+    };
+
+    let sinks = program.graph.sinks();
+    let sinks = sinks.map(|(_, actor)| actor.name.clone()).collect();
+    let mut refusal = None;
+    let (outputs, _) = drive_with(session, &inputs, sinks, 300, || {
+        for number in 0u32.. {
+            let value = f64::from(number % 100);
+            let numbers = vec![value; parameter.initial.len()];
+            match handle.set(&[(&parameter.name, &numbers)], never) {
+                Ok(_) => {}
+                Err(SetError::Full) => std::thread::sleep(Duration::from_micros(100)),
+                Err(error) => {
+                    refusal = Some(error);
+                    return;
+                }
+            }
+        }
+    });
+    assert_eq!(refusal, Some(SetError::Pending { limit: 1024 }));
+    let (expected, _) = interpret_with_changes(&program, &mix::registry(), &inputs, &[]);
+    assert!(
+        outputs == expected,
+        "a change that is to come has taken effect"
+    );
+}
+
 fn main() {
     #[cfg(target_os = "linux")]
     zbmd_executor::serve_if_worker(&mix::registry());
@@ -286,6 +328,10 @@ fn main() {
         (
             "random_changes_of_random_graphs_take_effect_where_the_interpreter_puts_them",
             random_changes_of_random_graphs_take_effect_where_the_interpreter_puts_them,
+        ),
+        (
+            "changes_that_never_take_effect_are_limited",
+            changes_that_never_take_effect_are_limited,
         ),
         #[cfg(target_os = "linux")]
         (

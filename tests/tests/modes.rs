@@ -357,7 +357,7 @@ fn compiled(text: &str, devices: usize, contingencies: Losses) -> VerifiedModes 
     };
     let compiled = compile_str("model.ron", text, "", &options);
     let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
-    compiled.modes.expect("it has modes")
+    compiled.modes.expect("it has modes").verified
 }
 
 /// What is set in one mode holds in all others that have the parameter, also after modes that do not.

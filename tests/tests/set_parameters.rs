@@ -156,7 +156,7 @@ mod linux {
                 5,
                 "`b` cannot be 5000: the model allows 0 to 1024",
             ),
-            (&["a=1,2"], 5, "`a` has 1 numbers, 2 are given"),
+            (&["a=1,2"], 5, "`a` takes 1 number, not 2"),
             (
                 &["a=2", "--at", "in:0"],
                 5,

@@ -333,6 +333,9 @@ pub(crate) struct Given {
     /// Give a parameter of the model a value, as its text would write it
     #[arg(long = "param", value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub(crate) params: Vec<(String, String)>,
+    /// Of a model with modes take this one alone
+    #[arg(long, value_name = "MODE")]
+    pub(crate) mode: Option<String>,
     /// Bind an open dimension of an ONNX model, by its name or as INPUT.INDEX
     #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = name_and_value)]
     pub(crate) dims: Vec<(String, String)>,

@@ -7,7 +7,7 @@ use zbmd_backends::devices::memory_bytes;
 use zbmd_compiler::files;
 use zbmd_compiler::view::{PlanView, View, graph, html, json, perfetto, svg, text as overview};
 use zbmd_compiler::{Code, ModeBounds, check_deadlines};
-use zbmd_ir::bundle::{self, OpenError};
+use zbmd_ir::bundle::{self, BundleError, OpenError};
 use zbmd_ir::text::{self, TextOptions};
 use zbmd_ir::trace::Trace;
 use zbmd_ir::verify::{Verified, VerifiedModes};
@@ -44,7 +44,12 @@ fn refuse_bundle(path: &Path, error: OpenError, voice: Voice) -> Exit {
         }
         error => {
             let message = format!("`{shown_path}` is refused: {error}");
-            let help = "compile the model again";
+            let help = match &error {
+                OpenError::Bundle(BundleError::Modes) => {
+                    "compile one of them alone: `zbmdc compile MODEL --mode NAME`"
+                }
+                _ => "compile the model again",
+            };
             voice.report(&single_error(Code::E0601, message, help))
         }
     }

@@ -43,7 +43,7 @@ fn compile(text: &str, mode: Option<&str>) -> Result<Compiled, Diagnostics> {
 #[test]
 fn every_mode_is_the_model_with_what_the_mode_adds() {
     let compiled = compile(MODEL, None).expect("it compiles");
-    let modes = compiled.modes.as_ref().expect("modes");
+    let modes = &compiled.modes.as_ref().expect("modes").verified;
     assert_eq!(modes.names(), ["track", "scan"]);
     assert_eq!(modes.changes(), [(0, 1)]);
     for (name, program) in modes.names().iter().zip(modes.programs()) {
@@ -71,7 +71,7 @@ fn every_mode_is_the_model_with_what_the_mode_adds() {
 #[test]
 fn bounds_are_those_of_the_worst_mode_and_the_worst_change() {
     let compiled = compile(MODEL, None).expect("it compiles");
-    let bounds = ModeBounds::of(compiled.modes.as_ref().expect("modes"));
+    let bounds = ModeBounds::of(&compiled.modes.as_ref().expect("modes").verified);
     let latencies: Vec<u64> = bounds.modes.iter().map(|mode| mode.latency_ns).collect();
     let worst = bounds.worst.as_ref().expect("a change");
     assert_eq!(worst.latency_ns, latencies.iter().sum::<u64>());
@@ -86,7 +86,7 @@ fn without_changes_all_are_allowed_and_the_first_mode_begins() {
         .replace("    initial_mode: \"track\",\n", "")
         .replace("    changes: [(\"track\", \"scan\")],\n", "");
     let compiled = compile(&text, None).expect("it compiles");
-    let modes = compiled.modes.expect("modes");
+    let modes = compiled.modes.expect("modes").verified;
     assert_eq!(modes.names(), ["scan", "track"]);
     assert_eq!(modes.changes(), [(0, 1), (1, 0)]);
 }

@@ -127,6 +127,16 @@ typedef struct zbmd_stream {
     double sample_rate;
 } zbmd_stream;
 
+// A live parameter and a value for it.
+typedef struct zbmd_parameter_value {
+    // Its name.
+    const char *name;
+    // Its value: one number, or those of a list, whose length is the model's.
+    const double *numbers;
+    // How many there are.
+    size_t count;
+} zbmd_parameter_value;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -254,6 +264,37 @@ enum zbmd_status zbmd_session_report(const struct zbmd_session *session,
 // streams end, and nothing of it is left running once no other thread is in a call with it. Handles of
 // its streams stay valid, and answer `ZBMD_FAULT` from then on.
 enum zbmd_status zbmd_session_close(struct zbmd_session *session);
+
+// Sets so many live parameters of a run together, or none of them. With a `source` of NULL they take effect with the
+// next block that no worker can have begun, and `token` is not looked at; else exactly at that token of the source,
+// counted from the start of the run. The iteration of the run, or the token, is written to `position`, unless that is
+// NULL. Any thread may call it; while a loss is being handled it waits for the end of that.
+//
+// - `ZBMD_OK`: they are set, whatever is lost from now on;
+// - `ZBMD_USAGE`: no such parameter or source, or a parameter twice;
+// - `ZBMD_REFUSED`: a value out of its range, of another length or that an op refuses, or a token that is at work already;
+// - `ZBMD_TIMEOUT`: too many changes wait for the workers: try again when a block has passed;
+// - `ZBMD_ENDED`: the run has ended.
+//
+// # Safety
+// `count` values can be read at `values`, whose names end with NULs and whose numbers can be read; `source` is null or
+// ends with a NUL; `position` is null, or a `uint64_t` can be written there.
+enum zbmd_status zbmd_session_set(const struct zbmd_session *session,
+                                  const struct zbmd_parameter_value *values,
+                                  size_t count,
+                                  const char *source,
+                                  uint64_t token,
+                                  uint64_t *position);
+
+// The live parameters of a run: a list in JSON with an object for each, by name: `name`, `numbers` (the value that was
+// set last), `is_list`, `min` and `max`. `text`, `room` and `length` are those of `zbmd_session_report`.
+//
+// # Safety
+// `text` is null, or `room` bytes can be written there; `length` is null, or a `size_t` can be written there.
+enum zbmd_status zbmd_session_parameters(const struct zbmd_session *session,
+                                         char *text,
+                                         size_t room,
+                                         size_t *length);
 
 // Feeds a source from a URL, such as `udp://0.0.0.0:5000?header=seq&rate=48000`; `zbmd-run --help` lists the schemes
 // and keys. With a `url` of NULL it is the one that the model names. The source's handle counts as taken from then on.

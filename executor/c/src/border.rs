@@ -91,6 +91,26 @@ pub(crate) unsafe fn input<'a>(data: *const c_void, bytes: usize) -> Result<&'a 
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), bytes) })
 }
 
+/// Items to read, one after the other. `name` stands in messages.
+///
+/// # Safety
+/// `first` is null, or `count` items can be read there and do not change during the call.
+pub(crate) unsafe fn items<'a, T>(
+    first: *const T,
+    count: usize,
+    name: &str,
+) -> Result<&'a [T], Failure> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if first.is_null() || !first.is_aligned() {
+        return Err(Failure::usage(format!("`{name}` is NULL or not aligned")));
+    }
+    check(false, count.saturating_mul(size_of::<T>()))?;
+    // SAFETY: not null and aligned, so the items are there, as the caller promises; no slice is longer, as `check` has seen.
+    Ok(unsafe { std::slice::from_raw_parts(first, count) })
+}
+
 /// Bytes to write, which need not be initialised.
 ///
 /// # Safety

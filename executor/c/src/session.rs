@@ -8,7 +8,7 @@
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use zbmd_executor::{Session, Stopper, StreamError};
+use zbmd_executor::{ParameterHandle, Session, Stopper, StreamError};
 use zbmd_live::session::{ConnectError, LiveStreams};
 
 use crate::border::{needed, output, put, text};
@@ -30,6 +30,7 @@ pub(crate) struct Run {
     /// Dropped after the session, which gives sinks their last tokens.
     live: Mutex<LiveStreams>,
     stopper: Stopper,
+    pub(crate) parameters: ParameterHandle,
 }
 
 enum Phase {
@@ -118,10 +119,12 @@ pub unsafe extern "C" fn zbmd_session_start(
 
         let session = open_bundle.engine.start(run_options)?;
         let stopper = session.stopper();
+        let parameters = session.parameters();
         let run = Run {
             phase: Mutex::new(Phase::Running(Box::new(session))),
             live: Mutex::new(LiveStreams::new(&open_bundle.engine)),
             stopper,
+            parameters,
         };
         let handle = handles::open(Arc::new(run))?;
 

@@ -248,6 +248,35 @@ fn workers_run_in_processes() {
 }
 
 #[test]
+fn live_parameters_are_set_together_at_a_token() {
+    const LIVE: &str = r#"Model(
+    name: "live",
+    params: {
+        "gain": Live(1.0, min: 0.0, max: 10.0),
+        "taps": Live([1.0, 0.0], min: -1.0, max: 1.0),
+    },
+    sources: { "x": Stream(dtype: f32) },
+    actors: { "gain": Gain($gain), "filter": Fir($taps) },
+    channels: [
+        (from: "x", to: ["gain"]),
+        (from: "gain", to: ["filter"]),
+        (from: "filter", to: ["y"]),
+    ],
+    sinks: { "y": Stream() },
+)"#;
+    let temp = tempfile::tempdir().expect("a folder");
+    let bundle = temp.path().join("live.zbmd");
+    compile_text(LIVE)
+        .write(&bundle)
+        .expect("the bundle is written");
+    let program = build("set", Link::Shared, &SANITIZED, &temp);
+    let output = run(&program, &[bundle.to_str().expect("UTF-8")], &[]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    insta::assert_snapshot!(String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
 fn mistakes_are_told_and_do_no_harm() {
     let temp = TempDir::new().expect("a folder");
     let (program, bundle) = build_for_twice("misuse", &temp);

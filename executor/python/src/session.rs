@@ -7,9 +7,13 @@ use std::time::{Duration, Instant};
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 use zbmd_executor::embed::StreamInfo;
-use zbmd_executor::{Session as Run, SinkHandle, SourceHandle, Stopper};
+use zbmd_executor::{
+    ParameterHandle, ParameterValue, Session as Run, SetError, SinkHandle, SourceHandle, Stopper,
+    When,
+};
+use zbmd_ir::ChangePosition;
 use zbmd_live::session::LiveStreams;
 
 use crate::array::{self, Filled};
@@ -23,6 +27,7 @@ pub(crate) struct Session {
     streams: Arc<[StreamInfo]>,
     run: Mutex<Option<Run>>,
     stopper: Stopper,
+    parameters: ParameterHandle,
     sources: Handles<SourceHandle>,
     sinks: Handles<SinkHandle>,
     /// Dropped after the run, which gives sinks their last tokens.
@@ -62,6 +67,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
+/// Pause until it is tried again to set parameters whose changes come faster than blocks.
+const FULL_PAUSE: Duration = Duration::from_millis(1);
+
+/// The value of a parameter.
+#[derive(FromPyObject)]
+enum Numbers {
+    One(f64),
+    List(Vec<f64>),
+}
+
+impl Numbers {
+    fn as_slice(&self) -> &[f64] {
+        match self {
+            Self::One(number) => std::slice::from_ref(number),
+            Self::List(numbers) => numbers,
+        }
+    }
+}
+
 impl Session {
     pub(crate) fn new(
         session: Run,
@@ -72,6 +96,7 @@ impl Session {
         Self {
             streams,
             stopper: session.stopper(),
+            parameters: session.parameters(),
             run: Mutex::new(Some(session)),
             sources: Handles::new(),
             sinks: Handles::new(),
@@ -253,6 +278,51 @@ impl Session {
     fn live_report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let reports = py.detach(|| lock(&self.live).reports());
         json_object(py, &reports)
+    }
+
+    #[pyo3(signature = (values, at = None))]
+    fn set(
+        &self,
+        py: Python<'_>,
+        values: BTreeMap<String, Numbers>,
+        at: Option<(String, u64)>,
+    ) -> PyResult<u64> {
+        let named: Vec<(&str, &[f64])> = values
+            .iter()
+            .map(|(name, numbers)| (name.as_str(), numbers.as_slice()))
+            .collect();
+        let when = match &at {
+            None => When::NextBlock,
+            Some((source, index)) => When::Token {
+                source,
+                index: *index,
+            },
+        };
+
+        // Where changes come faster than blocks, it waits for the workers to take some.
+        loop {
+            match py.detach(|| self.parameters.set(&named, when)) {
+                Ok(ChangePosition::Iteration(position)) => return Ok(position),
+                Ok(ChangePosition::Token { index, .. }) => return Ok(index),
+                Err(SetError::Full) => py.detach(|| std::thread::sleep(FULL_PAUSE)),
+                Err(SetError::Ended) => return Err(usage_error(SetError::Ended.to_string())),
+                Err(error) => return Err(errors::error_of_class(error.class(), error)),
+            }
+            py.check_signals()?;
+        }
+    }
+
+    #[getter]
+    fn parameters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let values = py.detach(|| self.parameters.values());
+        let by_name = PyDict::new(py);
+        for ParameterValue { parameter, numbers } in values {
+            match numbers.as_slice() {
+                [number] if !parameter.is_list => by_name.set_item(parameter.name, number)?,
+                list => by_name.set_item(parameter.name, list)?,
+            }
+        }
+        Ok(by_name)
     }
 
     fn stop(&self) {

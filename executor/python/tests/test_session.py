@@ -155,3 +155,47 @@ def test_bursts_are_records() -> None:
             session.push("in", bursts)
         with pytest.raises(zbmd.UsageError, match="use an array of"):
             session.push("in", np.zeros((4, 3, 2), np.float32))
+
+
+LIVE = """Model(
+    name: "live",
+    params: { "gain": Live(1.0, min: 0.0, max: 10.0), "taps": Live([1.0, 0.0], min: -1.0, max: 1.0) },
+    sources: { "x": Stream(dtype: f32) },
+    actors: { "gain": Gain($gain), "filter": Fir($taps) },
+    channels: [
+        (from: "x", to: ["gain"]),
+        (from: "gain", to: ["filter"]),
+        (from: "filter", to: ["y"]),
+    ],
+    sinks: { "y": Stream() },
+)
+"""
+
+
+def test_live_parameters_are_set_together_or_not_at_all() -> None:
+    with zbmd.compile(LIVE, devices=1).start(**QUIET) as session:
+        assert session.parameters == {"gain": 1.0, "taps": [1.0, 0.0]}
+        assert session.set({"gain": 2, "taps": (0.5, 0.25)}, at=("x", 100)) == 100
+        for values, error, text in [
+            ({"gain": 3.0, "taps": [0.5]}, zbmd.RefusedError, "`taps` takes 2 numbers, not 1"),
+            ({"gain": 11}, zbmd.RefusedError, "the model allows 0 to 10"),
+            ({"gain": float("nan")}, zbmd.RefusedError, "cannot be NaN"),
+            ({"pain": 1}, zbmd.UsageError, "it has gain, taps"),
+        ]:
+            with pytest.raises(error, match=text):
+                session.set(values)
+        with pytest.raises(zbmd.UsageError, match="no source `z`"):
+            session.set({"gain": 1}, at=("z", 0))
+        assert session.parameters == {"gain": 2.0, "taps": [0.5, 0.25]}
+
+        x = np.arange(300, dtype=np.float32)
+        session.push("x", x)
+        session.close("x")
+        y = session.pull("y", 300)
+        session.join()
+        with pytest.raises(zbmd.UsageError, match="has ended"):
+            session.set({"gain": 1})
+    assert np.array_equal(y[:100], x[:100])
+    # The filter has its new taps when the first doubled token is in its window.
+    doubled = np.where(x < 100, x, 2 * x)
+    assert np.array_equal(y[100:], (0.5 * doubled[1:] + 0.25 * doubled[:-1])[99:])

@@ -34,6 +34,8 @@ use crate::worker::border;
 pub(crate) struct EpochManager {
     modes: Arc<LoadedModes>,
     mode: usize,
+    /// The program before, until the ledger knows of the present one.
+    left_program: Option<Arc<LoadedProgram>>,
     /// The program of the present mode.
     pub loaded: Arc<LoadedProgram>,
     pub control: Arc<RunControl>,
@@ -110,6 +112,7 @@ impl EpochManager {
             tally: RunTally::new(sink_count),
             modes,
             mode: 0,
+            left_program: None,
             loaded,
             control,
             options,
@@ -147,7 +150,8 @@ impl EpochManager {
             .and_then(CurrentEpoch::granted_iterations);
         drop(last_epoch);
         ledger.leave_epoch(granted.unwrap_or(0));
-        let live = self.live_start(&ledger);
+        let entered_ledger = self.ledger_in_program(&ledger);
+        let live = self.live_start(entered_ledger.as_ref().unwrap_or(&ledger));
         let spec = Arc::new(EpochSpec {
             live,
             ..self.epoch_spec(epoch, plan_id, plan, lost)
@@ -159,6 +163,10 @@ impl EpochManager {
 
         // From here on nothing fails: the streams go on in the new epoch.
         self.next_epoch = epoch + 1;
+        if let Some(entered) = entered_ledger {
+            *ledger = entered;
+            self.left_program = None;
+        }
         for (queue, next) in self.sink_queues.iter_mut().zip(&memory.sinks) {
             if let Some(last) = queue.replace(Arc::clone(next)) {
                 last.set_successor(next);
@@ -253,6 +261,24 @@ impl EpochManager {
         })
     }
 
+    /// The ledger of the present program, if the run went over to it and has no epoch of it yet. Until then the old one
+    /// holds, as the last epoch is of the old program: whoever sets a parameter sees the two together.
+    fn ledger_in_program(&self, ledger: &ParameterLedger) -> Option<ParameterLedger> {
+        let from = self.left_program.as_ref()?;
+        let mut entered = ledger.clone();
+        entered.enter_program(from, &self.loaded, &self.state);
+        Some(entered)
+    }
+
+    /// The state at the end of the run.
+    pub(crate) fn into_state(mut self) -> State {
+        let entered_ledger = self.ledger_in_program(&self.control.ledger());
+        if let Some(entered) = entered_ledger {
+            self.state.changes = entered.into_changes();
+        }
+        self.state
+    }
+
     /// Iterations done since the present program began.
     fn iterations_of_program(&self) -> u64 {
         self.state.iterations - self.iterations_before
@@ -336,6 +362,8 @@ impl EpochManager {
 
     /// The state at the last committed border of an epoch that is at work.
     pub(crate) fn committed_state(&self, active: &ActiveEpoch) -> BorderState {
+        // First: what is settled by a later border is not forgotten until this state has its changes.
+        let ledger = self.control.ledger();
         let memory = &active.memory;
         let committed_blocks = memory.hold();
         let graph = &self.loaded.program.graph;
@@ -349,7 +377,6 @@ impl EpochManager {
         });
         let iterations = self.state.iterations + done_iterations;
         let consumed: Vec<(ActorId, u64)> = consumed_counts.collect();
-        let ledger = self.control.ledger();
         let state = State {
             iterations,
             channels: border_channels,
@@ -452,8 +479,7 @@ impl EpochManager {
             return false;
         }
         let control = Arc::clone(&self.control);
-        // Held to the end: whoever asks for another change, or sets a parameter, does so in the old mode or the new one.
-        let mut ledger = control.ledger();
+        // Held to the end: whoever asks for another change does so in the old mode or the new one.
         let mut requests = control.mode_requests();
         let Some(pending) = requests.pending.take() else {
             return false;
@@ -474,7 +500,6 @@ impl EpochManager {
 
         let from = Arc::clone(&self.loaded);
         let channels = carried_tokens(&from.program.graph, &self.state.channels, &to.program.graph);
-        self.state.changes = ledger.enter_mode(&from, &to, &self.state);
         self.pool.enter_mode(&to);
         self.go_over(to, channels);
         self.mode = pending.target;
@@ -501,7 +526,7 @@ impl EpochManager {
         self.released.fill(0);
         self.sink_capacities = sink_capacities(&to, self.options.queue_bytes);
         self.phase = Phase::Main;
-        self.loaded = to;
+        self.left_program = Some(std::mem::replace(&mut self.loaded, to));
     }
 
     /// Tokens that each sink has given out since the session began.

@@ -4,15 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use zbmd_ir::{
-    ActorId, ChangePosition, EffectPoints, LiveParameter, ParameterChange, State, fold_changes,
-    has_live, insert_change, live_parameters,
+    ActorId, ChangePosition, LiveParameter, ParameterChange, State, fold_changes, insert_change,
 };
 
 use super::control::{CurrentEpoch, RunControl};
 use crate::error::{EngineError, SetError};
+use crate::live_program::NumbersByParameter;
 use crate::program::LoadedProgram;
 use crate::transport::change_queue::{CAPACITY, Decision, Values, WantedPosition};
 use crate::transport::primitive::Ordering;
+
+/// Changes that are not settled, at most: each may need kernels of its own.
+const MAX_PENDING: usize = 1024;
+/// Settled changes are looked for when there are so many.
+const FOLDED_FROM: usize = 64;
 
 /// When a change is to take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,10 +74,12 @@ impl ParameterHandle {
                 let current = current.as_ref().ok_or(SetError::Ended)?;
                 (Arc::clone(&current.loaded), ledger.newest_numbers())
             };
-            let parameters = live_parameters(&loaded.program.graph);
-            let values = numbered_values(&parameters, values)?;
-            // Not under the locks: kernels may take a while to make.
-            check_kernels(&loaded, &parameters, numbers_before, &values)?;
+            let values = numbered_values(&loaded.live.parameters, values)?;
+            // Not under the locks: kernels, and which tokens firings need, may take a while to make.
+            prepare_kernels(&loaded, numbers_before, &values)?;
+            if let When::Token { source, .. } = when {
+                loaded.dependence(source_named(&loaded, source)?);
+            }
             if let Some(position) = self.publish(&loaded, values, when)? {
                 return Ok(position);
             }
@@ -95,12 +102,16 @@ impl ParameterHandle {
         if !Arc::ptr_eq(&current.loaded, loaded) {
             return Ok(None);
         }
+        ledger.forget_settled(current);
+        if ledger.changes.len() >= MAX_PENDING {
+            return Err(SetError::Pending { limit: MAX_PENDING });
+        }
         let position = current.publish(&values, when, ledger.decided_iterations)?;
         let change = ParameterChange { position, values };
         if let Some(listener) = &self.control.inputs {
             listener.change(ledger.made, &change);
         }
-        ledger.add(&current.loaded, change);
+        ledger.add(current, change);
         Ok(Some(position))
     }
 
@@ -117,8 +128,8 @@ impl ParameterHandle {
     pub fn values(&self) -> Vec<ParameterValue> {
         let numbers = self.control.ledger().newest_numbers();
         let current = self.control.current();
-        let graph = current.as_ref().map(|epoch| &epoch.loaded.program.graph);
-        let parameters = graph.map_or_else(Vec::new, live_parameters);
+        let live = current.as_ref().map(|epoch| &epoch.loaded.live);
+        let parameters = live.map_or_else(Vec::new, |live| live.parameters.clone());
         let with_numbers = (0u32..).zip(parameters).map(|(index, parameter)| {
             let numbers = numbers.get(&index).unwrap_or(&parameter.initial).clone();
             ParameterValue { parameter, numbers }
@@ -149,20 +160,17 @@ fn numbered_values(
     Ok(numbered.into_iter().collect())
 }
 
-/// Whether all actors take the values, with what the other parameters are.
-fn check_kernels(
+/// Whether all actors take the values, with what the other parameters are. The kernels are ready for the workers then.
+fn prepare_kernels(
     loaded: &LoadedProgram,
-    parameters: &[LiveParameter],
-    numbers_before: BTreeMap<u32, Vec<f64>>,
+    numbers_before: NumbersByParameter,
     values: &Values,
 ) -> Result<(), SetError> {
     let mut numbers = numbers_before;
     numbers.extend(values.iter().cloned());
     let graph = &loaded.program.graph;
-    for (id, actor) in graph.actors.iter_enumerated() {
-        if !has_live(actor) {
-            continue;
-        }
+    for id in loaded.live.read_by.keys().copied() {
+        let actor = &graph.actors[id];
         // Plans may run it by other variants, with other scratch memory.
         let mut planned_by_variant: BTreeMap<Option<&str>, u64> = BTreeMap::new();
         for plan in &loaded.program.plans {
@@ -176,7 +184,7 @@ fn check_kernels(
             *least = planned.min(*least);
         }
         for (variant, planned) in planned_by_variant {
-            let kernel = loaded.kernel_with(id, variant, parameters, &numbers);
+            let kernel = loaded.prepare_kernel(id, variant, &numbers);
             let kernel = kernel.map_err(|why| SetError::Op {
                 actor: actor.name.clone(),
                 why,
@@ -192,6 +200,18 @@ fn check_kernels(
         }
     }
     Ok(())
+}
+
+/// The source of that name.
+fn source_named(loaded: &LoadedProgram, name: &str) -> Result<ActorId, SetError> {
+    let graph = &loaded.program.graph;
+    let mut sources = graph.sources();
+    let found = sources.find(|(_, actor)| actor.name == name);
+    let (id, _) = found.ok_or_else(|| SetError::Source {
+        name: name.to_owned(),
+        known: graph.sources().map(|(_, a)| a.name.clone()).collect(),
+    })?;
+    Ok(id)
 }
 
 /// A source in the epoch at work.
@@ -229,7 +249,7 @@ impl CurrentEpoch {
         let (wanted, too_late) = match when {
             When::NextBlock => (WantedPosition::Border { first_block }, None),
             When::Token { source, index } => {
-                let in_epoch = self.source_named(source, &start.consumed)?;
+                let in_epoch = self.source_in_epoch(source, &start.consumed)?;
                 let next_block = grants.granted().max(first_block);
                 let next = in_epoch.before + next_block * in_epoch.block_tokens;
                 let too_late = SetError::TooLate {
@@ -265,21 +285,12 @@ impl CurrentEpoch {
         }
     }
 
-    fn source_named(
+    fn source_in_epoch(
         &self,
         name: &str,
         consumed: &[(ActorId, u64)],
     ) -> Result<EpochSource, SetError> {
-        let graph = &self.loaded.program.graph;
-        let mut sources = graph.sources();
-        let found = sources.find(|(_, actor)| actor.name == name);
-        let (id, _) = found.ok_or_else(|| SetError::Source {
-            name: name.to_owned(),
-            known: graph
-                .sources()
-                .map(|(_, actor)| actor.name.clone())
-                .collect(),
-        })?;
+        let id = source_named(&self.loaded, name)?;
         let mut counts = consumed.iter();
         let plan = &self.loaded.program.plans[self.spec.plan];
         Ok(EpochSource {
@@ -291,12 +302,24 @@ impl CurrentEpoch {
         })
     }
 
+    /// Blocks of the epoch that no run goes back to: those before its last committed border or, where borders are not
+    /// saved, those that all workers have done.
+    fn settled_blocks(&self) -> u64 {
+        if self.spec.saves.is_some() {
+            return self.memory.common.committed.border();
+        }
+        let plan = &self.loaded.program.plans[self.spec.plan];
+        let periods = self.memory.statuses.iter();
+        let periods = periods.map(|status| status.periods.load(Ordering::Acquire));
+        let done = periods.min().unwrap_or(0);
+        (done + 1).saturating_sub(plan.stages.into())
+    }
+
     /// How many changes all workers have taken that have anything to change.
     fn least_taken(&self, published: u64) -> u64 {
         let plan = &self.loaded.program.plans[self.spec.plan];
-        let actors = self.loaded.program.graph.actors.iter_enumerated();
-        let live_actors = actors.filter(|(_, actor)| has_live(actor));
-        let devices: BTreeSet<_> = live_actors.map(|(id, _)| plan.placement[id]).collect();
+        let live_actors = self.loaded.live.read_by.keys();
+        let devices: BTreeSet<_> = live_actors.map(|id| plan.placement[*id]).collect();
         let calendars = plan.calendars.iter().zip(self.memory.statuses.iter());
         let taken = calendars
             .filter(|(calendar, _)| devices.contains(&calendar.device))
@@ -306,7 +329,7 @@ impl CurrentEpoch {
 }
 
 /// What was set in a run, as far as it still matters.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ParameterLedger {
     /// In the order in which they hold.
     changes: Vec<ParameterChange>,
@@ -330,16 +353,47 @@ impl ParameterLedger {
         self.made
     }
 
+    /// What was set, in the order in which it holds.
+    pub(super) fn into_changes(self) -> Vec<ParameterChange> {
+        self.changes
+    }
+
     /// The epoch at work ends, and was granted so many iterations of the run.
     pub(super) fn leave_epoch(&mut self, granted_iterations: u64) {
         self.decided_iterations = self.decided_iterations.max(granted_iterations);
     }
 
-    fn add(&mut self, loaded: &LoadedProgram, change: ParameterChange) {
+    /// Makes one change of those that every run that goes on from here has in effect, once there are many.
+    fn forget_settled(&mut self, current: &CurrentEpoch) {
+        let Some(start) = current.spec.live.as_ref() else {
+            return;
+        };
+        if self.changes.len() < FOLDED_FROM {
+            return;
+        }
+        let plan = &current.loaded.program.plans[current.spec.plan];
+        let iterations = current.settled_blocks() * plan.block;
+        let consumed: Vec<(ActorId, u64)> = start
+            .consumed
+            .iter()
+            .map(|(id, tokens)| {
+                let since_start = iterations * current.loaded.tokens_per_iteration(*id);
+                (*id, tokens + since_start)
+            })
+            .collect();
+        let iterations = start.iterations + iterations;
+        fold_settled(&mut self.changes, &current.loaded, iterations, &consumed);
+    }
+
+    fn add(&mut self, current: &CurrentEpoch, change: ParameterChange) {
         self.made += 1;
-        insert_change(&mut self.changes, change, &|source| {
-            loaded.tokens_per_iteration(source)
-        });
+        let Some(start) = &current.spec.live else {
+            return;
+        };
+        let order = current
+            .loaded
+            .position_order(start.iterations, &start.consumed);
+        insert_change(&mut self.changes, change, &order);
     }
 
     /// The changes that a run needs that goes on from a border of the program.
@@ -353,87 +407,61 @@ impl ParameterLedger {
         if changes.len() < 2 {
             return changes;
         }
-        let graph = &loaded.program.graph;
-        let actors = graph.actors.iter_enumerated();
-        let live_actors = actors.filter(|(_, actor)| has_live(actor));
-        let live_actors: Vec<ActorId> = live_actors.map(|(id, _)| id).collect();
-        let mut points = EffectPoints::from_border(graph, iterations, consumed);
-        fold_changes(&mut changes, |change| {
-            let mut actors = live_actors.iter();
-            actors.all(|actor| points.first_firing(*actor, change.position) == 0)
-        });
+        fold_settled(&mut changes, loaded, iterations, consumed);
         changes
     }
 
-    /// The run goes over from one mode to another at the border of this state; the changes that it begins with there. Values
-    /// belong to names: they go along, or wait for a mode that has their parameter.
-    pub(super) fn enter_mode(
+    /// The run goes over from one program to another at the border of this state. Values belong to names: they go along, or
+    /// wait for a mode that has their parameter.
+    pub(super) fn enter_program(
         &mut self,
         from: &LoadedProgram,
         to: &LoadedProgram,
         state: &State,
-    ) -> Vec<ParameterChange> {
-        let old_parameters = live_parameters(&from.program.graph);
-        let new_parameters = live_parameters(&to.program.graph);
-        let number_in_new = |name: &str| {
-            let place = new_parameters.iter().position(|known| known.name == name);
-            place.map(|place| place as u32)
-        };
-        let new_sources: BTreeMap<ActorId, ActorId> = from
-            .program
-            .graph
-            .sources()
-            .map(|(id, _)| id)
-            .zip(to.program.graph.sources().map(|(id, _)| id))
-            .collect();
+    ) {
+        let begin_with = self.change_waiting_values(from, to);
+        let renumbered = self
+            .changes
+            .iter()
+            .filter_map(|change| renumbered_change(change, from, to));
+        let changes: Vec<ParameterChange> = begin_with.into_iter().chain(renumbered).collect();
 
-        // What only this mode has waits; what waited and is known here comes first.
-        let waited = std::mem::take(&mut self.absent);
-        for (number, numbers) in self.newest_numbers() {
-            if let Some(parameter) = old_parameters.get(number as usize) {
-                self.absent.insert(parameter.name.clone(), numbers);
-            }
+        // Of changes ahead another may be the first: iterations are others now.
+        let consumed = consumed_in(to, state);
+        let order = to.position_order(state.iterations, &consumed);
+        self.changes.clear();
+        for change in changes {
+            insert_change(&mut self.changes, change, &order);
         }
-        let mut changes = Vec::new();
+        fold_settled(&mut self.changes, to, state.iterations, &consumed);
+    }
+
+    /// Values of parameters that only the old mode has wait from here on; those that waited for the new one are its first
+    /// change.
+    fn change_waiting_values(
+        &mut self,
+        from: &LoadedProgram,
+        to: &LoadedProgram,
+    ) -> Option<ParameterChange> {
+        let mut waiting = std::mem::take(&mut self.absent);
         let mut begin_with = BTreeMap::new();
-        for (name, numbers) in waited {
-            match number_in_new(&name) {
-                Some(number) if !old_parameters.iter().any(|p| p.name == name) => {
-                    begin_with.insert(number, numbers);
-                }
-                _ => {
-                    self.absent.entry(name).or_insert(numbers);
-                }
+        for (number, parameter) in (0..).zip(&to.live.parameters) {
+            if let Some(numbers) = waiting.remove(&parameter.name) {
+                begin_with.insert(number, numbers);
             }
         }
-        self.absent.retain(|name, _| number_in_new(name).is_none());
-        if !begin_with.is_empty() {
-            changes.push(ParameterChange {
-                position: ChangePosition::Iteration(0),
-                values: begin_with.into_iter().collect(),
-            });
-        }
-
-        for change in &self.changes {
-            let renamed = change.values.iter().filter_map(|(number, numbers)| {
-                let parameter = old_parameters.get(*number as usize)?;
-                Some((number_in_new(&parameter.name)?, numbers.clone()))
-            });
-            let values: Values = renamed.collect();
-            let position = match change.position {
-                ChangePosition::Token { source, index } => ChangePosition::Token {
-                    source: new_sources.get(&source).copied().unwrap_or(source),
-                    index,
-                },
-                at_iteration => at_iteration,
-            };
-            if !values.is_empty() {
-                changes.push(ParameterChange { position, values });
+        for (number, numbers) in self.newest_numbers() {
+            let parameter = from.live.parameters.get(number as usize);
+            let left = parameter.filter(|left| to.live.number_of(&left.name).is_none());
+            if let Some(left) = left {
+                waiting.insert(left.name.clone(), numbers);
             }
         }
-        self.changes = changes;
-        self.changes = self.changes_for_border(to, state.iterations, &consumed_in(to, state));
-        self.changes.clone()
+        self.absent = waiting;
+        (!begin_with.is_empty()).then(|| ParameterChange {
+            position: ChangePosition::Iteration(0),
+            values: begin_with.into_iter().collect(),
+        })
     }
 
     /// The value that each parameter was given last, if any.
@@ -443,6 +471,29 @@ impl ParameterLedger {
     }
 }
 
+/// A change as another mode numbers its parameters and sources; `None` if that has none of the parameters.
+fn renumbered_change(
+    change: &ParameterChange,
+    from: &LoadedProgram,
+    to: &LoadedProgram,
+) -> Option<ParameterChange> {
+    let values = change.values.iter().filter_map(|(number, numbers)| {
+        let parameter = from.live.parameters.get(*number as usize)?;
+        Some((to.live.number_of(&parameter.name)?, numbers.clone()))
+    });
+    let values: Values = values.collect();
+    let position = match change.position {
+        ChangePosition::Iteration(_) => change.position,
+        ChangePosition::Token { source, index } => {
+            let mut old_sources = from.program.graph.sources();
+            let place = old_sources.position(|(id, _)| id == source)?;
+            let (source, _) = to.program.graph.sources().nth(place)?;
+            ChangePosition::Token { source, index }
+        }
+    };
+    (!values.is_empty()).then_some(ParameterChange { position, values })
+}
+
 /// What a state has consumed, by the sources of a mode: all modes have the same ones, in the same order.
 fn consumed_in(loaded: &LoadedProgram, state: &State) -> Vec<(ActorId, u64)> {
     let sources = loaded.program.graph.sources();
@@ -450,15 +501,29 @@ fn consumed_in(loaded: &LoadedProgram, state: &State) -> Vec<(ActorId, u64)> {
     counts.map(|((id, _), (_, tokens))| (id, *tokens)).collect()
 }
 
+/// Makes one change of those that are in effect at all firings after a border.
+fn fold_settled(
+    changes: &mut Vec<ParameterChange>,
+    loaded: &LoadedProgram,
+    iterations: u64,
+    consumed: &[(ActorId, u64)],
+) {
+    let points = loaded.effect_points(iterations, consumed);
+    let order = loaded.position_order(iterations, consumed);
+    fold_changes(changes, iterations, &order, |change| {
+        let mut actors = loaded.live.read_by.keys();
+        actors.all(|actor| points.first_firing(*actor, change.position) == 0)
+    });
+}
+
 /// Whether the ops of a program take the values of a state.
 ///
 /// # Errors
 /// [`EngineError::Parameters`] if not.
 pub(super) fn check_state(loaded: &LoadedProgram, state: &State) -> Result<(), EngineError> {
-    let parameters = live_parameters(&loaded.program.graph);
-    let mut numbers = BTreeMap::new();
+    let mut numbers = NumbersByParameter::new();
     for change in &state.changes {
-        check_kernels(loaded, &parameters, numbers.clone(), &change.values)
+        prepare_kernels(loaded, numbers.clone(), &change.values)
             .map_err(EngineError::Parameters)?;
         numbers.extend(change.values.iter().cloned());
     }

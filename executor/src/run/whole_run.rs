@@ -46,14 +46,14 @@ pub(super) fn run_to_end(
     // Before the workers go: their counts are in memory that they share.
     let mut report = manager.report(&before);
     manager.pool.dismiss(is_supervised.then_some(DISMISS_LIMIT));
-    if let Some(tracer) = manager.tracer {
+    if let Some(tracer) = manager.tracer.take() {
         add_trace(&mut report, tracer);
     }
 
     // A run that was given up leaves its outcome too: the state at its last committed border.
     let outcome = Outcome {
         report,
-        state: manager.state,
+        state: manager.into_state(),
     };
     match run_result {
         Ok(()) => Ok(outcome),

@@ -3,16 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use zbmd_ir::{
-    ActorId, ChangePosition, EffectPoints, LiveParameter, ParameterChange, PlanId, fold_changes,
-    insert_change, live_parameters,
-};
+use zbmd_ir::{ActorId, ChangePosition, ParameterChange, PlanId, fold_changes, insert_change};
 use zbmd_op::OpError;
 use zbmd_op::kernel::Kernel;
 
 use super::instructions::{Instr, KernelFrom, SlotKernels};
 use super::replay::CalendarReplay;
 use crate::fault::WorkerFault;
+use crate::live_program::NumbersByParameter;
 use crate::program::LoadedProgram;
 use crate::transport::change_queue::{Decision, Values};
 use crate::transport::epoch::EpochMemory;
@@ -44,7 +42,6 @@ pub(super) struct LiveActors {
     loaded: Arc<LoadedProgram>,
     plan: PlanId,
     start: LiveStart,
-    parameters: Vec<LiveParameter>,
     /// Iterations of a block.
     block: u64,
     slots: Vec<LiveSlot>,
@@ -74,7 +71,6 @@ impl LiveActors {
             return Ok(None);
         };
         let mut live = Self {
-            parameters: live_parameters(&loaded.program.graph),
             block: loaded.program.plans[plan].block,
             loaded: Arc::clone(loaded),
             plan,
@@ -136,23 +132,29 @@ impl LiveActors {
             }
         };
         let change = ParameterChange { position, values };
-        let loaded = &self.loaded;
-        insert_change(&mut self.changes, change, &|source| {
-            loaded.tokens_per_iteration(source)
-        });
-    }
-
-    /// Keeps one change of those that are in effect at all firings from this period on.
-    fn fold_changes(&mut self, period: u64) {
-        let graph = &self.loaded.program.graph;
         let LiveStart {
             iterations,
             consumed,
             ..
         } = &self.start;
-        let mut points = EffectPoints::from_border(graph, *iterations, consumed);
+        let order = self.loaded.position_order(*iterations, consumed);
+        insert_change(&mut self.changes, change, &order);
+    }
+
+    /// Keeps one change of those that are in effect at all firings from this period on.
+    fn fold_changes(&mut self, period: u64) {
+        let LiveStart {
+            iterations,
+            consumed,
+            ..
+        } = &self.start;
+        let points = self.loaded.effect_points(*iterations, consumed);
+        // What is set from now on takes effect with a block that nobody has begun.
+        let begun_iterations = iterations + period * self.block;
+        let order = self.loaded.position_order(*iterations, consumed);
         let slots = &self.slots;
-        fold_changes(&mut self.changes, |change| {
+        let changes = &mut self.changes;
+        fold_changes(changes, begun_iterations, &order, |change| {
             slots.iter().all(|slot| {
                 let done = period.saturating_sub(slot.stage) * slot.block_firings;
                 points.first_firing(slot.actor, change.position) <= done
@@ -163,8 +165,9 @@ impl LiveActors {
     /// Makes the kernels that the changes ask for.
     fn make_kernels(&mut self) -> Result<(), WorkerFault> {
         let graph = &self.loaded.program.graph;
-        let mut points =
-            EffectPoints::from_border(graph, self.start.iterations, &self.start.consumed);
+        let points = self
+            .loaded
+            .effect_points(self.start.iterations, &self.start.consumed);
         let mut actors = BTreeMap::new();
         for id in self.slots.iter().map(|slot| slot.actor) {
             if actors.contains_key(&id) {
@@ -181,7 +184,7 @@ impl LiveActors {
 
             let mut kernels = Vec::new();
             for firing in firings {
-                let mut values = BTreeMap::new();
+                let mut values = NumbersByParameter::new();
                 for (_, changed) in effects.iter().filter(|(from, _)| *from <= firing) {
                     for (parameter, numbers) in *changed {
                         values.insert(*parameter, numbers.clone());
@@ -199,14 +202,9 @@ impl LiveActors {
         Ok(())
     }
 
-    fn kernel(
-        &self,
-        id: ActorId,
-        values: &BTreeMap<u32, Vec<f64>>,
-    ) -> Result<Arc<dyn Kernel>, OpError> {
+    fn kernel(&self, id: ActorId, values: &NumbersByParameter) -> Result<Arc<dyn Kernel>, OpError> {
         let plan = &self.loaded.program.plans[self.plan];
-        self.loaded
-            .kernel_with(id, plan.variant(id), &self.parameters, values)
+        self.loaded.kernel_with(id, plan.variant(id), values)
     }
 
     /// Gives the slots the kernels for the blocks that they are at in this period.

@@ -6,7 +6,15 @@ use std::path::Path;
 fn the_header_is_made_of_the_source() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).expect("cbindgen.toml");
-    let files = ["status", "options", "bundle", "session", "live", "streams"];
+    let files = [
+        "status",
+        "options",
+        "bundle",
+        "session",
+        "parameters",
+        "live",
+        "streams",
+    ];
     let builder = cbindgen::Builder::new().with_config(config);
     let builder = files.iter().fold(builder, |builder, file| {
         builder.with_src(folder.join(format!("src/{file}.rs")))

@@ -114,7 +114,7 @@ fn no_socket(pid: u32) -> Failure {
         Ok(live) => {
             let model = &live.progress.model;
             let text = format!(
-                "the run of process {pid}, `{model}`, has no live parameters: declare one in the model, `params: {{ \"gain\": Live(1.0, min: 0.0, max: 10.0) }}`; nor has it modes"
+                "the run of process {pid}, `{model}`, has no live parameters and no modes: declare one in the model, such as `params: {{ \"gain\": Live(1.0, min: 0.0, max: 10.0) }}`"
             );
             Failure::new(exit::USAGE, text)
         }

@@ -16,6 +16,8 @@ use zbmd_executor::live::control_path_of;
 use zbmd_executor::{ModeChange, ModeError, ModeHandle, ParameterHandle, SetError, When};
 use zbmd_ir::ChangePosition;
 
+use crate::exit;
+
 use super::message::{MessageError, Position, RefusalKind, Reply, Request, line_of, read_message};
 
 /// Clients that are served at once.
@@ -218,11 +220,9 @@ fn mode_refusal(error: &ModeError) -> Reply {
 
 fn refusal_of(error: &SetError) -> Reply {
     let kind = match error {
-        SetError::Unknown { .. } | SetError::Twice { .. } | SetError::Source { .. } => {
-            RefusalKind::Request
-        }
         SetError::Full => RefusalKind::Busy,
         SetError::Ended => RefusalKind::Ended,
+        other if other.class() == exit::USAGE => RefusalKind::Request,
         _ => RefusalKind::Value,
     };
     Reply::Refused {
