@@ -437,6 +437,127 @@ fn live_parameters_keep_their_values() {
     session.join().expect("it ends well");
 }
 
+/// Sets a parameter over and over while another thread changes the mode: its value never goes to another parameter.
+fn parameters_set_while_modes_change_keep_their_names() {
+    const SETS: u32 = 4_000;
+    let modes = compiled(
+        r#"Model(
+    params: { "gain": Live(1.0, min: 0.0, max: 1e6), "offset": Live(0.0, min: 0.0, max: 1e6) },
+    sources: { "in": Stream(dtype: f32) },
+    modes: {
+        "both": Mode(
+            actors: { "sum": Expr("g * x + o", inputs: { "x": f32 }, params: { "g": $gain, "o": $offset }) },
+            channels: [(from: "in", to: ["sum"]), (from: "sum", to: ["out"])],
+        ),
+        "one": Mode(
+            actors: { "sum": Expr("x + o", inputs: { "x": f32 }, params: { "o": $offset }) },
+            channels: [(from: "in", to: ["sum"]), (from: "sum", to: ["out"])],
+        ),
+    },
+    sinks: { "out": Stream() },
+)"#,
+        1,
+        Losses::None,
+    );
+    let engine = Engine::with_modes(modes, &mix::registry()).expect("an engine");
+    let options = losses::options(Isolation::Threads);
+    let mut session = engine.start(options).expect("a session");
+    let mut source = session.source("in").expect("a source");
+    let mut sink = session.sink("out").expect("a sink");
+    let (parameters, handle, stopper) =
+        (session.parameters(), session.modes(), session.stopper());
+    let mut values = Vec::new();
+    let (mut changes, mut last) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(move || while source.push(&[1f32; 48]).is_ok() {});
+        let reader = scope.spawn(move || {
+            let mut part = [0f32; 48];
+            let mut values = Vec::new();
+            while let Ok(pulled @ 1..) = sink.pull(&mut part) {
+                values.extend_from_slice(&part[..pulled as usize]);
+            }
+            values
+        });
+        let setter = scope.spawn(|| {
+            for offset in 1..=SETS {
+                let value = [f64::from(offset)];
+                match parameters.set(&[("offset", &value)], When::NextBlock) {
+                    Ok(_) => last = offset,
+                    Err(SetError::Full | SetError::Pending { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        while !setter.is_finished() {
+            let name = ["one", "both"][changes % 2];
+            handle.change(name).expect("allowed").wait().expect("done");
+            changes += 1;
+        }
+        setter.join().expect("no panic");
+        // One change more, so that the run has the last value for sure when it stops.
+        let name = ["one", "both"][changes % 2];
+        handle.change(name).expect("allowed").wait().expect("done");
+        stopper.stop();
+        values = reader.join().expect("no panic");
+    });
+    session.join().expect("it ends well");
+    println!("{changes} changes, {} tokens", values.len());
+    assert!(changes > 100, "a weak sample");
+    let most = last as f32 + 1.0;
+    assert!(values.iter().all(|value| (1.0..=most).contains(value)));
+    assert!(values.is_sorted(), "values are set in order");
+}
+
+/// Of two changes the one at the later token holds, also where an iteration takes more tokens than before.
+fn changes_keep_their_order_in_a_mode_of_other_rates() {
+    const TOKENS: usize = 480;
+    let modes = compiled(
+        r#"Model(
+    params: { "gain": Live(1.0, min: 0.0, max: 9.0) },
+    sources: { "in": Stream(dtype: f32) },
+    actors: { "gain": Gain($gain) },
+    channels: [(from: "in", to: ["gain"])],
+    modes: {
+        "all": Mode(channels: [(from: "gain", to: ["out"])]),
+        "half": Mode(
+            actors: { "half": Fir([1.0], decimate: 2) },
+            channels: [(from: "gain", to: ["half"]), (from: "half", to: ["out"])],
+        ),
+    },
+    sinks: { "out": Stream() },
+)"#,
+        1,
+        Losses::None,
+    );
+    let engine = Engine::with_modes(modes, &mix::registry()).expect("an engine");
+    let options = losses::options(Isolation::Threads);
+    let mut session = engine.start(options).expect("a session");
+    let mut source = session.source("in").expect("a source");
+    let mut sink = session.sink("out").expect("a sink");
+    let (parameters, handle) = (session.parameters(), session.modes());
+    let mut part = vec![0f32; TOKENS];
+    source.push(&vec![1f32; TOKENS]).expect("taken");
+    sink.pull(&mut part).expect("tokens");
+    handle.change("half").expect("allowed").wait().expect("done");
+
+    let at = When::Token {
+        source: "in",
+        index: TOKENS as u64 + 100,
+    };
+    parameters.set(&[("gain", &[3.0])], at).expect("ahead");
+    let set = parameters.set(&[("gain", &[2.0])], When::NextBlock);
+    set.expect("it is set");
+    source.push(&vec![1f32; TOKENS]).expect("taken");
+    let pulled = sink.pull(&mut part[..TOKENS / 2]).expect("tokens");
+    assert_eq!(pulled, TOKENS as u64 / 2);
+    for (index, value) in part[..TOKENS / 2].iter().enumerate() {
+        let expected = if index < 50 { 2.0 } else { 3.0 };
+        assert_eq!(*value, expected, "token {index}");
+    }
+    drop((source, sink));
+    session.join().expect("it ends well");
+}
+
 /// Each mode has plans for each loss: a worker that is lost is not waited for, and what it did comes again in its mode.
 #[cfg(target_os = "linux")]
 fn modes_have_plans_for_losses() {
@@ -498,6 +619,14 @@ fn main() {
         (
             "live_parameters_keep_their_values",
             live_parameters_keep_their_values,
+        ),
+        (
+            "parameters_set_while_modes_change_keep_their_names",
+            parameters_set_while_modes_change_keep_their_names,
+        ),
+        (
+            "changes_keep_their_order_in_a_mode_of_other_rates",
+            changes_keep_their_order_in_a_mode_of_other_rates,
         ),
         #[cfg(target_os = "linux")]
         ("modes_have_plans_for_losses", modes_have_plans_for_losses),

@@ -101,7 +101,7 @@ fn describe_changes(compiled: &Compiled, last: Option<&Compiled>) -> String {
 /// The programs of a model by mode; one without a name where there are no modes.
 fn programs_of(compiled: &Compiled) -> BTreeMap<&str, &Program> {
     match &compiled.modes {
-        None => BTreeMap::from([("", &**compiled.program)]),
+        None => BTreeMap::from([("", &*compiled.program)]),
         Some(modes) => {
             let names = modes.verified.names().iter().map(String::as_str);
             let programs = modes.verified.programs().iter();

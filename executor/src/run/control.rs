@@ -125,12 +125,13 @@ impl RunControl {
 
     /// A new epoch begins.
     pub(crate) fn enter_epoch(&self, next: CurrentEpoch) {
-        let requests = self.mode_requests();
+        let mut requests = self.mode_requests();
         let mut current = self.current();
         if self.is_finishing() || requests.pending.is_some() {
             next.close_grants();
         }
         *current = Some(next);
+        requests.announce();
     }
 
     pub(crate) fn is_finishing(&self) -> bool {

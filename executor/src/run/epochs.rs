@@ -503,10 +503,7 @@ impl EpochManager {
         self.pool.enter_mode(&to);
         self.go_over(to, channels);
         self.mode = pending.target;
-
-        requests.present = pending.target;
-        requests.since = self.state.iterations;
-        pending.outcome.settle(Ok(requests.entry(&self.modes)));
+        requests.enter(pending, self.state.iterations, &self.modes);
         true
     }
 

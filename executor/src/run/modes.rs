@@ -159,6 +159,13 @@ pub(crate) struct PendingChange {
     pub outcome: Arc<ChangeOutcome>,
 }
 
+/// A change that is done, of which nobody has been told.
+#[derive(Debug)]
+pub(crate) struct EnteringMode {
+    entry: ModeEntry,
+    outcome: Arc<ChangeOutcome>,
+}
+
 /// The mode that a run is in, and the one that it is to be in.
 #[derive(Debug, Default)]
 pub(crate) struct ModeRequests {
@@ -166,9 +173,28 @@ pub(crate) struct ModeRequests {
     /// The first iteration in it.
     pub since: u64,
     pub pending: Option<PendingChange>,
+    /// The run has gone over, and its first epoch in the new mode is not there yet.
+    pub entering: Option<EnteringMode>,
 }
 
 impl ModeRequests {
+    /// The run goes over at this iteration.
+    pub(crate) fn enter(&mut self, change: PendingChange, iteration: u64, modes: &LoadedModes) {
+        self.present = change.target;
+        self.since = iteration;
+        self.entering = Some(EnteringMode {
+            entry: self.entry(modes),
+            outcome: change.outcome,
+        });
+    }
+
+    /// Tells whoever waits for it that the run is in the mode: parameters are those of the new mode now.
+    pub(crate) fn announce(&mut self) {
+        if let Some(EnteringMode { entry, outcome }) = self.entering.take() {
+            outcome.settle(Ok(entry));
+        }
+    }
+
     pub(crate) fn entry(&self, modes: &LoadedModes) -> ModeEntry {
         ModeEntry {
             mode: modes.names()[self.present].clone(),
@@ -178,6 +204,7 @@ impl ModeRequests {
 
     /// The run is over: nothing pending will be done.
     pub(crate) fn end(&mut self) {
+        self.announce();
         if let Some(pending) = self.pending.take() {
             pending.outcome.settle(Err(ModeError::Ended));
         }
