@@ -321,6 +321,7 @@ fn run(
         releases: live.releases(),
         deadlines: deadlines.clone(),
         parameters: session.parameters(),
+        modes: session.modes(),
     };
     let watch = Watch::start(
         args,

@@ -105,7 +105,7 @@ fn ask_once(pid: u32, request: &Request) -> Result<Reply, Failure> {
 /// Why a run takes no commands.
 fn no_socket(pid: u32) -> Failure {
     match zbmd_executor::live::read(pid) {
-        Ok(live) if !live.progress.parameters.is_empty() => {
+        Ok(live) if !live.progress.parameters.is_empty() || live.progress.mode.is_some() => {
             let text = format!(
                 "the run of process {pid} takes no commands: it is a replay, or it has said why"
             );
