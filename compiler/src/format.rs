@@ -159,7 +159,7 @@ group! { MODEL, "Model", "A model, or a sub-model: `Model` may be left out in a 
     "sinks": "{ \"out\": Stream() }", STREAMS, Is("{}"), "Where tokens go outside; of the outermost model only.";
     "pins": "{ \"twice\": \"cpu:0\" }", WORDS, Is("{}"), "Actors that must run on a device of the machine. A pinned actor has no other place to go when that device is lost.";
     "modes": "{ \"near\": Mode(), \"far\": Mode() }", MODES, Is("{}"), "Modes by name, of which a run is in one at a time: each is this model with the mode's actors and channels added, and has plans of its own. All have the same sources, sinks and types of them; rates may differ. Of the outermost model only.";
-    "initial_mode": "\"near\"", STRING, Means("the first by name"), "The mode that a run begins in.";
+    "initial_mode": "\"near\"", STRING, Means("the first in the text"), "The mode that a run begins in.";
     "changes": "[(\"near\", \"far\")]", CHANGES, Means("from every mode to every other"), "From which mode to which other a run may go.";
 }
 

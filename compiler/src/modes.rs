@@ -23,7 +23,7 @@ impl ModeList {
         let mut names: Vec<Spanned<String>> = model.modes.iter().map(|m| m.name.clone()).collect();
         if let Some(initial) = &model.initial_mode {
             let found = find(&names, initial, sink)?;
-            names.swap(0, found as usize);
+            names[..=found as usize].rotate_right(1);
         }
         if names.is_empty() {
             // Changes between modes that are not there are refused like those that name an unknown one.

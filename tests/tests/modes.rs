@@ -5,10 +5,9 @@
 //! No test harness: this program is its own worker process.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use zbmd_backends::interpret::Interpreter;
 use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
 use zbmd_executor::supervise::{Event, What};
 use zbmd_executor::{
@@ -16,13 +15,12 @@ use zbmd_executor::{
     SwapError, When,
 };
 use zbmd_ir::verify::{VerifiedModes, verify_modes};
-use zbmd_ir::{
-    Graph, Machine, Mode, Modes, Program, Role, State, Value, carried_channels, carried_tokens,
-};
+use zbmd_ir::{Graph, Machine, Mode, Modes, Program, Role, State, Value, carried_channels};
 use zbmd_scheduler::{Block, ScheduleOptions, schedule};
 use zbmd_tests::harness::{self, Test};
 use zbmd_tests::losses;
 use zbmd_tests::mix;
+use zbmd_tests::modes::interpreted;
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{Streams, drive_with, random_inputs};
 
@@ -117,54 +115,6 @@ fn inputs(modes: &VerifiedModes, blocks: u64, seed: u64) -> Streams {
     all
 }
 
-/// What the interpreter makes of the input with these changes.
-fn interpreted(modes: &VerifiedModes, inputs: &Streams, entries: &[ModeEntry]) -> (Streams, State) {
-    let registry = mix::registry();
-    let program = |name: &str| {
-        let mode = modes.names().iter().position(|known| known == name);
-        &modes.programs()[mode.expect("a mode")]
-    };
-    let mut outputs = Streams::new();
-    let mut present = program(&entries[0].mode);
-    let mut state = State::initial(&present.graph);
-    for (index, entry) in entries.iter().enumerate() {
-        let next = program(&entry.mode);
-        let counts = next.graph.sources().zip(&state.consumed);
-        let consumed = counts.map(|((id, _), (_, tokens))| (id, *tokens));
-        state = State {
-            iterations: entry.iteration,
-            channels: carried_tokens(&present.graph, &state.channels, &next.graph),
-            consumed: consumed.collect(),
-            changes: Vec::new(),
-        };
-        present = next;
-
-        let mut interpreter =
-            Interpreter::new(&present.graph, &present.blobs, &registry).expect("an interpreter");
-        interpreter.restore(&state).expect("it fits");
-        let rest = present.graph.sources().zip(&state.consumed);
-        let rest = rest.map(|((_, actor), (_, tokens))| {
-            let taken = (tokens * actor.outputs[0].token.bytes()) as usize;
-            (actor.name.clone(), inputs[&actor.name][taken..].to_vec())
-        });
-        let iterations = entries
-            .get(index + 1)
-            .map(|next| next.iteration - entry.iteration);
-        let outcome = interpreter
-            .run(&rest.collect(), iterations)
-            .expect("the interpretation ends well");
-        if let Some(iterations) = iterations {
-            let done = outcome.state.iterations - entry.iteration;
-            assert_eq!(done, iterations, "there was input for all of them");
-        }
-        for (name, bytes) in outcome.outputs {
-            outputs.entry(name).or_default().extend(bytes);
-        }
-        state = outcome.state;
-    }
-    (outputs, state)
-}
-
 /// Goes over to random modes until the run ends; where it was in each.
 fn change_at_random(
     seed: u64,
@@ -218,7 +168,7 @@ fn check(
     let (outputs, outcome) = drive_with(session, inputs, sinks, pieces, || {
         entries = change_at_random(seed, &handle, max_changes, max_pause);
     });
-    let (expected, last) = interpreted(modes, inputs, &entries);
+    let (expected, last) = interpreted(modes, &mix::registry(), inputs, &entries);
     for (name, bytes) in &outputs {
         let wanted = &expected[name];
         assert_eq!(
@@ -439,7 +389,7 @@ fn live_parameters_keep_their_values() {
 
 /// Sets a parameter over and over while another thread changes the mode: its value never goes to another parameter.
 fn parameters_set_while_modes_change_keep_their_names() {
-    const SETS: u32 = 4_000;
+    const CHANGES: usize = 200;
     let modes = compiled(
         r#"Model(
     params: { "gain": Live(1.0, min: 0.0, max: 1e6), "offset": Live(0.0, min: 0.0, max: 1e6) },
@@ -464,11 +414,9 @@ fn parameters_set_while_modes_change_keep_their_names() {
     let mut session = engine.start(options).expect("a session");
     let mut source = session.source("in").expect("a source");
     let mut sink = session.sink("out").expect("a sink");
-    let (parameters, handle, stopper) =
-        (session.parameters(), session.modes(), session.stopper());
-    let mut values = Vec::new();
-    let (mut changes, mut last) = (0, 0);
-    std::thread::scope(|scope| {
+    let (parameters, handle, stopper) = (session.parameters(), session.modes(), session.stopper());
+    let is_over = AtomicBool::new(false);
+    let (values, last) = std::thread::scope(|scope| {
         scope.spawn(move || while source.push(&[1f32; 48]).is_ok() {});
         let reader = scope.spawn(move || {
             let mut part = [0f32; 48];
@@ -479,30 +427,32 @@ fn parameters_set_while_modes_change_keep_their_names() {
             values
         });
         let setter = scope.spawn(|| {
-            for offset in 1..=SETS {
+            let mut last = 0;
+            for offset in 1.. {
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
                 let value = [f64::from(offset)];
                 match parameters.set(&[("offset", &value)], When::NextBlock) {
                     Ok(_) => last = offset,
-                    Err(SetError::Full | SetError::Pending { .. }) => {}
+                    Err(SetError::Full | SetError::Pending { .. }) => std::thread::yield_now(),
                     Err(error) => panic!("{error}"),
                 }
             }
+            last
         });
-        while !setter.is_finished() {
-            let name = ["one", "both"][changes % 2];
+        for change in 0..CHANGES {
+            let name = ["one", "both"][change % 2];
             handle.change(name).expect("allowed").wait().expect("done");
-            changes += 1;
         }
-        setter.join().expect("no panic");
-        // One change more, so that the run has the last value for sure when it stops.
-        let name = ["one", "both"][changes % 2];
-        handle.change(name).expect("allowed").wait().expect("done");
+        is_over.store(true, Ordering::Relaxed);
+        let last = setter.join().expect("no panic");
         stopper.stop();
-        values = reader.join().expect("no panic");
+        (reader.join().expect("no panic"), last)
     });
     session.join().expect("it ends well");
-    println!("{changes} changes, {} tokens", values.len());
-    assert!(changes > 100, "a weak sample");
+    println!("{last} sets, {} tokens", values.len());
+    assert!(last > 200, "a weak sample");
     let most = last as f32 + 1.0;
     assert!(values.iter().all(|value| (1.0..=most).contains(value)));
     assert!(values.is_sorted(), "values are set in order");
@@ -538,7 +488,11 @@ fn changes_keep_their_order_in_a_mode_of_other_rates() {
     let mut part = vec![0f32; TOKENS];
     source.push(&vec![1f32; TOKENS]).expect("taken");
     sink.pull(&mut part).expect("tokens");
-    handle.change("half").expect("allowed").wait().expect("done");
+    handle
+        .change("half")
+        .expect("allowed")
+        .wait()
+        .expect("done");
 
     let at = When::Token {
         source: "in",

@@ -69,12 +69,12 @@ mod linux {
             listed = text(&output.stdout);
             output.status.success()
         });
-        assert_eq!(listed, "one   since iteration 0\nfour\ntwo\n");
+        assert_eq!(listed, "one   since iteration 0\ntwo\nfour\n");
         for (name, code, part) in [
             (
                 "three",
                 2,
-                "there is no mode `three`: it has one, four, two",
+                "there is no mode `three`: it has one, two, four",
             ),
             ("four", 5, "no change from mode `one` to `four`"),
         ] {

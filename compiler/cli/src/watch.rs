@@ -8,6 +8,7 @@ use zbmd_compiler::diff::{self, Diff};
 use zbmd_compiler::view::View;
 use zbmd_compiler::{Compiled, compile_file};
 use zbmd_ir::Program;
+use zbmd_ir::verify::Verified;
 
 use crate::args::Compile;
 use crate::compile::{compile_options, headline, write_bundle};
@@ -99,13 +100,13 @@ fn describe_changes(compiled: &Compiled, last: Option<&Compiled>) -> String {
 }
 
 /// The programs of a model by mode; one without a name where there are no modes.
-fn programs_of(compiled: &Compiled) -> BTreeMap<&str, &Program> {
+fn programs_of(compiled: &Compiled) -> BTreeMap<&str, &Verified<Program>> {
     match &compiled.modes {
-        None => BTreeMap::from([("", &*compiled.program)]),
+        None => BTreeMap::from([("", &compiled.program)]),
         Some(modes) => {
             let names = modes.verified.names().iter().map(String::as_str);
             let programs = modes.verified.programs().iter();
-            names.zip(programs.map(|program| &***program)).collect()
+            names.zip(programs.map(|program| &**program)).collect()
         }
     }
 }
@@ -117,7 +118,7 @@ fn line_of_mode(mode: &str, text: &str) -> String {
     }
 }
 
-fn describe_difference(before: &Program, after: &Program) -> String {
+fn describe_difference(before: &Verified<Program>, after: &Verified<Program>) -> String {
     let views = [before, after].map(|program| View::of(program, &BTreeMap::new()));
     let found = Diff::of((before, &views[0]), (after, &views[1]));
     match found.equal {

@@ -270,13 +270,12 @@ impl EpochManager {
         Some(entered)
     }
 
-    /// The state at the end of the run.
-    pub(crate) fn into_state(mut self) -> State {
+    /// Nothing follows: the state has its changes as the present program numbers them, also where none of its epochs was.
+    pub(crate) fn settle_changes(&mut self) {
         let entered_ledger = self.ledger_in_program(&self.control.ledger());
         if let Some(entered) = entered_ledger {
             self.state.changes = entered.into_changes();
         }
-        self.state
     }
 
     /// Iterations done since the present program began.

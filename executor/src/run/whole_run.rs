@@ -45,15 +45,16 @@ pub(super) fn run_to_end(
     manager.close_streams();
     // Before the workers go: their counts are in memory that they share.
     let mut report = manager.report(&before);
+    manager.settle_changes();
     manager.pool.dismiss(is_supervised.then_some(DISMISS_LIMIT));
-    if let Some(tracer) = manager.tracer.take() {
+    if let Some(tracer) = manager.tracer {
         add_trace(&mut report, tracer);
     }
 
     // A run that was given up leaves its outcome too: the state at its last committed border.
     let outcome = Outcome {
         report,
-        state: manager.into_state(),
+        state: manager.state,
     };
     match run_result {
         Ok(()) => Ok(outcome),

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use zbmd_ir::limits::MAX_STREAM_BYTES;
-use zbmd_ir::{Graph, ParameterChange, State, state};
+use zbmd_ir::{Graph, ParameterChange, PositionOrder, State, insert_change, state};
 use zbmd_live::Gap;
 
 use super::folder::{HEAD_FILE, RecordingError, segments};
@@ -297,15 +297,18 @@ impl Recording {
             return Err(refused("is not the state that its place says".to_owned()));
         }
 
+        let order = PositionOrder {
+            iterations: state.iterations,
+            consumed: &state.consumed,
+            tokens_per_iteration: |source| {
+                let mut sources = graph.sources().zip(&self.head.sources);
+                let found = sources.find(|((id, _), _)| *id == source);
+                found.map_or(1, |(_, known)| known.tokens_per_iteration)
+            },
+        };
         let mut number = stored.place.changes_made;
         while let Some(change) = self.changes.get(&number) {
-            zbmd_ir::insert_change(&mut state.changes, change.clone(), &|source| {
-                let sources = graph.sources().zip(&self.head.sources);
-                let mut found = sources.filter(|((id, _), _)| *id == source);
-                found
-                    .next()
-                    .map_or(1, |(_, known)| known.tokens_per_iteration)
-            });
+            insert_change(&mut state.changes, change.clone(), &order);
             number += 1;
         }
         state::check(&state, graph).map_err(|error| refused(error.to_string()))?;
