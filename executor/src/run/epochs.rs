@@ -470,8 +470,9 @@ impl EpochManager {
         self.mode = 0;
     }
 
-    /// Goes over to the mode that somebody asked for, if that can be done at the present border. Whether it was.
-    pub(crate) fn apply_mode_change(&mut self) -> bool {
+    /// Goes over to the mode that somebody asked for, if that can be done at the present border without these devices.
+    /// Whether it was.
+    pub(crate) fn apply_mode_change(&mut self, lost: &[DeviceId]) -> bool {
         // After the last border nothing runs in any mode; where a sink is ahead of the border, the next one will do.
         let is_last = self.iterations_left == 0 || self.phase == Phase::Pad;
         if is_last || self.control.is_finishing() || !self.is_all_given_out_done() {
@@ -484,15 +485,11 @@ impl EpochManager {
             return false;
         };
 
-        let current = control.current();
-        let lost = current.as_ref().map(|epoch| epoch.lost.clone());
-        drop(current);
-        let lost = lost.unwrap_or_default();
         let to = Arc::clone(self.modes.program(pending.target));
-        if to.plan_of(Phase::Main, &lost).is_none() {
+        if to.plan_of(Phase::Main, lost).is_none() {
             pending.outcome.settle(Err(ModeError::NoPlan {
                 mode: self.modes.names()[pending.target].clone(),
-                lost: to.device_names(&lost),
+                lost: to.device_names(lost),
             }));
             return false;
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::control::RunControl;
 use crate::error::ModeError;
-use crate::program::{LoadedModes, Phase};
+use crate::program::LoadedModes;
 
 /// A mode that a run is in, and since when.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,8 @@ impl ModeChange {
     /// Waits until the run is in the mode, or cannot go there any more. Somebody else must feed and drain the run meanwhile.
     ///
     /// # Errors
-    /// [`ModeError::NoPlan`] if devices were lost meanwhile without which the mode has no plan, [`ModeError::Ended`].
+    /// [`ModeError::NoPlan`] if devices are lost without which the mode has no plan, [`ModeError::Ended`]; then the run goes
+    /// on as it was.
     pub fn wait(self) -> Result<ModeEntry, ModeError> {
         self.outcome.wait()
     }
@@ -94,7 +95,6 @@ impl ModeHandle {
                 to: name.to_owned(),
             });
         }
-        self.check_plan(target)?;
 
         requests.pending = Some(PendingChange {
             target,
@@ -104,20 +104,6 @@ impl ModeHandle {
         self.control.quiesce();
         drop(requests);
         Ok(ModeChange { outcome })
-    }
-
-    /// Whether a mode has a plan for the devices that are there now.
-    fn check_plan(&self, target: usize) -> Result<(), ModeError> {
-        let current = self.control.current();
-        let lost = current.as_ref().map_or(&[][..], |epoch| &epoch.lost);
-        let loaded = self.modes.program(target);
-        match loaded.plan_of(Phase::Main, lost) {
-            Some(_) => Ok(()),
-            None => Err(ModeError::NoPlan {
-                mode: self.modes.names()[target].clone(),
-                lost: loaded.device_names(lost),
-            }),
-        }
     }
 }
 

@@ -491,7 +491,8 @@ impl<'m> SupervisedRun<'m> {
         if swap {
             self.swap_program();
         }
-        if self.manager.apply_mode_change() {
+        let lost = self.supervisor.unavailable_devices();
+        if self.manager.apply_mode_change(&lost) {
             self.take_over_plans();
         }
 

@@ -95,7 +95,7 @@ fn run_unsupervised(manager: &mut EpochManager, first: ActiveEpoch) -> Result<()
         manager.launch(&mut active, &EpochWatchdogs::none())?;
         let blocks = wait_for_workers(manager, &mut active)?;
         manager.complete(&active, blocks);
-        manager.apply_mode_change();
+        manager.apply_mode_change(&[]);
         if !manager.advance_phase() {
             return Ok(());
         }
