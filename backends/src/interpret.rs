@@ -478,7 +478,7 @@ impl Interpreter {
             stream.next = ahead.iter().map(|a| stream.history - a).collect();
         }
         if let Some(live) = &mut self.live {
-            live.forget_origins();
+            live.restore(state);
             state
                 .changes
                 .iter()

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use zbmd_ir::response::LatePolicy;
 
 #[cfg(target_os = "linux")]
-use super::control::Set;
+use super::control::{Mode, Set};
 use super::replay::Replay;
 use super::top::Top;
 use crate::flight::{Keep, keep};
@@ -157,6 +157,10 @@ pub(super) enum Other {
     #[cfg(target_os = "linux")]
     #[command(after_help = SET_HELP)]
     Set(Set),
+    /// Change the mode of a run that is on, or show its modes.
+    #[cfg(target_os = "linux")]
+    #[command(after_help = MODE_HELP)]
+    Mode(Mode),
     /// Run again what `--record` has recorded, bit for bit: on the same bundle or another one of the same graph.
     #[command(after_help = REPLAY_HELP)]
     Replay(Box<Replay>),
@@ -215,6 +219,16 @@ Examples:
   zbmd-run set gain=2 --at iq:480000                      exactly at that token of source iq
 
 Exit codes: 0 set, 2 usage, or no such parameter, 4 the run cannot be asked, 5 a value or a token is refused,
+8 no such run, or it has ended.";
+
+#[cfg(target_os = "linux")]
+const MODE_HELP: &str = "\
+Examples:
+  zbmd-run mode                                           lists the modes of the only run that is on
+  zbmd-run mode track                                     goes over at the next border; waits until it has
+  zbmd-run mode 4711 track
+
+Exit codes: 0 the run is in the mode, 2 usage, or no such mode, 4 the run cannot be asked, 5 the change is not allowed,
 8 no such run, or it has ended.";
 
 const REPLAY_HELP: &str = "\

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use zbmd_ir::limits::{MAX_CHANGES, MAX_STREAM_BYTES};
-use zbmd_ir::{ActorId, Graph, ParameterChange, State, state};
+use zbmd_ir::{ActorId, Graph, ParameterChange, PositionOrder, State, insert_change, state};
 use zbmd_live::Gap;
 
 use super::folder::{HEAD_FILE, RecordingError, segments};
@@ -340,15 +340,18 @@ impl Recording {
         let tokens_per_iteration: BTreeMap<ActorId, u64> = sources
             .map(|((id, _), known)| (id, known.tokens_per_iteration))
             .collect();
+        let order = PositionOrder {
+            iterations: state.iterations,
+            consumed: &state.consumed,
+            tokens_per_iteration: |source| tokens_per_iteration.get(&source).copied().unwrap_or(1),
+        };
         let first_number = stored.place.changes_made;
         let end_number = first_number.saturating_add(MAX_REPLAYED_CHANGES);
         let later = self.changes.range(first_number..end_number);
         // Those after a hole are not reached.
         let later = later.zip(first_number..);
         for ((_, stored), _) in later.take_while(|((number, _), next)| *number == next) {
-            zbmd_ir::insert_change(&mut state.changes, stored.change.clone(), &|source| {
-                tokens_per_iteration.get(&source).copied().unwrap_or(1)
-            });
+            insert_change(&mut state.changes, stored.change.clone(), &order);
         }
         state::check(&state, graph).map_err(|error| refused(error.to_string()))?;
         Ok(state)
