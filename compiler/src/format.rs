@@ -374,7 +374,7 @@ group! { COST, "Cost", "The cost of one kernel for given parameters and port typ
 }
 
 /// All groups, as a reader wants them.
-pub(crate) static GROUPS: [&Group; 16] = [
+pub(crate) static GROUPS: [&Group; 17] = [
     &MODEL,
     &MODE,
     &STREAM,

@@ -125,7 +125,9 @@ fn main() {
         }
 
         print!("\n{:<20} {:>7} {:>10}", "model", "block", "ns");
-        BLOCK_FACTORS.map(|factor| print!(" {:>7}", format!("x {factor}")));
+        BLOCK_FACTORS
+            .iter()
+            .for_each(|factor| print!(" {:>7}", format!("x {factor}")));
         println!();
         for name in GRAPHS.into_iter().filter(is_wanted) {
             print_blocks(&folder, name);

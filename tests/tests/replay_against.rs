@@ -192,7 +192,7 @@ mod linux {
             // All are zero before; the other has token 6 n where this one has 4 n.
             format!(
                 "sink `low`: first difference at token {} (",
-                FIRST / 6 + usize::from(FIRST % 6 > 0)
+                FIRST.div_ceil(6)
             ),
             "actor `fourth`, port `y`: first difference at token 2 (iteration ".to_owned(),
             "tokens, in sixth.zbmd ".to_owned(),

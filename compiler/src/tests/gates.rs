@@ -125,7 +125,10 @@ fn wrong_gates_are_refused() {
             // A loop whose end is read outside too, and would have to be two things.
             nested
                 .replace("gate: \"open\"", "gate: Gate(\"open\", state: zero)")
-                .replace("(from: \"copy\", to: [\"sum.b\"]", "(from: \"out\", to: [\"sum.b\"]")
+                .replace(
+                    "(from: \"copy\", to: [\"sum.b\"]",
+                    "(from: \"out\", to: [\"sum.b\"]",
+                )
                 .replace("to: [\"copy\", \"out\"]", "to: [\"out\"]")
                 .replace("\"copy\": Gain(1.0), ", ""),
             "E0313",

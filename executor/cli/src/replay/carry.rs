@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{
-    ActorId, ChangePosition, Channel, Graph, LiveParameter, ParameterChange, State, live_parameters,
+    ActorId, ChangePosition, Channel, Graph, LiveParameter, ParameterChange, PositionOrder, State,
+    insert_change, live_parameters,
 };
 
 /// A state that was carried over.
@@ -35,18 +36,23 @@ pub(super) fn carried(state: &State, from: &Graph, to: &Graph) -> Result<Carried
         declared: Vec::new(),
         lost_parameters: BTreeSet::new(),
     };
+    if state.iterations > 0 {
+        carried.state.iterations = carry_position(state, from, to, &mut carried.state.consumed)?;
+    }
     let changes = Changes { from, to };
+    let order = PositionOrder {
+        iterations: carried.state.iterations,
+        consumed: &carried.state.consumed,
+        tokens_per_iteration: |source| tokens_per_iteration(to, source),
+    };
     for change in &state.changes {
         let change = changes.change(change, &mut carried.lost_parameters);
-        zbmd_ir::insert_change(&mut carried.state.changes, change, &|source| {
-            tokens_per_iteration(to, source)
-        });
+        insert_change(&mut carried.state.changes, change, &order);
     }
     if state.iterations == 0 {
         return Ok(carried);
     }
 
-    carried.state.iterations = carry_position(state, from, to, &mut carried.state.consumed)?;
     let is_same = zbmd_ir::state::fingerprint(from) == zbmd_ir::state::fingerprint(to);
     for (id, channel) in to.channels.iter_enumerated() {
         let known = match is_same {
