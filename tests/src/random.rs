@@ -1,5 +1,8 @@
 //! Seeded random graphs that are consistent by construction, and machines to run them on.
 
+use std::sync::LazyLock;
+
+use zbmd_backends::op::Registry;
 use zbmd_ir::*;
 use zbmd_scheduler::{AnalysisError, check_deadlock, repetition};
 
@@ -186,7 +189,8 @@ fn scratch_bytes(actor: &Actor) -> u64 {
     if actor.role != Role::Compute || (actor.op == "Mix" && actor.gate().is_none()) {
         return 0;
     }
-    let kernel = crate::mix::registry().kernel(actor, TiSlice::from_ref(&[]));
+    static REGISTRY: LazyLock<Registry> = LazyLock::new(crate::mix::registry);
+    let kernel = REGISTRY.kernel(actor, TiSlice::from_ref(&[]));
     kernel.map_or(0, |kernel| kernel.scratch_bytes() as u64)
 }
 

