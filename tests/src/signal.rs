@@ -98,22 +98,6 @@ pub fn from_f32_bytes(bytes: &[u8]) -> Vec<f64> {
         .collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_resampled_tone_is_the_tone_at_the_new_rate() {
-        let taps = kaiser_lowpass(0.25, 3.0, 121, 12.0, 3.0);
-        let x = tones(&[0.1], 1.0, 400);
-        let y = resample(&x, &taps, 3, 2);
-        assert_eq!(y.len(), 600);
-        // 60 samples of delay at 3 per unit of time are 30 output samples.
-        let expect = tones(&[0.1], 1.5, 570);
-        assert!(snr_db(&expect[100..400], &y[130..430]) > 80.0);
-    }
-}
-
 /// Pieces of a recording of 16 kHz, samples of 16 bits, each followed by nine times as much faint noise; then silence in
 /// which the last segment of speech ends.
 pub fn mostly_silent_speech(recording: &[u8]) -> Vec<u8> {
@@ -128,4 +112,20 @@ pub fn mostly_silent_speech(recording: &[u8]) -> Vec<u8> {
     }
     audio.resize(audio.len().next_multiple_of(1024) + END_FRAMES * 1024, 0);
     audio
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resampled_tone_is_the_tone_at_the_new_rate() {
+        let taps = kaiser_lowpass(0.25, 3.0, 121, 12.0, 3.0);
+        let x = tones(&[0.1], 1.0, 400);
+        let y = resample(&x, &taps, 3, 2);
+        assert_eq!(y.len(), 600);
+        // 60 samples of delay at 3 per unit of time are 30 output samples.
+        let expect = tones(&[0.1], 1.5, 570);
+        assert!(snr_db(&expect[100..400], &y[130..430]) > 80.0);
+    }
 }
