@@ -10,6 +10,7 @@ release    a release every millisecond while `stress-ng --cpu 2` runs: how late,
            `cyclictest` at the same priority in the same seconds
 receiver   the FM receiver of graphs/fm at 2.4 MS/s in blocks of 10 ms under the same load: which blocks are late, beside
            how late `cyclictest` ever was
+recorder   what --record costs: in throughput of graphs/fm, by turns with runs without it, and in CPU time at 2.4 MS/s
 contract   what deadlines, and --realtime, cost in throughput: by turns with a run that has neither
 datagrams  10 MS/s of c32 over UDP with the receiver bound to one core, beside GNU Radio receiving the same
 sound      a clock bridge into PipeWire's null sink: underruns
@@ -193,6 +194,47 @@ def receiver(folder, seconds):
     print(f"  cyclictest was later than the slack of {slack_us / 1000:.1f} ms for {late} ms of {seconds} s")
 
 
+def recorder(folder, seconds):
+    seconds = seconds or 2
+    model = (ROOT / "graphs/fm/model.ron").read_text()
+    bundle = compile_model(folder, "fm", model, "--devices", "1", "--block", "480")
+    samples = folder / "iq.u8"
+    with open(samples, "wb") as file:
+        for _ in range(100 * seconds):
+            file.write(os.urandom(2_000_000))
+
+    # --record implies --supervise: what that costs alone is told apart.
+    variants = {
+        "neither": [],
+        "--supervise": ["--supervise"],
+        "--record": ["--record", folder / "box", "--record-replace", "--keep", "256MiB"],
+    }
+    report = folder / "report.json"
+    # All of it is due long before it can be read, or it is played at its rate for ten seconds.
+    for name, rate, turns in [("as fast as it can be", "1e12", TURNS), ("at 2.4 MS/s", "2.4e6", 3)]:
+        url = f"iq=paced:{samples}?rate={rate}&piece=24000&full=wait"
+        limit = [] if rate == "1e12" else ["-n", 48_000 * 10]
+        elapsed = {variant: [] for variant in variants}
+        cpu = {variant: [] for variant in variants}
+        for turn in range(turns):
+            # Whoever is first has the caches as the last one of the turn before left them.
+            names = list(variants)
+            for variant in names[turn % 3 :] + names[: turn % 3]:
+                run = start(bundle, "-i", url, "-o", "audio=/dev/null", *limit, *variants[variant], report=report)
+                found, cpu_s = finish(run, report)
+                elapsed[variant].append(found["elapsed_ns"] / 1e9)
+                cpu[variant].append(cpu_s)
+        for variant in variants:
+            slower = [mine / base for mine, base in zip(elapsed[variant], elapsed["neither"])]
+            more_cpu = [mine / base for mine, base in zip(cpu[variant], cpu["neither"])]
+            cores = [mine / took for mine, took in zip(cpu[variant], elapsed[variant])]
+            print(
+                f"  {name}, {variant:12} {statistics.median(elapsed[variant]):7.3f} s, {statistics.median(cores):.4f} cores; beside "
+                f"neither, in the median of {turns} turns, {statistics.median(slower):.3f} of the time and "
+                f"{statistics.median(more_cpu):.3f} of the CPU time"
+            )
+
+
 def contract(folder, seconds):
     seconds = seconds or 2
     model = (ROOT / "graphs/fm/model.ron").read_text()
@@ -317,7 +359,7 @@ def sound(folder, seconds):
     print(f"  {out['sent']} of {48_000 * seconds} frames played, {out['dropped']} dropped; {out['bridge']}")
 
 
-ROWS = {row.__name__: row for row in (release, receiver, contract, datagrams, sound)}
+ROWS = {row.__name__: row for row in (release, receiver, recorder, contract, datagrams, sound)}
 
 
 def main():

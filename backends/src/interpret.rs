@@ -107,6 +107,15 @@ pub struct Outcome {
     pub state: State,
 }
 
+/// Tokens that a firing has written on a channel. An actor's state is such a token too.
+#[derive(Clone, Copy, Debug)]
+pub struct Written<'a> {
+    /// The channel.
+    pub channel: ChannelId,
+    /// The tokens.
+    pub bytes: &'a [u8],
+}
+
 /// One cache line: kernels are promised scratch memory aligned to 64 bytes.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
@@ -469,7 +478,7 @@ impl Interpreter {
             stream.next = ahead.iter().map(|a| stream.history - a).collect();
         }
         if let Some(live) = &mut self.live {
-            live.forget_origins();
+            live.restore(state);
             state
                 .changes
                 .iter()
@@ -492,6 +501,20 @@ impl Interpreter {
         &mut self,
         inputs: &BTreeMap<String, Vec<u8>>,
         iterations: Option<u64>,
+    ) -> Result<Outcome, InterpretError> {
+        self.run_observed(inputs, iterations, &mut |_| ())
+    }
+
+    /// [`Self::run`] that tells of all tokens on all channels, firing by firing: no token is told of before those that it
+    /// was made from.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn run_observed(
+        &mut self,
+        inputs: &BTreeMap<String, Vec<u8>>,
+        iterations: Option<u64>,
+        observer: &mut impl FnMut(Written<'_>),
     ) -> Result<Outcome, InterpretError> {
         let mut feeds: TiVec<ActorId, &[u8]> = TiVec::new();
         let mut sinks: TiVec<ActorId, Vec<u8>> = TiVec::new();
@@ -519,7 +542,7 @@ impl Interpreter {
 
         let mut ports = Vec::new();
         for iteration in 0..limit {
-            self.iterate(iteration, &mut feeds, &mut sinks, &mut ports)?;
+            self.iterate(iteration, &mut feeds, &mut sinks, &mut ports, observer)?;
         }
         Ok(self.outcome(limit, &feeds, sinks))
     }
@@ -531,6 +554,7 @@ impl Interpreter {
         feeds: &mut TiVec<ActorId, &[u8]>,
         sinks: &mut TiVec<ActorId, Vec<u8>>,
         ports: &mut Vec<RawPort>,
+        observer: &mut impl FnMut(Written<'_>),
     ) -> Result<(), InterpretError> {
         let mut left: TiVec<ActorId, u64> = self.nodes.iter().map(|n| n.firings).collect();
         let mut ready: VecDeque<ActorId> = self.nodes.keys().collect();
@@ -545,6 +569,8 @@ impl Interpreter {
             let firing = (self.iterations + 1) * firings - left[actor];
             self.follow_changes(actor, firing)?;
             self.fire(actor, &mut feeds[actor], &mut sinks[actor], ports)?;
+            self.tell_written(actor, observer);
+            self.drop_read(actor);
             left[actor] -= 1;
 
             // Only this actor and those that read from it can have become ready.
@@ -644,7 +670,6 @@ impl Interpreter {
             streams,
             scratch,
             consumed,
-            live,
             ..
         } = self;
         let node = &nodes[actor];
@@ -670,6 +695,31 @@ impl Interpreter {
         for port in &node.outputs {
             streams[port.channel].written += port.rate;
         }
+        Ok(())
+    }
+
+    /// Tells of what an actor's last firing has written.
+    fn tell_written(&self, actor: ActorId, observer: &mut impl FnMut(Written<'_>)) {
+        let node = &self.nodes[actor];
+        let outputs = node.outputs.iter().map(|port| (port.channel, port.rate));
+        let states = node.states.iter().map(|&channel| (channel, 1));
+        for (channel, tokens) in outputs.chain(states) {
+            let stream = &self.streams[channel];
+            let live = stream.queue.live();
+            let bytes = &live[live.len() - tokens as usize * stream.token_bytes..];
+            observer(Written { channel, bytes });
+        }
+    }
+
+    /// Drops what an actor's last firing was the last to read, and what it has written for nobody.
+    fn drop_read(&mut self, actor: ActorId) {
+        let Self {
+            nodes,
+            streams,
+            live,
+            ..
+        } = self;
+        let node = &nodes[actor];
         for port in &node.inputs {
             let stream = &mut streams[port.channel];
             stream.next[port.reader] += port.rate;
@@ -689,7 +739,6 @@ impl Interpreter {
                 }
             }
         }
-        Ok(())
     }
 
     fn outcome(

@@ -32,8 +32,9 @@ use crate::contingency::ImpossibleLoss;
 use crate::cost_table::CostSources;
 use crate::cpu_only::CpuOnlyActors;
 use crate::diag::{Diagnostic, Diagnostics};
-use crate::front::{FrontEnd, Source, parse_source};
+use crate::front::{FrontEnd, ParsedSource, Source, parse_source};
 use crate::kernels::KernelRequest;
+use crate::modes::ModeList;
 use crate::options::CompileOptions;
 use crate::pack::{self, PackRequest};
 use crate::pass_report::PassReport;
@@ -59,6 +60,7 @@ pub(crate) struct Compilation<'a> {
     model: Option<BuiltGraph>,
     files: Files,
     reports: Reports,
+    modes: Option<ModeList>,
 }
 
 /// A program, and what is worth knowing about how it came about.
@@ -103,6 +105,10 @@ impl<'a> Compilation<'a> {
             reports: &mut reports,
         };
 
+        let modes = match &parsed_source {
+            Some(ParsedSource::Model(.., modes)) => modes.clone(),
+            _ => None,
+        };
         let model = parsed_source.and_then(|source| front_end.build_graph(source));
         Self {
             options,
@@ -112,7 +118,13 @@ impl<'a> Compilation<'a> {
             model,
             files,
             reports,
+            modes,
         }
+    }
+
+    /// The modes of the model, if it has some.
+    pub(crate) fn modes(&self) -> Option<&ModeList> {
+        self.modes.as_ref()
     }
 
     /// Checks the model up to its analysis; its warnings.

@@ -3,24 +3,28 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use zbmd_ir::verify::Verified;
+use zbmd_ir::bundle::Meta;
+use zbmd_ir::verify::{Verified, VerifiedModes, verify_modes};
 use zbmd_ir::{BlobId, Graph, Machine, Program, TiVec};
 use zbmd_scheduler::Estimate;
 
 use crate::analysis::Analysis;
 use crate::calibrate::{self, CalibrateOptions, Calibration};
+use crate::codes::Code;
 use crate::compilation::Compilation;
 use crate::contingency::ImpossibleLoss;
 use crate::costs::MeasuredCosts;
 use crate::cpu_only::CpuOnlyActors;
-use crate::diag::{Diagnostics, Sink};
+use crate::diag::{Diagnostic, Diagnostics, Sink};
 use crate::front::Source;
+use crate::modes::{self, ModeList};
 use crate::net::Net;
-use crate::options::{CompileOptions, MachineChoice};
+use crate::options::{CompileOptions, MachineChoice, Replicate};
 use crate::pass_report::PassReport;
 use crate::replicate::Replication;
 use crate::reports::Reports;
 use crate::rounding::Rounding;
+use crate::source::Span;
 use crate::target::Target;
 use crate::write::WriteError;
 
@@ -43,6 +47,17 @@ pub struct Compiled {
     pub cpu_only: Option<CpuOnlyActors>,
     /// What the passes over imported ONNX models did, by file.
     pub passes: Vec<(String, Vec<PassReport>)>,
+    /// All modes, of a model that has some; what else stands here is of the first.
+    pub modes: Option<CompiledModes>,
+}
+
+/// The modes of a model.
+#[derive(Clone, Debug)]
+pub struct CompiledModes {
+    /// Their programs; a run begins in the first.
+    pub verified: VerifiedModes,
+    /// For each mode the losses that its plans cannot survive.
+    pub impossible: Vec<Vec<ImpossibleLoss>>,
 }
 
 impl Compiled {
@@ -52,13 +67,123 @@ impl Compiled {
     /// The system's error.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), WriteError> {
         let path = path.as_ref();
-        zbmd_ir::bundle::write(path, &self.program).map_err(|error| WriteError::new(path, error))
+        let written = match &self.modes {
+            Some(modes) => zbmd_ir::bundle::write_modes(path, &modes.verified, &Meta::new()),
+            None => zbmd_ir::bundle::write(path, &self.program),
+        };
+        written.map_err(|error| WriteError::new(path, error))
     }
 }
 
 fn compile(source: Source<'_>, options: &CompileOptions) -> Result<Compiled, Diagnostics> {
-    let (made, warnings) = Compilation::open(source, options).compile()?;
+    let source_again = again(&source);
+    let compilation = Compilation::open(source, options);
+    match (several_modes(&compilation, options), source_again) {
+        (Some(modes), Some(source)) => {
+            drop(compilation);
+            compile_modes(&modes, &source, options)
+        }
+        _ => finish(compilation),
+    }
+}
+
+fn check(source: Source<'_>, options: &CompileOptions) -> Result<Diagnostics, Diagnostics> {
+    let source_again = again(&source);
+    let compilation = Compilation::open(source, options);
+    let (Some(modes), Some(source)) = (several_modes(&compilation, options), source_again) else {
+        return compilation.check();
+    };
+    let mut warnings = compilation.check()?;
+    let mut of_modes = vec![std::mem::take(&mut warnings.list)];
+    for name in modes.names.iter().skip(1) {
+        let Some(source) = again(&source) else { break };
+        let mode_options = options_of_mode(options, &name.value);
+        let of_mode = Compilation::open(source, &mode_options).check()?;
+        of_modes.push(of_mode.list);
+    }
+    warnings.list = joined_warnings(&of_modes);
+    Ok(warnings)
+}
+
+/// The modes of a model, if all of them are asked for.
+fn several_modes(compilation: &Compilation<'_>, options: &CompileOptions) -> Option<ModeList> {
+    let modes = compilation.modes().filter(|_| options.mode.is_none());
+    modes.cloned()
+}
+
+/// A text once more, to read another mode of it. What is made in Rust has none.
+fn again<'a>(source: &Source<'a>) -> Option<Source<'a>> {
+    match *source {
+        Source::File(path) => Some(Source::File(path)),
+        Source::Text { name, text, folder } => Some(Source::Text { name, text, folder }),
+        Source::Onnx { .. } | Source::Net { .. } | Source::Graph { .. } => None,
+    }
+}
+
+fn options_of_mode(options: &CompileOptions, mode: &str) -> CompileOptions {
+    CompileOptions {
+        mode: Some(mode.to_owned()),
+        // Replicas of an actor in one mode would not find the state that it left in another.
+        replicate: Replicate::Off,
+        ..options.clone()
+    }
+}
+
+/// Compiles every mode by itself, for the same machine, and puts them together.
+fn compile_modes(
+    modes: &ModeList,
+    source: &Source<'_>,
+    options: &CompileOptions,
+) -> Result<Compiled, Diagnostics> {
+    let mut first: Option<Compiled> = None;
+    let mut programs = Vec::new();
+    let mut warnings = Vec::new();
+    let mut impossible = Vec::new();
+    for name in &modes.names {
+        let Some(source) = again(source) else { break };
+        let mode_options = options_of_mode(options, &name.value);
+        let compiled = finish(Compilation::open(source, &mode_options))?;
+        programs.push(Program::clone(&compiled.program));
+        warnings.push(compiled.warnings.list.clone());
+        impossible.push(compiled.impossible.clone());
+        first.get_or_insert(compiled);
+    }
+
+    let Some(mut first) = first else {
+        unreachable!("a list of modes has at least one");
+    };
+    first.warnings.list = joined_warnings(&warnings);
+    let last_name = modes.names.last().map_or(Span::NONE, |name| name.span);
+    let verified = verify_modes(modes.join(programs)).map_err(|error| Diagnostics {
+        list: vec![modes::refuse(error.to_string(), last_name)],
+        ..first.warnings.clone()
+    })?;
     Ok(Compiled {
+        modes: Some(CompiledModes {
+            verified,
+            impossible,
+        }),
+        ..first
+    })
+}
+
+/// The warnings of all modes, each once. That a sub-model is not used is one only where no mode uses it.
+fn joined_warnings(of_modes: &[Vec<Diagnostic>]) -> Vec<Diagnostic> {
+    let mut joined: Vec<Diagnostic> = Vec::new();
+    for warning in of_modes.iter().flatten() {
+        let is_everywhere = of_modes.iter().all(|list| list.contains(warning));
+        let counts = warning.code != Code::W0202 || is_everywhere;
+        if counts && !joined.contains(warning) {
+            joined.push(warning.clone());
+        }
+    }
+    joined
+}
+
+fn finish(compilation: Compilation<'_>) -> Result<Compiled, Diagnostics> {
+    let (made, warnings) = compilation.compile()?;
+    Ok(Compiled {
+        modes: None,
         program: made.program,
         warnings,
         estimate: made.estimate,
@@ -149,7 +274,7 @@ pub(crate) fn graph_of_net(
     Compilation::open(Source::Net { net, blobs, sink }, options).into_graph()
 }
 
-/// Checks a model file up to its analysis; gives its warnings. Of the machine only a machine file is checked.
+/// Checks a model file up to its analysis, all its modes if it has some; gives its warnings. Of the machine only a machine file is checked.
 ///
 /// # Errors
 /// Everything that is wrong with the model.
@@ -157,7 +282,7 @@ pub fn check_file(
     path: impl AsRef<Path>,
     options: &CompileOptions,
 ) -> Result<Diagnostics, Diagnostics> {
-    Compilation::open(Source::File(path.as_ref()), options).check()
+    check(Source::File(path.as_ref()), options)
 }
 
 /// Checks a model given as text; see [`check_file`] and [`compile_str`].
@@ -170,7 +295,7 @@ pub fn check_str(
     dir: impl AsRef<Path>,
     options: &CompileOptions,
 ) -> Result<Diagnostics, Diagnostics> {
-    Compilation::open(text_source(name, text, dir.as_ref()), options).check()
+    check(text_source(name, text, dir.as_ref()), options)
 }
 
 /// Measures the kernels of a model file on the devices of `options.machine`, which must be this computer's.

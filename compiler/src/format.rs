@@ -104,6 +104,8 @@ takes! {
     MODELS: "map of `Model` or `File(\"other.ron\")`", not "5";
     ACTORS: "map of ops with parameters", not "5";
     CHANNELS: "list of channels", not "5";
+    MODES: "map of `Mode`", not "5";
+    CHANGES: "list of pairs of modes", not "5";
     WORDS: "map of strings", not "5";
     READERS: "string, reader, or a list of them", not "5";
     COUNTS: "map of counts", not "5";
@@ -142,6 +144,9 @@ group! { MODEL, "Model", "A model, or a sub-model: `Model` may be left out in a 
     ],
     sinks: { "out": Stream() },
     pins: { "twice": "cpu:0" },
+    modes: { "near": Mode(), "far": Mode() },
+    initial_mode: "near",
+    changes: [("near", "far")],
 )"#:
     "name": "\"outer\"", STRING, Is("\"model\""), "Stands in reports and bundles.";
     "params": "{ \"loudness\": 0.5 }", VALUES, Is("{}"), "Parameters with their defaults: `$name` stands for the value everywhere else. The default `required` means that there is none. From outside: `zbmdc --param NAME=VALUE`; of a sub-model: `Sub(\"model\", name: value)`.";
@@ -153,6 +158,27 @@ group! { MODEL, "Model", "A model, or a sub-model: `Model` may be left out in a 
     "channels": "[(from: \"x\", to: [\"gain\"]), (from: \"gain\", to: [\"y\"])]", CHANNELS, Is("[]"), "What is joined to what.";
     "sinks": "{ \"out\": Stream() }", STREAMS, Is("{}"), "Where tokens go outside; of the outermost model only.";
     "pins": "{ \"twice\": \"cpu:0\" }", WORDS, Is("{}"), "Actors that must run on a device of the machine. A pinned actor has no other place to go when that device is lost.";
+    "modes": "{ \"near\": Mode(), \"far\": Mode() }", MODES, Is("{}"), "Modes by name, of which a run is in one at a time: each is this model with the mode's actors and channels added, and has plans of its own. All have the same sources, sinks and types of them; rates may differ. Of the outermost model only.";
+    "initial_mode": "\"near\"", STRING, Means("the first in the text"), "The mode that a run begins in.";
+    "changes": "[(\"near\", \"far\")]", CHANGES, Means("from every mode to every other"), "From which mode to which other a run may go.";
+}
+
+group! { MODE, "Mode", "A mode of a model: what it has besides what stands in the model itself. `Mode` may be left out. When a run goes over, tokens go along that lie on channels of the same actor, output, type and number in both modes; others begin as written.", r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    modes: {
+        "loud": Mode(
+            actors: { "gain": Gain(2.0) },
+            channels: [(from: "in", to: ["gain"]), (from: "gain", to: ["out"])],
+            pins: { "gain": "cpu:0" },
+        ),
+        "same": Mode(channels: [(from: "in", to: ["out"])]),
+    },
+    initial_mode: "loud",
+    sinks: { "out": Stream() },
+)"#:
+    "actors": "{ \"gain\": Gain(2.0) }", ACTORS, Is("{}"), "Actors that the mode has besides those of the model.";
+    "channels": "[(from: \"in\", to: [\"gain\"]), (from: \"gain\", to: [\"out\"])]", CHANNELS, Is("[]"), "Channels, likewise; from and to any actor and stream of the model and the mode.";
+    "pins": "{ \"gain\": \"cpu:0\" }", WORDS, Is("{}"), "Actors that must run on a device, likewise.";
 }
 
 group! { PORT, "Port", "A port of a sub-model. A dtype alone does: `\"x\": f32`.", r#"Model(
@@ -348,8 +374,9 @@ group! { COST, "Cost", "The cost of one kernel for given parameters and port typ
 }
 
 /// All groups, as a reader wants them.
-pub(crate) static GROUPS: [&Group; 16] = [
+pub(crate) static GROUPS: [&Group; 17] = [
     &MODEL,
+    &MODE,
     &STREAM,
     &CHANNEL,
     &READER,

@@ -18,6 +18,7 @@ use crate::expand::expand;
 use crate::gates;
 use crate::infer::infer;
 use crate::model::{Loader, Model};
+use crate::modes::{self, ModeList};
 use crate::net::Net;
 use crate::onnx::{self, ImportOptions, OnnxError};
 use crate::options::CompileOptions;
@@ -60,7 +61,7 @@ pub(crate) enum Source<'a> {
 
 /// A source as far as it can be read without knowing the machine.
 pub(crate) enum ParsedSource<'a> {
-    Model(Rc<Model>, Vec<Parameter>),
+    Model(Rc<Model>, Vec<Parameter>, Option<ModeList>),
     OnnxFile(&'a Path),
     OnnxBytes { name: &'a str, bytes: &'a [u8] },
     Net(&'a Net),
@@ -93,14 +94,14 @@ pub(crate) fn parse_source<'a>(
         Source::File(path) => {
             let mut loader = Loader::new(&mut reports.sources, &mut reports.sink);
             let model = loader.file(path, Span::NONE)?;
-            let parameters = parse_parameters(options, reports)?;
-            Some(ParsedSource::Model(model, parameters))
+            drop(loader);
+            model_source(model, options, reports)
         }
         Source::Text { name, text, folder } => {
             let mut loader = Loader::new(&mut reports.sources, &mut reports.sink);
             let model = Rc::new(loader.text(name, text, folder)?);
-            let parameters = parse_parameters(options, reports)?;
-            Some(ParsedSource::Model(model, parameters))
+            drop(loader);
+            model_source(model, options, reports)
         }
 
         // What was built in Rust brings its own tensors, and what was refused while it was built.
@@ -114,6 +115,38 @@ pub(crate) fn parse_source<'a>(
             Some(ParsedSource::Graph(graph))
         }
     }
+}
+
+/// A model in the mode that the options name, or else in its first one.
+fn model_source<'a>(
+    model: Rc<Model>,
+    options: &CompileOptions,
+    reports: &mut Reports,
+) -> Option<ParsedSource<'a>> {
+    let errors_before = reports.sink.errors();
+    let modes = ModeList::of(&model, &mut reports.sink);
+    // Without its modes the model would be reported to lack what they have.
+    if reports.sink.errors() > errors_before {
+        return None;
+    }
+    let wanted = match (&modes, &options.mode) {
+        (Some(modes), None) => modes.names.first().map(|name| name.value.clone()),
+        (_, wanted) => wanted.clone(),
+    };
+    let mut model = model;
+    if let Some(wanted) = wanted {
+        let has_mode = model.modes.iter().any(|mode| mode.name.value == wanted);
+        if !has_mode {
+            let message = format!("there is no mode `{wanted}`");
+            reports.sink.push(modes::refuse(message, model.span));
+            return None;
+        }
+        // Whoever loaded it is gone: nobody else holds the outermost model.
+        let own_model = Rc::get_mut(&mut model)?;
+        own_model.enter_mode(&wanted);
+    }
+    let parameters = parse_parameters(options, reports)?;
+    Some(ParsedSource::Model(model, parameters, modes))
 }
 
 /// Parses the values that are given for parameters of the model.
@@ -132,7 +165,9 @@ impl FrontEnd<'_> {
     /// The graph of a source. After errors it has gaps, and only serves to find more of them.
     pub(crate) fn build_graph(&mut self, source: ParsedSource<'_>) -> Option<BuiltGraph> {
         match source {
-            ParsedSource::Model(model, parameters) => Some(self.build_model(&model, &parameters)),
+            ParsedSource::Model(model, parameters, _) => {
+                Some(self.build_model(&model, &parameters))
+            }
             ParsedSource::Net(net) => Some(self.build_net(net)),
             ParsedSource::Graph(graph) => Some(self.check_given_graph(graph)),
             ParsedSource::OnnxFile(path) => {

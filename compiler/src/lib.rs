@@ -30,6 +30,7 @@ mod kernels;
 mod live;
 pub mod machine;
 mod model;
+mod modes;
 mod net;
 mod npy;
 pub mod onnx;
@@ -68,15 +69,16 @@ pub use assemble::Cubins;
 pub use builder::{ActorRef, GraphBuilder, PortRef};
 pub use codes::Code;
 pub use compile::{
-    Compiled, analyse_file, analyse_str, calibrate_file, calibrate_graph, calibrate_str,
-    check_file, check_str, compile_file, compile_graph, compile_str, graph_of_file, graph_of_onnx,
-    read_machine,
+    Compiled, CompiledModes, analyse_file, analyse_str, calibrate_file, calibrate_graph,
+    calibrate_str, check_file, check_str, compile_file, compile_graph, compile_str, graph_of_file,
+    graph_of_onnx, read_machine,
 };
 pub use contingency::ImpossibleLoss;
 pub use cpu_only::{CpuOnlyActor, CpuOnlyActors};
 pub use deadlines::{DeadlineCheck, check_deadlines};
 pub use diag::{Diagnostic, Diagnostics, Label, Severity};
 pub use explain::{Example, Page, page};
+pub use modes::{ChangeBound, ModeBound, ModeBounds};
 pub use npy::{Npy, NpyError, read as read_npy};
 pub use options::{CompileOptions, MachineChoice, Replicate, SearchOptions};
 pub use replicate::{ReplicateError, Replicated, Replication, replicate};

@@ -8,6 +8,7 @@ use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink};
 use crate::files::{self, ReadError};
 use crate::format;
+use crate::modes;
 use crate::parse::{self, Arg, Node, NodeKind};
 use crate::read::{self, Fields};
 use crate::source::{SourceMap, Span, Spanned};
@@ -29,10 +30,25 @@ pub(crate) struct Model {
     pub(crate) actors: Vec<ActorDecl>,
     pub(crate) channels: Vec<ChannelDecl>,
     pub(crate) pins: Vec<(Spanned<String>, Spanned<String>)>,
+    pub(crate) modes: Vec<ModeDecl>,
+    pub(crate) initial_mode: Option<Spanned<String>>,
+    /// None where every change is allowed.
+    pub(crate) changes: Option<Vec<(Spanned<String>, Spanned<String>)>>,
     /// Names whose declarations could not be read.
     pub(crate) broken: Vec<Spanned<String>>,
     /// Whether channels could not be read.
     pub(crate) lost_channels: bool,
+}
+
+/// A mode: what it adds to the model.
+#[derive(Debug)]
+pub(crate) struct ModeDecl {
+    pub(crate) name: Spanned<String>,
+    actors: Vec<ActorDecl>,
+    channels: Vec<ChannelDecl>,
+    pins: Vec<(Spanned<String>, Spanned<String>)>,
+    broken: Vec<Spanned<String>>,
+    lost_channels: bool,
 }
 
 /// A sub-model's definition.
@@ -95,6 +111,21 @@ pub(crate) struct ChannelDecl {
 pub(crate) struct ToDecl {
     pub(crate) end: Spanned<String>,
     pub(crate) reader: ReaderDecl,
+}
+
+impl Model {
+    /// Adds what a mode has to what the model has.
+    pub(crate) fn enter_mode(&mut self, name: &str) {
+        let modes = std::mem::take(&mut self.modes);
+        let Some(mode) = modes.into_iter().find(|mode| mode.name.value == name) else {
+            return;
+        };
+        self.actors.extend(mode.actors);
+        self.channels.extend(mode.channels);
+        self.pins.extend(mode.pins);
+        self.broken.extend(mode.broken);
+        self.lost_channels |= mode.lost_channels;
+    }
 }
 
 /// What can be said of a reader.
@@ -239,6 +270,15 @@ impl<'a> Loader<'a> {
             lost_channels,
         } = read_channels(&mut fields, self.sink);
         let pins = read_pins(&mut fields, self.sink);
+        let mode_map = read_map(&mut fields, "modes", "a mode", self.sink);
+        let mode_decls = mode_map
+            .into_iter()
+            .filter_map(|(name, node)| mode(name, &node, self.sink));
+        let modes: Vec<ModeDecl> = mode_decls.collect();
+        let initial_node = fields.take("initial_mode");
+        let initial_mode =
+            initial_node.and_then(|node| read::string(node, "a mode in quotes", self.sink));
+        let changes = read_changes(&mut fields, self.sink);
         fields.done(self.sink);
 
         Some(Model {
@@ -254,12 +294,31 @@ impl<'a> Loader<'a> {
             actors,
             channels,
             pins,
+            modes,
+            initial_mode,
+            changes,
             broken,
             lost_channels,
         })
     }
 
     fn definition(&mut self, node: &Node, dir: &Path) -> ModelDef {
+        let definition = self.read_definition(node, dir);
+        let model = match &definition {
+            ModelDef::Inline(model) => Some(&**model),
+            ModelDef::File(model) => Some(&**model),
+            ModelDef::Bad => None,
+        };
+        if let Some(mode) = model.and_then(|model| model.modes.first()) {
+            let message = format!("the sub-model has a mode `{}`", mode.name.value);
+            let refusal = modes::refuse(message, mode.name.span)
+                .help("modes belong to the outermost model: put what differs there");
+            self.sink.push(refusal);
+        }
+        definition
+    }
+
+    fn read_definition(&mut self, node: &Node, dir: &Path) -> ModelDef {
         let NodeKind::Call(Some(name), args) = &node.kind else {
             return self
                 .model(node, dir)
@@ -325,6 +384,70 @@ fn read_pins(fields: &mut Fields<'_>, sink: &mut Sink) -> Vec<(Spanned<String>, 
             Some((actor, device))
         })
         .collect()
+}
+
+/// `Mode(…)`.
+fn mode(name: Spanned<String>, node: &Node, sink: &mut Sink) -> Option<ModeDecl> {
+    let args = match &node.kind {
+        NodeKind::Call(head, args) if head.as_ref().is_none_or(|h| h.value == "Mode") => args,
+        _ => {
+            let expected = "a mode: `Mode(actors: {…}, channels: […])`";
+            sink.push(read::wrong_kind(node, expected));
+            return None;
+        }
+    };
+    let owner_name = format!("mode `{}`", name.value);
+    let mut fields = Fields::of(&format::MODE, owner_name, node.span, args, sink);
+    let mut broken = Vec::new();
+    let actor_map = read_map(&mut fields, "actors", "an actor", sink);
+    let actors = keep_readable(actor_map, &mut broken, |name, node| actor(name, node, sink));
+    let ReadChannels {
+        channels,
+        lost_channels,
+    } = read_channels(&mut fields, sink);
+    let pins = read_pins(&mut fields, sink);
+    fields.done(sink);
+    Some(ModeDecl {
+        name,
+        actors,
+        channels,
+        pins,
+        broken,
+        lost_channels,
+    })
+}
+
+/// Pairs of modes; none where the field is left out.
+fn read_changes(
+    fields: &mut Fields<'_>,
+    sink: &mut Sink,
+) -> Option<Vec<(Spanned<String>, Spanned<String>)>> {
+    let node = fields.take("changes")?;
+    let written = read::list(node, "a list of pairs: `(\"from\", \"to\")`", sink)?;
+    let pairs = written.iter().filter_map(|node| {
+        let NodeKind::Call(None, args) = &node.kind else {
+            sink.push(read::wrong_kind(node, "a pair: `(\"from\", \"to\")`"));
+            return None;
+        };
+        let [
+            Arg {
+                name: None,
+                value: from,
+            },
+            Arg {
+                name: None,
+                value: to,
+            },
+        ] = args.as_slice()
+        else {
+            sink.push(read::wrong_kind(node, "a pair: `(\"from\", \"to\")`"));
+            return None;
+        };
+        let from = read::string(from, "a mode in quotes", sink)?;
+        let to = read::string(to, "a mode in quotes", sink)?;
+        Some((from, to))
+    });
+    Some(pairs.collect())
 }
 
 /// The channels of a model that can be read.

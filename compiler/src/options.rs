@@ -100,6 +100,8 @@ pub struct CompileOptions {
     pub skipped_passes: Vec<String>,
     /// Values for parameters of the model, as its text would write them, by name.
     pub params: BTreeMap<String, String>,
+    /// Of a model with modes, compile this one alone.
+    pub mode: Option<String>,
 }
 
 impl Default for CompileOptions {
@@ -124,6 +126,7 @@ impl Default for CompileOptions {
             onnx: ImportOptions::default(),
             skipped_passes: Vec::new(),
             params: BTreeMap::new(),
+            mode: None,
         }
     }
 }

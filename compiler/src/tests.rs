@@ -3,6 +3,7 @@
 mod gates;
 mod graphs;
 mod hostile;
+mod modes;
 mod mutate;
 mod onnx;
 mod rendered;

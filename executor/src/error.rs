@@ -95,6 +95,12 @@ pub enum EngineError {
     #[cfg(target_os = "linux")]
     #[error("no real-time run: {0}")]
     Realtime(#[from] crate::realtime::RealtimeError),
+    /// What a run of several modes cannot do.
+    #[error("a run of several modes cannot {what} yet")]
+    Modes {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// The system gives no more threads.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
@@ -237,6 +243,28 @@ pub enum SetError {
     /// Too many changes at tokens to come.
     #[error("{limit} changes have not taken effect yet: set those of later tokens later")]
     Pending { limit: usize },
+    /// Nothing comes any more.
+    #[error("the run has ended")]
+    Ended,
+}
+
+/// Why a run does not go over to a mode; then it stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
+pub enum ModeError {
+    /// No such mode.
+    #[error("there is no mode `{name}`: {}", known_words(known))]
+    Unknown { name: String, known: Vec<String> },
+    /// The model does not allow it.
+    #[error("the model allows no change from mode `{from}` to `{to}`")]
+    NotAllowed { from: String, to: String },
+    /// One change at a time.
+    #[error("a change to mode `{to}` is not done yet: try again when it is")]
+    Busy { to: String },
+    /// The mode needs devices that are lost.
+    #[error("mode `{mode}` has no plan without {lost}")]
+    NoPlan { mode: String, lost: String },
     /// Nothing comes any more.
     #[error("the run has ended")]
     Ended,

@@ -31,7 +31,7 @@ mod worker;
 
 pub use zbmd_supervise as supervise;
 
-pub use error::{EngineError, RunError, SetError};
+pub use error::{EngineError, ModeError, RunError, SetError};
 pub use named_pipe::is_named_pipe;
 pub use observe::report::{Outcome, Report};
 pub use observe::{live, report};
@@ -41,6 +41,7 @@ pub use options::{
 };
 pub use program::Engine;
 pub use run::control::Stopper;
+pub use run::modes::{ModeChange, ModeEntry, ModeHandle};
 pub use run::parameters::{ParameterHandle, ParameterValue, When};
 #[cfg(target_os = "linux")]
 pub use run::process::serve_if_worker;

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use zbmd_ir::{
-    ActorId, Dependence, EffectPoints, Graph, LiveParameter, live_parameters, visit_live,
+    ActorId, Dependence, EffectPoints, Graph, LiveParameter, PositionOrder, live_parameters,
+    visit_live,
 };
 use zbmd_op::OpError;
 use zbmd_op::kernel::Kernel;
@@ -58,6 +59,12 @@ impl LiveProgram {
             read_by,
             ..Self::default()
         }
+    }
+
+    /// The index of a parameter.
+    pub(crate) fn number_of(&self, name: &str) -> Option<u32> {
+        let found = self.parameters.iter().position(|known| known.name == name);
+        found.map(|index| index as u32)
     }
 
     /// Those of the values that an actor reads.
@@ -169,6 +176,19 @@ impl LoadedProgram {
             dependence: |source| self.dependence(source),
             iterations,
             consumed,
+        }
+    }
+
+    /// How changes follow each other from the same border on.
+    pub(crate) fn position_order<'a>(
+        &'a self,
+        iterations: u64,
+        consumed: &'a [(ActorId, u64)],
+    ) -> PositionOrder<'a, impl Fn(ActorId) -> u64> {
+        PositionOrder {
+            iterations,
+            consumed,
+            tokens_per_iteration: |source| self.tokens_per_iteration(source),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use zbmd_ir::verify::Verified;
 use zbmd_ir::verify::graph::repetition;
+use zbmd_ir::verify::{Verified, VerifiedModes};
 use zbmd_ir::{
     ActorId, Calendar, DeviceId, Entry, Plan, PlanId, PortChannels, Program, Role, TiVec,
 };
@@ -18,7 +18,9 @@ use crate::unsupported;
 /// A program that can be run any number of times.
 #[derive(Clone)]
 pub struct Engine {
+    /// The program of the first mode, which is the only one where there are no modes.
     pub(crate) loaded: Arc<LoadedProgram>,
+    pub(crate) modes: Arc<LoadedModes>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -37,6 +39,98 @@ impl Engine {
     /// # Errors
     /// An op or a variant of a kernel that the registry does not have, or a plan that this executor cannot run.
     pub fn new(program: Verified<Program>, registry: &Registry) -> Result<Self, EngineError> {
+        Self::with_modes(VerifiedModes::from(program), registry)
+    }
+
+    /// [`Self::new`] for several programs, of which a run may go over from one to another: [`crate::ModeHandle`].
+    ///
+    /// # Errors
+    /// As [`Self::new`], for the first mode that cannot be run.
+    pub fn with_modes(modes: VerifiedModes, registry: &Registry) -> Result<Self, EngineError> {
+        let programs = modes.programs().iter();
+        let loaded = programs.map(|program| LoadedProgram::new(Arc::clone(program), registry));
+        let list: Vec<Arc<LoadedProgram>> = loaded.collect::<Result<_, _>>()?;
+        let modes = LoadedModes {
+            verified: modes,
+            list,
+        };
+        Ok(Self {
+            loaded: Arc::clone(modes.first()),
+            modes: Arc::new(modes),
+        })
+    }
+
+    /// The names of the modes; one without a name where there are none.
+    pub fn mode_names(&self) -> &[String] {
+        self.modes.names()
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.loaded.program
+    }
+
+    /// Tokens of a source or a sink that one iteration moves.
+    pub fn tokens_per_iteration(&self, stream: ActorId) -> u64 {
+        self.loaded.tokens_per_iteration(stream)
+    }
+
+    /// The program, for whoever takes only what the verifier let pass.
+    pub fn verified(&self) -> &Verified<Program> {
+        &self.loaded.program
+    }
+}
+
+/// The programs of all modes, ready to run.
+pub(crate) struct LoadedModes {
+    verified: VerifiedModes,
+    /// In the order of the names; at least one.
+    list: Vec<Arc<LoadedProgram>>,
+}
+
+impl LoadedModes {
+    pub(crate) fn names(&self) -> &[String] {
+        self.verified.names()
+    }
+
+    /// The program of the mode that a run begins in.
+    pub(crate) fn first(&self) -> &Arc<LoadedProgram> {
+        &self.list[0]
+    }
+
+    pub(crate) fn program(&self, mode: usize) -> &Arc<LoadedProgram> {
+        &self.list[mode]
+    }
+
+    /// The program of a mode, by a number that another process sent.
+    pub(crate) fn get(&self, mode: u32) -> Option<&Arc<LoadedProgram>> {
+        self.list.get(mode as usize)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<LoadedProgram>> {
+        self.list.iter()
+    }
+
+    /// Whether a run can change its mode.
+    pub(crate) fn are_several(&self) -> bool {
+        self.list.len() > 1
+    }
+
+    /// Whether the model has a change from one mode to another.
+    pub(crate) fn allows(&self, from: usize, to: usize) -> bool {
+        let mut changes = self.verified.changes().iter();
+        changes
+            .any(|&(known_from, known_to)| (known_from as usize, known_to as usize) == (from, to))
+    }
+
+    /// All modes, for whoever writes a bundle of them.
+    pub(crate) fn verified(&self) -> &VerifiedModes {
+        &self.verified
+    }
+}
+
+impl LoadedProgram {
+    fn new(program: Arc<Verified<Program>>, registry: &Registry) -> Result<Arc<Self>, EngineError> {
         let main = PlanId(0);
         let tail_plan = program.plan("tail").map(|(id, _)| id);
         let tail = tail_plan.filter(|id| *id != main);
@@ -62,24 +156,7 @@ impl Engine {
             tail,
             program,
         };
-        Ok(Self {
-            loaded: Arc::new(loaded),
-        })
-    }
-
-    /// The program.
-    pub fn program(&self) -> &Program {
-        &self.loaded.program
-    }
-
-    /// Tokens of a source or a sink that one iteration moves.
-    pub fn tokens_per_iteration(&self, stream: ActorId) -> u64 {
-        self.loaded.tokens_per_iteration(stream)
-    }
-
-    /// The program, for whoever takes only what the verifier let pass.
-    pub fn verified(&self) -> &Verified<Program> {
-        &self.loaded.program
+        Ok(Arc::new(loaded))
     }
 }
 
@@ -132,7 +209,7 @@ pub(crate) enum Phase {
 
 /// A verified program with what every run of it needs.
 pub(crate) struct LoadedProgram {
-    pub program: Verified<Program>,
+    pub program: Arc<Verified<Program>>,
     pub repetition: TiVec<ActorId, u64>,
     pub port_channels: PortChannels,
     pub kernels: ProgramKernels,

@@ -35,6 +35,8 @@ pub const MAX_NAMES_BYTES: usize = 1 << 25;
 pub const MAX_CORE: u32 = 65_535;
 /// Devices of a machine; every two may be linked, so that time and memory grow with the square.
 pub const MAX_DEVICES: usize = 1024;
+/// Modes of a bundle.
+pub const MAX_MODES: usize = 64;
 /// Plans of a program.
 pub const MAX_PLANS: usize = 4096;
 /// Characters in the name of a kernel's variant.

@@ -98,19 +98,39 @@ pub enum ChangePosition {
     },
 }
 
-impl ChangePosition {
-    /// Whether it lies after another, by iterations and parts of them. `tokens_per_iteration` is asked of sources.
-    fn is_after(self, other: Self, tokens_per_iteration: &impl Fn(ActorId) -> u64) -> bool {
-        let fraction = |position| match position {
-            Self::Iteration(iteration) => (u128::from(iteration), 1),
-            Self::Token { source, index } => {
-                let tokens = tokens_per_iteration(source).max(1);
-                (u128::from(index), u128::from(tokens))
+/// How positions of changes are compared: by iterations and parts of them, counted from a border of the run. Before the
+/// border iterations may have been others, of another mode.
+#[derive(Clone, Copy, Debug)]
+pub struct PositionOrder<'a, T> {
+    /// Iterations before the border.
+    pub iterations: u64,
+    /// Tokens that each source has given before it.
+    pub consumed: &'a [(ActorId, u64)],
+    /// Tokens that a source gives in an iteration.
+    pub tokens_per_iteration: T,
+}
+
+impl<T: Fn(ActorId) -> u64> PositionOrder<'_, T> {
+    /// Whether a position lies after another.
+    fn is_after(&self, position: ChangePosition, other: ChangePosition) -> bool {
+        let (count, per_iteration) = self.since_border(position);
+        let (other_count, other_per_iteration) = self.since_border(other);
+        count * other_per_iteration > other_count * per_iteration
+    }
+
+    /// How many of what is counted lie between the border and a position, and how many there are of it in an iteration.
+    fn since_border(&self, position: ChangePosition) -> (i128, i128) {
+        match position {
+            ChangePosition::Iteration(iteration) => {
+                (i128::from(iteration) - i128::from(self.iterations), 1)
             }
-        };
-        let (index, tokens) = fraction(self);
-        let (other_index, other_tokens) = fraction(other);
-        index * other_tokens > other_index * tokens
+            ChangePosition::Token { source, index } => {
+                let mut counts = self.consumed.iter();
+                let before = counts.find(|(id, _)| *id == source).map_or(0, |(_, n)| *n);
+                let tokens = (self.tokens_per_iteration)(source).max(1);
+                (i128::from(index) - i128::from(before), i128::from(tokens))
+            }
+        }
     }
 }
 
@@ -128,14 +148,12 @@ pub struct ParameterChange {
 pub fn insert_change(
     changes: &mut Vec<ParameterChange>,
     change: ParameterChange,
-    tokens_per_iteration: &impl Fn(ActorId) -> u64,
+    order: &PositionOrder<'_, impl Fn(ActorId) -> u64>,
 ) {
-    let is_later = |known: &ParameterChange| {
-        known
-            .position
-            .is_after(change.position, tokens_per_iteration)
-    };
-    let place = changes.iter().position(is_later).unwrap_or(changes.len());
+    let is_later = |known: &ParameterChange| order.is_after(known.position, change.position);
+    // They are in order, and a new one is most often the last.
+    let last_before = changes.iter().rposition(|known| !is_later(known));
+    let place = last_before.map_or(0, |last| last + 1);
     changes.insert(place, change);
 }
 
@@ -147,12 +165,12 @@ pub fn insert_change(
 pub fn fold_changes(
     changes: &mut Vec<ParameterChange>,
     iterations: u64,
-    tokens_per_iteration: &impl Fn(ActorId) -> u64,
+    order: &PositionOrder<'_, impl Fn(ActorId) -> u64>,
     is_in_effect: impl Fn(&ParameterChange) -> bool,
 ) {
     let border = ChangePosition::Iteration(iterations);
     let is_settled = |change: &&ParameterChange| {
-        !change.position.is_after(border, tokens_per_iteration) && is_in_effect(change)
+        !order.is_after(change.position, border) && is_in_effect(change)
     };
     let settled = changes.iter().take_while(is_settled).count();
     if settled < 2 {
@@ -276,7 +294,11 @@ mod tests {
             source: ActorId(0),
             index,
         };
-        let tokens_per_iteration = |_| 10;
+        let order = PositionOrder {
+            iterations: 0,
+            consumed: &[],
+            tokens_per_iteration: |_| 10,
+        };
         // The first firing of iteration 8 needs token 85: both changes are in effect from there on.
         let at_token = change(token(85), 3.0);
         let mut changes = vec![
@@ -284,13 +306,43 @@ mod tests {
             change(token(80), 2.0),
             at_token.clone(),
         ];
-        fold_changes(&mut changes, 8, &tokens_per_iteration, |_| true);
+        fold_changes(&mut changes, 8, &order, |_| true);
         let folded = change(ChangePosition::Iteration(0), 2.0);
         assert_eq!(changes, [folded.clone(), at_token.clone()]);
 
         let at_border = change(ChangePosition::Iteration(8), 4.0);
-        insert_change(&mut changes, at_border.clone(), &tokens_per_iteration);
+        insert_change(&mut changes, at_border.clone(), &order);
         assert_eq!(changes, [folded, at_border, at_token]);
+    }
+
+    /// 8 iterations took 800 tokens in another mode; from there on each takes 10.
+    #[test]
+    fn positions_are_compared_by_iterations_since_the_border() {
+        let order = PositionOrder {
+            iterations: 8,
+            consumed: &[(ActorId(0), 800)],
+            tokens_per_iteration: |_| 10,
+        };
+        let token = |index| ChangePosition::Token {
+            source: ActorId(0),
+            index,
+        };
+        let in_order = [
+            ChangePosition::Iteration(0),
+            token(799),
+            ChangePosition::Iteration(8),
+            token(801),
+            token(819),
+            ChangePosition::Iteration(10),
+            token(821),
+        ];
+        for (place, position) in in_order.iter().enumerate() {
+            for (other_place, other) in in_order.iter().enumerate() {
+                assert_eq!(order.is_after(*position, *other), place > other_place);
+            }
+        }
+        assert!(!order.is_after(token(820), ChangePosition::Iteration(10)));
+        assert!(!order.is_after(ChangePosition::Iteration(10), token(820)));
     }
 
     #[test]

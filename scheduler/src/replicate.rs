@@ -104,8 +104,8 @@ const SMALL: u64 = 4;
 pub const MAX_CANDIDATES: usize = 9;
 
 /// Numbers of replicas that may be worth a plan, given the plan without: those that would even the work of the devices
-/// out, then more and fewer. Empty where the plan is within a few percent of what even work on all devices takes, or no
-/// actor that can be replicated stands out of the work. O(actors) for each.
+/// out, then more and fewer. Empty where the plan is within a few percent of what even work takes on as many devices as are
+/// of use, or no actor that can be replicated stands out of the work. O(actors) for each.
 ///
 /// # Errors
 /// [`AnalysisError`] for a graph without a repetition vector.
@@ -123,7 +123,8 @@ pub fn candidates(
         .collect();
 
     let total_ps: u128 = works.iter().map(|work| u128::from(work.ps)).sum();
-    let even_ps = u64::try_from(total_ps / devices.len().max(1) as u128).unwrap_or(u64::MAX);
+    let useful_devices = useful_devices(total_ps, largest_piece(&works, &splits), devices.len());
+    let even_ps = u64::try_from(total_ps / u128::from(useful_devices)).unwrap_or(u64::MAX);
     let can_split = works.keys().filter(|&actor| !splits[actor].is_empty());
     let Some(heaviest_ps) = can_split.map(|actor| works[actor].ps).max() else {
         return Ok(Vec::new());
@@ -143,7 +144,7 @@ pub fn candidates(
     };
     let period_ps = plan.period_ns.saturating_mul(PS_PER_NS);
     let mut found: Vec<Factors> = Vec::new();
-    for parts in numbers_of_parts(balanced, devices.len() as u64, any_unlike) {
+    for parts in numbers_of_parts(balanced, useful_devices, any_unlike) {
         let (factors, max_share_ps) = balance.divide(parts);
         // A plan that cannot be much shorter is not worth making.
         let worth_ps = period_ps.saturating_mul(100 - MIN_GAIN_PERCENT);
@@ -153,6 +154,25 @@ pub fn candidates(
         }
     }
     Ok(found)
+}
+
+/// The largest piece of work that is left when every actor has as many replicas as it can: no period is shorter.
+fn largest_piece(
+    works: &TiVec<ActorId, BlockWork>,
+    splits: &TiVec<ActorId, Vec<ReplicaSplit>>,
+) -> u64 {
+    let pieces = works.iter().zip(splits).map(|(work, splits)| {
+        let shares = splits.iter().map(|split| split.share_ps(work.ps));
+        shares.min().unwrap_or(work.ps)
+    });
+    pieces.max().unwrap_or(0)
+}
+
+/// Devices beyond which more of them cannot shorten the period, however many there are: those that the work fills when
+/// each has as much as the largest piece. At least 1.
+fn useful_devices(total_ps: u128, largest_piece_ps: u64, devices: usize) -> u64 {
+    let filled = total_ps.div_ceil(u128::from(largest_piece_ps.max(1)));
+    filled.min(devices as u128).max(1) as u64
 }
 
 /// Into how many parts the heaviest actor may be divided: about as many as even out the work first, then as many as

@@ -61,8 +61,13 @@ impl ChildRun {
     }
 
     /// Waits for the end, which must be a success; the report.
-    pub fn end(mut self) -> Value {
-        let status = self.wait();
+    pub fn end(self) -> Value {
+        self.end_within(LIMIT)
+    }
+
+    /// The same of a run that takes longer than others.
+    pub fn end_within(mut self, limit: Duration) -> Value {
+        let status = self.wait_within(limit);
         assert!(status.success(), "{}: {status}", self.name);
         self.report()
     }
@@ -76,13 +81,24 @@ impl ChildRun {
         self.report()
     }
 
+    /// Kills the run, as a lack of memory does: it leaves no report.
+    pub fn kill(mut self) {
+        self.child.kill().expect("a child");
+        let status = self.wait();
+        assert!(!status.success(), "{} had ended already", self.name);
+    }
+
     fn wait(&mut self) -> ExitStatus {
+        self.wait_within(LIMIT)
+    }
+
+    fn wait_within(&mut self, limit: Duration) -> ExitStatus {
         let begun = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 return status;
             }
-            assert!(begun.elapsed() < LIMIT, "{} does not end", self.name);
+            assert!(begun.elapsed() < limit, "{} does not end", self.name);
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -14,6 +14,7 @@ pub mod losses;
 pub mod machines;
 pub mod mix;
 pub mod models;
+pub mod modes;
 pub mod onnx;
 pub mod operator_graphs;
 pub mod random;

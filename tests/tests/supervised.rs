@@ -690,6 +690,71 @@ mod linux {
         assert!(said.contains("sink `dat` of f32"), "{said}");
     }
 
+    /// A program that was asked for behind a loss takes over behind all that the old one gave out, although the run goes
+    /// back to a border before that: no token is lost or comes twice.
+    fn swapped_behind_a_loss() {
+        let (old, new) = (text_engine(2), text_engine(3));
+        // On a busy machine it may take a while until something is given out.
+        let given_out = [300, 1_000, 4_000]
+            .into_iter()
+            .map(|loss_ms| swap_after_loss(&old, &new, loss_ms))
+            .find(|given_out| *given_out > 0);
+        assert!(given_out.is_some(), "nothing was given out before a loss");
+    }
+
+    /// Loses a worker after so long, and swaps while it is away. How much had been given out.
+    fn swap_after_loss(old: &Engine, new: &Engine, loss_ms: u64) -> usize {
+        let (lost, losses) = std::sync::mpsc::channel();
+        let declaration = r#"Supervision(backoff: (base: "200ms", longest: "400ms"))"#;
+        let faults = format!("Inject(at: [(\"{loss_ms}ms\", kill)])");
+        let mut options = options(PROCESSES);
+        let mut supervised = supervised(old, declaration, Some(&faults));
+        // No border is committed before the loss.
+        supervised.save_every = Some(2_000);
+        supervised.listener = Some(std::sync::Arc::new(move |event| {
+            if matches!(event.what, What::Fence { .. }) {
+                let _ = lost.send(());
+            }
+        }));
+        options.supervised = Some(supervised);
+
+        let block = old.program().plans[PlanId(0)].block as usize;
+        let total = 400 * block;
+        let mut session = old.start(options).expect("a session");
+        let mut source = session.source("in").expect("a source");
+        let mut sink = session.sink("out").expect("a sink");
+        let mut got: Vec<f64> = Vec::with_capacity(total);
+        source.push(&vec![1f64; total / 2]).expect("there is room");
+        let pulled = AtomicUsize::new(0);
+        let given_out = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut part = vec![0; 8 * 4096];
+                while let Ok(tokens @ 1..) = sink.pull_some_bytes(&mut part) {
+                    let tokens = part[..8 * tokens as usize].chunks_exact(8);
+                    let tokens = tokens.map(|t| f64::from_ne_bytes(t.try_into().expect("8")));
+                    got.extend(tokens);
+                    pulled.store(got.len(), Ordering::Relaxed);
+                }
+            });
+            losses.recv().expect("a loss");
+            let given_out = pulled.load(Ordering::Relaxed);
+            session.swap(new).expect("the same streams");
+            source.push(&vec![1f64; total / 2]).expect("there is room");
+            drop(source);
+            reader.join().expect("no panic");
+            given_out
+        });
+        let outcome = session.join().expect("well");
+        assert_eq!(outcome.report.sinks[0].tokens, total as u64);
+        assert_eq!(got.len(), total);
+        let steps: Vec<u64> = got.windows(2).map(|w| (w[1] - w[0]) as u64).collect();
+        let change = steps.iter().position(|step| *step == 3);
+        let change = change.expect("the new one took over");
+        assert!(steps[..change].iter().all(|step| *step == 2));
+        assert!(steps[change..].iter().all(|step| *step == 3));
+        given_out
+    }
+
     /// After runs with kills: no process, no open file, no mapping more than before. The first of the
     /// tests, since in those after it a thread that was given up may end, and close its files, late.
     fn nothing_left() {
@@ -764,10 +829,11 @@ mod linux {
 
     pub(super) fn main() {
         zbmd_executor::serve_if_worker(&registry());
-        let tests: [Test; 14] = [
+        let tests: [Test; 15] = [
             ("nothing_left", nothing_left),
             ("spinning", spinning),
             ("swapped", swapped),
+            ("swapped_behind_a_loss", swapped_behind_a_loss),
             ("anywhere", anywhere),
             ("killed", killed),
             ("chunks_of_lost_workers", chunks_of_lost_workers),

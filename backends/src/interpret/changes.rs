@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use zbmd_ir::{
     Actor, ActorId, BlobId, ChangePosition, ChannelId, Graph, LiveParameter, ParameterChange,
-    TiSlice, TiVec, has_live, insert_change, live_parameters,
+    PositionOrder, State, TiSlice, TiVec, has_live, insert_change, live_parameters,
 };
 
 use crate::kernel::Kernel;
@@ -22,6 +22,8 @@ pub(super) struct LiveActors {
     registry: Registry,
     blobs: TiVec<BlobId, Bytes>,
     changes: Vec<ParameterChange>,
+    /// Of the state that the run began with.
+    iterations_before: u64,
     sources: Vec<SourceReach>,
     /// Of the tokens that are kept on each channel.
     origins: TiVec<ChannelId, VecDeque<Origin>>,
@@ -36,6 +38,8 @@ struct LiveActor {
 struct SourceReach {
     id: ActorId,
     tokens_per_iteration: u64,
+    /// Tokens of the state that the run began with.
+    tokens_before: u64,
     /// Actors that get tokens that were made from its own.
     reached: TiVec<ActorId, bool>,
 }
@@ -66,6 +70,7 @@ impl LiveActors {
             .map(|(id, _)| SourceReach {
                 id,
                 tokens_per_iteration: tokens_per_iteration(id),
+                tokens_before: 0,
                 reached: reached_from(graph, id),
             })
             .collect();
@@ -79,26 +84,40 @@ impl LiveActors {
             registry: registry.clone(),
             blobs: blobs.to_owned(),
             changes: Vec::new(),
+            iterations_before: 0,
             origins: origins.collect(),
             sources,
         })
     }
 
     pub(super) fn add(&mut self, change: ParameterChange) {
-        let sources = &self.sources;
-        let tokens_per_iteration = |id| {
-            let mut known = sources.iter().filter(|source| source.id == id);
-            known.next().map_or(1, |source| source.tokens_per_iteration)
+        let sources = self.sources.iter();
+        let consumed: Vec<(ActorId, u64)> = sources.map(|s| (s.id, s.tokens_before)).collect();
+        let order = PositionOrder {
+            iterations: self.iterations_before,
+            consumed: &consumed,
+            tokens_per_iteration: |id| {
+                let known = self.sources.iter().find(|source| source.id == id);
+                known.map_or(1, |source| source.tokens_per_iteration)
+            },
         };
-        insert_change(&mut self.changes, change, &tokens_per_iteration);
+        insert_change(&mut self.changes, change, &order);
         // What is in effect already is found anew, in the new order.
         for live_actor in self.actors.values_mut() {
             live_actor.in_effect = vec![false; self.changes.len()];
         }
     }
 
-    /// The tokens that are kept come from another run: what they were made from lies before all changes.
-    pub(super) fn forget_origins(&mut self) {
+    /// The run goes on from a state: what its tokens were made from lies before all changes, and iterations before it may
+    /// have taken other numbers of tokens.
+    pub(super) fn restore(&mut self, state: &State) {
+        self.iterations_before = state.iterations;
+        for source in &mut self.sources {
+            let mut counts = state.consumed.iter();
+            let count = counts.find(|(id, _)| *id == source.id);
+            source.tokens_before = count.map_or(0, |(_, tokens)| *tokens);
+        }
+
         let unknown: Origin = vec![None; self.sources.len()];
         for origins in &mut self.origins {
             origins
@@ -170,15 +189,15 @@ impl LiveActors {
                 ChangePosition::Token { source, index } => {
                     let known = self.sources.iter().position(|known| known.id == source);
                     known.is_some_and(|known| {
-                        let SourceReach {
-                            tokens_per_iteration,
-                            reached,
-                            ..
-                        } = &self.sources[known];
-                        if reached[id] {
+                        let source = &self.sources[known];
+                        if source.reached[id] {
                             origin[known].is_some_and(|newest| newest >= index)
                         } else {
-                            firing >= index / tokens_per_iteration * firings_per_iteration
+                            let ahead = i128::from(index) - i128::from(source.tokens_before);
+                            let iterations =
+                                ahead.div_euclid(i128::from(source.tokens_per_iteration));
+                            let iteration = i128::from(self.iterations_before) + iterations;
+                            i128::from(firing) >= iteration * i128::from(firings_per_iteration)
                         }
                     })
                 }

@@ -259,6 +259,9 @@ pub(crate) struct Inspect {
     /// The plan to show, by name or number; JSON, RON and HTML hold all
     #[arg(long, value_name = "PLAN", default_value = "0")]
     pub(crate) plan: String,
+    /// The mode to show, of a bundle with several; by default the one that a run begins in
+    #[arg(long, value_name = "MODE")]
+    pub(crate) mode: Option<String>,
     /// Columns of the text; by default those of the terminal
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(40..))]
     pub(crate) width: Option<u16>,
@@ -330,6 +333,9 @@ pub(crate) struct Given {
     /// Give a parameter of the model a value, as its text would write it
     #[arg(long = "param", value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub(crate) params: Vec<(String, String)>,
+    /// Of a model with modes take this one alone
+    #[arg(long, value_name = "MODE")]
+    pub(crate) mode: Option<String>,
     /// Bind an open dimension of an ONNX model, by its name or as INPUT.INDEX
     #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = name_and_value)]
     pub(crate) dims: Vec<(String, String)>,

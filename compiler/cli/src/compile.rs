@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use zbmd_compiler::{
-    Code, CompileOptions, Compiled, Cubins, Diagnostics, Losses, MachineChoice, SearchOptions,
-    check_deadlines, compile_file, compile_str, machine,
+    Code, CompileOptions, Compiled, Cubins, Diagnostics, ImpossibleLoss, Losses, MachineChoice,
+    ModeBounds, SearchOptions, check_deadlines, compile_file, compile_str, machine,
 };
-use zbmd_ir::text;
+use zbmd_ir::verify::Verified;
+use zbmd_ir::{Program, text};
 use zbmd_scheduler::Level;
 use zbmd_scheduler::search::Progress;
 
@@ -163,31 +164,52 @@ pub(crate) fn write_bundle(compiled: &Compiled, path: &Path, voice: Voice) -> Ex
 
 /// Says what the compiler chose where a model leaves it a choice.
 fn say_choices(compiled: &Compiled) {
+    if let Some(modes) = &compiled.modes {
+        say(&format!("{}\n", ModeBounds::of(&modes.verified)));
+    }
     if let Some(replication) = &compiled.replication {
         say(&format!("{replication}\n"));
     }
     if let Some(rounding) = &compiled.rounding {
         say(&format!("{rounding}\n"));
     }
-    say(&loss_lines(compiled));
-    for check in check_deadlines(&compiled.program) {
-        say(&format!("{check}\n"));
+    match &compiled.modes {
+        None => say_plans("", &compiled.program, &compiled.impossible),
+        Some(modes) => {
+            let names = modes.verified.names().iter();
+            let programs = names.zip(modes.verified.programs());
+            for ((name, program), impossible) in programs.zip(&modes.impossible) {
+                say_plans(&format!("mode {name}: "), program, impossible);
+            }
+        }
     }
     if let Some(cpu_only) = &compiled.cpu_only {
         say(&format!("{cpu_only}\n"));
     }
 }
 
+/// What its plans cannot do: losses without one, deadlines that are missed.
+fn say_plans(prefix: &str, program: &Verified<Program>, impossible: &[ImpossibleLoss]) {
+    let losses = loss_lines(program, impossible);
+    let deadlines = check_deadlines(program);
+    let deadlines = deadlines.iter().map(|check| format!("{check}\n"));
+    for lines in std::iter::once(losses).chain(deadlines) {
+        if !lines.is_empty() {
+            say(&format!("{prefix}{lines}"));
+        }
+    }
+}
+
 /// How many losses of devices have a plan, and a line for each that cannot have one.
-fn loss_lines(compiled: &Compiled) -> String {
-    let covered_losses = compiled.program.contingencies.list.len();
-    let all_losses = covered_losses + compiled.impossible.len();
+fn loss_lines(program: &Program, impossible: &[ImpossibleLoss]) -> String {
+    let covered_losses = program.contingencies.list.len();
+    let all_losses = covered_losses + impossible.len();
     if all_losses == 0 {
         return String::new();
     }
 
     let mut lines = format!("contingencies: {covered_losses} of {all_losses} losses\n");
-    for loss in &compiled.impossible {
+    for loss in impossible {
         lines += &format!("  not without {}: {}\n", loss.lost, loss.reason);
     }
     lines

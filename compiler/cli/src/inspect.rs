@@ -6,11 +6,11 @@ use std::path::Path;
 use zbmd_backends::devices::memory_bytes;
 use zbmd_compiler::files;
 use zbmd_compiler::view::{PlanView, View, graph, html, json, perfetto, svg, text as overview};
-use zbmd_compiler::{Code, check_deadlines};
-use zbmd_ir::bundle::{self, OpenError};
+use zbmd_compiler::{Code, ModeBounds, check_deadlines};
+use zbmd_ir::bundle::{self, BundleError, OpenError};
 use zbmd_ir::text::{self, TextOptions};
 use zbmd_ir::trace::Trace;
-use zbmd_ir::verify::Verified;
+use zbmd_ir::verify::{Verified, VerifiedModes};
 use zbmd_ir::{Program, verify};
 
 use crate::args::{Emit, Format, Inspect, Reading};
@@ -28,25 +28,91 @@ pub(crate) fn open_bundle(
     reading: Reading,
     voice: Voice,
 ) -> Result<OpenedBundle, Exit> {
-    let shown_path = path.display();
-    let opened =
-        bundle::open_with_meta(path, reading.max_structure_bytes()).map_err(|error| match error {
-            OpenError::Io(error) => {
-                let message = format!("cannot read `{shown_path}`: {error}");
-                voice.report(&single_error(Code::E0701, message, "check the path"))
-            }
-            error => {
-                let message = format!("`{shown_path}` is refused: {error}");
-                voice.report(&single_error(
-                    Code::E0601,
-                    message,
-                    "compile the model again",
-                ))
-            }
-        });
-    let (program, meta) = opened?;
+    let opened = bundle::open_with_meta(path, reading.max_structure_bytes());
+    let (program, meta) = opened.map_err(|error| refuse_bundle(path, error, voice))?;
     let view = View::of(&program, &meta);
     Ok(OpenedBundle { program, view })
+}
+
+/// Reports why a bundle cannot be opened.
+fn refuse_bundle(path: &Path, error: OpenError, voice: Voice) -> Exit {
+    let shown_path = path.display();
+    match error {
+        OpenError::Io(error) => {
+            let message = format!("cannot read `{shown_path}`: {error}");
+            voice.report(&single_error(Code::E0701, message, "check the path"))
+        }
+        error => {
+            let message = format!("`{shown_path}` is refused: {error}");
+            let help = match &error {
+                OpenError::Bundle(BundleError::Modes) => {
+                    "compile one of them alone: `zbmdc compile MODEL --mode NAME`"
+                }
+                _ => "compile the model again",
+            };
+            voice.report(&single_error(Code::E0601, message, help))
+        }
+    }
+}
+
+/// A mode of a bundle, and what there is to say of all of them, if there are several.
+struct OpenedMode {
+    opened: OpenedBundle,
+    modes_text: String,
+}
+
+/// Opens one mode of a bundle, by default the first. Where that fails, the reason has been reported.
+fn open_mode(args: &Inspect, voice: Voice) -> Result<OpenedMode, Exit> {
+    let path = &args.bundle;
+    let opened_modes = bundle::open_modes_within(path, args.reading.max_structure_bytes());
+    let modes = opened_modes.map_err(|error| refuse_bundle(path, error, voice))?;
+    let meta = bundle::open_meta(path).map_err(|error| refuse_bundle(path, error, voice))?;
+    let names = modes.names();
+    let has_modes = names.iter().any(|name| !name.is_empty());
+    let index = match &args.mode {
+        None => 0,
+        Some(wanted) => match names.iter().position(|name| name == wanted) {
+            Some(index) => index,
+            None => {
+                let known = match has_modes {
+                    true => format!("it has {}", names.join(", ")),
+                    false => "it has none".to_owned(),
+                };
+                say(&format!("zbmdc: there is no mode `{wanted}`: {known}\n"));
+                return Err(Exit::Usage);
+            }
+        },
+    };
+
+    let modes_text = match has_modes {
+        true => modes_text(&modes, index),
+        false => String::new(),
+    };
+    let program = Verified::clone(&modes.programs()[index]);
+    let view = View::of(&program, &meta);
+    Ok(OpenedMode {
+        opened: OpenedBundle { program, view },
+        modes_text,
+    })
+}
+
+/// The automaton of modes, what they cost, and which of them is shown.
+fn modes_text(modes: &VerifiedModes, shown: usize) -> String {
+    let names = modes.names();
+    let mut text = format!("{}\n", ModeBounds::of(modes));
+    for (from, name) in names.iter().enumerate() {
+        let changes = modes.changes().iter();
+        let targets = changes
+            .filter(|(known_from, _)| *known_from as usize == from)
+            .map(|(_, to)| names[*to as usize].as_str());
+        let targets: Vec<&str> = targets.collect();
+        let shown_targets = match targets.is_empty() {
+            true => "nothing".to_owned(),
+            false => targets.join(", "),
+        };
+        text += &format!("{name} -> {shown_targets}\n");
+    }
+    text + &format!("shown below: {}\n\n", names[shown])
 }
 
 /// A run of the program that is inspected.
@@ -82,7 +148,8 @@ pub(crate) fn inspect(args: &Inspect, voice: Voice) -> Exit {
 }
 
 fn inspect_bundle(args: &Inspect, voice: Voice) -> Result<Exit, Exit> {
-    let OpenedBundle { program, mut view } = open_bundle(&args.bundle, args.reading, voice)?;
+    let OpenedMode { opened, modes_text } = open_mode(args, voice)?;
+    let OpenedBundle { program, mut view } = opened;
     let trace_path = args.measured.as_deref();
     let measured = trace_path
         .map(|path| read_trace(path, &program, voice))
@@ -119,7 +186,7 @@ fn inspect_bundle(args: &Inspect, voice: Voice) -> Result<Exit, Exit> {
             let deadlines = check_deadlines(&program);
             let lines = deadlines.iter().map(|check| format!("{check}\n"));
             let overview = overview::plan(&view, plan, width);
-            (overview + &lines.collect::<String>()).into_bytes()
+            (modes_text + &overview + &lines.collect::<String>()).into_bytes()
         }
         Format::Json => json::write(&view).into_bytes(),
         Format::Ron => json::ron(&view).into_bytes(),

@@ -40,6 +40,7 @@ fn unreadable_stdin(reason: &str) -> Diagnostics {
 pub(crate) fn given_options(given: &Given) -> Result<CompileOptions, Diagnostics> {
     let mut options = CompileOptions {
         params: given.params.iter().cloned().collect(),
+        mode: given.mode.clone(),
         ..CompileOptions::default()
     };
 

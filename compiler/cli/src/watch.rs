@@ -7,6 +7,8 @@ use std::time::{Duration, SystemTime};
 use zbmd_compiler::diff::{self, Diff};
 use zbmd_compiler::view::View;
 use zbmd_compiler::{Compiled, compile_file};
+use zbmd_ir::Program;
+use zbmd_ir::verify::Verified;
 
 use crate::args::Compile;
 use crate::compile::{compile_options, headline, write_bundle};
@@ -19,12 +21,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Changes when a file is saved: when it was modified, and its size. `None` for a file that does not exist.
 type FileStamp = Option<(SystemTime, u64)>;
 
-/// What was compiled last, which the next change is compared with.
-struct LastCompiled {
-    compiled: Compiled,
-    view: View,
-}
-
 pub(crate) fn watch(args: &Compile, voice: Voice) -> Exit {
     if is_stdin(&args.model) {
         say("zbmdc: only a file can be watched\n");
@@ -36,7 +32,7 @@ pub(crate) fn watch(args: &Compile, voice: Voice) -> Exit {
     let mut watched_files = vec![args.model.clone()];
     watched_files.extend(args.machine.clone());
 
-    let mut last_compiled: Option<LastCompiled> = None;
+    let mut last_compiled: Option<Compiled> = None;
     loop {
         // Taken before the files are read: what is saved meanwhile is seen the next time.
         let stamps_before = stamp_files(&watched_files);
@@ -48,13 +44,12 @@ pub(crate) fn watch(args: &Compile, voice: Voice) -> Exit {
                 watched_files.sort();
                 watched_files.dedup();
 
-                let view = View::of(&compiled.program, &BTreeMap::new());
-                let changes = describe_changes(&compiled, &view, last_compiled.as_ref());
+                let changes = describe_changes(&compiled, last_compiled.as_ref());
                 let written = write_bundle(&compiled, &output, voice);
                 if written != Exit::Ok || print(&changes) != Exit::Ok {
                     return Exit::File;
                 }
-                last_compiled = Some(LastCompiled { compiled, view });
+                last_compiled = Some(compiled);
             }
             Err(diagnostics) => {
                 voice.report(&diagnostics);
@@ -85,16 +80,50 @@ fn wait_for_change(files: &[PathBuf], stamps_before: &BTreeMap<PathBuf, FileStam
 }
 
 /// The first time what was compiled, then what changed.
-fn describe_changes(compiled: &Compiled, view: &View, last: Option<&LastCompiled>) -> String {
+fn describe_changes(compiled: &Compiled, last: Option<&Compiled>) -> String {
     let Some(last) = last else {
         return format!("{}\n", headline(compiled));
     };
-    let before = (&last.compiled.program, &last.view);
-    let found = Diff::of(before, (&compiled.program, view));
-    if found.equal {
-        "the same\n".to_owned()
-    } else {
-        diff::text(&found) + "\n"
+    let mut programs_before = programs_of(last);
+    let mut text = String::new();
+    for (mode, program) in programs_of(compiled) {
+        let changes = match programs_before.remove(mode) {
+            None => "new".to_owned(),
+            Some(before) => describe_difference(before, program),
+        };
+        text += &line_of_mode(mode, &changes);
+    }
+    for mode in programs_before.keys() {
+        text += &line_of_mode(mode, "no longer there");
+    }
+    text
+}
+
+/// The programs of a model by mode; one without a name where there are no modes.
+fn programs_of(compiled: &Compiled) -> BTreeMap<&str, &Verified<Program>> {
+    match &compiled.modes {
+        None => BTreeMap::from([("", &compiled.program)]),
+        Some(modes) => {
+            let names = modes.verified.names().iter().map(String::as_str);
+            let programs = modes.verified.programs().iter();
+            names.zip(programs.map(|program| &**program)).collect()
+        }
+    }
+}
+
+fn line_of_mode(mode: &str, text: &str) -> String {
+    match mode {
+        "" => format!("{text}\n"),
+        mode => format!("mode {mode}: {text}\n"),
+    }
+}
+
+fn describe_difference(before: &Verified<Program>, after: &Verified<Program>) -> String {
+    let views = [before, after].map(|program| View::of(program, &BTreeMap::new()));
+    let found = Diff::of((before, &views[0]), (after, &views[1]));
+    match found.equal {
+        true => "the same".to_owned(),
+        false => diff::text(&found),
     }
 }
 

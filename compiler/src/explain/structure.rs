@@ -236,6 +236,26 @@ pub(super) const PAGES: &[Page] = &[
         "add actors, and channels between them."
     ),
     entry!(
+        E0219,
+        "The modes of a model cannot follow each other: `initial_mode` or `changes` names one that does not exist, a change \
+         leads from a mode to itself, modes stand in a sub-model, or a source or sink has another type in one mode than in \
+         another.",
+        r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    modes: {
+        "loud": Mode(
+            actors: { "gain": Gain(2.0) },
+            channels: [(from: "in", to: ["gain"]), (from: "gain", to: ["out"])],
+        ),
+        "same": Mode(channels: [(from: "in", to: ["out"])]),
+    },
+    changes: [("loud", "quiet")],
+    sinks: { "out": Stream() },
+)
+"#,
+        "name modes that are there: `changes: [(\"loud\", \"same\")]`."
+    ),
+    entry!(
         W0201,
         "An output is read by nobody: its tokens are made and dropped. That may be meant, but often a channel was \
          forgotten.",

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use zbmd_ir::response::LatePolicy;
 
 #[cfg(target_os = "linux")]
-use super::control::Set;
+use super::control::{Mode, Set};
 use super::replay::Replay;
 use super::top::Top;
 use crate::flight::{Keep, keep};
@@ -132,8 +132,9 @@ pub(super) struct Args {
     /// their gaps, changes of live parameters, and states to begin at. It is this run's alone. Implies --supervise.
     #[arg(long, value_name = "DIR")]
     pub(super) record: Option<PathBuf>,
-    /// How much of the run the recording keeps: a time (`30s`, `10m`), or what so many bytes hold (`500MiB`, `2GiB`).
-    #[arg(long, value_name = "TIME|SIZE", value_parser = keep, default_value = "10m", requires = "record")]
+    /// How much of the run the recording keeps: a time (`30s`, `10m`), what so many bytes hold (`500MiB`, `2GiB`), or at most
+    /// both (`10m,2GiB`).
+    #[arg(long, value_name = "TIME|SIZE|TIME,SIZE", value_parser = keep, default_value = "10m", requires = "record")]
     pub(super) keep: Keep,
     /// Remove the recording of an earlier run from the folder, and begin anew.
     #[arg(long, requires = "record")]
@@ -156,6 +157,10 @@ pub(super) enum Other {
     #[cfg(target_os = "linux")]
     #[command(after_help = SET_HELP)]
     Set(Set),
+    /// Change the mode of a run that is on, or show its modes.
+    #[cfg(target_os = "linux")]
+    #[command(after_help = MODE_HELP)]
+    Mode(Mode),
     /// Run again what `--record` has recorded, bit for bit: on the same bundle or another one of the same graph.
     #[command(after_help = REPLAY_HELP)]
     Replay(Box<Replay>),
@@ -178,7 +183,7 @@ Examples:
   zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --trace run.trace --profile
   zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --supervise --events events.jsonl
   zbmd-run model.zbmd -i in=paced:in.f32?rate=48e3 -o out=udp://127.0.0.1:5000?header=seq
-  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --record black-box --keep 10m
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --record black-box --keep 10m,2GiB
   zbmd-run replay black-box -o out=again.f32              does the same again, bit for bit
   zbmd-run top                                            watches a run from another terminal
   zbmd-run set gain=2                                     sets a live parameter of a run
@@ -214,6 +219,16 @@ Examples:
   zbmd-run set gain=2 --at iq:480000                      exactly at that token of source iq
 
 Exit codes: 0 set, 2 usage, or no such parameter, 4 the run cannot be asked, 5 a value or a token is refused,
+8 no such run, or it has ended.";
+
+#[cfg(target_os = "linux")]
+const MODE_HELP: &str = "\
+Examples:
+  zbmd-run mode                                           lists the modes of the only run that is on
+  zbmd-run mode track                                     goes over at the next border; waits until it has
+  zbmd-run mode 4711 track
+
+Exit codes: 0 the run is in the mode, 2 usage, or no such mode, 4 the run cannot be asked, 5 the change is not allowed,
 8 no such run, or it has ended.";
 
 const REPLAY_HELP: &str = "\

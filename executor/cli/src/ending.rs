@@ -79,7 +79,13 @@ fn cut_back(
     let mut notes = Vec::new();
     let mut beyond = Vec::new();
     let sink_ids = engine.program().graph.sinks().map(|(id, _)| id);
-    for ((name, path, file), id) in sinks.iter().zip(sink_ids) {
+    // In several modes iterations have several numbers of tokens: what the run has counted is all that is known.
+    let has_modes = engine.mode_names().len() > 1;
+    let counted_tokens = left.as_ref().filter(|_| has_modes).map(|left| {
+        let sinks = left.report.sinks.iter();
+        sinks.map(|sink| sink.tokens).collect::<Vec<u64>>()
+    });
+    for (index, ((name, path, file), id)) in sinks.iter().zip(sink_ids).enumerate() {
         let place = match is_standard(path) {
             true => "standard output".to_owned(),
             false => path.display().to_string(),
@@ -94,7 +100,10 @@ fn cut_back(
             continue;
         }
 
-        let committed_tokens = iterations * engine.tokens_per_iteration(id);
+        let committed_tokens = match &counted_tokens {
+            Some(counted) => counted[index],
+            None => iterations * engine.tokens_per_iteration(id),
+        };
         if let Err(error) = file.cut_back(committed_tokens) {
             notes.push(format!(
                 "the file of `{name}` cannot be cut back to {committed_tokens} tokens: {error}"

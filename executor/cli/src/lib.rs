@@ -46,8 +46,9 @@ use std::time::Duration;
 use clap::Parser;
 use zbmd_backends::op::Registry;
 use zbmd_ir::bundle::{self, OpenError};
+use zbmd_ir::response::deadline_ns;
 use zbmd_ir::text::{is_hidden, printable_lines};
-use zbmd_ir::verify::Verified;
+use zbmd_ir::verify::{Verified, VerifiedModes};
 use zbmd_ir::{Program, State, state};
 
 pub use zbmd_executor::exit;
@@ -57,7 +58,7 @@ use self::args::{Args, Other, ReportFormat, Where};
 use self::checkpoints::{CheckpointFolder, Keeper};
 use self::console::CONSOLE;
 #[cfg(target_os = "linux")]
-use self::control::ControlServer;
+use self::control::{Commanded, ControlServer};
 use self::deadlines::Deadlines;
 use self::ending::Ending;
 use self::files::{Files, Opened, start_pumps};
@@ -208,6 +209,8 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         (Some(Other::Top(args)), _) => Ok(top(args)),
         #[cfg(target_os = "linux")]
         (Some(Other::Set(args)), _) => Ok(control::set(args)),
+        #[cfg(target_os = "linux")]
+        (Some(Other::Mode(args)), _) => Ok(control::mode(args)),
         (Some(Other::Replay(args)), _) => replay(args, registry),
         (None, Some(bundle_path)) => run(args, bundle_path, registry, None),
         (None, None) => Err(CliError::Usage("there is no bundle to run".to_owned())),
@@ -225,7 +228,10 @@ fn run(
     let is_replay = replayed.is_some();
 
     // Everything is read, and every file compared with the others, before one is opened to be written.
-    let program = open_bundle(args, bundle_path)?;
+    let modes = open_modes(args, bundle_path)?;
+    check_modes(args, &modes)?;
+    // Streams are the same in all modes.
+    let program = Arc::clone(&modes.programs()[0]);
 
     let files = Files::of(args, &program, replayed.as_ref())?;
     if args.trace.as_deref().is_some_and(is_standard) {
@@ -240,7 +246,7 @@ fn run(
         .map(|file| saved_state::load(args, file, bundle_path, &program))
         .transpose()?;
 
-    let engine = Engine::new(program, registry)?;
+    let engine = Engine::with_modes(modes, registry)?;
     let checkpoint_folder =
         checkpoints::open(args, bundle_path, &files, &engine, loaded_state.as_ref())?;
     let resumed = checkpoint_folder
@@ -315,6 +321,7 @@ fn run(
         releases: live.releases(),
         deadlines: deadlines.clone(),
         parameters: session.parameters(),
+        modes: session.modes(),
     };
     let watch = Watch::start(
         args,
@@ -358,14 +365,17 @@ fn run(
 /// Takes commands to the run, if it has anything to be set.
 #[cfg(target_os = "linux")]
 fn start_control(session: &Session) -> Option<ControlServer> {
-    let parameters = session.parameters();
-    if parameters.values().is_empty() {
+    let commanded = Commanded {
+        parameters: session.parameters(),
+        modes: session.modes(),
+    };
+    if commanded.parameters.values().is_empty() && commanded.modes.names().len() < 2 {
         return None;
     }
-    let started = ControlServer::start(parameters);
+    let started = ControlServer::start(commanded);
     let note = |error| {
         say(format_args!(
-            "zbmd-run: note: live parameters cannot be set from outside: {error}"
+            "zbmd-run: note: live parameters and modes cannot be changed from outside: {error}"
         ));
     };
     started.map_err(note).ok()
@@ -375,6 +385,40 @@ fn start_control(session: &Session) -> Option<ControlServer> {
 fn late_wakes(supervised: &Option<Supervised>) -> &[LateWake] {
     let injector = supervised.as_ref().and_then(|s| s.inject.as_ref());
     injector.map_or(&[], Injector::late_wakes)
+}
+
+/// Refuses what cannot be done with several modes, before any file is opened for it.
+fn check_modes(args: &Args, modes: &VerifiedModes) -> Result<(), CliError> {
+    if modes.names().len() < 2 {
+        return Ok(());
+    }
+    let has_deadline = modes.programs().iter().any(|program| {
+        let mut sinks = program.graph.sinks();
+        sinks.any(|(id, _)| deadline_ns(&program.graph, id).is_some())
+    });
+    let given = [
+        (args.checkpoint.is_some(), "--checkpoint"),
+        (args.load_state.is_some(), "--load-state"),
+        (args.save_state.is_some(), "--save-state"),
+        (args.record.is_some(), "--record"),
+        (args.trace.is_some(), "--trace"),
+        (args.profile, "--profile"),
+        (!args.deadlines.is_empty(), "--deadline"),
+        (has_deadline, "a sink with a deadline"),
+    ];
+    let refused = given.iter().find(|(is_given, _)| *is_given);
+    refused.map_or(Ok(()), |(_, what)| {
+        let text = format!("{what}: not yet with a bundle of several modes");
+        Err(CliError::Usage(text))
+    })
+}
+
+fn open_modes(args: &Args, bundle_path: &Path) -> Result<VerifiedModes, CliError> {
+    let max_structure_bytes = u64::from(args.max_structure) << 20;
+    bundle::open_modes_within(bundle_path, max_structure_bytes).map_err(|error| CliError::Bundle {
+        path: bundle_path.to_owned(),
+        source: Box::new(error),
+    })
 }
 
 fn open_bundle(args: &Args, bundle_path: &Path) -> Result<Verified<Program>, CliError> {

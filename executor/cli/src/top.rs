@@ -159,6 +159,14 @@ fn screen(live: &Live) -> String {
         in_micros(progress.period_planned_ns as f64)
     );
 
+    if let Some(mode) = &progress.mode {
+        let _ = writeln!(
+            screen_text,
+            "mode {}   since iteration {}",
+            mode.mode, mode.since
+        );
+    }
+
     for device in &progress.devices {
         let _ = writeln!(
             screen_text,
@@ -236,8 +244,8 @@ fn bar(share: f64) -> String {
 mod tests {
     use super::*;
     use zbmd_executor::live::{
-        DeadlineProgress, DeviceProgress, DeviceState, Fill, ParameterProgress, Progress,
-        ReleaseProgress,
+        DeadlineProgress, DeviceProgress, DeviceState, Fill, ModeProgress, ParameterProgress,
+        Progress, ReleaseProgress,
     };
 
     #[test]
@@ -299,6 +307,10 @@ mod tests {
                     parameter: "gain".into(),
                     numbers: vec![0.5],
                 }],
+                mode: Some(ModeProgress {
+                    mode: "track".into(),
+                    since: 960,
+                }),
             },
             ..Live::default()
         };

@@ -11,8 +11,8 @@ use super::files::OpenSink;
 use super::live::Releases;
 use crate::io::pump::PumpEnd;
 use crate::io::{FileError, FileKind};
-use zbmd_executor::live::{Page, ParameterProgress, Progress};
-use zbmd_executor::{ParameterHandle, Session, Stopper};
+use zbmd_executor::live::{ModeProgress, Page, ParameterProgress, Progress};
+use zbmd_executor::{ModeHandle, ParameterHandle, Session, Stopper};
 
 /// How often the end of the run is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -37,6 +37,7 @@ pub(super) struct EdgeMeters {
     pub(super) releases: Releases,
     pub(super) deadlines: Deadlines,
     pub(super) parameters: ParameterHandle,
+    pub(super) modes: ModeHandle,
 }
 
 impl EdgeMeters {
@@ -49,6 +50,13 @@ impl EdgeMeters {
             numbers: value.numbers,
         });
         progress.parameters = values.collect();
+        if self.modes.names().len() > 1 {
+            let present = self.modes.present();
+            progress.mode = Some(ModeProgress {
+                mode: present.mode,
+                since: present.iteration,
+            });
+        }
         progress
     }
 }

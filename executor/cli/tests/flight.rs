@@ -102,7 +102,7 @@ fn what_is_in_the_way_of_a_recording_or_a_replay_is_told() {
     assert_eq!(exit_code, 4, "{said}");
     assert!(said.contains("box: there is no recording here"), "{said}");
     let said = case.expect(2, &recorded(&["--keep", "10"]));
-    assert!(said.contains("10m, 500MiB or 2GiB"), "{said}");
+    assert!(said.contains("10m, 500MiB or 10m,2GiB"), "{said}");
     let said = case.expect(5, &recorded(&["--keep", "1kB"]));
     assert!(said.contains("--keep 1000 bytes is too little"), "{said}");
 

@@ -22,7 +22,7 @@ const TOKENS: u64 = 200_000;
 /// A Python with `zmq`, which may bring a library of its own: ours is the system's.
 fn python() -> Option<String> {
     let import = "import ctypes, zmq; ctypes.CDLL('libzmq.so.5')";
-    python_with(import, "libzmq5 python3-zmq")
+    python_with(import, "apt-get install libzmq5 python3-zmq")
 }
 
 fn f32s() -> TokenType {

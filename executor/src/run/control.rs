@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zbmd_ir::DeviceId;
 
+use super::modes::ModeRequests;
 use super::parameters::ParameterLedger;
 use super::progress;
 use crate::observe::live::Progress;
 use crate::options::InputListener;
-use crate::program::LoadedProgram;
+use crate::program::{LoadedModes, LoadedProgram};
 use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::primitive::{AtomicU32, Ordering};
@@ -23,9 +24,11 @@ pub(crate) struct RunControl {
     finishing: AtomicU32,
     pub session_memory: Arc<SessionMemory>,
     /// A program to go over to at the next border.
-    requested_swap: Mutex<Option<Arc<LoadedProgram>>>,
-    /// Locked before `current` where both are.
+    requested_swap: Mutex<Option<Arc<LoadedModes>>>,
+    /// Locked before `mode_requests` and `current` where both are.
     ledger: Mutex<ParameterLedger>,
+    /// Locked before `current` where both are.
+    mode_requests: Mutex<ModeRequests>,
     /// Is told of changes that were decided.
     pub(super) inputs: Option<Arc<dyn InputListener>>,
     /// Nothing is computed any more.
@@ -60,6 +63,21 @@ impl CurrentEpoch {
     }
 }
 
+impl CurrentEpoch {
+    /// Lets the epoch end at its next border, but not before all that was given out past the border where it began was
+    /// made again: where it ends, every sink stands at the border's token, so that another program can go on there.
+    pub(crate) fn close_grants(&self) {
+        let graph = &self.loaded.program.graph;
+        let block = self.loaded.program.plans[self.spec.plan].block;
+        let blocks_given_out = graph.sinks().zip(&self.spec.sinks).map(|((id, _), sink)| {
+            let block_tokens = block * self.loaded.tokens_per_iteration(id);
+            sink.given_out.div_ceil(block_tokens)
+        });
+        let least = blocks_given_out.max().unwrap_or(0);
+        self.memory.common.grants.close_after(least);
+    }
+}
+
 impl RunControl {
     pub(crate) fn new(
         session_memory: Arc<SessionMemory>,
@@ -71,6 +89,7 @@ impl RunControl {
             session_memory,
             requested_swap: Mutex::new(None),
             ledger: Mutex::default(),
+            mode_requests: Mutex::default(),
             inputs,
             over: AtomicU32::new(0),
             current: Mutex::new(None),
@@ -86,9 +105,18 @@ impl RunControl {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The mode that the run is in, and the one that somebody wants.
+    pub(crate) fn mode_requests(&self) -> MutexGuard<'_, ModeRequests> {
+        self.mode_requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The run has ended.
     pub(super) fn mark_over(&self) {
         self.over.store(1, Ordering::Release);
+        // Whoever asks for a change after this finds the run over.
+        self.mode_requests().end();
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -97,11 +125,13 @@ impl RunControl {
 
     /// A new epoch begins.
     pub(crate) fn enter_epoch(&self, next: CurrentEpoch) {
+        let mut requests = self.mode_requests();
         let mut current = self.current();
-        if self.is_finishing() {
-            next.memory.common.grants.close();
+        if self.is_finishing() || requests.pending.is_some() {
+            next.close_grants();
         }
         *current = Some(next);
+        requests.announce();
     }
 
     pub(crate) fn is_finishing(&self) -> bool {
@@ -109,7 +139,7 @@ impl RunControl {
     }
 
     /// The program that somebody wants to go over to, if any.
-    pub(crate) fn requested_swap(&self) -> MutexGuard<'_, Option<Arc<LoadedProgram>>> {
+    pub(crate) fn requested_swap(&self) -> MutexGuard<'_, Option<Arc<LoadedModes>>> {
         self.requested_swap
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -126,11 +156,19 @@ impl RunControl {
         }
     }
 
+    /// Lets the epoch at work end at its next border; wakes the workers that wait for sources.
+    pub(crate) fn quiesce(&self) {
+        if let Some(current) = &*self.current() {
+            current.close_grants();
+        }
+        self.session_memory.arrivals.notify();
+    }
+
     /// Ends the run at the next border of a block.
     pub(crate) fn finish(&self) {
         self.finishing.store(1, Ordering::Release);
         if let Some(current) = &*self.current() {
-            current.memory.common.grants.close();
+            current.close_grants();
         }
         for source in &self.session_memory.sources {
             source.close();
@@ -147,6 +185,7 @@ impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.abort();
+            self.0.mark_over();
         }
     }
 }

@@ -5,7 +5,7 @@ use zbmd_ir::{Plan, PlanId};
 use super::queues::{saves, sink_capacities};
 use crate::error::EngineError;
 use crate::options::RunOptions;
-use crate::program::LoadedProgram;
+use crate::program::{LoadedModes, LoadedProgram};
 use crate::transport::session_memory::{Queues, SessionMemory};
 
 /// Areas for the tokens that lie on channels at a border: where an epoch begins, where it ends, and those saved.
@@ -81,12 +81,12 @@ impl std::fmt::Display for Demand {
     }
 }
 
-/// Compares what the plans for the whole machine take with what there is.
+/// Compares what the plans of all modes for the whole machine take with what there is.
 ///
 /// # Errors
 /// [`EngineError::Demand`] for the first plan that takes more.
 pub(crate) fn check(
-    loaded: &LoadedProgram,
+    modes: &LoadedModes,
     options: &RunOptions,
     queues: &Queues,
     available: Option<u64>,
@@ -94,6 +94,16 @@ pub(crate) fn check(
     let Some(available) = available else {
         return Ok(());
     };
+    let mut modes = modes.iter();
+    modes.try_for_each(|loaded| check_mode(loaded, options, queues, available))
+}
+
+fn check_mode(
+    loaded: &LoadedProgram,
+    options: &RunOptions,
+    queues: &Queues,
+    available: u64,
+) -> Result<(), EngineError> {
     let plans: [Option<PlanId>; 2] = [Some(loaded.main), loaded.tail];
     for plan in plans.into_iter().flatten() {
         let plan = &loaded.program.plans[plan];

@@ -2,21 +2,24 @@
 //! each epoch's memory, takes over its state, and joins the streams of one epoch to those of the next. Must not touch
 //! tokens while workers may.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use zbmd_ir::{ActorId, ChannelId, DeviceId, Plan, PlanId, State, TiVec, has_live, state};
+use zbmd_ir::{
+    ActorId, ChannelId, DeviceId, Plan, PlanId, State, TiVec, carried_tokens, has_live, state,
+};
 
 use super::active_epoch::ActiveEpoch;
 use super::control::{CurrentEpoch, RunControl};
 use super::parameters::ParameterLedger;
 use super::queues::{saves, sink_capacities};
-use super::run_report::{RunSpan, RunTally};
+use super::run_report::{PlanName, RunSpan, RunTally};
 use super::worker_pool::WorkerPool;
-use crate::error::{EngineError, RunError};
+use crate::error::{EngineError, ModeError, RunError};
 use crate::observe::report::Report;
 use crate::observe::trace::Tracer;
 use crate::options::{BorderState, RunOptions};
-use crate::program::{LoadedProgram, Phase};
+use crate::program::{LoadedModes, LoadedProgram, Phase};
 use crate::transport::clock::Clock;
 use crate::transport::conduit::Conduit;
 use crate::transport::epoch::{Area, EpochMemory};
@@ -29,6 +32,11 @@ use crate::worker::border;
 
 /// Makes and ends the epochs of a run, one after another.
 pub(crate) struct EpochManager {
+    modes: Arc<LoadedModes>,
+    mode: usize,
+    /// The program before, until the ledger knows of the present one.
+    left_program: Option<Arc<LoadedProgram>>,
+    /// The program of the present mode.
     pub loaded: Arc<LoadedProgram>,
     pub control: Arc<RunControl>,
     pub options: RunOptions,
@@ -73,7 +81,7 @@ struct PartialIteration {
 
 impl EpochManager {
     pub(crate) fn new(
-        loaded: Arc<LoadedProgram>,
+        modes: Arc<LoadedModes>,
         options: RunOptions,
         state: State,
         control: Arc<RunControl>,
@@ -83,6 +91,7 @@ impl EpochManager {
         // What outlives epochs is in the session's memory and the state, all else is made anew with each epoch.
         let session_memory = Arc::clone(&control.session_memory);
         control.ledger().begin(&state.changes);
+        let loaded = Arc::clone(modes.first());
         let source_count = session_memory.sources.len();
         let sink_count = loaded.program.graph.sinks().count();
         Self {
@@ -101,6 +110,9 @@ impl EpochManager {
             deny_memory: false,
             border_halvings: 0,
             tally: RunTally::new(sink_count),
+            modes,
+            mode: 0,
+            left_program: None,
             loaded,
             control,
             options,
@@ -138,7 +150,8 @@ impl EpochManager {
             .and_then(CurrentEpoch::granted_iterations);
         drop(last_epoch);
         ledger.leave_epoch(granted.unwrap_or(0));
-        let live = self.live_start(&ledger);
+        let entered_ledger = self.ledger_in_program(&ledger);
+        let live = self.live_start(entered_ledger.as_ref().unwrap_or(&ledger));
         let spec = Arc::new(EpochSpec {
             live,
             ..self.epoch_spec(epoch, plan_id, plan, lost)
@@ -150,6 +163,10 @@ impl EpochManager {
 
         // From here on nothing fails: the streams go on in the new epoch.
         self.next_epoch = epoch + 1;
+        if let Some(entered) = entered_ledger {
+            *ledger = entered;
+            self.left_program = None;
+        }
         for (queue, next) in self.sink_queues.iter_mut().zip(&memory.sinks) {
             if let Some(last) = queue.replace(Arc::clone(next)) {
                 last.set_successor(next);
@@ -211,6 +228,7 @@ impl EpochManager {
 
         EpochSpec {
             epoch,
+            mode: self.mode as u32,
             plan: plan_id,
             spin_long: thread_count <= available_cores,
             devices,
@@ -241,6 +259,23 @@ impl EpochManager {
                 &self.state.consumed,
             ),
         })
+    }
+
+    /// The ledger of the present program, if the run went over to it and has no epoch of it yet. Until then the old one
+    /// holds, as the last epoch is of the old program: whoever sets a parameter sees the two together.
+    fn ledger_in_program(&self, ledger: &ParameterLedger) -> Option<ParameterLedger> {
+        let from = self.left_program.as_ref()?;
+        let mut entered = ledger.clone();
+        entered.enter_program(from, &self.loaded, &self.state);
+        Some(entered)
+    }
+
+    /// Nothing follows: the state has its changes as the present program numbers them, also where none of its epochs was.
+    pub(crate) fn settle_changes(&mut self) {
+        let entered_ledger = self.ledger_in_program(&self.control.ledger());
+        if let Some(entered) = entered_ledger {
+            self.state.changes = entered.into_changes();
+        }
     }
 
     /// Iterations done since the present program began.
@@ -282,7 +317,12 @@ impl EpochManager {
         let graph = &self.loaded.program.graph;
         let end_channels = border::read_area(&active.memory, graph, Area::End);
         self.take_over(active, blocks, end_channels);
-        self.tally.add_epoch(&self.loaded, active, blocks);
+        let plan = PlanName {
+            mode: self.mode,
+            mode_name: &self.modes.names()[self.mode],
+            plan: active.spec.plan,
+        };
+        self.tally.add_epoch(&self.loaded, plan, active, blocks);
         if let Some(tracer) = &mut self.tracer {
             tracer.end(active.spec.epoch);
         }
@@ -400,18 +440,76 @@ impl EpochManager {
         }
     }
 
+    /// Whether no sink has given out tokens past the present state: those would come again, from another program.
+    pub(crate) fn is_all_given_out_done(&self) -> bool {
+        let done_iterations = self.iterations_of_program();
+        let sinks = self.loaded.program.graph.sinks().zip(&self.released);
+        sinks
+            .map(|((id, _), released)| (self.loaded.tokens_per_iteration(id), released))
+            .all(|(tokens, &released)| released <= done_iterations * tokens)
+    }
+
+    /// All devices that some mode uses.
+    pub(crate) fn devices(&self) -> BTreeSet<DeviceId> {
+        self.modes.iter().flat_map(|mode| mode.devices()).collect()
+    }
+
     /// Goes over to another program with the same streams, at a border that all of the old one's work is done up to.
     /// The state is taken over if it fits, and else begins anew.
-    pub(crate) fn swap_program(&mut self, to: Arc<LoadedProgram>) {
+    pub(crate) fn swap_program(&mut self, to: Arc<LoadedModes>) {
+        let graph = &to.first().program.graph;
+        let old_graph = &self.loaded.program.graph;
+        let is_same = state::channel_fingerprint(graph) == state::channel_fingerprint(old_graph);
+        let channels = match is_same {
+            true => self.state.channels.clone(),
+            false => State::initial(graph).channels,
+        };
+        self.pool.swap_program(&to);
+        self.go_over(Arc::clone(to.first()), channels);
+        self.modes = to;
+        self.mode = 0;
+    }
+
+    /// Goes over to the mode that somebody asked for, if that can be done at the present border without these devices.
+    /// Whether it was.
+    pub(crate) fn apply_mode_change(&mut self, lost: &[DeviceId]) -> bool {
+        // After the last border nothing runs in any mode; where a sink is ahead of the border, the next one will do.
+        let is_last = self.iterations_left == 0 || self.phase == Phase::Pad;
+        if is_last || self.control.is_finishing() || !self.is_all_given_out_done() {
+            return false;
+        }
+        let control = Arc::clone(&self.control);
+        // Held to the end: whoever asks for another change does so in the old mode or the new one.
+        let mut requests = control.mode_requests();
+        let Some(pending) = requests.pending.take() else {
+            return false;
+        };
+
+        let to = Arc::clone(self.modes.program(pending.target));
+        if to.plan_of(Phase::Main, lost).is_none() {
+            pending.outcome.settle(Err(ModeError::NoPlan {
+                mode: self.modes.names()[pending.target].clone(),
+                lost: to.device_names(lost),
+            }));
+            return false;
+        }
+
+        let from = Arc::clone(&self.loaded);
+        let channels = carried_tokens(&from.program.graph, &self.state.channels, &to.program.graph);
+        self.pool.enter_mode(&to);
+        self.go_over(to, channels);
+        self.mode = pending.target;
+        requests.enter(pending, self.state.iterations, &self.modes);
+        true
+    }
+
+    /// Goes on with another program from these tokens on channels; streams are counted anew from here.
+    fn go_over(&mut self, to: Arc<LoadedProgram>, channels: TiVec<ChannelId, Vec<u8>>) {
         self.source_offsets = self.source_bases();
         self.emitted_before = self.emitted_tokens();
 
-        let graph = &to.program.graph;
-        let old_graph = &self.loaded.program.graph;
-        if state::channel_fingerprint(graph) != state::channel_fingerprint(old_graph) {
-            self.state.channels = State::initial(graph).channels;
-        }
-        let consumed_counts = graph.sources().zip(consumed_tokens(&self.state));
+        self.state.channels = channels;
+        let consumed_counts = to.program.graph.sources().zip(consumed_tokens(&self.state));
         self.state.consumed = consumed_counts
             .map(|((id, _), tokens)| (id, tokens))
             .collect();
@@ -421,8 +519,7 @@ impl EpochManager {
         self.released.fill(0);
         self.sink_capacities = sink_capacities(&to, self.options.queue_bytes);
         self.phase = Phase::Main;
-        self.pool.swap_program(&to);
-        self.loaded = to;
+        self.left_program = Some(std::mem::replace(&mut self.loaded, to));
     }
 
     /// Tokens that each sink has given out since the session began.

@@ -12,6 +12,7 @@ mod injection;
 mod launch;
 #[cfg(target_os = "linux")]
 mod listen;
+pub(crate) mod modes;
 mod outlet;
 pub(crate) mod parameters;
 #[cfg(target_os = "linux")]

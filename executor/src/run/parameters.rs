@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use zbmd_ir::{
     ActorId, ChangePosition, LiveParameter, ParameterChange, State, fold_changes, insert_change,
-    live_parameters,
 };
 
 use super::control::{CurrentEpoch, RunControl};
@@ -68,24 +67,41 @@ impl ParameterHandle {
         values: &[(&str, &[f64])],
         when: When<'_>,
     ) -> Result<ChangePosition, SetError> {
-        let (loaded, numbers_before) = {
-            let ledger = self.control.ledger();
-            let current = self.control.current();
-            let current = current.as_ref().ok_or(SetError::Ended)?;
-            (Arc::clone(&current.loaded), ledger.newest_numbers())
-        };
-        let values = numbered_values(&loaded.live.parameters, values)?;
-        // Not under the locks: kernels, and which tokens firings need, may take a while to make.
-        prepare_kernels(&loaded, numbers_before, &values)?;
-        if let When::Token { source, .. } = when {
-            loaded.dependence(source_named(&loaded, source)?);
+        loop {
+            let (loaded, numbers_before) = {
+                let ledger = self.control.ledger();
+                let current = self.control.current();
+                let current = current.as_ref().ok_or(SetError::Ended)?;
+                (Arc::clone(&current.loaded), ledger.newest_numbers())
+            };
+            let values = numbered_values(&loaded.live.parameters, values)?;
+            // Not under the locks: kernels, and which tokens firings need, may take a while to make.
+            prepare_kernels(&loaded, numbers_before, &values)?;
+            if let When::Token { source, .. } = when {
+                loaded.dependence(source_named(&loaded, source)?);
+            }
+            if let Some(position) = self.publish(&loaded, values, when)? {
+                return Ok(position);
+            }
         }
+    }
 
+    /// Publishes values that were checked for a program; `None` if the run has gone over to another one meanwhile, in which
+    /// parameters have other numbers.
+    fn publish(
+        &self,
+        loaded: &Arc<LoadedProgram>,
+        values: Values,
+        when: When<'_>,
+    ) -> Result<Option<ChangePosition>, SetError> {
         let mut ledger = self.control.ledger();
         let is_over = self.control.is_over() || self.control.is_finishing();
         let current = self.control.current();
         let current = current.as_ref().filter(|_| !is_over);
         let current = current.ok_or(SetError::Ended)?;
+        if !Arc::ptr_eq(&current.loaded, loaded) {
+            return Ok(None);
+        }
         ledger.forget_settled(current);
         if ledger.changes.len() >= MAX_PENDING {
             return Err(SetError::Pending { limit: MAX_PENDING });
@@ -95,8 +111,8 @@ impl ParameterHandle {
         if let Some(listener) = &self.control.inputs {
             listener.change(ledger.made, &change);
         }
-        ledger.add(&current.loaded, change);
-        Ok(position)
+        ledger.add(current, change);
+        Ok(Some(position))
     }
 
     /// Up to which iteration of the run all changes are known: whatever is set from now on takes effect there or later.
@@ -112,8 +128,8 @@ impl ParameterHandle {
     pub fn values(&self) -> Vec<ParameterValue> {
         let numbers = self.control.ledger().newest_numbers();
         let current = self.control.current();
-        let graph = current.as_ref().map(|epoch| &epoch.loaded.program.graph);
-        let parameters = graph.map_or_else(Vec::new, live_parameters);
+        let live = current.as_ref().map(|epoch| &epoch.loaded.live);
+        let parameters = live.map_or_else(Vec::new, |live| live.parameters.clone());
         let with_numbers = (0u32..).zip(parameters).map(|(index, parameter)| {
             let numbers = numbers.get(&index).unwrap_or(&parameter.initial).clone();
             ParameterValue { parameter, numbers }
@@ -313,7 +329,7 @@ impl CurrentEpoch {
 }
 
 /// What was set in a run, as far as it still matters.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ParameterLedger {
     /// In the order in which they hold.
     changes: Vec<ParameterChange>,
@@ -322,6 +338,8 @@ pub(crate) struct ParameterLedger {
     /// Iterations that earlier epochs were granted: they may have given out tokens of them, which come again after a
     /// loss, so that nothing may change there any more.
     decided_iterations: u64,
+    /// What was set of parameters that the present mode does not have, by name.
+    absent: BTreeMap<String, Vec<f64>>,
 }
 
 impl ParameterLedger {
@@ -333,6 +351,11 @@ impl ParameterLedger {
     /// How many changes were made in this session.
     pub(crate) fn made(&self) -> u64 {
         self.made
+    }
+
+    /// What was set, in the order in which it holds.
+    pub(super) fn into_changes(self) -> Vec<ParameterChange> {
+        self.changes
     }
 
     /// The epoch at work ends, and was granted so many iterations of the run.
@@ -362,11 +385,15 @@ impl ParameterLedger {
         fold_settled(&mut self.changes, &current.loaded, iterations, &consumed);
     }
 
-    fn add(&mut self, loaded: &LoadedProgram, change: ParameterChange) {
+    fn add(&mut self, current: &CurrentEpoch, change: ParameterChange) {
         self.made += 1;
-        insert_change(&mut self.changes, change, &|source| {
-            loaded.tokens_per_iteration(source)
-        });
+        let Some(start) = &current.spec.live else {
+            return;
+        };
+        let order = current
+            .loaded
+            .position_order(start.iterations, &start.consumed);
+        insert_change(&mut self.changes, change, &order);
     }
 
     /// The changes that a run needs that goes on from a border of the program.
@@ -384,11 +411,94 @@ impl ParameterLedger {
         changes
     }
 
+    /// The run goes over from one program to another at the border of this state. Values belong to names: they go along, or
+    /// wait for a mode that has their parameter.
+    pub(super) fn enter_program(
+        &mut self,
+        from: &LoadedProgram,
+        to: &LoadedProgram,
+        state: &State,
+    ) {
+        let begin_with = self.change_waiting_values(from, to);
+        let renumbered = self
+            .changes
+            .iter()
+            .filter_map(|change| renumbered_change(change, from, to));
+        let changes: Vec<ParameterChange> = begin_with.into_iter().chain(renumbered).collect();
+
+        // Of changes ahead another may be the first: iterations are others now.
+        let consumed = consumed_in(to, state);
+        let order = to.position_order(state.iterations, &consumed);
+        self.changes.clear();
+        for change in changes {
+            insert_change(&mut self.changes, change, &order);
+        }
+        fold_settled(&mut self.changes, to, state.iterations, &consumed);
+    }
+
+    /// Values of parameters that only the old mode has wait from here on; those that waited for the new one are its first
+    /// change.
+    fn change_waiting_values(
+        &mut self,
+        from: &LoadedProgram,
+        to: &LoadedProgram,
+    ) -> Option<ParameterChange> {
+        let mut waiting = std::mem::take(&mut self.absent);
+        let mut begin_with = BTreeMap::new();
+        for (number, parameter) in (0..).zip(&to.live.parameters) {
+            if let Some(numbers) = waiting.remove(&parameter.name) {
+                begin_with.insert(number, numbers);
+            }
+        }
+        for (number, numbers) in self.newest_numbers() {
+            let parameter = from.live.parameters.get(number as usize);
+            let left = parameter.filter(|left| to.live.number_of(&left.name).is_none());
+            if let Some(left) = left {
+                waiting.insert(left.name.clone(), numbers);
+            }
+        }
+        self.absent = waiting;
+        (!begin_with.is_empty()).then(|| ParameterChange {
+            position: ChangePosition::Iteration(0),
+            values: begin_with.into_iter().collect(),
+        })
+    }
+
     /// The value that each parameter was given last, if any.
     fn newest_numbers(&self) -> BTreeMap<u32, Vec<f64>> {
         let values = self.changes.iter().flat_map(|change| &change.values);
         values.cloned().collect()
     }
+}
+
+/// A change as another mode numbers its parameters and sources; `None` if that has none of the parameters.
+fn renumbered_change(
+    change: &ParameterChange,
+    from: &LoadedProgram,
+    to: &LoadedProgram,
+) -> Option<ParameterChange> {
+    let values = change.values.iter().filter_map(|(number, numbers)| {
+        let parameter = from.live.parameters.get(*number as usize)?;
+        Some((to.live.number_of(&parameter.name)?, numbers.clone()))
+    });
+    let values: Values = values.collect();
+    let position = match change.position {
+        ChangePosition::Iteration(_) => change.position,
+        ChangePosition::Token { source, index } => {
+            let mut old_sources = from.program.graph.sources();
+            let place = old_sources.position(|(id, _)| id == source)?;
+            let (source, _) = to.program.graph.sources().nth(place)?;
+            ChangePosition::Token { source, index }
+        }
+    };
+    (!values.is_empty()).then_some(ParameterChange { position, values })
+}
+
+/// What a state has consumed, by the sources of a mode: all modes have the same ones, in the same order.
+fn consumed_in(loaded: &LoadedProgram, state: &State) -> Vec<(ActorId, u64)> {
+    let sources = loaded.program.graph.sources();
+    let counts = sources.zip(&state.consumed);
+    counts.map(|((id, _), (_, tokens))| (id, *tokens)).collect()
 }
 
 /// Makes one change of those that are in effect at all firings after a border.
@@ -399,8 +509,8 @@ fn fold_settled(
     consumed: &[(ActorId, u64)],
 ) {
     let points = loaded.effect_points(iterations, consumed);
-    let tokens_per_iteration = |source| loaded.tokens_per_iteration(source);
-    fold_changes(changes, iterations, &tokens_per_iteration, |change| {
+    let order = loaded.position_order(iterations, consumed);
+    fold_changes(changes, iterations, &order, |change| {
         let mut actors = loaded.live.read_by.keys();
         actors.all(|actor| points.first_firing(*actor, change.position) == 0)
     });

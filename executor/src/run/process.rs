@@ -27,7 +27,7 @@ use super::event::WorkerExit;
 use super::launch::Lifetime;
 use super::wire::{self, Outbox};
 use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
-use crate::program::{Engine, LoadedProgram};
+use crate::program::{Engine, LoadedModes, LoadedProgram};
 use crate::realtime::lock_memory;
 use crate::transport::clock::Clock;
 use crate::transport::epoch::EpochMemory;
@@ -267,7 +267,7 @@ pub fn serve_if_worker(registry: &Registry) {
 /// What a worker's process holds once a program is loaded.
 #[derive(Clone)]
 struct OpenProgram {
-    loaded: Arc<LoadedProgram>,
+    modes: Arc<LoadedModes>,
     session_memory: Arc<SessionMemory>,
     options: HostOptions,
 }
@@ -290,8 +290,8 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 device,
             } => {
                 let bundle = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
-                let loaded = match load_program(&bundle, registry, device, &gpus) {
-                    Ok(loaded) => loaded,
+                let modes = match load_modes(&bundle, registry, device, &gpus) {
+                    Ok(modes) => modes,
                     Err(exit) => return send_reply(&replies, &WorkerReply::Leaving(exit)),
                 };
                 if options.realtime
@@ -305,7 +305,7 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
                 let session_memory = unsafe { SessionMemory::find(memory_fd, &queues) }?;
                 open_program = Some(OpenProgram {
-                    loaded,
+                    modes,
                     session_memory: Arc::new(session_memory),
                     options,
                 });
@@ -320,7 +320,9 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 let memory_fd = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
                 let timer_fd = received_files.next();
                 let heartbeat = timer_fd.and_then(|fd| WorkerHeartbeat::from_fd(fd, lease_ns));
-                let epoch = find_epoch(&program.loaded, memory_fd, &spec)?;
+                let loaded = program.modes.get(spec.mode).cloned();
+                let loaded = loaded.ok_or(io::ErrorKind::InvalidData)?;
+                let epoch = find_epoch(&loaded, memory_fd, &spec)?;
                 let job = WorkerJob {
                     spec: Arc::new(spec),
                     calendar,
@@ -329,7 +331,6 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                     options: program.options,
                     gpus: Arc::clone(&gpus),
                 };
-                let loaded = program.loaded;
                 let job_replies = Arc::clone(&replies);
                 std::thread::Builder::new()
                     .name(format!("zbmd calendar {calendar}"))
@@ -340,24 +341,24 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
     Ok(())
 }
 
-/// Loads the program of a bundle, and opens the worker's device if it is a GPU.
-fn load_program(
+/// Loads the programs of a bundle, and opens the worker's device if it is a GPU.
+fn load_modes(
     bundle: &OwnedFd,
     registry: &Registry,
     device: DeviceId,
     gpus: &OpenGpus,
-) -> Result<Arc<LoadedProgram>, WorkerExit> {
+) -> Result<Arc<LoadedModes>, WorkerExit> {
     let engine = open_bundle(bundle, registry).map_err(WorkerExit::Unfit)?;
-    let loaded = engine.loaded;
-    let device_description = loaded.program.machine.devices.get(device);
-
-    if let Some(description) = device_description
-        && loaded.is_gpu(device)
-    {
-        gpus.probe(&loaded, description)
-            .map_err(WorkerExit::NoDevice)?;
+    for loaded in engine.modes.iter() {
+        let device_description = loaded.program.machine.devices.get(device);
+        if let Some(description) = device_description
+            && loaded.is_gpu(device)
+        {
+            gpus.probe(loaded, description)
+                .map_err(WorkerExit::NoDevice)?;
+        }
     }
-    Ok(loaded)
+    Ok(engine.modes)
 }
 
 /// The memory of an epoch that the supervising process has made.
@@ -422,9 +423,9 @@ fn open_bundle(bundle: &OwnedFd, registry: &Registry) -> Result<Engine, String> 
     use std::os::fd::AsRawFd;
     let path = format!("/proc/self/fd/{}", bundle.as_raw_fd());
     // Its size was judged when the supervising process opened it.
-    let program =
-        zbmd_ir::bundle::open_within(Path::new(&path), u64::MAX).map_err(|e| e.to_string())?;
-    Engine::new(program, registry).map_err(|e| e.to_string())
+    let modes = zbmd_ir::bundle::open_modes_within(Path::new(&path), u64::MAX)
+        .map_err(|e| e.to_string())?;
+    Engine::with_modes(modes, registry).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]

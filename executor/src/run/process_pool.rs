@@ -17,7 +17,7 @@ use super::launch::Lifetime;
 use super::listen::{ProcessRole, listen, lock};
 use super::process::{WorkerLaunch, WorkerProcess};
 use crate::options::Isolation;
-use crate::program::LoadedProgram;
+use crate::program::LoadedModes;
 use crate::transport::session_memory::{Queues, SessionMemory};
 use crate::worker::job::HostOptions;
 
@@ -26,7 +26,7 @@ type Listeners = Vec<(DeviceId, JoinHandle<()>)>;
 
 /// What a process is started with.
 pub(super) struct LaunchContext<'a> {
-    pub loaded: &'a LoadedProgram,
+    pub modes: &'a LoadedModes,
     pub session_memory: &'a SessionMemory,
     pub options: HostOptions,
     pub events: &'a EventSender<WorkerEvent>,
@@ -143,7 +143,7 @@ impl ProcessPool {
     ) -> io::Result<WorkerProcess> {
         let bundle = match self.bundle.take() {
             Some(bundle) => bundle,
-            None => bundle_file(context.loaded)?,
+            None => bundle_file(context.modes)?,
         };
         let bundle = self.bundle.insert(bundle);
 
@@ -175,7 +175,7 @@ impl ProcessPool {
         if running.is_empty() {
             return;
         }
-        let Ok(bundle) = bundle_file(context.loaded) else {
+        let Ok(bundle) = bundle_file(context.modes) else {
             // No memory for the bundle: whoever cannot load it is started again, and reports that.
             for (_, process) in running {
                 process.lifetime().end(None);
@@ -224,7 +224,7 @@ impl ProcessPool {
 
 /// The bundle as a sealed file without a name, for processes that this one starts: the very one that this process maps,
 /// where it read the program from a bundle.
-fn bundle_file(loaded: &LoadedProgram) -> io::Result<File> {
-    let image = zbmd_ir::bundle::image_of(&loaded.program)?;
+fn bundle_file(modes: &LoadedModes) -> io::Result<File> {
+    let image = zbmd_ir::bundle::image_of_modes(modes.verified())?;
     image.file().try_clone()
 }

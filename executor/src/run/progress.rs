@@ -29,10 +29,11 @@ pub(super) fn of_epoch(current: &CurrentEpoch) -> Progress {
         devices: device_list(current),
         rings: ring_fills(current),
         queues: queue_fills(current),
-        // Whoever feeds sources, measures responses and sets parameters adds these.
+        // Whoever feeds sources, measures responses, sets parameters and changes modes adds these.
         releases: Vec::new(),
         deadlines: Vec::new(),
         parameters: Vec::new(),
+        mode: None,
     }
 }
 

@@ -4,7 +4,7 @@
 use zbmd_ir::{ActorId, Plan};
 
 use crate::options::RunOptions;
-use crate::program::LoadedProgram;
+use crate::program::{LoadedModes, LoadedProgram};
 use crate::transport::epoch_spec::Saves;
 use crate::transport::session_memory::Queues;
 
@@ -23,15 +23,19 @@ const SAVE_SHARE: u64 = 500;
 /// Areas for saved borders.
 const SAVE_AREAS: u64 = 3;
 
-/// The source queues of a session that begins with this program.
-pub(crate) fn source_queues(loaded: &LoadedProgram, options: &RunOptions) -> Queues {
-    let sources = loaded.program.graph.sources();
-    sources
-        .map(|(id, actor)| {
+/// The source queues of a session that begins with this program: for each source what the mode needs that needs most.
+pub(crate) fn source_queues(modes: &LoadedModes, options: &RunOptions) -> Queues {
+    let mut queues = Queues::new();
+    for loaded in modes.iter() {
+        for (index, (id, actor)) in loaded.program.graph.sources().enumerate() {
             let capacity = source_capacity(loaded, id, options);
-            (capacity, actor.outputs[0].token.bytes())
-        })
-        .collect()
+            match queues.get_mut(index) {
+                Some((most, _)) => *most = capacity.max(*most),
+                None => queues.push((capacity, actor.outputs[0].token.bytes())),
+            }
+        }
+    }
+    queues
 }
 
 /// A block is admitted when its tokens are there; the slot that takes them may come as many periods later as there are

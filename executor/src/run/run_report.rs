@@ -11,9 +11,19 @@ use crate::transport::session_memory::SessionMemory;
 
 /// What one plan's epochs left.
 struct PlanSegment {
+    mode: usize,
     plan: PlanId,
     busy_ns: u64,
     report: PlanReport,
+}
+
+/// Which plan of which mode.
+#[derive(Clone, Copy)]
+pub(crate) struct PlanName<'a> {
+    pub mode: usize,
+    /// Empty where there are no modes.
+    pub mode_name: &'a str,
+    pub plan: PlanId,
 }
 
 /// What is counted while a run goes on.
@@ -70,7 +80,13 @@ impl RunTally {
     }
 
     /// Adds a finished epoch to what is reported of its plan.
-    pub(crate) fn add_epoch(&mut self, loaded: &LoadedProgram, active: &ActiveEpoch, blocks: u64) {
+    pub(crate) fn add_epoch(
+        &mut self,
+        loaded: &LoadedProgram,
+        plan: PlanName<'_>,
+        active: &ActiveEpoch,
+        blocks: u64,
+    ) {
         let ends = || active.ends.iter().flatten();
         for (sink, tokens) in ends().flat_map(|end| &end.discarded) {
             self.discarded[*sink as usize] += tokens;
@@ -89,7 +105,7 @@ impl RunTally {
             0
         };
 
-        let segment = self.segment(loaded, active.spec.plan);
+        let segment = self.segment(loaded, plan);
         segment.busy_ns += last_ns.saturating_sub(first_ns);
         let report = &mut segment.report;
         report.blocks += blocks;
@@ -101,16 +117,21 @@ impl RunTally {
     }
 
     /// What is reported of a plan; new if it has not run before.
-    fn segment(&mut self, loaded: &LoadedProgram, plan: PlanId) -> &mut PlanSegment {
+    fn segment(&mut self, loaded: &LoadedProgram, of: PlanName<'_>) -> &mut PlanSegment {
         let known_index = self
             .segments
             .iter()
-            .position(|segment| segment.plan == plan);
+            .position(|segment| (segment.mode, segment.plan) == (of.mode, of.plan));
         let index = known_index.unwrap_or_else(|| {
+            let mut report = plan_report(&loaded.program.plans[of.plan]);
+            if !of.mode_name.is_empty() {
+                report.name = format!("{}: {}", of.mode_name, report.name);
+            }
             self.segments.push(PlanSegment {
-                plan,
+                mode: of.mode,
+                plan: of.plan,
                 busy_ns: 0,
-                report: plan_report(&loaded.program.plans[plan]),
+                report,
             });
             self.segments.len() - 1
         });

@@ -9,6 +9,7 @@ use zbmd_ir::{LiveParameter, Program, State, live_parameters};
 use super::control::{AbortOnPanic, RunControl, Stopper};
 use super::demand;
 use super::epochs::EpochManager;
+use super::modes::ModeHandle;
 use super::parameters::{self, ParameterHandle};
 use super::queues::{min_source_capacity, source_queues};
 use super::run_thread::{RunResult, RunThread};
@@ -18,7 +19,7 @@ use crate::error::{EngineError, RunError};
 use crate::observe::report::Outcome;
 use crate::observe::trace::Tracer;
 use crate::options::{InputListener, RunOptions};
-use crate::program::{Engine, LoadedProgram};
+use crate::program::{Engine, LoadedModes, LoadedProgram};
 use crate::transport::conduit::{Conduit, Consumer, Producer};
 use crate::transport::ring::{Spin, Stop};
 use crate::transport::session_memory::SessionMemory;
@@ -31,7 +32,7 @@ impl Engine {
     /// # Errors
     /// A state of another model, or too little memory or threads.
     pub fn start(&self, options: RunOptions) -> Result<Session, EngineError> {
-        Session::start(&self.loaded, options)
+        Session::start(self, options)
     }
 }
 
@@ -42,6 +43,7 @@ pub struct Session {
     sinks: BTreeMap<String, Option<SinkHandle>>,
     run_thread: Option<RunThread>,
     loaded: Arc<LoadedProgram>,
+    modes: Arc<LoadedModes>,
     is_supervised: bool,
     is_realtime: bool,
 }
@@ -52,6 +54,9 @@ pub enum SwapError {
     /// Only the supervisor can bring a run to a border and begin it anew.
     #[error("the run is not supervised: set `RunOptions::supervised`")]
     Unsupervised,
+    /// Modes are changed by [`Session::modes`], and are the same as long as the run goes on.
+    #[error("the run, or the new program, has several modes")]
+    Modes,
     /// Other streams.
     #[error(
         "the run has {here}; the new program has {there}: they must be the same, in the same order"
@@ -96,7 +101,9 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    fn start(loaded: &Arc<LoadedProgram>, options: RunOptions) -> Result<Self, EngineError> {
+    fn start(engine: &Engine, options: RunOptions) -> Result<Self, EngineError> {
+        let Engine { loaded, modes } = engine;
+        check_modes(modes, &options)?;
         #[cfg(target_os = "linux")]
         // First of all: a run without what it asked for takes nothing.
         if options.realtime {
@@ -109,14 +116,14 @@ impl Session {
             }
             None => State::initial(&loaded.program.graph),
         };
-        let queue_sizes = source_queues(loaded, &options);
-        demand::check(loaded, &options, &queue_sizes, available_bytes())?;
+        let queue_sizes = source_queues(modes, &options);
+        demand::check(modes, &options, &queue_sizes, available_bytes())?;
 
         let session_memory = Arc::new(SessionMemory::create(&queue_sizes)?);
         let inputs = options.inputs.clone();
         let control = Arc::new(RunControl::new(Arc::clone(&session_memory), inputs.clone()));
         let pool = WorkerPool::new(
-            Arc::clone(loaded),
+            Arc::clone(modes),
             Arc::clone(&session_memory),
             queue_sizes,
             HostOptions::of(&options),
@@ -129,7 +136,7 @@ impl Session {
         let is_realtime = options.realtime;
         let (send_result, result_receiver) = mpsc::channel::<RunResult>();
         let mut manager = EpochManager::new(
-            Arc::clone(loaded),
+            Arc::clone(modes),
             options,
             initial_state,
             Arc::clone(&control),
@@ -164,6 +171,7 @@ impl Session {
             sinks: sink_handles,
             run_thread: Some(run_thread),
             loaded: Arc::clone(loaded),
+            modes: Arc::clone(modes),
             is_supervised,
             is_realtime,
         })
@@ -196,6 +204,14 @@ impl Session {
     pub fn parameters(&self) -> ParameterHandle {
         ParameterHandle {
             control: Arc::clone(&self.control),
+        }
+    }
+
+    /// Changes the mode of the run, from any thread.
+    pub fn modes(&self) -> ModeHandle {
+        ModeHandle {
+            control: Arc::clone(&self.control),
+            modes: Arc::clone(&self.modes),
         }
     }
 
@@ -240,6 +256,9 @@ impl Session {
         if !self.is_supervised {
             return Err(SwapError::Unsupervised);
         }
+        if self.modes.are_several() || to.modes.are_several() {
+            return Err(SwapError::Modes);
+        }
         let our_streams = stream_descriptions(&self.loaded);
         let their_streams = stream_descriptions(&to.loaded);
         if our_streams != their_streams {
@@ -271,7 +290,7 @@ impl Session {
                 });
             }
         }
-        *self.control.requested_swap() = Some(Arc::clone(&to.loaded));
+        *self.control.requested_swap() = Some(Arc::clone(&to.modes));
         Ok(())
     }
 
@@ -301,6 +320,24 @@ impl Drop for Session {
             drop(run_thread.wait());
         }
     }
+}
+
+/// Refuses what a run of several modes cannot do yet.
+fn check_modes(modes: &LoadedModes, options: &RunOptions) -> Result<(), EngineError> {
+    if !modes.are_several() {
+        return Ok(());
+    }
+    let supervised = options.supervised.as_ref();
+    let has_states = supervised.is_some_and(|supervised| supervised.states.is_some());
+    let wanted = [
+        (options.state.is_some(), "go on from a state"),
+        (has_states, "give its states away"),
+        (options.inputs.is_some(), "be recorded"),
+        (options.trace.is_some(), "be traced"),
+        (options.profile, "be profiled"),
+    ];
+    let refused = wanted.iter().find(|(is_wanted, _)| *is_wanted);
+    refused.map_or(Ok(()), |&(_, what)| Err(EngineError::Modes { what }))
 }
 
 /// Gives the supervising thread its priority in a real-time run.

@@ -413,10 +413,9 @@ impl<'m> SupervisedRun<'m> {
             }
             Action::Fence { epoch } => self.fence_epoch(epoch),
             Action::Quiesce { .. } => {
-                if let Some(active) = &self.active {
-                    // No further block is granted: the workers end at the same border. Those that wait for sources are woken.
-                    active.memory.common.grants.close();
-                    self.manager.session_memory.arrivals.notify();
+                // No further block is granted: the workers end at the same border.
+                if self.active.is_some() {
+                    self.manager.control.quiesce();
                 }
             }
             Action::Complete {
@@ -489,12 +488,12 @@ impl<'m> SupervisedRun<'m> {
         };
         self.manager.complete(&active, blocks);
 
-        let requested_program = self.manager.control.requested_swap().take();
-        if let Some(loaded) = requested_program.filter(|_| swap) {
-            self.supervisor.plans_mut().loaded = Arc::clone(&loaded);
-            self.manager.swap_program(loaded);
-            self.step_tables.clear();
-            self.is_swap_requested = false;
+        if swap {
+            self.swap_program();
+        }
+        let lost = self.supervisor.unavailable_devices();
+        if self.manager.apply_mode_change(&lost) {
+            self.take_over_plans();
         }
 
         self.monitor.enter(Activity::AwaitingInput);
@@ -505,6 +504,26 @@ impl<'m> SupervisedRun<'m> {
             epoch,
             more: has_more,
         });
+    }
+
+    /// From here on plans are those of the manager's present program.
+    fn take_over_plans(&mut self) {
+        self.supervisor.plans_mut().loaded = Arc::clone(&self.manager.loaded);
+        self.step_tables.clear();
+    }
+
+    /// Goes over to the program that was requested. Where sinks are ahead of the border, the request stays for the next
+    /// one.
+    fn swap_program(&mut self) {
+        self.is_swap_requested = false;
+        if !self.manager.is_all_given_out_done() {
+            return;
+        }
+        let requested_program = self.manager.control.requested_swap().take();
+        if let Some(modes) = requested_program {
+            self.manager.swap_program(modes);
+            self.take_over_plans();
+        }
     }
 
     /// How long a worker may make no progress before anybody looks.

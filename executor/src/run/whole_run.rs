@@ -45,6 +45,7 @@ pub(super) fn run_to_end(
     manager.close_streams();
     // Before the workers go: their counts are in memory that they share.
     let mut report = manager.report(&before);
+    manager.settle_changes();
     manager.pool.dismiss(is_supervised.then_some(DISMISS_LIMIT));
     if let Some(tracer) = manager.tracer {
         add_trace(&mut report, tracer);
@@ -85,7 +86,7 @@ fn add_trace(report: &mut Report, tracer: Tracer) {
 
 /// Epoch after epoch, without supervision: whatever goes wrong ends the run.
 fn run_unsupervised(manager: &mut EpochManager, first: ActiveEpoch) -> Result<(), RunError> {
-    for device in manager.loaded.devices() {
+    for device in manager.devices() {
         manager.pool.spawn(device, 1);
     }
 
@@ -94,6 +95,7 @@ fn run_unsupervised(manager: &mut EpochManager, first: ActiveEpoch) -> Result<()
         manager.launch(&mut active, &EpochWatchdogs::none())?;
         let blocks = wait_for_workers(manager, &mut active)?;
         manager.complete(&active, blocks);
+        manager.apply_mode_change(&[]);
         if !manager.advance_phase() {
             return Ok(());
         }

@@ -18,7 +18,7 @@ use super::process::WorkerProcess;
 use super::process_pool::{LaunchContext, ProcessPool};
 use crate::error::EngineError;
 use crate::options::Isolation;
-use crate::program::LoadedProgram;
+use crate::program::{LoadedModes, LoadedProgram};
 use crate::transport::clock::Clock;
 use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_spec::EpochSpec;
@@ -62,6 +62,8 @@ struct PoolMember {
 
 /// All workers of a session.
 pub(crate) struct WorkerPool {
+    modes: Arc<LoadedModes>,
+    /// The program of the present mode.
     loaded: Arc<LoadedProgram>,
     session_memory: Arc<SessionMemory>,
     options: HostOptions,
@@ -82,7 +84,7 @@ pub(crate) struct WorkerPool {
 impl WorkerPool {
     /// No worker runs yet. With `has_standbys` a process stands by for each worker that is one.
     pub(crate) fn new(
-        loaded: Arc<LoadedProgram>,
+        modes: Arc<LoadedModes>,
         session_memory: Arc<SessionMemory>,
         queues: Queues,
         options: HostOptions,
@@ -95,7 +97,8 @@ impl WorkerPool {
         #[cfg(not(target_os = "linux"))]
         let _ = (queues, has_standbys);
         Self {
-            loaded,
+            loaded: Arc::clone(modes.first()),
+            modes,
             session_memory,
             options,
             isolation,
@@ -150,9 +153,11 @@ impl WorkerPool {
     ) -> Result<WorkerHandle, WorkerExit> {
         if self.loaded.is_gpu(device) {
             let device_description = &self.loaded.program.machine.devices[device];
-            self.gpus
-                .probe(&self.loaded, device_description)
-                .map_err(WorkerExit::NoDevice)?;
+            for loaded in self.modes.iter() {
+                self.gpus
+                    .probe(loaded, device_description)
+                    .map_err(WorkerExit::NoDevice)?;
+            }
         }
         self.events.send(WorkerEvent::Ready { device, generation });
         Ok(WorkerHandle::Thread)
@@ -165,7 +170,7 @@ impl WorkerPool {
         generation: u32,
     ) -> io::Result<WorkerHandle> {
         let context = LaunchContext {
-            loaded: &self.loaded,
+            modes: &self.modes,
             session_memory: &self.session_memory,
             options: self.options,
             events: &self.events,
@@ -184,13 +189,19 @@ impl WorkerPool {
         ))
     }
 
-    /// Lets all workers load another program. They do that before they begin their next epoch.
-    pub(crate) fn swap_program(&mut self, loaded: &Arc<LoadedProgram>) {
+    /// The epochs that follow are of this mode. All workers have loaded it.
+    pub(crate) fn enter_mode(&mut self, loaded: &Arc<LoadedProgram>) {
         self.loaded = Arc::clone(loaded);
+    }
+
+    /// Lets all workers load another program. They do that before they begin their next epoch.
+    pub(crate) fn swap_program(&mut self, modes: &Arc<LoadedModes>) {
+        self.loaded = Arc::clone(modes.first());
+        self.modes = Arc::clone(modes);
         #[cfg(target_os = "linux")]
         {
             let context = LaunchContext {
-                loaded: &self.loaded,
+                modes: &self.modes,
                 session_memory: &self.session_memory,
                 options: self.options,
                 events: &self.events,
@@ -394,7 +405,7 @@ impl WorkerPool {
     #[cfg(target_os = "linux")]
     fn start_standbys(&mut self) {
         let context = LaunchContext {
-            loaded: &self.loaded,
+            modes: &self.modes,
             session_memory: &self.session_memory,
             options: self.options,
             events: &self.events,

@@ -30,8 +30,19 @@ impl AdmissionGrants {
         }
     }
 
-    pub(crate) fn close(&self) {
-        self.word.fetch_or(1, Ordering::AcqRel);
+    /// Nothing more is granted but the first `least` blocks, which are whatever was granted before. The first close counts.
+    pub(crate) fn close_after(&self, least: u64) {
+        let mut word = self.word.load(Ordering::Acquire);
+        while word & 1 == 0 {
+            let closed = (word >> 1).max(least) << 1 | 1;
+            match self
+                .word
+                .compare_exchange(word, closed, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
     }
 
     /// Whether `block` is not granted, and never will be.
@@ -266,7 +277,17 @@ mod tests {
         assert_eq!(grants.grant(0, 4), 4);
         assert_eq!(grants.grant(3, 4), 4);
         assert_eq!(grants.grant(4, 4), 8);
-        grants.close();
+        grants.close_after(0);
         assert_eq!(grants.grant(8, 4), 8);
+        grants.close_after(20);
+        assert_eq!(grants.grant(8, 4), 8, "the first close counts");
+    }
+
+    #[test]
+    fn blocks_that_were_given_out_before_are_granted_at_the_close() {
+        let grants = AdmissionGrants::new();
+        grants.close_after(5);
+        assert!(!grants.is_closed_before(4) && grants.is_closed_before(5));
+        assert_eq!((grants.grant(4, 1), grants.grant(5, 8)), (5, 5));
     }
 }

@@ -10,6 +10,8 @@ use super::trace_ring::Ticks;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct EpochSpec {
     pub epoch: u64,
+    /// The mode whose plan it is.
+    pub mode: u32,
     pub plan: PlanId,
     /// The device that runs each calendar of the plan.
     pub devices: Vec<DeviceId>,

@@ -132,10 +132,13 @@ impl LiveActors {
             }
         };
         let change = ParameterChange { position, values };
-        let loaded = &self.loaded;
-        insert_change(&mut self.changes, change, &|source| {
-            loaded.tokens_per_iteration(source)
-        });
+        let LiveStart {
+            iterations,
+            consumed,
+            ..
+        } = &self.start;
+        let order = self.loaded.position_order(*iterations, consumed);
+        insert_change(&mut self.changes, change, &order);
     }
 
     /// Keeps one change of those that are in effect at all firings from this period on.
@@ -148,11 +151,10 @@ impl LiveActors {
         let points = self.loaded.effect_points(*iterations, consumed);
         // What is set from now on takes effect with a block that nobody has begun.
         let begun_iterations = iterations + period * self.block;
-        let loaded = &self.loaded;
-        let tokens_per_iteration = |source| loaded.tokens_per_iteration(source);
+        let order = self.loaded.position_order(*iterations, consumed);
         let slots = &self.slots;
         let changes = &mut self.changes;
-        fold_changes(changes, begun_iterations, &tokens_per_iteration, |change| {
+        fold_changes(changes, begun_iterations, &order, |change| {
             slots.iter().all(|slot| {
                 let done = period.saturating_sub(slot.stage) * slot.block_firings;
                 points.first_firing(slot.actor, change.position) <= done

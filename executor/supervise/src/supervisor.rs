@@ -135,6 +135,12 @@ impl<P: Plans> Supervisor<P> {
         &mut self.plans
     }
 
+    /// The devices without which an epoch would begin now. An epoch that does not use one goes on when it is lost or
+    /// comes back, so that its own list may be older.
+    pub fn unavailable_devices(&self) -> Vec<DeviceId> {
+        self.devices_without(Member::is_available)
+    }
+
     /// How it supervises.
     pub fn settings(&self) -> &Settings {
         &self.settings

@@ -23,12 +23,18 @@ pub fn decode(bytes: Bytes) -> Result<Program, BundleError> {
 /// # Errors
 /// As [`decode`].
 pub fn decode_within(bytes: Bytes, max_structure_bytes: u64) -> Result<Program, BundleError> {
-    let bundle_bytes = bytes.len() as u64;
-    let sections = SectionList {
-        list: read_sections(&bytes)?,
-        budget: MemoryBudget::new(max_structure_bytes),
-    };
+    let sections = SectionList::read(&bytes, max_structure_bytes)?;
+    if sections.modes().is_some() {
+        return Err(BundleError::Modes);
+    }
+    read_program(&sections, bytes.len() as u64)
+}
 
+/// The program that the first sections hold, with all blobs of the bundle.
+pub(super) fn read_program(
+    sections: &SectionList,
+    bundle_bytes: u64,
+) -> Result<Program, BundleError> {
     // Meta is read for its errors alone: a bundle is refused as a whole.
     sections.read_section::<Meta>(Section::Meta)?;
     let blob_lengths: Vec<u64> = sections.read_section(Section::BlobLengths)?;
@@ -47,13 +53,36 @@ pub fn decode_within(bytes: Bytes, max_structure_bytes: u64) -> Result<Program, 
 }
 
 /// The sections of a bundle, and the memory that reading them may take.
-struct SectionList {
-    /// In the order of [`Section::ALL`].
+pub(super) struct SectionList {
+    /// In the order of [`Section::WITH_MODES`], with the last or without.
     list: Vec<Bytes>,
     budget: MemoryBudget,
 }
 
 impl SectionList {
+    pub(super) fn read(file: &Bytes, max_structure_bytes: u64) -> Result<Self, BundleError> {
+        Ok(Self {
+            list: read_sections(file)?,
+            budget: MemoryBudget::new(max_structure_bytes),
+        })
+    }
+
+    pub(super) fn budget(&self) -> &MemoryBudget {
+        &self.budget
+    }
+
+    fn modes(&self) -> Option<&Bytes> {
+        self.list.get(Section::Modes as usize - 1)
+    }
+
+    /// What the section of modes holds, if there is one.
+    pub(super) fn read_modes<T: DeserializeOwned>(&self) -> Result<Option<T>, BundleError> {
+        match self.modes() {
+            None => Ok(None),
+            Some(bytes) => read_section(Section::Modes, bytes, &self.budget).map(Some),
+        }
+    }
+
     fn bytes(&self, section: Section) -> &Bytes {
         &self.list[section as usize - 1]
     }
@@ -107,10 +136,7 @@ pub(super) fn join(
 /// # Errors
 /// See [`decode`].
 pub fn decode_meta(bytes: &Bytes) -> Result<Meta, BundleError> {
-    let sections = SectionList {
-        list: read_sections(bytes)?,
-        budget: MemoryBudget::new(limits::MAX_STRUCTURE_BYTES),
-    };
+    let sections = SectionList::read(bytes, limits::MAX_STRUCTURE_BYTES)?;
     sections.read_section(Section::Meta)
 }
 
@@ -175,7 +201,8 @@ fn check_sum(what: impl Into<String>, found: u64, expected: u64) -> Result<(), B
     })
 }
 
-/// Checks header, table, padding and checksums; the sections in the order of [`Section::ALL`].
+/// Checks header, table, padding and checksums; the sections in the order of [`Section::ALL`], and the modes after them if
+/// there are any.
 pub(super) fn read_sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
     let found = file.len() as u64;
     check_length(file, "the magic and version", 8)?;
@@ -192,14 +219,18 @@ pub(super) fn read_sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
     check_length(file, "the header", HEADER_BYTES)?;
     let count = u32_at(file, 8);
     let expected = Section::ALL.len() as u32;
-    if count != expected {
-        return Err(BundleError::Sections {
-            found: count,
-            expected,
-        });
-    }
+    let sections: &[Section] = match count as usize {
+        count if count == Section::ALL.len() => &Section::ALL,
+        count if count == Section::WITH_MODES.len() => &Section::WITH_MODES,
+        _ => {
+            return Err(BundleError::Sections {
+                found: count,
+                expected,
+            });
+        }
+    };
 
-    let body_offset = HEADER_BYTES + ENTRY_BYTES * Section::ALL.len();
+    let body_offset = HEADER_BYTES + ENTRY_BYTES * sections.len();
     check_length(file, "the section table", body_offset)?;
 
     // The checksum covers the header around itself, and the table.
@@ -222,9 +253,9 @@ pub(super) fn read_sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
 
     // Sections follow each other without gaps but those of the alignment.
     let mut section_end = body_offset as u64;
-    let mut found_sections = Vec::with_capacity(Section::ALL.len());
-    for (index, section) in Section::ALL.into_iter().enumerate() {
-        let (bytes, next) = read_entry(file, index, section, section_end)?;
+    let mut found_sections = Vec::with_capacity(sections.len());
+    for (index, section) in sections.iter().enumerate() {
+        let (bytes, next) = read_entry(file, index, *section, section_end)?;
         found_sections.push(bytes);
         section_end = next;
     }
@@ -322,6 +353,12 @@ fn read_section<T: DeserializeOwned>(
             message: error.to_string(),
         }),
     }
+}
+
+/// All blobs of a bundle.
+pub(super) fn read_blobs(sections: &SectionList) -> Result<TiVec<BlobId, Bytes>, BundleError> {
+    let blob_lengths: Vec<u64> = sections.read_section(Section::BlobLengths)?;
+    split_blobs(&blob_lengths, sections.bytes(Section::Blobs))
 }
 
 fn split_blobs(lengths: &[u64], section: &Bytes) -> Result<TiVec<BlobId, Bytes>, BundleError> {

@@ -3,10 +3,12 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
+use bytes::Bytes;
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::differences::{Difference, pack_all};
+use super::modes::{ModesRecord, PackedModes};
 use super::{ALIGN, ENTRY_BYTES, HEADER_BYTES, MAGIC, Meta, Section, VERSION};
 use crate::{Plan, Program};
 
@@ -54,7 +56,7 @@ fn postcard<T: Serialize + ?Sized>(value: &T) -> Vec<Cow<'static, [u8]>> {
 
 /// The plans that are written out, and the differences of the others. Without contingencies no plan need be like
 /// plan 0.
-fn split(program: &Program) -> (&[Plan], Vec<Difference>) {
+pub(super) fn split(program: &Program) -> (&[Plan], Vec<Difference>) {
     match program.plans.raw.split_first() {
         Some((main, others)) if !program.contingencies.list.is_empty() => {
             (std::slice::from_ref(main), pack_all(main, others))
@@ -65,20 +67,38 @@ fn split(program: &Program) -> (&[Plan], Vec<Difference>) {
 
 impl<'p> Layout<'p> {
     pub(super) fn new(program: &'p Program, meta: &Meta) -> Self {
-        let blob_lengths: Vec<u64> = program.blobs.iter().map(|blob| blob.len() as u64).collect();
+        Self::of_sections(program, program.blobs.iter().collect(), None, meta)
+    }
+
+    /// The layout of a bundle of modes, the first of which is `program`.
+    pub(super) fn of_modes(program: &'p Program, modes: &PackedModes<'p>, meta: &Meta) -> Self {
+        Self::of_sections(program, modes.blobs.clone(), Some(&modes.record), meta)
+    }
+
+    fn of_sections(
+        program: &'p Program,
+        all_blobs: Vec<&'p Bytes>,
+        modes: Option<&ModesRecord>,
+        meta: &Meta,
+    ) -> Self {
+        let blob_lengths: Vec<u64> = all_blobs.iter().map(|blob| blob.len() as u64).collect();
         let mut blobs: Vec<Cow<'p, [u8]>> = Vec::new();
-        for (i, blob) in program.blobs.iter().enumerate() {
+        for (i, blob) in all_blobs.iter().enumerate() {
             blobs.push(Cow::Borrowed(blob));
-            if i + 1 < program.blobs.len() {
+            if i + 1 < all_blobs.len() {
                 blobs.push(Cow::Borrowed(padding(blob.len() as u64)));
             }
         }
 
         // Plans for losses resemble plan 0: they are stored as differences from it.
         let (plans, differences) = split(program);
-        let mut next_offset = (HEADER_BYTES + ENTRY_BYTES * Section::ALL.len()) as u64;
+        let sections: &[Section] = match modes {
+            None => &Section::ALL,
+            Some(_) => &Section::WITH_MODES,
+        };
+        let mut next_offset = (HEADER_BYTES + ENTRY_BYTES * sections.len()) as u64;
         let mut section_parts = Vec::new();
-        for section in Section::ALL {
+        for &section in sections {
             let section_chunks = match section {
                 Section::Meta => postcard(meta),
                 Section::Graph => postcard(&program.graph),
@@ -88,6 +108,7 @@ impl<'p> Layout<'p> {
                 Section::Kernels => postcard(&program.kernels),
                 Section::BlobLengths => postcard(&blob_lengths),
                 Section::Blobs => std::mem::take(&mut blobs),
+                Section::Modes => modes.map_or_else(Vec::new, postcard),
             };
 
             // Hashed in chunks: blobs are large, and are not copied to be written.

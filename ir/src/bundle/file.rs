@@ -10,7 +10,7 @@ use super::image::{self, Image};
 use super::{BundleError, Meta};
 use crate::Program;
 use crate::limits::MAX_STRUCTURE_BYTES;
-use crate::verify::{Verified, VerifyError, verify};
+use crate::verify::{ModesError, Verified, VerifyError, verify};
 
 /// Why a bundle could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +33,9 @@ pub enum OpenError {
     /// The program in it breaks rules that the executor relies on.
     #[error("the program is refused: {} ({} in all)", .0.first().map(VerifyError::to_string).unwrap_or_default(), .0.len())]
     Verify(Vec<VerifyError>),
+    /// Its modes do, or no run could go over from one to another.
+    #[error("the modes are refused: {0}")]
+    Modes(ModesError),
 }
 
 /// Writes a bundle without meta strings; see [`write_with`].

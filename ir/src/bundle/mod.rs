@@ -24,6 +24,7 @@
 //! | 6 | kernels of GPUs, postcard: format, key and blob of each |
 //! | 7 | lengths of the blobs, postcard |
 //! | 8 | the blobs, each at the next multiple of 64 |
+//! | 9 | modes, postcard; only where there are several: names, changes, and all but machine and blobs of each further one |
 //!
 //! Checksums are XXH3 of 64 bits (xxhash-rust: kept, no dependencies, tens of GB/s, so that gigabytes of weights can
 //! be checked at every load; a CRC of 32 bits is too short to name a graph by). They find accidents; an attacker can
@@ -36,6 +37,7 @@ mod encode;
 mod file;
 mod image;
 mod measured;
+mod modes;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod testing {
     //! What a mutator needs to know of differences.
@@ -53,6 +55,9 @@ pub use self::file::{
     OpenError, image_of, open, open_meta, open_with_meta, open_within, write, write_to, write_with,
 };
 pub use self::image::Image;
+pub use self::modes::{
+    decode_modes, encode_modes, image_of_modes, open_modes, open_modes_within, write_modes,
+};
 
 /// First bytes of every bundle.
 pub const MAGIC: [u8; 4] = *b"ZBMD";
@@ -87,10 +92,12 @@ pub enum Section {
     BlobLengths = 7,
     /// The blobs.
     Blobs = 8,
+    /// [`crate::Modes`] beyond the first; only where there are several.
+    Modes = 9,
 }
 
 impl Section {
-    /// Every section, in the order of the file.
+    /// Every section of a bundle without modes, in the order of the file.
     pub const ALL: [Section; 8] = [
         Section::Meta,
         Section::Graph,
@@ -100,6 +107,19 @@ impl Section {
         Section::Kernels,
         Section::BlobLengths,
         Section::Blobs,
+    ];
+
+    /// Every section of a bundle with modes, in the order of the file.
+    pub const WITH_MODES: [Section; 9] = [
+        Section::Meta,
+        Section::Graph,
+        Section::Machine,
+        Section::Plans,
+        Section::Contingencies,
+        Section::Kernels,
+        Section::BlobLengths,
+        Section::Blobs,
+        Section::Modes,
     ];
 }
 
@@ -133,8 +153,11 @@ pub enum BundleError {
     /// Too few or too many sections.
     #[error("{found} sections, must be {expected}")]
     Sections { found: u32, expected: u32 },
+    /// Several programs where one is wanted.
+    #[error("it has several modes, and this needs a bundle without")]
+    Modes,
     /// An unknown section, or one out of order.
-    #[error("section {index} is of kind {found}, must be {expected} ({})", Section::ALL[*index])]
+    #[error("section {index} is of kind {found}, must be {expected} ({})", Section::WITH_MODES[*index])]
     Kind {
         index: usize,
         found: u32,
@@ -186,6 +209,7 @@ impl std::fmt::Display for Section {
             Section::Kernels => "kernels",
             Section::BlobLengths => "blob lengths",
             Section::Blobs => "blobs",
+            Section::Modes => "modes",
         })
     }
 }

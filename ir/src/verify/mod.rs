@@ -30,6 +30,8 @@
 //! - times (`V09..`, `plan/times.rs`): no overlap on a lane, end within the period, no receipt before its sending;
 //! - contingencies (`V10..`, `contingencies.rs`): kinds that partition the devices into alike ones, losses within them
 //!   and none twice, plans that use only roles that are left, in blocks of plan 0; tails of single iterations;
+//! - modes (`modes.rs`): names, changes, each program by all of the above, and that machine, streams and live parameters
+//!   are the same in all;
 //! - work (`V11..`, `budget.rs`): no more of it than a program of this size may take.
 //!
 //! Not yet: lanes other than one `Compute` a device (refused); `latency_ns`, `bound_by` and times of releases (only
@@ -45,6 +47,7 @@ mod liveness;
 #[cfg(test)]
 mod loop_tests;
 mod machine;
+mod modes;
 mod names;
 mod plan;
 mod repetition;
@@ -60,6 +63,7 @@ use self::budget::{Budget, graph_elements, machine_elements, plan_elements, prog
 use self::error::Errors;
 pub use self::error::{Access, MAX_ERRORS, Memory, Port, VerifyError, Wait};
 use self::machine::LinkedPairs;
+pub use self::modes::{ModesError, VerifiedModes, verify_modes};
 use crate::bundle::Image;
 use crate::limits::MAX_PLANS;
 use crate::{ActorId, BlobId, Graph, KernelCode, Machine, Plan, PlanId, Program, TiSlice, TiVec};

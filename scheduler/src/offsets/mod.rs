@@ -18,6 +18,7 @@ mod blocks;
 mod conflict;
 mod descend;
 mod fillers;
+mod floors;
 mod greedy;
 mod group;
 mod reasons;

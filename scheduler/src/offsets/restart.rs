@@ -84,7 +84,7 @@ enum FillerKind {
 }
 
 /// The kinds of searches: each has lengths of its own, so that each has its share of the long ones.
-const KINDS: [SearchKind; 4] = [
+const KINDS: [SearchKind; 6] = [
     SearchKind {
         order: SectionOrder::Random,
         fillers: FillerKind::None,
@@ -100,6 +100,14 @@ const KINDS: [SearchKind; 4] = [
     SearchKind {
         order: SectionOrder::Random,
         fillers: FillerKind::All,
+    },
+    SearchKind {
+        order: SectionOrder::Chains,
+        fillers: FillerKind::None,
+    },
+    SearchKind {
+        order: SectionOrder::Chains,
+        fillers: FillerKind::Matched,
     },
 ];
 

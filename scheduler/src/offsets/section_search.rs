@@ -12,6 +12,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
+use super::floors::{FloorBlock, FloorChains, NO_CHAIN};
 use super::reasons::{DecisionLog, LevelSet};
 use super::search::{
     BlockKey, BlockShape, FitOutcome, LANES, LOOKS, StopSignal, make_key, merge_raised, mix_bits,
@@ -25,6 +26,9 @@ pub(super) enum SectionOrder {
     Random,
     /// Failures so far, and chance; blocks in order of rank.
     Failures,
+    /// Chance; only blocks on a chain of their floor (see `floors`), and of them those whose chains leave least empty
+    /// first. They alone count as options.
+    Chains,
 }
 
 /// What is known of a section, given the unplaced blocks.
@@ -96,6 +100,10 @@ pub(super) struct SectionSearch<'a> {
     failures: &'a mut [u64],
     /// A random factor of each section.
     factors: Vec<u64>,
+    chains: FloorChains,
+    floor_blocks: Vec<FloorBlock>,
+    /// Options of each section of a valley.
+    options: Vec<u32>,
     log: DecisionLog<'a>,
     /// The decisions that the last failure follows from.
     conflict: LevelSet,
@@ -113,7 +121,24 @@ struct BranchCell {
     bottom: u32,
     /// Whether it may stay empty, by the bytes to spare in its section.
     may_stay_empty: bool,
+    /// Whether the chains of the valley exclude an option that its section alone would have.
+    is_narrowed: bool,
+    valley: Range<usize>,
+    /// The blocks that may lie there.
+    candidates: Vec<CellCandidate>,
 }
+
+/// A block that may lie in a cell.
+#[derive(Clone, Copy)]
+struct CellCandidate {
+    /// Its index in the stack of lists.
+    index: usize,
+    /// Cells of the floor that stay empty at least with it there, as far as they are known.
+    empty: u32,
+}
+
+/// The options of a section, what breaks ties, and the section.
+type SectionRating = (u64, u64, usize);
 
 impl<'a> SectionSearch<'a> {
     /// A search of at most `steps` steps, none of whose blocks is fixed.
@@ -139,6 +164,9 @@ impl<'a> SectionSearch<'a> {
             failures,
             // From 2^16 to 2^17.
             factors: random_words.map(|word| word >> 48 | 1 << 16).collect(),
+            chains: FloorChains::new(section_count),
+            floor_blocks: Vec::new(),
+            options: vec![0; section_count],
             log: DecisionLog::new(shapes),
             conflict: LevelSet::empty(),
             offsets: vec![0; shapes.len()],
@@ -278,34 +306,158 @@ impl<'a> SectionSearch<'a> {
     /// A cell with the fewest options of those at the bottom of valleys.
     ///
     /// Nothing that is not placed yet fits beneath a block that is placed in a valley.
-    fn choose_cell(&self, sections: Range<usize>) -> BranchCell {
-        let tables = &self.tables;
-        let mut best = (u64::MAX, u64::MAX, sections.start);
+    fn choose_cell(&mut self, from: usize, sections: Range<usize>) -> BranchCell {
+        if self.uses_chains() {
+            self.find_floor_blocks(from);
+        }
+        let mut best: Option<(SectionRating, Range<usize>)> = None;
         let mut left_bottom = u32::MAX;
         let mut start = sections.start;
         while start < sections.end {
-            let bottom = tables.bottoms[start];
-            let rest = &tables.bottoms[start..sections.end];
+            let bottom = self.tables.bottoms[start];
+            let rest = &self.tables.bottoms[start..sections.end];
             let width = rest.iter().take_while(|&&other| other == bottom).count();
             let end = start + width;
             let right_bottom = match end < sections.end {
-                true => tables.bottoms[end],
+                true => self.tables.bottoms[end],
                 false => u32::MAX,
             };
             if left_bottom > bottom && right_bottom > bottom {
-                for section in start..end {
-                    best = best.min(self.rate_section(section));
+                let rating = self.rate_valley(start..end);
+                if best.as_ref().is_none_or(|(known, _)| rating < *known) {
+                    best = Some((rating, start..end));
                 }
             }
             left_bottom = bottom;
             start = end;
         }
 
-        let section = best.2;
+        // The lowest section of all is in a valley.
+        let (rating, valley) = best.unwrap_or(((0, 0, sections.start), sections));
+        match self.uses_chains() {
+            true => self.chain_cell(rating.2, valley),
+            false => self.plain_cell(from, rating.2, valley),
+        }
+    }
+
+    fn uses_chains(&self) -> bool {
+        self.order == SectionOrder::Chains
+    }
+
+    /// The options at a section of a valley, whatever chains there are.
+    fn plain_cell(&self, from: usize, section: usize, valley: Range<usize>) -> BranchCell {
+        let bottom = self.tables.bottoms[section];
+        let mut candidates = Vec::new();
+        for (index, &key) in self.keys.iter().enumerate().skip(from) {
+            if offset_of(key) > bottom {
+                break;
+            }
+            if offset_of(key) == bottom && self.shape(key).covers(section) {
+                candidates.push(CellCandidate { index, empty: 0 });
+            }
+        }
         BranchCell {
             section,
-            bottom: tables.bottoms[section],
+            bottom,
             may_stay_empty: self.may_stay_empty(section),
+            is_narrowed: false,
+            valley,
+            candidates,
+        }
+    }
+
+    /// Finds the blocks of the list at `from`, sorted, that lie at the lowest offset of the section in which they start.
+    fn find_floor_blocks(&mut self, from: usize) {
+        self.floor_blocks.clear();
+        self.looks += (self.keys.len() - from) as u64;
+        for (index, &key) in self.keys.iter().enumerate().skip(from) {
+            let shape = &self.shapes[rank_of(key)];
+            if self.tables.bottoms[shape.lo as usize] == offset_of(key) {
+                self.floor_blocks.push(FloorBlock {
+                    lo: shape.lo,
+                    hi: shape.hi,
+                    index: index as u32,
+                });
+            }
+        }
+        self.floor_blocks.sort_unstable();
+    }
+
+    /// Of the blocks in `floor_blocks` those that start in a valley.
+    fn floor_range(&self, valley: &Range<usize>) -> Range<usize> {
+        let starts_before = |section: usize| {
+            let blocks = &self.floor_blocks;
+            blocks.partition_point(|block| (block.lo as usize) < section)
+        };
+        starts_before(valley.start)..starts_before(valley.end)
+    }
+
+    /// Finds the chains of a valley; whether there is one.
+    fn find_chains(&mut self, valley: Range<usize>) -> bool {
+        let range = self.floor_range(&valley);
+        let blocks = &self.floor_blocks[range];
+        let tables = &self.tables;
+        let ceiling = self.ceiling;
+        self.looks += (valley.len() / LANES) as u64;
+        let may_stay_empty =
+            |section: usize| tables.bottoms[section] + tables.totals[section] < ceiling;
+        self.chains.find(valley, blocks, may_stay_empty)
+    }
+
+    /// The least rating of the sections of a valley.
+    fn rate_valley(&mut self, valley: Range<usize>) -> SectionRating {
+        if self.uses_chains() {
+            if !self.find_chains(valley.clone()) {
+                return (0, 0, valley.start);
+            }
+            self.count_chain_options(&valley);
+        }
+        let ratings = valley.clone().map(|section| self.rate_section(section));
+        ratings.min().unwrap_or((0, 0, valley.start))
+    }
+
+    /// Counts the blocks on each section of a floor whose chains leave least empty.
+    fn count_chain_options(&mut self, valley: &Range<usize>) {
+        self.options[valley.clone()].fill(0);
+        let least_empty = self.chains.least_empty(valley);
+        for block in &self.floor_blocks[self.floor_range(valley)] {
+            if self.chains.empty_with(block) <= least_empty {
+                for options in &mut self.options[block.lo as usize..block.hi as usize] {
+                    *options += 1;
+                }
+            }
+        }
+    }
+
+    /// The options at a section of a valley that are on a chain.
+    fn chain_cell(&mut self, section: usize, valley: Range<usize>) -> BranchCell {
+        self.find_chains(valley.clone());
+        let mut candidates = Vec::new();
+        let mut is_narrowed = false;
+        for block in &self.floor_blocks[self.floor_range(&valley)] {
+            if !(block.lo as usize..block.hi as usize).contains(&section) {
+                continue;
+            }
+            let empty = self.chains.empty_with(block);
+            is_narrowed |= empty == NO_CHAIN;
+            if empty < NO_CHAIN {
+                candidates.push(CellCandidate {
+                    index: block.index as usize,
+                    empty,
+                });
+            }
+        }
+        // In order of the list, as those of other searches are.
+        candidates.sort_unstable_by_key(|candidate| candidate.index);
+        let has_spare = self.may_stay_empty(section);
+        let may_stay_empty = has_spare && self.chains.empty_at(section) < NO_CHAIN;
+        BranchCell {
+            section,
+            bottom: self.tables.bottoms[section],
+            may_stay_empty,
+            is_narrowed: is_narrowed || may_stay_empty != has_spare,
+            valley,
+            candidates,
         }
     }
 
@@ -314,11 +466,15 @@ impl<'a> SectionSearch<'a> {
     }
 
     /// Rating of a section: the least is branched at.
-    fn rate_section(&self, section: usize) -> (u64, u64, usize) {
-        let options = self.tables.counts[section] + u32::from(self.may_stay_empty(section));
+    fn rate_section(&self, section: usize) -> SectionRating {
+        let options = match self.uses_chains() {
+            // Where the best chains have no block, they have an empty cell.
+            true => self.options[section].max(1),
+            false => self.tables.counts[section] + u32::from(self.may_stay_empty(section)),
+        };
         let factor = self.factors[section];
         let tie_break = match self.order {
-            SectionOrder::Random => factor,
+            SectionOrder::Random | SectionOrder::Chains => factor,
             SectionOrder::Failures => {
                 u64::MAX - (self.failures[section] + 1).saturating_mul(factor)
             }
@@ -326,54 +482,51 @@ impl<'a> SectionSearch<'a> {
         (u64::from(options), tie_break, section)
     }
 
-    /// Positions in the list at `from` of the blocks that may lie in a cell, one of those that are alike.
-    fn find_candidates(&self, from: usize, cell: &BranchCell) -> Vec<usize> {
-        let mut candidates: Vec<usize> = Vec::new();
-        for (index, &key) in self.keys.iter().enumerate().skip(from) {
-            if offset_of(key) > cell.bottom {
-                break;
-            }
-            let shape = self.shape(key);
-            if offset_of(key) < cell.bottom || !shape.covers(cell.section) {
-                continue;
-            }
-            let has_alike = candidates
-                .iter()
-                .any(|&other| self.shape(self.keys[other]).is_alike(shape));
-            if !has_alike {
-                candidates.push(index);
+    /// The candidates of a cell without those that are like another.
+    fn distinct_candidates(&self, cell: &BranchCell) -> Vec<CellCandidate> {
+        let mut distinct: Vec<CellCandidate> = Vec::new();
+        for &candidate in &cell.candidates {
+            let shape = self.shape(self.keys[candidate.index]);
+            let mut known = distinct.iter();
+            if !known.any(|known| self.shape(self.keys[known.index]).is_alike(shape)) {
+                distinct.push(candidate);
             }
         }
-        candidates
+        distinct
     }
 
-    /// Sorts the blocks that may lie in a cell: those first whose edges are flush with those of their neighbours, since
-    /// each edge that is not leaves a gap that some other block must fit.
+    /// Sorts the blocks that may lie in a cell: those first with which least of the floor stays empty, then those
+    /// whose edges are flush with those of their neighbours, since each edge that is not leaves a gap that some other block must fit.
     fn sort_by_flush_edges(
         &self,
-        candidates: &mut [usize],
+        candidates: &mut [CellCandidate],
         cell: &BranchCell,
         sections: Range<usize>,
     ) {
         let bottoms = &self.tables.bottoms;
-        let is_other_bottom = |section: &usize| bottoms[*section] != cell.bottom;
-        let left_wall = (sections.start..cell.section).rev().find(is_other_bottom);
-        let right_wall = (cell.section + 1..sections.end).find(is_other_bottom);
-        let valley_start = left_wall.map_or(sections.start, |section| section + 1);
-        let valley_end = right_wall.unwrap_or(sections.end);
+        let Range {
+            start: valley_start,
+            end: valley_end,
+        } = cell.valley;
         // Nothing lies beside the first and the last section, up to the ceiling.
-        let left_bottom = left_wall.map_or(self.ceiling, |section| bottoms[section]);
-        let right_bottom = right_wall.map_or(self.ceiling, |section| bottoms[section]);
+        let left_bottom = match valley_start > sections.start {
+            true => bottoms[valley_start - 1],
+            false => self.ceiling,
+        };
+        let right_bottom = match valley_end < sections.end {
+            true => bottoms[valley_end],
+            false => self.ceiling,
+        };
 
-        candidates.sort_by_key(|&index| {
-            let shape = self.shape(self.keys[index]);
+        candidates.sort_by_key(|candidate| {
+            let shape = self.shape(self.keys[candidate.index]);
             let top = cell.bottom + shape.size;
             let touches_left = shape.lo as usize == valley_start;
             let touches_right = shape.hi as usize == valley_end;
             let mut flush_edges = u32::from(touches_left) + u32::from(touches_right);
             flush_edges += u32::from(touches_left && top == left_bottom);
             flush_edges += u32::from(touches_right && top == right_bottom);
-            Reverse(flush_edges)
+            (candidate.empty, Reverse(flush_edges))
         });
     }
 
@@ -381,15 +534,17 @@ impl<'a> SectionSearch<'a> {
     fn branch(&mut self, from: usize, sections: Range<usize>) -> FitOutcome {
         let to = self.keys.len();
         let level = self.log.level();
-        let cell = self.choose_cell(sections.clone());
-        let mut candidates = self.find_candidates(from, &cell);
-        if self.order == SectionOrder::Random && candidates.len() > 1 {
+        let cell = self.choose_cell(from, sections.clone());
+        let mut candidates = self.distinct_candidates(&cell);
+        if self.order != SectionOrder::Failures && candidates.len() > 1 {
             self.sort_by_flush_edges(&mut candidates, &cell, sections.clone());
         }
         // On the heap: levels of recursion must be small.
         let mut reasons = Box::new(LevelSet::empty());
 
-        let options = candidates.into_iter().map(Some);
+        let options = candidates
+            .into_iter()
+            .map(|candidate| Some(candidate.index));
         let empty_option = cell.may_stay_empty.then_some(None);
         for option in options.chain(empty_option) {
             if self.is_spent() {
@@ -424,11 +579,14 @@ impl<'a> SectionSearch<'a> {
 
     /// Why a cell has no other options than those that were tried.
     fn explain_options(&mut self, from: usize, cell: &BranchCell, reasons: &mut LevelSet) {
-        let section = cell.section as u32;
-        self.log.add_placed(section, section + 1, reasons);
+        let sections = match cell.is_narrowed {
+            true => cell.valley.start as u32..cell.valley.end as u32,
+            false => cell.section as u32..cell.section as u32 + 1,
+        };
+        self.log.add_placed(sections.start, sections.end, reasons);
         for &key in &self.keys[from..] {
             let shape = &self.shapes[rank_of(key)];
-            if shape.covers(cell.section) {
+            if shape.lo < sections.end && sections.start < shape.hi {
                 let is_candidate = offset_of(key) == cell.bottom;
                 let lowest_offset = cell.bottom + u32::from(!is_candidate);
                 self.log.ask(key as u32, lowest_offset);

@@ -21,6 +21,10 @@ pub(super) enum Request {
         /// A source and a token of it, at which they take effect; else it is the next block.
         at: Option<(String, u64)>,
     },
+    /// The modes, and the one that the run is in.
+    Modes,
+    /// Go over to this mode.
+    Mode(String),
 }
 
 /// What a run answers.
@@ -31,6 +35,22 @@ pub(super) enum Reply {
     Values(Vec<ParameterState>),
     /// The parameters are set, from here on.
     Set(Position),
+    /// The modes, and the one that the run is in.
+    Modes {
+        /// All of them; the run began in the first.
+        names: Vec<String>,
+        /// The present one.
+        present: String,
+        /// The run's first iteration in it.
+        since: u64,
+    },
+    /// The run is in this mode.
+    Mode {
+        /// Its name.
+        name: String,
+        /// The run's first iteration in it.
+        since: u64,
+    },
     /// Nothing is changed.
     Refused {
         /// What kind of reason it is.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::net::{Shutdown, shutdown, sockopt::socket_peercred};
 use zbmd_executor::live::control_path_of;
-use zbmd_executor::{ParameterHandle, SetError, When};
+use zbmd_executor::{ModeChange, ModeError, ModeHandle, ParameterHandle, SetError, When};
 use zbmd_ir::ChangePosition;
 
 use crate::exit;
@@ -27,6 +27,13 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 /// Pause after a connection that could not be accepted, for want of a descriptor or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// What can be changed of a run.
+#[derive(Clone)]
+pub(crate) struct Commanded {
+    pub(crate) parameters: ParameterHandle,
+    pub(crate) modes: ModeHandle,
+}
+
 /// Takes commands as long as it lives.
 pub(crate) struct ControlServer {
     path: PathBuf,
@@ -39,7 +46,7 @@ impl ControlServer {
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn start(parameters: ParameterHandle) -> io::Result<Self> {
+    pub(crate) fn start(run: Commanded) -> io::Result<Self> {
         let path = control_path_of(std::process::id())?;
         // Left behind by a process of the same number, which is gone.
         let _ = std::fs::remove_file(&path);
@@ -47,7 +54,7 @@ impl ControlServer {
         let accepting = Arc::clone(&listener);
         let thread = std::thread::Builder::new()
             .name("zbmd control".to_owned())
-            .spawn(move || accept_clients(&accepting, &parameters))?;
+            .spawn(move || accept_clients(&accepting, &run))?;
         Ok(Self {
             path,
             listener,
@@ -67,12 +74,12 @@ impl Drop for ControlServer {
     }
 }
 
-fn accept_clients(listener: &UnixListener, parameters: &ParameterHandle) {
+fn accept_clients(listener: &UnixListener, run: &Commanded) {
     let client_count = Arc::new(AtomicUsize::new(0));
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
-                let served = serve(stream, parameters, &client_count);
+                let served = serve(stream, run, &client_count);
                 // A client that cannot be served sees its connection closed.
                 drop(served);
             }
@@ -84,11 +91,7 @@ fn accept_clients(listener: &UnixListener, parameters: &ParameterHandle) {
 }
 
 /// Serves a client on a thread of its own.
-fn serve(
-    stream: UnixStream,
-    parameters: &ParameterHandle,
-    client_count: &Arc<AtomicUsize>,
-) -> io::Result<()> {
+fn serve(stream: UnixStream, run: &Commanded, client_count: &Arc<AtomicUsize>) -> io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_LIMIT))?;
     stream.set_write_timeout(Some(CLIENT_LIMIT))?;
     let peer = socket_peercred(&stream)?;
@@ -107,7 +110,7 @@ fn serve(
     client_count.fetch_add(1, Ordering::Relaxed);
     let client = Client {
         stream,
-        parameters: parameters.clone(),
+        run: run.clone(),
         counted: CountedClient(Arc::clone(client_count)),
     };
     std::thread::Builder::new()
@@ -127,7 +130,7 @@ impl Drop for CountedClient {
 
 struct Client {
     stream: UnixStream,
-    parameters: ParameterHandle,
+    run: Commanded,
     #[expect(dead_code, reason = "kept for its drop")]
     counted: CountedClient,
 }
@@ -139,7 +142,7 @@ impl Client {
         loop {
             let (reply, is_last) = match read_message(&mut reader) {
                 Ok(None) | Err(MessageError::Io(_)) => return Ok(()),
-                Ok(Some(request)) => (answer(&self.parameters, request), false),
+                Ok(Some(request)) => (answer(&self.run, request), false),
                 Err(error) => {
                     let is_last = matches!(error, MessageError::TooLong);
                     let text = error.to_string();
@@ -155,8 +158,24 @@ impl Client {
     }
 }
 
-fn answer(parameters: &ParameterHandle, request: Request) -> Reply {
+fn answer(run: &Commanded, request: Request) -> Reply {
+    let Commanded { parameters, modes } = run;
     match request {
+        Request::Modes => {
+            let present = modes.present();
+            Reply::Modes {
+                names: modes.names().to_vec(),
+                present: present.mode,
+                since: present.iteration,
+            }
+        }
+        Request::Mode(name) => match modes.change(&name).and_then(ModeChange::wait) {
+            Ok(entry) => Reply::Mode {
+                name: entry.mode,
+                since: entry.iteration,
+            },
+            Err(error) => mode_refusal(&error),
+        },
         Request::Values => {
             let values = parameters.values();
             Reply::Values(values.into_iter().map(Into::into).collect())
@@ -183,6 +202,19 @@ fn answer(parameters: &ParameterHandle, request: Request) -> Reply {
             };
             Reply::Set(position)
         }
+    }
+}
+
+fn mode_refusal(error: &ModeError) -> Reply {
+    let kind = match error {
+        ModeError::Unknown { .. } => RefusalKind::Request,
+        ModeError::Busy { .. } => RefusalKind::Busy,
+        ModeError::Ended => RefusalKind::Ended,
+        _ => RefusalKind::Value,
+    };
+    Reply::Refused {
+        kind,
+        text: error.to_string(),
     }
 }
 

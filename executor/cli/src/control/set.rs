@@ -1,25 +1,12 @@
 //! `zbmd-run set`: live parameters of a run that is on.
 
-use std::io::{self, BufReader, Write};
-use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
-
 use clap::Args;
-use zbmd_executor::live::control_path_of;
-use zbmd_ir::text::{printable, printable_lines};
+use zbmd_ir::text::printable;
 
-use super::message::{
-    MessageError, ParameterState, Position, RefusalKind, Reply, Request, line_of, read_message,
-};
+use super::ask::{Failure, ask, code_of, show};
+use super::message::{ParameterState, Position, Reply, Request};
 use crate::exit;
 use crate::top::the_only_run;
-
-/// How long a run that has many changes to make is asked again.
-const BUSY_LIMIT: Duration = Duration::from_secs(2);
-/// Pause before it is.
-const BUSY_PAUSE: Duration = Duration::from_millis(5);
-/// A run whose supervisor handles a loss answers after that.
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 /// Which parameters, of which run.
 #[derive(Clone, Debug, Args)]
@@ -40,21 +27,6 @@ fn token_position(text: &str) -> Result<(String, u64), String> {
     parsed.ok_or_else(|| "write it as SOURCE:TOKEN, such as iq:48000".to_owned())
 }
 
-/// A refusal with its exit code.
-struct Failure {
-    code: u8,
-    text: String,
-}
-
-impl Failure {
-    fn new(code: u8, text: impl Into<String>) -> Self {
-        Self {
-            code,
-            text: text.into(),
-        }
-    }
-}
-
 /// Sets parameters, or lists them; the exit code.
 pub(crate) fn set(args: &Set) -> u8 {
     let shown = read_words(&args.words).and_then(|(pid, values)| {
@@ -71,27 +43,10 @@ pub(crate) fn set(args: &Set) -> u8 {
             Reply::Values(parameters) => Ok(list_text(&parameters)),
             Reply::Set(position) => Ok(set_text(&values, &position)),
             Reply::Refused { kind, text } => Err(Failure::new(code_of(kind), text)),
+            Reply::Modes { .. } | Reply::Mode { .. } => Err(Failure::unasked()),
         }
     });
-    match shown {
-        Ok(text) => {
-            // A reader that went away has seen enough.
-            let _ = write!(io::stdout(), "{}", printable_lines(&text));
-            exit::OK
-        }
-        Err(Failure { code, text }) => {
-            let _ = writeln!(io::stderr(), "zbmd-run: {}", printable_lines(&text));
-            code
-        }
-    }
-}
-
-fn code_of(kind: RefusalKind) -> u8 {
-    match kind {
-        RefusalKind::Request => exit::USAGE,
-        RefusalKind::Value | RefusalKind::Busy => exit::REFUSED,
-        RefusalKind::Ended => exit::NO_RUN,
-    }
+    show(shown)
 }
 
 type NamedValues = Vec<(String, Vec<f64>)>;
@@ -123,68 +78,6 @@ fn assignment(word: &str) -> Result<(String, Vec<f64>), Failure> {
     };
     let numbers: Result<Vec<f64>, Failure> = list.split(',').map(number).collect();
     Ok((name.to_owned(), numbers?))
-}
-
-/// Asks a run, again where it is busy.
-fn ask(pid: u32, request: &Request) -> Result<Reply, Failure> {
-    let busy_until = Instant::now() + BUSY_LIMIT;
-    loop {
-        match ask_once(pid, request)? {
-            Reply::Refused {
-                kind: RefusalKind::Busy,
-                ..
-            } if Instant::now() < busy_until => std::thread::sleep(BUSY_PAUSE),
-            reply => return Ok(reply),
-        }
-    }
-}
-
-fn ask_once(pid: u32, request: &Request) -> Result<Reply, Failure> {
-    let failed = |error: io::Error| {
-        let text = format!("the run of process {pid} cannot be asked: {error}");
-        Failure::new(exit::FILE, text)
-    };
-    let path = control_path_of(pid).map_err(failed)?;
-    let stream = UnixStream::connect(&path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => no_socket(pid),
-        _ => failed(error),
-    })?;
-    stream
-        .set_read_timeout(Some(ANSWER_LIMIT))
-        .map_err(failed)?;
-    stream
-        .set_write_timeout(Some(ANSWER_LIMIT))
-        .map_err(failed)?;
-    // A run that refuses its client does not read what it says.
-    let written = (&stream).write_all(line_of(request).as_bytes());
-    match read_message(&mut BufReader::new(&stream)) {
-        Ok(Some(reply)) => Ok(reply),
-        Ok(None) => Err(written.map_or_else(failed, |()| {
-            Failure::new(exit::NO_RUN, format!("the run of process {pid} has ended"))
-        })),
-        Err(MessageError::Io(error)) => Err(failed(error)),
-        Err(error) => Err(failed(io::Error::other(error.to_string()))),
-    }
-}
-
-/// Why a run takes no commands.
-fn no_socket(pid: u32) -> Failure {
-    match zbmd_executor::live::read(pid) {
-        Ok(live) if !live.progress.parameters.is_empty() => {
-            let text = format!(
-                "the run of process {pid} takes no commands: it is a replay, or it has said why"
-            );
-            Failure::new(exit::FILE, text)
-        }
-        Ok(live) => {
-            let model = &live.progress.model;
-            let text = format!(
-                "the run of process {pid}, `{model}`, has no live parameters: declare one in the model, `params: {{ \"gain\": Live(1.0, min: 0.0, max: 10.0) }}`"
-            );
-            Failure::new(exit::USAGE, text)
-        }
-        Err(error) => Failure::new(exit::NO_RUN, error.to_string()),
-    }
 }
 
 fn numbers_text(numbers: &[f64]) -> String {

@@ -161,13 +161,25 @@ impl LockedFolder {
         })
     }
 
-    /// Copies the bundle, then names the run: a folder with a head has all that a replay needs.
+    /// Copies the bundle, then names the run: a folder with a head has all that a replay needs. Both are on the disk then,
+    /// also after a loss of power.
     pub(super) fn begin(&self, bundle: &Path, head: &[u8]) -> io::Result<()> {
-        let part = |name: &str| self.path.join(format!("{name}.{PART_EXTENSION}"));
-        fs::copy(bundle, part(BUNDLE_FILE))?;
-        fs::rename(part(BUNDLE_FILE), self.path.join(BUNDLE_FILE))?;
-        fs::write(part(HEAD_FILE), head)?;
-        fs::rename(part(HEAD_FILE), self.path.join(HEAD_FILE))
+        fs::copy(bundle, self.part(BUNDLE_FILE))?;
+        self.put(BUNDLE_FILE)?;
+        fs::write(self.part(HEAD_FILE), head)?;
+        self.put(HEAD_FILE)
+    }
+
+    fn part(&self, name: &str) -> PathBuf {
+        self.path.join(format!("{name}.{PART_EXTENSION}"))
+    }
+
+    /// Gives a file that is written its name.
+    fn put(&self, name: &str) -> io::Result<()> {
+        let part = self.part(name);
+        File::open(&part)?.sync_all()?;
+        fs::rename(&part, self.path.join(name))?;
+        File::open(&self.path)?.sync_all()
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a recording is of: the file that names the run, its bundle and its sources.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use zbmd_ir::Program;
 use zbmd_ir::file_header::{FileHeader, HeaderError};
@@ -14,6 +16,8 @@ const HEADER: FileHeader = FileHeader {
 };
 /// No description of a run is longer.
 pub(super) const MAX_HEAD_BYTES: u64 = 16 << 20;
+/// No recording has more sources.
+pub(super) const MAX_SOURCES: usize = 1 << 12;
 
 /// What a recording is of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,6 +45,22 @@ pub struct RecordedSource {
     pub tokens_per_iteration: u64,
     /// Tokens a second, if that is known.
     pub rate: Option<f64>,
+}
+
+impl fmt::Display for RecordedSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            token,
+            token_bytes,
+            tokens_per_iteration,
+            ..
+        } = self;
+        write!(
+            f,
+            "`{name}`: {tokens_per_iteration} tokens of {token}, {token_bytes} bytes each"
+        )
+    }
 }
 
 /// Why a file does not say what a recording is of.
@@ -101,6 +121,12 @@ impl Head {
     pub fn decode(bytes: &[u8]) -> Result<Self, HeadError> {
         let body = HEADER.open(bytes)?.body;
         let head: Self = super::record::decode(body).map_err(HeadError::Content)?;
+        if head.sources.len() > MAX_SOURCES {
+            let count = head.sources.len();
+            return Err(HeadError::Content(format!(
+                "has {count} sources, at most {MAX_SOURCES} are recorded"
+            )));
+        }
         let is_empty =
             |source: &&RecordedSource| source.token_bytes == 0 || source.tokens_per_iteration == 0;
         match head.sources.iter().find(is_empty) {
@@ -115,25 +141,31 @@ impl Head {
     /// What keeps the recording from being replayed on a program, if anything does.
     pub fn difference(&self, program: &Program) -> Option<String> {
         let fingerprint = state::fingerprint(&program.graph);
-        let own = &self.graph_fingerprint;
-        (fingerprint != *own).then(|| {
-            format!(
+        let own = self.graph_fingerprint;
+        if fingerprint != own {
+            return Some(format!(
                 "its graph is {fingerprint:016x}, the recording is of graph {own:016x}: names, rates, types and channels must be the same"
-            )
-        })
+            ));
+        }
+        // A recording that was tampered with may say anything of them.
+        self.source_difference(program)
     }
 
-    /// What is different in the sources of a program, if anything is: names, types or order.
-    pub fn source_difference(&self, program: &Program) -> Option<String> {
-        let texts = |sources: &[RecordedSource]| {
-            let texts = sources
-                .iter()
-                .map(|source| format!("`{}` of {}", source.name, source.token));
-            texts.collect::<Vec<_>>().join(", ")
+    /// The first source of a program that is another, if one is: by name, type, tokens of an iteration, or order.
+    fn source_difference(&self, program: &Program) -> Option<String> {
+        let here = sources_of(program, |_| None);
+        let text = |sources: &[RecordedSource], place: usize| match sources.get(place) {
+            Some(source) => source.to_string(),
+            None => "none".to_owned(),
         };
-        let here = texts(&sources_of(program, |_| None));
-        let there = texts(&self.sources);
-        (here != there).then(|| format!("its sources are {here}; those recorded are {there}"))
+        let count = here.len().max(self.sources.len());
+        let unlike = (0..count).find(|&place| text(&here, place) != text(&self.sources, place))?;
+        Some(format!(
+            "its source {} is {}, in the recording {}",
+            unlike + 1,
+            text(&here, unlike),
+            text(&self.sources, unlike)
+        ))
     }
 }
 
@@ -154,7 +186,17 @@ mod tests {
             let bytes = head.encode();
             assert_eq!(Head::decode(&bytes).as_ref(), Ok(&head));
             assert_eq!(head.difference(&program), None);
-            assert_eq!(head.source_difference(&program), None);
+            if let Some(first) = head.sources.first() {
+                let mut other = head.clone();
+                other.sources[0].token_bytes += 1;
+                let said = other.difference(&program).expect("another token");
+                assert!(
+                    said.contains(&format!("source 1 is {first}, in the rec")),
+                    "{said}"
+                );
+                other.sources.remove(0);
+                other.difference(&program).expect("a source less");
+            }
             for length in 0..bytes.len() {
                 Head::decode(&bytes[..length]).expect_err("cut off");
             }

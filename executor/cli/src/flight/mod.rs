@@ -29,7 +29,7 @@ mod ring;
 
 pub use self::folder::RecordingError;
 pub use self::head::{Head, HeadError, RecordedSource};
-pub use self::reader::{RecordedTokens, Recording, Stretch, TimedToken};
+pub use self::reader::{RecordedTokens, Recording, Stretch, TimedToken, TokenRange};
 
 pub(crate) use self::head::sources_of;
 pub(crate) use self::keep::{Keep, keep};

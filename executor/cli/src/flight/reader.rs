@@ -12,20 +12,23 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use zbmd_ir::limits::MAX_STREAM_BYTES;
-use zbmd_ir::{Graph, ParameterChange, State, state};
+use zbmd_ir::limits::{MAX_CHANGES, MAX_STREAM_BYTES};
+use zbmd_ir::{ActorId, Graph, ParameterChange, PositionOrder, State, insert_change, state};
 use zbmd_live::Gap;
 
 use super::folder::{HEAD_FILE, RecordingError, segments};
 use super::head::{Head, MAX_HEAD_BYTES};
 use super::record::{
-    self, HEADER_BYTES, Kind, MAX_SMALL_BYTES, Mark, NumberedChange, RecordHeader, RunEnd,
-    SegmentStart, SourceGap, StatePlace, TOKENS_HEAD_BYTES, TokensHead,
+    self, HEADER_BYTES, Kind, MAX_RECORDS, MAX_SMALL_BYTES, Mark, NumberedChange, RecordHeader,
+    RunEnd, SegmentStart, SourceGap, StatePlace, TOKENS_HEAD_BYTES, TokensHead,
 };
 use crate::io::read_whole;
 
-/// Records of a recording, at most: what is known of each takes memory.
-const MAX_RECORDS: u64 = 1 << 24;
+/// Changes that a replay begins with, at most, beside those that are in its state: the two together are no more than a state
+/// may have.
+const MAX_REPLAYED_CHANGES: u64 = MAX_CHANGES as u64 / 2;
+/// Ranges of iterations that people are told.
+const MAX_TOLD_RANGES: usize = 8;
 
 /// A file of a recording.
 #[derive(Debug)]
@@ -52,6 +55,23 @@ struct Piece {
     place: PayloadPlace,
 }
 
+/// Tokens of a source of which none is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenRange {
+    /// Index of the first one.
+    pub first: u64,
+    /// The index after the last one.
+    pub end: u64,
+}
+
+/// A change of live parameters.
+#[derive(Clone, Debug)]
+struct StoredChange {
+    change: ParameterChange,
+    /// By the mark before it: it takes effect at this iteration or later.
+    decided_iterations: u64,
+}
+
 /// A state of the recording.
 #[derive(Clone, Debug)]
 struct StoredState {
@@ -62,8 +82,8 @@ struct StoredState {
 /// Changes that are not in the recording.
 #[derive(Clone, Copy, Debug)]
 struct ChangeHole {
-    /// The number of the first one.
-    first_number: u64,
+    /// The number after the last one.
+    end_number: u64,
     /// All changes that take effect before this iteration come before the hole.
     decided_iterations: u64,
 }
@@ -105,8 +125,10 @@ pub struct Recording {
     pub end: Option<RunEnd>,
     files: Arc<Vec<SegmentFile>>,
     pieces: Vec<Arc<Vec<Piece>>>,
+    /// For each source, its tokens.
+    ranges: Vec<Vec<TokenRange>>,
     states: Vec<StoredState>,
-    changes: BTreeMap<u64, ParameterChange>,
+    changes: BTreeMap<u64, StoredChange>,
     change_holes: Vec<ChangeHole>,
     /// By the last mark.
     decided_iterations: u64,
@@ -122,7 +144,7 @@ struct Scan {
     gaps: Vec<Vec<Gap>>,
     times: Vec<Vec<TimedToken>>,
     states: Vec<StoredState>,
-    changes: BTreeMap<u64, ParameterChange>,
+    changes: BTreeMap<u64, StoredChange>,
     change_holes: Vec<ChangeHole>,
     /// The number of the next change, if there has been a segment.
     next_change: Option<u64>,
@@ -214,16 +236,13 @@ impl Recording {
             .filter(|stretch| (stretch.begin..=stretch.end).contains(&from));
         let best = holding.max_by_key(|stretch| (stretch.end, stretch.begin));
         best.copied().ok_or_else(|| {
-            let texts = self.ranges();
-            format!(
-                "iteration {from} cannot be replayed: the recording has {}",
-                texts.join(", ")
-            )
+            let ranges = self.ranges_text();
+            format!("iteration {from} cannot be replayed: the recording has {ranges}")
         })
     }
 
     /// The ranges of iterations that can be replayed, as people read them.
-    pub fn ranges(&self) -> Vec<String> {
+    pub fn ranges_text(&self) -> String {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         for stretch in self.stretches() {
             match ranges.last_mut() {
@@ -231,28 +250,37 @@ impl Recording {
                 _ => ranges.push((stretch.begin, stretch.end)),
             }
         }
-        let texts = ranges
-            .iter()
-            .map(|(begin, end)| format!("iterations {begin} to {end}"));
-        texts.collect()
+        let told = ranges.iter().take(MAX_TOLD_RANGES);
+        let mut texts: Vec<String> = told
+            .map(|(begin, end)| format!("iterations {begin} to {end}"))
+            .collect();
+        if ranges.len() > MAX_TOLD_RANGES {
+            texts.push(format!(
+                "and {} ranges more",
+                ranges.len() - MAX_TOLD_RANGES
+            ));
+        }
+        match texts.is_empty() {
+            true => "no state".to_owned(),
+            false => texts.join(", "),
+        }
     }
 
     fn stretch_of(&self, index: usize) -> Stretch {
         let place = &self.states[index].place;
-        let sources = self.head.sources.iter().zip(&self.pieces);
+        let sources = self.head.sources.iter().zip(&self.ranges);
         let with_tokens = sources.zip(&place.consumed);
-        let by_source = with_tokens.map(|((source, pieces), consumed)| {
-            let tokens = contiguous_from(pieces, *consumed);
+        let by_source = with_tokens.map(|((source, ranges), consumed)| {
+            let tokens = contiguous_from(ranges, *consumed);
             place
                 .iterations
                 .saturating_add(tokens / source.tokens_per_iteration)
         });
         let by_tokens = by_source.min().unwrap_or(u64::MAX);
 
-        let mut holes = self.change_holes.iter();
-        let next_hole = holes.find(|hole| hole.first_number >= place.changes_made);
-        let decided = next_hole.map_or(self.decided_iterations, |hole| hole.decided_iterations);
-        let by_end = self.end.filter(|_| next_hole.is_none());
+        let undecided = self.first_undecided(place.changes_made);
+        let decided = undecided.unwrap_or(self.decided_iterations);
+        let by_end = self.end.filter(|_| undecided.is_none());
         // A padded iteration has fewer tokens than it takes.
         let missing = by_end.map_or(0, |end| end.iterations.saturating_sub(by_tokens));
         let reaches_end = by_end.is_some_and(|end| missing <= u64::from(end.pads));
@@ -267,6 +295,20 @@ impl Recording {
             end: end.max(place.iterations),
             is_whole: reaches_end,
         }
+    }
+
+    /// The iteration from which on a replay from a state with so many changes does not have those that take effect, if there
+    /// is one: some are missing, or there are too many.
+    fn first_undecided(&self, changes_made: u64) -> Option<u64> {
+        let holes_before = self
+            .change_holes
+            .partition_point(|hole| hole.end_number <= changes_made);
+        let next_hole = self.change_holes.get(holes_before);
+        let by_hole = next_hole.map(|hole| hole.decided_iterations);
+        let first_left_out = changes_made.saturating_add(MAX_REPLAYED_CHANGES);
+        let by_count = self.changes.range(first_left_out..).next();
+        let by_count = by_count.map(|(_, change)| change.decided_iterations);
+        by_hole.into_iter().chain(by_count).min()
     }
 
     /// The state that a stretch begins with, with all changes that were made later.
@@ -297,16 +339,22 @@ impl Recording {
             return Err(refused("is not the state that its place says".to_owned()));
         }
 
-        let mut number = stored.place.changes_made;
-        while let Some(change) = self.changes.get(&number) {
-            zbmd_ir::insert_change(&mut state.changes, change.clone(), &|source| {
-                let sources = graph.sources().zip(&self.head.sources);
-                let mut found = sources.filter(|((id, _), _)| *id == source);
-                found
-                    .next()
-                    .map_or(1, |(_, known)| known.tokens_per_iteration)
-            });
-            number += 1;
+        let sources = graph.sources().zip(&self.head.sources);
+        let tokens_per_iteration: BTreeMap<ActorId, u64> = sources
+            .map(|((id, _), known)| (id, known.tokens_per_iteration))
+            .collect();
+        let order = PositionOrder {
+            iterations: state.iterations,
+            consumed: &state.consumed,
+            tokens_per_iteration: |source| tokens_per_iteration.get(&source).copied().unwrap_or(1),
+        };
+        let first_number = stored.place.changes_made;
+        let end_number = first_number.saturating_add(MAX_REPLAYED_CHANGES);
+        let later = self.changes.range(first_number..end_number);
+        // Those after a hole are not reached.
+        let later = later.zip(first_number..);
+        for ((_, stored), _) in later.take_while(|((number, _), next)| *number == next) {
+            insert_change(&mut state.changes, stored.change.clone(), &order);
         }
         state::check(&state, graph).map_err(|error| refused(error.to_string()))?;
         Ok(state)
@@ -316,20 +364,12 @@ impl Recording {
     pub fn changes(&self) -> impl Iterator<Item = (u64, &ParameterChange)> {
         self.changes
             .iter()
-            .map(|(number, change)| (*number, change))
+            .map(|(number, stored)| (*number, &stored.change))
     }
 
-    /// The tokens that are there of a source, as ranges of indexes.
-    pub fn token_ranges(&self, source: usize) -> Vec<(u64, u64)> {
-        let mut ranges: Vec<(u64, u64)> = Vec::new();
-        for piece in self.pieces[source].iter() {
-            let end = piece.first + piece.tokens;
-            match ranges.last_mut() {
-                Some((_, last)) if *last == piece.first => *last = end,
-                _ => ranges.push((piece.first, end)),
-            }
-        }
-        ranges
+    /// The tokens that are there of a source, in order.
+    pub fn token_ranges(&self, source: usize) -> &[TokenRange] {
+        &self.ranges[source]
     }
 
     /// The tokens of a source from an index on, up to the first that is missing.
@@ -347,17 +387,24 @@ impl Recording {
     }
 }
 
-/// How many tokens there are from an index on, before the first that is missing.
-fn contiguous_from(pieces: &[Piece], from: u64) -> u64 {
-    let first = pieces.partition_point(|piece| piece.first + piece.tokens <= from);
-    let mut end = from;
-    for piece in &pieces[first..] {
-        if piece.first > end {
-            break;
+/// The ranges that pieces make, which are in order.
+fn ranges_of(pieces: &[Piece]) -> Vec<TokenRange> {
+    let mut ranges: Vec<TokenRange> = Vec::new();
+    for piece in pieces {
+        let (first, end) = (piece.first, piece.first + piece.tokens);
+        match ranges.last_mut() {
+            Some(last) if last.end == first => last.end = end,
+            _ => ranges.push(TokenRange { first, end }),
         }
-        end = piece.first + piece.tokens;
     }
-    end - from
+    ranges
+}
+
+/// How many tokens there are from an index on, before the first that is missing.
+fn contiguous_from(ranges: &[TokenRange], from: u64) -> u64 {
+    let place = ranges.partition_point(|range| range.end <= from);
+    let range = ranges.get(place).filter(|range| range.first <= from);
+    range.map_or(0, |range| range.end - from)
 }
 
 /// The segments in a folder.
@@ -468,6 +515,7 @@ impl Scan {
             times: self.times,
             end: self.end,
             files: Arc::new(files),
+            ranges: self.pieces.iter().map(|pieces| ranges_of(pieces)).collect(),
             pieces: self.pieces.into_iter().map(Arc::new).collect(),
             states: self.states,
             changes: self.changes,
@@ -622,7 +670,11 @@ impl Scan {
                 }
                 self.go_on_at_change(number);
                 self.next_change = Some(number + 1);
-                self.changes.insert(number, change);
+                let stored = StoredChange {
+                    change,
+                    decided_iterations: self.decided_iterations,
+                };
+                self.changes.insert(number, stored);
                 Ok(())
             }
             Kind::Mark => {
@@ -679,24 +731,18 @@ impl Scan {
         if self.next_change.is_some_and(|next| start.changes < next) {
             return Err("counts fewer changes than the segment before it".to_owned());
         }
-        match self.next_change {
-            None => self.next_change = Some(start.changes),
-            Some(_) => self.go_on_at_change(start.changes),
-        }
+        self.go_on_at_change(start.changes);
+        self.next_change = Some(start.changes);
         Ok(())
     }
 
-    /// The next change is this one: those before it that were not recorded are a hole.
+    /// The next change is this one: those before it that were not recorded, or are gone, are a hole.
     fn go_on_at_change(&mut self, number: u64) {
-        let Some(next) = self.next_change else {
-            return;
-        };
-        if number > next {
+        if number > self.next_change.unwrap_or(0) {
             self.change_holes.push(ChangeHole {
-                first_number: next,
+                end_number: number,
                 decided_iterations: self.decided_iterations,
             });
-            self.next_change = Some(number);
         }
     }
 }
@@ -751,5 +797,180 @@ impl Read for RecordedTokens {
         to[..length].copy_from_slice(&from[..length]);
         self.taken += length;
         Ok(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use zbmd_ir::ChangePosition;
+
+    use super::super::folder::segment_name;
+    use super::super::head::RecordedSource;
+    use super::*;
+
+    const RUN_ID: u64 = 7;
+
+    /// A recording of one source of bytes, with these records in its segments.
+    fn recording(segments: &[Vec<Vec<u8>>]) -> Recording {
+        let folder = tempfile::tempdir().expect("a folder");
+        let head = Head {
+            run_id: RUN_ID,
+            bundle_hash: 0,
+            graph_fingerprint: 0,
+            sources: vec![RecordedSource {
+                name: "in".to_owned(),
+                token: "u8".to_owned(),
+                token_bytes: 1,
+                tokens_per_iteration: 10,
+                rate: None,
+            }],
+        };
+        fs::write(folder.path().join(HEAD_FILE), head.encode()).expect("written");
+        for (number, records) in segments.iter().enumerate() {
+            let path = folder.path().join(segment_name(number as u64));
+            fs::write(path, records.concat()).expect("written");
+        }
+        Recording::open(folder.path()).expect("a recording")
+    }
+
+    fn sealed(kind: Kind, payload: &[u8]) -> Vec<u8> {
+        let header = RecordHeader::of(kind, &[payload]).expect("short");
+        [&header.encode()[..], payload].concat()
+    }
+
+    fn start(segment: u64, tokens: u64, changes: u64) -> Vec<u8> {
+        let start = SegmentStart {
+            run_id: RUN_ID,
+            segment,
+            tokens: vec![tokens],
+            changes,
+        };
+        sealed(Kind::Start, &record::encode(&start))
+    }
+
+    fn state(iterations: u64, changes_made: u64) -> Vec<u8> {
+        let place = StatePlace {
+            changes_made,
+            iterations,
+            consumed: vec![10 * iterations],
+        };
+        sealed(Kind::State, &record::encode_place(&place))
+    }
+
+    fn tokens(first: u64, count: usize) -> Vec<u8> {
+        let head = TokensHead { source: 0, first };
+        sealed(
+            Kind::Tokens,
+            &[&head.encode()[..], &vec![0; count]].concat(),
+        )
+    }
+
+    fn change(number: u64, iteration: u64) -> Vec<u8> {
+        let change = NumberedChange {
+            number,
+            change: ParameterChange {
+                position: ChangePosition::Iteration(iteration),
+                values: Vec::new(),
+            },
+        };
+        sealed(Kind::Change, &record::encode(&change))
+    }
+
+    fn mark(decided_iterations: u64) -> Vec<u8> {
+        let mark = Mark {
+            decided_iterations,
+            unix_ns: 0,
+        };
+        sealed(Kind::Mark, &record::encode(&mark))
+    }
+
+    #[track_caller]
+    fn check(recording: &Recording, expect: &[(u64, u64)]) {
+        assert_eq!(recording.notes, Vec::<String>::new());
+        let stretches = recording.stretches();
+        let found: Vec<(u64, u64)> = stretches.iter().map(|s| (s.begin, s.end)).collect();
+        assert_eq!(found, expect);
+    }
+
+    #[test]
+    fn a_stretch_goes_to_where_tokens_or_decisions_end() {
+        let all = [start(0, 0, 0), state(0, 0), tokens(0, 100)];
+        check(&recording(&[all.to_vec()]), &[(0, 0)]);
+        for (decided, end) in [(4, 4), (11, 10)] {
+            let with_mark = [&all[..], &[mark(decided)]].concat();
+            check(&recording(&[with_mark]), &[(0, end)]);
+        }
+        let with_hole = [&all[..], &[tokens(105, 100), state(11, 0), mark(30)]].concat();
+        check(&recording(&[with_hole]), &[(0, 10), (11, 20)]);
+    }
+
+    #[test]
+    fn a_state_without_changes_that_it_needs_gets_nowhere() {
+        // The segment with changes 0 and 1 is gone: the first state does not have the second of them.
+        let rest = vec![
+            start(0, 50, 2),
+            state(5, 1),
+            tokens(50, 100),
+            state(6, 2),
+            mark(30),
+        ];
+        check(&recording(&[rest]), &[(5, 5), (6, 15)]);
+
+        // The same in the middle, as where the end of a segment is damaged.
+        let before = vec![
+            start(0, 0, 0),
+            state(0, 0),
+            tokens(0, 50),
+            change(0, 3),
+            mark(4),
+        ];
+        let after = vec![
+            start(1, 50, 3),
+            state(5, 2),
+            state(6, 3),
+            tokens(50, 100),
+            mark(30),
+        ];
+        check(&recording(&[before, after]), &[(0, 4), (5, 5), (6, 15)]);
+    }
+
+    #[test]
+    fn a_stretch_has_no_more_changes_than_a_state_takes() {
+        let mut records = vec![start(0, 0, 0), state(0, 0), tokens(0, 1000)];
+        let count = 2 * MAX_REPLAYED_CHANGES + 5;
+        for number in 0..count {
+            if number % 1000 == 0 {
+                records.push(mark(number / 1000));
+            }
+            records.push(change(number, 1 + number / 1000));
+            if number == MAX_REPLAYED_CHANGES / 2 {
+                records.push(state(number / 1000, number + 1));
+            }
+        }
+        let left_out = |first: u64| (first + MAX_REPLAYED_CHANGES) / 1000;
+        let middle = MAX_REPLAYED_CHANGES / 2;
+        check(
+            &recording(&[records]),
+            &[(0, left_out(0)), (middle / 1000, left_out(middle + 1))],
+        );
+    }
+
+    #[test]
+    fn ranges_are_told_up_to_a_number() {
+        let mut records = vec![start(0, 0, 0)];
+        for place in 0..20 {
+            records.push(state(3 * place, 0));
+            records.push(tokens(30 * place, 10));
+        }
+        records.push(mark(1000));
+        let recording = recording(&[records]);
+        let said = recording.stretch(Some(2)).expect_err("a hole");
+        assert!(
+            said.contains("iterations 0 to 1, iterations 3 to 4,")
+                && said.ends_with("and 12 ranges more"),
+            "{said}"
+        );
     }
 }

@@ -17,6 +17,9 @@ pub const TOKENS_HEAD_BYTES: usize = 16;
 /// A payload that is read into memory before it is known what it is: all but tokens and states.
 pub const MAX_SMALL_BYTES: u32 = 16 << 20;
 
+/// Records of a recording, at most: what a reader knows of each takes memory.
+pub const MAX_RECORDS: u64 = 1 << 24;
+
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

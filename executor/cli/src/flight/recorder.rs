@@ -12,14 +12,17 @@ use zbmd_ir::{State, state};
 use zbmd_live::{Gap, now_ns};
 
 use super::folder::{LockedFolder, RecordingError};
-use super::head::{Head, RecordedSource};
+use super::head::{Head, MAX_SOURCES, RecordedSource};
 use super::intake::{Intake, WaitingTokens};
 use super::keep::Keep;
-use super::record::{self, Kind, Mark, NumberedChange, RunEnd, SourceGap, StatePlace, TokensHead};
+use super::record::{
+    self, Kind, MAX_RECORDS, Mark, NumberedChange, RunEnd, SourceGap, StatePlace, TokensHead,
+};
 use super::ring::Ring;
 
-/// How long what entered the run waits for the disk, at most, if little comes.
+/// How long what entered the run waits for the disk if little comes, and where days are kept.
 const WRITE_EVERY: Duration = Duration::from_millis(10);
+const MAX_WRITE_EVERY: Duration = Duration::from_secs(1);
 /// How often the run looks whether a state is wanted.
 const STATE_LOOK_NS: u64 = 10_000_000;
 /// A state is written after so long,
@@ -119,6 +122,16 @@ impl ReadyRecorder {
         let graph = &engine.program().graph;
         let state_bytes = state::encode(&first_state, graph, None).len() as u64;
         check_keep(settings.folder, settings.keep, state_bytes)?;
+
+        let source_count = settings.sources.len();
+        if source_count > MAX_SOURCES {
+            return Err(RecordingError::Unusable {
+                path: settings.folder.to_owned(),
+                why: format!(
+                    "the model has {source_count} sources, at most {MAX_SOURCES} are recorded"
+                ),
+            });
+        }
 
         let folder = LockedFolder::open(settings.folder, settings.replaces)?;
         let failed = |source| RecordingError::Io {
@@ -223,7 +236,7 @@ impl ReadyRecorder {
 
 /// Refuses to keep less than what a few states take.
 fn check_keep(folder: &Path, keep: Keep, state_bytes: u64) -> Result<(), RecordingError> {
-    let Keep::Bytes(bytes) = keep else {
+    let Some(bytes) = keep.bytes else {
         return Ok(());
     };
     let least = MIN_KEPT_BYTES.max(MIN_KEPT_STATES.saturating_mul(state_bytes));
@@ -236,6 +249,16 @@ fn check_keep(folder: &Path, keep: Keep, state_bytes: u64) -> Result<(), Recordi
             "--keep {bytes} bytes is too little: a state of this model takes {state_bytes} bytes, keep {least} bytes at least"
         ),
     })
+}
+
+/// How long what entered a run waits for the disk: longer where so much time is kept that there would be too many records.
+fn write_every(keep: Keep, sources: usize) -> Duration {
+    // Tokens of each source, a mark, and now and then a state or a change. The ring has a segment or two more than is kept.
+    let batch_records = sources as u128 + 2;
+    let kept_ns = keep.time.unwrap_or_default().as_nanos() * 5 / 4;
+    let batch_ns = kept_ns * batch_records / u128::from(MAX_RECORDS);
+    let batch_ns = u64::try_from(batch_ns).unwrap_or(u64::MAX);
+    Duration::from_nanos(batch_ns).clamp(WRITE_EVERY, MAX_WRITE_EVERY)
 }
 
 impl Recorder {
@@ -288,8 +311,9 @@ struct Writer {
 
 impl Writer {
     fn run(mut self) -> Self {
+        let write_every = write_every(self.ring.keep, self.sources.len());
         loop {
-            let is_over = self.intake.wait(WRITE_EVERY);
+            let is_over = self.intake.wait(write_every);
             self.write_batch();
             if is_over {
                 return self;
@@ -393,10 +417,11 @@ impl Writer {
         let come_bytes = self.ring.written_bytes - self.bytes_at_state;
         let passed_ns = now_ns - self.state_at_ns;
         let is_worth = come_bytes >= STATE_SHARE.saturating_mul(self.state_bytes);
-        let is_urgent = match self.ring.keep {
-            Keep::Bytes(bytes) => come_bytes >= bytes / KEPT_SHARE,
-            Keep::Time(time) => u128::from(passed_ns) >= time.as_nanos() / u128::from(KEPT_SHARE),
-        };
+        let Keep { time, bytes } = self.ring.keep;
+        let is_urgent = bytes.is_some_and(|bytes| come_bytes >= bytes / KEPT_SHARE)
+            || time.is_some_and(|time| {
+                u128::from(passed_ns) >= time.as_nanos() / u128::from(KEPT_SHARE)
+            });
         let is_time =
             passed_ns >= MAX_STATE_DISTANCE_NS || come_bytes >= self.ring.segment_bytes() / 2;
         come_bytes > 0 && (is_urgent || (is_time && is_worth))
@@ -495,4 +520,25 @@ impl Writer {
 /// Where a recording's copy of its bundle is.
 pub(crate) fn bundle_of(folder: &Path) -> PathBuf {
     folder.join(super::folder::BUNDLE_FILE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_fewer_where_days_are_kept() {
+        let hours = |hours: u64| Keep {
+            time: Some(Duration::from_secs(3600 * hours)),
+            bytes: None,
+        };
+        assert_eq!(write_every(hours(1), 2), WRITE_EVERY);
+        for sources in [1, 2, 8] {
+            let every = write_every(hours(48), sources);
+            let batches = Duration::from_secs(3600 * 48).as_nanos() / every.as_nanos();
+            assert!(batches * (sources as u128 + 1) < u128::from(MAX_RECORDS));
+        }
+        assert_eq!(write_every(hours(1_000_000), 2), MAX_WRITE_EVERY);
+        assert_eq!(write_every(Keep::default(), 2), WRITE_EVERY);
+    }
 }

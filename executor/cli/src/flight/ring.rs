@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::folder::segment_name;
 use super::keep::Keep;
-use super::record::{self, Kind, RecordHeader, SegmentStart, StatePlace};
+use super::record::{self, Kind, MAX_RECORDS, RecordHeader, SegmentStart, StatePlace};
 
 /// A segment is closed at such a share of what is kept.
 const SEGMENT_SHARE: u32 = 16;
@@ -34,6 +34,7 @@ struct StoredState {
 struct StoredSegment {
     path: PathBuf,
     bytes: u64,
+    records: u64,
     begun_ns: u64,
     start: SegmentStart,
     states: Vec<StoredState>,
@@ -53,6 +54,9 @@ pub(super) struct Ring {
     pub(super) next_change: u64,
     next_segment: u64,
     total_bytes: u64,
+    total_records: u64,
+    /// Records that are kept, at most.
+    max_records: u64,
     /// Bytes written, those of segments that are gone included.
     pub(super) written_bytes: u64,
 }
@@ -70,6 +74,8 @@ impl Ring {
             next_change: 0,
             next_segment: 0,
             total_bytes: 0,
+            total_records: 0,
+            max_records: MAX_RECORDS,
             written_bytes: 0,
         }
     }
@@ -97,20 +103,17 @@ impl Ring {
 
     /// Bytes that a segment has before it is closed.
     pub(super) fn segment_bytes(&self) -> u64 {
-        match self.keep {
-            Keep::Time(_) => MAX_SEGMENT_BYTES,
-            Keep::Bytes(bytes) => {
-                let share = bytes / u64::from(SEGMENT_SHARE);
-                share.clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES)
-            }
-        }
+        let share = self.keep.bytes.unwrap_or(u64::MAX) / u64::from(SEGMENT_SHARE);
+        share.clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES)
     }
 
     /// Begins a segment if the newest is full, and removes old ones.
     fn make_room(&mut self, record_bytes: u64, now_ns: u64) -> io::Result<()> {
         let is_full = match (&self.file, self.segments.back()) {
             (Some(_), Some(newest)) => {
-                newest.bytes + record_bytes > self.segment_bytes() || self.is_old(newest, now_ns)
+                newest.bytes + record_bytes > self.segment_bytes()
+                    || newest.records >= self.max_records / u64::from(SEGMENT_SHARE)
+                    || self.is_old(newest, now_ns)
             }
             _ => true,
         };
@@ -124,7 +127,7 @@ impl Ring {
     }
 
     fn is_old(&self, segment: &StoredSegment, now_ns: u64) -> bool {
-        let Keep::Time(time) = self.keep else {
+        let Some(time) = self.keep.time else {
             return false;
         };
         let age = Duration::from_nanos(now_ns.saturating_sub(segment.begun_ns));
@@ -136,17 +139,20 @@ impl Ring {
         let Some(second) = self.segments.get(1) else {
             return false;
         };
-        match self.keep {
-            Keep::Bytes(bytes) => self.total_bytes + record_bytes > bytes,
-            // All that is younger can be reached without the oldest segment.
-            Keep::Time(time) => {
-                let is_old = |state: &StoredState| {
-                    Duration::from_nanos(now_ns.saturating_sub(state.at_ns)) >= time
-                };
-                let mut states = self.segments.iter().skip(1).flat_map(|s| &s.states);
-                states.any(|state| is_old(state) && second.start.is_before(&state.place))
-            }
-        }
+        let has_room = self.total_records < self.max_records
+            && self
+                .keep
+                .bytes
+                .is_none_or(|bytes| self.total_bytes + record_bytes <= bytes);
+        // All that is younger can be reached without the oldest segment.
+        let is_unneeded = self.keep.time.is_some_and(|time| {
+            let is_old = |state: &StoredState| {
+                Duration::from_nanos(now_ns.saturating_sub(state.at_ns)) >= time
+            };
+            let mut states = self.segments.iter().skip(1).flat_map(|s| &s.states);
+            states.any(|state| is_old(state) && second.start.is_before(&state.place))
+        });
+        !has_room || is_unneeded
     }
 
     fn remove_oldest(&mut self) -> io::Result<()> {
@@ -158,6 +164,7 @@ impl Ring {
             _ => {}
         }
         self.total_bytes -= oldest.bytes;
+        self.total_records -= oldest.records;
         self.segments.pop_front();
         Ok(())
     }
@@ -175,6 +182,7 @@ impl Ring {
         self.segments.push_back(StoredSegment {
             path,
             bytes: 0,
+            records: 0,
             begun_ns: now_ns,
             start: start.clone(),
             states: Vec::new(),
@@ -197,7 +205,9 @@ impl Ring {
         }
         let record_bytes = record::HEADER_BYTES as u64 + u64::from(header.length);
         newest.bytes += record_bytes;
+        newest.records += 1;
         self.total_bytes += record_bytes;
+        self.total_records += 1;
         self.written_bytes += record_bytes;
         Ok(())
     }
@@ -237,6 +247,13 @@ mod tests {
         }
     }
 
+    fn bytes(bytes: u64) -> Keep {
+        Keep {
+            time: None,
+            bytes: Some(bytes),
+        }
+    }
+
     /// Adds a second's records: a state at the next token, then so many tokens of a byte.
     fn add_second(ring: &mut Ring, second: u64, tokens: u64) {
         let now_ns = second * SECOND_NS;
@@ -253,7 +270,7 @@ mod tests {
     #[test]
     fn a_ring_of_bytes_never_has_more() {
         let folder = tempfile::tempdir().expect("a folder");
-        let keep = Keep::Bytes(1 << 20);
+        let keep = bytes(1 << 20);
         let mut ring = Ring::new(folder.path().to_owned(), 1, keep, vec![0]);
         for second in 0..1000 {
             add_second(&mut ring, second, 20_000);
@@ -269,7 +286,10 @@ mod tests {
     #[test]
     fn a_ring_of_time_keeps_a_state_that_is_as_old() {
         let folder = tempfile::tempdir().expect("a folder");
-        let keep = Keep::Time(Duration::from_secs(160));
+        let keep = Keep {
+            time: Some(Duration::from_secs(160)),
+            bytes: None,
+        };
         let mut ring = Ring::new(folder.path().to_owned(), 1, keep, vec![0]);
         for second in 0..1000 {
             add_second(&mut ring, second, 20_000);
@@ -287,9 +307,44 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_of_time_and_bytes_has_no_more_than_either() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let keep = Keep {
+            time: Some(Duration::from_secs(160)),
+            bytes: Some(1 << 20),
+        };
+        let mut ring = Ring::new(folder.path().to_owned(), 1, keep, vec![0]);
+        for second in 0..1000 {
+            // 50 s fill it at first, 500 s then.
+            let tokens = if second < 300 { 20_000 } else { 2000 };
+            add_second(&mut ring, second, tokens);
+            assert!(ring.total_bytes <= 1 << 20, "{}", ring.total_bytes);
+        }
+        let states = ring.segments.iter().flat_map(|segment| &segment.states);
+        let kept_s = states.map(|state| 999 - state.at_ns / SECOND_NS).max();
+        let kept_s = kept_s.expect("states");
+        assert!((160..200).contains(&kept_s), "{kept_s} s");
+    }
+
+    #[test]
+    fn a_ring_has_no_more_records_than_a_reader_takes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let keep = bytes(1 << 40);
+        let mut ring = Ring::new(folder.path().to_owned(), 1, keep, vec![0]);
+        ring.max_records = 1600;
+        for second in 0..10_000 {
+            add_second(&mut ring, second, 8);
+            let records = ring.segments.iter().map(|segment| segment.records);
+            assert_eq!(records.sum::<u64>(), ring.total_records);
+            assert!(ring.total_records <= 1600, "{}", ring.total_records);
+        }
+        assert!(ring.total_records > 1400, "{}", ring.total_records);
+    }
+
+    #[test]
     fn a_segment_that_cannot_be_written_to_is_left_whole() {
         let folder = tempfile::tempdir().expect("a folder");
-        let keep = Keep::Bytes(1 << 20);
+        let keep = bytes(1 << 20);
         let mut ring = Ring::new(folder.path().to_owned(), 1, keep, vec![0]);
         add_second(&mut ring, 0, 100);
         let whole_bytes = ring.total_bytes;

@@ -212,6 +212,13 @@ fn append_line(layout: &BurstLayout, token: u64, burst: Burst<'_>, to: &mut Vec<
     to.extend_from_slice(line.as_bytes());
 }
 
+/// An element as JSON has it: floats by the shortest digits that give the same number again.
+pub(crate) fn element_text(dtype: DType, bytes: &[u8]) -> String {
+    let mut text = String::new();
+    append_element(dtype, bytes, &mut text);
+    text
+}
+
 fn append_element(dtype: DType, bytes: &[u8], line: &mut String) {
     match dtype {
         DType::F32 => append_float(number::<f32>(bytes), line),

@@ -12,7 +12,7 @@
 //! | `x.bursts`, `x.jsonl`, `-` to write | [bursts], only the items there are |
 
 pub(crate) mod block_gate;
-mod bursts;
+pub(crate) mod bursts;
 mod npy;
 pub(crate) mod pipe;
 pub(crate) mod pump;

@@ -1,16 +1,22 @@
 //! `zbmd-run replay`: a recorded run again, from a border that the recording has a state of or that is reached from one.
 
+mod against;
+mod carry;
+pub(crate) mod export;
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use zbmd_backends::op::Registry;
 use zbmd_executor::{Engine, RunOptions};
-use zbmd_ir::{Program, State};
+use zbmd_ir::{Graph, Program, State};
 
+use self::against::{Against, Side};
+use self::export::{Export, export};
 use super::args::{Args, ReportFormat, Where, binding};
 use super::files::Opened;
-use super::{CliError, open_bundle, run, say};
+use super::{CliError, exit, open_bundle, run, say};
 use crate::checkpoint::hash_of_file;
 use crate::flight::{Recording, RecordingError, Stretch, bundle_of};
 use crate::io::FileError;
@@ -25,6 +31,18 @@ pub(super) struct Replay {
     /// Run this bundle, of the same graph: compiled for other devices, say. Without it, the copy in the recording.
     #[arg(long, value_name = "FILE")]
     bundle: Option<PathBuf>,
+    /// Run this bundle too, of a model that was changed, and say where the two differ first: which token of each sink, and
+    /// which actor, port and token inside. Exit code 1 if they do.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["outputs", "report", "report_file", "save_state", "trace",
+          "supervise", "events", "inject", "isolation"])]
+    against: Option<PathBuf>,
+    /// Write what the recording holds to files of other programs, and run nothing: `sigmf:PREFIX` (a SigMF recording of
+    /// each source, with its gaps) or `mcap:FILE` (an MCAP file, with changes of live parameters too). May be given for
+    /// both.
+    #[arg(long = "export", value_name = "FORMAT:FILE", value_parser = export, conflicts_with_all = ["against", "from",
+          "iterations", "outputs", "report", "report_file", "save_state", "trace", "supervise", "events", "inject",
+          "isolation"])]
+    exports: Vec<Export>,
     /// Begin at this iteration of the run. Without it, at the oldest state that is kept.
     #[arg(long, value_name = "ITERATION")]
     from: Option<u64>,
@@ -90,6 +108,10 @@ pub(super) fn replay(replay: &Replay, registry: &Registry) -> Result<u8, CliErro
         });
     }
 
+    if !replay.exports.is_empty() {
+        return replay.export(&recording, &program);
+    }
+
     let stretch = recording.stretch(replay.from).map_err(|why| {
         let path = replay.recording.clone();
         CliError::Recording(RecordingError::Unusable { path, why })
@@ -97,15 +119,40 @@ pub(super) fn replay(replay: &Replay, registry: &Registry) -> Result<u8, CliErro
     let mut state = recording.state(stretch, &program.graph)?;
     replay.say_what(&recording, stretch);
     replay.drop_sinks(&mut args, &program);
-    if let Some(from) = replay.from.filter(|from| *from > state.iterations) {
-        let engine = Engine::new(program, registry)?;
-        state = state_at(&engine, &recording, state, from)?;
+    let graph = program.graph.clone();
+    let mut engine = None;
+    if replay.against.is_some() || replay.from.is_some_and(|from| from > state.iterations) {
+        engine = Some(Engine::new(program, registry)?);
+    }
+    if let (Some(engine), Some(from)) = (&engine, replay.from)
+        && from > state.iterations
+    {
+        state = state_at(engine, &recording, state, from)?;
     }
 
     let iterations = stretch.end - state.iterations;
-    args.iterations = Some(args.iterations.unwrap_or(iterations).min(iterations));
+    let iterations = args.iterations.unwrap_or(iterations).min(iterations);
+    if let (Some(other), Some(engine)) = (&replay.against, engine) {
+        let recorded = Side {
+            engine,
+            path: bundle_path,
+            state,
+            iterations,
+        };
+        let other_engine = Engine::new(open_bundle(&args, other)?, registry)?;
+        let against = Against {
+            recording: &recording,
+            recorded,
+            other: other_engine,
+            other_path: other,
+            registry,
+            is_quiet: replay.quiet,
+        };
+        return against.run();
+    }
+    args.iterations = Some(iterations);
     args.pad = stretch.is_whole && recording.end.is_some_and(|end| end.pads);
-    let sources = sources_from(&recording, &replay.recording, &state);
+    let sources = sources_from(&recording, &replay.recording, &graph, &state)?;
     let replayed = Replayed { state, sources };
     run(&args, &bundle_path, registry, Some(replayed))
 }
@@ -132,6 +179,18 @@ impl Replay {
         })
     }
 
+    /// Writes what the recording holds to the files of `--export`.
+    fn export(&self, recording: &Recording, program: &Program) -> Result<u8, CliError> {
+        for export in &self.exports {
+            for line in export.write(recording, &self.recording, program)? {
+                if !self.quiet {
+                    say(format_args!("zbmd-run: {line}"));
+                }
+            }
+        }
+        Ok(exit::OK)
+    }
+
     /// Gives sinks without a file one that keeps nothing.
     fn drop_sinks(&self, args: &mut Args, program: &Program) {
         for (_, sink) in program.graph.sinks() {
@@ -148,7 +207,7 @@ impl Replay {
         say(format_args!(
             "zbmd-run: {} has {} and {} changes of live parameters; replaying iterations {} to {}",
             self.recording.display(),
-            recording.ranges().join(", "),
+            recording.ranges_text(),
             recording.changes().count(),
             self.from.unwrap_or(stretch.begin),
             stretch.end
@@ -171,19 +230,27 @@ fn checked_bundle(folder: &Path, recording: &Recording) -> Result<PathBuf, CliEr
     Ok(path)
 }
 
-/// The recorded tokens of all sources, from those on that a state has not consumed.
+/// The recorded tokens of all sources of a graph, in its order, from those on that a state has not consumed.
 fn sources_from(
     recording: &Recording,
     folder: &Path,
+    graph: &Graph,
     state: &State,
-) -> Opened<Box<dyn Read + Send>> {
-    let sources = recording.head.sources.iter().zip(&state.consumed);
-    let opened = sources.enumerate().map(|(index, (source, (_, consumed)))| {
-        let tokens = recording.tokens(index, *consumed);
-        let reader: Box<dyn Read + Send> = Box::new(tokens);
-        (source.name.clone(), folder.to_owned(), reader)
-    });
-    opened.collect()
+) -> Result<Opened<Box<dyn Read + Send>>, CliError> {
+    let mut opened = Opened::new();
+    for (id, consumed) in &state.consumed {
+        let name = &graph.actors[*id].name;
+        let mut known = recording.head.sources.iter();
+        let Some(index) = known.position(|source| source.name == *name) else {
+            return Err(CliError::Refused {
+                path: folder.to_owned(),
+                text: format!("source `{name}` is not in the recording"),
+            });
+        };
+        let reader: Box<dyn Read + Send> = Box::new(recording.tokens(index, *consumed));
+        opened.push((name.clone(), folder.to_owned(), reader));
+    }
+    Ok(opened)
 }
 
 /// The state at an iteration, by running there from an earlier one.
@@ -193,7 +260,8 @@ fn state_at(
     state: State,
     from: u64,
 ) -> Result<State, CliError> {
-    let sources = sources_from(recording, Path::new("recording"), &state);
+    let graph = &engine.program().graph;
+    let sources = sources_from(recording, Path::new("recording"), graph, &state)?;
     let mut session = engine.start(RunOptions {
         iterations: Some(from - state.iterations),
         state: Some(state),

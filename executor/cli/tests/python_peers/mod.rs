@@ -8,8 +8,8 @@ use std::time::Instant;
 use super::common::text;
 use super::live_peers::LIMIT;
 
-/// A Python that can run a statement such as `import zmq`; `None`, and a line that says so, where there is none.
-pub(crate) fn python_with(import: &str, package: &str) -> Option<String> {
+/// A Python that can run a statement such as `import zmq`; `None`, and a line that says so and what to do, where there is none.
+pub(crate) fn python_with(import: &str, remedy: &str) -> Option<String> {
     let chosen = std::env::var("ZBMD_PYTHON").ok();
     let candidates = chosen
         .into_iter()
@@ -20,7 +20,7 @@ pub(crate) fn python_with(import: &str, package: &str) -> Option<String> {
             return Some(python);
         }
     }
-    eprintln!("SKIPPED: `{import}` fails in Python here (apt-get install {package})");
+    eprintln!("SKIPPED: `{import}` fails in Python here ({remedy})");
     None
 }
 

@@ -9,12 +9,13 @@
 //! its index; an annotation with `zbmd:gap` covers each run of them and says why they were filled.
 
 mod datatype;
+mod datetime;
 mod read;
 mod write;
 
 pub use datatype::Datatype;
 pub use read::{MAX_META_BYTES, Recording, Segment, SigmfError};
-pub use write::{RecordingSettings, describe};
+pub use write::{Capture, RecordingSettings, describe, describe_captures};
 
 use std::path::{Path, PathBuf};
 

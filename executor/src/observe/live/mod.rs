@@ -50,6 +50,18 @@ pub struct Progress {
     /// Live parameters. Empty unless whoever can set them adds them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parameters: Vec<ParameterProgress>,
+    /// The mode, of a run that has several. None unless whoever can change it adds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<ModeProgress>,
+}
+
+/// The mode that a run is in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModeProgress {
+    /// Its name.
+    pub mode: String,
+    /// The run's first iteration in it.
+    pub since: u64,
 }
 
 /// A live parameter.

@@ -288,11 +288,13 @@ impl Live {
         let deadlines = deadlines.flat_map(|d| [&mut d.sink, &mut d.on_miss]);
         let parameters = progress.parameters.iter_mut();
         let parameters = parameters.map(|value| &mut value.parameter);
+        let mode = progress.mode.iter_mut().map(|mode| &mut mode.mode);
         for name in names
             .chain(devices)
             .chain(releases)
             .chain(deadlines)
             .chain(parameters)
+            .chain(mode)
             .chain([&mut progress.model, &mut progress.plan])
         {
             *name = printable(name).into_owned();

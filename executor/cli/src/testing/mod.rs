@@ -1,4 +1,6 @@
-//! Files of tokens, for those that try them with any bytes.
+//! Files of tokens and recordings, for those that try them with any bytes.
+
+pub mod recordings;
 
 use std::io::Read;
 use std::path::Path;

@@ -1,0 +1,188 @@
+//! The modes of a model in text: which there are, and the model of each. Knows no plan.
+
+use std::fmt;
+
+use zbmd_ir::verify::VerifiedModes;
+use zbmd_ir::{Mode, Modes, Program, text};
+
+use crate::codes::Code;
+use crate::diag::{Diagnostic, Sink, suggest};
+use crate::model::Model;
+use crate::source::{Span, Spanned};
+
+/// What a text says of its modes. The first is the one that a run begins in.
+#[derive(Clone, Debug)]
+pub(crate) struct ModeList {
+    pub(crate) names: Vec<Spanned<String>>,
+    changes: Vec<(u32, u32)>,
+}
+
+impl ModeList {
+    /// The modes of a model; `None` if it has none, or they cannot be, which has been reported.
+    pub(crate) fn of(model: &Model, sink: &mut Sink) -> Option<Self> {
+        let mut names: Vec<Spanned<String>> = model.modes.iter().map(|m| m.name.clone()).collect();
+        if let Some(initial) = &model.initial_mode {
+            let found = find(&names, initial, sink)?;
+            names[..=found as usize].rotate_right(1);
+        }
+        if names.is_empty() {
+            // Changes between modes that are not there are refused like those that name an unknown one.
+            for (from, _) in model.changes.iter().flatten() {
+                find(&names, from, sink);
+            }
+            return None;
+        }
+
+        let mut changes = Vec::new();
+        match &model.changes {
+            None => {
+                let count = names.len() as u32;
+                let all = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
+                changes.extend(all.filter(|(from, to)| from != to));
+            }
+            Some(pairs) => {
+                for (from, to) in pairs {
+                    let pair = (find(&names, from, sink)?, find(&names, to, sink)?);
+                    if pair.0 == pair.1 || changes.contains(&pair) {
+                        let message = format!(
+                            "the change from mode `{}` to `{}` changes nothing",
+                            from.value, to.value
+                        );
+                        let refusal = Diagnostic::new(Code::E0219, message)
+                            .primary(from.span, "itself, or a change that was listed before")
+                            .help("remove it");
+                        sink.push(refusal);
+                        return None;
+                    }
+                    changes.push(pair);
+                }
+            }
+        }
+        Some(Self { names, changes })
+    }
+
+    /// The programs of all modes together, in the order of the names.
+    pub(crate) fn join(&self, programs: Vec<Program>) -> Modes {
+        let names = self.names.iter().map(|name| name.value.clone());
+        let list = names.zip(programs);
+        Modes {
+            list: list.map(|(name, program)| Mode { name, program }).collect(),
+            changes: self.changes.clone(),
+        }
+    }
+}
+
+/// What modes cost, over all sequences of changes that are allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModeBounds {
+    /// For each mode its name, and period and latency of its main plan.
+    pub modes: Vec<ModeBound>,
+    /// The change after which an output may come latest.
+    pub worst: Option<ChangeBound>,
+}
+
+/// Planned times of one mode on the whole machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModeBound {
+    /// Its name.
+    pub name: String,
+    /// Iterations of a block.
+    pub block: u64,
+    /// Time from block to block.
+    pub period_ns: u64,
+    /// Time from a block's input to its output.
+    pub latency_ns: u64,
+}
+
+/// Planned latency over a change: the block that is first in the new mode waits until the last one of the old mode is out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeBound {
+    /// The old mode.
+    pub from: String,
+    /// The new one.
+    pub to: String,
+    /// Both latencies, besides what the run needs to go over.
+    pub latency_ns: u64,
+}
+
+impl ModeBounds {
+    /// The bounds of verified modes. Every block comes out within the latency of its mode, and behind the last block of the
+    /// mode before; so no sequence of changes is worse than its worst change.
+    pub fn of(modes: &VerifiedModes) -> Self {
+        let programs = modes.names().iter().zip(modes.programs());
+        let bounds = programs.map(|(name, program)| {
+            let main = program.plans.first();
+            ModeBound {
+                name: name.clone(),
+                block: main.map_or(1, |plan| plan.block),
+                period_ns: main.map_or(0, |plan| plan.period_ns),
+                latency_ns: main.map_or(0, |plan| plan.latency_ns),
+            }
+        });
+        let bounds: Vec<ModeBound> = bounds.collect();
+        let changes = modes.changes().iter().map(|&(from, to)| {
+            let (from, to) = (&bounds[from as usize], &bounds[to as usize]);
+            ChangeBound {
+                from: from.name.clone(),
+                to: to.name.clone(),
+                latency_ns: from.latency_ns.saturating_add(to.latency_ns),
+            }
+        });
+        let worst = changes.max_by_key(|change| change.latency_ns);
+        Self {
+            worst,
+            modes: bounds,
+        }
+    }
+}
+
+impl fmt::Display for ModeBounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for mode in &self.modes {
+            let ModeBound {
+                name,
+                block,
+                period_ns,
+                latency_ns,
+            } = mode;
+            writeln!(
+                f,
+                "mode {name}: {block} iterations a block, period {}, latency {}",
+                text::duration(*period_ns),
+                text::duration(*latency_ns)
+            )?;
+        }
+        let longest = self.modes.iter().map(|mode| mode.period_ns).max();
+        write!(
+            f,
+            "over all modes: period at most {}",
+            text::duration(longest.unwrap_or(0))
+        )?;
+        match &self.worst {
+            Some(worst) => write!(
+                f,
+                ", latency at most {} (first block after {} -> {})",
+                text::duration(worst.latency_ns),
+                worst.from,
+                worst.to
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+/// E0219, for modes that cannot follow each other.
+pub(crate) fn refuse(why: impl Into<String>, span: Span) -> Diagnostic {
+    Diagnostic::new(Code::E0219, why).primary(span, if span.is_some() { "here" } else { "" })
+}
+
+fn find(names: &[Spanned<String>], wanted: &Spanned<String>, sink: &mut Sink) -> Option<u32> {
+    let found = names.iter().position(|name| name.value == wanted.value);
+    if found.is_none() {
+        let known = names.iter().map(|name| name.value.as_str());
+        let message = format!("there is no mode `{}`", wanted.value);
+        let refusal = refuse(message, wanted.span).help(suggest(&wanted.value, known));
+        sink.push(refusal);
+    }
+    found.map(|found| found as u32)
+}

@@ -1,0 +1,157 @@
+//! Models with modes: each is compiled as if it stood alone, and they share a bundle.
+
+use zbmd_ir::bundle::{open_modes, open_modes_within};
+
+use crate::{Code, CompileOptions, Compiled, Diagnostics, MachineChoice, ModeBounds, compile_str};
+
+const MODEL: &str = r#"Model(
+    name: "receiver",
+    params: { "taps": [0.25, 0.5, 0.25] },
+    sources: { "in": Stream(dtype: f32, sample_rate: 48000) },
+    actors: { "smooth": Fir(taps: $taps) },
+    channels: [(from: "in", to: ["smooth"])],
+    modes: {
+        "scan": Mode(
+            actors: { "power": Expr("x * x") },
+            channels: [(from: "smooth", to: ["power"]), (from: "power", to: ["out"])],
+        ),
+        "track": Mode(
+            actors: { "sum": Expr("x + s", inputs: { "x": f32, "s": f32 }) },
+            channels: [
+                (from: "smooth", to: ["sum.x"]),
+                (from: "sum", to: ["sum.s", "out"], initial: [0.0]),
+            ],
+        ),
+    },
+    initial_mode: "track",
+    changes: [("track", "scan")],
+    sinks: { "out": Stream() },
+)"#;
+
+fn options(mode: Option<&str>) -> CompileOptions {
+    CompileOptions {
+        machine: MachineChoice::Uniform(2),
+        mode: mode.map(str::to_owned),
+        ..CompileOptions::default()
+    }
+}
+
+fn compile(text: &str, mode: Option<&str>) -> Result<Compiled, Diagnostics> {
+    compile_str("model.ron", text, "", &options(mode))
+}
+
+#[test]
+fn every_mode_is_the_model_with_what_the_mode_adds() {
+    let compiled = compile(MODEL, None).expect("it compiles");
+    let modes = &compiled.modes.as_ref().expect("modes").verified;
+    assert_eq!(modes.names(), ["track", "scan"]);
+    assert_eq!(modes.changes(), [(0, 1)]);
+    for (name, program) in modes.names().iter().zip(modes.programs()) {
+        let alone = compile(MODEL, Some(name)).expect("it compiles alone");
+        assert!(alone.modes.is_none());
+        assert_eq!(***program, *alone.program, "{name}");
+    }
+    assert_eq!(*compiled.program, **modes.programs()[0]);
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("receiver.zbmd");
+    compiled.write(&path).expect("written");
+    let opened = open_modes(&path).expect("it is read");
+    assert_eq!(opened.names(), modes.names());
+    for (found, written) in opened.programs().iter().zip(modes.programs()) {
+        assert_eq!(***found, ***written);
+    }
+    assert!(open_modes_within(&path, 16).is_err(), "its limit is kept");
+    assert!(
+        zbmd_ir::bundle::open(&path).is_err(),
+        "it is not one program"
+    );
+}
+
+#[test]
+fn bounds_are_those_of_the_worst_mode_and_the_worst_change() {
+    let compiled = compile(MODEL, None).expect("it compiles");
+    let bounds = ModeBounds::of(&compiled.modes.as_ref().expect("modes").verified);
+    let latencies: Vec<u64> = bounds.modes.iter().map(|mode| mode.latency_ns).collect();
+    let worst = bounds.worst.as_ref().expect("a change");
+    assert_eq!(worst.latency_ns, latencies.iter().sum::<u64>());
+    assert_eq!((worst.from.as_str(), worst.to.as_str()), ("track", "scan"));
+    let text = bounds.to_string();
+    assert!(text.contains("(first block after track -> scan)"), "{text}");
+}
+
+#[test]
+fn without_changes_all_are_allowed_and_the_first_mode_begins() {
+    let text = MODEL
+        .replace("    initial_mode: \"track\",\n", "")
+        .replace("    changes: [(\"track\", \"scan\")],\n", "");
+    let compiled = compile(&text, None).expect("it compiles");
+    let modes = compiled.modes.expect("modes").verified;
+    assert_eq!(modes.names(), ["scan", "track"]);
+    assert_eq!(modes.changes(), [(0, 1), (1, 0)]);
+}
+
+#[test]
+fn modes_that_cannot_be_are_refused_where_they_stand() {
+    let initial = "initial_mode: \"track\"";
+    let changes = "(\"track\", \"scan\")";
+    for (from, to, part) in [
+        (initial, "initial_mode: \"trak\"", "there is no mode `trak`"),
+        (changes, "(\"track\", \"idle\")", "there is no mode `idle`"),
+        (changes, "(\"scan\", \"scan\")", "changes nothing"),
+    ] {
+        let text = MODEL.replacen(from, to, 1);
+        assert_ne!(text, MODEL);
+        let refused = compile(&text, None).expect_err(to);
+        let said = refused.to_string();
+        assert!(said.contains(part), "{said}");
+        let codes: Vec<Code> = refused.list.iter().map(|d| d.code).collect();
+        assert_eq!(codes, [Code::E0219], "{said}");
+        assert!(refused.list[0].labels[0].span.is_some(), "{said}");
+    }
+
+    let unknown = compile(MODEL, Some("idle")).expect_err("no such mode");
+    assert!(unknown.to_string().contains("there is no mode `idle`"));
+}
+
+#[test]
+fn streams_have_one_type_in_all_modes() {
+    let text = r#"Model(
+    sources: { "in": Stream(dtype: c32) },
+    modes: {
+        "raw": Mode(channels: [(from: "in", to: ["out"])]),
+        "level": Mode(
+            actors: { "level": Magnitude() },
+            channels: [(from: "in", to: ["level"]), (from: "level", to: ["out"])],
+        ),
+    },
+    sinks: { "out": Stream() },
+)"#;
+    let refused = compile(text, None).expect_err("two types");
+    let said = refused.to_string();
+    assert_eq!(refused.list[0].code, Code::E0219, "{said}");
+    assert!(
+        said.contains("sink `out` of c32") && said.contains("sink `out` of f32"),
+        "{said}"
+    );
+}
+
+#[test]
+fn modes_belong_to_the_outermost_model() {
+    let text = r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    models: { "inner": Model(
+        inputs: { "x": Port() },
+        outputs: { "y": Port() },
+        actors: { "gain": Gain(2.0) },
+        channels: [(from: "x", to: ["gain"]), (from: "gain", to: ["y"])],
+        modes: { "one": Mode(), "two": Mode() },
+    ) },
+    actors: { "inner": Sub("inner") },
+    channels: [(from: "in", to: ["inner"]), (from: "inner", to: ["out"])],
+    sinks: { "out": Stream() },
+)"#;
+    let refused = compile(text, None).expect_err("modes in a sub-model");
+    let said = refused.to_string();
+    assert!(said.contains("the sub-model has a mode `one`"), "{said}");
+}

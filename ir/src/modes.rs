@@ -1,0 +1,112 @@
+//! Modes: several programs over the same streams, one of which runs at a time. Knows no run.
+//!
+//! A mode is a scenario with calendars of its own, as in scenario-aware dataflow (Theelen et al., MEMOCODE 2006; FSM-SADF:
+//! Stuijk et al., DSD 2011). All modes are for one machine and have the same sources and sinks, in the same order; each
+//! has its own graph, rates, plans and contingencies. A run goes over from one to another at an iteration border, where
+//! [`carried_channels`] says which tokens on channels go with it.
+
+use std::collections::BTreeMap;
+
+use crate::{ChannelId, Graph, Program, TiVec, TokenType};
+
+/// Several programs of which a run may go over from one to another. Trust them only as
+/// [`crate::verify::VerifiedModes`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Modes {
+    /// The modes; a run begins with the first.
+    pub list: Vec<Mode>,
+    /// From which mode to which other a run may go, by index.
+    pub changes: Vec<(u32, u32)>,
+}
+
+/// One mode.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Mode {
+    /// What it is called.
+    pub name: String,
+    /// What is computed in it, and how. Blobs may be the same memory as those of other modes.
+    pub program: Program,
+}
+
+/// What names a channel's tokens in all graphs: its writer, the writer's output, and how many of which type there are.
+type StateName<'g> = (&'g str, u32, u64, &'g TokenType);
+
+fn state_name(graph: &Graph, channel: ChannelId) -> Option<StateName<'_>> {
+    let declared = &graph.channels[channel];
+    let writer = graph.actors[declared.from.actor].name.as_str();
+    let history = declared.history();
+    (history > 0).then_some((writer, declared.from.port, history, &declared.token))
+}
+
+/// For each channel of `to`, the channel of `from` whose tokens it begins with when a run goes over; `None` where it begins
+/// with its initial tokens. Both graphs are verified. O(n log n) in channels.
+///
+/// Two channels are one state if their writers have the same name, they leave it at the same output, and the same number of
+/// tokens of the same type lies on them.
+pub fn carried_channels(from: &Graph, to: &Graph) -> TiVec<ChannelId, Option<ChannelId>> {
+    let mut by_writer: BTreeMap<(&str, u32), (StateName<'_>, ChannelId)> = BTreeMap::new();
+    for id in from.channels.keys() {
+        if let Some(name) = state_name(from, id) {
+            by_writer.insert((name.0, name.1), (name, id));
+        }
+    }
+    let carried = to.channels.keys().map(|id| {
+        let wanted = state_name(to, id)?;
+        let (found, channel) = by_writer.get(&(wanted.0, wanted.1))?;
+        (*found == wanted).then_some(*channel)
+    });
+    carried.collect()
+}
+
+/// A state of `to` that goes on from one of `from` where [`carried_channels`] says so.
+pub fn carried_tokens(
+    from: &Graph,
+    tokens: &TiVec<ChannelId, Vec<u8>>,
+    to: &Graph,
+) -> TiVec<ChannelId, Vec<u8>> {
+    let carried = carried_channels(from, to);
+    let declared = to.channels.iter().zip(&carried);
+    declared
+        .map(|(channel, found)| match found {
+            Some(found) => tokens[*found].clone(),
+            None => channel.initial.clone(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::programs;
+    use crate::{ActorId, State};
+
+    #[test]
+    fn tokens_go_over_to_channels_of_the_same_name_type_and_number() {
+        let from = programs::window().graph;
+        let mut tokens = State::initial(&from).channels;
+        for channel in &mut tokens {
+            channel.iter_mut().for_each(|byte| *byte ^= 0x5a);
+        }
+        let with_tokens: Vec<ChannelId> = from
+            .channels
+            .iter_enumerated()
+            .filter(|(_, channel)| channel.history() > 0)
+            .map(|(id, _)| id)
+            .collect();
+        assert!(!with_tokens.is_empty());
+        assert_eq!(carried_tokens(&from, &tokens, &from), tokens);
+
+        for &id in &with_tokens {
+            let initial = from.channels[id].initial.clone();
+            let mut renamed = from.clone();
+            let writer: ActorId = renamed.channels[id].from.actor;
+            renamed.actors[writer].name = "other".to_owned();
+            let mut longer = from.clone();
+            longer.channels[id].readers[0].delay += 1;
+            for to in [renamed, longer] {
+                let carried = carried_tokens(&from, &tokens, &to);
+                assert_eq!(carried[id], initial, "what is new begins as declared");
+            }
+        }
+    }
+}

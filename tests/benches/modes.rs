@@ -1,0 +1,258 @@
+//! Modes: `cargo bench -p zbmd-tests --bench modes [-- switches|kills|bundle]`.
+//!
+//! `switches`  random changes among four modes at 48 kS/s and at 2.4 MS/s, in blocks of 1 ms: tokens that differ from the
+//!             interpreter's, and how much later blocks come that are the first in their mode
+//! `kills`     the same while worker processes are killed
+//! `bundle`    four modes, each with a plan for every single loss: memory of arenas and time to compile, beside one mode
+//!
+//! `ZBMD_MODE_CHANGES` says how many changes, by default 1,000 at each rate.
+//!
+//! No harness: this program is its own worker process.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
+use zbmd_executor::{Engine, Isolation, ModeEntry, ModeHandle, RunOptions};
+use zbmd_ir::verify::VerifiedModes;
+use zbmd_ir::{PlanId, Program};
+use zbmd_tests::{losses, modes};
+
+const RATES: [u64; 2] = [48_000, 2_400_000];
+const NAMES: [&str; 4] = ["direct", "sum", "smooth", "both"];
+const KILLS: &str = "Inject(kinds: [kill], every: (\"100ms\", \"300ms\"), seed: 9)";
+
+fn main() {
+    zbmd_executor::serve_if_worker(&zbmd_backends::standard_registry());
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let is_wanted = |name: &str| words.is_empty() || words.iter().any(|word| word == name);
+    let changes = std::env::var("ZBMD_MODE_CHANGES").ok();
+    let changes = changes.map_or(1_000, |text| text.parse().expect("a number of changes"));
+    for rate in RATES {
+        if is_wanted("switches") {
+            switches(rate, changes, None);
+        }
+        if is_wanted("kills") {
+            switches(rate, changes, Some(KILLS));
+        }
+    }
+    if is_wanted("bundle") {
+        bundle();
+    }
+}
+
+/// Four modes behind a common filter; all give a token for each that they take, and sums go on from mode to mode.
+fn model(rate: u64) -> String {
+    let modes = [
+        r#"actors: { "gain": Gain(0.5) },
+        channels: [(from: "low", to: ["gain"]), (from: "gain", to: ["out"])]"#,
+        r#"actors: { "sum": Expr("0.5 * x + 0.5 * s", inputs: { "x": f32, "s": f32 }) },
+        channels: [(from: "low", to: ["sum.x"]), (from: "sum", to: ["sum.s", "out"], initial: [0.0])]"#,
+        r#"actors: { "smooth": Fir([0.0625, 0.125, 0.1875, 0.25, 0.1875, 0.125, 0.0625]) },
+        channels: [(from: "low", to: ["smooth"]), (from: "smooth", to: ["out"])]"#,
+        r#"actors: {
+            "sum": Expr("0.25 * x + 0.75 * s", inputs: { "x": f32, "s": f32 }),
+            "smooth": Fir([0.25, 0.25, 0.25, 0.25]),
+        },
+        channels: [
+            (from: "low", to: ["sum.x"]),
+            (from: "sum", to: ["sum.s", "smooth"], initial: [0.0]),
+            (from: "smooth", to: ["out"]),
+        ]"#,
+    ];
+    let modes = NAMES.iter().zip(modes);
+    let modes: Vec<String> = modes
+        .map(|(name, text)| format!("{name:?}: Mode({text})"))
+        .collect();
+    format!(
+        r#"Model(
+    name: "receiver",
+    sources: {{ "in": Stream(dtype: f32, sample_rate: {rate}) }},
+    actors: {{ "low": Fir([0.125, 0.25, 0.25, 0.25, 0.125]) }},
+    channels: [(from: "in", to: ["low"])],
+    modes: {{ {} }},
+    initial_mode: "direct",
+    sinks: {{ "out": Stream() }},
+)"#,
+        modes.join(", ")
+    )
+}
+
+fn compiled(rate: u64, devices: usize, losses: Losses) -> VerifiedModes {
+    let options = CompileOptions {
+        machine: MachineChoice::Uniform(devices),
+        block: Some(rate / 1_000),
+        contingencies: losses,
+        ..CompileOptions::default()
+    };
+    let compiled = compile_str("model.ron", &model(rate), "", &options);
+    let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+    compiled.modes.expect("it has modes").verified
+}
+
+/// Goes to so many other modes, at random, 2 to 8 ms apart.
+fn change_modes(handle: &ModeHandle, changes: usize) -> Vec<ModeEntry> {
+    let mut rng = fastrand::Rng::with_seed(21);
+    let mut entries = vec![handle.present()];
+    while entries.len() <= changes {
+        let name = NAMES[rng.usize(..NAMES.len())];
+        if handle.present().mode != name {
+            let change = handle.change(name).expect("all changes are allowed");
+            entries.push(change.wait().expect("the run goes on"));
+            std::thread::sleep(Duration::from_micros(rng.u64(2_000..8_000)));
+        }
+    }
+    entries
+}
+
+/// Random changes while a source is fed by the clock; counts and times.
+fn switches(rate: u64, changes: usize, kills: Option<&str>) {
+    let (devices, losses) = match kills {
+        None => (1, Losses::None),
+        Some(_) => (2, Losses::Single),
+    };
+    let compiled = compiled(rate, devices, losses);
+    let registry = zbmd_backends::standard_registry();
+    let engine = Engine::with_modes(compiled.clone(), &registry).expect("an engine");
+    let mut options = RunOptions::default();
+    if kills.is_some() {
+        options = losses::options(Isolation::Processes { program: None });
+        options.supervised = Some(losses::supervised(&engine, losses::HARDY, kills));
+    }
+    let mut session = engine.start(options).expect("a session");
+    let mut source = session.source("in").expect("a source");
+    let mut sink = session.sink("out").expect("a sink");
+    let handle = session.modes();
+
+    let block = (rate / 1_000) as usize;
+    let mut rng = fastrand::Rng::with_seed(rate);
+    let mut given: Vec<f32> = Vec::new();
+    let start = Instant::now();
+    let due = |blocks: usize| Duration::from_millis(blocks as u64);
+    let (entries, taken, late) = std::thread::scope(|scope| {
+        let changer = scope.spawn(|| change_modes(&handle, changes));
+        let puller = scope.spawn(move || {
+            let mut taken: Vec<f32> = Vec::new();
+            let mut late = Vec::new();
+            let mut samples = vec![0f32; block];
+            loop {
+                let pulled = sink.pull(&mut samples).expect("samples") as usize;
+                taken.extend(&samples[..pulled]);
+                if pulled < block {
+                    return (taken, late);
+                }
+                late.push(start.elapsed().saturating_sub(due(late.len())));
+            }
+        });
+        let mut blocks = 0;
+        while !changer.is_finished() {
+            let piece: Vec<f32> = (0..block).map(|_| rng.f32() - 0.5).collect();
+            source.push(&piece).expect("it is taken");
+            given.extend(piece);
+            blocks += 1;
+            std::thread::sleep(due(blocks).saturating_sub(start.elapsed()));
+        }
+        drop(source);
+        let entries = changer.join().expect("no panic");
+        let (taken, late) = puller.join().expect("no panic");
+        (entries, taken, late)
+    });
+    let outcome = session.join().expect("a good end");
+
+    let bytes = |samples: &[f32]| samples.iter().flat_map(|x| x.to_ne_bytes()).collect();
+    let inputs = BTreeMap::from([("in".to_owned(), bytes(&given))]);
+    let (expected, _) = modes::interpreted(&compiled, &registry, &inputs, &entries);
+    let wanted = expected["out"].chunks_exact(4);
+    let differ = wanted.zip(&taken).filter(|(w, t)| **w != t.to_ne_bytes());
+    let differ = differ.count() + given.len().abs_diff(taken.len());
+
+    let is_first = |block_index: usize| {
+        let first = (block_index * block) as u64;
+        let place = entries.binary_search_by_key(&first, |entry| entry.iteration);
+        place.is_ok_and(|place| place > 0)
+    };
+    let (firsts, others): (Vec<usize>, Vec<usize>) = (0..late.len()).partition(|i| is_first(*i));
+    let quantiles = |blocks: Vec<usize>| {
+        let mut times: Vec<Duration> = blocks.iter().map(|index| late[*index]).collect();
+        times.sort_unstable();
+        let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+        format!("p50 {:?}, p99 {:?}, max {:?}", at(0.5), at(0.99), at(1.0))
+    };
+    println!(
+        "{}  {rate} S/s, {devices} devices: {} changes, {} losses, {} samples, {differ} lost, doubled or other",
+        if kills.is_some() {
+            "kills   "
+        } else {
+            "switches"
+        },
+        entries.len() - 1,
+        outcome.report.recoveries,
+        taken.len()
+    );
+    println!(
+        "  blocks out after they were in: first of a mode {}",
+        quantiles(firsts)
+    );
+    println!(
+        "                                 others          {}",
+        quantiles(others)
+    );
+}
+
+/// The largest arena of any device in any plan.
+fn arena_bytes(program: &Program) -> u64 {
+    let plans = program.plans.iter();
+    let calendars = plans.flat_map(|plan| &plan.calendars);
+    calendars
+        .map(|calendar| calendar.arena_bytes)
+        .max()
+        .unwrap_or(0)
+}
+
+fn bundle() {
+    const TURNS: usize = 9;
+    let options = |mode: Option<&str>| CompileOptions {
+        machine: MachineChoice::Uniform(4),
+        block: Some(48),
+        contingencies: Losses::Single,
+        mode: mode.map(str::to_owned),
+        ..CompileOptions::default()
+    };
+    let text = model(48_000);
+    let time = |mode: Option<&str>| {
+        let mut times: Vec<Duration> = (0..TURNS)
+            .map(|_| {
+                let start = Instant::now();
+                let compiled = compile_str("model.ron", &text, "", &options(mode));
+                drop(compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}")));
+                start.elapsed()
+            })
+            .collect();
+        times.sort_unstable();
+        times[TURNS / 2]
+    };
+    let each = NAMES.map(|name| time(Some(name)));
+    let longest = each.iter().max().expect("four");
+    let all = time(None);
+    println!(
+        "bundle    four modes x every loss of one of 4 devices: {all:?} to compile, {:.2} of the longest mode's {longest:?}",
+        all.as_secs_f64() / longest.as_secs_f64()
+    );
+    let compiled = compile_str("model.ron", &text, "", &options(None));
+    let modes = compiled
+        .expect("it compiles")
+        .modes
+        .expect("it has modes")
+        .verified;
+    for (name, program) in modes.names().iter().zip(modes.programs()) {
+        println!(
+            "  {name:<7} {} plans, period {} ns, largest arena {} bytes",
+            program.plans.len(),
+            program.plans[PlanId(0)].period_ns,
+            arena_bytes(program)
+        );
+    }
+}

@@ -1,0 +1,601 @@
+//! Runs that change their mode while tokens flow: every sink has the tokens that the interpreter gives, which runs the modes
+//! one after the other for the iterations that the run says it was in each, and knows no calendar. So it is where workers are
+//! killed meanwhile.
+//!
+//! No test harness: this program is its own worker process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
+use zbmd_executor::supervise::{Event, What};
+use zbmd_executor::{
+    Engine, EngineError, Isolation, ModeEntry, ModeError, ModeHandle, RunOptions, SetError,
+    SwapError, When,
+};
+use zbmd_ir::verify::{VerifiedModes, verify_modes};
+use zbmd_ir::{Graph, Machine, Mode, Modes, Program, Role, State, Value, carried_channels};
+use zbmd_scheduler::{Block, ScheduleOptions, schedule};
+use zbmd_tests::harness::{self, Test};
+use zbmd_tests::losses;
+use zbmd_tests::mix;
+use zbmd_tests::modes::interpreted;
+use zbmd_tests::random::{self, Shape};
+use zbmd_tests::run::{Streams, drive_with, random_inputs};
+
+/// Another graph over the same streams: it takes and gives them at other rates, some of its actors do something else, and
+/// some have another name, so that the tokens which they left behind stay there.
+fn vary(graph: &mut Graph, rng: &mut fastrand::Rng) {
+    for (index, actor) in graph.actors.iter_mut().enumerate() {
+        match actor.role {
+            Role::Source => actor.outputs[0].rate *= rng.u64(1..=3),
+            Role::Sink => {
+                let port = &mut actor.inputs[0];
+                let more = port.rate * rng.u64(0..=2);
+                port.rate += more;
+                port.window += more;
+            }
+            Role::Compute => {
+                if rng.u8(..) < 100 {
+                    let salt = Value::Int(rng.i64(..));
+                    actor.params.insert("salt".to_owned(), salt);
+                }
+                if rng.u8(..) < 60 {
+                    actor.name = format!("other{index}");
+                }
+            }
+        }
+    }
+    for channel in &mut graph.channels {
+        channel.initial.iter_mut().for_each(|byte| *byte ^= 0x3c);
+    }
+}
+
+fn planned(graph: Graph, machine: &Machine, seed: u64) -> Program {
+    let costs = random::costs(&graph, machine, seed);
+    let block = [Block::Auto, Block::Fixed(1), Block::Fixed(7)][(seed % 3) as usize];
+    let options = ScheduleOptions {
+        block,
+        ..ScheduleOptions::default()
+    };
+    let plans =
+        schedule(&graph, machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    Program {
+        graph,
+        machine: machine.clone(),
+        plans: plans.into(),
+        ..Program::default()
+    }
+}
+
+/// The seed's modes, 2 to 4 of them; most changes are allowed.
+fn modes(seed: u64) -> VerifiedModes {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x30de5);
+    let machine = random::machine(1 + (seed % 4) as usize);
+    let shape = Shape {
+        actors: 16,
+        max_rate: 6,
+        ..Shape::default()
+    };
+    let first = random::graph(seed, shape);
+    let count = rng.u32(2..=4);
+    let list = (0..count).map(|index| {
+        let mut graph = first.clone();
+        if index > 0 {
+            vary(&mut graph, &mut rng);
+        }
+        Mode {
+            name: format!("m{index}"),
+            program: planned(graph, &machine, seed + u64::from(index)),
+        }
+    });
+    let list: Vec<Mode> = list.collect();
+    let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
+    let changes = pairs
+        .filter(|(from, to)| from != to && (*to == (from + 1) % count || rng.u8(..) < 180))
+        .collect();
+    let modes = Modes { list, changes };
+    verify_modes(modes).unwrap_or_else(|error| panic!("seed {seed}: {error}"))
+}
+
+/// Input for about so many blocks of the mode that takes most.
+fn inputs(modes: &VerifiedModes, blocks: u64, seed: u64) -> Streams {
+    let mut all = Streams::new();
+    for program in modes.programs() {
+        let iterations = program.plans.iter().map(|plan| plan.block).max();
+        let streams = random_inputs(program, blocks * iterations.unwrap_or(1), seed);
+        for (name, bytes) in streams {
+            let known = all.entry(name).or_default();
+            if bytes.len() > known.len() {
+                *known = bytes;
+            }
+        }
+    }
+    all
+}
+
+/// Goes over to random modes until the run ends; where it was in each.
+fn change_at_random(
+    seed: u64,
+    handle: &ModeHandle,
+    max_changes: usize,
+    max_pause: Duration,
+) -> Vec<ModeEntry> {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0xc4a);
+    let mut entries = vec![ModeEntry {
+        mode: handle.names()[0].clone(),
+        iteration: 0,
+    }];
+    for _ in 0..max_changes {
+        let name = handle.names()[rng.usize(..handle.names().len())].clone();
+        let present = handle.present();
+        match handle.change(&name) {
+            Ok(change) => match change.wait() {
+                Ok(entry) if name == present.mode => assert_eq!(entry, present),
+                Ok(entry) => {
+                    assert_eq!((&entry.mode, &entry), (&name, &handle.present()));
+                    entries.push(entry);
+                }
+                Err(ModeError::Ended) => break,
+                // Lost, and the present mode does without it.
+                Err(ModeError::NoPlan { .. }) => {}
+                Err(error) => panic!("seed {seed}: {error}"),
+            },
+            Err(ModeError::NoPlan { .. }) => {}
+            Err(ModeError::NotAllowed { from, to }) => {
+                assert_eq!((from, to), (present.mode, name));
+            }
+            Err(ModeError::Ended) => break,
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+        std::thread::sleep(max_pause.mul_f64(rng.f64()));
+    }
+    entries
+}
+
+/// Runs the seed's modes with random changes, and holds them to the interpreter; how many changes there were.
+fn check(
+    seed: u64,
+    modes: &VerifiedModes,
+    options: RunOptions,
+    (inputs, pieces): (&Streams, usize),
+    (max_changes, max_pause): (usize, Duration),
+) -> usize {
+    let engine = Engine::with_modes(modes.clone(), &mix::registry()).expect("an engine");
+    let graph = &engine.program().graph;
+    let sinks = graph.sinks().map(|(_, actor)| actor.name.clone()).collect();
+    let session = engine.start(options).expect("a session");
+    let handle = session.modes();
+    let mut entries = Vec::new();
+    let (outputs, outcome) = drive_with(session, inputs, sinks, pieces, || {
+        entries = change_at_random(seed, &handle, max_changes, max_pause);
+    });
+    let (expected, last) = interpreted(modes, &mix::registry(), inputs, &entries);
+    for (name, bytes) in &outputs {
+        let wanted = &expected[name];
+        assert_eq!(
+            bytes.len(),
+            wanted.len(),
+            "seed {seed}: `{name}`, {entries:?}"
+        );
+        assert!(
+            bytes == wanted,
+            "seed {seed}: `{name}` differs, {entries:?}"
+        );
+    }
+    assert_eq!(outcome.state, last, "seed {seed}: the final states differ");
+    assert_eq!(outcome.report.iterations, last.iterations);
+    entries.len() - 1
+}
+
+/// How many channels some change carries over, and how many it does not.
+fn carried(modes: &VerifiedModes) -> (usize, usize) {
+    let graphs = |mode: u32| &modes.programs()[mode as usize].graph;
+    let mut counts = (0, 0);
+    for &(from, to) in modes.changes() {
+        let carried = carried_channels(graphs(from), graphs(to));
+        for (id, channel) in graphs(to).channels.iter_enumerated() {
+            match (channel.history() > 0, carried[id]) {
+                (true, Some(_)) => counts.0 += 1,
+                (true, None) => counts.1 += 1,
+                (false, _) => {}
+            }
+        }
+    }
+    counts
+}
+
+fn random_changes_between_random_modes_are_those_of_the_interpreter() {
+    let (mut changes, mut kept, mut dropped) = (0, 0, 0);
+    for seed in 0..120u64 {
+        let modes = modes(seed);
+        let inputs = inputs(&modes, 30, seed);
+        let mut options = losses::options(Isolation::Threads);
+        if seed % 2 == 0 {
+            let engine = Engine::with_modes(modes.clone(), &mix::registry()).expect("an engine");
+            options.supervised = Some(losses::supervised(&engine, "Supervision()", None));
+        }
+        let pause = Duration::from_millis(2);
+        changes += check(seed, &modes, options, (&inputs, 20), (40, pause));
+        let counts = carried(&modes);
+        kept += counts.0;
+        dropped += counts.1;
+    }
+    println!("{changes} changes; {kept} states carried over, {dropped} not");
+    assert!(
+        changes > 500 && kept > 100 && dropped > 100,
+        "a weak sample"
+    );
+}
+
+/// Workers are processes that are killed before, while and after the mode changes.
+#[cfg(target_os = "linux")]
+fn killed_workers_change_nothing_of_it() {
+    const FAULTS: &str = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), seed: 5)";
+    let (mut changes, mut losses_seen) = (0, 0);
+    for seed in 0..16u64 {
+        let modes = modes(seed);
+        let inputs = inputs(&modes, 600, seed);
+        let engine = Engine::with_modes(modes.clone(), &mix::registry()).expect("an engine");
+        let lost = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&lost);
+        let mut supervised = losses::supervised(&engine, losses::HARDY, Some(FAULTS));
+        supervised.listener = Some(Arc::new(move |event: &Event| {
+            if matches!(event.what, What::Lost { .. }) {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+        let options = RunOptions {
+            supervised: Some(supervised),
+            ..losses::options(Isolation::Processes { program: None })
+        };
+        let pause = Duration::from_millis(8);
+        changes += check(seed, &modes, options, (&inputs, 300), (200, pause));
+        losses_seen += lost.load(Ordering::Relaxed);
+    }
+    println!("{changes} changes, {losses_seen} losses");
+    assert!(changes > 100 && losses_seen > 50, "a weak sample");
+}
+
+/// What cannot be done is said, and the run goes on.
+fn impossible_changes_are_refused() {
+    let all = modes(0);
+    let list = all.names().iter().zip(all.programs());
+    let list = list.map(|(name, program)| Mode {
+        name: name.clone(),
+        program: Program::clone(program),
+    });
+    let one_way = Modes {
+        list: list.collect(),
+        changes: vec![(0, 1)],
+    };
+    let verified = verify_modes(one_way).expect("valid");
+    let registry = mix::registry();
+    let engine = Engine::with_modes(verified.clone(), &registry).expect("an engine");
+    assert_eq!(engine.mode_names(), all.names());
+
+    let mut options = losses::options(Isolation::Threads);
+    options.supervised = Some(losses::supervised(&engine, "Supervision()", None));
+    let session = engine.start(options.clone()).expect("a session");
+    assert_eq!(session.swap(&engine), Err(SwapError::Modes));
+    let handle = session.modes();
+    let unknown = handle.change("elsewhere").expect_err("no such mode");
+    assert!(unknown.to_string().contains("it has m0, m1"), "{unknown}");
+    let same = handle.change("m0").expect("the present one");
+    assert_eq!(same.wait().expect("at once").iteration, 0);
+    // Nothing was fed: it goes over at the first border of all.
+    let entry = handle.change("m1").expect("allowed").wait().expect("done");
+    assert_eq!((entry.mode.as_str(), entry.iteration), ("m1", 0));
+    let back = handle.change("m0").expect_err("one way only");
+    assert!(matches!(back, ModeError::NotAllowed { .. }), "{back}");
+    session.stopper().stop();
+    let ended = handle.change("m1");
+    assert!(matches!(ended, Err(ModeError::Ended)), "{ended:?}");
+    session.join().expect("it ends well");
+    assert!(matches!(handle.change("m1"), Err(ModeError::Ended)));
+
+    options.state = Some(State::initial(&engine.program().graph));
+    let refused = engine.start(options).expect_err("not yet");
+    assert!(matches!(refused, EngineError::Modes { .. }), "{refused}");
+}
+
+fn compiled(text: &str, devices: usize, contingencies: Losses) -> VerifiedModes {
+    let options = CompileOptions {
+        machine: MachineChoice::Uniform(devices),
+        block: Some(48),
+        contingencies,
+        registry: mix::registry(),
+        ..CompileOptions::default()
+    };
+    let compiled = compile_str("model.ron", text, "", &options);
+    let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+    compiled.modes.expect("it has modes").verified
+}
+
+/// What is set in one mode holds in all others that have the parameter, also after modes that do not.
+fn live_parameters_keep_their_values() {
+    const TOKENS: usize = 480;
+    let modes = compiled(
+        r#"Model(
+    params: { "gain": Live(1.0, min: 0.0, max: 9.0), "offset": Live(0.0, min: 0.0, max: 9.0) },
+    sources: { "in": Stream(dtype: f32) },
+    modes: {
+        "plain": Mode(
+            actors: { "gain": Gain($gain) },
+            channels: [(from: "in", to: ["gain"]), (from: "gain", to: ["out"])],
+        ),
+        "shifted": Mode(
+            actors: { "sum": Expr("g * x + o", inputs: { "x": f32 }, params: { "g": $gain, "o": $offset }) },
+            channels: [(from: "in", to: ["sum"]), (from: "sum", to: ["out"])],
+        ),
+        "bare": Mode(channels: [(from: "in", to: ["out"])]),
+    },
+    initial_mode: "plain",
+    sinks: { "out": Stream() },
+)"#,
+        1,
+        Losses::None,
+    );
+    let engine = Engine::with_modes(modes, &mix::registry()).expect("an engine");
+    let mut session = engine
+        .start(losses::options(Isolation::Threads))
+        .expect("a session");
+    let mut source = session.source("in").expect("a source");
+    let mut sink = session.sink("out").expect("a sink");
+    let (parameters, handle) = (session.parameters(), session.modes());
+    let enter = |name: &str| handle.change(name).expect("allowed").wait().expect("done");
+    let mut part = vec![0f32; TOKENS];
+    let mut pass = |expected: &dyn Fn(usize) -> f32, what: &str| {
+        source.push(&[1f32; TOKENS]).expect("taken");
+        let pulled = sink.pull(&mut part).expect("tokens");
+        assert_eq!(pulled, TOKENS as u64, "{what}");
+        for (index, value) in part.iter().enumerate() {
+            assert_eq!(*value, expected(index), "{what}, token {index}");
+        }
+    };
+    let set = |name: &str, value: f64| {
+        let set = parameters.set(&[(name, &[value])], When::NextBlock);
+        set.expect("it is set");
+    };
+
+    set("gain", 2.0);
+    pass(&|_| 2.0, "set before the first token");
+    // Named in one mode, and come to in the next: the 100th of the tokens that follow.
+    let index = TOKENS as u64 + 100;
+    let at = When::Token {
+        source: "in",
+        index,
+    };
+    parameters.set(&[("gain", &[3.0])], at).expect("ahead");
+    enter("shifted");
+    set("offset", 5.0);
+    pass(
+        &|index| if index < 100 { 7.0 } else { 8.0 },
+        "a change ahead",
+    );
+    enter("bare");
+    assert!(parameters.values().is_empty());
+    let unknown = parameters.set(&[("gain", &[4.0])], When::NextBlock);
+    assert!(matches!(unknown, Err(SetError::Unknown { .. })));
+    pass(&|_| 1.0, "without parameters");
+    enter("plain");
+    pass(&|_| 3.0, "gain is as it was left");
+    set("gain", 1.0);
+    enter("shifted");
+    let numbers: Vec<Vec<f64>> = parameters.values().into_iter().map(|v| v.numbers).collect();
+    assert_eq!(numbers, [[1.0], [5.0]]);
+    pass(&|_| 6.0, "both are");
+    drop((source, sink));
+    session.join().expect("it ends well");
+}
+
+/// Sets a parameter over and over while another thread changes the mode: its value never goes to another parameter.
+fn parameters_set_while_modes_change_keep_their_names() {
+    const CHANGES: usize = 200;
+    let modes = compiled(
+        r#"Model(
+    params: { "gain": Live(1.0, min: 0.0, max: 1e6), "offset": Live(0.0, min: 0.0, max: 1e6) },
+    sources: { "in": Stream(dtype: f32) },
+    modes: {
+        "both": Mode(
+            actors: { "sum": Expr("g * x + o", inputs: { "x": f32 }, params: { "g": $gain, "o": $offset }) },
+            channels: [(from: "in", to: ["sum"]), (from: "sum", to: ["out"])],
+        ),
+        "one": Mode(
+            actors: { "sum": Expr("x + o", inputs: { "x": f32 }, params: { "o": $offset }) },
+            channels: [(from: "in", to: ["sum"]), (from: "sum", to: ["out"])],
+        ),
+    },
+    sinks: { "out": Stream() },
+)"#,
+        1,
+        Losses::None,
+    );
+    let engine = Engine::with_modes(modes, &mix::registry()).expect("an engine");
+    let options = losses::options(Isolation::Threads);
+    let mut session = engine.start(options).expect("a session");
+    let mut source = session.source("in").expect("a source");
+    let mut sink = session.sink("out").expect("a sink");
+    let (parameters, handle, stopper) = (session.parameters(), session.modes(), session.stopper());
+    let is_over = AtomicBool::new(false);
+    let (values, last) = std::thread::scope(|scope| {
+        scope.spawn(move || while source.push(&[1f32; 48]).is_ok() {});
+        let reader = scope.spawn(move || {
+            let mut part = [0f32; 48];
+            let mut values = Vec::new();
+            while let Ok(pulled @ 1..) = sink.pull(&mut part) {
+                values.extend_from_slice(&part[..pulled as usize]);
+            }
+            values
+        });
+        let setter = scope.spawn(|| {
+            let mut last = 0;
+            for offset in 1.. {
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let value = [f64::from(offset)];
+                match parameters.set(&[("offset", &value)], When::NextBlock) {
+                    Ok(_) => last = offset,
+                    Err(SetError::Full | SetError::Pending { .. }) => std::thread::yield_now(),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            last
+        });
+        for change in 0..CHANGES {
+            let name = ["one", "both"][change % 2];
+            handle.change(name).expect("allowed").wait().expect("done");
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let last = setter.join().expect("no panic");
+        stopper.stop();
+        (reader.join().expect("no panic"), last)
+    });
+    session.join().expect("it ends well");
+    println!("{last} sets, {} tokens", values.len());
+    assert!(last > 200, "a weak sample");
+    let most = last as f32 + 1.0;
+    assert!(values.iter().all(|value| (1.0..=most).contains(value)));
+    assert!(values.is_sorted(), "values are set in order");
+}
+
+/// Of two changes the one at the later token holds, also where an iteration takes more tokens than before.
+fn changes_keep_their_order_in_a_mode_of_other_rates() {
+    const TOKENS: usize = 480;
+    let modes = compiled(
+        r#"Model(
+    params: { "gain": Live(1.0, min: 0.0, max: 9.0) },
+    sources: { "in": Stream(dtype: f32) },
+    actors: { "gain": Gain($gain) },
+    channels: [(from: "in", to: ["gain"])],
+    modes: {
+        "all": Mode(channels: [(from: "gain", to: ["out"])]),
+        "half": Mode(
+            actors: { "half": Fir([1.0], decimate: 2) },
+            channels: [(from: "gain", to: ["half"]), (from: "half", to: ["out"])],
+        ),
+    },
+    sinks: { "out": Stream() },
+)"#,
+        1,
+        Losses::None,
+    );
+    let engine = Engine::with_modes(modes, &mix::registry()).expect("an engine");
+    let options = losses::options(Isolation::Threads);
+    let mut session = engine.start(options).expect("a session");
+    let mut source = session.source("in").expect("a source");
+    let mut sink = session.sink("out").expect("a sink");
+    let (parameters, handle) = (session.parameters(), session.modes());
+    let mut part = vec![0f32; TOKENS];
+    source.push(&vec![1f32; TOKENS]).expect("taken");
+    sink.pull(&mut part).expect("tokens");
+    handle
+        .change("half")
+        .expect("allowed")
+        .wait()
+        .expect("done");
+
+    let at = When::Token {
+        source: "in",
+        index: TOKENS as u64 + 100,
+    };
+    parameters.set(&[("gain", &[3.0])], at).expect("ahead");
+    let set = parameters.set(&[("gain", &[2.0])], When::NextBlock);
+    set.expect("it is set");
+    source.push(&vec![1f32; TOKENS]).expect("taken");
+    let pulled = sink.pull(&mut part[..TOKENS / 2]).expect("tokens");
+    assert_eq!(pulled, TOKENS as u64 / 2);
+    for (index, value) in part[..TOKENS / 2].iter().enumerate() {
+        let expected = if index < 50 { 2.0 } else { 3.0 };
+        assert_eq!(*value, expected, "token {index}");
+    }
+    drop((source, sink));
+    session.join().expect("it ends well");
+}
+
+/// Each mode has plans for each loss: a worker that is lost is not waited for, and what it did comes again in its mode.
+#[cfg(target_os = "linux")]
+fn modes_have_plans_for_losses() {
+    const FAULTS: &str = "Inject(kinds: [kill], every: (\"15ms\", \"40ms\"), seed: 6)";
+    let modes = compiled(
+        r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    actors: { "low": Fir([0.25, 0.5, 0.25]) },
+    channels: [(from: "in", to: ["low"])],
+    modes: {
+        "slow": Mode(
+            actors: {
+                "half": Fir([0.5, 0.25, 0.125], decimate: 2),
+                "sum": Expr("0.5 * x + s", inputs: { "x": f32, "s": f32 }),
+            },
+            channels: [
+                (from: "low", to: ["half"]),
+                (from: "half", to: ["sum.x"]),
+                (from: "sum", to: ["sum.s", "out"], initial: [0.0]),
+            ],
+        ),
+        "fast": Mode(
+            actors: { "sum": Expr("x - 0.5 * s", inputs: { "x": f32, "s": f32 }) },
+            channels: [
+                (from: "low", to: ["sum.x"]),
+                (from: "sum", to: ["sum.s", "out"], initial: [1.0]),
+            ],
+        ),
+    },
+    sinks: { "out": Stream() },
+)"#,
+        3,
+        Losses::Single,
+    );
+    let has_plans = |program: &Program| !program.contingencies.list.is_empty();
+    assert!(modes.programs().iter().all(|program| has_plans(program)));
+    let engine = Engine::with_modes(modes.clone(), &mix::registry()).expect("an engine");
+    let options = RunOptions {
+        supervised: Some(losses::supervised(&engine, losses::HARDY, Some(FAULTS))),
+        ..losses::options(Isolation::Processes { program: None })
+    };
+    let pause = Duration::from_millis(6);
+    let mut rng = fastrand::Rng::with_seed(7);
+    let numbers = (0..192_000).flat_map(|_| (rng.f32() - 0.5).to_ne_bytes());
+    let inputs = Streams::from([("in".to_owned(), numbers.collect())]);
+    let changes = check(7, &modes, options, (&inputs, 1_000), (400, pause));
+    println!("{changes} changes");
+    assert!(changes > 40, "a weak sample");
+}
+
+fn main() {
+    #[cfg(target_os = "linux")]
+    zbmd_executor::serve_if_worker(&mix::registry());
+    let tests: &[Test] = &[
+        (
+            "impossible_changes_are_refused",
+            impossible_changes_are_refused,
+        ),
+        (
+            "live_parameters_keep_their_values",
+            live_parameters_keep_their_values,
+        ),
+        (
+            "parameters_set_while_modes_change_keep_their_names",
+            parameters_set_while_modes_change_keep_their_names,
+        ),
+        (
+            "changes_keep_their_order_in_a_mode_of_other_rates",
+            changes_keep_their_order_in_a_mode_of_other_rates,
+        ),
+        #[cfg(target_os = "linux")]
+        ("modes_have_plans_for_losses", modes_have_plans_for_losses),
+        (
+            "random_changes_between_random_modes_are_those_of_the_interpreter",
+            random_changes_between_random_modes_are_those_of_the_interpreter,
+        ),
+        #[cfg(target_os = "linux")]
+        (
+            "killed_workers_change_nothing_of_it",
+            killed_workers_change_nothing_of_it,
+        ),
+    ];
+    harness::run(tests, || true);
+}
