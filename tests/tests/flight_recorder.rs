@@ -365,12 +365,7 @@ mod linux {
     }
 
     /// Sets parameters so many times, about half of them at a token that is to come.
-    fn set_at_random(
-        run: &mut ChildRun,
-        changes: usize,
-        stretch: usize,
-        rng: &mut fastrand::Rng,
-    ) {
+    fn set_at_random(run: &mut ChildRun, changes: usize, stretch: usize, rng: &mut fastrand::Rng) {
         let pid = run.pid().to_string();
         let begun = Instant::now();
         let mut accepted = 0;

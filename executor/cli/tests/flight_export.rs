@@ -127,10 +127,16 @@ fn what_is_not_in_a_recording_is_missing_in_its_exports() {
         .collect();
     case.write("a.cf32", &given);
     let args = ["-i", "a=a.cf32", "-o", "a_out=a.bin"];
-    case.expect(0, &[&args[..], &["--record", "box", "--keep", "3MiB"]].concat());
+    case.expect(
+        0,
+        &[&args[..], &["--record", "box", "--keep", "3MiB"]].concat(),
+    );
     let ranges = make_hole(&case);
     assert_eq!(ranges.len(), 2, "{ranges:?}");
-    let kept: Vec<u8> = ranges.iter().flat_map(|range| bytes_of(&given, *range)).collect();
+    let kept: Vec<u8> = ranges
+        .iter()
+        .flat_map(|range| bytes_of(&given, *range))
+        .collect();
 
     exported(&case, &["--export", "sigmf:out", "--quiet"]);
     assert!(case.read("out-a.sigmf-data") == kept);
@@ -150,7 +156,10 @@ fn bytes_of(given: &[u8], range: TokenRange) -> Vec<u8> {
 fn what_cannot_be_exported_is_told() {
     let case = Case::new(copies(&[("a", TokenType::scalar(DType::I64))], 1));
     case.write("a.bin", [0; 80]);
-    case.expect(0, &["-i", "a=a.bin", "-o", "a_out=out.bin", "--record", "box"]);
+    case.expect(
+        0,
+        &["-i", "a=a.bin", "-o", "a_out=out.bin", "--record", "box"],
+    );
     for (exit_code, part, args) in [
         (2, "sigmf:PREFIX or mcap:FILE", &["--export", "wav:x"][..]),
         (

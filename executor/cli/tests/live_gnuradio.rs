@@ -20,7 +20,10 @@ const SAMPLES: u64 = 183 * PACKETS;
 const RATE: u64 = 40_000;
 
 fn python() -> Option<String> {
-    python_with("from gnuradio import network, zeromq", "apt-get install gnuradio")
+    python_with(
+        "from gnuradio import network, zeromq",
+        "apt-get install gnuradio",
+    )
 }
 
 /// A folder with a model that copies, and a recording of which no sample is like another.

@@ -255,7 +255,10 @@ impl Recording {
             .map(|(begin, end)| format!("iterations {begin} to {end}"))
             .collect();
         if ranges.len() > MAX_TOLD_RANGES {
-            texts.push(format!("and {} ranges more", ranges.len() - MAX_TOLD_RANGES));
+            texts.push(format!(
+                "and {} ranges more",
+                ranges.len() - MAX_TOLD_RANGES
+            ));
         }
         match texts.is_empty() {
             true => "no state".to_owned(),
@@ -920,11 +923,14 @@ mod tests {
             change(0, 3),
             mark(4),
         ];
-        let after = vec![start(1, 50, 3), state(5, 2), state(6, 3), tokens(50, 100), mark(30)];
-        check(
-            &recording(&[before, after]),
-            &[(0, 4), (5, 5), (6, 15)],
-        );
+        let after = vec![
+            start(1, 50, 3),
+            state(5, 2),
+            state(6, 3),
+            tokens(50, 100),
+            mark(30),
+        ];
+        check(&recording(&[before, after]), &[(0, 4), (5, 5), (6, 15)]);
     }
 
     #[test]

@@ -147,7 +147,10 @@ fn step_record(step: &Step, head: &Head, program: &Program) -> Vec<u8> {
     let source = (first % (head.sources.len() as u64 + 1)) as u32;
     match choice % 16 {
         1..=5 => {
-            let token_bytes = head.sources.get(source as usize).map_or(3, |s| s.token_bytes);
+            let token_bytes = head
+                .sources
+                .get(source as usize)
+                .map_or(3, |s| s.token_bytes);
             // One in 16 has not whole tokens.
             let bytes = second * token_bytes + u64::from(choice >> 4 == 15);
             let head = TokensHead {
@@ -195,7 +198,13 @@ fn step_record(step: &Step, head: &Head, program: &Program) -> Vec<u8> {
         ),
         // A payload of any kind that is short.
         _ => {
-            let kinds = [Kind::Tokens, Kind::State, Kind::Change, Kind::Gap, Kind::End];
+            let kinds = [
+                Kind::Tokens,
+                Kind::State,
+                Kind::Change,
+                Kind::Gap,
+                Kind::End,
+            ];
             let payload = number.to_le_bytes();
             let length = (second % 9) as usize;
             sealed(kinds[first as usize % kinds.len()], &payload[..length])
@@ -330,7 +339,9 @@ mod tests {
             let length = Step::BYTES * (1 + round % 40);
             let bytes = random_bytes(&mut state, length);
             forge(&bytes, &program, folder.path()).expect("written");
-            *verdicts.entry(examine(folder.path(), &program)).or_insert(0) += 1;
+            *verdicts
+                .entry(examine(folder.path(), &program))
+                .or_insert(0) += 1;
             for is_head in [true, false] {
                 write_raw(&bytes, is_head, &program, folder.path()).expect("written");
                 let verdict = examine(folder.path(), &program);
