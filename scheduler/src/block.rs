@@ -364,7 +364,7 @@ fn refine_plan(
         kind.pipelined,
         control,
     ));
-    let devices = candidate_devices(&problem, &loads, &allowed);
+    let devices = candidate_devices(&problem, &loads, &allowed, false);
     let search = PlanSearch::new(&problem, &loads, &devices, goal, kind.pipelined);
     let plan = search.refine(&starts, kind.name, control)?;
 

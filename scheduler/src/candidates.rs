@@ -42,19 +42,23 @@ pub(crate) fn device_counts(devices: usize) -> impl Iterator<Item = usize> {
 /// The devices that a search sees: a few in id order; of more the ones that a placement on some of them wants first, first.
 ///
 /// Of up to [`ALL_DEVICES`], all but those that an alike one stands for. Of more, the cheapest of each cluster, as many
-/// for each as [`useful_count`] says: if a cluster sits elsewhere, one of its own has room and, links apart, is no worse.
+/// for each as there are clusters: if a cluster sits elsewhere, one of its own is free and, links apart, no worse. Where
+/// the period alone counts (`for_period`), no more of alike devices than [`UsefulCounts`] says.
 pub(crate) fn candidate_devices(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
     allowed: &[DeviceId],
+    for_period: bool,
 ) -> Vec<DeviceId> {
     if allowed.len() <= FEW_DEVICES || loads.len() > MAX_SEARCHED_CLUSTERS {
         return allowed.to_vec();
     }
 
+    let counts = UsefulCounts::new(loads, allowed, for_period);
     if allowed.len() <= ALL_DEVICES {
-        let unlike = without_surplus(problem, loads, allowed);
-        let mut chosen = choose_by_cost(loads, &unlike, unlike.len());
+        let unlike = without_surplus(problem, loads, allowed, &counts);
+        let ranks = counts.most(&unlike);
+        let mut chosen = choose_by_cost(loads, &unlike, ranks, unlike.len());
         let is_chosen: BTreeSet<DeviceId> = chosen.iter().copied().collect();
         chosen.extend(unlike.iter().filter(|device| !is_chosen.contains(device)));
         return chosen;
@@ -63,13 +67,18 @@ pub(crate) fn candidate_devices(
     let max_devices = (MAX_PRICES / channels)
         .isqrt()
         .clamp(ALL_DEVICES, MAX_SEARCHED_DEVICES);
-    choose_by_cost(loads, allowed, max_devices)
+    choose_by_cost(loads, allowed, counts.most(allowed), max_devices)
 }
 
 /// At most so many devices: the cheapest of every cluster first, then the next cheapest, so that each cluster gets its
-/// share of the choice.
-fn choose_by_cost(loads: &ClusterLoads, devices: &[DeviceId], max_devices: usize) -> Vec<DeviceId> {
-    let ranks = useful_count(loads, devices).min(max_devices);
+/// share of the choice, up to `ranks` for each.
+fn choose_by_cost(
+    loads: &ClusterLoads,
+    devices: &[DeviceId],
+    ranks: usize,
+    max_devices: usize,
+) -> Vec<DeviceId> {
+    let ranks = ranks.min(max_devices);
     let by_cost: Vec<Vec<DeviceId>> = loads
         .iter()
         .map(|row| cheapest_devices(row, devices, ranks))
@@ -87,25 +96,48 @@ fn choose_by_cost(loads: &ClusterLoads, devices: &[DeviceId], max_devices: usize
     chosen
 }
 
-/// Alike devices beyond which more of them do not shorten the period.
+/// How many alike devices are of use.
 ///
-/// Work that is put, cluster by cluster, on the first device where the load stays below that of the largest cluster fills
-/// fewer than `2 * sum / largest + 1` of them: the loads of any two devices are together above the largest. More devices
-/// only make more transfers, and the period is no shorter than the largest cluster.
-fn useful_count(loads: &ClusterLoads, devices: &[DeviceId]) -> usize {
-    let least_loads = loads.iter().map(|row| {
-        let on_each = devices.iter().filter_map(|&device| row[device]);
-        on_each.min().unwrap_or(0)
-    });
-    let mut largest = 0;
-    let mut total = 0u128;
-    for load in least_loads {
-        largest = load.max(largest);
-        total += u128::from(load);
+/// Never more than clusters. Where the period alone counts, fewer: none is shorter than the largest of the clusters' least
+/// loads. Work that is put, cluster by cluster, on the first of some alike devices where the load stays within the period
+/// fills fewer than `2 * sum / largest + 1` of them, since the loads of any two are together above the period. More only
+/// make more transfers. Memory and latency may ask for more devices than the period does.
+struct UsefulCounts<'a> {
+    loads: &'a ClusterLoads,
+    /// The largest of the clusters' least loads; `None` where it is no limit.
+    largest_load: Option<u64>,
+}
+
+impl<'a> UsefulCounts<'a> {
+    fn new(loads: &'a ClusterLoads, devices: &[DeviceId], for_period: bool) -> Self {
+        let least_loads = loads.iter().map(|row| {
+            let on_each = devices.iter().filter_map(|&device| row[device]);
+            on_each.min().unwrap_or(0)
+        });
+        let largest_load = least_loads.max().unwrap_or(0).max(1);
+        UsefulCounts {
+            loads,
+            largest_load: for_period.then_some(largest_load),
+        }
     }
 
-    let count = (2 * total).div_ceil(u128::from(largest.max(1))) + 1;
-    loads.len().min(count as usize)
+    /// Of devices like this one.
+    fn alike(&self, device: DeviceId) -> usize {
+        let clusters = self.loads.len();
+        let Some(largest_load) = self.largest_load else {
+            return clusters;
+        };
+        let on_device = self.loads.iter().filter_map(|row| row[device]);
+        let total: u128 = on_device.map(u128::from).sum();
+        let count = (2 * total).div_ceil(u128::from(largest_load)) + 1;
+        usize::try_from(count).map_or(clusters, |count| count.min(clusters))
+    }
+
+    /// The most of any of these devices.
+    fn most(&self, devices: &[DeviceId]) -> usize {
+        let counts = devices.iter().map(|&device| self.alike(device));
+        counts.max().unwrap_or(0)
+    }
 }
 
 /// The `count` cheapest of the devices that can run a cluster, cheapest first, then by id.
@@ -123,15 +155,15 @@ fn cheapest_devices(row: &DeviceLoads, allowed: &[DeviceId], count: usize) -> Ve
     devices.into_iter().map(|(_, device)| device).collect()
 }
 
-/// The devices without those of which more are alike than are of use ([`useful_count`]), clusters at most: a placement that
-/// uses one of these is as good on one of the others.
+/// The devices without those of which more are alike than are of use: a placement that uses one of these is as good on
+/// others.
 fn without_surplus(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
     allowed: &[DeviceId],
+    counts: &UsefulCounts<'_>,
 ) -> Vec<DeviceId> {
     let mut kept = Vec::new();
-    let useful_count = useful_count(loads, allowed);
     for equals in equally_quick(problem, loads, allowed) {
         // Those that are equally quick may differ by their links.
         let mut kinds: Vec<Vec<DeviceId>> = Vec::new();
@@ -145,7 +177,8 @@ fn without_surplus(
             }
         }
         for kind in kinds {
-            kept.extend(kind.into_iter().take(useful_count));
+            let count = counts.alike(kind[0]);
+            kept.extend(kind.into_iter().take(count));
         }
     }
     kept.sort_unstable();

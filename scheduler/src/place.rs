@@ -283,7 +283,8 @@ fn place_on_few_devices(
 ) -> PlacedClusters {
     // First on all devices: that tells how good a placement on fewer has to be.
     let search_level = problem.options.level;
-    let devices = candidate_devices(problem, loads, allowed);
+    let for_period = goal.pipelined && goal.objective == Objective::PERIOD && !goal.within_memory;
+    let devices = candidate_devices(problem, loads, allowed, for_period);
 
     let Some(best_assignment) =
         search_placement(problem, loads, &devices, goal, search_level, control)
@@ -358,7 +359,7 @@ pub(crate) fn quick_starts(
     starts.push(place_stretches(problem, loads, allowed));
     starts.push(place_in_order(problem, loads, allowed));
 
-    let devices = candidate_devices(problem, loads, allowed);
+    let devices = candidate_devices(problem, loads, allowed, false);
     let goal = |objective, pipelined, max_stages| PlacementGoal {
         objective,
         pipelined,

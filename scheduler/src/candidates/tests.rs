@@ -25,6 +25,16 @@ fn numbers_of_devices_grow_from_one_to_all() {
 
 /// Which devices are seen of a chain of so many actors, with changes to the machine and the costs.
 fn seen(actors: u32, devices: usize, change: impl Fn(&mut Machine, &mut Costs)) -> Vec<usize> {
+    seen_for(false, actors, devices, change)
+}
+
+/// As [`seen`], for the period alone or not.
+fn seen_for(
+    for_period: bool,
+    actors: u32,
+    devices: usize,
+    change: impl Fn(&mut Machine, &mut Costs),
+) -> Vec<usize> {
     let links: Vec<_> = (1..actors)
         .map(|actor| (actor - 1, 1, actor, 1, 0))
         .collect();
@@ -44,7 +54,7 @@ fn seen(actors: u32, devices: usize, change: impl Fn(&mut Machine, &mut Costs)) 
     let problem = BlockProblem::new(inputs, &analysis, 1).expect("no cluster is long");
     let allowed: Vec<DeviceId> = machine.devices.keys().collect();
     let loads = cluster_loads(&problem, &allowed).expect("all devices have kernels");
-    let candidates = candidate_devices(&problem, &loads, &allowed);
+    let candidates = candidate_devices(&problem, &loads, &allowed, for_period);
     candidates.into_iter().map(DeviceId::index).collect()
 }
 
@@ -55,6 +65,58 @@ fn no_more_alike_devices_are_seen_than_there_are_clusters() {
         assert_eq!(found, [0, 1, 2, 3, 4], "{devices} devices");
     }
     assert_eq!(seen(5, 16, |_, _| {}).len(), 16);
+}
+
+#[test]
+fn for_the_period_alone_no_more_alike_devices_are_seen_than_the_work_fills() {
+    // The first of 33 actors takes about as long as the 32 others: twice that is a little more than four, and one.
+    let one_large = |_: &mut Machine, costs: &mut Costs| {
+        for cost in costs.table[zbmd_ir::ActorId(0)].iter_mut() {
+            cost.as_mut().expect("a kernel").firing_ps *= 32;
+        }
+    };
+    for devices in [40, 1024] {
+        assert_eq!(seen_for(true, 33, devices, one_large), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(seen_for(false, 33, devices, one_large).len(), 33);
+    }
+}
+
+/// Two kinds of devices and clusters of all sizes: what is left out never shortens the period.
+#[test]
+fn devices_beyond_those_of_use_do_not_shorten_the_period() {
+    let mut rng = Rng::new(11);
+    let mut left_out = 0;
+    for case in 0..150 {
+        let of_first_kind = 1 + rng.below(5);
+        let mut loads = ClusterLoads::new();
+        for cluster in 0..6 {
+            let largest = if cluster == 0 { 40 } else { 4 };
+            let ticks = [0; 2].map(|_| (rng.below(9) > 0).then(|| 1 + rng.below(largest) as u64));
+            let ticks = if ticks == [None; 2] {
+                [Some(1); 2]
+            } else {
+                ticks
+            };
+            let kinds = (0..6).map(|device| ticks[usize::from(device >= of_first_kind)]);
+            loads.push(kinds.collect());
+        }
+        let all: Vec<DeviceId> = (0..6).map(DeviceId).collect();
+        let (first, second) = all.split_at(of_first_kind);
+        let counts = UsefulCounts::new(&loads, &all, true);
+        let kept = |kind: &[DeviceId]| {
+            let count = counts.alike(kind[0]);
+            kind.iter().copied().take(count).collect::<Vec<_>>()
+        };
+        let kept = [kept(first), kept(second)].concat();
+
+        assert_eq!(
+            least_period(&loads, &kept),
+            least_period(&loads, &all),
+            "case {case}: {loads:?}"
+        );
+        left_out += all.len() - kept.len();
+    }
+    assert!(left_out > 20, "only {left_out} devices were left out");
 }
 
 #[test]
