@@ -306,7 +306,7 @@ def sound(folder, seconds):
     seconds = seconds or 600
     bundle = compile_model(folder, "tone", TONE, "--devices", "1", "--block", "480")
     report = folder / "report.json"
-    command = ["dbus-run-session", "sh", "-c", SOUND_SERVER, "sound", BIN / "zbmd-run", bundle, "--report-file", report]
+    command = ["dbus-run-session", "sh", "-c", SOUND_SERVER, "sound", BIN / "zbmd-run", bundle, "--realtime", "--report-file", report]
     command += ["-i", "in=paced:/dev/zero?rate=48000", "-n", 48_000 * seconds]
     command += ["-o", "out=audio:pipewire?rate=48000&latency=100ms"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

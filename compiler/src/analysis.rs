@@ -1,9 +1,11 @@
 //! What bounds a model, however it is scheduled: throughput, buffers, orders on one device.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use zbmd_backends::op::PortPhases;
 use zbmd_ir::text::{count, duration};
-use zbmd_ir::{ActorCost, Costs, DeviceId, Graph, TiVec};
+use zbmd_ir::{ActorCost, ActorId, Costs, DeviceId, Graph, TiVec};
 use zbmd_scheduler::PlanPoint;
 use zbmd_scheduler::buffers::{self, BufferError, Mode, ParetoFront, Sizing, SizingLimits, Unit};
 use zbmd_scheduler::order::{self, OrderError};
@@ -40,8 +42,24 @@ pub struct Analysis {
     pub flat: Result<Order, OrderError>,
     /// Plans for the machine between the shortest period and the shortest latency; none where there is no plan.
     pub plans: Vec<PlanPoint>,
+    /// What bounds the graph where actors go through the phases of their firings one by one; `None` if none has phases.
+    pub phases: Option<PhasedBounds>,
     /// Where one actor alone bounds the throughput: its name, and what prevents replicas of it on several devices.
     pub lone: Option<(String, Option<Obstacle>)>,
+}
+
+/// The bounds of a graph with cyclo-static rates, if each phase of a firing were scheduled by itself. A compiled firing is
+/// a whole cycle of phases: these bounds say what that costs.
+#[derive(Clone, Debug)]
+pub struct PhasedBounds {
+    /// Actors that have phases.
+    pub actors: u64,
+    /// Shortest period, in picoseconds.
+    pub throughput: Throughput,
+    /// The smallest buffers that run at all.
+    pub least: Sizing,
+    /// The buffers asked for.
+    pub buffers: Sizing,
 }
 
 /// Why there is no analysis.
@@ -56,11 +74,16 @@ pub enum AnalysisRefused {
 }
 
 impl Analysis {
-    /// Analyses a checked graph; `mode` states which buffers are wanted.
+    /// Analyses a checked graph; `mode` states which buffers are wanted, `phases` the phases of actors that have any.
     ///
     /// # Errors
     /// [`AnalysisRefused`] where counts are too large, or no buffers do as asked.
-    pub fn of(graph: &Graph, costs: &Costs, mode: Mode) -> Result<Self, AnalysisRefused> {
+    pub fn of(
+        graph: &Graph,
+        costs: &Costs,
+        mode: Mode,
+        phases: &BTreeMap<ActorId, PortPhases>,
+    ) -> Result<Self, AnalysisRefused> {
         // Every actor has the quickest device for itself: no placement can do better.
         let firing_times = costs.table.iter().map(quickest_ps).collect();
         let sdf = TimedSdf::of(graph, &firing_times, Some(1));
@@ -71,6 +94,7 @@ impl Analysis {
             lone: find_lone_bound(graph, &throughput),
             throughput,
             plans: Vec::new(),
+            phases: PhasedBounds::of(graph, &sdf, mode, phases)?,
             least: buffers::size(&sdf, Mode::Min(buffer_unit(mode)), search_limits)?,
             buffers: buffers::size(&sdf, mode, search_limits)?,
             front: buffers::front(&sdf, buffer_unit(mode), search_limits)?,
@@ -83,6 +107,65 @@ impl Analysis {
             flat: order::flat(&sdf).map(Order::of_loops),
         })
     }
+}
+
+impl PhasedBounds {
+    fn of(
+        graph: &Graph,
+        sdf: &TimedSdf,
+        mode: Mode,
+        phases: &BTreeMap<ActorId, PortPhases>,
+    ) -> Result<Option<Self>, AnalysisRefused> {
+        if phases.is_empty() {
+            return Ok(None);
+        }
+        let mut phased = sdf.clone();
+        for (&actor, port_phases) in phases {
+            let time = sdf.actors[actor].time;
+            phased.set_phase_times(actor, phase_times(time, port_phases));
+        }
+        for (id, channel) in graph.channels.iter_enumerated() {
+            let written = phases.get(&channel.from.actor);
+            let written = written.and_then(|p| p.outputs.get(channel.from.port as usize));
+            if let Some(rates) = written {
+                phased.set_written_phases(id, rates.clone())?;
+            }
+            for (index, reader) in channel.readers.iter().enumerate() {
+                let read = phases.get(&reader.to.actor);
+                let read = read.and_then(|p| p.inputs.get(reader.to.port as usize));
+                if let Some(rates) = read {
+                    phased.set_read_phases(id, index, rates.clone())?;
+                }
+            }
+        }
+
+        let search_limits = SizingLimits::default();
+        Ok(Some(Self {
+            actors: phases.len() as u64,
+            throughput: throughput::analyse(&phased)?,
+            least: buffers::size(&phased, Mode::Min(buffer_unit(mode)), search_limits)?,
+            buffers: buffers::size(&phased, mode, search_limits)?,
+        }))
+    }
+}
+
+/// The time of each phase of a firing, which is spent on the tokens that it moves.
+fn phase_times(time: u64, phases: &PortPhases) -> Vec<u64> {
+    let ports = || phases.inputs.iter().chain(&phases.outputs);
+    let count = ports().next().map_or(1, Vec::len);
+    let moved_by = |phase: usize| ports().map(|rates| u128::from(rates[phase])).sum::<u128>();
+    let all = (0..count).map(moved_by).sum::<u128>().max(1);
+    // Rounded so that all phases together take the time of the firing.
+    let mut moved = 0;
+    let mut before = 0;
+    let times = (0..count).map(|phase| {
+        moved += moved_by(phase);
+        let until = (u128::from(time) * moved / all) as u64;
+        let phase_time = until - before;
+        before = until;
+        phase_time
+    });
+    times.collect()
 }
 
 impl Order {
@@ -138,6 +221,7 @@ impl fmt::Display for Analysis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_throughput(f)?;
         self.write_buffers(f)?;
+        self.write_phases(f)?;
         self.write_orders(f)?;
         self.write_plans(f)
     }
@@ -183,6 +267,29 @@ impl Analysis {
 
         if !self.front.complete {
             writeln!(f, "trade-off    larger ones were not looked for")?;
+        }
+        Ok(())
+    }
+
+    fn write_phases(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(phased) = &self.phases else {
+            return Ok(());
+        };
+        let actors = count(phased.actors, "actor");
+        let min_period = format_period(phased.throughput.period);
+        writeln!(
+            f,
+            "phases       {actors} phase by phase: an iteration takes at least {min_period}"
+        )?;
+        for (name, sizing) in [("least", &phased.least), ("wanted", &phased.buffers)] {
+            writeln!(
+                f,
+                "phases       {name}: {} tokens, {} bytes, an iteration in {}{}",
+                sizing.tokens,
+                sizing.bytes,
+                format_period(sizing.period),
+                proof_note(sizing.exact)
+            )?;
         }
         Ok(())
     }

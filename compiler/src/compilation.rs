@@ -382,7 +382,14 @@ impl<'a> Compilation<'a> {
         let default_buffers = Mode::Throughput(Unit::Tokens);
         let buffers = self.options.buffers.unwrap_or(default_buffers);
 
-        let analysis = Analysis::of(&model.graph, &actor_costs, buffers).map_err(|error| {
+        let actors = model.graph.actors.iter_enumerated();
+        let phases = actors.filter_map(|(id, actor)| {
+            let phases = self.registry.phases(actor, &self.files.blobs)?;
+            Some((id, phases))
+        });
+        let phases = phases.collect();
+        let analysis = Analysis::of(&model.graph, &actor_costs, buffers, &phases);
+        let analysis = analysis.map_err(|error| {
             let help = "allow more with `--buffers`, or make the iteration shorter";
             let refusal = Diagnostic::new(Code::E0506, error.to_string()).help(help);
             self.reports.refuse(refusal)

@@ -62,7 +62,7 @@ mod tests;
 
 mod compile;
 
-pub use analysis::{Analysis, AnalysisRefused, Order};
+pub use analysis::{Analysis, AnalysisRefused, Order, PhasedBounds};
 pub use assemble::Cubins;
 pub use builder::{ActorRef, GraphBuilder, PortRef};
 pub use codes::Code;

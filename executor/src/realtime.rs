@@ -31,6 +31,9 @@ pub enum ThreadRole {
     Worker,
     /// Moves tokens between a session and a file or a socket.
     Pump,
+    /// Looks at what pumps count, under locks that they take too: were it an ordinary thread, whatever else runs on the
+    /// machine could keep it from giving them back.
+    Observer,
 }
 
 impl ThreadRole {
@@ -40,6 +43,7 @@ impl ThreadRole {
             ThreadRole::Supervisor => 50,
             ThreadRole::Worker => 40,
             ThreadRole::Pump => 30,
+            ThreadRole::Observer => 20,
         }
     }
 }
@@ -131,7 +135,9 @@ pub(crate) fn lock_memory() -> Result<(), RealtimeError> {
 pub fn enter(role: ThreadRole) -> io::Result<()> {
     let policy = match role {
         ThreadRole::Worker => libc::SCHED_FIFO,
-        ThreadRole::Supervisor | ThreadRole::Pump => libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
+        ThreadRole::Supervisor | ThreadRole::Pump | ThreadRole::Observer => {
+            libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK
+        }
     };
     let parameters = libc::sched_param {
         sched_priority: role.priority(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use zbmd_ir::{Actor, BlobId, Params, TiSlice, TokenType, Value};
+use zbmd_ir::{Actor, BlobId, Params, TiSlice, TokenType, Value, limits};
 
 use crate::args::Args;
 use crate::entry::{check_connected, check_limits, in_port, out_port, stateless_inputs};
@@ -16,8 +16,8 @@ use crate::kernel::Kernel;
 use crate::registry::initial_params;
 use crate::types::{TypeSchema, check_sizes};
 use crate::{
-    CustomActor, Op, OpDoc, OpError, Registry, ResolveCx, ResolvedOp, Signature, Work, check_ports,
-    default_work, port_text, token_type,
+    CustomActor, Op, OpDoc, OpError, PortPhases, Registry, ResolveCx, ResolvedOp, Signature, Work,
+    check_ports, default_work, port_text, token_type,
 };
 
 /// Name of the op.
@@ -49,8 +49,9 @@ impl Op for Custom {
                 (
                     "inputs",
                     "ports by name: a type such as f32 or \"u8[112]\", or {\"dtype\": u8, \"shape\": [112], \
-                     \"rate\": 1, \"window\": 1}. Sorted by name. Without inputs and outputs, the ports \
-                     are the registered actor's, which may also have state",
+                     \"rate\": 1, \"window\": 1}. Sorted by name. A rate may be a list such as [1, 0, 2], of \
+                     the phases of a firing: see `zbmdc analyse`. Without inputs and outputs, the ports are the \
+                     registered actor's, which may also have state",
                 ),
                 ("outputs", "ports by name, as above without window"),
                 ("params", "a map handed to the actor"),
@@ -72,9 +73,9 @@ impl Op for Custom {
         let args = Args::new(cx, &KNOWN)?;
         let name = args.word("name")?.to_owned();
         let declared = declaration(&args)?.ok_or_else(|| unregistered(&name))?;
-        check(&declared, cx)?;
+        check(&declared.signature, cx)?;
         let no_kernel = move || Err(unregistered(&name));
-        Ok(ResolvedOp::with_signature(declared, no_kernel))
+        Ok(ResolvedOp::with_signature(declared.signature, no_kernel))
     }
 }
 
@@ -93,35 +94,100 @@ fn check(signature: &Signature, cx: &ResolveCx<'_>) -> Result<(), OpError> {
     check_connected(signature, cx.connected)
 }
 
+/// What a model declares of an actor's ports.
+struct Declaration {
+    signature: Signature,
+    phases: Option<PortPhases>,
+}
+
+/// A port as a model declares it.
+struct DeclaredPort {
+    token: TokenType,
+    rate: u64,
+    window: u64,
+    /// The tokens of each phase, where the rate is a list.
+    phases: Option<Vec<u64>>,
+}
+
 /// The ports that the model declares, if it does.
-fn declaration(args: &Args<'_>) -> Result<Option<Signature>, OpError> {
+fn declaration(args: &Args<'_>) -> Result<Option<Declaration>, OpError> {
     let (inputs, outputs) = (args.map_opt("inputs")?, args.map_opt("outputs")?);
     if inputs.is_none() && outputs.is_none() {
         return Ok(None);
     }
-    let mut signature = Signature::default();
-    for (name, value) in inputs.into_iter().flatten() {
-        let (token, rate, window) = port(args, "inputs", name, value, true)?;
-        signature.inputs.push(in_port(name, token, rate, window));
-    }
-    for (name, value) in outputs.into_iter().flatten() {
-        let (token, rate, _) = port(args, "outputs", name, value, false)?;
-        signature.outputs.push(out_port(name, token, rate));
-    }
-    Ok(Some(signature))
+    let declared = |side, ports: Option<&BTreeMap<String, Value>>| {
+        let ports = ports.into_iter().flatten();
+        let ports = ports.map(|(name, value)| Ok((name.clone(), port(args, side, name, value)?)));
+        ports.collect::<Result<Vec<(String, DeclaredPort)>, OpError>>()
+    };
+    let inputs = declared("inputs", inputs)?;
+    let outputs = declared("outputs", outputs)?;
+    let phases = declared_phases(args, &inputs, &outputs)?;
+    let inputs = inputs
+        .into_iter()
+        .map(|(name, port)| in_port(&name, port.token, port.rate, port.window));
+    let outputs = outputs
+        .into_iter()
+        .map(|(name, port)| out_port(&name, port.token, port.rate));
+    Ok(Some(Declaration {
+        signature: Signature::stateless(inputs.collect(), outputs.collect()),
+        phases,
+    }))
 }
 
-fn port(
+/// The phases of a declaration that has lists of rates. A port without one takes all its tokens in the first phase, or
+/// gives all in the last.
+fn declared_phases(
     args: &Args<'_>,
-    side: &str,
-    name: &str,
-    value: &Value,
-    input: bool,
-) -> Result<(TokenType, u64, u64), OpError> {
+    inputs: &[(String, DeclaredPort)],
+    outputs: &[(String, DeclaredPort)],
+) -> Result<Option<PortPhases>, OpError> {
+    let ports = inputs.iter().map(|port| ("inputs", port));
+    let ports = ports.chain(outputs.iter().map(|port| ("outputs", port)));
+    let mut first: Option<(String, usize)> = None;
+    for (side, (name, port)) in ports {
+        let Some(phases) = port.phases.as_ref().map(Vec::len) else {
+            continue;
+        };
+        let path = format!("{side}.{name}.rate");
+        match &first {
+            Some((known, count)) if *count != phases => {
+                let message = format!("has {phases} phases, `{known}` has {count}");
+                return Err(args.error(&path, message, "all lists of an actor are equally long"));
+            }
+            Some(_) => {}
+            None => first = Some((path, phases)),
+        }
+    }
+    let Some((_, count)) = first else {
+        return Ok(None);
+    };
+
+    let rates_of = |port: &DeclaredPort, phase_without_list: usize| {
+        port.phases.clone().unwrap_or_else(|| {
+            let mut rates = vec![0; count];
+            rates[phase_without_list] = port.rate;
+            rates
+        })
+    };
+    let inputs = inputs.iter().map(|(_, port)| rates_of(port, 0));
+    let outputs = outputs.iter().map(|(_, port)| rates_of(port, count - 1));
+    Ok(Some(PortPhases {
+        inputs: inputs.collect(),
+        outputs: outputs.collect(),
+    }))
+}
+
+fn port(args: &Args<'_>, side: &str, name: &str, value: &Value) -> Result<DeclaredPort, OpError> {
     let path = format!("{side}.{name}");
     let token = token_type(args, &path, value)?;
     let Value::Map(map) = value else {
-        return Ok((token, 1, 1));
+        return Ok(DeclaredPort {
+            token,
+            rate: 1,
+            window: 1,
+            phases: None,
+        });
     };
     let number = |key: &str, default: u64| match map.get(key) {
         None => Ok(default),
@@ -137,9 +203,16 @@ fn port(
                 )
             }),
     };
-    let rate = number("rate", 1)?;
+    let phases = match map.get("rate") {
+        Some(Value::List(rates)) => Some(phase_rates(args, &path, rates)?),
+        _ => None,
+    };
+    let rate = match &phases {
+        Some(rates) => rates.iter().copied().fold(0, u64::saturating_add),
+        None => number("rate", 1)?,
+    };
     let window = number("window", rate)?;
-    if !input && map.contains_key("window") {
+    if side == "outputs" && map.contains_key("window") {
         return Err(args.error(&path, "has a window", "only inputs have windows"));
     }
     if window < rate {
@@ -150,7 +223,29 @@ fn port(
             "a window holds at least the tokens consumed",
         ));
     }
-    Ok((token, rate, window))
+    Ok(DeclaredPort {
+        token,
+        rate,
+        window,
+        phases,
+    })
+}
+
+/// The tokens of each phase: counts that are not all 0.
+fn phase_rates(args: &Args<'_>, path: &str, rates: &[Value]) -> Result<Vec<u64>, OpError> {
+    let counts = rates.iter().map(|rate| {
+        let count = rate.as_int().and_then(|int| u64::try_from(int).ok());
+        count.filter(|&count| count <= limits::MAX_RATE)
+    });
+    let counts: Option<Vec<u64>> = counts.collect();
+    let counts = counts.filter(|counts| counts.iter().any(|count| *count > 0));
+    counts.ok_or_else(|| {
+        args.error(
+            &format!("{path}.rate"),
+            "is no list of counts with one above 0",
+            "tokens of each phase, such as [1, 0, 2]",
+        )
+    })
 }
 
 impl Registry {
@@ -188,6 +283,7 @@ impl Registry {
         };
         let ports = actor.ports();
         if let Some(declared) = declaration(&args)? {
+            let declared = declared.signature;
             // The model's map has no order: compare sorted by name.
             let mut sorted = ports.clone();
             sorted.inputs.sort_by(|a, b| a.name.cmp(&b.name));
@@ -267,6 +363,38 @@ impl Registry {
         made.and_then(|a| a.work())
             .unwrap_or_else(|| default_work(actor))
     }
+}
+
+/// The phases that a model declares for a custom actor, in the order of the actor's ports. The actor need not be
+/// registered.
+pub(crate) fn custom_phases(actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Option<PortPhases> {
+    let (connected, types) = stateless_inputs(actor);
+    let cx = ResolveCx {
+        params: &actor.params,
+        connected: &connected,
+        types: &types,
+        blobs,
+    };
+    // A declaration that cannot be read has been refused before.
+    let declared = declaration(&Args::new(&cx, &KNOWN).ok()?).ok()??;
+    let phases = declared.phases?;
+    let Signature {
+        inputs, outputs, ..
+    } = declared.signature;
+
+    // A registered actor's ports may have another order than their names.
+    let mut ordered = PortPhases::default();
+    for port in &actor.inputs {
+        let index = inputs.iter().position(|known| known.name == port.name);
+        let rates = index.map(|index| phases.inputs[index].clone());
+        ordered.inputs.extend(rates);
+    }
+    for port in &actor.outputs {
+        let index = outputs.iter().position(|known| known.name == port.name);
+        let rates = index.map(|index| phases.outputs[index].clone());
+        ordered.outputs.extend(rates);
+    }
+    Some(ordered)
 }
 
 fn disagree(name: &str, actor: &Signature, declared: &Signature) -> OpError {

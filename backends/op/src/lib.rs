@@ -34,7 +34,7 @@ use self::kernel::Kernel;
 pub use self::capabilities::GpuCapabilities;
 pub use self::examples::example_inputs;
 pub use self::registry::Registry;
-pub use self::resolved::{GpuRequest, Packing, ResolvedOp};
+pub use self::resolved::{GpuRequest, Packing, PortPhases, ResolvedOp};
 pub use self::resolved::{check_ports, port_text};
 pub use self::sources::{SOURCES, source};
 pub use self::token_type::token_type;

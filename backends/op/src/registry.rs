@@ -18,8 +18,8 @@ use crate::entry::stateless_inputs;
 use crate::kernel::Kernel;
 use crate::memo::ResolvedOps;
 use crate::{
-    CustomActor, GpuCapabilities, GpuRequest, Op, OpDoc, OpError, Packing, ResolveCx, ResolvedOp,
-    Work, default_work,
+    CustomActor, GpuCapabilities, GpuRequest, Op, OpDoc, OpError, Packing, PortPhases, ResolveCx,
+    ResolvedOp, Work, default_work,
 };
 
 type CustomFactory = dyn Fn(&Params) -> Result<Arc<dyn CustomActor>, OpError> + Send + Sync;
@@ -235,6 +235,14 @@ impl Registry {
         self.resolve_actor(actor, blobs)
             .map(|resolved| fitting_pairs(actor, &resolved))
             .unwrap_or_default()
+    }
+
+    /// The phases of an actor's firings: see [`ResolvedOp::phases`].
+    pub fn phases(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Option<PortPhases> {
+        if actor.op == custom::NAME {
+            return custom::custom_phases(actor, blobs);
+        }
+        self.resolve_actor(actor, blobs).ok()?.phases().cloned()
     }
 
     /// The weights of an actor in the order in which its CPU kernel reads them: see [`ResolvedOp::packing`].

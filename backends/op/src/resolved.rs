@@ -49,6 +49,19 @@ impl Packing {
     }
 }
 
+/// The tokens of an op's ports in each phase of a firing, where a firing is a cycle of them: cyclo-static rates (Bilsen et
+/// al. 1996, "Cyclo-Static Dataflow", IEEE Trans. Signal Processing 44(2)).
+///
+/// All ports have as many phases, and their tokens of all phases are the port's rate. A kernel sees none of it: it is called
+/// for whole cycles.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortPhases {
+    /// Of each input, the tokens that each phase consumes.
+    pub inputs: Vec<Vec<u64>>,
+    /// Of each output, the tokens that each phase writes.
+    pub outputs: Vec<Vec<u64>>,
+}
+
 /// An op whose parameters and input types were parsed and found valid. Its ports, its cost and its kernels follow from
 /// what was parsed then: no question reads a parameter again.
 pub struct ResolvedOp {
@@ -56,6 +69,7 @@ pub struct ResolvedOp {
     in_place: Vec<InPlace>,
     variants: Vec<&'static str>,
     work: Option<Work>,
+    phases: Option<PortPhases>,
     make_kernel: MakeKernel,
     lower_to_gpu: LowerToGpu,
     make_packing: Option<MakePacking>,
@@ -149,6 +163,7 @@ impl ResolvedOp {
             in_place: Vec::new(),
             variants,
             work: None,
+            phases: None,
             make_kernel,
             lower_to_gpu: Box::new(|_| Err("this op has no GPU kernel".to_owned())),
             make_packing: None,
@@ -226,6 +241,13 @@ impl ResolvedOp {
         self.with_work(Work { flops, bytes })
     }
 
+    /// Says that a firing is a cycle of phases, which analyses know of.
+    #[must_use]
+    pub fn with_phases(mut self, phases: PortPhases) -> Self {
+        self.phases = Some(phases);
+        self
+    }
+
     /// Adds what puts the weights into the order in which the CPU kernel reads them. What [`Packing::put`] makes of an
     /// actor has the same ports and the same CPU kernel, and no kernel for GPUs.
     #[must_use]
@@ -265,6 +287,11 @@ impl ResolvedOp {
     /// Work of one firing of an actor of this op.
     pub fn work(&self, actor: &Actor) -> Work {
         self.work.unwrap_or_else(|| default_work(actor))
+    }
+
+    /// The phases of a firing, if it has several.
+    pub fn phases(&self) -> Option<&PortPhases> {
+        self.phases.as_ref()
     }
 
     /// Makes the CPU kernel in the variant of that place in [`Self::variants`].

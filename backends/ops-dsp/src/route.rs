@@ -1,13 +1,13 @@
 //! Ops that move tokens and elements without looking at them.
 
 use zbmd_ir::math::gcd_u64;
-use zbmd_ir::{InPlace, InPort, OutPort, TokenType, limits};
+use zbmd_ir::{InPlace, InPort, OutPort, TokenType, Value, limits};
 
 use zbmd_gpu_ir::{self as kernels, Dim, Part};
 use zbmd_op::args::{Args, input_error};
 use zbmd_op::entry::{Entry, in_port, out_port};
 use zbmd_op::kernel::{Io, Kernel, KernelFault};
-use zbmd_op::{OpDoc, OpError, ResolvedOp};
+use zbmd_op::{OpDoc, OpError, PortPhases, ResolvedOp};
 
 pub(super) const OPS: [Entry; 8] = [
     Entry {
@@ -42,9 +42,12 @@ pub(super) const OPS: [Entry; 8] = [
             summary: "deinterleaves: run i of every n to output i",
             params: &[
                 ("outputs", "n (default 2, at most 31)"),
-                ("run", "tokens in a row to one output (default 1)"),
+                (
+                    "run",
+                    "tokens in a row to one output (default 1), or a list of how many to each",
+                ),
             ],
-            ports: "`x`: any type, rate n * run -> `y0`, `y1`, …, run tokens a firing",
+            ports: "`x`: any type, rate the sum of all runs -> `y0`, `y1`, …, run tokens a firing",
             example: "Split(2)",
         },
         make: split,
@@ -57,9 +60,12 @@ pub(super) const OPS: [Entry; 8] = [
             summary: "interleaves: a run of tokens from each input in turn",
             params: &[
                 ("inputs", "how many (default: as many as channels name)"),
-                ("run", "tokens in a row from one input (default 1)"),
+                (
+                    "run",
+                    "tokens in a row from one input (default 1), or a list of how many from each",
+                ),
             ],
-            ports: "`x0`, `x1`, …: one type, run tokens a firing -> `y`, rate n * run",
+            ports: "`x0`, `x1`, …: one type, run tokens a firing -> `y`, rate the sum of all runs",
             example: "Merge()",
         },
         make: merge,
@@ -172,23 +178,89 @@ fn numbered(prefix: &str, count: u64) -> impl Iterator<Item = String> {
     (0..count).map(move |i| format!("{prefix}{i}"))
 }
 
-fn outputs(args: &Args<'_>, token: &TokenType, rate: u64) -> Result<Vec<OutPort>, OpError> {
-    let count = args.uint_or("outputs", 2, 1, Io::MAX_MUT_PORTS as u64)?;
-    Ok(numbered("y", count)
-        .map(|name| out_port(&name, token.clone(), rate))
-        .collect())
+/// Outputs `y0`, `y1`, …, by their rates.
+fn outputs(token: &TokenType, rates: &[u64]) -> Vec<OutPort> {
+    let names = numbered("y", rates.len() as u64);
+    names
+        .zip(rates)
+        .map(|(name, &rate)| out_port(&name, token.clone(), rate))
+        .collect()
 }
 
-/// Tokens in a row to or from one port, and their bytes.
-fn run(args: &Args<'_>, token: &TokenType) -> Result<(u64, usize), OpError> {
-    let run = args.uint_or("run", 1, 1, limits::MAX_RATE)?;
-    Ok((run, run.saturating_mul(token.bytes()) as usize))
+/// Tokens in a row to or from each of so many ports.
+fn runs(args: &Args<'_>, count: u64, ports: &str) -> Result<Vec<u64>, OpError> {
+    if !matches!(args.get("run"), Some(Value::List(_))) {
+        let run = args.uint_or("run", 1, 1, limits::MAX_RATE)?;
+        return Ok(vec![run; count as usize]);
+    }
+    let listed = args.ints_opt("run")?.unwrap_or_default();
+    if listed.len() as u64 != count {
+        let message = format!("has {} counts for {count} {ports}", listed.len());
+        return Err(args.error("run", message, "give one count for each, or one for all"));
+    }
+    let counts = listed.iter().map(|&run| {
+        let count = u64::try_from(run).ok();
+        let count = count.filter(|count| (1..=limits::MAX_RATE).contains(count));
+        count.ok_or_else(|| {
+            let help = format!("counts are 1 to {}", limits::MAX_RATE);
+            args.error("run", format!("has the count {run}"), help)
+        })
+    });
+    counts.collect()
+}
+
+/// The runs that a firing of `Split` or `Merge` moves one after another, by bytes.
+#[derive(Clone)]
+struct Runs {
+    /// What each moves.
+    pieces: Vec<usize>,
+    /// What those before it move.
+    before: Vec<usize>,
+    /// What all move.
+    all: usize,
+}
+
+impl Runs {
+    fn of(runs: &[u64], token: &TokenType) -> Self {
+        let mut all = 0usize;
+        let mut made = Self {
+            pieces: Vec::new(),
+            before: Vec::new(),
+            all: 0,
+        };
+        for &run in runs {
+            let piece = run.saturating_mul(token.bytes()) as usize;
+            made.pieces.push(piece);
+            made.before.push(all);
+            all = all.saturating_add(piece);
+        }
+        made.all = all;
+        made
+    }
+
+    /// Of runs that are alike, the bytes of each.
+    fn piece(&self) -> Option<usize> {
+        let mut pieces = self.pieces.iter().copied();
+        let first = pieces.next()?;
+        pieces.all(|piece| piece == first).then_some(first)
+    }
+}
+
+/// Each run is a phase: one port moves its tokens, and the port of all runs as many.
+fn phases_of_runs(runs: &[u64]) -> (Vec<Vec<u64>>, Vec<u64>) {
+    let one_port = runs.iter().enumerate().map(|(port, &run)| {
+        let mut rates = vec![0; runs.len()];
+        rates[port] = run;
+        rates
+    });
+    (one_port.collect(), runs.to_vec())
 }
 
 fn fork(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let x = args.x()?;
-    let outputs = outputs(args, x, 1)?;
-    let count = outputs.len() as u32;
+    let count = args.uint_or("outputs", 2, 1, Io::MAX_MUT_PORTS as u64)?;
+    let outputs = outputs(x, &vec![1; count as usize]);
+    let count = count as u32;
     let bytes = x.bytes();
     let made = ResolvedOp::new(x_in(x, 1, 1), outputs, || Ok(Fork));
     Ok(made.gpu(move || Some(kernels::straight(bytes, count))))
@@ -207,22 +279,32 @@ impl Kernel for Fork {
 
 fn split(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let x = args.x()?;
-    let (run, piece) = run(args, x)?;
-    let outputs = outputs(args, x, run)?;
-    let count = outputs.len();
-    let rate = run.saturating_mul(count as u64);
-    let made = ResolvedOp::new(x_in(x, rate, rate), outputs, move || Ok(Split { piece }));
+    let count = args.uint_or("outputs", 2, 1, Io::MAX_MUT_PORTS as u64)?;
+    let counts = runs(args, count, "outputs")?;
+    let rate = counts.iter().copied().fold(0, u64::saturating_add);
+    let runs = Runs::of(&counts, x);
+    let piece = runs.piece();
 
     // Output i may lie where piece i of the input lies.
-    let part = |i: usize| InPlace {
-        input: 0,
-        output: i as u32,
-        at_bytes: i.saturating_mul(piece) as u64,
-    };
-    let made = made.with_in_place_pairs((0..count).map(part));
+    let pairs: Vec<InPlace> = (0u32..)
+        .zip(&runs.before)
+        .map(|(output, &before)| InPlace {
+            input: 0,
+            output,
+            at_bytes: before as u64,
+        })
+        .collect();
+    let (written, read) = phases_of_runs(&counts);
+    let made = ResolvedOp::new(x_in(x, rate, rate), outputs(x, &counts), move || {
+        Ok(Split { runs })
+    });
+    let made = made.with_in_place_pairs(pairs).with_phases(PortPhases {
+        inputs: vec![read],
+        outputs: written,
+    });
     Ok(made.flops(PIECE * count as f64).gpu(move || {
         let count = count as u32;
-        let piece = piece as u64;
+        let piece = piece? as u64;
         let part = |i: u32| Part {
             input: 0,
             output: i,
@@ -239,27 +321,27 @@ fn split(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
 }
 
 struct Split {
-    /// Bytes in a row to one output.
-    piece: usize,
+    runs: Runs,
 }
 
 impl Kernel for Split {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let count = io.outputs();
-        let bytes = io.firings() * count * self.piece;
-        for i in 0..count {
+        let Runs {
+            pieces,
+            before,
+            all,
+        } = &self.runs;
+        for (i, (&piece, &before)) in pieces.iter().zip(before).enumerate() {
             if io.shares(0, i) {
                 continue;
             }
             // Of one firing, the other pieces may lie under their outputs.
-            let end = if io.firings() == 1 {
-                (i + 1) * self.piece
-            } else {
-                bytes
+            let end = match io.firings() {
+                1 => before + piece,
+                firings => firings * all,
             };
-            let x = io.part_bytes(0, i * self.piece..end);
-            let y = io.output_bytes(i);
-            copy_tokens(x, count * self.piece, y, self.piece, self.piece);
+            let x = io.part_bytes(0, before..end);
+            copy_tokens(x, *all, io.output_bytes(i), piece, piece);
         }
         Ok(())
     }
@@ -274,8 +356,9 @@ fn merge(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
         .map_or(2, |last| last.saturating_add(1))
         .clamp(1, limits::MAX_PORTS as u64);
     let count = args.uint_or("inputs", natural, 1, limits::MAX_PORTS as u64)?;
+    let counts = runs(args, count, "inputs")?;
     let mut inputs: Vec<InPort> = Vec::new();
-    for (i, name) in numbered("x", count).enumerate() {
+    for (i, (name, &run)) in numbered("x", count).zip(&counts).enumerate() {
         let token = args.cx.input(&name, i == 0)?;
         if let Some(first) = inputs.first()
             && first.token != *token
@@ -283,24 +366,30 @@ fn merge(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
             let message = format!("is {token}, but `x0` is {}", first.token);
             return Err(input_error(&name, message, "all inputs have one type"));
         }
-        let (run, _) = run(args, token)?;
         inputs.push(in_port(&name, token.clone(), run, run));
     }
     let y = inputs[0].token.clone();
-    let (run, piece) = run(args, &y)?;
-    let made = ResolvedOp::new(inputs, y_out(&y, run.saturating_mul(count)), move || {
-        Ok(Merge { piece })
-    });
+    let rate = counts.iter().copied().fold(0, u64::saturating_add);
+    let runs = Runs::of(&counts, &y);
+    let piece = runs.piece();
 
     // Input i may lie where piece i of the output lies.
-    let part = |i: u64| InPlace {
-        input: i as u32,
-        output: 0,
-        at_bytes: i.saturating_mul(piece as u64),
-    };
-    let made = made.with_in_place_pairs((0..count).map(part));
+    let pairs: Vec<InPlace> = (0u32..)
+        .zip(&runs.before)
+        .map(|(input, &before)| InPlace {
+            input,
+            output: 0,
+            at_bytes: before as u64,
+        })
+        .collect();
+    let (read, written) = phases_of_runs(&counts);
+    let made = ResolvedOp::new(inputs, y_out(&y, rate), move || Ok(Merge { runs }));
+    let made = made.with_in_place_pairs(pairs).with_phases(PortPhases {
+        inputs: read,
+        outputs: vec![written],
+    });
     Ok(made.flops(PIECE * count as f64).gpu(move || {
-        let piece = piece as u64;
+        let piece = piece? as u64;
         let part = |i: u64| Part {
             input: i as u32,
             output: 0,
@@ -317,23 +406,21 @@ fn merge(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
 }
 
 struct Merge {
-    /// Bytes in a row from one input.
-    piece: usize,
+    runs: Runs,
 }
 
 impl Kernel for Merge {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let y = io.output_bytes(0);
-        let count = io.inputs();
-        for i in (0..count).filter(|&i| !io.shares(i, 0)) {
-            let x = io.input_bytes(i);
-            copy_tokens(
-                x,
-                self.piece,
-                &mut y[i * self.piece..],
-                count * self.piece,
-                self.piece,
-            );
+        let Runs {
+            pieces,
+            before,
+            all,
+        } = &self.runs;
+        for (i, (&piece, &before)) in pieces.iter().zip(before).enumerate() {
+            if !io.shares(i, 0) {
+                copy_tokens(io.input_bytes(i), piece, &mut y[before..], *all, piece);
+            }
         }
         Ok(())
     }
@@ -449,17 +536,21 @@ fn repeat<const N: usize>(x: &[u8], y: &mut [u8], factor: usize) {
 
 /// Copies a piece of `size` bytes from every `from` bytes of x to every `to` bytes of y, while both have some.
 fn copy_tokens(x: &[u8], from: usize, y: &mut [u8], to: usize, size: usize) {
-    // Pieces of a size known to the compiler are moves instead of calls.
+    // Pieces of a size known to the compiler are moves instead of calls; they lie on multiples of it.
+    let is_aligned = from.is_multiple_of(size) && to.is_multiple_of(size);
     match size {
+        _ if !is_aligned => copy_pieces(x, from, y, to, size),
         1 => copy_sized::<1>(x, from, y, to),
         2 => copy_sized::<2>(x, from, y, to),
         4 => copy_sized::<4>(x, from, y, to),
         8 => copy_sized::<8>(x, from, y, to),
-        _ => {
-            for (y, x) in y.chunks_mut(to).zip(x.chunks(from)) {
-                y[..size].copy_from_slice(&x[..size]);
-            }
-        }
+        _ => copy_pieces(x, from, y, to, size),
+    }
+}
+
+fn copy_pieces(x: &[u8], from: usize, y: &mut [u8], to: usize, size: usize) {
+    for (y, x) in y.chunks_mut(to).zip(x.chunks(from)) {
+        y[..size].copy_from_slice(&x[..size]);
     }
 }
 

@@ -562,6 +562,47 @@ fn replicas_are_told_and_can_be_switched_off() {
     );
 }
 
+/// A multiplexer of two slots of one stream and one of another, and an actor that takes its frames token by token.
+const TIME_DIVISION: &str = r#"Model(
+    name: "time_division",
+    sources: { "a": Stream(dtype: f32), "b": Stream(dtype: f32) },
+    actors: {
+        "multiplex": Merge(run: [2, 1]),
+        "frame": Custom("frame",
+            inputs: { "x": (dtype: f32, rate: [1, 1, 1]) },
+            outputs: { "y": (dtype: f32, rate: [0, 0, 3]) },
+        ),
+    },
+    channels: [
+        (from: "a", to: ["multiplex.x0"]),
+        (from: "b", to: ["multiplex.x1"]),
+        (from: "multiplex", to: ["frame"]),
+        (from: "frame", to: ["out"]),
+    ],
+    sinks: { "out": Stream() },
+)
+"#;
+
+#[test]
+fn phases_are_analysed_one_by_one() {
+    let dir = tempfile::tempdir().expect("a folder");
+    std::fs::write(dir.path().join("tdm.ron"), TIME_DIVISION).expect("a file");
+    let said = text(&zbmdc(dir.path(), &["analyse", "tdm.ron"]).stdout);
+    let lines = said.lines().map(|line| line.split(", ").next());
+    let lines: Vec<&str> = lines.flatten().collect();
+    // A whole frame between the two takes 3 tokens; phase by phase, the 2 that are written at once.
+    for expect in [
+        "buffers      least: 9 tokens",
+        "phases       2 actors phase by phase: an iteration takes at least",
+        "phases       least: 8 tokens",
+    ] {
+        assert!(
+            lines.iter().any(|line| line.starts_with(expect)),
+            "{expect}: {said}"
+        );
+    }
+}
+
 /// A CPU and a CUDA device.
 const WITH_CUDA: &str = r#"Machine(
     devices: [

@@ -12,7 +12,7 @@ use super::live::Releases;
 use crate::io::pump::PumpEnd;
 use crate::io::{FileError, FileKind};
 use zbmd_executor::live::{Page, ParameterProgress, Progress};
-use zbmd_executor::{ParameterHandle, Stopper};
+use zbmd_executor::{ParameterHandle, Session, Stopper};
 
 /// How often the end of the run is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -224,10 +224,13 @@ impl Display {
         let (over, is_over) = mpsc::channel();
         let (tell_end, ended) = mpsc::channel::<()>();
         let bar = progress_bar(args);
+        let is_realtime = args.realtime;
         // A run that nobody can watch is as good as any.
         let mut page = Page::create().ok();
         let show = move || {
             let _tell_end = tell_end;
+            // Without it the run is watched all the same.
+            let _ = Session::enter_observer_role(is_realtime);
             let mut looks = 0u64;
             loop {
                 if looks.is_multiple_of(LOOKS)

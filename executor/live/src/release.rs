@@ -1,7 +1,7 @@
 //! Tokens that are handed over by the clock: when each is due, and how late what happens is, counted from then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, TryLockError};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -48,10 +48,21 @@ impl ReleaseClock {
         self.played.load(Ordering::Acquire)
     }
 
-    /// Counts how late a piece was handed over.
-    pub fn record_lateness(&self, late_ns: u64) {
+    /// Counts how late pieces were handed over, unless somebody looks at the counts just now: whoever plays by the clock
+    /// waits for nobody. What is left in `late_ns` is to be counted later.
+    pub fn try_record_lateness(&self, late_ns: &mut Vec<u64>) {
+        let mut lateness = match self.lateness.try_lock() {
+            Ok(lateness) => lateness,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        late_ns.drain(..).for_each(|ns| lateness.record(ns));
+    }
+
+    /// Counts how late pieces were handed over.
+    pub fn record_lateness(&self, late_ns: &mut Vec<u64>) {
         let mut lateness = self.lateness.lock().unwrap_or_else(PoisonError::into_inner);
-        lateness.record(late_ns);
+        late_ns.drain(..).for_each(|ns| lateness.record(ns));
     }
 
     /// How late pieces were handed over so far, counted from when they were due.

@@ -217,6 +217,19 @@ impl Session {
         Ok(())
     }
 
+    /// Gives the calling thread the priority of those that look at what pumps count; none if it is not a real-time run.
+    ///
+    /// # Errors
+    /// As [`Self::enter_pump_role`].
+    pub fn enter_observer_role(is_realtime: bool) -> std::io::Result<()> {
+        #[cfg(target_os = "linux")]
+        if is_realtime {
+            return crate::realtime::enter(crate::realtime::ThreadRole::Observer);
+        }
+        let _ = is_realtime;
+        Ok(())
+    }
+
     /// Goes over to another program at the next border, while tokens flow: new weights, or a new model with the same
     /// sources and sinks. Its state is taken over if it has the same channels; else it begins with its initial tokens.
     /// Returns at once: that it was done is an event of the supervisor.

@@ -407,7 +407,7 @@ impl CycleShortening<'_> {
     fn time(&self, hops: &[CycleHop]) -> i128 {
         let waiting_hops = hops.iter().filter(|hop| hop.link.is_some());
         let unscaled_time: i128 = waiting_hops
-            .map(|hop| i128::from(self.net.times[hop.from]))
+            .map(|hop| i128::from(self.net.time_of(hop.from, hop.phase)))
             .sum();
         unscaled_time * self.time_scale
     }
@@ -416,7 +416,8 @@ impl CycleShortening<'_> {
     /// be or would then meet the goal.
     fn lift(&mut self, hops: &mut Vec<CycleHop>, channel: usize) -> bool {
         let lift_work = hops.len() * 4;
-        if self.work_left < lift_work {
+        // With phases, what holds for a firing need not hold for the next.
+        if self.net.has_phases || self.work_left < lift_work {
             return false;
         }
         self.work_left -= lift_work;
@@ -456,12 +457,12 @@ impl CycleShortening<'_> {
         match shortcut {
             Shortcut::WaitForEarlier { end } => {
                 // The same link from an earlier phase: its tokens move with the phase.
-                hops[0].base += link.produce * (hops[0].phase - hops[end].phase);
+                hops[0].base += link.produce.of_first(hops[0].phase - hops[end].phase);
                 hops[0].phase = hops[end].phase;
                 hops.truncate(end);
             }
             Shortcut::GoAhead { shifts, end } => {
-                hops[0].base += link.consume * shifts[0];
+                hops[0].base += link.consume.of_first(shifts[0]);
                 for (hop, shift) in hops[1..shifts.len()].iter_mut().zip(&shifts) {
                     hop.phase += shift;
                 }
@@ -516,10 +517,14 @@ impl CycleShortening<'_> {
 
             let next_shift = match hop.link.map(|link| &self.net.links[link]) {
                 None => own_shift,
-                Some(link) if own_shift * link.produce % link.consume == 0 => {
-                    own_shift * link.produce / link.consume
+                Some(link) => {
+                    let written = link.produce.of_first(own_shift);
+                    let rate = link.consume.every_firing()?;
+                    if written % rate != 0 {
+                        return None;
+                    }
+                    written / rate
                 }
-                Some(_) => return None,
             };
             shifts.push(next_shift);
         }

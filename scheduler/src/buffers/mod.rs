@@ -308,7 +308,7 @@ impl<'a> Sizer<'a> {
     fn takes_time(&self, channel: &TimedChannel) -> bool {
         let reader_actors = channel.readers.iter().map(|reader| reader.to);
         let mut end_actors = reader_actors.chain([channel.from]);
-        end_actors.any(|actor| self.sdf.actors[actor].time > 0)
+        end_actors.any(|actor| self.sdf.takes_time(actor))
     }
 
     /// Pareto points in order of their totals, up to the heaviest allowed.

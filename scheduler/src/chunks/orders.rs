@@ -191,6 +191,7 @@ impl CallRun<'_, '_> {
         TimedSdf {
             actors: actors.iter().map(timed).collect(),
             channels,
+            ..TimedSdf::default()
         }
     }
 

@@ -119,35 +119,44 @@ struct LinkRun<'a> {
 impl LinkRun<'_> {
     /// How often an actor can fire in a row now.
     fn possible_firings(&self, actor: usize) -> u64 {
+        let fired = self.fired(actor);
         let allowed = self.into[actor].iter().map(|&index| {
             let link = &self.net.links[index];
             let tokens = self.tokens[index];
-            match link.from == actor {
+            match link.consume.every_firing() {
                 // What a firing takes from a link and gives back to it at its end lasts for ever, if it is enough once.
-                true if tokens >= link.consume => u64::MAX,
-                true => 0,
-                false => (tokens.max(0) / link.consume) as u64,
+                Some(rate) if link.is_given_back() && tokens >= rate => u64::MAX,
+                Some(_) if link.is_given_back() => 0,
+                Some(rate) => (tokens.max(0) / rate) as u64,
+                // Phase by phase.
+                None => u64::from(tokens >= link.consume.of(fired)),
             }
         });
         allowed.min().unwrap_or(u64::MAX).min(self.left[actor])
     }
 
+    fn fired(&self, actor: usize) -> i64 {
+        (self.net.repetition[actor] - self.left[actor]) as i64
+    }
+
     /// Fires an actor; returns the actors that may be able to fire more often after that.
     fn fire(&mut self, actor: usize, count: u64) -> Vec<usize> {
         let mut neighbours = Vec::new();
+        let before = self.fired(actor);
         self.left[actor] -= count;
+        let after = self.fired(actor);
 
         for &index in &self.into[actor] {
             let link = &self.net.links[index];
-            if link.from != actor {
-                self.tokens[index] -= link.consume * count as i64;
+            if !link.is_given_back() {
+                self.tokens[index] -= link.consume.between(before, after);
                 neighbours.push(link.from);
             }
         }
         for &index in &self.out_of[actor] {
             let link = &self.net.links[index];
-            if link.to != actor {
-                self.tokens[index] += link.produce * count as i64;
+            if !link.is_given_back() {
+                self.tokens[index] += link.produce.between(before, after);
                 neighbours.push(link.to);
             }
         }

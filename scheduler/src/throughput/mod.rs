@@ -12,6 +12,7 @@
 mod howard;
 mod net;
 mod period;
+mod phases;
 mod sdf;
 #[cfg(test)]
 pub(crate) mod selftimed;
@@ -48,6 +49,21 @@ pub enum ThroughputError {
         rate: u64,
         /// The largest allowed.
         limit: u64,
+    },
+    /// The rates of an actor's phases do not fit its cycle.
+    #[error(
+        "{channel} has {found} phases of {tokens} tokens in all, its actor has {phases} of {cycle_tokens} tokens"
+    )]
+    Phases {
+        channel: ChannelId,
+        /// Phases that have a rate.
+        found: usize,
+        /// Phases of the actor.
+        phases: usize,
+        /// Tokens of all phases.
+        tokens: u64,
+        /// Tokens of a cycle.
+        cycle_tokens: u64,
     },
     /// An actor may not fire even once at a time.
     #[error("{actor} may fire 0 times at once")]
@@ -127,7 +143,7 @@ impl std::fmt::Display for Bound {
 /// What [`analyse`] finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Throughput {
-    /// Firings of each actor per iteration.
+    /// Firings of each actor per iteration; of one with phases, its cycles.
     pub repetition: TiVec<ActorId, u64>,
     /// Shortest time per iteration that any schedule can keep up for ever.
     pub period: Period,
@@ -187,7 +203,7 @@ fn find_throughput(
         }
     }
     Ok(Throughput {
-        repetition: net.repetition.clone().into(),
+        repetition: net.cycles.clone().into(),
         period,
         bound,
     })

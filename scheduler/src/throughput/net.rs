@@ -12,9 +12,10 @@
 use petgraph::algo::kosaraju_scc;
 use petgraph::graph::DiGraph;
 use zbmd_ir::math::gcd;
-use zbmd_ir::{ActorId, ChannelId};
+use zbmd_ir::{ActorId, ChannelId, limits};
 
 use super::howard::{Dependency, DependencyGraph, Policy, critical_cycle};
+use super::phases::TokenSums;
 use super::{Period, ThroughputError, TimedSdf, Wait};
 
 /// Dependencies after which an unfolding is refused: some hundred megabytes.
@@ -42,10 +43,17 @@ pub(crate) enum TokenSupply {
 pub(crate) struct DependencyLink {
     pub(crate) from: usize,
     pub(crate) to: usize,
-    pub(crate) produce: i64,
-    pub(crate) consume: i64,
+    pub(crate) produce: TokenSums,
+    pub(crate) consume: TokenSums,
     pub(crate) supply: TokenSupply,
     pub(crate) wait: Wait,
+}
+
+impl DependencyLink {
+    /// Whether each firing of an actor gives back what it takes.
+    pub(crate) fn is_given_back(&self) -> bool {
+        self.from == self.to && self.produce == self.consume
+    }
 }
 
 /// Actors that depend on one another, and the links among them.
@@ -54,7 +62,7 @@ struct CyclicComponent {
     actors: Vec<usize>,
     /// Links into each of `actors`.
     into: Vec<Vec<usize>>,
-    /// Divides the firings of all actors.
+    /// Divides the cycles of all actors.
     divisor: i64,
     /// A token of link l counts `unit / (produce * repetition[from] / divisor)`: all in whole numbers.
     unit: i64,
@@ -104,8 +112,13 @@ impl CriticalCycle {
 /// Links of a graph, with buffers of given sizes or without bounds.
 #[derive(Debug)]
 pub(crate) struct DependencyNet {
+    /// Cycles of each actor in an iteration, and its firings: as many phases as a cycle has for each.
+    pub(crate) cycles: Vec<u64>,
     pub(crate) repetition: Vec<u64>,
-    pub(crate) times: Vec<u64>,
+    /// The time of each phase of each actor.
+    times: Vec<Vec<u64>>,
+    /// Whether some actor has phases.
+    pub(crate) has_phases: bool,
     pub(crate) links: Vec<DependencyLink>,
     components: Vec<CyclicComponent>,
     /// Phases of each actor. Kept from call to call: what one critical cycle needed, the next is likely to need.
@@ -135,21 +148,40 @@ struct CycleQuery<'a> {
 impl DependencyNet {
     /// Links of the graph; with `bounded`, each buffered channel has one back that carries its free places.
     pub(crate) fn new(sdf: &TimedSdf, bounded: bool) -> Result<Self, ThroughputError> {
-        let repetition = sdf.repetition()?.raw;
+        let cycles = sdf.repetition()?.raw;
+        let ids = sdf.actors.keys();
+        let times: Vec<Vec<u64>> = ids.map(|id| sdf.phases.times_of(sdf, id)).collect();
+        let mut repetition = Vec::with_capacity(cycles.len());
+        for (actor, (&count, times)) in cycles.iter().zip(&times).enumerate() {
+            let firings = count.checked_mul(times.len() as u64);
+            let firings = firings.filter(|&firings| firings <= limits::MAX_FIRINGS);
+            repetition.push(firings.ok_or(ThroughputError::Overflow {
+                actor: actor.into(),
+            })?);
+        }
         let mut net = DependencyNet {
-            times: sdf.actors.iter().map(|actor| actor.time).collect(),
             links: make_links(sdf, bounded)?,
             components: Vec::new(),
-            phases: vec![1; repetition.len()],
+            phases: Vec::new(),
             first_node: vec![0; repetition.len()],
             unfolding: DependencyGraph::default(),
             policies: Vec::new(),
             work: 0,
+            has_phases: !sdf.phases.is_empty(),
+            cycles,
             repetition,
+            times,
         };
+        net.begin_phases();
         net.components = net.find_components()?;
         net.policies = vec![Policy::new(); net.components.len()];
         Ok(net)
+    }
+
+    /// The coarsest unfolding: a node for each phase of each actor.
+    fn begin_phases(&mut self) {
+        let times = self.times.iter();
+        self.phases = times.map(|times| times.len() as i64).collect();
     }
 
     /// The strongly connected components that have cycles, by their first actor.
@@ -173,11 +205,9 @@ impl DependencyNet {
                 component_of[actor] = components.len();
                 position_of[actor] = position;
             }
-            let firings = member_actors
-                .iter()
-                .map(|&actor| self.repetition[actor].into());
+            let cycles = member_actors.iter().map(|&actor| self.cycles[actor].into());
             components.push(CyclicComponent {
-                divisor: firings.fold(0, gcd) as i64,
+                divisor: cycles.fold(0, gcd) as i64,
                 into: vec![Vec::new(); member_actors.len()],
                 actors: member_actors,
                 unit: 1,
@@ -191,17 +221,17 @@ impl DependencyNet {
             let component = &mut components[component_of[link.to]];
             component.into[position_of[link.to]].push(index);
 
-            // The least common multiple of the tokens of all links in one part of an iteration.
-            let produced_tokens = i128::from(link.produce) * i128::from(self.repetition[link.from]);
-            let part_tokens = produced_tokens / i128::from(component.divisor);
-            let unit_before = i128::from(component.unit);
-            let common_divisor = gcd(unit_before as u128, part_tokens as u128) as i128;
-            component.unit = (unit_before / common_divisor)
-                .checked_mul(part_tokens)
-                .and_then(|unit_before| i64::try_from(unit_before).ok())
-                .ok_or(ThroughputError::Overflow {
+            // The least common multiple of the tokens of all links in one part of an iteration, and of the firings that
+            // give them.
+            let part_firings = self.repetition[link.from] as i64 / component.divisor;
+            for count in [self.part_tokens(component.divisor, link), part_firings] {
+                let common_divisor = gcd(component.unit as u128, count as u128) as i64;
+                let multiple = i128::from(component.unit / common_divisor) * i128::from(count);
+                let unit = i64::try_from(multiple).ok();
+                component.unit = unit.ok_or(ThroughputError::Overflow {
                     actor: link.to.into(),
                 })?;
+            }
         }
         components.retain(|component| component.into.iter().any(|links| !links.is_empty()));
         components.sort_unstable_by_key(|component| component.actors[0]);
@@ -247,7 +277,7 @@ impl DependencyNet {
     ) -> Result<Option<Vec<CriticalCycle>>, ThroughputError> {
         if self.is_large() {
             // Most of what is short enough is known to be so by far fewer phases.
-            self.phases.fill(1);
+            self.begin_phases();
         }
         self.find_cycles(CycleQuery {
             room,
@@ -286,7 +316,8 @@ impl DependencyNet {
         query: CycleQuery<'_>,
     ) -> Result<Option<CriticalCycle>, ThroughputError> {
         // A cycle of firings without duration weighs nothing: count firings instead of time to see it stuck.
-        if component.actors.iter().any(|&actor| self.times[actor] == 0) {
+        let mut members = component.actors.iter();
+        if members.any(|&actor| self.times[actor].contains(&0)) {
             let liveness = CycleQuery {
                 enough: &|period| period.is_some(),
                 count_firings: true,
@@ -329,7 +360,7 @@ impl DependencyNet {
             // Waiting for the firing before of the same actor takes none of its time.
             let waiting_hops = hops.iter().filter(|hop| hop.link.is_some());
             let total_time: i128 = waiting_hops
-                .map(|hop| i128::from(self.times[hop.from]))
+                .map(|hop| i128::from(self.time_of(hop.from, hop.phase)))
                 .sum();
             let scaled_time = total_time.checked_mul(time_scale);
             let exact_cycle = CriticalCycle {
@@ -347,8 +378,8 @@ impl DependencyNet {
 
     /// Gives the actors of a cycle the phases that make it exact; whether any lacked some.
     fn refine_phases(&mut self, hops: &[CycleHop]) -> bool {
-        let hop_firings = hops.iter().map(|hop| self.repetition[hop.from].into());
-        let common_divisor = hop_firings.fold(0, gcd);
+        let hop_cycles = hops.iter().map(|hop| self.cycles[hop.from].into());
+        let common_divisor = hop_cycles.fold(0, gcd);
         let mut any_lacked = false;
 
         for hop in hops {
@@ -428,11 +459,11 @@ impl DependencyNet {
 
     /// Dependencies of phase `reader_phase` of a link's reader on phases of its writer.
     ///
-    /// With p tokens produced, c consumed, d initial, K and L phases of writer and reader: firing m of the reader needs
-    /// the tokens before c(m+1), firing n of the writer makes those from d + pn on. So m waits for n when
-    /// pn − cm ≤ c − d − 1. For n = a + iK and m = b + jL that is x ≤ c − d − 1 + cb − pa, where x = piK − cjL takes
-    /// every multiple of s = gcd(pK, cL): the greatest allowed gives the dependency of b on a. It matters only where
-    /// the next phase of the writer gives less: once in s tokens.
+    /// With P(n) tokens of the writer's first n firings, C(m) of the reader's, d initial, K and L phases of writer and
+    /// reader: firing m of the reader needs the tokens before C(m+1), firing n of the writer makes those from d + P(n) on.
+    /// So m waits for n when P(n) − C(m+1) ≤ −d − 1. For n = a + iK and m = b + jL that is x ≤ C(b+1) − d − 1 − P(a), where
+    /// x = iP(K) − jC(L) takes every multiple of s = gcd(P(K), C(L)): the greatest allowed gives the dependency of b on a.
+    /// It matters only where the next phase of the writer gives less: once in s tokens.
     fn unfold_link(
         &mut self,
         component: &CyclicComponent,
@@ -442,31 +473,36 @@ impl DependencyNet {
         count_firings: bool,
     ) -> Result<(), ThroughputError> {
         let link = &self.links[index];
-        let produce = link.produce;
         let writer_phases = self.phases[link.from];
         let token_step = self.token_step(link);
-        let last_needed = link.consume - initial - 1 + link.consume * reader_phase;
+        let last_needed = link.consume.of_first(reader_phase + 1) - initial - 1;
         let token_scale = self.token_scale(component, link);
-        let firing_time = match count_firings {
-            true => 1,
-            false => self.times[link.from],
-        };
 
         // With a step of a firing's tokens or more, only one phase in each step matters.
-        let is_sparse = token_step >= produce;
-        let phase_count = match is_sparse {
-            true => produce * writer_phases / token_step,
-            false => writer_phases,
+        let every_firing = link.produce.every_firing();
+        let sparse_rate = every_firing.filter(|&rate| token_step >= rate);
+        let phase_count = match sparse_rate {
+            Some(rate) => rate * writer_phases / token_step,
+            None => writer_phases,
         };
         for i in 0..phase_count {
-            let writer_phase = match is_sparse {
-                true => (last_needed - i * token_step)
-                    .div_euclid(produce)
+            let writer_phase = match sparse_rate {
+                Some(rate) => (last_needed - i * token_step)
+                    .div_euclid(rate)
                     .rem_euclid(writer_phases),
-                false => i,
+                None => i,
             };
-            let link_tokens =
-                -(last_needed - produce * writer_phase).div_euclid(token_step) * token_step;
+            // Nobody waits for a firing that gives nothing.
+            if link.produce.of(writer_phase) == 0 {
+                continue;
+            }
+            let firing_time = match count_firings {
+                true => 1,
+                false => self.time_of(link.from, writer_phase),
+            };
+            let link_tokens = -(last_needed - link.produce.of_first(writer_phase))
+                .div_euclid(token_step)
+                * token_step;
             let scaled_tokens = link_tokens.checked_mul(token_scale);
             self.unfolding.push(Dependency {
                 from: self.first_node[link.from] + writer_phase as u32,
@@ -482,15 +518,26 @@ impl DependencyNet {
 
     /// Tokens that dependencies along a link differ by, as its ends are unfolded.
     fn token_step(&self, link: &DependencyLink) -> i64 {
-        let produced_tokens = link.produce * self.phases[link.from];
-        let consumed_tokens = link.consume * self.phases[link.to];
+        let produced_tokens = link.produce.of_first(self.phases[link.from]);
+        let consumed_tokens = link.consume.of_first(self.phases[link.to]);
         gcd(produced_tokens as u128, consumed_tokens as u128) as i64
     }
 
     /// Scaled tokens per token of a link.
     fn token_scale(&self, component: &CyclicComponent, link: &DependencyLink) -> i64 {
-        let part_firings = self.repetition[link.from] as i64 / component.divisor;
-        component.unit / (link.produce * part_firings)
+        component.unit / self.part_tokens(component.divisor, link)
+    }
+
+    /// Tokens that a link is given in one part of an iteration, of which there are `divisor`.
+    fn part_tokens(&self, divisor: i64, link: &DependencyLink) -> i64 {
+        link.produce
+            .of_first(self.repetition[link.from] as i64 / divisor)
+    }
+
+    /// The time of a firing.
+    pub(crate) fn time_of(&self, actor: usize, firing: i64) -> u64 {
+        let times = &self.times[actor];
+        times[firing.rem_euclid(times.len() as i64) as usize]
     }
 
     /// The actor that a node of the unfolding stands for.
@@ -525,7 +572,7 @@ impl DependencyNet {
             let link = &self.links[index];
             let reader_phase = i64::from(to_node - self.first_node[to]);
             hop.link = Some(index);
-            hop.base = link.consume - 1 + link.consume * reader_phase - link.produce * phase;
+            hop.base = link.consume.of_first(reader_phase + 1) - 1 - link.produce.of_first(phase);
             hop.step = self.token_step(link);
             hop.scale = self.token_scale(component, link);
         }
@@ -553,20 +600,20 @@ fn make_links(sdf: &TimedSdf, bounded: bool) -> Result<Vec<DependencyLink>, Thro
         links.push(DependencyLink {
             from: id.index(),
             to: id.index(),
-            produce: 1,
-            consume: 1,
+            produce: TokenSums::constant(1),
+            consume: TokenSums::constant(1),
             supply: TokenSupply::Fixed(checked_tokens(at_once, id)?),
             wait: Wait::Turn,
         });
     }
 
     for (id, channel) in sdf.channels.iter_enumerated() {
-        for reader in &channel.readers {
+        for (index, reader) in channel.readers.iter().enumerate() {
             let token_link = DependencyLink {
                 from: channel.from.index(),
                 to: reader.to.index(),
-                produce: channel.produce as i64,
-                consume: reader.consume as i64,
+                produce: sdf.phases.written_sums(sdf, id),
+                consume: sdf.phases.read_sums(sdf, id, index),
                 supply: TokenSupply::Fixed(checked_tokens(reader.free, reader.to)?),
                 wait: Wait::Tokens(id),
             };
@@ -592,8 +639,8 @@ fn space_link(
     Ok(DependencyLink {
         from: link.to,
         to: link.from,
-        produce: link.consume,
-        consume: link.produce,
+        produce: link.consume.clone(),
+        consume: link.produce.clone(),
         supply: TokenSupply::Space {
             channel: id.index(),
             taken: checked_tokens(taken, reader)?,

@@ -4,6 +4,7 @@ use zbmd_ir::math::{gcd, gcd_u64, lcm};
 use zbmd_ir::{ActorId, ChannelId, Graph, TiVec, limits};
 
 use super::ThroughputError;
+use super::phases::PhaseTable;
 use crate::analysis::AnalysisError;
 
 /// An actor with a constant execution time.
@@ -66,6 +67,8 @@ pub struct TimedSdf {
     pub actors: TiVec<ActorId, TimedActor>,
     /// Channels. Those from an actor to itself alone are state: they have no buffer and are not counted.
     pub channels: TiVec<ChannelId, TimedChannel>,
+    /// Phases of actors whose firings are cycles of them.
+    pub(crate) phases: PhaseTable,
 }
 
 impl TimedSdf {
@@ -148,16 +151,20 @@ impl TimedSdf {
     /// The fewest tokens with which the channel alone lets writer and readers fire for ever; 0 if it has no buffer.
     ///
     /// With rates p and c, g their greatest common divisor and d initial tokens, a reader needs the larger of d and
-    /// p + c − g + (d mod g). Source: Bhattacharyya, Murthy & Lee 1996, "Software Synthesis from Dataflow Graphs".
+    /// p + c − g + (d mod g). Source: Bhattacharyya, Murthy & Lee 1996, "Software Synthesis from Dataflow Graphs". Where
+    /// an end has phases it is only a bound: what lies there at the start, and the most that one phase writes or reads.
     pub fn min_capacity(&self, channel: ChannelId) -> u64 {
         if !self.is_buffered(channel) {
             return 0;
         }
-        let channel = &self.channels[channel];
-        let needs = channel
-            .readers
-            .iter()
-            .map(|reader| channel.min_room(reader));
+        let (id, channel) = (channel, &self.channels[channel]);
+        let readers = channel.readers.iter().enumerate();
+        let needs = readers.map(|(index, reader)| {
+            match self.phases.has_phases(channel.from) || self.phases.has_phases(reader.to) {
+                true => self.min_room_of_phases(id, index),
+                false => channel.min_room(reader),
+            }
+        });
         needs.max().unwrap_or(0)
     }
 

@@ -100,9 +100,18 @@ fn an_iteration_of_10_to_the_12_firings_needs_no_unfolding() {
 
 #[test]
 fn bounded_periods_equal_those_of_a_simulation() {
+    check_against_simulation(selftimed::random);
+}
+
+#[test]
+fn bounded_periods_of_phases_equal_those_of_a_simulation() {
+    check_against_simulation(selftimed::random_with_phases);
+}
+
+fn check_against_simulation(random: fn(u64) -> (TimedSdf, Vec<u64>)) {
     let (mut live, mut stuck) = (0, 0);
     for seed in 0..3000 {
-        let (graph, room) = selftimed::random(seed);
+        let (graph, room) = random(seed);
         let simulated = selftimed::period(&graph, &room);
         let found = match analyse_bounded(&graph, &room.clone().into()) {
             Ok(t) => Some(t.period),

@@ -10,7 +10,8 @@ use crate::kernel::{Io, Kernel, KernelFault};
 use crate::op::custom::NAME;
 use crate::op::entry::{in_port, out_port};
 use crate::op::{
-    CustomActor, GpuCapabilities, OpError, Registry, ResolveCx, Signature, StateSpec, Work,
+    CustomActor, GpuCapabilities, OpError, PortPhases, Registry, ResolveCx, Signature, StateSpec,
+    Work,
 };
 use crate::tests::ops::conformance::{params, report};
 
@@ -123,6 +124,45 @@ fn disagreement_is_told_with_both_sides() {
     ] {
         assert!(resolve(&registry(), text).is_err(), "{text}");
     }
+}
+
+#[test]
+fn a_rate_may_be_a_list_of_phases() {
+    let text = "name: frame, inputs: {b: {dtype: u8, rate: [1, 0, 2]}, a: {dtype: u8, rate: 5}}, \
+                outputs: {y: {dtype: u8, rate: 2}}";
+    let ports = resolve(&crate::standard_registry(), text).unwrap();
+    let rates: Vec<u64> = ports.inputs.iter().map(|port| port.rate).collect();
+    assert_eq!(rates, [5, 3]);
+    let actor = Actor {
+        inputs: ports.inputs,
+        outputs: ports.outputs,
+        state: vec![],
+        ..actor(text)
+    };
+    // What has no list comes in the first phase, and goes in the last.
+    let phases = crate::standard_registry().phases(&actor, &TiVec::new());
+    let expect = PortPhases {
+        inputs: vec![vec![5, 0, 0], vec![1, 0, 2]],
+        outputs: vec![vec![0, 0, 2]],
+    };
+    assert_eq!(phases, Some(expect));
+
+    let refused = |rates: [&str; 2]| {
+        let inputs = format!(
+            "name: f, inputs: {{a: {{dtype: u8, rate: {}}}, b: {{dtype: u8, rate: {}}}}}",
+            rates[0], rates[1]
+        );
+        let error = resolve(&crate::standard_registry(), &inputs).unwrap_err();
+        error.to_string()
+    };
+    let no_counts = "parameter `inputs.a.rate`: is no list of counts with one above 0";
+    for bad in ["[]", "[0, 0]", "[1, -1]", "[1, u8]"] {
+        assert_eq!(refused([bad, "1"]), no_counts);
+    }
+    assert_eq!(
+        refused(["[1, 2]", "[1, 0, 2]"]),
+        "parameter `inputs.b.rate`: has 3 phases, `inputs.a.rate` has 2"
+    );
 }
 
 #[test]

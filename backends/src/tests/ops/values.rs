@@ -71,6 +71,16 @@ fn routing_moves_the_right_tokens() {
     );
     let split = run("Split", "outputs: 2, run: 3", "u8", &[&x[..12]], 2);
     assert_eq!(split, [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10, 11]]);
+    let uneven = run("Split", "outputs: 2, run: [1, 3]", "u8", &[&x[..8]], 2);
+    assert_eq!(uneven, [vec![0, 4], vec![1, 2, 3, 5, 6, 7]]);
+    let merged = run(
+        "Merge",
+        "run: [2, 1]",
+        "x0: u8, x1: u8",
+        &[&[1, 2, 3, 4], &[7, 8]],
+        2,
+    );
+    assert_eq!(merged, [[1, 2, 7, 3, 4, 8]]);
     let merged = run(
         "Merge",
         "run: 3",

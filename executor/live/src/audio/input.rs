@@ -9,6 +9,7 @@ use cpal::traits::{DeviceTrait, StreamTrait};
 use cpal::{ErrorKind, FromSample, SampleFormat, SizedSample, Stream};
 use zbmd_ir::TokenType;
 
+use super::priority::CardPriority;
 use super::{Direction, OpenCard, failed};
 use crate::clock::{now_ns, sleep_until};
 use crate::sink::sound_channels;
@@ -44,6 +45,7 @@ struct Blocks {
 struct Capture {
     blocks: Mutex<Blocks>,
     changed: Condvar,
+    priority: CardPriority,
 }
 
 impl Capture {
@@ -125,6 +127,7 @@ impl AudioSource {
         if self.stream.is_none() && self.open_card().is_err() {
             return;
         }
+        self.capture.priority.take_from_caller();
         let started = self.stream.as_ref().map(StreamTrait::play);
         match started {
             Some(Ok(())) => {
@@ -200,7 +203,11 @@ where
     f32: FromSample<T>,
 {
     let errors = Arc::clone(&capture);
-    let add = move |samples: &[T], _: &cpal::InputCallbackInfo| capture.add(samples);
+    let mut priority = 0;
+    let add = move |samples: &[T], _: &cpal::InputCallbackInfo| {
+        capture.priority.give_to_caller(&mut priority);
+        capture.add(samples);
+    };
     let on_error = move |error: cpal::Error| {
         match error.kind() {
             ErrorKind::Xrun => errors.blocks().has_loss = true,

@@ -3,6 +3,7 @@
 
 mod input;
 mod output;
+mod priority;
 
 use std::io;
 use std::time::Duration;

@@ -10,6 +10,7 @@ use cpal::traits::{DeviceTrait, StreamTrait};
 use cpal::{ErrorKind, FromSample, SampleFormat, SizedSample, Stream};
 use zbmd_ir::TokenType;
 
+use super::priority::CardPriority;
 use super::{Direction, OpenCard, failed};
 use crate::bridge::{
     BridgeAction, BridgeRecord, BridgeSettings, ClockBridge, ClockFollowing, RecordWriter,
@@ -34,6 +35,7 @@ struct Playback {
     bridge: Mutex<ClockBridge>,
     card_underruns: AtomicU64,
     card_is_lost: AtomicBool,
+    priority: CardPriority,
 }
 
 impl Playback {
@@ -88,6 +90,7 @@ impl AudioSink {
             bridge: Mutex::new(bridge),
             card_underruns: AtomicU64::new(0),
             card_is_lost: AtomicBool::new(false),
+            priority: CardPriority::default(),
         });
 
         let open_card = OpenCard::new(
@@ -272,6 +275,7 @@ impl AudioSink {
 
 impl LiveSink for AudioSink {
     fn run(mut self: Box<Self>, tokens: File, is_over: &AtomicBool, report: &SharedReport) {
+        self.playback.priority.take_from_caller();
         let started = self.stream.as_ref().map(StreamTrait::play);
         if !matches!(started, Some(Ok(()))) {
             self.playback.card_is_lost.store(true, Ordering::Release);
@@ -306,8 +310,10 @@ fn build_as<T: SizedSample + FromSample<f32> + Send + 'static>(
     playback: Arc<Playback>,
 ) -> io::Result<Stream> {
     let mut samples = Vec::new();
+    let mut priority = 0;
     let errors = Arc::clone(&playback);
     let fill = move |data: &mut [T], _: &cpal::OutputCallbackInfo| {
+        playback.priority.give_to_caller(&mut priority);
         // Blocks have one size: this allocates once.
         samples.resize(data.len(), 0.0f32);
         playback.bridge().read(now_ns(), &mut samples);

@@ -70,7 +70,7 @@ pub trait LiveSource: Send {
     fn has_connections(&self) -> bool;
 
     /// How late tokens were handed over, for sources that hand them over by the clock.
-    fn release_lateness(&self) -> Option<TimeSummary> {
+    fn release_lateness(&mut self) -> Option<TimeSummary> {
         None
     }
 }

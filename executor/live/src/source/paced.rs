@@ -21,6 +21,8 @@ pub struct PacedSource {
     token_bytes: usize,
     piece: Vec<u8>,
     clock: Arc<ReleaseClock>,
+    /// How late pieces were that are not counted yet, in nanoseconds.
+    late_ns: Vec<u64>,
     /// Wake-ups that are to be late, by piece.
     late_wakes: BTreeMap<u64, Duration>,
 }
@@ -44,6 +46,7 @@ impl PacedSource {
             token_bytes,
             piece: vec![0; piece_tokens * token_bytes],
             clock: Arc::new(ReleaseClock::new(rate, piece_tokens as u64)),
+            late_ns: Vec::new(),
             late_wakes: BTreeMap::new(),
         }
     }
@@ -102,7 +105,8 @@ impl LiveSource for PacedSource {
         let tokens = bytes / self.token_bytes;
         self.clock.play(tokens as u64);
         if tokens > 0 {
-            self.clock.record_lateness(woken_ns - due_ns);
+            self.late_ns.push(woken_ns - due_ns);
+            self.clock.try_record_lateness(&mut self.late_ns);
             visit(Arrival::Packet {
                 place: PacketPlace::Unknown,
                 payload: &self.piece[..tokens * self.token_bytes],
@@ -119,7 +123,8 @@ impl LiveSource for PacedSource {
         false
     }
 
-    fn release_lateness(&self) -> Option<TimeSummary> {
+    fn release_lateness(&mut self) -> Option<TimeSummary> {
+        self.clock.record_lateness(&mut self.late_ns);
         Some(self.clock.lateness())
     }
 }
