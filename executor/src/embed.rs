@@ -112,6 +112,17 @@ pub fn open_error_class(error: &OpenError) -> u8 {
     }
 }
 
+impl ModeError {
+    /// Its class, one of [`exit`].
+    pub fn class(&self) -> u8 {
+        match self {
+            Self::Unknown { .. } => exit::USAGE,
+            Self::NotAllowed { .. } | Self::Busy { .. } | Self::NoPlan { .. } => exit::REFUSED,
+            Self::Ended => exit::NO_RUN,
+        }
+    }
+}
+
 impl SetError {
     /// Its class, one of [`exit`]. It is no error of the caller's that changes come too fast or too late.
     pub fn class(&self) -> u8 {
