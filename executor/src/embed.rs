@@ -7,7 +7,7 @@ use zbmd_ir::bundle::OpenError;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{Graph, Role, TokenType};
 
-use crate::error::{EngineError, RunError, SetError};
+use crate::error::{EngineError, ModeError, RunError, SetError};
 use crate::exit;
 use crate::options::Isolation;
 use crate::options::Supervised;
