@@ -61,6 +61,14 @@ pub struct CompiledModes {
 }
 
 impl Compiled {
+    /// All its modes, or the one program, for an engine.
+    pub fn into_modes(self) -> VerifiedModes {
+        match self.modes {
+            Some(modes) => modes.verified,
+            None => VerifiedModes::from(self.program),
+        }
+    }
+
     /// Writes the bundle; the file appears whole or not at all.
     ///
     /// # Errors

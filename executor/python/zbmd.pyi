@@ -187,6 +187,20 @@ class Session:
     @property
     def parameters(self) -> dict[str, float | list[float]]:
         """The live parameters and the values that they were given last."""
+    def change_mode(self, mode: str, timeout: float | None = None) -> int | None:
+        """Goes over to another mode of the model at the next border; its first iteration of the run.
+
+        ``None`` if the timeout (s) is over before; it will go over all the same. Another thread must push and pull if
+        that is needed for the blocks at work. Raises ``UsageError`` for a mode that the model does not have, and after
+        the end of the run; ``RefusedError`` for a change that the model does not allow, while another one is not done,
+        and where the mode has no plan without the devices that are lost.
+        """
+    @property
+    def mode(self) -> str | None:
+        """The mode that the run is in; ``None`` if the model has no modes."""
+    @property
+    def modes(self) -> list[str]:
+        """The modes of the model; the run began in the first."""
     def stop(self) -> None:
         """Ends the run in good order: it takes no more tokens, and finishes what it works on."""
     @property

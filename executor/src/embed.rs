@@ -7,7 +7,7 @@ use zbmd_ir::bundle::OpenError;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{Graph, Role, TokenType};
 
-use crate::error::{EngineError, RunError, SetError};
+use crate::error::{EngineError, ModeError, RunError, SetError};
 use crate::exit;
 use crate::options::Isolation;
 use crate::options::Supervised;
@@ -109,6 +109,17 @@ pub fn open_error_class(error: &OpenError) -> u8 {
         exit::FILE
     } else {
         exit::REFUSED
+    }
+}
+
+impl ModeError {
+    /// Its class, one of [`exit`].
+    pub fn class(&self) -> u8 {
+        match self {
+            Self::Unknown { .. } => exit::USAGE,
+            Self::NotAllowed { .. } | Self::Busy { .. } | Self::NoPlan { .. } => exit::REFUSED,
+            Self::Ended => exit::NO_RUN,
+        }
     }
 }
 

@@ -65,6 +65,11 @@ impl Engine {
         self.modes.names()
     }
 
+    /// The programs of all modes, for whoever takes only what the verifier let pass.
+    pub fn verified_modes(&self) -> &VerifiedModes {
+        self.modes.verified()
+    }
+
     /// The program.
     pub fn program(&self) -> &Program {
         &self.loaded.program

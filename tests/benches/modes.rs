@@ -202,6 +202,29 @@ fn switches(rate: u64, changes: usize, kills: Option<&str>) {
     );
 }
 
+/// The most memory that a run has in the arenas of all devices together, which is in each of the modes for a while.
+fn memory_of_run(modes: &VerifiedModes) -> u64 {
+    const TOKENS: usize = 4_800;
+    let registry = zbmd_backends::standard_registry();
+    let engine = Engine::with_modes(modes.clone(), &registry).expect("an engine");
+    let mut session = engine.start(RunOptions::default()).expect("a session");
+    let mut source = session.source("in").expect("a source");
+    let mut sink = session.sink("out").expect("a sink");
+    let handle = session.modes();
+    let mut samples = vec![0f32; TOKENS];
+    for name in modes.names() {
+        let change = handle.change(name).expect("all changes are allowed");
+        change.wait().expect("the run goes on");
+        source.push(&samples).expect("they are taken");
+        let pulled = sink.pull(&mut samples).expect("samples");
+        assert_eq!(pulled, TOKENS as u64);
+    }
+    drop((source, sink));
+    let report = session.join().expect("a good end").report;
+    let plans = report.plans.iter();
+    plans.map(|plan| plan.arena_bytes).max().unwrap_or(0)
+}
+
 /// The largest arena of any device in any plan.
 fn arena_bytes(program: &Program) -> u64 {
     let plans = program.plans.iter();
@@ -241,12 +264,18 @@ fn bundle() {
         "bundle    four modes x every loss of one of 4 devices: {all:?} to compile, {:.2} of the longest mode's {longest:?}",
         all.as_secs_f64() / longest.as_secs_f64()
     );
-    let compiled = compile_str("model.ron", &text, "", &options(None));
-    let modes = compiled
-        .expect("it compiles")
-        .modes
-        .expect("it has modes")
-        .verified;
+    let compiled = |mode| {
+        let compiled = compile_str("model.ron", &text, "", &options(mode));
+        compiled.expect("it compiles").into_modes()
+    };
+    let alone = NAMES.map(|name| memory_of_run(&compiled(Some(name))));
+    let largest = alone.iter().max().expect("four");
+    let modes = compiled(None);
+    let together = memory_of_run(&modes);
+    println!(
+        "  a run of all modes takes {together} bytes of arenas, {:.3} of the {largest} of the mode that takes most alone",
+        together as f64 / *largest as f64
+    );
     for (name, program) in modes.names().iter().zip(modes.programs()) {
         println!(
             "  {name:<7} {} plans, period {} ns, largest arena {} bytes",

@@ -1,12 +1,78 @@
-//! Runs of several modes, by the interpreter: one mode after the other, for the iterations that a run was in each.
+//! Runs of several modes, by the interpreter: one mode after the other, for the iterations that a run was in each. What goes
+//! over from mode to mode is found by a rule of its own, which shares no code with the executor's.
 
+use std::borrow::Cow;
+
+use bytes::Bytes;
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
 use zbmd_executor::ModeEntry;
 use zbmd_ir::verify::VerifiedModes;
-use zbmd_ir::{State, carried_tokens};
+use zbmd_ir::{BlobId, ChannelId, Graph, State, TiSlice, TiVec};
 
 use crate::run::Streams;
+
+/// The tokens on a graph's channels at a border.
+pub type Tokens = TiVec<ChannelId, Vec<u8>>;
+
+/// What a graph begins with that a run goes over to: from a graph, the tokens on its channels, and the next graph.
+pub type Carry = fn(&Graph, &Tokens, &Graph) -> Tokens;
+
+/// The iterations of a run that were in one mode, one after the other.
+#[derive(Clone, Debug)]
+pub struct Leg<'a> {
+    /// What is computed.
+    pub graph: Cow<'a, Graph>,
+    /// Its constants.
+    pub blobs: &'a TiSlice<BlobId, Bytes>,
+    /// The first iteration of the run in it.
+    pub first: u64,
+}
+
+/// The legs of a run that was in these modes; `entries` begins with the first mode.
+///
+/// # Panics
+/// If there is no such mode.
+pub fn legs<'a>(modes: &'a VerifiedModes, entries: &[ModeEntry]) -> Vec<Leg<'a>> {
+    let leg = |entry: &ModeEntry| {
+        let mode = modes.names().iter().position(|name| *name == entry.mode);
+        let program = &modes.programs()[mode.expect("a mode")];
+        Leg {
+            graph: Cow::Borrowed(&program.graph),
+            blobs: &program.blobs,
+            first: entry.iteration,
+        }
+    };
+    entries.iter().map(leg).collect()
+}
+
+/// Tokens go over to channels whose writers have one name, at one output, where as many of one type lie; others begin as
+/// declared.
+pub fn carry_by_name(from: &Graph, tokens: &Tokens, to: &Graph) -> Tokens {
+    let name = |graph: &Graph, id: ChannelId| {
+        let channel = &graph.channels[id];
+        let writer = &graph.actors[channel.from.actor];
+        let history = channel.history();
+        (
+            writer.name.clone(),
+            channel.from.port,
+            channel.token.clone(),
+            history,
+        )
+    };
+    let begin = |id: ChannelId| {
+        let wanted = name(to, id);
+        let found = from
+            .channels
+            .keys()
+            .find(|known| name(from, *known) == wanted);
+        match found {
+            Some(found) if wanted.3 > 0 => tokens[found].clone(),
+            _ => to.channels[id].initial.clone(),
+        }
+    };
+    to.channels.keys().map(begin).collect()
+}
 
 /// What the interpreter makes of the input with these changes of mode, and the state that is left. `entries` begins with
 /// the first mode.
@@ -19,47 +85,56 @@ pub fn interpreted(
     inputs: &Streams,
     entries: &[ModeEntry],
 ) -> (Streams, State) {
-    let program = |name: &str| {
-        let mode = modes.names().iter().position(|known| known == name);
-        &modes.programs()[mode.expect("a mode")]
-    };
+    let (outputs, state) = interpreted_legs(&legs(modes, entries), registry, inputs, carry_by_name);
+    let last = entries.last().map_or(0, |entry| entry.iteration);
+    assert!(state.iterations >= last, "there was input for all modes");
+    (outputs, state)
+}
+
+/// As [`interpreted`], for legs of any graphs over the same streams; ends where a leg has too little input.
+///
+/// # Panics
+/// If the interpretation fails, or there is no leg.
+pub fn interpreted_legs(
+    legs: &[Leg<'_>],
+    registry: &Registry,
+    inputs: &Streams,
+    carry: Carry,
+) -> (Streams, State) {
     let mut outputs = Streams::new();
-    let mut present = program(&entries[0].mode);
-    let mut state = State::initial(&present.graph);
-    for (index, entry) in entries.iter().enumerate() {
-        let next = program(&entry.mode);
-        let counts = next.graph.sources().zip(&state.consumed);
+    let mut present: &Graph = &legs[0].graph;
+    let mut state = State::initial(present);
+    for (index, leg) in legs.iter().enumerate() {
+        let next: &Graph = &leg.graph;
+        let counts = next.sources().zip(&state.consumed);
         let consumed = counts.map(|((id, _), (_, tokens))| (id, *tokens));
         state = State {
-            iterations: entry.iteration,
-            channels: carried_tokens(&present.graph, &state.channels, &next.graph),
+            iterations: leg.first,
+            channels: carry(present, &state.channels, next),
             consumed: consumed.collect(),
             changes: Vec::new(),
         };
         present = next;
 
         let mut interpreter =
-            Interpreter::new(&present.graph, &present.blobs, registry).expect("an interpreter");
+            Interpreter::new(present, leg.blobs, registry).expect("an interpreter");
         interpreter.restore(&state).expect("it fits");
-        let rest = present.graph.sources().zip(&state.consumed);
+        let rest = present.sources().zip(&state.consumed);
         let rest = rest.map(|((_, actor), (_, tokens))| {
             let taken = (tokens * actor.outputs[0].token.bytes()) as usize;
             (actor.name.clone(), inputs[&actor.name][taken..].to_vec())
         });
-        let iterations = entries
-            .get(index + 1)
-            .map(|next| next.iteration - entry.iteration);
+        let iterations = legs.get(index + 1).map(|next| next.first - leg.first);
         let outcome = interpreter
             .run(&rest.collect(), iterations)
             .expect("the interpretation ends well");
-        if let Some(iterations) = iterations {
-            let done = outcome.state.iterations - entry.iteration;
-            assert_eq!(done, iterations, "there was input for all of them");
-        }
         for (name, bytes) in outcome.outputs {
             outputs.entry(name).or_default().extend(bytes);
         }
         state = outcome.state;
+        if iterations.is_some_and(|iterations| state.iterations - leg.first < iterations) {
+            break;
+        }
     }
     (outputs, state)
 }

@@ -4,6 +4,7 @@
 //!
 //! No test harness: this program is its own worker process.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,8 +12,8 @@ use std::time::Duration;
 use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
 use zbmd_executor::supervise::{Event, What};
 use zbmd_executor::{
-    Engine, EngineError, Isolation, ModeEntry, ModeError, ModeHandle, RunOptions, SetError,
-    SwapError, When,
+    Engine, EngineError, Isolation, ModeEntry, ModeError, ModeHandle, Outcome, RunOptions,
+    SetError, SwapError, When,
 };
 use zbmd_ir::verify::{VerifiedModes, verify_modes};
 use zbmd_ir::{Graph, Machine, Mode, Modes, Program, Role, State, Value, carried_channels};
@@ -20,7 +21,7 @@ use zbmd_scheduler::{Block, ScheduleOptions, schedule};
 use zbmd_tests::harness::{self, Test};
 use zbmd_tests::losses;
 use zbmd_tests::mix;
-use zbmd_tests::modes::interpreted;
+use zbmd_tests::modes::{Carry, Leg, Tokens, carry_by_name, interpreted, interpreted_legs, legs};
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{Streams, drive_with, random_inputs};
 
@@ -154,14 +155,21 @@ fn change_at_random(
     entries
 }
 
-/// Runs the seed's modes with random changes, and holds them to the interpreter; how many changes there were.
-fn check(
+/// What a run with changes of mode gave.
+struct Run {
+    outputs: Streams,
+    outcome: Outcome,
+    entries: Vec<ModeEntry>,
+}
+
+/// Runs the seed's modes with random changes.
+fn run_with_changes(
     seed: u64,
     modes: &VerifiedModes,
     options: RunOptions,
     (inputs, pieces): (&Streams, usize),
     (max_changes, max_pause): (usize, Duration),
-) -> usize {
+) -> Run {
     let engine = Engine::with_modes(modes.clone(), &mix::registry()).expect("an engine");
     let graph = &engine.program().graph;
     let sinks = graph.sinks().map(|(_, actor)| actor.name.clone()).collect();
@@ -171,6 +179,33 @@ fn check(
     let (outputs, outcome) = drive_with(session, inputs, sinks, pieces, || {
         entries = change_at_random(seed, &handle, max_changes, max_pause);
     });
+    Run {
+        outputs,
+        outcome,
+        entries,
+    }
+}
+
+/// Runs the seed's modes with random changes, and holds them to the interpreter; how many changes there were.
+fn check(
+    seed: u64,
+    modes: &VerifiedModes,
+    options: RunOptions,
+    (inputs, pieces): (&Streams, usize),
+    (max_changes, max_pause): (usize, Duration),
+) -> usize {
+    let run = run_with_changes(
+        seed,
+        modes,
+        options,
+        (inputs, pieces),
+        (max_changes, max_pause),
+    );
+    let Run {
+        outputs,
+        outcome,
+        entries,
+    } = run;
     let (expected, last) = interpreted(modes, &mix::registry(), inputs, &entries);
     for (name, bytes) in &outputs {
         let wanted = &expected[name];
@@ -227,6 +262,117 @@ fn random_changes_between_random_modes_are_those_of_the_interpreter() {
         changes > 500 && kept > 100 && dropped > 100,
         "a weak sample"
     );
+}
+
+/// A run of which something is done wrong; `None` where there is nothing to get wrong.
+type SeededBug = for<'a> fn(&[Leg<'a>]) -> Option<(Vec<Leg<'a>>, Carry)>;
+
+fn declared_tokens(graph: &Graph) -> Tokens {
+    State::initial(graph).channels
+}
+
+fn state_is_lost<'a>(legs: &[Leg<'a>]) -> Option<(Vec<Leg<'a>>, Carry)> {
+    Some((legs.to_vec(), |_, _, to| declared_tokens(to)))
+}
+
+fn state_goes_over_by_place<'a>(legs: &[Leg<'a>]) -> Option<(Vec<Leg<'a>>, Carry)> {
+    Some((legs.to_vec(), |_, tokens, to| {
+        let declared = declared_tokens(to).into_iter().zip(tokens);
+        let carried = declared.map(|(declared, left)| match declared.len() == left.len() {
+            true => left.clone(),
+            false => declared,
+        });
+        carried.collect()
+    }))
+}
+
+fn state_goes_over_a_token_off<'a>(legs: &[Leg<'a>]) -> Option<(Vec<Leg<'a>>, Carry)> {
+    Some((legs.to_vec(), |from, tokens, to| {
+        let mut carried = carry_by_name(from, tokens, to);
+        for (tokens, channel) in carried.iter_mut().zip(&to.channels) {
+            if channel.history() > 1 {
+                tokens.rotate_left(channel.token.bytes() as usize);
+            }
+        }
+        carried
+    }))
+}
+
+/// The first leg after a change that lasts so long, and is not the last: that one's length is known.
+fn leg_of_iterations(legs: &[Leg<'_>], iterations: u64) -> Option<usize> {
+    let lasts = |index: &usize| legs[index + 1].first - legs[*index].first >= iterations;
+    (1..legs.len().saturating_sub(1)).find(lasts)
+}
+
+fn change_is_an_iteration_late<'a>(legs: &[Leg<'a>]) -> Option<(Vec<Leg<'a>>, Carry)> {
+    let mut late = legs.to_vec();
+    late[leg_of_iterations(legs, 1)?].first += 1;
+    Some((late, carry_by_name))
+}
+
+fn change_is_late_on_one_worker_of_two<'a>(legs: &[Leg<'a>]) -> Option<(Vec<Leg<'a>>, Carry)> {
+    // For an iteration the first half of the actors do what they did in the mode before.
+    let index = leg_of_iterations(legs, 2)?;
+    let old = &legs[index - 1].graph;
+    let mut mixed = legs[index].clone();
+    let graph = mixed.graph.to_mut();
+    let half = graph.actors.len() / 2;
+    let actors = graph.actors.iter_mut().zip(&old.actors).take(half);
+    for (actor, before) in actors.filter(|(actor, before)| actor.name == before.name) {
+        let salt = before.params.get("salt").cloned();
+        actor.params.retain(|name, _| name != "salt");
+        actor
+            .params
+            .extend(salt.map(|salt| ("salt".to_owned(), salt)));
+    }
+
+    let mut late = legs.to_vec();
+    late.insert(index, mixed);
+    late[index + 1].first += 1;
+    Some((late, carry_by_name))
+}
+
+/// What runs give differs from what the interpreter gives with each bug, and not without: bugs like these in the executor
+/// would be seen.
+fn seeded_bugs_are_caught() {
+    let bugs: [(&str, SeededBug); 5] = [
+        ("state is lost", state_is_lost),
+        (
+            "state goes over by place, not by name",
+            state_goes_over_by_place,
+        ),
+        ("state goes over a token off", state_goes_over_a_token_off),
+        ("a change is an iteration late", change_is_an_iteration_late),
+        (
+            "a change is an iteration late on one worker of two",
+            change_is_late_on_one_worker_of_two,
+        ),
+    ];
+    let mut counts = [(0, 0); 5];
+    let registry = mix::registry();
+    for seed in 200..230u64 {
+        let modes = modes(seed);
+        let inputs = inputs(&modes, 30, seed);
+        let options = losses::options(Isolation::Threads);
+        let changes = (20, Duration::from_millis(2));
+        let run = run_with_changes(seed, &modes, options, (&inputs, 20), changes);
+        let legs = legs(&modes, &run.entries);
+        let is_as_run = |legs: &[Leg<'_>], carry| {
+            let (outputs, last) = interpreted_legs(legs, &registry, &inputs, carry);
+            outputs == run.outputs && last == run.outcome.state
+        };
+        assert!(is_as_run(&legs, carry_by_name), "seed {seed}");
+        for ((_, bug), (tried, caught)) in bugs.iter().zip(&mut counts) {
+            if let Some((legs, carry)) = bug(&legs) {
+                *tried += 1;
+                *caught += usize::from(!is_as_run(&legs, carry));
+            }
+        }
+    }
+    for ((what, _), (tried, caught)) in bugs.iter().zip(counts) {
+        println!("{what}: {caught} of {tried} runs differ");
+        assert!(caught > 5, "{what}: seen in {caught} of {tried} runs");
+    }
 }
 
 /// Workers are processes that are killed before, while and after the mode changes.
@@ -585,6 +731,7 @@ fn main() {
             "changes_keep_their_order_in_a_mode_of_other_rates",
             changes_keep_their_order_in_a_mode_of_other_rates,
         ),
+        ("seeded_bugs_are_caught", seeded_bugs_are_caught),
         #[cfg(target_os = "linux")]
         ("modes_have_plans_for_losses", modes_have_plans_for_losses),
         (

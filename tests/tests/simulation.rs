@@ -29,6 +29,7 @@ fn no_token_is_lost_whatever_happens() {
         all.overdue > 200 && all.crashes > 100 && all.swaps > 100,
         "{all:?}"
     );
+    assert!(all.modes > 500 && all.sets > 1000, "{all:?}");
     assert!(all.asides > 5, "{all:?}");
 }
 

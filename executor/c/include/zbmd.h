@@ -121,7 +121,7 @@ typedef struct zbmd_stream {
     // index of the first item's sample (`int64_t`), the number of items (`uint32_t`) and four bytes of zero; the items
     // follow, then zeros.
     bool is_burst;
-    // Tokens of one iteration of the model: less than that is not processed.
+    // Tokens of one iteration of the model, of its first mode if it has several: less than that is not processed.
     uint64_t tokens_per_iteration;
     // Tokens of one second, or 0 if the model does not say.
     double sample_rate;
@@ -273,7 +273,7 @@ enum zbmd_status zbmd_session_close(struct zbmd_session *session);
 // - `ZBMD_OK`: they are set, whatever is lost from now on;
 // - `ZBMD_USAGE`: no such parameter or source, or a parameter twice;
 // - `ZBMD_REFUSED`: a value out of its range, of another length or that an op refuses, or a token that is at work already;
-// - `ZBMD_TIMEOUT`: too many changes wait for the workers: try again when a block has passed;
+// - `ZBMD_TIMEOUT`: too many changes wait for the workers, or have not taken effect yet: try again later;
 // - `ZBMD_ENDED`: the run has ended.
 //
 // # Safety
@@ -295,6 +295,35 @@ enum zbmd_status zbmd_session_parameters(const struct zbmd_session *session,
                                          char *text,
                                          size_t room,
                                          size_t *length);
+
+// Lets a run go over to another of its model's modes at the next border, and waits for that, `timeout_us` microseconds
+// at most, or without a limit if that is negative; another thread must serve the run's streams if it waits. The first
+// iteration of the run in the mode is written to `iteration`, unless that is NULL. To the present mode it need not go.
+//
+// - `ZBMD_OK`: the run is in the mode;
+// - `ZBMD_TIMEOUT`: it is not yet, but will be; or, with nothing changed, another change is not done yet: try again
+//   later. `zbmd_session_mode` tells the two apart;
+// - `ZBMD_USAGE`: no such mode;
+// - `ZBMD_REFUSED`: a change that the model does not allow, or no plan of the mode without the devices that are lost;
+// - `ZBMD_ENDED`: the run has ended.
+//
+// # Safety
+// `mode` ends with a NUL; `iteration` is null, or a `uint64_t` can be written there.
+enum zbmd_status zbmd_session_change_mode(const struct zbmd_session *session,
+                                          const char *mode,
+                                          int64_t timeout_us,
+                                          uint64_t *iteration);
+
+// The modes of a run, in JSON: `modes` (their names, of which the first is the one that it began in; one empty name if
+// the model has none), `mode` (the present one) and `since` (the first iteration in it). `text`, `room` and `length` are
+// those of `zbmd_session_report`.
+//
+// # Safety
+// `text` is null, or `room` bytes can be written there; `length` is null, or a `size_t` can be written there.
+enum zbmd_status zbmd_session_mode(const struct zbmd_session *session,
+                                   char *text,
+                                   size_t room,
+                                   size_t *length);
 
 // Feeds a source from a URL, such as `udp://0.0.0.0:5000?header=seq&rate=48000`; `zbmd-run --help` lists the schemes
 // and keys. With a `url` of NULL it is the one that the model names. The source's handle counts as taken from then on.

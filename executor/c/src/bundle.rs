@@ -11,9 +11,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use zbmd_executor::Engine;
 use zbmd_executor::embed::{self, StreamInfo};
-use zbmd_ir::bundle::{self, OpenError};
-use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{DType, Program};
+use zbmd_ir::DType;
+use zbmd_ir::bundle::{self, Meta, OpenError};
+use zbmd_ir::limits::MAX_STRUCTURE_BYTES;
+use zbmd_ir::verify::VerifiedModes;
 
 use crate::border::{input, needed, path, put};
 use crate::handles;
@@ -47,7 +48,7 @@ pub struct zbmd_stream {
     /// index of the first item's sample (`int64_t`), the number of items (`uint32_t`) and four bytes of zero; the items
     /// follow, then zeros.
     pub is_burst: bool,
-    /// Tokens of one iteration of the model: less than that is not processed.
+    /// Tokens of one iteration of the model, of its first mode if it has several: less than that is not processed.
     pub tokens_per_iteration: u64,
     /// Tokens of one second, or 0 if the model does not say.
     pub sample_rate: f64,
@@ -65,15 +66,16 @@ pub(crate) struct Bundle {
 }
 
 impl Bundle {
-    fn open(program: Verified<Program>) -> Result<usize, Failure> {
-        let stream_infos = embed::streams(&program.graph).into_iter();
+    fn open(modes: VerifiedModes) -> Result<usize, Failure> {
+        let engine = Engine::with_modes(modes, &zbmd_backends::standard_registry())?;
+        // Streams are the same in all modes, but for how many tokens an iteration has.
+        let stream_infos = embed::streams(&engine.program().graph).into_iter();
         let streams = stream_infos
             .map(|info| Stream {
                 name: c_string(&info.name),
                 info,
             })
             .collect();
-        let engine = Engine::new(program, &zbmd_backends::standard_registry())?;
         handles::open(Arc::new(Self { engine, streams }))
     }
 }
@@ -119,8 +121,8 @@ pub unsafe extern "C" fn zbmd_bundle_open(
                 format!("{}: {}", file_path.display(), failure.text),
             )
         };
-        let program = bundle::open(&file_path).map_err(|error| file_failure(refused(error)))?;
-        let handle = Bundle::open(program).map_err(file_failure)?;
+        let modes = bundle::open_modes(&file_path).map_err(|error| file_failure(refused(error)))?;
+        let handle = Bundle::open(modes).map_err(file_failure)?;
 
         // SAFETY: the caller's promise.
         unsafe { put(bundle_place, std::ptr::without_provenance_mut(handle)) };
@@ -142,10 +144,8 @@ pub unsafe extern "C" fn zbmd_bundle_from_memory(
         let bundle_place = needed(bundle, "bundle")?;
         // SAFETY: the caller's promise.
         let owned_bytes = Bytes::from(unsafe { input(data, bytes) }?.to_vec());
-        let program = bundle::decode(owned_bytes).map_err(|error| refused(error.into()))?;
-        let verified_program =
-            verify(program).map_err(|error| refused(OpenError::Verify(error)))?;
-        let handle = Bundle::open(verified_program)?;
+        let modes = bundle::modes_of_bytes(owned_bytes, MAX_STRUCTURE_BYTES).map_err(refused)?;
+        let handle = Bundle::open(modes)?;
 
         // SAFETY: the caller's promise.
         unsafe { put(bundle_place, std::ptr::without_provenance_mut(handle)) };
@@ -171,8 +171,8 @@ pub unsafe extern "C" fn zbmd_bundle_compile(
     guard(|| {
         let bundle_place = needed(bundle, "bundle")?;
         // SAFETY: the caller's promise.
-        let program = unsafe { compiled(model, text, options) }?;
-        let handle = Bundle::open(program)?;
+        let modes = unsafe { compiled(model, text, options) }?;
+        let handle = Bundle::open(modes)?;
 
         // SAFETY: the caller's promise.
         unsafe { put(bundle_place, std::ptr::without_provenance_mut(handle)) };
@@ -187,7 +187,7 @@ unsafe fn compiled(
     model: *const c_char,
     text: *const c_char,
     options: *const zbmd_compile_options,
-) -> Result<Verified<Program>, Failure> {
+) -> Result<VerifiedModes, Failure> {
     use crate::border::optional_text;
     use zbmd_compiler::{compile_file, compile_str};
     // SAFETY: the caller's promise.
@@ -210,7 +210,7 @@ unsafe fn compiled(
         }
         None => compile_file(&model_path, &compile_options),
     };
-    Ok(compile_result.map_err(compile_failure)?.program)
+    Ok(compile_result.map_err(compile_failure)?.into_modes())
 }
 
 #[cfg(feature = "compile")]
@@ -230,7 +230,7 @@ unsafe fn compiled(
     _model: *const c_char,
     _text: *const c_char,
     _options: *const zbmd_compile_options,
-) -> Result<Verified<Program>, Failure> {
+) -> Result<VerifiedModes, Failure> {
     Err(Failure::usage(
         "this library was built without the feature `compile`: compile with `zbmdc`, and open the bundle",
     ))
@@ -249,7 +249,8 @@ pub unsafe extern "C" fn zbmd_bundle_save(
         let open_bundle: Arc<Bundle> = handles::get(bundle.addr())?;
         // SAFETY: the caller's promise.
         let file_path = unsafe { path(file, "file") }?;
-        bundle::write(&file_path, open_bundle.engine.verified()).map_err(|error| {
+        let modes = open_bundle.engine.verified_modes();
+        bundle::write_modes(&file_path, modes, &Meta::new()).map_err(|error| {
             Failure::new(ZBMD_FILE, format!("{}: {error}", file_path.display()))
         })?;
         Ok(ZBMD_OK)

@@ -11,6 +11,7 @@ mod border;
 mod bundle;
 mod handles;
 mod live;
+mod modes;
 mod options;
 mod parameters;
 mod session;
@@ -22,6 +23,7 @@ mod tests;
 
 pub use bundle::*;
 pub use live::*;
+pub use modes::*;
 pub use options::*;
 pub use parameters::*;
 pub use session::*;

@@ -8,7 +8,7 @@
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use zbmd_executor::{ParameterHandle, Session, Stopper, StreamError};
+use zbmd_executor::{ModeHandle, ParameterHandle, Session, Stopper, StreamError};
 use zbmd_live::session::{ConnectError, LiveStreams};
 
 use crate::border::{needed, output, put, text};
@@ -31,6 +31,7 @@ pub(crate) struct Run {
     live: Mutex<LiveStreams>,
     stopper: Stopper,
     pub(crate) parameters: ParameterHandle,
+    pub(crate) modes: ModeHandle,
 }
 
 enum Phase {
@@ -120,11 +121,13 @@ pub unsafe extern "C" fn zbmd_session_start(
         let session = open_bundle.engine.start(run_options)?;
         let stopper = session.stopper();
         let parameters = session.parameters();
+        let modes = session.modes();
         let run = Run {
             phase: Mutex::new(Phase::Running(Box::new(session))),
             live: Mutex::new(LiveStreams::new(&open_bundle.engine)),
             stopper,
             parameters,
+            modes,
         };
         let handle = handles::open(Arc::new(run))?;
 

@@ -26,7 +26,7 @@ pub struct zbmd_sink {
 }
 
 /// How long to wait: for ever if less than 0.
-fn limit(timeout_us: i64) -> Option<Duration> {
+pub(crate) fn limit(timeout_us: i64) -> Option<Duration> {
     u64::try_from(timeout_us).ok().map(Duration::from_micros)
 }
 

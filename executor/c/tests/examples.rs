@@ -277,6 +277,42 @@ fn live_parameters_are_set_together_at_a_token() {
 }
 
 #[test]
+fn modes_change_between_tokens() {
+    const MODES: &str = r#"Model(
+    name: "volume",
+    sources: { "x": Stream(dtype: f32) },
+    modes: {
+        "same": Mode(channels: [(from: "x", to: ["y"])]),
+        "loud": Mode(
+            actors: { "gain": Gain(2.0) },
+            channels: [(from: "x", to: ["gain"]), (from: "gain", to: ["y"])],
+        ),
+        "still": Mode(
+            actors: { "gain": Gain(0.0) },
+            channels: [(from: "x", to: ["gain"]), (from: "gain", to: ["y"])],
+        ),
+    },
+    changes: [("same", "loud"), ("same", "still"), ("still", "loud")],
+    sinks: { "y": Stream() },
+)"#;
+    let temp = tempfile::tempdir().expect("a folder");
+    let bundle = temp.path().join("volume.zbmd");
+    let options = CompileOptions {
+        machine: MachineChoice::Uniform(1),
+        block: Some(1),
+        ..CompileOptions::default()
+    };
+    let compiled = compile_str("volume.ron", MODES, "", &options);
+    let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+    compiled.write(&bundle).expect("the bundle is written");
+    let program = build("mode", Link::Shared, &SANITIZED, &temp);
+    let output = run(&program, &[bundle.to_str().expect("UTF-8")], &[]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    insta::assert_snapshot!(String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
 fn mistakes_are_told_and_do_no_harm() {
     let temp = TempDir::new().expect("a folder");
     let (program, bundle) = build_for_twice("misuse", &temp);

@@ -9,9 +9,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMapping, PyTuple};
 use zbmd_executor::Engine;
 use zbmd_executor::embed::{self, StreamInfo};
-use zbmd_ir::Program;
-use zbmd_ir::bundle::{self, OpenError};
-use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::bundle::{self, Meta, OpenError};
+use zbmd_ir::limits::MAX_STRUCTURE_BYTES;
+use zbmd_ir::verify::VerifiedModes;
 use zbmd_live::session::LiveStreams;
 
 use crate::array::numpy_name;
@@ -36,10 +36,10 @@ pub(crate) struct Stream {
 }
 
 impl Bundle {
-    pub(crate) fn new(program: Verified<Program>, warnings: String) -> PyResult<Self> {
-        let streams = embed::streams(&program.graph).into();
-        let engine = Engine::new(program, &zbmd_backends::standard_registry())
+    pub(crate) fn new(modes: VerifiedModes, warnings: String) -> PyResult<Self> {
+        let engine = Engine::with_modes(modes, &zbmd_backends::standard_registry())
             .map_err(errors::engine_error)?;
+        let streams = embed::streams(&engine.program().graph).into();
         Ok(Self {
             engine,
             streams,
@@ -75,14 +75,16 @@ impl Bundle {
     }
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        py.detach(|| bundle::write(&path, self.engine.verified()))
+        let modes = self.engine.verified_modes();
+        py.detach(|| bundle::write_modes(&path, modes, &Meta::new()))
             .map_err(|error| {
                 errors::FileError::new_err(format!("cannot write `{}`: {error}", path.display()))
             })
     }
 
     fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        let bundle_bytes = py.detach(|| bundle::encode(self.engine.program()));
+        let modes = self.engine.verified_modes();
+        let bundle_bytes = py.detach(|| bundle::encode_modes(modes, &Meta::new()));
         PyBytes::new(py, &bundle_bytes)
     }
 
@@ -185,14 +187,11 @@ pub(crate) fn load(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<Bundle
     };
     let open_result = if let Ok(bytes) = source.cast::<PyBytes>() {
         let owned_bytes = Bytes::copy_from_slice(bytes.as_bytes());
-        py.detach(|| {
-            let program = bundle::decode(owned_bytes).map_err(OpenError::from)?;
-            verify(program).map_err(OpenError::Verify)
-        })
-        .map_err(|error| refused("", error))
+        py.detach(|| bundle::modes_of_bytes(owned_bytes, MAX_STRUCTURE_BYTES))
+            .map_err(|error| refused("", error))
     } else {
         let bundle_path: PathBuf = source.extract()?;
-        py.detach(|| bundle::open(&bundle_path))
+        py.detach(|| bundle::open_modes(&bundle_path))
             .map_err(|error| refused(&format!("{}: ", bundle_path.display()), error))
     };
     Bundle::new(open_result?, String::new())

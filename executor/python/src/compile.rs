@@ -72,7 +72,8 @@ pub(crate) fn compile(
         model.compile(&options)
     });
     let compiled = compile_result.map_err(compile_error)?;
-    Bundle::new(compiled.program, compiled.warnings.to_string())
+    let warnings = compiled.warnings.to_string();
+    Bundle::new(compiled.into_modes(), warnings)
 }
 
 /// Options that are one of a few words.

@@ -4,7 +4,7 @@ use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use zbmd_executor::exit;
-use zbmd_executor::{EngineError, RunError, StreamError};
+use zbmd_executor::{EngineError, ModeError, RunError, StreamError};
 use zbmd_live::session::ConnectError;
 
 create_exception!(zbmd, Error, PyException, "What zbmd refuses or fails at.");
@@ -55,6 +55,13 @@ pub(crate) fn usage_error(text: impl Into<String>) -> PyErr {
 
 pub(crate) fn engine_error(error: EngineError) -> PyErr {
     error_of_class(error.class(), error)
+}
+
+pub(crate) fn mode_error(error: ModeError) -> PyErr {
+    match error {
+        ModeError::Ended => usage_error(error.to_string()),
+        other => error_of_class(other.class(), other),
+    }
 }
 
 pub(crate) fn run_error(error: RunError) -> PyErr {

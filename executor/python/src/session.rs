@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use zbmd_executor::embed::StreamInfo;
 use zbmd_executor::{
-    ParameterHandle, ParameterValue, Session as Run, SetError, SinkHandle, SourceHandle, Stopper,
-    When,
+    ModeHandle, ParameterHandle, ParameterValue, Session as Run, SetError, SinkHandle,
+    SourceHandle, Stopper, When,
 };
 use zbmd_ir::ChangePosition;
 use zbmd_live::session::LiveStreams;
@@ -28,6 +28,7 @@ pub(crate) struct Session {
     run: Mutex<Option<Run>>,
     stopper: Stopper,
     parameters: ParameterHandle,
+    modes: ModeHandle,
     sources: Handles<SourceHandle>,
     sinks: Handles<SinkHandle>,
     /// Dropped after the run, which gives sinks their last tokens.
@@ -97,6 +98,7 @@ impl Session {
             streams,
             stopper: session.stopper(),
             parameters: session.parameters(),
+            modes: session.modes(),
             run: Mutex::new(Some(session)),
             sources: Handles::new(),
             sinks: Handles::new(),
@@ -323,6 +325,35 @@ impl Session {
             }
         }
         Ok(by_name)
+    }
+
+    #[pyo3(signature = (mode, timeout = None))]
+    fn change_mode(
+        &self,
+        py: Python<'_>,
+        mode: &str,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<u64>> {
+        let change = self.modes.change(mode).map_err(errors::mode_error)?;
+        let mut outcome = None;
+        in_parts(py, timeout, |limit| {
+            outcome = change.wait_within(limit);
+            Ok(outcome.is_some())
+        })?;
+        let entry = outcome.transpose().map_err(errors::mode_error)?;
+        Ok(entry.map(|entry| entry.iteration))
+    }
+
+    #[getter]
+    fn mode(&self) -> Option<String> {
+        let has_modes = self.modes.names().iter().any(|name| !name.is_empty());
+        has_modes.then(|| self.modes.present().mode)
+    }
+
+    #[getter]
+    fn modes(&self) -> Vec<String> {
+        let names = self.modes.names().iter();
+        names.filter(|name| !name.is_empty()).cloned().collect()
     }
 
     fn stop(&self) {

@@ -172,6 +172,46 @@ LIVE = """Model(
 """
 
 
+MODES = """Model(
+    name: "volume",
+    sources: { "x": Stream(dtype: f32) },
+    modes: {
+        "same": Mode(channels: [(from: "x", to: ["y"])]),
+        "loud": Mode(
+            actors: { "gain": Gain(2.0) },
+            channels: [(from: "x", to: ["gain"]), (from: "gain", to: ["y"])],
+        ),
+    },
+    changes: [("same", "loud")],
+    sinks: { "y": Stream() },
+)
+"""
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_modes_change_between_tokens(is_loaded: bool) -> None:
+    bundle = zbmd.compile(MODES, devices=1, block=1)
+    if is_loaded:
+        bundle = zbmd.load(bundle.to_bytes())
+    with bundle.start(**QUIET) as session:
+        assert (session.mode, session.modes) == ("same", ["same", "loud"])
+        with pytest.raises(zbmd.UsageError, match="there is no mode `lout`: it has same, loud"):
+            session.change_mode("lout")
+        x = np.arange(300, dtype=np.float32)
+        session.push("x", x)
+        assert np.array_equal(session.pull("y", 300), x)
+        assert session.change_mode("loud") == 300
+        assert session.mode == "loud"
+        with pytest.raises(zbmd.RefusedError, match="no change from mode `loud` to `same`"):
+            session.change_mode("same")
+        session.push("x", x)
+        session.close("x")
+        assert np.array_equal(session.pull("y", 300), 2 * x)
+        session.join()
+        with pytest.raises(zbmd.UsageError, match="has ended"):
+            session.change_mode("same")
+
+
 def test_live_parameters_are_set_together_or_not_at_all() -> None:
     with zbmd.compile(LIVE, devices=1).start(**QUIET) as session:
         assert session.parameters == {"gain": 1.0, "taps": [1.0, 0.0]}

@@ -2,6 +2,7 @@
 //! epochs.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::control::RunControl;
 use crate::error::ModeError;
@@ -45,6 +46,11 @@ impl ModeChange {
     /// on as it was.
     pub fn wait(self) -> Result<ModeEntry, ModeError> {
         self.outcome.wait()
+    }
+
+    /// [`Self::wait`] for so long at most; `None` if it is not done then.
+    pub fn wait_within(&self, limit: Duration) -> Option<Result<ModeEntry, ModeError>> {
+        self.outcome.wait_within(limit)
     }
 }
 
@@ -131,6 +137,14 @@ impl ChangeOutcome {
                 }
             }
         }
+    }
+
+    fn wait_within(&self, limit: Duration) -> Option<Result<ModeEntry, ModeError>> {
+        let waited = self
+            .settled
+            .wait_timeout_while(self.lock(), limit, |known| known.is_none());
+        let (known, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        known.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Result<ModeEntry, ModeError>>> {

@@ -207,6 +207,15 @@ pub fn open_modes_within(
     max_structure_bytes: u64,
 ) -> Result<VerifiedModes, OpenError> {
     let (bytes, image) = image::load(path)?;
+    let verified = modes_of_bytes(bytes, max_structure_bytes)?;
+    Ok(verified.with_image(image))
+}
+
+/// As [`open_modes_within`], for a bundle in memory.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn modes_of_bytes(bytes: Bytes, max_structure_bytes: u64) -> Result<VerifiedModes, OpenError> {
     let modes = decode_modes(bytes, max_structure_bytes)?;
     // A program without modes is refused in the words that are used for programs.
     if let [Mode { name, .. }] = modes.list.as_slice()
@@ -215,10 +224,9 @@ pub fn open_modes_within(
         let program = modes.list.into_iter().next().unwrap_or_default().program;
         let verified: Verified<Program> =
             crate::verify::verify(program).map_err(OpenError::Verify)?;
-        return Ok(VerifiedModes::from(verified).with_image(image));
+        return Ok(VerifiedModes::from(verified));
     }
-    let verified = verify_modes(modes).map_err(OpenError::Modes)?;
-    Ok(verified.with_image(image))
+    verify_modes(modes).map_err(OpenError::Modes)
 }
 
 /// A bundle of modes, for processes that are to map it: the copy that they were opened from, or else a new one.

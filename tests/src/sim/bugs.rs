@@ -37,11 +37,23 @@ pub enum Bug {
     FeedbackNotSaved,
     /// What gated actors hold is left out of what is saved.
     HeldNotSaved,
+    /// A run goes over to another mode where the request comes, not at a border.
+    ModeAtOnce,
+    /// One worker of several goes over to another mode a block later than the others.
+    ModeLateOnOneWorker,
+    /// A mode begins anew with what it should go on with.
+    ModeStateLost,
+    /// A mode goes on with what it should begin anew with.
+    ModeStateKept,
+    /// What was set is forgotten where the mode changes.
+    ValuesLostWithMode,
+    /// An old value holds on one worker of several for a block more.
+    ValueLateOnOneWorker,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 23] = [
         Self::FenceLeftOut,
         Self::SinkStaysOpen,
         Self::CommitTooEarly,
@@ -59,5 +71,11 @@ impl Bug {
         Self::OutputNotCutBack,
         Self::FeedbackNotSaved,
         Self::HeldNotSaved,
+        Self::ModeAtOnce,
+        Self::ModeLateOnOneWorker,
+        Self::ModeStateLost,
+        Self::ModeStateKept,
+        Self::ValuesLostWithMode,
+        Self::ValueLateOnOneWorker,
     ];
 }

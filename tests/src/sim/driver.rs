@@ -7,7 +7,7 @@ use zbmd_ir::DeviceId;
 use super::bugs::Bug;
 use super::disk::Checkpoint;
 use super::epoch::{EpochMem, Seat};
-use super::model::State;
+use super::model::{State, Values};
 use super::scenario::{MS, SECOND, US};
 use super::worker::Proc;
 use super::world::{Ev, Violation, World};
@@ -178,6 +178,9 @@ impl World {
         let at = self.epochs.len();
         self.epochs.push(mem);
         self.current = Some(at);
+        if self.is_mode_requested {
+            self.close_grants(at);
+        }
         for device in devices {
             let Some(proc) = self.devices[device.index()].latest else {
                 continue;
@@ -198,6 +201,7 @@ impl World {
 
     fn fence(&mut self, epoch: Epoch) -> Result<(), Violation> {
         let at = self.at_work(epoch)?;
+        self.decided = self.first_undecided();
         let bug = self.bug;
         let mem = &mut self.epochs[at];
         mem.stop = bug != Some(Bug::FenceLeftOut);
@@ -245,6 +249,15 @@ impl World {
 
     fn quiesce(&mut self, epoch: Epoch) -> Result<(), Violation> {
         let at = self.at_work(epoch)?;
+        self.close_grants(at);
+        for device in std::mem::take(&mut self.at_quiesce) {
+            self.kill_soon(device);
+        }
+        Ok(())
+    }
+
+    /// No further block is granted, but for those that were given out before.
+    fn close_grants(&mut self, at: usize) {
         let tokens = self.scenario.model.tokens;
         let mem = &mut self.epochs[at];
         let given_out = self
@@ -260,10 +273,58 @@ impl World {
         for seat in 0..mem.seats.len() {
             self.wake(at, seat);
         }
-        for device in std::mem::take(&mut self.at_quiesce) {
-            self.kill_soon(device);
+    }
+
+    /// Somebody wants the next mode: the epoch at work ends at its next border.
+    pub(crate) fn ask_for_mode(&mut self) {
+        if self.is_down || self.is_mode_requested {
+            return;
         }
-        Ok(())
+        self.is_mode_requested = true;
+        if let Some(at) = self.current.filter(|at| !self.epochs[*at].stop) {
+            if self.bug == Some(Bug::ModeAtOnce) {
+                self.epochs[at].start.mode += 1;
+            }
+            self.close_grants(at);
+        }
+    }
+
+    /// Goes over to the mode that somebody asked for, at the border of this state.
+    fn enter_next_mode(&mut self, state: &mut State) {
+        let model = &self.scenario.model;
+        let declared = model.initial();
+        let mut entered = model.with_next_mode(state);
+        match self.bug {
+            Some(Bug::ModeStateLost) => entered.actors = declared.actors,
+            Some(Bug::ModeStateKept) => entered.actors = state.actors.clone(),
+            Some(Bug::ValuesLostWithMode) => self.values = Values::default(),
+            _ => {}
+        }
+        *state = entered;
+        self.is_mode_requested = false;
+        self.mode_since = state.blocks;
+        self.summary.modes += 1;
+        self.oracle.enter_next_mode(state.blocks);
+    }
+
+    /// Sets the value from the first block on that nobody has begun.
+    pub(crate) fn set(&mut self) {
+        if self.is_down {
+            return;
+        }
+        self.summary.sets += 1;
+        let (block, value) = (self.first_undecided(), self.summary.sets);
+        self.values.set(block, value);
+        self.oracle.set(block, value);
+    }
+
+    /// The first block that no epoch was granted.
+    fn first_undecided(&self) -> u64 {
+        let granted = self.current.map(|at| {
+            let mem = &self.epochs[at];
+            mem.start.blocks + mem.granted
+        });
+        self.decided.max(granted.unwrap_or(0))
     }
 
     fn complete(&mut self, epoch: Epoch, blocks: u64, swap: bool) -> Result<(), Violation> {
@@ -284,6 +345,10 @@ impl World {
             self.summary.swaps += 1;
             state.bundle += 1;
             self.oracle.swap(state.blocks, state.bundle);
+        }
+        self.decided = self.first_undecided();
+        if self.is_mode_requested && state.blocks < self.scenario.model.blocks {
+            self.enter_next_mode(&mut state);
         }
         self.commit(state.blocks);
         if blocks > 0 {

@@ -22,6 +22,8 @@ pub(crate) struct Saved {
     pub border: u64,
     pub actors: Vec<u64>,
     pub feedback: VecDeque<u64>,
+    /// The value that it computed its last block with.
+    pub value: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -133,12 +135,14 @@ impl EpochMem {
         for part in parts {
             actors.extend(part.as_ref()?.actors.iter().copied());
         }
-        let feedback = parts.last()?.as_ref()?.feedback.clone();
+        let last = parts.last()?.as_ref()?;
         Some(State {
             blocks: self.start.blocks + border,
             actors,
-            feedback,
+            feedback: last.feedback.clone(),
             bundle: self.start.bundle,
+            mode: self.start.mode,
+            value: last.value,
         })
     }
 }

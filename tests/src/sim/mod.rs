@@ -3,8 +3,9 @@
 //! tokens that shares no code with any of it (after FoundationDB's and TigerBeetle's simulators).
 //!
 //! One seed is one *history*: a model, a declaration, a list of faults, the delay of every message. A pipeline with
-//! feedback runs over the devices; values are hash chains of state and input, so that any token that is lost, doubled,
-//! out of order or computed from a wrong state changes what comes out from there on.
+//! feedback runs over the devices; tokens are hash chains of state and input, so that any token that is lost, doubled,
+//! out of order or computed from a wrong state, in a wrong mode or with a wrong live value changes what comes out from
+//! there on.
 //!
 //! What is checked in each history:
 //! - every output exactly once, in order, with the right value;

@@ -1,7 +1,8 @@
-//! What is computed: a pipeline of stateful actors whose last one feeds back to the first; and the oracle, which runs
-//! it in plain loops and knows every output and every state. Must not know devices.
+//! What is computed: a pipeline of stateful actors whose last one feeds back to the first, in several modes and with a
+//! value that is set; and the oracle, which runs it in plain loops and knows every output and every state. Must not know
+//! devices.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The model of one history.
 #[derive(Clone, Debug)]
@@ -24,6 +25,38 @@ pub(crate) struct State {
     pub feedback: VecDeque<u64>,
     /// The bundle that goes on from here.
     pub bundle: u64,
+    /// How many changes of mode there were. Each is to a mode of its own, which an actor's firings depend on.
+    pub mode: u64,
+    /// The value that the block before this border was computed with.
+    pub value: u64,
+}
+
+/// What was set, and from which block on it holds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Values(BTreeMap<u64, u64>);
+
+impl Values {
+    /// Nothing but the value of a state holds.
+    pub(crate) fn of(state: &State) -> Self {
+        Self(BTreeMap::from([(0, state.value)]))
+    }
+
+    pub(crate) fn set(&mut self, block: u64, value: u64) {
+        self.0.insert(block, value);
+    }
+
+    pub(crate) fn at(&self, block: u64) -> u64 {
+        let set = self.0.range(..=block).next_back();
+        set.map_or(0, |(_, value)| *value)
+    }
+}
+
+/// What a firing depends on besides its token and its actor's state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setting {
+    pub bundle: u64,
+    pub mode: u64,
+    pub value: u64,
 }
 
 pub(crate) fn mix(a: u64, b: u64) -> u64 {
@@ -43,7 +76,27 @@ impl Model {
                 .map(|d| mix(self.seed, d + 1000))
                 .collect(),
             bundle: 0,
+            mode: 0,
+            value: 0,
         }
+    }
+
+    /// Whether an actor's state is one in all modes; that of others begins as declared with each change.
+    pub(crate) fn is_carried(actor: usize) -> bool {
+        actor % 2 == 0
+    }
+
+    /// A state that goes on in the next mode.
+    pub(crate) fn with_next_mode(&self, state: &State) -> State {
+        let declared = self.initial();
+        let mut next = state.clone();
+        next.mode += 1;
+        for (actor, state) in next.actors.iter_mut().enumerate() {
+            if !Self::is_carried(actor) {
+                *state = declared.actors[actor];
+            }
+        }
+        next
     }
 
     /// What a block's input tokens come to.
@@ -63,11 +116,17 @@ impl Model {
     }
 
     /// One firing of an actor. The state of a gated one is what it gave last, which it gives again while it is closed.
-    pub(crate) fn fire(&self, bundle: u64, actor: usize, state: &mut u64, x: u64) -> u64 {
+    pub(crate) fn fire(&self, setting: Setting, actor: usize, state: &mut u64, x: u64) -> u64 {
         if !self.is_open(actor, x) {
             return *state;
         }
-        let y = mix(*state, mix(x, bundle ^ (actor as u64) << 40));
+        let Setting {
+            bundle,
+            mode,
+            value,
+        } = setting;
+        let salt = bundle ^ mode << 20 ^ (actor as u64) << 40;
+        let y = mix(*state, mix(x, salt ^ mix(self.seed, value)));
         *state = match Self::is_gated(actor) {
             true => y,
             false => mix(*state ^ 0x5555, x),
@@ -88,6 +147,9 @@ pub(crate) struct Oracle {
     /// The state at every border up to the last one computed.
     states: Vec<State>,
     outputs: Vec<u64>,
+    values: Values,
+    /// The state in which each mode was left.
+    left: Vec<State>,
 }
 
 impl Oracle {
@@ -96,6 +158,8 @@ impl Oracle {
             states: vec![model.initial()],
             model,
             outputs: Vec::new(),
+            values: Values::default(),
+            left: Vec::new(),
         }
     }
 
@@ -113,10 +177,42 @@ impl Oracle {
 
     /// From this border on, another bundle reigns.
     pub(crate) fn swap(&mut self, blocks: u64, bundle: u64) {
+        self.forget_after(blocks);
+        self.states[blocks as usize].bundle = bundle;
+    }
+
+    /// From this border on, the next mode reigns.
+    pub(crate) fn enter_next_mode(&mut self, blocks: u64) {
+        self.forget_after(blocks);
+        let entered = self.model.with_next_mode(&self.states[blocks as usize]);
+        let left = std::mem::replace(&mut self.states[blocks as usize], entered);
+        self.left.push(left);
+    }
+
+    /// From this block on, another value holds.
+    pub(crate) fn set(&mut self, block: u64, value: u64) {
+        self.forget_after(block);
+        self.values.set(block, value);
+    }
+
+    /// The run goes on from an earlier state: what was asked for after that is forgotten.
+    pub(crate) fn go_back(&mut self, to: &State) {
+        self.forget_after(to.blocks);
+        // The mode may have changed at that very border.
+        let modes = to.mode as usize;
+        if let Some(left) = self.left.get(modes).filter(|left| left.blocks == to.blocks) {
+            self.states[to.blocks as usize] = left.clone();
+        }
+        self.left.truncate(modes);
+        let state = &mut self.states[to.blocks as usize];
+        state.bundle = to.bundle;
+        self.values = Values::of(state);
+    }
+
+    fn forget_after(&mut self, blocks: u64) {
         self.compute(blocks);
         self.states.truncate(blocks as usize + 1);
         self.outputs.truncate((blocks * self.model.tokens) as usize);
-        self.states[blocks as usize].bundle = bundle;
     }
 
     fn compute(&mut self, blocks: u64) {
@@ -126,10 +222,14 @@ impl Oracle {
             if let Some(late) = state.feedback.pop_front() {
                 x = mix(x, late);
             }
+            state.value = self.values.at(state.blocks);
+            let setting = Setting {
+                bundle: state.bundle,
+                mode: state.mode,
+                value: state.value,
+            };
             for actor in 0..self.model.actors {
-                x = self
-                    .model
-                    .fire(state.bundle, actor, &mut state.actors[actor], x);
+                x = self.model.fire(setting, actor, &mut state.actors[actor], x);
             }
             if self.model.delay > 0 {
                 state.feedback.push_back(x);

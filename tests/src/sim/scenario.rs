@@ -88,6 +88,10 @@ pub(crate) enum Fault {
     AskStop,
     AskSwap,
     AskRestart(DeviceId),
+    /// Asks for the next mode.
+    AskMode,
+    /// Sets the value.
+    AskSet,
 }
 
 #[derive(Clone, Debug)]
@@ -169,6 +173,17 @@ impl Scenario {
                 .faults
                 .push((rng.u64(0..span_ns), Fault::Flap(device, rng.u32(5..40))));
         }
+        if rng.u32(0..3) == 0 {
+            // Many changes of what is computed.
+            let changes = (0..rng.usize(2..10)).map(|_| {
+                let change = match rng.bool() {
+                    true => Fault::AskMode,
+                    false => Fault::AskSet,
+                };
+                (rng.u64(0..span_ns), change)
+            });
+            scenario.faults.extend(changes);
+        }
         if rng.u32(0..40) == 0 {
             // Long enough for paces to be learned, for one to change for the worse, and perhaps for the better again.
             scenario.model.blocks = rng.u64(2000..5000);
@@ -182,7 +197,7 @@ impl Scenario {
     fn fault(&self, rng: &mut Rng, span_ns: u64) -> (u64, Fault) {
         let one = |rng: &mut Rng| DeviceId(rng.u32(0..self.plans.devices));
         let device = one(rng);
-        let fault = match rng.u32(0..36) {
+        let fault = match rng.u32(0..40) {
             0..=5 => Fault::Kill(device),
             6 => Fault::KillTwo(device, one(rng)),
             7 | 8 => Fault::KillAtFence(device),
@@ -204,6 +219,8 @@ impl Scenario {
             29 | 30 if self.checkpoints.is_some() => Fault::Crash,
             31 => Fault::AskStop,
             32 | 33 => Fault::AskSwap,
+            34 | 35 => Fault::AskMode,
+            36 | 37 => Fault::AskSet,
             _ => Fault::AskRestart(device),
         };
         (rng.u64(0..span_ns), fault)

@@ -8,7 +8,7 @@ use zbmd_ir::DeviceId;
 
 use super::bugs::Bug;
 use super::epoch::Saved;
-use super::model::{Model, mix};
+use super::model::{Model, Setting, mix};
 use super::world::{Ev, Violation, World};
 
 /// A process, from its start to its end.
@@ -40,6 +40,7 @@ pub(crate) struct Role {
     pub seat: usize,
     actors: Vec<u64>,
     feedback: VecDeque<u64>,
+    value: u64,
     block: u64,
     saved: u64,
     published: u64,
@@ -181,6 +182,7 @@ impl World {
             seat,
             actors,
             feedback,
+            value: epoch.start.value,
             block: 0,
             saved: 0,
             published: 0,
@@ -287,6 +289,7 @@ impl World {
                 border: block,
                 actors,
                 feedback,
+                value: role.value,
             },
         );
         true
@@ -334,16 +337,18 @@ impl World {
             self.tail = (absolute + 1) * model.tokens;
         }
         let actors = epoch.seats[seat].actors.clone();
-        let bundle = epoch.start.bundle;
+        let setting = self.setting(mem, seat, absolute);
+        let model = &self.scenario.model;
         let p = &mut self.procs[at];
         let Some(role) = &mut p.role else {
             return Ok(());
         };
+        role.value = setting.value;
         let mut open = 0;
         let count = actors.len() as u64;
         for (state, actor) in role.actors.iter_mut().zip(actors) {
             open += u64::from(model.is_open(actor, x));
-            x = model.fire(bundle, actor, state, x);
+            x = model.fire(setting, actor, state, x);
         }
         // The work of closed firings is skipped.
         let percent = if self.rng.u32(0..100) == 0 {
@@ -369,6 +374,20 @@ impl World {
             self.wake(mem, seat - 1);
         }
         Ok(())
+    }
+
+    /// What a seat computes a block with, counted from the start of the run.
+    fn setting(&self, mem: usize, seat: usize, block: u64) -> Setting {
+        let epoch = &self.epochs[mem];
+        let is_one_of_several = seat == 0 && epoch.seats.len() > 1;
+        let is_bad = |bug| is_one_of_several && self.bug == Some(bug);
+        let is_late = is_bad(Bug::ModeLateOnOneWorker) && block == self.mode_since;
+        let value_block = block.saturating_sub(u64::from(is_bad(Bug::ValueLateOnOneWorker)));
+        Setting {
+            bundle: epoch.start.bundle,
+            mode: epoch.start.mode.saturating_sub(u64::from(is_late)),
+            value: self.values.at(value_block),
+        }
     }
 
     /// A slot's end: its tokens go out, whatever became of its epoch meanwhile.
@@ -436,6 +455,7 @@ impl World {
             border: blocks,
             actors: role.actors,
             feedback: role.feedback,
+            value: role.value,
         };
         self.epochs[mem].finals[seat] = Some(saved);
         // The periods of the epilogue do nothing.

@@ -11,7 +11,7 @@ use zbmd_ir::DeviceId;
 use super::bugs::Bug;
 use super::disk::Disk;
 use super::epoch::EpochMem;
-use super::model::{Oracle, State};
+use super::model::{Oracle, State, Values};
 use super::scenario::{Fault, MS, SECOND, Scenario, SimPlans, US};
 use super::worker::Proc;
 
@@ -69,6 +69,9 @@ pub struct Summary {
     pub overdue: u64,
     pub crashes: u64,
     pub swaps: u64,
+    /// Changes of mode, and values that were set.
+    pub modes: u64,
+    pub sets: u64,
     /// Slow devices whose work was given to others.
     pub asides: u64,
     pub refused: u32,
@@ -89,6 +92,8 @@ impl Summary {
         self.overdue += other.overdue;
         self.crashes += other.crashes;
         self.swaps += other.swaps;
+        self.modes += other.modes;
+        self.sets += other.sets;
         self.asides += other.asides;
         self.refused += other.refused;
         self.simulated_ns += other.simulated_ns;
@@ -171,6 +176,13 @@ pub(crate) struct World {
     pub oracle: Oracle,
     /// The last state that the driver took over.
     pub state: State,
+    /// Somebody wants the next mode.
+    pub is_mode_requested: bool,
+    /// The first block in the present mode.
+    pub mode_since: u64,
+    pub values: Values,
+    /// Blocks that earlier epochs were granted: nothing may be set there any more.
+    pub decided: u64,
     /// Input tokens that came, and that were freed.
     pub produced: u64,
     pub tail: u64,
@@ -237,6 +249,10 @@ impl World {
             current: None,
             oracle: Oracle::new(scenario.model.clone()),
             state,
+            is_mode_requested: false,
+            mode_since: 0,
+            values: Values::default(),
+            decided: 0,
             produced: 0,
             tail: 0,
             released: 0,
@@ -546,8 +562,12 @@ impl World {
             });
         }
         // A request that came after the checkpoint is forgotten with all else.
-        self.oracle.swap(state.blocks, state.bundle);
+        self.oracle.go_back(&state);
         self.check_state(&state)?;
+        self.is_mode_requested = false;
+        self.mode_since = 0;
+        self.values = Values::of(&state);
+        self.decided = state.blocks;
         self.released = outputs;
         if self.bug != Some(Bug::OutputNotCutBack) {
             self.file = outputs;
@@ -662,6 +682,8 @@ impl World {
             Fault::AskStop => self.ask(Request::Stop)?,
             Fault::AskSwap => self.ask(Request::Swap)?,
             Fault::AskRestart(device) => self.ask(Request::Restart(device))?,
+            Fault::AskMode => self.ask_for_mode(),
+            Fault::AskSet => self.set(),
         }
         Ok(())
     }

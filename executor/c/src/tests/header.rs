@@ -12,6 +12,7 @@ fn the_header_is_made_of_the_source() {
         "bundle",
         "session",
         "parameters",
+        "modes",
         "live",
         "streams",
     ];
