@@ -4,7 +4,6 @@
 //!
 //! No test harness: this program is its own worker process.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
