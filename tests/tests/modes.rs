@@ -4,7 +4,6 @@
 //!
 //! No test harness: this program is its own worker process.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -536,6 +535,48 @@ fn live_parameters_keep_their_values() {
     session.join().expect("it ends well");
 }
 
+/// A parameter that has another name in a mode is another one: its value stays behind, which the outputs show.
+fn a_value_that_stays_behind_is_seen() {
+    const TOKENS: usize = 48;
+    let text = r#"Model(
+    params: { "gain": Live(1.0, min: 0.0, max: 9.0), "other": Live(1.0, min: 0.0, max: 9.0) },
+    sources: { "in": Stream(dtype: f32) },
+    modes: {
+        "plain": Mode(
+            actors: { "gain": Gain($gain) },
+            channels: [(from: "in", to: ["gain"]), (from: "gain", to: ["out"])],
+        ),
+        "shifted": Mode(
+            actors: { "sum": Expr("g * x + 1", inputs: { "x": f32 }, params: { "g": $gain }) },
+            channels: [(from: "in", to: ["sum"]), (from: "sum", to: ["out"])],
+        ),
+    },
+    sinks: { "out": Stream() },
+)"#;
+    let damaged = text.replace(r#""g": $gain"#, r#""g": $other"#);
+    for (text, expected) in [(text, 3.0), (damaged.as_str(), 2.0)] {
+        let modes = compiled(text, 1, Losses::None);
+        let engine = Engine::with_modes(modes, &mix::registry()).expect("an engine");
+        let options = losses::options(Isolation::Threads);
+        let mut session = engine.start(options).expect("a session");
+        let mut source = session.source("in").expect("a source");
+        let mut sink = session.sink("out").expect("a sink");
+        let set = session
+            .parameters()
+            .set(&[("gain", &[2.0])], When::NextBlock);
+        set.expect("it is set");
+        let change = session.modes().change("shifted").expect("allowed");
+        change.wait().expect("done");
+
+        let mut part = [0f32; TOKENS];
+        source.push(&[1f32; TOKENS]).expect("taken");
+        sink.pull(&mut part).expect("tokens");
+        assert_eq!(part, [expected; TOKENS]);
+        drop((source, sink));
+        session.join().expect("it ends well");
+    }
+}
+
 /// Sets a parameter over and over while another thread changes the mode: its value never goes to another parameter.
 fn parameters_set_while_modes_change_keep_their_names() {
     const CHANGES: usize = 200;
@@ -722,6 +763,10 @@ fn main() {
         (
             "live_parameters_keep_their_values",
             live_parameters_keep_their_values,
+        ),
+        (
+            "a_value_that_stays_behind_is_seen",
+            a_value_that_stays_behind_is_seen,
         ),
         (
             "parameters_set_while_modes_change_keep_their_names",

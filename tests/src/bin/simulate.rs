@@ -71,13 +71,15 @@ fn main() -> ExitCode {
         all.simulated_ns as f64 / 1e9 / seconds,
     );
     println!(
-        "{} outputs, {} epochs, {} losses, {} hung, {} supervisor crashes, {} swaps, {} given to others, {} steps; endings {endings:?}",
+        "{} outputs, {} epochs, {} losses, {} hung, {} supervisor crashes, {} swaps, {} changes of mode, {} sets, {} given to others, {} steps; endings {endings:?}",
         all.outputs,
         all.epochs,
         all.losses,
         all.overdue,
         all.crashes,
         all.swaps,
+        all.modes,
+        all.sets,
         all.asides,
         all.steps,
     );
