@@ -63,7 +63,7 @@ fn some_iterations(program: &Program) -> u64 {
 fn random_gated_graphs_replay_like_the_interpreter() {
     let registry = mix::registry();
     let (mut gates, mut held, mut in_rows, mut compared) = (0, 0, 0, 0);
-    for seed in 0..400u64 {
+    for seed in 0..200u64 {
         let Some(graph) = gated_graph(seed) else {
             continue;
         };
