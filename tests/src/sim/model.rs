@@ -83,7 +83,7 @@ impl Model {
 
     /// Whether an actor's state is one in all modes; that of others begins as declared with each change.
     pub(crate) fn is_carried(actor: usize) -> bool {
-        actor % 2 == 0
+        actor.is_multiple_of(2)
     }
 
     /// A state that goes on in the next mode.
