@@ -133,12 +133,17 @@ pub(crate) fn connect(
         net,
         port_channels: built.graph.port_channels(),
         components: components(&built.graph),
+        gate_channels: BTreeSet::new(),
         repetition,
         built,
         registry,
         blobs,
         sink,
     };
+    // All of them first: an output that opens a gate is read, whichever of the gates comes first.
+    let ends = net.gates.iter().filter_map(|gate| gate.from.as_ref());
+    let channels = ends.filter_map(|from| connector.gate_channel(from));
+    connector.gate_channels = channels.map(|channel| channel.id).collect();
     for index in 0..net.gates.len() {
         connector.connect_gate(index);
     }
@@ -150,6 +155,8 @@ struct Connector<'a> {
     port_channels: PortChannels,
     /// Parts of the graph that no channel joins, by any of their actors.
     components: TiVec<ActorId, ActorId>,
+    /// Channels that open gates.
+    gate_channels: BTreeSet<ChannelId>,
     repetition: TiVec<ActorId, u64>,
     built: &'a mut BuiltGraph,
     registry: &'a Registry,
@@ -388,6 +395,7 @@ impl Connector<'_> {
             gated,
             graph,
             port_channels: &self.port_channels,
+            gate_channels: &self.gate_channels,
             written_actors: self.net.actors.len(),
         };
         let mut output_answers = Vec::new();
@@ -511,7 +519,7 @@ impl Connector<'_> {
 
 /// What the outputs of a gated part give while it is closed, by who reads them:
 ///
-/// - an actor that is not gated: what the gate's `closed` says;
+/// - an actor that is not behind this gate, or a gate: what the gate's `closed` says;
 /// - gated actors only, at least one of which looks at tokens of earlier firings: what `state` says, because these are what
 ///   the part remembers, as feedback is;
 /// - other gated actors, or nobody: zeros, which nobody looks at.
@@ -520,6 +528,7 @@ struct Answers<'a> {
     gated: &'a BTreeSet<ActorId>,
     graph: &'a Graph,
     port_channels: &'a PortChannels,
+    gate_channels: &'a BTreeSet<ChannelId>,
     /// Actors of the model; those behind them are the compiler's.
     written_actors: usize,
 }
@@ -551,7 +560,7 @@ impl Answers<'_> {
         let (inside, outside): (Vec<_>, Vec<_>) = readers
             .into_iter()
             .partition(|reader: &Reader| self.gated.contains(&reader.to.actor));
-        let is_seen = !outside.is_empty();
+        let is_seen = !outside.is_empty() || self.gate_channels.contains(&id);
         let is_remembered = inside.iter().any(|reader| reader.delay > 0);
 
         let closed = match (self.gate.closed, channel.token.burst) {

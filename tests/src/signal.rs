@@ -98,20 +98,52 @@ pub fn from_f32_bytes(bytes: &[u8]) -> Vec<f64> {
         .collect()
 }
 
-/// Pieces of a recording of 16 kHz, samples of 16 bits, each followed by nine times as much faint noise; then silence in
-/// which the last segment of speech ends.
+/// A recording of speech, 16 kHz, samples of 16 bits, cut within its longer pauses; each piece is followed by nine times as
+/// much noise of the level of the recording's own pauses. Then silence in which the last segment of speech ends.
 pub fn mostly_silent_speech(recording: &[u8]) -> Vec<u8> {
-    const PIECE_BYTES: usize = 5 * 16_000 * 2;
     const END_FRAMES: usize = 40;
     let mut rng = fastrand::Rng::with_seed(5);
     let mut audio = Vec::new();
-    for piece in recording.chunks_exact(PIECE_BYTES) {
+    let mut first = 0;
+    let mut cuts = pauses(recording);
+    cuts.push(recording.len());
+    for cut in cuts {
+        let piece = &recording[first..cut];
         audio.extend_from_slice(piece);
-        let noise = (0..9 * PIECE_BYTES / 2).flat_map(|_| rng.i16(-8..=8).to_le_bytes());
+        let noise = (0..9 * piece.len() / 2).flat_map(|_| rng.i16(-60..=60).to_le_bytes());
         audio.extend(noise);
+        first = cut;
     }
-    audio.resize(audio.len().next_multiple_of(1024) + END_FRAMES * 1024, 0);
+    audio.resize(
+        audio.len().next_multiple_of(FRAME_BYTES) + END_FRAMES * FRAME_BYTES,
+        0,
+    );
     audio
+}
+
+/// Bytes of a frame of the voice detector.
+const FRAME_BYTES: usize = 1024;
+
+/// The middle of every pause of at least 8 frames: where the mean square is below -50 dB of full scale.
+fn pauses(recording: &[u8]) -> Vec<usize> {
+    const MIN_FRAMES: usize = 8;
+    let mut cuts = Vec::new();
+    let mut quiet_frames = 0;
+    for (index, frame) in recording.chunks_exact(FRAME_BYTES).enumerate() {
+        let squares = frame.chunks_exact(2).map(|sample| {
+            let sample = f64::from(i16::from_le_bytes([sample[0], sample[1]])) / 32_768.0;
+            sample * sample
+        });
+        if squares.sum::<f64>() < 1.0e-5 * (FRAME_BYTES / 2) as f64 {
+            quiet_frames += 1;
+            continue;
+        }
+        if quiet_frames >= MIN_FRAMES {
+            cuts.push((index - quiet_frames / 2) * FRAME_BYTES);
+        }
+        quiet_frames = 0;
+    }
+    cuts
 }
 
 #[cfg(test)]

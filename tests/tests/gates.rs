@@ -63,7 +63,7 @@ fn some_iterations(program: &Program) -> u64 {
 fn random_gated_graphs_replay_like_the_interpreter() {
     let registry = mix::registry();
     let (mut gates, mut held, mut in_rows, mut compared) = (0, 0, 0, 0);
-    for seed in 0..400u64 {
+    for seed in 0..200u64 {
         let Some(graph) = gated_graph(seed) else {
             continue;
         };
@@ -371,6 +371,9 @@ fn seeded_bugs_are_caught() {
             let (expected, _) = interpret_program(&right, &registry, &inputs, None);
             tried += 1;
             caught += usize::from(outputs != expected);
+            if caught == 2 {
+                break;
+            }
         }
         println!("{what}: {caught} of {tried} graphs differ");
         assert!(caught > 0, "{what}: never seen in {tried} graphs");

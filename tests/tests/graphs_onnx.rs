@@ -97,6 +97,48 @@ fn speech_probabilities_agree_with_the_reference_on_every_machine_and_across_a_b
     assert!(before == whole, "other bits across a break");
 }
 
+/// Segments of speech, in frames.
+fn spans(records: &[u8]) -> Vec<(i64, i64)> {
+    let frame = |seconds: &str| (seconds.parse::<f64>().expect("seconds") / 0.032).round() as i64;
+    let lines = segments::lines(records);
+    let ends = lines
+        .lines()
+        .map(|line| line.split_once(' ').expect("two numbers"));
+    ends.map(|(begin, end)| (frame(begin), frame(end)))
+        .collect()
+}
+
+/// The same segments, but for frames at their ends: a detector that rested begins with another state than one that has
+/// heard minutes of noise.
+fn check_spans(want: &[(i64, i64)], got: &[(i64, i64)]) {
+    let equal = got.iter().filter(|span| want.contains(span)).count();
+    println!(
+        "{equal} of {} segments are equal: {:?} and {:?}",
+        want.len(),
+        want,
+        got
+    );
+    let overlaps = |a: &(i64, i64), b: &(i64, i64)| a.0 < b.1 && b.0 < a.1;
+    for (these, those) in [(want, got), (got, want)] {
+        let mut spans = these.iter();
+        let alone = spans.find(|span| !those.iter().any(|other| overlaps(span, other)));
+        assert_eq!(alone, None, "speech that only one of the two hears");
+    }
+    let last = want
+        .last()
+        .expect("some")
+        .1
+        .max(got.last().expect("some").1);
+    let is_speech = |spans: &[(i64, i64)], frame| spans.iter().any(|s| (s.0..s.1).contains(&frame));
+    let differing = (0..last).filter(|&frame| is_speech(want, frame) != is_speech(got, frame));
+    let differing = differing.count() as i64;
+    println!("{differing} of {last} frames differ");
+    assert!(
+        differing * 500 < last,
+        "{differing} of {last} frames differ"
+    );
+}
+
 #[test]
 fn behind_an_energy_gate_the_segments_are_the_same_and_the_pre_roll_is_exact() {
     const OPEN_AFTER: usize = 32;
@@ -111,9 +153,9 @@ fn behind_an_energy_gate_the_segments_are_the_same_and_the_pre_roll_is_exact() {
     let gated = |devices| compiled("vad/gated.ron", devices, std::slice::from_ref(&detector));
     let (want, _) = replay(plain, &registry(), &input, None, None);
     let (got, _) = replay(gated(1), &registry(), &input, None, None);
-    let lines = segments::lines(&want["segments"]);
-    assert!(lines.lines().count() > 10, "{lines}");
-    assert_eq!(segments::lines(&got["segments"]), lines);
+    let (want_spans, got_spans) = (spans(&want["segments"]), spans(&got["segments"]));
+    assert!(want_spans.len() > 10, "{want_spans:?}");
+    check_spans(&want_spans, &got_spans);
 
     // Most frames are silent, and what the detector gives in them is nothing.
     let got_probabilities = from_f32_bytes(&got["prob"]);

@@ -19,64 +19,71 @@ pub fn straight(bytes: u64, outputs: u32) -> KernelPlan {
     })
 }
 
-/// One strided copy of pieces of `piece` bytes from the input to the output; see [`strided_parts`].
+/// One strided copy from the input to the output: for each firing (whose `size` is not looked at), pieces of `piece` bytes
+/// along `dims`, outermost first.
 pub fn strided(firing: Dim, dims: &[Dim], piece: u64) -> Option<KernelPlan> {
     let whole_part = Part {
         input: 0,
         output: 0,
-        from: 0,
-        to: 0,
+        firing_steps: (firing.from, firing.to),
+        starts: (0, 0),
+        piece,
     };
-    strided_parts(firing, dims, piece, [whole_part])
+    copy_parts(dims, &[whole_part])
 }
 
-/// From which input to which output, and where both begin.
+/// A piece that each firing copies, in bytes: read first, written second.
 #[derive(Clone, Copy, Debug)]
-#[expect(missing_docs, reason = "fields say what their names say")]
 pub struct Part {
+    /// Index of the input.
     pub input: u32,
+    /// Index of the output.
     pub output: u32,
-    pub from: u64,
-    pub to: u64,
+    /// From one firing to the next.
+    pub firing_steps: (u64, u64),
+    /// Where the first firing's piece begins.
+    pub starts: (u64, u64),
+    /// Its length.
+    pub piece: u64,
 }
 
-/// Copies, for each firing (whose `size` is not looked at), pieces of `piece` bytes along `dims`, outermost first: once
-/// for each part.
-pub fn strided_parts(
-    firing: Dim,
-    dims: &[Dim],
-    piece: u64,
-    parts: impl IntoIterator<Item = Part>,
-) -> Option<KernelPlan> {
-    let all_steps = dims.iter().chain([&firing]).flat_map(|d| [d.from, d.to]);
+/// Copies each of the parts.
+pub fn strided_parts(parts: impl IntoIterator<Item = Part>) -> Option<KernelPlan> {
     let parts: Vec<Part> = parts.into_iter().collect();
-    let all_starts = parts.iter().flat_map(|p| [p.from, p.to]);
+    copy_parts(&[], &parts)
+}
+
+fn copy_parts(dims: &[Dim], parts: &[Part]) -> Option<KernelPlan> {
+    let dim_steps = dims.iter().flat_map(|d| [d.from, d.to]);
+    let of_parts = parts.iter().flat_map(|part| {
+        let (from, to) = part.firing_steps;
+        let (read, written) = part.starts;
+        [from, to, read, written, part.piece]
+    });
     // The largest word that divides every distance moves the most bytes at once.
-    let common_divisor = all_steps.chain(all_starts).chain([piece]).fold(0, gcd);
+    let common_divisor = dim_steps.chain(of_parts).fold(0, gcd);
     let word_bytes = [4, 2, 1]
         .into_iter()
         .find(|w| common_divisor.is_multiple_of(*w))
         .unwrap_or(1);
     let to_words = |bytes: u64| u32::try_from(bytes / word_bytes).ok();
-    let words_per_firing = dims
-        .iter()
-        .map(|d| d.size)
-        .product::<u64>()
-        .checked_mul(piece / word_bytes)?;
-    let mut kernel_plan = KernelPlan::default();
+    let both_to_words = |(read, written)| Some((to_words(read)?, to_words(written)?));
+    let pieces: u64 = dims.iter().map(|d| d.size).product();
 
+    let mut kernel_plan = KernelPlan::default();
     for part in parts {
         // The piece itself is the innermost dimension.
-        let mut word_shape = vec![(piece / word_bytes, 1, 1)];
+        let mut word_shape = vec![(part.piece / word_bytes, 1, 1)];
         word_shape.extend(
             dims.iter()
                 .rev()
                 .map(|d| (d.size, d.from / word_bytes, d.to / word_bytes)),
         );
-        let all_starts = (to_words(part.from)?, to_words(part.to)?);
-        let firing_step = (to_words(firing.from)?, to_words(firing.to)?);
-        let kernel = strided_kernel(Mem::word(word_bytes), &word_shape, firing_step, all_starts)?;
+        let firing_steps = both_to_words(part.firing_steps)?;
+        let starts = both_to_words(part.starts)?;
+        let kernel = strided_kernel(Mem::word(word_bytes), &word_shape, firing_steps, starts)?;
         let part_operands = [Operand::Input(part.input), Operand::Output(part.output)];
+        let words_per_firing = pieces.checked_mul(part.piece / word_bytes)?;
         kernel_plan = kernel_plan.then(
             kernel,
             &part_operands,

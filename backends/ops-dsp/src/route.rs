@@ -3,7 +3,7 @@
 use zbmd_ir::math::gcd_u64;
 use zbmd_ir::{InPlace, InPort, OutPort, TokenType, Value, limits};
 
-use zbmd_gpu_ir::{self as kernels, Dim, Part};
+use zbmd_gpu_ir::{self as kernels, Dim, KernelPlan, Part};
 use zbmd_op::args::{Args, input_error};
 use zbmd_op::entry::{Entry, in_port, out_port};
 use zbmd_op::kernel::{Io, Kernel, KernelFault};
@@ -238,11 +238,11 @@ impl Runs {
         made
     }
 
-    /// Of runs that are alike, the bytes of each.
-    fn piece(&self) -> Option<usize> {
-        let mut pieces = self.pieces.iter().copied();
-        let first = pieces.next()?;
-        pieces.all(|piece| piece == first).then_some(first)
+    /// The kernels for GPUs, one for each run: `part` makes them of a port, its bytes and those before it.
+    fn gpu_parts(&self, part: impl Fn(u32, u64, u64) -> Part) -> Option<KernelPlan> {
+        let ports = (0u32..).zip(self.pieces.iter().zip(&self.before));
+        let parts = ports.map(|(port, (&piece, &before))| part(port, piece as u64, before as u64));
+        kernels::strided_parts(parts)
     }
 }
 
@@ -283,7 +283,7 @@ fn split(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let counts = runs(args, count, "outputs")?;
     let rate = counts.iter().copied().fold(0, u64::saturating_add);
     let runs = Runs::of(&counts, x);
-    let piece = runs.piece();
+    let gpu_runs = runs.clone();
 
     // Output i may lie where piece i of the input lies.
     let pairs: Vec<InPlace> = (0u32..)
@@ -303,20 +303,13 @@ fn split(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
         outputs: written,
     });
     Ok(made.flops(PIECE * count as f64).gpu(move || {
-        let count = count as u32;
-        let piece = piece? as u64;
-        let part = |i: u32| Part {
+        gpu_runs.gpu_parts(|output, piece, before| Part {
             input: 0,
-            output: i,
-            from: u64::from(i) * piece,
-            to: 0,
-        };
-        let firing = Dim {
-            size: 1,
-            from: u64::from(count) * piece,
-            to: piece,
-        };
-        kernels::strided_parts(firing, &[], piece, (0..count).map(part))
+            output,
+            firing_steps: (gpu_runs.all as u64, piece),
+            starts: (before, 0),
+            piece,
+        })
     }))
 }
 
@@ -371,7 +364,7 @@ fn merge(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let y = inputs[0].token.clone();
     let rate = counts.iter().copied().fold(0, u64::saturating_add);
     let runs = Runs::of(&counts, &y);
-    let piece = runs.piece();
+    let gpu_runs = runs.clone();
 
     // Input i may lie where piece i of the output lies.
     let pairs: Vec<InPlace> = (0u32..)
@@ -389,19 +382,13 @@ fn merge(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
         outputs: vec![written],
     });
     Ok(made.flops(PIECE * count as f64).gpu(move || {
-        let piece = piece? as u64;
-        let part = |i: u64| Part {
-            input: i as u32,
+        gpu_runs.gpu_parts(|input, piece, before| Part {
+            input,
             output: 0,
-            from: 0,
-            to: i * piece,
-        };
-        let firing = Dim {
-            size: 1,
-            from: piece,
-            to: count * piece,
-        };
-        kernels::strided_parts(firing, &[], piece, (0..count).map(part))
+            firing_steps: (piece, gpu_runs.all as u64),
+            starts: (0, before),
+            piece,
+        })
     }))
 }
 

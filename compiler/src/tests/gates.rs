@@ -79,6 +79,17 @@ fn what_closed_firings_give_follows_from_who_reads_it() {
 }
 
 #[test]
+fn what_opens_another_gate_is_read() {
+    let text = model(
+        r#""above": Threshold(0.9, gate: Gate("open", closed: hold)), "half": Gain(0.5, gate: "above")"#,
+        r#"(from: "in", to: ["above", "half"]), (from: "half", to: ["out"])"#,
+    );
+    // Nothing but the sub-model of the other tests is unused.
+    assert_eq!(check(&text), ["W0202 sub-model `loop` is never used"]);
+    assert_eq!(answers(&graph(&text), "above"), (vec![HOLD], HOLD));
+}
+
+#[test]
 fn gates_in_rust_are_those_of_models() {
     let mut builder = GraphBuilder::new("gated");
     let input = builder.source("in", zbmd_ir::TokenType::scalar(zbmd_ir::DType::F32));

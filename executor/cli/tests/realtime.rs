@@ -144,7 +144,7 @@ fn threads_have_the_priorities_of_their_roles() {
             }
             let workers = all.keys().filter(|name| is_worker(name)).count();
             let with_priority = all.values().filter(|(policy, _)| policy == FIFO).count();
-            if workers == 2 && with_priority >= 6 || begun.elapsed() > Duration::from_secs(60) {
+            if workers == 2 && with_priority >= 7 || begun.elapsed() > Duration::from_secs(60) {
                 break all;
             }
             std::thread::yield_now();
@@ -157,6 +157,7 @@ fn threads_have_the_priorities_of_their_roles() {
                 "zbmd run" => Some("50"),
                 name if is_worker(name) => Some("40"),
                 name if name.starts_with("zbmd file") => Some("30"),
+                "zbmd display" => Some("20"),
                 name if name.starts_with("zbmd pipe") => Some("30"),
                 _ => None,
             };
