@@ -9,6 +9,14 @@
 //! slicer therefore tries a frame three times: as it is; from the first bit on, with each bit's first half weighed
 //! by the bit before (the receiver samples early); and from the last bit back, with each bit's second half weighed
 //! by the bit after (it samples late). The checksum tells which was right.
+//!
+//! slice.rs slices: it compares all halves of a window once, and has the bits of a frame from these with a few operations
+//! on words.
+
+#[path = "slice.rs"]
+mod slice;
+
+use std::array::from_fn;
 
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_backends::op::burst::BurstWriter;
@@ -16,27 +24,24 @@ use zbmd_backends::op::{CustomActor, OpError, Registry, Signature, Work};
 use zbmd_ir::burst::BurstLayout;
 use zbmd_ir::{DType, InPort, OutPort, Params, TokenType, Value};
 
+use self::slice::{Frame, LONG_BITS, PREAMBLE, SHORT_BITS, Slicer, WINDOW_SAMPLES, packed};
+
 /// Name under which models call the actor.
 const NAME: &str = "adsb.decode";
 /// Samples of new data in one firing: about a millisecond.
 const HOP: usize = 2048;
-/// Samples of preamble.
-const PREAMBLE: usize = 16;
-/// Bits of a long and of a short frame.
-const LONG_BITS: usize = 112;
-const SHORT_BITS: usize = 56;
 /// Samples that a start in the hop may need beyond it: a whole long frame, rounded up.
-const LOOKAHEAD: usize = 256;
+const LOOKAHEAD: usize = WINDOW_SAMPLES - HOP;
 /// Bursts of one firing, one for each frame. Frames do not overlap and take at least 128 samples, so there are never more.
 const FRAMES: usize = HOP / (PREAMBLE + 2 * SHORT_BITS);
-/// Bits that say the format of a frame.
-const FORMAT_BITS: usize = 5;
 /// Generator of the Mode S checksum without its leading term (ICAO Annex 10, volume IV, 3.1.2.3.3).
 const POLYNOMIAL: u32 = 0xff_f409;
 /// Remainders of all bytes.
 const REMAINDERS: [u32; 256] = remainders();
-/// Scores that are looked at together: those that are worth a try are few.
-const SCANNED: usize = 32;
+/// Formats with a plain checksum.
+const FORMATS: [u8; 3] = [11, 17, 18];
+/// Samples whose starts are looked at together.
+const GROUP: usize = 128;
 
 /// The actor. `tilt` is the weight of the neighbouring bit in the two corrected attempts.
 pub struct Decode {
@@ -114,103 +119,84 @@ impl Decode {
 
     /// Looks for frames that start in the hop; how many. `gate[i]` above 0 says that a preamble ends at sample i.
     fn hop(&self, magnitude: &[f32], gate: &[f32], frames: &mut BurstWriter<'_>) -> usize {
+        let slicer = Slicer::new(magnitude, self.tilt);
         let gate = &gate[PREAMBLE - 1..][..HOP];
         let mut found = 0;
-        let mut start = 0;
-        while let Some(passed) = first_positive(&gate[start.min(HOP)..]) {
-            start += passed;
-            let samples = &magnitude[start + PREAMBLE..][..2 * LONG_BITS];
-            let Some((frame, length)) = self.attempts(samples) else {
-                start += 1;
-                continue;
-            };
-            if found < FRAMES {
-                frames.write(start as i64, &frame[..length]);
-                found += 1;
+        // The first sample behind the last frame: frames do not overlap.
+        let mut free = 0;
+        for (group, scores) in gate.as_chunks::<GROUP>().0.iter().enumerate() {
+            for start in Starts::new(&slicer, group * GROUP, scores) {
+                if start < free {
+                    continue;
+                }
+                let Some((frame, length)) = attempts(&slicer, start) else {
+                    continue;
+                };
+                if found < FRAMES {
+                    frames.write(start as i64, &frame[..length]);
+                    found += 1;
+                }
+                free = start + PREAMBLE + 16 * length;
             }
-            start += PREAMBLE + 16 * length;
         }
         found
     }
+}
 
-    /// A clean frame and its length in bytes, from the samples behind a preamble.
-    fn attempts(&self, samples: &[f32]) -> Option<([u8; 14], usize)> {
-        forward(samples, 1.0)
-            .and_then(|frame| clean(&frame))
-            .or_else(|| forward(samples, self.tilt).and_then(|frame| clean(&frame)))
-            .or_else(|| self.backward_attempt(samples))
-            .or_else(|| self.backward_attempt(&samples[..2 * SHORT_BITS]))
-    }
+/// Starts that are worth an attempt, of a group of samples: where the gate is open and the bits can be those of a format with
+/// a plain checksum.
+struct Starts {
+    first: usize,
+    /// A bit for each of the group's even samples, and of its odd ones.
+    even: u64,
+    odd: u64,
+}
 
-    /// An attempt from the last bit back, if it would give a format with a plain checksum.
-    fn backward_attempt(&self, samples: &[f32]) -> Option<([u8; 14], usize)> {
-        length(&backward_format(samples, self.tilt))?;
-        clean(&backward(samples, self.tilt))
+impl Starts {
+    fn new(slicer: &Slicer, first: usize, scores: &[f32; GROUP]) -> Self {
+        let [even, odd] = [0, 1].map(|parity| {
+            let open = packed(&from_fn(|pair| scores[2 * pair + parity] > 0.0));
+            open & slicer.starts_of(&FORMATS, parity, first / 2)
+        });
+        Self { first, even, odd }
     }
 }
 
-/// The place of the first score above 0.
-fn first_positive(scores: &[f32]) -> Option<usize> {
-    // Most groups have none: that is found without a branch for each score.
-    let is_wanted = |group: &[f32]| group.iter().fold(false, |any, &score| any | (score > 0.0));
-    let group = scores.chunks(SCANNED).position(is_wanted)?;
-    let before = group * SCANNED;
-    let in_group = scores[before..].iter().position(|&score| score > 0.0)?;
-    Some(before + in_group)
-}
+impl Iterator for Starts {
+    type Item = usize;
 
-/// Slices from the first bit on; after a 1 the next first half counts `tilt` times as much, else as much less. `None`
-/// once the format shows to be one without a plain checksum: so most starts cost five bits here.
-fn forward(samples: &[f32], tilt: f32) -> Option<[u8; 14]> {
-    let mut frame = [0; 14];
-    let mut weight = 1.0;
-    for (bit, pair) in samples.chunks_exact(2).enumerate() {
-        let one = pair[0] * weight > pair[1];
-        frame[bit / 8] |= u8::from(one) << (7 - bit % 8);
-        if bit == FORMAT_BITS - 1 {
-            length(&frame)?;
+    fn next(&mut self) -> Option<usize> {
+        let even = 2 * self.even.trailing_zeros() as usize;
+        let odd = 2 * self.odd.trailing_zeros() as usize + 1;
+        if even.min(odd) >= GROUP {
+            return None;
         }
-        weight = if one { tilt } else { tilt.recip() };
-    }
-    Some(frame)
-}
-
-/// Slices from the last bit back; before a 1 the second half counts `tilt` times less, else as much more.
-fn backward(samples: &[f32], tilt: f32) -> [u8; 14] {
-    let mut frame = [0; 14];
-    let mut weight = 1.0;
-    for (bit, pair) in samples.chunks_exact(2).enumerate().rev() {
-        let one = pair[0] > pair[1] * weight;
-        frame[bit / 8] |= u8::from(one) << (7 - bit % 8);
-        weight = if one { tilt.recip() } else { tilt };
-    }
-    frame
-}
-
-/// [`backward`] of the shortest beginning of a frame that gives the bits of its format: it ends with a bit that is the same
-/// whatever the bit behind it is, and then also where it is the last one.
-fn backward_format(samples: &[f32], tilt: f32) -> [u8; 14] {
-    let is_settled =
-        |pair: &[f32]| (pair[0] > pair[1] * tilt) == (pair[0] > pair[1] * tilt.recip());
-    let mut behind_format = samples.chunks_exact(2).skip(FORMAT_BITS - 1);
-    let settled = behind_format.position(is_settled);
-    let end = settled.map_or(samples.len(), |passed| 2 * (FORMAT_BITS + passed));
-    backward(&samples[..end], tilt)
-}
-
-/// Bytes of a frame whose format, in its first five bits, has a plain checksum.
-fn length(frame: &[u8; 14]) -> Option<usize> {
-    match frame[0] >> 3 {
-        11 => Some(SHORT_BITS / 8),
-        17 | 18 => Some(LONG_BITS / 8),
-        _ => None,
+        let next = if even < odd {
+            &mut self.even
+        } else {
+            &mut self.odd
+        };
+        *next &= *next - 1;
+        Some(self.first + even.min(odd))
     }
 }
 
-/// The frame and its length, if its format has a plain checksum and that is right.
-fn clean(frame: &[u8; 14]) -> Option<([u8; 14], usize)> {
-    let length = length(frame)?;
-    (checksum(&frame[..length]) == 0).then_some((*frame, length))
+/// A clean frame behind a preamble that begins at `start`, and its length in bytes.
+fn attempts(slicer: &Slicer, start: usize) -> Option<(Frame, usize)> {
+    clean(slicer.plain(start))
+        .or_else(|| clean(slicer.forward(start)))
+        .or_else(|| clean(slicer.backward(start, LONG_BITS)))
+        .or_else(|| clean(slicer.backward(start, SHORT_BITS)))
+}
+
+/// The frame and its length in bytes, if its format, in its first five bits, has a plain checksum and that is right.
+fn clean(frame: Frame) -> Option<(Frame, usize)> {
+    let length = match frame[0] >> 3 {
+        11 => SHORT_BITS / 8,
+        17 | 18 => LONG_BITS / 8,
+        _ => return None,
+    };
+    (checksum(&frame[..length]) == 0).then_some((frame, length))
 }
 
 /// Remainder of the frame, parity included, by the generator: 0 for a clean one.
@@ -277,13 +263,10 @@ impl CustomActor for Decode {
     }
 
     fn work(&self) -> Option<Work> {
-        // In noise one start in five passes the gate and costs four slicings, of which one in eleven is longer than the
-        // bits of the format. A bit is decided after its neighbour, which takes as long as some fifteen operations on wide
-        // vectors.
-        let sliced_bits = 4 * (FORMAT_BITS + 1) + 4 * LONG_BITS / 11;
-        let flops = (HOP / 5 * sliced_bits * 15) as f64;
+        // Each sample is weighed and compared five times, and each comparison packed into a word. What is sliced is little.
+        const OPERATIONS: usize = 30;
         Some(Work {
-            flops,
+            flops: (HOP * OPERATIONS) as f64,
             bytes: (HOP * 8 + FRAMES * self.layout.token_bytes) as f64,
         })
     }
@@ -292,24 +275,6 @@ impl CustomActor for Decode {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_short_look_back_gives_the_format_of_the_long_one() {
-        let mut state = 1u32;
-        let mut sample = || {
-            // Numerical Recipes' generator; equal neighbours are common.
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 29) as f32
-        };
-        for _ in 0..20_000 {
-            let samples: Vec<f32> = (0..2 * LONG_BITS).map(|_| sample()).collect();
-            for samples in [&samples[..], &samples[..2 * SHORT_BITS]] {
-                let format = |frame: [u8; 14]| frame[0] >> (8 - FORMAT_BITS);
-                let expect = format(backward(samples, 1.5));
-                assert_eq!(format(backward_format(samples, 1.5)), expect);
-            }
-        }
-    }
 
     #[test]
     fn the_checksum_divides_by_the_generator() {
@@ -323,17 +288,5 @@ mod tests {
             damaged[bit / 8] ^= 0x80 >> (bit % 8);
             assert_ne!(checksum(&damaged), 0, "bit {bit}");
         }
-    }
-
-    #[test]
-    fn the_first_positive_score_is_found_wherever_it_is() {
-        for place in 0..100 {
-            let mut scores = [-1.0; 100];
-            scores[99] = 1.0;
-            scores[place] = 0.5;
-            assert_eq!(first_positive(&scores), Some(place));
-        }
-        assert_eq!(first_positive(&[0.0, -0.0, f32::NAN]), None);
-        assert_eq!(first_positive(&[]), None);
     }
 }
