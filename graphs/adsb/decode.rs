@@ -2,8 +2,8 @@
 //!
 //! Knows nothing of files, calendars or devices: it is a pure function of its windows, as every actor is. A frame is
 //! a preamble of 16 samples (2 MS/s: 8 us) and 56 or 112 bits of two samples each; a bit is 1 where the first half
-//! is the stronger one. Only formats whose parity is not overlaid with an unknown address can be checked: DF 11
-//! (interrogator 0), 17 and 18.
+//! is the stronger one. Only formats whose parity is not overlaid with an unknown address can be checked: DF 17 and 18, and
+//! DF 11, whose parity is overlaid with a short code of who asked.
 //!
 //! The transponder's clock is not ours, so a sample may straddle two half bits and lend its neighbour energy. The
 //! slicer therefore tries a frame three times: as it is; from the first bit on, with each bit's first half weighed
@@ -17,6 +17,7 @@
 mod slice;
 
 use std::array::from_fn;
+use std::collections::BTreeSet;
 
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_backends::op::burst::BurstWriter;
@@ -36,8 +37,10 @@ const LOOKAHEAD: usize = WINDOW_SAMPLES - HOP;
 const FRAMES: usize = HOP / (PREAMBLE + 2 * SHORT_BITS);
 /// Generator of the Mode S checksum without its leading term (ICAO Annex 10, volume IV, 3.1.2.3.3).
 const POLYNOMIAL: u32 = 0xff_f409;
-/// Remainders of all bytes.
-const REMAINDERS: [u32; 256] = remainders();
+/// `REMAINDERS[n][byte]` is the remainder of a byte with `n` bytes of zeros behind it.
+static REMAINDERS: [[u32; 256]; LONG_BITS / 8] = remainders();
+/// Replies to all calls (DF 11) have their parity overlaid with a code of who called: 4 bits of one of five sets.
+const INTERROGATORS: u32 = 80;
 /// Formats with a plain checksum.
 const FORMATS: [u8; 3] = [11, 17, 18];
 /// Samples whose starts are looked at together.
@@ -77,21 +80,38 @@ pub fn frame_token() -> TokenType {
     TokenType::burst(DType::U8, [LONG_BITS as u32 / 8])
 }
 
-/// The frames in a sink's tokens.
-pub fn frames(tokens: &[u8]) -> Vec<Heard> {
-    let bursts = frame_layout().read_all(tokens);
-    bursts
-        .map(|burst| burst.expect("an actor writes no burst beyond its maximum"))
-        .filter(|burst| burst.length > 0)
-        .map(|burst| Heard {
-            sample: burst.first,
-            hex: burst
-                .items
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
-        })
-        .collect()
+/// Reads the tokens of a sink.
+///
+/// A DF 11 with a code in its parity has less of a checksum: it counts where a clean frame told of its aircraft before.
+#[derive(Debug, Default)]
+pub struct Listener {
+    addresses: BTreeSet<[u8; 3]>,
+}
+
+impl Listener {
+    /// The frames in the sink's next tokens.
+    pub fn frames(&mut self, tokens: &[u8]) -> Vec<Heard> {
+        let layout = frame_layout();
+        let mut frames = Vec::new();
+        for burst in layout.read_all(tokens) {
+            let burst = burst.expect("an actor writes no burst beyond its maximum");
+            let &[_, a, b, c, ..] = burst.items else {
+                continue;
+            };
+            let is_clean = checksum(burst.items) == 0;
+            if is_clean {
+                self.addresses.insert([a, b, c]);
+            }
+            if is_clean || self.addresses.contains(&[a, b, c]) {
+                let hex = burst.items.iter().map(|byte| format!("{byte:02x}"));
+                frames.push(Heard {
+                    sample: burst.first,
+                    hex: hex.collect(),
+                });
+            }
+        }
+        frames
+    }
 }
 
 fn frame_layout() -> BurstLayout {
@@ -155,8 +175,8 @@ struct Starts {
 impl Starts {
     fn new(slicer: &Slicer, first: usize, scores: &[f32; GROUP]) -> Self {
         let [even, odd] = [0, 1].map(|parity| {
-            let open = packed(&from_fn(|pair| scores[2 * pair + parity] > 0.0));
-            open & slicer.starts_of(&FORMATS, parity, first / 2)
+            let open = from_fn(|pair| scores[2 * pair + parity] > 0.0);
+            packed(&open) & slicer.starts_of(&FORMATS, parity, first / 2)
         });
         Self { first, even, odd }
     }
@@ -191,38 +211,42 @@ fn attempts(slicer: &Slicer, start: usize) -> Option<(Frame, usize)> {
 
 /// The frame and its length in bytes, if its format, in its first five bits, has a plain checksum and that is right.
 fn clean(frame: Frame) -> Option<(Frame, usize)> {
-    let length = match frame[0] >> 3 {
-        11 => SHORT_BITS / 8,
-        17 | 18 => LONG_BITS / 8,
+    let (length, remainders) = match frame[0] >> 3 {
+        11 => (SHORT_BITS / 8, INTERROGATORS),
+        17 | 18 => (LONG_BITS / 8, 1),
         _ => return None,
     };
-    (checksum(&frame[..length]) == 0).then_some((frame, length))
+    (checksum(&frame[..length]) < remainders).then_some((frame, length))
 }
 
 /// Remainder of the frame, parity included, by the generator: 0 for a clean one.
 fn checksum(frame: &[u8]) -> u32 {
-    frame.iter().fold(0, |remainder, &byte| {
-        let first = (remainder >> 16) as u8 ^ byte;
-        (remainder << 8) & 0xff_ffff ^ REMAINDERS[first as usize]
+    // The division is linear: each byte has its part whatever the others are, so none waits for another.
+    let parts = frame.iter().rev().zip(&REMAINDERS);
+    parts.fold(0, |remainder, (&byte, of_byte)| {
+        remainder ^ of_byte[byte as usize]
     })
 }
 
-/// The remainder of each byte, shifted in bit by bit.
-const fn remainders() -> [u32; 256] {
-    let mut table = [0; 256];
+const fn remainders() -> [[u32; 256]; LONG_BITS / 8] {
+    let mut table = [[0; 256]; LONG_BITS / 8];
     let mut byte = 0;
-    while byte < table.len() {
-        let mut remainder = (byte as u32) << 16;
-        let mut bit = 0;
-        while bit < 8 {
-            let is_subtracted = remainder & 0x80_0000 != 0;
-            remainder = (remainder << 1) & 0xff_ffff;
-            if is_subtracted {
-                remainder ^= POLYNOMIAL;
+    while byte < 256 {
+        let mut remainder = byte as u32;
+        let mut behind = 0;
+        while behind < LONG_BITS / 8 {
+            table[behind][byte] = remainder;
+            let mut bit = 0;
+            while bit < 8 {
+                let is_subtracted = remainder & 0x80_0000 != 0;
+                remainder = (remainder << 1) & 0xff_ffff;
+                if is_subtracted {
+                    remainder ^= POLYNOMIAL;
+                }
+                bit += 1;
             }
-            bit += 1;
+            behind += 1;
         }
-        table[byte] = remainder;
         byte += 1;
     }
     table

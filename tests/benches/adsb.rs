@@ -108,13 +108,14 @@ fn ours_once(engine: &Engine, path: &Path) -> (Duration, BTreeSet<String>) {
 
     let token_bytes = sink.token().bytes() as usize;
     let mut records = vec![0; 256 * token_bytes];
+    let mut listener = decode::Listener::default();
     let mut frames = BTreeSet::new();
     loop {
         let tokens = sink.pull_some_bytes(&mut records).expect("a run") as usize;
         if tokens == 0 {
             break;
         }
-        let heard = decode::frames(&records[..tokens * token_bytes]);
+        let heard = listener.frames(&records[..tokens * token_bytes]);
         frames.extend(heard.into_iter().map(|frame| frame.hex));
     }
     feed.join().expect("fed");
