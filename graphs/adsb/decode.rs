@@ -16,7 +16,6 @@
 #[path = "slice.rs"]
 mod slice;
 
-use std::array::from_fn;
 use std::collections::BTreeSet;
 
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
@@ -174,10 +173,13 @@ struct Starts {
 
 impl Starts {
     fn new(slicer: &Slicer, first: usize, scores: &[f32; GROUP]) -> Self {
-        let [even, odd] = [0, 1].map(|parity| {
-            let open = from_fn(|pair| scores[2 * pair + parity] > 0.0);
-            packed(&open) & slicer.starts_of(&FORMATS, parity, first / 2)
-        });
+        let halves = scores.as_chunks::<64>().0.iter();
+        let open = halves.map(|half| packed(&half.map(|score| score > 0.0)));
+        let open = open
+            .rev()
+            .fold(0, |open, half| open << 64 | u128::from(half));
+        let even = even_bits(open) & slicer.starts_of(&FORMATS, 0, first / 2);
+        let odd = even_bits(open >> 1) & slicer.starts_of(&FORMATS, 1, first / 2);
         Self { first, even, odd }
     }
 }
@@ -199,6 +201,22 @@ impl Iterator for Starts {
         *next &= *next - 1;
         Some(self.first + even.min(odd))
     }
+}
+
+/// Every second bit, from the lowest one on.
+fn even_bits(bits: u128) -> u64 {
+    // Ones, twos, fours and so on of bits, with gaps of the same length between them, move together.
+    const KEPT: [u128; 7] = [
+        u128::MAX / 0x3,
+        u128::MAX / 0x5,
+        u128::MAX / 0x11,
+        u128::MAX / 0x101,
+        u128::MAX / 0x1_0001,
+        u128::MAX / 0x1_0000_0001,
+        u128::MAX >> 64,
+    ];
+    let together = |bits: u128, step: usize| (bits | bits >> (1 << step >> 1)) & KEPT[step];
+    (0..KEPT.len()).fold(bits, together) as u64
 }
 
 /// A clean frame behind a preamble that begins at `start`, and its length in bytes.
@@ -312,5 +330,13 @@ mod tests {
             damaged[bit / 8] ^= 0x80 >> (bit % 8);
             assert_ne!(checksum(&damaged), 0, "bit {bit}");
         }
+    }
+    #[test]
+    fn every_second_bit_is_kept() {
+        for bit in 0..128 {
+            let expected = if bit % 2 == 0 { 1 << (bit / 2) } else { 0 };
+            assert_eq!(even_bits(1 << bit), expected, "{bit}");
+        }
+        assert_eq!(even_bits(u128::MAX), u64::MAX);
     }
 }

@@ -40,8 +40,8 @@ fn every_known_frame_is_found_on_every_machine() {
         Vec::<&String>::new(),
         "missed"
     );
-    // 142 when this was written; all 142 come from the one aircraft that sent the 87, so none is noise.
-    assert!(heard.len() >= 140, "{} distinct frames", heard.len());
+    // 147 when this was written; all come from the one aircraft that sent the 87, so none is noise.
+    assert!(heard.len() >= 145, "{} distinct frames", heard.len());
     assert!(
         heard.iter().all(|frame| &frame[2..8] == "4d2023"),
         "{heard:?}"
