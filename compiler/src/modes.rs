@@ -1,9 +1,6 @@
 //! The modes of a model in text: which there are, and the model of each. Knows no plan.
 
-use std::fmt;
-
-use zbmd_ir::verify::VerifiedModes;
-use zbmd_ir::{Mode, Modes, Program, text};
+use zbmd_ir::{Mode, Modes, Program};
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
@@ -36,9 +33,7 @@ impl ModeList {
         let mut changes = Vec::new();
         match &model.changes {
             None => {
-                let count = names.len() as u32;
-                let all = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
-                changes.extend(all.filter(|(from, to)| from != to));
+                changes.extend(all_changes(names.len() as u32));
             }
             Some(pairs) => {
                 for (from, to) in pairs {
@@ -72,103 +67,10 @@ impl ModeList {
     }
 }
 
-/// What modes cost, over all sequences of changes that are allowed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModeBounds {
-    /// For each mode its name, and period and latency of its main plan.
-    pub modes: Vec<ModeBound>,
-    /// The change after which an output may come latest.
-    pub worst: Option<ChangeBound>,
-}
-
-/// Planned times of one mode on the whole machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModeBound {
-    /// Its name.
-    pub name: String,
-    /// Iterations of a block.
-    pub block: u64,
-    /// Time from block to block.
-    pub period_ns: u64,
-    /// Time from a block's input to its output.
-    pub latency_ns: u64,
-}
-
-/// Planned latency over a change: the block that is first in the new mode waits until the last one of the old mode is out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChangeBound {
-    /// The old mode.
-    pub from: String,
-    /// The new one.
-    pub to: String,
-    /// Both latencies, besides what the run needs to go over.
-    pub latency_ns: u64,
-}
-
-impl ModeBounds {
-    /// The bounds of verified modes. Every block comes out within the latency of its mode, and behind the last block of the
-    /// mode before; so no sequence of changes is worse than its worst change.
-    pub fn of(modes: &VerifiedModes) -> Self {
-        let programs = modes.names().iter().zip(modes.programs());
-        let bounds = programs.map(|(name, program)| {
-            let main = program.plans.first();
-            ModeBound {
-                name: name.clone(),
-                block: main.map_or(1, |plan| plan.block),
-                period_ns: main.map_or(0, |plan| plan.period_ns),
-                latency_ns: main.map_or(0, |plan| plan.latency_ns),
-            }
-        });
-        let bounds: Vec<ModeBound> = bounds.collect();
-        let changes = modes.changes().iter().map(|&(from, to)| {
-            let (from, to) = (&bounds[from as usize], &bounds[to as usize]);
-            ChangeBound {
-                from: from.name.clone(),
-                to: to.name.clone(),
-                latency_ns: from.latency_ns.saturating_add(to.latency_ns),
-            }
-        });
-        let worst = changes.max_by_key(|change| change.latency_ns);
-        Self {
-            worst,
-            modes: bounds,
-        }
-    }
-}
-
-impl fmt::Display for ModeBounds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for mode in &self.modes {
-            let ModeBound {
-                name,
-                block,
-                period_ns,
-                latency_ns,
-            } = mode;
-            writeln!(
-                f,
-                "mode {name}: {block} iterations a block, period {}, latency {}",
-                text::duration(*period_ns),
-                text::duration(*latency_ns)
-            )?;
-        }
-        let longest = self.modes.iter().map(|mode| mode.period_ns).max();
-        write!(
-            f,
-            "over all modes: period at most {}",
-            text::duration(longest.unwrap_or(0))
-        )?;
-        match &self.worst {
-            Some(worst) => write!(
-                f,
-                ", latency at most {} (first block after {} -> {})",
-                text::duration(worst.latency_ns),
-                worst.from,
-                worst.to
-            ),
-            None => Ok(()),
-        }
-    }
+/// From every mode to every other.
+fn all_changes(count: u32) -> Vec<(u32, u32)> {
+    let all = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
+    all.filter(|(from, to)| from != to).collect()
 }
 
 /// E0219, for modes that cannot follow each other.
