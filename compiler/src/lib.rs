@@ -70,7 +70,7 @@ pub use builder::{ActorRef, GraphBuilder, PortRef};
 pub use codes::Code;
 pub use compile::{
     Compiled, CompiledModes, analyse_file, analyse_str, calibrate_file, calibrate_graph,
-    calibrate_str, check_file, check_str, compile_file, compile_graph, compile_str,
+    calibrate_str, check_file, check_str, compile_file, compile_graph, compile_onnx, compile_str,
     graph_of_file, graph_of_onnx, read_machine,
 };
 pub use contingency::ImpossibleLoss;

@@ -1,10 +1,11 @@
 //! The modes of a model in text: which there are, and the model of each. Knows no plan.
 
-use zbmd_ir::{Mode, Modes, Program};
+use zbmd_ir::{Mode, Modes, Program, limits};
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
 use crate::model::Model;
+use crate::options::CompileOptions;
 use crate::source::{Span, Spanned};
 
 /// What a text says of its modes. The first is the one that a run begins in.
@@ -56,6 +57,26 @@ impl ModeList {
         Some(Self { names, changes })
     }
 
+    /// The modes of an ONNX model, one for each size of its batches; `None` if it has none, or they cannot be, which has been
+    /// reported.
+    pub(crate) fn of_buckets(sizes: &[u32], sink: &mut Sink) -> Option<Self> {
+        let fault = bucket_fault(sizes);
+        if let Some(why) = &fault {
+            let help = "write each size once, such as `--buckets 1,2,4,8`";
+            sink.push(refuse(why.as_str(), Span::NONE).help(help));
+        }
+        if sizes.is_empty() || fault.is_some() {
+            return None;
+        }
+
+        let names = sizes.iter().map(|&size| bucket_name(size));
+        let count = sizes.len() as u32;
+        Some(Self {
+            names: names.map(|name| Spanned::new(name, Span::NONE)).collect(),
+            changes: all_changes(count),
+        })
+    }
+
     /// The programs of all modes together, in the order of the names.
     pub(crate) fn join(&self, programs: Vec<Program>) -> Modes {
         let names = self.names.iter().map(|name| name.value.clone());
@@ -71,6 +92,40 @@ impl ModeList {
 fn all_changes(count: u32) -> Vec<(u32, u32)> {
     let all = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
     all.filter(|(from, to)| from != to).collect()
+}
+
+/// The mode for batches of a size.
+fn bucket_name(size: u32) -> String {
+    format!("batch-{size}")
+}
+
+/// The size of batches of the mode that is compiled, of an ONNX model that has several.
+pub(crate) fn chosen_bucket(options: &CompileOptions) -> Option<u32> {
+    let mut sizes = options.buckets.iter().copied();
+    match &options.mode {
+        None => sizes.next(),
+        Some(mode) => sizes.find(|&size| bucket_name(size) == *mode),
+    }
+}
+
+/// Why there cannot be a mode for each of these sizes.
+fn bucket_fault(sizes: &[u32]) -> Option<String> {
+    if sizes.len() > limits::MAX_MODES {
+        return Some(format!(
+            "there are {} sizes of batches, at most {} can be modes",
+            sizes.len(),
+            limits::MAX_MODES
+        ));
+    }
+    for (index, size) in sizes.iter().enumerate() {
+        if *size == 0 {
+            return Some("a batch has 0 samples".to_owned());
+        }
+        if sizes[..index].contains(size) {
+            return Some(format!("batches of {size} are asked for twice"));
+        }
+    }
+    None
 }
 
 /// E0219, for modes that cannot follow each other.
