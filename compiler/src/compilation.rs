@@ -106,7 +106,11 @@ impl<'a> Compilation<'a> {
         };
 
         let modes = match &parsed_source {
-            Some(ParsedSource::Model(.., modes)) => modes.clone(),
+            Some(
+                ParsedSource::Model(.., modes)
+                | ParsedSource::OnnxFile { modes, .. }
+                | ParsedSource::OnnxBytes { modes, .. },
+            ) => modes.clone(),
             _ => None,
         };
         let model = parsed_source.and_then(|source| front_end.build_graph(source));

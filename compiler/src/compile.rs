@@ -119,12 +119,13 @@ fn several_modes(compilation: &Compilation<'_>, options: &CompileOptions) -> Opt
     modes.cloned()
 }
 
-/// A text once more, to read another mode of it. What is made in Rust has none.
+/// A text or a file once more, to read another mode of it. What is made in Rust has none.
 fn again<'a>(source: &Source<'a>) -> Option<Source<'a>> {
     match *source {
         Source::File(path) => Some(Source::File(path)),
         Source::Text { name, text, folder } => Some(Source::Text { name, text, folder }),
-        Source::Onnx { .. } | Source::Net { .. } | Source::Graph { .. } => None,
+        Source::Onnx { name, bytes } => Some(Source::Onnx { name, bytes }),
+        Source::Net { .. } | Source::Graph { .. } => None,
     }
 }
 
@@ -225,6 +226,18 @@ pub fn compile_str(
     options: &CompileOptions,
 ) -> Result<Compiled, Diagnostics> {
     compile(text_source(name, text, dir.as_ref()), options)
+}
+
+/// Compiles an ONNX model given as bytes. `name` stands in messages for the file; external data has no folder then.
+///
+/// # Errors
+/// See [`compile_file`].
+pub fn compile_onnx(
+    name: &str,
+    bytes: &[u8],
+    options: &CompileOptions,
+) -> Result<Compiled, Diagnostics> {
+    compile(Source::Onnx { name, bytes }, options)
 }
 
 /// Compiles a graph made in Rust. `blobs` holds the tensors that its parameters refer to.

@@ -13,7 +13,7 @@ use zbmd_ir::{BlobId, Graph, TiVec};
 
 use crate::build::{BuiltGraph, Origins, build};
 use crate::codes::Code;
-use crate::diag::{Diagnostic, Sink};
+use crate::diag::{Diagnostic, Sink, suggest};
 use crate::expand::expand;
 use crate::gates;
 use crate::infer::infer;
@@ -24,7 +24,7 @@ use crate::onnx::{self, ImportOptions, OnnxError};
 use crate::options::CompileOptions;
 use crate::parse::{Node, parse};
 use crate::pass_selection::PassSelection;
-use crate::reports::Reports;
+use crate::reports::{Reported, Reports};
 use crate::source::{Span, Spanned};
 use crate::values::Files;
 
@@ -62,8 +62,15 @@ pub(crate) enum Source<'a> {
 /// A source as far as it can be read without knowing the machine.
 pub(crate) enum ParsedSource<'a> {
     Model(Rc<Model>, Vec<Parameter>, Option<ModeList>),
-    OnnxFile(&'a Path),
-    OnnxBytes { name: &'a str, bytes: &'a [u8] },
+    OnnxFile {
+        path: &'a Path,
+        modes: Option<ModeList>,
+    },
+    OnnxBytes {
+        name: &'a str,
+        bytes: &'a [u8],
+        modes: Option<ModeList>,
+    },
     Net(&'a Net),
     Graph(Graph),
 }
@@ -89,8 +96,22 @@ pub(crate) fn parse_source<'a>(
     reports: &mut Reports,
 ) -> Option<ParsedSource<'a>> {
     match source {
-        Source::File(path) if onnx::is_onnx(path) => Some(ParsedSource::OnnxFile(path)),
-        Source::Onnx { name, bytes } => Some(ParsedSource::OnnxBytes { name, bytes }),
+        Source::File(path) if onnx::is_onnx(path) => {
+            let modes = bucket_modes(options, &mut reports.sink).ok()?;
+            Some(ParsedSource::OnnxFile { path, modes })
+        }
+        Source::Onnx { name, bytes } => {
+            let modes = bucket_modes(options, &mut reports.sink).ok()?;
+            Some(ParsedSource::OnnxBytes { name, bytes, modes })
+        }
+        _ if !options.buckets.is_empty() => {
+            let message = "buckets are sizes of batches of an ONNX model, and this is none";
+            let refusal = modes::refuse(message, Span::NONE);
+            reports
+                .sink
+                .push(refusal.help("in a model file write a mode for each size, `modes: {…}`"));
+            None
+        }
         Source::File(path) => {
             let mut loader = Loader::new(&mut reports.sources, &mut reports.sink);
             let model = loader.file(path, Span::NONE)?;
@@ -115,6 +136,27 @@ pub(crate) fn parse_source<'a>(
             Some(ParsedSource::Graph(graph))
         }
     }
+}
+
+/// The modes of an ONNX model that is compiled for several sizes of batches, if it is.
+///
+/// # Errors
+/// Where they cannot be, or the one that is asked for is not among them.
+fn bucket_modes(options: &CompileOptions, sink: &mut Sink) -> Result<Option<ModeList>, Reported> {
+    let errors_before = sink.errors();
+    let modes = ModeList::of_buckets(&options.buckets, sink);
+    if sink.errors() > errors_before {
+        return Err(Reported);
+    }
+    if let (Some(modes), Some(wanted), None) =
+        (&modes, &options.mode, modes::chosen_bucket(options))
+    {
+        let known = modes.names.iter().map(|name| name.value.as_str());
+        let refusal = modes::refuse(format!("there is no mode `{wanted}`"), Span::NONE);
+        sink.push(refusal.help(suggest(wanted, known)));
+        return Err(Reported);
+    }
+    Ok(modes)
 }
 
 /// A model in the mode that the options name, or else in its first one.
@@ -170,11 +212,11 @@ impl FrontEnd<'_> {
             }
             ParsedSource::Net(net) => Some(self.build_net(net)),
             ParsedSource::Graph(graph) => Some(self.check_given_graph(graph)),
-            ParsedSource::OnnxFile(path) => {
+            ParsedSource::OnnxFile { path, .. } => {
                 let imported = onnx::import_file(path, self.registry, &self.import_options());
                 self.build_imported(&path.display().to_string(), imported)
             }
-            ParsedSource::OnnxBytes { name, bytes } => {
+            ParsedSource::OnnxBytes { name, bytes, .. } => {
                 let imported = onnx::import_bytes(bytes, self.registry, &self.import_options());
                 self.build_imported(name, imported)
             }
@@ -186,6 +228,7 @@ impl FrontEnd<'_> {
         // The machine may not gain from a pass that the options leave in.
         let mut import = self.options.onnx.clone();
         import.without.extend(self.passes.skipped_imports());
+        import.batch = modes::chosen_bucket(self.options).or(import.batch);
         import
     }
 

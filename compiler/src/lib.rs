@@ -70,15 +70,14 @@ pub use builder::{ActorRef, GraphBuilder, PortRef};
 pub use codes::Code;
 pub use compile::{
     Compiled, CompiledModes, analyse_file, analyse_str, calibrate_file, calibrate_graph,
-    calibrate_str, check_file, check_str, compile_file, compile_graph, compile_str, graph_of_file,
-    graph_of_onnx, read_machine,
+    calibrate_str, check_file, check_str, compile_file, compile_graph, compile_onnx, compile_str,
+    graph_of_file, graph_of_onnx, read_machine,
 };
 pub use contingency::ImpossibleLoss;
 pub use cpu_only::{CpuOnlyActor, CpuOnlyActors};
 pub use deadlines::{DeadlineCheck, check_deadlines};
 pub use diag::{Diagnostic, Diagnostics, Label, Severity};
 pub use explain::{Example, Page, page};
-pub use modes::{ChangeBound, ModeBound, ModeBounds};
 pub use npy::{Npy, NpyError, read as read_npy};
 pub use options::{CompileOptions, MachineChoice, Replicate, SearchOptions};
 pub use replicate::{ReplicateError, Replicated, Replication, replicate};
@@ -86,6 +85,7 @@ pub use rounding::Rounding;
 pub use source::{FileId, Position, Source, SourceMap, Span, Spanned};
 pub use write::WriteError;
 pub use zbmd_backends::kernels::Math;
+pub use zbmd_ir::{ChangeBound, LossBound, ModeBound, ModeBounds};
 pub use zbmd_scheduler::Losses;
 pub use zbmd_scheduler::replicate::{Factors, Obstacle, obstacles};
 #[cfg(feature = "views")]

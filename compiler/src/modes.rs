@@ -1,13 +1,11 @@
 //! The modes of a model in text: which there are, and the model of each. Knows no plan.
 
-use std::fmt;
-
-use zbmd_ir::verify::VerifiedModes;
-use zbmd_ir::{Mode, Modes, Program, text};
+use zbmd_ir::{Mode, Modes, Program, limits};
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
 use crate::model::Model;
+use crate::options::CompileOptions;
 use crate::source::{Span, Spanned};
 
 /// What a text says of its modes. The first is the one that a run begins in.
@@ -36,9 +34,7 @@ impl ModeList {
         let mut changes = Vec::new();
         match &model.changes {
             None => {
-                let count = names.len() as u32;
-                let all = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
-                changes.extend(all.filter(|(from, to)| from != to));
+                changes.extend(all_changes(names.len() as u32));
             }
             Some(pairs) => {
                 for (from, to) in pairs {
@@ -61,6 +57,26 @@ impl ModeList {
         Some(Self { names, changes })
     }
 
+    /// The modes of an ONNX model, one for each size of its batches; `None` if it has none, or they cannot be, which has been
+    /// reported.
+    pub(crate) fn of_buckets(sizes: &[u32], sink: &mut Sink) -> Option<Self> {
+        let fault = bucket_fault(sizes);
+        if let Some(why) = &fault {
+            let help = "write each size once, such as `--buckets 1,2,4,8`";
+            sink.push(refuse(why.as_str(), Span::NONE).help(help));
+        }
+        if sizes.is_empty() || fault.is_some() {
+            return None;
+        }
+
+        let names = sizes.iter().map(|&size| bucket_name(size));
+        let count = sizes.len() as u32;
+        Some(Self {
+            names: names.map(|name| Spanned::new(name, Span::NONE)).collect(),
+            changes: all_changes(count),
+        })
+    }
+
     /// The programs of all modes together, in the order of the names.
     pub(crate) fn join(&self, programs: Vec<Program>) -> Modes {
         let names = self.names.iter().map(|name| name.value.clone());
@@ -72,103 +88,44 @@ impl ModeList {
     }
 }
 
-/// What modes cost, over all sequences of changes that are allowed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModeBounds {
-    /// For each mode its name, and period and latency of its main plan.
-    pub modes: Vec<ModeBound>,
-    /// The change after which an output may come latest.
-    pub worst: Option<ChangeBound>,
+/// From every mode to every other.
+fn all_changes(count: u32) -> Vec<(u32, u32)> {
+    let all = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
+    all.filter(|(from, to)| from != to).collect()
 }
 
-/// Planned times of one mode on the whole machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModeBound {
-    /// Its name.
-    pub name: String,
-    /// Iterations of a block.
-    pub block: u64,
-    /// Time from block to block.
-    pub period_ns: u64,
-    /// Time from a block's input to its output.
-    pub latency_ns: u64,
+/// The mode for batches of a size.
+fn bucket_name(size: u32) -> String {
+    format!("batch-{size}")
 }
 
-/// Planned latency over a change: the block that is first in the new mode waits until the last one of the old mode is out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChangeBound {
-    /// The old mode.
-    pub from: String,
-    /// The new one.
-    pub to: String,
-    /// Both latencies, besides what the run needs to go over.
-    pub latency_ns: u64,
-}
-
-impl ModeBounds {
-    /// The bounds of verified modes. Every block comes out within the latency of its mode, and behind the last block of the
-    /// mode before; so no sequence of changes is worse than its worst change.
-    pub fn of(modes: &VerifiedModes) -> Self {
-        let programs = modes.names().iter().zip(modes.programs());
-        let bounds = programs.map(|(name, program)| {
-            let main = program.plans.first();
-            ModeBound {
-                name: name.clone(),
-                block: main.map_or(1, |plan| plan.block),
-                period_ns: main.map_or(0, |plan| plan.period_ns),
-                latency_ns: main.map_or(0, |plan| plan.latency_ns),
-            }
-        });
-        let bounds: Vec<ModeBound> = bounds.collect();
-        let changes = modes.changes().iter().map(|&(from, to)| {
-            let (from, to) = (&bounds[from as usize], &bounds[to as usize]);
-            ChangeBound {
-                from: from.name.clone(),
-                to: to.name.clone(),
-                latency_ns: from.latency_ns.saturating_add(to.latency_ns),
-            }
-        });
-        let worst = changes.max_by_key(|change| change.latency_ns);
-        Self {
-            worst,
-            modes: bounds,
-        }
+/// The size of batches of the mode that is compiled, of an ONNX model that has several.
+pub(crate) fn chosen_bucket(options: &CompileOptions) -> Option<u32> {
+    let mut sizes = options.buckets.iter().copied();
+    match &options.mode {
+        None => sizes.next(),
+        Some(mode) => sizes.find(|&size| bucket_name(size) == *mode),
     }
 }
 
-impl fmt::Display for ModeBounds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for mode in &self.modes {
-            let ModeBound {
-                name,
-                block,
-                period_ns,
-                latency_ns,
-            } = mode;
-            writeln!(
-                f,
-                "mode {name}: {block} iterations a block, period {}, latency {}",
-                text::duration(*period_ns),
-                text::duration(*latency_ns)
-            )?;
+/// Why there cannot be a mode for each of these sizes.
+fn bucket_fault(sizes: &[u32]) -> Option<String> {
+    if sizes.len() > limits::MAX_MODES {
+        return Some(format!(
+            "there are {} sizes of batches, at most {} can be modes",
+            sizes.len(),
+            limits::MAX_MODES
+        ));
+    }
+    for (index, size) in sizes.iter().enumerate() {
+        if *size == 0 {
+            return Some("a batch has 0 samples".to_owned());
         }
-        let longest = self.modes.iter().map(|mode| mode.period_ns).max();
-        write!(
-            f,
-            "over all modes: period at most {}",
-            text::duration(longest.unwrap_or(0))
-        )?;
-        match &self.worst {
-            Some(worst) => write!(
-                f,
-                ", latency at most {} (first block after {} -> {})",
-                text::duration(worst.latency_ns),
-                worst.from,
-                worst.to
-            ),
-            None => Ok(()),
+        if sizes[..index].contains(size) {
+            return Some(format!("batches of {size} are asked for twice"));
         }
     }
+    None
 }
 
 /// E0219, for modes that cannot follow each other.

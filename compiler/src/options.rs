@@ -94,6 +94,9 @@ pub struct CompileOptions {
     pub cubins: Option<Cubins>,
     /// How an ONNX model is imported.
     pub onnx: ImportOptions,
+    /// Sizes of batches that an ONNX model is compiled for, a mode for each, of which a run begins with the first. A token
+    /// of a stream is one sample in all of them: see [`ImportOptions::batch`]. Empty for a model of one program.
+    pub buckets: Vec<u32>,
     /// Passes to leave out, by name: passes over ONNX models ([`crate::onnx::passes`]), whether a model is compiled
     /// itself or contained in another, `in-place`, which lets outputs be written over inputs, and `pack-weights`, which
     /// stores weights in the order of the CPU's kernels.
@@ -124,6 +127,7 @@ impl Default for CompileOptions {
             math: Math::F32,
             cubins: None,
             onnx: ImportOptions::default(),
+            buckets: Vec::new(),
             skipped_passes: Vec::new(),
             params: BTreeMap::new(),
             mode: None,

@@ -240,13 +240,14 @@ def compile(
     dims: Mapping[str, int] | None = None,
     set: Mapping[str, float | Sequence[float]] | None = None,
     state: Mapping[str, str] | None = None,
+    buckets: Sequence[int] | None = None,
 ) -> Bundle:
     """Compiles a model: a file (``.ron`` or ``.onnx``), or the text of one in RON.
 
     A string with a line break, or that begins with ``Model(``, is a text; files that it names are looked for in
     ``folder``. It is compiled for a machine file, or for so many like CPU devices (those of this computer if left out)
     and its GPUs if asked. ``params`` are values for the model's parameters, as its text would write them; ``dims``,
-    ``set`` and ``state`` are for ONNX models, as the options of ``zbmdc`` of these names.
+    ``set``, ``state`` and ``buckets`` are for ONNX models, as the options of ``zbmdc`` of these names.
     """
 
 def _serve_if_worker() -> None: ...

@@ -5,6 +5,7 @@ pub mod bundles;
 pub mod chain;
 pub mod child_run;
 pub mod cpu_time;
+pub mod csdf;
 pub mod data;
 pub mod dsa;
 pub mod dsa_cuts;

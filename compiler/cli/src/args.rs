@@ -60,6 +60,7 @@ Examples:
   zbmdc compile agc.ron --devices 8 --contingencies pairs   also for the loss of any two devices
   zbmdc compile fm.ron --gpus                             for the GPUs of this computer too
   zbmdc compile detector.onnx --gpus --math tf32          rounds factors of products for tensor cores
+  zbmdc compile classes.onnx --buckets 1,2,4              a mode for each size of a batch of samples
   zbmdc compile detect.ron --devices 4 --replicate 4      shares a heavy actor between devices
   zbmdc compile agc.ron --emit schedule                   prints the calendars, writes no bundle
   zbmdc compile - -o agc.zbmd < agc.ron                   reads the model from stdin")]
@@ -364,6 +365,9 @@ pub(crate) struct Compile {
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) given: Given,
+    /// Compile an ONNX model for several batch sizes, a mode for each; a token is one sample in all of them
+    #[arg(long, value_name = "SIZES", value_delimiter = ',')]
+    pub(crate) buckets: Vec<u32>,
     /// Where to write the bundle; by default next to the model, as MODEL.zbmd
     #[arg(short, long, value_name = "BUNDLE")]
     pub(crate) output: Option<PathBuf>,

@@ -6,8 +6,8 @@ use std::path::Path;
 use zbmd_backends::devices::memory_bytes;
 use zbmd_compiler::files;
 use zbmd_compiler::view::{PlanView, View, graph, html, json, perfetto, svg, text as overview};
-use zbmd_compiler::{Code, ModeBounds, check_deadlines};
-use zbmd_ir::bundle::{self, BundleError, OpenError};
+use zbmd_compiler::{Code, check_deadlines};
+use zbmd_ir::bundle::{self, BundleError, Meta, OpenError};
 use zbmd_ir::text::{self, TextOptions};
 use zbmd_ir::trace::Trace;
 use zbmd_ir::verify::{Verified, VerifiedModes};
@@ -55,21 +55,34 @@ fn refuse_bundle(path: &Path, error: OpenError, voice: Voice) -> Exit {
     }
 }
 
-/// A mode of a bundle, and what there is to say of all of them, if there are several.
-struct OpenedMode {
-    opened: OpenedBundle,
-    modes_text: String,
+/// The modes of a bundle, of which one is shown.
+struct OpenedModes {
+    modes: VerifiedModes,
+    meta: Meta,
+    shown: usize,
 }
 
-/// Opens one mode of a bundle, by default the first. Where that fails, the reason has been reported.
-fn open_mode(args: &Inspect, voice: Voice) -> Result<OpenedMode, Exit> {
+impl OpenedModes {
+    /// Views of all modes, of which `view` is that of the one that is shown.
+    fn views(&self, view: &View) -> Vec<View> {
+        let all = 0..self.modes.programs().len();
+        let views = all.map(|index| match index == self.shown {
+            true => view.clone(),
+            false => View::of_mode(&self.modes, index, &self.meta),
+        });
+        views.collect()
+    }
+}
+
+/// Opens a bundle with the mode that is asked for, by default the first. Where that fails, the reason has been reported.
+fn open_modes(args: &Inspect, voice: Voice) -> Result<OpenedModes, Exit> {
     let path = &args.bundle;
     let opened_modes = bundle::open_modes_within(path, args.reading.max_structure_bytes());
     let modes = opened_modes.map_err(|error| refuse_bundle(path, error, voice))?;
     let meta = bundle::open_meta(path).map_err(|error| refuse_bundle(path, error, voice))?;
     let names = modes.names();
     let has_modes = names.iter().any(|name| !name.is_empty());
-    let index = match &args.mode {
+    let shown = match &args.mode {
         None => 0,
         Some(wanted) => match names.iter().position(|name| name == wanted) {
             Some(index) => index,
@@ -84,35 +97,7 @@ fn open_mode(args: &Inspect, voice: Voice) -> Result<OpenedMode, Exit> {
         },
     };
 
-    let modes_text = match has_modes {
-        true => modes_text(&modes, index),
-        false => String::new(),
-    };
-    let program = Verified::clone(&modes.programs()[index]);
-    let view = View::of(&program, &meta);
-    Ok(OpenedMode {
-        opened: OpenedBundle { program, view },
-        modes_text,
-    })
-}
-
-/// The automaton of modes, what they cost, and which of them is shown.
-fn modes_text(modes: &VerifiedModes, shown: usize) -> String {
-    let names = modes.names();
-    let mut text = format!("{}\n", ModeBounds::of(modes));
-    for (from, name) in names.iter().enumerate() {
-        let changes = modes.changes().iter();
-        let targets = changes
-            .filter(|(known_from, _)| *known_from as usize == from)
-            .map(|(_, to)| names[*to as usize].as_str());
-        let targets: Vec<&str> = targets.collect();
-        let shown_targets = match targets.is_empty() {
-            true => "nothing".to_owned(),
-            false => targets.join(", "),
-        };
-        text += &format!("{name} -> {shown_targets}\n");
-    }
-    text + &format!("shown below: {}\n\n", names[shown])
+    Ok(OpenedModes { modes, meta, shown })
 }
 
 /// A run of the program that is inspected.
@@ -148,8 +133,9 @@ pub(crate) fn inspect(args: &Inspect, voice: Voice) -> Exit {
 }
 
 fn inspect_bundle(args: &Inspect, voice: Voice) -> Result<Exit, Exit> {
-    let OpenedMode { opened, modes_text } = open_mode(args, voice)?;
-    let OpenedBundle { program, mut view } = opened;
+    let opened = open_modes(args, voice)?;
+    let program = Verified::clone(&opened.modes.programs()[opened.shown]);
+    let mut view = View::of_mode(&opened.modes, opened.shown, &opened.meta);
     let trace_path = args.measured.as_deref();
     let measured = trace_path
         .map(|path| read_trace(path, &program, voice))
@@ -186,14 +172,17 @@ fn inspect_bundle(args: &Inspect, voice: Voice) -> Result<Exit, Exit> {
             let deadlines = check_deadlines(&program);
             let lines = deadlines.iter().map(|check| format!("{check}\n"));
             let overview = overview::plan(&view, plan, width);
-            (modes_text + &overview + &lines.collect::<String>()).into_bytes()
+            (overview + &lines.collect::<String>()).into_bytes()
         }
         Format::Json => json::write(&view).into_bytes(),
         Format::Ron => json::ron(&view).into_bytes(),
         Format::Dot => graph::dot(&view, plan).into_bytes(),
         Format::Mermaid => graph::mermaid(&view, plan).into_bytes(),
         Format::Svg => svg::plan(&view, plan).into_bytes(),
-        Format::Html => html::page(&view).into_bytes(),
+        Format::Html => {
+            let shown = opened.shown;
+            html::page_of_modes(&opened.views(&view), shown).into_bytes()
+        }
         Format::Perfetto => match &measured {
             Some(measured) => perfetto::run(&view, &program, &measured.trace, args.periods),
             None => perfetto::plan(&view, plan, args.periods),

@@ -11,7 +11,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::{Value, json};
 use zbmd_ir::bundle::{self, Meta};
 use zbmd_ir::testing::programs;
-use zbmd_ir::verify::verify;
+use zbmd_ir::verify::{verify, verify_modes};
+use zbmd_ir::{ActorId, Mode, Modes};
 
 fn browser() -> Option<PathBuf> {
     let named = std::env::var_os("ZBMD_BROWSER").map(PathBuf::from);
@@ -229,10 +230,15 @@ fn html(dir: &Path, name: &str, program: zbmd_ir::Program) -> PathBuf {
     let bundle = dir.join(format!("{name}.zbmd"));
     let program = verify(program).expect("hand-built programs are valid");
     bundle::write_with(&bundle, &program, &Meta::new()).expect("a bundle");
+    page_of(dir, name, &bundle)
+}
+
+/// The page of a bundle.
+fn page_of(dir: &Path, name: &str, bundle: &Path) -> PathBuf {
     let page = dir.join(format!("{name}.html"));
     let status = Command::new(env!("CARGO_BIN_EXE_zbmdc"))
         .args(["inspect", "--format", "html", "-o"])
-        .args([&page, &bundle])
+        .args([page.as_path(), bundle])
         .status()
         .expect("zbmdc starts");
     assert!(status.success());
@@ -349,6 +355,86 @@ fn a_page_is_zoomed_hovered_searched_and_clicked() {
         page.click(row);
         assert_eq!(page.eval("zbmd.spare.name(zbmd.spare.lanes[0])"), "cpu:0");
 
+        assert_eq!(page.close(), Vec::<Value>::new(), "errors of the page");
+    }
+}
+
+#[test]
+fn a_page_switches_modes() {
+    let Some(browser) = browser() else {
+        eprintln!("SKIPPED: no Chromium or Chrome on the path, and none in ZBMD_BROWSER");
+        return;
+    };
+    let dir = tempfile::tempdir().expect("a folder");
+    let quick = programs::spare();
+    let mut slow = quick.clone();
+    slow.graph.actors[ActorId(1)].name = "long".into();
+    slow.plans
+        .iter_mut()
+        .for_each(|plan| plan.period_ns += 5_000);
+    let list = [("quick", quick), ("slow", slow)].map(|(name, program)| Mode {
+        name: name.to_owned(),
+        program,
+    });
+    let modes = Modes {
+        list: list.into(),
+        changes: vec![(0, 1), (1, 0)],
+    };
+    let modes = verify_modes(modes).expect("valid modes");
+    let bundle = dir.path().join("modes.zbmd");
+    bundle::write_modes(&bundle, &modes, &Meta::new()).expect("a bundle");
+    let file = page_of(dir.path(), "modes", &bundle);
+
+    for size in [(1280, 900), (390, 800)] {
+        let profile = dir.path().join(format!("profile{}", size.0));
+        let mut page = Page::open(&browser, &profile, &file, size);
+        let wide = page.number("document.documentElement.scrollWidth");
+        assert!(
+            wide <= f64::from(size.0),
+            "{wide} pixels in a window of {}",
+            size.0
+        );
+        assert_eq!(page.eval("document.getElementById('modes').hidden"), false);
+        assert_eq!(
+            page.number("document.querySelectorAll('#automaton .mode').length"),
+            2.0
+        );
+        assert_eq!(
+            page.number("document.querySelectorAll('#automaton .change').length"),
+            2.0
+        );
+        assert_eq!(page.eval("zbmd.view.actors[1].name"), "fir");
+
+        // A device is lost, an actor selected, and the mode changed: the loss stays, the actor is not in this mode.
+        let device = page.middle("document.querySelector('#devices button')");
+        page.click(device);
+        page.middle("document.getElementById('calendar')");
+        let at = page.slot("calendar", 1, 1);
+        page.click(at);
+        assert_eq!(page.eval("zbmd.view.actors[zbmd.state.actor].name"), "fir");
+        let before = page.number("zbmd.calendar.plan.period_ns");
+        let state = page.middle("document.querySelectorAll('#automaton .mode')[1]");
+        page.click(state);
+        assert_eq!(page.eval("zbmd.view.actors[1].name"), "long");
+        assert_eq!(
+            page.number("zbmd.calendar.plan.period_ns"),
+            before + 5_000.0
+        );
+        assert_eq!(page.eval("zbmd.state.actor"), Value::Null);
+        assert_eq!(page.eval("document.getElementById('other').hidden"), false);
+        assert_eq!(page.eval("zbmd.spare.plan === zbmd.view.plans[1]"), true);
+        let pressed =
+            "document.querySelector('#automaton [aria-pressed=true]').getAttribute('aria-label')";
+        assert_eq!(page.eval(pressed), "slow");
+
+        // A line of the table shows its plan; the keyboard changes modes, too.
+        let row = page.middle("document.querySelectorAll('#modelist tbody tr')[1]");
+        page.click(row);
+        assert_eq!(page.eval(pressed), "quick");
+        assert_eq!(page.eval("zbmd.spare.plan === zbmd.view.plans[1]"), true);
+        page.eval("document.querySelectorAll('#automaton .mode')[1].focus()");
+        page.key("Enter");
+        assert_eq!(page.eval(pressed), "slow");
         assert_eq!(page.close(), Vec::<Value>::new(), "errors of the page");
     }
 }

@@ -387,6 +387,11 @@ fn examples_of_help_texts_run() {
         let from = onnx.join("models/mnist.onnx");
         std::fs::copy(from, dir.path().join("detector.onnx")).is_ok()
     };
+    // One whose first dimension may be any number of images.
+    let classifier = || {
+        let from = onnx.join("models/light_squeezenet.onnx");
+        std::fs::copy(from, dir.path().join("classes.onnx")).is_ok()
+    };
     let bin = Path::new(env!("CARGO_BIN_EXE_zbmdc"))
         .parent()
         .expect("a folder");
@@ -405,7 +410,9 @@ fn examples_of_help_texts_run() {
             if command == "watch" {
                 continue;
             }
-            if example.contains("detector.onnx") && !detector() {
+            let has_models = (!example.contains("detector.onnx") || detector())
+                && (!example.contains("classes.onnx") || classifier());
+            if !has_models {
                 eprintln!("SKIPPED: `{example}` needs the data in ZBMD_DATA");
                 continue;
             }

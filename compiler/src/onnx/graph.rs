@@ -58,6 +58,8 @@ pub(crate) struct Graph {
     pub(crate) blobs: TiVec<BlobId, Bytes>,
     /// Outputs that are fed back: index into `inputs`, and value.
     pub(crate) state: Vec<(usize, ValueId)>,
+    /// Samples that are computed together, each a token of every stream by itself.
+    pub(crate) batch: Option<u32>,
     /// What the passes did.
     pub(crate) reports: Vec<crate::pass_report::PassReport>,
 }

@@ -1,11 +1,13 @@
 //! From messages to the imported graph: types follow from asking each op, constants are computed by the kernels
 //! themselves, branches on constants are taken.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
 use bytes::Bytes;
-use rten_onnx::onnx::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use rten_onnx::onnx::{
+    AttributeProto, Dimension, GraphProto, ModelProto, NodeProto, ValueInfoProto,
+};
 use zbmd_backends::TensorOp;
 use zbmd_backends::op::{OpError, Registry, Signature};
 use zbmd_ir::{DType, Params, TokenType, Value, limits};
@@ -46,11 +48,13 @@ pub(super) fn import(
         names: BTreeMap::new(),
         set: Vec::new(),
         dims: Vec::new(),
+        batch_names: BTreeSet::new(),
     };
 
     // Options that nothing used are wrong names: known only once all has been imported.
     import.import_graph(graph)?;
     import.check_options()?;
+    import.check_batch()?;
     Ok(import.graph)
 }
 
@@ -86,12 +90,21 @@ pub(super) struct Import<'a> {
     /// Options that were used.
     set: Vec<String>,
     dims: Vec<String>,
+    /// Names of dimensions that are the first of an input, where samples are computed together.
+    batch_names: BTreeSet<String>,
 }
 
 impl Import<'_> {
     fn import_graph(&mut self, mut proto: GraphProto) -> Result<(), OnnxError> {
         // Initializers go first: models before IR version 4 list them among the inputs too.
         self.add_initializers(&mut proto)?;
+        if self.options.batch.is_some() {
+            let first_dims = proto
+                .input
+                .iter()
+                .filter_map(|input| self.batch_name(input));
+            self.batch_names = first_dims.collect();
+        }
         for input in std::mem::take(&mut proto.input) {
             self.add_input(&input)?;
         }
@@ -170,12 +183,7 @@ impl Import<'_> {
 
         let mut dims = Vec::new();
         for (index, dim) in shape.dim.iter().enumerate() {
-            dims.push(self.dimension_size(
-                &name,
-                index,
-                dim.dim_value,
-                dim.dim_param.as_deref(),
-            )?);
+            dims.push(self.stream_size(&name, index, dim)?);
         }
         let ty = proto::token(&name, dtype, &dims)?;
 
@@ -195,7 +203,7 @@ impl Import<'_> {
     fn declared_shape(
         &mut self,
         input: &str,
-        dims: Option<&[rten_onnx::onnx::Dimension]>,
+        dims: Option<&[Dimension]>,
     ) -> Result<Option<Vec<i64>>, OnnxError> {
         let Some(dims) = dims else { return Ok(None) };
         let mut sizes = Vec::new();
@@ -207,6 +215,36 @@ impl Import<'_> {
         }
 
         Ok(Some(sizes))
+    }
+
+    /// The name that the first dimension of an input shares with others, if the input is a stream.
+    fn batch_name(&self, input: &ValueInfoProto) -> Option<String> {
+        let is_set = |name: &String| self.options.set.contains_key(name);
+        if input.name.as_ref().is_some_and(is_set) {
+            return None;
+        }
+        let tensor_type = input.r#type.as_ref()?.tensor_type.as_ref()?;
+        let first = tensor_type.shape.as_ref()?.dim.first()?;
+        first.dim_param.clone().filter(|name| !name.is_empty())
+    }
+
+    /// The size of a dimension of an input that is a stream.
+    fn stream_size(
+        &mut self,
+        input: &str,
+        index: usize,
+        dim: &Dimension,
+    ) -> Result<i64, OnnxError> {
+        let param = dim.dim_param.as_deref();
+        let has_name = param.is_some_and(|name| !name.is_empty());
+        let may_be_batch = index == 0 && !has_name && dim.dim_value.is_none_or(|size| size == 1);
+        let own_name = format!("{input}.{index}");
+        match self.options.batch {
+            Some(batch) if may_be_batch && !self.options.dims.contains_key(&own_name) => {
+                Ok(i64::from(batch))
+            }
+            _ => self.dimension_size(input, index, dim.dim_value, param),
+        }
     }
 
     fn dimension_size(
@@ -225,6 +263,12 @@ impl Import<'_> {
                 self.dims.push(key.to_owned());
                 return Ok(i64::from(*size));
             }
+        }
+
+        if let (Some(batch), Some(name)) = (self.options.batch, shared_name)
+            && self.batch_names.contains(name)
+        {
+            return Ok(i64::from(batch));
         }
 
         // A dimension with a name is open even if the file states a size beside it.
@@ -765,6 +809,33 @@ impl Import<'_> {
                 });
             }
         }
+        Ok(())
+    }
+
+    /// Whether the model's streams have samples as their first dimension, where a number of them is computed together.
+    fn check_batch(&mut self) -> Result<(), OnnxError> {
+        let Some(batch) = self.options.batch else {
+            return Ok(());
+        };
+        if let Some(input) = self.options.state.keys().next() {
+            return Err(OnnxError::Option(format!(
+                "a batch is samples that do not depend on each other, but `{input}` is closed as state"
+            )));
+        }
+
+        let inputs = self.graph.inputs.iter();
+        let inputs = inputs.map(|&id| ("input", self.graph.values[id].name.as_str(), id));
+        let outputs = self.graph.outputs.iter();
+        let outputs = outputs.map(|(name, id)| ("output", name.as_str(), *id));
+        for (what, name, id) in inputs.chain(outputs) {
+            let ty = &self.graph.values[id].ty;
+            if ty.shape.first() != Some(&batch) {
+                return Err(OnnxError::Option(format!(
+                    "{what} `{name}` is {ty} in a batch of {batch}: its first dimension is not the batch"
+                )));
+            }
+        }
+        self.graph.batch = Some(batch);
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ use std::path::Path;
 use bytes::Bytes;
 use zbmd_backends::op::Registry;
 use zbmd_ir::text::is_hidden;
-use zbmd_ir::{Params, Role, TokenType, limits};
+use zbmd_ir::{Params, Role, TokenType, Value, limits};
 
 pub(crate) use emit::{Emitted, Writer, emit};
 pub use error::OnnxError;
@@ -54,6 +54,9 @@ pub struct ImportOptions {
     pub set: BTreeMap<String, SetValue>,
     /// Inputs that are closed as state, each with the output that gives its next token; the first one is zero.
     pub state: BTreeMap<String, String>,
+    /// Samples that the model computes together. A token of its streams then is one of them, with 1 as its first
+    /// dimension; that of the model itself, where it is open or 1, is this. `None` leaves tokens as the file has them.
+    pub batch: Option<u32>,
     /// Passes over the imported graph to leave out, by name: see [`passes`].
     pub without: Vec<String>,
 }
@@ -201,16 +204,24 @@ pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
     // Streams keep the names of the model's inputs and outputs, which are its interface: nodes make way.
     let input_names = graph.inputs.iter().map(|&i| graph.values[i].name.clone());
     let output_names = graph.outputs.iter().map(|(name, _)| name.clone());
-    let taken_names: BTreeSet<String> = input_names.chain(output_names).collect();
+    let streams: Vec<String> = input_names.chain(output_names).collect();
+    let batch_names = streams.iter().map(|name| batch_name(name));
+    let taken_names: BTreeSet<String> = batch_names.chain(streams.iter().cloned()).collect();
     let emitted = emit(graph, &mut net, files, "", Span::NONE, &taken_names);
 
     let mut sources = BTreeMap::new();
+    let mut links = Vec::new();
     for (position, name, token) in &emitted.inputs {
-        let source = add_stream(&mut net, name, Role::Source, token);
-        sources.insert(*position, source);
+        let sample = sample_of(token, graph.batch);
+        let source = add_stream(&mut net, name, Role::Source, &sample);
+        let mut writer = source;
+        if sample != *token {
+            writer = add_batch(&mut net, name, token);
+            links.push(plain_link(actor_end(source), actor_end(writer)));
+        }
+        sources.insert(*position, writer);
     }
 
-    let mut links = Vec::new();
     for wire in &emitted.wires {
         let Some(from) = writer_end(&wire.from, &sources) else {
             continue;
@@ -234,9 +245,15 @@ pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
         } else {
             name.clone()
         };
-        let sink = add_stream(&mut net, &sink_name, Role::Sink, token);
+        let sample = sample_of(token, graph.batch);
+        let sink = add_stream(&mut net, &sink_name, Role::Sink, &sample);
+        let mut reader = sink;
+        if sample != *token {
+            reader = add_batch(&mut net, &sink_name, &sample);
+            links.push(plain_link(actor_end(reader), actor_end(sink)));
+        }
         if let Some(from) = writer_end(from, &sources) {
-            links.push(plain_link(from, actor_end(sink)));
+            links.push(plain_link(from, actor_end(reader)));
         }
     }
 
@@ -248,6 +265,37 @@ pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
 
     net.links = links;
     net
+}
+
+/// What a stream of one sample has of the tokens of a batch: 1 as its first dimension.
+fn sample_of(token: &TokenType, batch: Option<u32>) -> TokenType {
+    let mut sample = token.clone();
+    if let (Some(first), Some(_)) = (sample.shape.first_mut(), batch) {
+        *first = 1;
+    }
+    sample
+}
+
+/// Name of the actor that makes a batch of a stream's samples, or samples of a batch.
+fn batch_name(stream: &str) -> String {
+    format!("{stream}/batch")
+}
+
+/// Adds the actor between a stream of samples and the model: tokens of the given shape, as many as have the same elements.
+fn add_batch(net: &mut Net, stream: &str, token: &TokenType) -> usize {
+    let dims = token.shape.iter().map(|&dim| Value::Int(dim.into()));
+    let shape = Value::List(dims.collect());
+    net.actors.push(NetActor {
+        name: batch_name(stream),
+        span: Span::NONE,
+        role: Role::Compute,
+        op: Spanned::new("Reshape".to_owned(), Span::NONE),
+        params: Params::from([("shape".to_owned(), shape)]),
+        param_spans: BTreeMap::new(),
+        stream: TypeFact::default(),
+        rate: None,
+    });
+    net.actors.len() - 1
 }
 
 /// The end of a link at a writer, where `sources` are the actors of inputs by position.

@@ -7,7 +7,7 @@ use rten_onnx::onnx::{
 };
 
 use crate::onnx::{ImportOptions, check_onnx_bytes, to_text};
-use crate::{CompileOptions, MachineChoice, compile_file, graph_of_onnx};
+use crate::{CompileOptions, MachineChoice, compile_file, compile_onnx, graph_of_onnx};
 
 fn info(name: &str, dims: &[i64]) -> ValueInfoProto {
     let dim = |&d: &i64| match d {
@@ -451,4 +451,133 @@ fn imported_text_compiles_to_the_same_outputs() {
         .expect("a graph")
         .0;
     assert_eq!(graph.sources().count(), 2);
+}
+
+/// A layer over samples: `y = softmax(x w)`, with an open first dimension, and how `x` is declared.
+fn layer(x: &[i64]) -> ModelProto {
+    let weights = TensorProto {
+        name: Some("w".into()),
+        dims: vec![3, 4],
+        data_type: Some(DataType::FLOAT),
+        float_data: (0..12).map(|v| v as f32 / 7.0 - 0.5).collect(),
+        ..Default::default()
+    };
+    let nodes = vec![
+        node("MatMul", &["x", "w"], &["m"]),
+        node("Softmax", &["m"], &["y"]),
+    ];
+    model(nodes, vec![weights], vec![info("x", x)], &["y"])
+}
+
+fn bucket_options(buckets: &[u32]) -> CompileOptions {
+    CompileOptions {
+        machine: MachineChoice::Uniform(1),
+        buckets: buckets.to_vec(),
+        ..CompileOptions::default()
+    }
+}
+
+/// What a program makes of samples: the bytes of `y`.
+fn run_layer(program: &zbmd_ir::Program, samples: usize) -> Vec<u8> {
+    let numbers = (0..3 * samples).map(|v| (v as f32 * 0.37).sin());
+    let input: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
+    let registry = zbmd_backends::standard_registry();
+    let interpreter =
+        zbmd_backends::interpret::Interpreter::new(&program.graph, &program.blobs, &registry);
+    let run = interpreter
+        .expect("kernels")
+        .run(&[("x".to_owned(), input)].into(), None);
+    run.expect("a run").outputs.remove("y").expect("a sink")
+}
+
+#[test]
+fn buckets_are_modes_over_the_same_samples() {
+    for first_dim in [-1, 1] {
+        let file = bytes(&layer(&[first_dim, 3]));
+        let compiled = compile_onnx("layer", &file, &bucket_options(&[1, 2, 4]));
+        let compiled = compiled.unwrap_or_else(|refused| panic!("{refused}"));
+        let modes = compiled.modes.expect("modes").verified;
+        assert_eq!(modes.names(), ["batch-1", "batch-2", "batch-4"]);
+        assert_eq!(modes.changes().len(), 6);
+        let of_one = run_layer(&modes.programs()[0], 8);
+        assert_eq!(of_one.len(), 8 * 4 * 4);
+
+        for (program, batch) in modes.programs().iter().zip([1u32, 2, 4]) {
+            let q = zbmd_ir::verify::check_graph(&program.graph, &program.blobs).expect("valid");
+            for (id, stream) in program.graph.sources().chain(program.graph.sinks()) {
+                let ports = stream.inputs.iter().map(|port| (&port.token, port.rate));
+                let outputs = stream.outputs.iter().map(|port| (&port.token, port.rate));
+                let (token, rate) = ports.chain(outputs).next().expect("a port");
+                assert_eq!(token.shape[0], 1, "a token is one sample");
+                assert_eq!(rate * q[id], u64::from(batch), "in each iteration a batch");
+            }
+
+            // As the model compiled for this batch alone, of which a token is a batch.
+            let mut alone = bucket_options(&[]);
+            alone.onnx.dims.insert("x.0".to_owned(), batch);
+            let alone = compile_onnx("layer", &file, &alone)
+                .expect("it compiles alone")
+                .program;
+            assert_eq!(run_layer(program, 8), run_layer(&alone, 8), "batch {batch}");
+            assert_eq!(run_layer(program, 8), of_one);
+        }
+
+        // One of them alone is no mode.
+        let mut options = bucket_options(&[1, 2, 4]);
+        options.mode = Some("batch-4".to_owned());
+        let one = compile_onnx("layer", &file, &options).expect("it compiles");
+        assert!(one.modes.is_none());
+        assert_eq!(one.program.graph, modes.programs()[2].graph);
+    }
+}
+
+#[test]
+fn buckets_that_cannot_be_are_refused() {
+    let fine = layer(&[-1, 3]);
+    let fixed = layer(&[5, 3]);
+    let summed = {
+        let mut summed = layer(&[-1, 3]);
+        let graph = summed.graph.as_mut().expect("a graph");
+        graph.node.push(node("ReduceSum", &["y"], &["z"]));
+        graph.output.push(info("z", &[1]));
+        summed
+    };
+    let many: Vec<u32> = (1..=65).collect();
+    for (model, buckets, mode, expected) in [
+        (&fine, &[2, 2][..], None, "batches of 2 are asked for twice"),
+        (&fine, &[1, 0][..], None, "a batch has 0 samples"),
+        (&fine, &many[..], None, "at most 64 can be modes"),
+        (
+            &fine,
+            &[1, 2][..],
+            Some("batch-3"),
+            "there is no mode `batch-3`",
+        ),
+        (
+            &fixed,
+            &[1, 2][..],
+            None,
+            "its first dimension is not the batch",
+        ),
+        (
+            &summed,
+            &[2, 4][..],
+            None,
+            "output `z` is f32[1,1] in a batch of 2",
+        ),
+    ] {
+        let mut options = bucket_options(buckets);
+        options.mode = mode.map(str::to_owned);
+        let refused = compile_onnx("layer", &bytes(model), &options).expect_err(expected);
+        let said = refused.to_string();
+        assert!(said.contains(expected), "{said}");
+    }
+
+    let mut options = bucket_options(&[1, 2]);
+    options.onnx.state.insert("x".to_owned(), "y".to_owned());
+    let refused = compile_onnx("layer", &bytes(&fine), &options).expect_err("a state");
+    assert!(refused.to_string().contains("state"), "{refused}");
+    let refused = crate::compile_str("model.ron", "Model()", "", &bucket_options(&[1, 2]));
+    let said = refused.expect_err("no ONNX model").to_string();
+    assert!(said.contains("modes: {"), "{said}");
 }

@@ -8,15 +8,15 @@ use zbmd_ir::text::printable;
 use zbmd_ir::verify::Verified;
 use zbmd_ir::walk::{SlotVisit, visit_slots};
 use zbmd_ir::{
-    Action, Buffer, BufferId, Channel, ChannelId, DeviceId, Graph, Machine, Plan, PortChannels,
-    Program, Region, Role, text, verify,
+    Action, Buffer, BufferId, Channel, ChannelId, DeviceId, Gate, Graph, Machine, Plan,
+    PortChannels, Program, Region, Role, text, verify,
 };
 
 use super::expand::{Expansion, parts};
 use super::stages::stage_boundaries;
 use super::{
     Act, ActorView, BufferView, ChannelView, ContingencyView, DeviceView, FORMAT, FiredView,
-    LaneView, LinkView, LoadView, MemoryView, PlanView, PortView, ReaderView, RingView,
+    GateView, LaneView, LinkView, LoadView, MemoryView, PlanView, PortView, ReaderView, RingView,
     TransferView, VERSION, View, lane_kind,
 };
 
@@ -64,6 +64,7 @@ pub(super) fn view(program: &Verified<Program>, meta: &BTreeMap<String, String>)
                 tail: entry.tail.map(|tail| tail.0),
             })
             .collect(),
+        modes: None,
         measured: None,
     }
 }
@@ -134,9 +135,18 @@ fn actor_views(program: &Program, ports: &PortChannels) -> Vec<ActorView> {
                     channel: channel_number(*joined),
                 })
                 .collect(),
+            gate: actor.gate().map(gate_view),
         });
     }
     views
+}
+
+pub(super) fn gate_view(gate: &Gate) -> GateView {
+    GateView {
+        input: gate.input,
+        outputs: gate.outputs.iter().map(|answer| answer.name()).collect(),
+        states: gate.states.name(),
+    }
 }
 
 fn role_name(role: Role) -> &'static str {

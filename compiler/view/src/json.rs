@@ -15,6 +15,13 @@ pub fn write(view: &View) -> String {
     text
 }
 
+/// Several views as a JSON array, as [`write()`] writes each.
+pub(crate) fn write_all(views: &[View]) -> String {
+    let texts: Vec<String> = views.iter().map(write).collect();
+    let items: Vec<&str> = texts.iter().map(|text| text.trim_end()).collect();
+    format!("[{}]", items.join(","))
+}
+
 /// The view as RON, indented: the same fields.
 ///
 /// # Panics

@@ -2,7 +2,7 @@
 
 use zbmd_ir::text::{bytes, duration};
 
-use super::{Act, ActorView, BufferView, LoadView, PlanView, SlotView, View};
+use super::{Act, ActorView, BufferView, GateView, LoadView, PlanView, SlotView, View};
 
 impl View {
     /// What a slot does, such as `fir[0..147]` or `fir.out[0..294] to cpu:1`.
@@ -102,6 +102,17 @@ impl ActorView {
     /// What people are shown: the label, or else the name.
     pub fn shown_name(&self) -> &str {
         self.label.as_deref().unwrap_or(&self.name)
+    }
+}
+
+impl GateView {
+    /// What a closed firing gives and does to states, as models write it: `closed: hold`, `state: zero`.
+    pub(crate) fn describe_answers(&self) -> Vec<String> {
+        let outputs = self
+            .outputs
+            .iter()
+            .map(|answer| format!("closed: {answer}"));
+        outputs.chain([format!("state: {}", self.states)]).collect()
     }
 }
 

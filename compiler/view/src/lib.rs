@@ -24,6 +24,7 @@ mod labels;
 pub mod measured;
 #[cfg(test)]
 mod measured_tests;
+mod modes;
 pub mod perfetto;
 mod protobuf;
 mod stages;
@@ -35,9 +36,11 @@ pub mod text;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use zbmd_ir::verify::VerifiedModes;
 use zbmd_ir::{LaneKind, Program};
 
 pub use self::measured::{MeasuredActor, MeasuredLane, MeasuredPlan, MeasuredRun, MeasuredSlot};
+pub use self::modes::{ModePlan, ModeView, ModesView};
 
 /// What the `format` field of the JSON form says.
 pub const FORMAT: &str = "zbmd-view";
@@ -74,6 +77,9 @@ pub struct View {
     pub kinds: Vec<Vec<u32>>,
     /// What runs when devices are lost.
     pub contingencies: Vec<ContingencyView>,
+    /// All modes of the bundle, of which one is shown; absent where there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modes: Option<ModesView>,
     /// The run that is shown beside the plans, if any; see [`PlanView::measured`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<MeasuredRun>,
@@ -121,6 +127,20 @@ pub struct ActorView {
     pub inputs: Vec<PortView>,
     /// Output ports.
     pub outputs: Vec<PortView>,
+    /// What says when it works; absent where it always does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gate: Option<GateView>,
+}
+
+/// The gate of an actor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GateView {
+    /// The input port that opens it while one of the tokens looked at is not zero, by position.
+    pub input: u32,
+    /// What the op's outputs give while it is closed, `hold` or `zero` each. Outputs that are states are left out.
+    pub outputs: Vec<&'static str>,
+    /// What becomes of the op's states meanwhile: `hold` or `zero`.
+    pub states: &'static str,
 }
 
 /// A port of an actor.
@@ -457,6 +477,13 @@ impl View {
         meta: &BTreeMap<String, String>,
     ) -> View {
         build::view(program, meta)
+    }
+
+    /// Looks at one of verified modes, by index, and at what there is to say of all of them.
+    pub fn of_mode(modes: &VerifiedModes, shown: usize, meta: &BTreeMap<String, String>) -> View {
+        let mut view = build::view(&modes.programs()[shown], meta);
+        view.modes = ModesView::of(modes, shown);
+        view
     }
 
     /// The plan of that name or number.

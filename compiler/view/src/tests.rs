@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 
 use zbmd_ir::testing::programs;
-use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::verify::{Verified, VerifiedModes, verify, verify_modes};
 use zbmd_ir::walk::visit_slots;
-use zbmd_ir::{Action, ActorId, Entry, PlanId, Program, RingId, Slot};
+use zbmd_ir::{
+    Action, ActorId, ClosedAnswer, DType, Entry, InPort, Mode, Modes, PlanId, Program, RingId,
+    Slot, TokenType,
+};
 
 use super::expand::{Expansion, MAX_LISTED, parts};
 use super::*;
@@ -113,14 +116,120 @@ fn names_are_no_markup() {
     assert_eq!(page.matches("</script>").count(), 2, "the page's own");
     assert!(!page.contains("<b>"));
     let json = page
-        .split("id=\"view\">")
+        .split("id=\"view\" data-shown=\"0\">")
         .nth(1)
         .and_then(|p| p.split("</script>").next());
     let back: serde_json::Value = serde_json::from_str(json.expect("the data")).expect("JSON");
-    assert_eq!(back["model"], name);
+    assert_eq!(back[0]["model"], name);
     assert!(!svg::plan(&view, &view.plans[0]).contains("<b>"));
     let dot = graph::dot(&view, &view.plans[0]);
     assert!(dot.contains("label=\"</script><b>&\\\"\\\\"), "{dot}");
+}
+
+/// Two modes of which the second has a slower plan and an actor of another name; one may go over to the other, not back.
+fn two_modes() -> VerifiedModes {
+    let quick = programs::spare();
+    let mut slow = quick.clone();
+    slow.graph.actors[ActorId(1)].name = "long fir".into();
+    for plan in &mut slow.plans {
+        plan.period_ns += 1_000;
+        plan.latency_ns += 4_000;
+    }
+    let list = [("quick", quick), ("slow", slow)];
+    let list = list.map(|(name, program)| Mode {
+        name: name.to_owned(),
+        program,
+    });
+    verify_modes(Modes {
+        list: list.into(),
+        changes: vec![(0, 1)],
+    })
+    .expect("valid modes")
+}
+
+#[test]
+fn modes_are_told_with_their_plans_and_the_worst_of_all() {
+    let modes = two_modes();
+    let views = [0, 1].map(|shown| View::of_mode(&modes, shown, &BTreeMap::new()));
+    for view in &views {
+        for width in [40, 100, 200] {
+            let text = text::plan(view, &view.plans[0], width);
+            let wide = text.lines().find(|l| l.chars().count() > width);
+            assert_eq!(wide, None, "{width} columns");
+        }
+        let bounds = &view.modes.as_ref().expect("modes").bounds;
+        let [quick, slow] = [&views[0], &views[1]].map(|view| &view.plans[0]);
+        assert_eq!(bounds.period_ns(), slow.period_ns);
+        let change = bounds.worst.as_ref().expect("a change");
+        assert_eq!(change.latency_ns, quick.latency_ns + slow.latency_ns);
+        let loss = bounds.worst_loss.as_ref().expect("a loss");
+        assert_eq!(
+            (loss.mode.as_str(), loss.period_ns),
+            ("slow", views[1].plans[1].period_ns)
+        );
+    }
+    pin(
+        "modes_text",
+        &text::plan(&views[1], &views[1].plans[0], 100),
+    );
+    let json: serde_json::Value = serde_json::from_str(&json::write(&views[1])).expect("JSON");
+    pin("modes_json", &format!("{:#}", json["modes"]));
+    assert!(view(programs::spare()).modes.is_none());
+}
+
+#[test]
+fn a_page_holds_all_modes_and_begins_with_the_one_asked_for() {
+    let modes = two_modes();
+    let views = [0, 1].map(|shown| View::of_mode(&modes, shown, &BTreeMap::new()));
+    let page = html::page_of_modes(&views, 1);
+    let json = page.split("id=\"view\" data-shown=\"1\">").nth(1);
+    let json = json.and_then(|rest| rest.split("</script>").next());
+    let back: serde_json::Value = serde_json::from_str(json.expect("the data")).expect("JSON");
+    for (shown, view) in views.iter().enumerate() {
+        let alone: serde_json::Value = serde_json::from_str(&json::write(view)).expect("JSON");
+        assert_eq!(back[shown], alone);
+        assert_eq!(back[shown]["modes"]["shown"], shown);
+    }
+    assert_eq!(page, html::page_of_modes(&views, 1));
+}
+
+#[test]
+fn gates_are_told_with_what_is_behind_them() {
+    let mut program = programs::round_trip();
+    let fir = ActorId(1);
+    let port = InPort {
+        name: "gate".to_owned(),
+        token: TokenType::scalar(DType::F32),
+        rate: 1,
+        window: 3,
+    };
+    let gated =
+        program.graph.actors[fir].with_gate(port, ClosedAnswer::Zero, |_| ClosedAnswer::Zero);
+    program.graph.actors[fir] = gated;
+    let mut view = view(programs::round_trip());
+    let channel = view.actors[1].inputs[0].channel;
+    let shown = &mut view.actors[1];
+    shown.gate = program.graph.actors[fir].gate().map(build::gate_view);
+    shown.inputs.push(PortView {
+        name: "gate".to_owned(),
+        rate: 1,
+        window: 3,
+        channel,
+    });
+
+    let text = text::plan(&view, &view.plans[0], 200);
+    let opened_by = &view.channels[channel as usize].name;
+    let line = text.lines().find(|line| line.starts_with("gate "));
+    let line = line.expect("a line on the gate");
+    assert!(
+        line.starts_with(&format!("gate {opened_by}: 1 actor behind it, ")),
+        "{line}"
+    );
+    assert!(line.contains("closed: zero, state: zero"), "{line}");
+    assert!(line.ends_with(&view.actors[1].name), "{line}");
+    let json: serde_json::Value = serde_json::from_str(&json::write(&view)).expect("JSON");
+    assert_eq!(json["actors"][1]["gate"]["states"], "zero");
+    assert_eq!(json["actors"][0]["gate"], serde_json::Value::Null);
 }
 
 /// The page loads nothing: no address in it but the names of XML's own namespaces.

@@ -1,5 +1,7 @@
 //! A plan as text that fits a terminal: what limits it, a Gantt chart of its lanes, its actors and its memory.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use zbmd_ir::text::{Table, bytes, count, duration, left, right};
 
 use super::labels::{part_of, step};
@@ -29,7 +31,11 @@ const MIN_CHART_WIDTH: usize = 20;
 
 /// The plan in `width` columns, at least 40. Deterministic. O(slots + lanes · width).
 pub fn plan(view: &View, plan: &PlanView, width: usize) -> String {
-    let mut out = clip_line(&format!("{}   {}", view.model, plan.headline()), width);
+    let mut out = match &view.modes {
+        Some(modes) => modes.describe(width) + "\n",
+        None => String::new(),
+    };
+    out += &clip_line(&format!("{}   {}", view.model, plan.headline()), width);
     out += &clip_line(&plan.bottleneck(), width);
     out += &stage_section(view, plan, width);
     out += &header_lines(view, width);
@@ -40,6 +46,7 @@ pub fn plan(view: &View, plan: &PlanView, width: usize) -> String {
     out.push('\n');
     out += &actor_section(view, plan, &marks, width);
     out += &measured(view, plan, &marks, width);
+    out += &gate_section(view, plan, width);
     out.push('\n');
     out += &memory_section(view, plan, width);
     if !view.contingencies.is_empty() {
@@ -110,7 +117,7 @@ fn header_lines(view: &View, width: usize) -> String {
 }
 
 /// A line of at most `width` characters.
-fn clip_line(line: &str, width: usize) -> String {
+pub(crate) fn clip_line(line: &str, width: usize) -> String {
     let line = line.trim_end();
     if line.chars().count() <= width {
         return format!("{line}\n");
@@ -119,7 +126,7 @@ fn clip_line(line: &str, width: usize) -> String {
     format!("{kept_text}...\n")
 }
 
-fn fit_table(table: &Table, width: usize) -> String {
+pub(crate) fn fit_table(table: &Table, width: usize) -> String {
     let mut text = String::new();
     table.write(&mut text);
     text.lines().map(|line| clip_line(line, width)).collect()
@@ -410,6 +417,50 @@ fn measured(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String
             ),
             width,
         )
+}
+
+/// Actors behind one gate.
+struct Gated<'v> {
+    /// What closed firings give and what becomes of states, as models write it.
+    answers: BTreeSet<String>,
+    names: Vec<&'v str>,
+    busy_ns: u64,
+}
+
+/// The channels that open gates: how many actors are behind each, and how much of the period rests while it is closed.
+fn gate_section(view: &View, plan: &PlanView, width: usize) -> String {
+    let mut gates: BTreeMap<u32, Gated<'_>> = BTreeMap::new();
+    for (actor, fired) in view.actors.iter().zip(&plan.actors) {
+        let Some(gate) = &actor.gate else { continue };
+        let channel = actor.inputs[gate.input as usize].channel;
+        let gated = gates.entry(channel).or_insert_with(|| Gated {
+            answers: BTreeSet::new(),
+            names: Vec::new(),
+            busy_ns: 0,
+        });
+        gated.names.push(actor.shown_name());
+        gated.busy_ns = gated.busy_ns.saturating_add(fired.busy_ns);
+        gated.answers.extend(gate.describe_answers());
+    }
+
+    let mut section = String::new();
+    for (channel, gated) in &gates {
+        let share_percent = 100.0 * gated.busy_ns as f64 / plan.period_ns.max(1) as f64;
+        let answers: Vec<&str> = gated.answers.iter().map(String::as_str).collect();
+        let line = format!(
+            "gate {}: {} behind it, {} ({share_percent:.1} %) rest while it is closed, {}: {}",
+            view.channel_name(*channel),
+            count(gated.names.len() as u64, "actor"),
+            duration(gated.busy_ns),
+            answers.join(", "),
+            gated.names.join(", "),
+        );
+        section += &clip_line(&line, width);
+    }
+    match section.is_empty() {
+        true => section,
+        false => "\n".to_owned() + &section,
+    }
 }
 
 fn memory_section(view: &View, plan: &PlanView, width: usize) -> String {

@@ -34,7 +34,7 @@ impl Constant {
 /// Compiles a model: a path to `.ron` or `.onnx`, or the text of one in RON.
 #[pyfunction]
 #[pyo3(signature = (model, *, folder = None, machine = None, devices = None, gpus = false, block = None,
-    solve = "fast", contingencies = "none", params = None, dims = None, set = None, state = None))]
+    solve = "fast", contingencies = "none", params = None, dims = None, set = None, state = None, buckets = None))]
 #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
 pub(crate) fn compile(
     py: Python<'_>,
@@ -50,6 +50,7 @@ pub(crate) fn compile(
     dims: Option<Bound<'_, PyMapping>>,
     set: Option<Bound<'_, PyMapping>>,
     state: Option<Bound<'_, PyMapping>>,
+    buckets: Option<Vec<u32>>,
 ) -> PyResult<Bundle> {
     let names = OptionNames {
         solve,
@@ -60,6 +61,7 @@ pub(crate) fn compile(
     options.onnx.dims = mapping_entries(dims)?;
     options.onnx.state = mapping_entries(state)?;
     options.onnx.set = onnx_constants(set)?;
+    options.buckets = buckets.unwrap_or_default();
 
     let model = Model::of(model, folder)?;
     let target = match (machine, devices) {

@@ -1,5 +1,7 @@
-// The view, and words for what is in it. Field names are those of the JSON form.
-const view = JSON.parse(document.getElementById("view").textContent);
+// The views of all modes, the one that is shown, and words for what is in it. Field names are those of the JSON form.
+const given = document.getElementById("view");
+const views = JSON.parse(given.textContent);
+let view = views[Number(given.dataset.shown)];
 
 function duration(ns) {
   for (const [size, unit] of [[1e9, "s"], [1e6, "ms"], [1e3, "us"]]) {
@@ -19,6 +21,14 @@ const channelName = (c) => (view.channels[c] ? view.channels[c].name : "?");
 // Names that say nothing have a label.
 const actorLabel = (a) => view.actors[a].label || view.actors[a].name;
 const deviceName = (d) => (view.devices[d] ? view.devices[d].name : "?");
+
+// What opens an actor's gate, and what it gives meanwhile; nothing without a gate.
+function gateOf(a) {
+  const { gate, inputs } = view.actors[a];
+  if (!gate) return "";
+  const port = inputs[gate.input], looked = port.window > 1 ? `a token of ${port.window}` : "the token";
+  return `works while ${looked} of ${channelName(port.channel)} is not zero; closed: ${gate.outputs.join(", ") || "nothing"}, state: ${gate.states}`;
+}
 
 // Roles of a plan that other devices take; those of the plan itself where the map has none.
 function laneName(lane, roles) {
@@ -73,7 +83,7 @@ function firstAfter(slots, time) {
 }
 
 // What is selected and looked for; those who draw are told of changes.
-const state = { plan: 0, spare: null, roles: null, actor: null, query: "", matches: null, listeners: [] };
+const state = { mode: Number(given.dataset.shown), plan: 0, spare: null, roles: null, actor: null, query: "", matches: null, listeners: [] };
 function changed() { for (const tell of state.listeners) tell(); }
 
 // Whether an actor stands out, given what is selected and looked for.

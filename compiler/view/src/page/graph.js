@@ -53,6 +53,14 @@ function layers() {
 
 class GraphView {
   constructor() {
+    this.plot = new Plot("graph", { vertical: true, draw: (c, w, h) => this.draw(c, w, h), hit: (x, y) => this.hit(x, y), pick: (f) => select(f && f.actor !== undefined ? f.actor : null) });
+    this.plot.limits = { least: 0.02, most: 4 };
+    state.listeners.push(() => this.plot.redraw());
+    this.set();
+  }
+
+  // Lays out the graph of the view that is shown.
+  set() {
     const { list, edges } = layers();
     this.edges = edges;
     this.at = new Array(view.actors.length).fill([0, 0]);
@@ -68,10 +76,7 @@ class GraphView {
       top += high * BOX.dy + 26;
     }
     this.size = [right, Math.max(top - 26, BOX.h)];
-    this.plot = new Plot("graph", { vertical: true, draw: (c, w, h) => this.draw(c, w, h), hit: (x, y) => this.hit(x, y), pick: (f) => select(f && f.actor !== undefined ? f.actor : null) });
-    this.plot.limits = { least: 0.02, most: 4 };
     this.plot.canvas.style.height = Math.min(560, Math.max(150, this.size[1] * Math.min(1, (this.plot.width - 40) / this.size[0]) + 60)) + "px";
-    state.listeners.push(() => this.plot.redraw());
     this.whole();
   }
 
@@ -107,6 +112,7 @@ class GraphView {
       c.beginPath();
       c.roundRect(left, top, BOX.w, BOX.h, actor.role === "compute" ? 4 : 20);
       c.fill();
+      if (actor.gate) { c.strokeStyle = inks.ink; c.lineWidth = 1.5; c.setLineDash([2, 3]); c.stroke(); c.setLineDash([]); }
       if (state.actor === a) { c.strokeStyle = inks.mark; c.lineWidth = 3; c.stroke(); }
       if (scale > 0.35) {
         c.fillStyle = "#10151a";
@@ -131,7 +137,8 @@ class GraphView {
     c.globalAlpha = bright(e.from) || bright(e.to) ? 0.8 : 0.12;
     c.strokeStyle = e.back ? inks.mark : inks.soft;
     c.lineWidth = Math.min(1.2, 1 / scale);
-    c.setLineDash(e.back ? [5, 4] : []);
+    const { gate } = view.actors[e.to];
+    c.setLineDash(e.back ? [5, 4] : gate && gate.input === e.port ? [2, 3] : []);
     c.beginPath();
     c.moveTo(x0, y0);
     const bend = back ? 70 : Math.max(20, (x1 - x0) / 2), under = back && Math.abs(y1 - y0) < BOX.h ? 60 : 0;
@@ -162,7 +169,7 @@ class GraphView {
       const [left, top] = this.at[a];
       if (x >= left && x <= left + BOX.w && y >= top && y <= top + BOX.h) {
         const actor = view.actors[a], fired = view.plans[state.plan].actors[a];
-        return { actor: a, text: `${actorLabel(a)}\n${actor.op}\n${actor.repetitions} firings an iteration, on ${deviceName(fired.device)}\n${fired.calls} calls, ${duration(fired.busy_ns)} of a period` };
+        return { actor: a, text: `${actorLabel(a)}\n${actor.op}\n${actor.repetitions} firings an iteration, on ${deviceName(fired.device)}\n${fired.calls} calls, ${duration(fired.busy_ns)} of a period${actor.gate ? "\n" + gateOf(a) : ""}` };
       }
     }
     return null;

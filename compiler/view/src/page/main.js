@@ -1,4 +1,4 @@
-// Joins the parts: choice of plans, search, losses, what is selected.
+// Joins the parts: choice of modes and plans, search, losses, what is selected.
 const $ = (id) => document.getElementById(id);
 const text = (tag, words) => { const e = document.createElement(tag); e.textContent = words; return e; };
 
@@ -15,6 +15,7 @@ function details() {
   const actor = view.actors[state.actor], fired = view.plans[state.plan].actors[state.actor];
   box.append(text("p", `${actorLabel(state.actor)}: ${actor.op}`));
   box.append(text("p", `${actor.repetitions} firings an iteration; ${fired.firings} in ${fired.calls} calls a period on ${deviceName(fired.device)}, ${duration(fired.busy_ns)}, stage ${fired.stage}`));
+  if (actor.gate) box.append(text("p", gateOf(state.actor)));
   const run = view.plans[state.plan].measured, calls = run && run.actors.find((a) => a.actor === state.actor);
   if (calls) box.append(text("p", `measured: ${calls.calls} calls, planned ${duration(calls.planned_ns)}, half in ${duration(calls.p50_ns)}, 99 % in ${duration(calls.p99_ns)}, longest ${duration(calls.max_ns)}`));
   const port = (p, from) => {
@@ -58,7 +59,7 @@ function compare(plan, title, roles) {
   state.roles = roles;
   $("other").hidden = plan === null;
   for (const row of document.querySelectorAll("#contingencies tbody tr")) row.classList.toggle("chosen", Number(row.dataset.plan) === plan && plan !== null);
-  if (plan === null) return;
+  if (plan === null) { spare.plan = undefined; return; }
   $("othertitle").textContent = `${title} - ${headline(view.plans[plan])}`;
   spare.set(view.plans[plan]);
   changed();
@@ -67,6 +68,11 @@ function compare(plan, title, roles) {
 const lost = new Set();
 function lose(device) {
   if (lost.has(device)) lost.delete(device); else lost.add(device);
+  showLoss();
+}
+
+// Shows what runs in this mode without the devices that are lost.
+function showLoss() {
   for (const button of $("devices").children) button.setAttribute("aria-pressed", String(lost.has(Number(button.dataset.device))));
   if (!lost.size) { $("verdict").textContent = ""; compare(null); return; }
   const wanted = view.kinds.map((devices, kind) => [kind, devices.filter((d) => lost.has(d)).length]).filter(([, n]) => n);
@@ -84,8 +90,7 @@ function lose(device) {
   compare(found.plan, `Without ${names}`, roles);
 }
 
-function losses() {
-  if (!view.contingencies.length) { $("losses").hidden = true; return; }
+function deviceButtons() {
   view.devices.forEach((device, d) => {
     const button = text("button", device.name);
     button.type = "button";
@@ -94,14 +99,41 @@ function losses() {
     button.addEventListener("click", () => lose(d));
     $("devices").append(button);
   });
+}
+
+function losses() {
+  $("losses").hidden = !view.contingencies.length;
+  const body = $("contingencies").tBodies[0];
+  body.replaceChildren();
   for (const entry of view.contingencies) {
     const plan = view.plans[entry.plan], row = document.createElement("tr");
     const longer = 100 * (plan.period_ns / Math.max(view.plans[0].period_ns, 1) - 1);
     for (const words of [entry.lost, String(plan.memories.length), duration(plan.period_ns), `${longer < 0 ? "" : "+"}${longer.toFixed(1)} %`, duration(plan.latency_ns), plan.bound_by]) row.append(text("td", words));
     row.dataset.plan = entry.plan;
     row.addEventListener("click", () => compare(state.spare === entry.plan ? null : entry.plan, `Without ${entry.lost}`, null));
-    $("contingencies").tBodies[0].append(row);
+    body.append(row);
   }
+}
+
+function plans() {
+  $("plans").replaceChildren();
+  view.plans.forEach((plan, p) => { const option = text("option", `${p}: ${plan.name}`); option.value = p; $("plans").append(option); });
+}
+
+// Makes the page about a mode: devices that are lost stay lost, and what is selected stays where the mode has it.
+function showMode(mode) {
+  const name = state.actor === null ? null : view.actors[state.actor].name;
+  view = views[mode];
+  const same = view.actors.findIndex((a) => a.name === name);
+  Object.assign(state, { mode, plan: 0, actor: same < 0 ? null : same });
+  automaton.mark();
+  compare(null);
+  graph.set();
+  plans();
+  losses();
+  search($("search").value);
+  choose(0);
+  showLoss();
 }
 
 function search(query) {
@@ -119,7 +151,6 @@ function search(query) {
   changed();
 }
 
-view.plans.forEach((plan, p) => { const option = text("option", `${p}: ${plan.name}`); option.value = p; $("plans").append(option); });
 $("plans").addEventListener("change", (e) => choose(Number(e.target.value)));
 $("search").addEventListener("input", (e) => search(e.target.value));
 $("search").addEventListener("keydown", (e) => {
@@ -128,8 +159,11 @@ $("search").addEventListener("keydown", (e) => {
 $("whole").addEventListener("click", () => { for (const part of [calendar, spare, wave, memory, graph]) if (part.plan !== undefined || part === graph) part.whole(); });
 document.addEventListener("keydown", (e) => { if (e.key === "Escape") { $("search").value = ""; search(""); select(null); } });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readInks(); changed(); });
+deviceButtons();
+const automaton = new Automaton();
+plans();
 losses();
 choose(0);
 // What a test, or a curious reader, may look at in the console.
-window.zbmd = { view, state, calendar, spare, wave, memory, graph };
+window.zbmd = { views, state, calendar, spare, wave, memory, graph, automaton, get view() { return view; } };
 document.body.dataset.ready = "1";
