@@ -36,8 +36,8 @@ pub use named_pipe::is_named_pipe;
 pub use observe::report::{Outcome, Report};
 pub use observe::{live, report};
 pub use options::{
-    BorderState, InputListener, Isolation, Listener, RunOptions, StateListener, StateSubscription,
-    Supervised,
+    BorderState, InputListener, Isolation, Listener, RunOptions, ScheduledMode, StateListener,
+    StateSubscription, Supervised,
 };
 pub use program::Engine;
 pub use run::control::Stopper;

@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{ChannelId, Graph, Program, TiVec, TokenType};
 
 /// Several programs of which a run may go over from one to another. Trust them only as
@@ -26,6 +28,15 @@ pub struct Mode {
     pub name: String,
     /// What is computed in it, and how. Blobs may be the same memory as those of other modes.
     pub program: Program,
+}
+
+/// The mode that a [`crate::State`] is of, and what of other modes goes along with it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PresentMode {
+    /// Its place among [`Modes::list`]; 0 where there are no modes.
+    pub mode: u32,
+    /// Values that were set of live parameters which this mode does not have, by name: they hold again in a mode that does.
+    pub waiting: BTreeMap<String, Vec<f64>>,
 }
 
 /// What names a channel's tokens in all graphs: its writer, the writer's output, and how many of which type there are.

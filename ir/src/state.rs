@@ -10,7 +10,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::file_header::{FileHeader, HeaderError};
 use crate::limits::{MAX_CHANGES, MAX_STREAM_BYTES};
 use crate::verify::graph::repetition;
-use crate::{ActorId, ChangePosition, Graph, Role, State, TokenType, live_parameters};
+use crate::{
+    ActorId, ChangePosition, Graph, ParameterChange, Role, State, TokenType, live_parameters,
+};
 
 /// First bytes of every state.
 pub const MAGIC: [u8; 4] = *b"ZBST";
@@ -216,7 +218,7 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<SavedState, StateError> {
 /// See [`StateError`].
 pub fn check(state: &State, graph: &Graph) -> Result<(), StateError> {
     check_channels(state, graph)?;
-    check_changes(state, graph)?;
+    check_changes(&state.changes, graph)?;
     check_counts(state, graph)
 }
 
@@ -252,16 +254,19 @@ fn check_channels(state: &State, graph: &Graph) -> Result<(), StateError> {
 }
 
 /// Whether the graph has the parameters that change, and allows their values.
-fn check_changes(state: &State, graph: &Graph) -> Result<(), StateError> {
+///
+/// # Errors
+/// [`StateError::Change`] for the first change that it does not.
+pub fn check_changes(changes: &[ParameterChange], graph: &Graph) -> Result<(), StateError> {
     let refuse = |index: usize, why: String| StateError::Change { index, why };
-    if state.changes.len() > MAX_CHANGES {
-        let count = state.changes.len();
+    if changes.len() > MAX_CHANGES {
+        let count = changes.len();
         let why = format!("there are {count}, at most {MAX_CHANGES}");
         return Err(refuse(MAX_CHANGES, why));
     }
 
     let parameters = live_parameters(graph);
-    for (index, change) in state.changes.iter().enumerate() {
+    for (index, change) in changes.iter().enumerate() {
         for (parameter, numbers) in &change.values {
             let Some(known) = parameters.get(*parameter as usize) else {
                 let count = parameters.len();

@@ -12,7 +12,7 @@ use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
 use zbmd_executor::supervise::{Event, What};
 use zbmd_executor::{
     Engine, EngineError, Isolation, ModeEntry, ModeError, ModeHandle, Outcome, RunOptions,
-    SetError, SwapError, When,
+    ScheduledMode, SetError, SwapError, When,
 };
 use zbmd_ir::verify::{VerifiedModes, verify_modes};
 use zbmd_ir::{Graph, Machine, Mode, Modes, Program, Role, State, Value, carried_channels};
@@ -263,6 +263,100 @@ fn random_changes_between_random_modes_are_those_of_the_interpreter() {
     );
 }
 
+/// A walk of the seed's modes that is known ahead: up to so many changes, some of them at one iteration, few at a border of
+/// blocks.
+fn random_schedule(seed: u64, modes: &VerifiedModes, max_changes: usize) -> Vec<ScheduledMode> {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x5c4ed);
+    let (mut mode, mut iteration) = (0, 0);
+    let mut schedule = Vec::new();
+    for _ in 0..rng.usize(1..=max_changes) {
+        let allowed = modes.changes().iter().filter(|(from, _)| *from == mode);
+        let next: Vec<u32> = allowed.map(|(_, to)| *to).collect();
+        let Some(to) = rng.choice(next) else { break };
+        iteration += rng.u64(0..=9);
+        mode = to;
+        schedule.push(ScheduledMode {
+            iteration,
+            mode,
+            changes: Vec::new(),
+        });
+    }
+    schedule
+}
+
+/// Where a run with such a schedule was in each mode.
+fn entries_of(modes: &VerifiedModes, schedule: &[ScheduledMode]) -> Vec<ModeEntry> {
+    let entry = |mode: u32, iteration| ModeEntry {
+        mode: modes.names()[mode as usize].clone(),
+        iteration,
+    };
+    let changes = schedule.iter().map(|next| entry(next.mode, next.iteration));
+    std::iter::once(entry(0, 0)).chain(changes).collect()
+}
+
+/// A run makes the changes that are known ahead at their iterations, whatever its blocks; so do two, of which the second goes
+/// on where the first one ended.
+fn modes_that_are_known_ahead_come_at_their_iterations() {
+    let (mut changes, mut splits_in_modes) = (0, 0);
+    for seed in 300..380u64 {
+        let modes = modes(seed);
+        let inputs = inputs(&modes, 80, seed);
+        let registry = mix::registry();
+        let engine = Engine::with_modes(modes.clone(), &registry).expect("an engine");
+        let sinks = || -> Vec<String> {
+            let sinks = engine.program().graph.sinks();
+            sinks.map(|(_, actor)| actor.name.clone()).collect()
+        };
+        let mut options = losses::options(Isolation::Threads);
+        if seed % 2 == 0 {
+            options.supervised = Some(losses::supervised(&engine, "Supervision()", None));
+        }
+        let schedule = random_schedule(seed, &modes, 8);
+        let (expected, last) =
+            interpreted(&modes, &registry, &inputs, &entries_of(&modes, &schedule));
+        changes += schedule.len();
+        options.scheduled_modes = schedule.clone();
+        let session = engine.start(options.clone()).expect("a session");
+        let (outputs, outcome) = drive_with(session, &inputs, sinks(), 1, || ());
+        assert!(outputs == expected, "seed {seed}: {schedule:?}");
+        assert_eq!(outcome.state, last, "seed {seed}");
+
+        let split = fastrand::Rng::with_seed(seed)
+            .u64(..40)
+            .min(last.iterations);
+        let (before, after): (Vec<ScheduledMode>, Vec<ScheduledMode>) = schedule
+            .into_iter()
+            .partition(|next| next.iteration < split);
+        splits_in_modes += usize::from(!before.is_empty());
+        options.iterations = Some(split);
+        options.scheduled_modes = before;
+        let session = engine.start(options.clone()).expect("a session");
+        let (first_outputs, first) = drive_with(session, &inputs, sinks(), 1, || ());
+        assert_eq!(first.state.iterations, split, "seed {seed}");
+
+        let graph = &modes.programs()[first.present_mode.mode as usize].graph;
+        let rest = graph.sources().zip(&first.state.consumed);
+        let rest = rest.map(|((_, actor), (_, tokens))| {
+            let taken = (tokens * actor.outputs[0].token.bytes()) as usize;
+            (actor.name.clone(), inputs[&actor.name][taken..].to_vec())
+        });
+        let rest: Streams = rest.collect();
+        options.iterations = None;
+        options.state = Some(first.state);
+        options.present_mode = first.present_mode;
+        options.scheduled_modes = after;
+        let session = engine.start(options).expect("a session");
+        let (outputs, outcome) = drive_with(session, &rest, sinks(), 1, || ());
+        for (name, bytes) in &expected {
+            let both = [&first_outputs[name][..], &outputs[name][..]].concat();
+            assert!(both == *bytes, "seed {seed}: `{name}` from {split} on");
+        }
+        assert_eq!(outcome.state, last, "seed {seed}, from {split} on");
+    }
+    println!("{changes} changes, {splits_in_modes} runs went on after some");
+    assert!(changes > 200 && splits_in_modes > 30, "a weak sample");
+}
+
 /// A run of which something is done wrong; `None` where there is nothing to get wrong.
 type SeededBug = for<'a> fn(&[Leg<'a>]) -> Option<(Vec<Leg<'a>>, Carry)>;
 
@@ -440,9 +534,25 @@ fn impossible_changes_are_refused() {
     session.join().expect("it ends well");
     assert!(matches!(handle.change("m1"), Err(ModeError::Ended)));
 
-    options.state = Some(State::initial(&engine.program().graph));
-    let refused = engine.start(options).expect_err("not yet");
+    let mut profiled = options.clone();
+    profiled.profile = true;
+    let refused = engine.start(profiled).expect_err("not yet");
     assert!(matches!(refused, EngineError::Modes { .. }), "{refused}");
+    options.state = Some(State::initial(&engine.program().graph));
+    let mut nowhere = options.clone();
+    nowhere.present_mode.mode = 9;
+    let refused = engine.start(nowhere).expect_err("no such mode");
+    assert!(matches!(refused, EngineError::NoMode { .. }), "{refused}");
+    for (mode, iteration) in [(9, 5), (0, 5)] {
+        options.scheduled_modes = vec![ScheduledMode {
+            iteration,
+            mode,
+            changes: Vec::new(),
+        }];
+        let refused = engine.start(options.clone()).expect_err("impossible");
+        let is_refused = matches!(refused, EngineError::ScheduledMode { index: 0, .. });
+        assert!(is_refused, "{refused}");
+    }
 }
 
 fn compiled(text: &str, devices: usize, contingencies: Losses) -> VerifiedModes {
@@ -782,6 +892,10 @@ fn main() {
         (
             "random_changes_between_random_modes_are_those_of_the_interpreter",
             random_changes_between_random_modes_are_those_of_the_interpreter,
+        ),
+        (
+            "modes_that_are_known_ahead_come_at_their_iterations",
+            modes_that_are_known_ahead_come_at_their_iterations,
         ),
         #[cfg(target_os = "linux")]
         (

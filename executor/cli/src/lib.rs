@@ -49,7 +49,7 @@ use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::response::deadline_ns;
 use zbmd_ir::text::{is_hidden, printable_lines};
 use zbmd_ir::verify::{Verified, VerifiedModes};
-use zbmd_ir::{Program, State, state};
+use zbmd_ir::{PresentMode, Program, State, state};
 
 pub use zbmd_executor::exit;
 
@@ -74,6 +74,7 @@ use crate::io::{FileError, FileKind, is_standard};
 use zbmd_executor::Engine;
 use zbmd_executor::Isolation;
 use zbmd_executor::RunOptions;
+use zbmd_executor::ScheduledMode;
 #[cfg(target_os = "linux")]
 use zbmd_executor::Session;
 use zbmd_executor::StateSubscription;
@@ -252,8 +253,15 @@ fn run(
     let resumed = checkpoint_folder
         .as_ref()
         .and_then(|folder| folder.resumed.clone());
+    let mut scheduled = ReplayedModes::default();
     let (loaded_state, recorded_sources) = match replayed {
-        Some(replayed) => (Some(replayed.state), Some(replayed.sources)),
+        Some(Replayed { start, sources }) => {
+            scheduled = ReplayedModes {
+                present: start.present_mode,
+                changes: start.scheduled_modes,
+            };
+            (Some(start.state), Some(sources))
+        }
         None => (loaded_state, None),
     };
     let origin = run_origin(&engine, resumed.as_ref(), loaded_state.as_ref());
@@ -298,6 +306,8 @@ fn run(
     }
     let mut session = engine.start(RunOptions {
         inputs: recorder.as_ref().map(ReadyRecorder::listener),
+        present_mode: scheduled.present,
+        scheduled_modes: scheduled.changes,
         ..run_options(args, supervised, start_state)
     })?;
     stop_on_signal(session.stopper());
@@ -362,6 +372,15 @@ fn run(
     end(args, bundle_path, &engine, ending, watched, &edges)
 }
 
+/// The modes of a run that is replayed.
+#[derive(Default)]
+struct ReplayedModes {
+    /// The one that it begins in.
+    present: PresentMode,
+    /// Those that follow.
+    changes: Vec<ScheduledMode>,
+}
+
 /// Takes commands to the run, if it has anything to be set.
 #[cfg(target_os = "linux")]
 fn start_control(session: &Session) -> Option<ControlServer> {
@@ -400,7 +419,6 @@ fn check_modes(args: &Args, modes: &VerifiedModes) -> Result<(), CliError> {
         (args.checkpoint.is_some(), "--checkpoint"),
         (args.load_state.is_some(), "--load-state"),
         (args.save_state.is_some(), "--save-state"),
-        (args.record.is_some(), "--record"),
         (args.trace.is_some(), "--trace"),
         (args.profile, "--profile"),
         (!args.deadlines.is_empty(), "--deadline"),
@@ -528,7 +546,10 @@ fn end(
     watched: Watched,
     edges: &EdgeReports,
 ) -> Result<u8, CliError> {
-    let Some(Outcome { mut report, state }) = ending.left else {
+    let Some(Outcome {
+        mut report, state, ..
+    }) = ending.left
+    else {
         return Err(ending.error.map_or_else(
             || CliError::Usage("the run left nothing".to_owned()),
             CliError::Run,

@@ -82,9 +82,10 @@ impl ModeHandle {
         })?;
 
         let mut requests = self.control.mode_requests();
-        if let Some(pending) = &requests.pending {
+        let pending = requests.pending.as_ref().map(|pending| pending.target);
+        if let Some(target) = pending.or(requests.scheduled) {
             return Err(ModeError::Busy {
-                to: names[pending.target].clone(),
+                to: names[target].clone(),
             });
         }
         if self.control.is_over() || self.control.is_finishing() {
@@ -173,6 +174,8 @@ pub(crate) struct ModeRequests {
     /// The first iteration in it.
     pub since: u64,
     pub pending: Option<PendingChange>,
+    /// The next mode of those that are known ahead.
+    pub scheduled: Option<usize>,
     /// The run has gone over, and its first epoch in the new mode is not there yet.
     pub entering: Option<EnteringMode>,
 }
