@@ -87,6 +87,7 @@ use Absent::{Is, Means, Refused};
 takes! {
     STRING: "string", not "5";
     WORD: "word or string", not "5";
+    ANSWER: "word, string or `Mode(\"…\")`", not "5";
     DTYPE: "dtype", not "f31";
     SHAPE: "list of dimensions, or `Burst`", not "5";
     DIMENSIONS: "list of dimensions", not "5";
@@ -208,7 +209,7 @@ group! { STREAM, "Stream", "A source or a sink.", r#"Model(
     "rate": "1", COUNT, Is("1"), "Tokens of one firing of the stream. More make an iteration longer: frames that belong together.";
     "sample_rate": "48000, deadline", NUMBER, Means("follows from the others, if any is given"), "Tokens per second. Those of all streams must agree with the rates; WAV files are written with it, and reports set the measured pace beside it.";
     "deadline": "\"100ms\"", TIME, Means("none"), "Of sinks: how long after the release of a block's last tokens, by the sample rate, its output may come. Plans that cannot keep it by their planned costs are refused, those for lost devices too; a run counts the blocks that are late.";
-    "on_miss": "hold", WORD, Is("wait"), "Of sinks: what a run gives in the place of a block whose last token comes after its deadline, this one or that of `zbmd-run --deadline`. `wait`: the block, as late as it is. `drop`: nothing. `hold`: the last block that was in time again, zeros before the first; the late one is dropped, so that every other block keeps its place.";
+    "on_miss": "hold", ANSWER, Is("wait"), "Of sinks: what a run gives in the place of a block whose last token comes after its deadline, this one or that of `zbmd-run --deadline`. `wait`: the block, as late as it is. `drop`: nothing. `hold`: the last block that was in time again, zeros before the first; the late one is dropped, so that every other block keeps its place. `Mode(\"track\")`: the block, as late as it is, and the run goes over to that mode, to which `changes` must allow every other mode to go.";
     "file": "\"out.f32\"", STRING, Means("given to `zbmd-run` by `--input`, `--output`"), "The file to read or write where `zbmd-run --allow-files` is told to take it and no option names one: relative, in or below the folder where it is started. Or a URL such as `udp://0.0.0.0:5000`, with `--allow-urls`.";
 }
 

@@ -8,6 +8,7 @@ use zbmd_ir::{Mode, Modes, Program, text};
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
 use crate::model::Model;
+use crate::parse::{Node, NodeKind};
 use crate::source::{Span, Spanned};
 
 /// What a text says of its modes. The first is the one that a run begins in.
@@ -29,6 +30,9 @@ impl ModeList {
             // Changes between modes that are not there are refused like those that name an unknown one.
             for (from, _) in model.changes.iter().flatten() {
                 find(&names, from, sink);
+            }
+            for (_, mode) in late_modes(model) {
+                find(&names, &mode, sink);
             }
             return None;
         }
@@ -58,7 +62,33 @@ impl ModeList {
                 }
             }
         }
-        Some(Self { names, changes })
+        let list = Self { names, changes };
+        list.check_late_modes(model, sink)?;
+        Some(list)
+    }
+
+    /// Refuses sinks whose late blocks ask for a mode that is not there, or that the run may not go to from any other: then a
+    /// block that is late there would change nothing.
+    fn check_late_modes(&self, model: &Model, sink: &mut Sink) -> Option<()> {
+        for (stream, mode) in late_modes(model) {
+            let target = find(&self.names, &mode, sink)?;
+            let all = (0..).zip(&self.names);
+            let mut barred =
+                all.filter(|(from, _)| *from != target && !self.changes.contains(&(*from, target)));
+            if let Some((_, from)) = barred.next() {
+                let message = format!(
+                    "late blocks of `{stream}` ask for mode `{}`, to which no change goes from mode `{}`",
+                    mode.value, from.value
+                );
+                let refusal = refuse(message, mode.span).help(format!(
+                    "add `(\"{}\", \"{}\")` to `changes`",
+                    from.value, mode.value
+                ));
+                sink.push(refusal);
+                return None;
+            }
+        }
+        Some(())
     }
 
     /// The programs of all modes together, in the order of the names.
@@ -169,6 +199,34 @@ impl fmt::Display for ModeBounds {
             None => Ok(()),
         }
     }
+}
+
+/// What stands in `Mode(…)`, if a node is that.
+pub(crate) fn mode_call(node: &Node) -> Option<&Node> {
+    match &node.kind {
+        NodeKind::Call(Some(name), args) if name.value == "Mode" => match args.as_slice() {
+            [arg] if arg.name.is_none() => Some(&arg.value),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The sinks whose late blocks ask for a mode, and which.
+fn late_modes(model: &Model) -> Vec<(&str, Spanned<String>)> {
+    let sinks = model.sinks.iter();
+    let with_modes = sinks.filter_map(|stream| {
+        let mode = mode_call(stream.on_miss.as_ref()?)?;
+        match &mode.kind {
+            NodeKind::Str(name) => {
+                let name = Spanned::new(name.clone(), mode.span);
+                Some((stream.name.value.as_str(), name))
+            }
+            // What else stands there is refused where it is read.
+            _ => None,
+        }
+    });
+    with_modes.collect()
 }
 
 /// E0219, for modes that cannot follow each other.

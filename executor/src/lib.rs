@@ -41,7 +41,7 @@ pub use options::{
 };
 pub use program::Engine;
 pub use run::control::Stopper;
-pub use run::modes::{ModeChange, ModeEntry, ModeHandle};
+pub use run::modes::{ModeChange, ModeEntry, ModeHandle, ModeStart};
 pub use run::parameters::{ParameterHandle, ParameterValue, When};
 #[cfg(target_os = "linux")]
 pub use run::process::serve_if_worker;

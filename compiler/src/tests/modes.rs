@@ -1,6 +1,7 @@
 //! Models with modes: each is compiled as if it stood alone, and they share a bundle.
 
 use zbmd_ir::bundle::{open_modes, open_modes_within};
+use zbmd_ir::response::{LatePolicy, late_mode, late_policy};
 
 use crate::{Code, CompileOptions, Compiled, Diagnostics, MachineChoice, ModeBounds, compile_str};
 
@@ -99,6 +100,16 @@ fn modes_that_cannot_be_are_refused_where_they_stand() {
         (initial, "initial_mode: \"trak\"", "there is no mode `trak`"),
         (changes, "(\"track\", \"idle\")", "there is no mode `idle`"),
         (changes, "(\"scan\", \"scan\")", "changes nothing"),
+        (
+            "Stream() }",
+            "Stream(on_miss: Mode(\"idle\")) }",
+            "there is no mode `idle`",
+        ),
+        (
+            "Stream() }",
+            "Stream(on_miss: Mode(\"track\")) }",
+            "late blocks of `out` ask for mode `track`, to which no change goes from mode `scan`",
+        ),
     ] {
         let text = MODEL.replacen(from, to, 1);
         assert_ne!(text, MODEL);
@@ -112,6 +123,32 @@ fn modes_that_cannot_be_are_refused_where_they_stand() {
 
     let unknown = compile(MODEL, Some("idle")).expect_err("no such mode");
     assert!(unknown.to_string().contains("there is no mode `idle`"));
+}
+
+#[test]
+fn late_blocks_may_ask_for_a_mode() {
+    let sink = "Stream(sample_rate: 48000, deadline: \"10ms\", on_miss: Mode(\"scan\"))";
+    let text = MODEL.replacen("Stream() }", &format!("{sink} }}"), 1);
+    let compiled = compile(&text, None).expect("it compiles");
+    for program in compiled.modes.expect("modes").verified.programs() {
+        let (id, _) = program.graph.sinks().next().expect("a sink");
+        assert_eq!(late_policy(&program.graph, id), Ok(LatePolicy::Mode));
+        assert_eq!(late_mode(&program.graph, id), Some("scan"));
+        // A contract of each mode.
+        let checks = crate::check_deadlines(program);
+        assert!(!checks.is_empty() && checks.iter().all(|check| check.slack_ns().is_some()));
+    }
+
+    let text = text.replacen("Mode(\"scan\"))", "Mode(scan))", 1);
+    let said = compile(&text, None).expect_err("a word").to_string();
+    assert!(said.contains("a mode in quotes"), "{said}");
+    let alone = r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    channels: [(from: "in", to: ["out"])],
+    sinks: { "out": Stream(on_miss: Mode("scan")) },
+)"#;
+    let said = compile(alone, None).expect_err("no modes").to_string();
+    assert!(said.contains("there is no mode `scan`"), "{said}");
 }
 
 #[test]

@@ -46,7 +46,6 @@ use std::time::Duration;
 use clap::Parser;
 use zbmd_backends::op::Registry;
 use zbmd_ir::bundle::{self, OpenError};
-use zbmd_ir::response::deadline_ns;
 use zbmd_ir::text::{is_hidden, printable_lines};
 use zbmd_ir::verify::{Verified, VerifiedModes};
 use zbmd_ir::{PresentMode, Program, State, state};
@@ -326,6 +325,7 @@ fn run(
         .recordings
         .start(engine.program(), &files.live, &live, &sinks)?;
     deadlines.write_events(event_lines.as_ref(), &live.running());
+    deadlines.follow(&session.modes());
     let open_sinks = start_pumps(&mut session, sources, &sinks, &deadlines, &pump_ends)?;
     let edge_meters = EdgeMeters {
         releases: live.releases(),
@@ -411,18 +411,12 @@ fn check_modes(args: &Args, modes: &VerifiedModes) -> Result<(), CliError> {
     if modes.names().len() < 2 {
         return Ok(());
     }
-    let has_deadline = modes.programs().iter().any(|program| {
-        let mut sinks = program.graph.sinks();
-        sinks.any(|(id, _)| deadline_ns(&program.graph, id).is_some())
-    });
     let given = [
         (args.checkpoint.is_some(), "--checkpoint"),
         (args.load_state.is_some(), "--load-state"),
         (args.save_state.is_some(), "--save-state"),
         (args.trace.is_some(), "--trace"),
         (args.profile, "--profile"),
-        (!args.deadlines.is_empty(), "--deadline"),
-        (has_deadline, "a sink with a deadline"),
     ];
     let refused = given.iter().find(|(is_given, _)| *is_given);
     refused.map_or(Ok(()), |(_, what)| {

@@ -100,9 +100,7 @@ impl EpochManager {
         ledger.begin(&state.changes);
         ledger.keep_waiting(&options.present_mode.waiting);
         drop(ledger);
-        let mut requests = control.mode_requests();
-        (requests.present, requests.since) = (mode, state.iterations);
-        drop(requests);
+        control.mode_requests().begin(mode, state.iterations);
         let source_count = session_memory.sources.len();
         let sink_count = loaded.program.graph.sinks().count();
         let mut manager = Self {
@@ -588,7 +586,7 @@ impl EpochManager {
             }
             if let Some(ScheduledMode { mode, changes, .. }) = self.scheduled.pop_front() {
                 self.enter_mode(mode as usize, changes);
-                (requests.present, requests.since) = (mode as usize, self.state.iterations);
+                requests.begin(mode as usize, self.state.iterations);
                 has_entered = true;
             }
         }

@@ -1,6 +1,7 @@
 //! Modes of a run: who asks for a change, and what became of it. The run itself goes over in [`super::epochs`], between two
 //! epochs.
 
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +15,15 @@ pub struct ModeEntry {
     /// Its name.
     pub mode: String,
     /// The first iteration of the run in it. Iterations of all modes are counted together, from the start of the run.
+    pub iteration: u64,
+}
+
+/// A mode that a run is in, by its place among the modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModeStart {
+    /// Its place.
+    pub mode: usize,
+    /// The first iteration in it.
     pub iteration: u64,
 }
 
@@ -64,6 +74,17 @@ impl ModeHandle {
     pub fn present(&self) -> ModeEntry {
         let requests = self.control.mode_requests();
         requests.entry(&self.modes)
+    }
+
+    /// The mode that the run is in, and then each that it goes over to, told before any token of it is given out. Whoever
+    /// asks for it takes what it is told, which waits for it in memory.
+    pub fn follow(&self) -> Receiver<ModeStart> {
+        let (follower, starts) = mpsc::channel();
+        let mut requests = self.control.mode_requests();
+        // Its end is here.
+        let _ = follower.send(requests.start());
+        requests.followers.push(follower);
+        starts
     }
 
     /// Lets the run go over to another mode at the next border: with the first block that no worker has begun, and after a
@@ -178,17 +199,33 @@ pub(crate) struct ModeRequests {
     pub scheduled: Option<usize>,
     /// The run has gone over, and its first epoch in the new mode is not there yet.
     pub entering: Option<EnteringMode>,
+    /// Are told of each mode.
+    followers: Vec<Sender<ModeStart>>,
 }
 
 impl ModeRequests {
     /// The run goes over at this iteration.
     pub(crate) fn enter(&mut self, change: PendingChange, iteration: u64, modes: &LoadedModes) {
-        self.present = change.target;
-        self.since = iteration;
+        self.begin(change.target, iteration);
         self.entering = Some(EnteringMode {
             entry: self.entry(modes),
             outcome: change.outcome,
         });
+    }
+
+    /// The run is in this mode from this iteration on.
+    pub(crate) fn begin(&mut self, mode: usize, iteration: u64) {
+        (self.present, self.since) = (mode, iteration);
+        let start = self.start();
+        self.followers
+            .retain(|follower| follower.send(start).is_ok());
+    }
+
+    fn start(&self) -> ModeStart {
+        ModeStart {
+            mode: self.present,
+            iteration: self.since,
+        }
     }
 
     /// Tells whoever waits for it that the run is in the mode: parameters are those of the new mode now.
