@@ -49,6 +49,7 @@ mod reports;
 mod rounding;
 mod safetensor;
 mod sample_rates;
+mod self_timed;
 mod source;
 mod stream_file;
 mod target;

@@ -15,89 +15,14 @@ use zbmd_executor::{
     ScheduledMode, SetError, SwapError, When,
 };
 use zbmd_ir::verify::{VerifiedModes, verify_modes};
-use zbmd_ir::{Graph, Machine, Mode, Modes, Program, Role, State, Value, carried_channels};
-use zbmd_scheduler::{Block, ScheduleOptions, schedule};
+use zbmd_ir::{Graph, Mode, Modes, Program, State, carried_channels};
 use zbmd_tests::harness::{self, Test};
 use zbmd_tests::losses;
 use zbmd_tests::mix;
-use zbmd_tests::modes::{Carry, Leg, Tokens, carry_by_name, interpreted, interpreted_legs, legs};
-use zbmd_tests::random::{self, Shape};
+use zbmd_tests::modes::{
+    Carry, Leg, Tokens, carry_by_name, interpreted, interpreted_legs, legs, random_modes as modes,
+};
 use zbmd_tests::run::{Streams, drive_with, random_inputs};
-
-/// Another graph over the same streams: it takes and gives them at other rates, some of its actors do something else, and
-/// some have another name, so that the tokens which they left behind stay there.
-fn vary(graph: &mut Graph, rng: &mut fastrand::Rng) {
-    for (index, actor) in graph.actors.iter_mut().enumerate() {
-        match actor.role {
-            Role::Source => actor.outputs[0].rate *= rng.u64(1..=3),
-            Role::Sink => {
-                let port = &mut actor.inputs[0];
-                let more = port.rate * rng.u64(0..=2);
-                port.rate += more;
-                port.window += more;
-            }
-            Role::Compute => {
-                if rng.u8(..) < 100 {
-                    let salt = Value::Int(rng.i64(..));
-                    actor.params.insert("salt".to_owned(), salt);
-                }
-                if rng.u8(..) < 60 {
-                    actor.name = format!("other{index}");
-                }
-            }
-        }
-    }
-    for channel in &mut graph.channels {
-        channel.initial.iter_mut().for_each(|byte| *byte ^= 0x3c);
-    }
-}
-
-fn planned(graph: Graph, machine: &Machine, seed: u64) -> Program {
-    let costs = random::costs(&graph, machine, seed);
-    let block = [Block::Auto, Block::Fixed(1), Block::Fixed(7)][(seed % 3) as usize];
-    let options = ScheduleOptions {
-        block,
-        ..ScheduleOptions::default()
-    };
-    let plans =
-        schedule(&graph, machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    Program {
-        graph,
-        machine: machine.clone(),
-        plans: plans.into(),
-        ..Program::default()
-    }
-}
-
-/// The seed's modes, 2 to 4 of them; most changes are allowed.
-fn modes(seed: u64) -> VerifiedModes {
-    let mut rng = fastrand::Rng::with_seed(seed ^ 0x30de5);
-    let machine = random::machine(1 + (seed % 4) as usize);
-    let shape = Shape {
-        actors: 16,
-        max_rate: 6,
-        ..Shape::default()
-    };
-    let first = random::graph(seed, shape);
-    let count = rng.u32(2..=4);
-    let list = (0..count).map(|index| {
-        let mut graph = first.clone();
-        if index > 0 {
-            vary(&mut graph, &mut rng);
-        }
-        Mode {
-            name: format!("m{index}"),
-            program: planned(graph, &machine, seed + u64::from(index)),
-        }
-    });
-    let list: Vec<Mode> = list.collect();
-    let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
-    let changes = pairs
-        .filter(|(from, to)| from != to && (*to == (from + 1) % count || rng.u8(..) < 180))
-        .collect();
-    let modes = Modes { list, changes };
-    verify_modes(modes).unwrap_or_else(|error| panic!("seed {seed}: {error}"))
-}
 
 /// Input for about so many blocks of the mode that takes most.
 fn inputs(modes: &VerifiedModes, blocks: u64, seed: u64) -> Streams {
