@@ -107,6 +107,7 @@ takes! {
     CHANNELS: "list of channels", not "5";
     MODES: "map of `Mode`", not "5";
     CHANGES: "list of pairs of modes", not "5";
+    DECISION: "`(from: \"actor\", every: 480)`", not "5";
     WORDS: "map of strings", not "5";
     READERS: "string, reader, or a list of them", not "5";
     COUNTS: "map of counts", not "5";
@@ -137,17 +138,19 @@ group! { MODEL, "Model", "A model, or a sub-model: `Model` may be left out in a 
         actors: { "gain": Gain($by) },
         channels: [(from: "x", to: ["gain"]), (from: "gain", to: ["y"])],
     ) },
-    actors: { "half": Sub("scale", by: $loudness), "twice": Gain(2.0) },
+    actors: { "half": Sub("scale", by: $loudness), "twice": Gain(2.0), "pick": Expr("x < 0.5 ? 0 : 1") },
     channels: [
-        (from: "in", to: ["half"]),
+        (from: "in", to: ["half", "pick"]),
         (from: "half", to: ["twice"]),
         (from: "twice", to: ["out"]),
+        (from: "pick", to: ["mode"], initial: [0]),
     ],
-    sinks: { "out": Stream() },
+    sinks: { "out": Stream(), "mode": Stream() },
     pins: { "twice": "cpu:0" },
     modes: { "near": Mode(), "far": Mode() },
     initial_mode: "near",
     changes: [("near", "far")],
+    mode_from: (from: "pick", every: 480),
 )"#:
     "name": "\"outer\"", STRING, Is("\"model\""), "Stands in reports and bundles.";
     "params": "{ \"loudness\": 0.5 }", VALUES, Is("{}"), "Parameters with their defaults: `$name` stands for the value everywhere else. The default `required` means that there is none. From outside: `zbmdc --param NAME=VALUE`; of a sub-model: `Sub(\"model\", name: value)`.";
@@ -155,13 +158,32 @@ group! { MODEL, "Model", "A model, or a sub-model: `Model` may be left out in a 
     "outputs": "{ \"y\": Port() }", PORTS, Is("{}"), "Output ports of a sub-model.";
     "sources": "{ \"in\": Stream(dtype: f32) }", STREAMS, Is("{}"), "Where tokens come from outside; of the outermost model only.";
     "models": "{ \"scale\": Model(", MODELS, Is("{}"), "Sub-models, used as actors by `Sub(\"name\", parameters)`. One written in place sees those around it, a file its own only.";
-    "actors": "{ \"half\": Sub(\"scale\", by: $loudness), \"twice\": Gain(2.0) }", ACTORS, Is("{}"), "Actors by name. The catalogue has the ops; `Custom` is Rust code, `Sub` a sub-model, `Onnx` an ONNX model.";
+    "actors": "{ \"half\": Sub(\"scale\", by: $loudness), \"twice\": Gain(2.0), \"pick\": Expr(\"x < 0.5 ? 0 : 1\") }", ACTORS, Is("{}"), "Actors by name. The catalogue has the ops; `Custom` is Rust code, `Sub` a sub-model, `Onnx` an ONNX model.";
     "channels": "[(from: \"x\", to: [\"gain\"]), (from: \"gain\", to: [\"y\"])]", CHANNELS, Is("[]"), "What is joined to what.";
-    "sinks": "{ \"out\": Stream() }", STREAMS, Is("{}"), "Where tokens go outside; of the outermost model only.";
+    "sinks": "{ \"out\": Stream(), \"mode\": Stream() }", STREAMS, Is("{}"), "Where tokens go outside; of the outermost model only.";
     "pins": "{ \"twice\": \"cpu:0\" }", WORDS, Is("{}"), "Actors that must run on a device of the machine. A pinned actor has no other place to go when that device is lost.";
     "modes": "{ \"near\": Mode(), \"far\": Mode() }", MODES, Is("{}"), "Modes by name, of which a run is in one at a time: each is this model with the mode's actors and channels added, and has plans of its own. All have the same sources, sinks and types of them; rates may differ. Of the outermost model only.";
     "initial_mode": "\"near\"", STRING, Means("the first in the text"), "The mode that a run begins in.";
     "changes": "[(\"near\", \"far\")]", CHANGES, Means("from every mode to every other"), "From which mode to which other a run may go.";
+    "mode_from": "(from: \"pick\", every: 480)", DECISION, Means("nobody: modes change by commands and late blocks"), "What decides about the mode.";
+}
+
+group! { MODE_FROM, "mode_from", "Tokens that decide about the mode, the same on all devices and after all losses. Where `every` iterations were done, or a multiple, the run empties its pipeline and looks at the last token that the output has written: the number of a mode, in the order of `modes`, from 0. Other numbers, and changes that are not allowed, change nothing; so does a mode without that actor.", r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    actors: { "pick": Expr("x < 0.5 ? 0 : 1") },
+    channels: [(from: "in", to: ["pick"]), (from: "pick", to: ["mode"], initial: [0])],
+    modes: {
+        "calm": Mode(channels: [(from: "in", to: ["out"])]),
+        "loud": Mode(
+            actors: { "gain": Gain(0.5) },
+            channels: [(from: "in", to: ["gain"]), (from: "gain", to: ["out"])],
+        ),
+    },
+    mode_from: (from: "pick.y", every: 480),
+    sinks: { "out": Stream(), "mode": Stream() },
+)"#:
+    "from": "\"pick.y\"", STRING, Refused, "The actor, with its output where it has several: `\"actor.port\"`. Its tokens are u8, i32 or i64, and its channel has an initial token, so that the last one is a part of the state.";
+    "every": "480", COUNT, Refused, "Iterations from one decision to the next. A multiple of a block's is best: what is left over runs in single iterations.";
 }
 
 group! { MODE, "Mode", "A mode of a model: what it has besides what stands in the model itself. `Mode` may be left out. When a run goes over, tokens go along that lie on channels of the same actor, output, type and number in both modes; others begin as written.", r#"Model(
@@ -375,9 +397,10 @@ group! { COST, "Cost", "The cost of one kernel for given parameters and port typ
 }
 
 /// All groups, as a reader wants them.
-pub(crate) static GROUPS: [&Group; 17] = [
+pub(crate) static GROUPS: [&Group; 18] = [
     &MODEL,
     &MODE,
+    &MODE_FROM,
     &STREAM,
     &CHANNEL,
     &READER,

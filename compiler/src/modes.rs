@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use zbmd_ir::verify::VerifiedModes;
-use zbmd_ir::{Mode, Modes, Program, text};
+use zbmd_ir::verify::{ModesError, VerifiedModes};
+use zbmd_ir::{Mode, ModeDecision, Modes, Program, text};
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
-use crate::model::Model;
+use crate::model::{ModeFrom, Model};
 use crate::parse::{Node, NodeKind};
 use crate::self_timed::LegTimes;
 use crate::source::{Span, Spanned};
@@ -17,6 +17,8 @@ use crate::source::{Span, Spanned};
 pub(crate) struct ModeList {
     pub(crate) names: Vec<Spanned<String>>,
     changes: Vec<(u32, u32)>,
+    /// What decides, and for each mode as written its place among the names.
+    decision: Option<(ModeFrom, Vec<u32>)>,
 }
 
 impl ModeList {
@@ -34,6 +36,13 @@ impl ModeList {
             }
             for (_, mode) in late_modes(model) {
                 find(&names, &mode, sink);
+            }
+            if let Some(ModeFrom { from, .. }) = &model.mode_from {
+                let message = format!(
+                    "`{}` is to decide about modes, and there are none",
+                    from.value
+                );
+                sink.push(refuse(message, from.span).help("add `modes`, or leave `mode_from` out"));
             }
             return None;
         }
@@ -63,7 +72,18 @@ impl ModeList {
                 }
             }
         }
-        let list = Self { names, changes };
+        let written = model.modes.iter();
+        let places = written.filter_map(|mode| {
+            let place = names.iter().position(|name| name.value == mode.name.value);
+            place.map(|place| place as u32)
+        });
+        let places: Vec<u32> = places.collect();
+        let decision = model.mode_from.clone().map(|from| (from, places));
+        let list = Self {
+            names,
+            changes,
+            decision,
+        };
         list.check_late_modes(model, sink)?;
         Some(list)
     }
@@ -94,13 +114,50 @@ impl ModeList {
 
     /// The programs of all modes together, in the order of the names.
     pub(crate) fn join(&self, programs: Vec<Program>) -> Modes {
+        let decision = self.decision.as_ref().map(|(decides, places)| {
+            let (actor, port) = writer_of(&decides.from.value, &programs);
+            ModeDecision {
+                actor,
+                port,
+                modes: places.clone(),
+                every: decides.every,
+            }
+        });
         let names = self.names.iter().map(|name| name.value.clone());
         let list = names.zip(programs);
         Modes {
             list: list.map(|(name, program)| Mode { name, program }).collect(),
             changes: self.changes.clone(),
+            decision,
         }
     }
+
+    /// Where the text says what decides, if it does: else where the last mode stands.
+    pub(crate) fn span_of(&self, error: &ModesError) -> Span {
+        match (&self.decision, error) {
+            (Some((decides, _)), ModesError::Decision { .. }) => decides.from.span,
+            _ => self.names.last().map_or(Span::NONE, |name| name.span),
+        }
+    }
+}
+
+/// The actor and the output that `actor` or `actor.port` names. An output that is not there has a number that none has.
+fn writer_of(name: &str, programs: &[Program]) -> (String, u32) {
+    let graphs = || programs.iter().map(|program| &program.graph);
+    if graphs().any(|graph| graph.find(name).is_some()) {
+        return (name.to_owned(), 0);
+    }
+    let Some((actor, port)) = name.rsplit_once('.') else {
+        return (name.to_owned(), 0);
+    };
+    let place = graphs().find_map(|graph| {
+        let mut outputs = graph.actors[graph.find(actor)?].outputs.iter();
+        outputs.position(|output| output.name == port)
+    });
+    (
+        actor.to_owned(),
+        place.map_or(u32::MAX, |place| place as u32),
+    )
 }
 
 /// What modes cost, over all sequences of changes that are allowed, if slots take no longer than planned. What it takes the

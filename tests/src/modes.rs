@@ -95,6 +95,75 @@ pub fn interpreted(
     (outputs, state)
 }
 
+/// What the interpreter makes of the input where tokens decide about the mode: the run goes on in steps of as many iterations
+/// as there are from one decision to the next. The state that is left, and where it was in each mode.
+///
+/// # Panics
+/// If the interpretation fails, or the modes have no decision.
+pub fn interpreted_deciding(
+    modes: &VerifiedModes,
+    registry: &Registry,
+    inputs: &Streams,
+) -> (Streams, State, Vec<ModeEntry>) {
+    let decision = modes.decision().expect("a decision");
+    let entry = |mode: usize, iteration| ModeEntry {
+        mode: modes.names()[mode].clone(),
+        iteration,
+    };
+    let mut mode = 0;
+    let mut entries = vec![entry(0, 0)];
+    let mut state = State::initial(&modes.programs()[0].graph);
+    let mut outputs = Streams::new();
+    loop {
+        let program = &modes.programs()[mode];
+        let graph = &program.graph;
+        let mut interpreter =
+            Interpreter::new(graph, &program.blobs, registry).expect("an interpreter");
+        interpreter.restore(&state).expect("it fits");
+        let rest = graph.sources().zip(&state.consumed);
+        let rest = rest.map(|((_, actor), (_, tokens))| {
+            let taken = (tokens * actor.outputs[0].token.bytes()) as usize;
+            (actor.name.clone(), inputs[&actor.name][taken..].to_vec())
+        });
+        let step = decision.every - state.iterations % decision.every;
+        let outcome = interpreter
+            .run(&rest.collect(), Some(step))
+            .expect("the interpretation ends well");
+        for (name, bytes) in outcome.outputs {
+            outputs.entry(name).or_default().extend(bytes);
+        }
+        let done = outcome.state.iterations - state.iterations;
+        state = outcome.state;
+        if done < step {
+            return (outputs, state, entries);
+        }
+
+        let wanted = decided(graph, &decision.actor, &state.channels);
+        let wanted = wanted.and_then(|number| decision.modes.get(number).copied());
+        let is_allowed = |to: &u32| modes.changes().contains(&(mode as u32, *to));
+        let Some(to) = wanted.filter(is_allowed) else {
+            continue;
+        };
+        mode = to as usize;
+        let next = &modes.programs()[mode].graph;
+        let counts = next.sources().zip(&state.consumed);
+        state.consumed = counts.map(|((id, _), (_, tokens))| (id, *tokens)).collect();
+        state.channels = carry_by_name(graph, &state.channels, next);
+        entries.push(entry(mode, state.iterations));
+    }
+}
+
+/// The last number that an actor's first output has written.
+fn decided(graph: &Graph, actor: &str, tokens: &Tokens) -> Option<usize> {
+    let mut channels = graph.channels.iter_enumerated();
+    let (id, _) = channels.find(|(_, channel)| {
+        graph.actors[channel.from.actor].name == actor && channel.from.port == 0
+    })?;
+    let bytes = &tokens[id];
+    let number = i64::from_ne_bytes(bytes[bytes.len() - 8..].try_into().expect("eight bytes"));
+    usize::try_from(number).ok()
+}
+
 /// As [`interpreted`], for legs of any graphs over the same streams; ends where a leg has too little input.
 ///
 /// # Panics
@@ -217,6 +286,10 @@ pub fn random_modes(seed: u64) -> VerifiedModes {
     let changes = pairs
         .filter(|(from, to)| from != to && (*to == (from + 1) % count || rng.u8(..) < 180))
         .collect();
-    let modes = Modes { list, changes };
+    let modes = Modes {
+        list,
+        changes,
+        decision: None,
+    };
     verify_modes(modes).unwrap_or_else(|error| panic!("seed {seed}: {error}"))
 }

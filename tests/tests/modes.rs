@@ -20,7 +20,8 @@ use zbmd_tests::harness::{self, Test};
 use zbmd_tests::losses;
 use zbmd_tests::mix;
 use zbmd_tests::modes::{
-    Carry, Leg, Tokens, carry_by_name, interpreted, interpreted_legs, legs, random_modes as modes,
+    Carry, Leg, Tokens, carry_by_name, interpreted, interpreted_deciding, interpreted_legs, legs,
+    random_modes as modes,
 };
 use zbmd_tests::run::{Streams, drive_with, random_inputs};
 
@@ -282,6 +283,123 @@ fn modes_that_are_known_ahead_come_at_their_iterations() {
     assert!(changes > 200 && splits_in_modes > 30, "a weak sample");
 }
 
+/// Three modes of which the input's tokens choose one, by a number that stands for none now and then; one of them takes two
+/// tokens an iteration, and one does not decide. What is remembered goes from each to each.
+const DECIDING: &str = r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    actors: {
+        "pick": Expr("x < 0.3 ? 0 : x < 0.5 ? 1 : x < 0.7 ? 2 : 3"),
+        "memory": Expr("0.5 * s + x", inputs: { "x": f32, "s": f32 }),
+    },
+    channels: [
+        (from: "in", to: ["pick", "memory.x"]),
+        (from: "pick", to: ["mode"], initial: [0]),
+    ],
+    modes: {
+        "plain": Mode(channels: [(from: "memory", to: ["memory.s", "out"], initial: [0.0])]),
+        "pairs": Mode(
+            actors: { "half": Fir([0.5, 0.25], decimate: 2) },
+            channels: [
+                (from: "memory", to: ["memory.s", "half"], initial: [0.0]),
+                (from: "half", to: ["out"]),
+            ],
+        ),
+        "squared": Mode(
+            actors: { "square": Expr("x * x") },
+            channels: [
+                (from: "memory", to: ["memory.s", "square"], initial: [0.0]),
+                (from: "square", to: ["out"]),
+            ],
+        ),
+    },
+    initial_mode: "pairs",
+    changes: [("plain", "pairs"), ("pairs", "plain"), ("pairs", "squared"), ("squared", "plain")],
+    mode_from: (from: "pick", every: EVERY),
+    sinks: { "out": Stream(), "mode": Stream() },
+)"#;
+
+/// The modes that tokens ask for are entered at the iterations of the interpreter, whatever the devices and blocks.
+fn check_decisions(seed: u64, options: &dyn Fn(&Engine) -> RunOptions, tokens: usize) -> usize {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let every = [7, 48, 96, 250][rng.usize(..4)];
+    let text = DECIDING.replace("EVERY", &every.to_string());
+    let devices = 1 + (seed % 3) as usize;
+    let modes = compiled(&text, devices, Losses::Single);
+    let input: Vec<u8> = (0..tokens).flat_map(|_| rng.f32().to_ne_bytes()).collect();
+    let inputs = Streams::from([("in".to_owned(), input)]);
+    let registry = mix::registry();
+    let (expected, last, entries) = interpreted_deciding(&modes, &registry, &inputs);
+
+    let engine = Engine::with_modes(modes, &registry).expect("an engine");
+    let session = engine.start(options(&engine)).expect("a session");
+    let starts = session.modes().follow();
+    let sinks = vec!["out".to_owned(), "mode".to_owned()];
+    let (outputs, outcome) = drive_with(session, &inputs, sinks, 40, || ());
+    for (name, bytes) in &outputs {
+        let wanted = &expected[name];
+        let same = bytes.iter().zip(wanted).take_while(|(a, b)| a == b).count();
+        assert!(
+            bytes == wanted,
+            "seed {seed}: `{name}` differs from byte {same} of {} on, has {}; {entries:?}",
+            wanted.len(),
+            bytes.len()
+        );
+    }
+    assert_eq!(outcome.state, last, "seed {seed}: {entries:?}");
+    let found: Vec<ModeEntry> = starts
+        .try_iter()
+        .map(|start| ModeEntry {
+            mode: engine.mode_names()[start.mode].clone(),
+            iteration: start.iteration,
+        })
+        .collect();
+    assert_eq!(found, entries, "seed {seed}");
+    entries.len() - 1
+}
+
+fn tokens_decide_as_the_interpreter_says() {
+    let mut changes = 0;
+    for seed in 0..12 {
+        let options = |engine: &Engine| {
+            let mut options = losses::options(Isolation::Threads);
+            if seed % 2 == 0 {
+                options.supervised = Some(losses::supervised(engine, "Supervision()", None));
+            }
+            options
+        };
+        changes += check_decisions(seed, &options, 4000);
+    }
+    println!("{changes} changes");
+    assert!(changes > 100, "a weak sample");
+}
+
+/// So they do where workers are killed meanwhile, before and after each decision.
+#[cfg(target_os = "linux")]
+fn kills_decide_nothing() {
+    const FAULTS: &str = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), seed: 9)";
+    let lost = Arc::new(AtomicUsize::new(0));
+    let mut changes = 0;
+    for seed in 100..104 {
+        let options = |engine: &Engine| {
+            let counted = Arc::clone(&lost);
+            let mut supervised = losses::supervised(engine, losses::HARDY, Some(FAULTS));
+            supervised.listener = Some(Arc::new(move |event: &Event| {
+                if matches!(event.what, What::Lost { .. }) {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }
+            }));
+            RunOptions {
+                supervised: Some(supervised),
+                ..losses::options(Isolation::Processes { program: None })
+            }
+        };
+        changes += check_decisions(seed, &options, 12_000);
+    }
+    let losses_seen = lost.load(Ordering::Relaxed);
+    println!("{changes} changes, {losses_seen} losses");
+    assert!(changes > 100 && losses_seen > 20, "a weak sample");
+}
+
 /// A run of which something is done wrong; `None` where there is nothing to get wrong.
 type SeededBug = for<'a> fn(&[Leg<'a>]) -> Option<(Vec<Leg<'a>>, Carry)>;
 
@@ -433,6 +551,7 @@ fn impossible_changes_are_refused() {
     let one_way = Modes {
         list: list.collect(),
         changes: vec![(0, 1)],
+        decision: None,
     };
     let verified = verify_modes(one_way).expect("valid");
     let registry = mix::registry();
@@ -818,6 +937,12 @@ fn main() {
             "random_changes_between_random_modes_are_those_of_the_interpreter",
             random_changes_between_random_modes_are_those_of_the_interpreter,
         ),
+        (
+            "tokens_decide_as_the_interpreter_says",
+            tokens_decide_as_the_interpreter_says,
+        ),
+        #[cfg(target_os = "linux")]
+        ("kills_decide_nothing", kills_decide_nothing),
         (
             "modes_that_are_known_ahead_come_at_their_iterations",
             modes_that_are_known_ahead_come_at_their_iterations,

@@ -130,6 +130,69 @@ fn modes_that_cannot_be_are_refused_where_they_stand() {
 }
 
 #[test]
+fn tokens_may_decide_about_the_mode() {
+    let text = MODEL
+        .replacen(
+            "initial_mode",
+            "mode_from: (from: \"pick\", every: 96),\n    initial_mode",
+            1,
+        )
+        .replacen(
+            "actors: { \"smooth\"",
+            "actors: { \"pick\": Expr(\"x < 0.5 ? 0 : 1\"), \"smooth\"",
+            1,
+        )
+        .replacen(
+            "to: [\"smooth\"])]",
+            "to: [\"smooth\", \"pick\"]), (from: \"pick\", to: [\"mode\"], initial: [0])]",
+            1,
+        )
+        .replacen("Stream() }", "Stream(), \"mode\": Stream() }", 1);
+    let compiled = compile(&text, None).expect("it compiles");
+    let modes = compiled.modes.as_ref().expect("modes").verified.clone();
+    let decision = modes.decision().expect("a decision");
+    assert_eq!(
+        (decision.actor.as_str(), decision.port, decision.every),
+        ("pick", 0, 96)
+    );
+    // As written: `scan`, then `track`, in which the run begins.
+    assert_eq!(decision.modes, [1, 0]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("receiver.zbmd");
+    compiled.write(&path).expect("written");
+    let opened = open_modes(&path).expect("it is read");
+    assert_eq!(opened.decision(), Some(decision));
+
+    for (from, to, part) in [
+        (
+            "from: \"pick\", every",
+            "from: \"pock\", every",
+            "no mode has an actor of that name",
+        ),
+        (
+            "from: \"pick\", every",
+            "from: \"pick.z\", every",
+            "no mode has an actor of that name",
+        ),
+        (
+            "from: \"pick\", every",
+            "from: \"smooth\", every",
+            "its tokens are f32, must be u8, i32 or i64",
+        ),
+        (", initial: [0]", "", "give the channel an initial token"),
+        (
+            "every: 96",
+            "every: 0",
+            "a number of iterations is 0, less than 1",
+        ),
+    ] {
+        let text = text.replacen(from, to, 1);
+        let said = compile(&text, None).expect_err(to).to_string();
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
 fn late_blocks_may_ask_for_a_mode() {
     let sink = "Stream(sample_rate: 48000, deadline: \"10ms\", on_miss: Mode(\"scan\"))";
     let text = MODEL.replacen("Stream() }", &format!("{sink} }}"), 1);

@@ -6,8 +6,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use zbmd_ir::{
-    ActorId, ChannelId, DeviceId, ParameterChange, Plan, PlanId, PresentMode, State, TiVec,
-    carried_tokens, has_live, state,
+    ActorId, ChannelId, DeviceId, ModeDecision, ParameterChange, Plan, PlanId, PresentMode, State,
+    TiVec, carried_tokens, has_live, state,
 };
 
 use super::active_epoch::ActiveEpoch;
@@ -39,6 +39,8 @@ pub(crate) struct EpochManager {
     steps: Vec<ProgramStep>,
     /// Changes of mode that are known ahead.
     scheduled: VecDeque<ScheduledMode>,
+    /// The last iteration of the run at which tokens have decided about the mode, or need not.
+    decided_at: u64,
     /// The program of the present mode.
     pub loaded: Arc<LoadedProgram>,
     pub control: Arc<RunControl>,
@@ -123,6 +125,7 @@ impl EpochManager {
             mode,
             steps: Vec::new(),
             scheduled: options.scheduled_modes.clone().into(),
+            decided_at: state.iterations,
             loaded,
             control,
             options,
@@ -534,7 +537,7 @@ impl EpochManager {
     /// Goes over to the mode that is known to follow here, or that somebody asked for, if that can be done at the present
     /// border without these devices. Whether it was.
     pub(crate) fn apply_mode_change(&mut self, lost: &[DeviceId]) -> bool {
-        if self.enter_scheduled_modes() {
+        if self.enter_scheduled_modes() || self.enter_decided_mode() {
             return true;
         }
         // After the last border nothing runs in any mode; where a sink is ahead of the border, the next one will do.
@@ -584,6 +587,7 @@ impl EpochManager {
             if next.iteration > self.state.iterations {
                 return has_entered;
             }
+            self.decided_at = self.state.iterations;
             if let Some(ScheduledMode { mode, changes, .. }) = self.scheduled.pop_front() {
                 self.enter_mode(mode as usize, changes);
                 requests.begin(mode as usize, self.state.iterations);
@@ -592,6 +596,37 @@ impl EpochManager {
         }
         requests.scheduled = None;
         has_entered
+    }
+
+    /// Goes over to the mode that tokens ask for at the present border, if they decide here. Whether it was another one.
+    fn enter_decided_mode(&mut self) -> bool {
+        let iterations = self.state.iterations;
+        let Some(decision) = self.modes.decision_in(self.mode) else {
+            return false;
+        };
+        if !self.is_decision_due(decision) || self.phase == Phase::Pad {
+            return false;
+        }
+        self.decided_at = iterations;
+        // Single iterations may have led here: whole blocks follow again.
+        self.phase = Phase::Main;
+        let graph = &self.loaded.program.graph;
+        let wanted = decision.wanted_mode(graph, &self.state.channels);
+        let Some(wanted) = wanted.filter(|mode| self.modes.allows(self.mode, *mode as usize))
+        else {
+            return false;
+        };
+        self.enter_mode(wanted as usize, Vec::new());
+        let control = Arc::clone(&self.control);
+        control.mode_requests().begin(wanted as usize, iterations);
+        true
+    }
+
+    /// Whether tokens decide about the mode at the present border. A border is decided about once: what lies on the channel
+    /// after a change belongs to the next decision.
+    fn is_decision_due(&self, decision: &ModeDecision) -> bool {
+        let iterations = self.state.iterations;
+        iterations > self.decided_at && iterations.is_multiple_of(decision.every)
     }
 
     /// Goes over to a mode; these changes of live parameters are known to be made in it.
@@ -697,10 +732,19 @@ impl EpochManager {
         false
     }
 
-    /// Iterations that may still be run before the next change of mode that is known ahead.
+    /// Iterations that may still be run before the next change of mode that is known ahead, or the next border at which tokens
+    /// decide about the mode.
     fn iterations_of_leg(&self) -> u64 {
+        let iterations = self.state.iterations;
         let next = self.scheduled.front();
-        let until_change = next.map(|next| next.iteration - self.state.iterations);
+        let until_change = next.map(|next| next.iteration - iterations);
+        let decision = self.modes.decision_in(self.mode);
+        let until_decision = decision.map(|decision| match self.is_decision_due(decision) {
+            // After a loss the border may be the last that was committed: the next epoch ends where it begins.
+            true => 0,
+            false => decision.every - iterations % decision.every,
+        });
+        let until_change = until_change.into_iter().chain(until_decision).min();
         until_change.unwrap_or(u64::MAX).min(self.iterations_left)
     }
 
