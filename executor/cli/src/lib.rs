@@ -64,6 +64,7 @@ use self::files::{Files, Opened, start_pumps};
 use self::live::LiveStreams;
 use self::live_report::{EdgeReports, FullReport};
 use self::replay::{Replayed, replay};
+use self::saved_state::LoadedState;
 use self::top::top;
 use self::watch::{EdgeMeters, Watch, Watched};
 use crate::checkpoint::{Checkpoint, FolderError, Origin};
@@ -240,11 +241,16 @@ fn run(
     }
     file_roles::check(args, &files)?;
     let mut supervised = supervision::read(args, &program_names(&program))?;
-    let loaded_state = args
+    let loaded = args
         .load_state
         .as_deref()
-        .map(|file| saved_state::load(args, file, bundle_path, &program))
+        .map(|file| saved_state::load(args, file, bundle_path, &modes))
         .transpose()?;
+    let mut scheduled = ReplayedModes::default();
+    let loaded_state = loaded.map(|loaded| {
+        scheduled.present = loaded.present_mode;
+        loaded.state
+    });
 
     let engine = Engine::with_modes(modes, registry)?;
     let checkpoint_folder =
@@ -252,7 +258,6 @@ fn run(
     let resumed = checkpoint_folder
         .as_ref()
         .and_then(|folder| folder.resumed.clone());
-    let mut scheduled = ReplayedModes::default();
     let (loaded_state, recorded_sources) = match replayed {
         Some(Replayed { start, sources }) => {
             scheduled = ReplayedModes {
@@ -295,7 +300,11 @@ fn run(
         &mut supervised,
     )?;
     let start_state = resumed.map(|checkpoint| checkpoint.state).or(loaded_state);
-    let recorder = record::prepare(args, bundle_path, &files, &engine, start_state.as_ref())?;
+    let first = start_state.as_ref().map(|state| LoadedState {
+        state: state.clone(),
+        present_mode: scheduled.present.clone(),
+    });
+    let recorder = record::prepare(args, bundle_path, &files, &engine, first)?;
     if let (Some(recorder), Some(supervised)) = (&recorder, &mut supervised) {
         record::give_states(recorder, supervised);
     }
@@ -372,7 +381,7 @@ fn run(
     end(args, bundle_path, &engine, ending, watched, &edges)
 }
 
-/// The modes of a run that is replayed.
+/// The modes of a run that goes on from a state, or is replayed.
 #[derive(Default)]
 struct ReplayedModes {
     /// The one that it begins in.
@@ -413,8 +422,6 @@ fn check_modes(args: &Args, modes: &VerifiedModes) -> Result<(), CliError> {
     }
     let given = [
         (args.checkpoint.is_some(), "--checkpoint"),
-        (args.load_state.is_some(), "--load-state"),
-        (args.save_state.is_some(), "--save-state"),
         (args.trace.is_some(), "--trace"),
         (args.profile, "--profile"),
     ];
@@ -541,7 +548,9 @@ fn end(
     edges: &EdgeReports,
 ) -> Result<u8, CliError> {
     let Some(Outcome {
-        mut report, state, ..
+        mut report,
+        state,
+        present_mode,
     }) = ending.left
     else {
         return Err(ending.error.map_or_else(
@@ -570,7 +579,11 @@ fn end(
 
     // The state is saved only where all tokens before it have reached their readers.
     if let Some(path) = &args.save_state {
-        saved_state::save(path, bundle, &state, engine.program())?;
+        let left = LoadedState {
+            state,
+            present_mode,
+        };
+        saved_state::save(path, bundle, &left, engine.verified_modes())?;
     }
 
     report.notes.extend(watched.notes);

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use zbmd_executor::{BorderState, Engine, InputListener, ParameterHandle, StateSubscription};
-use zbmd_ir::{Graph, PresentMode, State, state};
+use zbmd_ir::{Graph, State, state};
 use zbmd_live::{Gap, now_ns};
 
 use super::folder::{LockedFolder, RecordingError};
@@ -110,14 +110,14 @@ impl RecorderReport {
 }
 
 impl ReadyRecorder {
-    /// Makes the folder this recording's: with the bundle and the state of the first mode that the run begins with.
+    /// Makes the folder this recording's: with the bundle and the state that the run begins with.
     ///
     /// # Errors
     /// See [`RecordingError`].
     pub(crate) fn new(
         settings: RecorderSettings<'_>,
         engine: &Engine,
-        first_state: State,
+        first: BorderState,
     ) -> Result<Self, RecordingError> {
         let states = graphs_of(engine).map(|graph| {
             let initial = State::initial(graph);
@@ -150,7 +150,7 @@ impl ReadyRecorder {
             .begin(settings.bundle, &head.encode())
             .map_err(failed)?;
 
-        let consumed: Vec<u64> = first_state.consumed.iter().map(|(_, n)| *n).collect();
+        let consumed: Vec<u64> = first.state.consumed.iter().map(|(_, n)| *n).collect();
         let sources = head.sources.iter().zip(&consumed);
         let intake = Intake::new(sources.map(|(source, consumed)| (source.token_bytes, *consumed)));
         let intake = Arc::new(intake);
@@ -173,19 +173,14 @@ impl ReadyRecorder {
             free: vec![Vec::new(); head.sources.len()],
             sources: head.sources,
             changes: Vec::new(),
-            decided_iterations: first_state.iterations,
+            decided_iterations: first.state.iterations,
             changes_lost_before: None,
-            hole_ends: vec![None; first_state.consumed.len()],
+            hole_ends: vec![None; first.state.consumed.len()],
             state_bytes: 0,
             bytes_at_state: 0,
             state_at_ns: now_ns(),
             retry_at_ns: 0,
             pads: settings.pads,
-        };
-        let first = BorderState {
-            state: first_state,
-            present_mode: PresentMode::default(),
-            changes_made: 0,
         };
         writer.add_state(&first, now_ns()).map_err(failed)?;
         Ok(Self { intake, writer })
