@@ -2,13 +2,21 @@
 //!
 //! Knows nothing of files, calendars or devices: it is a pure function of its windows, as every actor is. A frame is
 //! a preamble of 16 samples (2 MS/s: 8 us) and 56 or 112 bits of two samples each; a bit is 1 where the first half
-//! is the stronger one. Only formats whose parity is not overlaid with an unknown address can be checked: DF 11
-//! (interrogator 0), 17 and 18.
+//! is the stronger one. Only formats whose parity is not overlaid with an unknown address can be checked: DF 17 and 18, and
+//! DF 11, whose parity is overlaid with a short code of who asked.
 //!
 //! The transponder's clock is not ours, so a sample may straddle two half bits and lend its neighbour energy. The
 //! slicer therefore tries a frame three times: as it is; from the first bit on, with each bit's first half weighed
 //! by the bit before (the receiver samples early); and from the last bit back, with each bit's second half weighed
 //! by the bit after (it samples late). The checksum tells which was right.
+//!
+//! slice.rs slices: it compares all halves of a window once, and has the bits of a frame from these with a few operations
+//! on words.
+
+#[path = "slice.rs"]
+mod slice;
+
+use std::collections::BTreeSet;
 
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_backends::op::burst::BurstWriter;
@@ -16,27 +24,26 @@ use zbmd_backends::op::{CustomActor, OpError, Registry, Signature, Work};
 use zbmd_ir::burst::BurstLayout;
 use zbmd_ir::{DType, InPort, OutPort, Params, TokenType, Value};
 
+use self::slice::{Frame, LONG_BITS, PREAMBLE, SHORT_BITS, Slicer, WINDOW_SAMPLES, packed};
+
 /// Name under which models call the actor.
 const NAME: &str = "adsb.decode";
 /// Samples of new data in one firing: about a millisecond.
 const HOP: usize = 2048;
-/// Samples of preamble.
-const PREAMBLE: usize = 16;
-/// Bits of a long and of a short frame.
-const LONG_BITS: usize = 112;
-const SHORT_BITS: usize = 56;
 /// Samples that a start in the hop may need beyond it: a whole long frame, rounded up.
-const LOOKAHEAD: usize = 256;
+const LOOKAHEAD: usize = WINDOW_SAMPLES - HOP;
 /// Bursts of one firing, one for each frame. Frames do not overlap and take at least 128 samples, so there are never more.
 const FRAMES: usize = HOP / (PREAMBLE + 2 * SHORT_BITS);
-/// Bits that say the format of a frame.
-const FORMAT_BITS: usize = 5;
 /// Generator of the Mode S checksum without its leading term (ICAO Annex 10, volume IV, 3.1.2.3.3).
 const POLYNOMIAL: u32 = 0xff_f409;
-/// Remainders of all bytes.
-const REMAINDERS: [u32; 256] = remainders();
-/// Scores that are looked at together: those that are worth a try are few.
-const SCANNED: usize = 32;
+/// `REMAINDERS[n][byte]` is the remainder of a byte with `n` bytes of zeros behind it.
+static REMAINDERS: [[u32; 256]; LONG_BITS / 8] = remainders();
+/// Replies to all calls (DF 11) have their parity overlaid with a code of who called: 4 bits of one of five sets.
+const INTERROGATORS: u32 = 80;
+/// Formats with a plain checksum.
+const FORMATS: [u8; 3] = [11, 17, 18];
+/// Samples whose starts are looked at together.
+const GROUP: usize = 128;
 
 /// The actor. `tilt` is the weight of the neighbouring bit in the two corrected attempts.
 pub struct Decode {
@@ -72,21 +79,38 @@ pub fn frame_token() -> TokenType {
     TokenType::burst(DType::U8, [LONG_BITS as u32 / 8])
 }
 
-/// The frames in a sink's tokens.
-pub fn frames(tokens: &[u8]) -> Vec<Heard> {
-    let bursts = frame_layout().read_all(tokens);
-    bursts
-        .map(|burst| burst.expect("an actor writes no burst beyond its maximum"))
-        .filter(|burst| burst.length > 0)
-        .map(|burst| Heard {
-            sample: burst.first,
-            hex: burst
-                .items
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
-        })
-        .collect()
+/// Reads the tokens of a sink.
+///
+/// A DF 11 with a code in its parity has less of a checksum: it counts where a clean frame told of its aircraft before.
+#[derive(Debug, Default)]
+pub struct Listener {
+    addresses: BTreeSet<[u8; 3]>,
+}
+
+impl Listener {
+    /// The frames in the sink's next tokens.
+    pub fn frames(&mut self, tokens: &[u8]) -> Vec<Heard> {
+        let layout = frame_layout();
+        let mut frames = Vec::new();
+        for burst in layout.read_all(tokens) {
+            let burst = burst.expect("an actor writes no burst beyond its maximum");
+            let &[_, a, b, c, ..] = burst.items else {
+                continue;
+            };
+            let is_clean = checksum(burst.items) == 0;
+            if is_clean {
+                self.addresses.insert([a, b, c]);
+            }
+            if is_clean || self.addresses.contains(&[a, b, c]) {
+                let hex = burst.items.iter().map(|byte| format!("{byte:02x}"));
+                frames.push(Heard {
+                    sample: burst.first,
+                    hex: hex.collect(),
+                });
+            }
+        }
+        frames
+    }
 }
 
 fn frame_layout() -> BurstLayout {
@@ -114,129 +138,133 @@ impl Decode {
 
     /// Looks for frames that start in the hop; how many. `gate[i]` above 0 says that a preamble ends at sample i.
     fn hop(&self, magnitude: &[f32], gate: &[f32], frames: &mut BurstWriter<'_>) -> usize {
+        let slicer = Slicer::new(magnitude, self.tilt);
         let gate = &gate[PREAMBLE - 1..][..HOP];
         let mut found = 0;
-        let mut start = 0;
-        while let Some(passed) = first_positive(&gate[start.min(HOP)..]) {
-            start += passed;
-            let samples = &magnitude[start + PREAMBLE..][..2 * LONG_BITS];
-            let Some((frame, length)) = self.attempts(samples) else {
-                start += 1;
-                continue;
-            };
-            if found < FRAMES {
-                frames.write(start as i64, &frame[..length]);
-                found += 1;
+        // The first sample behind the last frame: frames do not overlap.
+        let mut free = 0;
+        for (group, scores) in gate.as_chunks::<GROUP>().0.iter().enumerate() {
+            for start in Starts::new(&slicer, group * GROUP, scores) {
+                if start < free {
+                    continue;
+                }
+                let Some((frame, length)) = attempts(&slicer, start) else {
+                    continue;
+                };
+                if found < FRAMES {
+                    frames.write(start as i64, &frame[..length]);
+                    found += 1;
+                }
+                free = start + PREAMBLE + 16 * length;
             }
-            start += PREAMBLE + 16 * length;
         }
         found
     }
+}
 
-    /// A clean frame and its length in bytes, from the samples behind a preamble.
-    fn attempts(&self, samples: &[f32]) -> Option<([u8; 14], usize)> {
-        forward(samples, 1.0)
-            .and_then(|frame| clean(&frame))
-            .or_else(|| forward(samples, self.tilt).and_then(|frame| clean(&frame)))
-            .or_else(|| self.backward_attempt(samples))
-            .or_else(|| self.backward_attempt(&samples[..2 * SHORT_BITS]))
-    }
+/// Starts that are worth an attempt, of a group of samples: where the gate is open and the bits can be those of a format with
+/// a plain checksum.
+struct Starts {
+    first: usize,
+    /// A bit for each of the group's even samples, and of its odd ones.
+    even: u64,
+    odd: u64,
+}
 
-    /// An attempt from the last bit back, if it would give a format with a plain checksum.
-    fn backward_attempt(&self, samples: &[f32]) -> Option<([u8; 14], usize)> {
-        length(&backward_format(samples, self.tilt))?;
-        clean(&backward(samples, self.tilt))
+impl Starts {
+    fn new(slicer: &Slicer, first: usize, scores: &[f32; GROUP]) -> Self {
+        let halves = scores.as_chunks::<64>().0.iter();
+        let open = halves.map(|half| packed(&half.map(|score| score > 0.0)));
+        let open = open
+            .rev()
+            .fold(0, |open, half| open << 64 | u128::from(half));
+        let even = even_bits(open) & slicer.starts_of(&FORMATS, 0, first / 2);
+        let odd = even_bits(open >> 1) & slicer.starts_of(&FORMATS, 1, first / 2);
+        Self { first, even, odd }
     }
 }
 
-/// The place of the first score above 0.
-fn first_positive(scores: &[f32]) -> Option<usize> {
-    // Most groups have none: that is found without a branch for each score.
-    let is_wanted = |group: &[f32]| group.iter().fold(false, |any, &score| any | (score > 0.0));
-    let group = scores.chunks(SCANNED).position(is_wanted)?;
-    let before = group * SCANNED;
-    let in_group = scores[before..].iter().position(|&score| score > 0.0)?;
-    Some(before + in_group)
-}
+impl Iterator for Starts {
+    type Item = usize;
 
-/// Slices from the first bit on; after a 1 the next first half counts `tilt` times as much, else as much less. `None`
-/// once the format shows to be one without a plain checksum: so most starts cost five bits here.
-fn forward(samples: &[f32], tilt: f32) -> Option<[u8; 14]> {
-    let mut frame = [0; 14];
-    let mut weight = 1.0;
-    for (bit, pair) in samples.chunks_exact(2).enumerate() {
-        let one = pair[0] * weight > pair[1];
-        frame[bit / 8] |= u8::from(one) << (7 - bit % 8);
-        if bit == FORMAT_BITS - 1 {
-            length(&frame)?;
+    fn next(&mut self) -> Option<usize> {
+        let even = 2 * self.even.trailing_zeros() as usize;
+        let odd = 2 * self.odd.trailing_zeros() as usize + 1;
+        if even.min(odd) >= GROUP {
+            return None;
         }
-        weight = if one { tilt } else { tilt.recip() };
-    }
-    Some(frame)
-}
-
-/// Slices from the last bit back; before a 1 the second half counts `tilt` times less, else as much more.
-fn backward(samples: &[f32], tilt: f32) -> [u8; 14] {
-    let mut frame = [0; 14];
-    let mut weight = 1.0;
-    for (bit, pair) in samples.chunks_exact(2).enumerate().rev() {
-        let one = pair[0] > pair[1] * weight;
-        frame[bit / 8] |= u8::from(one) << (7 - bit % 8);
-        weight = if one { tilt.recip() } else { tilt };
-    }
-    frame
-}
-
-/// [`backward`] of the shortest beginning of a frame that gives the bits of its format: it ends with a bit that is the same
-/// whatever the bit behind it is, and then also where it is the last one.
-fn backward_format(samples: &[f32], tilt: f32) -> [u8; 14] {
-    let is_settled =
-        |pair: &[f32]| (pair[0] > pair[1] * tilt) == (pair[0] > pair[1] * tilt.recip());
-    let mut behind_format = samples.chunks_exact(2).skip(FORMAT_BITS - 1);
-    let settled = behind_format.position(is_settled);
-    let end = settled.map_or(samples.len(), |passed| 2 * (FORMAT_BITS + passed));
-    backward(&samples[..end], tilt)
-}
-
-/// Bytes of a frame whose format, in its first five bits, has a plain checksum.
-fn length(frame: &[u8; 14]) -> Option<usize> {
-    match frame[0] >> 3 {
-        11 => Some(SHORT_BITS / 8),
-        17 | 18 => Some(LONG_BITS / 8),
-        _ => None,
+        let next = if even < odd {
+            &mut self.even
+        } else {
+            &mut self.odd
+        };
+        *next &= *next - 1;
+        Some(self.first + even.min(odd))
     }
 }
 
-/// The frame and its length, if its format has a plain checksum and that is right.
-fn clean(frame: &[u8; 14]) -> Option<([u8; 14], usize)> {
-    let length = length(frame)?;
-    (checksum(&frame[..length]) == 0).then_some((*frame, length))
+/// Every second bit, from the lowest one on.
+fn even_bits(bits: u128) -> u64 {
+    // Ones, twos, fours and so on of bits, with gaps of the same length between them, move together.
+    const KEPT: [u128; 7] = [
+        u128::MAX / 0x3,
+        u128::MAX / 0x5,
+        u128::MAX / 0x11,
+        u128::MAX / 0x101,
+        u128::MAX / 0x1_0001,
+        u128::MAX / 0x1_0000_0001,
+        u128::MAX >> 64,
+    ];
+    let together = |bits: u128, step: usize| (bits | bits >> (1 << step >> 1)) & KEPT[step];
+    (0..KEPT.len()).fold(bits, together) as u64
+}
+
+/// A clean frame behind a preamble that begins at `start`, and its length in bytes.
+fn attempts(slicer: &Slicer, start: usize) -> Option<(Frame, usize)> {
+    clean(slicer.plain(start))
+        .or_else(|| clean(slicer.forward(start)))
+        .or_else(|| clean(slicer.backward(start, LONG_BITS)))
+        .or_else(|| clean(slicer.backward(start, SHORT_BITS)))
+}
+
+/// The frame and its length in bytes, if its format, in its first five bits, has a plain checksum and that is right.
+fn clean(frame: Frame) -> Option<(Frame, usize)> {
+    let (length, remainders) = match frame[0] >> 3 {
+        11 => (SHORT_BITS / 8, INTERROGATORS),
+        17 | 18 => (LONG_BITS / 8, 1),
+        _ => return None,
+    };
+    (checksum(&frame[..length]) < remainders).then_some((frame, length))
 }
 
 /// Remainder of the frame, parity included, by the generator: 0 for a clean one.
 fn checksum(frame: &[u8]) -> u32 {
-    frame.iter().fold(0, |remainder, &byte| {
-        let first = (remainder >> 16) as u8 ^ byte;
-        (remainder << 8) & 0xff_ffff ^ REMAINDERS[first as usize]
+    // The division is linear: each byte has its part whatever the others are, so none waits for another.
+    let parts = frame.iter().rev().zip(&REMAINDERS);
+    parts.fold(0, |remainder, (&byte, of_byte)| {
+        remainder ^ of_byte[byte as usize]
     })
 }
 
-/// The remainder of each byte, shifted in bit by bit.
-const fn remainders() -> [u32; 256] {
-    let mut table = [0; 256];
+const fn remainders() -> [[u32; 256]; LONG_BITS / 8] {
+    let mut table = [[0; 256]; LONG_BITS / 8];
     let mut byte = 0;
-    while byte < table.len() {
-        let mut remainder = (byte as u32) << 16;
-        let mut bit = 0;
-        while bit < 8 {
-            let is_subtracted = remainder & 0x80_0000 != 0;
-            remainder = (remainder << 1) & 0xff_ffff;
-            if is_subtracted {
-                remainder ^= POLYNOMIAL;
+    while byte < 256 {
+        let mut remainder = byte as u32;
+        let mut behind = 0;
+        while behind < LONG_BITS / 8 {
+            table[behind][byte] = remainder;
+            let mut bit = 0;
+            while bit < 8 {
+                let is_subtracted = remainder & 0x80_0000 != 0;
+                remainder = (remainder << 1) & 0xff_ffff;
+                if is_subtracted {
+                    remainder ^= POLYNOMIAL;
+                }
+                bit += 1;
             }
-            bit += 1;
+            behind += 1;
         }
-        table[byte] = remainder;
         byte += 1;
     }
     table
@@ -277,13 +305,10 @@ impl CustomActor for Decode {
     }
 
     fn work(&self) -> Option<Work> {
-        // In noise one start in five passes the gate and costs four slicings, of which one in eleven is longer than the
-        // bits of the format. A bit is decided after its neighbour, which takes as long as some fifteen operations on wide
-        // vectors.
-        let sliced_bits = 4 * (FORMAT_BITS + 1) + 4 * LONG_BITS / 11;
-        let flops = (HOP / 5 * sliced_bits * 15) as f64;
+        // Each sample is weighed and compared five times, and each comparison packed into a word. What is sliced is little.
+        const OPERATIONS: usize = 30;
         Some(Work {
-            flops,
+            flops: (HOP * OPERATIONS) as f64,
             bytes: (HOP * 8 + FRAMES * self.layout.token_bytes) as f64,
         })
     }
@@ -292,24 +317,6 @@ impl CustomActor for Decode {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_short_look_back_gives_the_format_of_the_long_one() {
-        let mut state = 1u32;
-        let mut sample = || {
-            // Numerical Recipes' generator; equal neighbours are common.
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 29) as f32
-        };
-        for _ in 0..20_000 {
-            let samples: Vec<f32> = (0..2 * LONG_BITS).map(|_| sample()).collect();
-            for samples in [&samples[..], &samples[..2 * SHORT_BITS]] {
-                let format = |frame: [u8; 14]| frame[0] >> (8 - FORMAT_BITS);
-                let expect = format(backward(samples, 1.5));
-                assert_eq!(format(backward_format(samples, 1.5)), expect);
-            }
-        }
-    }
 
     #[test]
     fn the_checksum_divides_by_the_generator() {
@@ -324,16 +331,12 @@ mod tests {
             assert_ne!(checksum(&damaged), 0, "bit {bit}");
         }
     }
-
     #[test]
-    fn the_first_positive_score_is_found_wherever_it_is() {
-        for place in 0..100 {
-            let mut scores = [-1.0; 100];
-            scores[99] = 1.0;
-            scores[place] = 0.5;
-            assert_eq!(first_positive(&scores), Some(place));
+    fn every_second_bit_is_kept() {
+        for bit in 0..128 {
+            let expected = if bit % 2 == 0 { 1 << (bit / 2) } else { 0 };
+            assert_eq!(even_bits(1 << bit), expected, "{bit}");
         }
-        assert_eq!(first_positive(&[0.0, -0.0, f32::NAN]), None);
-        assert_eq!(first_positive(&[]), None);
+        assert_eq!(even_bits(u128::MAX), u64::MAX);
     }
 }

@@ -59,6 +59,7 @@ fn receive(file: &Path, print_json: bool) -> Result<(), Box<dyn Error>> {
     // The reader of the sink may give up (a closed pipe); then the run ends, and the source with it.
     let feed = std::thread::spawn(move || source.push_bytes(&iq));
 
+    let mut listener = decode::Listener::default();
     let mut heard = BTreeSet::new();
     let mut stdout = std::io::stdout().lock();
     let token_bytes = sink.token().bytes() as usize;
@@ -68,7 +69,7 @@ fn receive(file: &Path, print_json: bool) -> Result<(), Box<dyn Error>> {
         if tokens == 0 {
             break;
         }
-        for frame in decode::frames(&records[..tokens * token_bytes]) {
+        for frame in listener.frames(&records[..tokens * token_bytes]) {
             let is_new = heard.insert(frame.hex.clone());
             if print_json {
                 let seconds = frame.sample as f64 / SAMPLE_RATE;

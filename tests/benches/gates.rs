@@ -9,9 +9,9 @@ use zbmd_compiler::{CompileOptions, compile_file};
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::PlanId;
 use zbmd_tests::actors::{registry, segments};
-use zbmd_tests::data;
 use zbmd_tests::run::{Streams, drive_with, graph_file, streams};
 use zbmd_tests::signal::mostly_silent_speech;
+use zbmd_tests::{cpu_time, data};
 
 const ROUNDS: usize = 5;
 
@@ -87,14 +87,12 @@ fn main() {
 
 /// CPU time of a run, and the segments.
 fn run(engine: &Engine, inputs: &Streams) -> (Duration, String) {
-    let before = cpu_time();
+    let before = cpu_time::of_process();
     let session = engine.start(RunOptions::default()).expect("a session");
     let sinks = vec!["prob".to_owned(), "segments".to_owned()];
     let (outputs, _) = drive_with(session, inputs, sinks, 1, || ());
-    (cpu_time() - before, segments::lines(&outputs["segments"]))
-}
-
-fn cpu_time() -> Duration {
-    let usage = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(usage.tv_sec as u64, usage.tv_nsec as u32)
+    (
+        cpu_time::of_process() - before,
+        segments::lines(&outputs["segments"]),
+    )
 }

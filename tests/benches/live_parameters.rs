@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
 use zbmd_executor::{Engine, RunOptions, SetError, When};
+use zbmd_tests::cpu_time;
 use zbmd_tests::run::graph_file;
 
 fn main() {
@@ -229,12 +230,6 @@ fn live_receiver(model: &str) -> String {
         })
 }
 
-/// CPU time of the process so far.
-fn cpu_time() -> Duration {
-    let usage = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(usage.tv_sec as u64, usage.tv_nsec as u32)
-}
-
 fn cost() {
     const TURNS: usize = 21;
     const TOKENS: usize = 24_000_000;
@@ -246,12 +241,12 @@ fn cost() {
     let mut ratios: Vec<f64> = (0..TURNS)
         .map(|_| {
             let [plain, live] = [0, 1].map(|index| {
-                let before = cpu_time();
+                let before = cpu_time::of_process();
                 let session = engines[index].start(RunOptions::default());
                 let inputs = [("iq".to_owned(), input.clone())].into();
                 let sinks = vec!["audio".to_owned()];
                 zbmd_tests::run::drive(session.expect("a session"), &inputs, sinks);
-                (cpu_time() - before).as_secs_f64()
+                (cpu_time::of_process() - before).as_secs_f64()
             });
             live / plain
         })

@@ -4,6 +4,7 @@ pub mod actors;
 pub mod bundles;
 pub mod chain;
 pub mod child_run;
+pub mod cpu_time;
 pub mod data;
 pub mod dsa;
 pub mod dsa_cuts;

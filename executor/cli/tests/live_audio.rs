@@ -254,7 +254,7 @@ mod with_sound_cards {
             ),
             (
                 ["-i", "a=a.f32", "-o", "a_out=audio:test_card?rate=192000"],
-                "the sound card has no 1 channels at 192000 frames a second; it has 1 at",
+                "the sound card has no 1 channels at 192000 frames a second; it has 1 to 2 at 8000 to 96000",
             ),
             (
                 ["-i", "a=audio:test_card", "-o", "a_out=b.f32"],

@@ -2,15 +2,14 @@
 //! told that the stream was interrupted, and finds the index of what follows by time and rate.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cpal::traits::{DeviceTrait, StreamTrait};
-use cpal::{ErrorKind, FromSample, SampleFormat, SizedSample, Stream};
+use alsa::Direction;
 use zbmd_ir::TokenType;
 
-use super::priority::CardPriority;
-use super::{Direction, OpenCard, failed};
+use super::card::{Card, CardFault, CardThread};
 use crate::clock::{now_ns, sleep_until};
 use crate::sink::sound_channels;
 use crate::source::{Arrival, LiveSource};
@@ -40,12 +39,11 @@ struct Blocks {
     card_is_lost: bool,
 }
 
-/// What the card's callback shares with the feeder.
+/// What the card's thread shares with the feeder.
 #[derive(Debug, Default)]
 struct Capture {
     blocks: Mutex<Blocks>,
     changed: Condvar,
-    priority: CardPriority,
 }
 
 impl Capture {
@@ -54,10 +52,7 @@ impl Capture {
     }
 
     /// Keeps a block.
-    fn add<T: Copy>(&self, samples: &[T])
-    where
-        f32: FromSample<T>,
-    {
+    fn add(&self, samples: &[f32]) {
         let arrival_ns = now_ns();
         let mut blocks = self.blocks();
         if blocks.waiting.len() >= MAX_BLOCKS {
@@ -67,8 +62,7 @@ impl Capture {
         let mut block = blocks.free.pop().unwrap_or_default();
         block.bytes.clear();
         for sample in samples {
-            let number = f32::from_sample_(*sample);
-            block.bytes.extend_from_slice(&number.to_ne_bytes());
+            block.bytes.extend_from_slice(&sample.to_ne_bytes());
         }
         block.arrival_ns = arrival_ns;
         block.is_after_loss = std::mem::take(&mut blocks.has_loss);
@@ -83,9 +77,11 @@ pub(crate) struct AudioSource {
     card: AudioCard,
     rate: f64,
     channels: usize,
-    stream: Option<Stream>,
+    /// Until it listens.
+    open_card: Option<Card>,
+    card_thread: Option<CardThread>,
     capture: Arc<Capture>,
-    /// Taken out of the shared memory, so that the callback does not wait for the run.
+    /// Taken out of the shared memory, so that the card's thread does not wait for the run.
     taken: Vec<Block>,
     is_connected: bool,
     retry_ns: u64,
@@ -97,7 +93,8 @@ impl AudioSource {
             card: card.clone(),
             rate,
             channels: sound_channels(token)?,
-            stream: None,
+            open_card: None,
+            card_thread: None,
             capture: Arc::default(),
             taken: Vec::new(),
             is_connected: false,
@@ -108,11 +105,9 @@ impl AudioSource {
     }
 
     fn open_card(&mut self) -> io::Result<()> {
-        let block = self.card.latency / 2;
-        let name = &self.card.device;
-        let card = OpenCard::new(name, Direction::Input, self.rate, self.channels, block)?;
-        let stream = build(&card, &self.capture)?;
-        self.stream = Some(stream);
+        let (name, block) = (&self.card.device, self.card.latency / 2);
+        let card = Card::open(name, Direction::Capture, self.rate, self.channels, block)?;
+        self.open_card = Some(card);
         Ok(())
     }
 
@@ -124,17 +119,20 @@ impl AudioSource {
             return;
         }
         self.retry_ns = now + RETRY_NS;
-        if self.stream.is_none() && self.open_card().is_err() {
+        if self.open_card.is_none() && self.open_card().is_err() {
             return;
         }
-        self.capture.priority.take_from_caller();
-        let started = self.stream.as_ref().map(StreamTrait::play);
-        match started {
-            Some(Ok(())) => {
-                self.is_connected = true;
-                visit(Arrival::Connected);
-            }
-            _ => self.stream = None,
+        let Some(card) = self.open_card.take() else {
+            return;
+        };
+        let capture = Arc::clone(&self.capture);
+        let started = CardThread::start("zbmd card in", move |is_over| {
+            hear_blocks(card, &capture, is_over);
+        });
+        if let Ok(thread) = started {
+            self.card_thread = Some(thread);
+            self.is_connected = true;
+            visit(Arrival::Connected);
         }
     }
 
@@ -174,7 +172,7 @@ impl LiveSource for AudioSource {
             });
         }
         if !is_there {
-            self.stream = None;
+            self.card_thread = None;
             self.is_connected = false;
             visit(Arrival::Disconnected);
         }
@@ -185,41 +183,25 @@ impl LiveSource for AudioSource {
     }
 }
 
-/// Opens a card for input in the format that it has.
-fn build(card: &OpenCard, capture: &Arc<Capture>) -> io::Result<Stream> {
-    let capture = Arc::clone(capture);
-    match card.format {
-        SampleFormat::F32 => build_as::<f32>(card, capture),
-        SampleFormat::I32 => build_as::<i32>(card, capture),
-        _ => build_as::<i16>(card, capture),
-    }
-}
-
-fn build_as<T: SizedSample + Send + 'static>(
-    card: &OpenCard,
-    capture: Arc<Capture>,
-) -> io::Result<Stream>
-where
-    f32: FromSample<T>,
-{
-    let errors = Arc::clone(&capture);
-    let mut priority = 0;
-    let add = move |samples: &[T], _: &cpal::InputCallbackInfo| {
-        capture.priority.give_to_caller(&mut priority);
-        capture.add(samples);
-    };
-    let on_error = move |error: cpal::Error| {
-        match error.kind() {
-            ErrorKind::Xrun => errors.blocks().has_loss = true,
-            ErrorKind::DeviceNotAvailable | ErrorKind::StreamInvalidated => {
-                errors.blocks().card_is_lost = true;
+/// Keeps what a card hears, until the flag is set or the card goes.
+fn hear_blocks(mut card: Card, capture: &Capture, is_over: &AtomicBool) {
+    let mut samples = vec![0.0; card.block_samples()];
+    let mut gone_on = card.start();
+    while gone_on.is_ok() && !is_over.load(Ordering::Relaxed) {
+        let heard = match card.wait() {
+            Ok(true) => card.read(&mut samples).map(|()| capture.add(&samples)),
+            other => other.map(|_| ()),
+        };
+        gone_on = match heard {
+            Err(CardFault::Interrupted) => {
+                capture.blocks().has_loss = true;
+                card.restart()
             }
-            _ => return,
-        }
-        errors.changed.notify_one();
-    };
-    let stream = card
-        .device
-        .build_input_stream(card.config, add, on_error, None);
-    stream.map_err(|error| failed("the sound card cannot be opened", &error))
+            other => other,
+        };
+    }
+    if gone_on.is_err() {
+        capture.blocks().card_is_lost = true;
+        capture.changed.notify_one();
+    }
 }

@@ -1,4 +1,4 @@
-//! A sound card as a sink. The card's callback takes what it asks for out of a clock bridge; the sink's thread fills it.
+//! A sound card as a sink. The card's thread takes what it asks for out of a clock bridge; the sink's thread fills it.
 
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -6,12 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cpal::traits::{DeviceTrait, StreamTrait};
-use cpal::{ErrorKind, FromSample, SampleFormat, SizedSample, Stream};
+use alsa::Direction;
 use zbmd_ir::TokenType;
 
-use super::priority::CardPriority;
-use super::{Direction, OpenCard, failed};
+use super::card::{Card, CardFault, CardThread};
 use crate::bridge::{
     BridgeAction, BridgeRecord, BridgeSettings, ClockBridge, ClockFollowing, RecordWriter,
     Resampler,
@@ -30,12 +28,11 @@ const PATIENCE_NS: u64 = 500_000_000;
 /// A card that went is looked for so often.
 const RETRY_NS: u64 = 1_000_000_000;
 
-/// What the card's callback shares with the sink's thread.
+/// What the card's thread shares with the sink's.
 struct Playback {
     bridge: Mutex<ClockBridge>,
     card_underruns: AtomicU64,
     card_is_lost: AtomicBool,
-    priority: CardPriority,
 }
 
 impl Playback {
@@ -49,10 +46,12 @@ pub(crate) struct AudioSink {
     card: AudioCard,
     sink_rate: f64,
     channels: usize,
-    /// Frames that the card keeps, at most.
+    /// Frames that the card keeps.
     card_frames: u64,
     following: ClockFollowing,
-    stream: Option<Stream>,
+    /// Until it plays.
+    open_card: Option<Card>,
+    card_thread: Option<CardThread>,
     playback: Arc<Playback>,
     record: Option<RecordWriter<BufWriter<File>>>,
     actions: Vec<BridgeAction>,
@@ -90,17 +89,9 @@ impl AudioSink {
             bridge: Mutex::new(bridge),
             card_underruns: AtomicU64::new(0),
             card_is_lost: AtomicBool::new(false),
-            priority: CardPriority::default(),
         });
 
-        let open_card = OpenCard::new(
-            &card.device,
-            Direction::Output,
-            sink_rate,
-            channels,
-            card.latency / 4,
-        )?;
-        let stream = build(&open_card, &playback)?;
+        let open_card = open_card(card, sink_rate, channels)?;
         let record = BridgeRecord {
             source_rate,
             sink_rate,
@@ -115,9 +106,10 @@ impl AudioSink {
             card: card.clone(),
             sink_rate,
             channels,
-            card_frames: 2 * open_card.block_frames(),
+            card_frames: open_card.buffer_frames() as u64,
             following,
-            stream: Some(stream),
+            open_card: Some(open_card),
+            card_thread: None,
             playback,
             record: record.transpose()?,
             actions: Vec::new(),
@@ -131,24 +123,24 @@ impl AudioSink {
             return;
         }
         self.retry_ns = now_ns() + RETRY_NS;
-        self.stream = None;
-        let block = self.card.latency / 4;
-        let name = &self.card.device;
-        let card = OpenCard::new(
-            name,
-            Direction::Output,
-            self.sink_rate,
-            self.channels,
-            block,
-        );
-        let stream = card.and_then(|card| build(&card, &self.playback));
-        let Ok(stream) = stream else {
+        self.card_thread = None;
+        let Ok(card) = open_card(&self.card, self.sink_rate, self.channels) else {
             return;
         };
         self.playback.card_is_lost.store(false, Ordering::Release);
         self.playback.bridge().sink_restarted();
-        if stream.play().is_ok() {
-            self.stream = Some(stream);
+        self.start(card);
+    }
+
+    /// Lets a card play what the bridge has.
+    fn start(&mut self, card: Card) {
+        let playback = Arc::clone(&self.playback);
+        let started = CardThread::start("zbmd card out", move |is_over| {
+            play_blocks(card, &playback, is_over);
+        });
+        match started {
+            Ok(thread) => self.card_thread = Some(thread),
+            Err(_) => self.playback.card_is_lost.store(true, Ordering::Release),
         }
     }
 
@@ -275,16 +267,14 @@ impl AudioSink {
 
 impl LiveSink for AudioSink {
     fn run(mut self: Box<Self>, tokens: File, is_over: &AtomicBool, report: &SharedReport) {
-        self.playback.priority.take_from_caller();
-        let started = self.stream.as_ref().map(StreamTrait::play);
-        if !matches!(started, Some(Ok(()))) {
-            self.playback.card_is_lost.store(true, Ordering::Release);
+        if let Some(card) = self.open_card.take() {
+            self.start(card);
         }
         self.play(tokens, is_over, report);
         self.drain(report);
 
-        // No callback after this: the record is complete.
-        self.stream = None;
+        // No block after this: the record is complete.
+        self.card_thread = None;
         self.write_record(report);
         self.update_report(report);
         if let Some(Err(error)) = self.record.take().map(RecordWriter::finish) {
@@ -295,44 +285,34 @@ impl LiveSink for AudioSink {
     }
 }
 
-/// Opens a card for output in the format that it has.
-fn build(card: &OpenCard, playback: &Arc<Playback>) -> io::Result<Stream> {
-    let playback = Arc::clone(playback);
-    match card.format {
-        SampleFormat::F32 => build_as::<f32>(card, playback),
-        SampleFormat::I32 => build_as::<i32>(card, playback),
-        _ => build_as::<i16>(card, playback),
-    }
+fn open_card(card: &AudioCard, rate: f64, channels: usize) -> io::Result<Card> {
+    // What the card keeps takes as long as what waits for it, and a machine may be busy for most of that.
+    let block = card.latency / 4;
+    Card::open(&card.device, Direction::Playback, rate, channels, block)
 }
 
-fn build_as<T: SizedSample + FromSample<f32> + Send + 'static>(
-    card: &OpenCard,
-    playback: Arc<Playback>,
-) -> io::Result<Stream> {
-    let mut samples = Vec::new();
-    let mut priority = 0;
-    let errors = Arc::clone(&playback);
-    let fill = move |data: &mut [T], _: &cpal::OutputCallbackInfo| {
-        playback.priority.give_to_caller(&mut priority);
-        // Blocks have one size: this allocates once.
-        samples.resize(data.len(), 0.0f32);
-        playback.bridge().read(now_ns(), &mut samples);
-        for (output, sample) in data.iter_mut().zip(&samples) {
-            *output = T::from_sample(*sample);
+/// Gives a card what it asks for, until the flag is set or the card goes.
+fn play_blocks(mut card: Card, playback: &Playback, is_over: &AtomicBool) {
+    let mut samples = vec![0.0; card.block_samples()];
+    while !is_over.load(Ordering::Relaxed) {
+        let played = match card.wait() {
+            Ok(true) => {
+                playback.bridge().read(now_ns(), &mut samples);
+                card.write(&samples)
+            }
+            other => other.map(|_| ()),
+        };
+        let gone_on = match played {
+            Err(CardFault::Interrupted) => {
+                playback.card_underruns.fetch_add(1, Ordering::Relaxed);
+                playback.bridge().sink_restarted();
+                card.restart()
+            }
+            other => other,
+        };
+        if gone_on.is_err() {
+            playback.card_is_lost.store(true, Ordering::Release);
+            return;
         }
-    };
-    let on_error = move |error: cpal::Error| match error.kind() {
-        ErrorKind::Xrun => {
-            errors.card_underruns.fetch_add(1, Ordering::Relaxed);
-            errors.bridge().sink_restarted();
-        }
-        ErrorKind::DeviceNotAvailable | ErrorKind::StreamInvalidated => {
-            errors.card_is_lost.store(true, Ordering::Release);
-        }
-        _ => {}
-    };
-    let stream = card
-        .device
-        .build_output_stream(card.config, fill, on_error, None);
-    stream.map_err(|error| failed("the sound card cannot be opened", &error))
+    }
 }

@@ -1,73 +1,38 @@
-//! The priority of a card's thread: that of the thread at the other end of its queue, so that in a real-time run neither
-//! waits for ordinary work.
-#![cfg_attr(
-    target_os = "linux",
-    expect(unsafe_code, reason = "asks and tells the system a thread's priority")
-)]
+//! The priority of a thread, to be handed to another one.
+#![expect(unsafe_code, reason = "asks and tells the system a thread's priority")]
 
-use std::sync::atomic::{AtomicI32, Ordering};
-
-/// No real-time priority.
-const ORDINARY: i32 = 0;
-
-/// The priority that a card's thread is to have: one of `SCHED_FIFO`, or none.
-#[derive(Debug, Default)]
-pub(super) struct CardPriority {
-    wanted: AtomicI32,
+/// That of a thread under `SCHED_FIFO`, or an ordinary one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ThreadPriority {
+    fifo: Option<i32>,
 }
 
-impl CardPriority {
-    /// The calling thread's becomes that of the card's thread.
-    pub(super) fn take_from_caller(&self) {
-        self.wanted.store(own_priority(), Ordering::Relaxed);
+impl ThreadPriority {
+    /// That of the calling thread.
+    pub(super) fn of_caller() -> Self {
+        // SAFETY: 0 is the calling thread.
+        let policy = unsafe { libc::sched_getscheduler(0) };
+        let mut parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: it writes the parameters, which live; 0 is the calling thread.
+        let status = unsafe { libc::sched_getparam(0, &mut parameters) };
+        let is_fifo = policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_FIFO && status == 0;
+        Self {
+            fifo: is_fifo.then_some(parameters.sched_priority),
+        }
     }
 
-    /// Gives the calling thread, which is the card's, the priority that it is to have; `present` is the one that it has.
-    /// Where the system refuses, the thread stays as it is: sound may then be late, and is counted as that.
-    pub(super) fn give_to_caller(&self, present: &mut i32) {
-        let wanted = self.wanted.load(Ordering::Relaxed);
-        if wanted != *present {
-            *present = wanted;
-            raise(wanted);
+    /// Gives it to the calling thread. Where the system refuses, the thread stays as it is: it may then be late, and what is
+    /// late is counted.
+    pub(super) fn give_to_caller(self) {
+        let Some(priority) = self.fifo else {
+            return;
+        };
+        let parameters = libc::sched_param {
+            sched_priority: priority,
+        };
+        // SAFETY: it reads the parameters, which live; 0 is the calling thread.
+        unsafe {
+            libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &parameters);
         }
     }
 }
-
-#[cfg(target_os = "linux")]
-fn own_priority() -> i32 {
-    // SAFETY: 0 is the calling thread.
-    let policy = unsafe { libc::sched_getscheduler(0) };
-    if policy & !libc::SCHED_RESET_ON_FORK != libc::SCHED_FIFO {
-        return ORDINARY;
-    }
-    let mut parameters = libc::sched_param {
-        sched_priority: ORDINARY,
-    };
-    // SAFETY: it writes the parameters, which live.
-    match unsafe { libc::sched_getparam(0, &mut parameters) } {
-        0 => parameters.sched_priority,
-        _ => ORDINARY,
-    }
-}
-
-#[cfg(target_os = "linux")]
-fn raise(priority: i32) {
-    if priority == ORDINARY {
-        return;
-    }
-    let parameters = libc::sched_param {
-        sched_priority: priority,
-    };
-    // SAFETY: it reads the parameters, which live; 0 is the calling thread.
-    unsafe {
-        libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &parameters);
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn own_priority() -> i32 {
-    ORDINARY
-}
-
-#[cfg(not(target_os = "linux"))]
-fn raise(_: i32) {}
