@@ -62,7 +62,7 @@ mod linux {
         };
         let compiled = compile_str("model.ron", MODEL, "", &options);
         let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
-        compiled.write(&folder.join("loads.zbmd")).expect("written");
+        compiled.write(folder.join("loads.zbmd")).expect("written");
 
         a_late_block_asks_for_a_mode(folder);
         for policy in ["wait", "hold", "drop"] {

@@ -156,7 +156,7 @@ mod linux {
 )"#;
         let compiled = compile_str("model.ron", alone, "", &CompileOptions::default());
         let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
-        compiled.write(&folder.join("alone.zbmd")).expect("written");
+        compiled.write(folder.join("alone.zbmd")).expect("written");
         let mut command = Command::new(std::env::current_exe().expect("a path"));
         let args = [
             "alone.zbmd",

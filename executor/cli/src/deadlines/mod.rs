@@ -429,11 +429,11 @@ fn mode_tokens(program: &Program, sink: usize, sources: &[ReleasedSource]) -> Mo
         };
         repetition[id] * rate
     };
-    let sinks = graph.sinks().map(|(id, _)| per_iteration(id));
+    let mut sinks = graph.sinks().map(|(id, _)| per_iteration(id));
     let all_sources: Vec<u64> = graph.sources().map(|(id, _)| per_iteration(id)).collect();
     ModeTokens {
         block: program.plans[PlanId(0)].block,
-        sink: sinks.skip(sink).next().unwrap_or(1),
+        sink: sinks.nth(sink).unwrap_or(1),
         sources: sources
             .iter()
             .map(|source| all_sources[source.place])
