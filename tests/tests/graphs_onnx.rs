@@ -154,7 +154,7 @@ fn check_timestamps(want: &[(usize, usize)], got: &[(usize, usize)]) {
 
 #[test]
 fn behind_an_energy_gate_the_same_utterances_are_heard_and_the_pre_roll_is_exact() {
-    const OPEN_AFTER: usize = 32;
+    const OPEN_AFTER: usize = 20;
     const PRE_ROLL: usize = 8;
     let (Some(detector), Some(speech)) =
         (file_param("detector", "models/silero_vad.onnx"), speech())
@@ -197,7 +197,7 @@ fn behind_an_energy_gate_the_same_utterances_are_heard_and_the_pre_roll_is_exact
         assert!(got == expected, "other bits on {devices} devices");
     }
 
-    // It is open from a loud frame to 32 after it; the frames that it sees are 8 late, so it sees 8 before the loud one.
+    // It is open from a loud frame to 20 after it; the frames that it sees are 8 late, so it sees 8 before the loud one.
     let samples: Vec<f64> = input["pcm"]
         .chunks_exact(2)
         .map(|pair| f64::from(i16::from_le_bytes([pair[0], pair[1]])) / 32_768.0)
