@@ -150,6 +150,8 @@ unsafe fn run_row<L: Lanes, const SIGNED: bool>(row: Row<'_>) {
     } = row.pairwise;
     let [left_step, right_step] = walk.step;
     let length = row.output.len();
+    // SAFETY: the caller's promise.
+    let limits = unsafe { L::limits(*bounds) };
 
     let mut first = 0;
     while first < length {
@@ -173,10 +175,10 @@ unsafe fn run_row<L: Lanes, const SIGNED: bool>(row: Row<'_>) {
                 }
             };
             if first + LANES <= length {
-                L::store_bytes(numbers, *bounds, row.output.as_mut_ptr().add(first));
+                L::store_bytes(numbers, limits, row.output.as_mut_ptr().add(first));
             } else {
                 let mut edge = [0_u8; LANES];
-                L::store_bytes(numbers, *bounds, edge.as_mut_ptr());
+                L::store_bytes(numbers, limits, edge.as_mut_ptr());
                 row.output[first..].copy_from_slice(&edge[..length - first]);
             }
         }

@@ -5,26 +5,55 @@ use std::ops::Range;
 
 use super::super::cx::{Body, Tensors};
 use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, run_lanes};
-use super::packed::PackedWeights;
+use super::packed::{FilterSizes, PackedWeights};
 use super::rows::{ByteImage, ConvRequest, SLACK, copy_unsigned};
 use zbmd_op::{OpError, team};
 
 /// Taps of a window, at most, those that fill up quads among them.
 pub(super) const MAX_TAPS: usize = 64;
+/// Columns of a window whose rows are quads.
+const ROW: usize = 3;
 
 /// One filter for each channel.
 pub(super) struct Depthwise {
     image: ByteImage,
-    /// Taps of a window, filled up to whole quads: weights of 0 meet those behind the last.
+    /// Whether quads are four neighbours of a row of the image, and not the next four taps: of these, two results that are
+    /// neighbours share all.
+    has_row_quads: bool,
+    /// Rows and columns of a window: four columns where quads are rows.
+    grid: [usize; 2],
+    /// Elements that a window reads, those that fill up the last quad included: weights of 0 meet these.
     tap_count: usize,
     /// What taps outside the image read: its zero point, for all channels.
     border: Vec<u8>,
     /// By block of sixteen channels.
     packed: PackedWeights,
+    /// The same for the next result: each row of a window is one column further.
+    shifted: Vec<i8>,
     biases: Vec<i32>,
     multipliers: Vec<f32>,
     bounds: Bounds,
     needs_copy: bool,
+}
+
+/// How the weights of a channel are packed: by rows of three, or all taps as one run.
+pub(super) fn channel_sizes(channels: usize, kernel: [usize; 2]) -> FilterSizes {
+    let [height, width] = kernel;
+    let has_row_quads = width == ROW;
+    FilterSizes {
+        groups: 1,
+        group_filters: channels,
+        runs: if has_row_quads { height } else { 1 },
+        run_length: if has_row_quads { width } else { height * width },
+        has_tiles: false,
+    }
+}
+
+/// Elements that a window reads, those that fill up the last quad included.
+pub(super) fn tap_count(kernel: [usize; 2]) -> usize {
+    let [height, width] = kernel;
+    let row = if width == ROW { QUAD } else { width };
+    (height * row).next_multiple_of(QUAD)
 }
 
 impl Depthwise {
@@ -39,15 +68,25 @@ impl Depthwise {
             ..
         } = request;
         let channels = image.channels;
-        let taps = layout.kernel[0] * layout.kernel[1];
+        let [height, width] = layout.kernel;
+        let has_row_quads = width == ROW;
+        let grid = [height, if has_row_quads { QUAD } else { width }];
+        // Weights of 0 end each quad of three: turned, they begin it.
+        let mut shifted = packed.bytes().to_vec();
+        shifted
+            .chunks_exact_mut(QUAD)
+            .for_each(|quad| quad.rotate_right(1));
         Ok(Self {
-            tap_count: taps.next_multiple_of(QUAD),
+            has_row_quads,
+            grid,
+            tap_count: tap_count(layout.kernel),
             border: vec![image.input.zero as u8; channels.next_multiple_of(LANES)],
             needs_copy: image.input.is_signed || !channels.is_multiple_of(LANES),
             biases: packed.biases(bias.as_deref(), image.input.zero),
             multipliers: packed.by_lane(&multipliers),
             image,
             packed,
+            shifted,
             bounds,
         })
     }
@@ -55,6 +94,12 @@ impl Depthwise {
     /// Bytes of the weights of a block.
     fn panel_bytes(&self) -> usize {
         self.packed.sizes.panel_bytes(self.packed.passes)
+    }
+
+    /// Whether two neighbouring results can share their quads.
+    fn has_pairs(&self) -> bool {
+        let window = &self.image.window;
+        self.has_row_quads && window.stride[2] == 1 && window.dilation[2] == 1
     }
 }
 
@@ -138,7 +183,8 @@ impl Job<'_> {
         );
         assert!(
             conv.packed.bytes().len() == conv.packed.sizes.panels() * conv.panel_bytes()
-                && conv.packed.sizes.quads() * QUAD == conv.tap_count
+                && conv.shifted.len() == conv.packed.bytes().len()
+                && conv.packed.sizes.runs * conv.packed.sizes.quads() * QUAD == conv.tap_count
                 && conv.tap_count <= MAX_TAPS
                 && conv.biases.len() == lanes
                 && conv.multipliers.len() == lanes,
@@ -152,7 +198,7 @@ impl Job<'_> {
     fn put_taps(&self, row: usize, column: usize, taps: &mut [*const u8; MAX_TAPS]) {
         let window = &self.conv.image.window;
         let [_, height, width] = window.input;
-        let [_, kernel_height, kernel_width] = window.kernel;
+        let [kernel_height, kernel_width] = self.conv.grid;
         let mut tap = 0;
         for kernel_row in 0..kernel_height {
             let y = (row * window.stride[1] + kernel_row * window.dilation[1])
@@ -182,25 +228,37 @@ impl Laned for Job<'_> {
         let blocks = self.conv.packed.sizes.panels();
         let mut taps = [self.conv.border.as_ptr(); MAX_TAPS];
         for row in self.lines.clone() {
-            for column in 0..width {
+            let mut column = 0;
+            while column < width {
                 self.put_taps(row, column, &mut taps);
                 let result_start = (row * width + column) * channels;
+                let is_pair = self.conv.has_pairs() && column + 1 < width;
                 for block in 0..blocks {
                     // SAFETY: `check` has seen that pixels, taps and blocks are inside the slices.
-                    unsafe { self.block::<L>(&taps, result_start, block) };
+                    unsafe {
+                        match is_pair {
+                            true => self.block::<L, 2>(&taps, result_start, block),
+                            false => self.block::<L, 1>(&taps, result_start, block),
+                        }
+                    }
                 }
+                column += if is_pair { 2 } else { 1 };
             }
         }
     }
 }
 
 impl Job<'_> {
-    /// One block of channels of one pixel.
+    /// One block of channels of a pixel, or of two neighbours that read the same quads.
     ///
     /// # Safety
-    /// The pixel and the block exist, and the processor has the lanes' instructions.
+    /// The pixels and the block exist, and the processor has the lanes' instructions.
     #[inline(always)]
-    unsafe fn block<L: Lanes>(
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "the indices name registers, and are unrolled"
+    )]
+    unsafe fn block<L: Lanes, const N: usize>(
         &self,
         taps: &[*const u8; MAX_TAPS],
         result_start: usize,
@@ -208,37 +266,46 @@ impl Job<'_> {
     ) {
         let conv = self.conv;
         let first_channel = block * LANES;
-        let panel_bytes = conv.panel_bytes();
-        let width = (conv.image.channels - first_channel).min(LANES);
+        let channels = conv.image.channels;
+        let width = (channels - first_channel).min(LANES);
 
         // SAFETY: the caller's promise.
         unsafe {
-            let mut line = conv.packed.bytes().as_ptr().add(block * panel_bytes);
-            let mut sums = L::zero();
+            let first_line = block * conv.panel_bytes();
+            let mut line = conv.packed.bytes().as_ptr().add(first_line);
+            let mut next_line = conv.shifted.as_ptr().add(first_line);
+            let mut sums = [L::zero(); N];
             for _ in 0..conv.packed.passes {
                 for quad in taps[..conv.tap_count].chunks_exact(QUAD) {
-                    let elements = [
+                    let elements = L::quads([
                         quad[0].add(first_channel),
                         quad[1].add(first_channel),
                         quad[2].add(first_channel),
                         quad[3].add(first_channel),
-                    ];
-                    sums = L::add_quads(sums, L::quads(elements), L::weights(line));
+                    ]);
+                    sums[0] = L::add_quads(sums[0], elements, L::weights(line));
+                    if N == 2 {
+                        sums[N - 1] = L::add_quads(sums[N - 1], elements, L::weights(next_line));
+                    }
                     line = line.wrapping_add(LINE);
+                    next_line = next_line.wrapping_add(LINE);
                 }
             }
 
             let biases = L::ints(conv.biases.as_ptr().add(first_channel));
-            let totals = L::add_ints(L::totals(sums), biases);
             let multipliers = L::floats(conv.multipliers.as_ptr().add(first_channel));
-            let numbers = L::multiply(L::floats_of(totals), multipliers);
-            let result = self.output.add(result_start + first_channel);
-            if width == LANES {
-                L::store_bytes(numbers, conv.bounds, result);
-            } else {
-                let mut edge = [0_u8; LANES];
-                L::store_bytes(numbers, conv.bounds, edge.as_mut_ptr());
-                std::ptr::copy_nonoverlapping(edge.as_ptr(), result, width);
+            let limits = L::limits(conv.bounds);
+            for n in 0..N {
+                let totals = L::add_ints(L::totals(sums[n]), biases);
+                let numbers = L::multiply(L::floats_of(totals), multipliers);
+                let result = self.output.add(result_start + n * channels + first_channel);
+                if width == LANES {
+                    L::store_bytes(numbers, limits, result);
+                } else {
+                    let mut edge = [0_u8; LANES];
+                    L::store_bytes(numbers, limits, edge.as_mut_ptr());
+                    std::ptr::copy_nonoverlapping(edge.as_ptr(), result, width);
+                }
             }
         }
     }

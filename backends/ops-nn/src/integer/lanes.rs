@@ -97,6 +97,8 @@ pub(super) trait Lanes: Copy {
     type Quads: Copy;
     type Ints: Copy;
     type Floats: Copy;
+    /// [`Bounds`] in the form in which they are applied.
+    type Limits: Copy;
 
     unsafe fn zero() -> Self::Sums;
     /// Reads [`LINE`] bytes, the quads of the lanes one after the other.
@@ -128,8 +130,9 @@ pub(super) trait Lanes: Copy {
     unsafe fn multiply(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     unsafe fn divide(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     unsafe fn store_floats(floats: Self::Floats, to: *mut f32);
+    unsafe fn limits(bounds: Bounds) -> Self::Limits;
     /// Writes [`Bounds::byte`] of each lane.
-    unsafe fn store_bytes(floats: Self::Floats, bounds: Bounds, to: *mut u8);
+    unsafe fn store_bytes(floats: Self::Floats, limits: Self::Limits, to: *mut u8);
 }
 
 /// Lanes as the compiler makes them.
@@ -144,6 +147,7 @@ impl Lanes for Plain {
     type Quads = [[u8; QUAD]; LANES];
     type Ints = [i32; LANES];
     type Floats = [f32; LANES];
+    type Limits = Bounds;
 
     #[inline(always)]
     unsafe fn zero() -> Self::Sums {
@@ -260,8 +264,12 @@ impl Lanes for Plain {
         unsafe { to.cast::<[f32; LANES]>().write_unaligned(floats) }
     }
     #[inline(always)]
-    unsafe fn store_bytes(floats: Self::Floats, bounds: Bounds, to: *mut u8) {
-        let bytes = floats.map(|number| bounds.byte(number));
+    unsafe fn limits(bounds: Bounds) -> Bounds {
+        bounds
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(floats: Self::Floats, limits: Bounds, to: *mut u8) {
+        let bytes = floats.map(|number| limits.byte(number));
         // SAFETY: the caller promises sixteen bytes.
         unsafe { to.cast::<[u8; LANES]>().write_unaligned(bytes) }
     }
@@ -307,6 +315,14 @@ mod x86 {
     /// Where the bytes of such a lane go, so that those of a channel are one dword.
     const BYTES: [u8; 16] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
 
+    /// Bounds in all lanes.
+    #[derive(Clone, Copy)]
+    pub(in super::super) struct Limits512 {
+        low: __m512,
+        high: __m512,
+        zero: __m512i,
+    }
+
     /// Rounds to nearest, ties to even, whatever the control register says.
     const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
@@ -320,6 +336,7 @@ mod x86 {
         type Quads = __m512i;
         type Ints = __m512i;
         type Floats = __m512;
+        type Limits = Limits512;
 
         #[inline(always)]
         unsafe fn zero() -> __m512i {
@@ -436,13 +453,23 @@ mod x86 {
             unsafe { _mm512_storeu_ps(to, floats) }
         }
         #[inline(always)]
-        unsafe fn store_bytes(floats: __m512, bounds: Bounds, to: *mut u8) {
+        unsafe fn limits(bounds: Bounds) -> Limits512 {
+            // SAFETY: see above.
+            unsafe {
+                Limits512 {
+                    low: _mm512_set1_ps(bounds.low),
+                    high: _mm512_set1_ps(bounds.high),
+                    zero: _mm512_set1_epi32(bounds.zero),
+                }
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_bytes(floats: __m512, limits: Limits512, to: *mut u8) {
             // SAFETY: see above. A bound is the second operand: the instructions give it where the first is a NaN.
             unsafe {
-                let bounded = _mm512_max_ps(floats, _mm512_set1_ps(bounds.low));
-                let bounded = _mm512_min_ps(bounded, _mm512_set1_ps(bounds.high));
+                let bounded = _mm512_min_ps(_mm512_max_ps(floats, limits.low), limits.high);
                 let rounded = _mm512_cvt_roundps_epi32::<NEAREST>(bounded);
-                let shifted = _mm512_add_epi32(rounded, _mm512_set1_epi32(bounds.zero));
+                let shifted = _mm512_add_epi32(rounded, limits.zero);
                 _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(shifted));
             }
         }
@@ -453,6 +480,7 @@ mod x86 {
         () => {
             type Ints = [__m256i; 2];
             type Floats = [__m256; 2];
+            type Limits = Bounds;
 
             #[inline(always)]
             unsafe fn ints(from: *const i32) -> Self::Ints {
@@ -543,9 +571,13 @@ mod x86 {
                 }
             }
             #[inline(always)]
-            unsafe fn store_bytes(floats: Self::Floats, bounds: Bounds, to: *mut u8) {
+            unsafe fn limits(bounds: Bounds) -> Bounds {
+                bounds
+            }
+            #[inline(always)]
+            unsafe fn store_bytes(floats: Self::Floats, limits: Bounds, to: *mut u8) {
                 // SAFETY: see above.
-                unsafe { store_eights(floats, bounds, to) }
+                unsafe { store_eights(floats, limits, to) }
             }
         };
     }

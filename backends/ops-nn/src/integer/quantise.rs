@@ -42,12 +42,14 @@ struct Quantiser<'a> {
 impl Laned for Quantiser<'_> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
+        // SAFETY: the processor has the instructions.
+        let limits = unsafe { L::limits(self.bounds) };
         let vectors = self.input.chunks_exact(LANES);
         for (numbers, bytes) in vectors.zip(self.output.chunks_exact_mut(LANES)) {
             // SAFETY: both are sixteen elements, and the processor has the instructions.
             unsafe {
                 let quotients = L::divide(L::floats(numbers.as_ptr()), L::same_floats(self.scale));
-                L::store_bytes(quotients, self.bounds, bytes.as_mut_ptr());
+                L::store_bytes(quotients, limits, bytes.as_mut_ptr());
             }
         }
     }

@@ -11,7 +11,7 @@ use super::super::cx::{Body, Cx, Plan, Planned, Tensors, expect_count, token, vo
 use super::super::gemm::{ProductSize, Tile};
 use super::super::last::{FilterLayout, filter_layout, grid_places};
 use super::super::window::Window;
-use super::depthwise::{Depthwise, MAX_TAPS};
+use super::depthwise::{Depthwise, MAX_TAPS, channel_sizes, tap_count};
 use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, has_tiles, run_lanes};
 use super::packed::{FilterSizes, PackedWeights};
 use super::tiles::{self, PRODUCT, TILE_PIXELS, TileGroup, TilePair, TilePlan, TileRequest, Tiles};
@@ -114,9 +114,8 @@ pub(super) struct ConvRequest {
 impl ConvRequest {
     /// Whether each channel has one filter, and few enough taps for the kernel of those.
     fn is_depthwise(&self) -> bool {
-        let taps = self.layout.kernel[0] * self.layout.kernel[1];
         let has_one_filter = self.layout.group_channels == 1 && self.layout.group_filters == 1;
-        has_one_filter && taps <= MAX_TAPS
+        has_one_filter && tap_count(self.layout.kernel) <= MAX_TAPS
     }
 
     /// Taps of a kernel row that are one stretch of memory: all, where there is one group without gaps between taps.
@@ -134,17 +133,12 @@ impl ConvRequest {
         let layout = self.layout;
         let kernel_elements = layout.kernel[0] * layout.kernel[1];
         if self.is_depthwise() {
-            // Every channel is a filter of one run, its taps: panels are blocks of channels.
-            let sizes = FilterSizes {
-                groups: 1,
-                group_filters: layout.groups,
-                runs: 1,
-                run_length: kernel_elements,
-                has_tiles: false,
-            };
-            return self
-                .weights
-                .packed(sizes, |channel, _, tap| channel * kernel_elements + tap);
+            // Every channel is a filter: panels are blocks of channels.
+            let sizes = channel_sizes(layout.groups, layout.kernel);
+            let run_length = sizes.run_length;
+            return self.weights.packed(sizes, |channel, run, element| {
+                channel * kernel_elements + run * run_length + element
+            });
         }
 
         let taps_of_run = self.taps_of_run();
@@ -690,6 +684,28 @@ impl Job<'_> {
         v: usize,
         product: &[i32; PRODUCT],
     ) {
+        let is_whole = start.width - v * LANES >= LANES;
+        if let (RawTarget::Bytes(to, bounds), None, true) = (self.target, self.row_terms, is_whole)
+        {
+            let lane = start.lane + v * LANES;
+            let filters = self.rows.filters();
+            // SAFETY: the caller's promise; biases and multipliers fill whole panels.
+            unsafe {
+                let results = to.add(start.column + v * LANES);
+                let biases = L::ints(self.biases.as_ptr().add(lane));
+                let multipliers = L::floats(self.multipliers.add(lane));
+                let limits = L::limits(bounds);
+                for slot in 0..height {
+                    if let Some(pixel) = group.pixel(slot) {
+                        let sums = L::ints(product.as_ptr().add(slot * LANES));
+                        let numbers = L::floats_of(L::add_ints(sums, biases));
+                        let numbers = L::multiply(numbers, multipliers);
+                        L::store_bytes(numbers, limits, results.add(pixel * filters));
+                    }
+                }
+            }
+            return;
+        }
         for slot in 0..height {
             if let Some(pixel) = group.pixel(slot) {
                 // SAFETY: the caller's promise; a product has sixteen sums for each slot.
@@ -824,13 +840,14 @@ unsafe fn store<L: Lanes>(
         }
         match job.target {
             RawTarget::Bytes(to, bounds) => {
+                let limits = L::limits(bounds);
                 let multipliers = L::floats(job.multipliers.add(first_lane));
                 let numbers = L::multiply(L::floats_of(sums), multipliers);
                 if width == LANES {
-                    L::store_bytes(numbers, bounds, to.add(place));
+                    L::store_bytes(numbers, limits, to.add(place));
                 } else {
                     let mut edge = [0_u8; LANES];
-                    L::store_bytes(numbers, bounds, edge.as_mut_ptr());
+                    L::store_bytes(numbers, limits, edge.as_mut_ptr());
                     std::ptr::copy_nonoverlapping(edge.as_ptr(), to.add(place), width);
                 }
             }
