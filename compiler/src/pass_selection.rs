@@ -28,9 +28,11 @@ impl PassSelection {
             reports.sink.push(unknown_pass(unknown));
         }
 
-        // GPU kernels expect ONNX's order of channels: for them the pass would only add transposes.
+        // GPU kernels expect ONNX's order of channels: for them the pass would only add transposes. Nor are there any for
+        // what quantised nodes become.
         if target.is_some_and(Target::has_gpus) {
             skipped.push(onnx::CHANNELS_LAST.to_owned());
+            skipped.push(onnx::QUANTISED.to_owned());
         }
         Self { skipped }
     }

@@ -202,7 +202,10 @@ fn tensor_row(registry: &Registry, name: &str) -> String {
 
     // Ops that are not ONNX operators have no page there.
     let plain_summary = plain_text(op.doc().summary);
-    let shown_name = match plain_summary.contains("no ONNX operator") {
+    let is_foreign = ["no ONNX operator", "of the domain com.microsoft"]
+        .iter()
+        .any(|note| plain_summary.contains(note));
+    let shown_name = match is_foreign {
         true => format!("`{name}`"),
         false => format!(
             "[`{name}`](https://onnx.ai/onnx/operators/onnx__{}.html)",

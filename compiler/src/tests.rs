@@ -6,6 +6,7 @@ mod hostile;
 mod modes;
 mod mutate;
 mod onnx;
+mod quantised;
 mod rendered;
 
 use zbmd_ir::{Graph, Value};

@@ -71,6 +71,8 @@ const INPUTS: &[(&str, &str)] = &[
         "NnQLinearConv",
         "x:T[1,1,4,4] x_scale:f32 x_zero:T w:T[1,1,2,2] w_scale:f32 w_zero:T y_scale:f32 y_zero:T",
     ),
+    ("NnQLinearConvChannelsLast", "x:T[1,4,4,1]"),
+    ("NnQLinearGlobalAveragePool", "x:T[1,2,4,4]"),
     (
         "NnQLinearMatMul",
         "a:T[2,2] a_scale:f32 a_zero:T b:T[2,2] b_scale:f32 b_zero:T y_scale:f32 y_zero:T",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use zbmd_ir::{Actor, InPlace, InPort, OutPort, Params, StatePort, TokenType, Value};
+use zbmd_ir::{Actor, DType, InPlace, InPort, OutPort, Params, StatePort, TokenType, Value};
 
 use super::{OpError, Signature, StateSpec, Work, default_work};
 use crate::kernel::Kernel;
@@ -29,15 +29,18 @@ pub struct Packing {
     pub operand: String,
     /// Its shape, as the model has it.
     pub shape: Vec<u32>,
-    /// The weights, and zeros that fill them up: `f32`.
+    /// Its element type, which the packed weights keep.
+    pub dtype: DType,
+    /// The weights, and zeros that fill them up.
     pub weights: Bytes,
 }
 
 impl Packing {
     /// Puts the weights, which have become a blob, in the place of the parameter.
     pub fn put(&self, params: &mut Params, blob: zbmd_ir::BlobId) {
-        let len = u32::try_from(self.weights.len() / 4).unwrap_or(u32::MAX);
-        let tensor = Value::Tensor(blob, TokenType::new(zbmd_ir::DType::F32, [len]));
+        let elements = self.weights.len() as u64 / self.dtype.size_bytes();
+        let len = u32::try_from(elements).unwrap_or(u32::MAX);
+        let tensor = Value::Tensor(blob, TokenType::new(self.dtype, [len]));
         let shape = self.shape.iter().map(|d| Value::Int((*d).into())).collect();
         let kept = Value::List(vec![tensor, Value::List(shape)]);
 

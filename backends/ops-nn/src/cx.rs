@@ -7,6 +7,7 @@ mod tensors;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use zbmd_ir::{DType, InPlace, InPort, OutPort, TokenType, Value};
 
 use self::fire::{Fire, Source};
@@ -307,7 +308,7 @@ pub(crate) struct Plan {
 }
 
 /// Puts a constant operand into the order of a body.
-pub(crate) type MakeWeights = Arc<dyn Fn() -> Vec<f32> + Send + Sync>;
+pub(crate) type MakeWeights = Arc<dyn Fn() -> Bytes + Send + Sync>;
 
 /// What an operator's function in the table returns.
 pub(crate) type Planned = Result<Plan, OpError>;
@@ -396,6 +397,17 @@ impl Plan {
         i: usize,
         make: impl FnOnce() -> Vec<f32> + Clone + Send + Sync + 'static,
     ) -> Self {
+        let make_bytes = move || Bytes::from_owner(Floats(make.clone()()));
+        self.packs = Some((i, Arc::new(make_bytes)));
+        self
+    }
+
+    /// The same for an operand of bytes.
+    pub(crate) fn packs_bytes(
+        mut self,
+        i: usize,
+        make: impl FnOnce() -> Bytes + Clone + Send + Sync + 'static,
+    ) -> Self {
         self.packs = Some((i, Arc::new(move || make.clone()())));
         self
     }
@@ -474,6 +486,15 @@ impl Plan {
             });
         }
         pairs
+    }
+}
+
+/// Floats as the bytes that they are.
+struct Floats(Vec<f32>);
+
+impl AsRef<[u8]> for Floats {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
     }
 }
 

@@ -21,7 +21,8 @@ use super::gemm::{Act, Tile, Weights};
 use super::window::Window;
 use depthwise::{Depthwise, Reuse};
 pub(super) use pool::{global, pool};
-use rows::{FilterLayout, Rows, packed_filters};
+pub(super) use rows::{FilterLayout, grid_places};
+use rows::{Rows, packed_filters};
 use zbmd_op::OpError;
 use zbmd_op::simd::{Isa, Loop};
 
@@ -47,7 +48,7 @@ fn image_dims(cx: &Cx<'_>) -> Result<[usize; 4], OpError> {
 /// Convolution with constant weights as ONNX has them: [filters, channels / groups, height, width].
 pub(super) fn conv(cx: &Cx<'_>) -> Planned {
     let [batch, height, width, channels] = image_dims(cx)?;
-    let layout = filter_layout(cx, channels)?;
+    let layout = filter_layout(cx, 1, channels)?;
     let filters = layout.groups * layout.group_filters;
     let window = Window::new(cx, &[height, width], &layout.kernel)?;
     check_tables(&window, volume(&layout.kernel), channels)?;
@@ -86,9 +87,13 @@ pub(super) fn conv(cx: &Cx<'_>) -> Planned {
     Ok(rows_plan(out, operands, layout).products(flops))
 }
 
-/// How the weights are laid out, refused unless they fit so many channels.
-fn filter_layout(cx: &Cx<'_>, channels: usize) -> Result<FilterLayout, OpError> {
-    let weights = cx.operand(1)?;
+/// How the weights, operand `position`, are laid out, refused unless they fit so many channels.
+pub(super) fn filter_layout(
+    cx: &Cx<'_>,
+    position: usize,
+    channels: usize,
+) -> Result<FilterLayout, OpError> {
+    let weights = cx.operand(position)?;
     let groups = attributes::groups(cx)?;
     match weights.dims()[..] {
         [filters, group_channels, kernel_height, kernel_width]
@@ -106,7 +111,7 @@ fn filter_layout(cx: &Cx<'_>, channels: usize) -> Result<FilterLayout, OpError> 
         _ => {
             let message = format!("is {}, the input {}", weights.ty, cx.operand(0)?.ty);
             let help = format!("[filters, channels / {groups}, kernel…]");
-            Err(cx.refuse(1, message, help))
+            Err(cx.refuse(position, message, help))
         }
     }
 }
@@ -207,8 +212,8 @@ fn kernel_within(window: &Window, d: usize, place: usize) -> Range<usize> {
 
 /// An output pixel: its number in the image, row and column.
 #[derive(Clone, Copy)]
-struct OutputPixel {
-    number: usize,
+pub(super) struct OutputPixel {
+    pub(super) number: usize,
     row: usize,
     column: usize,
 }
@@ -226,7 +231,12 @@ impl OutputPixel {
 
     /// The number of the input pixel under a kernel element that is inside the image.
     #[inline(always)]
-    fn input_under(self, window: &Window, kernel_row: usize, kernel_column: usize) -> usize {
+    pub(super) fn input_under(
+        self,
+        window: &Window,
+        kernel_row: usize,
+        kernel_column: usize,
+    ) -> usize {
         let input_row = self.row * window.stride[1] + kernel_row * window.dilation[1];
         let input_column = self.column * window.stride[2] + kernel_column * window.dilation[2];
         (input_row - window.before[1]) * window.input[2] + (input_column - window.before[2])
@@ -235,14 +245,18 @@ impl OutputPixel {
 
 /// Kernel rows and columns that are inside the image.
 #[derive(Clone, Copy)]
-struct Near<'a> {
-    rows: &'a Range<usize>,
-    columns: &'a Range<usize>,
+pub(super) struct Near<'a> {
+    pub(super) rows: &'a Range<usize>,
+    pub(super) columns: &'a Range<usize>,
 }
 
 /// Calls `f` with every output pixel of some lines, and the kernel rows and columns within the image.
 #[inline(always)]
-fn each_pixel(window: &Window, lines: Range<usize>, mut f: impl FnMut(OutputPixel, Near<'_>)) {
+pub(super) fn each_pixel(
+    window: &Window,
+    lines: Range<usize>,
+    mut f: impl FnMut(OutputPixel, Near<'_>),
+) {
     let [_, _, output_width] = window.output;
     for row in lines {
         let kernel_rows = kernel_within(window, 1, row);

@@ -13,6 +13,7 @@ mod gemm;
 mod gpu;
 mod image;
 mod index;
+mod integer;
 mod last;
 mod matmul;
 mod movement;
@@ -443,15 +444,6 @@ impl Nn {
     }
 }
 
-/// Floats as the bytes that they are.
-struct Floats(Vec<f32>);
-
-impl AsRef<[u8]> for Floats {
-    fn as_ref(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.0)
-    }
-}
-
 /// How an operand is given.
 enum Given<'v> {
     /// Not at all.
@@ -490,10 +482,13 @@ fn packed_operand(args: &Args<'_>, name: &str, value: &Value) -> Result<Given<'s
     let Some([tensor @ Value::Tensor(..), shape]) = value.as_list() else {
         return Err(refuse());
     };
-    let (_, bytes) = operand_of(args, name, tensor, DType::F32)?;
+    let (packed_type, bytes) = operand_of(args, name, tensor, DType::F32)?;
     let dims = shape_of(shape).ok_or_else(refuse)?;
+    if !PACKED_TYPES.contains(&packed_type.dtype) {
+        return Err(refuse());
+    }
     Ok(Given::Typed {
-        token: TokenType::new(DType::F32, dims),
+        token: TokenType::new(packed_type.dtype, dims),
         data: Some(Bytes::new()),
         packed: Some(bytes),
     })
@@ -577,23 +572,27 @@ impl Op for Nn {
     }
 }
 
-/// What packs the weights of a plan, where they are a constant of f32 that is not packed yet.
+/// Element types of weights that kernels pack.
+const PACKED_TYPES: [DType; 3] = [DType::F32, DType::I8, DType::U8];
+
+/// What packs the weights of a plan, where they are a constant that is not packed yet.
 fn packing_of(
     plan: &mut Plan,
     ins: &[Option<Operand>],
 ) -> Option<impl Fn() -> Packing + Send + Sync + 'static> {
     let (position, pack) = plan.packs.take()?;
     let weights = ins.get(position)?.as_ref()?;
-    let is_unpacked = weights.ty.dtype == DType::F32 && weights.packed.is_none();
+    let is_unpacked = PACKED_TYPES.contains(&weights.ty.dtype) && weights.packed.is_none();
     if !is_unpacked || weights.data.is_none() {
         return None;
     }
 
     let operand = weights.name.clone();
-    let shape = weights.ty.shape.clone();
+    let token = weights.ty.clone();
     Some(move || Packing {
         operand: operand.clone(),
-        shape: shape.clone(),
-        weights: Bytes::from_owner(Floats(pack())),
+        shape: token.shape.clone(),
+        dtype: token.dtype,
+        weights: pack(),
     })
 }

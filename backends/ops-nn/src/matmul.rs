@@ -20,17 +20,17 @@ pub(super) use integer::{matmul_integer, qlinear_matmul};
 
 /// Sizes of a batched product.
 #[derive(Clone)]
-struct BatchedShape {
-    size: ProductSize,
+pub(super) struct BatchedShape {
+    pub(super) size: ProductSize,
     /// Walk over pairs of matrices.
     walk: Walk<2>,
     batches: usize,
     /// Dimensions of the result.
-    out: Vec<usize>,
+    pub(super) out: Vec<usize>,
 }
 
 impl BatchedShape {
-    fn flops(&self) -> f64 {
+    pub(super) fn flops(&self) -> f64 {
         let ProductSize {
             rows,
             depth,
@@ -95,7 +95,7 @@ impl BatchedShape {
 
     /// Calls `f` with the number of each product and the first elements of its two matrices.
     #[inline]
-    fn each_product(&self, mut f: impl FnMut(usize, usize, usize)) {
+    pub(super) fn each_product(&self, mut f: impl FnMut(usize, usize, usize)) {
         let [left_step, right_step] = self.walk.step;
         self.walk.each(|first_product, [left_start, right_start]| {
             for i in 0..self.walk.inner {

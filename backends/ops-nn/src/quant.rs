@@ -5,21 +5,12 @@ use zbmd_ir::{DType, TokenType};
 use super::cx::{Cx, FLOATS, Plan, Planned, Tensors, by_element, expect_count, index_at, token};
 use super::elementwise::number_at;
 use super::index::AxisView;
+use super::integer::{self, BYTES, Range};
 use super::num::Num;
 use zbmd_op::OpError;
 
 /// The element type of the result.
 const RESULT_TYPE: &str = "output_dtype";
-
-/// A value rounded, ties to even, into the range of a byte type. The zero point is added before rounding by callers
-/// that work in wide types, which gives the same result as it is an integer.
-pub(super) fn saturate(value: f64, dtype: DType, _zero: f64) -> u8 {
-    let rounded = value.round_ties_even();
-    match dtype {
-        DType::I8 => rounded.clamp(-128.0, 127.0) as i8 as u8,
-        _ => rounded.clamp(0.0, 255.0) as u8,
-    }
-}
 
 /// Which scale belongs to which element.
 #[derive(Clone)]
@@ -109,7 +100,7 @@ struct QuantTypes {
 }
 
 /// The zero point that belongs to a scale; 0 where there are none.
-fn zero_at(bytes: &[u8], dtype: DType, scale: usize) -> i64 {
+pub(super) fn zero_at(bytes: &[u8], dtype: DType, scale: usize) -> i64 {
     match bytes {
         [] => 0,
         _ => index_at(bytes, dtype, scale),
@@ -130,6 +121,10 @@ pub(super) fn quantize(cx: &Cx<'_>, spec: &ScaleSpec) -> Planned {
         scale,
         zero: result,
     };
+    let is_simple = matches!(scales, Scales::One);
+    if is_simple && input == DType::F32 && scale == DType::F32 && BYTES.contains(&result) {
+        return Ok(whole_quantize_plan(out, types));
+    }
     by_element!(result, quantize_plan(out, types, scales))
 }
 
@@ -153,6 +148,26 @@ fn quantized_type(cx: &Cx<'_>) -> Result<DType, OpError> {
         return Err(Cx::other(message, "to i8, u8 or i16"));
     }
     Ok(result)
+}
+
+/// Floats to bytes by one scale.
+fn whole_quantize_plan(out: TokenType, types: QuantTypes) -> Plan {
+    Plan::new(vec![out], move |tensors: &mut Tensors<'_>| {
+        let scale = tensors.get::<f32>(1)[0];
+        let zero = zero_at(tensors.bytes(2), types.zero, 0) as i32;
+        let input = tensors.get::<f32>(0);
+        integer::quantise(input, scale, zero, types.zero, tensors.out_bytes(0));
+    })
+}
+
+/// Bytes to floats by one scale.
+fn whole_dequantize_plan(out: TokenType, types: QuantTypes) -> Plan {
+    Plan::new(vec![out], move |tensors: &mut Tensors<'_>| {
+        let scale = tensors.get::<f32>(1)[0];
+        let zero = zero_at(tensors.bytes(2), types.zero, 0) as i32;
+        let input = tensors.bytes(0);
+        integer::dequantise(input, types.input, scale, zero, tensors.out(0));
+    })
 }
 
 fn quantize_plan<T: Num>(out: TokenType, types: QuantTypes, scales: Scales) -> Planned {
@@ -186,6 +201,10 @@ pub(super) fn dequantize(cx: &Cx<'_>, spec: &ScaleSpec) -> Planned {
         scale,
         zero: input,
     };
+    let is_simple = matches!(scales, Scales::One);
+    if is_simple && result == DType::F32 && scale == DType::F32 && BYTES.contains(&input) {
+        return Ok(whole_dequantize_plan(out, types));
+    }
     by_element!(result, dequantize_plan(out, types, scales))
 }
 
@@ -219,8 +238,7 @@ pub(super) fn dynamic(cx: &Cx<'_>) -> Planned {
     let body = move |tensors: &mut Tensors<'_>| {
         let input = tensors.get::<f32>(0);
         // The range includes 0, which is then exact.
-        let low = input.iter().fold(0.0_f32, |low, &v| low.min(v));
-        let high = input.iter().fold(0.0_f32, |high, &v| high.max(v));
+        let Range { low, high } = Range::of(input);
         // All elements are 0: any scale gives them back, and 0 would not divide.
         let scale = match high == low {
             true => 1.0,
@@ -231,10 +249,8 @@ pub(super) fn dynamic(cx: &Cx<'_>) -> Planned {
         for (i, &output) in wanted.iter().enumerate() {
             match output {
                 0 => {
-                    for (byte, &v) in tensors.out::<u8>(i).iter_mut().zip(input) {
-                        let shifted = (v / scale).round_ties_even() + zero;
-                        *byte = shifted.clamp(0.0, 255.0) as u8;
-                    }
+                    let output = tensors.out_bytes(i);
+                    integer::quantise(input, scale, zero as i32, DType::U8, output);
                 }
                 1 => tensors.out::<f32>(i).fill(scale),
                 _ => tensors.out::<u8>(i).fill(zero as u8),

@@ -20,8 +20,8 @@ use super::reduce::{ArgSpec, CumulativeSpec, ReduceSpec, SoftmaxSpec, TopKSpec};
 use super::signal::{DftSpec, LossSpec, StftSpec};
 use super::unary::UnarySpec;
 use super::{
-    attention, conv, elementwise, image, last, matmul, movement, norm, places, pool, quant,
-    recurrent, reduce, signal, unary,
+    attention, conv, elementwise, image, integer, last, matmul, movement, norm, places, pool,
+    quant, recurrent, reduce, signal, unary,
 };
 use zbmd_gpu_ir::tensor::row::{Fold, Soft};
 use zbmd_op::OpError;
@@ -65,6 +65,10 @@ pub(super) fn meaning(name: &str) -> &'static str {
         "to" | "dtype" | "output_dtype" => "dtype of the result",
         "epsilon" => "added to the variance (default 1e-5)",
         "perm" => "the dimension of `x` that becomes each of the result (default: reversed)",
+        "y_min" | "y_max" => {
+            "bound of the result's bytes, as an activation leaves it (default that of its type)"
+        }
+        "channels_last" => "whether channels are the last dimension (default 0)",
         "equation" => "the sum in Einstein's notation",
         _ => "as the attribute of the ONNX operator of the same name",
     }
@@ -142,6 +146,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "BitwiseOr" "x:T y:T -> z:T; T: int" [""] "" true "bits of either" both!(elementwise::bits, plain_binary);
     "BitwiseXor" "x:T y:T -> z:T; T: int" [""] "" true "bits that differ" both!(elementwise::bits, plain_binary);
     "BlackmanWindow" "size!:int -> y:number" ["periodic dtype"] "size: 8" false "a Blackman window" signal::window;
+    "ByteLookup" "x:X table!:Y -> y:Y; X: i8|u8, Y: i8|u8" [""] "table: [0, 1, 4, 9]" false "the entry of a table for each byte, the last one for those behind its end; no ONNX operator" |c, _| integer::byte_lookup(c);
     "Cast" "x:real[] -> y:real" ["to"] "" false "conversion to another dtype, truncating" both!(|c, _| elementwise::cast(c), cast);
     "CausalConvWithState" "x:T w:^T b?:^T past?:^T -> y:T present:T; T: float" ["activation"] "" true "causal depthwise convolution that carries its past along" parsed!(CausalConvSpec::of, conv::causal_conv, causal_conv);
     "Ceil" "x:T -> y:T; T: float" [""] "" true "rounded up" named!(UnarySpec::of, unary::unary, unary);
@@ -209,7 +214,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "MatMul" "x:T y:T bias~:^T -> z:T; T: number" ["act act_max act_min math"] "" true "product of matrices, broadcast; `bias` is added to each row" parsed!(MatMulSpec::of, matmul::matmul, matmul);
     "MatMulInteger" "x:X y:Y x_zero?:X y_zero?:Y -> z:i32; X: i8|u8, Y: i8|u8" [""] "" false "product of bytes into 32-bit integers" both!(|c, _| matmul::matmul_integer(c), matmul_integer);
     "Max" "x*:T -> y:T; T: number" [""] "" true "greatest of tensors, broadcast" both!(elementwise::variadic, variadic);
-    "MaxPoolChannelsLast" "x:f32 -> y:f32" ["auto_pad ceil_mode dilations kernel_shape pads strides"] "kernel_shape: [2, 2]" false "greatest of each window of [n, h, w, c]; no ONNX operator" |c, _| last::pool(c, false);
+    "MaxPoolChannelsLast" "x:T -> y:T; T: f32|i8|u8" ["auto_pad ceil_mode dilations kernel_shape pads strides"] "kernel_shape: [2, 2]" false "greatest of each window of [n, h, w, c]; no ONNX operator" |c, _| last::pool(c, false);
     "MaxPool" "x:T -> y:T indices:i64; T: number" ["auto_pad ceil_mode dilations kernel_shape pads storage_order strides"] "kernel_shape: [2, 2]" true "greatest of each window" parsed!(|c| PoolSpec::of(c, PoolKind::Max), pool::max_pool, pool);
     "MaxUnpool" "x:T indices:i64 shape~:int -> y:T; T: float" ["kernel_shape pads strides"] "kernel_shape: [2, 2], strides: [2, 2]" true "greatest elements put back to where they came from" |c, _| pool::max_unpool(c);
     "Mean" "x*:T -> y:T; T: number" [""] "" true "mean of tensors, broadcast" both!(elementwise::variadic, variadic);
@@ -227,8 +232,12 @@ pub(super) const ROWS: &[Row] = rows! {
     "PRelu" "x:T slope:T -> y:T; T: number" [""] "" true "x, scaled where it is negative" both!(|c, _| elementwise::prelu(c), plain_binary);
     "Pad" "x:T pads!:int value?:T axes~:int -> y:T; T: real" ["mode"] "pads: [1, 1, 1, 1]" false "padded" parsed!(PadSpec::of, movement::pad, pad);
     "Pow" "x:T y:number -> z:T; T: number" [""] "" true "x to the power y, broadcast" both!(|c, _| elementwise::pow(c), plain_binary);
-    "QLinearConv" "x:X x_scale:f32 x_zero:X w:W w_scale:f32 w_zero:W y_scale:f32 y_zero:Y b?:i32 -> y:Y; X: i8|u8, W: i8|u8, Y: i8|u8" ["auto_pad dilations group kernel_shape pads strides"] "" false "quantised convolution" |c, _| conv::qlinear_conv(c);
-    "QLinearMatMul" "a:A a_scale:float a_zero:A b:B b_scale:float b_zero:B y_scale:float y_zero:Y -> y:Y; A: i8|u8, B: i8|u8, Y: i8|u8" [""] "" false "quantised product of matrices" |c, _| matmul::qlinear_matmul(c);
+    "QLinearAdd" "a:X a_scale!:f32 a_zero~:X b:X b_scale!:f32 b_zero~:X y_scale!:f32 y_zero~:X -> y:X; X: i8|u8" ["y_max y_min"] "a_scale: 0.5, b_scale: 0.25, y_scale: 0.5" false "quantised sum, broadcast; of the domain com.microsoft" |c, _| integer::qlinear_add(c);
+    "QLinearConv" "x:X x_scale:f32 x_zero:X w:W w_scale:f32 w_zero:W y_scale:f32 y_zero:Y b?:i32 -> y:Y; X: i8|u8, W: i8|u8, Y: i8|u8" ["auto_pad dilations group kernel_shape pads strides y_max y_min"] "" false "quantised convolution" |c, _| conv::qlinear_conv(c);
+    "QLinearConvChannelsLast" "x:X x_scale!:f32 x_zero!:X w!:W w_scale!:f32 w_zero!:W y_scale!:f32 y_zero!:Y b~:i32 -> y:Y; X: i8|u8, W: i8|u8, Y: i8|u8" ["auto_pad dilations group kernel_shape pads strides y_max y_min"] "x_scale: 0.5, x_zero: 1, w: [[[[1, -2], [3, 4]]]], w_scale: 0.25, w_zero: 0, y_scale: 0.5, y_zero: 0" false "quantised convolution of [n, h, w, c]; no ONNX operator" |c, _| integer::conv_channels_last(c);
+    "QLinearGlobalAveragePool" "x:X x_scale!:f32 x_zero~:X y_scale!:f32 y_zero~:X -> y:X; X: i8|u8" ["channels_last"] "x_scale: 0.5, y_scale: 0.25" false "quantised mean of each channel; of the domain com.microsoft" |c, _| integer::qlinear_global_mean(c);
+    "QLinearMatMul" "a:A a_scale:float a_zero:A b:B b_scale:float b_zero:B y_scale:float y_zero:Y bias?:i32 -> y:Y; A: i8|u8, B: i8|u8, Y: i8|u8" ["y_max y_min"] "" false "quantised product of matrices; `bias` is added to each row of sums" |c, _| matmul::qlinear_matmul(c);
+    "QLinearMul" "a:X a_scale!:f32 a_zero~:X b:X b_scale!:f32 b_zero~:X y_scale!:f32 y_zero~:X -> y:X; X: i8|u8" ["y_max y_min"] "a_scale: 0.5, b_scale: 0.25, y_scale: 0.5" false "quantised product of elements, broadcast; of the domain com.microsoft" |c, _| integer::qlinear_multiply(c);
     "QuantizeLinear" "x:f32|f16|bf16|i32 scale:float zero?:Q -> y:Q; Q: i8|u8|i16|i32" ["axis block_size output_dtype precision saturate"] "" false "quantised integers of floats" parsed!(ScaleSpec::of, quant::quantize, quantised);
     "RMSNormalization" "x:T scale?:^T -> y:T; T: float" ["axis epsilon stash_type"] "" true "divided by the root mean square of the last dimensions" parsed!(|c| LayerNormSpec::of(c, true), norm::layer, layer_norm);
     "RNN" "x:T w:^T r:^T b?:^T lengths?:int h?:^T -> y:T last:T; T: f32|f16|bf16" ["activation_alpha activation_beta activations clip direction hidden_size layout"] "hidden_size: 2" true "simple recurrent units over a sequence" parsed!(|c| RecurrentSpec::of(c, Cell::Rnn), recurrent::recurrent, recurrent);

@@ -10,32 +10,40 @@ pub(super) trait Wide {
     unsafe fn run<V: Vector, const FMA: bool>(self);
 }
 
+/// Bits of the widest of all: tiles of sixteen vectors.
+#[cfg(all(target_arch = "x86_64", not(any(test, feature = "testing"))))]
+const WIDEST: usize = 8192;
+
 /// Bits of the widest vectors that may be used.
 #[cfg(all(target_arch = "x86_64", not(any(test, feature = "testing"))))]
-const fn widest() -> usize {
-    512
+pub(super) const fn widest() -> usize {
+    WIDEST
 }
 
 #[cfg(all(target_arch = "x86_64", any(test, feature = "testing")))]
-use narrow::widest;
+pub(super) use narrow::widest;
 
 /// Vectors narrower than the processor's, for tests: what one thread's kernels use, without a team.
 #[cfg(any(test, feature = "testing"))]
 pub mod narrow {
     use std::cell::Cell;
 
-    thread_local! { static WIDEST: Cell<usize> = const { Cell::new(512) }; }
+    /// All that the processor has, tiles of sixteen vectors among it.
+    const ALL: usize = 8192;
+
+    thread_local! { static WIDEST: Cell<usize> = const { Cell::new(ALL) }; }
 
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn widest() -> usize {
+    pub(crate) fn widest() -> usize {
         WIDEST.get()
     }
 
-    /// Calls `f` with vectors of at most so many bits.
+    /// Calls `f` with vectors of at most so many bits. Products of bytes by VNNI count as wider than 256 bits: at 256 they
+    /// are those of AVX2.
     pub fn with<R>(bits: usize, f: impl FnOnce() -> R) -> R {
         WIDEST.set(bits);
         let result = f();
-        WIDEST.set(512);
+        WIDEST.set(ALL);
         result
     }
 }

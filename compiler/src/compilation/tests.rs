@@ -164,6 +164,7 @@ impl Op for WrongPacking {
         Ok(resolved.with_packing(|| Packing {
             operand: "w".to_owned(),
             shape: vec![1],
+            dtype: DType::F32,
             weights: Bytes::from_static(b"five!"),
         }))
     }

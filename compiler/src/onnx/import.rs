@@ -16,11 +16,11 @@ use super::catalogue::{compute, resolve};
 use super::error::OnnxError;
 use super::graph::{Graph, Node, Origin, ValueId};
 use super::proto::{self, External};
-use super::{ImportOptions, SetValue, normalise};
+use super::{ImportOptions, SetValue, contrib, normalise};
 
 /// Bytes of a constant that is computed, unless it is at most four times as large as its operands: a node such as
 /// `Expand` would put gigabytes into the bundle.
-const MAX_FOLDED: u64 = 1 << 24;
+pub(super) const MAX_FOLDED: u64 = 1 << 24;
 /// Oldest opset of the default domain.
 const MIN_OPSET: i64 = 1;
 
@@ -394,11 +394,15 @@ impl Import<'_> {
         let operator = proto.op_type.clone().unwrap_or_default();
         let name = self.unique_name(format!("{prefix}{}", node_name(&proto)));
         let domain = proto.domain.as_deref();
-        if let Some(domain) = domain.filter(|domain| !is_default_domain(Some(domain))) {
+        let is_contrib =
+            domain == Some(contrib::DOMAIN) && contrib::OPERATORS.contains(&operator.as_str());
+        let is_known = is_contrib || is_default_domain(domain);
+        if let Some(domain) = domain.filter(|_| !is_known) {
             return Err(OnnxError::Operator {
                 node: name,
                 operator: format!("{domain}:{operator}"),
-                why: "only operators of the ONNX domain are known".to_owned(),
+                why: "only operators of the ONNX domain are known, and some of com.microsoft for quantised models"
+                    .to_owned(),
                 help: "export with standard operators, or with functions written out".to_owned(),
             });
         }
@@ -437,9 +441,13 @@ impl Import<'_> {
         if operator_is_branch(&work.operator) {
             return self.import_branch(work);
         }
-        let values = match normalise::lower_special(self, &mut work)? {
-            Some(values) => values,
-            None => self.lower(&mut work)?,
+        let values = if is_contrib {
+            contrib::lower(self, &mut work)?
+        } else {
+            match normalise::lower_special(self, &mut work)? {
+                Some(values) => values,
+                None => self.lower(&mut work)?,
+            }
         };
 
         // A value that was made without a name, such as a view, gets that of the output.
@@ -536,8 +544,8 @@ impl Import<'_> {
 
     /// A node as a tensor op: its outputs by position.
     pub(super) fn lower(&mut self, work: &mut Work) -> Result<Vec<Option<ValueId>>, OnnxError> {
-        // Only passes make operators for tensors with their channels last; no file may name one.
-        let op = TensorOp::find(&work.operator).filter(|o| !o.operator.ends_with("ChannelsLast"));
+        // Only passes make operators that ONNX does not have; no file may name one.
+        let op = TensorOp::find(&work.operator).filter(|o| !is_internal(o.operator));
         let Some(op) = op else {
             return Err(normalise::unknown(work));
         };
@@ -568,8 +576,10 @@ impl Import<'_> {
         let types: Vec<TokenType> = signature.outputs.iter().map(|p| p.token.clone()).collect();
 
         // Without a port all operands are constant, and so is the result.
-        // All inputs are constants: the op is computed now and not once an iteration.
+        // All inputs are constants: the op is computed now and not once an iteration. Weights stay quantised for now: a
+        // pass looks for their bytes, and what is left is computed then.
         if signature.inputs.is_empty()
+            && op.operator != "DequantizeLinear"
             && let Some(ids) = self.fold(work, op, &params, signature)?
         {
             return Ok(spread(work.outputs.len(), &wanted, ids));
@@ -856,6 +866,11 @@ pub(super) struct Work {
     pub(super) attributes: Attributes,
     /// Names of outputs; empty where nobody reads them.
     pub(super) outputs: Vec<String>,
+}
+
+/// Whether an operator is one that passes put in the place of ONNX's.
+fn is_internal(operator: &str) -> bool {
+    operator.ends_with("ChannelsLast") || operator == "ByteLookup"
 }
 
 fn operator_is_branch(operator: &str) -> bool {

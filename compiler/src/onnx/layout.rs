@@ -57,9 +57,11 @@ fn ints(list: &[i64]) -> Value {
 }
 
 /// Operators of one tensor that treat all elements alike; other operands are single constants.
-const ALIKE: [&str; 16] = [
+const ALIKE: [&str; 19] = [
     "Abs",
+    "ByteLookup",
     "Clip",
+    "DequantizeLinear",
     "Elu",
     "Exp",
     "Gelu",
@@ -68,6 +70,7 @@ const ALIKE: [&str; 16] = [
     "LeakyRelu",
     "Mish",
     "Neg",
+    "QuantizeLinear",
     "Relu",
     "Sigmoid",
     "Softplus",
@@ -75,7 +78,22 @@ const ALIKE: [&str; 16] = [
     "Swish",
     "Tanh",
 ];
-const BROADCAST: [&str; 7] = ["Add", "Div", "Max", "Min", "Mul", "Sub", "Sum"];
+const BROADCAST: [&str; 9] = [
+    "Add",
+    "Div",
+    "Max",
+    "Min",
+    "Mul",
+    "QLinearAdd",
+    "QLinearMul",
+    "Sub",
+    "Sum",
+];
+
+/// Whether images of these elements have kernels with channels last.
+fn is_image_type(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::I8 | DType::U8)
+}
 
 impl Pass<'_> {
     fn ty(&self, id: ValueId) -> &TokenType {
@@ -110,7 +128,7 @@ impl Pass<'_> {
         if let Some(&twin) = self.twins.get(&id) {
             return Some(twin);
         }
-        let twin_type = last(self.ty(id)).filter(|t| t.dtype == DType::F32)?;
+        let twin_type = last(self.ty(id)).filter(|t| is_image_type(t.dtype))?;
         let twin_name = format!("{}.last", self.graph.values[id].name);
         let twin = self.graph.value(&twin_name, twin_type, Origin::View(id));
 
@@ -148,12 +166,14 @@ impl Pass<'_> {
     /// Whether the node went over to channels last.
     fn convert(&mut self, node: &Node) -> bool {
         let is_image = matches!(node.outputs[..], [(0, value)]
-            if self.ty(value).shape.len() == 4 && self.ty(value).dtype == DType::F32);
+            if self.ty(value).shape.len() == 4 && is_image_type(self.ty(value).dtype));
         let first_input = node.inputs.first().copied().flatten();
         let converted = match (node.op.operator, first_input) {
             ("Transpose", Some(x)) => self.shuffle(node, x),
             _ if !is_image => None,
             ("Conv", Some(x)) => self.conv(node, x),
+            ("QLinearConv", Some(x)) => self.quantised_conv(node, x),
+            ("QLinearGlobalAveragePool", Some(x)) => self.quantised_mean(node, x),
             ("MaxPool" | "AveragePool" | "GlobalAveragePool" | "ReduceMean", Some(x)) => {
                 self.pool(node, x)
             }
@@ -190,6 +210,39 @@ impl Pass<'_> {
             twin_inputs.push(Some(self.twin(added_id)?));
         }
         self.put(node.clone(), "ConvChannelsLast", twin_inputs)
+    }
+
+    /// A quantised convolution, whose kernel takes all but the image as constants.
+    fn quantised_conv(&mut self, node: &Node, image_id: ValueId) -> Option<()> {
+        let constant = |id: ValueId| self.graph.data(id).is_some();
+        let is_single = |position: usize| match node.inputs.get(position).copied().flatten() {
+            Some(id) => self.ty(id).elements() == 1,
+            None => false,
+        };
+        let is_supported = self.ty(image_id).shape.len() == 4
+            && self.ty(image_id).shape.iter().all(|&d| d > 0)
+            && !constant(image_id)
+            && node.inputs[1..].iter().flatten().all(|&id| constant(id))
+            && [1, 2, 6, 7].into_iter().all(is_single);
+        if !is_supported {
+            return None;
+        }
+
+        let mut twin_inputs = node.inputs.clone();
+        twin_inputs[0] = Some(self.twin(image_id)?);
+        self.put(node.clone(), "QLinearConvChannelsLast", twin_inputs)
+    }
+
+    /// A quantised mean of each channel, which knows both orders.
+    fn quantised_mean(&mut self, node: &Node, image_id: ValueId) -> Option<()> {
+        let twin_id = *self.twins.get(&image_id)?;
+        let mut node = node.clone();
+        if node.params.insert("channels_last".into(), Value::Int(1)) == Some(Value::Int(1)) {
+            return None;
+        }
+        let mut twin_inputs = node.inputs.clone();
+        twin_inputs[0] = Some(twin_id);
+        self.put(node, "QLinearGlobalAveragePool", twin_inputs)
     }
 
     fn pool(&mut self, pool_node: &Node, image_id: ValueId) -> Option<()> {
@@ -236,9 +289,10 @@ impl Pass<'_> {
     fn alike(&mut self, node: &Node, image_id: ValueId) -> Option<()> {
         let twin_id = *self.twins.get(&image_id)?;
 
-        // A slope for each channel, say, would be broadcast along another axis.
+        // A slope for each channel, say, would be broadcast along another axis. A table is not.
+        let is_table = node.op.operator == "ByteLookup";
         let single = |id: &Option<ValueId>| id.is_none_or(|id| self.ty(id).elements() == 1);
-        if !node.inputs[1..].iter().all(single) {
+        if !is_table && !node.inputs[1..].iter().all(single) {
             return None;
         }
         let mut twin_inputs = node.inputs.clone();
@@ -249,7 +303,10 @@ impl Pass<'_> {
     fn broadcast(&mut self, node: &Node) -> Option<()> {
         let mut broadcast_inputs = Vec::new();
         for operand_id in &node.inputs {
-            let operand_id = (*operand_id)?;
+            let Some(operand_id) = *operand_id else {
+                broadcast_inputs.push(None);
+                continue;
+            };
             let shape = &self.ty(operand_id).shape;
             broadcast_inputs.push(Some(match (self.twins.get(&operand_id), &shape[..]) {
                 (Some(&twin), _) => twin,

@@ -5,6 +5,7 @@
 //! by name, with the way round.
 
 mod catalogue;
+mod contrib;
 mod emit;
 mod error;
 mod graph;
@@ -13,6 +14,7 @@ mod layout;
 mod normalise;
 mod passes;
 mod proto;
+mod quantised;
 mod ron;
 mod scan;
 
@@ -27,7 +29,7 @@ use zbmd_ir::{Params, Role, TokenType, Value, limits};
 pub(crate) use emit::{Emitted, Writer, emit};
 pub use error::OnnxError;
 pub(crate) use graph::Graph;
-pub(crate) use passes::CHANNELS_LAST;
+pub(crate) use passes::{CHANNELS_LAST, QUANTISED};
 pub use ron::Text;
 
 pub use crate::pass_report::PassReport;
@@ -67,7 +69,12 @@ pub fn passes() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 /// Names a new graph, checks it, removes what nothing reads and runs the passes.
-fn finish(mut graph: Graph, name: String, options: &ImportOptions) -> Result<Graph, OnnxError> {
+fn finish(
+    mut graph: Graph,
+    name: String,
+    registry: &Registry,
+    options: &ImportOptions,
+) -> Result<Graph, OnnxError> {
     let known_passes: Vec<&str> = passes().map(|pass| pass.0).collect();
     let mut skipped_passes = options.without.iter();
     if let Some(unknown) = skipped_passes.find(|name| !known_passes.contains(&name.as_str())) {
@@ -82,7 +89,7 @@ fn finish(mut graph: Graph, name: String, options: &ImportOptions) -> Result<Gra
     graph.name = name;
     check_names(&graph)?;
     graph.sweep();
-    graph.reports = passes::run(&mut graph, &options.without);
+    graph.reports = passes::run(&mut graph, &options.without, registry);
     Ok(graph)
 }
 
@@ -141,7 +148,7 @@ pub(crate) fn import_file(
     let name = file_stem.to_string_lossy().into_owned();
     let data_dir = path.parent().unwrap_or(Path::new(""));
     let graph = import::import(model, Some(data_dir), registry, options)?;
-    finish(graph, name, options)
+    finish(graph, name, registry, options)
 }
 
 /// Imports a model from memory; external data has no folder then.
@@ -152,7 +159,7 @@ pub(crate) fn import_bytes(
 ) -> Result<Graph, OnnxError> {
     let model = proto::read_bytes(bytes)?;
     let graph = import::import(model, None, registry, options)?;
-    finish(graph, "model".to_owned(), options)
+    finish(graph, "model".to_owned(), registry, options)
 }
 
 /// Reads and checks a model from memory as a compilation does, without making actors of it: for fuzzing.

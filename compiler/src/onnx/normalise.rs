@@ -7,7 +7,7 @@ use zbmd_ir::{DType, TokenType};
 
 use super::error::OnnxError;
 use super::graph::{Origin, ValueId};
-use super::import::{Import, Work};
+use super::import::{Attributes, Import, Work};
 use super::proto::{self, External};
 
 /// Attributes that change nothing here: hints to a runtime, defaults of training, and what the operands say anyway.
@@ -276,7 +276,18 @@ fn attribute(name: &str) -> rten_onnx::onnx::AttributeProto {
     }
 }
 
-fn int(name: &str, value: i64) -> rten_onnx::onnx::AttributeProto {
+/// An attribute that is a truth value; false where it is missing.
+pub(super) fn flag_of(attributes: &Attributes, name: &str) -> bool {
+    let attribute = attributes.get(name);
+    attribute.and_then(|a| a.i).unwrap_or(0) != 0
+}
+
+/// An attribute that is a float.
+pub(super) fn float_of(attributes: &Attributes, name: &str) -> Option<f32> {
+    attributes.get(name).and_then(|a| a.f)
+}
+
+pub(super) fn int(name: &str, value: i64) -> rten_onnx::onnx::AttributeProto {
     rten_onnx::onnx::AttributeProto {
         i: Some(value),
         ..attribute(name)

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use zbmd_backends::TensorOp;
+use zbmd_backends::op::Registry;
 use zbmd_ir::{DType, Params, TokenType, Value};
 
 use crate::pass_report::PassReport;
@@ -17,11 +18,21 @@ pub(crate) struct Pass {
     pub(crate) name: &'static str,
     /// What it does, in a line.
     pub(crate) summary: &'static str,
-    run: fn(&mut Graph) -> usize,
+    run: PassFunction,
+}
+
+/// What a pass does to a graph; returns the number of changes. Some ask the ops of a registry.
+#[derive(Clone, Copy)]
+enum PassFunction {
+    Plain(fn(&mut Graph) -> usize),
+    Asking(fn(&mut Graph, &Registry) -> usize),
 }
 
 /// The pass that only CPUs gain from.
 pub(crate) const CHANNELS_LAST: &str = "channels-last";
+
+/// The pass whose operators have kernels for CPUs only.
+pub(crate) const QUANTISED: &str = "quantised";
 
 /// Positions of operands of a `Conv`; the last one is ours.
 const WEIGHTS: usize = 1;
@@ -30,58 +41,71 @@ const RESIDUAL: usize = 3;
 /// Position of the bias of a `MatMul`, which is ours too.
 const PRODUCT_BIAS: usize = 2;
 
-/// All passes in their order. Gelu and Swish become single nodes first, so that they can be fused as activations. A
+/// All passes in their order. What is between quantised tensors goes first, as its quantiser has written it. Gelu and Swish become single nodes first, so that they can be fused as activations. A
 /// convolution computes `act(conv + bias + residual)`: what goes into it follows in that order. Layouts come last,
 /// because they look at the nodes that are left.
 pub(crate) const PASSES: &[Pass] = &[
     Pass {
+        name: QUANTISED,
+        summary: "nodes between quantised tensors are computed in integers",
+        run: PassFunction::Asking(super::quantised::compute_in_integers),
+    },
+    Pass {
         name: "transposes",
         summary: "transpositions in a row become one, or none",
-        run: join_transposes,
+        run: PassFunction::Plain(join_transposes),
     },
     Pass {
         name: "gelu",
         summary: "x/2 (1 + erf(x/√2)) in five nodes becomes one",
-        run: fuse_gelu,
+        run: PassFunction::Plain(fuse_gelu),
     },
     Pass {
         name: "swish",
         summary: "x · sigmoid(x) becomes one node",
-        run: fuse_swish,
+        run: PassFunction::Plain(fuse_swish),
     },
     Pass {
         name: "batch-norm",
         summary: "batch normalisation goes into the weights of the convolution before it",
-        run: fold_batch_norm,
+        run: PassFunction::Plain(fold_batch_norm),
     },
     Pass {
         name: "bias",
         summary: "an added constant row goes into the product or convolution before it",
-        run: fold_bias,
+        run: PassFunction::Plain(fold_bias),
     },
     Pass {
         name: "residual",
         summary: "an added tensor goes into the convolution before it",
-        run: fuse_residual,
+        run: PassFunction::Plain(fuse_residual),
     },
     Pass {
         name: "activation",
         summary: "an activation goes into the convolution or product before it",
-        run: fuse_activation,
+        run: PassFunction::Plain(fuse_activation),
     },
     Pass {
         name: CHANNELS_LAST,
         summary: "images between convolutions have their channels last",
-        run: super::layout::channels_last,
+        run: PassFunction::Plain(super::layout::channels_last),
     },
 ];
 
 /// Runs all passes but those in `skip`.
-pub(super) fn run(graph: &mut Graph, skip: &[String]) -> Vec<PassReport> {
+pub(super) fn run(graph: &mut Graph, skip: &[String], registry: &Registry) -> Vec<PassReport> {
     let mut reports = Vec::new();
     for pass in PASSES {
         let is_skipped = skip.iter().any(|skipped| skipped == pass.name);
-        let changes = (!is_skipped).then(|| (pass.run)(graph));
+        let changes = (!is_skipped).then(|| match pass.run {
+            PassFunction::Plain(run) => run(graph),
+            PassFunction::Asking(run) => run(graph, registry),
+        });
+
+        // Weights that are still read as floats are constants to all passes that follow.
+        if pass.name == QUANTISED {
+            super::quantised::fold_constants(graph, registry);
+        }
 
         // The next pass counts readers: nodes that this one has bypassed must not be among them.
         graph.sweep();
@@ -112,7 +136,7 @@ fn sole_producer(
     (is_candidate && uses.get(&id) == Some(&1)).then_some(index)
 }
 
-fn live_nodes(graph: &Graph, operators: &[&str]) -> Vec<usize> {
+pub(super) fn live_nodes(graph: &Graph, operators: &[&str]) -> Vec<usize> {
     let mut live_nodes = Vec::new();
     for (index, node) in graph.nodes.iter().enumerate() {
         if !node.dead && operators.contains(&node.op.operator) {
@@ -122,16 +146,16 @@ fn live_nodes(graph: &Graph, operators: &[&str]) -> Vec<usize> {
     live_nodes
 }
 
-fn input(graph: &Graph, node: usize, position: usize) -> Option<ValueId> {
+pub(super) fn input(graph: &Graph, node: usize, position: usize) -> Option<ValueId> {
     graph.nodes[node].inputs.get(position).copied().flatten()
 }
 
-fn output(graph: &Graph, node: usize) -> ValueId {
+pub(super) fn output(graph: &Graph, node: usize) -> ValueId {
     graph.nodes[node].outputs[0].1
 }
 
 /// Elements of an f32 constant.
-fn f32_elements(graph: &Graph, id: ValueId) -> Option<Vec<f32>> {
+pub(super) fn f32_elements(graph: &Graph, id: ValueId) -> Option<Vec<f32>> {
     if graph.values[id].ty.dtype != DType::F32 {
         return None;
     }
@@ -149,7 +173,7 @@ fn f32_input(graph: &Graph, node: usize, position: usize) -> Option<Vec<f32>> {
 }
 
 /// The element of an f32 constant that has only one.
-fn f32_scalar(graph: &Graph, id: ValueId) -> Option<f32> {
+pub(super) fn f32_scalar(graph: &Graph, id: ValueId) -> Option<f32> {
     match f32_elements(graph, id)?[..] {
         [element] => Some(element),
         _ => None,

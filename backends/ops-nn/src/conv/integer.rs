@@ -3,7 +3,7 @@
 use zbmd_ir::DType;
 
 use super::super::cx::{Cx, Plan, Planned, Tensors, expect_count, index_at};
-use super::super::quant::saturate;
+use super::super::integer::{ByteRange, byte_of, multiplier};
 use super::ConvShape;
 use zbmd_op::OpError;
 
@@ -147,6 +147,7 @@ pub(crate) fn qlinear_conv(cx: &Cx<'_>) -> Planned {
         expect_count(cx, operand, &counts, dtype)?;
     }
 
+    let range = ByteRange::of(cx, result_dtype)?;
     let flops = 8.0 * shape.flops();
     let outs = vec![shape.out(result_dtype)];
     let body = move |tensors: &mut Tensors<'_>| {
@@ -154,15 +155,15 @@ pub(crate) fn qlinear_conv(cx: &Cx<'_>) -> Planned {
         let input_scale = tensors.get::<f32>(1)[0];
         let weight_scales = tensors.get::<f32>(4);
         let result_scale = tensors.get::<f32>(6)[0];
-        let zero = index_at(tensors.bytes(7), result_dtype, 0) as f64;
+        let zero = index_at(tensors.bytes(7), result_dtype, 0) as i32;
         let bias = tensors.opt::<i32>(8);
         integer_sums(tensors, &shape, input, weights, |place, filter, sum| {
             // ONNX quantises the bias by s_x · s_w with zero point 0: it adds to the sum as it is.
             let biased = sum.wrapping_add(bias.map_or(0, |b| b[filter]));
             let is_one_scale = weight_scales.len() == 1;
             let weight_scale = weight_scales[if is_one_scale { 0 } else { filter }];
-            let scale = f64::from(input_scale) * f64::from(weight_scale) / f64::from(result_scale);
-            output[place] = saturate(f64::from(biased) * scale + zero, result_dtype, zero);
+            let factor = multiplier(input_scale, weight_scale, result_scale);
+            output[place] = byte_of(biased as f32 * factor, range, zero);
         });
     };
     Ok(Plan::new(outs, body).flops(flops))

@@ -8,6 +8,7 @@ use zbmd_ir::DType;
 use super::super::attributes;
 use super::super::cx::{Body, Cx, Plan, Planned, Tensors, token, volume};
 use super::super::gemm::PANEL;
+use super::super::integer::{BYTES, byte_max_pool};
 use super::super::num::Num;
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
@@ -16,6 +17,9 @@ use zbmd_op::team;
 
 /// The greatest or the mean of each window.
 pub(in super::super) fn pool(cx: &Cx<'_>, is_mean: bool) -> Planned {
+    if !is_mean && BYTES.contains(&cx.dtype(0)?) {
+        return byte_max_pool(cx);
+    }
     let [batch, height, width, channels] = image_dims(cx)?;
     let kernel = attributes::kernel_shape(cx, 2)?;
     let window = Window::new(cx, &[height, width], &kernel)?;

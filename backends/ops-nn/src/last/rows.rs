@@ -18,13 +18,13 @@ const PIXELS: usize = 192;
 
 /// The sizes of a convolution's weights: [groups · filters, channels, height, width] as ONNX has them.
 #[derive(Clone, Copy)]
-pub(super) struct FilterLayout {
-    pub(super) groups: usize,
+pub(in super::super) struct FilterLayout {
+    pub(in super::super) groups: usize,
     /// Channels and filters of a group.
-    pub(super) group_channels: usize,
-    pub(super) group_filters: usize,
+    pub(in super::super) group_channels: usize,
+    pub(in super::super) group_filters: usize,
     /// Height and width.
-    pub(super) kernel: [usize; 2],
+    pub(in super::super) kernel: [usize; 2],
 }
 
 impl FilterLayout {
@@ -175,7 +175,7 @@ impl Rows {
 }
 
 /// First elements of pixels of an image that are on a grid, row by row.
-fn grid_places(
+pub(in super::super) fn grid_places(
     [rows, columns]: [usize; 2],
     [row_step, column_step]: [usize; 2],
     width: usize,

@@ -5,7 +5,7 @@ use zbmd_ir::DType;
 use super::super::cx::{Cx, FLOATS, Plan, Planned, Tensors, expect_count, index_at, token};
 use super::super::elementwise::number_at;
 use super::super::gemm::ProductSize;
-use super::super::quant::saturate;
+use super::super::integer::{ByteRange, byte_of, multiplier, packed_matmul, packed_matmul_integer};
 use super::BatchedShape;
 
 /// Types of quantised matrices.
@@ -65,6 +65,9 @@ pub(in super::super) fn matmul_integer(cx: &Cx<'_>) -> Planned {
     let shape = BatchedShape::of(cx, 0, 1)?;
     expect_count(cx, 2, &[1, shape.size.rows], left.dtype)?;
     expect_count(cx, 3, &[1, shape.size.columns], right.dtype)?;
+    if let Some(plan) = packed_matmul_integer(cx, &shape)? {
+        return Ok(plan);
+    }
 
     let flops = 2.0 * shape.flops();
     let outs = vec![token(DType::I32, &shape.out)];
@@ -109,7 +112,7 @@ fn integer_products(
 }
 
 /// The product of quantised matrices, quantised. Operands: the left matrix with scale and zero point, the right one with
-/// them, scale and zero point of the result.
+/// them, scale and zero point of the result; one 32-bit integer for each column that is added to its sums.
 pub(in super::super) fn qlinear_matmul(cx: &Cx<'_>) -> Planned {
     let left = QuantisedMatrix {
         operand: 0,
@@ -135,21 +138,31 @@ pub(in super::super) fn qlinear_matmul(cx: &Cx<'_>) -> Planned {
         (5, [1, columns], right.dtype),
         (6, [1, 1], result_scale),
         (7, [1, 1], result_dtype),
+        (8, [columns, columns], DType::I32),
     ] {
         expect_count(cx, operand, &counts, dtype)?;
     }
+    let has_f32_scales = [left_scale, right_scale, result_scale] == [DType::F32; 3];
+    if has_f32_scales && let Some(plan) = packed_matmul(cx, &shape, result_dtype)? {
+        return Ok(plan);
+    }
 
+    let range = ByteRange::of(cx, result_dtype)?;
     let flops = 2.0 * shape.flops();
     let outs = vec![token(result_dtype, &shape.out)];
     let body = move |t: &mut Tensors<'_>| {
         let result = t.out_bytes(0);
-        let zero = f64::from(zero_point(t, 7, result_dtype, 0));
+        let zero = zero_point(t, 7, result_dtype, 0);
+        let bias = t.opt::<i32>(8);
         integer_products(t, &shape, left, right, |place, sum| {
-            // round(Σ · s_left · s_right / s_result + zero), s_left by rows and s_right by columns.
-            let scale = scale_at(t, 1, left_scale, place / columns % rows)
-                * scale_at(t, 4, right_scale, place % columns)
-                / scale_at(t, 6, result_scale, 0);
-            result[place] = saturate(f64::from(sum) * scale + zero, result_dtype, zero);
+            // Σ · s_left · s_right / s_result, s_left by rows and s_right by columns.
+            let factor = multiplier(
+                scale_at(t, 1, left_scale, place / columns % rows) as f32,
+                scale_at(t, 4, right_scale, place % columns) as f32,
+                scale_at(t, 6, result_scale, 0) as f32,
+            );
+            let biased = sum.wrapping_add(bias.map_or(0, |bias| bias[place % columns]));
+            result[place] = byte_of(biased as f32 * factor, range, zero);
         });
     };
     Ok(Plan::new(outs, body).flops(flops))

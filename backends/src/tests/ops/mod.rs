@@ -10,6 +10,7 @@ pub(crate) mod gpus;
 mod hostile;
 #[cfg(any(feature = "cuda", feature = "vulkan"))]
 pub(crate) mod products;
+mod quantised;
 mod source_table;
 mod type_schemas;
 mod values;

@@ -1,0 +1,211 @@
+//! Pools of bytes.
+
+use zbmd_ir::DType;
+
+use super::super::attributes;
+use super::super::cx::{Body, Cx, Plan, Planned, Tensors, token, volume};
+use super::super::last::{Near, OutputPixel, each_pixel};
+use super::super::window::Window;
+use super::lanes::Bounds;
+use super::{BYTES, ByteRange, SIGN, scale, zero_point};
+use zbmd_op::simd::{self, Isa, Loop};
+
+/// The position of the result's scale and zero point among the operands of a quantised mean.
+const RESULT_SCALE: usize = 3;
+const RESULT_ZERO: usize = 4;
+
+/// The greatest byte of each window of [n, height, width, channels].
+pub(in super::super) fn byte_max_pool(cx: &Cx<'_>) -> Planned {
+    let dtype = cx.expect(0, &BYTES)?;
+    let [batch, height, width, channels] = match cx.dims(0)?[..] {
+        [batch, height, width, channels] if batch > 0 && channels > 0 => {
+            [batch, height, width, channels]
+        }
+        _ => return Err(cx.refuse_type(0, "[n, height, width, channels]")),
+    };
+    let kernel = attributes::kernel_shape(cx, 2)?;
+    let window = Window::new(cx, &[height, width], &kernel)?;
+
+    let out_dims = [batch, window.output[1], window.output[2], channels];
+    let elements = (volume(&out_dims) * kernel[0] * kernel[1]) as f64;
+    let body = MaxPool {
+        channels,
+        window,
+        is_signed: dtype == DType::I8,
+    };
+    // A step takes the greater ones of many bytes.
+    Ok(Plan::new(vec![token(dtype, &out_dims)], body).flops(elements / 4.0))
+}
+
+struct MaxPool {
+    channels: usize,
+    window: Window,
+    is_signed: bool,
+}
+
+impl Body for MaxPool {
+    fn run(&self, tensors: &mut Tensors<'_>) {
+        let input = tensors.bytes(0);
+        let output = tensors.out_bytes(0);
+        let images = input.chunks_exact(self.window.input_plane() * self.channels);
+        let results = output.chunks_exact_mut(self.window.output_plane() * self.channels);
+        for (image, result) in images.zip(results) {
+            simd::dispatch(MaxJob {
+                pool: self,
+                image,
+                result,
+            });
+        }
+    }
+}
+
+/// One image.
+struct MaxJob<'a> {
+    pool: &'a MaxPool,
+    image: &'a [u8],
+    result: &'a mut [u8],
+}
+
+impl Loop for MaxJob<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        let MaxPool {
+            channels,
+            window,
+            is_signed,
+        } = self.pool;
+        // With its sign bit turned over, a byte of i8 compares as one of u8.
+        let flip = if *is_signed { SIGN } else { 0 };
+        each_pixel(
+            window,
+            0..window.output[1],
+            |pixel: OutputPixel, near: Near<'_>| {
+                let greatest = &mut self.result[pixel.number * channels..][..*channels];
+                greatest.fill(0);
+                for kernel_row in near.rows.clone() {
+                    for kernel_column in near.columns.clone() {
+                        let input_pixel = pixel.input_under(window, kernel_row, kernel_column);
+                        let elements = &self.image[input_pixel * channels..][..*channels];
+                        for (greatest, &element) in greatest.iter_mut().zip(elements) {
+                            *greatest = (*greatest).max(element ^ flip);
+                        }
+                    }
+                }
+                if flip != 0 {
+                    greatest.iter_mut().for_each(|byte| *byte ^= flip);
+                }
+            },
+        );
+    }
+}
+
+/// The mean of each channel. Operands: the images with scale and zero point, scale and zero point of the result.
+pub(in super::super) fn qlinear_global_mean(cx: &Cx<'_>) -> Planned {
+    let dtype = cx.expect(0, &BYTES)?;
+    let is_last = cx.flag("channels_last", false)?;
+    let dims = cx.dims(0)?;
+    if dims.len() < 3 || dims.contains(&0) {
+        return Err(cx.refuse_type(0, "a batch of images with channels"));
+    }
+    let rank = dims.len();
+    let (channels, spatial) = match is_last {
+        true => (dims[rank - 1], &dims[1..rank - 1]),
+        false => (dims[1], &dims[2..]),
+    };
+    let pixels = volume(spatial);
+    let mut out_dims = vec![1; rank];
+    out_dims[0] = dims[0];
+    out_dims[if is_last { rank - 1 } else { 1 }] = channels;
+
+    let zero = zero_point(cx, RESULT_ZERO)?;
+    let body = GlobalMean {
+        pixels,
+        channels,
+        is_last,
+        is_signed: dtype == DType::I8,
+        zero_sum: (pixels as i32).wrapping_mul(zero_point(cx, 2)?),
+        multiplier: scale(cx, 1)? / (scale(cx, RESULT_SCALE)? * pixels as f32),
+        bounds: ByteRange::all(dtype).bounds(zero),
+    };
+    Ok(Plan::new(vec![token(dtype, &out_dims)], body).flops(volume(&dims) as f64))
+}
+
+struct GlobalMean {
+    pixels: usize,
+    channels: usize,
+    is_last: bool,
+    is_signed: bool,
+    /// The zero points of all pixels together.
+    zero_sum: i32,
+    multiplier: f32,
+    bounds: Bounds,
+}
+
+impl GlobalMean {
+    /// The mean of so large a sum of bytes.
+    fn byte(&self, sum: i32) -> u8 {
+        let number = sum.wrapping_sub(self.zero_sum) as f32 * self.multiplier;
+        self.bounds.byte(number)
+    }
+
+    fn widened(&self, byte: u8) -> i32 {
+        match self.is_signed {
+            true => i32::from(byte as i8),
+            false => i32::from(byte),
+        }
+    }
+}
+
+/// Channels whose sums are made at a time.
+const SUMS: usize = 64;
+
+impl Body for GlobalMean {
+    fn run(&self, tensors: &mut Tensors<'_>) {
+        let images = tensors.bytes(0);
+        let output = tensors.out_bytes(0);
+        let image_bytes = self.pixels * self.channels;
+        let results = output.chunks_exact_mut(self.channels);
+
+        for (image, means) in images.chunks_exact(image_bytes).zip(results) {
+            if !self.is_last {
+                for (plane, mean) in image.chunks_exact(self.pixels).zip(means) {
+                    let sum = plane.iter().map(|&byte| self.widened(byte));
+                    *mean = self.byte(sum.fold(0, i32::wrapping_add));
+                }
+                continue;
+            }
+            for (block, means) in means.chunks_mut(SUMS).enumerate() {
+                let mut sums = [0_i32; SUMS];
+                simd::dispatch(SumJob {
+                    mean: self,
+                    image: &image[block * SUMS..],
+                    sums: &mut sums[..means.len()],
+                });
+                for (mean, &sum) in means.iter_mut().zip(&sums) {
+                    *mean = self.byte(sum);
+                }
+            }
+        }
+    }
+}
+
+/// Sums of some channels over all pixels.
+struct SumJob<'a> {
+    mean: &'a GlobalMean,
+    /// From the first of these channels on.
+    image: &'a [u8],
+    sums: &'a mut [i32],
+}
+
+impl Loop for SumJob<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        for pixel in self.image.chunks(self.mean.channels) {
+            for (sum, &byte) in self.sums.iter_mut().zip(pixel) {
+                *sum = sum.wrapping_add(self.mean.widened(byte));
+            }
+        }
+    }
+}

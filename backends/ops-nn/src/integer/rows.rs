@@ -1,0 +1,904 @@
+//! Rows of bytes times packed weights: convolutions with their channels last, and products of matrices, whose rows are
+//! pixels of one run.
+#![expect(unsafe_code, reason = "vector instructions over checked slices")]
+
+use std::ops::Range;
+
+use zbmd_ir::DType;
+
+use super::super::conv::{check_tables, padded_dims};
+use super::super::cx::{Body, Cx, Plan, Planned, Tensors, expect_count, token, volume};
+use super::super::gemm::{ProductSize, Tile};
+use super::super::last::{FilterLayout, filter_layout, grid_places};
+use super::super::window::Window;
+use super::depthwise::{Depthwise, MAX_TAPS, channel_sizes, tap_count};
+use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, has_tiles, run_lanes};
+use super::packed::{FilterSizes, PackedWeights};
+use super::tiles::{self, PRODUCT, TILE_PIXELS, TileGroup, TilePair, TilePlan, TileRequest, Tiles};
+use super::{
+    BYTES, ByteRange, ConstantWeights, Quantisation, SIGN, constant_ints, multiplier, scale,
+    scales, zero_point,
+};
+use zbmd_op::{OpError, team};
+
+/// Bytes of packed weights that stay in the second cache while blocks of pixels go by.
+const RESIDENT: usize = 384 << 10;
+/// Pixels of such a block.
+const PIXELS: usize = 192;
+/// Bytes that vectors may read behind the last element of what is copied for them.
+pub(super) const SLACK: usize = 64;
+
+/// The operands of a quantised convolution: those of `QLinearConv`.
+const WEIGHTS: usize = 3;
+const WEIGHT_SCALES: usize = 4;
+const WEIGHT_ZEROS: usize = 5;
+const RESULT_SCALE: usize = 6;
+const RESULT_ZERO: usize = 7;
+const BIAS: usize = 8;
+
+/// Convolution of [n, height, width, channels] with constant weights as ONNX has them, all but the image constant.
+pub(in super::super) fn conv_channels_last(cx: &Cx<'_>) -> Planned {
+    let input = Quantisation::of(cx, 0, 1, 2)?;
+    let [batch, height, width, channels] = match cx.dims(0)?[..] {
+        [batch, height, width, channels] if batch > 0 && channels > 0 => {
+            [batch, height, width, channels]
+        }
+        _ => return Err(cx.refuse_type(0, "[n, height, width, channels]")),
+    };
+    let layout = filter_layout(cx, WEIGHTS, channels)?;
+    let filters = layout.groups * layout.group_filters;
+    let window = Window::new(cx, &[height, width], &layout.kernel)?;
+    check_tables(&window, volume(&layout.kernel), channels)?;
+
+    let weight_type = cx.expect(WEIGHTS, &BYTES)?;
+    let result_type = cx.expect(RESULT_ZERO, &BYTES)?;
+    expect_count(cx, WEIGHT_SCALES, &[1, filters], DType::F32)?;
+    expect_count(cx, WEIGHT_ZEROS, &[1, filters], weight_type)?;
+    expect_count(cx, BIAS, &[filters], DType::I32)?;
+    let result_scale = scale(cx, RESULT_SCALE)?;
+    let result_zero = zero_point(cx, RESULT_ZERO)?;
+    let multipliers: Vec<f32> = scales(cx, WEIGHT_SCALES)?
+        .into_iter()
+        .map(|weight_scale| multiplier(input.scale, weight_scale, result_scale))
+        .collect();
+
+    let out_dims = [batch, window.output[1], window.output[2], filters];
+    let filter_weights = layout.group_channels * volume(&layout.kernel);
+    let flops = 2.0 * volume(&out_dims) as f64 * filter_weights as f64;
+    let request = ConvRequest {
+        image: ByteImage::new(channels, window, input),
+        weights: ConstantWeights {
+            operand: cx.operand(WEIGHTS)?.clone(),
+            zeros: cx.opt(WEIGHT_ZEROS).cloned(),
+            filters,
+            filter_step: filter_weights,
+        },
+        layout,
+        bias: constant_ints(cx, BIAS)?,
+        multipliers,
+        bounds: ByteRange::of(cx, result_type)?.bounds(result_zero),
+    };
+    let outs = vec![token(result_type, &out_dims)];
+    let kept = request.clone();
+    let pack = move || {
+        kept.packed()
+            .map(|packed| packed.to_bytes())
+            .unwrap_or_default()
+    };
+
+    if request.is_depthwise() {
+        let plan = Plan::lazy(outs, move || {
+            Ok(Box::new(Depthwise::new(request)?) as Box<dyn Body>)
+        });
+        return Ok(plan.flops(flops).packs_bytes(WEIGHTS, pack));
+    }
+    let plan = Plan::in_variants(outs, &Tile::ALL, move |tile| {
+        Ok(Box::new(ByteConv::new(request, tile)?) as Box<dyn Body>)
+    });
+    // Four products of bytes take the time of one of floats.
+    Ok(plan.products(flops / 4.0).packs_bytes(WEIGHTS, pack))
+}
+
+/// What the kernel of a convolution is made from.
+#[derive(Clone)]
+pub(super) struct ConvRequest {
+    pub(super) image: ByteImage,
+    pub(super) layout: FilterLayout,
+    weights: ConstantWeights,
+    pub(super) bias: Option<Vec<i32>>,
+    /// One for all filters, or one for each.
+    pub(super) multipliers: Vec<f32>,
+    pub(super) bounds: Bounds,
+}
+
+impl ConvRequest {
+    /// Whether each channel has one filter, and few enough taps for the kernel of those.
+    fn is_depthwise(&self) -> bool {
+        let has_one_filter = self.layout.group_channels == 1 && self.layout.group_filters == 1;
+        has_one_filter && tap_count(self.layout.kernel) <= MAX_TAPS
+    }
+
+    /// Taps of a kernel row that are one stretch of memory: all, where there is one group without gaps between taps.
+    fn taps_of_run(&self) -> usize {
+        let is_row_one_run = self.layout.groups == 1 && self.image.window.dilation[2] == 1;
+        if is_row_one_run {
+            self.layout.kernel[1]
+        } else {
+            1
+        }
+    }
+
+    /// The weights in the order of the kernel.
+    pub(super) fn packed(&self) -> Result<PackedWeights, OpError> {
+        let layout = self.layout;
+        let kernel_elements = layout.kernel[0] * layout.kernel[1];
+        if self.is_depthwise() {
+            // Every channel is a filter: panels are blocks of channels.
+            let sizes = channel_sizes(layout.groups, layout.kernel);
+            let run_length = sizes.run_length;
+            return self.weights.packed(sizes, |channel, run, element| {
+                channel * kernel_elements + run * run_length + element
+            });
+        }
+
+        let taps_of_run = self.taps_of_run();
+        let sizes = FilterSizes {
+            groups: layout.groups,
+            group_filters: layout.group_filters,
+            runs: kernel_elements / taps_of_run,
+            run_length: taps_of_run * layout.group_channels,
+            has_tiles: layout.groups == 1,
+        };
+        self.weights.packed(sizes, |filter, run, element| {
+            // ONNX has channels outside, taps inside: turned over, as pixels have channels inside.
+            let tap = run * taps_of_run + element / layout.group_channels;
+            let channel = element % layout.group_channels;
+            (filter * layout.group_channels + channel) * kernel_elements + tap
+        })
+    }
+}
+
+/// Images of bytes, and how each is read: in place, or as a copy with a border.
+#[derive(Clone)]
+pub(super) struct ByteImage {
+    pub(super) channels: usize,
+    pub(super) window: Window,
+    pub(super) input: Quantisation,
+    /// Height and width with the border.
+    pub(super) padded: [usize; 2],
+    has_border: bool,
+}
+
+impl ByteImage {
+    fn new(channels: usize, window: Window, input: Quantisation) -> Self {
+        let (dims, has_border) = padded_dims(&window);
+        Self {
+            channels,
+            window,
+            input,
+            padded: [dims[1], dims[2]],
+            has_border,
+        }
+    }
+
+    /// Whether it must be copied for kernels that read whole vectors, of which `is_whole` says whether they end with the
+    /// image.
+    pub(super) fn needs_copy(&self, is_whole: bool) -> bool {
+        self.has_border || self.input.is_signed || !is_whole
+    }
+
+    /// Bytes of an image as it comes.
+    pub(super) fn bytes(&self) -> usize {
+        self.window.input[1] * self.window.input[2] * self.channels
+    }
+
+    /// Bytes of a copy.
+    pub(super) fn copy_bytes(&self) -> usize {
+        self.padded[0] * self.padded[1] * self.channels + SLACK
+    }
+
+    /// Copies an image into one with a border of its zero point, bytes of i8 as those of u8.
+    pub(super) fn copy(&self, image: &[u8], copy: &mut [u8]) {
+        let window = &self.window;
+        let row_bytes = window.input[2] * self.channels;
+        let left_border = window.before[2] * self.channels;
+        let border = self.input.zero as u8;
+        let mut lines = copy.chunks_mut(self.padded[1] * self.channels);
+
+        let lines_before = lines.by_ref().take(window.before[1]);
+        lines_before.for_each(|line| line.fill(border));
+        for (row, line) in image.chunks_exact(row_bytes).zip(lines.by_ref()) {
+            line[..left_border].fill(border);
+            let inside = &mut line[left_border..left_border + row_bytes];
+            copy_unsigned(row, inside, self.input.is_signed);
+            line[left_border + row_bytes..].fill(border);
+        }
+        // What is left are the lines behind, and the slack.
+        lines.for_each(|line| line.fill(border));
+    }
+}
+
+/// Copies bytes, those of i8 as those of u8 that are 128 more.
+pub(super) fn copy_unsigned(from: &[u8], to: &mut [u8], is_signed: bool) {
+    to.copy_from_slice(from);
+    if is_signed {
+        to.iter_mut().for_each(|byte| *byte ^= SIGN);
+    }
+}
+
+/// A convolution of many channels.
+struct ByteConv {
+    image: ByteImage,
+    rows: Rows,
+    packed: PackedWeights,
+    biases: Vec<i32>,
+    multipliers: Vec<f32>,
+    bounds: Bounds,
+    needs_copy: bool,
+}
+
+impl ByteConv {
+    fn new(request: ConvRequest, tile: Tile) -> Result<Self, OpError> {
+        let packed = request.packed()?;
+        let taps_of_run = request.taps_of_run();
+        let ConvRequest {
+            image,
+            layout,
+            bias,
+            multipliers,
+            bounds,
+            ..
+        } = request;
+        let channels = image.channels;
+        let width = image.padded[1];
+
+        let [kernel_height, kernel_width] = layout.kernel;
+        let run_steps = [image.window.dilation[1], image.window.dilation[2]];
+        let run_grid = [kernel_height, kernel_width / taps_of_run];
+        let runs = grid_places(run_grid, run_steps, width, channels);
+        let [_, output_height, output_width] = image.window.output;
+        let spot_steps = [image.window.stride[1], image.window.stride[2]];
+        let spots = grid_places([output_height, output_width], spot_steps, width, channels);
+
+        let sizes = packed.sizes;
+        let needs_copy = image.needs_copy(sizes.run_length.is_multiple_of(QUAD));
+        let input_bytes = match needs_copy {
+            true => image.copy_bytes(),
+            false => image.bytes(),
+        };
+        let rows = Rows {
+            spots,
+            runs,
+            group_channels: layout.group_channels,
+            sizes,
+            passes: packed.passes,
+            tile,
+            tiles: None,
+        };
+        Ok(Self {
+            needs_copy,
+            biases: packed.biases(bias.as_deref(), image.input.zero),
+            multipliers: packed.by_lane(&multipliers),
+            bounds,
+            rows: rows.in_tiles(image.window.stride[2] * channels, input_bytes),
+            packed,
+            image,
+        })
+    }
+}
+
+impl Body for ByteConv {
+    fn run(&self, tensors: &mut Tensors<'_>) {
+        let input = tensors.bytes(0);
+        let output = tensors.out_bytes(0);
+        let scratch = tensors.scratch::<u8>();
+        let results = output.chunks_exact_mut(self.rows.result_elements());
+
+        for (image, result) in input.chunks_exact(self.image.bytes()).zip(results) {
+            let source = match self.needs_copy {
+                true => {
+                    self.image.copy(image, scratch);
+                    &*scratch
+                }
+                false => image,
+            };
+            self.rows.multiply(Multiplication {
+                input: source,
+                weights: self.packed.bytes(),
+                biases: &self.biases,
+                row_terms: None,
+                target: Target::Bytes {
+                    to: result,
+                    multipliers: &self.multipliers,
+                    bounds: self.bounds,
+                },
+            });
+        }
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        match self.needs_copy {
+            true => self.image.copy_bytes(),
+            false => 0,
+        }
+    }
+}
+
+/// Windows of bytes that meet packed weights.
+pub(super) struct Rows {
+    /// Where each output pixel's window begins.
+    pub(super) spots: Vec<u32>,
+    /// Where the runs of a window begin.
+    pub(super) runs: Vec<u32>,
+    pub(super) group_channels: usize,
+    pub(super) sizes: FilterSizes,
+    /// How often each window is gone through.
+    pub(super) passes: usize,
+    pub(super) tile: Tile,
+    /// The pixels in tiles, where the processor has them.
+    pub(super) tiles: Option<TilePlan>,
+}
+
+/// Where results go, and what is done to sums before.
+pub(super) enum Target<'a> {
+    Bytes {
+        to: &'a mut [u8],
+        /// By panel and lane.
+        multipliers: &'a [f32],
+        bounds: Bounds,
+    },
+    Ints(&'a mut [i32]),
+}
+
+/// What a product is made of.
+pub(super) struct Multiplication<'a> {
+    pub(super) input: &'a [u8],
+    /// As [`PackedWeights`] has them.
+    pub(super) weights: &'a [i8],
+    /// By panel and lane.
+    pub(super) biases: &'a [i32],
+    /// What is added to all sums of each row.
+    pub(super) row_terms: Option<&'a [i32]>,
+    pub(super) target: Target<'a>,
+}
+
+impl Rows {
+    /// The same in tiles, where the processor has them: neighbouring pixels are so many bytes apart, and the image has so
+    /// many.
+    pub(super) fn in_tiles(mut self, stride: usize, input_bytes: usize) -> Self {
+        if self.sizes.has_tiles && tiles::is_usable() {
+            self.tiles = TilePlan::new(&TileRequest {
+                spots: &self.spots,
+                runs: &self.runs,
+                stride,
+                run_bytes: self.sizes.run_lines() * QUAD,
+                input_bytes,
+                passes: self.passes,
+            });
+        }
+        self
+    }
+
+    /// Elements of the result.
+    pub(super) fn result_elements(&self) -> usize {
+        self.spots.len() * self.filters()
+    }
+
+    fn filters(&self) -> usize {
+        self.sizes.groups * self.sizes.group_filters
+    }
+
+    /// All pixels times all filters.
+    pub(super) fn multiply(&self, mut multiplication: Multiplication<'_>) {
+        self.check(&multiplication);
+        let (target, multipliers) = match &mut multiplication.target {
+            Target::Bytes {
+                to,
+                multipliers,
+                bounds,
+            } => {
+                let target = RawTarget::Bytes(to.as_mut_ptr(), *bounds);
+                (target, multipliers.as_ptr())
+            }
+            Target::Ints(to) => (RawTarget::Ints(to.as_mut_ptr()), std::ptr::null()),
+        };
+        let mut job = Job {
+            rows: self,
+            input: multiplication.input,
+            weights: multiplication.weights,
+            biases: multiplication.biases,
+            row_terms: multiplication.row_terms,
+            multipliers,
+            target,
+            pixels: 0..self.spots.len(),
+            panels: 0..self.sizes.group_panels(),
+            tile_groups: None,
+        };
+
+        if let Some(plan) = self.tiles.as_ref().filter(|_| has_tiles()) {
+            let mut tiled = job.clone();
+            tiled.tile_groups = Some(0..plan.groups.len());
+            self.share(&tiled);
+            // A tile of the last pixels would reach beyond the image.
+            job.pixels.start = plan.covered;
+        }
+        if !job.pixels.is_empty() {
+            self.share(&job);
+        }
+    }
+
+    /// Does a job on all cores of the device: each has pixels of its own, or, where weights are many or pixels few,
+    /// weights.
+    fn share(&self, job: &Job<'_>) {
+        let pixels = match (&job.tile_groups, &self.tiles) {
+            (Some(groups), Some(plan)) => groups.len() * plan.height,
+            _ => job.pixels.len(),
+        };
+        let window_elements = self.panel_bytes() / LANES;
+        let work = pixels * window_elements * self.filters() / 4;
+        let has_few_pixels = pixels < 48 * team::cores();
+        let has_many_panels = job.panels.len() >= 4 * team::cores();
+        let by_panels = (has_few_pixels || !self.is_resident()) && has_many_panels;
+        let (shared_length, granularity) = match (&job.tile_groups, by_panels) {
+            (_, true) => (job.panels.len(), self.tile.panels()),
+            (Some(groups), false) => (groups.len(), 2),
+            (None, false) => (job.pixels.len(), self.tile.rows()),
+        };
+        team::share(work, shared_length, granularity, &|part| {
+            let mut own_job = job.clone();
+            if by_panels {
+                own_job.panels = part;
+            } else if own_job.tile_groups.is_some() {
+                own_job.tile_groups = Some(part);
+            } else {
+                own_job.pixels = job.pixels.start + part.start..job.pixels.start + part.end;
+            }
+            // SAFETY: `check` has seen that all places are inside the slices; parts have no place in common.
+            unsafe { run_lanes(own_job) }
+        });
+    }
+
+    /// Bytes of a panel of weights.
+    pub(super) fn panel_bytes(&self) -> usize {
+        self.sizes.panel_bytes(self.passes)
+    }
+
+    /// Weights that stay in the second cache go by once for each block of pixels.
+    fn is_resident(&self) -> bool {
+        self.sizes.group_panels() * self.panel_bytes() <= RESIDENT
+    }
+
+    /// Panics unless every place that a tile reads or writes is inside its slice: this is what makes [`Self::multiply`] a
+    /// safe function.
+    fn check(&self, multiplication: &Multiplication<'_>) {
+        let sizes = &self.sizes;
+        let last_spot = self.spots.iter().max().map_or(0, |spot| *spot as usize);
+        let last_run = self.runs.iter().max().map_or(0, |run| *run as usize);
+        let last_group = sizes.groups.saturating_sub(1) * self.group_channels;
+        let run_bytes = sizes.quads() * QUAD;
+        assert!(
+            last_spot + last_run + last_group + run_bytes <= multiplication.input.len(),
+            "a window leaves the image"
+        );
+
+        assert!(
+            self.tiles
+                .as_ref()
+                .is_none_or(|plan| plan.reach <= multiplication.input.len()),
+            "a tile leaves the image"
+        );
+
+        let lanes = sizes.panels() * LANES;
+        let result_length = match &multiplication.target {
+            Target::Bytes {
+                to, multipliers, ..
+            } => {
+                assert!(multipliers.len() == lanes, "multipliers are missing");
+                to.len()
+            }
+            Target::Ints(to) => to.len(),
+        };
+        let terms = multiplication.row_terms;
+        assert!(
+            result_length == self.result_elements()
+                && terms.is_none_or(|terms| terms.len() == self.spots.len()),
+            "the result has another size"
+        );
+        assert!(
+            multiplication.weights.len() == sizes.panels() * self.panel_bytes()
+                && self.runs.len() == sizes.runs
+                && multiplication.biases.len() == lanes,
+            "the weights have another size"
+        );
+    }
+}
+
+/// First element of the result.
+#[derive(Clone, Copy)]
+enum RawTarget {
+    Bytes(*mut u8, Bounds),
+    Ints(*mut i32),
+}
+
+/// Some pixels, and some panels of each group's filters.
+#[derive(Clone)]
+struct Job<'a> {
+    rows: &'a Rows,
+    input: &'a [u8],
+    weights: &'a [i8],
+    biases: &'a [i32],
+    row_terms: Option<&'a [i32]>,
+    multipliers: *const f32,
+    target: RawTarget,
+    pixels: Range<usize>,
+    panels: Range<usize>,
+    /// Some tiles of pixels, in place of `pixels`.
+    tile_groups: Option<Range<usize>>,
+}
+
+// SAFETY: all is read only but for the result, of which each core has pixels or panels of its own.
+unsafe impl Sync for Job<'_> {}
+
+/// Sums of two tiles of pixels with two panels.
+#[repr(align(64))]
+struct ProductTiles([[i32; PRODUCT]; 4]);
+
+/// What a tile works on.
+struct TileStart {
+    /// First byte of the image's group.
+    input: *const u8,
+    weights: *const i8,
+    /// Bytes of a panel of weights.
+    panel_bytes: usize,
+    /// Number of the first panel's first lane.
+    lane: usize,
+    /// First column of the result.
+    column: usize,
+    /// Columns to write of the tile.
+    width: usize,
+}
+
+impl Laned for Job<'_> {
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        if let (true, Some(groups), Some(plan)) = (L::MANY, &self.tile_groups, &self.rows.tiles) {
+            // SAFETY: the caller's promise; a plan is made and used where tiles are usable only.
+            unsafe { self.run_tiles::<L>(plan, groups.clone()) };
+            return;
+        }
+        for group in 0..self.rows.sizes.groups {
+            // SAFETY: the caller's promise.
+            unsafe { self.run_group::<L>(group) };
+        }
+    }
+}
+
+impl Job<'_> {
+    /// # Safety
+    /// [`Rows::check`] has found nothing, and the processor has the lanes' instructions.
+    #[inline(always)]
+    unsafe fn run_group<L: Lanes>(&self, group: usize) {
+        let rows = self.rows;
+        let sizes = &rows.sizes;
+        let panel_bytes = rows.panel_bytes();
+        // Weights that do not stay in the cache are gone through once, for all pixels.
+        let block_pixels = match rows.is_resident() {
+            true => PIXELS,
+            false => rows.spots.len(),
+        };
+
+        // SAFETY: `check` has seen that pixels, panels and windows are inside the slices.
+        unsafe {
+            for first in self.pixels.clone().step_by(block_pixels.max(1)) {
+                let end = (first + block_pixels).min(self.pixels.end);
+                let mut panel = self.panels.start;
+                while panel < self.panels.end {
+                    let tile_panels = panels_of_tile::<L>(rows.tile, self.panels.end - panel);
+                    let panel_number = group * sizes.group_panels() + panel;
+                    let start = TileStart {
+                        input: self.input.as_ptr().add(group * rows.group_channels),
+                        weights: self.weights.as_ptr().add(panel_number * panel_bytes),
+                        panel_bytes,
+                        lane: panel_number * LANES,
+                        column: group * sizes.group_filters + panel * LANES,
+                        // Padding of the last panel is computed, and not stored.
+                        width: (tile_panels * LANES).min(sizes.group_filters - panel * LANES),
+                    };
+
+                    let mut pixel = first;
+                    while pixel < end {
+                        pixel += self.pixel_tile::<L>(tile_panels, &start, pixel, end - pixel);
+                    }
+                    panel += tile_panels;
+                }
+            }
+        }
+    }
+
+    /// Some tiles of pixels.
+    ///
+    /// # Safety
+    /// [`Rows::check`] has found nothing, tiles are usable, and the processor has the lanes' instructions.
+    #[inline(always)]
+    unsafe fn run_tiles<L: Lanes>(&self, plan: &TilePlan, groups: Range<usize>) {
+        let rows = self.rows;
+        let sizes = &rows.sizes;
+        let panel_bytes = rows.panel_bytes();
+        let mut products = ProductTiles([[0; PRODUCT]; 4]);
+        // Weights that do not stay in the cache are gone through once, for all pixels.
+        let block_groups = match rows.is_resident() {
+            true => PIXELS / TILE_PIXELS,
+            false => plan.groups.len(),
+        };
+
+        // SAFETY: the caller's promise; `check` has seen how far tiles of pixels and panels reach.
+        unsafe {
+            let tiles = Tiles::new(plan.height);
+            for first in groups.clone().step_by(block_groups.max(1)) {
+                let end = (first + block_groups).min(groups.end);
+                for panel in self.panels.clone().step_by(2) {
+                    let panels = (self.panels.end - panel).min(2);
+                    let weights = self.weights.as_ptr().add(panel * panel_bytes);
+                    let start = TileStart {
+                        input: self.input.as_ptr(),
+                        weights,
+                        panel_bytes,
+                        lane: panel * LANES,
+                        column: panel * LANES,
+                        width: (panels * LANES).min(sizes.group_filters - panel * LANES),
+                    };
+                    for group in (first..end).step_by(2) {
+                        let both = &plan.groups[group..(group + 2).min(end)];
+                        let second = both.last().map_or(0, |group| group.start as usize);
+                        let pair = TilePair {
+                            pixels: [
+                                start.input.add(both[0].start as usize),
+                                start.input.add(second),
+                            ],
+                            weights: [weights, weights.add((panels - 1) * panel_bytes)],
+                            has_two_panels: panels == 2,
+                        };
+                        tiles.multiply(plan, &pair, &mut products.0);
+                        for (g, group) in both.iter().enumerate() {
+                            for v in 0..panels {
+                                let product = &products.0[2 * g + v];
+                                self.store_tile::<L>(&start, group, plan.height, v, product);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Finishes and stores the sums of a tile of pixels with panel `v`.
+    ///
+    /// # Safety
+    /// The pixels and the panel exist, and the processor has the lanes' instructions.
+    #[inline(always)]
+    unsafe fn store_tile<L: Lanes>(
+        &self,
+        start: &TileStart,
+        group: &TileGroup,
+        height: usize,
+        v: usize,
+        product: &[i32; PRODUCT],
+    ) {
+        let is_whole = start.width - v * LANES >= LANES;
+        if let (RawTarget::Bytes(to, bounds), None, true) = (self.target, self.row_terms, is_whole)
+        {
+            let lane = start.lane + v * LANES;
+            let filters = self.rows.filters();
+            // SAFETY: the caller's promise; biases and multipliers fill whole panels.
+            unsafe {
+                let results = to.add(start.column + v * LANES);
+                let biases = L::ints(self.biases.as_ptr().add(lane));
+                let multipliers = L::floats(self.multipliers.add(lane));
+                let limits = L::limits(bounds);
+                for slot in 0..height {
+                    if let Some(pixel) = group.pixel(slot) {
+                        let sums = L::ints(product.as_ptr().add(slot * LANES));
+                        let numbers = L::floats_of(L::add_ints(sums, biases));
+                        let numbers = L::multiply(numbers, multipliers);
+                        L::store_bytes(numbers, limits, results.add(pixel * filters));
+                    }
+                }
+            }
+            return;
+        }
+        for slot in 0..height {
+            if let Some(pixel) = group.pixel(slot) {
+                // SAFETY: the caller's promise; a product has sixteen sums for each slot.
+                unsafe {
+                    let totals = L::ints(product.as_ptr().add(slot * LANES));
+                    store::<L>(self, start, pixel, v, totals);
+                }
+            }
+        }
+    }
+
+    /// As many pixels from `first` on as a tile of so many panels takes of those that are left; returns their number.
+    ///
+    /// # Safety
+    /// See [`tile`].
+    #[inline(always)]
+    unsafe fn pixel_tile<L: Lanes>(
+        &self,
+        panels: usize,
+        start: &TileStart,
+        first: usize,
+        pixels_left: usize,
+    ) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (L::MANY, panels, pixels_left) {
+                (true, 4, 6..) => tile::<L, 6, 4>(self, start, first),
+                (true, 4, 2..) => tile::<L, 2, 4>(self, start, first),
+                (true, 4, _) => tile::<L, 1, 4>(self, start, first),
+                (true, 2, 12..) => tile::<L, 12, 2>(self, start, first),
+                (true, 2, 4..) => tile::<L, 4, 2>(self, start, first),
+                (true, 2, _) => tile::<L, 1, 2>(self, start, first),
+                (true, _, 12..) => tile::<L, 12, 1>(self, start, first),
+                (_, _, 3..) => tile::<L, 3, 1>(self, start, first),
+                _ => tile::<L, 1, 1>(self, start, first),
+            }
+        }
+    }
+}
+
+/// How many panels a tile takes of those that are left.
+#[inline(always)]
+fn panels_of_tile<L: Lanes>(tile: Tile, panels_left: usize) -> usize {
+    match (L::MANY, tile, panels_left) {
+        (true, Tile::Square, 4..) => 4,
+        (true, _, 2..) => 2,
+        _ => 1,
+    }
+}
+
+/// R pixels from `first` on, P panels of filters; returns R.
+///
+/// # Safety
+/// The pixels and panels exist, and the processor has the lanes' instructions.
+#[inline(always)]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "the indices name registers, and are unrolled"
+)]
+unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
+    job: &Job<'_>,
+    start: &TileStart,
+    first: usize,
+) -> usize {
+    let rows = job.rows;
+    let quads = rows.sizes.quads();
+    let run_lines = rows.sizes.run_lines();
+    // SAFETY: the caller's promise; `Rows::check` holds for all pixels and runs, the last being the farthest.
+    unsafe {
+        let mut sums = [[L::zero(); P]; R];
+        let mut windows = [start.input; R];
+        for r in 0..R {
+            windows[r] = (start.input).add(*rows.spots.get_unchecked(first + r) as usize);
+        }
+
+        let mut line = start.weights;
+        for _ in 0..rows.passes {
+            for &run in &rows.runs {
+                let mut elements = windows;
+                for r in 0..R {
+                    elements[r] = windows[r].add(run as usize);
+                }
+                for q in 0..quads {
+                    let mut weights = [L::weights(line); P];
+                    for v in 1..P {
+                        weights[v] = L::weights(line.add(v * start.panel_bytes));
+                    }
+                    for r in 0..R {
+                        // Four bytes of each pixel meet sixteen filters in each vector.
+                        let quad = L::quad(elements[r].add(q * QUAD));
+                        for v in 0..P {
+                            sums[r][v] = L::add_quad(sums[r][v], quad, weights[v]);
+                        }
+                    }
+                    line = line.wrapping_add(LINE);
+                }
+                // Lines that fill the run up to whole tiles.
+                line = line.wrapping_add((run_lines - quads) * LINE);
+            }
+        }
+        for r in 0..R {
+            for v in 0..P {
+                store::<L>(job, start, first + r, v, L::totals(sums[r][v]));
+            }
+        }
+    }
+    R
+}
+
+/// Finishes and stores the sums of a pixel with the filters of panel `v` of the tile.
+///
+/// # Safety
+/// The pixel and the panel exist, and the processor has the lanes' instructions.
+#[inline(always)]
+unsafe fn store<L: Lanes>(
+    job: &Job<'_>,
+    start: &TileStart,
+    pixel: usize,
+    v: usize,
+    totals: L::Ints,
+) {
+    let first_lane = start.lane + v * LANES;
+    let place = pixel * job.rows.filters() + start.column + v * LANES;
+    // Fewer filters may be left than lanes: whole stores would run into the next group or pixel.
+    let width = (start.width - v * LANES).min(LANES);
+
+    // SAFETY: the caller's promise; `width` results are left, and multipliers and biases fill whole panels.
+    unsafe {
+        let mut sums = L::add_ints(totals, L::ints(job.biases.as_ptr().add(first_lane)));
+        if let Some(terms) = job.row_terms {
+            sums = L::add_ints(sums, L::same_ints(*terms.get_unchecked(pixel)));
+        }
+        match job.target {
+            RawTarget::Bytes(to, bounds) => {
+                let limits = L::limits(bounds);
+                let multipliers = L::floats(job.multipliers.add(first_lane));
+                let numbers = L::multiply(L::floats_of(sums), multipliers);
+                if width == LANES {
+                    L::store_bytes(numbers, limits, to.add(place));
+                } else {
+                    let mut edge = [0_u8; LANES];
+                    L::store_bytes(numbers, limits, edge.as_mut_ptr());
+                    std::ptr::copy_nonoverlapping(edge.as_ptr(), to.add(place), width);
+                }
+            }
+            RawTarget::Ints(to) => {
+                if width == LANES {
+                    L::store_ints(sums, to.add(place));
+                } else {
+                    let mut edge = [0_i32; LANES];
+                    L::store_ints(sums, edge.as_mut_ptr());
+                    std::ptr::copy_nonoverlapping(edge.as_ptr(), to.add(place), width);
+                }
+            }
+        }
+    }
+}
+
+/// Rows of a left matrix, which is read as so many bytes, that meet the columns of a right one: pixels of one run each.
+pub(super) fn matrix_rows(
+    size: ProductSize,
+    passes: usize,
+    tile: Tile,
+    input_bytes: usize,
+) -> Result<Rows, OpError> {
+    let elements = size.rows.saturating_mul(size.depth);
+    if elements > u32::MAX as usize {
+        return Err(Cx::other(
+            format!("the left matrix has {elements} elements"),
+            format!("the limit is {}: split it", u32::MAX),
+        ));
+    }
+    let rows = Rows {
+        spots: (0..size.rows)
+            .map(|row| (row * size.depth) as u32)
+            .collect(),
+        runs: vec![0],
+        group_channels: 0,
+        sizes: matrix_sizes(size),
+        passes,
+        tile,
+        tiles: None,
+    };
+    Ok(rows.in_tiles(size.depth, input_bytes))
+}
+
+/// A right matrix as filters, one for each column.
+pub(super) fn matrix_sizes(size: ProductSize) -> FilterSizes {
+    FilterSizes {
+        groups: 1,
+        group_filters: size.columns,
+        runs: 1,
+        run_length: size.depth,
+        has_tiles: true,
+    }
+}

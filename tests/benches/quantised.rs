@@ -1,0 +1,272 @@
+//! Quantised models beside ONNX Runtime, OpenVINO and our own floats: one table, processor time of one call.
+//!
+//! `ZBMD_ORT=PYTHON cargo bench -p zbmd-tests --bench quantised [FILTER]`, where the Python has the packages `onnx`,
+//! `onnxruntime` and `openvino` (without that its columns stay empty). `benches/quantise.py` quantises each model
+//! statically, with random weights where the file's are constant. Everybody has one thread, and takes turns in the same
+//! run; ours are the variants of kernels that calibration chose. Times are medians of the turns, ratios medians of the
+//! turns' ratios.
+//!
+//! `agrees` is the difference of our outputs from those of ONNX Runtime, relative to the largest; `floats` is that of
+//! ONNX Runtime's outputs from our floats, which is what quantising costs.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use zbmd_backends::interpret::Interpreter;
+use zbmd_compiler::calibrate::CalibrateOptions;
+use zbmd_compiler::{CompileOptions, MachineChoice, calibrate_file, compile_file, read_npy};
+use zbmd_executor::{Engine, RunOptions};
+use zbmd_ir::Program;
+use zbmd_ir::verify::Verified;
+use zbmd_tests::data;
+use zbmd_tests::onnx::{model_inputs, relative_error, to_f64};
+
+const MODELS: [&str; 5] = [
+    "mobilenet_v2",
+    "light_squeezenet",
+    "light_resnet50",
+    "light_shufflenet",
+    "bert_tiny",
+];
+/// Seconds of one turn, and turns of everybody.
+const BUDGET: f64 = 0.5;
+const TURNS: usize = 7;
+
+/// For one device of one core.
+fn options() -> CompileOptions {
+    let mut machine = zbmd_compiler::machine::detect_in_teams(1);
+    machine.devices.truncate(1);
+    machine.links.clear();
+    CompileOptions {
+        machine: MachineChoice::Given(machine),
+        block: Some(1),
+        ..CompileOptions::default()
+    }
+}
+
+/// The model with the variants of kernels that are quickest here.
+fn compiled(path: &Path) -> Result<Verified<Program>, String> {
+    let how = CalibrateOptions::default();
+    let found = calibrate_file(path, &options(), &how, &mut |_| {}).map_err(|e| e.to_string())?;
+    let options = CompileOptions {
+        machine: MachineChoice::Measured(found.machine, found.costs),
+        ..options()
+    };
+    let compiled = compile_file(path, &options).map_err(|e| e.to_string())?;
+    Ok(compiled.program)
+}
+
+/// Processor time of this process so far, in seconds.
+fn processor_seconds() -> f64 {
+    let usage = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    usage.tv_sec as f64 + usage.tv_nsec as f64 * 1e-9
+}
+
+/// Our model, ready to be run.
+struct Ours {
+    program: Verified<Program>,
+    inputs: BTreeMap<String, Vec<u8>>,
+}
+
+impl Ours {
+    fn new(dir: &Path, name: &str) -> Option<Self> {
+        let path = dir.join(format!("{name}.onnx"));
+        match compiled(&path) {
+            Ok(program) => Some(Self {
+                inputs: model_inputs(dir, name, &program.graph),
+                program,
+            }),
+            Err(message) => {
+                println!("{name}: {message}");
+                None
+            }
+        }
+    }
+
+    /// Processor seconds of one of so many calls.
+    fn seconds(&self, calls: u64) -> f64 {
+        let registry = zbmd_backends::standard_registry();
+        let engine = Engine::new(self.program.clone(), &registry).expect("known ops");
+        let options = RunOptions {
+            sample_every: 0,
+            iterations: Some(calls),
+            ..RunOptions::default()
+        };
+        let mut session = engine.start(options).expect("memory and threads");
+        let start = processor_seconds();
+        std::thread::scope(|scope| {
+            for (name, token) in &self.inputs {
+                let mut source = session.source(name).expect("a source");
+                scope.spawn(move || while source.push_bytes(token).is_ok() {});
+            }
+            session.join().expect("the run ends well");
+        });
+        (processor_seconds() - start) / calls as f64
+    }
+
+    /// The first output of one call.
+    fn output(&self) -> Vec<f64> {
+        let registry = zbmd_backends::standard_registry();
+        let program = &self.program;
+        let made = Interpreter::new(&program.graph, &program.blobs, &registry);
+        let outcome = made
+            .expect("kernels")
+            .run(&self.inputs, Some(1))
+            .expect("a run");
+        let (_, sink) = program.graph.sinks().next().expect("an output");
+        to_f64(&outcome.outputs[&sink.name], sink.inputs[0].token.dtype)
+    }
+}
+
+/// A rival, loaded with one model.
+struct Rival {
+    child: Child,
+    ask: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Rival {
+    fn new(engine: &str, dir: &Path, name: &str) -> Option<Self> {
+        let folder = dir.join(engine);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let mut child = Command::new(std::env::var_os("ZBMD_ORT")?)
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/quantised_rival.py"))
+            .arg(engine)
+            .arg(dir.join(format!("{name}.onnx")))
+            .arg(&folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("ZBMD_ORT can be run");
+        let (ask, answers) = (child.stdin.take(), child.stdout.take().expect("a pipe"));
+        let mut rival = Self {
+            child,
+            ask,
+            answers: BufReader::new(answers),
+        };
+        (rival.answer() == "ready").then_some(rival)
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        let _ = self.answers.read_line(&mut line);
+        line.trim().to_owned()
+    }
+
+    fn seconds(&mut self, calls: u64) -> Option<f64> {
+        writeln!(self.ask.as_mut()?, "{calls}").ok()?;
+        self.answer().parse().ok()
+    }
+}
+
+impl Drop for Rival {
+    fn drop(&mut self) {
+        self.ask = None;
+        let _ = self.child.wait();
+    }
+}
+
+fn median(of: &[f64]) -> f64 {
+    let mut sorted = of.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The median of the ratios of turns.
+fn ratio(of: &[f64], to: &[f64]) -> f64 {
+    let ratios: Vec<f64> = of.iter().zip(to).map(|(a, b)| a / b).collect();
+    median(&ratios)
+}
+
+fn main() {
+    let words = std::env::args().skip(1);
+    let filter = words
+        .filter(|word| !word.starts_with('-'))
+        .next()
+        .unwrap_or_default();
+    let (Some(models), Some(python)) = (data::file("models"), std::env::var_os("ZBMD_ORT")) else {
+        println!("without models or ZBMD_ORT there is nothing to quantise");
+        return;
+    };
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    println!("load {}", load.trim());
+    println!(
+        "{:<24} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>8} {:>8}",
+        "model", "int8 us", "f32 us", "ort us", "ov us", "/f32", "/ort", "/ov", "agrees", "floats"
+    );
+
+    let dir = std::env::temp_dir().join(format!("zbmd-quantised-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a folder");
+    for name in MODELS.into_iter().filter(|name| name.contains(&filter)) {
+        let made = Command::new(&python)
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/quantise.py"))
+            .arg(models.join(format!("{name}.onnx")))
+            .arg(&dir)
+            .output()
+            .expect("ZBMD_ORT can be run");
+        if !made.status.success() {
+            println!("{name}: {}", String::from_utf8_lossy(&made.stderr));
+            continue;
+        }
+        let Some(floats) = Ours::new(&dir, &format!("{name}.f32")) else {
+            continue;
+        };
+        for form in ["qdq", "qop"] {
+            row(&dir, &format!("{name}.{form}"), &floats);
+        }
+    }
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// Measures one quantised model, and prints its row.
+fn row(dir: &Path, name: &str, floats: &Ours) {
+    let Some(bytes) = Ours::new(dir, name) else {
+        return;
+    };
+    let mut ort = Rival::new("ort", dir, name);
+    let mut openvino = Rival::new("openvino", dir, name);
+    let calls = ((BUDGET / floats.seconds(3)) as u64).clamp(3, 20_000);
+
+    let mut times = [const { Vec::<f64>::new() }; 4];
+    for _ in 0..TURNS {
+        let now = [
+            bytes.seconds(calls),
+            floats.seconds(calls),
+            ort.as_mut()
+                .and_then(|r| r.seconds(calls))
+                .unwrap_or(f64::NAN),
+            openvino
+                .as_mut()
+                .and_then(|r| r.seconds(calls))
+                .unwrap_or(f64::NAN),
+        ];
+        for (all, time) in times.iter_mut().zip(now) {
+            all.push(time);
+        }
+    }
+
+    let theirs = std::fs::read(dir.join("ort/0.npy"))
+        .ok()
+        .and_then(|bytes| read_npy(&bytes.into()).ok())
+        .map(|array| to_f64(&array.data, array.token.dtype));
+    let difference = |ours: &Ours| match &theirs {
+        Some(theirs) => relative_error(&ours.output(), theirs),
+        None => f64::NAN,
+    };
+    let [int8, f32, ort, openvino] = &times;
+    println!(
+        "{name:<24} {:>9.0} {:>9.0} {:>9.0} {:>9.0} {:>7.2} {:>7.2} {:>7.2} {:>8.0e} {:>8.0e}",
+        median(int8) * 1e6,
+        median(f32) * 1e6,
+        median(ort) * 1e6,
+        median(openvino) * 1e6,
+        ratio(int8, f32),
+        ratio(int8, ort),
+        ratio(int8, openvino),
+        difference(&bytes),
+        difference(floats),
+    );
+}
