@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Action, DeviceId, Entry, Graph, Machine, Plan, RingId, Role, Slot};
+use crate::{Action, DeviceId, Entry, Graph, Machine, Plan, RingId, Role, Slot, walk};
 
 /// Blocks after which a leg must go on as before, or the plan's own numbers are taken.
 const MAX_BLOCKS: u64 = 48;
@@ -88,11 +88,9 @@ impl<'a> Replay<'a> {
             let [lane] = calendar.lanes.as_slice() else {
                 return None;
             };
-            let mut slots = Vec::new();
-            count_out(&lane.entries, &mut slots)?;
             lanes.push(LaneSlots {
                 device: calendar.device,
-                slots,
+                slots: count_out(&lane.entries)?,
             });
         }
         has_streams.then_some(Self {
@@ -246,19 +244,12 @@ impl<'a> Replay<'a> {
 }
 
 /// The slots of a lane in the order of their executions; `None` where there are too many.
-fn count_out<'a>(entries: &'a [Entry], slots: &mut Vec<&'a Slot>) -> Option<()> {
-    for entry in entries {
-        match entry {
-            Entry::Slot(slot) => slots.push(slot),
-            Entry::Loop { count, body } => {
-                for _ in 0..*count {
-                    count_out(body, slots)?;
-                }
-            }
-        }
-        if slots.len() as u64 > MAX_STEPS {
-            return None;
-        }
+fn count_out(entries: &[Entry]) -> Option<Vec<&Slot>> {
+    if walk::executions(entries) > MAX_STEPS {
+        return None;
     }
-    Some(())
+    let mut slots = Vec::new();
+    walk::visit_slots(entries, |visit| slots.push(visit.slot));
+    let order = walk::execution_order(entries).into_iter();
+    Some(order.map(|number| slots[number as usize]).collect())
 }

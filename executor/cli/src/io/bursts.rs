@@ -1,7 +1,7 @@
 //! Files of bursts: only the items there are.
 //!
-//! `x.bursts` is read and written. It begins with 16 bytes, [`MAGIC`] and the number of tokens, u64; then follows a
-//! record for each burst that is not empty:
+//! `x.bursts` is read and written. It begins with 24 bytes: [`MAGIC`], the number of tokens, u64, and the bytes of all
+//! records, u64. Then follows a record for each burst that is not empty:
 //!
 //! | bytes | content |
 //! |---|---|
@@ -10,7 +10,8 @@
 //! | 12..16 | empty bursts between the record before and this one, u32 |
 //! | 16.. | the items |
 //!
-//! Numbers are in the machine's byte order, as in files of raw tokens. Read back it gives the tokens that were written.
+//! Numbers are in the machine's byte order, as in files of raw tokens. Read back it gives the tokens that were written: those
+//! behind the last record are empty. What a run left behind the bytes that the header counts is none of it.
 //!
 //! `x.jsonl`, and the standard output, is written: a line `{"token":7,"first":1234,"items":[1,2,3]}` for each burst that
 //! is not empty. Complex items are pairs, items with a shape lists; what JSON has no numbers for are the strings `NaN`,
@@ -18,7 +19,7 @@
 
 use std::fmt::{Display, Write as _};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Take};
 use std::path::Path;
 
 use bytemuck::{AnyBitPattern, pod_read_unaligned};
@@ -29,9 +30,9 @@ use zbmd_ir::burst::{Burst, BurstHeader, BurstLayout, HEADER_BYTES, TooLong};
 use super::{FileError, io_error};
 
 /// First bytes of a file of records.
-const MAGIC: [u8; 8] = *b"ZBMDBRS1";
+const MAGIC: [u8; 8] = *b"ZBMDBRS2";
 /// Bytes before the first record.
-const FILE_HEADER_BYTES: usize = 16;
+const FILE_HEADER_BYTES: usize = 24;
 
 /// How bursts stand in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,11 +66,33 @@ impl Progress {
     }
 }
 
+/// What a file of records says at its beginning.
+#[derive(Clone, Copy, Debug)]
+struct FileHeader {
+    tokens: u64,
+    record_bytes: u64,
+}
+
+impl FileHeader {
+    /// `None` if the bytes are no such header.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let numbers = bytes.strip_prefix(&MAGIC)?;
+        let (tokens, numbers) = numbers.split_first_chunk()?;
+        let (record_bytes, _) = numbers.split_first_chunk()?;
+        Some(Self {
+            tokens: u64::from_ne_bytes(*tokens),
+            record_bytes: u64::from_ne_bytes(*record_bytes),
+        })
+    }
+}
+
 impl BurstEncoding {
-    /// The header for so many tokens.
-    pub(super) fn header(&self, tokens: u64) -> Vec<u8> {
+    /// The header for so many tokens, whose records take so many bytes.
+    pub(super) fn header(&self, tokens: u64, record_bytes: u64) -> Vec<u8> {
         match self.format {
-            BurstFormat::Records => [MAGIC, tokens.to_ne_bytes()].concat(),
+            BurstFormat::Records => {
+                [MAGIC, tokens.to_ne_bytes(), record_bytes.to_ne_bytes()].concat()
+            }
             BurstFormat::JsonLines => Vec::new(),
         }
     }
@@ -84,9 +107,7 @@ impl BurstEncoding {
 
     /// Tokens that a file has by its header.
     pub(super) fn tokens_by_header(&self, header: &[u8]) -> u64 {
-        let count = header.get(MAGIC.len()..FILE_HEADER_BYTES);
-        let count = count.and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
-        count.map_or(0, u64::from_ne_bytes)
+        FileHeader::read(header).map_or(0, |header| header.tokens)
     }
 
     /// What stands in the file for these tokens, after those that are in it.
@@ -134,7 +155,7 @@ impl BurstEncoding {
     /// What the system says, or a file that is not as it was written.
     pub(super) fn bytes_of(&self, file: &File, tokens: u64) -> io::Result<(u64, Progress)> {
         let mut file = BufReader::new(file.try_clone()?);
-        file.seek(SeekFrom::Start(self.header(0).len() as u64))?;
+        file.seek(SeekFrom::Start(self.header(0, 0).len() as u64))?;
         match self.format {
             BurstFormat::Records => self.record_bytes(file, tokens),
             BurstFormat::JsonLines => line_bytes(file, tokens),
@@ -286,15 +307,20 @@ pub(super) fn open(
         .take(FILE_HEADER_BYTES as u64)
         .read_to_end(&mut header)
         .map_err(io_error(path))?;
-    if header.len() < FILE_HEADER_BYTES || !header.starts_with(&MAGIC) {
+    let Some(FileHeader {
+        tokens,
+        record_bytes,
+    }) = FileHeader::read(&header)
+    else {
         return Err(FileError::Content {
             path: path.to_owned(),
-            message: "is not a file of bursts: it does not begin with ZBMDBRS1".to_owned(),
+            message: "is not a file of bursts: it does not begin with ZBMDBRS2".to_owned(),
         });
-    }
+    };
     Ok(Box::new(RecordReader {
-        file: BufReader::new(file),
+        file: BufReader::new(file.take(record_bytes)),
         layout,
+        tokens_left: tokens,
         record: 0,
         empty: 0,
         token: Vec::new(),
@@ -304,58 +330,84 @@ pub(super) fn open(
 
 /// Gives the bytes of the tokens that a file of records stands for.
 struct RecordReader<R> {
-    file: BufReader<R>,
+    file: BufReader<Take<R>>,
     layout: BurstLayout,
+    /// Tokens behind those of the records that were read.
+    tokens_left: u64,
     /// Records that were read, for messages.
     record: u64,
     /// Empty bursts that are to be given before `token`.
-    empty: u32,
-    /// The burst that was read; empty before the first one.
+    empty: u64,
+    /// The burst that was read; empty where none follows the empty ones.
     token: Vec<u8>,
     /// Bytes of the burst under way that were given.
     place: usize,
 }
 
 impl<R: Read> RecordReader<R> {
-    /// Reads the next record; whether there was one.
-    fn next_record(&mut self) -> io::Result<bool> {
-        let within = |error: io::Error, record: u64| match error.kind() {
-            ErrorKind::UnexpectedEof => io::Error::new(
-                ErrorKind::InvalidData,
-                format!("ends within record {record}: it was cut off"),
-            ),
-            _ => error,
-        };
-        let header = next_header(&mut self.file).map_err(|error| within(error, self.record))?;
+    /// Reads the next record, or else finds the empty bursts behind the last one; whether there was anything.
+    fn advance(&mut self) -> io::Result<bool> {
+        self.place = 0;
+        self.token.clear();
+        let header = next_header(&mut self.file).map_err(|error| self.within_record(error))?;
         let Some((header, skipped)) = header else {
-            return Ok(false);
+            let missing_bytes = self.file.get_ref().limit();
+            if missing_bytes > 0 {
+                return Err(damaged(format!(
+                    "ends {missing_bytes} bytes before the end that its header says: it was cut off"
+                )));
+            }
+            self.empty = std::mem::take(&mut self.tokens_left);
+            return Ok(self.empty > 0);
         };
+
         let BurstHeader { first, length } = header;
         if length > self.layout.max {
             let max = self.layout.max;
-            let text = format!("record {} is {}", self.record, TooLong { length, max });
-            return Err(io::Error::new(ErrorKind::InvalidData, text));
+            return Err(damaged(format!(
+                "record {} is {}",
+                self.record,
+                TooLong { length, max }
+            )));
         }
+        self.empty = u64::from(skipped);
+        let tokens_left = self.tokens_left.checked_sub(self.empty + 1);
+        self.tokens_left = tokens_left.ok_or_else(|| {
+            damaged(format!(
+                "record {} is beyond the last token that the header says",
+                self.record
+            ))
+        })?;
 
         // The length was checked: what a stranger's file says reserves no more than a token.
         let mut items = vec![0; length as usize * self.layout.item_bytes()];
-        self.file
-            .read_exact(&mut items)
-            .map_err(|error| within(error, self.record))?;
-        self.token.clear();
+        let read = self.file.read_exact(&mut items);
+        read.map_err(|error| self.within_record(error))?;
         self.layout.append(first, &items, &mut self.token);
-        self.empty = skipped;
-        self.place = 0;
         self.record += 1;
         Ok(true)
     }
+
+    fn within_record(&self, error: io::Error) -> io::Error {
+        match error.kind() {
+            ErrorKind::UnexpectedEof => damaged(format!(
+                "ends within record {}: it was cut off",
+                self.record
+            )),
+            _ => error,
+        }
+    }
+}
+
+fn damaged(message: String) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, message)
 }
 
 impl<R: Read> Read for RecordReader<R> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let token_bytes = self.layout.token_bytes;
-        let is_given = self.token.is_empty() || (self.empty == 0 && self.place == token_bytes);
-        if is_given && !self.next_record()? {
+        let is_given = self.token.is_empty() || self.place == token_bytes;
+        if self.empty == 0 && is_given && !self.advance()? {
             return Ok(0);
         }
 
@@ -402,16 +454,16 @@ mod tests {
         let port = port_of(&token);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x.bursts");
-        let written = tokens(&token, &[0, 3, 0, 0, 5, 1, 0, 2]);
-        for piece in [1, 3, 8] {
+        let written = tokens(&token, &[0, 3, 0, 0, 5, 1, 0, 2, 0, 0]);
+        for piece in [1, 3, 10] {
             let mut sink = create_sink(&path, port).expect("created");
             for tokens in written.chunks(piece * token.bytes() as usize) {
                 sink.write_tokens(tokens).expect("written");
             }
             // Four records, and nothing for the empty bursts.
             let length = fs::metadata(&path).expect("there").len();
-            assert_eq!(length, 16 + 4 * 16 + (3 + 5 + 1 + 2) * 4);
-            assert_eq!(tokens_in(&path, port).expect("ours"), Some(8));
+            assert_eq!(length, 24 + 4 * 16 + (3 + 5 + 1 + 2) * 4);
+            assert_eq!(tokens_in(&path, port).expect("ours"), Some(10));
 
             let mut read = Vec::new();
             let mut source = open_source(&path, port).expect("ours");
@@ -513,7 +565,11 @@ mod tests {
         let port = port_of(&token);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x.bursts");
-        let header = [MAGIC, [0; 8]].concat();
+        let encoding = BurstEncoding {
+            layout: BurstLayout::of(&token).expect("a burst"),
+            format: BurstFormat::Records,
+        };
+        let header = |tokens, record_bytes| encoding.header(tokens, record_bytes);
         let record = |length: u32, items: &[u8]| {
             let burst = Burst {
                 first: 0,
@@ -525,19 +581,28 @@ mod tests {
             bytes
         };
         let cases = [
-            (b"ZBMDBRS".to_vec(), "does not begin with ZBMDBRS1"),
+            (b"ZBMDBRS".to_vec(), "does not begin with ZBMDBRS2"),
             (
-                [header.clone(), record(3, &[1, 2, 3])].concat(),
+                [header(1, 19), record(3, &[1, 2, 3])].concat(),
                 "record 0 is a burst of 3 items, more than the maximum of 2",
             ),
             (
-                [header.clone(), record(1, &[1]), record(2, &[1])].concat(),
+                [header(2, 35), record(1, &[1]), record(2, &[1])].concat(),
                 "ends within record 1: it was cut off",
             ),
             (
-                [header, record(1, &[1])[..5].to_vec()].concat(),
+                [header(1, 17), record(1, &[1])[..5].to_vec()].concat(),
                 "ends within record 0: it was cut off",
             ),
+            (
+                [header(3, 34), record(1, &[1])].concat(),
+                "ends 17 bytes before the end that its header says: it was cut off",
+            ),
+            (
+                [header(1, 34), record(1, &[1]), record(1, &[1])].concat(),
+                "record 1 is beyond the last token that the header says",
+            ),
+            (header(3, 34)[..20].to_vec(), "does not begin with ZBMDBRS2"),
         ];
         for (bytes, expected) in cases {
             fs::write(&path, bytes).expect("written");

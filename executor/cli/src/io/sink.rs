@@ -132,13 +132,13 @@ impl Encoding {
         }
     }
 
-    /// The header for so many tokens: of the same length for any number of them.
-    fn header(&self, tokens: u64) -> Vec<u8> {
+    /// The header for so many tokens, which take so many bytes behind it: of the same length for any numbers.
+    fn header(&self, tokens: u64, data_bytes: u64) -> Vec<u8> {
         match self {
             Self::Raw { .. } => Vec::new(),
             Self::Npy(token) => npy::header(token, tokens),
             Self::Wav(layout) => layout.header(tokens),
-            Self::Bursts(encoding) => encoding.header(tokens),
+            Self::Bursts(encoding) => encoding.header(tokens, data_bytes),
         }
     }
 
@@ -203,7 +203,7 @@ impl PreparedSink {
             true => FileKind::Stream,
             false => FileKind::of(&opened_file.metadata().map_err(io_error(path))?),
         };
-        if file_kind != FileKind::Regular && !encoding.header(0).is_empty() {
+        if file_kind != FileKind::Regular && !encoding.header(0, 0).is_empty() {
             pipe::release_reader(&opened_file);
             return Err(FileError::Content {
                 path: path.to_owned(),
@@ -333,7 +333,7 @@ impl PreparedSink {
     }
 
     fn into_file(self) -> SinkFile {
-        let header_bytes = self.encoding.header(0).len() as u64;
+        let header_bytes = self.encoding.header(0, 0).len() as u64;
         SinkFile {
             file: self.file,
             kind: self.kind,
@@ -362,7 +362,7 @@ pub(crate) fn tokens_in(path: &Path, port: Port<'_>) -> Result<Option<u64>, File
 fn whole_tokens(path: &Path, encoding: &Encoding) -> Result<u64, FileError> {
     let written_file = File::open(path).map_err(io_error(path))?;
     let file_bytes = written_file.metadata().map_err(io_error(path))?.len();
-    let header_bytes = encoding.header(0).len() as u64;
+    let header_bytes = encoding.header(0, 0).len() as u64;
     let Some(data_bytes) = file_bytes.checked_sub(header_bytes) else {
         return Ok(0);
     };
@@ -464,7 +464,9 @@ impl SinkFile {
         if self.header_bytes == 0 {
             return Ok(());
         }
-        let header = self.encoding.header(self.position.tokens());
+        let header = self
+            .encoding
+            .header(self.position.tokens(), self.position.data_bytes());
         self.file.write_all_at(&header, 0)
     }
 
