@@ -24,7 +24,6 @@ use crate::pass_report::PassReport;
 use crate::replicate::Replication;
 use crate::reports::Reports;
 use crate::rounding::Rounding;
-use crate::source::Span;
 use crate::target::Target;
 use crate::write::WriteError;
 
@@ -162,9 +161,8 @@ fn compile_modes(
         unreachable!("a list of modes has at least one");
     };
     first.warnings.list = joined_warnings(&warnings);
-    let last_name = modes.names.last().map_or(Span::NONE, |name| name.span);
     let verified = verify_modes(modes.join(programs)).map_err(|error| Diagnostics {
-        list: vec![modes::refuse(error.to_string(), last_name)],
+        list: vec![modes::refuse(error.to_string(), modes.span_of(&error))],
         ..first.warnings.clone()
     })?;
     Ok(Compiled {

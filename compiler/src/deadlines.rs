@@ -359,7 +359,7 @@ mod tests {
                 ", sample_rate: 1000",
                 r#"deadline: "1s", on_miss: skip"#,
                 "E0203",
-                "should be `wait`, `drop` or `hold`",
+                "should be `wait`, `drop`, `hold` or `Mode(",
             ),
             (
                 ", sample_rate: 1000",

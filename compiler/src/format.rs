@@ -87,6 +87,7 @@ use Absent::{Is, Means, Refused};
 takes! {
     STRING: "string", not "5";
     WORD: "word or string", not "5";
+    ANSWER: "word, string or `Mode(\"…\")`", not "5";
     DTYPE: "dtype", not "f31";
     SHAPE: "list of dimensions, or `Burst`", not "5";
     DIMENSIONS: "list of dimensions", not "5";
@@ -106,6 +107,7 @@ takes! {
     CHANNELS: "list of channels", not "5";
     MODES: "map of `Mode`", not "5";
     CHANGES: "list of pairs of modes", not "5";
+    DECISION: "`(from: \"actor\", every: 480)`", not "5";
     WORDS: "map of strings", not "5";
     READERS: "string, reader, or a list of them", not "5";
     COUNTS: "map of counts", not "5";
@@ -136,17 +138,19 @@ group! { MODEL, "Model", "A model, or a sub-model: `Model` may be left out in a 
         actors: { "gain": Gain($by) },
         channels: [(from: "x", to: ["gain"]), (from: "gain", to: ["y"])],
     ) },
-    actors: { "half": Sub("scale", by: $loudness), "twice": Gain(2.0) },
+    actors: { "half": Sub("scale", by: $loudness), "twice": Gain(2.0), "pick": Expr("x < 0.5 ? 0 : 1") },
     channels: [
-        (from: "in", to: ["half"]),
+        (from: "in", to: ["half", "pick"]),
         (from: "half", to: ["twice"]),
         (from: "twice", to: ["out"]),
+        (from: "pick", to: ["mode"], initial: [0]),
     ],
-    sinks: { "out": Stream() },
+    sinks: { "out": Stream(), "mode": Stream() },
     pins: { "twice": "cpu:0" },
     modes: { "near": Mode(), "far": Mode() },
     initial_mode: "near",
     changes: [("near", "far")],
+    mode_from: (from: "pick", every: 480),
 )"#:
     "name": "\"outer\"", STRING, Is("\"model\""), "Stands in reports and bundles.";
     "params": "{ \"loudness\": 0.5 }", VALUES, Is("{}"), "Parameters with their defaults: `$name` stands for the value everywhere else. The default `required` means that there is none. From outside: `zbmdc --param NAME=VALUE`; of a sub-model: `Sub(\"model\", name: value)`.";
@@ -154,13 +158,32 @@ group! { MODEL, "Model", "A model, or a sub-model: `Model` may be left out in a 
     "outputs": "{ \"y\": Port() }", PORTS, Is("{}"), "Output ports of a sub-model.";
     "sources": "{ \"in\": Stream(dtype: f32) }", STREAMS, Is("{}"), "Where tokens come from outside; of the outermost model only.";
     "models": "{ \"scale\": Model(", MODELS, Is("{}"), "Sub-models, used as actors by `Sub(\"name\", parameters)`. One written in place sees those around it, a file its own only.";
-    "actors": "{ \"half\": Sub(\"scale\", by: $loudness), \"twice\": Gain(2.0) }", ACTORS, Is("{}"), "Actors by name. The catalogue has the ops; `Custom` is Rust code, `Sub` a sub-model, `Onnx` an ONNX model.";
+    "actors": "{ \"half\": Sub(\"scale\", by: $loudness), \"twice\": Gain(2.0), \"pick\": Expr(\"x < 0.5 ? 0 : 1\") }", ACTORS, Is("{}"), "Actors by name. The catalogue has the ops; `Custom` is Rust code, `Sub` a sub-model, `Onnx` an ONNX model.";
     "channels": "[(from: \"x\", to: [\"gain\"]), (from: \"gain\", to: [\"y\"])]", CHANNELS, Is("[]"), "What is joined to what.";
-    "sinks": "{ \"out\": Stream() }", STREAMS, Is("{}"), "Where tokens go outside; of the outermost model only.";
+    "sinks": "{ \"out\": Stream(), \"mode\": Stream() }", STREAMS, Is("{}"), "Where tokens go outside; of the outermost model only.";
     "pins": "{ \"twice\": \"cpu:0\" }", WORDS, Is("{}"), "Actors that must run on a device of the machine. A pinned actor has no other place to go when that device is lost.";
     "modes": "{ \"near\": Mode(), \"far\": Mode() }", MODES, Is("{}"), "Modes by name, of which a run is in one at a time: each is this model with the mode's actors and channels added, and has plans of its own. All have the same sources, sinks and types of them; rates may differ. Of the outermost model only.";
     "initial_mode": "\"near\"", STRING, Means("the first in the text"), "The mode that a run begins in.";
     "changes": "[(\"near\", \"far\")]", CHANGES, Means("from every mode to every other"), "From which mode to which other a run may go.";
+    "mode_from": "(from: \"pick\", every: 480)", DECISION, Means("nobody: modes change by commands and late blocks"), "What decides about the mode.";
+}
+
+group! { MODE_FROM, "mode_from", "Tokens that decide about the mode, the same on all devices and after all losses. Where `every` iterations were done, or a multiple, the run empties its pipeline and looks at the last token that the output has written: the number of a mode, in the order of `modes`, from 0. Other numbers, and changes that are not allowed, change nothing; so does a mode without that actor.", r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    actors: { "pick": Expr("x < 0.5 ? 0 : 1") },
+    channels: [(from: "in", to: ["pick"]), (from: "pick", to: ["mode"], initial: [0])],
+    modes: {
+        "calm": Mode(channels: [(from: "in", to: ["out"])]),
+        "loud": Mode(
+            actors: { "gain": Gain(0.5) },
+            channels: [(from: "in", to: ["gain"]), (from: "gain", to: ["out"])],
+        ),
+    },
+    mode_from: (from: "pick.y", every: 480),
+    sinks: { "out": Stream(), "mode": Stream() },
+)"#:
+    "from": "\"pick.y\"", STRING, Refused, "The actor, with its output where it has several: `\"actor.port\"`. Its tokens are u8, i32 or i64, and its channel has an initial token, so that the last one is a part of the state.";
+    "every": "480", COUNT, Refused, "Iterations from one decision to the next. A multiple of a block's is best: what is left over runs in single iterations.";
 }
 
 group! { MODE, "Mode", "A mode of a model: what it has besides what stands in the model itself. `Mode` may be left out. When a run goes over, tokens go along that lie on channels of the same actor, output, type and number in both modes; others begin as written.", r#"Model(
@@ -208,7 +231,7 @@ group! { STREAM, "Stream", "A source or a sink.", r#"Model(
     "rate": "1", COUNT, Is("1"), "Tokens of one firing of the stream. More make an iteration longer: frames that belong together.";
     "sample_rate": "48000, deadline", NUMBER, Means("follows from the others, if any is given"), "Tokens per second. Those of all streams must agree with the rates; WAV files are written with it, and reports set the measured pace beside it.";
     "deadline": "\"100ms\"", TIME, Means("none"), "Of sinks: how long after the release of a block's last tokens, by the sample rate, its output may come. Plans that cannot keep it by their planned costs are refused, those for lost devices too; a run counts the blocks that are late.";
-    "on_miss": "hold", WORD, Is("wait"), "Of sinks: what a run gives in the place of a block whose last token comes after its deadline, this one or that of `zbmd-run --deadline`. `wait`: the block, as late as it is. `drop`: nothing. `hold`: the last block that was in time again, zeros before the first; the late one is dropped, so that every other block keeps its place.";
+    "on_miss": "hold", ANSWER, Is("wait"), "Of sinks: what a run gives in the place of a block whose last token comes after its deadline, this one or that of `zbmd-run --deadline`. `wait`: the block, as late as it is. `drop`: nothing. `hold`: the last block that was in time again, zeros before the first; the late one is dropped, so that every other block keeps its place. `Mode(\"track\")`: the block, as late as it is, and the run goes over to that mode, to which `changes` must allow every other mode to go.";
     "file": "\"out.f32\"", STRING, Means("given to `zbmd-run` by `--input`, `--output`"), "The file to read or write where `zbmd-run --allow-files` is told to take it and no option names one: relative, in or below the folder where it is started. Or a URL such as `udp://0.0.0.0:5000`, with `--allow-urls`.";
 }
 
@@ -374,9 +397,10 @@ group! { COST, "Cost", "The cost of one kernel for given parameters and port typ
 }
 
 /// All groups, as a reader wants them.
-pub(crate) static GROUPS: [&Group; 17] = [
+pub(crate) static GROUPS: [&Group; 18] = [
     &MODEL,
     &MODE,
+    &MODE_FROM,
     &STREAM,
     &CHANNEL,
     &READER,

@@ -34,10 +34,19 @@ pub(crate) struct Model {
     pub(crate) initial_mode: Option<Spanned<String>>,
     /// None where every change is allowed.
     pub(crate) changes: Option<Vec<(Spanned<String>, Spanned<String>)>>,
+    pub(crate) mode_from: Option<ModeFrom>,
     /// Names whose declarations could not be read.
     pub(crate) broken: Vec<Spanned<String>>,
     /// Whether channels could not be read.
     pub(crate) lost_channels: bool,
+}
+
+/// What decides about the mode.
+#[derive(Clone, Debug)]
+pub(crate) struct ModeFrom {
+    /// `actor`, or `actor.port`.
+    pub(crate) from: Spanned<String>,
+    pub(crate) every: u64,
 }
 
 /// A mode: what it adds to the model.
@@ -138,6 +147,8 @@ pub(crate) struct ReaderDecl {
 
 /// Files that include each other in a row.
 const MAX_FILE_CHAIN: usize = 32;
+/// Iterations between decisions about the mode, at most.
+const MAX_ITERATIONS: u64 = 1 << 40;
 
 /// Reads models and the files they include.
 pub(crate) struct Loader<'a> {
@@ -279,6 +290,7 @@ impl<'a> Loader<'a> {
         let initial_mode =
             initial_node.and_then(|node| read::string(node, "a mode in quotes", self.sink));
         let changes = read_changes(&mut fields, self.sink);
+        let mode_from = read_mode_from(&mut fields, self.sink);
         fields.done(self.sink);
 
         Some(Model {
@@ -297,6 +309,7 @@ impl<'a> Loader<'a> {
             modes,
             initial_mode,
             changes,
+            mode_from,
             broken,
             lost_channels,
         })
@@ -418,6 +431,26 @@ fn mode(name: Spanned<String>, node: &Node, sink: &mut Sink) -> Option<ModeDecl>
 }
 
 /// Pairs of modes; none where the field is left out.
+fn read_mode_from(fields: &mut Fields<'_>, sink: &mut Sink) -> Option<ModeFrom> {
+    let node = fields.take("mode_from")?;
+    let NodeKind::Call(None, args) = &node.kind else {
+        let expected = "what decides: `(from: \"actor\", every: 480)`";
+        sink.push(read::wrong_kind(node, expected));
+        return None;
+    };
+    let mut fields = Fields::of(&format::MODE_FROM, "`mode_from`", node.span, args, sink);
+    let from = fields.need("from", "\"pick\"", sink);
+    let from = from.and_then(|node| read::string(node, "an actor in quotes", sink));
+    let every = fields.need("every", "480", sink);
+    let every =
+        every.and_then(|node| read::count(node, "a number of iterations", 1, MAX_ITERATIONS, sink));
+    fields.done(sink);
+    Some(ModeFrom {
+        from: from?,
+        every: every?.value,
+    })
+}
+
 fn read_changes(
     fields: &mut Fields<'_>,
     sink: &mut Sink,

@@ -1,11 +1,13 @@
 //! The modes of a model in text: which there are, and the model of each. Knows no plan.
 
-use zbmd_ir::{Mode, Modes, Program, limits};
+use zbmd_ir::verify::ModesError;
+use zbmd_ir::{Mode, ModeDecision, Modes, Program, limits};
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
-use crate::model::Model;
+use crate::model::{ModeFrom, Model};
 use crate::options::CompileOptions;
+use crate::parse::{Node, NodeKind};
 use crate::source::{Span, Spanned};
 
 /// What a text says of its modes. The first is the one that a run begins in.
@@ -13,6 +15,8 @@ use crate::source::{Span, Spanned};
 pub(crate) struct ModeList {
     pub(crate) names: Vec<Spanned<String>>,
     changes: Vec<(u32, u32)>,
+    /// What decides, and for each mode as written its place among the names.
+    decision: Option<(ModeFrom, Vec<u32>)>,
 }
 
 impl ModeList {
@@ -27,6 +31,16 @@ impl ModeList {
             // Changes between modes that are not there are refused like those that name an unknown one.
             for (from, _) in model.changes.iter().flatten() {
                 find(&names, from, sink);
+            }
+            for (_, mode) in late_modes(model) {
+                find(&names, &mode, sink);
+            }
+            if let Some(ModeFrom { from, .. }) = &model.mode_from {
+                let message = format!(
+                    "`{}` is to decide about modes, and there are none",
+                    from.value
+                );
+                sink.push(refuse(message, from.span).help("add `modes`, or leave `mode_from` out"));
             }
             return None;
         }
@@ -54,7 +68,20 @@ impl ModeList {
                 }
             }
         }
-        Some(Self { names, changes })
+        let written = model.modes.iter();
+        let places = written.filter_map(|mode| {
+            let place = names.iter().position(|name| name.value == mode.name.value);
+            place.map(|place| place as u32)
+        });
+        let places: Vec<u32> = places.collect();
+        let decision = model.mode_from.clone().map(|from| (from, places));
+        let list = Self {
+            names,
+            changes,
+            decision,
+        };
+        list.check_late_modes(model, sink)?;
+        Some(list)
     }
 
     /// The modes of an ONNX model, one for each size of its batches; `None` if it has none, or they cannot be, which has been
@@ -74,18 +101,80 @@ impl ModeList {
         Some(Self {
             names: names.map(|name| Spanned::new(name, Span::NONE)).collect(),
             changes: all_changes(count),
+            decision: None,
         })
+    }
+
+    /// Refuses sinks whose late blocks ask for a mode that is not there, or that the run may not go to from any other: then a
+    /// block that is late there would change nothing.
+    fn check_late_modes(&self, model: &Model, sink: &mut Sink) -> Option<()> {
+        for (stream, mode) in late_modes(model) {
+            let target = find(&self.names, &mode, sink)?;
+            let all = (0..).zip(&self.names);
+            let mut barred =
+                all.filter(|(from, _)| *from != target && !self.changes.contains(&(*from, target)));
+            if let Some((_, from)) = barred.next() {
+                let message = format!(
+                    "late blocks of `{stream}` ask for mode `{}`, to which no change goes from mode `{}`",
+                    mode.value, from.value
+                );
+                let refusal = refuse(message, mode.span).help(format!(
+                    "add `(\"{}\", \"{}\")` to `changes`",
+                    from.value, mode.value
+                ));
+                sink.push(refusal);
+                return None;
+            }
+        }
+        Some(())
     }
 
     /// The programs of all modes together, in the order of the names.
     pub(crate) fn join(&self, programs: Vec<Program>) -> Modes {
+        let decision = self.decision.as_ref().map(|(decides, places)| {
+            let (actor, port) = writer_of(&decides.from.value, &programs);
+            ModeDecision {
+                actor,
+                port,
+                modes: places.clone(),
+                every: decides.every,
+            }
+        });
         let names = self.names.iter().map(|name| name.value.clone());
         let list = names.zip(programs);
         Modes {
             list: list.map(|(name, program)| Mode { name, program }).collect(),
             changes: self.changes.clone(),
+            decision,
         }
     }
+
+    /// Where the text says what decides, if it does: else where the last mode stands.
+    pub(crate) fn span_of(&self, error: &ModesError) -> Span {
+        match (&self.decision, error) {
+            (Some((decides, _)), ModesError::Decision { .. }) => decides.from.span,
+            _ => self.names.last().map_or(Span::NONE, |name| name.span),
+        }
+    }
+}
+
+/// The actor and the output that `actor` or `actor.port` names. An output that is not there has a number that none has.
+fn writer_of(name: &str, programs: &[Program]) -> (String, u32) {
+    let graphs = || programs.iter().map(|program| &program.graph);
+    if graphs().any(|graph| graph.find(name).is_some()) {
+        return (name.to_owned(), 0);
+    }
+    let Some((actor, port)) = name.rsplit_once('.') else {
+        return (name.to_owned(), 0);
+    };
+    let place = graphs().find_map(|graph| {
+        let mut outputs = graph.actors[graph.find(actor)?].outputs.iter();
+        outputs.position(|output| output.name == port)
+    });
+    (
+        actor.to_owned(),
+        place.map_or(u32::MAX, |place| place as u32),
+    )
 }
 
 /// From every mode to every other.
@@ -126,6 +215,34 @@ fn bucket_fault(sizes: &[u32]) -> Option<String> {
         }
     }
     None
+}
+
+/// What stands in `Mode(…)`, if a node is that.
+pub(crate) fn mode_call(node: &Node) -> Option<&Node> {
+    match &node.kind {
+        NodeKind::Call(Some(name), args) if name.value == "Mode" => match args.as_slice() {
+            [arg] if arg.name.is_none() => Some(&arg.value),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The sinks whose late blocks ask for a mode, and which.
+fn late_modes(model: &Model) -> Vec<(&str, Spanned<String>)> {
+    let sinks = model.sinks.iter();
+    let with_modes = sinks.filter_map(|stream| {
+        let mode = mode_call(stream.on_miss.as_ref()?)?;
+        match &mode.kind {
+            NodeKind::Str(name) => {
+                let name = Spanned::new(name.clone(), mode.span);
+                Some((stream.name.value.as_str(), name))
+            }
+            // What else stands there is refused where it is read.
+            _ => None,
+        }
+    });
+    with_modes.collect()
 }
 
 /// E0219, for modes that cannot follow each other.

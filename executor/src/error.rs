@@ -101,6 +101,22 @@ pub enum EngineError {
         /// What was asked for.
         what: &'static str,
     },
+    /// Changes of mode that were given ahead cannot be made.
+    #[error("change of mode {index} of those that are known ahead: {why}")]
+    ScheduledMode {
+        /// Which one, from 0.
+        index: usize,
+        /// Why not.
+        why: String,
+    },
+    /// There is no such mode to begin in.
+    #[error("the run is to begin in mode {mode}, counted from 0; the model has {count}")]
+    NoMode {
+        /// Its place.
+        mode: u32,
+        /// How many there are.
+        count: usize,
+    },
     /// The system gives no more threads.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),

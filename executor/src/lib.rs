@@ -36,12 +36,12 @@ pub use named_pipe::is_named_pipe;
 pub use observe::report::{Outcome, Report};
 pub use observe::{live, report};
 pub use options::{
-    BorderState, InputListener, Isolation, Listener, RunOptions, StateListener, StateSubscription,
-    Supervised,
+    BorderState, InputListener, Isolation, Listener, RunOptions, ScheduledMode, StateListener,
+    StateSubscription, Supervised,
 };
 pub use program::Engine;
 pub use run::control::Stopper;
-pub use run::modes::{ModeChange, ModeEntry, ModeHandle};
+pub use run::modes::{ModeChange, ModeEntry, ModeHandle, ModeStart};
 pub use run::parameters::{ParameterHandle, ParameterValue, When};
 #[cfg(target_os = "linux")]
 pub use run::process::serve_if_worker;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use zbmd_ir::{ParameterChange, State};
+use zbmd_ir::{ParameterChange, PresentMode, State};
 
 use crate::inject::Injector;
 use crate::program::Engine;
@@ -15,6 +15,11 @@ use crate::supervise::{Event, Settings, TreeSpec};
 pub struct RunOptions {
     /// Where to go on; from the initial tokens if `None`.
     pub state: Option<State>,
+    /// The mode that the run begins in, which `state` is of; the model's first by default.
+    pub present_mode: PresentMode,
+    /// Changes of mode that are known ahead, in order: those of a recording, which is run again. The run goes over at exactly
+    /// these iterations, through single iterations where they are no borders of blocks.
+    pub scheduled_modes: Vec<ScheduledMode>,
     /// Iterations at most; as many as the sources have tokens for if `None`.
     pub iterations: Option<u64>,
     /// At the end, fill up what is less than an iteration with zero tokens and run it too.
@@ -49,6 +54,17 @@ pub struct RunOptions {
     pub inputs: Option<Arc<dyn InputListener>>,
 }
 
+/// A change of mode that is known ahead.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScheduledMode {
+    /// The first iteration in it, counted as [`State::iterations`] is.
+    pub iteration: u64,
+    /// Its place among the engine's modes.
+    pub mode: u32,
+    /// Changes of live parameters that are made while the run is in it, as its graph numbers parameters and sources.
+    pub changes: Vec<ParameterChange>,
+}
+
 /// Is told of everything that enters a run: whoever keeps it can run the same again, bit for bit. Called by the threads
 /// that push tokens and set parameters, which wait for it; never by a worker.
 pub trait InputListener: Send + Sync + std::fmt::Debug {
@@ -59,12 +75,19 @@ pub trait InputListener: Send + Sync + std::fmt::Debug {
     /// A change of live parameters has been decided, the one with this number of those of the session, from 0. Called in
     /// the order of numbers, before any change that follows is decided.
     fn change(&self, number: u64, change: &ParameterChange);
+
+    /// The run goes over to the mode of this number at this iteration. Changes of modes and of parameters are numbered
+    /// together; those of parameters that follow are numbered as the graph of the new mode does. Called by the supervising
+    /// thread, before anything is computed in the mode.
+    fn mode(&self, number: u64, iteration: u64, mode: u32);
 }
 
 impl Default for RunOptions {
     fn default() -> Self {
         Self {
             state: None,
+            present_mode: PresentMode::default(),
+            scheduled_modes: Vec::new(),
             iterations: None,
             pad: false,
             sample_every: 64,
@@ -126,8 +149,10 @@ pub struct StateSubscription {
 pub struct BorderState {
     /// Where the run was.
     pub state: State,
-    /// How many changes of live parameters had been made in the session when the state was taken: it has them all, those
-    /// that are still to take effect included, and none that were made later.
+    /// In which mode.
+    pub present_mode: PresentMode,
+    /// How many changes of live parameters and of modes had been made in the session when the state was taken: it has them
+    /// all, those that are still to take effect included, and none that were made later.
     pub changes_made: u64,
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::verify::{Verified, VerifiedModes};
 use zbmd_ir::{
-    ActorId, Calendar, DeviceId, Entry, Plan, PlanId, PortChannels, Program, Role, TiVec,
+    ActorId, Calendar, DeviceId, Entry, ModeDecision, Plan, PlanId, PortChannels, Program, Role,
+    TiVec,
 };
 use zbmd_op::Registry;
 
@@ -126,6 +127,13 @@ impl LoadedModes {
         let mut changes = self.verified.changes().iter();
         changes
             .any(|&(known_from, known_to)| (known_from as usize, known_to as usize) == (from, to))
+    }
+
+    /// How tokens decide about the mode that a run in this one is to be in, if they do.
+    pub(crate) fn decision_in(&self, mode: usize) -> Option<&ModeDecision> {
+        let decision = self.verified.decision()?;
+        let graph = &self.list[mode].program.graph;
+        decision.channel_in(graph).map(|_| decision)
     }
 
     /// All modes, for whoever writes a bundle of them.

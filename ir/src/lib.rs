@@ -95,6 +95,7 @@ mod parameter;
 mod plan;
 mod program;
 pub mod response;
+mod self_timed;
 #[cfg(any(test, feature = "snapshot"))]
 pub mod snapshot;
 pub mod state;

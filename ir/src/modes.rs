@@ -7,7 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::{ChannelId, Graph, Program, TiVec, TokenType};
+use serde::{Deserialize, Serialize};
+
+use crate::{Channel, ChannelId, DType, Graph, Program, TiVec, TokenType};
 
 /// Several programs of which a run may go over from one to another. Trust them only as
 /// [`crate::verify::VerifiedModes`].
@@ -17,6 +19,47 @@ pub struct Modes {
     pub list: Vec<Mode>,
     /// From which mode to which other a run may go, by index.
     pub changes: Vec<(u32, u32)>,
+    /// How tokens of the graphs decide about the mode, if they do.
+    pub decision: Option<ModeDecision>,
+}
+
+/// How tokens decide about the mode: by what lies on a channel at some borders, which is the same on all devices and after
+/// all losses, as a state is. A change that is not allowed, or to a number that stands for no mode, is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModeDecision {
+    /// The actor that decides, by name. In a mode without it nothing is decided.
+    pub actor: String,
+    /// Its output. The last token that it wrote is a number: u8, i32 or i64.
+    pub port: u32,
+    /// The mode that each number stands for, by index.
+    pub modes: Vec<u32>,
+    /// Tokens decide where so many iterations of the run were done, or a multiple of that.
+    pub every: u64,
+}
+
+impl ModeDecision {
+    /// The channel with the token that decides in a graph, if it has one.
+    pub fn channel_in(&self, graph: &Graph) -> Option<ChannelId> {
+        let mut channels = graph.channels.iter_enumerated();
+        let is_wanted = |channel: &Channel| {
+            let writer = &graph.actors[channel.from.actor];
+            writer.name == self.actor && channel.from.port == self.port
+        };
+        let found = channels.find(|(_, channel)| is_wanted(channel));
+        found.map(|(id, _)| id)
+    }
+
+    /// The mode that a state asks for, by the bytes of the tokens on its channel.
+    pub fn wanted_mode(&self, graph: &Graph, tokens: &TiVec<ChannelId, Vec<u8>>) -> Option<u32> {
+        let channel = self.channel_in(graph)?;
+        let number = match graph.channels[channel].token.dtype {
+            DType::U8 => i64::from(*tokens[channel].last()?),
+            DType::I32 => i64::from(i32::from_ne_bytes(*tokens[channel].last_chunk()?)),
+            DType::I64 => i64::from_ne_bytes(*tokens[channel].last_chunk()?),
+            _ => return None,
+        };
+        self.modes.get(usize::try_from(number).ok()?).copied()
+    }
 }
 
 /// One mode.
@@ -26,6 +69,15 @@ pub struct Mode {
     pub name: String,
     /// What is computed in it, and how. Blobs may be the same memory as those of other modes.
     pub program: Program,
+}
+
+/// The mode that a [`crate::State`] is of, and what of other modes goes along with it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PresentMode {
+    /// Its place among [`Modes::list`]; 0 where there are no modes.
+    pub mode: u32,
+    /// Values that were set of live parameters which this mode does not have, by name: they hold again in a mode that does.
+    pub waiting: BTreeMap<String, Vec<f64>>,
 }
 
 /// What names a channel's tokens in all graphs: its writer, the writer's output, and how many of which type there are.

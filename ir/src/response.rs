@@ -25,6 +25,10 @@ pub const DEADLINE: &str = "deadline_ns";
 /// Parameter of a sink: what becomes of a block that is late, as [`LatePolicy`] is written.
 pub const ON_MISS: &str = "on_miss";
 
+/// Parameter of a sink: the mode that a run is asked to go over to when a block is late, where [`ON_MISS`] is
+/// [`LatePolicy::Mode`].
+pub const ON_MISS_MODE: &str = "on_miss_mode";
+
 /// Parameter of sources and sinks: tokens per second.
 pub const SAMPLE_RATE: &str = "sample_rate";
 
@@ -39,11 +43,13 @@ pub enum LatePolicy {
     Drop,
     /// The last block that was in time again; zeros before the first one.
     Hold,
+    /// The block, as late as it is, and the run is asked to go over to the mode of [`ON_MISS_MODE`].
+    Mode,
 }
 
 impl LatePolicy {
     /// All policies.
-    pub const ALL: [Self; 3] = [Self::Wait, Self::Drop, Self::Hold];
+    pub const ALL: [Self; 4] = [Self::Wait, Self::Drop, Self::Hold, Self::Mode];
 
     /// As models and command lines write it.
     pub fn name(self) -> &'static str {
@@ -51,6 +57,7 @@ impl LatePolicy {
             Self::Wait => "wait",
             Self::Drop => "drop",
             Self::Hold => "hold",
+            Self::Mode => "mode",
         }
     }
 
@@ -120,6 +127,11 @@ pub fn late_policy(graph: &Graph, sink: ActorId) -> Result<LatePolicy, String> {
     let name = value.as_str();
     name.and_then(LatePolicy::from_name)
         .ok_or_else(|| name.unwrap_or("not a word").to_owned())
+}
+
+/// The mode that a sink's late blocks ask for, by the model.
+pub fn late_mode(graph: &Graph, sink: ActorId) -> Option<&str> {
+    graph.actors.get(sink)?.params.get(ON_MISS_MODE)?.as_str()
 }
 
 fn fired_actor(slot: &Slot) -> Option<ActorId> {

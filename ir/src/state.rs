@@ -10,12 +10,22 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::file_header::{FileHeader, HeaderError};
 use crate::limits::{MAX_CHANGES, MAX_STREAM_BYTES};
 use crate::verify::graph::repetition;
-use crate::{ActorId, ChangePosition, Graph, Role, State, TokenType, live_parameters};
+use crate::{
+    ActorId, ChangePosition, Graph, ParameterChange, PresentMode, Role, State, TokenType,
+    live_parameters,
+};
 
 /// First bytes of every state.
 pub const MAGIC: [u8; 4] = *b"ZBST";
 /// The format version that this crate writes, and the only one it reads.
 pub const VERSION: u32 = 3;
+/// First bytes of a state of a run of several modes, which says in which one it is: the same header without fields, then in
+/// postcard the [`PresentMode`] and the state as it is without modes.
+const MODES_HEADER: FileHeader = FileHeader {
+    magic: *b"ZBSM",
+    version: 1,
+    field_count: 0,
+};
 /// The fields are the graph's fingerprint and the bundle's hash.
 const HEADER: FileHeader = FileHeader {
     magic: MAGIC,
@@ -40,6 +50,12 @@ pub enum StateError {
     /// Bytes were changed.
     #[error("checksum {found:016x}, the state says {expected:016x}: it is damaged")]
     Checksum { found: u64, expected: u64 },
+    /// A state of another kind of model.
+    #[error("is a state of a model {found} modes, this one is {expected}")]
+    Modes {
+        found: &'static str,
+        expected: &'static str,
+    },
     /// A state of another graph.
     #[error("made by graph {found:016x}, this one is {expected:016x}")]
     Graph { found: u64, expected: u64 },
@@ -210,13 +226,77 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<SavedState, StateError> {
     })
 }
 
+/// The bytes of a state of a run of several modes, whose graphs these are.
+pub fn encode_with_mode(
+    state: &State,
+    present: &PresentMode,
+    graphs: &[&Graph],
+    bundle_hash: Option<u64>,
+) -> Vec<u8> {
+    let state_bytes = encode(state, graphs[present.mode as usize], bundle_hash);
+    let body = postcard::to_stdvec(&(present, &state_bytes));
+    MODES_HEADER.seal(&[], &body.expect("every sequence has a length"))
+}
+
+/// Reads a state of a run of several modes, whose graphs these are, or of one that has none.
+///
+/// # Errors
+/// See [`StateError`].
+pub fn decode_with_mode(
+    bytes: &[u8],
+    graphs: &[&Graph],
+) -> Result<(SavedState, PresentMode), StateError> {
+    let has_mode = bytes.starts_with(&MODES_HEADER.magic);
+    match (graphs, has_mode) {
+        ([graph], false) => return Ok((decode(bytes, graph)?, PresentMode::default())),
+        ([_], true) => {
+            return Err(StateError::Modes {
+                found: "with several",
+                expected: "without",
+            });
+        }
+        (_, false) if bytes.starts_with(&MAGIC) => {
+            return Err(StateError::Modes {
+                found: "without",
+                expected: "with several",
+            });
+        }
+        _ => {}
+    }
+
+    let body = MODES_HEADER.open(bytes)?.body;
+    let content = |message: String| StateError::Content { message };
+    let (present, state_bytes): (PresentMode, Vec<u8>) =
+        postcard::from_bytes(body).map_err(|error| content(error.to_string()))?;
+    let graph = graphs.get(present.mode as usize).ok_or_else(|| {
+        let count = graphs.len();
+        content(format!(
+            "is of mode {}, counted from 0, of {count}",
+            present.mode
+        ))
+    })?;
+    Ok((decode(&state_bytes, graph)?, present))
+}
+
+/// A length that no file of a state of these modes exceeds.
+pub fn max_file_bytes_with_mode(graphs: &[&Graph]) -> u64 {
+    /// Of the mode and the lengths of lists, with some to spare.
+    const SPARE_BYTES: u64 = 256;
+    let of_modes = graphs.iter().map(|graph| max_file_bytes(graph));
+    let parameters = graphs.iter().flat_map(|graph| live_parameters(graph));
+    let waiting_bytes: u64 = parameters
+        .map(|parameter| 32 + parameter.name.len() as u64 + 8 * parameter.initial.len() as u64)
+        .sum();
+    SPARE_BYTES + waiting_bytes + of_modes.max().unwrap_or(0)
+}
+
 /// Whether a run of `graph`, which has been verified, can go on from a state.
 ///
 /// # Errors
 /// See [`StateError`].
 pub fn check(state: &State, graph: &Graph) -> Result<(), StateError> {
     check_channels(state, graph)?;
-    check_changes(state, graph)?;
+    check_changes(&state.changes, graph)?;
     check_counts(state, graph)
 }
 
@@ -252,16 +332,19 @@ fn check_channels(state: &State, graph: &Graph) -> Result<(), StateError> {
 }
 
 /// Whether the graph has the parameters that change, and allows their values.
-fn check_changes(state: &State, graph: &Graph) -> Result<(), StateError> {
+///
+/// # Errors
+/// [`StateError::Change`] for the first change that it does not.
+pub fn check_changes(changes: &[ParameterChange], graph: &Graph) -> Result<(), StateError> {
     let refuse = |index: usize, why: String| StateError::Change { index, why };
-    if state.changes.len() > MAX_CHANGES {
-        let count = state.changes.len();
+    if changes.len() > MAX_CHANGES {
+        let count = changes.len();
         let why = format!("there are {count}, at most {MAX_CHANGES}");
         return Err(refuse(MAX_CHANGES, why));
     }
 
     let parameters = live_parameters(graph);
-    for (index, change) in state.changes.iter().enumerate() {
+    for (index, change) in changes.iter().enumerate() {
         for (parameter, numbers) in &change.values {
             let Some(known) = parameters.get(*parameter as usize) else {
                 let count = parameters.len();

@@ -1,7 +1,8 @@
 //! Gates: `cargo bench -p zbmd-tests --bench gates`.
 //!
 //! The voice detector behind its energy gate beside the one without, on a recording of which nine tenths are silence:
-//! CPU time of the whole process, planned periods, segments. Both run by turns.
+//! CPU time of the whole process, planned periods, segments, and spans of speech as silero-vad defines them. Both run by
+//! turns.
 
 use std::time::Duration;
 
@@ -10,10 +11,12 @@ use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::PlanId;
 use zbmd_tests::actors::{registry, segments};
 use zbmd_tests::run::{Streams, drive_with, graph_file, streams};
-use zbmd_tests::signal::mostly_silent_speech;
+use zbmd_tests::signal::{from_f32_bytes, mostly_silent_speech, speech_timestamps};
 use zbmd_tests::{cpu_time, data};
 
 const ROUNDS: usize = 5;
+/// Frames that the detector behind the gate is late.
+const PRE_ROLL: usize = 8;
 
 fn main() {
     let (Some(detector), Some(wav)) = (
@@ -52,24 +55,18 @@ fn main() {
     let mut found = Vec::new();
     for round in 0..=ROUNDS {
         for ((model, engine), times) in engines.iter().zip(&mut times) {
-            let (time, lines) = run(engine, &inputs);
+            let (time, outputs) = run(engine, &inputs);
             // The first round warms up.
             if round == 0 {
+                let lines = segments::lines(&outputs["segments"]);
                 println!("{model}: {} segments", lines.lines().count());
-                found.push(lines);
+                found.push((lines, from_f32_bytes(&outputs["prob"])));
             } else {
                 times.push(time.as_secs_f64());
             }
         }
     }
-    println!(
-        "{}",
-        if found[0] == found[1] {
-            "the same segments"
-        } else {
-            "OTHER SEGMENTS"
-        }
-    );
+    compare(&found[0], &found[1]);
     let medians: Vec<f64> = times
         .iter_mut()
         .map(|times| {
@@ -85,14 +82,32 @@ fn main() {
     );
 }
 
-/// CPU time of a run, and the segments.
-fn run(engine: &Engine, inputs: &Streams) -> (Duration, String) {
+/// Says how far the lines and probabilities of two models are apart, of which the second is late.
+fn compare(plain: &(String, Vec<f64>), gated: &(String, Vec<f64>)) {
+    let equal = gated
+        .0
+        .lines()
+        .filter(|line| plain.0.lines().any(|other| other == *line));
+    println!("{} segments are equal to the frame", equal.count());
+
+    let frames = plain.1.len() - PRE_ROLL;
+    let want = speech_timestamps(&plain.1[..frames]);
+    let got = speech_timestamps(&gated.1[PRE_ROLL..]);
+    let pairs = want.iter().zip(&got);
+    let apart = pairs.map(|(want, got)| want.0.abs_diff(got.0).max(want.1.abs_diff(got.1)));
+    println!(
+        "{} spans of speech without a gate, {} with one, their ends at most {:.0} ms apart",
+        want.len(),
+        got.len(),
+        apart.max().unwrap_or(0) as f64 / 16.0
+    );
+}
+
+/// CPU time of a run, and what it gave.
+fn run(engine: &Engine, inputs: &Streams) -> (Duration, Streams) {
     let before = cpu_time::of_process();
     let session = engine.start(RunOptions::default()).expect("a session");
     let sinks = vec!["prob".to_owned(), "segments".to_owned()];
     let (outputs, _) = drive_with(session, inputs, sinks, 1, || ());
-    (
-        cpu_time::of_process() - before,
-        segments::lines(&outputs["segments"]),
-    )
+    (cpu_time::of_process() - before, outputs)
 }

@@ -112,8 +112,8 @@ impl Declared {
     /// Phases of a firing: all lists begin again together.
     fn phases(&self) -> Result<usize, String> {
         let lists = self.rates.values().chain([&self.times]);
-        let lengths = lists.map(|list| list.len().max(1) as u128);
-        let phases = lengths.fold(Some(1), |all, length| all.and_then(|all| lcm(all, length)));
+        let mut lengths = lists.map(|list| list.len().max(1) as u128);
+        let phases = lengths.try_fold(1, lcm);
         let phases = phases.and_then(|phases| usize::try_from(phases).ok());
         phases.ok_or_else(|| "too many phases".to_owned())
     }

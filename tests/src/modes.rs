@@ -1,5 +1,5 @@
 //! Runs of several modes, by the interpreter: one mode after the other, for the iterations that a run was in each. What goes
-//! over from mode to mode is found by a rule of its own, which shares no code with the executor's.
+//! over from mode to mode is found by a rule of its own, which shares no code with the executor's. And random modes.
 
 use std::borrow::Cow;
 
@@ -7,9 +7,13 @@ use bytes::Bytes;
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
 use zbmd_executor::ModeEntry;
-use zbmd_ir::verify::VerifiedModes;
-use zbmd_ir::{BlobId, ChannelId, Graph, State, TiSlice, TiVec};
+use zbmd_ir::verify::{VerifiedModes, verify_modes};
+use zbmd_ir::{
+    BlobId, ChannelId, Graph, Machine, Mode, Modes, Program, Role, State, TiSlice, TiVec, Value,
+};
+use zbmd_scheduler::{Block, ScheduleOptions, schedule};
 
+use crate::random::{self, Shape};
 use crate::run::Streams;
 
 /// The tokens on a graph's channels at a border.
@@ -91,6 +95,75 @@ pub fn interpreted(
     (outputs, state)
 }
 
+/// What the interpreter makes of the input where tokens decide about the mode: the run goes on in steps of as many iterations
+/// as there are from one decision to the next. The state that is left, and where it was in each mode.
+///
+/// # Panics
+/// If the interpretation fails, or the modes have no decision.
+pub fn interpreted_deciding(
+    modes: &VerifiedModes,
+    registry: &Registry,
+    inputs: &Streams,
+) -> (Streams, State, Vec<ModeEntry>) {
+    let decision = modes.decision().expect("a decision");
+    let entry = |mode: usize, iteration| ModeEntry {
+        mode: modes.names()[mode].clone(),
+        iteration,
+    };
+    let mut mode = 0;
+    let mut entries = vec![entry(0, 0)];
+    let mut state = State::initial(&modes.programs()[0].graph);
+    let mut outputs = Streams::new();
+    loop {
+        let program = &modes.programs()[mode];
+        let graph = &program.graph;
+        let mut interpreter =
+            Interpreter::new(graph, &program.blobs, registry).expect("an interpreter");
+        interpreter.restore(&state).expect("it fits");
+        let rest = graph.sources().zip(&state.consumed);
+        let rest = rest.map(|((_, actor), (_, tokens))| {
+            let taken = (tokens * actor.outputs[0].token.bytes()) as usize;
+            (actor.name.clone(), inputs[&actor.name][taken..].to_vec())
+        });
+        let step = decision.every - state.iterations % decision.every;
+        let outcome = interpreter
+            .run(&rest.collect(), Some(step))
+            .expect("the interpretation ends well");
+        for (name, bytes) in outcome.outputs {
+            outputs.entry(name).or_default().extend(bytes);
+        }
+        let done = outcome.state.iterations - state.iterations;
+        state = outcome.state;
+        if done < step {
+            return (outputs, state, entries);
+        }
+
+        let wanted = decided(graph, &decision.actor, &state.channels);
+        let wanted = wanted.and_then(|number| decision.modes.get(number).copied());
+        let is_allowed = |to: &u32| modes.changes().contains(&(mode as u32, *to));
+        let Some(to) = wanted.filter(is_allowed) else {
+            continue;
+        };
+        mode = to as usize;
+        let next = &modes.programs()[mode].graph;
+        let counts = next.sources().zip(&state.consumed);
+        state.consumed = counts.map(|((id, _), (_, tokens))| (id, *tokens)).collect();
+        state.channels = carry_by_name(graph, &state.channels, next);
+        entries.push(entry(mode, state.iterations));
+    }
+}
+
+/// The last number that an actor's first output has written.
+fn decided(graph: &Graph, actor: &str, tokens: &Tokens) -> Option<usize> {
+    let mut channels = graph.channels.iter_enumerated();
+    let (id, _) = channels.find(|(_, channel)| {
+        graph.actors[channel.from.actor].name == actor && channel.from.port == 0
+    })?;
+    let bytes = &tokens[id];
+    let number = i64::from_ne_bytes(bytes[bytes.len() - 8..].try_into().expect("eight bytes"));
+    usize::try_from(number).ok()
+}
+
 /// As [`interpreted`], for legs of any graphs over the same streams; ends where a leg has too little input.
 ///
 /// # Panics
@@ -137,4 +210,86 @@ pub fn interpreted_legs(
         }
     }
     (outputs, state)
+}
+
+/// Another graph over the same streams: it takes and gives them at other rates, some of its actors do something else, and
+/// some have another name, so that the tokens which they left behind stay there.
+fn vary(graph: &mut Graph, rng: &mut fastrand::Rng) {
+    for (index, actor) in graph.actors.iter_mut().enumerate() {
+        match actor.role {
+            Role::Source => actor.outputs[0].rate *= rng.u64(1..=3),
+            Role::Sink => {
+                let port = &mut actor.inputs[0];
+                let more = port.rate * rng.u64(0..=2);
+                port.rate += more;
+                port.window += more;
+            }
+            Role::Compute => {
+                if rng.u8(..) < 100 {
+                    let salt = Value::Int(rng.i64(..));
+                    actor.params.insert("salt".to_owned(), salt);
+                }
+                if rng.u8(..) < 60 {
+                    actor.name = format!("other{index}");
+                }
+            }
+        }
+    }
+    for channel in &mut graph.channels {
+        channel.initial.iter_mut().for_each(|byte| *byte ^= 0x3c);
+    }
+}
+
+fn planned(graph: Graph, machine: &Machine, seed: u64) -> Program {
+    let costs = random::costs(&graph, machine, seed);
+    let block = [Block::Auto, Block::Fixed(1), Block::Fixed(7)][(seed % 3) as usize];
+    let options = ScheduleOptions {
+        block,
+        ..ScheduleOptions::default()
+    };
+    let plans =
+        schedule(&graph, machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    Program {
+        graph,
+        machine: machine.clone(),
+        plans: plans.into(),
+        ..Program::default()
+    }
+}
+
+/// The seed's modes, 2 to 4 of them, on a machine of 1 to 4 devices; most changes are allowed.
+///
+/// # Panics
+/// If they cannot be scheduled, or the verifier refuses them.
+pub fn random_modes(seed: u64) -> VerifiedModes {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x30de5);
+    let machine = random::machine(1 + (seed % 4) as usize);
+    let shape = Shape {
+        actors: 16,
+        max_rate: 6,
+        ..Shape::default()
+    };
+    let first = random::graph(seed, shape);
+    let count = rng.u32(2..=4);
+    let list = (0..count).map(|index| {
+        let mut graph = first.clone();
+        if index > 0 {
+            vary(&mut graph, &mut rng);
+        }
+        Mode {
+            name: format!("m{index}"),
+            program: planned(graph, &machine, seed + u64::from(index)),
+        }
+    });
+    let list: Vec<Mode> = list.collect();
+    let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
+    let changes = pairs
+        .filter(|(from, to)| from != to && (*to == (from + 1) % count || rng.u8(..) < 180))
+        .collect();
+    let modes = Modes {
+        list,
+        changes,
+        decision: None,
+    };
+    verify_modes(modes).unwrap_or_else(|error| panic!("seed {seed}: {error}"))
 }

@@ -146,9 +146,82 @@ fn pauses(recording: &[u8]) -> Vec<usize> {
     cuts
 }
 
+/// Samples of a frame of the voice detector, at 16 kHz.
+const FRAME_SAMPLES: usize = FRAME_BYTES / 2;
+
+/// Spans of speech in samples at 16 kHz, from the detector's probability for each frame, as those who made the detector find
+/// them (`get_speech_timestamps` of silero-vad with its defaults): speech begins with a frame of 0.5 or more, and ends with the
+/// first of the frames below 0.35 that go on for 100 ms; what is no longer than 250 ms is none; each span gets 30 ms more on
+/// either side, or half of the silence between two.
+pub fn speech_timestamps(probabilities: &[f64]) -> Vec<(usize, usize)> {
+    const BEGIN: f64 = 0.5;
+    const END: f64 = 0.35;
+    const MIN_SPEECH: usize = 4000;
+    const MIN_SILENCE: usize = 1600;
+    const PAD: usize = 480;
+    let length = probabilities.len() * FRAME_SAMPLES;
+
+    let mut spans: Vec<(usize, usize)> = Vec::new();
+    let mut begin = None;
+    let mut quiet_from = None;
+    for (frame, &probability) in probabilities.iter().enumerate() {
+        let place = frame * FRAME_SAMPLES;
+        if probability >= BEGIN {
+            quiet_from = None;
+            begin.get_or_insert(place);
+        }
+        let Some(first) = begin else { continue };
+        if probability >= END {
+            continue;
+        }
+        let end = *quiet_from.get_or_insert(place);
+        if place - end >= MIN_SILENCE {
+            spans.push((first, end));
+            (begin, quiet_from) = (None, None);
+        }
+    }
+    spans.extend(begin.map(|first| (first, length)));
+    spans.retain(|(first, end)| end - first > MIN_SPEECH);
+
+    for index in 0..spans.len() {
+        if index == 0 {
+            spans[0].0 = spans[0].0.saturating_sub(PAD);
+        }
+        let end = spans[index].1;
+        let Some(next) = spans.get_mut(index + 1) else {
+            spans[index].1 = (end + PAD).min(length);
+            break;
+        };
+        let silence = next.0 - end;
+        let pad = if silence < 2 * PAD { silence / 2 } else { PAD };
+        next.0 -= pad;
+        spans[index].1 = end + pad;
+    }
+    spans
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spans_of_speech_are_those_of_the_definition() {
+        let frames = |runs: &[(usize, f64)]| -> Vec<f64> {
+            let runs = runs.iter();
+            runs.flat_map(|&(count, p)| std::iter::repeat_n(p, count))
+                .collect()
+        };
+        // From the first to the fourth frame below 0.35 are 1,536 samples: the fifth ends it.
+        let speech = frames(&[(10, 0.1), (20, 0.9), (5, 0.2), (10, 0.1)]);
+        assert_eq!(speech_timestamps(&speech), [(5120 - 480, 30 * 512 + 480)]);
+        let breath = frames(&[(10, 0.1), (20, 0.9), (3, 0.2), (7, 0.6), (10, 0.1)]);
+        assert_eq!(speech_timestamps(&breath), [(5120 - 480, 40 * 512 + 480)]);
+        // Between the two thresholds nothing begins and nothing ends.
+        let between = frames(&[(10, 0.4), (20, 0.9), (9, 0.4)]);
+        assert_eq!(speech_timestamps(&between), [(5120 - 480, 39 * 512)]);
+        let click = frames(&[(10, 0.1), (7, 0.9), (20, 0.1)]);
+        assert_eq!(speech_timestamps(&click), []);
+    }
 
     #[test]
     fn a_resampled_tone_is_the_tone_at_the_new_rate() {

@@ -37,6 +37,38 @@ struct Replay<'a> {
     given_back: BTreeMap<RingBlock, u64>,
     /// When the last slot of a sink for a block ended.
     outputs: BTreeMap<(ActorId, u64), u64>,
+    /// When the last slot of all ended.
+    end_ns: u64,
+}
+
+/// A run from an empty pipeline to an empty one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimedLeg {
+    /// Until all outputs of the first block were there.
+    pub first_output_ns: u64,
+    /// Until nothing was at work any more.
+    pub end_ns: u64,
+}
+
+/// What a run of `blocks` blocks takes that are released every `release_ns`, the first one at once.
+///
+/// # Panics
+/// If lanes wait for each other for ever.
+pub fn leg(
+    graph: &Graph,
+    machine: &Machine,
+    plan: &Plan,
+    blocks: u64,
+    release_ns: f64,
+    durations: Durations<'_>,
+) -> TimedLeg {
+    let replay = replayed(graph, machine, plan, blocks, release_ns, durations);
+    let outputs = replay.outputs.iter();
+    let of_first = outputs.filter(|((_, block), _)| *block == 0);
+    TimedLeg {
+        first_output_ns: of_first.map(|(_, end_ns)| *end_ns).max().unwrap_or(0),
+        end_ns: replay.end_ns,
+    }
 }
 
 /// The longest time from the release of a block to its output, for each sink, over a run of `blocks` blocks that are
@@ -52,6 +84,24 @@ pub fn longest_responses(
     release_ns: f64,
     durations: Durations<'_>,
 ) -> BTreeMap<ActorId, u64> {
+    let replay = replayed(graph, machine, plan, blocks, release_ns, durations);
+    let mut longest: BTreeMap<ActorId, u64> = BTreeMap::new();
+    for ((sink, block), end_ns) in &replay.outputs {
+        let response_ns = end_ns.saturating_sub(replay.release_of(*block));
+        let worst = longest.entry(*sink).or_insert(0);
+        *worst = (*worst).max(response_ns);
+    }
+    longest
+}
+
+fn replayed<'a>(
+    graph: &'a Graph,
+    machine: &'a Machine,
+    plan: &'a Plan,
+    blocks: u64,
+    release_ns: f64,
+    durations: Durations<'_>,
+) -> Replay<'a> {
     let lanes = plan.calendars.iter().flat_map(|calendar| {
         let lanes = calendar.lanes.iter();
         lanes.map(|lane| (calendar.device, &lane.entries))
@@ -79,6 +129,7 @@ pub fn longest_responses(
         received: BTreeMap::new(),
         given_back: BTreeMap::new(),
         outputs: BTreeMap::new(),
+        end_ns: 0,
     };
 
     let periods = blocks + u64::from(plan.stages) - 1;
@@ -91,14 +142,7 @@ pub fn longest_responses(
         }
         assert!(has_moved, "lanes wait for each other");
     }
-
-    let mut longest: BTreeMap<ActorId, u64> = BTreeMap::new();
-    for ((sink, block), end_ns) in &replay.outputs {
-        let response_ns = end_ns.saturating_sub(replay.release_of(*block));
-        let worst = longest.entry(*sink).or_insert(0);
-        *worst = (*worst).max(response_ns);
-    }
-    longest
+    replay
 }
 
 fn count_out<'a>(entries: &'a [Entry], slots: &mut Vec<&'a Slot>) {
@@ -133,6 +177,7 @@ impl Replay<'_> {
 
         let end_ns = clock.now_ns.max(ready_ns) + durations(slot);
         self.note(slot, block, clock.device, end_ns);
+        self.end_ns = self.end_ns.max(end_ns);
         clock.now_ns = end_ns;
         clock.next += 1;
         true

@@ -1,6 +1,6 @@
-//! The flight recorder beside live parameters: a run of a live source with gaps that is recorded, set from outside again and
-//! again, and whose workers are killed meanwhile is replayed bit for bit, on one device and on two; also where the run was
-//! killed itself.
+//! The flight recorder beside live parameters and modes: a run of a live source with gaps that is recorded, set from outside
+//! again and again, goes over to other modes, and whose workers are killed meanwhile is replayed bit for bit, on one device
+//! and on two; also where the run was killed itself.
 //!
 //! `ZBMD_RECORDED_SECONDS=600` makes the first run as long, with as many changes and at least as many kills over all of it;
 //! it prints how much faster than live it is replayed. No test harness: this program is its own `zbmd-run`.
@@ -30,8 +30,7 @@ mod linux {
     use std::time::{Duration, Instant};
 
     use xxhash_rust::xxh3::xxh3_64;
-    use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
-    use zbmd_ir::verify::Verified;
+    use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_str};
     use zbmd_run::flight::Recording;
     use zbmd_tests::child_run::{ChildRun, RUNNER, free_port};
     use zbmd_tests::losses::HARDY;
@@ -63,6 +62,56 @@ mod linux {
     sinks: { "out": Stream(), "filtered": Stream() },
     pins: PINS,
 )"#;
+    /// The same with modes: one that does not have a parameter, and one whose iterations take two tokens of the source. Both
+    /// sinks have a token an iteration in all of them.
+    const MODES: &str = r#"Model(
+    name: "recorded",
+    params: {
+        "level": Live(1.0, min: 0.0, max: 8.0),
+        "taps": Live([0.5, 0.25, 0.125], min: -1.0, max: 1.0),
+        "decay": Live(0.5, min: 0.0, max: 0.99),
+        "offset": Live(0.0, min: -1.0, max: 1.0),
+    },
+    sources: { "in": Stream(dtype: f32, sample_rate: 48000) },
+    actors: {
+        "level": Gain($level),
+        "filter": Fir($taps),
+        "memory": Expr("x + d * s", inputs: { "x": f32, "s": f32 }, params: { "d": $decay }),
+    },
+    channels: [(from: "in", to: ["level"]), (from: "level", to: ["filter"])],
+    modes: {
+        "shifted": Mode(
+            actors: { "offset": Expr("x + o", inputs: { "x": f32 }, params: { "o": $offset }) },
+            channels: [
+                (from: "filter", to: ["memory.x", "filtered"]),
+                (from: "memory", to: ["memory.s", "offset"], initial: [0.0]),
+                (from: "offset", to: ["out"]),
+            ],
+        ),
+        "bare": Mode(channels: [
+            (from: "filter", to: ["memory.x", "filtered"]),
+            (from: "memory", to: ["memory.s", "out"], initial: [0.0]),
+        ]),
+        "pairs": Mode(
+            actors: {
+                "thin": Fir([1.0], decimate: 2),
+                "half": Fir([0.5, 0.5], decimate: 2),
+                "offset": Expr("x - o", inputs: { "x": f32 }, params: { "o": $offset }),
+            },
+            channels: [
+                (from: "filter", to: ["memory.x", "thin"]),
+                (from: "thin", to: ["filtered"]),
+                (from: "memory", to: ["memory.s", "half"], initial: [0.0]),
+                (from: "half", to: ["offset"]),
+                (from: "offset", to: ["out"]),
+            ],
+        ),
+    },
+    sinks: { "out": Stream(), "filtered": Stream() },
+    pins: PINS,
+)"#;
+    const MODE_NAMES: [&str; 3] = ["shifted", "bare", "pairs"];
+    const MODES_ON_TWO: &str = r#"{ "level": "cpu:0", "filter": "cpu:0", "memory": "cpu:1" }"#;
     const SINKS: [&str; 2] = ["out", "filtered"];
     const TWO_DEVICES: &str =
         r#"{ "level": "cpu:0", "filter": "cpu:0", "memory": "cpu:1", "offset": "cpu:1" }"#;
@@ -70,6 +119,9 @@ mod linux {
     /// What is asked for of a run that ends in good order.
     const CHANGES: usize = 200;
     const KILLS: u64 = 20;
+    const SWITCHES: usize = 24;
+    /// Iterations of the run that changes its mode: in some of them an iteration takes two tokens.
+    const MODE_ITERATIONS: usize = 12 * RATE;
     /// How long that run takes at least: kills are some 250 ms apart, and changes 45 ms. In a longer one they are further
     /// apart.
     const MIN_SECONDS: usize = 16;
@@ -88,6 +140,7 @@ mod linux {
     /// A run that is recorded.
     #[derive(Clone, Copy)]
     struct Recorded<'a> {
+        bundle: &'a str,
         name: &'a str,
         input: &'a str,
         /// How many times further apart kills and changes are.
@@ -107,7 +160,12 @@ mod linux {
         for (name, pins, devices) in [("two", TWO_DEVICES, 2), ("one", "{}", 1)] {
             let text = MODEL.replace("PINS", pins);
             let path = folder.join(format!("{name}.zbmd"));
-            zbmd_ir::bundle::write(&path, &compiled(&text, devices)).expect("written");
+            compiled(&text, devices).write(&path).expect("written");
+        }
+        for (name, pins, devices) in [("modes-two", MODES_ON_TWO, 2), ("modes-one", "{}", 1)] {
+            let text = MODES.replace("PINS", pins);
+            let path = folder.join(format!("{name}.zbmd"));
+            compiled(&text, devices).write(&path).expect("written");
         }
 
         a_whole_run_is_replayed_whole(folder, &mut rng);
@@ -116,6 +174,186 @@ mod linux {
         for seed in 0..3 {
             a_killed_run_is_replayed_as_far_as_it_was_recorded(folder, seed, &mut rng);
         }
+        a_run_of_several_modes_is_replayed_through_the_same_modes(folder, &mut rng);
+        for seed in 0..2 {
+            a_killed_run_of_several_modes_is_replayed(folder, seed, &mut rng);
+        }
+    }
+
+    fn a_run_of_several_modes_is_replayed_through_the_same_modes(
+        folder: &Path,
+        rng: &mut fastrand::Rng,
+    ) {
+        let port = free_port();
+        let sender = LossySender::start(port, rng.fork());
+        let mut run = Recorded {
+            bundle: "modes-two",
+            name: "modes",
+            input: &format!("in=udp://127.0.0.1:{port}?header=seq&rate={RATE}"),
+            stretch: 1,
+            seed: 5,
+            options: &["-n", &MODE_ITERATIONS.to_string()],
+        }
+        .start(folder);
+        let begun = Instant::now();
+        let entries = change_modes_at_random(&mut run, SWITCHES, CHANGES / SWITCHES, rng);
+        let report = run.end_within(Duration::from_secs(180));
+        let live_for = begun.elapsed();
+        sender.stop();
+
+        let recoveries = report["recoveries"].as_u64().expect("a number");
+        assert!(recoveries >= KILLS, "{recoveries} kills only: {report}");
+        let expect = written(folder, "modes");
+        let lengths = expect.iter().map(Vec::len);
+        assert!(lengths.eq([4 * MODE_ITERATIONS; SINKS.len()]));
+        let recording = Recording::open(&folder.join("modes.box")).expect("a recording");
+        let recorded: Vec<(String, u64)> = recording
+            .mode_changes()
+            .map(|change| {
+                let mode = &recording.head.modes[change.mode as usize];
+                (mode.name.clone(), change.iteration)
+            })
+            .collect();
+        assert_eq!(recorded, entries, "what the commands said");
+        for name in MODE_NAMES {
+            let times = entries.iter().filter(|(mode, _)| mode == name).count();
+            assert!(times >= 3, "{times} times {name} only");
+        }
+        let changes = recording.changes().count();
+        assert!(changes >= CHANGES / 2, "{changes} changes only");
+        let gaps = recording.gaps[0].len();
+        assert!(gaps >= 10, "{gaps} gaps only");
+
+        println!(
+            "{} switches of modes, {changes} changes, {gaps} gaps, {recoveries} kills: {live_for:.2?} live",
+            entries.len()
+        );
+        for bundle in ["modes-two", "modes-one"] {
+            let begun = Instant::now();
+            let again = replayed(folder, "modes", bundle, &[]);
+            let replayed_for = begun.elapsed();
+            let hashes = again.iter().map(|bytes| format!("{:016x}", xxh3_64(bytes)));
+            println!(
+                "{bundle}: {replayed_for:.2?} again, {:.1} times as fast; hashes of {SINKS:?}: {}",
+                live_for.as_secs_f64() / replayed_for.as_secs_f64(),
+                hashes.collect::<Vec<_>>().join(" "),
+            );
+            assert!(again == expect, "other bits on {bundle}");
+        }
+        // From the middle, from the very iteration of a change, and through other losses.
+        let at_change = entries[entries.len() / 2].1 as usize;
+        for from in [MODE_ITERATIONS / 3, at_change, at_change + 7] {
+            let from_text = from.to_string();
+            for extra in [&[][..], &["--inject", "7", "--supervise=hardy.ron"]] {
+                let options = [&["--from", &from_text], extra].concat();
+                let again = replayed(folder, "modes", "modes-two", &options);
+                let rest = expect.iter().map(|bytes| &bytes[4 * from..]);
+                assert!(rest.eq(again), "other bits from iteration {from} on");
+            }
+        }
+
+        let output = command()
+            .current_dir(folder)
+            .args(["replay", "modes.box", "--against", "modes-one.zbmd"])
+            .output()
+            .expect("started");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("--against: not with a recording of several modes"),
+            "{said}"
+        );
+        let output = command()
+            .current_dir(folder)
+            .args(["replay", "modes.box", "--bundle", "two.zbmd"])
+            .output()
+            .expect("started");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(5), "{said}");
+        assert!(
+            said.contains("its modes are ``, in the recording `shifted`, `bare`, `pairs`"),
+            "{said}"
+        );
+    }
+
+    fn a_killed_run_of_several_modes_is_replayed(
+        folder: &Path,
+        seed: u64,
+        rng: &mut fastrand::Rng,
+    ) {
+        let name = format!("modes{seed}");
+        let mut run = Recorded {
+            bundle: "modes-two",
+            name: &name,
+            input: &format!("in=paced:long.f32?rate={RATE}"),
+            stretch: 1,
+            seed: 11 + seed,
+            options: &[],
+        }
+        .start(folder);
+        let entries = change_modes_at_random(&mut run, 8 + rng.usize(..8), 3, rng);
+        run.kill();
+
+        let expect = written(folder, &name);
+        let recording = Recording::open(&folder.join(format!("{name}.box"))).expect("a recording");
+        let switches = recording.mode_changes().count();
+        assert!(switches + 1 >= entries.len(), "{switches} of {entries:?}");
+        for bundle in ["modes-two", "modes-one"] {
+            let again = replayed(folder, &name, bundle, &[]);
+            for (again, expect) in again.iter().zip(&expect) {
+                let both = again.len().min(expect.len());
+                assert!(again[..both] == expect[..both], "other bits on {bundle}");
+                assert!(
+                    both > 2 * RATE && both >= expect.len() / 2,
+                    "{both} bytes only"
+                );
+            }
+        }
+    }
+
+    /// Changes the mode so many times, and before each change sets parameters so many times. What the commands said of modes.
+    fn change_modes_at_random(
+        run: &mut ChildRun,
+        switches: usize,
+        sets: usize,
+        rng: &mut fastrand::Rng,
+    ) -> Vec<(String, u64)> {
+        let pid = run.pid().to_string();
+        let mut entries: Vec<(String, u64)> = Vec::new();
+        for _ in 0..switches {
+            for _ in 0..sets {
+                let mut words = vec![pid.clone()];
+                words.extend(random_values(rng));
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                let output = set(&words);
+                // One of the modes does not have all parameters.
+                let is_known = matches!(output.status.code(), Some(0 | 2));
+                assert!(
+                    is_known,
+                    "{words:?}: {}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
+                std::thread::sleep(CHANGE_EVERY.mul_f64(rng.f64()));
+            }
+            let present = entries
+                .last()
+                .map_or(MODE_NAMES[0], |(name, _)| name.as_str());
+            let others: Vec<&str> = MODE_NAMES
+                .into_iter()
+                .filter(|name| *name != present)
+                .collect();
+            let next = others[rng.usize(..others.len())];
+            let output = command()
+                .args(["mode", &pid, next])
+                .output()
+                .expect("started");
+            let said = String::from_utf8_lossy(&output.stdout);
+            let problem = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{next}: {problem}");
+            let iteration = said.split_whitespace().nth(3).and_then(|n| n.parse().ok());
+            entries.push((next.to_owned(), iteration.expect("an iteration")));
+        }
+        entries
     }
 
     fn a_whole_run_is_replayed_whole(folder: &Path, rng: &mut fastrand::Rng) {
@@ -124,6 +362,7 @@ mod linux {
         let port = free_port();
         let sender = LossySender::start(port, rng.fork());
         let mut run = Recorded {
+            bundle: "two",
             name: "whole",
             input: &format!("in=udp://127.0.0.1:{port}?header=seq&rate={RATE}"),
             stretch,
@@ -183,7 +422,7 @@ mod linux {
     fn a_changed_model_differs_where_its_replay_does(folder: &Path) {
         let text = MODEL.replace("PINS", "{}").replace("x + o", "x - o");
         let path = folder.join("changed.zbmd");
-        zbmd_ir::bundle::write(&path, &compiled(&text, 1)).expect("written");
+        compiled(&text, 1).write(&path).expect("written");
         let [expect, _] = written(folder, "whole");
         let [changed, _] = replayed(folder, "whole", "changed", &[]);
         let mut pairs = expect.chunks_exact(4).zip(changed.chunks_exact(4));
@@ -241,6 +480,7 @@ mod linux {
         let name = format!("long{seed}");
         let begun = Instant::now();
         let mut run = Recorded {
+            bundle: "two",
             name: &name,
             input: &format!("in=paced:long.f32?rate={RATE}"),
             stretch: 1,
@@ -307,7 +547,7 @@ mod linux {
                 "--quiet",
             ];
             let options = [&options[..], self.options].concat();
-            let mut run = ChildRun::start(folder, "two", self.input, &output, &options);
+            let mut run = ChildRun::start(folder, self.bundle, self.input, &output, &options);
             let pid = run.pid().to_string();
             run.wait_until("it takes commands", || set(&[&pid]).status.success());
             // The first tokens have the first values.
@@ -405,16 +645,14 @@ mod linux {
     }
 
     /// Small blocks, so that there are many borders.
-    fn compiled(text: &str, devices: usize) -> Verified<zbmd_ir::Program> {
+    fn compiled(text: &str, devices: usize) -> Compiled {
         let options = CompileOptions {
             machine: MachineChoice::Uniform(devices),
             block: Some(48),
             ..CompileOptions::default()
         };
         let compiled = compile_str("model.ron", text, "", &options);
-        compiled
-            .unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
-            .program
+        compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
     }
 
     fn set(words: &[&str]) -> Output {

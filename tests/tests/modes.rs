@@ -12,92 +12,18 @@ use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
 use zbmd_executor::supervise::{Event, What};
 use zbmd_executor::{
     Engine, EngineError, Isolation, ModeEntry, ModeError, ModeHandle, Outcome, RunOptions,
-    SetError, SwapError, When,
+    ScheduledMode, SetError, SwapError, When,
 };
 use zbmd_ir::verify::{VerifiedModes, verify_modes};
-use zbmd_ir::{Graph, Machine, Mode, Modes, Program, Role, State, Value, carried_channels};
-use zbmd_scheduler::{Block, ScheduleOptions, schedule};
+use zbmd_ir::{Graph, Mode, Modes, Program, State, carried_channels};
 use zbmd_tests::harness::{self, Test};
 use zbmd_tests::losses;
 use zbmd_tests::mix;
-use zbmd_tests::modes::{Carry, Leg, Tokens, carry_by_name, interpreted, interpreted_legs, legs};
-use zbmd_tests::random::{self, Shape};
+use zbmd_tests::modes::{
+    Carry, Leg, Tokens, carry_by_name, interpreted, interpreted_deciding, interpreted_legs, legs,
+    random_modes as modes,
+};
 use zbmd_tests::run::{Streams, drive_with, random_inputs};
-
-/// Another graph over the same streams: it takes and gives them at other rates, some of its actors do something else, and
-/// some have another name, so that the tokens which they left behind stay there.
-fn vary(graph: &mut Graph, rng: &mut fastrand::Rng) {
-    for (index, actor) in graph.actors.iter_mut().enumerate() {
-        match actor.role {
-            Role::Source => actor.outputs[0].rate *= rng.u64(1..=3),
-            Role::Sink => {
-                let port = &mut actor.inputs[0];
-                let more = port.rate * rng.u64(0..=2);
-                port.rate += more;
-                port.window += more;
-            }
-            Role::Compute => {
-                if rng.u8(..) < 100 {
-                    let salt = Value::Int(rng.i64(..));
-                    actor.params.insert("salt".to_owned(), salt);
-                }
-                if rng.u8(..) < 60 {
-                    actor.name = format!("other{index}");
-                }
-            }
-        }
-    }
-    for channel in &mut graph.channels {
-        channel.initial.iter_mut().for_each(|byte| *byte ^= 0x3c);
-    }
-}
-
-fn planned(graph: Graph, machine: &Machine, seed: u64) -> Program {
-    let costs = random::costs(&graph, machine, seed);
-    let block = [Block::Auto, Block::Fixed(1), Block::Fixed(7)][(seed % 3) as usize];
-    let options = ScheduleOptions {
-        block,
-        ..ScheduleOptions::default()
-    };
-    let plans =
-        schedule(&graph, machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    Program {
-        graph,
-        machine: machine.clone(),
-        plans: plans.into(),
-        ..Program::default()
-    }
-}
-
-/// The seed's modes, 2 to 4 of them; most changes are allowed.
-fn modes(seed: u64) -> VerifiedModes {
-    let mut rng = fastrand::Rng::with_seed(seed ^ 0x30de5);
-    let machine = random::machine(1 + (seed % 4) as usize);
-    let shape = Shape {
-        actors: 16,
-        max_rate: 6,
-        ..Shape::default()
-    };
-    let first = random::graph(seed, shape);
-    let count = rng.u32(2..=4);
-    let list = (0..count).map(|index| {
-        let mut graph = first.clone();
-        if index > 0 {
-            vary(&mut graph, &mut rng);
-        }
-        Mode {
-            name: format!("m{index}"),
-            program: planned(graph, &machine, seed + u64::from(index)),
-        }
-    });
-    let list: Vec<Mode> = list.collect();
-    let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
-    let changes = pairs
-        .filter(|(from, to)| from != to && (*to == (from + 1) % count || rng.u8(..) < 180))
-        .collect();
-    let modes = Modes { list, changes };
-    verify_modes(modes).unwrap_or_else(|error| panic!("seed {seed}: {error}"))
-}
 
 /// Input for about so many blocks of the mode that takes most.
 fn inputs(modes: &VerifiedModes, blocks: u64, seed: u64) -> Streams {
@@ -263,6 +189,217 @@ fn random_changes_between_random_modes_are_those_of_the_interpreter() {
     );
 }
 
+/// A walk of the seed's modes that is known ahead: up to so many changes, some of them at one iteration, few at a border of
+/// blocks.
+fn random_schedule(seed: u64, modes: &VerifiedModes, max_changes: usize) -> Vec<ScheduledMode> {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x5c4ed);
+    let (mut mode, mut iteration) = (0, 0);
+    let mut schedule = Vec::new();
+    for _ in 0..rng.usize(1..=max_changes) {
+        let allowed = modes.changes().iter().filter(|(from, _)| *from == mode);
+        let next: Vec<u32> = allowed.map(|(_, to)| *to).collect();
+        let Some(to) = rng.choice(next) else { break };
+        iteration += rng.u64(0..=9);
+        mode = to;
+        schedule.push(ScheduledMode {
+            iteration,
+            mode,
+            changes: Vec::new(),
+        });
+    }
+    schedule
+}
+
+/// Where a run with such a schedule was in each mode.
+fn entries_of(modes: &VerifiedModes, schedule: &[ScheduledMode]) -> Vec<ModeEntry> {
+    let entry = |mode: u32, iteration| ModeEntry {
+        mode: modes.names()[mode as usize].clone(),
+        iteration,
+    };
+    let changes = schedule.iter().map(|next| entry(next.mode, next.iteration));
+    std::iter::once(entry(0, 0)).chain(changes).collect()
+}
+
+/// A run makes the changes that are known ahead at their iterations, whatever its blocks; so do two, of which the second goes
+/// on where the first one ended.
+fn modes_that_are_known_ahead_come_at_their_iterations() {
+    let (mut changes, mut splits_in_modes) = (0, 0);
+    for seed in 300..380u64 {
+        let modes = modes(seed);
+        let inputs = inputs(&modes, 80, seed);
+        let registry = mix::registry();
+        let engine = Engine::with_modes(modes.clone(), &registry).expect("an engine");
+        let sinks = || -> Vec<String> {
+            let sinks = engine.program().graph.sinks();
+            sinks.map(|(_, actor)| actor.name.clone()).collect()
+        };
+        let mut options = losses::options(Isolation::Threads);
+        if seed % 2 == 0 {
+            options.supervised = Some(losses::supervised(&engine, "Supervision()", None));
+        }
+        let schedule = random_schedule(seed, &modes, 8);
+        let (expected, last) =
+            interpreted(&modes, &registry, &inputs, &entries_of(&modes, &schedule));
+        changes += schedule.len();
+        options.scheduled_modes = schedule.clone();
+        let session = engine.start(options.clone()).expect("a session");
+        let (outputs, outcome) = drive_with(session, &inputs, sinks(), 1, || ());
+        assert!(outputs == expected, "seed {seed}: {schedule:?}");
+        assert_eq!(outcome.state, last, "seed {seed}");
+
+        let split = fastrand::Rng::with_seed(seed)
+            .u64(..40)
+            .min(last.iterations);
+        let (before, after): (Vec<ScheduledMode>, Vec<ScheduledMode>) = schedule
+            .into_iter()
+            .partition(|next| next.iteration < split);
+        splits_in_modes += usize::from(!before.is_empty());
+        options.iterations = Some(split);
+        options.scheduled_modes = before;
+        let session = engine.start(options.clone()).expect("a session");
+        let (first_outputs, first) = drive_with(session, &inputs, sinks(), 1, || ());
+        assert_eq!(first.state.iterations, split, "seed {seed}");
+
+        let graph = &modes.programs()[first.present_mode.mode as usize].graph;
+        let rest = graph.sources().zip(&first.state.consumed);
+        let rest = rest.map(|((_, actor), (_, tokens))| {
+            let taken = (tokens * actor.outputs[0].token.bytes()) as usize;
+            (actor.name.clone(), inputs[&actor.name][taken..].to_vec())
+        });
+        let rest: Streams = rest.collect();
+        options.iterations = None;
+        options.state = Some(first.state);
+        options.present_mode = first.present_mode;
+        options.scheduled_modes = after;
+        let session = engine.start(options).expect("a session");
+        let (outputs, outcome) = drive_with(session, &rest, sinks(), 1, || ());
+        for (name, bytes) in &expected {
+            let both = [&first_outputs[name][..], &outputs[name][..]].concat();
+            assert!(both == *bytes, "seed {seed}: `{name}` from {split} on");
+        }
+        assert_eq!(outcome.state, last, "seed {seed}, from {split} on");
+    }
+    println!("{changes} changes, {splits_in_modes} runs went on after some");
+    assert!(changes > 200 && splits_in_modes > 30, "a weak sample");
+}
+
+/// Three modes of which the input's tokens choose one, by a number that stands for none now and then; one of them takes two
+/// tokens an iteration, and one does not decide. What is remembered goes from each to each.
+const DECIDING: &str = r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    actors: {
+        "pick": Expr("x < 0.3 ? 0 : x < 0.5 ? 1 : x < 0.7 ? 2 : 3"),
+        "memory": Expr("0.5 * s + x", inputs: { "x": f32, "s": f32 }),
+    },
+    channels: [
+        (from: "in", to: ["pick", "memory.x"]),
+        (from: "pick", to: ["mode"], initial: [0]),
+    ],
+    modes: {
+        "plain": Mode(channels: [(from: "memory", to: ["memory.s", "out"], initial: [0.0])]),
+        "pairs": Mode(
+            actors: { "half": Fir([0.5, 0.25], decimate: 2) },
+            channels: [
+                (from: "memory", to: ["memory.s", "half"], initial: [0.0]),
+                (from: "half", to: ["out"]),
+            ],
+        ),
+        "squared": Mode(
+            actors: { "square": Expr("x * x") },
+            channels: [
+                (from: "memory", to: ["memory.s", "square"], initial: [0.0]),
+                (from: "square", to: ["out"]),
+            ],
+        ),
+    },
+    initial_mode: "pairs",
+    changes: [("plain", "pairs"), ("pairs", "plain"), ("pairs", "squared"), ("squared", "plain")],
+    mode_from: (from: "pick", every: EVERY),
+    sinks: { "out": Stream(), "mode": Stream() },
+)"#;
+
+/// The modes that tokens ask for are entered at the iterations of the interpreter, whatever the devices and blocks.
+fn check_decisions(seed: u64, options: &dyn Fn(&Engine) -> RunOptions, tokens: usize) -> usize {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let every = [7, 48, 96, 250][rng.usize(..4)];
+    let text = DECIDING.replace("EVERY", &every.to_string());
+    let devices = 1 + (seed % 3) as usize;
+    let modes = compiled(&text, devices, Losses::Single);
+    let input: Vec<u8> = (0..tokens).flat_map(|_| rng.f32().to_ne_bytes()).collect();
+    let inputs = Streams::from([("in".to_owned(), input)]);
+    let registry = mix::registry();
+    let (expected, last, entries) = interpreted_deciding(&modes, &registry, &inputs);
+
+    let engine = Engine::with_modes(modes, &registry).expect("an engine");
+    let session = engine.start(options(&engine)).expect("a session");
+    let starts = session.modes().follow();
+    let sinks = vec!["out".to_owned(), "mode".to_owned()];
+    let (outputs, outcome) = drive_with(session, &inputs, sinks, 40, || ());
+    for (name, bytes) in &outputs {
+        let wanted = &expected[name];
+        let same = bytes.iter().zip(wanted).take_while(|(a, b)| a == b).count();
+        assert!(
+            bytes == wanted,
+            "seed {seed}: `{name}` differs from byte {same} of {} on, has {}; {entries:?}",
+            wanted.len(),
+            bytes.len()
+        );
+    }
+    assert_eq!(outcome.state, last, "seed {seed}: {entries:?}");
+    let found: Vec<ModeEntry> = starts
+        .try_iter()
+        .map(|start| ModeEntry {
+            mode: engine.mode_names()[start.mode].clone(),
+            iteration: start.iteration,
+        })
+        .collect();
+    assert_eq!(found, entries, "seed {seed}");
+    entries.len() - 1
+}
+
+fn tokens_decide_as_the_interpreter_says() {
+    let mut changes = 0;
+    for seed in 0..12 {
+        let options = |engine: &Engine| {
+            let mut options = losses::options(Isolation::Threads);
+            if seed % 2 == 0 {
+                options.supervised = Some(losses::supervised(engine, "Supervision()", None));
+            }
+            options
+        };
+        changes += check_decisions(seed, &options, 4000);
+    }
+    println!("{changes} changes");
+    assert!(changes > 100, "a weak sample");
+}
+
+/// So they do where workers are killed meanwhile, before and after each decision.
+#[cfg(target_os = "linux")]
+fn kills_decide_nothing() {
+    const FAULTS: &str = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), seed: 9)";
+    let lost = Arc::new(AtomicUsize::new(0));
+    let mut changes = 0;
+    for seed in 100..104 {
+        let options = |engine: &Engine| {
+            let counted = Arc::clone(&lost);
+            let mut supervised = losses::supervised(engine, losses::HARDY, Some(FAULTS));
+            supervised.listener = Some(Arc::new(move |event: &Event| {
+                if matches!(event.what, What::Lost { .. }) {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }
+            }));
+            RunOptions {
+                supervised: Some(supervised),
+                ..losses::options(Isolation::Processes { program: None })
+            }
+        };
+        changes += check_decisions(seed, &options, 12_000);
+    }
+    let losses_seen = lost.load(Ordering::Relaxed);
+    println!("{changes} changes, {losses_seen} losses");
+    assert!(changes > 100 && losses_seen > 20, "a weak sample");
+}
+
 /// A run of which something is done wrong; `None` where there is nothing to get wrong.
 type SeededBug = for<'a> fn(&[Leg<'a>]) -> Option<(Vec<Leg<'a>>, Carry)>;
 
@@ -414,6 +551,7 @@ fn impossible_changes_are_refused() {
     let one_way = Modes {
         list: list.collect(),
         changes: vec![(0, 1)],
+        decision: None,
     };
     let verified = verify_modes(one_way).expect("valid");
     let registry = mix::registry();
@@ -440,9 +578,25 @@ fn impossible_changes_are_refused() {
     session.join().expect("it ends well");
     assert!(matches!(handle.change("m1"), Err(ModeError::Ended)));
 
-    options.state = Some(State::initial(&engine.program().graph));
-    let refused = engine.start(options).expect_err("not yet");
+    let mut profiled = options.clone();
+    profiled.profile = true;
+    let refused = engine.start(profiled).expect_err("not yet");
     assert!(matches!(refused, EngineError::Modes { .. }), "{refused}");
+    options.state = Some(State::initial(&engine.program().graph));
+    let mut nowhere = options.clone();
+    nowhere.present_mode.mode = 9;
+    let refused = engine.start(nowhere).expect_err("no such mode");
+    assert!(matches!(refused, EngineError::NoMode { .. }), "{refused}");
+    for (mode, iteration) in [(9, 5), (0, 5)] {
+        options.scheduled_modes = vec![ScheduledMode {
+            iteration,
+            mode,
+            changes: Vec::new(),
+        }];
+        let refused = engine.start(options.clone()).expect_err("impossible");
+        let is_refused = matches!(refused, EngineError::ScheduledMode { index: 0, .. });
+        assert!(is_refused, "{refused}");
+    }
 }
 
 fn compiled(text: &str, devices: usize, contingencies: Losses) -> VerifiedModes {
@@ -782,6 +936,16 @@ fn main() {
         (
             "random_changes_between_random_modes_are_those_of_the_interpreter",
             random_changes_between_random_modes_are_those_of_the_interpreter,
+        ),
+        (
+            "tokens_decide_as_the_interpreter_says",
+            tokens_decide_as_the_interpreter_says,
+        ),
+        #[cfg(target_os = "linux")]
+        ("kills_decide_nothing", kills_decide_nothing),
+        (
+            "modes_that_are_known_ahead_come_at_their_iterations",
+            modes_that_are_known_ahead_come_at_their_iterations,
         ),
         #[cfg(target_os = "linux")]
         (

@@ -292,7 +292,7 @@ mod linux {
     /// Tokens of the source in an iteration of the base model.
     fn iteration_tokens(folder: &Path) -> usize {
         let recording = Recording::open(&folder.join("box")).expect("a recording");
-        recording.head.sources[0].tokens_per_iteration as usize
+        recording.head.modes[0].tokens_per_iteration[0] as usize
     }
 
     fn record(folder: &Path) {

@@ -18,6 +18,7 @@ fn main() -> std::process::ExitCode {
 
 #[cfg(target_os = "linux")]
 mod linux {
+    use std::path::Path;
     use std::process::{Command, Output};
 
     use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
@@ -94,6 +95,7 @@ mod linux {
             changes.push((gain, iteration.unwrap_or_else(|| panic!("{said}"))));
         }
         run.end();
+        a_state_is_of_its_mode(folder.path());
         let output = mode(&[&pid, "two"]);
         assert_eq!(output.status.code(), Some(8), "{}", text(&output.stderr));
 
@@ -112,6 +114,71 @@ mod linux {
             assert_eq!(*value, gain, "token {index}: {changes:?}");
         }
         assert_eq!(changes_left.count(), 0, "{changes:?}");
+    }
+
+    /// A run that goes on from a state is in the mode that the other one ended in.
+    fn a_state_is_of_its_mode(folder: &Path) {
+        let input = "in=paced:ones.f32?rate=48000";
+        let iterations = TOKENS / 2;
+        let limit = iterations.to_string();
+        let options = ["-n", &limit, "--save-state", "half.state"];
+        let mut run = ChildRun::start(folder, "volume", input, "out=half.f32", &options);
+        let pid = run.pid().to_string();
+        run.wait_until("it takes commands", || mode(&[&pid]).status.success());
+        assert!(mode(&[&pid, "two"]).status.success());
+        run.end();
+
+        let options = ["--load-state", "half.state"];
+        let mut run = ChildRun::start(folder, "volume", input, "out=rest.f32", &options);
+        let pid = run.pid().to_string();
+        let mut listed = String::new();
+        run.wait_until("it takes commands", || {
+            let output = mode(&[&pid]);
+            listed = text(&output.stdout);
+            output.status.success()
+        });
+        assert_eq!(
+            listed,
+            format!("one\ntwo   since iteration {iterations}\nfour\n")
+        );
+        run.end();
+        let rest = std::fs::read(folder.join("rest.f32")).expect("written");
+        assert!(
+            rest == 2.0f32.to_le_bytes().repeat(TOKENS),
+            "all of it in mode `two`"
+        );
+
+        let alone = r#"Model(
+    name: "volume",
+    sources: { "in": Stream(dtype: f32, sample_rate: 48000) },
+    channels: [(from: "in", to: ["out"])],
+    sinks: { "out": Stream() },
+)"#;
+        let compiled = compile_str("model.ron", alone, "", &CompileOptions::default());
+        let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+        compiled.write(folder.join("alone.zbmd")).expect("written");
+        let mut command = Command::new(std::env::current_exe().expect("a path"));
+        let args = [
+            "alone.zbmd",
+            "-i",
+            "in=ones.f32",
+            "-o",
+            "out=alone.f32",
+            "--load-state",
+            "half.state",
+        ];
+        let output = command
+            .current_dir(folder)
+            .args(args)
+            .env(RUNNER, "1")
+            .output();
+        let output = output.expect("started");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(5), "{said}");
+        assert!(
+            said.contains("is a state of a model with several modes, this one is without"),
+            "{said}"
+        );
     }
 
     fn mode(words: &[&str]) -> Output {

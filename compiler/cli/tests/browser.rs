@@ -379,6 +379,7 @@ fn a_page_switches_modes() {
     let modes = Modes {
         list: list.into(),
         changes: vec![(0, 1), (1, 0)],
+        decision: None,
     };
     let modes = verify_modes(modes).expect("valid modes");
     let bundle = dir.path().join("modes.zbmd");

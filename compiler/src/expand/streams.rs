@@ -1,6 +1,6 @@
 //! What sources and sinks state of themselves, beside their types.
 
-use zbmd_ir::response::{LatePolicy, ON_MISS};
+use zbmd_ir::response::{LatePolicy, ON_MISS, ON_MISS_MODE};
 use zbmd_ir::{Role, Value};
 
 use super::{Env, Expander, ReadParams};
@@ -8,6 +8,7 @@ use crate::codes::Code;
 use crate::deadlines;
 use crate::diag::Diagnostic;
 use crate::model::StreamDecl;
+use crate::modes;
 use crate::parse::Node;
 use crate::read;
 use crate::stream_file;
@@ -44,13 +45,18 @@ impl Expander<'_> {
             params.spans.insert(deadlines::PARAM.to_owned(), node.span);
         }
         if let Some(node) = self.substitute_some(&decl.on_miss, env)
-            && let Some(policy) = self.late_policy(&node, role)
+            && let Some(answer) = self.late_answer(&node, role)
             // What it is without a statement is not stated in the bundle either.
-            && policy != LatePolicy::default()
+            && answer.policy != LatePolicy::default()
         {
-            let name = Value::Str(policy.name().to_owned());
+            let name = Value::Str(answer.policy.name().to_owned());
             params.values.insert(ON_MISS.to_owned(), name);
             params.spans.insert(ON_MISS.to_owned(), node.span);
+            if let Some(mode) = answer.mode {
+                let mode = Value::Str(mode);
+                params.values.insert(ON_MISS_MODE.to_owned(), mode);
+                params.spans.insert(ON_MISS_MODE.to_owned(), node.span);
+            }
         }
 
         if let Some(node) = self.substitute_some(&decl.file, env)
@@ -88,8 +94,8 @@ impl Expander<'_> {
         Some(limit_ns)
     }
 
-    /// What a sink is given in the place of late blocks. It needs no deadline here: a run may be given one.
-    fn late_policy(&mut self, node: &Node, role: Role) -> Option<LatePolicy> {
+    /// What becomes of late blocks of a sink. It needs no deadline here: a run may be given one.
+    fn late_answer(&mut self, node: &Node, role: Role) -> Option<LateAnswer> {
         if role == Role::Source {
             self.sink.push(
                 Diagnostic::new(Code::E0201, "a source has no `on_miss`")
@@ -101,15 +107,31 @@ impl Expander<'_> {
             );
             return None;
         }
-        let expected = "`wait`, `drop` or `hold`";
+        // Which modes there are is checked with the modes.
+        if let Some(mode) = modes::mode_call(node) {
+            let mode = read::string(mode, "a mode in quotes", self.sink)?;
+            return Some(LateAnswer {
+                policy: LatePolicy::Mode,
+                mode: Some(mode.value),
+            });
+        }
+        let expected = "`wait`, `drop`, `hold` or `Mode(\"…\")`";
         let name = read::word(node, expected, self.sink)?;
         let policy = LatePolicy::from_name(&name.value);
+        let policy = policy.filter(|policy| *policy != LatePolicy::Mode);
         if policy.is_none() {
             self.sink.push(
                 Diagnostic::new(Code::E0203, format!("`{}` is not an `on_miss`", name.value))
                     .primary(name.span, format!("should be {expected}")),
             );
         }
-        policy
+        policy.map(|policy| LateAnswer { policy, mode: None })
     }
+}
+
+/// What becomes of late blocks.
+struct LateAnswer {
+    policy: LatePolicy,
+    /// The mode that is asked for.
+    mode: Option<String>,
 }

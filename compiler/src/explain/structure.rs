@@ -238,8 +238,8 @@ pub(super) const PAGES: &[Page] = &[
     entry!(
         E0219,
         "The modes of a model cannot follow each other: `initial_mode` or `changes` names one that does not exist, a change \
-         leads from a mode to itself, modes stand in a sub-model, or a source or sink has another type in one mode than in \
-         another.",
+         leads from a mode to itself, modes stand in a sub-model, a source or sink has another type in one mode than in \
+         another, or late blocks ask for a mode (`on_miss`) that does not exist, or that some mode may not go to.",
         r#"Model(
     sources: { "in": Stream(dtype: f32) },
     modes: {

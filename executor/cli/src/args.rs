@@ -9,6 +9,7 @@ use zbmd_ir::response::LatePolicy;
 
 #[cfg(target_os = "linux")]
 use super::control::{Mode, Set};
+use super::deadlines::LateAnswer;
 use super::replay::Replay;
 use super::top::Top;
 use crate::flight::{Keep, keep};
@@ -87,10 +88,11 @@ pub(super) struct Args {
     pub(super) deadlines: Vec<(String, Duration)>,
     /// What this sink is given in the place of a block that is later than its deadline: `wait` (the block, as late as it
     /// is), `drop` (nothing) or `hold` (the last block that was in time again; zeros before the first). A file's place is
-    /// filled when the late block comes, that of a pipe or a URL as soon as the deadline has passed. Without it, the
-    /// model says. May be given for several sinks.
-    #[arg(long = "on-miss", value_name = "SINK=POLICY", value_parser = late_policy)]
-    pub(super) on_miss: Vec<(String, LatePolicy)>,
+    /// filled when the late block comes, that of a pipe or a URL as soon as the deadline has passed, but for bundles of
+    /// several modes. With `mode:NAME` it is given the block, and the run goes over to that mode. Without it, the model
+    /// says. May be given for several sinks.
+    #[arg(long = "on-miss", value_name = "SINK=POLICY", value_parser = late_answer)]
+    pub(super) on_miss: Vec<(String, LateAnswer)>,
     /// Run before all ordinary threads of the system (SCHED_FIFO), with all memory locked. Refused, with what is missing,
     /// where the system does not allow it.
     #[arg(long)]
@@ -268,13 +270,18 @@ fn deadline(text: &str) -> Result<(String, Duration), String> {
     }
 }
 
-fn late_policy(text: &str) -> Result<(String, LatePolicy), String> {
+fn late_answer(text: &str) -> Result<(String, LateAnswer), String> {
     let parts = text.split_once('=').filter(|(sink, _)| !sink.is_empty());
-    let read = parts.and_then(|(sink, policy)| {
-        let policy = LatePolicy::from_name(policy)?;
-        Some((sink.to_owned(), policy))
+    let read = parts.and_then(|(sink, answer)| {
+        let mode = answer.strip_prefix("mode:").filter(|mode| !mode.is_empty());
+        let policy = match mode {
+            Some(_) => LatePolicy::Mode,
+            None => LatePolicy::from_name(answer).filter(|found| *found != LatePolicy::Mode)?,
+        };
+        let mode = mode.map(str::to_owned);
+        Some((sink.to_owned(), LateAnswer { policy, mode }))
     });
-    read.ok_or_else(|| "write it as SINK=wait, SINK=drop or SINK=hold".to_owned())
+    read.ok_or_else(|| "write it as SINK=wait, SINK=drop, SINK=hold or SINK=mode:NAME".to_owned())
 }
 
 /// More than a century: deadlines are sums of such times, and must not overflow.
@@ -329,9 +336,15 @@ mod tests {
 
     #[test]
     fn policies_have_a_sink_and_a_name() {
-        assert_eq!(late_policy("a=drop"), Ok(("a".into(), LatePolicy::Drop)));
-        for text in ["drop", "=drop", "a=", "a=skip"] {
-            assert!(late_policy(text).is_err(), "{text}");
+        let answer = |policy, mode: Option<&str>| {
+            let mode = mode.map(str::to_owned);
+            Ok(("a".to_owned(), LateAnswer { policy, mode }))
+        };
+        assert_eq!(late_answer("a=drop"), answer(LatePolicy::Drop, None));
+        let track = answer(LatePolicy::Mode, Some("track"));
+        assert_eq!(late_answer("a=mode:track"), track);
+        for text in ["drop", "=drop", "a=", "a=skip", "a=mode", "a=mode:"] {
+            assert!(late_answer(text).is_err(), "{text}");
         }
     }
 

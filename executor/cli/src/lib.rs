@@ -46,10 +46,9 @@ use std::time::Duration;
 use clap::Parser;
 use zbmd_backends::op::Registry;
 use zbmd_ir::bundle::{self, OpenError};
-use zbmd_ir::response::deadline_ns;
 use zbmd_ir::text::{is_hidden, printable_lines};
 use zbmd_ir::verify::{Verified, VerifiedModes};
-use zbmd_ir::{Program, State, state};
+use zbmd_ir::{PresentMode, Program, State, state};
 
 pub use zbmd_executor::exit;
 
@@ -65,6 +64,7 @@ use self::files::{Files, Opened, start_pumps};
 use self::live::LiveStreams;
 use self::live_report::{EdgeReports, FullReport};
 use self::replay::{Replayed, replay};
+use self::saved_state::LoadedState;
 use self::top::top;
 use self::watch::{EdgeMeters, Watch, Watched};
 use crate::checkpoint::{Checkpoint, FolderError, Origin};
@@ -74,6 +74,7 @@ use crate::io::{FileError, FileKind, is_standard};
 use zbmd_executor::Engine;
 use zbmd_executor::Isolation;
 use zbmd_executor::RunOptions;
+use zbmd_executor::ScheduledMode;
 #[cfg(target_os = "linux")]
 use zbmd_executor::Session;
 use zbmd_executor::StateSubscription;
@@ -240,11 +241,16 @@ fn run(
     }
     file_roles::check(args, &files)?;
     let mut supervised = supervision::read(args, &program_names(&program))?;
-    let loaded_state = args
+    let loaded = args
         .load_state
         .as_deref()
-        .map(|file| saved_state::load(args, file, bundle_path, &program))
+        .map(|file| saved_state::load(args, file, bundle_path, &modes))
         .transpose()?;
+    let mut scheduled = ReplayedModes::default();
+    let loaded_state = loaded.map(|loaded| {
+        scheduled.present = loaded.present_mode;
+        loaded.state
+    });
 
     let engine = Engine::with_modes(modes, registry)?;
     let checkpoint_folder =
@@ -253,7 +259,13 @@ fn run(
         .as_ref()
         .and_then(|folder| folder.resumed.clone());
     let (loaded_state, recorded_sources) = match replayed {
-        Some(replayed) => (Some(replayed.state), Some(replayed.sources)),
+        Some(Replayed { start, sources }) => {
+            scheduled = ReplayedModes {
+                present: start.present_mode,
+                changes: start.scheduled_modes,
+            };
+            (Some(start.state), Some(sources))
+        }
         None => (loaded_state, None),
     };
     let origin = run_origin(&engine, resumed.as_ref(), loaded_state.as_ref());
@@ -288,7 +300,11 @@ fn run(
         &mut supervised,
     )?;
     let start_state = resumed.map(|checkpoint| checkpoint.state).or(loaded_state);
-    let recorder = record::prepare(args, bundle_path, &files, &engine, start_state.as_ref())?;
+    let first = start_state.as_ref().map(|state| LoadedState {
+        state: state.clone(),
+        present_mode: scheduled.present.clone(),
+    });
+    let recorder = record::prepare(args, bundle_path, &files, &engine, first)?;
     if let (Some(recorder), Some(supervised)) = (&recorder, &mut supervised) {
         record::give_states(recorder, supervised);
     }
@@ -298,6 +314,8 @@ fn run(
     }
     let mut session = engine.start(RunOptions {
         inputs: recorder.as_ref().map(ReadyRecorder::listener),
+        present_mode: scheduled.present,
+        scheduled_modes: scheduled.changes,
         ..run_options(args, supervised, start_state)
     })?;
     stop_on_signal(session.stopper());
@@ -316,6 +334,7 @@ fn run(
         .recordings
         .start(engine.program(), &files.live, &live, &sinks)?;
     deadlines.write_events(event_lines.as_ref(), &live.running());
+    deadlines.follow(&session.modes());
     let open_sinks = start_pumps(&mut session, sources, &sinks, &deadlines, &pump_ends)?;
     let edge_meters = EdgeMeters {
         releases: live.releases(),
@@ -362,6 +381,15 @@ fn run(
     end(args, bundle_path, &engine, ending, watched, &edges)
 }
 
+/// The modes of a run that goes on from a state, or is replayed.
+#[derive(Default)]
+struct ReplayedModes {
+    /// The one that it begins in.
+    present: PresentMode,
+    /// Those that follow.
+    changes: Vec<ScheduledMode>,
+}
+
 /// Takes commands to the run, if it has anything to be set.
 #[cfg(target_os = "linux")]
 fn start_control(session: &Session) -> Option<ControlServer> {
@@ -392,19 +420,10 @@ fn check_modes(args: &Args, modes: &VerifiedModes) -> Result<(), CliError> {
     if modes.names().len() < 2 {
         return Ok(());
     }
-    let has_deadline = modes.programs().iter().any(|program| {
-        let mut sinks = program.graph.sinks();
-        sinks.any(|(id, _)| deadline_ns(&program.graph, id).is_some())
-    });
     let given = [
         (args.checkpoint.is_some(), "--checkpoint"),
-        (args.load_state.is_some(), "--load-state"),
-        (args.save_state.is_some(), "--save-state"),
-        (args.record.is_some(), "--record"),
         (args.trace.is_some(), "--trace"),
         (args.profile, "--profile"),
-        (!args.deadlines.is_empty(), "--deadline"),
-        (has_deadline, "a sink with a deadline"),
     ];
     let refused = given.iter().find(|(is_given, _)| *is_given);
     refused.map_or(Ok(()), |(_, what)| {
@@ -528,7 +547,12 @@ fn end(
     watched: Watched,
     edges: &EdgeReports,
 ) -> Result<u8, CliError> {
-    let Some(Outcome { mut report, state }) = ending.left else {
+    let Some(Outcome {
+        mut report,
+        state,
+        present_mode,
+    }) = ending.left
+    else {
         return Err(ending.error.map_or_else(
             || CliError::Usage("the run left nothing".to_owned()),
             CliError::Run,
@@ -555,7 +579,11 @@ fn end(
 
     // The state is saved only where all tokens before it have reached their readers.
     if let Some(path) = &args.save_state {
-        saved_state::save(path, bundle, &state, engine.program())?;
+        let left = LoadedState {
+            state,
+            present_mode,
+        };
+        saved_state::save(path, bundle, &left, engine.verified_modes())?;
     }
 
     report.notes.extend(watched.notes);

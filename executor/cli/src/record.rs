@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use zbmd_executor::{BorderState, Engine, StateListener, StateSubscription, Supervised};
-use zbmd_ir::State;
+use zbmd_ir::{PresentMode, State};
 
 use super::CliError;
 use super::args::Args;
 use super::files::Files;
+use super::saved_state::LoadedState;
 use crate::checkpoint::hash_of_file;
 use crate::flight::{ReadyRecorder, Recorder, RecorderSettings, sources_of};
 use crate::io::FileError;
@@ -20,7 +21,7 @@ pub(super) fn prepare(
     bundle: &Path,
     files: &Files,
     engine: &Engine,
-    first_state: Option<&State>,
+    first: Option<LoadedState>,
 ) -> Result<Option<ReadyRecorder>, CliError> {
     let Some(folder) = &args.record else {
         return Ok(None);
@@ -47,9 +48,16 @@ pub(super) fn prepare(
         sources: sources_of(program, rate_of),
         pads: args.pad,
     };
-    let first_state = first_state.cloned();
-    let first_state = first_state.unwrap_or_else(|| State::initial(&program.graph));
-    Ok(Some(ReadyRecorder::new(settings, engine, first_state)?))
+    let first = first.unwrap_or_else(|| LoadedState {
+        state: State::initial(&program.graph),
+        present_mode: PresentMode::default(),
+    });
+    let first = BorderState {
+        state: first.state,
+        present_mode: first.present_mode,
+        changes_made: 0,
+    };
+    Ok(Some(ReadyRecorder::new(settings, engine, first)?))
 }
 
 /// A number that no other run of this machine has.

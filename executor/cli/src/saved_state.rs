@@ -5,21 +5,30 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use zbmd_ir::{Program, State, state};
+use zbmd_ir::verify::VerifiedModes;
+use zbmd_ir::{Graph, PresentMode, State, state};
 
 use super::args::Args;
 use super::{CliError, say};
 use crate::checkpoint::hash_of_file;
 use crate::io::{FileError, read_whole};
 
-/// Reads a state of a run of this program.
+/// A state, and the mode that it is of.
+#[derive(Clone, Debug)]
+pub(super) struct LoadedState {
+    pub(super) state: State,
+    pub(super) present_mode: PresentMode,
+}
+
+/// Reads a state of a run of these modes.
 pub(super) fn load(
     args: &Args,
     path: &Path,
     bundle: &Path,
-    program: &Program,
-) -> Result<State, CliError> {
-    let bytes = match read_whole(path, state::max_file_bytes(&program.graph)) {
+    modes: &VerifiedModes,
+) -> Result<LoadedState, CliError> {
+    let graphs = graphs_of(modes);
+    let bytes = match read_whole(path, state::max_file_bytes_with_mode(&graphs)) {
         Ok(bytes) => bytes,
         Err(FileError::Content { path, message }) => {
             return Err(CliError::Refused {
@@ -29,7 +38,8 @@ pub(super) fn load(
         }
         Err(error) => return Err(error.into()),
     };
-    let saved = state::decode(&bytes, &program.graph).map_err(|source| CliError::State {
+    let decoded = state::decode_with_mode(&bytes, &graphs);
+    let (saved, present_mode) = decoded.map_err(|source| CliError::State {
         path: path.to_owned(),
         source,
     })?;
@@ -43,18 +53,33 @@ pub(super) fn load(
             path.display()
         ));
     }
-    Ok(saved.state)
+    Ok(LoadedState {
+        state: saved.state,
+        present_mode,
+    })
+}
+
+fn graphs_of(modes: &VerifiedModes) -> Vec<&Graph> {
+    let programs = modes.programs().iter();
+    programs.map(|program| &program.graph).collect()
 }
 
 /// Writes the state that a run ended at.
 pub(super) fn save(
     path: &Path,
     bundle: &Path,
-    state: &State,
-    program: &Program,
+    left: &LoadedState,
+    modes: &VerifiedModes,
 ) -> Result<(), CliError> {
     let hash = bundle_hash(bundle)?;
-    let bytes = state::encode(state, &program.graph, Some(hash));
+    let LoadedState {
+        state,
+        present_mode,
+    } = left;
+    let bytes = match graphs_of(modes).as_slice() {
+        [graph] => state::encode(state, graph, Some(hash)),
+        graphs => state::encode_with_mode(state, present_mode, graphs, Some(hash)),
+    };
     let failed = |source| FileError::Io {
         path: path.to_owned(),
         source,

@@ -13,6 +13,7 @@ use common::case::{Case, code};
 use common::{inputs, replanned, text, verified, with_tail};
 use live_peers::{LiveRun, copies, free_port, is_udp_bound, lossy_order, wait_until, with_zeros};
 use zbmd_ir::testing::programs;
+use zbmd_ir::verify::VerifiedModes;
 use zbmd_ir::{DType, Program, TokenType, bundle, state};
 use zbmd_run::flight::{Recording, record};
 
@@ -157,6 +158,7 @@ fn a_recording_that_is_cut_off_at_any_byte_is_replayable_up_to_there() {
     copy_head(&case, &folder);
     let cut_segment = folder.join(segment.file_name().expect("a name"));
     let iteration_bytes = sink_bytes(&case.program);
+    let modes = VerifiedModes::from(verified(case.program.clone()));
 
     let mut reached = Vec::new();
     for length in (0..=whole.len()).rev() {
@@ -164,9 +166,7 @@ fn a_recording_that_is_cut_off_at_any_byte_is_replayable_up_to_there() {
         let recording = Recording::open(&folder).expect("cut off is no error");
         let end = match recording.stretch(None) {
             Ok(stretch) => {
-                recording
-                    .state(stretch, &case.program.graph)
-                    .expect("whole");
+                recording.start(stretch, &modes).expect("whole");
                 Some(stretch.end)
             }
             Err(_) => None,
@@ -489,11 +489,13 @@ fn a_recording_is_a_strangers() {
     far.iterations = 1 << 61;
     let place = record::StatePlace {
         changes_made: 0,
+        mode: 0,
         iterations: 5,
         consumed: vec![0],
     };
+    let waiting = record::encode_part(&std::collections::BTreeMap::<String, Vec<f64>>::new());
     let state_bytes = state::encode(&far, &case.program.graph, None);
-    let payload = [record::encode_place(&place), state_bytes].concat();
+    let payload = [record::encode_part(&place), waiting, state_bytes].concat();
     let forged = [
         &whole[..start_bytes],
         &sealed(record::Kind::State, &payload),

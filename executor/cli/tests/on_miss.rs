@@ -386,7 +386,7 @@ fn policies_that_make_no_sense_are_refused() {
             PACED,
             output,
             &["--on-miss", "a_out=skip"],
-            "write it as SINK=wait, SINK=drop or SINK=hold",
+            "write it as SINK=wait, SINK=drop, SINK=hold or SINK=mode:NAME",
         ),
         (
             PACED,

@@ -4,8 +4,8 @@ use std::fmt::{self, Write as _};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use zbmd_ir::State;
 use zbmd_ir::text::count;
+use zbmd_ir::{PresentMode, State};
 
 /// What a finished run leaves.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub struct Outcome {
     pub report: Report,
     /// Where another run can go on.
     pub state: State,
+    /// In which mode that is.
+    pub present_mode: PresentMode,
 }
 
 /// A run from its first to its last block.

@@ -29,6 +29,8 @@ pub(crate) struct RunControl {
     ledger: Mutex<ParameterLedger>,
     /// Locked before `current` where both are.
     mode_requests: Mutex<ModeRequests>,
+    /// The run can change its mode.
+    pub(super) has_modes: bool,
     /// Is told of changes that were decided.
     pub(super) inputs: Option<Arc<dyn InputListener>>,
     /// Nothing is computed any more.
@@ -49,6 +51,10 @@ pub(crate) struct CurrentEpoch {
     pub recoveries: u64,
     /// Iterations done before it.
     pub iterations_before: u64,
+    /// The iteration of the run that it begins with.
+    pub first_iteration: u64,
+    /// No change of mode may take effect before this iteration of the run: whoever records it was told so.
+    pub decided_iterations: u64,
 }
 
 impl CurrentEpoch {
@@ -65,7 +71,8 @@ impl CurrentEpoch {
 
 impl CurrentEpoch {
     /// Lets the epoch end at its next border, but not before all that was given out past the border where it began was
-    /// made again: where it ends, every sink stands at the border's token, so that another program can go on there.
+    /// made again: where it ends, every sink stands at the border's token, so that another program can go on there. Nor
+    /// before what a recording takes for decided.
     pub(crate) fn close_grants(&self) {
         let graph = &self.loaded.program.graph;
         let block = self.loaded.program.plans[self.spec.plan].block;
@@ -73,7 +80,9 @@ impl CurrentEpoch {
             let block_tokens = block * self.loaded.tokens_per_iteration(id);
             sink.given_out.div_ceil(block_tokens)
         });
-        let least = blocks_given_out.max().unwrap_or(0);
+        let undecided = self.decided_iterations.saturating_sub(self.first_iteration);
+        let blocks_decided = undecided.div_ceil(block);
+        let least = blocks_given_out.max().unwrap_or(0).max(blocks_decided);
         self.memory.common.grants.close_after(least);
     }
 }
@@ -81,6 +90,7 @@ impl CurrentEpoch {
 impl RunControl {
     pub(crate) fn new(
         session_memory: Arc<SessionMemory>,
+        has_modes: bool,
         inputs: Option<Arc<dyn InputListener>>,
     ) -> Self {
         Self {
@@ -90,6 +100,7 @@ impl RunControl {
             requested_swap: Mutex::new(None),
             ledger: Mutex::default(),
             mode_requests: Mutex::default(),
+            has_modes,
             inputs,
             over: AtomicU32::new(0),
             current: Mutex::new(None),
@@ -237,7 +248,7 @@ mod tests {
     #[test]
     fn a_panic_of_the_supervising_thread_gives_the_run_up() {
         let session_memory = SessionMemory::create(&Vec::new()).expect("little memory");
-        let control = Arc::new(RunControl::new(Arc::new(session_memory), None));
+        let control = Arc::new(RunControl::new(Arc::new(session_memory), false, None));
         drop(AbortOnPanic(Arc::clone(&control)));
         assert!(!control.stop.is_set());
 

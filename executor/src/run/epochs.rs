@@ -2,23 +2,24 @@
 //! each epoch's memory, takes over its state, and joins the streams of one epoch to those of the next. Must not touch
 //! tokens while workers may.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use zbmd_ir::{
-    ActorId, ChannelId, DeviceId, Plan, PlanId, State, TiVec, carried_tokens, has_live, state,
+    ActorId, ChannelId, DeviceId, ModeDecision, ParameterChange, Plan, PlanId, PresentMode, State,
+    TiVec, carried_tokens, has_live, state,
 };
 
 use super::active_epoch::ActiveEpoch;
 use super::control::{CurrentEpoch, RunControl};
-use super::parameters::ParameterLedger;
+use super::parameters::{ParameterLedger, ProgramStep};
 use super::queues::{saves, sink_capacities};
 use super::run_report::{PlanName, RunSpan, RunTally};
 use super::worker_pool::WorkerPool;
 use crate::error::{EngineError, ModeError, RunError};
 use crate::observe::report::Report;
 use crate::observe::trace::Tracer;
-use crate::options::{BorderState, RunOptions};
+use crate::options::{BorderState, RunOptions, ScheduledMode};
 use crate::program::{LoadedModes, LoadedProgram, Phase};
 use crate::transport::clock::Clock;
 use crate::transport::conduit::Conduit;
@@ -34,8 +35,12 @@ use crate::worker::border;
 pub(crate) struct EpochManager {
     modes: Arc<LoadedModes>,
     mode: usize,
-    /// The program before, until the ledger knows of the present one.
-    left_program: Option<Arc<LoadedProgram>>,
+    /// The steps to the present program that the ledger has not followed: those since the last epoch.
+    steps: Vec<ProgramStep>,
+    /// Changes of mode that are known ahead.
+    scheduled: VecDeque<ScheduledMode>,
+    /// The last iteration of the run at which tokens have decided about the mode, or need not.
+    decided_at: u64,
     /// The program of the present mode.
     pub loaded: Arc<LoadedProgram>,
     pub control: Arc<RunControl>,
@@ -85,16 +90,22 @@ impl EpochManager {
         options: RunOptions,
         state: State,
         control: Arc<RunControl>,
-        pool: WorkerPool,
+        mut pool: WorkerPool,
         tracer: Option<Tracer>,
     ) -> Self {
         // What outlives epochs is in the session's memory and the state, all else is made anew with each epoch.
         let session_memory = Arc::clone(&control.session_memory);
-        control.ledger().begin(&state.changes);
-        let loaded = Arc::clone(modes.first());
+        let mode = options.present_mode.mode as usize;
+        let loaded = Arc::clone(modes.program(mode));
+        pool.enter_mode(&loaded);
+        let mut ledger = control.ledger();
+        ledger.begin(&state.changes);
+        ledger.keep_waiting(&options.present_mode.waiting);
+        drop(ledger);
+        control.mode_requests().begin(mode, state.iterations);
         let source_count = session_memory.sources.len();
         let sink_count = loaded.program.graph.sinks().count();
-        Self {
+        let mut manager = Self {
             source_offsets: vec![0; source_count],
             emitted_before: vec![0; sink_count],
             consumed_before: consumed_tokens(&state),
@@ -111,8 +122,10 @@ impl EpochManager {
             border_halvings: 0,
             tally: RunTally::new(sink_count),
             modes,
-            mode: 0,
-            left_program: None,
+            mode,
+            steps: Vec::new(),
+            scheduled: options.scheduled_modes.clone().into(),
+            decided_at: state.iterations,
             loaded,
             control,
             options,
@@ -120,7 +133,9 @@ impl EpochManager {
             pool,
             state,
             tracer,
-        }
+        };
+        manager.enter_scheduled_modes();
+        manager
     }
 
     /// Makes the memory of an epoch that begins at the present state, on all devices but the lost ones.
@@ -145,9 +160,7 @@ impl EpochManager {
         let control = Arc::clone(&self.control);
         let mut ledger = control.ledger();
         let last_epoch = control.current();
-        let granted = last_epoch
-            .as_ref()
-            .and_then(CurrentEpoch::granted_iterations);
+        let granted = last_epoch.as_ref().map(CurrentEpoch::granted_iterations);
         drop(last_epoch);
         ledger.leave_epoch(granted.unwrap_or(0));
         let entered_ledger = self.ledger_in_program(&ledger);
@@ -164,8 +177,9 @@ impl EpochManager {
         // From here on nothing fails: the streams go on in the new epoch.
         self.next_epoch = epoch + 1;
         if let Some(entered) = entered_ledger {
+            self.tell_steps(ledger.made());
             *ledger = entered;
-            self.left_program = None;
+            self.steps.clear();
         }
         for (queue, next) in self.sink_queues.iter_mut().zip(&memory.sinks) {
             if let Some(last) = queue.replace(Arc::clone(next)) {
@@ -181,6 +195,8 @@ impl EpochManager {
             lost: lost.to_vec(),
             recoveries: self.tally.fenced,
             iterations_before: self.state.iterations - self.iterations_first,
+            first_iteration: self.state.iterations,
+            decided_iterations: self.decided_for_recording(&ledger),
         });
 
         drop(ledger);
@@ -234,7 +250,7 @@ impl EpochManager {
             devices,
             limit: match self.phase {
                 Phase::Pad => 1,
-                Phase::Main | Phase::Tail => self.iterations_left / plan.block,
+                Phase::Main | Phase::Tail => self.iterations_of_leg() / plan.block,
             },
             pad: self.phase == Phase::Pad,
             saves: saves(loaded, plan, &self.options, self.border_halvings),
@@ -264,17 +280,51 @@ impl EpochManager {
     /// The ledger of the present program, if the run went over to it and has no epoch of it yet. Until then the old one
     /// holds, as the last epoch is of the old program: whoever sets a parameter sees the two together.
     fn ledger_in_program(&self, ledger: &ParameterLedger) -> Option<ParameterLedger> {
-        let from = self.left_program.as_ref()?;
+        if self.steps.is_empty() {
+            return None;
+        }
         let mut entered = ledger.clone();
-        entered.enter_program(from, &self.loaded, &self.state);
+        for step in &self.steps {
+            entered.enter_program(step, &self.state);
+        }
         Some(entered)
+    }
+
+    /// Tells whoever records the run of the modes that it goes over to, and of changes that are known to follow. So many
+    /// changes were made before.
+    fn tell_steps(&self, made: u64) {
+        let Some(listener) = &self.control.inputs else {
+            return;
+        };
+        let mut number = made;
+        for step in &self.steps {
+            let Some(mode) = step.mode else { continue };
+            listener.mode(number, self.state.iterations, mode);
+            number += 1;
+            for change in &step.changes {
+                listener.change(number, change);
+                number += 1;
+            }
+        }
+    }
+
+    /// The iteration of the run up to which a recording may take changes of mode for decided; 0 where none is made.
+    fn decided_for_recording(&self, ledger: &ParameterLedger) -> u64 {
+        let is_recorded = self.control.inputs.is_some() && self.modes.are_several();
+        match is_recorded {
+            true => ledger.decided_iterations(),
+            false => 0,
+        }
     }
 
     /// Nothing follows: the state has its changes as the present program numbers them, also where none of its epochs was.
     pub(crate) fn settle_changes(&mut self) {
-        let entered_ledger = self.ledger_in_program(&self.control.ledger());
-        if let Some(entered) = entered_ledger {
-            self.state.changes = entered.into_changes();
+        let control = Arc::clone(&self.control);
+        let mut ledger = control.ledger();
+        if let Some(entered) = self.ledger_in_program(&ledger) {
+            *ledger = entered;
+            self.steps.clear();
+            self.state.changes = ledger.changes().to_vec();
         }
     }
 
@@ -384,8 +434,22 @@ impl EpochManager {
         };
         BorderState {
             state,
+            present_mode: self.present_mode(&ledger),
             changes_made: ledger.made(),
         }
+    }
+
+    /// The present mode, with what waits for others.
+    fn present_mode(&self, ledger: &ParameterLedger) -> PresentMode {
+        PresentMode {
+            mode: self.mode as u32,
+            waiting: ledger.waiting().clone(),
+        }
+    }
+
+    /// The mode that the run ends in.
+    pub(crate) fn last_mode(&self) -> PresentMode {
+        self.present_mode(&self.control.ledger())
     }
 
     /// Moves the run's state on by the blocks of an epoch, and closes the epoch's streams there.
@@ -465,20 +529,34 @@ impl EpochManager {
             false => State::initial(graph).channels,
         };
         self.pool.swap_program(&to);
-        self.go_over(Arc::clone(to.first()), channels);
+        self.go_over(Arc::clone(to.first()), channels, None, Vec::new());
         self.modes = to;
         self.mode = 0;
     }
 
-    /// Goes over to the mode that somebody asked for, if that can be done at the present border without these devices.
-    /// Whether it was.
+    /// Goes over to the mode that is known to follow here, or that somebody asked for, if that can be done at the present
+    /// border without these devices. Whether it was.
     pub(crate) fn apply_mode_change(&mut self, lost: &[DeviceId]) -> bool {
+        if self.enter_scheduled_modes() || self.enter_decided_mode() {
+            return true;
+        }
         // After the last border nothing runs in any mode; where a sink is ahead of the border, the next one will do.
         let is_last = self.iterations_left == 0 || self.phase == Phase::Pad;
         if is_last || self.control.is_finishing() || !self.is_all_given_out_done() {
             return false;
         }
         let control = Arc::clone(&self.control);
+        let ledger = control.ledger();
+        let granted = control
+            .current()
+            .as_ref()
+            .map(CurrentEpoch::granted_iterations);
+        let is_recorded = control.inputs.is_some();
+        let decided = ledger.decided_iterations().max(granted.unwrap_or(0));
+        drop(ledger);
+        if is_recorded && self.state.iterations < decided {
+            return false;
+        }
         // Held to the end: whoever asks for another change does so in the old mode or the new one.
         let mut requests = control.mode_requests();
         let Some(pending) = requests.pending.take() else {
@@ -494,17 +572,90 @@ impl EpochManager {
             return false;
         }
 
-        let from = Arc::clone(&self.loaded);
-        let channels = carried_tokens(&from.program.graph, &self.state.channels, &to.program.graph);
-        self.pool.enter_mode(&to);
-        self.go_over(to, channels);
-        self.mode = pending.target;
+        self.enter_mode(pending.target, Vec::new());
         requests.enter(pending, self.state.iterations, &self.modes);
         true
     }
 
+    /// Goes over to the modes that are known to follow at the present border. Whether there was one.
+    fn enter_scheduled_modes(&mut self) -> bool {
+        let control = Arc::clone(&self.control);
+        let mut requests = control.mode_requests();
+        let mut has_entered = false;
+        while let Some(next) = self.scheduled.front() {
+            requests.scheduled = Some(next.mode as usize);
+            if next.iteration > self.state.iterations {
+                return has_entered;
+            }
+            self.decided_at = self.state.iterations;
+            if let Some(ScheduledMode { mode, changes, .. }) = self.scheduled.pop_front() {
+                self.enter_mode(mode as usize, changes);
+                requests.begin(mode as usize, self.state.iterations);
+                has_entered = true;
+            }
+        }
+        requests.scheduled = None;
+        has_entered
+    }
+
+    /// Goes over to the mode that tokens ask for at the present border, if they decide here. Whether it was another one.
+    fn enter_decided_mode(&mut self) -> bool {
+        let iterations = self.state.iterations;
+        let Some(decision) = self.modes.decision_in(self.mode) else {
+            return false;
+        };
+        if !self.is_decision_due(decision) || self.phase == Phase::Pad {
+            return false;
+        }
+        self.decided_at = iterations;
+        // Single iterations may have led here: whole blocks follow again.
+        self.phase = Phase::Main;
+        let graph = &self.loaded.program.graph;
+        let wanted = decision.wanted_mode(graph, &self.state.channels);
+        let Some(wanted) = wanted.filter(|mode| self.modes.allows(self.mode, *mode as usize))
+        else {
+            return false;
+        };
+        self.enter_mode(wanted as usize, Vec::new());
+        let control = Arc::clone(&self.control);
+        control.mode_requests().begin(wanted as usize, iterations);
+        true
+    }
+
+    /// Whether tokens decide about the mode at the present border. A border is decided about once: what lies on the channel
+    /// after a change belongs to the next decision.
+    fn is_decision_due(&self, decision: &ModeDecision) -> bool {
+        let iterations = self.state.iterations;
+        iterations > self.decided_at && iterations.is_multiple_of(decision.every)
+    }
+
+    /// Goes over to a mode; these changes of live parameters are known to be made in it.
+    fn enter_mode(&mut self, mode: usize, changes: Vec<ParameterChange>) {
+        let to = Arc::clone(self.modes.program(mode));
+        let graph = &self.loaded.program.graph;
+        let channels = carried_tokens(graph, &self.state.channels, &to.program.graph);
+        self.pool.enter_mode(&to);
+        self.go_over(to, channels, Some(mode as u32), changes);
+        self.mode = mode;
+    }
+
+    /// The change of mode that was known ahead and that the run did not get to, though there was more to run.
+    pub(crate) fn unreached_mode(&self) -> Option<&ScheduledMode> {
+        let is_stopped = self.iterations_left == 0 || self.control.is_finishing();
+        let next = self.scheduled.front().filter(|_| !is_stopped)?;
+        // Single iterations get anywhere that the sources have tokens for.
+        let has_singles = self.loaded.tail.is_some() || self.block_of(self.loaded.main) == 1;
+        (!has_singles && !self.is_short(1)).then_some(next)
+    }
+
     /// Goes on with another program from these tokens on channels; streams are counted anew from here.
-    fn go_over(&mut self, to: Arc<LoadedProgram>, channels: TiVec<ChannelId, Vec<u8>>) {
+    fn go_over(
+        &mut self,
+        to: Arc<LoadedProgram>,
+        channels: TiVec<ChannelId, Vec<u8>>,
+        mode: Option<u32>,
+        changes: Vec<ParameterChange>,
+    ) {
         self.source_offsets = self.source_bases();
         self.emitted_before = self.emitted_tokens();
 
@@ -519,7 +670,13 @@ impl EpochManager {
         self.released.fill(0);
         self.sink_capacities = sink_capacities(&to, self.options.queue_bytes);
         self.phase = Phase::Main;
-        self.left_program = Some(std::mem::replace(&mut self.loaded, to));
+        let from = std::mem::replace(&mut self.loaded, Arc::clone(&to));
+        self.steps.push(ProgramStep {
+            from,
+            to,
+            mode,
+            changes,
+        });
     }
 
     /// Tokens that each sink has given out since the session began.
@@ -575,13 +732,29 @@ impl EpochManager {
         false
     }
 
+    /// Iterations that may still be run before the next change of mode that is known ahead, or the next border at which tokens
+    /// decide about the mode.
+    fn iterations_of_leg(&self) -> u64 {
+        let iterations = self.state.iterations;
+        let next = self.scheduled.front();
+        let until_change = next.map(|next| next.iteration - iterations);
+        let decision = self.modes.decision_in(self.mode);
+        let until_decision = decision.map(|decision| match self.is_decision_due(decision) {
+            // After a loss the border may be the last that was committed: the next epoch ends where it begins.
+            true => 0,
+            false => decision.every - iterations % decision.every,
+        });
+        let until_change = until_change.into_iter().chain(until_decision).min();
+        until_change.unwrap_or(u64::MAX).min(self.iterations_left)
+    }
+
     fn block_of(&self, plan: PlanId) -> u64 {
         self.loaded.program.plans[plan].block
     }
 
     /// Whether no further block of so many iterations can be run.
     fn is_over(&self, block: u64) -> bool {
-        self.iterations_left < block || self.control.is_finishing() || self.is_short(block)
+        self.iterations_of_leg() < block || self.control.is_finishing() || self.is_short(block)
     }
 
     /// Whether some source has ended with less than so many iterations.

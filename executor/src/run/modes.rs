@@ -1,6 +1,7 @@
 //! Modes of a run: who asks for a change, and what became of it. The run itself goes over in [`super::epochs`], between two
 //! epochs.
 
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +15,15 @@ pub struct ModeEntry {
     /// Its name.
     pub mode: String,
     /// The first iteration of the run in it. Iterations of all modes are counted together, from the start of the run.
+    pub iteration: u64,
+}
+
+/// A mode that a run is in, by its place among the modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModeStart {
+    /// Its place.
+    pub mode: usize,
+    /// The first iteration in it.
     pub iteration: u64,
 }
 
@@ -66,6 +76,17 @@ impl ModeHandle {
         requests.entry(&self.modes)
     }
 
+    /// The mode that the run is in, and then each that it goes over to, told before any token of it is given out. Whoever
+    /// asks for it takes what it is told, which waits for it in memory.
+    pub fn follow(&self) -> Receiver<ModeStart> {
+        let (follower, starts) = mpsc::channel();
+        let mut requests = self.control.mode_requests();
+        // Its end is here.
+        let _ = follower.send(requests.start());
+        requests.followers.push(follower);
+        starts
+    }
+
     /// Lets the run go over to another mode at the next border: with the first block that no worker has begun, and after a
     /// loss behind all tokens that were given out before it. Nothing is lost and nothing comes twice. Tokens on channels that
     /// both modes have go along ([`zbmd_ir::carried_channels`]), others begin as declared; live parameters keep their values
@@ -82,9 +103,10 @@ impl ModeHandle {
         })?;
 
         let mut requests = self.control.mode_requests();
-        if let Some(pending) = &requests.pending {
+        let pending = requests.pending.as_ref().map(|pending| pending.target);
+        if let Some(target) = pending.or(requests.scheduled) {
             return Err(ModeError::Busy {
-                to: names[pending.target].clone(),
+                to: names[target].clone(),
             });
         }
         if self.control.is_over() || self.control.is_finishing() {
@@ -173,19 +195,37 @@ pub(crate) struct ModeRequests {
     /// The first iteration in it.
     pub since: u64,
     pub pending: Option<PendingChange>,
+    /// The next mode of those that are known ahead.
+    pub scheduled: Option<usize>,
     /// The run has gone over, and its first epoch in the new mode is not there yet.
     pub entering: Option<EnteringMode>,
+    /// Are told of each mode.
+    followers: Vec<Sender<ModeStart>>,
 }
 
 impl ModeRequests {
     /// The run goes over at this iteration.
     pub(crate) fn enter(&mut self, change: PendingChange, iteration: u64, modes: &LoadedModes) {
-        self.present = change.target;
-        self.since = iteration;
+        self.begin(change.target, iteration);
         self.entering = Some(EnteringMode {
             entry: self.entry(modes),
             outcome: change.outcome,
         });
+    }
+
+    /// The run is in this mode from this iteration on.
+    pub(crate) fn begin(&mut self, mode: usize, iteration: u64) {
+        (self.present, self.since) = (mode, iteration);
+        let start = self.start();
+        self.followers
+            .retain(|follower| follower.send(start).is_ok());
+    }
+
+    fn start(&self) -> ModeStart {
+        ModeStart {
+            mode: self.present,
+            iteration: self.since,
+        }
     }
 
     /// Tells whoever waits for it that the run is in the mode: parameters are those of the new mode now.

@@ -209,7 +209,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::Sender;
 
-    use zbmd_ir::{State, TiVec};
+    use zbmd_ir::{PresentMode, State, TiVec};
 
     use super::*;
 
@@ -286,6 +286,7 @@ mod tests {
                 channels: TiVec::new(),
                 consumed: Vec::new(),
             },
+            present_mode: PresentMode::default(),
             changes_made: 0,
         };
         outlet.state(|| Some(state(1)));

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use zbmd_ir::{
     ActorId, ChangePosition, LiveParameter, ParameterChange, State, fold_changes, insert_change,
+    state,
 };
 
 use super::control::{CurrentEpoch, RunControl};
 use crate::error::{EngineError, SetError};
 use crate::live_program::NumbersByParameter;
-use crate::program::LoadedProgram;
+use crate::options::RunOptions;
+use crate::program::{LoadedModes, LoadedProgram};
 use crate::transport::change_queue::{CAPACITY, Decision, Values, WantedPosition};
 use crate::transport::primitive::Ordering;
 
@@ -115,13 +117,15 @@ impl ParameterHandle {
         Ok(Some(position))
     }
 
-    /// Up to which iteration of the run all changes are known: whatever is set from now on takes effect there or later.
-    /// It never decreases. `None` for a program without live parameters.
+    /// Up to which iteration of the run all changes are known, of modes too if [`crate::RunOptions::inputs`] is told of
+    /// them: whatever is changed from now on takes effect there or later. It never decreases. `None` where nothing can
+    /// change.
     pub fn decided_iterations(&self) -> Option<u64> {
         let ledger = self.control.ledger();
         let current = self.control.current();
-        let granted = current.as_ref()?.granted_iterations()?;
-        Some(granted.max(ledger.decided_iterations))
+        let current = current.as_ref()?;
+        let has_changes = current.spec.live.is_some() || self.control.has_modes;
+        has_changes.then(|| current.granted_iterations().max(ledger.decided_iterations))
     }
 
     /// The live parameters, by name, with the values that were set last.
@@ -224,12 +228,11 @@ struct EpochSource {
 }
 
 impl CurrentEpoch {
-    /// Iterations of the run up to the last block that was granted; `None` without live parameters.
-    pub(super) fn granted_iterations(&self) -> Option<u64> {
-        let start = self.spec.live.as_ref()?;
+    /// Iterations of the run up to the last block that was granted.
+    pub(super) fn granted_iterations(&self) -> u64 {
         let plan = &self.loaded.program.plans[self.spec.plan];
         let granted = self.memory.common.grants.granted().min(self.spec.limit);
-        Some(start.iterations + granted * plan.block)
+        self.first_iteration + granted * plan.block
     }
 
     /// Publishes a change to the workers, not before so many iterations of the run; where it takes effect.
@@ -328,12 +331,30 @@ impl CurrentEpoch {
     }
 }
 
+/// A step of a run from one program to the next, which the ledger has yet to follow.
+#[derive(Clone)]
+pub(super) struct ProgramStep {
+    pub(super) from: Arc<LoadedProgram>,
+    pub(super) to: Arc<LoadedProgram>,
+    /// The mode that the run goes over to; `None` where another program takes the place of the old one.
+    pub(super) mode: Option<u32>,
+    /// Changes that are known to be made after it.
+    pub(super) changes: Vec<ParameterChange>,
+}
+
+impl ProgramStep {
+    /// How many changes it is, by the numbers of [`crate::InputListener`].
+    fn change_count(&self) -> u64 {
+        self.mode.map_or(0, |_| 1 + self.changes.len() as u64)
+    }
+}
+
 /// What was set in a run, as far as it still matters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ParameterLedger {
     /// In the order in which they hold.
     changes: Vec<ParameterChange>,
-    /// How many were made in this session.
+    /// How many were made in this session, changes of modes included.
     made: u64,
     /// Iterations that earlier epochs were granted: they may have given out tokens of them, which come again after a
     /// loss, so that nothing may change there any more.
@@ -348,14 +369,29 @@ impl ParameterLedger {
         self.changes = changes.to_vec();
     }
 
-    /// How many changes were made in this session.
+    /// Values wait for a mode that has their parameters.
+    pub(super) fn keep_waiting(&mut self, waiting: &BTreeMap<String, Vec<f64>>) {
+        self.absent = waiting.clone();
+    }
+
+    /// What was set of parameters that the present mode does not have, by name.
+    pub(super) fn waiting(&self) -> &BTreeMap<String, Vec<f64>> {
+        &self.absent
+    }
+
+    /// Up to which iteration of the run earlier epochs have decided all changes.
+    pub(super) fn decided_iterations(&self) -> u64 {
+        self.decided_iterations
+    }
+
+    /// How many changes were made in this session, of modes too.
     pub(crate) fn made(&self) -> u64 {
         self.made
     }
 
     /// What was set, in the order in which it holds.
-    pub(super) fn into_changes(self) -> Vec<ParameterChange> {
-        self.changes
+    pub(super) fn changes(&self) -> &[ParameterChange] {
+        &self.changes
     }
 
     /// The epoch at work ends, and was granted so many iterations of the run.
@@ -413,18 +449,17 @@ impl ParameterLedger {
 
     /// The run goes over from one program to another at the border of this state. Values belong to names: they go along, or
     /// wait for a mode that has their parameter.
-    pub(super) fn enter_program(
-        &mut self,
-        from: &LoadedProgram,
-        to: &LoadedProgram,
-        state: &State,
-    ) {
+    pub(super) fn enter_program(&mut self, step: &ProgramStep, state: &State) {
+        let (from, to) = (&*step.from, &*step.to);
+        self.made += step.change_count();
         let begin_with = self.change_waiting_values(from, to);
         let renumbered = self
             .changes
             .iter()
             .filter_map(|change| renumbered_change(change, from, to));
-        let changes: Vec<ParameterChange> = begin_with.into_iter().chain(renumbered).collect();
+        let known = step.changes.iter().cloned();
+        let changes = begin_with.into_iter().chain(renumbered).chain(known);
+        let changes: Vec<ParameterChange> = changes.collect();
 
         // Of changes ahead another may be the first: iterations are others now.
         let consumed = consumed_in(to, state);
@@ -514,6 +549,91 @@ fn fold_settled(
         let mut actors = loaded.live.read_by.keys();
         actors.all(|actor| points.first_firing(*actor, change.position) == 0)
     });
+}
+
+/// Whether a run that begins in a mode, at a state of it, can make the changes of mode that are known ahead: modes that
+/// the model has and allows, one after the other, and values of live parameters that their ops take.
+///
+/// # Errors
+/// [`EngineError::ScheduledMode`] for the first that it cannot.
+pub(super) fn check_scheduled_modes(
+    modes: &LoadedModes,
+    options: &RunOptions,
+    state: &State,
+) -> Result<(), EngineError> {
+    check_waiting_values(modes, &options.present_mode.waiting)?;
+    let mut present = options.present_mode.mode as usize;
+    let mut iteration = state.iterations;
+    let mut values = options.present_mode.waiting.clone();
+    values.extend(named_values(modes.program(present), &state.changes));
+
+    for (index, next) in options.scheduled_modes.iter().enumerate() {
+        let refused = |why: String| EngineError::ScheduledMode { index, why };
+        let to = modes.get(next.mode).ok_or_else(|| {
+            let count = modes.names().len();
+            refused(format!("mode {}, counted from 0, of {count}", next.mode))
+        })?;
+        let target = next.mode as usize;
+        if next.iteration < iteration {
+            let why = format!("at iteration {}, after {iteration}", next.iteration);
+            return Err(refused(why));
+        }
+        if !modes.allows(present, target) {
+            let (from, to) = (&modes.names()[present], &modes.names()[target]);
+            let why = format!("the model allows no change from mode `{from}` to `{to}`");
+            return Err(refused(why));
+        }
+
+        state::check_changes(&next.changes, &to.program.graph)
+            .map_err(|error| refused(error.to_string()))?;
+        for change in &next.changes {
+            let before = numbers_in(to, &values);
+            prepare_kernels(to, before, &change.values)
+                .map_err(|error| refused(error.to_string()))?;
+            values.extend(named_values(to, std::slice::from_ref(change)));
+        }
+        (present, iteration) = (target, next.iteration);
+    }
+    Ok(())
+}
+
+/// Whether all modes that have the parameters take the values that wait for them.
+fn check_waiting_values(
+    modes: &LoadedModes,
+    waiting: &BTreeMap<String, Vec<f64>>,
+) -> Result<(), EngineError> {
+    for loaded in modes.iter() {
+        let values: Values = numbers_in(loaded, waiting).into_iter().collect();
+        for (number, numbers) in &values {
+            let parameter = &loaded.live.parameters[*number as usize];
+            let checked = parameter.check(numbers);
+            checked.map_err(|error| EngineError::Parameters(error.into()))?;
+        }
+        prepare_kernels(loaded, NumbersByParameter::new(), &values)
+            .map_err(EngineError::Parameters)?;
+    }
+    Ok(())
+}
+
+/// The values that changes give to parameters last, by name.
+fn named_values<'a>(
+    loaded: &'a LoadedProgram,
+    changes: &'a [ParameterChange],
+) -> impl Iterator<Item = (String, Vec<f64>)> + 'a {
+    let values = changes.iter().flat_map(|change| &change.values);
+    values.filter_map(|(number, numbers)| {
+        let parameter = loaded.live.parameters.get(*number as usize)?;
+        Some((parameter.name.clone(), numbers.clone()))
+    })
+}
+
+/// Values by name as a program numbers its parameters.
+fn numbers_in(loaded: &LoadedProgram, values: &BTreeMap<String, Vec<f64>>) -> NumbersByParameter {
+    let known = values.iter().filter_map(|(name, numbers)| {
+        let number = loaded.live.number_of(name)?;
+        Some((number, numbers.clone()))
+    });
+    known.collect()
 }
 
 /// Whether the ops of a program take the values of a state.

@@ -104,6 +104,11 @@ impl Session {
     fn start(engine: &Engine, options: RunOptions) -> Result<Self, EngineError> {
         let Engine { loaded, modes } = engine;
         check_modes(modes, &options)?;
+        let begin = modes.get(options.present_mode.mode);
+        let begin = begin.ok_or(EngineError::NoMode {
+            mode: options.present_mode.mode,
+            count: modes.names().len(),
+        })?;
         #[cfg(target_os = "linux")]
         // First of all: a run without what it asked for takes nothing.
         if options.realtime {
@@ -111,17 +116,22 @@ impl Session {
         }
         let initial_state = match options.state.clone() {
             Some(initial_state) => {
-                parameters::check_state(loaded, &initial_state)?;
-                checked_state(&loaded.program, initial_state)?
+                parameters::check_state(begin, &initial_state)?;
+                checked_state(&begin.program, initial_state)?
             }
-            None => State::initial(&loaded.program.graph),
+            None => State::initial(&begin.program.graph),
         };
+        parameters::check_scheduled_modes(modes, &options, &initial_state)?;
         let queue_sizes = source_queues(modes, &options);
         demand::check(modes, &options, &queue_sizes, available_bytes())?;
 
         let session_memory = Arc::new(SessionMemory::create(&queue_sizes)?);
         let inputs = options.inputs.clone();
-        let control = Arc::new(RunControl::new(Arc::clone(&session_memory), inputs.clone()));
+        let control = Arc::new(RunControl::new(
+            Arc::clone(&session_memory),
+            modes.are_several(),
+            inputs.clone(),
+        ));
         let pool = WorkerPool::new(
             Arc::clone(modes),
             Arc::clone(&session_memory),
@@ -327,12 +337,7 @@ fn check_modes(modes: &LoadedModes, options: &RunOptions) -> Result<(), EngineEr
     if !modes.are_several() {
         return Ok(());
     }
-    let supervised = options.supervised.as_ref();
-    let has_states = supervised.is_some_and(|supervised| supervised.states.is_some());
     let wanted = [
-        (options.state.is_some(), "go on from a state"),
-        (has_states, "give its states away"),
-        (options.inputs.is_some(), "be recorded"),
         (options.trace.is_some(), "be traced"),
         (options.profile, "be profiled"),
     ];

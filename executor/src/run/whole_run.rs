@@ -46,6 +46,13 @@ pub(super) fn run_to_end(
     // Before the workers go: their counts are in memory that they share.
     let mut report = manager.report(&before);
     manager.settle_changes();
+    let present_mode = manager.last_mode();
+    if let Some(next) = manager.unreached_mode() {
+        report.notes.push(format!(
+            "the change of mode at iteration {} was not made: there is no plan for single iterations that gets there",
+            next.iteration
+        ));
+    }
     manager.pool.dismiss(is_supervised.then_some(DISMISS_LIMIT));
     if let Some(tracer) = manager.tracer {
         add_trace(&mut report, tracer);
@@ -55,6 +62,7 @@ pub(super) fn run_to_end(
     let outcome = Outcome {
         report,
         state: manager.state,
+        present_mode,
     };
     match run_result {
         Ok(()) => Ok(outcome),

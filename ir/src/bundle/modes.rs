@@ -16,7 +16,10 @@ use super::image::{self, Image};
 use super::{BundleError, Meta, OpenError, Section};
 use crate::limits::{MAX_MODES, MAX_STRUCTURE_BYTES};
 use crate::verify::{Verified, VerifiedModes, verify_modes};
-use crate::{BlobId, Contingencies, Graph, KernelCode, Mode, Modes, Plan, PlanId, Program, TiVec};
+use crate::{
+    BlobId, Contingencies, Graph, KernelCode, Mode, ModeDecision, Modes, Plan, PlanId, Program,
+    TiVec,
+};
 
 /// What the section of modes holds.
 #[derive(Serialize, Deserialize)]
@@ -26,6 +29,7 @@ pub(super) struct ModesRecord {
     first_blobs: u64,
     others: Vec<ModeRecord>,
     changes: Vec<(u32, u32)>,
+    decision: Option<ModeDecision>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -84,6 +88,7 @@ impl<'p> PackedModes<'p> {
                 first_blobs,
                 others,
                 changes: modes.changes().to_vec(),
+                decision: modes.decision().cloned(),
             },
             blobs,
         }
@@ -136,6 +141,7 @@ pub fn decode_modes(bytes: Bytes, max_structure_bytes: u64) -> Result<Modes, Bun
         return Ok(Modes {
             list: vec![mode],
             changes: Vec::new(),
+            decision: None,
         });
     };
 
@@ -180,6 +186,7 @@ pub fn decode_modes(bytes: Bytes, max_structure_bytes: u64) -> Result<Modes, Bun
     Ok(Modes {
         list,
         changes: record.changes,
+        decision: record.decision,
     })
 }
 
@@ -267,6 +274,7 @@ mod tests {
                 mode("idle", first),
             ],
             changes: vec![(0, 1), (1, 0), (1, 2)],
+            decision: None,
         }
     }
 

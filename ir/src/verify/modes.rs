@@ -7,7 +7,7 @@ use super::{Verified, VerifyError, verify};
 use crate::bundle::Image;
 use crate::limits::{MAX_MODES, MAX_NAME_BYTES};
 use crate::text::is_hidden;
-use crate::{Graph, LiveParameter, Modes, Program, live_parameters};
+use crate::{DType, Graph, LiveParameter, ModeDecision, Modes, Program, live_parameters};
 
 /// What the verifier refuses of modes. Modes are named by index.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -58,6 +58,9 @@ pub enum ModesError {
         to: u32,
         modes: usize,
     },
+    /// Tokens that cannot decide about the mode.
+    #[error("`{actor}` cannot decide about the mode: {why}")]
+    Decision { actor: String, why: String },
     /// A change from a mode to itself, or twice the same.
     #[error("change {change}, from mode {from} to mode {to}, changes nothing")]
     VoidChange { change: usize, from: u32, to: u32 },
@@ -69,6 +72,7 @@ pub struct VerifiedModes {
     names: Vec<String>,
     programs: Vec<Arc<Verified<Program>>>,
     changes: Vec<(u32, u32)>,
+    decision: Option<ModeDecision>,
     image: Option<Image>,
 }
 
@@ -88,6 +92,11 @@ impl VerifiedModes {
         &self.changes
     }
 
+    /// How tokens decide about the mode, if they do.
+    pub fn decision(&self) -> Option<&ModeDecision> {
+        self.decision.as_ref()
+    }
+
     pub(crate) fn image(&self) -> Option<&Image> {
         self.image.as_ref()
     }
@@ -105,6 +114,7 @@ impl From<Verified<Program>> for VerifiedModes {
             image: program.image.clone(),
             programs: vec![Arc::new(program)],
             changes: Vec::new(),
+            decision: None,
         }
     }
 }
@@ -133,12 +143,64 @@ pub fn verify_modes(modes: Modes) -> Result<VerifiedModes, ModesError> {
         names.push(name);
         programs.push(program);
     }
+    if let Some(decision) = &modes.decision {
+        check_decision(decision, &names, &programs).map_err(|why| ModesError::Decision {
+            actor: decision.actor.clone(),
+            why,
+        })?;
+    }
     Ok(VerifiedModes {
         names,
         programs,
         changes: modes.changes,
+        decision: modes.decision,
         image: None,
     })
+}
+
+/// Whether what decides is a part of the state of each mode that has it, and a number.
+fn check_decision(
+    decision: &ModeDecision,
+    names: &[String],
+    programs: &[Arc<Verified<Program>>],
+) -> Result<(), String> {
+    if decision.every == 0 {
+        return Err("it is to do so every 0 iterations".to_owned());
+    }
+    if let Some(mode) = decision
+        .modes
+        .iter()
+        .find(|mode| **mode as usize >= names.len())
+    {
+        return Err(format!(
+            "one of its numbers stands for mode {mode} of {}",
+            names.len()
+        ));
+    }
+    let mut decides = false;
+    for (name, program) in names.iter().zip(programs) {
+        let graph = &program.graph;
+        let Some(id) = decision.channel_in(graph) else {
+            continue;
+        };
+        let channel = &graph.channels[id];
+        let token = &channel.token;
+        if !token.shape.is_empty() || !matches!(token.dtype, DType::U8 | DType::I32 | DType::I64) {
+            return Err(format!(
+                "in mode `{name}` its tokens are {token}, must be u8, i32 or i64"
+            ));
+        }
+        if channel.history() == 0 {
+            return Err(format!(
+                "in mode `{name}` no token of it lies on its channel between iterations: give the channel an initial token"
+            ));
+        }
+        decides = true;
+    }
+    match decides {
+        true => Ok(()),
+        false => Err("no mode has an actor of that name with this output".to_owned()),
+    }
 }
 
 fn check_names(modes: &Modes) -> Result<(), ModesError> {

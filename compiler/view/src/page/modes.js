@@ -76,8 +76,8 @@ class Automaton {
   }
 
   worst() {
-    const { bounds } = this.modes, longest = Math.max(...bounds.modes.map((mode) => mode.period_ns));
-    const words = [`Over all modes the period is at most ${duration(longest)}.`];
+    const { bounds } = this.modes;
+    const words = [`Over all changes a block takes at most ${duration(bounds.mean_ns)} on average.`];
     if (bounds.worst) words.push(`The latency is at most ${duration(bounds.worst.latency_ns)}: the first block after ${bounds.worst.from} becomes ${bounds.worst.to}.`);
     if (bounds.worst_loss) words.push(`With losses the period is at most ${duration(bounds.worst_loss.period_ns)}: ${bounds.worst_loss.mode} without ${bounds.worst_loss.lost}.`);
     if (this.isComplete) words.push("Every mode may follow every other.");

@@ -4,12 +4,15 @@
 //! passes and its place is filled. Tokens leave a session once, whatever is replayed after a loss.
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use serde::Serialize;
+use zbmd_executor::{ModeHandle, ModeStart};
 use zbmd_ir::response::LatePolicy;
 use zbmd_live::{ReleaseClock, TimeHistogram};
 
 use super::DeadlineReport;
+use super::blocks::BlockLegs;
 use crate::io::block_gate::BlockVerdict;
 
 /// Something that happened to a deadline.
@@ -42,20 +45,29 @@ pub(crate) enum DeadlineEvent {
 
 pub(super) type DeadlineListener = Box<dyn FnMut(DeadlineEvent) + Send>;
 
-/// A source that is released by the clock, as a sink sees it.
-pub(super) struct Release {
-    pub(super) clock: Arc<ReleaseClock>,
-    pub(super) tokens_per_block: u64,
+/// The mode that a late block asks for.
+pub(super) struct WantedMode {
+    pub(super) name: String,
+    /// Whom it is asked of, once the run has begun.
+    pub(super) handle: Option<ModeHandle>,
 }
 
 /// Measures the responses of one sink.
 pub(super) struct ResponseMeter {
     pub(super) sink: String,
-    pub(super) releases: Vec<Release>,
-    pub(super) tokens_per_block: u64,
+    /// Of the sources that are released by the clock.
+    pub(super) releases: Vec<Arc<ReleaseClock>>,
+    /// The tokens of each block, of the sink and of these sources.
+    pub(super) blocks: BlockLegs,
+    /// Tells of each mode that the run goes over to.
+    pub(super) starts: Option<Receiver<ModeStart>>,
     pub(super) limit_ns: u64,
     pub(super) policy: LatePolicy,
+    /// Where `policy` asks for a mode.
+    pub(super) wanted_mode: Option<WantedMode>,
     pub(super) taken_tokens: u64,
+    /// When the last of them came.
+    pub(super) taken_ns: u64,
     /// Blocks whose tokens have all come.
     pub(super) measured_blocks: u64,
     /// Blocks that are known to be late or not: those measured, and those whose places were filled.
@@ -69,14 +81,17 @@ pub(super) struct ResponseMeter {
 }
 
 impl ResponseMeter {
-    pub(super) fn new(sink: String, releases: Vec<Release>, tokens_per_block: u64) -> Self {
+    pub(super) fn new(sink: String, releases: Vec<Arc<ReleaseClock>>, blocks: BlockLegs) -> Self {
         Self {
             sink,
             releases,
-            tokens_per_block,
+            blocks,
+            starts: None,
             limit_ns: 0,
             policy: LatePolicy::default(),
+            wanted_mode: None,
             taken_tokens: 0,
+            taken_ns: 0,
             measured_blocks: 0,
             decided_blocks: 0,
             missed: 0,
@@ -88,10 +103,34 @@ impl ResponseMeter {
 
     /// More tokens of the sink were there at `now_ns`.
     pub(super) fn take(&mut self, tokens: u64, now_ns: u64) {
+        // That a mode has ended, and its last block with it, may be known only when the next one's tokens come.
+        self.learn_modes();
+        self.complete_taken(self.taken_ns);
         self.taken_tokens += tokens;
-        while (self.measured_blocks + 1) * self.tokens_per_block <= self.taken_tokens {
+        self.complete_taken(now_ns);
+        self.taken_ns = now_ns;
+    }
+
+    /// Completes the blocks whose tokens have all come.
+    fn complete_taken(&mut self, now_ns: u64) {
+        while self.blocks.sink_tokens(self.measured_blocks + 1) <= self.taken_tokens {
             self.complete_block(now_ns);
         }
+    }
+
+    /// Takes in the changes of mode that were made.
+    fn learn_modes(&mut self) {
+        let starts = self.starts.iter().flat_map(Receiver::try_iter);
+        for start in starts {
+            self.blocks.enter(start.mode, start.iteration);
+        }
+    }
+
+    /// Tokens of the next block that comes. Asked before its last one comes, they may turn out to be fewer.
+    pub(super) fn next_block_tokens(&mut self) -> u64 {
+        self.learn_modes();
+        let blocks = self.measured_blocks;
+        self.blocks.sink_tokens(blocks + 1) - self.blocks.sink_tokens(blocks)
     }
 
     /// The last token of the next block was there at `now_ns`.
@@ -102,6 +141,8 @@ impl ResponseMeter {
         if let Some(response_ns) = response_ns {
             self.responses.record(response_ns);
         }
+        self.blocks
+            .forget_before(self.measured_blocks.min(self.decided_blocks));
 
         if self.measured_blocks <= self.decided_blocks {
             return BlockVerdict::PlaceFilled;
@@ -135,24 +176,24 @@ impl ResponseMeter {
 
     /// When the first `blocks` blocks had been released: each is with the last of its sources.
     fn release_ns(&self, blocks: u64) -> Option<u64> {
-        let releases = self.releases.iter().filter_map(|release| {
-            let tokens = blocks * release.tokens_per_block;
-            release.clock.release_ns(tokens)
+        let releases = self.releases.iter().enumerate();
+        let releases = releases.filter_map(|(source, clock)| {
+            clock.release_ns(self.blocks.source_tokens(blocks, source))
         });
         releases.max()
     }
 
     /// Whether all sources have handed over the tokens of the first `blocks` blocks.
     fn is_released(&self, blocks: u64) -> bool {
-        let mut releases = self.releases.iter();
-        releases.all(|release| release.clock.played() >= blocks * release.tokens_per_block)
+        let mut releases = self.releases.iter().enumerate();
+        releases.all(|(source, clock)| clock.played() >= self.blocks.source_tokens(blocks, source))
     }
 
     /// Blocks beyond the first `blocks` that are missing though their limit had passed when the last tokens were
     /// released: from then on the run was ending.
     fn overdue_blocks(&self, blocks: u64) -> u64 {
-        let clocks = || self.releases.iter().map(|release| &release.clock);
-        let last_releases = clocks().filter_map(|clock| clock.release_ns(clock.played()));
+        let clocks = self.releases.iter();
+        let last_releases = clocks.filter_map(|clock| clock.release_ns(clock.played()));
         let Some(horizon_ns) = last_releases.min() else {
             return 0;
         };
@@ -173,6 +214,7 @@ impl ResponseMeter {
         if is_late {
             self.missed += 1;
             self.missed_in_row += 1;
+            self.ask_for_mode();
         } else {
             self.missed_in_row = 0;
         }
@@ -197,6 +239,18 @@ impl ResponseMeter {
             });
         }
         is_late
+    }
+
+    /// Asks for the mode that late blocks ask for. One that is asked for already, or that the lost devices leave without a
+    /// plan, is asked for again by the next late block.
+    fn ask_for_mode(&self) {
+        if let Some(WantedMode {
+            name,
+            handle: Some(handle),
+        }) = &self.wanted_mode
+        {
+            let _ = handle.change(name);
+        }
     }
 
     /// Late blocks that were dropped, and that were replaced by the last one in time.
@@ -226,19 +280,57 @@ impl ResponseMeter {
 mod tests {
     use std::sync::Mutex;
 
+    use super::super::blocks::ModeTokens;
     use super::*;
 
     const MS: u64 = 1_000_000;
 
     /// Four tokens in and two out a block, every 4 ms; 2 ms are allowed.
     fn meter(clock: &Arc<ReleaseClock>) -> ResponseMeter {
-        let release = Release {
-            clock: Arc::clone(clock),
-            tokens_per_block: 4,
-        };
-        let mut meter = ResponseMeter::new("out".to_owned(), vec![release], 2);
+        // Of the second mode twice as many.
+        let modes = [1, 2].map(|times| ModeTokens {
+            block: times,
+            sink: 2,
+            sources: vec![4],
+        });
+        let blocks = BlockLegs::new(modes.to_vec(), 0, 0);
+        let mut meter = ResponseMeter::new("out".to_owned(), vec![Arc::clone(clock)], blocks);
         meter.limit_ns = 2 * MS;
         meter
+    }
+
+    #[test]
+    fn blocks_over_a_change_of_mode_have_the_tokens_of_their_mode() {
+        let clock = Arc::new(ReleaseClock::new(1000.0, 4));
+        clock.start(1000 * MS);
+        let mut meter = meter(&clock);
+        let (entered, starts) = std::sync::mpsc::channel();
+        meter.starts = Some(starts);
+        assert_eq!(meter.next_block_tokens(), 2);
+        meter.take(2, 1005 * MS);
+        let start = ModeStart {
+            mode: 1,
+            iteration: 1,
+        };
+        entered.send(start).expect("followed");
+        assert_eq!(meter.next_block_tokens(), 4);
+        // Released at 1012 ms as a whole: the first half of it is none.
+        meter.take(2, 1010 * MS);
+        assert_eq!((meter.measured_blocks, meter.missed), (1, 0));
+        meter.take(2, 1013 * MS);
+        assert_eq!((meter.measured_blocks, meter.missed), (2, 0));
+        meter.take(4, 1023 * MS);
+        assert_eq!((meter.measured_blocks, meter.missed), (3, 1));
+
+        // The mode ends within a block: what has come of it is complete, since when it came.
+        meter.take(2, 1025 * MS);
+        let start = ModeStart {
+            mode: 0,
+            iteration: 6,
+        };
+        entered.send(start).expect("followed");
+        meter.take(2, 1029 * MS);
+        assert_eq!((meter.measured_blocks, meter.missed), (5, 1));
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //!
 //! A block's release is when the last of its tokens was handed over by the clock (`paced:`), never when a thread happened
 //! to wake. Its response ends when the last of its tokens has reached the thread that moves the sink's tokens. Blocks are
-//! those of the plan for the whole machine, after losses too.
+//! those of the plan for the whole machine, after losses too; each mode has its own.
 
+mod blocks;
 mod meter;
 
 use std::sync::mpsc::Sender;
@@ -11,12 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use zbmd_executor::live::{DeadlineProgress, TimesProgress};
-use zbmd_executor::{Engine, Stopper};
-use zbmd_ir::response::{LatePolicy, deadline_ns, late_policy};
-use zbmd_ir::{Actor, ActorId, PlanId};
-use zbmd_live::TimeSummary;
+use zbmd_executor::{Engine, ModeHandle, Stopper};
+use zbmd_ir::response::{LatePolicy, deadline_ns, late_mode, late_policy};
+use zbmd_ir::verify::graph::repetition;
+use zbmd_ir::{Actor, ActorId, Graph, PlanId, Program, Role};
+use zbmd_live::{ReleaseClock, TimeSummary};
 
-use self::meter::{Release, ResponseMeter};
+use self::blocks::{BlockLegs, ModeTokens};
+use self::meter::{ResponseMeter, WantedMode};
 use super::CliError;
 use super::args::Args;
 use super::live::LiveStreams;
@@ -39,31 +42,57 @@ struct Watched {
     meter: Arc<Mutex<ResponseMeter>>,
     /// Blocks of the whole run, if that is known.
     block_count: Option<u64>,
+    /// Blocks have as many tokens in the whole run: places of late ones can be filled before their tokens come.
+    is_regular: bool,
+}
+
+/// What becomes of late blocks of a sink.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LateAnswer {
+    pub(super) policy: LatePolicy,
+    /// The mode that is asked for, where the policy asks for one.
+    pub(super) mode: Option<String>,
 }
 
 /// A sink's limit, and what becomes of its late blocks.
 struct Terms {
     limit_ns: u64,
-    policy: LatePolicy,
+    answer: LateAnswer,
     /// Iterations after which the run ends.
     iterations: Option<u64>,
 }
 
+/// A source that is released by the clock, by its place among the sources.
+struct ReleasedSource {
+    place: usize,
+    clock: Arc<ReleaseClock>,
+}
+
 impl Watched {
-    fn new(engine: &Engine, sink: ActorId, releases: Vec<Release>, terms: &Terms) -> Self {
+    fn new(engine: &Engine, sink: ActorId, sources: Vec<ReleasedSource>, terms: Terms) -> Self {
         let program = engine.program();
         let actor = &program.graph.actors[sink];
-        let block = program.plans[PlanId(0)].block;
-        let tokens_per_block = block * engine.tokens_per_iteration(sink);
-        let mut meter = ResponseMeter::new(actor.name.clone(), releases, tokens_per_block);
+        let modes = engine.verified_modes();
+        let mut sinks = program.graph.sinks();
+        let place = sinks.position(|(id, _)| id == sink).unwrap_or(0);
+        let programs = modes.programs().iter();
+        let tokens = programs.map(|program| mode_tokens(program, place, &sources));
+        let blocks = BlockLegs::new(tokens.collect(), 0, 0);
+        let clocks = sources.into_iter().map(|source| source.clock).collect();
+
+        let mut meter = ResponseMeter::new(actor.name.clone(), clocks, blocks);
         meter.limit_ns = terms.limit_ns;
-        meter.policy = terms.policy;
+        meter.policy = terms.answer.policy;
+        let wanted_mode = |name| WantedMode { name, handle: None };
+        meter.wanted_mode = terms.answer.mode.map(wanted_mode);
+        let block = program.plans[PlanId(0)].block;
         Self {
             sink: actor.name.clone(),
-            policy: terms.policy,
+            policy: terms.answer.policy,
             token_bytes: actor.inputs[0].token.bytes(),
             meter: Arc::new(Mutex::new(meter)),
             block_count: terms.iterations.map(|iterations| iterations / block),
+            is_regular: modes.names().len() < 2,
         }
     }
 
@@ -102,7 +131,7 @@ impl Deadlines {
         for (sink_id, actor) in graph.sinks() {
             let given_limit = args.deadlines.iter().find(|(sink, _)| *sink == actor.name);
             let given_policy = args.on_miss.iter().find(|(sink, _)| *sink == actor.name);
-            let model_policy = model_policy(args, engine, sink_id)?;
+            let model_answer = model_answer(args, engine, sink_id)?;
             let releases = releases_of(sink_id, engine, live);
 
             // A response has no beginning where nothing says when tokens were due.
@@ -121,14 +150,34 @@ impl Deadlines {
                 }
             };
 
+            let answer = given_policy.map_or(model_answer, |(_, answer)| answer.clone());
+            check_mode(engine, &actor.name, &answer)?;
             let terms = Terms {
                 limit_ns,
-                policy: given_policy.map_or(model_policy, |(_, policy)| *policy),
+                answer,
                 iterations: args.iterations,
             };
-            watched.push(Watched::new(engine, sink_id, releases, &terms));
+            watched.push(Watched::new(engine, sink_id, releases, terms));
         }
         Ok(Self { watched })
+    }
+
+    /// The run has begun: blocks are those of its modes, and late ones may ask for another.
+    pub(super) fn follow(&self, modes: &ModeHandle) {
+        if modes.names().len() < 2 {
+            return;
+        }
+        for watched in &self.watched {
+            let mut meter = watched.meter();
+            let starts = modes.follow();
+            if let Ok(first) = starts.recv() {
+                meter.blocks.begin(first.mode, first.iteration);
+            }
+            meter.starts = Some(starts);
+            if let Some(wanted) = &mut meter.wanted_mode {
+                wanted.handle = Some(modes.clone());
+            }
+        }
     }
 
     /// Writes events to their file. Whoever writes keeps `running` until all is written.
@@ -142,7 +191,7 @@ impl Deadlines {
     /// What is to be told how many tokens of a sink were taken, where late blocks are passed on.
     pub(super) fn listener(&self, sink: &str) -> Option<TokenListener> {
         let watched = self.watched(sink)?.clone();
-        (watched.policy == LatePolicy::Wait).then(|| {
+        matches!(watched.policy, LatePolicy::Wait | LatePolicy::Mode).then(|| {
             let listener: TokenListener = Box::new(move |tokens| {
                 watched.meter().take(tokens, zbmd_live::now_ns());
             });
@@ -159,17 +208,16 @@ impl Deadlines {
         stopper: &Stopper,
     ) -> Option<BlockGate> {
         let watched = self.watched(sink)?.clone();
-        if watched.policy == LatePolicy::Wait {
+        if matches!(watched.policy, LatePolicy::Wait | LatePolicy::Mode) {
             return None;
         }
         let policy = watched.policy;
-        let block_bytes = watched.meter().tokens_per_block * watched.token_bytes;
         let judge = SinkJudge {
-            fills_in_time: fills_in_time && policy == LatePolicy::Hold,
+            fills_in_time: fills_in_time && policy == LatePolicy::Hold && watched.is_regular,
             watched,
             stopper: stopper.clone(),
         };
-        Some(BlockGate::new(Box::new(judge), policy, block_bytes))
+        Some(BlockGate::new(Box::new(judge), policy))
     }
 
     fn watched(&self, sink: &str) -> Option<&Watched> {
@@ -235,6 +283,11 @@ impl SinkJudge {
 }
 
 impl BlockJudge for SinkJudge {
+    fn block_bytes(&mut self) -> usize {
+        let tokens = self.watched.meter().next_block_tokens();
+        (tokens * self.watched.token_bytes) as usize
+    }
+
     fn complete_block(&mut self, now_ns: u64) -> BlockVerdict {
         self.watched.meter().complete_block(now_ns)
     }
@@ -285,15 +338,44 @@ fn check_names(args: &Args, engine: &Engine) -> Result<(), CliError> {
 }
 
 /// What the model says of late blocks of a sink.
-fn model_policy(args: &Args, engine: &Engine, sink: ActorId) -> Result<LatePolicy, CliError> {
+fn model_answer(args: &Args, engine: &Engine, sink: ActorId) -> Result<LateAnswer, CliError> {
     let graph = &engine.program().graph;
-    late_policy(graph, sink).map_err(|found| CliError::Refused {
+    let policy = late_policy(graph, sink).map_err(|found| CliError::Refused {
         path: args.bundle.clone().unwrap_or_default(),
         text: format!(
-            "sink `{}` has `on_miss: {found}`; allowed: wait, drop, hold: compile it with a zbmdc of this version",
+            "sink `{}` has `on_miss: {found}`; allowed: wait, drop, hold, mode: compile it with a zbmdc of this version",
             graph.actors[sink].name
         ),
+    })?;
+    let mode = late_mode(graph, sink).filter(|_| policy == LatePolicy::Mode);
+    Ok(LateAnswer {
+        policy,
+        mode: mode.map(str::to_owned),
     })
+}
+
+/// Refuses an answer with a mode that the run does not have, or may not go to from each other one.
+fn check_mode(engine: &Engine, sink: &str, answer: &LateAnswer) -> Result<(), CliError> {
+    let Some(wanted) = &answer.mode else {
+        return Ok(());
+    };
+    let modes = engine.verified_modes();
+    let names = modes.names();
+    let Some(target) = names.iter().position(|name| name == wanted) else {
+        let known = names.join(", ");
+        return Err(CliError::Usage(format!(
+            "late blocks of `{sink}` ask for mode `{wanted}`; the bundle has {known}: say `--on-miss {sink}=wait`, or a mode that is there"
+        )));
+    };
+    let is_allowed = |from: usize| modes.changes().contains(&(from as u32, target as u32));
+    let barred = (0..names.len()).find(|from| *from != target && !is_allowed(*from));
+    match barred {
+        None => Ok(()),
+        Some(from) => Err(CliError::Usage(format!(
+            "late blocks of `{sink}` ask for mode `{wanted}`, to which no change goes from mode `{}`: say `--on-miss {sink}=wait`, or add the change to the model",
+            names[from]
+        ))),
+    }
 }
 
 fn unreleased(option: &str, actor: &Actor) -> CliError {
@@ -310,22 +392,51 @@ fn no_deadline(actor: &Actor) -> CliError {
     ))
 }
 
-/// The sources of a sink that are released by the clock.
-fn releases_of(sink: ActorId, engine: &Engine, live: &LiveStreams) -> Vec<Release> {
+/// The sources that are released by the clock and lead to a sink, in some mode at least.
+fn releases_of(sink: ActorId, engine: &Engine, live: &LiveStreams) -> Vec<ReleasedSource> {
     let graph = &engine.program().graph;
-    let block = engine.program().plans[PlanId(0)].block;
-    let upstream = graph.upstream_of(sink);
+    let name = &graph.actors[sink].name;
     let mut releases = Vec::new();
-
-    for (id, actor) in graph.sources() {
+    for (place, (_, actor)) in graph.sources().enumerate() {
+        let programs = engine.verified_modes().programs();
+        let leads = |graph: &Graph| leads_to(graph, &actor.name, name);
         if let Some(clock) = live.release_clock(&actor.name)
-            && upstream.contains(&id)
+            && programs.iter().any(|program| leads(&program.graph))
         {
-            releases.push(Release {
-                clock,
-                tokens_per_block: block * engine.tokens_per_iteration(id),
-            });
+            releases.push(ReleasedSource { place, clock });
         }
     }
     releases
+}
+
+/// Whether a sink depends on a source.
+fn leads_to(graph: &Graph, source: &str, sink: &str) -> bool {
+    match (graph.find(source), graph.find(sink)) {
+        (Some(source), Some(sink)) => graph.upstream_of(sink).contains(&source),
+        _ => false,
+    }
+}
+
+/// The tokens of a mode, for the sink at this place among the sinks.
+fn mode_tokens(program: &Program, sink: usize, sources: &[ReleasedSource]) -> ModeTokens {
+    let graph = &program.graph;
+    let repetition = repetition(graph).expect("a verified graph is consistent");
+    let per_iteration = |id: ActorId| {
+        let actor = &graph.actors[id];
+        let rate = match actor.role {
+            Role::Sink => actor.inputs[0].rate,
+            _ => actor.outputs[0].rate,
+        };
+        repetition[id] * rate
+    };
+    let mut sinks = graph.sinks().map(|(id, _)| per_iteration(id));
+    let all_sources: Vec<u64> = graph.sources().map(|(id, _)| per_iteration(id)).collect();
+    ModeTokens {
+        block: program.plans[PlanId(0)].block,
+        sink: sinks.nth(sink).unwrap_or(1),
+        sources: sources
+            .iter()
+            .map(|source| all_sources[source.place])
+            .collect(),
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use zbmd_executor::{BorderState, InputListener};
 use zbmd_ir::ParameterChange;
 
-use super::record::{NumberedChange, SourceGap};
+use super::record::{NumberedChange, NumberedInput, NumberedMode, SourceGap};
 
 /// Memory for tokens that wait for the disk, of all sources together. A second such amount may be with the writer.
 const MAX_WAITING_BYTES: usize = 64 << 20;
@@ -41,7 +41,7 @@ struct SourceIntake {
 /// Changes and gaps that wait.
 #[derive(Debug, Default)]
 pub(super) struct WaitingItems {
-    pub(super) changes: Vec<NumberedChange>,
+    pub(super) changes: Vec<NumberedInput>,
     /// The number after the last change that found no room.
     pub(super) changes_lost_before: Option<u64>,
     pub(super) gaps: Vec<SourceGap>,
@@ -102,6 +102,17 @@ impl Intake {
 
     pub(super) fn want_state(&self, is_wanted: bool) {
         self.is_state_wanted.store(is_wanted, Ordering::Relaxed);
+    }
+
+    /// Takes in a change.
+    fn input(&self, input: NumberedInput) {
+        let mut items = locked(&self.items);
+        // None is left out between others: what follows a lost one cannot be used before the next state.
+        if items.changes.len() >= MAX_WAITING_ITEMS || items.changes_lost_before.is_some() {
+            items.changes_lost_before = Some(input.number() + 1);
+            return;
+        }
+        items.changes.push(input);
     }
 
     /// Takes in a gap.
@@ -175,16 +186,18 @@ impl InputListener for Intake {
     }
 
     fn change(&self, number: u64, change: &ParameterChange) {
-        let mut items = locked(&self.items);
-        // None is left out between others: what follows a lost one cannot be used before the next state.
-        if items.changes.len() >= MAX_WAITING_ITEMS || items.changes_lost_before.is_some() {
-            items.changes_lost_before = Some(number + 1);
-            return;
-        }
-        items.changes.push(NumberedChange {
+        self.input(NumberedInput::Parameters(NumberedChange {
             number,
             change: change.clone(),
-        });
+        }));
+    }
+
+    fn mode(&self, number: u64, iteration: u64, mode: u32) {
+        self.input(NumberedInput::Mode(NumberedMode {
+            number,
+            iteration,
+            mode,
+        }));
     }
 }
 

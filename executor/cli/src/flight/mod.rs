@@ -9,8 +9,8 @@
 //! | `model.zbmd` | a copy of its bundle |
 //! | `000000000042.zbseg` | a segment: records one after another ([`record`]), the first of which says how far the recording was |
 //!
-//! Source tokens have their indexes, and changes of live parameters their numbers: what is missing between two records is
-//! seen. A state at a border is written now and then, and says which token and which change is the first that it needs, so
+//! Source tokens have their indexes, and changes of live parameters and of modes their numbers: what is missing between two
+//! records is seen. A state at a border is written now and then, and says which token and which change is the first that it needs, so
 //! that the oldest segment can go. A mark says that all changes up to an iteration are known: changes take effect after
 //! they were decided, and a replay goes no further than what had been decided when the recording was cut off.
 //!
@@ -20,6 +20,7 @@
 
 mod folder;
 mod head;
+mod history;
 mod intake;
 mod keep;
 mod reader;
@@ -28,9 +29,10 @@ mod recorder;
 mod ring;
 
 pub use self::folder::RecordingError;
-pub use self::head::{Head, HeadError, RecordedSource};
-pub use self::reader::{RecordedTokens, Recording, Stretch, TimedToken, TokenRange};
+pub use self::head::{Head, HeadError, RecordedMode, RecordedSource};
+pub use self::history::ModeHistory;
+pub use self::reader::{RecordedTokens, Recording, ReplayStart, Stretch, TimedToken, TokenRange};
 
-pub(crate) use self::head::sources_of;
+pub(crate) use self::head::{recorded_modes, sources_of};
 pub(crate) use self::keep::{Keep, keep};
 pub(crate) use self::recorder::{ReadyRecorder, Recorder, RecorderSettings, bundle_of};

@@ -12,15 +12,19 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use zbmd_executor::ScheduledMode;
 use zbmd_ir::limits::{MAX_CHANGES, MAX_STREAM_BYTES};
-use zbmd_ir::{ActorId, Graph, ParameterChange, PositionOrder, State, insert_change, state};
+use zbmd_ir::verify::VerifiedModes;
+use zbmd_ir::{ActorId, ParameterChange, PositionOrder, PresentMode, State, insert_change, state};
 use zbmd_live::Gap;
 
 use super::folder::{HEAD_FILE, RecordingError, segments};
 use super::head::{Head, MAX_HEAD_BYTES};
+use super::history::ModeHistory;
 use super::record::{
-    self, HEADER_BYTES, Kind, MAX_RECORDS, MAX_SMALL_BYTES, Mark, NumberedChange, RecordHeader,
-    RunEnd, SegmentStart, SourceGap, StatePlace, TOKENS_HEAD_BYTES, TokensHead,
+    self, HEADER_BYTES, Kind, MAX_RECORDS, MAX_SMALL_BYTES, Mark, NumberedChange, NumberedInput,
+    NumberedMode, RecordHeader, RunEnd, SegmentStart, SourceGap, StatePlace, TOKENS_HEAD_BYTES,
+    TokensHead,
 };
 use crate::io::read_whole;
 
@@ -64,10 +68,10 @@ pub struct TokenRange {
     pub end: u64,
 }
 
-/// A change of live parameters.
+/// A change of live parameters or of the mode.
 #[derive(Clone, Debug)]
 struct StoredChange {
-    change: ParameterChange,
+    input: NumberedInput,
     /// By the mark before it: it takes effect at this iteration or later.
     decided_iterations: u64,
 }
@@ -99,6 +103,24 @@ pub struct Stretch {
     pub end: u64,
     /// It ends where the run ended, in good order.
     pub is_whole: bool,
+}
+
+/// What a replay begins with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplayStart {
+    /// Where it begins, with the changes of live parameters that were made before the first change of mode.
+    pub state: State,
+    /// In which mode.
+    pub present_mode: PresentMode,
+    /// The changes of mode that follow, each with the changes of live parameters before the next.
+    pub scheduled_modes: Vec<ScheduledMode>,
+}
+
+/// The iterations of a stretch that are in one mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Leg {
+    mode: usize,
+    begin: u64,
 }
 
 /// A time that the recording knows.
@@ -148,6 +170,8 @@ struct Scan {
     change_holes: Vec<ChangeHole>,
     /// The number of the next change, if there has been a segment.
     next_change: Option<u64>,
+    /// The iteration of the last change of mode.
+    last_entry: u64,
     decided_iterations: u64,
     end: Option<RunEnd>,
     records: u64,
@@ -268,15 +292,7 @@ impl Recording {
 
     fn stretch_of(&self, index: usize) -> Stretch {
         let place = &self.states[index].place;
-        let sources = self.head.sources.iter().zip(&self.ranges);
-        let with_tokens = sources.zip(&place.consumed);
-        let by_source = with_tokens.map(|((source, ranges), consumed)| {
-            let tokens = contiguous_from(ranges, *consumed);
-            place
-                .iterations
-                .saturating_add(tokens / source.tokens_per_iteration)
-        });
-        let by_tokens = by_source.min().unwrap_or(u64::MAX);
+        let by_tokens = self.end_of_tokens(place);
 
         let undecided = self.first_undecided(place.changes_made);
         let decided = undecided.unwrap_or(self.decided_iterations);
@@ -297,6 +313,59 @@ impl Recording {
         }
     }
 
+    /// The iteration before which a run from a state has all tokens.
+    fn end_of_tokens(&self, place: &StatePlace) -> u64 {
+        let with_ranges = self.ranges.iter().zip(&place.consumed);
+        let mut left: Vec<u64> = with_ranges
+            .map(|(ranges, consumed)| contiguous_from(ranges, *consumed))
+            .collect();
+        let legs = self.legs(place);
+        for (index, leg) in legs.iter().enumerate() {
+            let per_iteration = &self.head.modes[leg.mode].tokens_per_iteration;
+            let by_source = left.iter().zip(per_iteration);
+            let by_source = by_source.map(|(tokens, per_iteration)| tokens / per_iteration);
+            let iterations = by_source.min().unwrap_or(u64::MAX);
+            let next = legs.get(index + 1).map(|next| next.begin - leg.begin);
+            match next.filter(|next| *next <= iterations) {
+                None => return leg.begin.saturating_add(iterations),
+                Some(next) => {
+                    for (tokens, per_iteration) in left.iter_mut().zip(per_iteration) {
+                        *tokens -= next * per_iteration;
+                    }
+                }
+            }
+        }
+        place.iterations
+    }
+
+    /// The modes of a run from a state on, up to the first change that is missing. The first begins at the state.
+    fn legs(&self, place: &StatePlace) -> Vec<Leg> {
+        let mut legs = vec![Leg {
+            mode: place.mode as usize,
+            begin: place.iterations,
+        }];
+        for (_, input) in self.inputs_after(place) {
+            if let NumberedInput::Mode(change) = input {
+                legs.push(Leg {
+                    mode: change.mode as usize,
+                    begin: change.iteration.max(place.iterations),
+                });
+            }
+        }
+        legs
+    }
+
+    /// The changes that were made after a state, up to the first that is missing or too many.
+    fn inputs_after(&self, place: &StatePlace) -> impl Iterator<Item = (u64, &NumberedInput)> {
+        let first_number = place.changes_made;
+        let end_number = first_number.saturating_add(MAX_REPLAYED_CHANGES);
+        let later = self.changes.range(first_number..end_number);
+        later
+            .zip(first_number..)
+            .take_while(|((number, _), next)| *number == next)
+            .map(|((number, stored), _)| (*number, &stored.input))
+    }
+
     /// The iteration from which on a replay from a state with so many changes does not have those that take effect, if there
     /// is one: some are missing, or there are too many.
     fn first_undecided(&self, changes_made: u64) -> Option<u64> {
@@ -311,11 +380,15 @@ impl Recording {
         by_hole.into_iter().chain(by_count).min()
     }
 
-    /// The state that a stretch begins with, with all changes that were made later.
+    /// What a stretch begins with, with all changes that were made later.
     ///
     /// # Errors
-    /// A damaged state or one of another graph; changes that the graph does not allow.
-    pub fn state(&self, stretch: Stretch, graph: &Graph) -> Result<State, RecordingError> {
+    /// A damaged state or one of another graph; changes that the graphs do not allow.
+    pub fn start(
+        &self,
+        stretch: Stretch,
+        modes: &VerifiedModes,
+    ) -> Result<ReplayStart, RecordingError> {
         let stored = &self.states[stretch.state];
         let file = &self.files[stored.payload.segment];
         let refused = |why: String| RecordingError::Content {
@@ -327,8 +400,14 @@ impl Recording {
             .payload
             .read(file)
             .map_err(|stop| stop.error(file, stored.payload.offset))?;
-        let state_bytes = split_place(&payload).map(|(_, rest)| rest);
-        let state_bytes = state_bytes.map_err(&refused)?;
+        let place_and_rest = record::split_part::<StatePlace>(&payload);
+        let (_, rest) = place_and_rest.map_err(&refused)?;
+        let (waiting, state_bytes) = record::split_part(rest).map_err(&refused)?;
+        let mode = stored.place.mode;
+        let Some(program) = modes.programs().get(mode as usize) else {
+            return Err(refused(format!("a state of mode {mode}, counted from 0")));
+        };
+        let graph = &program.graph;
         let saved =
             state::decode(state_bytes, graph).map_err(|error| refused(error.to_string()))?;
         let mut state = saved.state;
@@ -339,32 +418,63 @@ impl Recording {
             return Err(refused("is not the state that its place says".to_owned()));
         }
 
-        let sources = graph.sources().zip(&self.head.sources);
-        let tokens_per_iteration: BTreeMap<ActorId, u64> = sources
-            .map(|((id, _), known)| (id, known.tokens_per_iteration))
-            .collect();
+        let per_iteration = &self.head.modes[mode as usize].tokens_per_iteration;
+        let sources = graph.sources().zip(per_iteration);
+        let tokens_per_iteration: BTreeMap<ActorId, u64> =
+            sources.map(|((id, _), tokens)| (id, *tokens)).collect();
         let order = PositionOrder {
             iterations: state.iterations,
             consumed: &state.consumed,
             tokens_per_iteration: |source| tokens_per_iteration.get(&source).copied().unwrap_or(1),
         };
-        let first_number = stored.place.changes_made;
-        let end_number = first_number.saturating_add(MAX_REPLAYED_CHANGES);
-        let later = self.changes.range(first_number..end_number);
-        // Those after a hole are not reached.
-        let later = later.zip(first_number..);
-        for ((_, stored), _) in later.take_while(|((number, _), next)| *number == next) {
-            insert_change(&mut state.changes, stored.change.clone(), &order);
+        let mut scheduled_modes: Vec<ScheduledMode> = Vec::new();
+        for (_, input) in self.inputs_after(&stored.place) {
+            match (input, scheduled_modes.last_mut()) {
+                (NumberedInput::Mode(entered), _) => scheduled_modes.push(ScheduledMode {
+                    iteration: entered.iteration,
+                    mode: entered.mode,
+                    changes: Vec::new(),
+                }),
+                (NumberedInput::Parameters(made), Some(last)) => {
+                    last.changes.push(made.change.clone());
+                }
+                (NumberedInput::Parameters(made), None) => {
+                    insert_change(&mut state.changes, made.change.clone(), &order);
+                }
+            }
         }
         state::check(&state, graph).map_err(|error| refused(error.to_string()))?;
-        Ok(state)
+        Ok(ReplayStart {
+            state,
+            present_mode: PresentMode { mode, waiting },
+            scheduled_modes,
+        })
     }
 
-    /// Changes that were recorded, by number.
+    /// Changes of live parameters that were recorded, by number.
     pub fn changes(&self) -> impl Iterator<Item = (u64, &ParameterChange)> {
-        self.changes
-            .iter()
-            .map(|(number, stored)| (*number, &stored.change))
+        let inputs = self.changes.iter();
+        inputs.filter_map(|(number, stored)| match &stored.input {
+            NumberedInput::Parameters(made) => Some((*number, &made.change)),
+            NumberedInput::Mode(_) => None,
+        })
+    }
+
+    /// Changes of the mode that were recorded, in order.
+    pub fn mode_changes(&self) -> impl Iterator<Item = &NumberedMode> {
+        let inputs = self.changes.values();
+        inputs.filter_map(|stored| match &stored.input {
+            NumberedInput::Mode(entered) => Some(entered),
+            NumberedInput::Parameters(_) => None,
+        })
+    }
+
+    /// The modes that the run was in, as far as the recording tells.
+    pub fn mode_history(&self) -> ModeHistory {
+        let modes = self.head.modes.iter();
+        let states = self.states.iter().map(|stored| &stored.place);
+        let rates = modes.map(|mode| mode.tokens_per_iteration.clone());
+        ModeHistory::new(self.mode_changes(), states, rates.collect())
     }
 
     /// The tokens that are there of a source, in order.
@@ -478,15 +588,6 @@ fn read_at(file: &SegmentFile, buffer: &mut [u8], offset: u64) -> Result<(), Sto
     }
 }
 
-/// The place at the beginning of a state's payload, and the rest.
-fn split_place(payload: &[u8]) -> Result<(StatePlace, &[u8]), String> {
-    let short = || "a state without its place".to_owned();
-    let (length, rest) = payload.split_first_chunk::<4>().ok_or_else(short)?;
-    let length = u32::from_le_bytes(*length) as usize;
-    let (place, rest) = rest.split_at_checked(length).ok_or_else(short)?;
-    Ok((record::decode(place)?, rest))
-}
-
 impl Scan {
     fn new(head: Head) -> Self {
         let sources = head.sources.len();
@@ -501,6 +602,7 @@ impl Scan {
             changes: BTreeMap::new(),
             change_holes: Vec::new(),
             next_change: None,
+            last_entry: 0,
             decided_iterations: 0,
             end: None,
             records: 0,
@@ -593,7 +695,7 @@ impl Scan {
         match header.kind {
             Kind::Tokens => self.tokens(file, place)?,
             Kind::State => self.state(file, place)?,
-            Kind::Start | Kind::Change | Kind::Mark | Kind::Gap | Kind::End => {
+            Kind::Start | Kind::Change | Kind::Mode | Kind::Mark | Kind::Gap | Kind::End => {
                 if header.length > MAX_SMALL_BYTES {
                     return Err(damaged("is longer than any record of its kind"));
                 }
@@ -642,12 +744,14 @@ impl Scan {
     fn state(&mut self, file: &SegmentFile, place: PayloadPlace) -> Result<(), Stop> {
         /// Of a length and the place: a varint for each source, and some more.
         const MAX_VARINT_BYTES: usize = 10;
-        let max_head = 4 + (4 + self.head.sources.len()) * MAX_VARINT_BYTES;
+        let max_head = 4 + (5 + self.head.sources.len()) * MAX_VARINT_BYTES;
         let mut head_bytes = vec![0; max_head.min(place.header.length as usize)];
         read_at(file, &mut head_bytes, place.offset)?;
-        let (state_place, _) = split_place(&head_bytes).map_err(Stop::Damaged)?;
+        let split = record::split_part::<StatePlace>(&head_bytes);
+        let (state_place, _) = split.map_err(Stop::Damaged)?;
         let counts = state_place.consumed.iter();
         let is_possible = state_place.consumed.len() == self.head.sources.len()
+            && (state_place.mode as usize) < self.head.modes.len()
             && state_place.iterations <= MAX_STREAM_BYTES
             && counts.max().is_none_or(|count| *count <= MAX_STREAM_BYTES);
         if !is_possible {
@@ -664,18 +768,18 @@ impl Scan {
         match kind {
             Kind::Start => self.start(segment, &record::decode(payload)?),
             Kind::Change => {
-                let NumberedChange { number, change } = record::decode(payload)?;
-                if self.next_change.is_none_or(|next| number < next) || number == u64::MAX {
-                    return Err("a change with a number that came before".to_owned());
+                let change: NumberedChange = record::decode(payload)?;
+                self.input(NumberedInput::Parameters(change))
+            }
+            Kind::Mode => {
+                let change: NumberedMode = record::decode(payload)?;
+                let is_possible = (change.mode as usize) < self.head.modes.len()
+                    && (self.last_entry..=MAX_STREAM_BYTES).contains(&change.iteration);
+                if !is_possible {
+                    return Err("a change of mode that no run makes".to_owned());
                 }
-                self.go_on_at_change(number);
-                self.next_change = Some(number + 1);
-                let stored = StoredChange {
-                    change,
-                    decided_iterations: self.decided_iterations,
-                };
-                self.changes.insert(number, stored);
-                Ok(())
+                self.last_entry = change.iteration;
+                self.input(NumberedInput::Mode(change))
             }
             Kind::Mark => {
                 let mark: Mark = record::decode(payload)?;
@@ -707,6 +811,22 @@ impl Scan {
             }
             Kind::Tokens | Kind::State => Ok(()),
         }
+    }
+
+    /// Takes in a change.
+    fn input(&mut self, input: NumberedInput) -> Result<(), String> {
+        let number = input.number();
+        if self.next_change.is_none_or(|next| number < next) || number == u64::MAX {
+            return Err("a change with a number that came before".to_owned());
+        }
+        self.go_on_at_change(number);
+        self.next_change = Some(number + 1);
+        let stored = StoredChange {
+            input,
+            decided_iterations: self.decided_iterations,
+        };
+        self.changes.insert(number, stored);
+        Ok(())
     }
 
     fn start(&mut self, number: u64, start: &SegmentStart) -> Result<(), String> {
@@ -807,7 +927,7 @@ mod tests {
     use zbmd_ir::ChangePosition;
 
     use super::super::folder::segment_name;
-    use super::super::head::RecordedSource;
+    use super::super::head::{RecordedMode, RecordedSource};
     use super::*;
 
     const RUN_ID: u64 = 7;
@@ -818,12 +938,17 @@ mod tests {
         let head = Head {
             run_id: RUN_ID,
             bundle_hash: 0,
-            graph_fingerprint: 0,
+            modes: [("", 10), ("double", 20)]
+                .map(|(name, tokens)| RecordedMode {
+                    name: name.to_owned(),
+                    graph_fingerprint: 0,
+                    tokens_per_iteration: vec![tokens],
+                })
+                .into(),
             sources: vec![RecordedSource {
                 name: "in".to_owned(),
                 token: "u8".to_owned(),
                 token_bytes: 1,
-                tokens_per_iteration: 10,
                 rate: None,
             }],
         };
@@ -853,10 +978,11 @@ mod tests {
     fn state(iterations: u64, changes_made: u64) -> Vec<u8> {
         let place = StatePlace {
             changes_made,
+            mode: 0,
             iterations,
             consumed: vec![10 * iterations],
         };
-        sealed(Kind::State, &record::encode_place(&place))
+        sealed(Kind::State, &record::encode_part(&place))
     }
 
     fn tokens(first: u64, count: usize) -> Vec<u8> {
@@ -876,6 +1002,15 @@ mod tests {
             },
         };
         sealed(Kind::Change, &record::encode(&change))
+    }
+
+    fn mode(number: u64, iteration: u64, mode: u32) -> Vec<u8> {
+        let change = NumberedMode {
+            number,
+            iteration,
+            mode,
+        };
+        sealed(Kind::Mode, &record::encode(&change))
     }
 
     fn mark(decided_iterations: u64) -> Vec<u8> {
@@ -934,6 +1069,48 @@ mod tests {
             mark(30),
         ];
         check(&recording(&[before, after]), &[(0, 4), (5, 5), (6, 15)]);
+    }
+
+    #[test]
+    fn iterations_take_the_tokens_of_their_mode() {
+        let records = vec![
+            start(0, 0, 0),
+            state(0, 0),
+            change(0, 1),
+            mode(1, 2, 1),
+            change(2, 3),
+            mode(3, 4, 0),
+            mode(4, 4, 1),
+            tokens(0, 99),
+            mark(30),
+        ];
+        // Two of 10, then all of 20: 79 tokens are 3 of them.
+        let recording = recording(&[records]);
+        check(&recording, &[(0, 5)]);
+        assert_eq!(recording.mode_changes().count(), 3);
+        assert_eq!(recording.changes().count(), 2);
+        let history = recording.mode_history();
+        for (number, expect) in [(0, 0), (2, 1), (5, 1)] {
+            assert_eq!(history.mode_of_change(number), expect, "change {number}");
+        }
+        for (iteration, tokens) in [(0, 0), (2, 20), (3, 40), (4, 60), (5, 80)] {
+            assert_eq!(history.tokens_before(iteration, 0), tokens);
+        }
+    }
+
+    #[test]
+    fn a_change_of_mode_that_is_missing_ends_a_stretch() {
+        let before = vec![start(0, 0, 0), state(0, 0), tokens(0, 50), mark(4)];
+        let after = vec![start(1, 50, 1), tokens(50, 100), mode(1, 9, 1), mark(30)];
+        check(&recording(&[before, after]), &[(0, 4)]);
+        for impossible in [mode(1, 1, 1), mode(1, 5, 2)] {
+            let records = vec![start(0, 0, 0), state(0, 0), mode(0, 3, 1), impossible];
+            let notes = recording(&[records]).notes;
+            assert!(
+                notes[0].contains("a change of mode that no run makes"),
+                "{notes:?}"
+            );
+        }
     }
 
     #[test]

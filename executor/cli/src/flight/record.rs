@@ -27,9 +27,10 @@ pub enum Kind {
     Start = 1,
     /// Tokens of a source: [`TokensHead`], then their bytes.
     Tokens = 2,
-    /// [`NumberedChange`].
+    /// [`NumberedChange`], of live parameters.
     Change = 3,
-    /// A state at a border: the length of what follows (u32), [`StatePlace`], and the state as [`zbmd_ir::state`] has it.
+    /// A state at a border: [`StatePlace`] and the values that wait for other modes ([`zbmd_ir::PresentMode::waiting`]), each
+    /// with its length before it (u32), and the state as [`zbmd_ir::state`] has it.
     State = 4,
     /// [`Mark`].
     Mark = 5,
@@ -37,10 +38,12 @@ pub enum Kind {
     Gap = 6,
     /// [`RunEnd`], the last record of a run that came to its end.
     End = 7,
+    /// [`NumberedMode`].
+    Mode = 8,
 }
 
 impl Kind {
-    const ALL: [Kind; 7] = [
+    const ALL: [Kind; 8] = [
         Kind::Start,
         Kind::Tokens,
         Kind::Change,
@@ -48,6 +51,7 @@ impl Kind {
         Kind::Mark,
         Kind::Gap,
         Kind::End,
+        Kind::Mode,
     ];
 
     fn from_number(number: u32) -> Option<Self> {
@@ -64,7 +68,7 @@ pub struct SegmentStart {
     pub segment: u64,
     /// For each source, the index of the next token: counted from the start of the run, as a state counts.
     pub tokens: Vec<u64>,
-    /// The number of the next change.
+    /// The number of the next change, of parameters or of modes.
     pub changes: u64,
 }
 
@@ -96,7 +100,8 @@ impl TokensHead {
     }
 }
 
-/// A change of live parameters, and which one of the session it is.
+/// A change of live parameters, and which one of the session it is: changes of modes are numbered with them. Parameters and
+/// sources are those of the mode that the run was in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NumberedChange {
     /// From 0.
@@ -105,11 +110,43 @@ pub struct NumberedChange {
     pub change: ParameterChange,
 }
 
+/// The run went over to another mode, and which change of the session that is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumberedMode {
+    /// From 0, together with changes of live parameters.
+    pub number: u64,
+    /// The first iteration in it.
+    pub iteration: u64,
+    /// Its place among the modes of the bundle.
+    pub mode: u32,
+}
+
+/// A change that entered a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NumberedInput {
+    /// Of live parameters.
+    Parameters(NumberedChange),
+    /// Of the mode.
+    Mode(NumberedMode),
+}
+
+impl NumberedInput {
+    /// Which one of the session it is.
+    pub fn number(&self) -> u64 {
+        match self {
+            Self::Parameters(change) => change.number,
+            Self::Mode(change) => change.number,
+        }
+    }
+}
+
 /// Where a state is, so that a state that is not wanted need not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatePlace {
     /// Changes with lower numbers are in the state.
     pub changes_made: u64,
+    /// The mode that it is of, by its place among those of the bundle.
+    pub mode: u32,
     /// Iterations of the run.
     pub iterations: u64,
     /// Tokens that each source had consumed.
@@ -119,7 +156,8 @@ pub struct StatePlace {
 /// All that was before is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// All changes that take effect before this iteration of the run are recorded before the mark.
+    /// All changes, of parameters and of modes, that take effect before this iteration of the run are recorded before the
+    /// mark.
     pub decided_iterations: u64,
     /// When, in nanoseconds since 1970.
     pub unix_ns: u64,
@@ -218,13 +256,25 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     }
 }
 
-/// The head of a state's payload: the place with its length before it.
-pub fn encode_place(place: &StatePlace) -> Vec<u8> {
-    let place_bytes = encode(place);
-    let length = place_bytes.len() as u32;
+/// A part of a state's payload, with its length before it.
+pub fn encode_part<T: Serialize>(part: &T) -> Vec<u8> {
+    let part_bytes = encode(part);
+    let length = part_bytes.len() as u32;
     let mut bytes = length.to_le_bytes().to_vec();
-    bytes.extend(place_bytes);
+    bytes.extend(part_bytes);
     bytes
+}
+
+/// The part at the beginning of a state's payload, and the rest.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn split_part<T: DeserializeOwned>(payload: &[u8]) -> Result<(T, &[u8]), String> {
+    let short = || "a state without its place".to_owned();
+    let (length, rest) = payload.split_first_chunk::<4>().ok_or_else(short)?;
+    let length = u32::from_le_bytes(*length) as usize;
+    let (part, rest) = rest.split_at_checked(length).ok_or_else(short)?;
+    Ok((decode(part)?, rest))
 }
 
 #[cfg(test)]
@@ -264,6 +314,6 @@ mod tests {
             assert_eq!(Kind::from_number(kind as u32), Some(kind));
         }
         assert_eq!(Kind::from_number(0), None);
-        assert_eq!(Kind::from_number(8), None);
+        assert_eq!(Kind::from_number(9), None);
     }
 }

@@ -8,15 +8,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use zbmd_executor::{BorderState, Engine, InputListener, ParameterHandle, StateSubscription};
-use zbmd_ir::{State, state};
+use zbmd_ir::{Graph, State, state};
 use zbmd_live::{Gap, now_ns};
 
 use super::folder::{LockedFolder, RecordingError};
-use super::head::{Head, MAX_SOURCES, RecordedSource};
+use super::head::{Head, MAX_SOURCES, RecordedSource, recorded_modes};
 use super::intake::{Intake, WaitingTokens};
 use super::keep::Keep;
 use super::record::{
-    self, Kind, MAX_RECORDS, Mark, NumberedChange, RunEnd, SourceGap, StatePlace, TokensHead,
+    self, Kind, MAX_RECORDS, Mark, NumberedInput, RunEnd, SourceGap, StatePlace, TokensHead,
 };
 use super::ring::Ring;
 
@@ -117,11 +117,13 @@ impl ReadyRecorder {
     pub(crate) fn new(
         settings: RecorderSettings<'_>,
         engine: &Engine,
-        first_state: State,
+        first: BorderState,
     ) -> Result<Self, RecordingError> {
-        let graph = &engine.program().graph;
-        let state_bytes = state::encode(&first_state, graph, None).len() as u64;
-        check_keep(settings.folder, settings.keep, state_bytes)?;
+        let states = graphs_of(engine).map(|graph| {
+            let initial = State::initial(graph);
+            state::encode(&initial, graph, None).len() as u64
+        });
+        check_keep(settings.folder, settings.keep, states.max().unwrap_or(0))?;
 
         let source_count = settings.sources.len();
         if source_count > MAX_SOURCES {
@@ -141,14 +143,14 @@ impl ReadyRecorder {
         let head = Head {
             run_id: settings.run_id,
             bundle_hash: settings.bundle_hash,
-            graph_fingerprint: state::fingerprint(graph),
+            modes: recorded_modes(engine.verified_modes()),
             sources: settings.sources,
         };
         folder
             .begin(settings.bundle, &head.encode())
             .map_err(failed)?;
 
-        let consumed: Vec<u64> = first_state.consumed.iter().map(|(_, n)| *n).collect();
+        let consumed: Vec<u64> = first.state.consumed.iter().map(|(_, n)| *n).collect();
         let sources = head.sources.iter().zip(&consumed);
         let intake = Intake::new(sources.map(|(source, consumed)| (source.token_bytes, *consumed)));
         let intake = Arc::new(intake);
@@ -171,18 +173,14 @@ impl ReadyRecorder {
             free: vec![Vec::new(); head.sources.len()],
             sources: head.sources,
             changes: Vec::new(),
-            decided_iterations: first_state.iterations,
+            decided_iterations: first.state.iterations,
             changes_lost_before: None,
-            hole_ends: vec![None; first_state.consumed.len()],
+            hole_ends: vec![None; first.state.consumed.len()],
             state_bytes: 0,
             bytes_at_state: 0,
             state_at_ns: now_ns(),
             retry_at_ns: 0,
             pads: settings.pads,
-        };
-        let first = BorderState {
-            state: first_state,
-            changes_made: 0,
         };
         writer.add_state(&first, now_ns()).map_err(failed)?;
         Ok(Self { intake, writer })
@@ -232,6 +230,12 @@ impl ReadyRecorder {
         let thread = thread.spawn(move || writer.run())?;
         Ok(Recorder { intake, thread })
     }
+}
+
+/// The graphs of all modes.
+fn graphs_of(engine: &Engine) -> impl Iterator<Item = &Graph> {
+    let programs = engine.verified_modes().programs();
+    programs.iter().map(|program| &program.graph)
 }
 
 /// Refuses to keep less than what a few states take.
@@ -293,7 +297,7 @@ struct Writer {
     /// A buffer for each source, to be given to the run's threads.
     free: Vec<Vec<u8>>,
     /// Changes that could not be written yet.
-    changes: Vec<NumberedChange>,
+    changes: Vec<NumberedInput>,
     /// Up to where the last mark says that all changes are known.
     decided_iterations: u64,
     /// Changes before this number were lost: marks stand still until a state has them.
@@ -380,14 +384,17 @@ impl Writer {
         let changes = std::mem::take(&mut self.changes);
         let mut unwritten = changes.into_iter();
         while let Some(change) = unwritten.next() {
-            let added = self
-                .ring
-                .add(Kind::Change, &[&record::encode(&change)], now_ns);
+            let number = change.number();
+            let (kind, payload) = match &change {
+                NumberedInput::Parameters(change) => (Kind::Change, record::encode(change)),
+                NumberedInput::Mode(change) => (Kind::Mode, record::encode(change)),
+            };
+            let added = self.ring.add(kind, &[&payload], now_ns);
             if let Err(error) = added {
                 self.changes = std::iter::once(change).chain(unwritten).collect();
                 return Err(error);
             }
-            self.ring.next_change = change.number + 1;
+            self.ring.next_change = number + 1;
         }
 
         for gap in gaps {
@@ -430,14 +437,20 @@ impl Writer {
     fn add_state(&mut self, border: &BorderState, now_ns: u64) -> io::Result<()> {
         let place = StatePlace {
             changes_made: border.changes_made,
+            mode: border.present_mode.mode,
             iterations: border.state.iterations,
             consumed: border.state.consumed.iter().map(|(_, n)| *n).collect(),
         };
-        let graph = &self.engine.program().graph;
+        let programs = self.engine.verified_modes().programs();
+        let graph = &programs[border.present_mode.mode as usize].graph;
         let state_bytes = state::encode(&border.state, graph, None);
-        let place_bytes = record::encode_place(&place);
-        self.ring
-            .add(Kind::State, &[&place_bytes, &state_bytes], now_ns)?;
+        let place_bytes = record::encode_part(&place);
+        let waiting_bytes = record::encode_part(&border.present_mode.waiting);
+        self.ring.add(
+            Kind::State,
+            &[&place_bytes, &waiting_bytes, &state_bytes],
+            now_ns,
+        )?;
         self.ring.note_state(place, now_ns);
         self.hole_ends.fill(None);
         self.state_bytes = state_bytes.len() as u64;

@@ -242,6 +242,7 @@ mod tests {
     fn place(token: u64) -> StatePlace {
         StatePlace {
             changes_made: 0,
+            mode: 0,
             iterations: token,
             consumed: vec![token],
         }
@@ -258,7 +259,7 @@ mod tests {
     fn add_second(ring: &mut Ring, second: u64, tokens: u64) {
         let now_ns = second * SECOND_NS;
         let state = place(ring.next_tokens[0]);
-        let place_bytes = record::encode_place(&state);
+        let place_bytes = record::encode_part(&state);
         ring.add(Kind::State, &[&place_bytes, b"state"], now_ns)
             .expect("written");
         ring.note_state(state, now_ns);

@@ -16,6 +16,9 @@ pub(crate) enum BlockVerdict {
 
 /// Decides which blocks are late, each once and in order.
 pub(crate) trait BlockJudge: Send {
+    /// Bytes of the next block. It has more than none; a block whose mode ends may turn out to have fewer.
+    fn block_bytes(&mut self) -> usize;
+
     /// The last token of the next block was there at `now_ns`.
     fn complete_block(&mut self, now_ns: u64) -> BlockVerdict;
 
@@ -31,10 +34,11 @@ pub(crate) trait BlockJudge: Send {
 pub(crate) struct BlockGate {
     judge: Box<dyn BlockJudge>,
     policy: LatePolicy,
-    /// The block that is being made, and how much of it has come.
+    /// The block that is being made, and how much of it has come, the last of it when.
     block: Vec<u8>,
     block_filled: usize,
-    /// The last block that was in time; zeros before the first.
+    filled_ns: u64,
+    /// The last block that was in time.
     last_in_time: Vec<u8>,
     /// Places that were filled and whose blocks have not come.
     filled_ahead: u64,
@@ -44,18 +48,15 @@ pub(crate) struct BlockGate {
 }
 
 impl BlockGate {
-    pub(crate) fn new(judge: Box<dyn BlockJudge>, policy: LatePolicy, block_bytes: u64) -> Self {
-        let block_bytes = block_bytes as usize;
-        let held_bytes = match policy {
-            LatePolicy::Hold => block_bytes,
-            LatePolicy::Wait | LatePolicy::Drop => 0,
-        };
+    pub(crate) fn new(mut judge: Box<dyn BlockJudge>, policy: LatePolicy) -> Self {
+        let block_bytes = judge.block_bytes();
         Self {
             judge,
             policy,
             block: vec![0; block_bytes],
             block_filled: 0,
-            last_in_time: vec![0; held_bytes],
+            filled_ns: 0,
+            last_in_time: Vec::new(),
             filled_ahead: 0,
             output: Vec::new(),
             output_taken: 0,
@@ -74,33 +75,63 @@ impl BlockGate {
 
     /// So many bytes have come into [`Self::room`].
     pub(super) fn add(&mut self, bytes: usize, now_ns: u64) {
+        let mut came_before = self.block_filled;
         self.block_filled += bytes;
-        if self.block_filled < self.block.len() {
-            return;
+        loop {
+            let block_bytes = self.judge.block_bytes();
+            if self.block_filled < block_bytes {
+                self.block.resize(block_bytes, 0);
+                break;
+            }
+            // That a mode has ended may be known only when the next one's tokens come.
+            let complete_ns = match block_bytes <= came_before {
+                true => self.filled_ns,
+                false => now_ns,
+            };
+            self.complete_block(block_bytes, complete_ns);
+            self.block.copy_within(block_bytes..self.block_filled, 0);
+            self.block_filled -= block_bytes;
+            came_before = came_before.saturating_sub(block_bytes);
         }
+        self.filled_ns = now_ns;
+    }
 
-        self.block_filled = 0;
-        match (self.judge.complete_block(now_ns), self.policy) {
+    /// All of the block has come: its bytes are the first ones.
+    fn complete_block(&mut self, block_bytes: usize, now_ns: u64) {
+        let verdict = self.judge.complete_block(now_ns);
+        let block = &self.block[..block_bytes];
+        match (verdict, self.policy) {
             (BlockVerdict::InTime, policy) => {
-                self.output.extend_from_slice(&self.block);
+                self.output.extend_from_slice(block);
                 if policy == LatePolicy::Hold {
-                    self.last_in_time.copy_from_slice(&self.block);
+                    self.last_in_time.clear();
+                    self.last_in_time.extend_from_slice(block);
                 }
             }
-            (BlockVerdict::Late, LatePolicy::Wait) => self.output.extend_from_slice(&self.block),
-            (BlockVerdict::Late, LatePolicy::Hold) => {
-                self.output.extend_from_slice(&self.last_in_time);
+            (BlockVerdict::Late, LatePolicy::Wait | LatePolicy::Mode) => {
+                self.output.extend_from_slice(block);
             }
+            (BlockVerdict::Late, LatePolicy::Hold) => self.output_held(block_bytes),
             (BlockVerdict::Late, LatePolicy::Drop) => {}
             (BlockVerdict::PlaceFilled, _) => self.filled_ahead -= 1,
         }
+    }
+
+    /// Gives the last block in time again: zeros before the first one, and where it has another length than the place.
+    fn output_held(&mut self, block_bytes: usize) {
+        if self.last_in_time.len() != block_bytes {
+            self.last_in_time.clear();
+            self.last_in_time.resize(block_bytes, 0);
+        }
+        self.output.extend_from_slice(&self.last_in_time);
     }
 
     /// Fills the places of blocks that are late and have not come.
     pub(super) fn fill_places(&mut self, now_ns: u64) {
         while self.judge.fill_place(now_ns) {
             self.filled_ahead += 1;
-            self.output.extend_from_slice(&self.last_in_time);
+            let block_bytes = self.judge.block_bytes();
+            self.output_held(block_bytes);
         }
     }
 
@@ -138,10 +169,17 @@ mod tests {
     struct Script {
         verdicts: VecDeque<BlockVerdict>,
         fills: VecDeque<bool>,
+        /// Of the blocks, where they are not 4.
+        lengths: VecDeque<usize>,
     }
 
     impl BlockJudge for Script {
+        fn block_bytes(&mut self) -> usize {
+            self.lengths.front().copied().unwrap_or(4)
+        }
+
         fn complete_block(&mut self, _: u64) -> BlockVerdict {
+            self.lengths.pop_front();
             self.verdicts.pop_front().expect("a verdict for each block")
         }
 
@@ -158,8 +196,9 @@ mod tests {
         let script = Script {
             verdicts: verdicts.iter().copied().collect(),
             fills: fills.iter().copied().collect(),
+            lengths: VecDeque::new(),
         };
-        BlockGate::new(Box::new(script), policy, 4)
+        BlockGate::new(Box::new(script), policy)
     }
 
     /// Gives tokens to a gate, in parts of three bytes.
@@ -200,6 +239,21 @@ mod tests {
             gate.finish();
             assert_eq!(taken(&mut gate), expected, "{policy:?}");
         }
+    }
+
+    #[test]
+    fn blocks_may_have_other_lengths() {
+        use BlockVerdict::{InTime, Late};
+        let script = Script {
+            verdicts: [InTime, Late, Late, InTime, Late].into(),
+            lengths: [4, 4, 2, 2, 2].into(),
+            ..Script::default()
+        };
+        let mut gate = BlockGate::new(Box::new(script), LatePolicy::Hold);
+        give(&mut gate, b"aaaabbbbccddee");
+        gate.finish();
+        // The last one in time is of another length.
+        assert_eq!(taken(&mut gate), b"aaaaaaaa\0\0dddd");
     }
 
     #[test]

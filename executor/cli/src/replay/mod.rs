@@ -9,16 +9,17 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use zbmd_backends::op::Registry;
-use zbmd_executor::{Engine, RunOptions};
+use zbmd_executor::{Engine, RunOptions, ScheduledMode};
+use zbmd_ir::verify::VerifiedModes;
 use zbmd_ir::{Graph, Program, State};
 
 use self::against::{Against, Side};
 use self::export::{Export, export};
 use super::args::{Args, ReportFormat, Where, binding};
 use super::files::Opened;
-use super::{CliError, exit, open_bundle, run, say};
+use super::{CliError, exit, open_bundle, open_modes, run, say};
 use crate::checkpoint::hash_of_file;
-use crate::flight::{Recording, RecordingError, Stretch, bundle_of};
+use crate::flight::{Recording, RecordingError, ReplayStart, Stretch, bundle_of};
 use crate::io::FileError;
 use crate::io::pump;
 
@@ -83,8 +84,8 @@ pub(super) struct Replay {
 
 /// What a run is given in the place of its sources.
 pub(super) struct Replayed {
-    /// Where it begins, with all changes of live parameters that come later.
-    pub(super) state: State,
+    /// Where it begins, with all changes of live parameters and modes that come later.
+    pub(super) start: ReplayStart,
     /// The tokens from there on.
     pub(super) sources: Opened<Box<dyn Read + Send>>,
 }
@@ -100,8 +101,8 @@ pub(super) fn replay(replay: &Replay, registry: &Registry) -> Result<u8, CliErro
         None => checked_bundle(&replay.recording, &recording)?,
     };
     let mut args = replay.run_args(&bundle_path)?;
-    let program = open_bundle(&args, &bundle_path)?;
-    if let Some(difference) = recording.head.difference(&program) {
+    let modes = open_modes(&args, &bundle_path)?;
+    if let Some(difference) = recording.head.difference(&modes) {
         return Err(CliError::Refused {
             path: bundle_path,
             text: difference,
@@ -109,34 +110,36 @@ pub(super) fn replay(replay: &Replay, registry: &Registry) -> Result<u8, CliErro
     }
 
     if !replay.exports.is_empty() {
-        return replay.export(&recording, &program);
+        return replay.export(&recording, &modes);
     }
 
     let stretch = recording.stretch(replay.from).map_err(|why| {
         let path = replay.recording.clone();
         CliError::Recording(RecordingError::Unusable { path, why })
     })?;
-    let mut state = recording.state(stretch, &program.graph)?;
+    let mut start = recording.start(stretch, &modes)?;
     replay.say_what(&recording, stretch);
-    replay.drop_sinks(&mut args, &program);
-    let graph = program.graph.clone();
+    replay.drop_sinks(&mut args, &modes.programs()[0]);
     let mut engine = None;
-    if replay.against.is_some() || replay.from.is_some_and(|from| from > state.iterations) {
-        engine = Some(Engine::new(program, registry)?);
+    let skips = replay.from.filter(|from| *from > start.state.iterations);
+    if replay.against.is_some() || skips.is_some() {
+        engine = Some(Engine::with_modes(modes.clone(), registry)?);
     }
-    if let (Some(engine), Some(from)) = (&engine, replay.from)
-        && from > state.iterations
-    {
-        state = state_at(engine, &recording, state, from)?;
+    if let (Some(engine), Some(from)) = (&engine, skips) {
+        start = start_at(engine, &recording, start, from)?;
     }
 
-    let iterations = stretch.end - state.iterations;
+    let iterations = stretch.end - start.state.iterations;
     let iterations = args.iterations.unwrap_or(iterations).min(iterations);
     if let (Some(other), Some(engine)) = (&replay.against, engine) {
+        if modes.names().len() > 1 {
+            let text = "--against: not with a recording of several modes yet; replay it on both bundles, and compare the outputs";
+            return Err(CliError::Usage(text.to_owned()));
+        }
         let recorded = Side {
             engine,
             path: bundle_path,
-            state,
+            state: start.state,
             iterations,
         };
         let other_engine = Engine::new(open_bundle(&args, other)?, registry)?;
@@ -152,8 +155,10 @@ pub(super) fn replay(replay: &Replay, registry: &Registry) -> Result<u8, CliErro
     }
     args.iterations = Some(iterations);
     args.pad = stretch.is_whole && recording.end.is_some_and(|end| end.pads);
-    let sources = sources_from(&recording, &replay.recording, &graph, &state)?;
-    let replayed = Replayed { state, sources };
+    let mode = start.present_mode.mode as usize;
+    let graph = &modes.programs()[mode].graph;
+    let sources = sources_from(&recording, &replay.recording, graph, &start.state)?;
+    let replayed = Replayed { start, sources };
     run(&args, &bundle_path, registry, Some(replayed))
 }
 
@@ -180,9 +185,9 @@ impl Replay {
     }
 
     /// Writes what the recording holds to the files of `--export`.
-    fn export(&self, recording: &Recording, program: &Program) -> Result<u8, CliError> {
+    fn export(&self, recording: &Recording, modes: &VerifiedModes) -> Result<u8, CliError> {
         for export in &self.exports {
-            for line in export.write(recording, &self.recording, program)? {
+            for line in export.write(recording, &self.recording, modes)? {
                 if !self.quiet {
                     say(format_args!("zbmd-run: {line}"));
                 }
@@ -205,10 +210,14 @@ impl Replay {
             return;
         }
         say(format_args!(
-            "zbmd-run: {} has {} and {} changes of live parameters; replaying iterations {} to {}",
+            "zbmd-run: {} has {} and {} changes of live parameters{}; replaying iterations {} to {}",
             self.recording.display(),
             recording.ranges_text(),
             recording.changes().count(),
+            match recording.head.modes.len() {
+                1 => String::new(),
+                _ => format!(", {} of the mode", recording.mode_changes().count()),
+            },
             self.from.unwrap_or(stretch.begin),
             stretch.end
         ));
@@ -253,18 +262,25 @@ fn sources_from(
     Ok(opened)
 }
 
-/// The state at an iteration, by running there from an earlier one.
-fn state_at(
+/// What a replay begins with at an iteration, by running there from an earlier one.
+fn start_at(
     engine: &Engine,
     recording: &Recording,
-    state: State,
+    start: ReplayStart,
     from: u64,
-) -> Result<State, CliError> {
-    let graph = &engine.program().graph;
-    let sources = sources_from(recording, Path::new("recording"), graph, &state)?;
+) -> Result<ReplayStart, CliError> {
+    let mode = start.present_mode.mode as usize;
+    let graph = &engine.verified_modes().programs()[mode].graph;
+    let sources = sources_from(recording, Path::new("recording"), graph, &start.state)?;
+    let (before, after): (Vec<ScheduledMode>, Vec<ScheduledMode>) = start
+        .scheduled_modes
+        .into_iter()
+        .partition(|change| change.iteration < from);
     let mut session = engine.start(RunOptions {
-        iterations: Some(from - state.iterations),
-        state: Some(state),
+        iterations: Some(from - start.state.iterations),
+        state: Some(start.state),
+        present_mode: start.present_mode,
+        scheduled_modes: before,
         ..RunOptions::default()
     })?;
     let mut pumps = Vec::new();
@@ -276,17 +292,21 @@ fn state_at(
             pump::fill(&name, &path, reader, handle)
         }));
     }
-    let reached = session.join()?.state;
+    let reached = session.join()?;
     for pump in pumps {
         if let Ok(pump::PumpEnd::SourceFailed { error, .. }) = pump.join() {
             return Err(error.into());
         }
     }
-    match reached.iterations == from {
-        true => Ok(reached),
+    let iterations = reached.state.iterations;
+    match iterations == from {
+        true => Ok(ReplayStart {
+            state: reached.state,
+            present_mode: reached.present_mode,
+            scheduled_modes: after,
+        }),
         false => Err(CliError::Usage(format!(
-            "--from {from}: this bundle has no plan for single iterations, and gets to {}: say --from {}",
-            reached.iterations, reached.iterations
+            "--from {from}: this bundle has no plan for single iterations, and gets to {iterations}: say --from {iterations}"
         ))),
     }
 }

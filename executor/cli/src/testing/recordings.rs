@@ -1,19 +1,21 @@
 //! Recordings that no recorder has made: from any bytes, with checksums that fit, otherwise nothing behind them would ever be
 //! reached.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 
 use serde::Serialize;
+use zbmd_ir::verify::{VerifiedModes, verify};
 use zbmd_ir::{ActorId, ChangePosition, ParameterChange, Program, State, state};
 use zbmd_live::{Cause, Gap};
 
 use crate::flight::record::{
-    self, Kind, Mark, NumberedChange, RecordHeader, RunEnd, SegmentStart, SourceGap, StatePlace,
-    TokensHead,
+    self, Kind, Mark, NumberedChange, NumberedMode, RecordHeader, RunEnd, SegmentStart, SourceGap,
+    StatePlace, TokensHead,
 };
-use crate::flight::{Head, Recording, sources_of};
+use crate::flight::{Head, Recording, recorded_modes, sources_of};
 use crate::replay::export;
 
 const RUN_ID: u64 = 7;
@@ -74,7 +76,7 @@ pub fn forge(bytes: &[u8], program: &Program, folder: &Path) -> io::Result<()> {
     let head = Head {
         run_id: RUN_ID,
         bundle_hash: 0,
-        graph_fingerprint: state::fingerprint(&program.graph),
+        modes: recorded_modes(&modes_of(program)),
         sources: sources_of(program, |_| Some(48e3)),
     };
     fs::write(folder.join(HEAD_FILE), head.encode())?;
@@ -94,6 +96,12 @@ pub fn forge(bytes: &[u8], program: &Program, folder: &Path) -> io::Result<()> {
         write_segment(folder, number as u64, segment)?;
     }
     Ok(())
+}
+
+/// A program as the only mode.
+fn modes_of(program: &Program) -> VerifiedModes {
+    let verified = verify(program.clone());
+    VerifiedModes::from(verified.expect("a valid program"))
 }
 
 /// Writes a recording whose head, or only segment, has these bytes.
@@ -162,7 +170,7 @@ fn step_record(step: &Step, head: &Head, program: &Program) -> Vec<u8> {
             let payload = [&head.encode()[..], &vec![choice; bytes as usize]].concat();
             sealed(Kind::Tokens, &payload)
         }
-        6 | 7 => {
+        6 => {
             let position = match first % 2 {
                 0 => ChangePosition::Iteration(number),
                 _ => ChangePosition::Token {
@@ -175,6 +183,14 @@ fn step_record(step: &Step, head: &Head, program: &Program) -> Vec<u8> {
             let number = first;
             small(Kind::Change, &NumberedChange { number, change })
         }
+        7 => small(
+            Kind::Mode,
+            &NumberedMode {
+                number: first,
+                iteration: number,
+                mode: (second % 5 / 4) as u32,
+            },
+        ),
         8..=10 => state_record(step, head, program),
         11 | 12 => small(
             Kind::Mark,
@@ -206,6 +222,7 @@ fn step_record(step: &Step, head: &Head, program: &Program) -> Vec<u8> {
                 Kind::Change,
                 Kind::Gap,
                 Kind::End,
+                Kind::Mode,
             ];
             let payload = number.to_le_bytes();
             let length = (second % 9) as usize;
@@ -218,10 +235,11 @@ fn step_record(step: &Step, head: &Head, program: &Program) -> Vec<u8> {
 fn state_record(step: &Step, head: &Head, program: &Program) -> Vec<u8> {
     let [changes_made, other] = step.small;
     let iterations = step.number;
-    let consumed = head.sources.iter();
-    let consumed = consumed.map(|source| iterations.wrapping_mul(source.tokens_per_iteration));
+    let rates = head.modes[0].tokens_per_iteration.iter();
+    let consumed = rates.map(|rate| iterations.wrapping_mul(*rate));
     let mut place = StatePlace {
         changes_made,
+        mode: u32::from(other % 16 == 12),
         iterations,
         consumed: consumed.collect(),
     };
@@ -237,7 +255,8 @@ fn state_record(step: &Step, head: &Head, program: &Program) -> Vec<u8> {
         _ => {}
     }
     let payload = [
-        record::encode_place(&place),
+        record::encode_part(&place),
+        record::encode_part(&BTreeMap::<String, Vec<f64>>::new()),
         state::encode(&state, &program.graph, None),
     ];
     sealed(Kind::State, &payload.concat())
@@ -251,7 +270,8 @@ pub fn examine(folder: &Path, program: &Program) -> Verdict {
     let Ok(recording) = Recording::open(folder) else {
         return Verdict::Refused;
     };
-    if recording.head.difference(program).is_some() {
+    let modes = modes_of(program);
+    if recording.head.difference(&modes).is_some() {
         return Verdict::Refused;
     }
     for source in 0..recording.head.sources.len() {
@@ -261,7 +281,7 @@ pub fn examine(folder: &Path, program: &Program) -> Verdict {
     let mut verdict = Verdict::WithoutState;
     for stretch in recording.stretches() {
         assert!(stretch.begin <= stretch.end, "{stretch:?}");
-        if recording.state(stretch, &program.graph).is_ok() {
+        if recording.start(stretch, &modes).is_ok() {
             verdict = verdict.max(match stretch.begin < stretch.end {
                 true => Verdict::Replayable,
                 false => Verdict::WithoutTokens,
@@ -274,7 +294,7 @@ pub fn examine(folder: &Path, program: &Program) -> Verdict {
             assert!(from.is_none_or(|from| stretch.begin <= from && from <= stretch.end));
         }
     }
-    examine_exports(&recording, folder, program);
+    examine_exports(&recording, folder, &modes);
     verdict
 }
 
@@ -295,7 +315,7 @@ fn examine_tokens(recording: &Recording, source: usize) {
 }
 
 /// What is exported lies beside the recording: it is small, as the recording is.
-fn examine_exports(recording: &Recording, folder: &Path, program: &Program) {
+fn examine_exports(recording: &Recording, folder: &Path, modes: &VerifiedModes) {
     let exported = tempfile::tempdir().expect("a folder");
     let texts = [
         format!("sigmf:{}", exported.path().join("x").display()),
@@ -306,7 +326,7 @@ fn examine_exports(recording: &Recording, folder: &Path, program: &Program) {
         let Ok(export) = export::export(&text) else {
             continue;
         };
-        match export.write(recording, folder, program) {
+        match export.write(recording, folder, modes) {
             Ok(_) | Err(crate::CliError::Refused { .. }) => {}
             Err(error) => panic!("{text}: {error}"),
         }
@@ -315,8 +335,6 @@ fn examine_exports(recording: &Recording, folder: &Path, program: &Program) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use zbmd_ir::testing::programs;
 

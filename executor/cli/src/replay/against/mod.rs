@@ -145,7 +145,8 @@ impl Against<'_> {
         let first = &self.recorded.state;
         for stretch in self.earlier_stretches(iteration) {
             let graph = &self.recorded.engine.program().graph;
-            let state = self.recording.state(stretch, graph)?;
+            let modes = self.recorded.engine.verified_modes();
+            let state = self.recording.start(stretch, modes)?.state;
             let is_carried = carried(&state, graph, &self.other.program().graph)
                 .is_ok_and(|carried| carried.declared.is_empty());
             if !is_carried {

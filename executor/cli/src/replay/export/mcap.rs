@@ -1,5 +1,5 @@
-//! A recording as an MCAP file: `/sources/NAME` has the tokens of a source, `/parameters` the changes of live parameters and
-//! `/gaps` what was filled. The latter two are JSON. A message of tokens is the index of the first one, as eight bytes, and
+//! A recording as an MCAP file: `/sources/NAME` has the tokens of a source, `/parameters` the changes of live parameters,
+//! `/modes` those of the mode, and `/gaps` what was filled. These are JSON. A message of tokens is the index of the first one, as eight bytes, and
 //! the tokens; the channel's metadata has their type and the order of bytes. The time of a message is that of its first token.
 
 use std::collections::BTreeMap;
@@ -10,13 +10,14 @@ use std::path::Path;
 use mcap::records::MessageHeader;
 use mcap::{McapError, WriteOptions, Writer};
 use serde_json::{Value, json};
-use zbmd_ir::{ActorId, ChangePosition, ParameterChange, Program, live_parameters};
+use zbmd_ir::verify::VerifiedModes;
+use zbmd_ir::{ChangePosition, Graph, ParameterChange, live_parameters};
 use zbmd_live::Gap;
 
 use super::{ExportedSource, file_error};
 use crate::CliError;
-use crate::flight::{RecordedTokens, Recording, TokenRange};
-use crate::replay::carry::tokens_per_iteration;
+use crate::flight::record::NumberedMode;
+use crate::flight::{ModeHistory, RecordedTokens, Recording, TokenRange};
 
 /// Bytes of tokens in a message, or one token where that is more.
 const MESSAGE_BYTES: u64 = 64 << 10;
@@ -31,6 +32,8 @@ enum Payload<'a> {
     Tokens { source: usize, range: TokenRange },
     /// A change and its number.
     Change(u64, &'a ParameterChange),
+    /// A change of mode.
+    Mode(&'a NumberedMode),
     /// A gap of a source.
     Gap { source: usize, gap: &'a Gap },
 }
@@ -45,10 +48,9 @@ struct Message<'a> {
 /// A recording that is exported.
 struct Exported<'a> {
     recording: &'a Recording,
-    program: &'a Program,
+    modes: &'a VerifiedModes,
+    history: ModeHistory,
     sources: &'a [ExportedSource<'a>],
-    /// Actors of the sources, in the same order.
-    actors: Vec<ActorId>,
 }
 
 struct McapFile<'a> {
@@ -68,7 +70,7 @@ struct SourceReader {
 pub(super) fn write(
     path: &Path,
     recording: &Recording,
-    program: &Program,
+    modes: &VerifiedModes,
     sources: &[ExportedSource<'_>],
 ) -> Result<Vec<String>, CliError> {
     if let Some(source) = sources.first() {
@@ -76,9 +78,9 @@ pub(super) fn write(
     }
     let exported = Exported {
         recording,
-        program,
+        modes,
+        history: recording.mode_history(),
         sources,
-        actors: program.graph.sources().map(|(id, _)| id).collect(),
     };
     let mut file = McapFile::create(path)?;
     let mut messages = exported.messages(&mut file)?;
@@ -95,7 +97,7 @@ pub(super) fn write(
         path.display(),
         messages.len(),
         sources.len(),
-        recording.changes().count()
+        recording.changes().count() + recording.mode_changes().count()
     )])
 }
 
@@ -103,9 +105,8 @@ impl<'a> Exported<'a> {
     /// All messages, source by source, and the channels that they are on.
     fn messages(&self, file: &mut McapFile<'_>) -> Result<Vec<Message<'a>>, CliError> {
         let mut messages = Vec::new();
-        for (source, actor) in self.sources.iter().zip(&self.actors) {
-            let per_iteration = tokens_per_iteration(&self.program.graph, *actor);
-            let channel = file.token_channel(source, per_iteration)?;
+        for source in self.sources {
+            let channel = file.token_channel(source, self.rate_text(source.index))?;
             for range in self.recording.token_ranges(source.index) {
                 messages.extend(token_messages(source, channel, *range));
             }
@@ -113,11 +114,21 @@ impl<'a> Exported<'a> {
 
         let channel = file.json_channel("/parameters")?;
         let changes = self.recording.changes().map(|(number, change)| Message {
-            unix_ns: self.time_of_change(change),
+            unix_ns: self.time_of_change(number, change),
             channel,
             payload: Payload::Change(number, change),
         });
         messages.extend(changes);
+
+        if self.has_modes() {
+            let channel = file.json_channel("/modes")?;
+            let changes = self.recording.mode_changes().map(|change| Message {
+                unix_ns: self.time_of_iteration(change.iteration),
+                channel,
+                payload: Payload::Mode(change),
+            });
+            messages.extend(changes);
+        }
 
         let channel = file.json_channel("/gaps")?;
         for source in self.sources {
@@ -134,18 +145,50 @@ impl<'a> Exported<'a> {
         Ok(messages)
     }
 
+    fn has_modes(&self) -> bool {
+        self.modes.names().len() > 1
+    }
+
+    /// The graph that a change of live parameters was made in.
+    fn graph_of_change(&self, number: u64) -> &'a Graph {
+        let mode = self.history.mode_of_change(number);
+        &self.modes.programs()[mode].graph
+    }
+
+    /// Tokens that an iteration takes of a source: in all modes as many, or in each another number.
+    fn rate_text(&self, source: usize) -> String {
+        let modes = &self.recording.head.modes;
+        let mut rates = modes.iter().map(|mode| mode.tokens_per_iteration[source]);
+        let first = rates.next().unwrap_or(0);
+        if rates.all(|rate| rate == first) {
+            return first.to_string();
+        }
+        let named = modes
+            .iter()
+            .map(|mode| format!("{}={}", mode.name, mode.tokens_per_iteration[source]));
+        named.collect::<Vec<_>>().join(",")
+    }
+
     /// When the token came with which a change takes effect.
-    fn time_of_change(&self, change: &ParameterChange) -> u64 {
-        let mut known = self.sources.iter().zip(&self.actors);
-        let time = match change.position {
-            ChangePosition::Iteration(iteration) => known.next().and_then(|(source, actor)| {
-                let per_iteration = tokens_per_iteration(&self.program.graph, *actor);
-                source.time_of(iteration.saturating_mul(per_iteration))
-            }),
-            ChangePosition::Token { source, index } => known
-                .find(|(_, actor)| **actor == source)
-                .and_then(|(source, _)| source.time_of(index)),
-        };
+    fn time_of_change(&self, number: u64, change: &ParameterChange) -> u64 {
+        match change.position {
+            ChangePosition::Iteration(iteration) => self.time_of_iteration(iteration),
+            ChangePosition::Token { source, index } => {
+                let mut known = self.graph_of_change(number).sources();
+                let place = known.position(|(id, _)| id == source);
+                let source = place.and_then(|place| self.sources.get(place));
+                source.and_then(|source| source.time_of(index)).unwrap_or(0)
+            }
+        }
+    }
+
+    /// When the first source's token came with which an iteration begins.
+    fn time_of_iteration(&self, iteration: u64) -> u64 {
+        let source = self.sources.first();
+        let time = source.and_then(|source| {
+            let tokens = self.history.tokens_before(iteration, source.index);
+            source.time_of(tokens)
+        });
         time.unwrap_or(0)
     }
 
@@ -160,6 +203,11 @@ impl<'a> Exported<'a> {
                 return self.tokens(*source, *range, &mut readers[*source]);
             }
             Payload::Change(number, change) => self.change_json(*number, change),
+            Payload::Mode(change) => json!({
+                "number": change.number,
+                "iteration": change.iteration,
+                "mode": self.modes.names()[change.mode as usize],
+            }),
             Payload::Gap { source, gap } => json!({
                 "source": self.sources[*source].name,
                 "first": gap.first,
@@ -197,7 +245,7 @@ impl<'a> Exported<'a> {
     }
 
     fn change_json(&self, number: u64, change: &ParameterChange) -> Value {
-        let graph = &self.program.graph;
+        let graph = self.graph_of_change(number);
         let parameters = live_parameters(graph);
         let named = change.values.iter().filter_map(|(index, numbers)| {
             let parameter = parameters.get(*index as usize)?;
@@ -253,13 +301,13 @@ impl<'a> McapFile<'a> {
     fn token_channel(
         &mut self,
         source: &ExportedSource<'_>,
-        tokens_per_iteration: u64,
+        tokens_per_iteration: String,
     ) -> Result<u16, CliError> {
         let mut metadata = BTreeMap::new();
         let mut note = |key: &str, text: String| metadata.insert(key.to_owned(), text);
         note("token", source.token.to_string());
         note("token_bytes", source.token.bytes().to_string());
-        note("tokens_per_iteration", tokens_per_iteration.to_string());
+        note("tokens_per_iteration", tokens_per_iteration);
         note("byte_order", BYTE_ORDER.to_owned());
         if let Some(rate) = source.rate {
             note("rate", rate.to_string());

@@ -7,6 +7,7 @@ mod sigmf;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use zbmd_ir::verify::VerifiedModes;
 use zbmd_ir::{Program, TokenType};
 
 use crate::CliError;
@@ -38,7 +39,7 @@ pub(crate) fn export(text: &str) -> Result<Export, String> {
 }
 
 impl Export {
-    /// Writes what a recording of this program holds; what is to be said of it.
+    /// Writes what a recording of these modes holds; what is to be said of it.
     ///
     /// # Errors
     /// A file that cannot be written, a damaged recording, or tokens that the format has no type for.
@@ -46,13 +47,14 @@ impl Export {
         &self,
         recording: &Recording,
         folder: &Path,
-        program: &Program,
+        modes: &VerifiedModes,
     ) -> Result<Vec<String>, CliError> {
-        let sources = exported_sources(recording, folder, program);
+        // Streams are the same in all modes.
+        let sources = exported_sources(recording, folder, &modes.programs()[0]);
         match self {
             Self::Sigmf(prefix) => sigmf::write(prefix, recording, &sources),
             #[cfg(feature = "mcap")]
-            Self::Mcap(path) => mcap::write(path, recording, program, &sources),
+            Self::Mcap(path) => mcap::write(path, recording, modes, &sources),
         }
     }
 }
