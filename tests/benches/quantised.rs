@@ -182,10 +182,9 @@ fn ratio(of: &[f64], to: &[f64]) -> f64 {
 }
 
 fn main() {
-    let words = std::env::args().skip(1);
+    let mut words = std::env::args().skip(1);
     let filter = words
-        .filter(|word| !word.starts_with('-'))
-        .next()
+        .find(|word| !word.starts_with('-'))
         .unwrap_or_default();
     let (Some(models), Some(python)) = (data::file("models"), std::env::var_os("ZBMD_ORT")) else {
         println!("without models or ZBMD_ORT there is nothing to quantise");
