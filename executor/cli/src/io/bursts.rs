@@ -362,6 +362,8 @@ impl<R: Read> RecordReader<R> {
         };
 
         let BurstHeader { first, length } = header;
+        // An empty burst is nowhere, whatever a record says.
+        let first = if length == 0 { 0 } else { first };
         if length > self.layout.max {
             let max = self.layout.max;
             return Err(damaged(format!(
@@ -557,6 +559,33 @@ mod tests {
             );
             assert_eq!(fs::read(&path).expect("there"), before, "{name}");
         }
+    }
+
+    #[test]
+    fn an_empty_burst_of_a_record_is_nowhere() {
+        let token = TokenType::burst(DType::U8, [2]);
+        let layout = BurstLayout::of(&token).expect("a burst");
+        let burst = Burst {
+            first: 7,
+            length: 0,
+            items: &[],
+        };
+        let encoding = BurstEncoding {
+            layout,
+            format: BurstFormat::Records,
+        };
+        let mut bytes = encoding.header(1, HEADER_BYTES as u64);
+        let mut record = Vec::new();
+        append_record(burst, 0, &mut record);
+        bytes.extend(record);
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.bursts");
+        fs::write(&path, bytes).expect("written");
+        let mut read = Vec::new();
+        let mut source = open_source(&path, port_of(&token)).expect("ours");
+        source.read_to_end(&mut read).expect("read");
+        assert_eq!(read, vec![0; layout.token_bytes]);
     }
 
     #[test]
