@@ -147,6 +147,8 @@ impl<'a> Replay<'a> {
             first_output_ns: 0,
             duration_ns: 0,
         };
+
+        // Each lane goes on until it waits for another one; then it is the next one's turn.
         let is_over = |position: &LanePosition| position.period >= periods;
         while !positions.iter().all(is_over) {
             let mut has_moved = false;
@@ -160,6 +162,7 @@ impl<'a> Replay<'a> {
                         };
                         continue;
                     };
+                    // In the first and the last periods some stages have no block.
                     let block = position.period.checked_sub(u64::from(slot.stage));
                     let Some(block) = block.filter(|block| *block < blocks) else {
                         position.next += 1;
@@ -168,6 +171,7 @@ impl<'a> Replay<'a> {
                     let Some(ready_ns) = self.ready_ns(slot, block, &hand_overs) else {
                         break;
                     };
+
                     let end_ns = position.now_ns.max(ready_ns) + slot.duration_ns;
                     self.note(slot, block, lane.device, end_ns, &mut hand_overs)?;
                     if block == 0 && self.is_of(slot, Role::Sink) {

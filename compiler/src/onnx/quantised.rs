@@ -171,6 +171,14 @@ pub(super) fn compute_in_integers(graph: &mut Graph, registry: &Registry) -> usi
     pass.changes
 }
 
+/// An integer among a node's parameters, or what it is where it is not given.
+fn int_param(node: &Node, name: &str, default: i64) -> i64 {
+    node.params
+        .get(name)
+        .and_then(Value::as_int)
+        .unwrap_or(default)
+}
+
 /// Lets quantised tensors between nodes be of u8, which the kernels read in place. Only those that nothing but
 /// dequantising nodes read: the others are seen from outside.
 fn make_unsigned(graph: &mut Graph) {
@@ -464,15 +472,10 @@ impl Pass<'_> {
         }
         let scale_id = node.inputs.get(1).copied().flatten()?;
         let scales = f32_elements(self.graph, scale_id)?;
-        let own_axis = node.params.get("axis").and_then(Value::as_int).unwrap_or(1);
+        let own_axis = int_param(&node, "axis", 1);
         let rank = token.shape.len() as i64;
         let is_along = own_axis == axis || own_axis + rank == axis;
-        let has_blocks = node
-            .params
-            .get("block_size")
-            .and_then(Value::as_int)
-            .unwrap_or(0)
-            != 0;
+        let has_blocks = int_param(&node, "block_size", 0) != 0;
         if has_blocks || (scales.len() != 1 && !is_along) {
             return None;
         }
@@ -584,7 +587,7 @@ impl Pass<'_> {
     fn product(&mut self, node: &Node, requantised: &Requantised) -> Option<()> {
         let left = self.bytes_of(node.inputs.first().copied().flatten()?)?;
         let right = node.inputs.get(1).copied().flatten()?;
-        let flag = |name: &str| node.params.get(name).and_then(Value::as_int).unwrap_or(0) != 0;
+        let flag = |name: &str| int_param(node, name, 0) != 0;
         let factor = |name: &str| {
             node.params
                 .get(name)
@@ -731,12 +734,7 @@ impl Pass<'_> {
 
     /// Whether a `ReduceMean` is the mean over height and width of an image, which keep a dimension of 1 each.
     fn is_over_image(&self, node: &Node) -> bool {
-        let keeps = node
-            .params
-            .get("keepdims")
-            .and_then(Value::as_int)
-            .unwrap_or(1)
-            != 0;
+        let keeps = int_param(node, "keepdims", 1) != 0;
         let image = node.inputs.first().copied().flatten();
         let rank = image.map_or(0, |id| self.graph.values[id].ty.shape.len());
         let axes = node.inputs.get(1).copied().flatten();

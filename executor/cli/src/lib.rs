@@ -48,7 +48,7 @@ use zbmd_backends::op::Registry;
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{is_hidden, printable_lines};
 use zbmd_ir::verify::{Verified, VerifiedModes};
-use zbmd_ir::{PresentMode, Program, State, state};
+use zbmd_ir::{Program, State, state};
 
 pub use zbmd_executor::exit;
 
@@ -68,13 +68,12 @@ use self::saved_state::LoadedState;
 use self::top::top;
 use self::watch::{EdgeMeters, Watch, Watched};
 use crate::checkpoint::{Checkpoint, FolderError, Origin};
-use crate::flight::{ReadyRecorder, RecordingError};
+use crate::flight::{ReadyRecorder, RecordingError, ReplayStart};
 use crate::io::pump::SharedFile;
 use crate::io::{FileError, FileKind, is_standard};
 use zbmd_executor::Engine;
 use zbmd_executor::Isolation;
 use zbmd_executor::RunOptions;
-use zbmd_executor::ScheduledMode;
 #[cfg(target_os = "linux")]
 use zbmd_executor::Session;
 use zbmd_executor::StateSubscription;
@@ -246,29 +245,19 @@ fn run(
         .as_deref()
         .map(|file| saved_state::load(args, file, bundle_path, &modes))
         .transpose()?;
-    let mut scheduled = ReplayedModes::default();
-    let loaded_state = loaded.map(|loaded| {
-        scheduled.present = loaded.present_mode;
-        loaded.state
-    });
 
     let engine = Engine::with_modes(modes, registry)?;
-    let checkpoint_folder =
-        checkpoints::open(args, bundle_path, &files, &engine, loaded_state.as_ref())?;
+    let loaded_state = loaded.as_ref().map(|loaded| &loaded.state);
+    let checkpoint_folder = checkpoints::open(args, bundle_path, &files, &engine, loaded_state)?;
     let resumed = checkpoint_folder
         .as_ref()
         .and_then(|folder| folder.resumed.clone());
-    let (loaded_state, recorded_sources) = match replayed {
-        Some(Replayed { start, sources }) => {
-            scheduled = ReplayedModes {
-                present: start.present_mode,
-                changes: start.scheduled_modes,
-            };
-            (Some(start.state), Some(sources))
-        }
-        None => (loaded_state, None),
+    let (start, recorded_sources) = match replayed {
+        Some(Replayed { start, sources }) => (Some(start), Some(sources)),
+        None => (loaded.map(ReplayStart::from), None),
     };
-    let origin = run_origin(&engine, resumed.as_ref(), loaded_state.as_ref());
+    let start_state = start.as_ref().map(|start| &start.state);
+    let origin = run_origin(&engine, resumed.as_ref(), start_state);
 
     let sources = match recorded_sources {
         Some(sources) => sources,
@@ -299,10 +288,12 @@ fn run(
         &origin,
         &mut supervised,
     )?;
-    let start_state = resumed.map(|checkpoint| checkpoint.state).or(loaded_state);
-    let first = start_state.as_ref().map(|state| LoadedState {
-        state: state.clone(),
-        present_mode: scheduled.present.clone(),
+    // A checkpoint is of a run without modes.
+    let resumed_start = resumed.map(|checkpoint| ReplayStart::from(checkpoint.state));
+    let start = resumed_start.or(start);
+    let first = start.as_ref().map(|start| LoadedState {
+        state: start.state.clone(),
+        present_mode: start.present_mode.clone(),
     });
     let recorder = record::prepare(args, bundle_path, &files, &engine, first)?;
     if let (Some(recorder), Some(supervised)) = (&recorder, &mut supervised) {
@@ -314,9 +305,7 @@ fn run(
     }
     let mut session = engine.start(RunOptions {
         inputs: recorder.as_ref().map(ReadyRecorder::listener),
-        present_mode: scheduled.present,
-        scheduled_modes: scheduled.changes,
-        ..run_options(args, supervised, start_state)
+        ..run_options(args, supervised, start)
     })?;
     stop_on_signal(session.stopper());
     let (pump_ends, ended_pumps) = mpsc::channel();
@@ -379,15 +368,6 @@ fn run(
         keeper.finish(final_outcome.map(|outcome| outcome.state.clone()));
     }
     end(args, bundle_path, &engine, ending, watched, &edges)
-}
-
-/// The modes of a run that goes on from a state, or is replayed.
-#[derive(Default)]
-struct ReplayedModes {
-    /// The one that it begins in.
-    present: PresentMode,
-    /// Those that follow.
-    changes: Vec<ScheduledMode>,
 }
 
 /// Takes commands to the run, if it has anything to be set.
@@ -517,10 +497,13 @@ fn note_throttling() {
 }
 
 /// What the command line says of how to run.
-fn run_options(args: &Args, supervised: Option<Supervised>, state: Option<State>) -> RunOptions {
-    RunOptions {
+fn run_options(
+    args: &Args,
+    supervised: Option<Supervised>,
+    start: Option<ReplayStart>,
+) -> RunOptions {
+    let options = RunOptions {
         supervised,
-        state,
         iterations: args.iterations,
         pad: args.pad,
         isolation: match args.isolation {
@@ -535,6 +518,15 @@ fn run_options(args: &Args, supervised: Option<Supervised>, state: Option<State>
         trace: args.trace.clone(),
         profile: args.profile,
         ..RunOptions::default()
+    };
+    match start {
+        None => options,
+        Some(start) => RunOptions {
+            state: Some(start.state),
+            present_mode: start.present_mode,
+            scheduled_modes: start.scheduled_modes,
+            ..options
+        },
     }
 }
 

@@ -11,6 +11,7 @@ use zbmd_ir::{Graph, PresentMode, State, state};
 use super::args::Args;
 use super::{CliError, say};
 use crate::checkpoint::hash_of_file;
+use crate::flight::ReplayStart;
 use crate::io::{FileError, read_whole};
 
 /// A state, and the mode that it is of.
@@ -18,6 +19,15 @@ use crate::io::{FileError, read_whole};
 pub(super) struct LoadedState {
     pub(super) state: State,
     pub(super) present_mode: PresentMode,
+}
+
+impl From<LoadedState> for ReplayStart {
+    fn from(loaded: LoadedState) -> Self {
+        Self {
+            present_mode: loaded.present_mode,
+            ..Self::from(loaded.state)
+        }
+    }
 }
 
 /// Reads a state of a run of these modes.

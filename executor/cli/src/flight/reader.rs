@@ -116,6 +116,17 @@ pub struct ReplayStart {
     pub scheduled_modes: Vec<ScheduledMode>,
 }
 
+impl From<State> for ReplayStart {
+    /// In the first mode, and no other follows.
+    fn from(state: State) -> Self {
+        Self {
+            state,
+            present_mode: PresentMode::default(),
+            scheduled_modes: Vec::new(),
+        }
+    }
+}
+
 /// The iterations of a stretch that are in one mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Leg {

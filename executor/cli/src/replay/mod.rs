@@ -272,6 +272,7 @@ fn start_at(
     let mode = start.present_mode.mode as usize;
     let graph = &engine.verified_modes().programs()[mode].graph;
     let sources = sources_from(recording, Path::new("recording"), graph, &start.state)?;
+
     let (before, after): (Vec<ScheduledMode>, Vec<ScheduledMode>) = start
         .scheduled_modes
         .into_iter()
@@ -292,12 +293,14 @@ fn start_at(
             pump::fill(&name, &path, reader, handle)
         }));
     }
+
     let reached = session.join()?;
     for pump in pumps {
         if let Ok(pump::PumpEnd::SourceFailed { error, .. }) = pump.join() {
             return Err(error.into());
         }
     }
+
     let iterations = reached.state.iterations;
     match iterations == from {
         true => Ok(ReplayStart {
