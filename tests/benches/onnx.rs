@@ -12,9 +12,8 @@
 //! what it had before it loaded the model.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use zbmd_backends::interpret::Interpreter;
@@ -25,6 +24,7 @@ use zbmd_ir::verify::Verified;
 use zbmd_ir::{Graph, Program};
 use zbmd_tests::data;
 use zbmd_tests::onnx::{model_inputs, relative_error, to_f64};
+use zbmd_tests::rival_process::RivalProcess;
 
 const MODELS: [&str; 10] = [
     "mnist",
@@ -88,79 +88,36 @@ fn run_with(
     })
 }
 
-/// The rival, loaded with one model.
-struct Rival {
-    child: Child,
-    ask: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
+/// ONNX Runtime with one model, if a Python with it is named.
+fn start_ort(dir: &Path, name: &str, threads: usize, to: &Path) -> Option<RivalProcess> {
+    let mut command = Command::new(std::env::var_os("ZBMD_ORT")?);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/onnx_rival.py"));
+    start_rival(command, dir, name, threads, to)
 }
 
-impl Rival {
-    /// ONNX Runtime, if a Python with it is named.
-    fn ort(dir: &Path, name: &str, threads: usize, to: &Path) -> Option<Self> {
-        let mut command = Command::new(std::env::var_os("ZBMD_ORT")?);
-        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/onnx_rival.py"));
-        Self::new(command, dir, name, threads, to)
-    }
-
-    /// tract, if its program is named; on one thread.
-    fn tract(dir: &Path, name: &str, threads: usize, to: &Path) -> Option<Self> {
-        let mut command = Command::new(std::env::var_os("ZBMD_TRACT")?);
-        command.stderr(Stdio::null());
-        (threads == 1)
-            .then(|| Self::new(command, dir, name, threads, to))
-            .flatten()
-    }
-
-    fn new(
-        mut command: Command,
-        dir: &Path,
-        name: &str,
-        threads: usize,
-        to: &Path,
-    ) -> Option<Self> {
-        command
-            .arg(dir.join(format!("{name}.onnx")))
-            .arg(threads.to_string())
-            .arg(to);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("ZBMD_ORT and ZBMD_TRACT can be run");
-        let (ask, answers) = (child.stdin.take(), child.stdout.take().expect("a pipe"));
-        let mut rival = Self {
-            child,
-            ask,
-            answers: BufReader::new(answers),
-        };
-        (rival.answer() == "ready").then_some(rival)
-    }
-
-    fn answer(&mut self) -> String {
-        let mut line = String::new();
-        let _ = self.answers.read_line(&mut line);
-        line.trim().to_owned()
-    }
-
-    /// Seconds of one of so many calls.
-    fn seconds(&mut self, calls: u64) -> Option<f64> {
-        writeln!(self.ask.as_mut()?, "{calls}").ok()?;
-        self.answer().parse().ok()
-    }
-
-    /// Ends it; KiB that it has taken.
-    fn memory(mut self) -> Option<u64> {
-        self.ask = None;
-        self.answer().parse().ok()
-    }
+/// tract with one model, if its program is named; on one thread.
+fn start_tract(dir: &Path, name: &str, threads: usize, to: &Path) -> Option<RivalProcess> {
+    let mut command = Command::new(std::env::var_os("ZBMD_TRACT")?);
+    command.stderr(Stdio::null());
+    (threads == 1)
+        .then(|| start_rival(command, dir, name, threads, to))
+        .flatten()
 }
 
-impl Drop for Rival {
-    fn drop(&mut self) {
-        self.ask = None;
-        let _ = self.child.wait();
-    }
+fn start_rival(
+    mut command: Command,
+    dir: &Path,
+    name: &str,
+    threads: usize,
+    to: &Path,
+) -> Option<RivalProcess> {
+    command
+        .arg(dir.join(format!("{name}.onnx")))
+        .arg(threads.to_string())
+        .arg(to);
+    let started = RivalProcess::start(&mut command);
+    let mut rival = started.expect("ZBMD_ORT and ZBMD_TRACT can be run");
+    (rival.answer() == "ready").then_some(rival)
 }
 
 /// The peak of this process's resident memory, in KiB.
@@ -270,10 +227,10 @@ fn row(dir: &Path, name: &str, threads: usize, nothing: u64) {
     let inputs = model_inputs(dir, name, &program.graph);
     let folder = std::env::temp_dir().join(format!("zbmd-onnx-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder for the rival's outputs");
-    let mut rival = Rival::ort(dir, name, threads, &folder);
+    let mut rival = start_ort(dir, name, threads, &folder);
     let other = folder.join("tract");
     std::fs::create_dir_all(&other).expect("a folder");
-    let mut tract = Rival::tract(dir, name, threads, &other);
+    let mut tract = start_tract(dir, name, threads, &other);
     let calls = ((BUDGET / run(program, &inputs, 5)) as u64).clamp(3, 20_000);
     let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let (mut tracts, mut tract_ratios) = (Vec::new(), Vec::new());
@@ -299,7 +256,7 @@ fn row(dir: &Path, name: &str, threads: usize, nothing: u64) {
     let bundle = folder.join("model.zbmd");
     zbmd_ir::bundle::write(&bundle, program).expect("a bundle can be written");
     let own = memory(Some(&bundle)).saturating_sub(nothing);
-    let other = rival.and_then(Rival::memory);
+    let other = rival.and_then(|rival| rival.finish().parse::<u64>().ok());
     let _ = std::fs::remove_dir_all(&folder);
     let plan = &program.plans[zbmd_ir::PlanId(0)];
     let arena: u64 = plan.calendars.iter().map(|c| c.arena_bytes).sum();

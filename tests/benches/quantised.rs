@@ -10,9 +10,8 @@
 //! ONNX Runtime's outputs from our floats, which is what quantising costs.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use zbmd_backends::interpret::Interpreter;
 use zbmd_compiler::calibrate::CalibrateOptions;
@@ -22,6 +21,7 @@ use zbmd_ir::Program;
 use zbmd_ir::verify::Verified;
 use zbmd_tests::data;
 use zbmd_tests::onnx::{model_inputs, relative_error, to_f64};
+use zbmd_tests::rival_process::RivalProcess;
 
 const MODELS: [&str; 5] = [
     "mobilenet_v2",
@@ -121,52 +121,18 @@ impl Ours {
 }
 
 /// A rival, loaded with one model.
-struct Rival {
-    child: Child,
-    ask: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Rival {
-    fn new(engine: &str, dir: &Path, name: &str) -> Option<Self> {
-        let folder = dir.join(engine);
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let mut child = Command::new(std::env::var_os("ZBMD_ORT")?)
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/quantised_rival.py"))
-            .arg(engine)
-            .arg(dir.join(format!("{name}.onnx")))
-            .arg(&folder)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("ZBMD_ORT can be run");
-        let (ask, answers) = (child.stdin.take(), child.stdout.take().expect("a pipe"));
-        let mut rival = Self {
-            child,
-            ask,
-            answers: BufReader::new(answers),
-        };
-        (rival.answer() == "ready").then_some(rival)
-    }
-
-    fn answer(&mut self) -> String {
-        let mut line = String::new();
-        let _ = self.answers.read_line(&mut line);
-        line.trim().to_owned()
-    }
-
-    fn seconds(&mut self, calls: u64) -> Option<f64> {
-        writeln!(self.ask.as_mut()?, "{calls}").ok()?;
-        self.answer().parse().ok()
-    }
-}
-
-impl Drop for Rival {
-    fn drop(&mut self) {
-        self.ask = None;
-        let _ = self.child.wait();
-    }
+fn start_rival(engine: &str, dir: &Path, name: &str) -> Option<RivalProcess> {
+    let folder = dir.join(engine);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let mut command = Command::new(std::env::var_os("ZBMD_ORT")?);
+    command
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/quantised_rival.py"))
+        .arg(engine)
+        .arg(dir.join(format!("{name}.onnx")))
+        .arg(&folder)
+        .stderr(Stdio::null());
+    let mut rival = RivalProcess::start(&mut command).expect("ZBMD_ORT can be run");
+    (rival.answer() == "ready").then_some(rival)
 }
 
 fn median(of: &[f64]) -> f64 {
@@ -225,8 +191,8 @@ fn row(dir: &Path, name: &str, floats: &Ours) {
     let Some(bytes) = Ours::new(dir, name) else {
         return;
     };
-    let mut ort = Rival::new("ort", dir, name);
-    let mut openvino = Rival::new("openvino", dir, name);
+    let mut ort = start_rival("ort", dir, name);
+    let mut openvino = start_rival("openvino", dir, name);
     let calls = ((BUDGET / floats.seconds(3)) as u64).clamp(3, 20_000);
 
     let mut times = [const { Vec::<f64>::new() }; 4];

@@ -10,9 +10,8 @@
 //!
 //! `-- tiny` runs small models of the same making: what a device in software can do, to see that it runs.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -29,6 +28,7 @@ use zbmd_ir::{
 };
 use zbmd_tests::data;
 use zbmd_tests::gpu::{Idle, Player, with};
+use zbmd_tests::rival_process::RivalProcess;
 
 const GPU: DeviceId = DeviceId(1);
 /// What is on every channel: nothing that is looked at.
@@ -260,69 +260,32 @@ impl Given {
     }
 }
 
-/// The rival, if there is one.
-struct Rival {
-    child: Child,
-    ask: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
+/// The rival and what it says of itself; `Err` says why there is none.
+fn start_rival() -> Result<(RivalProcess, String), String> {
+    let python = std::env::var_os("ZBMD_TORCH").unwrap_or_else(|| "python3".into());
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/torch_rival.py");
+    let script = std::env::var_os("ZBMD_TORCH_SCRIPT").map_or_else(beside, PathBuf::from);
+    let mut command = Command::new(&python);
+    command.arg(script).stderr(Stdio::null());
+    let started = RivalProcess::start(&mut command);
+    let mut rival = started.map_err(|e| format!("{}: {e}", python.display()))?;
 
-impl Rival {
-    /// The rival and what it says of itself; `Err` says why there is none.
-    fn start() -> Result<(Self, String), String> {
-        let python = std::env::var_os("ZBMD_TORCH").unwrap_or_else(|| "python3".into());
-        let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/torch_rival.py");
-        let script = std::env::var_os("ZBMD_TORCH_SCRIPT").map_or_else(beside, PathBuf::from);
-        let mut command = Command::new(&python);
-        command
-            .arg(script)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        let mut child = command
-            .spawn()
-            .map_err(|e| format!("{}: {e}", python.display()))?;
-        let (ask, answers) = (child.stdin.take(), child.stdout.take());
-        let (ask, answers) = (
-            ask.expect("a pipe"),
-            BufReader::new(answers.expect("a pipe")),
-        );
-        let mut rival = Self {
-            child,
-            ask,
-            answers,
-        };
-        let said = rival.answer();
-        match said.strip_prefix("ready ") {
-            Some(name) => Ok((rival, name.to_owned())),
-            None => Err(said
-                .strip_prefix("skip ")
-                .unwrap_or("it says nothing")
-                .to_owned()),
-        }
-    }
-
-    fn answer(&mut self) -> String {
-        let mut line = String::new();
-        let _ = self.answers.read_line(&mut line);
-        line.trim().to_owned()
-    }
-
-    /// A number, or why there is none.
-    fn number(&mut self, question: &str) -> Result<f64, String> {
-        writeln!(self.ask, "{question}").map_err(|e| e.to_string())?;
-        let answer = self.answer();
-        answer
-            .parse()
-            .map_err(|_| answer.trim_start_matches("skip ").to_owned())
+    let said = rival.answer();
+    match said.strip_prefix("ready ") {
+        Some(name) => Ok((rival, name.to_owned())),
+        None => Err(said
+            .strip_prefix("skip ")
+            .unwrap_or("it says nothing")
+            .to_owned()),
     }
 }
 
-impl Drop for Rival {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A number that the rival answers, or why there is none.
+fn number(rival: &mut RivalProcess, question: &str) -> Result<f64, String> {
+    let answer = rival.ask(question).map_err(|e| e.to_string())?;
+    answer
+        .parse()
+        .map_err(|_| answer.trim_start_matches("skip ").to_owned())
 }
 
 /// Operations of an iteration and bytes of weights, halves where factors have 16 bits.
@@ -374,11 +337,16 @@ struct Found {
 }
 
 impl Found {
-    fn turn(&mut self, ours: f64, rival: Option<&mut Rival>, question: &dyn Fn(&str) -> String) {
+    fn turn(
+        &mut self,
+        ours: f64,
+        rival: Option<&mut RivalProcess>,
+        question: &dyn Fn(&str) -> String,
+    ) {
         self.ours.push(ours);
         let Some(rival) = rival else { return };
         for (how, (seconds, ratios)) in HOWS.iter().zip(&mut self.theirs) {
-            match rival.number(&question(how)) {
+            match number(rival, &question(how)) {
                 Ok(its) => {
                     seconds.push(its);
                     ratios.push(ours / its);
@@ -406,11 +374,11 @@ impl Found {
 }
 
 /// Seconds below which the device cannot do it.
-fn floor(rival: &mut Rival, program: &Program, math: Math) -> Option<f64> {
+fn floor(rival: &mut RivalProcess, program: &Program, math: Math) -> Option<f64> {
     let (flops, bytes) = work(program, &zbmd_backends::standard_registry(), math);
     let (peak, band) = (
-        rival.number(&format!("peak {math}")),
-        rival.number("bandwidth"),
+        number(rival, &format!("peak {math}")),
+        number(rival, "bandwidth"),
     );
     peak.ok()
         .zip(band.ok())
@@ -464,7 +432,7 @@ impl<'p> Running<'p> {
 /// One row.
 fn row(
     devices: &[Device; 2],
-    mut rival: Option<&mut Rival>,
+    mut rival: Option<&mut RivalProcess>,
     (name, model): (&str, Model),
     math: Math,
     turns: usize,
@@ -545,7 +513,7 @@ fn main() {
     let rival = if tiny {
         Err("not asked for".to_owned())
     } else {
-        Rival::start()
+        start_rival()
     };
     let mut rival = match rival {
         Ok((rival, said)) => {

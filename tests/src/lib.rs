@@ -20,6 +20,7 @@ pub mod modes;
 pub mod onnx;
 pub mod operator_graphs;
 pub mod random;
+pub mod rival_process;
 pub mod run;
 pub mod sdf;
 pub mod sets;
