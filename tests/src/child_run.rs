@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -58,6 +58,17 @@ impl ChildRun {
             assert!(begun.elapsed() < LIMIT, "{}: not {what}", self.name);
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Waits until the run answers a command, such as `zbmd-run set PID`; what that prints.
+    pub fn wait_for_answer(&mut self, mut command: impl FnMut() -> Output) -> String {
+        let mut answer = Vec::new();
+        self.wait_until("it takes commands", || {
+            let output = command();
+            answer = output.stdout;
+            output.status.success()
+        });
+        String::from_utf8_lossy(&answer).into_owned()
     }
 
     /// Waits for the end, which must be a success; the report.

@@ -35,16 +35,17 @@ mod linux {
     use zbmd_tests::child_run::{ChildRun, RUNNER, free_port};
     use zbmd_tests::losses::HARDY;
 
-    /// A filter with history, a state that remembers all that was, and parameters on both sides of the border between the
-    /// devices: a change that comes a token late is in everything that follows.
-    const MODEL: &str = r#"Model(
-    name: "recorded",
-    params: {
+    const PARAMS: &str = r#"{
         "level": Live(1.0, min: 0.0, max: 8.0),
         "taps": Live([0.5, 0.25, 0.125], min: -1.0, max: 1.0),
         "decay": Live(0.5, min: 0.0, max: 0.99),
         "offset": Live(0.0, min: -1.0, max: 1.0),
-    },
+    }"#;
+    /// A filter with history, a state that remembers all that was, and parameters on both sides of the border between the
+    /// devices: a change that comes a token late is in everything that follows.
+    const MODEL: &str = r#"Model(
+    name: "recorded",
+    params: PARAMS,
     sources: { "in": Stream(dtype: f32, sample_rate: 48000) },
     actors: {
         "level": Gain($level),
@@ -66,12 +67,7 @@ mod linux {
     /// sinks have a token an iteration in all of them.
     const MODES: &str = r#"Model(
     name: "recorded",
-    params: {
-        "level": Live(1.0, min: 0.0, max: 8.0),
-        "taps": Live([0.5, 0.25, 0.125], min: -1.0, max: 1.0),
-        "decay": Live(0.5, min: 0.0, max: 0.99),
-        "offset": Live(0.0, min: -1.0, max: 1.0),
-    },
+    params: PARAMS,
     sources: { "in": Stream(dtype: f32, sample_rate: 48000) },
     actors: {
         "level": Gain($level),
@@ -131,6 +127,11 @@ mod linux {
     /// Tokens of a datagram: 5 ms.
     const PACKET_TOKENS: usize = 240;
 
+    /// A model with its parameters, and its actors on these devices.
+    fn model(text: &str, pins: &str) -> String {
+        text.replace("PARAMS", PARAMS).replace("PINS", pins)
+    }
+
     fn whole_seconds() -> usize {
         let asked = std::env::var("ZBMD_RECORDED_SECONDS").ok();
         let asked = asked.map(|text| text.parse().expect("ZBMD_RECORDED_SECONDS is seconds"));
@@ -158,12 +159,12 @@ mod linux {
         std::fs::write(folder.join("long.f32"), &bytes).expect("written");
         std::fs::write(folder.join("hardy.ron"), HARDY).expect("written");
         for (name, pins, devices) in [("two", TWO_DEVICES, 2), ("one", "{}", 1)] {
-            let text = MODEL.replace("PINS", pins);
+            let text = model(MODEL, pins);
             let path = folder.join(format!("{name}.zbmd"));
             compiled(&text, devices).write(&path).expect("written");
         }
         for (name, pins, devices) in [("modes-two", MODES_ON_TWO, 2), ("modes-one", "{}", 1)] {
-            let text = MODES.replace("PINS", pins);
+            let text = model(MODES, pins);
             let path = folder.join(format!("{name}.zbmd"));
             compiled(&text, devices).write(&path).expect("written");
         }
@@ -420,7 +421,7 @@ mod linux {
 
     /// Until the offset is first set, it does not matter whether it is added.
     fn a_changed_model_differs_where_its_replay_does(folder: &Path) {
-        let text = MODEL.replace("PINS", "{}").replace("x + o", "x - o");
+        let text = model(MODEL, "{}").replace("x + o", "x - o");
         let path = folder.join("changed.zbmd");
         compiled(&text, 1).write(&path).expect("written");
         let [expect, _] = written(folder, "whole");

@@ -64,12 +64,7 @@ mod linux {
         let input = "in=paced:ones.f32?rate=48000";
         let mut run = ChildRun::start(folder.path(), "volume", input, "out=out.f32", &[]);
         let pid = run.pid().to_string();
-        let mut listed = String::new();
-        run.wait_until("it takes commands", || {
-            let output = mode(&[&pid]);
-            listed = text(&output.stdout);
-            output.status.success()
-        });
+        let listed = run.wait_for_answer(|| mode(&[&pid]));
         assert_eq!(listed, "one   since iteration 0\ntwo\nfour\n");
         for (name, code, part) in [
             (
@@ -131,12 +126,7 @@ mod linux {
         let options = ["--load-state", "half.state"];
         let mut run = ChildRun::start(folder, "volume", input, "out=rest.f32", &options);
         let pid = run.pid().to_string();
-        let mut listed = String::new();
-        run.wait_until("it takes commands", || {
-            let output = mode(&[&pid]);
-            listed = text(&output.stdout);
-            output.status.success()
-        });
+        let listed = run.wait_for_answer(|| mode(&[&pid]));
         assert_eq!(
             listed,
             format!("one\ntwo   since iteration {iterations}\nfour\n")

@@ -63,12 +63,7 @@ mod linux {
         let input = "in=paced:ones.f32?rate=48000";
         let mut run = ChildRun::start(folder.path(), "paired", input, "out=out.f32", &[]);
         let pid = run.pid().to_string();
-        let mut listed = String::new();
-        run.wait_until("it takes commands", || {
-            let output = set(&[&pid]);
-            listed = text(&output.stdout);
-            output.status.success()
-        });
+        let listed = run.wait_for_answer(|| set(&[&pid]));
         assert_eq!(listed, "a=1   0 to 1024\nb=1   0 to 1024\n");
 
         check_refusals(&pid);
