@@ -1,6 +1,5 @@
 //! Runs beside a test that is its own `zbmd-run`: started with a bundle of a folder, ended, and asked what they did.
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -136,10 +135,4 @@ pub fn live<'a>(report: &'a Value, stream: &str) -> &'a Value {
     let all = report["live"].as_array().expect("live streams");
     let found = all.iter().find(|live| live["stream"] == stream);
     found.unwrap_or_else(|| panic!("{stream} in {report}"))
-}
-
-/// A port that nobody uses now.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    listener.local_addr().expect("bound").port()
 }

@@ -9,6 +9,7 @@ pub mod csdf;
 pub mod data;
 pub mod dsa;
 pub mod dsa_cuts;
+pub mod free_port;
 pub mod gates;
 pub mod gpu;
 pub mod harness;

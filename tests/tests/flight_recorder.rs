@@ -32,7 +32,8 @@ mod linux {
     use xxhash_rust::xxh3::xxh3_64;
     use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_str};
     use zbmd_run::flight::Recording;
-    use zbmd_tests::child_run::{ChildRun, RUNNER, free_port};
+    use zbmd_tests::child_run::{ChildRun, RUNNER};
+    use zbmd_tests::free_port::free_port;
     use zbmd_tests::losses::HARDY;
 
     const PARAMS: &str = r#"{

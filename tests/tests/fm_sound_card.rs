@@ -31,7 +31,8 @@ mod linux {
     use std::time::{Duration, Instant};
 
     use zbmd_compiler::{CompileOptions, MachineChoice, compile_file};
-    use zbmd_tests::child_run::{ChildRun, free_port, live};
+    use zbmd_tests::child_run::{ChildRun, live};
+    use zbmd_tests::free_port::free_port;
     use zbmd_tests::run::{Streams, graph_file, run, streams};
     use zbmd_tests::signal::from_f32_bytes;
 

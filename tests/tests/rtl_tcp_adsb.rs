@@ -23,7 +23,8 @@ mod linux {
 
     use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
     use zbmd_tests::actors::{decode, registry};
-    use zbmd_tests::child_run::{ChildRun, free_port, live};
+    use zbmd_tests::child_run::{ChildRun, live};
+    use zbmd_tests::free_port::free_port;
     use zbmd_tests::run::{compile, run, streams};
 
     const RECEIVER: &str = "adsb/model.ron";

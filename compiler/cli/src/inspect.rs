@@ -81,13 +81,12 @@ fn open_modes(args: &Inspect, voice: Voice) -> Result<OpenedModes, Exit> {
     let modes = opened_modes.map_err(|error| refuse_bundle(path, error, voice))?;
     let meta = bundle::open_meta(path).map_err(|error| refuse_bundle(path, error, voice))?;
     let names = modes.names();
-    let has_modes = names.iter().any(|name| !name.is_empty());
     let shown = match &args.mode {
         None => 0,
         Some(wanted) => match names.iter().position(|name| name == wanted) {
             Some(index) => index,
             None => {
-                let known = match has_modes {
+                let known = match modes.has_modes() {
                     true => format!("it has {}", names.join(", ")),
                     false => "it has none".to_owned(),
                 };

@@ -53,8 +53,7 @@ pub struct ModePlan {
 impl ModesView {
     /// Looks at verified modes; `None` for a program that has none. O(plans + changes).
     pub fn of(modes: &VerifiedModes, shown: usize) -> Option<Self> {
-        let has_modes = modes.names().iter().any(|name| !name.is_empty());
-        if !has_modes {
+        if !modes.has_modes() {
             return None;
         }
 

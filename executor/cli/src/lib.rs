@@ -496,7 +496,7 @@ fn note_throttling() {
     }
 }
 
-/// What the command line says of how to run.
+/// What the command line says of how to run, from where it begins.
 fn run_options(
     args: &Args,
     supervised: Option<Supervised>,

@@ -37,7 +37,7 @@ pub(super) fn load(
     bundle: &Path,
     modes: &VerifiedModes,
 ) -> Result<LoadedState, CliError> {
-    let graphs = graphs_of(modes);
+    let graphs: Vec<&Graph> = modes.graphs().collect();
     let bytes = match read_whole(path, state::max_file_bytes_with_mode(&graphs)) {
         Ok(bytes) => bytes,
         Err(FileError::Content { path, message }) => {
@@ -69,11 +69,6 @@ pub(super) fn load(
     })
 }
 
-fn graphs_of(modes: &VerifiedModes) -> Vec<&Graph> {
-    let programs = modes.programs().iter();
-    programs.map(|program| &program.graph).collect()
-}
-
 /// Writes the state that a run ended at.
 pub(super) fn save(
     path: &Path,
@@ -86,7 +81,8 @@ pub(super) fn save(
         state,
         present_mode,
     } = left;
-    let bytes = match graphs_of(modes).as_slice() {
+    let graphs: Vec<&Graph> = modes.graphs().collect();
+    let bytes = match graphs.as_slice() {
         [graph] => state::encode(state, graph, Some(hash)),
         graphs => state::encode_with_mode(state, present_mode, graphs, Some(hash)),
     };

@@ -87,6 +87,16 @@ impl VerifiedModes {
         &self.programs
     }
 
+    /// Whether the model has modes. A program without is one of them, with an empty name.
+    pub fn has_modes(&self) -> bool {
+        self.names.iter().any(|name| !name.is_empty())
+    }
+
+    /// Their graphs, in the order of the names.
+    pub fn graphs(&self) -> impl Iterator<Item = &Graph> {
+        self.programs.iter().map(|program| &program.graph)
+    }
+
     /// From which mode to which other a run may go, by index.
     pub fn changes(&self) -> &[(u32, u32)] {
         &self.changes

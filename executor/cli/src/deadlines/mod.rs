@@ -398,10 +398,9 @@ fn releases_of(sink: ActorId, engine: &Engine, live: &LiveStreams) -> Vec<Releas
     let name = &graph.actors[sink].name;
     let mut releases = Vec::new();
     for (place, (_, actor)) in graph.sources().enumerate() {
-        let programs = engine.verified_modes().programs();
-        let leads = |graph: &Graph| leads_to(graph, &actor.name, name);
+        let mut graphs = engine.verified_modes().graphs();
         if let Some(clock) = live.release_clock(&actor.name)
-            && programs.iter().any(|program| leads(&program.graph))
+            && graphs.any(|graph| leads_to(graph, &actor.name, name))
         {
             releases.push(ReleasedSource { place, clock });
         }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use zbmd_executor::{BorderState, Engine, InputListener, ParameterHandle, StateSubscription};
-use zbmd_ir::{Graph, State, state};
+use zbmd_ir::{State, state};
 use zbmd_live::{Gap, now_ns};
 
 use super::folder::{LockedFolder, RecordingError};
@@ -119,7 +119,7 @@ impl ReadyRecorder {
         engine: &Engine,
         first: BorderState,
     ) -> Result<Self, RecordingError> {
-        let states = graphs_of(engine).map(|graph| {
+        let states = engine.verified_modes().graphs().map(|graph| {
             let initial = State::initial(graph);
             state::encode(&initial, graph, None).len() as u64
         });
@@ -230,12 +230,6 @@ impl ReadyRecorder {
         let thread = thread.spawn(move || writer.run())?;
         Ok(Recorder { intake, thread })
     }
-}
-
-/// The graphs of all modes.
-fn graphs_of(engine: &Engine) -> impl Iterator<Item = &Graph> {
-    let programs = engine.verified_modes().programs();
-    programs.iter().map(|program| &program.graph)
 }
 
 /// Refuses to keep less than what a few states take.

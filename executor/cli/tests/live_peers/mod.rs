@@ -1,5 +1,10 @@
 //! Peers of live streams, and runs with them: senders that lose packets by seed, receivers' servers that can be killed.
-#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "each test binary uses a part"
+)]
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -18,14 +23,13 @@ use zbmd_ir::{
 use super::common::case::{Case, code};
 use super::common::{replanned, text, with_tail};
 
+#[path = "../../../../tests/src/free_port.rs"]
+mod free_port;
+
+pub(crate) use free_port::free_port;
+
 /// Much longer than anything here takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
-
-/// A port that nobody uses now, of both protocols.
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    listener.local_addr().expect("bound").port()
-}
 
 /// A number from the environment, for long runs of a test.
 pub(crate) fn scale(variable: &str, otherwise: u64) -> u64 {
@@ -356,7 +360,7 @@ impl Drop for ReceiverServer {
     }
 }
 
-/// Listens at a port that may have been in use a moment ago.
+/// Listens at a port that is free.
 pub(crate) fn listen(port: u16) -> TcpListener {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("the port is free");
     listener.set_nonblocking(true).expect("a socket");

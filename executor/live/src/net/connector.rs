@@ -6,7 +6,9 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, connect, getpeername, getsockname, socket_with, sockopt,
+};
 use zbmd_supervise::{Backoff, BackoffPolicy};
 
 use super::wait_for;
@@ -70,7 +72,7 @@ impl Connector {
         if !is_decided && now_ns() < *until_ns {
             return None;
         }
-        if !is_connected {
+        if !is_connected || is_connected_to_itself(socket) {
             self.failed(0);
             return None;
         }
@@ -135,5 +137,51 @@ impl Connector {
             Attempt::Waiting { until_ns } => until_ns.saturating_sub(now_ns()),
             Attempt::Connecting { .. } | Attempt::Connected { .. } => LOOK_NS,
         }
+    }
+}
+
+/// Whether both ends of a connection are this socket.
+///
+/// TCP connects a socket to itself when the port that the system picked for it is the one that it asks for, and nobody
+/// listens there (RFC 9293, section 3.5: both sides open at the same time). Who tries again and again to reach a local
+/// server that is down gets there in the end, and would keep the port from the server.
+fn is_connected_to_itself(socket: &OwnedFd) -> bool {
+    match (getsockname(socket), getpeername(socket)) {
+        (Ok(own), Ok(peer)) => Some(own) == peer,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use rustix::net::bind;
+
+    use super::*;
+
+    fn bound() -> (OwnedFd, SocketAddr) {
+        let socket = socket_with(
+            AddressFamily::INET,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        let socket = socket.expect("a socket");
+        bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("bound");
+        let name = getsockname(&socket).expect("bound");
+        (socket, SocketAddr::try_from(name).expect("of IPv4"))
+    }
+
+    #[test]
+    fn a_socket_that_met_itself_is_told_from_one_with_a_peer() {
+        let (socket, own) = bound();
+        connect(&socket, &own).expect("both sides open at the same time");
+        assert!(is_connected_to_itself(&socket));
+
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let (socket, _) = bound();
+        connect(&socket, &listener.local_addr().expect("bound")).expect("it listens");
+        assert!(!is_connected_to_itself(&socket));
     }
 }
