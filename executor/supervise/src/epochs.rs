@@ -170,8 +170,7 @@ impl<P: Plans> Supervisor<P> {
                 self.kill_worker(now_ns, device, next, "restart on request".to_owned(), out);
             }
             Phase::Waiting { .. } | Phase::Out { .. } => {
-                self.members
-                    .with_breaker(device, |breaker| breaker.close());
+                self.members.with_breaker(device, |breaker| breaker.close());
                 self.members[device].failed_starts = 0;
                 let phase = Phase::Waiting { until_ns: now_ns };
                 self.members.set_phase(device, phase);
@@ -361,8 +360,7 @@ impl<P: Plans> Supervisor<P> {
     fn to_replace(&self, running: &Running) -> Option<Vec<DeviceId>> {
         let has_role = |device: &DeviceId| running.parts.get(*device).is_some();
         let aside_devices: Vec<DeviceId> = self.members.aside().filter(has_role).collect();
-        let can_run =
-            !aside_devices.is_empty() && self.plans.can_run(&self.members.unavailable());
+        let can_run = !aside_devices.is_empty() && self.plans.can_run(&self.members.unavailable());
         can_run.then_some(aside_devices)
     }
 

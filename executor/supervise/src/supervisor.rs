@@ -154,6 +154,19 @@ impl<P: Plans> Supervisor<P> {
             .wants_os(now_ns, step, waiting)
     }
 
+    /// Whether looks at the worker of this device find nothing as long as it waits on, not stopped, as when the system was
+    /// asked last. Who knows
+    /// that it does may leave them out: of many workers nearly all wait at any time, and looks are most of the work.
+    pub fn is_idle(&self, device: DeviceId) -> bool {
+        self.members[device].detector.is_idle()
+    }
+
+    /// So many looks at an idle worker were left out since the last one, the last of them at `last_ns`: what follows is
+    /// as if they had been made.
+    pub fn leave_out_looks(&mut self, device: DeviceId, looks: u32, last_ns: u64) {
+        self.members[device].detector.leave_out(looks, last_ns);
+    }
+
     /// The bound of a slot of this device that is planned to take so long: `Detector::bound_ns`.
     pub fn bound_ns(&self, device: DeviceId, planned_ns: u64) -> u64 {
         self.members[device].detector.bound_ns(planned_ns)

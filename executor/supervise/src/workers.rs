@@ -361,7 +361,8 @@ impl<P: Plans> Supervisor<P> {
 
 /// Counts failed starts in a row. A worker without memory has not started either, however far it came.
 fn note_start(member: &mut Member, cause: &Cause) {
-    let has_failed = matches!(member.phase(), Phase::Starting { .. }) || *cause == Cause::OutOfMemory;
+    let has_failed =
+        matches!(member.phase(), Phase::Starting { .. }) || *cause == Cause::OutOfMemory;
     member.failed_starts = if has_failed {
         member.failed_starts + 1
     } else {
@@ -460,9 +461,7 @@ impl<P: Plans> Supervisor<P> {
                     BreakerState::HalfOpen { passed } => passed + 1,
                     _ => 0,
                 };
-                let has_closed = self
-                    .members
-                    .with_breaker(device, |breaker| breaker.pass());
+                let has_closed = self.members.with_breaker(device, |breaker| breaker.pass());
                 let probe_ns = (!has_closed).then_some(now_ns);
 
                 let phase = Phase::Ready { since_ns, probe_ns };

@@ -22,6 +22,7 @@ mod driver;
 mod epoch;
 mod model;
 mod scenario;
+mod watch;
 mod worker;
 mod world;
 

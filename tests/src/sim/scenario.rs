@@ -226,6 +226,12 @@ impl Scenario {
         (rng.u64(0..span_ns), fault)
     }
 
+    /// How long a run may take after the last fault. With feedback, a long pipeline works on a few blocks at a time.
+    pub(crate) fn patience_ns(&self) -> u64 {
+        let one_by_one_ns = self.model.blocks * u64::from(self.plans.devices) * self.slot_ns;
+        120 * SECOND + 4 * one_by_one_ns
+    }
+
     /// So many devices in one pipeline, with a few losses.
     pub(crate) fn large(rng: &mut Rng, devices: u32, losses: u32) -> Self {
         let mut scenario = Self::new(rng);

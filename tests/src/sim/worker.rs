@@ -159,7 +159,9 @@ impl World {
             return false;
         };
         let epoch = &self.epochs[mem];
-        let Some(seat) = epoch.seats.iter().position(|s| s.device == p.device) else {
+        // Seats are in the order of devices.
+        let found = epoch.seats.binary_search_by_key(&p.device, |s| s.device);
+        let Ok(seat) = found else {
             return false;
         };
         if epoch.stop {
@@ -187,6 +189,7 @@ impl World {
             saved: 0,
             published: 0,
         });
+        self.epochs[mem].watch.wake(seat);
         true
     }
 
@@ -364,6 +367,7 @@ impl World {
             since_ns: None,
             slow: slow > 1,
         });
+        self.epochs[mem].watch.wake(seat);
         if let Some(computes) = self.devices[p.device.index()].hang.take() {
             p.hung = Some(computes);
             self.incident();
@@ -503,6 +507,9 @@ impl World {
         }
         p.stopped = true;
         p.stops += 1;
+        if let Some(role) = &p.role {
+            self.epochs[role.mem].watch.wake(role.seat);
+        }
         self.schedule(at);
         self.expect_detection(at);
     }

@@ -141,6 +141,8 @@ pub(crate) struct Suspect {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceFaults {
     pub latest: Option<usize>,
+    /// All workers that it has had.
+    pub workers: Vec<usize>,
     pub starved: bool,
     /// When it was starved last.
     pub fed_ns: u64,
@@ -285,7 +287,7 @@ impl World {
         }
         self.after(0, Ev::Produce);
         self.supervise(None)?;
-        let end_ns = last_ns + 120 * SECOND;
+        let end_ns = last_ns + self.scenario.patience_ns();
         while self.over.is_none() {
             let Some(((at_ns, _), event)) = self.queue.pop_first() else {
                 break;
@@ -503,26 +505,46 @@ impl World {
         let Some(mem) = self.current.filter(|_| !self.is_down) else {
             return Ok(());
         };
-        let epoch = Epoch(self.epochs[mem].number);
-        for seat in 0..self.epochs[mem].seats.len() {
-            let device = self.epochs[mem].seats[seat].device;
-            let Some(at) = self.devices[device.index()].latest else {
-                continue;
-            };
-            if self.current != Some(mem) || !self.procs[at].alive {
-                continue;
-            }
-            let generation = self.procs[at].generation;
-            if let Some((_, sample)) = self.sample(at).filter(|(of, _)| *of == mem) {
-                self.supervise(Some(Input::Seen {
-                    epoch,
-                    device,
-                    generation,
-                    sample,
-                }))?;
+        for seat in self.epochs[mem].watch.begin_round() {
+            if self.current == Some(mem) {
+                self.look_at(mem, seat)?;
             }
         }
         self.look_later();
+        Ok(())
+    }
+
+    /// Looks at the worker of a seat. One that is not at work is looked at again when it joins, one that waits
+    /// when it goes on: in long pipelines nearly all of them wait.
+    fn look_at(&mut self, mem: usize, seat: usize) -> Result<(), Violation> {
+        let device = self.epochs[mem].seats[seat].device;
+        let has_role = |at: &usize| {
+            let role = self.procs[*at].role.as_ref();
+            role.is_some_and(|role| role.mem == mem)
+        };
+        let Some(at) = self.worker(device).filter(has_role) else {
+            self.epochs[mem].watch.leave(seat);
+            return Ok(());
+        };
+
+        // What the look itself asks depends on those before it.
+        let left_out = self.epochs[mem].watch.look(seat);
+        let before_ns = self.now_ns - self.sup.settings().detect.look_ns;
+        self.sup.leave_out_looks(device, left_out, before_ns);
+        let Some((_, sample)) = self.sample(at) else {
+            return Ok(());
+        };
+        let generation = self.procs[at].generation;
+        self.supervise(Some(Input::Seen {
+            epoch: Epoch(self.epochs[mem].number),
+            device,
+            generation,
+            sample,
+        }))?;
+        // A stop that came since the system was asked last is not known to the detector yet.
+        if self.sup.is_idle(device) && !self.procs[at].stopped {
+            self.epochs[mem].watch.sleep(seat);
+        }
         Ok(())
     }
 

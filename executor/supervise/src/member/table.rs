@@ -45,8 +45,9 @@ struct Standing {
 impl MemberTable {
     /// A member for each device; nothing has happened to any.
     pub(crate) fn new(settings: &Settings, devices: impl Iterator<Item = DeviceId>) -> Self {
-        let members: TiVec<DeviceId, Member> =
-            devices.map(|device| Member::new(settings, device)).collect();
+        let members: TiVec<DeviceId, Member> = devices
+            .map(|device| Member::new(settings, device))
+            .collect();
         let mut table = Self {
             indexed: vec![Standing::default(); members.len()].into(),
             members,
