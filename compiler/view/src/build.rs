@@ -58,7 +58,7 @@ pub(super) fn view(program: &Verified<Program>, meta: &BTreeMap<String, String>)
             .list
             .iter()
             .map(|entry| ContingencyView {
-                lost: text::loss(machine, &table.kinds, &entry.lost),
+                lost: text::loss(machine, table, &entry.lost),
                 counts: entry.lost.iter().map(|l| (l.kind.0, l.count)).collect(),
                 plan: entry.main.0,
                 tail: entry.tail.map(|tail| tail.0),
