@@ -164,7 +164,14 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine
         }
     };
 
-    (sink.errors() == errors_before).then_some((Machine { devices, links }, costs))
+    (sink.errors() == errors_before).then_some((
+        Machine {
+            devices,
+            links,
+            hosts,
+        },
+        costs,
+    ))
 }
 
 /// E0505 for devices.

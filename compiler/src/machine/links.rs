@@ -10,7 +10,7 @@ use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
 use crate::format;
 use crate::parse::{Node, NodeKind};
-use crate::read;
+use crate::read::{self, Fields};
 use crate::source::{Span, Spanned};
 use crate::units;
 
