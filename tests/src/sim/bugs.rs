@@ -49,10 +49,17 @@ pub enum Bug {
     ValuesLostWithMode,
     /// An old value holds on one worker of several for a block more.
     ValueLateOnOneWorker,
+    /// Of the workers that are gone with a host, only the first is reported.
+    HostHalfLost,
+    /// The loss of a host counts for whichever workers its devices have when it is reported.
+    HostLossIsForLater,
 }
 
 impl Bug {
-    /// All of them.
+    /// Those that losses of whole hosts bring out.
+    pub const OF_HOSTS: [Self; 2] = [Self::HostHalfLost, Self::HostLossIsForLater];
+
+    /// All others.
     pub const ALL: [Self; 23] = [
         Self::FenceLeftOut,
         Self::SinkStaysOpen,

@@ -27,4 +27,4 @@ mod worker;
 mod world;
 
 pub use bugs::Bug;
-pub use world::{Summary, Violation, history, large};
+pub use world::{Summary, Violation, history, history_of_hosts, large};

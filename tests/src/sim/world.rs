@@ -66,6 +66,8 @@ pub struct Summary {
     pub outputs: u64,
     pub epochs: u64,
     pub losses: u64,
+    /// Losses of all workers of a host at once.
+    pub host_losses: u64,
     pub overdue: u64,
     pub crashes: u64,
     pub swaps: u64,
@@ -89,6 +91,7 @@ impl Summary {
         self.outputs += other.outputs;
         self.epochs += other.epochs;
         self.losses += other.losses;
+        self.host_losses += other.host_losses;
         self.overdue += other.overdue;
         self.crashes += other.crashes;
         self.swaps += other.swaps;
@@ -217,13 +220,24 @@ pub fn history(seed: u64, bug: Option<Bug>, trace: bool) -> Result<Summary, Viol
     World::new(rng, scenario, bug, trace).run()
 }
 
-/// Runs a history with so many devices in one pipeline, of which so many are killed.
+/// Runs the history of a seed on several hosts, some of which are lost as a whole.
 ///
 /// # Errors
 /// The first thing that must not happen.
-pub fn large(seed: u64, devices: u32, losses: u32) -> Result<Summary, Violation> {
+pub fn history_of_hosts(seed: u64, bug: Option<Bug>, trace: bool) -> Result<Summary, Violation> {
     let mut rng = Rng::with_seed(seed);
-    let scenario = Scenario::large(&mut rng, devices, losses);
+    let scenario = Scenario::with_hosts(&mut rng);
+    World::new(rng, scenario, bug, trace).run()
+}
+
+/// Runs a history with so many devices in one pipeline, of which so many are killed; if they are on `hosts` hosts (0 for
+/// none), so many hosts.
+///
+/// # Errors
+/// The first thing that must not happen.
+pub fn large(seed: u64, devices: u32, losses: u32, hosts: u32) -> Result<Summary, Violation> {
+    let mut rng = Rng::with_seed(seed);
+    let scenario = Scenario::large(&mut rng, devices, losses, hosts);
     World::new(rng, scenario, None, false).run()
 }
 
@@ -398,6 +412,15 @@ impl World {
                     generation,
                     cause,
                 }
+            }
+            Input::HostGone { mut workers, cause } if self.bug == Some(Bug::HostLossIsForLater) => {
+                for worker in &mut workers {
+                    let latest = self.devices[worker.device.index()]
+                        .latest
+                        .map(|at| &self.procs[at]);
+                    worker.generation = latest.map(|p| p.generation).expect("it was spawned once");
+                }
+                Input::HostGone { workers, cause }
             }
             other => other,
         }
@@ -636,9 +659,38 @@ impl World {
         self.die(at, Cause::Killed { signal: 9 })
     }
 
+    /// All workers of a host are gone at once, and whoever watches hosts says so once.
+    fn kill_host(&mut self, host: usize) -> Result<(), Violation> {
+        let mut gone_workers = Vec::new();
+        for device in self.scenario.plans.hosts[host].clone() {
+            // Those that were left behind and are still dying are gone too.
+            for at in self.devices[device.index()].workers.clone() {
+                let gone = self.end_process(at)?;
+                if gone.is_some() {
+                    self.incident();
+                }
+                gone_workers.extend(gone);
+            }
+        }
+        if gone_workers.is_empty() {
+            return Ok(());
+        }
+
+        if self.bug == Some(Bug::HostHalfLost) {
+            gone_workers.truncate(1);
+        }
+        self.summary.host_losses += 1;
+        self.send(Input::HostGone {
+            workers: gone_workers,
+            cause: Cause::Killed { signal: 9 },
+        });
+        Ok(())
+    }
+
     fn fault(&mut self, fault: Fault) -> Result<(), Violation> {
         match fault {
             Fault::Kill(device) => self.kill(device)?,
+            Fault::KillHost(host) => self.kill_host(host)?,
             Fault::KillTwo(one, two) => {
                 self.kill(one)?;
                 self.kill(two)?;
