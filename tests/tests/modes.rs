@@ -14,8 +14,8 @@ use zbmd_executor::{
     Engine, EngineError, Isolation, ModeEntry, ModeError, ModeHandle, Outcome, RunOptions,
     ScheduledMode, SetError, SwapError, When,
 };
-use zbmd_ir::verify::{VerifiedModes, verify_modes};
-use zbmd_ir::{Graph, Mode, Modes, Program, State, carried_channels};
+use zbmd_ir::verify::{Verified, VerifiedModes, verify_modes};
+use zbmd_ir::{Graph, Mode, Modes, PresentMode, Program, State, carried_channels};
 use zbmd_tests::harness::{self, Test};
 use zbmd_tests::losses;
 use zbmd_tests::mix;
@@ -371,6 +371,61 @@ fn tokens_decide_as_the_interpreter_says() {
     }
     println!("{changes} changes");
     assert!(changes > 100, "a weak sample");
+}
+
+/// A state at a border at which tokens decide may be one of before the decision or of after it. A run that goes on from
+/// either decides there once: what lies on the channel after a decision belongs to the next one.
+fn a_border_is_decided_about_once() {
+    const EVERY: u64 = 48;
+    let modes = compiled(&DECIDING.replace("EVERY", "48"), 1, Losses::None);
+    let registry = mix::registry();
+    let sinks = || vec!["out".to_owned(), "mode".to_owned()];
+    // It knows no modes, so it decides nothing.
+    let first_mode = Verified::clone(&modes.programs()[0]);
+    let undecided = Engine::new(first_mode, &registry).expect("an engine");
+    let deciding = Engine::with_modes(modes.clone(), &registry).expect("an engine");
+
+    let mut changes_at_border = 0;
+    for seed in 0..8 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let input: Vec<u8> = (0..2000).flat_map(|_| rng.f32().to_ne_bytes()).collect();
+        let inputs = Streams::from([("in".to_owned(), input)]);
+        let (expected, _, entries) = interpreted_deciding(&modes, &registry, &inputs);
+        let is_change = entries.get(1).is_some_and(|entry| entry.iteration == EVERY);
+        changes_at_border += usize::from(is_change);
+
+        for (engine, is_decided) in [(&undecided, false), (&deciding, true)] {
+            let options = RunOptions {
+                iterations: Some(EVERY),
+                ..losses::options(Isolation::Threads)
+            };
+            let session = engine.start(options).expect("a session");
+            let (begin, left) = drive_with(session, &inputs, sinks(), 1, || ());
+            let present_mode = PresentMode {
+                is_decided,
+                ..left.present_mode.clone()
+            };
+            assert!(!is_decided || left.present_mode.is_decided, "seed {seed}");
+
+            let taken = left.state.consumed[0].1 as usize * size_of::<f32>();
+            let rest = Streams::from([("in".to_owned(), inputs["in"][taken..].to_vec())]);
+            let options = RunOptions {
+                state: Some(left.state),
+                present_mode,
+                ..losses::options(Isolation::Threads)
+            };
+            let session = deciding.start(options).expect("a session");
+            let (end, _) = drive_with(session, &rest, sinks(), 1, || ());
+            for (name, bytes) in &expected {
+                let both = [&begin[name][..], &end[name][..]].concat();
+                assert!(
+                    both == *bytes,
+                    "seed {seed}: `{name}`, {is_decided}, {entries:?}"
+                );
+            }
+        }
+    }
+    assert!(changes_at_border > 2, "a weak sample");
 }
 
 /// So they do where workers are killed meanwhile, before and after each decision.
@@ -929,6 +984,10 @@ fn main() {
         (
             "changes_keep_their_order_in_a_mode_of_other_rates",
             changes_keep_their_order_in_a_mode_of_other_rates,
+        ),
+        (
+            "a_border_is_decided_about_once",
+            a_border_is_decided_about_once,
         ),
         ("seeded_bugs_are_caught", seeded_bugs_are_caught),
         #[cfg(target_os = "linux")]

@@ -48,18 +48,18 @@ use zbmd_backends::op::Registry;
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{is_hidden, printable_lines};
 use zbmd_ir::verify::{Verified, VerifiedModes};
-use zbmd_ir::{Program, State, state};
+use zbmd_ir::{PresentMode, Program, State, state};
 
 pub use zbmd_executor::exit;
 
 use self::args::duration;
 use self::args::{Args, Other, ReportFormat, Where};
-use self::checkpoints::{CheckpointFolder, Keeper};
+use self::checkpoints::{Border, CheckpointFolder, Keeper};
 use self::console::CONSOLE;
 #[cfg(target_os = "linux")]
 use self::control::{Commanded, ControlServer};
 use self::deadlines::Deadlines;
-use self::ending::Ending;
+use self::ending::{Ending, WrittenFiles};
 use self::files::{Files, Opened, start_pumps};
 use self::live::LiveStreams;
 use self::live_report::{EdgeReports, FullReport};
@@ -247,8 +247,7 @@ fn run(
         .transpose()?;
 
     let engine = Engine::with_modes(modes, registry)?;
-    let loaded_state = loaded.as_ref().map(|loaded| &loaded.state);
-    let checkpoint_folder = checkpoints::open(args, bundle_path, &files, &engine, loaded_state)?;
+    let checkpoint_folder = checkpoints::open(args, bundle_path, &files, &engine, loaded.as_ref())?;
     let resumed = checkpoint_folder
         .as_ref()
         .and_then(|folder| folder.resumed.clone());
@@ -256,8 +255,7 @@ fn run(
         Some(Replayed { start, sources }) => (Some(start), Some(sources)),
         None => (loaded.map(ReplayStart::from), None),
     };
-    let start_state = start.as_ref().map(|start| &start.state);
-    let origin = run_origin(&engine, resumed.as_ref(), start_state);
+    let origin = run_origin(&engine, resumed.as_ref(), start.as_ref());
 
     let sources = match recorded_sources {
         Some(sources) => sources,
@@ -288,8 +286,13 @@ fn run(
         &origin,
         &mut supervised,
     )?;
-    // A checkpoint is of a run without modes.
-    let resumed_start = resumed.map(|checkpoint| ReplayStart::from(checkpoint.state));
+    let held_tokens = checkpoints::held_tokens(resumed.as_ref(), sinks.len());
+    let resumed_start = resumed.map(|checkpoint| {
+        ReplayStart::from(LoadedState {
+            state: checkpoint.state,
+            present_mode: checkpoint.present_mode,
+        })
+    });
     let start = resumed_start.or(start);
     let first = start.as_ref().map(|start| LoadedState {
         state: start.state.clone(),
@@ -356,7 +359,12 @@ fn run(
     }
     recordings.finish()?;
 
-    let ending = Ending::of(run_outcome, &engine, &origin, &sinks, &dropping_sinks);
+    let written = WrittenFiles {
+        sinks: &sinks,
+        held_tokens: &held_tokens,
+        origin: &origin,
+    };
+    let ending = Ending::of(run_outcome, &engine, &written, &dropping_sinks);
     let end_iterations = ending.left.as_ref().map(|left| left.state.iterations);
     watched
         .notes
@@ -365,7 +373,7 @@ fn run(
         // A padded end is not the border of an iteration: a checkpoint there would count tokens that no file has.
         let may_go_on = watched.failure.is_none() && !args.pad;
         let final_outcome = ending.left.as_ref().filter(|_| may_go_on);
-        keeper.finish(final_outcome.map(|outcome| outcome.state.clone()));
+        keeper.finish(final_outcome.map(Border::from));
     }
     end(args, bundle_path, &engine, ending, watched, &edges)
 }
@@ -401,7 +409,6 @@ fn check_modes(args: &Args, modes: &VerifiedModes) -> Result<(), CliError> {
         return Ok(());
     }
     let given = [
-        (args.checkpoint.is_some(), "--checkpoint"),
         (args.trace.is_some(), "--trace"),
         (args.profile, "--profile"),
     ];
@@ -432,12 +439,15 @@ fn open_bundle(args: &Args, bundle_path: &Path) -> Result<Verified<Program>, Cli
 fn run_origin(
     engine: &Engine,
     resumed: Option<&Checkpoint>,
-    loaded_state: Option<&State>,
+    start: Option<&ReplayStart>,
 ) -> Origin {
-    match (resumed, loaded_state) {
+    match (resumed, start) {
         (Some(checkpoint), _) => checkpoint.origin.clone(),
-        (None, Some(state)) => Origin::of(state),
-        (None, None) => Origin::of(&State::initial(&engine.program().graph)),
+        (None, Some(start)) => Origin::of(&start.state, &start.present_mode),
+        (None, None) => {
+            let initial_state = State::initial(&engine.program().graph);
+            Origin::of(&initial_state, &PresentMode::default())
+        }
     }
 }
 
@@ -543,6 +553,7 @@ fn end(
         mut report,
         state,
         present_mode,
+        emitted: _,
     }) = ending.left
     else {
         return Err(ending.error.map_or_else(
