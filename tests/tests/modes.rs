@@ -14,6 +14,7 @@ use zbmd_executor::{
     Engine, EngineError, Isolation, ModeEntry, ModeError, ModeHandle, Outcome, RunOptions,
     ScheduledMode, SetError, SwapError, When,
 };
+use zbmd_ir::trace::Trace;
 use zbmd_ir::verify::{Verified, VerifiedModes, verify_modes};
 use zbmd_ir::{Graph, Mode, Modes, PresentMode, Program, State, carried_channels};
 use zbmd_tests::harness::{self, Test};
@@ -595,6 +596,56 @@ fn killed_workers_change_nothing_of_it() {
     assert!(changes > 100 && losses_seen > 50, "a weak sample");
 }
 
+/// A trace has the epochs of all modes, and each mode's program finds its own in it; calls are counted by actor over all.
+fn runs_with_changes_are_traced_and_profiled() {
+    let modes = compiled(&DECIDING.replace("EVERY", "48"), 2, Losses::None);
+    let registry = mix::registry();
+    let mut rng = fastrand::Rng::with_seed(5);
+    let input: Vec<u8> = (0..4000).flat_map(|_| rng.f32().to_ne_bytes()).collect();
+    let inputs = Streams::from([("in".to_owned(), input)]);
+    let (expected, _, entries) = interpreted_deciding(&modes, &registry, &inputs);
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("run.trace");
+    let engine = Engine::with_modes(modes.clone(), &registry).expect("an engine");
+    let options = RunOptions {
+        trace: Some(path.clone()),
+        profile: true,
+        ..losses::options(Isolation::Threads)
+    };
+    let sinks = vec!["out".to_owned(), "mode".to_owned()];
+    let session = engine.start(options).expect("a session");
+    let (outputs, outcome) = drive_with(session, &inputs, sinks, 40, || ());
+    assert!(outputs == expected, "{entries:?}");
+
+    let bytes = std::fs::read(&path).expect("written");
+    let mut own_epochs = 0;
+    for (name, program) in modes.names().iter().zip(modes.programs()) {
+        let (trace, of_others) = Trace::of_program(&bytes, program).expect("a trace of it");
+        assert!(trace.is_complete);
+        assert_eq!(
+            (trace.epochs.len() + of_others) as u64,
+            outcome.report.epochs
+        );
+        let times_entered = entries.iter().filter(|entry| entry.mode == *name).count();
+        assert!(
+            times_entered > 0 && trace.epochs.len() >= times_entered,
+            "{name}"
+        );
+        own_epochs += trace.epochs.len() as u64;
+    }
+    assert_eq!(own_epochs, outcome.report.epochs);
+
+    let calls = |actor: &str| {
+        let mut profile = outcome.report.profile.iter();
+        let found = profile.find(|profile| profile.actor == actor);
+        found.unwrap_or_else(|| panic!("no {actor}")).calls
+    };
+    // In `pairs` alone and in `squared` alone, and in all.
+    assert!(calls("half") > 0 && calls("square") > 0);
+    assert!(calls("memory") > calls("half") + calls("square"));
+}
+
 /// What cannot be done is said, and the run goes on.
 fn impossible_changes_are_refused() {
     let all = modes(0);
@@ -633,10 +684,6 @@ fn impossible_changes_are_refused() {
     session.join().expect("it ends well");
     assert!(matches!(handle.change("m1"), Err(ModeError::Ended)));
 
-    let mut profiled = options.clone();
-    profiled.profile = true;
-    let refused = engine.start(profiled).expect_err("not yet");
-    assert!(matches!(refused, EngineError::Modes { .. }), "{refused}");
     options.state = Some(State::initial(&engine.program().graph));
     let mut nowhere = options.clone();
     nowhere.present_mode.mode = 9;
@@ -988,6 +1035,10 @@ fn main() {
         (
             "a_border_is_decided_about_once",
             a_border_is_decided_about_once,
+        ),
+        (
+            "runs_with_changes_are_traced_and_profiled",
+            runs_with_changes_are_traced_and_profiled,
         ),
         ("seeded_bugs_are_caught", seeded_bugs_are_caught),
         #[cfg(target_os = "linux")]

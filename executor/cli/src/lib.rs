@@ -229,7 +229,6 @@ fn run(
 
     // Everything is read, and every file compared with the others, before one is opened to be written.
     let modes = open_modes(args, bundle_path)?;
-    check_modes(args, &modes)?;
     // Streams are the same in all modes.
     let program = Arc::clone(&modes.programs()[0]);
 
@@ -401,22 +400,6 @@ fn start_control(session: &Session) -> Option<ControlServer> {
 fn late_wakes(supervised: &Option<Supervised>) -> &[LateWake] {
     let injector = supervised.as_ref().and_then(|s| s.inject.as_ref());
     injector.map_or(&[], Injector::late_wakes)
-}
-
-/// Refuses what cannot be done with several modes, before any file is opened for it.
-fn check_modes(args: &Args, modes: &VerifiedModes) -> Result<(), CliError> {
-    if modes.names().len() < 2 {
-        return Ok(());
-    }
-    let given = [
-        (args.trace.is_some(), "--trace"),
-        (args.profile, "--profile"),
-    ];
-    let refused = given.iter().find(|(is_given, _)| *is_given);
-    refused.map_or(Ok(()), |(_, what)| {
-        let text = format!("{what}: not yet with a bundle of several modes");
-        Err(CliError::Usage(text))
-    })
 }
 
 fn open_modes(args: &Args, bundle_path: &Path) -> Result<VerifiedModes, CliError> {
