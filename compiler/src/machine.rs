@@ -508,7 +508,7 @@ mod tests {
             ),
             (
                 "{\"h\": 5}",
-                "E0203 expected a list of devices, found a number",
+                "E0203 expected a list of devices, found the integer 5",
             ),
         ];
         for (hosts, expect) in cases {

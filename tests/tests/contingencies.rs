@@ -4,8 +4,7 @@
 use zbmd_compiler::{CompileOptions, Compiled, Losses, MachineChoice, compile_file};
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
-    Contingencies, Contingency, Costs, DeviceId, Graph, Machine, PlanId, Program,
-    bundle,
+    Contingencies, Contingency, Costs, DeviceId, Graph, Machine, PlanId, Program, bundle,
 };
 use zbmd_scheduler::{Block, Inputs, ScheduleOptions, schedule, schedule_contingencies};
 use zbmd_tests::random::{self, Shape};

@@ -16,6 +16,7 @@ pub(super) fn read(
     devices: &[Spanned<String>],
     sink: &mut Sink,
 ) -> TiVec<HostId, Host> {
+    let errors_before = sink.errors();
     let pairs = read::map(node, "a map from hosts to their devices", sink);
     let mut hosts: TiVec<HostId, Host> = TiVec::new();
     let mut placed: BTreeMap<DeviceId, Span> = BTreeMap::new();
@@ -44,7 +45,10 @@ pub(super) fn read(
         });
     }
 
-    check_all_placed(devices, &placed, node.span, sink);
+    // What could not be read may well have named a device that is missing.
+    if sink.errors() == errors_before {
+        check_all_placed(devices, &placed, node.span, sink);
+    }
     hosts
 }
 
