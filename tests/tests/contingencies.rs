@@ -62,7 +62,7 @@ fn program_on_hosts(seed: u64) -> Verified<Program> {
     let graph = random::graph(seed, shape);
     let mut machine = random::cluster(2 + (seed % 3) as usize, 1 + (seed / 3 % 3) as usize);
     if seed.is_multiple_of(3)
-        && let Some(device) = machine.devices.iter_mut().last()
+        && let Some(device) = machine.devices.iter_mut().next_back()
     {
         device.memory_bytes /= 2;
     }
