@@ -51,13 +51,13 @@ pub enum Bug {
     ValueLateOnOneWorker,
     /// Of the workers that are gone with a host, only the first is reported.
     HostHalfLost,
-    /// The loss of a host counts for whichever workers its devices have when it is reported.
-    HostLossIsForLater,
+    /// The loss of a host is told again later, and counts for whichever workers its devices have then.
+    HostLossToldAgain,
 }
 
 impl Bug {
     /// Those that losses of whole hosts bring out.
-    pub const OF_HOSTS: [Self; 2] = [Self::HostHalfLost, Self::HostLossIsForLater];
+    pub const OF_HOSTS: [Self; 2] = [Self::HostHalfLost, Self::HostLossToldAgain];
 
     /// All others.
     pub const ALL: [Self; 23] = [

@@ -413,7 +413,7 @@ impl World {
                     cause,
                 }
             }
-            Input::HostGone { mut workers, cause } if self.bug == Some(Bug::HostLossIsForLater) => {
+            Input::HostGone { mut workers, cause } if self.bug == Some(Bug::HostLossToldAgain) => {
                 for worker in &mut workers {
                     let latest = self.devices[worker.device.index()]
                         .latest
@@ -680,10 +680,15 @@ impl World {
             gone_workers.truncate(1);
         }
         self.summary.host_losses += 1;
-        self.send(Input::HostGone {
+        let told = Input::HostGone {
             workers: gone_workers,
             cause: Cause::Killed { signal: 9 },
-        });
+        };
+        if self.bug == Some(Bug::HostLossToldAgain) {
+            let ns = self.rng.u64(1..30) * MS;
+            self.after(ns, Ev::Tell(self.life, told.clone()));
+        }
+        self.send(told);
         Ok(())
     }
 
