@@ -1,0 +1,7 @@
+//! Simulation of tick machines: [`clock`] has oscillators, elastic buffers and the control that keeps them together.
+//!
+//! Knows no scheduler. Everything is decided by the machine and its seed: the same input gives the same numbers, on every
+//! computer, because only the basic operations of IEEE 754 are used.
+
+pub mod clock;
+mod sequence;
