@@ -10,9 +10,17 @@
 //! Knows no scheduler and no simulation.
 
 mod clocks;
+mod machine;
 mod network;
+mod plan;
+mod text;
 mod topology;
+pub mod verify;
 
 pub use clocks::{Clocks, ClocksError, Control, ControlLaw, ElasticBuffers, Oscillators, Ramp};
+pub use machine::{MachineError, TickMachine};
 pub use network::{LinkEnds, LinkId, Network, NetworkError, NodeId};
+pub use plan::{FrameRun, Hop, Message, TickBuffer, TickPlan};
+pub use text::tick_calendar;
 pub use topology::{Topology, TopologyError};
+pub use verify::{TickError, VerifiedPlan, verify};
