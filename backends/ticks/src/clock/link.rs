@@ -60,11 +60,19 @@ impl LinkState {
         Some(up.latency + sent - taken)
     }
 
-    /// Brings the link up, with a buffer of this fill.
-    pub(crate) fn come_up(&mut self, from: &Phase, to: &Phase, time: f64, fill: u64) -> i64 {
+    /// Brings the link up, with a buffer of this fill, or with a given latency; the latency.
+    pub(crate) fn come_up(
+        &mut self,
+        from: &Phase,
+        to: &Phase,
+        time: f64,
+        fill: u64,
+        fixed_latency: Option<u64>,
+    ) -> i64 {
         let sent = from.at(time - self.propagation);
         let taken = to.at(time);
-        let latency = fill as i64 - sent.floor() as i64 + taken.floor() as i64;
+        let by_fill = fill as i64 - sent.floor() as i64 + taken.floor() as i64;
+        let latency = fixed_latency.map_or(by_fill, |latency| latency as i64);
         self.generation += 1;
         self.up = Some(UpLink {
             since: time,

@@ -65,7 +65,6 @@ impl Phase {
     }
 
     /// Pieces that are kept.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.pieces.len()
     }

@@ -117,6 +117,8 @@ pub struct ClockSimulation<'a> {
     now: f64,
     /// How far back a phase may be asked for.
     memory_ticks: f64,
+    /// The logical latency that links come up with, where it is not what follows from the initial fill.
+    fixed_latency: Option<u64>,
     steps: u64,
     notices: Vec<Notice>,
     notice_count: u64,
@@ -135,6 +137,24 @@ impl<'a> ClockSimulation<'a> {
     ) -> Result<Self, ClockError> {
         let propagation = vec![clocks.propagation_ticks; network.links().len()];
         Self::with_propagation(network, clocks, &propagation, events)
+    }
+
+    /// Like [`Self::new`], but all links come up with the same logical latency, whatever the fractions of ticks that
+    /// clocks start with: fills are the initial one, or one frame more or less.
+    ///
+    /// # Errors
+    /// See [`ClockError`].
+    pub fn with_latency(
+        network: &'a Network,
+        clocks: &Clocks,
+        latency_ticks: u64,
+    ) -> Result<Self, ClockError> {
+        let mut simulation = Self::new(network, clocks, &[])?;
+        simulation.fixed_latency = Some(latency_ticks);
+        for link in network.links().keys() {
+            simulation.bring_up(link, 0.0);
+        }
+        Ok(simulation)
     }
 
     /// Like [`Self::new`], with a propagation time for each link, in nominal ticks.
@@ -186,6 +206,7 @@ impl<'a> ClockSimulation<'a> {
             // A buffer was last looked at when its node was, which is a period of the slowest clock ago or less.
             memory_ticks: longest + 1.1 * period / FREQUENCIES.start(),
             clocks: clocks.clone(),
+            fixed_latency: None,
             steps: 0,
             notices: Vec::new(),
             notice_count: 0,
@@ -351,7 +372,8 @@ impl<'a> ClockSimulation<'a> {
         let ends = self.network.links()[link];
         let (from, to) = (&self.nodes[ends.from].phase, &self.nodes[ends.to].phase);
         let fill = self.clocks.buffers.initial_fill;
-        let latency = self.links[link].come_up(from, to, time, fill);
+        let fixed = self.fixed_latency;
+        let latency = self.links[link].come_up(from, to, time, fill, fixed);
         self.notice(link, time, NoticeKind::Up { latency });
     }
 
@@ -461,6 +483,23 @@ impl<'a> ClockSimulation<'a> {
         for clock in &mut self.nodes {
             clock.controller.hold();
         }
+    }
+
+    /// When something next happens, if anything does: up to then all frequencies stay as they are.
+    pub fn next_event(&self) -> Option<f64> {
+        self.queue.peek().map(|next| next.time)
+    }
+
+    /// When a tick of a node begins, in nominal ticks, with its present frequency. Ticks are counted from the node's
+    /// start; the first begins within the first nominal tick.
+    pub fn time_of_tick(&self, node: NodeId, tick: u64) -> f64 {
+        self.nodes[node].phase.time_of(tick as f64 + 1.0)
+    }
+
+    /// Most pieces of phase that any node keeps: the memory that grows with a run, and must not.
+    pub fn pieces_per_node(&self) -> usize {
+        let pieces = self.nodes.iter().map(|node| node.phase.len());
+        pieces.max().unwrap_or(0)
     }
 
     /// The time up to which the simulation has run.

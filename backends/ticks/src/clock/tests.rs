@@ -513,3 +513,26 @@ fn frames_moved_one_by_one_fill_buffers_alike() {
         assert_eq!(queue.len() as i64, simulation.fill(link).expect("up"));
     }
 }
+
+/// 10,000 nodes for 10^6 ticks: only with `ZBMD_LONG_CLOCKS=1`, a tenth as wide each way without.
+#[test]
+fn large_networks_take_work_for_control_periods_and_not_for_ticks() {
+    let is_long = std::env::var_os("ZBMD_LONG_CLOCKS").is_some();
+    let side = if is_long { 100 } else { 10 };
+    let network = network(Topology::Torus {
+        rows: side,
+        columns: side,
+    });
+    let mut clocks = published(&[]);
+    clocks.oscillators.wander_ppm = 1.0;
+    clocks.control.period_ticks = 20_000;
+    let mut simulation = simulation(&network, &clocks, &[]);
+    run(&mut simulation, 1e6);
+
+    // The first measurement is after one period, and the last within the run.
+    let nodes = u64::from(side * side);
+    let steps = simulation.steps();
+    assert!((48 * nodes..=50 * nodes).contains(&steps), "{steps}");
+    assert!(simulation.pieces_per_node() < 20);
+    assert_eq!(simulation.buffer_faults().count(), 0);
+}
