@@ -57,7 +57,18 @@ fn crates_import_only_what_the_design_allows() {
             "compiler",
             &["ir", "stream-url", "scheduler", "backends", "view"],
         ),
-        ("compiler/cli", &["ir", "scheduler", "backends", "compiler"]),
+        (
+            "compiler/cli",
+            &[
+                "ir",
+                "ticks",
+                "scheduler",
+                "tick-scheduler",
+                "backends",
+                "tick-sim",
+                "compiler",
+            ],
+        ),
         ("executor", &["ir", "devices", "hal", "op", "supervise"]),
         ("executor/cli", &["ir", "backends", "executor", "live"]),
         (
