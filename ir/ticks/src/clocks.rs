@@ -181,70 +181,56 @@ pub enum ClocksError {
     },
 }
 
+/// A number and the range that it must be in.
+struct NumberRange {
+    field: &'static str,
+    found: f64,
+    min: f64,
+    max: f64,
+}
+
+impl NumberRange {
+    const fn new(field: &'static str, found: f64, min: f64, max: f64) -> Self {
+        Self {
+            field,
+            found,
+            min,
+            max,
+        }
+    }
+}
+
 impl Clocks {
     /// Whether all numbers make sense for a machine of so many nodes.
     ///
     /// # Errors
     /// The first that does not.
     pub fn check(&self, nodes: usize) -> Result<(), ClocksError> {
-        let (proportional, integral) = match self.control.law {
-            ControlLaw::Free => (0.0, 0.0),
-            ControlLaw::Proportional { gain } => (gain, 0.0),
-            ControlLaw::ProportionalIntegral {
-                proportional,
-                integral,
-            } => (proportional, integral),
-        };
-        let period = self.control.period_ticks as f64;
-        let oscillators = &self.oscillators;
-        let buffers = &self.buffers;
-
-        // Numbers beyond these are slips: nothing about clocks of computers is as large.
-        let ranges = [
-            ("nominal_hz", self.nominal_hz, 1e-3, 1e15),
-            ("propagation_ticks", self.propagation_ticks, 0.0, 1e12),
-            (
-                "oscillators.tolerance_ppm",
-                oscillators.tolerance_ppm,
-                0.0,
-                1e5,
-            ),
-            ("oscillators.wander_ppm", oscillators.wander_ppm, 0.0, 1e5),
-            ("control.law: proportional gain", proportional, 0.0, 1.0),
-            ("control.law: integral gain", integral, 0.0, 1.0),
-            ("control.period_ticks", period, 1.0, 1e12),
-            (
-                "control.delay_ticks",
-                self.control.delay_ticks as f64,
-                0.0,
-                period - 1.0,
-            ),
-            ("control.step_ppm", self.control.step_ppm, 0.0, 1e5),
-            ("control.max_ppm", self.control.max_ppm, 0.0, 5e5),
-            ("buffers.frames", buffers.frames as f64, 1.0, 1e12),
-            (
-                "buffers.initial_fill",
-                buffers.initial_fill as f64,
-                0.0,
-                buffers.frames as f64,
-            ),
-        ];
-        let offsets = oscillators.offsets_ppm.iter();
-        let offsets = offsets.map(|&ppm| ("oscillators.offsets_ppm", ppm, -1e5, 1e5));
-        let ramps = oscillators.ramps.iter();
+        let offsets = self.oscillators.offsets_ppm.iter();
+        let offsets =
+            offsets.map(|&ppm| NumberRange::new("oscillators.offsets_ppm", ppm, -1e5, 1e5));
+        let ramps = self.oscillators.ramps.iter();
         let ramps = ramps.flat_map(|ramp| {
+            let until = NumberRange::new(
+                "oscillators.ramps: until_tick",
+                ramp.until_tick,
+                ramp.from_tick,
+                1e15,
+            );
             [
-                ("oscillators.ramps: ppm", ramp.ppm, -1e5, 1e5),
-                ("oscillators.ramps: from_tick", ramp.from_tick, 0.0, 1e15),
-                (
-                    "oscillators.ramps: until_tick",
-                    ramp.until_tick,
-                    ramp.from_tick,
-                    1e15,
-                ),
+                NumberRange::new("oscillators.ramps: ppm", ramp.ppm, -1e5, 1e5),
+                NumberRange::new("oscillators.ramps: from_tick", ramp.from_tick, 0.0, 1e15),
+                until,
             ]
         });
-        for (field, found, min, max) in ranges.into_iter().chain(offsets).chain(ramps) {
+        let ranges = self.ranges().into_iter().chain(offsets).chain(ramps);
+        for range in ranges {
+            let NumberRange {
+                field,
+                found,
+                min,
+                max,
+            } = range;
             if !(min..=max).contains(&found) {
                 return Err(ClocksError::OutOfRange {
                     field,
@@ -255,11 +241,54 @@ impl Clocks {
             }
         }
 
-        let unknown = oscillators.ramps.iter().find(|r| r.node.index() >= nodes);
+        let mut ramps = self.oscillators.ramps.iter();
+        let unknown = ramps.find(|ramp| ramp.node.index() >= nodes);
         unknown.map_or(Ok(()), |ramp| {
             let (field, node) = ("oscillators.ramps", ramp.node);
             Err(ClocksError::UnknownNode { field, node, nodes })
         })
+    }
+
+    /// Every number with its name, the least value and the largest. What is beyond is a slip: nothing about clocks of
+    /// computers is as large.
+    fn ranges(&self) -> [NumberRange; 12] {
+        let Control {
+            law,
+            period_ticks,
+            delay_ticks,
+            step_ppm,
+            max_ppm,
+        } = self.control;
+        let (proportional, integral) = match law {
+            ControlLaw::Free => (0.0, 0.0),
+            ControlLaw::Proportional { gain } => (gain, 0.0),
+            ControlLaw::ProportionalIntegral {
+                proportional,
+                integral,
+            } => (proportional, integral),
+        };
+        let period = period_ticks as f64;
+        let frames = self.buffers.frames as f64;
+        let initial_fill = self.buffers.initial_fill as f64;
+        let Oscillators {
+            tolerance_ppm,
+            wander_ppm,
+            ..
+        } = self.oscillators;
+        [
+            NumberRange::new("nominal_hz", self.nominal_hz, 1e-3, 1e15),
+            NumberRange::new("propagation_ticks", self.propagation_ticks, 0.0, 1e12),
+            NumberRange::new("oscillators.tolerance_ppm", tolerance_ppm, 0.0, 1e5),
+            NumberRange::new("oscillators.wander_ppm", wander_ppm, 0.0, 1e5),
+            NumberRange::new("control.law: proportional gain", proportional, 0.0, 1.0),
+            NumberRange::new("control.law: integral gain", integral, 0.0, 1.0),
+            NumberRange::new("control.period_ticks", period, 1.0, 1e12),
+            NumberRange::new("control.delay_ticks", delay_ticks as f64, 0.0, period - 1.0),
+            NumberRange::new("control.step_ppm", step_ppm, 0.0, 1e5),
+            NumberRange::new("control.max_ppm", max_ppm, 0.0, 5e5),
+            NumberRange::new("buffers.frames", frames, 1.0, 1e12),
+            NumberRange::new("buffers.initial_fill", initial_fill, 0.0, frames),
+        ]
     }
 }
 

@@ -8,11 +8,11 @@ use zbmd_ir::DType;
 use zbmd_op::kernel::{CallShape, Io, Kernel, KernelFault, RawPort, Scratch};
 
 /// Bytes that are aligned for every dtype.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct PortMemory {
     words: Vec<u64>,
     len: usize,
-    dtype: Option<DType>,
+    dtype: DType,
 }
 
 impl PortMemory {
@@ -20,7 +20,7 @@ impl PortMemory {
         Self {
             words: vec![0; bytes.div_ceil(8)],
             len: bytes,
-            dtype: Some(dtype),
+            dtype,
         }
     }
 
@@ -36,7 +36,7 @@ impl PortMemory {
         RawPort {
             ptr: self.words.as_mut_ptr().cast(),
             bytes: self.len,
-            dtype: self.dtype.unwrap_or(DType::U8),
+            dtype: self.dtype,
         }
     }
 }

@@ -16,10 +16,19 @@ struct NodeEntry {
     node: NodeId,
 }
 
-pub(super) fn run(
-    input: &RunInput<'_>,
+struct EventRun<'a> {
+    input: &'a RunInput<'a>,
+    application: Application<'a>,
+    /// Frames with tokens that are on each link.
+    flight: TiVec<LinkId, VecDeque<Vec<u8>>>,
+    waiting: BTreeMap<WaitingFrame, Vec<u8>>,
+    frames: u64,
+}
+
+pub(super) fn run<'a>(
+    input: &'a RunInput<'a>,
     network: &Network,
-    mut application: Application<'_>,
+    application: Application<'a>,
     entries: TiVec<NodeId, Vec<Entry>>,
     ticks: u64,
 ) -> Result<RunOutcome, RunError> {
@@ -30,76 +39,102 @@ pub(super) fn run(
     let mut all: Vec<NodeEntry> = all.collect();
     all.sort_unstable();
 
-    let period = input.plan.period;
-    let mut flight: TiVec<LinkId, VecDeque<Vec<u8>>> =
-        vec![VecDeque::new(); network.links().len()].into();
-    let mut waiting: BTreeMap<WaitingFrame, Vec<u8>> = BTreeMap::new();
-    let mut frames = 0;
-    let mut base = 0;
-    while base < ticks {
-        for NodeEntry { entry, node } in &all {
-            let tick = base + entry.residue;
-            let Some(iteration) = entry.iteration(tick, period, application.iterations) else {
-                continue;
-            };
-            if tick >= ticks {
-                break;
-            }
-            match entry.work {
-                Work::Complete { actor, firing } => application.end(actor, firing, iteration),
-                Work::Compute { actor, firing } => application.start(actor, firing, iteration)?,
-                Work::Gather {
-                    message,
-                    hop,
-                    frame,
-                } => {
-                    let payload = take_payload(
-                        &mut application,
-                        &mut waiting,
-                        WaitingFrame {
-                            node: *node,
-                            message,
-                            hop,
-                            frame,
-                            iteration,
-                        },
-                    );
-                    frames += 1;
-                    let link = input.plan.messages[message].hops[hop].link;
-                    flight[link].push_back(payload);
-                }
-                Work::Scatter {
-                    message,
-                    hop,
-                    frame,
-                } => {
-                    let hops = &input.plan.messages[message].hops;
-                    let payload = flight[hops[hop].link].pop_front().unwrap_or_default();
-                    let waiting_frame = WaitingFrame {
-                        node: *node,
-                        message,
-                        hop: hop + 1,
-                        frame,
-                        iteration,
-                    };
-                    if hop + 1 == hops.len() {
-                        application.write_frame(message, frame, iteration, &payload);
-                    } else {
-                        waiting.insert(waiting_frame, payload);
-                    }
-                }
-            }
-        }
-        base += period;
-    }
+    let mut run = EventRun {
+        input,
+        application,
+        flight: vec![VecDeque::new(); network.links().len()].into(),
+        waiting: BTreeMap::new(),
+        frames: 0,
+    };
+    run.run(&all, ticks)?;
     Ok(RunOutcome {
-        iterations: application.iterations,
-        outputs: application.into_outputs(),
+        iterations: run.application.iterations,
+        outputs: run.application.into_outputs(),
         ticks,
-        frames,
+        frames: run.frames,
         fills: None,
         fault: None,
     })
+}
+
+impl EventRun<'_> {
+    fn run(&mut self, entries: &[NodeEntry], ticks: u64) -> Result<(), RunError> {
+        let period = self.input.plan.period;
+        let iterations = self.application.iterations;
+        let mut period_start = 0;
+        while period_start < ticks {
+            for NodeEntry { entry, node } in entries {
+                let tick = period_start + entry.residue;
+                if tick >= ticks {
+                    break;
+                }
+                if let Some(iteration) = entry.iteration(tick, period, iterations) {
+                    self.perform(*node, entry.work, iteration)?;
+                }
+            }
+            period_start += period;
+        }
+        Ok(())
+    }
+
+    fn perform(&mut self, node: NodeId, work: Work, iteration: u64) -> Result<(), RunError> {
+        match work {
+            Work::Complete { actor, firing } => self.application.end(actor, firing, iteration),
+            Work::Compute { actor, firing } => {
+                self.application.start(actor, firing, iteration)?;
+            }
+            Work::Gather {
+                message,
+                hop,
+                frame,
+            } => {
+                let sent = WaitingFrame {
+                    node,
+                    message,
+                    hop,
+                    frame,
+                    iteration,
+                };
+                let payload = take_payload(&mut self.application, &mut self.waiting, sent);
+                self.frames += 1;
+                let link = self.input.plan.messages[message].hops[hop].link;
+                self.flight[link].push_back(payload);
+            }
+            Work::Scatter {
+                message,
+                hop,
+                frame,
+            } => {
+                let link = self.input.plan.messages[message].hops[hop].link;
+                let payload = self.flight[link].pop_front().unwrap_or_default();
+                let taken = WaitingFrame {
+                    node,
+                    message,
+                    hop: hop + 1,
+                    frame,
+                    iteration,
+                };
+                self.keep(taken, payload);
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, taken: WaitingFrame, payload: Vec<u8>) {
+        let is_there = taken.hop == self.input.plan.messages[taken.message].hops.len();
+        if is_there {
+            let WaitingFrame {
+                message,
+                frame,
+                iteration,
+                ..
+            } = taken;
+            self.application
+                .write_frame(message, frame, iteration, &payload);
+        } else {
+            self.waiting.insert(taken, payload);
+        }
+    }
 }
 
 /// The payload that a node sends: from its memory, or one that it sends on.

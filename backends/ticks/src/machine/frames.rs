@@ -91,7 +91,7 @@ struct NodeState {
     cursor: usize,
 }
 
-struct FrameRun<'a> {
+struct TickedRun<'a> {
     input: &'a RunInput<'a>,
     network: &'a Network,
     clock: ClockSimulation<'a>,
@@ -128,7 +128,7 @@ pub(super) fn run<'a>(
         entries,
         cursor: 0,
     });
-    let mut run = FrameRun {
+    let mut run = TickedRun {
         input,
         network,
         clock,
@@ -153,7 +153,7 @@ pub(super) fn run<'a>(
     })
 }
 
-impl FrameRun<'_> {
+impl TickedRun<'_> {
     fn inject(&mut self, injections: &[Injection]) {
         for injection in injections {
             if injection.kind == InjectionKind::Cut {

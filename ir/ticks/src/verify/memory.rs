@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use zbmd_ir::{ChannelId, TiVec};
+use zbmd_ir::{ActorId, ChannelId, Reader, TiVec};
 
-use super::messages::{Arrivals, Delivery};
+use super::messages::{Arrival, Arrivals, Delivery};
 use super::{Errors, Facts, TickError};
 use crate::{NodeId, TickBuffer};
 
@@ -70,6 +70,16 @@ fn last_sends(facts: &Facts<'_>) -> LastSends {
     last_sends
 }
 
+/// A buffer, and what decides how long tokens stay in it.
+struct Places<'a> {
+    facts: &'a Facts<'a>,
+    arrivals: &'a Arrivals,
+    last_sends: &'a LastSends,
+    buffer: TickBuffer,
+    writer: ActorId,
+    is_home: bool,
+}
+
 /// No token of a buffer is written over before it was read by all readers on the node, and sent.
 fn check_places(
     facts: &Facts<'_>,
@@ -85,16 +95,10 @@ fn check_places(
     } = buffer;
     let ch = &facts.graph.channels[channel];
     let writer = ch.from.actor;
-    let is_home = facts.node_of(writer) == node;
-    let rate = i128::from(facts.rate(channel));
-    let firings = i128::from(facts.firings[writer]);
-    let period = i128::from(facts.plan.period);
-    let readers: Vec<_> = ch
-        .readers
-        .iter()
+    let readers = ch.readers.iter();
+    let readers: Vec<&Reader> = readers
         .filter(|reader| facts.node_of(reader.to.actor) == node)
         .collect();
-
     let initial = readers.iter().map(|reader| reader.delay).max().unwrap_or(0);
     let needed = initial.max(1);
     if tokens < needed {
@@ -107,42 +111,22 @@ fn check_places(
         return;
     }
 
-    let arrival_of = |firing: i128| {
-        let delivery = Delivery {
-            channel,
-            to: node,
-            firing: firing.rem_euclid(firings) as u64,
-        };
-        arrivals.get(&delivery)
+    let places = Places {
+        facts,
+        arrivals,
+        last_sends,
+        buffer: *buffer,
+        writer,
+        is_home: facts.node_of(writer) == node,
     };
-    let write_of = |firing: i128| {
-        if is_home {
-            return facts.start(writer, firing);
-        }
-        let first = arrival_of(firing).map_or(0, |arrival| arrival.first);
-        i128::from(first) + firing.div_euclid(firings) * period
-    };
-    let complete_of = |firing: i128| {
-        if is_home {
-            let index = firing.rem_euclid(firings) as u64;
-            let sent = last_sends.get(&(channel, index)).map_or(0, |tick| tick + 1);
-            let sent = i128::from(sent) + firing.div_euclid(firings) * period;
-            return facts.end(writer, firing).max(sent);
-        }
-        let complete = arrival_of(firing).map_or(0, |arrival| arrival.complete);
-        i128::from(complete) + firing.div_euclid(firings) * period
-    };
-    for position in 0..rate * firings {
-        let mut needed_until = complete_of(position.div_euclid(rate));
+    let rate = i128::from(facts.rate(channel));
+    for position in 0..rate * i128::from(facts.firings[writer]) {
+        let mut needed_until = places.complete(position.div_euclid(rate));
         for reader in &readers {
-            let actor = reader.to.actor;
-            let port = &facts.graph.actors[actor].inputs[reader.to.port as usize];
-            // Firings of an actor are in order, so that the last one that sees the token ends last.
-            let last = (position + i128::from(reader.delay)).div_euclid(port.rate.into());
-            needed_until = needed_until.max(facts.end(actor, last));
+            needed_until = needed_until.max(places.last_reading(reader, position));
         }
         let next = position + i128::from(tokens);
-        let written = write_of(next.div_euclid(rate));
+        let written = places.write(next.div_euclid(rate));
         if written < needed_until {
             errors.add(TickError::Overwritten {
                 channel,
@@ -153,6 +137,53 @@ fn check_places(
             });
             return;
         }
+    }
+}
+
+impl Places<'_> {
+    /// A tick of a firing of the writer in iteration 0, in the iteration of a firing that is counted over all.
+    fn shifted(&self, firing: i128, tick_of: impl FnOnce(u64) -> u64) -> i128 {
+        let firings = i128::from(self.facts.firings[self.writer]);
+        let tick = tick_of(firing.rem_euclid(firings) as u64);
+        let period = i128::from(self.facts.plan.period);
+        i128::from(tick) + firing.div_euclid(firings) * period
+    }
+
+    fn arrival(&self, firing: u64) -> Option<&Arrival> {
+        self.arrivals.get(&Delivery {
+            channel: self.buffer.channel,
+            to: self.buffer.node,
+            firing,
+        })
+    }
+
+    /// When a firing's tokens begin to be written.
+    fn write(&self, firing: i128) -> i128 {
+        if self.is_home {
+            return self.facts.start(self.writer, firing);
+        }
+        self.shifted(firing, |f| self.arrival(f).map_or(0, |a| a.first))
+    }
+
+    /// When a firing's tokens are there, and have left for other nodes.
+    fn complete(&self, firing: i128) -> i128 {
+        if self.is_home {
+            let channel = self.buffer.channel;
+            let sent = self.shifted(firing, |f| {
+                let tick = self.last_sends.get(&(channel, f));
+                tick.map_or(0, |tick| tick + 1)
+            });
+            return self.facts.end(self.writer, firing).max(sent);
+        }
+        self.shifted(firing, |f| self.arrival(f).map_or(0, |a| a.complete))
+    }
+
+    /// End of the last firing of a reader that sees a token. Firings of an actor are in order, so that it ends last.
+    fn last_reading(&self, reader: &Reader, position: i128) -> i128 {
+        let actor = reader.to.actor;
+        let port = &self.facts.graph.actors[actor].inputs[reader.to.port as usize];
+        let last = (position + i128::from(reader.delay)).div_euclid(port.rate.into());
+        self.facts.end(actor, last)
     }
 }
 

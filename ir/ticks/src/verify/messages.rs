@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use zbmd_ir::ChannelId;
 
 use super::{Errors, Facts, MAX_EVENTS, MAX_TICK, TickError};
-use crate::{LinkId, Message, NodeId};
+use crate::{Hop, LinkId, Message, NodeId};
 
 /// The tokens of a firing of a channel's writer, on another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,13 +104,12 @@ fn check_message(facts: &Facts<'_>, message: &Message) -> Result<Arrival, TickEr
     let ch = &facts.graph.channels[channel];
     let bytes = facts.rate(channel).saturating_mul(ch.token.bytes());
     let needed = facts.machine.frames_of(bytes);
-    let latency = facts.machine.latency_ticks;
 
     let mut node = facts.node_of(ch.from.actor);
     let written = facts.end(ch.from.actor, firing.into()) as u64;
-    let mut ready = vec![written; 0];
-    let mut first = written;
-    for (index, hop) in message.hops.iter().enumerate() {
+    // From when on each frame can be sent on; no entries before the first hop has shown as many frames.
+    let mut ready = Vec::new();
+    for hop in &message.hops {
         let link = hop.link;
         let ends = facts.network.links()[link];
         if ends.from != node {
@@ -133,26 +132,8 @@ fn check_message(facts: &Facts<'_>, message: &Message) -> Result<Arrival, TickEr
                 needed,
             });
         }
-        if index == 0 {
-            ready = vec![written; needed as usize];
-        }
-        let mut least = 0;
-        for ((frame, tick), ready) in (0..).zip(hop.ticks()).zip(&mut ready) {
-            let possible = (*ready).max(least);
-            if tick < possible {
-                return Err(TickError::FrameEarly {
-                    channel,
-                    firing,
-                    link,
-                    frame,
-                    tick,
-                    ready: possible,
-                });
-            }
-            least = tick + 1;
-            *ready = tick + latency + 1;
-        }
-        first = ready.first().map_or(written, |ready| ready - 1);
+        ready.resize(needed as usize, written);
+        check_hop(facts, message, hop, &mut ready)?;
         node = ends.to;
     }
     if node != to {
@@ -164,9 +145,35 @@ fn check_message(facts: &Facts<'_>, message: &Message) -> Result<Arrival, TickEr
         });
     }
     Ok(Arrival {
-        first,
+        first: ready.first().map_or(written, |ready| ready - 1),
         complete: ready.last().copied().unwrap_or(written),
     })
+}
+
+/// Frames of a hop are sent in order, and not before they are there; moves on from when on each can be sent.
+fn check_hop(
+    facts: &Facts<'_>,
+    message: &Message,
+    hop: &Hop,
+    ready: &mut [u64],
+) -> Result<(), TickError> {
+    let mut least = 0;
+    for ((frame, tick), ready) in (0..).zip(hop.ticks()).zip(ready) {
+        let possible = (*ready).max(least);
+        if tick < possible {
+            return Err(TickError::FrameEarly {
+                channel: message.channel,
+                firing: message.firing,
+                link: hop.link,
+                frame,
+                tick,
+                ready: possible,
+            });
+        }
+        least = tick + 1;
+        *ready = tick + facts.machine.latency_ticks + 1;
+    }
+    Ok(())
 }
 
 /// Every firing's tokens go once to each node that has readers, and to no other.
