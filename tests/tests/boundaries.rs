@@ -170,6 +170,7 @@ fn programs_for_cpus_only_name_no_gpu_driver() {
 fn the_scheduler_and_the_supervisor_are_pure() {
     let mut paths = vec![
         root().join("scheduler/src"),
+        root().join("scheduler/ticks/src"),
         root().join("executor/supervise/src"),
     ];
     while let Some(path) = paths.pop() {

@@ -40,8 +40,9 @@ const fn default_ticks() -> u64 {
     1
 }
 
-/// Longest time that anything in a machine file may take, in ticks.
-const MAX_TICKS: u64 = 1 << 40;
+/// Longest time that anything in a machine file may take, in ticks: sums over all hops and firings stay far from the
+/// largest number.
+const MAX_TICKS: u64 = 1 << 32;
 
 /// Why a description is no machine.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -218,7 +219,7 @@ mod tests {
             ),
             (
                 slow,
-                "`Fir` is 0 ticks, but must be between 1 and 1099511627776",
+                "`Fir` is 0 ticks, but must be between 1 and 4294967296",
             ),
             (
                 other_latency,

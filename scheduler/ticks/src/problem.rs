@@ -14,6 +14,9 @@ const MAX_FRAMES: u64 = 1 << 22;
 /// Most tokens of an iteration.
 const MAX_TOKENS: u64 = 1 << 26;
 
+/// Most ticks of all firings of an iteration.
+const MAX_WORK: u64 = 1 << 40;
+
 /// An input port that waits for tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Input {
@@ -68,6 +71,15 @@ impl<'a> Problem<'a> {
         check_size("firings", total_firings, MAX_FIRINGS)?;
         check_deadlock(graph, &firings)?;
 
+        let durations = machine.durations(graph);
+        let works = firings.iter().zip(&durations);
+        let works = works.map(|(&firings, &ticks)| firings.saturating_mul(ticks));
+        check_size(
+            "ticks of work",
+            works.fold(0, u64::saturating_add),
+            MAX_WORK,
+        )?;
+
         let mut inputs: TiVec<ActorId, Vec<Input>> = vec![Vec::new(); graph.actors.len()].into();
         let mut outputs: TiVec<ActorId, Vec<ChannelId>> =
             vec![Vec::new(); graph.actors.len()].into();
@@ -108,7 +120,7 @@ impl<'a> Problem<'a> {
             graph,
             machine,
             network,
-            durations: machine.durations(graph),
+            durations,
             firings,
             inputs,
             outputs,
