@@ -4,7 +4,7 @@
 use zbmd_tests::mix;
 use zbmd_tests::ticks::{Case, mutate};
 use zbmd_tick_sim::machine::{FaultKind, Injection, InjectionKind, RunFault, Stepping};
-use zbmd_ticks::{LinkId, verify};
+use zbmd_ticks::{ControlLaw, LinkId, verify};
 
 /// As many as a variable says, or else a number for every day.
 fn count(variable: &str, daily: u64) -> u64 {
@@ -100,4 +100,30 @@ fn a_frame_is_missed_in_the_tick_in_which_it_was_due() {
         checked += 1;
     }
     assert!(checked > 50, "{checked}");
+}
+
+/// Without control the buffers of clocks that differ by eight in a hundred run over or dry, and the run says so.
+#[test]
+fn buffers_run_over_or_dry_without_control() {
+    let registry = mix::registry();
+    let mut checked = 0;
+    for seed in 0..200 {
+        let mut case = Case::new(seed, &registry);
+        let network = case.machine.network().expect("a machine");
+        let whole_run = case.run(&case.plan, &registry, Stepping::EveryFrame, &[]);
+        // Half a buffer is at most four frames.
+        if network.links().is_empty() || whole_run.ticks < 200 {
+            continue;
+        }
+        let mut clocks = case.machine.clocks();
+        clocks.control.law = ControlLaw::Free;
+        clocks.oscillators.offsets_ppm = vec![4e4, -4e4];
+        case.machine.clocks = Some(clocks);
+        let outcome = case.run(&case.plan, &registry, Stepping::EveryFrame, &[]);
+        let kind = outcome.fault.map(|fault| fault.kind);
+        let expected = [Some(FaultKind::Underflow), Some(FaultKind::Overflow)];
+        assert!(expected.contains(&kind), "seed {seed}: {kind:?}");
+        checked += 1;
+    }
+    assert!(checked > 5, "{checked}");
 }
