@@ -1,0 +1,146 @@
+//! How long a request takes: what the calendar says, and what was measured.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use zbmd_ir::Program;
+
+/// What a program's calendars say about responses, in the worst of its plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlannedPace {
+    /// Iterations in a block: a worker takes so many at once.
+    pub(crate) block: u64,
+    /// Blocks under way at once: a block's answers come while the last of so many is computed.
+    pub(crate) stages: u64,
+    /// From one block to the next.
+    pub(crate) period_ns: u64,
+}
+
+impl PlannedPace {
+    /// Of the plan for the whole machine and those for lost devices, the worst of each number.
+    pub(crate) fn of(program: &Program) -> Self {
+        let entries = program.contingencies.list.iter();
+        let main_plans = entries
+            .map(|entry| entry.main)
+            .chain([zbmd_ir::PlanId(0)])
+            .map(|plan| &program.plans[plan]);
+        let none = Self {
+            block: 1,
+            stages: 1,
+            period_ns: 0,
+        };
+        main_plans.fold(none, |worst, plan| Self {
+            block: worst.block.max(plan.block),
+            stages: worst.stages.max(plan.stages.into()),
+            period_ns: worst.period_ns.max(plan.period_ns),
+        })
+    }
+
+    /// Empty iterations that follow a request after which no other waits: they complete its block, wherever in it the
+    /// request stands, and move it through all stages. A single request never waits for company.
+    pub(crate) const fn fillers(&self) -> u64 {
+        self.block * self.stages - 1
+    }
+
+    /// From admission to the answer, with so many iterations before it: the wait for a border, the blocks up to its own, and the
+    /// stages that follow. The time of HTTP and of threads that are woken is not in it.
+    pub(crate) const fn response_ns(&self, iterations_ahead: u64) -> u64 {
+        let blocks = (iterations_ahead.saturating_add(1)).div_ceil(self.block);
+        blocks
+            .saturating_add(self.stages)
+            .saturating_mul(self.period_ns)
+    }
+}
+
+/// What requests took lately.
+#[derive(Debug, Default)]
+pub(crate) struct MeasuredPace {
+    /// Response of a request that found nothing before it, smoothed.
+    alone_ns: AtomicU64,
+    /// From one answer to the next while requests waited, smoothed.
+    spacing_ns: AtomicU64,
+}
+
+impl MeasuredPace {
+    /// A request that found nothing before it was answered.
+    pub(crate) fn answered_alone(&self, response: Duration) {
+        smooth(&self.alone_ns, response);
+    }
+
+    /// An answer came so long after the one before, and was under way already then.
+    pub(crate) fn answered_next(&self, spacing: Duration) {
+        smooth(&self.spacing_ns, spacing);
+    }
+
+    /// How long a request would take with so many iterations before it. 0 if there are none: then only the plan decides, so
+    /// that a slow moment cannot have all that follows refused.
+    fn response_ns(&self, iterations_ahead: u64) -> u64 {
+        if iterations_ahead == 0 {
+            return 0;
+        }
+        let spacing_ns = self.spacing_ns.load(Ordering::Relaxed);
+        let alone_ns = self.alone_ns.load(Ordering::Relaxed);
+        alone_ns.saturating_add(spacing_ns.saturating_mul(iterations_ahead))
+    }
+
+    /// The longer of what is planned and what was measured.
+    pub(crate) fn expected(&self, planned: PlannedPace, iterations_ahead: u64) -> Duration {
+        let planned_ns = planned.response_ns(iterations_ahead);
+        Duration::from_nanos(planned_ns.max(self.response_ns(iterations_ahead)))
+    }
+}
+
+/// Moves a mean by an eighth of the difference. Two threads at once may lose a sample.
+fn smooth(mean_ns: &AtomicU64, sample: Duration) {
+    let sample_ns = u64::try_from(sample.as_nanos()).unwrap_or(u64::MAX >> 8);
+    let before_ns = mean_ns.load(Ordering::Relaxed);
+    let after_ns = match before_ns {
+        0 => sample_ns,
+        _ => before_ns - before_ns / 8 + sample_ns / 8,
+    };
+    mean_ns.store(after_ns, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SINGLE: PlannedPace = PlannedPace {
+        block: 1,
+        stages: 1,
+        period_ns: 10,
+    };
+    const PIPELINE: PlannedPace = PlannedPace {
+        block: 4,
+        stages: 3,
+        period_ns: 10,
+    };
+
+    #[test]
+    fn fillers_complete_the_block_and_empty_the_pipeline() {
+        assert_eq!((SINGLE.fillers(), PIPELINE.fillers()), (0, 11));
+    }
+
+    #[test]
+    fn the_bound_counts_the_border_the_queue_and_the_stages() {
+        // A block that has just begun, and its own.
+        assert_eq!(SINGLE.response_ns(0), 20);
+        assert_eq!(SINGLE.response_ns(5), 70);
+        // A block that has just begun, its own, and two more that move it on.
+        assert_eq!(PIPELINE.response_ns(0), 40);
+        assert_eq!((PIPELINE.response_ns(3), PIPELINE.response_ns(4)), (40, 50));
+        assert_eq!(SINGLE.response_ns(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn the_longer_of_plan_and_measurement_is_expected() {
+        let measured = MeasuredPace::default();
+        assert_eq!(measured.expected(SINGLE, 2), Duration::from_nanos(40));
+        measured.answered_alone(Duration::from_nanos(100));
+        measured.answered_next(Duration::from_nanos(30));
+        assert_eq!(measured.expected(SINGLE, 2), Duration::from_nanos(160));
+        assert_eq!(measured.expected(SINGLE, 0), Duration::from_nanos(20));
+        measured.answered_next(Duration::from_nanos(430));
+        assert_eq!(measured.expected(SINGLE, 1), Duration::from_nanos(180));
+    }
+}
