@@ -18,6 +18,7 @@
 //! Everything said goes to standard error. Exit codes are [`zbmd_executor::exit`]'s.
 
 mod args;
+mod descriptors;
 mod engine;
 mod http;
 mod protocol;
@@ -128,6 +129,13 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
         return Err(ServeError::Remote(args.listen));
     }
     let models = repository::load(&args.folder, registry)?;
+    let connections = descriptors::connections_within_limit(args.connections as usize);
+    if connections < args.connections as usize {
+        say(format_args!(
+            "zbmd-serve: note: {connections} connections at once and not {}: the system allows no more open files (`ulimit -n`)",
+            args.connections,
+        ));
+    }
     let (listener, address) = bind(args.listen)?;
     let signals = signals();
 
@@ -142,8 +150,16 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
         .map(|model| RunningModel::start(model, choices.clone()));
     let started: io::Result<Vec<_>> = started.collect();
     let models = started.map_err(thread_error("a model"))?;
-    if !args.quiet {
-        models.iter().for_each(|running| introduce(running));
+    for running in &models {
+        let (running, is_quiet) = (Arc::clone(running), args.quiet);
+        let begin = move || {
+            running.warm_up();
+            if !is_quiet {
+                introduce(&running);
+            }
+        };
+        let warmer = std::thread::Builder::new().name("zbmd warm-up".to_owned());
+        warmer.spawn(begin).map_err(thread_error("a model"))?;
     }
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -153,7 +169,7 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
         .build()
         .map_err(thread_error("connections"))?;
     let limits = Limits {
-        connections: args.connections as usize,
+        connections,
         header_timeout: args.header_timeout,
         body_timeout: args.body_timeout,
     };
@@ -212,7 +228,8 @@ fn introduce(running: &RunningModel) {
     let micros = |ns: u64| ns as f64 / 1000.0;
     let name = &model.name;
     say(format_args!(
-        "zbmd-serve: {name}: planned response {:.1} us, with a full queue of {} requests {:.1} us",
+        "zbmd-serve: {name}: response {:.1} us as measured, {:.1} us as planned; planned with a full queue of {} requests {:.1} us",
+        micros(running.admission().measured().alone_ns()),
         micros(planned.response_ns(0)),
         running.admission().limit(),
         micros(running.full_queue_ns()),

@@ -126,6 +126,11 @@ impl Admission {
         self.limit
     }
 
+    /// What responses took lately.
+    pub(crate) fn measured(&self) -> &MeasuredPace {
+        &self.measured
+    }
+
     /// Requests that were admitted and are not answered.
     pub(crate) fn pending(&self) -> usize {
         let state = self.state();

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use zbmd_ir::Program;
 
+use crate::stats::ns_of;
+
 /// What a program's calendars say about responses, in the worst of its plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedPace {
@@ -59,12 +61,27 @@ pub(crate) struct MeasuredPace {
     alone_ns: AtomicU64,
     /// From one answer to the next while requests waited, smoothed.
     spacing_ns: AtomicU64,
+    /// The shortest response so far; 0 before the first.
+    shortest_ns: AtomicU64,
 }
 
 impl MeasuredPace {
     /// A request that found nothing before it was answered.
     pub(crate) fn answered_alone(&self, response: Duration) {
         smooth(&self.alone_ns, response);
+        let response_ns = ns_of(response);
+        let shorter = |shortest_ns| match shortest_ns {
+            0 => Some(response_ns),
+            _ => (response_ns < shortest_ns).then_some(response_ns),
+        };
+        let _ = self
+            .shortest_ns
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, shorter);
+    }
+
+    /// Response of a request that finds nothing before it, lately; 0 before the first.
+    pub(crate) fn alone_ns(&self) -> u64 {
+        self.alone_ns.load(Ordering::Relaxed)
     }
 
     /// An answer came so long after the one before, and was under way already then.
@@ -72,15 +89,15 @@ impl MeasuredPace {
         smooth(&self.spacing_ns, spacing);
     }
 
-    /// How long a request would take with so many iterations before it. 0 if there are none: then only the plan decides, so
-    /// that a slow moment cannot have all that follows refused.
+    /// How long a request would take with so many iterations before it. Where there are none, as short as it ever was: a slow
+    /// moment must not have all that follows refused, as nothing would be measured then.
     fn response_ns(&self, iterations_ahead: u64) -> u64 {
         if iterations_ahead == 0 {
-            return 0;
+            return self.shortest_ns.load(Ordering::Relaxed);
         }
         let spacing_ns = self.spacing_ns.load(Ordering::Relaxed);
-        let alone_ns = self.alone_ns.load(Ordering::Relaxed);
-        alone_ns.saturating_add(spacing_ns.saturating_mul(iterations_ahead))
+        let waiting_ns = spacing_ns.saturating_mul(iterations_ahead);
+        self.alone_ns().saturating_add(waiting_ns)
     }
 
     /// The longer of what is planned and what was measured.
@@ -92,7 +109,7 @@ impl MeasuredPace {
 
 /// Moves a mean by an eighth of the difference. Two threads at once may lose a sample.
 fn smooth(mean_ns: &AtomicU64, sample: Duration) {
-    let sample_ns = u64::try_from(sample.as_nanos()).unwrap_or(u64::MAX >> 8);
+    let sample_ns = ns_of(sample);
     let before_ns = mean_ns.load(Ordering::Relaxed);
     let after_ns = match before_ns {
         0 => sample_ns,
@@ -139,8 +156,11 @@ mod tests {
         measured.answered_alone(Duration::from_nanos(100));
         measured.answered_next(Duration::from_nanos(30));
         assert_eq!(measured.expected(SINGLE, 2), Duration::from_nanos(160));
-        assert_eq!(measured.expected(SINGLE, 0), Duration::from_nanos(20));
+        assert_eq!(measured.expected(SINGLE, 0), Duration::from_nanos(100));
+        measured.answered_alone(Duration::from_nanos(900));
+        assert_eq!(measured.expected(SINGLE, 0), Duration::from_nanos(100));
+        assert_eq!(measured.alone_ns(), 200);
         measured.answered_next(Duration::from_nanos(430));
-        assert_eq!(measured.expected(SINGLE, 1), Duration::from_nanos(180));
+        assert_eq!(measured.expected(SINGLE, 1), Duration::from_nanos(280));
     }
 }

@@ -9,7 +9,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use zbmd_executor::supervise::Supervision;
@@ -29,6 +29,11 @@ use crate::stats::ModelStats;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Runs in a row that ended without an answer, after which the model has failed.
 const MAX_FRUITLESS_RUNS: u32 = 6;
+
+/// Empty requests that a model is begun with, at most.
+const WARM_UP_REQUESTS: u32 = 32;
+/// No more of them are asked after so long.
+const WARM_UP_LIMIT: Duration = Duration::from_millis(500);
 
 /// How models are run.
 #[derive(Clone, Debug)]
@@ -128,6 +133,19 @@ impl RunningModel {
         self.admission.submit(inputs, timeout, is_running)
     }
 
+    /// Asks for empty requests one after the other: kernels and threads are warm then, and what a response takes is known.
+    pub(crate) fn warm_up(&self) {
+        let begun = Instant::now();
+        for _ in 0..WARM_UP_REQUESTS {
+            // One that is refused, or not answered, comes from a model that ends.
+            let answer = self.admission.submit(self.zeros(), None, true).ok();
+            let is_answered = answer.is_some_and(|answer| answer.blocking_recv().is_ok());
+            if !is_answered || begun.elapsed() > WARM_UP_LIMIT {
+                return;
+            }
+        }
+    }
+
     /// Waits for the end of the run, after [`Admission::drain`] or a failure.
     pub(crate) fn join(&self) {
         let keeper = self
@@ -211,6 +229,11 @@ impl RunningModel {
         }
     }
 
+    fn zeros(&self) -> Vec<Vec<u8>> {
+        let inputs = self.model.inputs.iter();
+        inputs.map(|input| vec![0; input.bytes()]).collect()
+    }
+
     fn sources(&self, session: &mut Session) -> Result<Vec<SourceHandle>, StreamError> {
         let inputs = self.model.inputs.iter();
         inputs.map(|input| session.source(&input.name)).collect()
@@ -223,8 +246,7 @@ impl RunningModel {
 
     /// Pushes until the run ends. The sources end with it.
     fn feed(&self, mut sources: Vec<SourceHandle>) {
-        let inputs = self.model.inputs.iter();
-        let zeros: Vec<Vec<u8>> = inputs.map(|input| vec![0; input.bytes()]).collect();
+        let zeros = self.zeros();
         loop {
             let work = self.admission.next_work();
             let tensors = match &work {

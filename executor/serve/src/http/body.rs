@@ -13,6 +13,9 @@ use super::reply::{Reply, closing, error};
 /// connection reset while it writes.
 const MAX_DISCARDED_BYTES: u64 = 8 << 20;
 
+/// Memory that is taken before a body comes, at most.
+const FIRST_BYTES: usize = 64 << 10;
+
 /// How bodies are read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BodyLimits {
@@ -42,7 +45,8 @@ pub(super) async fn read_body(
         return Err(too_long(declared, limits));
     }
 
-    let mut bytes = Vec::with_capacity(declared as usize);
+    // What is only declared takes no memory.
+    let mut bytes = Vec::with_capacity((declared as usize).min(FIRST_BYTES));
     let is_complete = tokio::time::timeout(limits.time, read_frames(&mut body, &mut bytes, limits));
     match is_complete.await {
         Ok(Ok(())) if bytes.len() <= limits.max_bytes => Ok(bytes),

@@ -116,6 +116,12 @@ impl Models {
             models: self,
         };
         server.wait_until_ready(true);
+        let bundles = std::fs::read_dir(server.models.path())
+            .expect("a folder")
+            .count();
+        wait_until("warm models", || {
+            server.said().matches(" as measured").count() == bundles
+        });
         server
     }
 }
