@@ -95,12 +95,6 @@ pub enum EngineError {
     #[cfg(target_os = "linux")]
     #[error("no real-time run: {0}")]
     Realtime(#[from] crate::realtime::RealtimeError),
-    /// What a run of several modes cannot do.
-    #[error("a run of several modes cannot {what} yet")]
-    Modes {
-        /// What was asked for.
-        what: &'static str,
-    },
     /// Changes of mode that were given ahead cannot be made.
     #[error("change of mode {index} of those that are known ahead: {why}")]
     ScheduledMode {

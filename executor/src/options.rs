@@ -151,6 +151,8 @@ pub struct BorderState {
     pub state: State,
     /// In which mode.
     pub present_mode: PresentMode,
+    /// For each sink, in actor order, the tokens that the session has given out up to there.
+    pub emitted: Vec<u64>,
     /// How many changes of live parameters and of modes had been made in the session when the state was taken: it has them
     /// all, those that are still to take effect included, and none that were made later.
     pub changes_made: u64,

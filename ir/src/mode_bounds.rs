@@ -97,7 +97,7 @@ impl ModeBounds {
         }
     }
 
-    /// The worst of all, in a line, and one more for losses if there are contingencies.
+    /// The worst of all: a line for blocks, one for changes if there are any, and one for losses if there are contingencies.
     pub fn describe_worst(&self) -> String {
         let mut lines = format!(
             "over all changes: a block takes at most {} on average",
@@ -105,7 +105,7 @@ impl ModeBounds {
         );
         if let Some(worst) = &self.worst {
             lines += &format!(
-                ", latency at most {} (first block after {} -> {})",
+                "\nover all changes: latency at most {} (first block after {} -> {})",
                 text::duration(worst.latency_ns),
                 worst.from,
                 worst.to

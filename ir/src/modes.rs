@@ -78,6 +78,9 @@ pub struct PresentMode {
     pub mode: u32,
     /// Values that were set of live parameters which this mode does not have, by name: they hold again in a mode that does.
     pub waiting: BTreeMap<String, Vec<f64>>,
+    /// Whether tokens have decided about the mode at the state's border. What lies on the channel after a decision belongs to
+    /// the next one, so a border must not be decided about twice, and none may be left out.
+    pub is_decided: bool,
 }
 
 /// What names a channel's tokens in all graphs: its writer, the writer's output, and how many of which type there are.

@@ -23,7 +23,7 @@ pub const VERSION: u32 = 3;
 /// postcard the [`PresentMode`] and the state as it is without modes.
 const MODES_HEADER: FileHeader = FileHeader {
     magic: *b"ZBSM",
-    version: 1,
+    version: 2,
     field_count: 0,
 };
 /// The fields are the graph's fingerprint and the bundle's hash.

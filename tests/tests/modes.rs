@@ -14,8 +14,9 @@ use zbmd_executor::{
     Engine, EngineError, Isolation, ModeEntry, ModeError, ModeHandle, Outcome, RunOptions,
     ScheduledMode, SetError, SwapError, When,
 };
-use zbmd_ir::verify::{VerifiedModes, verify_modes};
-use zbmd_ir::{Graph, Mode, Modes, Program, State, carried_channels};
+use zbmd_ir::trace::Trace;
+use zbmd_ir::verify::{Verified, VerifiedModes, verify_modes};
+use zbmd_ir::{Graph, Mode, Modes, PresentMode, Program, State, carried_channels};
 use zbmd_tests::harness::{self, Test};
 use zbmd_tests::losses;
 use zbmd_tests::mix;
@@ -373,6 +374,61 @@ fn tokens_decide_as_the_interpreter_says() {
     assert!(changes > 100, "a weak sample");
 }
 
+/// A state at a border at which tokens decide may be one of before the decision or of after it. A run that goes on from
+/// either decides there once: what lies on the channel after a decision belongs to the next one.
+fn a_border_is_decided_about_once() {
+    const EVERY: u64 = 48;
+    let modes = compiled(&DECIDING.replace("EVERY", "48"), 1, Losses::None);
+    let registry = mix::registry();
+    let sinks = || vec!["out".to_owned(), "mode".to_owned()];
+    // It knows no modes, so it decides nothing.
+    let first_mode = Verified::clone(&modes.programs()[0]);
+    let undecided = Engine::new(first_mode, &registry).expect("an engine");
+    let deciding = Engine::with_modes(modes.clone(), &registry).expect("an engine");
+
+    let mut changes_at_border = 0;
+    for seed in 0..8 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let input: Vec<u8> = (0..2000).flat_map(|_| rng.f32().to_ne_bytes()).collect();
+        let inputs = Streams::from([("in".to_owned(), input)]);
+        let (expected, _, entries) = interpreted_deciding(&modes, &registry, &inputs);
+        let is_change = entries.get(1).is_some_and(|entry| entry.iteration == EVERY);
+        changes_at_border += usize::from(is_change);
+
+        for (engine, is_decided) in [(&undecided, false), (&deciding, true)] {
+            let options = RunOptions {
+                iterations: Some(EVERY),
+                ..losses::options(Isolation::Threads)
+            };
+            let session = engine.start(options).expect("a session");
+            let (begin, left) = drive_with(session, &inputs, sinks(), 1, || ());
+            let present_mode = PresentMode {
+                is_decided,
+                ..left.present_mode.clone()
+            };
+            assert!(!is_decided || left.present_mode.is_decided, "seed {seed}");
+
+            let taken = left.state.consumed[0].1 as usize * size_of::<f32>();
+            let rest = Streams::from([("in".to_owned(), inputs["in"][taken..].to_vec())]);
+            let options = RunOptions {
+                state: Some(left.state),
+                present_mode,
+                ..losses::options(Isolation::Threads)
+            };
+            let session = deciding.start(options).expect("a session");
+            let (end, _) = drive_with(session, &rest, sinks(), 1, || ());
+            for (name, bytes) in &expected {
+                let both = [&begin[name][..], &end[name][..]].concat();
+                assert!(
+                    both == *bytes,
+                    "seed {seed}: `{name}`, {is_decided}, {entries:?}"
+                );
+            }
+        }
+    }
+    assert!(changes_at_border > 2, "a weak sample");
+}
+
 /// So they do where workers are killed meanwhile, before and after each decision.
 #[cfg(target_os = "linux")]
 fn kills_decide_nothing() {
@@ -540,6 +596,56 @@ fn killed_workers_change_nothing_of_it() {
     assert!(changes > 100 && losses_seen > 50, "a weak sample");
 }
 
+/// A trace has the epochs of all modes, and each mode's program finds its own in it; calls are counted by actor over all.
+fn runs_with_changes_are_traced_and_profiled() {
+    let modes = compiled(&DECIDING.replace("EVERY", "48"), 2, Losses::None);
+    let registry = mix::registry();
+    let mut rng = fastrand::Rng::with_seed(5);
+    let input: Vec<u8> = (0..4000).flat_map(|_| rng.f32().to_ne_bytes()).collect();
+    let inputs = Streams::from([("in".to_owned(), input)]);
+    let (expected, _, entries) = interpreted_deciding(&modes, &registry, &inputs);
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("run.trace");
+    let engine = Engine::with_modes(modes.clone(), &registry).expect("an engine");
+    let options = RunOptions {
+        trace: Some(path.clone()),
+        profile: true,
+        ..losses::options(Isolation::Threads)
+    };
+    let sinks = vec!["out".to_owned(), "mode".to_owned()];
+    let session = engine.start(options).expect("a session");
+    let (outputs, outcome) = drive_with(session, &inputs, sinks, 40, || ());
+    assert!(outputs == expected, "{entries:?}");
+
+    let bytes = std::fs::read(&path).expect("written");
+    let mut own_epochs = 0;
+    for (name, program) in modes.names().iter().zip(modes.programs()) {
+        let (trace, of_others) = Trace::of_program(&bytes, program).expect("a trace of it");
+        assert!(trace.is_complete);
+        assert_eq!(
+            (trace.epochs.len() + of_others) as u64,
+            outcome.report.epochs
+        );
+        let times_entered = entries.iter().filter(|entry| entry.mode == *name).count();
+        assert!(
+            times_entered > 0 && trace.epochs.len() >= times_entered,
+            "{name}"
+        );
+        own_epochs += trace.epochs.len() as u64;
+    }
+    assert_eq!(own_epochs, outcome.report.epochs);
+
+    let calls = |actor: &str| {
+        let mut profile = outcome.report.profile.iter();
+        let found = profile.find(|profile| profile.actor == actor);
+        found.unwrap_or_else(|| panic!("no {actor}")).calls
+    };
+    // In `pairs` alone and in `squared` alone, and in all.
+    assert!(calls("half") > 0 && calls("square") > 0);
+    assert!(calls("memory") > calls("half") + calls("square"));
+}
+
 /// What cannot be done is said, and the run goes on.
 fn impossible_changes_are_refused() {
     let all = modes(0);
@@ -578,10 +684,6 @@ fn impossible_changes_are_refused() {
     session.join().expect("it ends well");
     assert!(matches!(handle.change("m1"), Err(ModeError::Ended)));
 
-    let mut profiled = options.clone();
-    profiled.profile = true;
-    let refused = engine.start(profiled).expect_err("not yet");
-    assert!(matches!(refused, EngineError::Modes { .. }), "{refused}");
     options.state = Some(State::initial(&engine.program().graph));
     let mut nowhere = options.clone();
     nowhere.present_mode.mode = 9;
@@ -929,6 +1031,14 @@ fn main() {
         (
             "changes_keep_their_order_in_a_mode_of_other_rates",
             changes_keep_their_order_in_a_mode_of_other_rates,
+        ),
+        (
+            "a_border_is_decided_about_once",
+            a_border_is_decided_about_once,
+        ),
+        (
+            "runs_with_changes_are_traced_and_profiled",
+            runs_with_changes_are_traced_and_profiled,
         ),
         ("seeded_bugs_are_caught", seeded_bugs_are_caught),
         #[cfg(target_os = "linux")]

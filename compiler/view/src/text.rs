@@ -343,7 +343,11 @@ fn run_section(view: &View, plan: &PlanView, width: usize) -> String {
     }
 
     if run.other_epochs > 0 {
-        run_parts.push(format!("{} epochs of other programs", run.other_epochs));
+        let others = match &view.modes {
+            Some(_) => "modes or programs",
+            None => "programs",
+        };
+        run_parts.push(format!("{} epochs of other {others}", run.other_epochs));
     }
     if !run.complete {
         run_parts.push("cut off: the run was killed".to_owned());

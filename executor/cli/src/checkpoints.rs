@@ -10,10 +10,12 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use zbmd_ir::{Program, State, state};
+use xxhash_rust::xxh3::xxh3_64;
+use zbmd_ir::{Graph, PresentMode, Program, State, state};
 
 use super::args::Args;
 use super::files::{Files, Opened, sink_port};
+use super::saved_state::LoadedState;
 use super::{CliError, say};
 use crate::checkpoint::{
     Checkpoint, Folder, Found, InputIdentity, Origin, RunIdentity, SinkIdentity, SourceIdentity,
@@ -22,6 +24,7 @@ use crate::checkpoint::{
 use crate::io::pump::SharedFile;
 use crate::io::{FileError, FileKind, is_standard, tokens_in};
 use zbmd_executor::Engine;
+use zbmd_executor::report::Outcome;
 use zbmd_executor::supervise::{Event, What};
 use zbmd_executor::{BorderState, StateListener, Supervised};
 
@@ -43,7 +46,7 @@ pub(super) fn open(
     bundle: &Path,
     files: &Files,
     engine: &Engine,
-    loaded: Option<&State>,
+    loaded: Option<&LoadedState>,
 ) -> Result<Option<CheckpointFolder>, CliError> {
     let Some(path) = &args.checkpoint else {
         return Ok(None);
@@ -52,9 +55,12 @@ pub(super) fn open(
     files.live.check_checkpoint()?;
     check_outputs(files)?;
     let program = engine.program();
-    let initial_state = State::initial(&program.graph);
+    let first_origin = Origin::of(&State::initial(&program.graph), &PresentMode::default());
 
-    let began_at = Origin::of(loaded.unwrap_or(&initial_state));
+    let began_at = match loaded {
+        Some(loaded) => Origin::of(&loaded.state, &loaded.present_mode),
+        None => first_origin.clone(),
+    };
     let locked_folder = Folder::open(path, args.checkpoint_keep)?;
     let found_run = match (locked_folder.found(), args.checkpoint_replace) {
         // What is replaced need not be readable.
@@ -62,7 +68,7 @@ pub(super) fn open(
         (found, _) => found?,
     };
 
-    let identity = identity_of(bundle, files, program, began_at)?;
+    let identity = identity_of(bundle, files, engine, began_at)?;
     let Some(stored) = run_to_resume(args, path, &locked_folder, found_run)? else {
         return Ok(Some(CheckpointFolder {
             folder: locked_folder,
@@ -82,7 +88,7 @@ pub(super) fn open(
     }
 
     let resumed_checkpoint = newest_that_fits(args, &locked_folder, &stored, files, engine)?;
-    if resumed_checkpoint.is_none() && stored.began_at != Origin::of(&initial_state) {
+    if resumed_checkpoint.is_none() && stored.began_at != first_origin {
         let refusal_text = "the run began at a state from --load-state, and left no checkpoint that can be used: begin it again with --load-state and --checkpoint-replace";
         return Err(refused(path, refusal_text.to_owned()));
     }
@@ -182,13 +188,11 @@ struct SinkContent<'a> {
     path: &'a Path,
     /// Unknown for a device, which takes everything and keeps nothing.
     tokens: Option<u64>,
-    tokens_per_iteration: u64,
 }
 
 impl SinkContent<'_> {
     /// Refuses a checkpoint before which more tokens were written than the file has.
-    fn check_holds(&self, checkpoint: &Checkpoint) -> Result<(), String> {
-        let needed_tokens = checkpoint.iterations_in_files() * self.tokens_per_iteration;
+    fn check_holds(&self, needed_tokens: u64) -> Result<(), String> {
         match self.tokens {
             Some(present_tokens) if present_tokens < needed_tokens => Err(format!(
                 "{} has {present_tokens} whole tokens, {needed_tokens} were written before this checkpoint",
@@ -208,26 +212,21 @@ fn newest_that_fits(
     files: &Files,
     engine: &Engine,
 ) -> Result<Option<Checkpoint>, CliError> {
-    let graph = &engine.program().graph;
+    let graphs: Vec<&Graph> = engine.verified_modes().graphs().collect();
     let mut sink_contents = Vec::new();
-    for (id, actor) in graph.sinks() {
+    for (_, actor) in engine.program().graph.sinks() {
         let path = &files.outputs[&actor.name];
         let tokens = match FileKind::of_path(path) {
             FileKind::Device => None,
             // A file that is gone has none.
             _ => Some(tokens_in(path, sink_port(actor))?.unwrap_or(0)),
         };
-        sink_contents.push(SinkContent {
-            path,
-            tokens,
-            tokens_per_iteration: engine.tokens_per_iteration(id),
-        });
+        sink_contents.push(SinkContent { path, tokens });
     }
 
-    let search_result = folder.newest(graph, &stored.run_id, |checkpoint| {
-        sink_contents
-            .iter()
-            .try_for_each(|content| content.check_holds(checkpoint))
+    let search_result = folder.newest(&graphs, &stored.run_id, |checkpoint| {
+        let mut sinks = sink_contents.iter().zip(&checkpoint.sink_tokens);
+        sinks.try_for_each(|(content, needed_tokens)| content.check_holds(*needed_tokens))
     });
     let (newest, passed_over) = search_result.map_err(|source| FileError::Io {
         path: args.checkpoint.clone().unwrap_or_default(),
@@ -254,9 +253,10 @@ fn io_failure(path: &Path) -> impl Fn(io::Error) -> FileError {
 fn identity_of(
     bundle: &Path,
     files: &Files,
-    program: &Program,
+    engine: &Engine,
     began_at: Origin,
 ) -> Result<RunIdentity, CliError> {
+    let program: &Program = engine.program();
     let mut source_identities = Vec::new();
     for (_, actor) in program.graph.sources() {
         let path = &files.inputs[&actor.name];
@@ -282,11 +282,23 @@ fn identity_of(
     Ok(RunIdentity {
         run_id: RunIdentity::new_id(),
         bundle_hash: format!("{bundle_hash:016x}"),
-        graph_hash: format!("{:016x}", state::fingerprint(&program.graph)),
+        graph_hash: format!("{:016x}", fingerprint_of_modes(engine)),
         began_at,
         sources: source_identities,
         sinks: sink_identities.collect(),
     })
+}
+
+/// The graph's fingerprint, or a hash of those of all modes.
+fn fingerprint_of_modes(engine: &Engine) -> u64 {
+    let fingerprints = engine.verified_modes().graphs().map(state::fingerprint);
+    match fingerprints.collect::<Vec<u64>>().as_slice() {
+        [fingerprint] => *fingerprint,
+        several => {
+            let bytes = several.iter().flat_map(|hash| hash.to_le_bytes());
+            xxh3_64(&bytes.collect::<Vec<u8>>())
+        }
+    }
 }
 
 /// Opens an input to look at it, if that takes nothing out of it: a pipe is for the run alone.
@@ -344,13 +356,48 @@ fn absolute(path: &Path) -> String {
         .map_or_else(|| format!("{absolute_path:?}"), str::to_owned)
 }
 
+/// What a checkpoint is made of: a state, and what the session had given to its sinks by then.
+pub(super) struct Border {
+    state: State,
+    present_mode: PresentMode,
+    emitted: Vec<u64>,
+}
+
+impl From<BorderState> for Border {
+    fn from(border: BorderState) -> Self {
+        Self {
+            state: border.state,
+            present_mode: border.present_mode,
+            emitted: border.emitted,
+        }
+    }
+}
+
+impl From<&Outcome> for Border {
+    fn from(outcome: &Outcome) -> Self {
+        Self {
+            state: outcome.state.clone(),
+            present_mode: outcome.present_mode.clone(),
+            emitted: outcome.emitted.clone(),
+        }
+    }
+}
+
+/// Tokens that the file of each of so many sinks has when a run begins, or goes on after a checkpoint.
+pub(super) fn held_tokens(resumed: Option<&Checkpoint>, sinks: usize) -> Vec<u64> {
+    resumed.map_or_else(
+        || vec![0; sinks],
+        |checkpoint| checkpoint.sink_tokens.clone(),
+    )
+}
+
 /// Writes checkpoints.
 struct Writer {
     folder: Folder,
     engine: Engine,
     run_id: String,
     origin: Origin,
-    /// Files of the sinks, and the tokens that each is given in an iteration.
+    /// Files of the sinks, and the tokens that each had when the session began.
     files: Vec<(SharedFile, u64)>,
     /// The next checkpoint is to find the disk full: a fault brought about on purpose.
     is_full: Arc<AtomicBool>,
@@ -378,8 +425,7 @@ impl CheckpointFolder {
         let is_full = Arc::new(AtomicBool::new(false));
         watch_for_full_disks(supervised, &is_full);
 
-        let graph = &engine.program().graph;
-        let sink_rates = graph.sinks().map(|(id, _)| engine.tokens_per_iteration(id));
+        let held_tokens = held_tokens(self.resumed.as_ref(), sinks.len());
         let writer = Writer {
             folder: self.folder,
             engine: engine.clone(),
@@ -388,15 +434,15 @@ impl CheckpointFolder {
             files: sinks
                 .iter()
                 .map(|(_, _, file)| file.clone())
-                .zip(sink_rates)
+                .zip(held_tokens)
                 .collect(),
             is_full,
         };
 
         // While one is being written, younger ones are passed over: the next will come.
-        let (state_sender, state_receiver) = sync_channel::<State>(1);
+        let (state_sender, state_receiver) = sync_channel::<Border>(1);
         let listener =
-            Arc::new(move |border: BorderState| drop(state_sender.try_send(border.state)));
+            Arc::new(move |border: BorderState| drop(state_sender.try_send(border.into())));
         let writer_thread = std::thread::Builder::new()
             .name("zbmd checkpoints".to_owned())
             .spawn(move || writer.run(&state_receiver))?;
@@ -412,13 +458,13 @@ impl CheckpointFolder {
 impl Keeper {
     /// Waits until the last checkpoint is written; then, if the run was ended early, writes one of where it ended. The
     /// session has dropped its end of the channel.
-    pub(super) fn finish(self, ended_at: Option<State>) {
+    pub(super) fn finish(self, ended_at: Option<Border>) {
         let writer = match self.thread.join() {
             Ok(writer) => writer,
             Err(panic) => std::panic::resume_unwind(panic),
         };
-        if let Some(state) = ended_at {
-            writer.write_or_say(state);
+        if let Some(border) = ended_at {
+            writer.write_or_say(border);
         }
     }
 }
@@ -438,31 +484,34 @@ fn watch_for_full_disks(supervised: &mut Supervised, is_full: &Arc<AtomicBool>) 
 }
 
 impl Writer {
-    fn run(self, states: &Receiver<State>) -> Self {
-        while let Ok(state) = states.recv() {
-            self.write_or_say(state);
+    fn run(self, borders: &Receiver<Border>) -> Self {
+        while let Ok(border) = borders.recv() {
+            self.write_or_say(border);
         }
         self
     }
 
-    fn write_or_say(&self, state: State) {
-        let state_iterations = state.iterations;
-        if let Err(error) = self.write(state) {
+    fn write_or_say(&self, border: Border) {
+        let iterations = border.state.iterations;
+        if let Err(error) = self.write(border) {
             say(format_args!(
-                "zbmd-run: note: no checkpoint at iteration {state_iterations}: {error}; the older ones stand"
+                "zbmd-run: note: no checkpoint at iteration {iterations}: {error}; the older ones stand"
             ));
         }
     }
 
-    fn write(&self, state: State) -> io::Result<()> {
-        let state_checkpoint = Checkpoint {
+    fn write(&self, border: Border) -> io::Result<()> {
+        let given_by_session = self.files.iter().zip(&border.emitted);
+        let sink_tokens = given_by_session.map(|((_, held_tokens), tokens)| held_tokens + tokens);
+        let checkpoint = Checkpoint {
             run_id: self.run_id.clone(),
             origin: self.origin.clone(),
-            state,
+            sink_tokens: sink_tokens.collect(),
+            state: border.state,
+            present_mode: border.present_mode,
         };
-        for (file, per_iteration) in &self.files {
+        for ((file, _), &given_tokens) in self.files.iter().zip(&checkpoint.sink_tokens) {
             // The tokens are on their way; a file that cannot be written ends the run.
-            let given_tokens = state_checkpoint.iterations_in_files() * per_iteration;
             if !file.sync_when(given_tokens, MAX_FLUSH)? {
                 return Err(io::Error::other(format!(
                     "a sink's file has {} tokens, {given_tokens} were given to it",
@@ -473,7 +522,7 @@ impl Writer {
         if self.is_full.swap(false, Ordering::Relaxed) {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        self.folder
-            .write(&state_checkpoint, &self.engine.program().graph)
+        let graphs: Vec<&Graph> = self.engine.verified_modes().graphs().collect();
+        self.folder.write(&checkpoint, &graphs)
     }
 }

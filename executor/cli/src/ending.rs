@@ -24,8 +24,7 @@ impl Ending {
     pub(super) fn of(
         outcome: Result<Outcome, RunError>,
         engine: &Engine,
-        origin: &Origin,
-        sinks: &Opened<SharedFile>,
+        written: &WrittenFiles<'_>,
         dropping_sinks: &[&str],
     ) -> Self {
         match outcome {
@@ -40,14 +39,16 @@ impl Ending {
                 left,
             }) => {
                 let mut left = left.map(|left| *left);
-                let iterations_in_files = iterations.saturating_sub(origin.iterations);
-                let notes = cut_back(
-                    engine,
-                    iterations_in_files,
-                    sinks,
-                    dropping_sinks,
-                    left.as_mut(),
-                );
+                let committed = written.committed_tokens(engine, iterations, left.as_ref());
+                let notes = match committed {
+                    Some(committed) => {
+                        cut_back(written.sinks, &committed, dropping_sinks, left.as_mut())
+                    }
+                    None => vec![
+                        "the files of the sinks are not cut back to the last committed border: the run left no count of their tokens"
+                            .to_owned(),
+                    ],
+                };
                 Self {
                     left,
                     error: Some(RunError::GaveUp {
@@ -67,25 +68,53 @@ impl Ending {
     }
 }
 
-/// Cuts regular files back to so many iterations; what the report says of each sink, whose counts in it are those of
+/// The files that a run wrote to.
+pub(super) struct WrittenFiles<'a> {
+    pub(super) sinks: &'a Opened<SharedFile>,
+    /// For each, the tokens that it had when the session began.
+    pub(super) held_tokens: &'a [u64],
+    /// Where they began.
+    pub(super) origin: &'a Origin,
+}
+
+impl WrittenFiles<'_> {
+    /// For each sink, the tokens up to the last committed border, after so many iterations. Where a run is stuck it leaves
+    /// no count; iterations are one only without modes, in which they have several numbers of tokens.
+    fn committed_tokens(
+        &self,
+        engine: &Engine,
+        iterations: u64,
+        left: Option<&Outcome>,
+    ) -> Option<Vec<u64>> {
+        if let Some(left) = left {
+            let given_by_session = self.held_tokens.iter().zip(&left.emitted);
+            return Some(
+                given_by_session
+                    .map(|(held, tokens)| held + tokens)
+                    .collect(),
+            );
+        }
+        if engine.mode_names().len() > 1 {
+            return None;
+        }
+        let iterations_in_files = iterations.saturating_sub(self.origin.iterations);
+        let sinks = engine.program().graph.sinks();
+        let tokens = sinks.map(|(id, _)| iterations_in_files * engine.tokens_per_iteration(id));
+        Some(tokens.collect())
+    }
+}
+
+/// Cuts regular files back to so many tokens each; what the report says of each sink, whose counts in it are those of
 /// the files.
 fn cut_back(
-    engine: &Engine,
-    iterations: u64,
     sinks: &Opened<SharedFile>,
+    committed: &[u64],
     dropping_sinks: &[&str],
     left: Option<&mut Outcome>,
 ) -> Vec<String> {
     let mut notes = Vec::new();
     let mut beyond = Vec::new();
-    let sink_ids = engine.program().graph.sinks().map(|(id, _)| id);
-    // In several modes iterations have several numbers of tokens: what the run has counted is all that is known.
-    let has_modes = engine.mode_names().len() > 1;
-    let counted_tokens = left.as_ref().filter(|_| has_modes).map(|left| {
-        let sinks = left.report.sinks.iter();
-        sinks.map(|sink| sink.tokens).collect::<Vec<u64>>()
-    });
-    for (index, ((name, path, file), id)) in sinks.iter().zip(sink_ids).enumerate() {
+    for ((name, path, file), &committed_tokens) in sinks.iter().zip(committed) {
         let place = match is_standard(path) {
             true => "standard output".to_owned(),
             false => path.display().to_string(),
@@ -100,10 +129,6 @@ fn cut_back(
             continue;
         }
 
-        let committed_tokens = match &counted_tokens {
-            Some(counted) => counted[index],
-            None => iterations * engine.tokens_per_iteration(id),
-        };
         if let Err(error) = file.cut_back(committed_tokens) {
             notes.push(format!(
                 "the file of `{name}` cannot be cut back to {committed_tokens} tokens: {error}"

@@ -142,15 +142,12 @@ impl Files {
             .collect();
         file_roles::check_open(&open_files, bundle)?;
 
-        let sink_ids = engine.program().graph.sinks().map(|(id, _)| id);
         let shared_sinks =
             prepared_sinks
                 .into_iter()
-                .zip(sink_ids)
-                .map(|((name, path, sink), id)| {
-                    let resume_at = resumed.map(|checkpoint| {
-                        checkpoint.iterations_in_files() * engine.tokens_per_iteration(id)
-                    });
+                .enumerate()
+                .map(|(index, (name, path, sink))| {
+                    let resume_at = resumed.map(|checkpoint| checkpoint.sink_tokens[index]);
                     (name.clone(), path.clone(), SharedFile::new(sink, resume_at))
                 });
         Ok(shared_sinks.collect())

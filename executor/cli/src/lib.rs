@@ -48,18 +48,18 @@ use zbmd_backends::op::Registry;
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{is_hidden, printable_lines};
 use zbmd_ir::verify::{Verified, VerifiedModes};
-use zbmd_ir::{Program, State, state};
+use zbmd_ir::{PresentMode, Program, State, state};
 
 pub use zbmd_executor::exit;
 
 use self::args::duration;
 use self::args::{Args, Other, ReportFormat, Where};
-use self::checkpoints::{CheckpointFolder, Keeper};
+use self::checkpoints::{Border, CheckpointFolder, Keeper};
 use self::console::CONSOLE;
 #[cfg(target_os = "linux")]
 use self::control::{Commanded, ControlServer};
 use self::deadlines::Deadlines;
-use self::ending::Ending;
+use self::ending::{Ending, WrittenFiles};
 use self::files::{Files, Opened, start_pumps};
 use self::live::LiveStreams;
 use self::live_report::{EdgeReports, FullReport};
@@ -229,7 +229,6 @@ fn run(
 
     // Everything is read, and every file compared with the others, before one is opened to be written.
     let modes = open_modes(args, bundle_path)?;
-    check_modes(args, &modes)?;
     // Streams are the same in all modes.
     let program = Arc::clone(&modes.programs()[0]);
 
@@ -247,8 +246,7 @@ fn run(
         .transpose()?;
 
     let engine = Engine::with_modes(modes, registry)?;
-    let loaded_state = loaded.as_ref().map(|loaded| &loaded.state);
-    let checkpoint_folder = checkpoints::open(args, bundle_path, &files, &engine, loaded_state)?;
+    let checkpoint_folder = checkpoints::open(args, bundle_path, &files, &engine, loaded.as_ref())?;
     let resumed = checkpoint_folder
         .as_ref()
         .and_then(|folder| folder.resumed.clone());
@@ -256,8 +254,7 @@ fn run(
         Some(Replayed { start, sources }) => (Some(start), Some(sources)),
         None => (loaded.map(ReplayStart::from), None),
     };
-    let start_state = start.as_ref().map(|start| &start.state);
-    let origin = run_origin(&engine, resumed.as_ref(), start_state);
+    let origin = run_origin(&engine, resumed.as_ref(), start.as_ref());
 
     let sources = match recorded_sources {
         Some(sources) => sources,
@@ -288,8 +285,13 @@ fn run(
         &origin,
         &mut supervised,
     )?;
-    // A checkpoint is of a run without modes.
-    let resumed_start = resumed.map(|checkpoint| ReplayStart::from(checkpoint.state));
+    let held_tokens = checkpoints::held_tokens(resumed.as_ref(), sinks.len());
+    let resumed_start = resumed.map(|checkpoint| {
+        ReplayStart::from(LoadedState {
+            state: checkpoint.state,
+            present_mode: checkpoint.present_mode,
+        })
+    });
     let start = resumed_start.or(start);
     let first = start.as_ref().map(|start| LoadedState {
         state: start.state.clone(),
@@ -356,7 +358,12 @@ fn run(
     }
     recordings.finish()?;
 
-    let ending = Ending::of(run_outcome, &engine, &origin, &sinks, &dropping_sinks);
+    let written = WrittenFiles {
+        sinks: &sinks,
+        held_tokens: &held_tokens,
+        origin: &origin,
+    };
+    let ending = Ending::of(run_outcome, &engine, &written, &dropping_sinks);
     let end_iterations = ending.left.as_ref().map(|left| left.state.iterations);
     watched
         .notes
@@ -365,7 +372,7 @@ fn run(
         // A padded end is not the border of an iteration: a checkpoint there would count tokens that no file has.
         let may_go_on = watched.failure.is_none() && !args.pad;
         let final_outcome = ending.left.as_ref().filter(|_| may_go_on);
-        keeper.finish(final_outcome.map(|outcome| outcome.state.clone()));
+        keeper.finish(final_outcome.map(Border::from));
     }
     end(args, bundle_path, &engine, ending, watched, &edges)
 }
@@ -395,23 +402,6 @@ fn late_wakes(supervised: &Option<Supervised>) -> &[LateWake] {
     injector.map_or(&[], Injector::late_wakes)
 }
 
-/// Refuses what cannot be done with several modes, before any file is opened for it.
-fn check_modes(args: &Args, modes: &VerifiedModes) -> Result<(), CliError> {
-    if modes.names().len() < 2 {
-        return Ok(());
-    }
-    let given = [
-        (args.checkpoint.is_some(), "--checkpoint"),
-        (args.trace.is_some(), "--trace"),
-        (args.profile, "--profile"),
-    ];
-    let refused = given.iter().find(|(is_given, _)| *is_given);
-    refused.map_or(Ok(()), |(_, what)| {
-        let text = format!("{what}: not yet with a bundle of several modes");
-        Err(CliError::Usage(text))
-    })
-}
-
 fn open_modes(args: &Args, bundle_path: &Path) -> Result<VerifiedModes, CliError> {
     let max_structure_bytes = u64::from(args.max_structure) << 20;
     bundle::open_modes_within(bundle_path, max_structure_bytes).map_err(|error| CliError::Bundle {
@@ -432,12 +422,15 @@ fn open_bundle(args: &Args, bundle_path: &Path) -> Result<Verified<Program>, Cli
 fn run_origin(
     engine: &Engine,
     resumed: Option<&Checkpoint>,
-    loaded_state: Option<&State>,
+    start: Option<&ReplayStart>,
 ) -> Origin {
-    match (resumed, loaded_state) {
+    match (resumed, start) {
         (Some(checkpoint), _) => checkpoint.origin.clone(),
-        (None, Some(state)) => Origin::of(state),
-        (None, None) => Origin::of(&State::initial(&engine.program().graph)),
+        (None, Some(start)) => Origin::of(&start.state, &start.present_mode),
+        (None, None) => {
+            let initial_state = State::initial(&engine.program().graph);
+            Origin::of(&initial_state, &PresentMode::default())
+        }
     }
 }
 
@@ -543,6 +536,7 @@ fn end(
         mut report,
         state,
         present_mode,
+        emitted: _,
     }) = ending.left
     else {
         return Err(ending.error.map_or_else(

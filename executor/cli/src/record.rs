@@ -55,6 +55,7 @@ pub(super) fn prepare(
     let first = BorderState {
         state: first.state,
         present_mode: first.present_mode,
+        emitted: vec![0; program.graph.sinks().count()],
         changes_made: 0,
     };
     Ok(Some(ReadyRecorder::new(settings, engine, first)?))

@@ -16,6 +16,8 @@ pub struct Outcome {
     pub state: State,
     /// In which mode that is.
     pub present_mode: PresentMode,
+    /// For each sink, in actor order, the tokens that the session gave out up to there.
+    pub emitted: Vec<u64>,
 }
 
 /// A run from its first to its last block.

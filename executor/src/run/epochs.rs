@@ -125,7 +125,11 @@ impl EpochManager {
             mode,
             steps: Vec::new(),
             scheduled: options.scheduled_modes.clone().into(),
-            decided_at: state.iterations,
+            // No border comes before the first: nothing is decided there.
+            decided_at: match options.present_mode.is_decided {
+                true => state.iterations,
+                false => state.iterations.saturating_sub(1),
+            },
             loaded,
             control,
             options,
@@ -433,23 +437,25 @@ impl EpochManager {
             consumed,
         };
         BorderState {
-            state,
-            present_mode: self.present_mode(&ledger),
+            present_mode: self.present_mode(&ledger, iterations),
+            emitted: self.emitted_until(iterations),
             changes_made: ledger.made(),
+            state,
         }
     }
 
-    /// The present mode, with what waits for others.
-    fn present_mode(&self, ledger: &ParameterLedger) -> PresentMode {
+    /// The present mode at a border, with what waits for others.
+    fn present_mode(&self, ledger: &ParameterLedger, iterations: u64) -> PresentMode {
         PresentMode {
             mode: self.mode as u32,
             waiting: ledger.waiting().clone(),
+            is_decided: self.decided_at == iterations,
         }
     }
 
     /// The mode that the run ends in.
     pub(crate) fn last_mode(&self) -> PresentMode {
-        self.present_mode(&self.control.ledger())
+        self.present_mode(&self.control.ledger(), self.state.iterations)
     }
 
     /// Moves the run's state on by the blocks of an epoch, and closes the epoch's streams there.
@@ -657,7 +663,7 @@ impl EpochManager {
         changes: Vec<ParameterChange>,
     ) {
         self.source_offsets = self.source_bases();
-        self.emitted_before = self.emitted_tokens();
+        self.emitted_before = self.emitted_until(self.state.iterations);
 
         self.state.channels = channels;
         let consumed_counts = to.program.graph.sources().zip(consumed_tokens(&self.state));
@@ -679,9 +685,9 @@ impl EpochManager {
         });
     }
 
-    /// Tokens that each sink has given out since the session began.
-    fn emitted_tokens(&self) -> Vec<u64> {
-        let done_iterations = self.iterations_of_program();
+    /// Tokens that each sink is given from the session's beginning up to a border of the present program.
+    pub(crate) fn emitted_until(&self, iterations: u64) -> Vec<u64> {
+        let done_iterations = iterations - self.iterations_before;
         let sinks = self.loaded.program.graph.sinks();
         sinks
             .zip(&self.emitted_before)
@@ -797,7 +803,7 @@ impl EpochManager {
             before,
             after: &self.state,
             padded: &self.padded,
-            emitted: self.emitted_tokens(),
+            emitted: self.emitted_until(self.state.iterations),
         };
         self.tally
             .report(&self.loaded, &self.session_memory, &run_span)

@@ -287,6 +287,7 @@ mod tests {
                 consumed: Vec::new(),
             },
             present_mode: PresentMode::default(),
+            emitted: Vec::new(),
             changes_made: 0,
         };
         outlet.state(|| Some(state(1)));

@@ -103,7 +103,6 @@ impl std::fmt::Debug for Session {
 impl Session {
     fn start(engine: &Engine, options: RunOptions) -> Result<Self, EngineError> {
         let Engine { loaded, modes } = engine;
-        check_modes(modes, &options)?;
         let begin = modes.get(options.present_mode.mode);
         let begin = begin.ok_or(EngineError::NoMode {
             mode: options.present_mode.mode,
@@ -330,19 +329,6 @@ impl Drop for Session {
             drop(run_thread.wait());
         }
     }
-}
-
-/// Refuses what a run of several modes cannot do yet.
-fn check_modes(modes: &LoadedModes, options: &RunOptions) -> Result<(), EngineError> {
-    if !modes.are_several() {
-        return Ok(());
-    }
-    let wanted = [
-        (options.trace.is_some(), "be traced"),
-        (options.profile, "be profiled"),
-    ];
-    let refused = wanted.iter().find(|(is_wanted, _)| *is_wanted);
-    refused.map_or(Ok(()), |&(_, what)| Err(EngineError::Modes { what }))
 }
 
 /// Gives the supervising thread its priority in a real-time run.

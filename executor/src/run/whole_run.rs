@@ -47,6 +47,7 @@ pub(super) fn run_to_end(
     let mut report = manager.report(&before);
     manager.settle_changes();
     let present_mode = manager.last_mode();
+    let emitted = manager.emitted_until(manager.state.iterations);
     if let Some(next) = manager.unreached_mode() {
         report.notes.push(format!(
             "the change of mode at iteration {} was not made: there is no plan for single iterations that gets there",
@@ -61,6 +62,7 @@ pub(super) fn run_to_end(
     // A run that was given up leaves its outcome too: the state at its last committed border.
     let outcome = Outcome {
         report,
+        emitted,
         state: manager.state,
         present_mode,
     };

@@ -204,9 +204,9 @@ impl Folder {
     ///
     /// # Errors
     /// What the file system says; then the older checkpoints are all still there.
-    pub fn write(&self, checkpoint: &Checkpoint, graph: &Graph) -> io::Result<()> {
+    pub fn write(&self, checkpoint: &Checkpoint, graphs: &[&Graph]) -> io::Result<()> {
         let checkpoint_name = file_name(checkpoint);
-        self.write_whole(&checkpoint_name, &checkpoint.encode(graph))?;
+        self.write_whole(&checkpoint_name, &checkpoint.encode(graphs))?;
 
         let written_file = self.path.join(checkpoint_name);
         let older_files = self
@@ -240,16 +240,16 @@ impl Folder {
     /// What the file system says of the folder.
     pub fn newest(
         &self,
-        graph: &Graph,
+        graphs: &[&Graph],
         run_id: &str,
         mut fits: impl FnMut(&Checkpoint) -> Result<(), String>,
     ) -> io::Result<(Option<Checkpoint>, Vec<String>)> {
         let mut passed_over = Vec::new();
         for path in self.files()? {
-            let read_result = read_regular(&path, Checkpoint::max_file_bytes(graph));
+            let read_result = read_regular(&path, Checkpoint::max_file_bytes(graphs));
             let checkpoint_bytes = read_result.map_err(CheckpointError::from);
             let decoded_checkpoint =
-                checkpoint_bytes.and_then(|bytes| Checkpoint::decode(&bytes, graph));
+                checkpoint_bytes.and_then(|bytes| Checkpoint::decode(&bytes, graphs));
 
             let accepted_checkpoint = match decoded_checkpoint {
                 Ok(checkpoint) if checkpoint.run_id != run_id => Err(CheckpointError::Run {
@@ -325,14 +325,14 @@ fn read_regular(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
 mod tests {
     use super::super::Origin;
     use super::*;
-    use zbmd_ir::State;
     use zbmd_ir::testing::programs;
+    use zbmd_ir::{PresentMode, State};
 
     const RUN: &str = "a run";
 
     fn checkpoint(iterations: u64) -> (Graph, Checkpoint) {
         let graph = programs::window().graph;
-        let origin = Origin::of(&State::initial(&graph));
+        let origin = Origin::of(&State::initial(&graph), &PresentMode::default());
         let mut state = State::initial(&graph);
         let repetition = zbmd_ir::verify::graph::repetition(&graph).expect("consistent");
         state.iterations = iterations;
@@ -340,16 +340,21 @@ mod tests {
             *tokens = iterations * repetition[*source] * graph.actors[*source].outputs[0].rate;
         }
         let run_id = RUN.to_owned();
+        let per_iteration = graph
+            .sinks()
+            .map(|(id, sink)| repetition[id] * sink.inputs[0].rate);
         let checkpoint = Checkpoint {
             run_id,
             origin,
+            sink_tokens: per_iteration.map(|tokens| iterations * tokens).collect(),
             state,
+            present_mode: PresentMode::default(),
         };
         (graph, checkpoint)
     }
 
     fn newest(folder: &Folder, graph: &Graph) -> (Option<Checkpoint>, Vec<String>) {
-        folder.newest(graph, RUN, |_| Ok(())).expect("there")
+        folder.newest(&[graph], RUN, |_| Ok(())).expect("there")
     }
 
     #[test]
@@ -360,7 +365,7 @@ mod tests {
         assert!(newest(&folder, &graph).0.is_none());
         for iterations in [5, 40, 300, 2000] {
             folder
-                .write(&checkpoint(iterations).1, &graph)
+                .write(&checkpoint(iterations).1, &[&graph])
                 .expect("written");
         }
         let files = folder.files().expect("there");
@@ -376,7 +381,7 @@ mod tests {
         let (found, damaged) = newest(&folder, &other_graph);
         assert!(found.is_none() && damaged.len() == 3, "another graph");
         let (found, of_others) = folder
-            .newest(&graph, "another run", |_| Ok(()))
+            .newest(&[&graph], "another run", |_| Ok(()))
             .expect("there");
         assert!(found.is_none(), "of another run");
         assert!(of_others[1].contains("is of run a run"), "{of_others:?}");
@@ -389,14 +394,14 @@ mod tests {
         let (graph, _) = checkpoint(0);
         for iterations in [5, 40, 300] {
             folder
-                .write(&checkpoint(iterations).1, &graph)
+                .write(&checkpoint(iterations).1, &[&graph])
                 .expect("written");
         }
         let fits = |checkpoint: &Checkpoint| match checkpoint.state.iterations {
             300 => Err("the output is shorter".to_owned()),
             _ => Ok(()),
         };
-        let (found, passed_over) = folder.newest(&graph, RUN, fits).expect("there");
+        let (found, passed_over) = folder.newest(&[&graph], RUN, fits).expect("there");
         let found = found.expect("an older one");
         assert_eq!((found.state.iterations, passed_over.len()), (40, 1));
 
@@ -407,8 +412,10 @@ mod tests {
         assert!(!place.path().join(".zbmd-checkpoint-k1ll3d").exists());
 
         // One that is younger than a file of a later border is not thrown away as too old.
-        folder.write(&checkpoint(2000).1, &graph).expect("written");
-        folder.write(&checkpoint(50).1, &graph).expect("written");
+        folder
+            .write(&checkpoint(2000).1, &[&graph])
+            .expect("written");
+        folder.write(&checkpoint(50).1, &[&graph]).expect("written");
         let file_names = folder.files().expect("there");
         assert!(
             file_names
@@ -442,7 +449,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let folder = Folder::open(place.path(), 2).expect("made");
         let (graph, first) = checkpoint(5);
-        folder.write(&first, &graph).expect("written");
+        folder.write(&first, &[&graph]).expect("written");
         let mknod_result = rustix::fs::mknodat(
             rustix::fs::CWD,
             place.path().join("00000000000000000009.zbcp"),
@@ -467,14 +474,14 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let folder = Folder::open(&place.path().join("points"), 2).expect("made");
         let (graph, first) = checkpoint(5);
-        folder.write(&first, &graph).expect("written");
+        folder.write(&first, &[&graph]).expect("written");
         let missing_folder = Folder {
             path: place.path().join("not there"),
             keep: 2,
             _lock: File::open(place.path()).expect("a folder"),
         };
         missing_folder
-            .write(&checkpoint(6).1, &graph)
+            .write(&checkpoint(6).1, &[&graph])
             .expect_err("no folder to write to");
         assert_eq!(newest(&folder, &graph).0, Some(first));
     }

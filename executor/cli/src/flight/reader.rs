@@ -457,7 +457,12 @@ impl Recording {
         state::check(&state, graph).map_err(|error| refused(error.to_string()))?;
         Ok(ReplayStart {
             state,
-            present_mode: PresentMode { mode, waiting },
+            present_mode: PresentMode {
+                mode,
+                waiting,
+                // What tokens decided at this border is among the changes that follow.
+                is_decided: true,
+            },
             scheduled_modes,
         })
     }

@@ -360,9 +360,15 @@ impl Drop for ReceiverServer {
     }
 }
 
-/// Listens at a port that is free.
+/// Listens at a port, also at one that was listened at a moment ago: a process that another test starts has a copy of the
+/// old socket until it executes its program.
 pub(crate) fn listen(port: u16) -> TcpListener {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("the port is free");
+    let mut listener = None;
+    wait_until("the port is free", || {
+        listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok();
+        listener.is_some()
+    });
+    let listener = listener.expect("bound");
     listener.set_nonblocking(true).expect("a socket");
     listener
 }
