@@ -42,7 +42,7 @@ use zbmd_executor::exit;
 
 use crate::args::Args;
 use crate::engine::readiness::Phase;
-use crate::engine::{RunChoices, RunningModel};
+use crate::engine::{LoadedModel, RunChoices, RunningModel};
 use crate::http::{Limits, Server};
 use crate::repository::RepositoryError;
 
@@ -128,39 +128,11 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
     if !args.listen.ip().is_loopback() && !args.allow_remote {
         return Err(ServeError::Remote(args.listen));
     }
+    let limits = limits_of(args);
     let models = repository::load(&args.folder, registry)?;
-    let connections = descriptors::connections_within_limit(args.connections as usize);
-    if connections < args.connections as usize {
-        say(format_args!(
-            "zbmd-serve: note: {connections} connections at once and not {}: the system allows no more open files (`ulimit -n`)",
-            args.connections,
-        ));
-    }
     let (listener, address) = bind(args.listen)?;
     let signals = signals();
-
-    let choices = RunChoices {
-        isolation: args.isolation.isolation(),
-        standby: !args.no_standby,
-        pin: args.pin,
-        queue: args.queue as usize,
-    };
-    let started = models
-        .into_iter()
-        .map(|model| RunningModel::start(model, choices.clone()));
-    let started: io::Result<Vec<_>> = started.collect();
-    let models = started.map_err(thread_error("a model"))?;
-    for running in &models {
-        let (running, is_quiet) = (Arc::clone(running), args.quiet);
-        let begin = move || {
-            running.warm_up();
-            if !is_quiet {
-                introduce(&running);
-            }
-        };
-        let warmer = std::thread::Builder::new().name("zbmd warm-up".to_owned());
-        warmer.spawn(begin).map_err(thread_error("a model"))?;
-    }
+    let models = start_models(args, models)?;
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(args.http_threads as usize)
@@ -168,18 +140,12 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
         .enable_all()
         .build()
         .map_err(thread_error("connections"))?;
-    let limits = Limits {
-        connections,
-        header_timeout: args.header_timeout,
-        body_timeout: args.body_timeout,
-    };
     let server = Server::new(models.clone(), limits);
-    let accepting = Arc::clone(&server);
     let listener = {
         let _context = runtime.enter();
         TcpListener::from_std(listener).map_err(|source| ServeError::Listen { address, source })?
     };
-    runtime.spawn(accepting.accept_all(listener));
+    runtime.spawn(Arc::clone(&server).accept_all(listener));
     if !args.quiet {
         say(format_args!("zbmd-serve: listening at http://{address}"));
     }
@@ -190,6 +156,50 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
         true => Err(ServeError::AllFailed),
         false => Ok(exit_code),
     }
+}
+
+/// What strangers may take, as far as the system allows it.
+fn limits_of(args: &Args) -> Limits {
+    let wanted = args.connections as usize;
+    let connections = descriptors::connections_within_limit(wanted);
+    if connections < wanted {
+        say(format_args!(
+            "zbmd-serve: note: {connections} connections at once and not {wanted}: the system allows no more open files (`ulimit -n`)"
+        ));
+    }
+    Limits {
+        connections,
+        header_timeout: args.header_timeout,
+        body_timeout: args.body_timeout,
+    }
+}
+
+/// Begins to run all models, each of which is warmed up and then introduced.
+fn start_models(
+    args: &Args,
+    models: Vec<LoadedModel>,
+) -> Result<Vec<Arc<RunningModel>>, ServeError> {
+    let choices = RunChoices {
+        isolation: args.isolation.isolation(),
+        standby: !args.no_standby,
+        pin: args.pin,
+        queue: args.queue as usize,
+    };
+    let start = |model| {
+        let running = RunningModel::start(model, choices.clone())?;
+        let (warmed, is_quiet) = (Arc::clone(&running), args.quiet);
+        let warm_up = move || {
+            warmed.warm_up();
+            if !is_quiet {
+                introduce(&warmed);
+            }
+        };
+        let warmer = std::thread::Builder::new().name("zbmd warm-up".to_owned());
+        warmer.spawn(warm_up)?;
+        Ok(running)
+    };
+    let started: io::Result<Vec<_>> = models.into_iter().map(start).collect();
+    started.map_err(thread_error("a model"))
 }
 
 fn thread_error(what: &'static str) -> impl Fn(io::Error) -> ServeError {

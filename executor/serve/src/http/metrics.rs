@@ -24,6 +24,83 @@ pub(super) fn metrics_text(server: &Server) -> String {
     text.0
 }
 
+/// A metric's name, its type, and what it counts.
+#[derive(Clone, Copy)]
+struct Metric {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+}
+
+const fn counter(name: &'static str, help: &'static str) -> Metric {
+    let kind = "counter";
+    Metric { name, kind, help }
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> Metric {
+    let kind = "gauge";
+    Metric { name, kind, help }
+}
+
+/// A count that Triton has, without the first part of its name.
+struct TritonCount {
+    name: &'static str,
+    help: &'static str,
+    value: fn(&ModelStats) -> u64,
+}
+
+const fn micros(ns: u64) -> u64 {
+    ns / 1000
+}
+
+const TRITON_COUNTS: [TritonCount; 9] = [
+    TritonCount {
+        name: "request_success",
+        help: "Requests answered.",
+        value: |stats| stats.success.count(),
+    },
+    TritonCount {
+        name: "request_failure",
+        help: "Requests refused.",
+        value: |stats| stats.fail.count(),
+    },
+    TritonCount {
+        name: "count",
+        help: "Inferences.",
+        value: |stats| stats.success.count(),
+    },
+    TritonCount {
+        name: "exec_count",
+        help: "Executions.",
+        value: |stats| stats.success.count(),
+    },
+    TritonCount {
+        name: "request_duration_us",
+        help: "Responses together.",
+        value: |stats| micros(stats.success.total_ns()),
+    },
+    TritonCount {
+        name: "queue_duration_us",
+        help: "Waiting together.",
+        value: |stats| micros(stats.queue.total_ns()),
+    },
+    TritonCount {
+        name: "compute_input_duration_us",
+        help: "Reading bodies together.",
+        value: |stats| micros(stats.input.total_ns()),
+    },
+    TritonCount {
+        name: "compute_infer_duration_us",
+        help: "Computing together.",
+        value: |stats| micros(stats.infer.total_ns()),
+    },
+    TritonCount {
+        name: "compute_output_duration_us",
+        help: "Making answers together.",
+        value: |stats| micros(stats.output.total_ns()),
+    },
+];
+
 struct MetricsText(String);
 
 impl MetricsText {
@@ -57,75 +134,66 @@ impl MetricsText {
         );
     }
 
+    /// One value of the server.
+    fn of_server(&mut self, metric: Metric, value: impl std::fmt::Display) {
+        self.begin(metric.name, metric.kind, metric.help);
+        self.value(metric.name, value);
+    }
+
     /// One value for each model.
     fn per_model<V: std::fmt::Display>(
         &mut self,
         server: &Server,
-        (name, kind, help): (&str, &str, &str),
+        metric: Metric,
         value: impl Fn(&RunningModel) -> V,
     ) {
-        self.begin(name, kind, help);
+        self.begin(metric.name, metric.kind, metric.help);
         for running in server.models() {
-            self.model_value(name, running, value(running));
+            self.model_value(metric.name, running, value(running));
         }
     }
 
     fn connections(&mut self, server: &Server) {
         let counts = server.counts();
-        self.begin("zbmd_connections", "gauge", "Connections now.");
-        self.value("zbmd_connections", server.connections());
-        let name = "zbmd_connections_accepted_total";
-        self.begin(name, "counter", "Connections accepted so far.");
-        self.value(name, counts.accepted.load(Ordering::Relaxed));
-        let name = "zbmd_connections_refused_total";
-        self.begin(
-            name,
-            "counter",
-            "Connections closed at once, as there were too many.",
-        );
-        self.value(name, counts.refused.load(Ordering::Relaxed));
-        let name = "zbmd_http_requests_total";
-        self.begin(name, "counter", "HTTP requests answered, with any status.");
-        self.value(name, counts.requests.load(Ordering::Relaxed));
+        let metric = gauge("zbmd_connections", "Connections now.");
+        self.of_server(metric, server.connections());
+        let help = "Connections accepted so far.";
+        let metric = counter("zbmd_connections_accepted_total", help);
+        self.of_server(metric, counts.accepted.load(Ordering::Relaxed));
+        let help = "Connections closed at once, as there were too many.";
+        let metric = counter("zbmd_connections_refused_total", help);
+        self.of_server(metric, counts.refused.load(Ordering::Relaxed));
+        let help = "HTTP requests answered, with any status.";
+        let metric = counter("zbmd_http_requests_total", help);
+        self.of_server(metric, counts.requests.load(Ordering::Relaxed));
     }
 
     fn readiness(&mut self, server: &Server) {
         let help = "Whether a plan of the model runs, as its supervisor says.";
-        self.per_model(server, ("zbmd_ready", "gauge", help), |running| {
-            u8::from(running.is_ready())
-        });
+        let metric = gauge("zbmd_ready", help);
+        self.per_model(server, metric, |running| u8::from(running.is_ready()));
     }
 
     fn queues(&mut self, server: &Server) {
         let help = "Requests that were admitted and are not answered.";
-        self.per_model(
-            server,
-            ("zbmd_pending_requests", "gauge", help),
-            |running| running.admission().pending(),
-        );
-        let help = "Requests that may wait.";
-        self.per_model(
-            server,
-            ("zbmd_queue_limit_requests", "gauge", help),
-            |running| running.admission().limit(),
-        );
+        let metric = gauge("zbmd_pending_requests", help);
+        self.per_model(server, metric, |running| running.admission().pending());
+        let metric = gauge("zbmd_queue_limit_requests", "Requests that may wait.");
+        self.per_model(server, metric, |running| running.admission().limit());
         let help = "What the plan says of the response of a request that finds an empty queue.";
-        let metric = ("zbmd_planned_response_seconds", "gauge", help);
+        let metric = gauge("zbmd_planned_response_seconds", help);
         self.per_model(server, metric, |running| {
             seconds(running.model.planned.response_ns(0))
         });
         let help = "The same for one that takes the queue's last place.";
-        let metric = ("zbmd_planned_response_full_queue_seconds", "gauge", help);
+        let metric = gauge("zbmd_planned_response_full_queue_seconds", help);
         self.per_model(server, metric, |running| seconds(running.full_queue_ns()));
     }
 
     fn requests(&mut self, server: &Server) {
         let help = "Requests computed, each of which is an iteration.";
-        self.per_model(
-            server,
-            ("zbmd_iterations_total", "counter", help),
-            |running| running.stats.success.count(),
-        );
+        let metric = counter("zbmd_iterations_total", help);
+        self.per_model(server, metric, |running| running.stats.success.count());
         let name = "zbmd_refused_requests_total";
         self.begin(name, "counter", "Requests that were not computed, by why.");
         for running in server.models() {
@@ -135,11 +203,8 @@ impl MetricsText {
             }
         }
         let help = "Requests answered later than their timeout.";
-        self.per_model(
-            server,
-            ("zbmd_late_responses_total", "counter", help),
-            |running| running.stats.late(),
-        );
+        let metric = counter("zbmd_late_responses_total", help);
+        self.per_model(server, metric, |running| running.stats.late());
     }
 
     fn responses(&mut self, server: &Server) {
@@ -163,69 +228,30 @@ impl MetricsText {
     }
 
     fn supervision(&mut self, server: &Server) {
-        let help = "Epochs that the supervisor began.";
-        self.per_model(server, ("zbmd_epochs_total", "counter", help), |running| {
-            running.readiness().counts().epochs
-        });
+        let counts = |running: &RunningModel| running.readiness().counts();
+        let metric = counter("zbmd_epochs_total", "Epochs that the supervisor began.");
+        self.per_model(server, metric, |running| counts(running).epochs);
         let name = "zbmd_worker_losses_total";
         self.begin(name, "counter", "Workers lost, by the kind of cause.");
         for running in server.models() {
-            for (cause, count) in running.readiness().counts().losses {
+            for (cause, count) in counts(running).losses {
                 self.labelled(name, running, ("cause", cause), count);
             }
         }
         let help = "Losses after which tokens came again.";
-        self.per_model(
-            server,
-            ("zbmd_recoveries_total", "counter", help),
-            |running| running.readiness().counts().recoveries,
-        );
+        let metric = counter("zbmd_recoveries_total", help);
+        self.per_model(server, metric, |running| counts(running).recoveries);
         let help = "From losses to the first new token, in all.";
-        let metric = ("zbmd_recovery_seconds_total", "counter", help);
+        let metric = counter("zbmd_recovery_seconds_total", help);
         self.per_model(server, metric, |running| {
-            seconds(running.readiness().counts().recovery_ns)
+            seconds(counts(running).recovery_ns)
         });
-        let help = "Runs that were begun anew.";
-        self.per_model(
-            server,
-            ("zbmd_run_restarts_total", "counter", help),
-            |running| running.readiness().counts().restarts,
-        );
+        let metric = counter("zbmd_run_restarts_total", "Runs that were begun anew.");
+        self.per_model(server, metric, |running| counts(running).restarts);
     }
 
     fn triton_names(&mut self, server: &Server) {
-        type Value = fn(&ModelStats) -> u64;
-        const fn micros(ns: u64) -> u64 {
-            ns / 1000
-        }
-        let metrics: [(&str, &str, Value); 9] = [
-            ("request_success", "Requests answered.", |s| {
-                s.success.count()
-            }),
-            ("request_failure", "Requests refused.", |s| s.fail.count()),
-            ("count", "Inferences.", |s| s.success.count()),
-            ("exec_count", "Executions.", |s| s.success.count()),
-            ("request_duration_us", "Responses together.", |s| {
-                micros(s.success.total_ns())
-            }),
-            ("queue_duration_us", "Waiting together.", |s| {
-                micros(s.queue.total_ns())
-            }),
-            (
-                "compute_input_duration_us",
-                "Reading bodies together.",
-                |s| micros(s.input.total_ns()),
-            ),
-            ("compute_infer_duration_us", "Computing together.", |s| {
-                micros(s.infer.total_ns())
-            }),
-            (
-                "compute_output_duration_us",
-                "Making answers together.",
-                |s| micros(s.output.total_ns()),
-            ),
-        ];
-        for (name, help, value) in metrics {
+        for TritonCount { name, help, value } in TRITON_COUNTS {
             let name = format!("nv_inference_{name}");
             self.begin(&name, "untyped", help);
             for running in server.models() {
@@ -234,11 +260,8 @@ impl MetricsText {
             }
         }
         let name = "nv_inference_pending_request_count";
-        self.begin(
-            name,
-            "gauge",
-            "Requests that were admitted and are not answered.",
-        );
+        let help = "Requests that were admitted and are not answered.";
+        self.begin(name, "gauge", help);
         for running in server.models() {
             let pending = running.admission().pending();
             self.labelled(name, running, ("version", VERSION), pending);

@@ -180,3 +180,17 @@ impl Server {
         let _ = tokio::time::timeout(limit, self.places.acquire_many(all_places)).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_connection_too_many_is_told_as_much_as_it_says() {
+        let text = std::str::from_utf8(TOO_MANY).expect("text");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())));
+        let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
+        assert!(body["error"].is_string());
+    }
+}

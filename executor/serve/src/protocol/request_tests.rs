@@ -79,10 +79,8 @@ fn ids_and_timeouts_are_read() {
 }
 
 #[test]
-fn every_refusal_says_what_to_change() {
+fn refusals_of_lists_say_what_to_change() {
     let a_with = |from: &str, to: &str| with_inputs(&[&A.replace(from, to), B]);
-    let binary = |size: &str| with_inputs(&[&A_BINARY.replace('8', size), B]);
-    let with = |rest: &str| format!(r#"{{"inputs": [{A}, {B}], {rest}}}"#);
     for (json, bytes, expected) in [
         (
             "[]".to_owned(),
@@ -151,9 +149,20 @@ fn every_refusal_says_what_to_change() {
             &[],
             "input `a` has neither `data` nor the parameter `binary_data_size`",
         ),
+    ] {
+        let error = parsed(&json, bytes).expect_err(&json);
+        assert_eq!(error.to_string(), expected, "{json}");
+    }
+}
+
+#[test]
+fn refusals_of_bytes_and_parameters_say_what_to_change() {
+    let binary = |size: &str| with_inputs(&[&A_BINARY.replace('8', size), B]);
+    let with = |rest: &str| format!(r#"{{"inputs": [{A}, {B}], {rest}}}"#);
+    for (json, bytes, expected) in [
         (
             binary("8"),
-            &[0; 7],
+            &[0; 7][..],
             "the binary data of input `a` ends at byte 190 of the body, which has 189 bytes",
         ),
         (
