@@ -26,6 +26,9 @@ pub mod comparison {}
 #[doc = include_str!("../docs/onnx.md")]
 pub mod onnx {}
 
+#[doc = include_str!("../docs/serving.md")]
+pub mod serving {}
+
 #[doc = include_str!("../docs/losses.md")]
 pub mod losses {}
 

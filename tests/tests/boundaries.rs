@@ -27,7 +27,7 @@ fn imports(folder: &str, section: &str) -> BTreeSet<String> {
 
 #[test]
 fn crates_import_only_what_the_design_allows() {
-    let table: [(&str, &[&str]); 27] = [
+    let table: [(&str, &[&str]); 28] = [
         ("ir", &[]),
         ("ir/stream-url", &[]),
         ("ir/ticks", &["ir"]),
@@ -80,6 +80,7 @@ fn crates_import_only_what_the_design_allows() {
             &["ir", "backends", "compiler", "executor", "live"],
         ),
         ("executor/loom", &[]),
+        ("executor/serve", &["ir", "backends", "executor"]),
         ("executor/supervise", &["ir"]),
         (
             "executor/python",
@@ -134,6 +135,26 @@ fn the_executor_needs_no_command_line() {
 }
 
 #[test]
+fn only_the_server_needs_an_http_library() {
+    for package in [
+        "zbmdc",
+        "zbmd-run",
+        "zbmd-c",
+        "zbmd-python",
+        "zbmd-examples",
+    ] {
+        let packages = resolved_packages(package, "");
+        for library in ["hyper", "tokio", "zbmd-serve"] {
+            assert!(
+                !packages.contains(library),
+                "{package} needs {library}: what serves belongs into executor/serve, which nothing imports"
+            );
+        }
+    }
+    assert!(resolved_packages("zbmd-serve", "").contains("hyper"));
+}
+
+#[test]
 fn programs_for_cpus_only_name_no_gpu_driver() {
     const DRIVERS: [&str; 4] = ["ash", "cudarc", "libloading", "rspirv"];
     for package in [
@@ -145,6 +166,7 @@ fn programs_for_cpus_only_name_no_gpu_driver() {
         "zbmd-examples",
         "zbmd-c",
         "zbmd-python",
+        "zbmd-serve",
     ] {
         let packages = resolved_packages(package, "");
         assert!(packages.contains("zbmd-ir"), "{package}: {packages:?}");
