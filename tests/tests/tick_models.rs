@@ -111,7 +111,7 @@ fn the_voice_detector_has_the_interpreters_bits_on_a_torus() {
     };
     let detector = std::path::absolute(detector).expect("a path");
     let detector = ("detector", format!("{:?}", detector.display().to_string()));
-    let registry = zbmd_backends::standard_registry();
+    let registry = zbmd_tests::actors::registry();
     check_model("vad/model.ron", &registry, &[detector], 5);
 }
 
