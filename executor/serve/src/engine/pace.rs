@@ -79,9 +79,9 @@ impl MeasuredPace {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, shorter);
     }
 
-    /// Response of a request that finds nothing before it, lately; 0 before the first.
-    pub(crate) fn alone_ns(&self) -> u64 {
-        self.alone_ns.load(Ordering::Relaxed)
+    /// The shortest response so far of a request that found nothing before it; 0 before the first.
+    pub(crate) fn shortest_ns(&self) -> u64 {
+        self.shortest_ns.load(Ordering::Relaxed)
     }
 
     /// An answer came so long after the one before, and was under way already then.
@@ -93,11 +93,12 @@ impl MeasuredPace {
     /// moment must not have all that follows refused, as nothing would be measured then.
     fn response_ns(&self, iterations_ahead: u64) -> u64 {
         if iterations_ahead == 0 {
-            return self.shortest_ns.load(Ordering::Relaxed);
+            return self.shortest_ns();
         }
         let spacing_ns = self.spacing_ns.load(Ordering::Relaxed);
         let waiting_ns = spacing_ns.saturating_mul(iterations_ahead);
-        self.alone_ns().saturating_add(waiting_ns)
+        let alone_ns = self.alone_ns.load(Ordering::Relaxed);
+        alone_ns.saturating_add(waiting_ns)
     }
 
     /// The longer of what is planned and what was measured.
@@ -159,7 +160,7 @@ mod tests {
         assert_eq!(measured.expected(SINGLE, 0), Duration::from_nanos(100));
         measured.answered_alone(Duration::from_nanos(900));
         assert_eq!(measured.expected(SINGLE, 0), Duration::from_nanos(100));
-        assert_eq!(measured.alone_ns(), 200);
+        assert_eq!(measured.shortest_ns(), 100);
         measured.answered_next(Duration::from_nanos(430));
         assert_eq!(measured.expected(SINGLE, 1), Duration::from_nanos(280));
     }
