@@ -35,6 +35,9 @@ pub mod losses {}
 #[doc = include_str!("../docs/sound.md")]
 pub mod sound {}
 
+#[doc = include_str!("../docs/ticks.md")]
+pub mod ticks {}
+
 #[doc = include_str!("../docs/live.md")]
 pub mod live {}
 
