@@ -26,11 +26,17 @@ pub mod comparison {}
 #[doc = include_str!("../docs/onnx.md")]
 pub mod onnx {}
 
+#[doc = include_str!("../docs/serving.md")]
+pub mod serving {}
+
 #[doc = include_str!("../docs/losses.md")]
 pub mod losses {}
 
 #[doc = include_str!("../docs/sound.md")]
 pub mod sound {}
+
+#[doc = include_str!("../docs/ticks.md")]
+pub mod ticks {}
 
 #[doc = include_str!("../docs/live.md")]
 pub mod live {}

@@ -28,4 +28,5 @@ pub mod sets;
 pub mod signal;
 pub mod sim;
 pub mod stepper;
+pub mod ticks;
 pub mod timed;

@@ -27,10 +27,12 @@ fn imports(folder: &str, section: &str) -> BTreeSet<String> {
 
 #[test]
 fn crates_import_only_what_the_design_allows() {
-    let table: [(&str, &[&str]); 24] = [
+    let table: [(&str, &[&str]); 28] = [
         ("ir", &[]),
         ("ir/stream-url", &[]),
+        ("ir/ticks", &["ir"]),
         ("scheduler", &["ir"]),
+        ("scheduler/ticks", &["ir", "ticks", "scheduler"]),
         ("backends/gpu-ir", &["ir"]),
         ("backends/hal", &["ir", "gpu-ir"]),
         ("backends/vulkan", &["ir", "gpu-ir", "hal"]),
@@ -43,6 +45,7 @@ fn crates_import_only_what_the_design_allows() {
         ("backends/fft", &[]),
         ("backends/ops-dsp", &["ir", "fft", "gpu-ir", "op"]),
         ("backends/ops-nn", &["ir", "fft", "gpu-ir", "op"]),
+        ("backends/ticks", &["ir", "ticks", "op"]),
         (
             "backends",
             &[
@@ -54,7 +57,18 @@ fn crates_import_only_what_the_design_allows() {
             "compiler",
             &["ir", "stream-url", "scheduler", "backends", "view"],
         ),
-        ("compiler/cli", &["ir", "scheduler", "backends", "compiler"]),
+        (
+            "compiler/cli",
+            &[
+                "ir",
+                "ticks",
+                "scheduler",
+                "tick-scheduler",
+                "backends",
+                "tick-sim",
+                "compiler",
+            ],
+        ),
         ("executor", &["ir", "devices", "hal", "op", "supervise"]),
         ("executor/cli", &["ir", "backends", "executor", "live"]),
         (
@@ -66,6 +80,7 @@ fn crates_import_only_what_the_design_allows() {
             &["ir", "backends", "compiler", "executor", "live"],
         ),
         ("executor/loom", &[]),
+        ("executor/serve", &["ir", "backends", "executor"]),
         ("executor/supervise", &["ir"]),
         (
             "executor/python",
@@ -120,6 +135,26 @@ fn the_executor_needs_no_command_line() {
 }
 
 #[test]
+fn only_the_server_needs_an_http_library() {
+    for package in [
+        "zbmdc",
+        "zbmd-run",
+        "zbmd-c",
+        "zbmd-python",
+        "zbmd-examples",
+    ] {
+        let packages = resolved_packages(package, "");
+        for library in ["hyper", "tokio", "zbmd-serve"] {
+            assert!(
+                !packages.contains(library),
+                "{package} needs {library}: what serves belongs into executor/serve, which nothing imports"
+            );
+        }
+    }
+    assert!(resolved_packages("zbmd-serve", "").contains("hyper"));
+}
+
+#[test]
 fn programs_for_cpus_only_name_no_gpu_driver() {
     const DRIVERS: [&str; 4] = ["ash", "cudarc", "libloading", "rspirv"];
     for package in [
@@ -131,6 +166,7 @@ fn programs_for_cpus_only_name_no_gpu_driver() {
         "zbmd-examples",
         "zbmd-c",
         "zbmd-python",
+        "zbmd-serve",
     ] {
         let packages = resolved_packages(package, "");
         assert!(packages.contains("zbmd-ir"), "{package}: {packages:?}");
@@ -156,6 +192,7 @@ fn programs_for_cpus_only_name_no_gpu_driver() {
 fn the_scheduler_and_the_supervisor_are_pure() {
     let mut paths = vec![
         root().join("scheduler/src"),
+        root().join("scheduler/ticks/src"),
         root().join("executor/supervise/src"),
     ];
     while let Some(path) = paths.pop() {

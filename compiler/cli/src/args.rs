@@ -119,6 +119,17 @@ Examples:
         #[arg(long, value_name = "SIZE")]
         buffers: Option<Mode>,
     },
+    /// Run a model on a simulated machine whose nodes share a clock (bittide), scheduled to the tick
+    ///
+    /// Sources without files read zeros. compiler/docs/ticks.md has the machine file.
+    #[command(after_help = "\
+Examples:
+  zbmdc simulate agc.ron --machine torus.ron --ticks 10000 --report
+  zbmdc simulate agc.ron --machine torus.ron --input iq=noise.cf32 --output out=out.cf32
+  zbmdc simulate agc.ron --machine torus.ron --calendar   what every node does in which tick
+  zbmdc simulate agc.ron --machine torus.ron --plots clocks
+                                                          frequencies, phases and fills over time")]
+    Simulate(Simulate),
     /// List the devices that a model is compiled for when no machine is given
     #[command(after_help = "\
 Example:
@@ -245,6 +256,38 @@ Example:
         /// The shell
         shell: Shell,
     },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Simulate {
+    /// The model; an ONNX model is imported
+    pub(crate) model: PathBuf,
+    /// The machine that keeps time
+    #[arg(long, value_name = "FILE")]
+    pub(crate) machine: PathBuf,
+    /// Stop after so many ticks of each node; by default at the end of the inputs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub(crate) ticks: Option<u64>,
+    /// What a source reads: raw tokens
+    #[arg(long = "input", value_name = "NAME=FILE", value_parser = name_and_value)]
+    pub(crate) inputs: Vec<(String, String)>,
+    /// Where to write what a sink gets: raw tokens
+    #[arg(long = "output", value_name = "NAME=FILE", value_parser = name_and_value)]
+    pub(crate) outputs: Vec<(String, String)>,
+    /// Say more about plan and run
+    #[arg(long)]
+    pub(crate) report: bool,
+    /// Print what every node does in which tick, and run nothing
+    #[arg(long)]
+    pub(crate) calendar: bool,
+    /// Visit only ticks in which a calendar has an entry: the same output without clocks and buffers, much sooner
+    #[arg(long)]
+    pub(crate) events: bool,
+    /// Folder for frequencies, phases and fills over time, as SVG and CSV
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plots: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) given: Given,
 }
 
 #[derive(Args, Debug)]

@@ -12,6 +12,7 @@ use crate::lists::{explain_code, list_devices, list_ops};
 use crate::man::write_man_pages;
 use crate::new_project::new_project;
 use crate::output::{Exit, Voice, print};
+use crate::simulate::simulate;
 use crate::watch::watch;
 
 /// Runs one invocation.
@@ -34,6 +35,7 @@ pub(crate) fn run(cli: Cli) -> Exit {
             machine,
             buffers,
         } => analyse(&model, machine, buffers, voice),
+        Command::Simulate(args) => simulate(&args, voice),
         Command::Devices { cores, ron, gpus } => list_devices(cores, ron, gpus),
         Command::Ops { name } => list_ops(name.as_deref()),
         Command::Explain { code } => explain_code(code.as_deref()),

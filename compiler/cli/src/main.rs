@@ -12,6 +12,7 @@ mod man;
 mod model_input;
 mod new_project;
 mod output;
+mod simulate;
 mod watch;
 
 use std::process::ExitCode;

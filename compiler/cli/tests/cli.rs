@@ -146,6 +146,9 @@ fn exit_codes() {
         (&["compile", "fine.ron", "--machine", "missing.ron"], 4),
         (&["compile", "fine.ron", "-o", "no/such/x.zbmd"], 4),
         (&["inspect", "missing.zbmd"], 4),
+        (&["simulate", "fine.ron"], 2),
+        (&["simulate", "fine.ron", "--machine", "fine.ron"], 3),
+        (&["simulate", "fine.ron", "--machine", "missing.ron"], 4),
         (&["inspect", "fine.ron"], 5),
     ];
     for (args, exit) in cases {
@@ -470,6 +473,7 @@ fn every_subcommand_shows_an_example() {
         "ops",
         "explain",
         "inspect",
+        "simulate",
         "completions",
     ] {
         let output = zbmdc(dir.path(), &[command, "--help"]);

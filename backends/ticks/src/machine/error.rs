@@ -1,0 +1,132 @@
+//! Why a run cannot begin, and what ended it early.
+
+use zbmd_ir::verify::VerifyError;
+use zbmd_op::OpError;
+use zbmd_op::kernel::KernelFault;
+use zbmd_ticks::{LinkId, MachineError, NodeId};
+
+use crate::clock::ClockError;
+
+/// Why an application cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The machine makes no sense.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The clocks make no sense, or control drove them apart.
+    #[error(transparent)]
+    Clock(#[from] ClockError),
+    /// The graph is not consistent.
+    #[error(transparent)]
+    Graph(#[from] VerifyError),
+    /// The plan is one of another graph or machine.
+    #[error("the plan was made for {plan} {what}, but there are {found}")]
+    OtherPlan {
+        /// Actors or nodes.
+        what: &'static str,
+        /// How many the plan has.
+        plan: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// A port is not joined to any channel.
+    #[error("actor `{actor}`: port {port} is not joined to a channel")]
+    OpenPort {
+        /// The actor.
+        actor: String,
+        /// Index of the port.
+        port: usize,
+    },
+    /// No kernel could be made.
+    #[error("actor `{actor}`: {source}")]
+    Kernel {
+        /// The actor.
+        actor: String,
+        /// Why.
+        source: OpError,
+    },
+    /// A source got no bytes to read.
+    #[error("source `{source_name}` has no input: give its bytes, or an empty vector")]
+    NoInput {
+        /// The source.
+        source_name: String,
+    },
+    /// No source limits the run and no iterations were given.
+    #[error("a graph without sources runs for ever: say how many iterations")]
+    Endless,
+    /// A kernel reported a fault.
+    #[error("actor `{actor}`: {fault}")]
+    Fault {
+        /// The actor.
+        actor: String,
+        /// What it said.
+        fault: KernelFault,
+    },
+}
+
+/// What a node saw that should not have been.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunFault {
+    /// The node.
+    pub node: NodeId,
+    /// Its tick, counted from the start of the application.
+    pub tick: u64,
+    /// The incoming link.
+    pub link: LinkId,
+    /// What.
+    pub kind: FaultKind,
+}
+
+/// What is wrong with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// No frame in the tick in which one was due.
+    Missing,
+    /// A frame whose check sum is wrong.
+    Corrupt,
+    /// The frame that is due is still under way: the buffer is empty.
+    Underflow,
+    /// A frame came and the buffer was full.
+    Overflow,
+}
+
+impl std::fmt::Display for RunFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = match self.kind {
+            FaultKind::Missing => "no frame came",
+            FaultKind::Corrupt => "a frame came with a wrong check sum",
+            FaultKind::Underflow => "the elastic buffer was empty",
+            FaultKind::Overflow => "the elastic buffer was full",
+        };
+        write!(
+            f,
+            "{} in tick {}, on {}: {what}",
+            self.node, self.tick, self.link
+        )
+    }
+}
+
+/// Something that happens to a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Injection {
+    /// The link.
+    pub link: LinkId,
+    /// The sender's tick, counted from the start of the application.
+    pub tick: u64,
+    /// What happens.
+    pub kind: InjectionKind,
+}
+
+/// What happens to a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InjectionKind {
+    /// It is lost.
+    Lose,
+    /// One bit of it changes.
+    Flip {
+        /// The bit, modulo those of a frame.
+        bit: u32,
+    },
+    /// It, and all later ones of the link, are lost.
+    Cut,
+}

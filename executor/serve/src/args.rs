@@ -1,0 +1,141 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use zbmd_executor::Isolation;
+
+const AFTER_HELP: &str = "\
+Examples:
+  zbmdc compile graphs/simple/model.ron --block 1 -o models/simple.zbmd
+  zbmd-serve models
+  zbmd-serve models --listen 127.0.0.1:9000 --isolation threads --queue 64
+  curl http://127.0.0.1:8000/v2/models/simple
+
+The protocol is the Open Inference Protocol, version 2, over HTTP, with binary tensors; `/metrics` is for Prometheus.
+
+Exit codes:
+  0    ended by SIGTERM or an interrupt, and all that was admitted is answered
+  2    the command line is wrong
+  4    a file cannot be read, or the address is not to be had
+  5    a bundle is refused
+  6    too little memory or threads
+  7    every model failed too often and was given up
+  70   our bug
+  130  a second signal came, or requests were left when the time to drain was over";
+
+/// Answers inference requests over HTTP with bundles. Lost workers make answers slower and not wrong.
+#[derive(Debug, Parser)]
+#[command(name = "zbmd-serve", version, after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// A folder of bundles, made by `zbmdc compile`: `NAME.zbmd` is the model `NAME`
+    pub(crate) folder: PathBuf,
+    /// Address and port to listen at; port 0 is one that is free
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8000")]
+    pub(crate) listen: SocketAddr,
+    /// Allow an address that others can reach. There is no encryption and no authentication yet: only in a network, or behind
+    /// a proxy, that you trust
+    #[arg(long)]
+    pub(crate) allow_remote: bool,
+    /// Requests of each model that may wait; one more is refused
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) queue: u32,
+    /// Where workers run: in threads of this process, or in a process of its own each GPU, or each device
+    #[arg(long, value_name = "WHERE", default_value = "processes")]
+    pub(crate) isolation: Where,
+    /// Keep no second process ready to take the place of each worker that is one: less memory, longer recoveries
+    #[arg(long)]
+    pub(crate) no_standby: bool,
+    /// Tie workers to their devices' cores. For one model on a machine of its own
+    #[arg(long)]
+    pub(crate) pin: bool,
+    /// Threads for connections
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) http_threads: u32,
+    /// Connections at once; one more is told 503 and closed
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    pub(crate) connections: u32,
+    /// Close a connection that has not sent the header of a request after so long
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    pub(crate) header_timeout: Duration,
+    /// Refuse a request whose body is not there so long after its header
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    pub(crate) body_timeout: Duration,
+    /// After SIGTERM, wait so long at most for answers to what was admitted
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    pub(crate) drain: Duration,
+    /// Say nothing but errors
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
+
+/// Where workers run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Where {
+    Threads,
+    Processes,
+    Gpus,
+}
+
+impl Where {
+    pub(crate) const fn isolation(self) -> Isolation {
+        match self {
+            Self::Threads => Isolation::Threads,
+            Self::Processes => Isolation::Processes { program: None },
+            Self::Gpus => Isolation::GpuProcesses { program: None },
+        }
+    }
+}
+
+/// A time such as `500ms`, `5s` or `2m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let unit_at = text.find(|character: char| character.is_ascii_alphabetic());
+    let (number, unit) = text.split_at(unit_at.unwrap_or(text.len()));
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        _ => return Err("write a whole number and ms, s or m".to_owned()),
+    };
+    let number: u64 = number
+        .parse()
+        .map_err(|_| "it is not a whole number of ms, s or m")?;
+    let in_a_day = number
+        .checked_mul(millis)
+        .filter(|ms| (1..=86_400_000).contains(ms));
+    let total_ms = in_a_day.ok_or("it must be from 1ms to a day")?;
+    Ok(Duration::from_millis(total_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn times_are_read() {
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        for wrong in [
+            "",
+            "5",
+            "s",
+            "-5s",
+            "1.5s",
+            "0s",
+            "5h",
+            "99999999999999999999s",
+            "2000m",
+        ] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

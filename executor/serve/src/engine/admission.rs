@@ -1,0 +1,310 @@
+//! The queue before a model's run: who is let in, who is under way, and what is computed next.
+//!
+//! Every entry under way is one iteration that was pushed, in order; its answer is the next iteration that is pulled. What is
+//! under way when a run ends goes back to the front of the queue, in order, for the run that follows.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::pace::{MeasuredPace, PlannedPace};
+
+/// The bytes of a request's inputs, in the model's order.
+pub(crate) type Inputs = Arc<Vec<Vec<u8>>>;
+
+/// What a request gave.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Computed {
+    /// The bytes of each output, in the model's order.
+    pub(crate) tensors: Vec<Vec<u8>>,
+    /// From admission until the run took it.
+    pub(crate) queued: Duration,
+    /// From then until the answer.
+    pub(crate) computed: Duration,
+}
+
+/// Why a request is not admitted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("the queue of {limit} requests is full; the first place is expected in {wait:?}")]
+    Full { limit: usize, wait: Duration },
+    #[error("the answer is expected in {expected:?}, the request's timeout is {timeout:?}")]
+    TooLate {
+        expected: Duration,
+        timeout: Duration,
+    },
+    #[error(
+        "no plan of the model runs at present, so no timeout can be kept; without one the request waits"
+    )]
+    NotRunning,
+    #[error("the server is shutting down")]
+    Draining,
+    #[error("the model failed: {why}")]
+    Failed { why: String },
+}
+
+struct Pending {
+    inputs: Inputs,
+    answer: oneshot::Sender<Computed>,
+    admitted: Instant,
+    /// When the run took it.
+    begun: Instant,
+    /// Nothing was before it.
+    is_alone: bool,
+}
+
+enum UnderWay {
+    Request(Pending),
+    /// An empty iteration.
+    Filler,
+}
+
+/// What the run is given next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// The inputs of a request.
+    Request(Inputs),
+    /// Zeros.
+    Filler,
+    /// Nothing more: the run is to end.
+    End,
+}
+
+struct QueueState {
+    waiting: VecDeque<Pending>,
+    under_way: VecDeque<UnderWay>,
+    /// Empty iterations that are to follow the last request, unless another comes.
+    fillers_due: u64,
+    /// Requests under way.
+    request_count: usize,
+    is_draining: bool,
+    /// The run that takes work has ended.
+    is_interrupted: bool,
+    failure: Option<String>,
+    /// When the last answer came.
+    last_answer: Option<Instant>,
+}
+
+/// The queue of one model.
+pub(crate) struct Admission {
+    state: Mutex<QueueState>,
+    changed: Condvar,
+    /// Requests that wait, at most.
+    limit: usize,
+    planned: PlannedPace,
+    measured: MeasuredPace,
+}
+
+impl Admission {
+    pub(crate) fn new(limit: usize, planned: PlannedPace) -> Self {
+        Self {
+            state: Mutex::new(QueueState {
+                waiting: VecDeque::new(),
+                under_way: VecDeque::new(),
+                fillers_due: 0,
+                request_count: 0,
+                is_draining: false,
+                is_interrupted: false,
+                failure: None,
+                last_answer: None,
+            }),
+            changed: Condvar::new(),
+            limit,
+            planned,
+            measured: MeasuredPace::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Requests that wait, at most.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// What responses took lately.
+    pub(crate) fn measured(&self) -> &MeasuredPace {
+        &self.measured
+    }
+
+    /// Requests that were admitted and are not answered.
+    pub(crate) fn pending(&self) -> usize {
+        let state = self.state();
+        state.waiting.len() + state.request_count
+    }
+
+    /// Admits a request, if it can be answered in time. `is_running` says whether a plan runs now.
+    pub(crate) fn submit(
+        &self,
+        inputs: Vec<Vec<u8>>,
+        timeout: Option<Duration>,
+        is_running: bool,
+    ) -> Result<oneshot::Receiver<Computed>, Refusal> {
+        let mut state = self.state();
+        if let Some(why) = &state.failure {
+            return Err(Refusal::Failed { why: why.clone() });
+        }
+        if state.is_draining {
+            return Err(Refusal::Draining);
+        }
+        let ahead = (state.waiting.len() + state.under_way.len()) as u64;
+        if state.waiting.len() >= self.limit {
+            return Err(Refusal::Full {
+                limit: self.limit,
+                wait: self.measured.expected(self.planned, ahead),
+            });
+        }
+        if let Some(timeout) = timeout {
+            if !is_running {
+                return Err(Refusal::NotRunning);
+            }
+            let expected = self.measured.expected(self.planned, ahead);
+            if expected > timeout {
+                return Err(Refusal::TooLate { expected, timeout });
+            }
+        }
+
+        let (answer, receiver) = oneshot::channel();
+        let now = Instant::now();
+        state.waiting.push_back(Pending {
+            inputs: Arc::new(inputs),
+            answer,
+            admitted: now,
+            begun: now,
+            is_alone: ahead == 0,
+        });
+        drop(state);
+        self.changed.notify_all();
+        Ok(receiver)
+    }
+
+    /// What the run is to compute next; waits for it. What is returned counts as pushed.
+    pub(crate) fn next_work(&self) -> Work {
+        let mut state = self.state();
+        loop {
+            if state.is_interrupted {
+                return Work::End;
+            }
+            while let Some(mut pending) = state.waiting.pop_front() {
+                // Its client went away.
+                if pending.answer.is_closed() {
+                    continue;
+                }
+                pending.begun = Instant::now();
+                let inputs = Arc::clone(&pending.inputs);
+                state.under_way.push_back(UnderWay::Request(pending));
+                state.request_count += 1;
+                state.fillers_due = self.planned.fillers();
+                return Work::Request(inputs);
+            }
+            if state.fillers_due > 0 {
+                state.fillers_due -= 1;
+                state.under_way.push_back(UnderWay::Filler);
+                return Work::Filler;
+            }
+            // Requests under way may come back to be computed again by another run.
+            if state.is_draining && state.request_count == 0 {
+                return Work::End;
+            }
+            let waited = self.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The next iteration has been pulled. Its tensors are wanted only if a request stands for it.
+    pub(crate) fn finish_next(&self, tensors: &[Vec<u8>]) {
+        let mut state = self.state();
+        let last_answer = state.last_answer;
+        let Some(UnderWay::Request(pending)) = state.under_way.pop_front() else {
+            return;
+        };
+        let now = Instant::now();
+        state.request_count -= 1;
+        state.last_answer = Some(now);
+        drop(state);
+        self.changed.notify_all();
+
+        self.measure(&pending, now, last_answer);
+        let computed = Computed {
+            tensors: tensors.to_vec(),
+            queued: pending.begun - pending.admitted,
+            computed: now - pending.begun,
+        };
+        // Its client may have gone away.
+        let _ = pending.answer.send(computed);
+    }
+
+    fn measure(&self, pending: &Pending, now: Instant, last_answer: Option<Instant>) {
+        if pending.is_alone {
+            self.measured.answered_alone(now - pending.admitted);
+        } else if let Some(last) = last_answer.filter(|last| *last > pending.admitted) {
+            self.measured.answered_next(now - last);
+        }
+    }
+
+    /// The run that took work has ended: nobody takes more, until [`Self::begin_run`].
+    pub(crate) fn interrupt(&self) {
+        self.state().is_interrupted = true;
+        self.changed.notify_all();
+    }
+
+    /// A new run takes work. What was under way in the one before comes first; how many requests that are.
+    pub(crate) fn begin_run(&self) -> usize {
+        let mut state = self.state();
+        let interrupted = std::mem::take(&mut state.under_way);
+        let requests = interrupted
+            .into_iter()
+            .rev()
+            .filter_map(|entry| match entry {
+                UnderWay::Request(pending) => Some(pending),
+                UnderWay::Filler => None,
+            });
+        let mut count = 0;
+        for pending in requests {
+            state.waiting.push_front(pending);
+            count += 1;
+        }
+        state.request_count = 0;
+        state.fillers_due = 0;
+        state.is_interrupted = false;
+        count
+    }
+
+    /// No request is admitted any more; those that were are answered.
+    pub(crate) fn drain(&self) {
+        self.state().is_draining = true;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.state().is_draining
+    }
+
+    /// Nothing is computed any more: all that wait are told so.
+    pub(crate) fn fail(&self, why: String) {
+        let mut state = self.state();
+        state.failure = Some(why);
+        state.waiting.clear();
+        state.under_way.clear();
+        state.request_count = 0;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits so long at most until all that was admitted is answered; whether it is.
+    pub(crate) fn wait_until_idle(&self, limit: Duration) -> bool {
+        let is_busy = |state: &mut QueueState| !state.waiting.is_empty() || state.request_count > 0;
+        let waited = self
+            .changed
+            .wait_timeout_while(self.state(), limit, is_busy);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+#[cfg(test)]
+#[path = "admission_tests.rs"]
+mod tests;

@@ -1,0 +1,123 @@
+//! A model that can be served: its engine, its tensors, and what its calendars promise.
+
+use std::path::{Path, PathBuf};
+
+use zbmd_backends::op::Registry;
+use zbmd_executor::embed::{StreamInfo, open_error_class, streams};
+use zbmd_executor::{Engine, EngineError, exit};
+use zbmd_ir::Graph;
+use zbmd_ir::bundle::{OpenError, open_modes};
+
+use super::pace::PlannedPace;
+use crate::tensor::TensorSpec;
+
+/// Why a bundle is not served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    #[error("{}: {source}", path.display())]
+    Open {
+        path: PathBuf,
+        source: Box<OpenError>,
+    },
+    #[error("{}: {source}", path.display())]
+    Engine {
+        path: PathBuf,
+        source: Box<EngineError>,
+    },
+    #[error("{}: {why}", path.display())]
+    Unfit { path: PathBuf, why: String },
+}
+
+impl LoadError {
+    /// Its exit code, one of [`exit`].
+    pub(crate) fn class(&self) -> u8 {
+        match self {
+            Self::Open { source, .. } => open_error_class(source),
+            Self::Engine { source, .. } => source.class(),
+            Self::Unfit { .. } => exit::REFUSED,
+        }
+    }
+}
+
+/// A model that is ready to run.
+#[derive(Debug)]
+pub(crate) struct LoadedModel {
+    /// Its name in requests: that of its file.
+    pub(crate) name: String,
+    pub(crate) engine: Engine,
+    /// In the order of the graph's sources.
+    pub(crate) inputs: Vec<TensorSpec>,
+    /// In the order of the graph's sinks.
+    pub(crate) outputs: Vec<TensorSpec>,
+    pub(crate) planned: PlannedPace,
+}
+
+impl LoadedModel {
+    /// Opens a bundle, verifies it, and checks that requests can be its iterations.
+    ///
+    /// # Errors
+    /// A file that is not a bundle, kernels that are not here, or a model whose answers would depend on other requests.
+    pub(crate) fn open(name: &str, path: &Path, registry: &Registry) -> Result<Self, LoadError> {
+        let modes = open_modes(path).map_err(|source| LoadError::Open {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })?;
+        let unfit = |why| LoadError::Unfit {
+            path: path.to_owned(),
+            why,
+        };
+        if modes.names().len() > 1 {
+            let names = modes.names().join(", ");
+            return Err(unfit(format!(
+                "it has the modes {names}: compile one of them alone, with `zbmdc compile --mode`"
+            )));
+        }
+        let graph = &modes.programs()[0].graph;
+        check_stateless(graph).map_err(unfit)?;
+        let all_streams = streams(graph);
+        check_streams(&all_streams).map_err(unfit)?;
+
+        let engine = Engine::with_modes(modes, registry).map_err(|source| LoadError::Engine {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })?;
+        let (sources, sinks): (Vec<_>, Vec<_>) =
+            all_streams.into_iter().partition(|stream| stream.is_source);
+        Ok(Self {
+            name: name.to_owned(),
+            inputs: sources.iter().map(TensorSpec::of).collect(),
+            outputs: sinks.iter().map(TensorSpec::of).collect(),
+            planned: PlannedPace::of(engine.program()),
+            engine,
+        })
+    }
+}
+
+/// Tokens that stay on a channel between iterations would go from one client's request to the next one's.
+fn check_stateless(graph: &Graph) -> Result<(), String> {
+    let stateful = graph.channels.iter().find(|channel| channel.history() > 0);
+    stateful.map_or(Ok(()), |channel| {
+        let writer = &graph.actors[channel.from.actor].name;
+        Err(format!(
+            "it keeps tokens of `{writer}` from one iteration to the next: requests would change each other's answers; \
+             serve a model without initial tokens"
+        ))
+    })
+}
+
+fn check_streams(streams: &[StreamInfo]) -> Result<(), String> {
+    for (is_source, kind) in [(true, "source"), (false, "sink")] {
+        if !streams.iter().any(|stream| stream.is_source == is_source) {
+            return Err(format!(
+                "it has no {kind}: a request needs inputs and outputs"
+            ));
+        }
+    }
+    let burst = streams.iter().find(|stream| stream.token.burst);
+    burst.map_or(Ok(()), |stream| {
+        let StreamInfo { name, token, .. } = stream;
+        Err(format!(
+            "`{name}` carries {token}: the protocol's tensors have a fixed size"
+        ))
+    })
+}

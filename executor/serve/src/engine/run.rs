@@ -1,0 +1,282 @@
+//! A model's run under supervision, begun anew when it ends before it should.
+//!
+//! | thread | what it does |
+//! |---|---|
+//! | `zbmd model` | starts sessions and waits for their ends |
+//! | `zbmd feed` | pushes the inputs of the next request, or zeros |
+//! | `zbmd answer` | pulls an iteration's outputs and gives them to the request that they answer |
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use zbmd_executor::supervise::Supervision;
+use zbmd_executor::supervise::declare::DeclareError;
+use zbmd_executor::{
+    EngineError, Isolation, RunError, RunOptions, Session, SinkHandle, SourceHandle, StreamError,
+    Supervised,
+};
+
+use super::admission::{Admission, Computed, Refusal, Work};
+use super::load::LoadedModel;
+use super::readiness::{Phase, Readiness};
+use crate::say;
+use crate::stats::ModelStats;
+
+/// Pause before a run is begun anew, doubled each time that it gives no answer.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Runs in a row that ended without an answer, after which the model has failed.
+const MAX_FRUITLESS_RUNS: u32 = 6;
+
+/// Empty requests that a model is begun with, at most.
+const WARM_UP_REQUESTS: u32 = 32;
+/// No more of them are asked after so long.
+const WARM_UP_LIMIT: Duration = Duration::from_millis(500);
+
+/// How models are run.
+#[derive(Clone, Debug)]
+pub(crate) struct RunChoices {
+    pub(crate) isolation: Isolation,
+    /// A second process is ready to take the place of each worker that is one.
+    pub(crate) standby: bool,
+    /// Workers are tied to their cores.
+    pub(crate) pin: bool,
+    /// Requests of a model that wait, at most.
+    pub(crate) queue: usize,
+}
+
+/// Why a run ended.
+#[derive(Debug, thiserror::Error)]
+enum EndedRun {
+    #[error(transparent)]
+    Declared(#[from] DeclareError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    #[error(transparent)]
+    Thread(#[from] io::Error),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error("it took no more requests")]
+    Early,
+}
+
+/// A model that answers requests.
+pub(crate) struct RunningModel {
+    pub(crate) model: LoadedModel,
+    pub(crate) stats: ModelStats,
+    admission: Admission,
+    readiness: Arc<Readiness>,
+    choices: RunChoices,
+    /// Taken by whoever waits for the end.
+    keeper: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl RunningModel {
+    /// Begins to run a model. It takes requests at once, and is ready when its supervisor says so.
+    ///
+    /// # Errors
+    /// No thread.
+    pub(crate) fn start(model: LoadedModel, choices: RunChoices) -> io::Result<Arc<Self>> {
+        let running = Arc::new(Self {
+            admission: Admission::new(choices.queue, model.planned),
+            readiness: Arc::new(Readiness::new()),
+            stats: ModelStats::default(),
+            model,
+            choices,
+            keeper: Mutex::new(None),
+        });
+        let kept = Arc::clone(&running);
+        let keeper = std::thread::Builder::new()
+            .name("zbmd model".to_owned())
+            .spawn(move || kept.keep_running())?;
+        *running
+            .keeper
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(keeper);
+        Ok(running)
+    }
+
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
+    pub(crate) fn readiness(&self) -> &Readiness {
+        &self.readiness
+    }
+
+    /// A plan runs, and requests are admitted.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.readiness.is_running() && !self.admission.is_draining()
+    }
+
+    /// What the plan says of the response of a request that takes the last place of the queue.
+    pub(crate) fn full_queue_ns(&self) -> u64 {
+        self.model
+            .planned
+            .response_ns(self.admission.limit() as u64)
+    }
+
+    /// Lets a request in.
+    ///
+    /// # Errors
+    /// Why it would not be answered, or not in time.
+    pub(crate) fn submit(
+        &self,
+        inputs: Vec<Vec<u8>>,
+        timeout: Option<Duration>,
+    ) -> Result<oneshot::Receiver<Computed>, Refusal> {
+        let is_running = self.readiness.is_running();
+        self.admission.submit(inputs, timeout, is_running)
+    }
+
+    /// Asks for empty requests one after the other: kernels and threads are warm then, and what a response takes is known.
+    pub(crate) fn warm_up(&self) {
+        let begun = Instant::now();
+        for _ in 0..WARM_UP_REQUESTS {
+            // One that is refused, or not answered, comes from a model that ends.
+            let answer = self.admission.submit(self.zeros(), None, true).ok();
+            let is_answered = answer.is_some_and(|answer| answer.blocking_recv().is_ok());
+            if !is_answered || begun.elapsed() > WARM_UP_LIMIT {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the end of the run, after [`Admission::drain`] or a failure.
+    pub(crate) fn join(&self) {
+        let keeper = self
+            .keeper
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(keeper) = keeper {
+            let _ = keeper.join();
+        }
+    }
+
+    /// Runs the model until it is drained, or has failed too often.
+    fn keep_running(&self) {
+        let mut fruitless_runs = 0;
+        loop {
+            let mut answers = 0;
+            let Err(error) = self.run_once(&mut answers) else {
+                return;
+            };
+            let name = &self.model.name;
+            fruitless_runs = if answers > 0 { 0 } else { fruitless_runs + 1 };
+            if fruitless_runs == MAX_FRUITLESS_RUNS {
+                let why = error.to_string();
+                say(format_args!(
+                    "zbmd-serve: {name}: failed, and is given up: {why}"
+                ));
+                self.readiness.enter(Phase::Failed { why: why.clone() });
+                self.admission.fail(why);
+                return;
+            }
+            self.readiness.enter(Phase::Restarting);
+            let pause = FIRST_PAUSE * 2_u32.pow(fruitless_runs);
+            say(format_args!(
+                "zbmd-serve: {name}: its run ended and is begun anew in {pause:?}: {error}"
+            ));
+            std::thread::sleep(pause);
+        }
+    }
+
+    /// One session, from its start to its end. It is well if all that was admitted is answered and no more is.
+    fn run_once(&self, answers: &mut u64) -> Result<(), EndedRun> {
+        let engine = &self.model.engine;
+        let mut supervised = Supervised::declared(&Supervision::default(), engine)?;
+        let readiness = Arc::clone(&self.readiness);
+        supervised.listener = Some(Arc::new(move |event| readiness.follow(event)));
+        let mut session = engine.start(RunOptions {
+            isolation: self.choices.isolation.clone(),
+            standby: self.choices.standby,
+            pin: self.choices.pin,
+            supervised: Some(supervised),
+            ..RunOptions::default()
+        })?;
+        let sources = self.sources(&mut session)?;
+        let sinks = self.sinks(&mut session)?;
+
+        let again = self.admission.begin_run();
+        if again > 0 {
+            let name = &self.model.name;
+            say(format_args!(
+                "zbmd-serve: {name}: {again} requests are computed again"
+            ));
+        }
+        let run_result = std::thread::scope(|scope| {
+            let feeder = std::thread::Builder::new().name("zbmd feed".to_owned());
+            feeder.spawn_scoped(scope, || self.feed(sources))?;
+            let answerer = std::thread::Builder::new().name("zbmd answer".to_owned());
+            let answerer = answerer.spawn_scoped(scope, || self.answer(sinks));
+
+            // Without a thread that answers, the run is given up.
+            let run_result = answerer.is_ok().then(|| session.join());
+            // The feeder may wait for a request.
+            self.admission.interrupt();
+            *answers = answerer?.join().unwrap_or(0);
+            Ok::<_, EndedRun>(run_result.unwrap_or(Err(RunError::Abandoned)))
+        });
+        run_result??;
+        match self.admission.is_draining() && self.admission.pending() == 0 {
+            true => Ok(()),
+            false => Err(EndedRun::Early),
+        }
+    }
+
+    fn zeros(&self) -> Vec<Vec<u8>> {
+        let inputs = self.model.inputs.iter();
+        inputs.map(|input| vec![0; input.bytes()]).collect()
+    }
+
+    fn sources(&self, session: &mut Session) -> Result<Vec<SourceHandle>, StreamError> {
+        let inputs = self.model.inputs.iter();
+        inputs.map(|input| session.source(&input.name)).collect()
+    }
+
+    fn sinks(&self, session: &mut Session) -> Result<Vec<SinkHandle>, StreamError> {
+        let outputs = self.model.outputs.iter();
+        outputs.map(|output| session.sink(&output.name)).collect()
+    }
+
+    /// Pushes until the run ends. The sources end with it.
+    fn feed(&self, mut sources: Vec<SourceHandle>) {
+        let zeros = self.zeros();
+        loop {
+            let work = self.admission.next_work();
+            let tensors = match &work {
+                Work::Request(inputs) => inputs.as_slice(),
+                Work::Filler => &zeros,
+                Work::End => return,
+            };
+            let mut pushed = sources.iter_mut().zip(tensors);
+            if pushed.any(|(source, bytes)| source.push_bytes(bytes).is_err()) {
+                return;
+            }
+        }
+    }
+
+    /// Pulls until the run ends; how many iterations.
+    fn answer(&self, mut sinks: Vec<SinkHandle>) -> u64 {
+        let outputs = self.model.outputs.iter();
+        let mut tensors: Vec<Vec<u8>> = outputs.map(|output| vec![0; output.bytes()]).collect();
+        let mut answers = 0;
+        loop {
+            for (sink, bytes) in sinks.iter_mut().zip(&mut tensors) {
+                let tokens = bytes.len() as u64 / sink.token().bytes();
+                match sink.pull_bytes(bytes) {
+                    Ok(pulled) if pulled == tokens => {}
+                    // The end of the run, or of a part of an iteration, which is computed again.
+                    Ok(_) | Err(_) => return answers,
+                }
+            }
+            self.admission.finish_next(&tensors);
+            answers += 1;
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What the server says about itself and its models, as JSON.
+
+use serde_json::{Value, json};
+
+use super::server::Server;
+use crate::engine::RunningModel;
+use crate::engine::readiness::Phase;
+use crate::protocol::answer::VERSION;
+use crate::stats::TimedCount;
+use crate::tensor::{Datatype, TensorSpec};
+
+/// Server metadata.
+pub(super) fn server() -> Value {
+    json!({
+        "name": "zbmd",
+        "version": env!("CARGO_PKG_VERSION"),
+        "extensions": ["binary_tensor_data", "model_configuration", "model_repository", "statistics"],
+    })
+}
+
+/// Model metadata.
+pub(super) fn model(running: &RunningModel) -> Value {
+    let tensor = |spec: &TensorSpec| json!({"name": spec.name, "datatype": spec.datatype.name(), "shape": spec.shape});
+    let model = &running.model;
+    json!({
+        "name": model.name,
+        "versions": [VERSION],
+        "platform": "zbmd",
+        "inputs": model.inputs.iter().map(tensor).collect::<Vec<_>>(),
+        "outputs": model.outputs.iter().map(tensor).collect::<Vec<_>>(),
+    })
+}
+
+/// A model's configuration, in the words of Triton's `ModelConfig`. The bounds are among its parameters.
+pub(super) fn config(running: &RunningModel) -> Value {
+    let tensor = |spec: &TensorSpec| json!({"name": spec.name, "data_type": config_type(spec.datatype), "dims": spec.shape});
+    let parameter = |value: u64| json!({"string_value": value.to_string()});
+    let model = &running.model;
+    let planned = model.planned;
+    let queue_limit = running.admission().limit() as u64;
+    json!({
+        "name": model.name,
+        "platform": "zbmd",
+        "backend": "zbmd",
+        "max_batch_size": 0,
+        "input": model.inputs.iter().map(tensor).collect::<Vec<_>>(),
+        "output": model.outputs.iter().map(tensor).collect::<Vec<_>>(),
+        "parameters": {
+            "block_iterations": parameter(planned.block),
+            "stages": parameter(planned.stages),
+            "period_ns": parameter(planned.period_ns),
+            "queue_requests": parameter(queue_limit),
+            "response_bound_ns": parameter(planned.response_ns(0)),
+            "response_bound_full_queue_ns": parameter(running.full_queue_ns()),
+        },
+    })
+}
+
+fn config_type(datatype: Datatype) -> String {
+    format!("TYPE_{}", datatype.name())
+}
+
+/// Statistics of one or all models, as Triton has them.
+pub(super) fn stats<'a>(models: impl Iterator<Item = &'a RunningModel>) -> Value {
+    json!({"model_stats": models.map(model_stats).collect::<Vec<_>>()})
+}
+
+fn model_stats(running: &RunningModel) -> Value {
+    let timed = |count: &TimedCount| json!({"count": count.count(), "ns": count.total_ns()});
+    let stats = &running.stats;
+    json!({
+        "name": running.model.name,
+        "version": VERSION,
+        "last_inference": stats.last_ms(),
+        "inference_count": stats.success.count(),
+        "execution_count": stats.success.count(),
+        "inference_stats": {
+            "success": timed(&stats.success),
+            "fail": timed(&stats.fail),
+            "queue": timed(&stats.queue),
+            "compute_input": timed(&stats.input),
+            "compute_infer": timed(&stats.infer),
+            "compute_output": timed(&stats.output),
+            "cache_hit": {"count": 0, "ns": 0},
+            "cache_miss": {"count": 0, "ns": 0},
+        },
+        "batch_stats": [],
+        "memory_usage": [],
+    })
+}
+
+/// All models, with how ready they are.
+pub(super) fn repository_index(server: &Server) -> Value {
+    let entries = server.models().map(|running| {
+        let (state, reason) = match running.readiness().phase() {
+            Phase::Running => ("READY", String::new()),
+            Phase::Starting => ("LOADING", String::new()),
+            Phase::Waiting => (
+                "UNAVAILABLE",
+                "no plan runs without the lost workers".to_owned(),
+            ),
+            Phase::Restarting => ("UNAVAILABLE", "its run is begun anew".to_owned()),
+            Phase::Failed { why } => ("UNAVAILABLE", why),
+        };
+        json!({"name": running.model.name, "version": VERSION, "state": state, "reason": reason})
+    });
+    Value::Array(entries.collect())
+}

@@ -1,0 +1,295 @@
+//! The command `zbmd-serve` as a function, so that a program with actors of its own is a server in a few lines:
+//!
+//! ```no_run
+//! fn main() -> std::process::ExitCode {
+//!     let mut registry = zbmd_backends::standard_registry();
+//!     // registry.register("my_actor", |params| MyActor::new(params));
+//!     zbmd_serve::main_with(registry)
+//! }
+//! ```
+//!
+//! | module | what it holds | may import |
+//! |---|---|---|
+//! | `tensor` | tensors, as the protocol and the model have them | nothing of these |
+//! | `protocol` | bodies of requests and answers | `tensor` |
+//! | `engine` | a model's queue, run, bound and readiness | `tensor`, `stats` |
+//! | `http` | connections, paths, documents, metrics | all of these |
+//!
+//! Everything said goes to standard error. Exit codes are [`zbmd_executor::exit`]'s.
+
+mod args;
+mod descriptors;
+mod engine;
+mod http;
+mod protocol;
+mod repository;
+mod stats;
+mod tensor;
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use zbmd_backends::op::Registry;
+use zbmd_executor::exit;
+
+use crate::args::Args;
+use crate::engine::readiness::Phase;
+use crate::engine::{LoadedModel, RunChoices, RunningModel};
+use crate::http::{Limits, Server};
+use crate::repository::RepositoryError;
+
+/// How often it is looked whether any model is left.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Answers that were made are written within this time at the end, or not at all.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Why the command ends.
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error(
+        "{0} is not a loopback address, and there is no encryption and no authentication yet: listen at 127.0.0.1, or add --allow-remote if everybody who reaches it may use it"
+    )]
+    Remote(SocketAddr),
+    #[error(transparent)]
+    Repository(#[from] RepositoryError),
+    #[error("cannot listen at {address}: {source}")]
+    Listen {
+        address: SocketAddr,
+        source: io::Error,
+    },
+    #[error("no thread for {what}: {source}")]
+    Thread {
+        what: &'static str,
+        source: io::Error,
+    },
+    #[error("every model has failed")]
+    AllFailed,
+}
+
+impl ServeError {
+    fn class(&self) -> u8 {
+        match self {
+            Self::Remote(_) => exit::USAGE,
+            Self::Repository(error) => error.class(),
+            Self::Listen { .. } => exit::FILE,
+            Self::Thread { .. } => exit::FAULT,
+            Self::AllFailed => exit::GAVE_UP,
+        }
+    }
+}
+
+/// Runs the command line with the ops of `registry`; the process's exit code.
+pub fn main_with(registry: Registry) -> ExitCode {
+    #[cfg(target_os = "linux")]
+    zbmd_executor::serve_if_worker(&registry);
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Help goes to standard output, mistakes to standard error; whether it is closed does not matter.
+            drop(error.print());
+            let is_mistake = error.use_stderr();
+            return ExitCode::from(if is_mistake { exit::USAGE } else { exit::OK });
+        }
+    };
+
+    let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| serve(&args, &registry)));
+    ExitCode::from(match served {
+        Ok(Ok(exit_code)) => exit_code,
+        Ok(Err(error)) => {
+            say(format_args!("zbmd-serve: error: {error}"));
+            error.class()
+        }
+        Err(_) => {
+            say(format_args!(
+                "zbmd-serve: this is a bug of zbmd; please report it with the lines above"
+            ));
+            exit::BUG
+        }
+    })
+}
+
+/// A line on standard error. Whether it is closed does not matter.
+fn say(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// A signal has come that ends the server.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
+    if !args.listen.ip().is_loopback() && !args.allow_remote {
+        return Err(ServeError::Remote(args.listen));
+    }
+    let limits = limits_of(args);
+    let models = repository::load(&args.folder, registry)?;
+    let (listener, address) = bind(args.listen)?;
+    let signals = signals();
+    let models = start_models(args, models)?;
+
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(args.http_threads as usize)
+        .thread_name("zbmd http")
+        .enable_all()
+        .build()
+        .map_err(thread_error("connections"))?;
+    let server = Server::new(models.clone(), limits);
+    let listener = {
+        let _context = runtime.enter();
+        TcpListener::from_std(listener).map_err(|source| ServeError::Listen { address, source })?
+    };
+    runtime.spawn(Arc::clone(&server).accept_all(listener));
+    if !args.quiet {
+        say(format_args!("zbmd-serve: listening at http://{address}"));
+    }
+
+    let has_failed = wait_for_end(&signals, &models);
+    let exit_code = shut_down(args, &runtime, &server, &models);
+    match has_failed {
+        true => Err(ServeError::AllFailed),
+        false => Ok(exit_code),
+    }
+}
+
+/// What strangers may take, as far as the system allows it.
+fn limits_of(args: &Args) -> Limits {
+    let wanted = args.connections as usize;
+    let connections = descriptors::connections_within_limit(wanted);
+    if connections < wanted {
+        say(format_args!(
+            "zbmd-serve: note: {connections} connections at once and not {wanted}: the system allows no more open files (`ulimit -n`)"
+        ));
+    }
+    Limits {
+        connections,
+        header_timeout: args.header_timeout,
+        body_timeout: args.body_timeout,
+    }
+}
+
+/// Begins to run all models, each of which is warmed up and then introduced.
+fn start_models(
+    args: &Args,
+    models: Vec<LoadedModel>,
+) -> Result<Vec<Arc<RunningModel>>, ServeError> {
+    let choices = RunChoices {
+        isolation: args.isolation.isolation(),
+        standby: !args.no_standby,
+        pin: args.pin,
+        queue: args.queue as usize,
+    };
+    let start = |model| {
+        let running = RunningModel::start(model, choices.clone())?;
+        let (warmed, is_quiet) = (Arc::clone(&running), args.quiet);
+        let warm_up = move || {
+            warmed.warm_up();
+            if !is_quiet {
+                introduce(&warmed);
+            }
+        };
+        let warmer = std::thread::Builder::new().name("zbmd warm-up".to_owned());
+        warmer.spawn(warm_up)?;
+        Ok(running)
+    };
+    let started: io::Result<Vec<_>> = models.into_iter().map(start).collect();
+    started.map_err(thread_error("a model"))
+}
+
+fn thread_error(what: &'static str) -> impl Fn(io::Error) -> ServeError {
+    move |source| ServeError::Thread { what, source }
+}
+
+fn bind(address: SocketAddr) -> Result<(std::net::TcpListener, SocketAddr), ServeError> {
+    let failed = |source| ServeError::Listen { address, source };
+    let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+/// Learns of interrupts and SIGTERM. The second one ends the process.
+fn signals() -> Receiver<()> {
+    let (sender, receiver) = mpsc::channel();
+    let on_signal = move || {
+        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(exit::INTERRUPTED));
+        }
+        let _ = sender.send(());
+    };
+    if let Err(error) = ctrlc::set_handler(on_signal) {
+        say(format_args!(
+            "zbmd-serve: note: a signal will not end the server in good order: {error}"
+        ));
+    }
+    receiver
+}
+
+/// Says what a model takes and how long it takes for it.
+fn introduce(running: &RunningModel) {
+    let model = &running.model;
+    let planned = model.planned;
+    let micros = |ns: u64| ns as f64 / 1000.0;
+    let name = &model.name;
+    say(format_args!(
+        "zbmd-serve: {name}: response {:.1} us at best as measured, {:.1} us as planned; planned with a full queue of {} requests {:.1} us",
+        micros(running.admission().measured().shortest_ns()),
+        micros(planned.response_ns(0)),
+        running.admission().limit(),
+        micros(running.full_queue_ns()),
+    ));
+    if planned.fillers() > 0 {
+        say(format_args!(
+            "zbmd-serve: note: {name}: blocks of {} and {} stages: a request that comes alone is followed by {} empty \
+             iterations; compile it with --block 1, and for one device, for shorter responses",
+            planned.block,
+            planned.stages,
+            planned.fillers(),
+        ));
+    }
+}
+
+/// Waits for a signal, or until every model has failed; whether it is that.
+fn wait_for_end(signals: &Receiver<()>, models: &[Arc<RunningModel>]) -> bool {
+    loop {
+        match signals.recv_timeout(LOOK_EVERY) {
+            Ok(()) => return false,
+            Err(RecvTimeoutError::Timeout) => {}
+            // Without a handler nobody sends; the default action ends the process.
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK_EVERY),
+        }
+        let mut phases = models.iter().map(|running| running.readiness().phase());
+        if phases.all(|phase| matches!(phase, Phase::Failed { .. })) {
+            return true;
+        }
+    }
+}
+
+/// Answers what was admitted, refuses what comes meanwhile, closes connections and ends the runs.
+fn shut_down(args: &Args, runtime: &Runtime, server: &Server, models: &[Arc<RunningModel>]) -> u8 {
+    let drain_end = Instant::now() + args.drain;
+    models
+        .iter()
+        .for_each(|running| running.admission().drain());
+    let left = || drain_end.saturating_duration_since(Instant::now());
+    let mut are_idle = models.iter().map(|r| r.admission().wait_until_idle(left()));
+    let is_drained = are_idle.all(|is_idle| is_idle);
+    runtime.block_on(server.close(CLOSE_LIMIT));
+
+    if !is_drained {
+        let pending: usize = models.iter().map(|r| r.admission().pending()).sum();
+        let drain = args.drain;
+        say(format_args!(
+            "zbmd-serve: {pending} requests are not answered after {drain:?}, and are given up"
+        ));
+        return exit::INTERRUPTED;
+    }
+    models.iter().for_each(|running| running.join());
+    exit::OK
+}

@@ -1,0 +1,492 @@
+//! A request to infer: from its body to the bytes of every input, or to a refusal that says what to change.
+
+use std::time::Duration;
+
+use super::elements::{ElementError, bytes_of_json};
+use super::json::{Json, JsonError, parse};
+use crate::tensor::{Datatype, TensorSpec};
+
+/// Values of a request beside the elements of its inputs: names, shapes, parameters.
+const OTHER_VALUES: usize = 4096;
+
+/// Why a request is refused. It is the client's mistake.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(crate) enum RequestError {
+    #[error(transparent)]
+    Json(#[from] JsonError),
+    #[error("the request is {found}; it must be an object with `inputs`")]
+    NotObject { found: &'static str },
+    #[error("{place} is {found}; it must be {expected}")]
+    Kind {
+        place: String,
+        found: &'static str,
+        expected: &'static str,
+    },
+    #[error("{place} is missing")]
+    Missing { place: String },
+    #[error("{place} is {found}; it must be {expected}")]
+    Number {
+        place: String,
+        found: String,
+        expected: &'static str,
+    },
+    #[error(
+        "the header Inference-Header-Content-Length says {header} bytes of JSON; the body has {body} bytes"
+    )]
+    HeaderLength { header: usize, body: usize },
+    #[error("the model has no {kind} `{name}`; it has {known}")]
+    Unknown {
+        kind: &'static str,
+        name: String,
+        known: String,
+    },
+    #[error("{kind} `{name}` is given twice")]
+    Twice { kind: &'static str, name: String },
+    #[error("input `{name}` is missing; the model takes {known}")]
+    MissingInput { name: String, known: String },
+    #[error("input `{name}` has the datatype {found}; the model takes {expected}{help}")]
+    Datatype {
+        name: String,
+        found: String,
+        expected: Datatype,
+        help: &'static str,
+    },
+    #[error("input `{name}` has the shape {found:?}; the model takes {expected:?}")]
+    Shape {
+        name: String,
+        found: Vec<u64>,
+        expected: Vec<u64>,
+    },
+    #[error("input `{name}`: {source}")]
+    Element { name: String, source: ElementError },
+    #[error("input `{name}` has both `data` and `binary_data_size`; leave one of them out")]
+    TwoSources { name: String },
+    #[error("input `{name}` has neither `data` nor the parameter `binary_data_size`")]
+    NoData { name: String },
+    #[error(
+        "input `{name}` says binary_data_size {found}; {datatype} of shape {shape:?} has {expected} bytes"
+    )]
+    BinarySize {
+        name: String,
+        found: u64,
+        datatype: Datatype,
+        shape: Vec<u64>,
+        expected: usize,
+    },
+    #[error(
+        "the binary data of input `{name}` ends at byte {end} of the body, which has {body} bytes"
+    )]
+    Truncated {
+        name: String,
+        end: usize,
+        body: usize,
+    },
+    #[error("the body has {extra} bytes after the binary data of the last input")]
+    Extra { extra: usize },
+    #[error("element {index} of input `{name}` is {found}; a BOOL is 0 or 1")]
+    NotBool {
+        name: String,
+        index: usize,
+        found: u8,
+    },
+    #[error("{what} is not supported: {help}")]
+    Unsupported { what: String, help: &'static str },
+}
+
+/// A request that can be computed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct InferRequest {
+    /// To be echoed.
+    pub(crate) id: Option<String>,
+    /// The bytes of each input, in the model's order.
+    pub(crate) inputs: Vec<Vec<u8>>,
+    /// What is asked for, in this order.
+    pub(crate) outputs: Vec<WantedOutput>,
+    /// The client waits no longer than this.
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// An output that a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WantedOutput {
+    /// Its place among the model's outputs.
+    pub(crate) index: usize,
+    /// As bytes after the JSON, and not as a list in it.
+    pub(crate) is_binary: bool,
+}
+
+/// The tensors that a model takes and gives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tensors<'a> {
+    pub(crate) inputs: &'a [TensorSpec],
+    pub(crate) outputs: &'a [TensorSpec],
+}
+
+/// The longest body that a sensible request of a model has: every element in 32 characters, and 64 KiB of names. More is not read.
+pub(crate) fn max_body_bytes(inputs: &[TensorSpec]) -> usize {
+    let list_bytes: usize = inputs.iter().map(|spec| 32 * spec.elements()).sum();
+    list_bytes + (64 << 10)
+}
+
+impl InferRequest {
+    /// Reads a body. `json_bytes` is how much of it is JSON, where its header says so; else all is.
+    pub(crate) fn parse(
+        body: &[u8],
+        json_bytes: Option<usize>,
+        tensors: Tensors<'_>,
+    ) -> Result<Self, RequestError> {
+        let json_length = json_bytes.unwrap_or(body.len());
+        if json_length > body.len() {
+            return Err(RequestError::HeaderLength {
+                header: json_length,
+                body: body.len(),
+            });
+        }
+
+        let elements: usize = tensors.inputs.iter().map(TensorSpec::elements).sum();
+        // Lists may be nested down to single elements.
+        let max_values = 2 * elements + OTHER_VALUES;
+        let json = parse(&body[..json_length], max_values)?;
+        if !matches!(json, Json::Object(_)) {
+            return Err(RequestError::NotObject { found: json.kind() });
+        }
+
+        let parameters = json.get("parameters");
+        refuse_sequences(parameters)?;
+        let binary = BinaryData {
+            body,
+            next: json_length,
+        };
+        Ok(Self {
+            id: id_of(&json)?,
+            inputs: inputs_of(&json, binary, tensors.inputs)?,
+            outputs: outputs_of(&json, parameters, tensors.outputs)?,
+            timeout: timeout_of(parameters)?,
+        })
+    }
+}
+
+fn names_of(specs: &[TensorSpec]) -> String {
+    let names = specs.iter().map(|spec| format!("`{}`", spec.name));
+    names.collect::<Vec<_>>().join(", ")
+}
+
+fn wrong_kind(place: String, found: &Json<'_>, expected: &'static str) -> RequestError {
+    RequestError::Kind {
+        place,
+        found: found.kind(),
+        expected,
+    }
+}
+
+/// The id, which may be a number for clients that count.
+fn id_of(json: &Json<'_>) -> Result<Option<String>, RequestError> {
+    match json.get("id") {
+        None | Some(Json::Null) => Ok(None),
+        Some(Json::String(id)) => Ok(Some(id.to_string())),
+        Some(other) => Err(wrong_kind("`id`".to_owned(), other, "a string")),
+    }
+}
+
+/// State between requests needs slots of its own, which do not exist yet: a sequence answered without them would be wrong.
+fn refuse_sequences(parameters: Option<&Json<'_>>) -> Result<(), RequestError> {
+    let sequence = parameters.and_then(|parameters| parameters.get("sequence_id"));
+    match sequence {
+        None | Some(Json::Number("0")) => Ok(()),
+        Some(Json::String(id)) if id.is_empty() => Ok(()),
+        Some(_) => Err(RequestError::Unsupported {
+            what: "`sequence_id`".to_owned(),
+            help: "every request stands alone",
+        }),
+    }
+}
+
+/// The parameter `timeout`, in microseconds; 0 is none.
+fn timeout_of(parameters: Option<&Json<'_>>) -> Result<Option<Duration>, RequestError> {
+    let Some(timeout) = parameters.and_then(|parameters| parameters.get("timeout")) else {
+        return Ok(None);
+    };
+    let micros = unsigned("the parameter `timeout`", timeout, "whole microseconds")?;
+    Ok((micros > 0).then(|| Duration::from_micros(micros)))
+}
+
+fn unsigned(place: &str, value: &Json<'_>, expected: &'static str) -> Result<u64, RequestError> {
+    let Json::Number(text) = value else {
+        return Err(wrong_kind(place.to_owned(), value, expected));
+    };
+    text.parse().map_err(|_| RequestError::Number {
+        place: place.to_owned(),
+        found: text.chars().take(40).collect(),
+        expected,
+    })
+}
+
+fn truth(place: &str, value: &Json<'_>) -> Result<bool, RequestError> {
+    match value {
+        Json::Bool(truth) => Ok(*truth),
+        other => Err(wrong_kind(place.to_owned(), other, "true or false")),
+    }
+}
+
+/// A list of objects with names, such as `inputs`; nothing if it is not there.
+fn named_list<'j, 'a>(
+    json: &'j Json<'a>,
+    list: &'static str,
+) -> Result<Option<Vec<(&'j str, &'j Json<'a>)>>, RequestError> {
+    let items = match json.get(list) {
+        None | Some(Json::Null) => return Ok(None),
+        Some(Json::Array(items)) => items,
+        Some(other) => return Err(wrong_kind(format!("`{list}`"), other, "a list")),
+    };
+    let named = items.iter().enumerate().map(|(index, item)| {
+        let place = || format!("`name` of item {index} of `{list}`");
+        match item.get("name") {
+            Some(Json::String(name)) => Ok((name.as_ref(), item)),
+            Some(other) => Err(wrong_kind(place(), other, "a string")),
+            None => Err(RequestError::Missing { place: place() }),
+        }
+    });
+    named.collect::<Result<_, _>>().map(Some)
+}
+
+fn find(specs: &[TensorSpec], kind: &'static str, name: &str) -> Result<usize, RequestError> {
+    let index = specs.iter().position(|spec| spec.name == name);
+    index.ok_or_else(|| RequestError::Unknown {
+        kind,
+        name: name.chars().take(100).collect(),
+        known: names_of(specs),
+    })
+}
+
+/// The part of a body that follows the JSON, taken from input by input in their order.
+struct BinaryData<'a> {
+    body: &'a [u8],
+    next: usize,
+}
+
+impl<'a> BinaryData<'a> {
+    fn take(&mut self, spec: &TensorSpec, size: usize) -> Result<&'a [u8], RequestError> {
+        let end = self.next + size;
+        let bytes = self.body.get(self.next..end);
+        let bytes = bytes.ok_or_else(|| RequestError::Truncated {
+            name: spec.name.clone(),
+            end,
+            body: self.body.len(),
+        })?;
+        self.next = end;
+        Ok(bytes)
+    }
+}
+
+fn inputs_of(
+    json: &Json<'_>,
+    mut binary: BinaryData<'_>,
+    specs: &[TensorSpec],
+) -> Result<Vec<Vec<u8>>, RequestError> {
+    let missing = || RequestError::Missing {
+        place: "`inputs`".to_owned(),
+    };
+    let given = named_list(json, "inputs")?.ok_or_else(missing)?;
+
+    let mut inputs: Vec<Option<Vec<u8>>> = vec![None; specs.len()];
+    for (name, input) in given {
+        let index = find(specs, "input", name)?;
+        if inputs[index].is_some() {
+            return Err(RequestError::Twice {
+                kind: "input",
+                name: name.to_owned(),
+            });
+        }
+        inputs[index] = Some(input_bytes(input, &mut binary, &specs[index])?);
+    }
+    let extra = binary.body.len() - binary.next;
+    if extra > 0 {
+        return Err(RequestError::Extra { extra });
+    }
+
+    let named = inputs.into_iter().zip(specs);
+    let complete = named.map(|(input, spec)| {
+        input.ok_or_else(|| RequestError::MissingInput {
+            name: spec.name.clone(),
+            known: names_of(specs),
+        })
+    });
+    complete.collect()
+}
+
+fn input_bytes(
+    input: &Json<'_>,
+    binary: &mut BinaryData<'_>,
+    spec: &TensorSpec,
+) -> Result<Vec<u8>, RequestError> {
+    check_datatype(input, spec)?;
+    check_shape(input, spec)?;
+    let parameters = input.get("parameters");
+    refuse_shared_memory("input", &spec.name, parameters)?;
+
+    let name = || spec.name.clone();
+    let size = parameters.and_then(|parameters| parameters.get("binary_data_size"));
+    match (size, input.get("data")) {
+        (Some(_), Some(_)) => Err(RequestError::TwoSources { name: name() }),
+        (None, None) => Err(RequestError::NoData { name: name() }),
+        (None, Some(list @ Json::Array(_))) => {
+            let bytes = bytes_of_json(list, spec.datatype, spec.elements());
+            bytes.map_err(|source| RequestError::Element {
+                name: name(),
+                source,
+            })
+        }
+        (None, Some(other)) => {
+            let place = format!("`data` of input `{}`", spec.name);
+            Err(wrong_kind(place, other, "a list"))
+        }
+        (Some(size), None) => {
+            let found = unsigned(
+                "the parameter `binary_data_size`",
+                size,
+                "a number of bytes",
+            )?;
+            if found != spec.bytes() as u64 {
+                return Err(RequestError::BinarySize {
+                    name: name(),
+                    found,
+                    datatype: spec.datatype,
+                    shape: spec.shape.clone(),
+                    expected: spec.bytes(),
+                });
+            }
+            let bytes = binary.take(spec, spec.bytes())?;
+            check_truths(spec, bytes)?;
+            Ok(bytes.to_vec())
+        }
+    }
+}
+
+/// Kernels take a BOOL that is neither 0 nor 1 for what they like.
+fn check_truths(spec: &TensorSpec, bytes: &[u8]) -> Result<(), RequestError> {
+    if spec.datatype != Datatype::Bool {
+        return Ok(());
+    }
+    match bytes.iter().position(|byte| *byte > 1) {
+        None => Ok(()),
+        Some(index) => Err(RequestError::NotBool {
+            name: spec.name.clone(),
+            index,
+            found: bytes[index],
+        }),
+    }
+}
+
+fn check_datatype(input: &Json<'_>, spec: &TensorSpec) -> Result<(), RequestError> {
+    let place = || format!("`datatype` of input `{}`", spec.name);
+    let found = match input.get("datatype") {
+        Some(Json::String(found)) => found.as_ref(),
+        Some(other) => return Err(wrong_kind(place(), other, "a string")),
+        None => return Err(RequestError::Missing { place: place() }),
+    };
+    if found == spec.datatype.name() {
+        return Ok(());
+    }
+    Err(RequestError::Datatype {
+        name: spec.name.clone(),
+        found: found.chars().take(40).collect(),
+        expected: spec.datatype,
+        help: match found {
+            "BYTES" => ": zbmd has no strings; send the numbers that the model takes",
+            _ => "",
+        },
+    })
+}
+
+fn check_shape(input: &Json<'_>, spec: &TensorSpec) -> Result<(), RequestError> {
+    let place = format!("`shape` of input `{}`", spec.name);
+    let items = match input.get("shape") {
+        Some(Json::Array(items)) => items,
+        Some(other) => return Err(wrong_kind(place, other, "a list of sizes")),
+        None => return Err(RequestError::Missing { place }),
+    };
+    let sizes = items
+        .iter()
+        .map(|item| unsigned(&place, item, "a list of sizes"));
+    let found: Vec<u64> = sizes.collect::<Result<_, _>>()?;
+    if found == spec.shape {
+        return Ok(());
+    }
+    Err(RequestError::Shape {
+        name: spec.name.clone(),
+        found,
+        expected: spec.shape.clone(),
+    })
+}
+
+fn refuse_shared_memory(
+    kind: &str,
+    name: &str,
+    parameters: Option<&Json<'_>>,
+) -> Result<(), RequestError> {
+    let region = parameters.and_then(|parameters| parameters.get("shared_memory_region"));
+    match region {
+        None => Ok(()),
+        Some(_) => Err(RequestError::Unsupported {
+            what: format!("`shared_memory_region` of {kind} `{name}`"),
+            help: "send tensors in the body",
+        }),
+    }
+}
+
+/// What is asked for: without a list, all outputs.
+fn outputs_of(
+    json: &Json<'_>,
+    parameters: Option<&Json<'_>>,
+    specs: &[TensorSpec],
+) -> Result<Vec<WantedOutput>, RequestError> {
+    let all_binary = parameters.and_then(|parameters| parameters.get("binary_data_output"));
+    let all_binary = all_binary.map_or(Ok(false), |value| {
+        truth("the parameter `binary_data_output`", value)
+    })?;
+
+    let given = named_list(json, "outputs")?.unwrap_or_default();
+    if given.is_empty() {
+        let every_output = 0..specs.len();
+        let wanted = every_output.map(|index| WantedOutput {
+            index,
+            is_binary: all_binary,
+        });
+        return Ok(wanted.collect());
+    }
+
+    let mut wanted: Vec<WantedOutput> = Vec::new();
+    for (name, output) in given {
+        let index = find(specs, "output", name)?;
+        if wanted.iter().any(|other| other.index == index) {
+            return Err(RequestError::Twice {
+                kind: "output",
+                name: name.to_owned(),
+            });
+        }
+        let parameters = output.get("parameters");
+        refuse_shared_memory("output", name, parameters)?;
+        refuse_classification(name, parameters)?;
+        let binary = parameters.and_then(|parameters| parameters.get("binary_data"));
+        let is_binary = binary.map_or(Ok(all_binary), |value| {
+            truth("the parameter `binary_data`", value)
+        })?;
+        wanted.push(WantedOutput { index, is_binary });
+    }
+    Ok(wanted)
+}
+
+fn refuse_classification(name: &str, parameters: Option<&Json<'_>>) -> Result<(), RequestError> {
+    let classes = parameters.and_then(|parameters| parameters.get("classification"));
+    match classes {
+        None | Some(Json::Number("0")) => Ok(()),
+        Some(_) => Err(RequestError::Unsupported {
+            what: format!("`classification` of output `{name}`"),
+            help: "its answer would be BYTES; ask for the numbers",
+        }),
+    }
+}
+
+#[cfg(test)]
+#[path = "request_tests.rs"]
+mod tests;

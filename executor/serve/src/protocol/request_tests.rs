@@ -1,0 +1,239 @@
+//! Bodies in, bytes or refusals out.
+
+use super::*;
+
+fn specs() -> (Vec<TensorSpec>, Vec<TensorSpec>) {
+    let spec = |name: &str, datatype| TensorSpec {
+        name: name.to_owned(),
+        datatype,
+        shape: vec![1, 2],
+    };
+    let inputs = vec![spec("a", Datatype::Int32), spec("b", Datatype::Bool)];
+    let outputs = vec![spec("sum", Datatype::Int32), spec("rest", Datatype::Fp32)];
+    (inputs, outputs)
+}
+
+fn parsed(json: &str, binary: &[u8]) -> Result<InferRequest, RequestError> {
+    let (inputs, outputs) = specs();
+    let body = [json.as_bytes(), binary].concat();
+    let tensors = Tensors {
+        inputs: &inputs,
+        outputs: &outputs,
+    };
+    InferRequest::parse(&body, Some(json.len()), tensors)
+}
+
+const A: &str = r#"{"name": "a", "datatype": "INT32", "shape": [1, 2], "data": [[5, -6]]}"#;
+const B: &str = r#"{"name": "b", "datatype": "BOOL", "shape": [1, 2], "data": [true, false]}"#;
+const A_BINARY: &str = r#"{"name": "a", "datatype": "INT32", "shape": [1, 2],
+    "parameters": {"binary_data_size": 8}}"#;
+const B_BINARY: &str = r#"{"name": "b", "datatype": "BOOL", "shape": [1, 2],
+    "parameters": {"binary_data_size": 2}}"#;
+
+fn with_inputs(inputs: &[&str]) -> String {
+    format!(r#"{{"inputs": [{}]}}"#, inputs.join(","))
+}
+
+#[test]
+fn lists_and_bytes_may_be_mixed_in_any_order() {
+    let expected = vec![
+        [5_i32.to_le_bytes(), (-6_i32).to_le_bytes()].concat(),
+        vec![1, 0],
+    ];
+    let lists = parsed(&with_inputs(&[A, B]), &[]).expect("good");
+    assert_eq!(lists.inputs, expected);
+    assert_eq!((lists.id.as_deref(), lists.timeout), (None, None));
+
+    let mixed = parsed(&with_inputs(&[B_BINARY, A]), &[1, 0]).expect("good");
+    assert_eq!(mixed.inputs, expected);
+    // The bytes stand in the order of the request.
+    let bytes = [&[1, 0], expected[0].as_slice()].concat();
+    let binary = parsed(&with_inputs(&[B_BINARY, A_BINARY]), &bytes).expect("good");
+    assert_eq!(binary.inputs, expected);
+}
+
+#[test]
+fn outputs_are_those_asked_for() {
+    let request = |rest: &str| {
+        let body = format!(r#"{{"inputs": [{A}, {B}] {rest}}}"#);
+        let request = parsed(&body, &[]).expect("good");
+        let outputs = request.outputs.iter();
+        outputs.map(|o| (o.index, o.is_binary)).collect::<Vec<_>>()
+    };
+    assert_eq!(request(""), [(0, false), (1, false)]);
+    assert_eq!(request(r#", "outputs": []"#), [(0, false), (1, false)]);
+    let all_binary = r#", "parameters": {"binary_data_output": true, "unknown": {"x": []}}"#;
+    assert_eq!(request(all_binary), [(0, true), (1, true)]);
+    let one =
+        r#", "outputs": [{"name": "rest", "parameters": {"binary_data": true}}, {"name": "sum"}]"#;
+    assert_eq!(request(one), [(1, true), (0, false)]);
+}
+
+#[test]
+fn ids_and_timeouts_are_read() {
+    let body =
+        format!(r#"{{"id": "é7", "parameters": {{"timeout": 1500}}, "inputs": [{A}, {B}]}}"#);
+    let request = parsed(&body, &[]).expect("good");
+    assert_eq!(request.id.as_deref(), Some("é7"));
+    assert_eq!(request.timeout, Some(Duration::from_micros(1500)));
+}
+
+#[test]
+fn refusals_of_lists_say_what_to_change() {
+    let a_with = |from: &str, to: &str| with_inputs(&[&A.replace(from, to), B]);
+    for (json, bytes, expected) in [
+        (
+            "[]".to_owned(),
+            &[][..],
+            "the request is a list; it must be an object with `inputs`",
+        ),
+        (
+            "{".to_owned(),
+            &[],
+            "byte 1 of the JSON: a name in quotes is expected",
+        ),
+        ("{}".to_owned(), &[], "`inputs` is missing"),
+        (
+            r#"{"inputs": 3}"#.to_owned(),
+            &[],
+            "`inputs` is a number; it must be a list",
+        ),
+        (
+            r#"{"inputs": [3]}"#.to_owned(),
+            &[],
+            "`name` of item 0 of `inputs` is missing",
+        ),
+        (
+            with_inputs(&[A]),
+            &[],
+            "input `b` is missing; the model takes `a`, `b`",
+        ),
+        (with_inputs(&[A, A, B]), &[], "input `a` is given twice"),
+        (
+            a_with("\"a\"", "\"c\""),
+            &[],
+            "the model has no input `c`; it has `a`, `b`",
+        ),
+        (
+            a_with("INT32", "FP32"),
+            &[],
+            "input `a` has the datatype FP32; the model takes INT32",
+        ),
+        (
+            a_with("INT32", "BYTES"),
+            &[],
+            "input `a` has the datatype BYTES; the model takes INT32: zbmd has no strings; send the numbers that the model takes",
+        ),
+        (
+            a_with("[1, 2]", "[2, 1]"),
+            &[],
+            "input `a` has the shape [2, 1]; the model takes [1, 2]",
+        ),
+        (
+            a_with("[1, 2]", "[1, -2]"),
+            &[],
+            "`shape` of input `a` is -2; it must be a list of sizes",
+        ),
+        (
+            a_with("[[5, -6]]", "[5]"),
+            &[],
+            "input `a`: there are 1 elements; the shape has 2",
+        ),
+        (
+            a_with("[[5, -6]]", "5"),
+            &[],
+            "`data` of input `a` is a number; it must be a list",
+        ),
+        (
+            a_with(", \"data\": [[5, -6]]", ""),
+            &[],
+            "input `a` has neither `data` nor the parameter `binary_data_size`",
+        ),
+    ] {
+        let error = parsed(&json, bytes).expect_err(&json);
+        assert_eq!(error.to_string(), expected, "{json}");
+    }
+}
+
+#[test]
+fn refusals_of_bytes_and_parameters_say_what_to_change() {
+    let binary = |size: &str| with_inputs(&[&A_BINARY.replace('8', size), B]);
+    let with = |rest: &str| format!(r#"{{"inputs": [{A}, {B}], {rest}}}"#);
+    for (json, bytes, expected) in [
+        (
+            binary("8"),
+            &[0; 7][..],
+            "the binary data of input `a` ends at byte 190 of the body, which has 189 bytes",
+        ),
+        (
+            binary("8"),
+            &[0; 9],
+            "the body has 1 bytes after the binary data of the last input",
+        ),
+        (
+            binary("4"),
+            &[0; 4],
+            "input `a` says binary_data_size 4; INT32 of shape [1, 2] has 8 bytes",
+        ),
+        (
+            binary("18446744073709551615"),
+            &[0; 8],
+            "input `a` says binary_data_size 18446744073709551615; INT32 of shape [1, 2] has 8 bytes",
+        ),
+        (
+            binary("-8"),
+            &[0; 8],
+            "the parameter `binary_data_size` is -8; it must be a number of bytes",
+        ),
+        (
+            with_inputs(&[A, B_BINARY]),
+            &[0, 2],
+            "element 1 of input `b` is 2; a BOOL is 0 or 1",
+        ),
+        (
+            with(r#""id": 7"#),
+            &[],
+            "`id` is a number; it must be a string",
+        ),
+        (
+            with(r#""outputs": [{"name": "product"}]"#),
+            &[],
+            "the model has no output `product`; it has `sum`, `rest`",
+        ),
+        (
+            with(r#""outputs": [{"name": "sum", "parameters": {"classification": 3}}]"#),
+            &[],
+            "`classification` of output `sum` is not supported: its answer would be BYTES; ask for the numbers",
+        ),
+        (
+            with(r#""outputs": [{"name": "sum", "parameters": {"shared_memory_region": "x"}}]"#),
+            &[],
+            "`shared_memory_region` of output `sum` is not supported: send tensors in the body",
+        ),
+        (
+            with(r#""parameters": {"sequence_id": 5}"#),
+            &[],
+            "`sequence_id` is not supported: every request stands alone",
+        ),
+        (
+            with(r#""parameters": {"timeout": 1.5}"#),
+            &[],
+            "the parameter `timeout` is 1.5; it must be whole microseconds",
+        ),
+    ] {
+        let error = parsed(&json, bytes).expect_err(&json);
+        assert_eq!(error.to_string(), expected, "{json}");
+    }
+}
+
+#[test]
+fn the_header_is_not_longer_than_the_body() {
+    let (inputs, outputs) = specs();
+    let tensors = Tensors {
+        inputs: &inputs,
+        outputs: &outputs,
+    };
+    let error = InferRequest::parse(b"{}", Some(3), tensors).expect_err("too long");
+    let expected = RequestError::HeaderLength { header: 3, body: 2 };
+    assert_eq!(error, expected);
+}

@@ -1,0 +1,61 @@
+//! From an SDF graph and a machine that keeps time to a plan to the tick: pure functions without I/O, clock or threads.
+//!
+//! [`schedule`] reads as the pipeline: what bounds the period -> placements -> for each, the shortest period at which
+//! firings and frames find their ticks -> buffers. Plans are checked by `zbmd_ticks::verify`, which shares no code with
+//! this crate.
+
+mod attempt;
+mod bound;
+mod buffers;
+mod error;
+mod order;
+mod place;
+mod problem;
+mod reservation;
+mod route;
+mod search;
+#[cfg(test)]
+mod tests;
+
+use zbmd_ir::Graph;
+use zbmd_ticks::{TickMachine, TickPlan};
+
+pub use error::TickScheduleError;
+
+/// A plan, and how good it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TickSchedule {
+    /// The plan.
+    pub plan: TickPlan,
+    /// A period below which no plan can go on this machine, in ticks.
+    pub bound: u64,
+    /// Ticks from the start of an iteration's first firing to the end of its last.
+    pub latency: u64,
+}
+
+impl TickSchedule {
+    /// How far the period is above the bound, as a part of it.
+    pub fn gap(&self) -> f64 {
+        self.plan.period as f64 / self.bound.max(1) as f64 - 1.0
+    }
+}
+
+/// Makes a plan for a graph.
+///
+/// The graph must have passed `zbmd_ir::verify::graph::check_graph` (ids in range, every port connected once).
+/// Deterministic: ties go to the lower id.
+///
+/// # Errors
+/// See [`TickScheduleError`].
+pub fn schedule(graph: &Graph, machine: &TickMachine) -> Result<TickSchedule, TickScheduleError> {
+    let network = machine.network()?;
+    let problem = problem::Problem::new(graph, machine, &network)?;
+    let bound = bound::period_bound(&problem)?;
+    let placements = place::placements(&problem);
+    let plan = search::best_plan(&problem, bound, &placements)?;
+    Ok(TickSchedule {
+        latency: plan.latency(&problem.durations),
+        plan,
+        bound,
+    })
+}

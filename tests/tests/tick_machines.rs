@@ -1,0 +1,129 @@
+//! Random graphs on random machines that keep time: scheduled to the tick, verified, run tick by tick with clocks that
+//! drift, and equal to the interpreter.
+
+use zbmd_tests::mix;
+use zbmd_tests::ticks::{Case, mutate};
+use zbmd_tick_sim::machine::{FaultKind, Injection, InjectionKind, RunFault, Stepping};
+use zbmd_ticks::{ControlLaw, LinkId, verify};
+
+/// As many as a variable says, or else a number for every day.
+fn count(variable: &str, daily: u64) -> u64 {
+    let given = std::env::var(variable).ok();
+    given.map_or(daily, |text| text.parse().expect("a number"))
+}
+
+#[test]
+fn random_graphs_run_like_the_interpreter_whatever_the_drift() {
+    let registry = mix::registry();
+    let (mut at_bound, mut sent, mut forwarded, mut gaps) = (0, 0, 0, 0.0);
+    let seeds = count("ZBMD_TICK_GRAPHS", 300);
+    for seed in 0..seeds {
+        let case = Case::new(seed, &registry);
+        for stepping in [Stepping::Events, Stepping::EveryFrame] {
+            let outcome = case.run(&case.plan, &registry, stepping, &[]);
+            assert_eq!(outcome.fault, None, "seed {seed}");
+            assert_eq!(outcome.outputs, case.expected, "seed {seed}, {stepping:?}");
+        }
+        at_bound += u64::from(case.plan.period == case.bound);
+        sent += u64::from(!case.plan.messages.is_empty());
+        forwarded += u64::from(case.plan.messages.iter().any(|m| m.hops.len() > 1));
+        gaps += case.plan.period as f64 / case.bound as f64 - 1.0;
+    }
+    eprintln!(
+        "{seeds} graphs: {at_bound} at the bound, {sent} send, {forwarded} over several hops, mean gap {:.1} %",
+        100.0 * gaps / seeds as f64
+    );
+    assert!(sent > seeds / 3 && forwarded > seeds / 20);
+}
+
+#[test]
+fn changed_plans_are_refused_or_do_the_same() {
+    let registry = mix::registry();
+    let mutants = count("ZBMD_TICK_MUTANTS", 3_000);
+    let cases: Vec<Case> = (0..60).map(|seed| Case::new(seed, &registry)).collect();
+    let mut rng = fastrand::Rng::with_seed(25);
+    let (mut refused, mut equivalent) = (0, 0);
+    for index in 0..mutants {
+        let case = &cases[rng.usize(0..cases.len())];
+        let mut plan = case.plan.clone().into_inner();
+        let mut what = "nothing";
+        while plan == *case.plan {
+            what = mutate(&mut plan, &mut rng);
+        }
+        let Ok(plan) = verify(&case.graph, &case.machine, plan) else {
+            refused += 1;
+            continue;
+        };
+        let outcome = case.run(&plan, &registry, Stepping::Events, &[]);
+        assert_eq!(outcome.outputs, case.expected, "mutant {index}: {what}");
+        equivalent += 1;
+    }
+    eprintln!("{refused} refused, {equivalent} equivalent");
+    assert!(refused > mutants / 2 && equivalent > mutants / 100);
+}
+
+#[test]
+fn a_frame_is_missed_in_the_tick_in_which_it_was_due() {
+    let registry = mix::registry();
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut checked = 0;
+    for seed in 0..count("ZBMD_TICK_LOSSES", 200) {
+        let case = Case::new(seed, &registry);
+        let network = case.machine.network().expect("a machine");
+        let whole_run = case.run(&case.plan, &registry, Stepping::EveryFrame, &[]);
+        let latency = case.machine.latency_ticks;
+        if network.links().is_empty() || whole_run.ticks <= latency + 1 {
+            continue;
+        }
+        let link = LinkId(rng.u32(0..network.links().len() as u32));
+        let tick = rng.u64(0..whole_run.ticks - latency);
+        let (kind, seen) = match rng.u8(0..3) {
+            0 => (InjectionKind::Lose, FaultKind::Missing),
+            1 => (InjectionKind::Cut, FaultKind::Missing),
+            _ => (InjectionKind::Flip { bit: rng.u32(..) }, FaultKind::Corrupt),
+        };
+        let injection = Injection { link, tick, kind };
+        let outcome = case.run(&case.plan, &registry, Stepping::EveryFrame, &[injection]);
+        let expected = RunFault {
+            node: network.links()[link].to,
+            tick: tick + latency,
+            link,
+            kind: seen,
+        };
+        assert_eq!(outcome.fault, Some(expected), "seed {seed}");
+        for (sink, bytes) in &outcome.outputs {
+            assert!(
+                case.expected[sink].starts_with(bytes),
+                "seed {seed}: {sink}"
+            );
+        }
+        checked += 1;
+    }
+    assert!(checked > 50, "{checked}");
+}
+
+/// Without control the buffers of clocks that differ by eight in a hundred run over or dry, and the run says so.
+#[test]
+fn buffers_run_over_or_dry_without_control() {
+    let registry = mix::registry();
+    let mut checked = 0;
+    for seed in 0..200 {
+        let mut case = Case::new(seed, &registry);
+        let network = case.machine.network().expect("a machine");
+        let whole_run = case.run(&case.plan, &registry, Stepping::EveryFrame, &[]);
+        // Half a buffer is at most four frames.
+        if network.links().is_empty() || whole_run.ticks < 200 {
+            continue;
+        }
+        let mut clocks = case.machine.clocks();
+        clocks.control.law = ControlLaw::Free;
+        clocks.oscillators.offsets_ppm = vec![4e4, -4e4];
+        case.machine.clocks = Some(clocks);
+        let outcome = case.run(&case.plan, &registry, Stepping::EveryFrame, &[]);
+        let kind = outcome.fault.map(|fault| fault.kind);
+        let expected = [Some(FaultKind::Underflow), Some(FaultKind::Overflow)];
+        assert!(expected.contains(&kind), "seed {seed}: {kind:?}");
+        checked += 1;
+    }
+    assert!(checked > 5, "{checked}");
+}
