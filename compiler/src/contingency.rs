@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 
 use zbmd_ir::text::loss;
-use zbmd_ir::{ActorId, DeviceId, Graph, KindId, Loss, Machine, Plan, TiVec};
-use zbmd_scheduler::{Contingent, Inputs, Losses, ScheduleError, kinds, losses, schedule_loss};
+use zbmd_ir::{ActorId, Contingencies, DeviceId, Graph, Loss, Machine, Plan};
+use zbmd_scheduler::{Contingent, Inputs, Losses, ScheduleError, likeness, losses, schedule_loss};
 
 /// A loss of devices for which there are no plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,15 +26,17 @@ pub(crate) fn plan_losses(
 ) -> Result<Contingent, ScheduleError> {
     // Every link of the machine is looked at to tell devices apart.
     if asked_losses == Losses::None {
-        return Ok(Contingent::collect(plans, TiVec::new(), []));
+        return Ok(Contingent::collect(plans, Contingencies::default(), []));
     }
-    let kinds = kinds(inputs.machine, inputs.costs, inputs.options);
-    let losses = losses(&kinds, asked_losses)?;
+    let likeness = likeness(inputs.machine, inputs.costs, inputs.options);
+    let losses = losses(inputs.machine, &likeness, asked_losses)?;
 
     // Losses are planned from the same main plans, and independently of each other.
-    let loss_plans = plan_in_parallel(&losses, |lost| schedule_loss(inputs, &plans, &kinds, lost));
+    let loss_plans = plan_in_parallel(&losses, |lost| {
+        schedule_loss(inputs, &plans, &likeness, lost)
+    });
     let outcomes = losses.into_iter().zip(loss_plans);
-    Ok(Contingent::collect(plans, kinds, outcomes))
+    Ok(Contingent::collect(plans, likeness, outcomes))
 }
 
 /// Calls `plan_loss` with each loss; the results are in the order of the losses.
@@ -79,13 +81,13 @@ fn join_worker<T>(worker: ScopedJoinHandle<'_, T>) -> T {
 pub(crate) fn describe_losses(
     graph: &Graph,
     machine: &Machine,
-    kinds: &TiVec<KindId, Vec<DeviceId>>,
+    likeness: &Contingencies,
     impossible: &[(Vec<Loss>, ScheduleError)],
 ) -> Vec<ImpossibleLoss> {
     impossible
         .iter()
         .map(|(lost, error)| ImpossibleLoss {
-            lost: loss(machine, kinds, lost),
+            lost: loss(machine, likeness, lost),
             reason: describe_reason(error, graph, machine),
         })
         .collect()

@@ -132,9 +132,9 @@ impl Plans<'_> {
             let Some(limit_ns) = deadline_ns(self.graph, sink) else {
                 continue;
             };
-            let kinds = &self.contingencies.kinds;
+            let table = self.contingencies;
             let losses = self.contingencies.list.iter();
-            let losses = losses.map(|entry| (entry.main, loss(self.machine, kinds, &entry.lost)));
+            let losses = losses.map(|entry| (entry.main, loss(self.machine, table, &entry.lost)));
             for (plan, lost) in std::iter::once((PlanId(0), String::new())).chain(losses) {
                 if let Some(bound) = response_bound(self.graph, &self.plans[plan], sink) {
                     checks.push(DeadlineCheck {

@@ -114,6 +114,7 @@ takes! {
     STRINGS: "list of strings", not "5";
     DEVICES: "list of `Device`", not "5";
     LINKS: "list of `Link`", not "5";
+    HOSTS: "map from names to lists of devices", not "5";
     COSTS: "list of `Costs`", not "5";
     ENTRIES: "list of `Cost`", not "5";
     CORES: "list of core numbers", not "5";
@@ -342,10 +343,12 @@ group! { FILL, "Fill", "Tokens that are all alike, for `initial` and `history`."
 group! { MACHINE, "Machine", "What to compile for: `zbmdc devices --ron` writes that of this computer.", r#"Machine(
     devices: [Device(name: "cpu:0", backend: cpu), Device(name: "cpu:1", backend: cpu)],
     links: [Link(from: "cpu:0", to: "cpu:1", both: true)],
+    hosts: {"left": ["cpu:0"], "right": ["cpu:1"]},
     costs: [],
 )"#:
     "devices": "[Device(name: \"cpu:0\", backend: cpu), Device(name: \"cpu:1\", backend: cpu)]", DEVICES, Refused, "The devices.";
-    "links": "[Link(from: \"cpu:0\", to: \"cpu:1\", both: true)]", LINKS, Means("one between every two devices"), "Which device can send to which.";
+    "links": "[Link(from: \"cpu:0\", to: \"cpu:1\", both: true)]", LINKS, Means("one between every two devices"), "Which device can send to which. An end may be a host, which is all its devices; a link between two devices of its own goes before that.";
+    "hosts": "{\"left\": [\"cpu:0\"], \"right\": [\"cpu:1\"]}", HOSTS, Means("one computer with all devices"), "The devices of each host, which are lost with it all at once. A device is in one.";
     "costs": "[]", COSTS, Is("[]"), "What kernels cost, as `zbmdc calibrate` measured it.";
 }
 

@@ -1,9 +1,12 @@
 //! `machine.ron`: reads and writes machines; and this computer as a machine, where no such file is given.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod hosts;
+mod links;
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
-use zbmd_ir::{Device, DeviceId, DeviceKind, Link, LinkId, Machine, TiVec, limits};
+use zbmd_ir::{Device, DeviceId, DeviceKind, Link, Machine, TiVec, limits};
 
 use crate::codes::Code;
 use crate::costs::{self, MeasuredCosts};
@@ -14,34 +17,17 @@ use crate::read::{self, Fields};
 use crate::source::{FileId, Span, Spanned};
 use crate::units::{self, UnitError};
 
+use zbmd_backends::devices::memory_bytes;
 /// The CPU devices of this computer: `zbmd_backends::devices::detect`.
 pub use zbmd_backends::devices::{CORE_BYTES_PER_S, CORE_FLOPS, detect, detect_in_teams, uniform};
-use zbmd_backends::devices::{LINK_BYTES_PER_S, LINK_LATENCY_NS, memory_bytes};
-
-/// A link between every two devices, in both directions.
-fn link_all(devices: &TiVec<DeviceId, Device>) -> TiVec<LinkId, Link> {
-    let mut links = TiVec::new();
-    for from in devices.keys() {
-        for to in devices.keys() {
-            if from != to {
-                links.push(Link {
-                    from,
-                    to,
-                    bytes_per_s: LINK_BYTES_PER_S,
-                    latency_ns: LINK_LATENCY_NS,
-                });
-            }
-        }
-    }
-
-    links
-}
 
 #[derive(Serialize)]
 #[serde(rename = "Machine")]
 struct RonMachine<'a> {
     devices: Vec<RonDevice<'a>>,
     links: Vec<RonLink<'a>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    hosts: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
 #[derive(Serialize)]
@@ -104,6 +90,7 @@ pub fn to_ron(machine: &Machine) -> Result<String, ron::Error> {
     let serialisable = RonMachine {
         devices: machine.devices.iter().map(RonDevice::from).collect(),
         links: links.map(|link| RonLink::new(link, machine)).collect(),
+        hosts: hosts::names(machine),
     };
     let ron_config = ron::ser::PrettyConfig::new()
         .struct_names(true)
@@ -149,6 +136,7 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine
     let mut fields = Fields::of(&format::MACHINE, "Machine", head, args, sink);
     let device_list = fields.need("devices", "[Device(name: \"cpu:0\", backend: cpu)]", sink);
     let link_list = fields.take("links");
+    let host_map = fields.take("hosts");
     let cost_list = fields.take("costs");
     fields.done(sink);
 
@@ -156,11 +144,15 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine
     let NamedDevices { names, devices } = read_devices(device_nodes, head, sink)?;
 
     // An empty list is different: it states that no two devices are linked.
+    let hosts = match host_map {
+        None => TiVec::new(),
+        Some(map) => hosts::read(map, &names, sink),
+    };
     let links = match link_list {
-        None => link_all(&devices),
+        None => links::link_all(&devices, &hosts),
         Some(list) => {
             let link_nodes = read::list(list, "a list of links", sink)?;
-            read_links(link_nodes, &names, sink)
+            links::read(link_nodes, &names, &hosts, sink)
         }
     };
 
@@ -172,7 +164,14 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine
         }
     };
 
-    (sink.errors() == errors_before).then_some((Machine { devices, links }, costs))
+    (sink.errors() == errors_before).then_some((
+        Machine {
+            devices,
+            links,
+            hosts,
+        },
+        costs,
+    ))
 }
 
 /// E0505 for devices.
@@ -392,135 +391,10 @@ fn quantity(
     Some(value)
 }
 
-/// Max latency of a link: times of many transfers are added up in 64 bits.
-const MAX_LATENCY_NS: u64 = 3_600_000_000_000;
-
-/// The devices that the ends of links name.
-type DevicesByName<'a> = BTreeMap<&'a str, DeviceId>;
-
-fn read_links(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -> TiVec<LinkId, Link> {
-    let mut devices_by_name = DevicesByName::new();
-    // Devices that could not be read have no name here, and no number either: the two lists run in parallel.
-    for (index, name) in names.iter().enumerate() {
-        devices_by_name.insert(&name.value, DeviceId::from(index));
-    }
-
-    let mut all_links: TiVec<LinkId, Link> = TiVec::new();
-    let mut linked: BTreeSet<(DeviceId, DeviceId)> = BTreeSet::new();
-    for node in nodes {
-        let Some(link) = read_link(node, &devices_by_name, sink) else {
-            continue;
-        };
-        let mut directions = vec![link.forward.clone()];
-        if link.both_ways {
-            directions.push(Link {
-                from: link.forward.to,
-                to: link.forward.from,
-                ..link.forward
-            });
-        }
-
-        for direction in directions {
-            // A link in both ways may be refused in one direction only.
-            match check_link(&direction, &mut linked) {
-                Ok(()) => all_links.push(direction),
-                Err(refusal) => {
-                    sink.push(refusal.primary(node.span, "this link").help("remove it"))
-                }
-            }
-        }
-    }
-
-    all_links
-}
-
-/// A link as it is written.
-struct WrittenLink {
-    forward: Link,
-    /// Whether there is an equal one in the other direction.
-    both_ways: bool,
-}
-
-fn read_link(node: &Node, devices: &DevicesByName<'_>, sink: &mut Sink) -> Option<WrittenLink> {
-    let mut fields = group(node, "a link", &format::LINK, sink)?;
-    let from = read_link_end("from", &mut fields, devices, sink);
-    let to = read_link_end("to", &mut fields, devices, sink);
-    let both_node = fields.take("both");
-    let both_ways = both_node.is_some_and(|node| read::flag(node, sink));
-    let bandwidth = read_bandwidth(&mut fields, sink);
-    let latency = read_latency(fields.take("latency"), sink);
-    fields.done(sink);
-
-    let forward = Link {
-        from: from?,
-        to: to?,
-        bytes_per_s: bandwidth.unwrap_or(LINK_BYTES_PER_S),
-        latency_ns: latency.unwrap_or(LINK_LATENCY_NS),
-    };
-
-    Some(WrittenLink { forward, both_ways })
-}
-
-fn read_link_end(
-    field: &str,
-    fields: &mut Fields<'_>,
-    devices: &DevicesByName<'_>,
-    sink: &mut Sink,
-) -> Option<DeviceId> {
-    let node = fields.need(field, "\"cpu:0\"", sink)?;
-    let written_name = read::string(node, "a device in quotes", sink)?;
-    let device = devices.get(written_name.value.as_str()).copied();
-    if device.is_none() {
-        let known_names = devices.keys().copied();
-        let message = format!("there is no device `{}`", written_name.value);
-        sink.push(
-            Diagnostic::new(Code::E0501, message)
-                .primary(written_name.span, "this end of the link")
-                .help(suggest(&written_name.value, known_names)),
-        );
-    }
-
-    device
-}
-
-/// A latency in nanoseconds; unlike other quantities it may be zero, with a unit.
-fn read_latency(node: Option<&Node>, sink: &mut Sink) -> Option<u64> {
-    // `quantity` refuses zero, which is right for memory and bandwidth; a link may well have no latency.
-    if let Some(NodeKind::Str(text)) = node.map(|node| &node.kind)
-        && text.trim_start().starts_with('0')
-        && units::duration_ns(text) == Ok(0)
-    {
-        return Some(0);
-    }
-    let node = node?;
-    let expected = "a latency such as \"2us\"";
-    let latency_ns = quantity(Some(node), expected, units::duration_ns, sink)?;
-
-    if latency_ns > MAX_LATENCY_NS {
-        let message =
-            format!("a latency is {latency_ns} ns, more than the limit of {MAX_LATENCY_NS}");
-        let refusal = Diagnostic::new(Code::E0505, message);
-        sink.push(refusal.primary(node.span, "at most 60min"));
-    }
-
-    Some(latency_ns)
-}
-
-/// Enters a link in those that are there; refuses one that joins a device to itself, or devices that are linked already.
-fn check_link(link: &Link, linked: &mut BTreeSet<(DeviceId, DeviceId)>) -> Result<(), Diagnostic> {
-    if link.from == link.to {
-        let message = "a link joins a device to itself";
-        return Err(Diagnostic::new(Code::E0501, message));
-    }
-    if !linked.insert((link.from, link.to)) {
-        let message = "two devices are linked twice in the same direction";
-        return Err(Diagnostic::new(Code::E0107, message));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use zbmd_ir::Host;
+
     use super::*;
     use crate::source::SourceMap;
 
@@ -545,9 +419,121 @@ mod tests {
         let mut early = uniform(3);
         early.devices[DeviceId(1)].backend = DeviceKind::Cuda;
         early.devices[DeviceId(1)].programmatic = true;
-        for machine in [detect(), uniform(3), early] {
+        let mut hosted = uniform(3);
+        hosted.hosts = [("left", vec![0, 2]), ("right", vec![1])]
+            .map(|(name, ids)| Host {
+                name: name.to_owned(),
+                devices: ids.into_iter().map(DeviceId).collect(),
+            })
+            .to_vec()
+            .into();
+        for machine in [detect(), uniform(3), early, hosted] {
             let text = to_ron(&machine).unwrap_or_default();
             assert_eq!(parse(&text), Ok(machine), "{text}");
+        }
+    }
+
+    /// A machine of two hosts of two devices each, with these links.
+    fn two_hosts(links: &str) -> String {
+        let devices =
+            ["a0", "a1", "b0", "b1"].map(|name| format!("(name: \"{name}\", backend: cpu)"));
+        let hosts = "{\"a\": [\"a0\", \"a1\"], \"b\": [\"b1\", \"b0\"]}";
+        let devices = devices.join(", ");
+        format!("Machine(devices: [{devices}], hosts: {hosts}{links})")
+    }
+
+    #[test]
+    fn links_of_hosts_are_those_of_their_devices() {
+        let latency = |machine: &Machine, from: u32, to: u32| {
+            let link = machine.link(DeviceId(from), DeviceId(to));
+            link.map(|link| link.latency_ns)
+        };
+        let all = parse(&two_hosts("")).expect("a machine");
+        assert_eq!(all.links.len(), 12);
+        assert_eq!(
+            (latency(&all, 0, 1), latency(&all, 0, 2)),
+            (Some(1000), Some(30_000))
+        );
+        assert_eq!(
+            all.hosts
+                .iter()
+                .map(|host| host.devices.len())
+                .sum::<usize>(),
+            4
+        );
+
+        let given = ", links: [(from: \"a\", to: \"a\", latency: \"1us\"), (from: \"a1\", to: \"b0\", latency: \"9us\"), \
+                     (from: \"a\", to: \"b\", both: true, latency: \"50us\")]";
+        let given = parse(&two_hosts(given)).expect("a machine");
+        // Two within a, four from a to b and four back; none within b.
+        assert_eq!(given.links.len(), 10);
+        assert_eq!(
+            (latency(&given, 0, 1), latency(&given, 2, 3)),
+            (Some(1000), None)
+        );
+        assert_eq!(
+            (latency(&given, 0, 3), latency(&given, 3, 0)),
+            (Some(50_000), Some(50_000))
+        );
+        assert_eq!(
+            (latency(&given, 1, 2), latency(&given, 2, 1)),
+            (Some(9000), Some(50_000))
+        );
+        for machine in [all, given] {
+            let text = to_ron(&machine).unwrap_or_default();
+            assert_eq!(parse(&text), Ok(machine), "{text}");
+        }
+    }
+
+    #[test]
+    fn mistakes_with_hosts() {
+        let devices = "devices: [(name: \"a\", backend: cpu), (name: \"b\", backend: cpu)]";
+        let cases = [
+            ("{\"h\": [\"a\"]}", "E0507 the device `b` is in no host"),
+            (
+                "{\"h\": [\"a\", \"b\"], \"i\": []}",
+                "E0507 the host `i` has no devices",
+            ),
+            (
+                "{\"h\": [\"a\", \"b\", \"a\"]}",
+                "E0205 a device is in two hosts, or twice in one",
+            ),
+            (
+                "{\"h\": [\"a\", \"b\"], \"b\": [\"a\"]}",
+                "E0205 `b` is a device and a host",
+            ),
+            (
+                "{\"h\": [\"a\", \"b\", \"c\"]}",
+                "E0501 there is no device `c`",
+            ),
+            (
+                "{\"h\": 5}",
+                "E0203 expected a list of devices, found the integer 5",
+            ),
+        ];
+        for (hosts, expect) in cases {
+            let text = format!("Machine({devices}, hosts: {hosts})");
+            let errors = parse(&text).expect_err(&text);
+            assert!(errors.iter().any(|e| e == expect), "{text}: {errors:?}");
+        }
+
+        for (links, expect) in [
+            (
+                "(from: \"a\", to: \"c\")",
+                "E0501 there is no device or host `c`",
+            ),
+            (
+                "(from: \"a\", to: \"b\"), (from: \"a\", to: \"b\", both: true)",
+                "E0107 two devices are linked twice in the same direction",
+            ),
+            (
+                "(from: \"a0\", to: \"a0\")",
+                "E0501 a link joins a device to itself",
+            ),
+        ] {
+            let text = two_hosts(&format!(", links: [{links}]"));
+            let errors = parse(&text).expect_err(&text);
+            assert!(errors.iter().any(|e| e == expect), "{text}: {errors:?}");
         }
     }
 

@@ -177,10 +177,11 @@ impl PlanRequest<'_> {
         let Contingent {
             plans,
             contingencies,
-            kinds,
+            likeness,
             impossible,
         } = contingent;
-        let impossible_losses = contingency::describe_losses(&graph, machine, &kinds, &impossible);
+        let impossible_losses =
+            contingency::describe_losses(&graph, machine, &likeness, &impossible);
         Ok(PlannedGraph {
             graph,
             costs,

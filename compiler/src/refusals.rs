@@ -213,6 +213,8 @@ impl ScheduleRefusal<'_> {
                 Diagnostic::new(Code::E0506, message)
                     .help("ask for another `--block`, or leave it out")
             }
+            ScheduleError::NoHosts => Diagnostic::new(Code::E0506, error.to_string())
+                .help("group the devices in the machine file, `hosts: { \"left\": [\"cpu:0\"] }`, or ask for `--contingencies single`"),
             ScheduleError::TooManyContingencies { .. } => {
                 Diagnostic::new(Code::E0506, error.to_string())
                     .help("ask for `--contingencies single` or `none`")

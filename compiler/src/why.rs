@@ -175,7 +175,7 @@ impl Inquiry<'_> {
             "{}   {}   on {}   stage {}   {} in {}   {} of a period, {share_percent:.1} %",
             actor.name,
             actor.op,
-            device.name,
+            device.name_with_host(),
             run.stage,
             count(run.firings, "firing"),
             count(run.calls, "call"),
@@ -186,7 +186,7 @@ impl Inquiry<'_> {
     /// The plan with the actor on that device and all others in their places.
     fn try_device(&self, plan: &Plan, device: DeviceId) -> Choice {
         let actor_id = self.question.actor;
-        let name = self.program.machine.devices[device].name.clone();
+        let name = self.view.devices[device.index()].name_with_host();
         let run = self.run();
         let busy_ns = self.costs.table[actor_id][device].map(|cost| {
             // As many calls as in the plan: the block is kept.

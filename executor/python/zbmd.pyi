@@ -235,7 +235,7 @@ def compile(
     gpus: bool = False,
     block: int | None = None,
     solve: Literal["fast", "balanced", "exact"] = "fast",
-    contingencies: Literal["none", "single", "pairs"] = "none",
+    contingencies: Literal["none", "single", "hosts", "pairs"] = "none",
     params: Mapping[str, str] | None = None,
     dims: Mapping[str, int] | None = None,
     set: Mapping[str, float | Sequence[float]] | None = None,

@@ -52,7 +52,7 @@ pub enum EngineError {
     Parameters(SetError),
     /// The bundle has no plan for the devices that are left.
     #[error(
-        "the bundle has no plan without {lost}: compile with `--contingencies single` or `pairs`"
+        "the bundle has no plan without {lost}: compile with `--contingencies single`, `hosts` or `pairs`"
     )]
     NoPlan {
         /// The lost devices.

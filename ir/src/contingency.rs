@@ -3,12 +3,16 @@
 //! Devices are kept by *kind*: those of one kind can stand in for one another. A calendar names *roles*: when n devices
 //! of a kind are lost, the survivors take the first roles of the kind in order, and only plans that leave its last n
 //! roles empty will do. So 8 alike devices of which any 2 may fail need 2 entries beside the full machine, not 36.
+//!
+//! On a machine of several hosts the same holds of hosts. Alike ones stand in for one another as a whole, device by
+//! device: those that have lost the least take the first roles. Kinds of devices are within a host then. So of 8 alike
+//! hosts with 4 alike devices each, any one device and any one host need 2 entries.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Device, DeviceId, KindId, Link, Machine, PlanId, TiVec};
+use crate::{Device, DeviceId, HostKindId, KindId, Link, Machine, PlanId, TiVec};
 
 /// What to run when devices are lost. Empty where none was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -18,7 +22,15 @@ pub struct Contingencies {
     pub kinds: TiVec<KindId, Vec<DeviceId>>,
     /// What to do about each loss that has a plan; no two for the same loss.
     pub list: Vec<Contingency>,
+    /// Hosts that are alike by [`Alike::host_difference`], in ascending order: each with its devices, so that devices at
+    /// one position correspond. Hosts that are like no other are not listed. Stored beside the table, so that bundles
+    /// without hosts have no trace of it.
+    #[serde(skip)]
+    pub alike_hosts: TiVec<HostKindId, Vec<HostDevices>>,
 }
+
+/// The devices of a host, in the order in which they correspond to those of hosts that are like it.
+pub type HostDevices = Vec<DeviceId>;
 
 /// The plans for one loss.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,25 +53,154 @@ pub struct Loss {
 }
 
 impl Contingencies {
-    /// The entry for the loss of exactly these devices, in any order; `None` if it was not foreseen. O(devices + list).
+    /// The entry for the loss of exactly these devices, in any order; `None` if it was not foreseen.
+    /// O(devices log devices + list).
     pub fn find(&self, lost: &[DeviceId]) -> Option<&Contingency> {
-        let counts = self.kinds.iter_enumerated().map(|(kind, devices)| {
-            let count = devices.iter().filter(|d| lost.contains(d)).count() as u32;
-            Loss { kind, count }
-        });
-        let wanted: Vec<Loss> = counts.filter(|loss| loss.count > 0).collect();
+        let wanted = self.losses_of(lost);
         self.list.iter().find(|entry| entry.lost == wanted)
     }
 
-    /// The device that takes each role when `lost` are gone: survivors of a kind take its first roles in order. Roles
-    /// that stay empty are left out.
+    /// The loss of these devices, in any order, as entries have it: counted by kind, alike hosts with the least losses
+    /// first.
+    pub fn losses_of(&self, lost: &[DeviceId]) -> Vec<Loss> {
+        let lost: BTreeSet<DeviceId> = lost.iter().copied().collect();
+        let stand_ins = self.stand_ins(&lost);
+        let counts = self.kinds.iter_enumerated().map(|(kind, roles)| {
+            let devices = roles.iter().map(|role| stand_ins.device(*role));
+            let count = devices.filter(|device| lost.contains(device)).count() as u32;
+            Loss { kind, count }
+        });
+        counts.filter(|loss| loss.count > 0).collect()
+    }
+
+    /// The device that takes each role when `lost` are gone: survivors of a kind take its first roles in order, and alike
+    /// hosts with the least losses those of the first hosts. Roles that stay empty are left out.
     pub fn roles(&self, lost: &[DeviceId]) -> BTreeMap<DeviceId, DeviceId> {
+        let lost: BTreeSet<DeviceId> = lost.iter().copied().collect();
+        let stand_ins = self.stand_ins(&lost);
         let mut roles = BTreeMap::new();
-        for devices in &self.kinds {
-            let survivors = devices.iter().filter(|d| !lost.contains(d));
-            roles.extend(devices.iter().copied().zip(survivors.copied()));
+        for kind_roles in &self.kinds {
+            let devices = kind_roles.iter().map(|role| stand_ins.device(*role));
+            let survivors = devices.filter(|device| !lost.contains(device));
+            roles.extend(kind_roles.iter().copied().zip(survivors));
         }
         roles
+    }
+
+    /// Which losses entries can have.
+    pub fn loss_order(&self) -> LossOrder {
+        let kind_of = match self.alike_hosts.is_empty() {
+            true => BTreeMap::new(),
+            false => self.kinds_of_devices(),
+        };
+        let own_kinds = |hosts: &Vec<HostDevices>| {
+            let hosts = hosts.iter();
+            hosts
+                .map(|host| self.kinds_in_order(host, &kind_of))
+                .collect()
+        };
+        LossOrder {
+            kinds_of_hosts: self.alike_hosts.iter().map(own_kinds).collect(),
+        }
+    }
+
+    /// The kind of each device that is in one.
+    pub(crate) fn kinds_of_devices(&self) -> BTreeMap<DeviceId, KindId> {
+        let kinds = self.kinds.iter_enumerated();
+        kinds
+            .flat_map(|(kind, devices)| devices.iter().map(move |device| (*device, kind)))
+            .collect()
+    }
+
+    /// The kinds of a host's devices, each once, in the order of their first device there.
+    fn kinds_in_order(
+        &self,
+        host: &HostDevices,
+        kind_of: &BTreeMap<DeviceId, KindId>,
+    ) -> Vec<KindId> {
+        let mut own_kinds: Vec<KindId> = Vec::new();
+        for kind in host.iter().filter_map(|device| kind_of.get(device)) {
+            if !own_kinds.contains(kind) {
+                own_kinds.push(*kind);
+            }
+        }
+        own_kinds
+    }
+
+    /// The device that stands at the place of each other one, so that of alike hosts the first ones have lost the least.
+    fn stand_ins(&self, lost: &BTreeSet<DeviceId>) -> StandIns {
+        let mut stand_ins = StandIns::default();
+        if self.alike_hosts.is_empty() {
+            return stand_ins;
+        }
+
+        let kind_of = self.kinds_of_devices();
+        for hosts in &self.alike_hosts {
+            // Which device of a kind is lost makes no difference, only how many are.
+            let damage = |host: &HostDevices| -> Vec<usize> {
+                let own_kinds = self.kinds_in_order(host, &kind_of);
+                let mut counts = vec![0; own_kinds.len()];
+                for device in host.iter().filter(|device| lost.contains(device)) {
+                    let kind = kind_of.get(device);
+                    let index = own_kinds.iter().position(|own| Some(own) == kind);
+                    if let Some(index) = index {
+                        counts[index] += 1;
+                    }
+                }
+                counts
+            };
+            let mut by_damage: Vec<&HostDevices> = hosts.iter().collect();
+            by_damage.sort_by_cached_key(|host| damage(host));
+            for (role_host, host) in hosts.iter().zip(by_damage) {
+                stand_ins
+                    .by_role
+                    .extend(role_host.iter().copied().zip(host.iter().copied()));
+            }
+        }
+        stand_ins
+    }
+}
+
+/// Tells the losses that entries can have from those that alike hosts make the same.
+#[derive(Clone, Debug)]
+pub struct LossOrder {
+    /// Of each kind of hosts, the kinds of each one's devices, which correspond.
+    kinds_of_hosts: Vec<Vec<Vec<KindId>>>,
+}
+
+impl LossOrder {
+    /// Whether an entry can have this loss: of alike hosts, the last ones have lost the most.
+    pub fn is_canonical(&self, losses: &[Loss]) -> bool {
+        let count_of = |kind: &KindId| {
+            let mut losses = losses.iter();
+            losses
+                .find(|loss| loss.kind == *kind)
+                .map_or(0, |loss| loss.count)
+        };
+        self.kinds_of_hosts.iter().all(|hosts| {
+            let damages = hosts.iter();
+            let mut damages = damages.map(|kinds| kinds.iter().map(count_of).collect::<Vec<u32>>());
+            let Some(mut before) = damages.next() else {
+                return true;
+            };
+            damages.all(|damage| {
+                let is_in_order = before <= damage;
+                before = damage;
+                is_in_order
+            })
+        })
+    }
+}
+
+/// Which device stands at the place of which; all others stand at their own.
+#[derive(Debug, Default)]
+struct StandIns {
+    by_role: BTreeMap<DeviceId, DeviceId>,
+}
+
+impl StandIns {
+    fn device(&self, role: DeviceId) -> DeviceId {
+        self.by_role.get(&role).copied().unwrap_or(role)
     }
 }
 
@@ -129,6 +270,46 @@ impl<'m> Alike<'m> {
     /// # Panics
     /// If a device does not exist.
     pub fn difference(&self, a: DeviceId, b: DeviceId) -> Option<String> {
+        if let Some(difference) = self.device_difference(a, b) {
+            return Some(difference);
+        }
+
+        let outgoing = link_difference("to", a, &self.outgoing[a], b, &self.outgoing[b]);
+        outgoing.or_else(|| link_difference("from", a, &self.incoming[a], b, &self.incoming[b]))
+    }
+
+    /// What tells two hosts apart, for people; `None` if exchanging their devices, position by position, changes nothing
+    /// but names and cores. An equivalence as [`Self::difference`] is. O(their links * log(their devices)).
+    ///
+    /// # Panics
+    /// If a device does not exist.
+    pub fn host_difference(&self, a: &HostDevices, b: &HostDevices) -> Option<String> {
+        if a.len() != b.len() {
+            return Some(format!("they have {} and {} devices", a.len(), b.len()));
+        }
+        let mut exchanged: BTreeMap<DeviceId, DeviceId> = BTreeMap::new();
+        for (&x, &y) in a.iter().zip(b) {
+            if let Some(difference) = self.device_difference(x, y) {
+                return Some(format!("{x} and {y} differ: {difference}"));
+            }
+            exchanged.extend([(x, y), (y, x)]);
+        }
+
+        for (&x, &y) in a.iter().zip(b) {
+            let outgoing =
+                moved_link_difference("to", &self.outgoing[x], &self.outgoing[y], &exchanged);
+            let difference = outgoing.or_else(|| {
+                moved_link_difference("from", &self.incoming[x], &self.incoming[y], &exchanged)
+            });
+            if let Some(difference) = difference {
+                return Some(format!("{x} and {y} differ: {difference}"));
+            }
+        }
+        None
+    }
+
+    /// What tells two devices apart besides their links.
+    fn device_difference(&self, a: DeviceId, b: DeviceId) -> Option<String> {
         let first: &Device = &self.machine.devices[a];
         let second: &Device = &self.machine.devices[b];
         if first.backend != second.backend {
@@ -151,11 +332,33 @@ impl<'m> Alike<'m> {
                 return Some(format!("{what} is {x} and {y} {unit}"));
             }
         }
-
         // Names and cores may differ: they only say where threads are tied to.
-        let outgoing = link_difference("to", a, &self.outgoing[a], b, &self.outgoing[b]);
-        outgoing.or_else(|| link_difference("from", a, &self.incoming[a], b, &self.incoming[b]))
+        None
     }
+}
+
+/// How the links at one device differ from those at another once devices are exchanged.
+fn moved_link_difference(
+    side: &str,
+    ends_of_a: &[LinkEnd],
+    ends_of_b: &[LinkEnd],
+    exchanged: &BTreeMap<DeviceId, DeviceId>,
+) -> Option<String> {
+    let mut moved_ends: Vec<LinkEnd> = ends_of_a
+        .iter()
+        .map(|end| LinkEnd {
+            other: exchanged.get(&end.other).copied().unwrap_or(end.other),
+            ..*end
+        })
+        .collect();
+    moved_ends.sort_unstable();
+    let mut pairs = moved_ends.iter().zip(ends_of_b);
+    if let Some((moved, end)) = pairs.find(|(moved, end)| moved != end) {
+        return Some(difference_text(side, Some(moved), Some(end)));
+    }
+    let shorter = moved_ends.len().min(ends_of_b.len());
+    let (moved, end) = (moved_ends.get(shorter), ends_of_b.get(shorter));
+    (moved.is_some() || end.is_some()).then(|| difference_text(side, moved, end))
 }
 
 /// How the links of devices `a` and `b` differ once the devices are exchanged.
@@ -338,6 +541,7 @@ mod tests {
                 entry(&[(0, 2)], 2),
                 entry(&[(0, 1), (1, 1)], 3),
             ],
+            alike_hosts: TiVec::new(),
         };
         let main = |lost: &[u32]| contingencies.find(&ids(lost)).map(|entry| entry.main.0);
         assert_eq!(

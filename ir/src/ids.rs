@@ -52,6 +52,10 @@ entity!(/// A constant byte string of a [`crate::Program`] (weights, tables).
     BlobId, "blob");
 entity!(/// A device of a [`crate::Machine`].
     DeviceId, "dev");
+entity!(/// A host of a [`crate::Machine`].
+    HostId, "host");
+entity!(/// Hosts that are alike, in [`crate::Contingencies`].
+    HostKindId, "hk");
 entity!(/// A link of a [`crate::Machine`].
     LinkId, "link");
 entity!(/// The memory of one channel on one device, in a [`crate::Plan`].

@@ -1,8 +1,10 @@
 //! Devices, links, and what actors cost on them.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{ActorId, DeviceId, DeviceKind, LinkId, TiVec};
+use crate::{ActorId, DeviceId, DeviceKind, HostId, LinkId, TiVec};
 
 /// A place that runs kernels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +39,15 @@ pub struct Link {
     pub latency_ns: u64,
 }
 
+/// A computer with some of the devices, which are lost with it all at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Stable name, unlike that of every device.
+    pub name: String,
+    /// Its devices, ascending, at least 1.
+    pub devices: Vec<DeviceId>,
+}
+
 /// The devices and links a program is compiled for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
@@ -45,6 +56,10 @@ pub struct Machine {
     /// Links; at most one for each ordered pair of devices.
     #[serde(deserialize_with = "crate::link_list::deserialize")]
     pub links: TiVec<LinkId, Link>,
+    /// Hosts: each device is in exactly one, or there are none, and all devices are in one computer. Stored beside the
+    /// machine, so that bundles without hosts have no trace of them.
+    #[serde(skip)]
+    pub hosts: TiVec<HostId, Host>,
 }
 
 impl Machine {
@@ -68,6 +83,21 @@ impl Machine {
 
         let link = self.links.raw.get(index);
         link.filter(|link| link.from == from && link.to == to)
+    }
+
+    /// The host of each device; empty where there are no hosts. Devices in none, which no verified machine has, are left
+    /// out.
+    pub fn hosts_of_devices(&self) -> BTreeMap<DeviceId, HostId> {
+        let hosts = self.hosts.iter_enumerated();
+        hosts
+            .flat_map(|(id, host)| host.devices.iter().map(move |device| (*device, id)))
+            .collect()
+    }
+
+    /// The host of a device, if there are hosts. O(devices).
+    pub fn host_of(&self, device: DeviceId) -> Option<&Host> {
+        let mut hosts = self.hosts.iter();
+        hosts.find(|host| host.devices.contains(&device))
     }
 
     /// Picoseconds that `bytes` take over the link, without its latency.
@@ -133,6 +163,7 @@ mod tests {
         let mut machine = Machine {
             devices: (0..5).map(device).collect(),
             links: links.collect(),
+            ..Machine::default()
         };
 
         let latencies = |machine: &Machine| -> Vec<Option<u64>> {

@@ -179,7 +179,7 @@ fn worst_loss(modes: &VerifiedModes) -> Option<LossBound> {
             }
             worst = Some(LossBound {
                 mode: name.clone(),
-                lost: text::loss(&program.machine, &table.kinds, &entry.lost),
+                lost: text::loss(&program.machine, table, &entry.lost),
                 period_ns,
             });
         }

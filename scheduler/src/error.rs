@@ -115,6 +115,9 @@ pub enum ScheduleError {
         /// The largest block for this graph.
         limit: u64,
     },
+    /// Plans for the loss of hosts, and no hosts.
+    #[error("plans for the loss of any host are asked for, and the machine has no hosts")]
+    NoHosts,
     /// More losses than a program can have plans for.
     #[error("{count} losses of devices need plans of their own, at most {limit}")]
     TooManyContingencies {

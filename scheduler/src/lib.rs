@@ -38,7 +38,9 @@ pub mod throughput;
 mod topological;
 
 pub use analysis::{AnalysisError, check_deadlock, repetition};
-pub use contingency::{Contingent, Losses, kinds, losses, schedule_contingencies, schedule_loss};
+pub use contingency::{
+    Contingent, Losses, likeness, losses, schedule_contingencies, schedule_loss,
+};
 pub use error::ScheduleError;
 pub use front::{PlanPoint, plan_front};
 pub use inputs::Inputs;

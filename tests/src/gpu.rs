@@ -99,7 +99,11 @@ pub fn with(backends: &[&str]) -> Machine {
         .flat_map(|from| ids().map(move |to| (from, to)))
         .filter(|(a, b)| a != b);
     let links = pairs.map(|(from, to)| link(from, to)).collect();
-    Machine { devices, links }
+    Machine {
+        devices,
+        links,
+        ..Machine::default()
+    }
 }
 
 /// The model, every actor that has a kernel there, and that `on_gpu` wants there, on the GPU of [`machine`].

@@ -157,6 +157,25 @@ pub fn densify(graph: &mut Graph, readers: usize, seed: u64) {
     }
 }
 
+/// So many hosts of so many alike devices each; links between hosts are slower.
+pub fn cluster(hosts: usize, devices_each: usize) -> Machine {
+    let mut machine = machine(hosts * devices_each);
+    let devices: Vec<DeviceId> = machine.devices.keys().collect();
+    for (index, devices) in devices.chunks(devices_each).enumerate() {
+        machine.hosts.push(Host {
+            name: format!("host:{index}"),
+            devices: devices.to_vec(),
+        });
+    }
+    for link in &mut machine.links {
+        if link.from.index() / devices_each != link.to.index() / devices_each {
+            link.bytes_per_s /= 10;
+            link.latency_ns *= 10;
+        }
+    }
+    machine
+}
+
 /// A random machine of `devices` alike CPU devices.
 pub fn machine(devices: usize) -> Machine {
     let mut machine = Machine::default();

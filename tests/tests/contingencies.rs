@@ -13,6 +13,21 @@ use zbmd_tests::{mix, stepper};
 
 /// The graph with plans for the loss of any two devices.
 fn contingent(graph: Graph, machine: Machine, costs: &Costs, block: Block) -> Program {
+    let device_count = machine.devices.len();
+    let (program, impossible) = contingent_for(graph, machine, costs, block, Losses::Pairs);
+    // What leaves no device is all that cannot be borne.
+    assert_eq!(impossible, usize::from(device_count <= 2));
+    program
+}
+
+/// The graph with plans for these losses, and how many of them have none.
+fn contingent_for(
+    graph: Graph,
+    machine: Machine,
+    costs: &Costs,
+    block: Block,
+    which: Losses,
+) -> (Program, usize) {
     let options = ScheduleOptions {
         block,
         ..ScheduleOptions::default()
@@ -24,20 +39,38 @@ fn contingent(graph: Graph, machine: Machine, costs: &Costs, block: Block) -> Pr
         options: &options,
     };
     let plans = schedule(&graph, &machine, costs, &options).expect("random graphs have schedules");
-    let made = schedule_contingencies(inputs, plans, Losses::Pairs).expect("few losses");
-    // What leaves no device is all that cannot be borne.
-    assert_eq!(
-        made.impossible.len(),
-        usize::from(machine.devices.len() <= 2)
-    );
+    let made = schedule_contingencies(inputs, plans, which).expect("few losses");
+    let impossible = made.impossible.len();
     let (plans, contingencies) = (made.plans.into(), made.contingencies);
-    Program {
+    let program = Program {
         graph,
         machine,
         plans,
         contingencies,
         ..Program::default()
+    };
+    (program, impossible)
+}
+
+/// A random graph on 2 to 4 hosts of 1 to 3 devices each, with plans for the loss of any device and any host. The last
+/// host is unlike the others in every third case.
+fn program_on_hosts(seed: u64) -> Verified<Program> {
+    let shape = Shape {
+        actors: 16,
+        ..Shape::default()
+    };
+    let graph = random::graph(seed, shape);
+    let mut machine = random::cluster(2 + (seed % 3) as usize, 1 + (seed / 3 % 3) as usize);
+    if seed.is_multiple_of(3)
+        && let Some(device) = machine.devices.iter_mut().next_back()
+    {
+        device.memory_bytes /= 2;
     }
+    let costs = random::costs(&graph, &machine, seed);
+    let block = Block::Fixed(1 + seed % 3);
+    let (program, impossible) = contingent_for(graph, machine, &costs, block, Losses::Hosts);
+    assert_eq!(impossible, 0, "seed {seed}: another host is left");
+    verify(program).unwrap_or_else(|errors| panic!("seed {seed}: {}", errors[0]))
 }
 
 /// A random graph with plans for the loss of any two of 2 to 6 devices, of which every other one is smaller in half of
@@ -77,34 +110,127 @@ fn without(program: &Program, entry: &Contingency) -> Verified<Program> {
     verify(left).expect("a plan for what is left is a plan")
 }
 
+/// What each entry's plans give is what the interpreter gives; how many entries there were, and how many with a plan of
+/// their own.
+fn check_entries(program: &Program, seed: u64) -> (u32, u32) {
+    let registry = mix::registry();
+    let mut own = 0;
+    for (i, entry) in program.contingencies.list.iter().enumerate() {
+        let left = without(program, entry);
+        let what = format!(
+            "seed {seed}, contingency {i}: {}",
+            program.plans[entry.main].name
+        );
+        for plan in &left.plans {
+            let blocks = u64::from(plan.stages) + 3;
+            stepper::step(&left.graph, plan, blocks, seed)
+                .unwrap_or_else(|violation| panic!("{what}: {}", violation.0));
+        }
+        let main = &left.plans[PlanId(0)];
+        let inputs = random_inputs(&left, main.block * (u64::from(main.stages) + 2) + 1, seed);
+        let (expected, state) = interpret_program(&left, &registry, &inputs, None);
+        let (outputs, outcome) = replay_program(left, &registry, &inputs, None, None);
+        assert_eq!(outcome.state, state, "{what}: another state");
+        assert!(outputs == expected, "{what}: other outputs");
+        own += u32::from(entry.main != PlanId(0));
+    }
+    (program.contingencies.list.len() as u32, own)
+}
+
 #[test]
 fn what_is_left_gives_the_same_bits() {
-    let registry = mix::registry();
     let (mut entries, mut own) = (0, 0);
     for seed in 0..200u64 {
-        let program = program(seed);
-        for (i, entry) in program.contingencies.list.iter().enumerate() {
-            let left = without(&program, entry);
-            let what = format!(
-                "seed {seed}, contingency {i}: {}",
-                program.plans[entry.main].name
-            );
-            for plan in &left.plans {
-                let blocks = u64::from(plan.stages) + 3;
-                stepper::step(&left.graph, plan, blocks, seed)
-                    .unwrap_or_else(|violation| panic!("{what}: {}", violation.0));
-            }
-            let main = &left.plans[PlanId(0)];
-            let inputs = random_inputs(&left, main.block * (u64::from(main.stages) + 2) + 1, seed);
-            let (expected, state) = interpret_program(&left, &registry, &inputs, None);
-            let (outputs, outcome) = replay_program(left, &registry, &inputs, None, None);
-            assert_eq!(outcome.state, state, "{what}: another state");
-            assert!(outputs == expected, "{what}: other outputs");
-            entries += 1;
-            own += u32::from(entry.main != PlanId(0));
-        }
+        let (found, with_own_plan) = check_entries(&program(seed), seed);
+        entries += found;
+        own += with_own_plan;
     }
     assert!(entries > 400 && own > 200, "{entries} {own}: a weak sample");
+}
+
+/// Whichever host is lost, a plan is there whose roles are all taken by devices of other hosts, and it gives the same
+/// bits; so it is after a trip through a bundle.
+#[test]
+fn what_is_left_without_a_host_gives_the_same_bits() {
+    let (mut entries, mut own, mut alike) = (0, 0, 0);
+    for seed in 0..120u64 {
+        let program = program_on_hosts(seed);
+        let (found, with_own_plan) = check_entries(&program, seed);
+        entries += found;
+        own += with_own_plan;
+        alike += program
+            .contingencies
+            .alike_hosts
+            .iter()
+            .map(Vec::len)
+            .sum::<usize>();
+
+        let bytes = bundle::encode(&program);
+        assert_eq!(
+            bundle::decode(bytes.into()).as_ref(),
+            Ok(&*program),
+            "seed {seed}"
+        );
+        for host in &program.machine.hosts {
+            let table = &program.contingencies;
+            let entry = table.find(&host.devices);
+            let entry = entry.unwrap_or_else(|| panic!("seed {seed}: without {}", host.name));
+            let roles = table.roles(&host.devices);
+            for id in [Some(entry.main), entry.tail].into_iter().flatten() {
+                for calendar in &program.plans[id].calendars {
+                    let device = roles.get(&calendar.device);
+                    assert!(
+                        device.is_some_and(|device| !host.devices.contains(device)),
+                        "seed {seed}: {} without {}",
+                        calendar.device,
+                        host.name
+                    );
+                }
+            }
+        }
+    }
+    assert!(
+        entries > 150 && own > 60 && alike > 150,
+        "{entries} {own} {alike}: a weak sample"
+    );
+}
+
+/// Work is not divided between hosts where the links between them cost more than it saves.
+#[test]
+fn plans_heed_the_links_between_hosts() {
+    let shape = Shape {
+        min_actors: 12,
+        actors: 16,
+        ..Shape::default()
+    };
+    let hosts_used = |latency_ns: u64, seed: u64| {
+        let graph = random::graph(seed, shape);
+        let mut machine = random::cluster(2, 2);
+        for link in &mut machine.links {
+            if link.from.0 / 2 != link.to.0 / 2 {
+                link.bytes_per_s = 10_000_000_000 / (latency_ns / 200);
+                link.latency_ns = latency_ns;
+            }
+        }
+        let costs = random::costs(&graph, &machine, seed);
+        let options = ScheduleOptions {
+            block: Block::Fixed(1),
+            ..ScheduleOptions::default()
+        };
+        let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
+        let hosts = plans[0]
+            .calendars
+            .iter()
+            .map(|calendar| calendar.device.0 / 2);
+        hosts.collect::<std::collections::BTreeSet<u32>>().len()
+    };
+    let (mut near, mut far) = (0, 0);
+    for seed in 0..20 {
+        near += hosts_used(200, seed);
+        far += hosts_used(20_000_000, seed);
+    }
+    assert!(far < near, "{far} hosts far apart, {near} near each other");
+    assert_eq!(far, 20, "one host for each graph");
 }
 
 #[test]

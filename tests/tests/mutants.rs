@@ -23,7 +23,12 @@ fn program(seed: u64) -> Program {
     if seed.is_multiple_of(2) {
         add_gates(&mut graph, seed);
     }
-    let machine = random::machine(1 + (seed % 4) as usize);
+    // Every sixth program is for two or three alike hosts.
+    let is_on_hosts = seed.is_multiple_of(6);
+    let machine = match is_on_hosts {
+        true => random::cluster(2 + (seed / 6 % 2) as usize, 1 + (seed / 12 % 2) as usize),
+        false => random::machine(1 + (seed % 4) as usize),
+    };
     let costs = random::costs(&graph, &machine, seed);
     let options = ScheduleOptions {
         block: Block::Fixed(1 + seed % 3),

@@ -232,6 +232,7 @@ fn cpu_machine(cores: &[Option<u32>], memory_bytes: u64) -> Machine {
     Machine {
         devices: devices.collect(),
         links: links.collect(),
+        ..Machine::default()
     }
 }
 

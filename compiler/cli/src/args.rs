@@ -559,7 +559,9 @@ pub(crate) enum Contingencies {
     None,
     /// For the loss of any one device
     Single,
-    /// For the loss of any one device and of any two
+    /// For the loss of any one device and of any one host with all its devices
+    Hosts,
+    /// For the loss of any one device and of any two, and of any one host if there are hosts
     Pairs,
 }
 

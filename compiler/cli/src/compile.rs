@@ -95,6 +95,7 @@ pub(crate) fn compile_options(args: &Compile, voice: Voice) -> Result<CompileOpt
         contingencies: match args.contingencies {
             Contingencies::None => Losses::None,
             Contingencies::Single => Losses::Single,
+            Contingencies::Hosts => Losses::Hosts,
             Contingencies::Pairs => Losses::Pairs,
         },
         replicate: args.replicate,

@@ -34,6 +34,7 @@ fn machine() -> Machine {
     Machine {
         devices: vec![device(0), device(1)].into(),
         links: vec![link(0, 1), link(1, 0)].into(),
+        ..Machine::default()
     }
 }
 

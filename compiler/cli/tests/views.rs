@@ -186,6 +186,68 @@ fn reasons() {
     );
 }
 
+/// Two hosts of two devices each: every view says which host a device is on, and which is lost.
+#[test]
+fn hosts_are_named() {
+    let dir = folder();
+    let devices = ["a0", "a1", "b0", "b1"].map(|name| {
+        format!("Device(name: \"{name}\", backend: cpu, memory: 16777216, flops: 1000000, bandwidth: 1000000)")
+    });
+    let machine =
+        |hosts: &str| format!("Machine(devices: [{}], hosts: {hosts})", devices.join(", "));
+    let write = |name: &str, text: String| std::fs::write(dir.path().join(name), text).expect(name);
+    write(
+        "hosts.ron",
+        machine("{\"left\": [\"a0\", \"a1\"], \"right\": [\"b0\", \"b1\"]}"),
+    );
+    write(
+        "moved.ron",
+        machine("{\"left\": [\"a0\", \"b0\"], \"right\": [\"a1\", \"b1\"]}"),
+    );
+    let run = |args: &[&str]| {
+        let output = zbmdc(dir.path(), args);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        (output.status.code(), said)
+    };
+    for machine in ["hosts", "moved"] {
+        let (file, bundle) = (format!("{machine}.ron"), format!("{machine}.zbmd"));
+        let args = ["compile", "a.ron", "--machine", &file, "-o", &bundle];
+        let (code, said) = run(&[&args[..], &["--contingencies", "hosts"]].concat());
+        assert_eq!(code, Some(0), "{said}");
+    }
+
+    let (_, shown) = run(&["inspect", "hosts.zbmd"]);
+    assert!(
+        shown.contains("host left: a0, a1") && shown.contains("host right: b0, b1"),
+        "{shown}"
+    );
+    let (_, shown) = run(&["inspect", "hosts.zbmd", "--emit", "contingencies"]);
+    assert!(shown.contains("alike  left, right"), "{shown}");
+    assert!(shown.contains("without 1 host like left"), "{shown}");
+    let (_, told) = run(&["why", "wide", "hosts.zbmd"]);
+    assert!(
+        told.contains("on host left") && told.contains("on host right"),
+        "{told}"
+    );
+    let (code, changed) = run(&["diff", "hosts.zbmd", "moved.zbmd"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        changed.contains("b0 host") && changed.contains("right -> left"),
+        "{changed}"
+    );
+    let args = [
+        "compile",
+        "a.ron",
+        "--machine",
+        "m.ron",
+        "--contingencies",
+        "hosts",
+    ];
+    let (code, said) = run(&args);
+    assert_eq!(code, Some(3));
+    assert!(said.contains("the machine has no hosts"), "{said}");
+}
+
 /// What is saved is compiled, and what changed is said; a mistake is said, too, and ends nothing.
 #[test]
 fn watching() {

@@ -49,16 +49,17 @@ pub(super) fn view(program: &Verified<Program>, meta: &BTreeMap<String, String>)
             .collect(),
         rounded: rounded_actors(graph),
         plans,
-        kinds: table
-            .kinds
+        kinds: table.kinds.iter().map(|devices| numbers(devices)).collect(),
+        alike_hosts: table
+            .alike_hosts
             .iter()
-            .map(|k| k.iter().map(|d| d.0).collect())
+            .map(|hosts| hosts.iter().map(|host| numbers(host)).collect())
             .collect(),
         contingencies: table
             .list
             .iter()
             .map(|entry| ContingencyView {
-                lost: text::loss(machine, &table.kinds, &entry.lost),
+                lost: text::loss(machine, table, &entry.lost),
                 counts: entry.lost.iter().map(|l| (l.kind.0, l.count)).collect(),
                 plan: entry.main.0,
                 tail: entry.tail.map(|tail| tail.0),
@@ -85,13 +86,23 @@ fn rounded_actors(graph: &Graph) -> BTreeMap<String, u32> {
     counts
 }
 
+fn numbers(devices: &[DeviceId]) -> Vec<u32> {
+    devices.iter().map(|device| device.0).collect()
+}
+
 fn device_views(machine: &Machine) -> Vec<DeviceView> {
-    let devices = machine.devices.iter();
-    let views = devices.map(|device| DeviceView {
-        name: device.name.clone(),
-        backend: device.backend.to_string(),
-        memory_bytes: device.memory_bytes,
-    });
+    let host_of = machine.hosts_of_devices();
+    let views = machine
+        .devices
+        .iter_enumerated()
+        .map(|(id, device)| DeviceView {
+            name: device.name.clone(),
+            backend: device.backend.to_string(),
+            memory_bytes: device.memory_bytes,
+            host: host_of
+                .get(&id)
+                .map(|host| machine.hosts[*host].name.clone()),
+        });
     views.collect()
 }
 

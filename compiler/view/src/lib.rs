@@ -75,6 +75,10 @@ pub struct View {
     pub plans: Vec<PlanView>,
     /// Devices that can stand in for one another; empty without contingencies.
     pub kinds: Vec<Vec<u32>>,
+    /// Hosts that can stand in for one another, each with its devices, which correspond position by position. Those that
+    /// have lost the least stand at the first places.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alike_hosts: Vec<Vec<Vec<u32>>>,
     /// What runs when devices are lost.
     pub contingencies: Vec<ContingencyView>,
     /// All modes of the bundle, of which one is shown; absent where there are none.
@@ -94,6 +98,19 @@ pub struct DeviceView {
     pub backend: String,
     /// Memory for arenas and exchanges.
     pub memory_bytes: u64,
+    /// The host that it is lost with; absent where the machine has no hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+impl DeviceView {
+    /// Its name, and that of its host if there is one: `cpu:0 on host left`.
+    pub fn name_with_host(&self) -> String {
+        match &self.host {
+            Some(host) => format!("{} on host {host}", self.name),
+            None => self.name.clone(),
+        }
+    }
 }
 
 /// A one-way link.

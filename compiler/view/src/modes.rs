@@ -134,7 +134,7 @@ fn mode_plans(program: &Program) -> Vec<ModePlan> {
     let main = program.plans.iter_enumerated().take(1);
     let main = main.map(|(id, plan)| mode_plan(String::new(), id.0, plan));
     let lost = table.list.iter().map(|entry| {
-        let lost = text::loss(&program.machine, &table.kinds, &entry.lost);
+        let lost = text::loss(&program.machine, table, &entry.lost);
         mode_plan(lost, entry.main.0, &program.plans[entry.main])
     });
     main.chain(lost).collect()

@@ -27,11 +27,13 @@ pub(super) fn pin(name: &str, text: &str) {
     });
 }
 
-/// The small programs with the most in them: transfers with stages and without, contingencies, state.
-fn samples() -> [View; 3] {
+/// The small programs with the most in them: transfers with stages and without, contingencies, hosts,
+/// state.
+fn samples() -> [View; 4] {
     [
         view(programs::round_trip()),
         view(programs::spare()),
+        view(programs::spare_host()),
         view(programs::state()),
     ]
 }

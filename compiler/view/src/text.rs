@@ -10,6 +10,8 @@ use super::{Act, PlanView, StageBoundary, View};
 
 /// Actors and buffers that are listed; the others are counted.
 const ROWS: usize = 20;
+/// Hosts that are listed; the others are counted.
+const HOST_ROWS: usize = 16;
 /// Boundaries of stages that are listed; the others are counted.
 const STAGE_ROWS: usize = 8;
 /// Marks of actors in the chart, by busy time.
@@ -114,6 +116,28 @@ fn header_lines(view: &View, width: usize) -> String {
     };
     line("replicated", replicated_names)
         + &line("factors of products rounded", rounded_counts.collect())
+        + &host_lines(view, width)
+}
+
+/// The devices of each host, a line each; nothing where the machine has no hosts.
+fn host_lines(view: &View, width: usize) -> String {
+    let mut devices_of: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for device in &view.devices {
+        if let Some(host) = &device.host {
+            devices_of.entry(host).or_default().push(&device.name);
+        }
+    }
+
+    let shown_hosts = devices_of.iter().take(HOST_ROWS);
+    let mut lines = String::new();
+    for (host, devices) in shown_hosts {
+        lines += &clip_line(&format!("host {host}: {}", devices.join(", ")), width);
+    }
+    let hidden_hosts = devices_of.len().saturating_sub(HOST_ROWS);
+    if hidden_hosts > 0 {
+        lines += &format!("and {hidden_hosts} more hosts; `--emit calendar` names them all\n");
+    }
+    lines
 }
 
 /// A line of at most `width` characters.

@@ -69,7 +69,7 @@ typedef struct zbmd_compile_options {
     uint32_t devices;
     // Without a machine file: also for the GPUs of this computer.
     bool gpus;
-    // Losses of devices to make plans for: `none`, `single` or `pairs`; NULL is `none`.
+    // Losses of devices to make plans for: `none`, `single`, `hosts` or `pairs`; NULL is `none`.
     const char *contingencies;
 } zbmd_compile_options;
 

@@ -27,7 +27,7 @@ pub struct zbmd_compile_options {
     pub devices: u32,
     /// Without a machine file: also for the GPUs of this computer.
     pub gpus: bool,
-    /// Losses of devices to make plans for: `none`, `single` or `pairs`; NULL is `none`.
+    /// Losses of devices to make plans for: `none`, `single`, `hosts` or `pairs`; NULL is `none`.
     pub contingencies: *const c_char,
 }
 
@@ -154,10 +154,11 @@ pub(crate) unsafe fn to_compile(
     compile_options.contingencies = match losses {
         None | Some("none") => Losses::None,
         Some("single") => Losses::Single,
+        Some("hosts") => Losses::Hosts,
         Some("pairs") => Losses::Pairs,
         Some(other) => {
             return Err(Failure::usage(format!(
-                "`options.contingencies` is `{other}`: none, single or pairs"
+                "`options.contingencies` is `{other}`: none, single, hosts or pairs"
             )));
         }
     };

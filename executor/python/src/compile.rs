@@ -103,10 +103,11 @@ impl OptionNames<'_> {
         options.contingencies = match self.contingencies {
             "none" => Losses::None,
             "single" => Losses::Single,
+            "hosts" => Losses::Hosts,
             "pairs" => Losses::Pairs,
             other => {
                 return Err(usage_error(format!(
-                    "contingencies is `{other}`: none, single or pairs"
+                    "contingencies is `{other}`: none, single, hosts or pairs"
                 )));
             }
         };

@@ -197,6 +197,42 @@ impl Detector {
         !is_idle || now_ns >= last.at_ns + self.policy.idle_ns
     }
 
+    /// Whether looks find nothing as long as the worker waits on, not stopped, as when the system was asked last: no
+    /// measured stretch can end.
+    pub(crate) fn is_idle(&self) -> bool {
+        let Some(last) = self.last else {
+            return false;
+        };
+        let is_blocked = last
+            .sample
+            .thread
+            .is_some_and(|thread| thread.os == Os::Blocked);
+        let has_new_periods = last.sample.periods > self.pace.periods;
+        last.sample.waiting && is_blocked && !has_new_periods
+    }
+
+    /// Takes looks into account that were left out because the worker was idle, one every [`DetectPolicy::look_ns`], the
+    /// last of them at `last_ns`. O(1).
+    pub(crate) fn leave_out(&mut self, looks: u32, last_ns: u64) {
+        let Some(last_index) = u64::from(looks).checked_sub(1) else {
+            return;
+        };
+        self.pace.looks = self.pace.looks.saturating_add(looks);
+        let Some(last) = &mut self.last else {
+            return;
+        };
+
+        // Some of them would have asked the system, each the first one that comes `idle_ns` after the one before.
+        let look_ns = self.policy.look_ns;
+        let first_ns = last_ns.saturating_sub(last_index * look_ns);
+        let asked_ns = last.at_ns + self.policy.idle_ns;
+        let first_index = asked_ns.saturating_sub(first_ns).div_ceil(look_ns);
+        if let Some(rest) = last_index.checked_sub(first_index) {
+            let stride = self.policy.idle_ns.div_ceil(look_ns).max(1);
+            last.at_ns = first_ns + (first_index + rest / stride * stride) * look_ns;
+        }
+    }
+
     /// The bound of a slot that is planned to take so long, in nanoseconds.
     pub(crate) fn bound_ns(&self, planned_ns: u64) -> u64 {
         let expected_ns = planned_ns as f64 * self.margin;
@@ -362,7 +398,7 @@ impl Pace {
     }
 
     fn look(&mut self, policy: &DetectPolicy, gap_ns: u64, waited: bool, periods: u64) -> Finding {
-        self.looks += 1;
+        self.looks = self.looks.saturating_add(1);
         self.own_ns += if waited { 0 } else { gap_ns };
         let periods_done = periods.saturating_sub(self.periods);
         if self.looks < STRETCH || periods_done == 0 {
@@ -462,11 +498,68 @@ mod tests {
             self.detector.look(self.now_ns, sample)
         }
 
+        /// Whether this was the worker's step at the last look.
+        fn is_at(&self, step: u64) -> bool {
+            self.detector
+                .last
+                .is_some_and(|last| last.sample.step == step)
+        }
+
         /// Milliseconds until the worker is overdue, of at most 200.
         fn overdue_after(&mut self, waiting: bool, os: impl Fn(u64) -> Os) -> Option<u64> {
             self.look(1, 0, waiting, os(0));
             let is = |f: Finding| matches!(f, Finding::Overdue { .. });
             (1..200).find(|n| is(self.look(1, 0, waiting, os(*n))))
+        }
+    }
+
+    /// Looks at idle workers that are left out change nothing of what follows: two detectors, one of which sees all,
+    /// agree in everything.
+    #[test]
+    fn looks_at_idle_workers_may_be_left_out() {
+        let mut state = 7_u64;
+        let mut random = |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % below
+        };
+        for idle_ns in [MS / 2, MS, 2 * MS, 5 * MS / 2, 7 * MS] {
+            let policy = DetectPolicy {
+                idle_ns,
+                ..DetectPolicy::default()
+            };
+            let (mut all, mut few) = (Looker::new(), Looker::new());
+            all.detector.policy = policy;
+            few.detector.policy = policy;
+
+            let mut left_out_in_all = 0;
+            let mut step = 0;
+            for _ in 0..2000 {
+                step += 1;
+                let waiting = random(2) == 0;
+                let os = match (waiting, random(4)) {
+                    (_, 0) => Os::Stopped,
+                    (true, _) => Os::Blocked,
+                    (false, _) => Os::Running,
+                };
+                let mut left_out = 0;
+                for _ in 0..=random(40) {
+                    let found = all.look(step, step / 3, waiting, os);
+                    if few.detector.is_idle() && few.is_at(step) {
+                        assert_eq!(found, Finding::Fine, "step {step}");
+                        few.now_ns += MS;
+                        left_out += 1;
+                        continue;
+                    }
+                    assert_eq!(found, few.look(step, step / 3, waiting, os), "step {step}");
+                }
+                left_out_in_all += left_out;
+                few.detector.leave_out(left_out, few.now_ns);
+                let states = (format!("{:?}", all.detector), format!("{:?}", few.detector));
+                assert_eq!(states.0, states.1, "step {step}");
+            }
+            assert!(left_out_in_all > 1000, "{left_out_in_all}: a weak test");
         }
     }
 

@@ -1,10 +1,9 @@
 //! The supervisor's dealings with epochs: how they begin and end.
 
-use std::collections::BTreeMap;
-
 use zbmd_ir::DeviceId;
 
-use super::{EpochPhase, Plans, Running, Supervisor, WorkerPart};
+use super::parts::WorkerParts;
+use super::{EpochPhase, Plans, Running, Supervisor};
 use crate::event::What;
 use crate::member::{Member, Next, Phase};
 use crate::message::{Action, Epoch, Quiet, Request, Verdict};
@@ -67,7 +66,7 @@ impl<P: Plans> Supervisor<P> {
     fn note_progress(&mut self, any: bool) {
         if any {
             self.futile = 0;
-            self.members.iter_mut().for_each(|member| member.faults = 0);
+            self.members.forget_faults();
         } else {
             self.futile += 1;
         }
@@ -162,8 +161,7 @@ impl<P: Plans> Supervisor<P> {
 
     fn restart_worker(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
         let has_role = self.epoch_of(device).is_some();
-        let member = &mut self.members[device];
-        match member.phase {
+        match self.members[device].phase() {
             Phase::Ready { .. } if has_role => {
                 self.requests.restart.insert(device);
             }
@@ -172,9 +170,10 @@ impl<P: Plans> Supervisor<P> {
                 self.kill_worker(now_ns, device, next, "restart on request".to_owned(), out);
             }
             Phase::Waiting { .. } | Phase::Out { .. } => {
-                member.breaker.close();
-                member.failed_starts = 0;
-                member.phase = Phase::Waiting { until_ns: now_ns };
+                self.members.with_breaker(device, |breaker| breaker.close());
+                self.members[device].failed_starts = 0;
+                let phase = Phase::Waiting { until_ns: now_ns };
+                self.members.set_phase(device, phase);
             }
             Phase::Dying { .. } | Phase::Starting { .. } => {}
         }
@@ -206,15 +205,6 @@ impl<P: Plans> Supervisor<P> {
         out.push(Action::Stop(verdict));
     }
 
-    /// The devices without a worker that `is` fit.
-    pub(super) fn devices_without(&self, is: impl Fn(&Member) -> bool) -> Vec<DeviceId> {
-        self.members
-            .iter_enumerated()
-            .filter(|(_, member)| !is(member))
-            .map(|(id, _)| id)
-            .collect()
-    }
-
     /// Begins or ends an epoch if what happened makes that possible.
     pub(super) fn settle_epoch(&mut self, now_ns: u64, out: &mut Vec<Action>) {
         match &self.epoch_phase {
@@ -230,27 +220,28 @@ impl<P: Plans> Supervisor<P> {
         }
         self.hold_ns = 0;
 
-        let lost = self.devices_without(Member::is_available);
         // At first every device gets its chance; later only where the declaration prefers waiting to running without.
-        let waits_for_all = self.has_begun && self.settings.on_loss == OnLoss::Restart;
-        let is_worth_waiting = |member: &Member| {
-            member.is_expected() && (waits_for_all || (!self.has_begun && !member.was_lost))
+        let waited_for = match (self.has_begun, self.settings.on_loss) {
+            (false, _) => self.members.expected_first(),
+            (true, OnLoss::Restart) => self.members.expected(),
+            (true, OnLoss::Swap) => 0,
         };
-        if self.members.iter().any(is_worth_waiting) {
+        if waited_for > 0 {
             return;
         }
 
+        let lost = self.members.unavailable();
         if self.plans.can_run(&lost) {
             return self.begin_epoch(now_ns, lost, out);
         }
 
         // A breaker keeps out only what can be missed.
-        let absent = self.devices_without(Member::is_ready);
+        let absent = self.members.unready();
         if absent != lost && self.plans.can_run(&absent) {
             return self.begin_epoch(now_ns, absent, out);
         }
 
-        if self.members.iter().any(Member::is_expected) {
+        if self.members.expected() > 0 {
             if self.reported_waiting.as_ref() != Some(&lost) {
                 self.reported_waiting = Some(lost.clone());
                 self.emit_event(now_ns, What::Waiting { lost }, out);
@@ -263,7 +254,7 @@ impl<P: Plans> Supervisor<P> {
     /// Nobody is expected, and those that are there do not suffice: devices that were kept out are tried, or that
     /// is the end.
     fn last_resort(&mut self, now_ns: u64, lost: Vec<DeviceId>, out: &mut Vec<Action>) {
-        let kept_out_devices = self.devices_without(|member| !is_kept_out(member));
+        let kept_out_devices = self.members.devices_that(is_kept_out);
         if kept_out_devices.is_empty() {
             let lost_names = lost.iter().map(|id| self.tree.device(*id).name.clone());
             let verdict = Verdict::NothingRuns {
@@ -278,11 +269,13 @@ impl<P: Plans> Supervisor<P> {
             let next = Next::Wait {
                 until_ns: now_ns + member.backoff.wait_ns(0),
             };
-            member.breaker.half_open();
-            member.phase = match member.phase {
+            let phase = match member.phase() {
                 Phase::Dying { since_ns, .. } => Phase::Dying { since_ns, next },
                 _ => next.into(),
             };
+            self.members
+                .with_breaker(device, |breaker| breaker.half_open());
+            self.members.set_phase(device, phase);
             self.emit_event(
                 now_ns,
                 What::BreakerHalfOpen {
@@ -302,15 +295,14 @@ impl<P: Plans> Supervisor<P> {
         self.reported_waiting = None;
 
         let devices_used = self.plans.devices_used(&lost);
-        let mut parts = BTreeMap::new();
-        for device in devices_used {
+        for &device in &devices_used {
             assert!(
                 self.members[device].is_ready(),
                 "{device} has a role and no worker"
             );
             self.members[device].detector.begin(&lost);
-            parts.insert(device, WorkerPart::default());
         }
+        let parts = WorkerParts::new(devices_used);
 
         out.push(Action::Begin {
             epoch,
@@ -366,12 +358,9 @@ impl<P: Plans> Supervisor<P> {
 
     /// Slow devices with a role that the others can do.
     fn to_replace(&self, running: &Running) -> Option<Vec<DeviceId>> {
-        let is_aside = |id: &DeviceId| self.members[*id].aside_until_ns.is_some();
-        let aside_devices: Vec<DeviceId> = running.parts.keys().copied().filter(is_aside).collect();
-        let can_run = !aside_devices.is_empty()
-            && self
-                .plans
-                .can_run(&self.devices_without(Member::is_available));
+        let has_role = |device: &DeviceId| running.parts.get(*device).is_some();
+        let aside_devices: Vec<DeviceId> = self.members.aside().filter(has_role).collect();
+        let can_run = !aside_devices.is_empty() && self.plans.can_run(&self.members.unavailable());
         can_run.then_some(aside_devices)
     }
 
@@ -384,7 +373,7 @@ impl<P: Plans> Supervisor<P> {
             .peekable();
         returned_devices.peek()?;
 
-        let losses_now = self.devices_without(Member::is_available);
+        let losses_now = self.members.unavailable();
         if !self.plans.can_run(&losses_now) {
             return None;
         }
@@ -399,7 +388,7 @@ impl<P: Plans> Supervisor<P> {
 
 /// Whether a device is kept out, for a while, by its breaker.
 fn is_kept_out(member: &Member) -> bool {
-    match member.phase {
+    match member.phase() {
         Phase::Out { until_ns } => until_ns.is_some(),
         Phase::Dying {
             next: Next::Out { until_ns },

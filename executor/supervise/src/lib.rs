@@ -52,7 +52,9 @@ pub use breaker::BreakerPolicy;
 pub use declare::{DeclareError, OnLoss, Resolved, Supervision};
 pub use detect::{DetectPolicy, Os, Sample, Thread};
 pub use event::{Advice, Event, What};
-pub use message::{Action, Cause, End, Epoch, Generation, Input, Quiet, Request, Verdict};
+pub use message::{
+    Action, Cause, End, Epoch, Generation, GoneWorker, Input, Quiet, Request, Verdict,
+};
 pub use settings::Settings;
 pub use supervisor::{Plans, Supervisor};
 pub use tree::{DeviceSpec, GroupSpec, Intensity, Restart, Strategy, TreeSpec};

@@ -10,6 +10,8 @@
 //!      +---- Gone, given up ----+----> Out      not restarted, or kept out by the breaker until a time
 //! ```
 
+mod table;
+
 use zbmd_ir::DeviceId;
 
 use super::backoff::Backoff;
@@ -17,6 +19,7 @@ use super::breaker::Breaker;
 use super::detect::Detector;
 use super::message::Generation;
 use super::settings::Settings;
+pub(crate) use table::MemberTable;
 
 /// Where a worker stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,21 +57,22 @@ impl From<Next> for Phase {
     }
 }
 
+/// One device and its worker. What [`MemberTable`] has indices of is changed by its methods only.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
-    pub phase: Phase,
+    phase: Phase,
     pub generation: Generation,
     pub backoff: Backoff,
-    pub breaker: Breaker,
+    breaker: Breaker,
     pub detector: Detector,
     /// Starts in a row that came to nothing.
     pub failed_starts: u32,
     /// It was lost, or failed to start, at least once.
-    pub was_lost: bool,
+    was_lost: bool,
     /// Faults survived since a border was committed.
     pub faults: u32,
     /// It is well but slow, and has no role until then if others can do its work.
-    pub aside_until_ns: Option<u64>,
+    aside_until_ns: Option<u64>,
     /// Times that it was set aside.
     pub asides: u32,
 }
@@ -88,6 +92,18 @@ impl Member {
             aside_until_ns: None,
             asides: 0,
         }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub(crate) fn breaker(&self) -> &Breaker {
+        &self.breaker
+    }
+
+    pub(crate) fn aside_until_ns(&self) -> Option<u64> {
+        self.aside_until_ns
     }
 
     /// A worker that could have a role.
@@ -117,16 +133,16 @@ impl Member {
         }
     }
 
-    /// When something happens by the clock alone.
-    pub(crate) fn deadline_ns(&self, settings: &Settings) -> Option<u64> {
+    /// When something happens by the clock alone; a start may take `start_ns`, a death `kill_ns`.
+    fn deadline_ns(&self, start_ns: u64, kill_ns: u64) -> Option<u64> {
         match self.phase {
             Phase::Waiting { until_ns } => Some(until_ns),
-            Phase::Starting { since_ns } => Some(since_ns + settings.start_ns),
+            Phase::Starting { since_ns } => Some(since_ns + start_ns),
             Phase::Ready { probe_ns, .. } => {
                 let probe = probe_ns.map(|at| at + self.breaker.probe_ns());
                 probe.into_iter().chain(self.aside_until_ns).min()
             }
-            Phase::Dying { since_ns, .. } => Some(since_ns + settings.kill_ns),
+            Phase::Dying { since_ns, .. } => Some(since_ns + kill_ns),
             Phase::Out { until_ns } => until_ns,
         }
     }

@@ -108,6 +108,15 @@ pub enum Request {
     Restart(DeviceId),
 }
 
+/// A worker that is gone with its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GoneWorker {
+    /// Its device.
+    pub device: DeviceId,
+    /// Which worker.
+    pub generation: Generation,
+}
+
 /// What the supervisor is informed of.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
@@ -125,6 +134,14 @@ pub enum Input {
         /// Which worker.
         generation: Generation,
         /// Why, as the system says.
+        cause: Cause,
+    },
+    /// Workers of one host that are gone with it, all at once: they are lost together, so that one fence, and one epoch
+    /// without all of them, follows. For each of them it is what [`Input::Gone`] is, which must not come as well.
+    HostGone {
+        /// All its workers that were started and not reported gone.
+        workers: Vec<GoneWorker>,
+        /// Why, as whoever watches hosts says.
         cause: Cause,
     },
     /// A worker's part in an epoch ended.

@@ -3,19 +3,22 @@
 
 #[path = "epochs.rs"]
 mod epochs;
+#[path = "parts.rs"]
+mod parts;
 #[path = "workers.rs"]
 mod workers;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use zbmd_ir::{DeviceId, TiVec};
+use zbmd_ir::DeviceId;
 
 use super::detect::{Finding, Sample};
 use super::event::{Advice, Event, What};
-use super::member::Member;
-use super::message::{Action, Cause, End, Epoch, Generation, Input, Verdict};
+use super::member::MemberTable;
+use super::message::{Action, Cause, End, Epoch, Generation, GoneWorker, Input, Verdict};
 use super::settings::Settings;
 use super::tree::{Tree, TreeSpec};
+use parts::WorkerParts;
 
 /// What the supervisor asks about plans; the driver answers for the present bundle.
 pub trait Plans {
@@ -50,7 +53,7 @@ pub struct Supervisor<P> {
     plans: P,
     settings: Settings,
     tree: Tree,
-    members: TiVec<DeviceId, Member>,
+    members: MemberTable,
     epoch_phase: EpochPhase,
     next_epoch: Epoch,
     has_begun: bool,
@@ -96,22 +99,15 @@ struct Running {
     epoch: Epoch,
     begun_ns: u64,
     lost: Vec<DeviceId>,
-    parts: BTreeMap<DeviceId, WorkerPart>,
+    parts: WorkerParts,
     quiet: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct WorkerPart {
-    joined: bool,
-    finished: Option<u64>,
 }
 
 impl<P: Plans> Supervisor<P> {
     /// A supervisor that has done nothing yet.
     pub fn new(settings: Settings, tree: TreeSpec, plans: P) -> Self {
         let tree = Tree::new(tree);
-        let ids = tree.devices().keys();
-        let members = ids.map(|device| Member::new(&settings, device)).collect();
+        let members = MemberTable::new(&settings, tree.devices().keys());
         Self {
             plans,
             tree,
@@ -138,7 +134,7 @@ impl<P: Plans> Supervisor<P> {
     /// The devices without which an epoch would begin now. An epoch that does not use one goes on when it is lost or
     /// comes back, so that its own list may be older.
     pub fn unavailable_devices(&self) -> Vec<DeviceId> {
-        self.devices_without(Member::is_available)
+        self.members.unavailable()
     }
 
     /// How it supervises.
@@ -156,6 +152,19 @@ impl<P: Plans> Supervisor<P> {
         self.members[device]
             .detector
             .wants_os(now_ns, step, waiting)
+    }
+
+    /// Whether looks at the worker of this device find nothing as long as it waits on, not stopped, as when the system was
+    /// asked last. Who knows
+    /// that it does may leave them out: of many workers nearly all wait at any time, and looks are most of the work.
+    pub fn is_idle(&self, device: DeviceId) -> bool {
+        self.members[device].detector.is_idle()
+    }
+
+    /// So many looks at an idle worker were left out since the last one, the last of them at `last_ns`: what follows is
+    /// as if they had been made.
+    pub fn leave_out_looks(&mut self, device: DeviceId, looks: u32, last_ns: u64) {
+        self.members[device].detector.leave_out(looks, last_ns);
     }
 
     /// The bound of a slot of this device that is planned to take so long: `Detector::bound_ns`.
@@ -180,23 +189,22 @@ impl<P: Plans> Supervisor<P> {
         self.settle_epoch(now_ns, out);
     }
 
-    /// When [`Input::Tick`] is wanted at the latest. O(devices).
+    /// When [`Input::Tick`] is wanted at the latest.
     pub fn deadline(&self) -> Option<u64> {
         if self.is_over() || self.stopping.is_some() {
             return None;
         }
-        let members = self
-            .members
-            .iter()
-            .filter_map(|m| m.deadline_ns(&self.settings));
         let hold = matches!(self.epoch_phase, EpochPhase::Between).then_some(self.hold_ns);
-        members
+        let member_deadline = self.members.first_deadline_ns();
+        member_deadline
+            .into_iter()
             .chain(self.join_deadline())
             .chain(hold.filter(|ns| *ns > 0))
             .min()
     }
 
-    /// Takes one input into account; what follows is added to `out`. O(devices), O(1) for a look that finds nothing.
+    /// Takes one input into account; what follows is added to `out`. O(log devices) for what workers report in
+    /// the normal course, O(devices) where an epoch begins or ends.
     pub fn handle(&mut self, now_ns: u64, input: Input, out: &mut Vec<Action>) {
         if self.is_over() {
             return;
@@ -222,6 +230,13 @@ impl<P: Plans> Supervisor<P> {
                 cause,
             } => {
                 self.worker_gone(now_ns, device, generation, cause, out);
+            }
+            Input::HostGone { workers, cause } => {
+                for GoneWorker { device, generation } in workers {
+                    if !self.is_over() {
+                        self.worker_gone(now_ns, device, generation, cause.clone(), out);
+                    }
+                }
             }
             Input::Ended {
                 epoch,
@@ -294,16 +309,13 @@ impl<P: Plans> Supervisor<P> {
         if running.epoch != epoch || member.generation != of || !member.is_ready() {
             return false;
         }
-        let Some(part) = running
-            .parts
-            .get_mut(&device)
-            .filter(|part| part.finished.is_none())
-        else {
+        let part = running.parts.get(device);
+        if part.is_none_or(|part| part.finished.is_some()) {
             return false;
-        };
+        }
 
         // Who is at work has started: a later failure is not one to start.
-        if !std::mem::replace(&mut part.joined, true) {
+        if running.parts.join(device) {
             member.failed_starts = 0;
         }
 
@@ -398,25 +410,15 @@ impl<P: Plans> Supervisor<P> {
             return;
         };
         self.members[device].failed_starts = 0;
-        if let Some(part) = running.parts.get_mut(&device) {
-            *part = WorkerPart {
-                joined: true,
-                finished: Some(blocks),
-            };
-        }
+        running.parts.finish(device, blocks);
 
         // The epoch is complete when the last worker has finished its part.
-        let mut parts = running.parts.values();
-        if parts.any(|part| part.finished.is_none()) {
+        if !running.parts.have_all_finished() {
             return;
         }
 
         let epoch = running.epoch;
-        if running
-            .parts
-            .values()
-            .any(|part| part.finished != Some(blocks))
-        {
+        if !running.parts.have_all_finished_at(blocks) {
             // They cannot disagree unless memory is broken: what is committed still stands.
             self.last_cause = format!("workers of {epoch} finished different numbers of blocks");
             return self.fence_epoch(now_ns, out);

@@ -196,6 +196,28 @@ fn a_loss_with_a_plan_is_swapped_and_the_worker_taken_in_again() {
 }
 
 #[test]
+fn workers_that_are_gone_with_their_host_are_one_fence_and_one_epoch() {
+    let mut s = Story::running(Settings::default(), spec(4, 10), &[&[2], &[2, 3]]);
+    let worker = |device, generation| GoneWorker {
+        device: DeviceId(device),
+        generation: Generation(generation),
+    };
+    let host_gone = |workers: &[GoneWorker]| Input::HostGone {
+        workers: workers.to_vec(),
+        cause: Cause::Killed { signal: 9 },
+    };
+    s.tell(
+        host_gone(&[worker(2, 1), worker(3, 1)]),
+        "fence 0, spawn 2#2, spawn 3#2",
+    );
+    s.tell(fenced(0, 7), "begin 1 without [2, 3]");
+    // Told again, and of workers that have been replaced: nothing.
+    s.tell(host_gone(&[worker(2, 1), worker(3, 1)]), "");
+    s.tell(ready(2, 2), "");
+    s.tell(ready(3, 2), "quiesce 1");
+}
+
+#[test]
 fn a_loss_without_a_plan_waits_for_the_restart() {
     let mut s = Story::running(Settings::default(), spec(2, 10), &[&[1]]);
     s.tell(gone(0, 1), "fence 0, spawn 0#2");

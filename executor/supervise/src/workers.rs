@@ -14,8 +14,9 @@ impl<P: Plans> Supervisor<P> {
     fn spawn_worker(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
         let member = &mut self.members[device];
         member.generation.0 += 1;
-        member.phase = Phase::Starting { since_ns: now_ns };
         let generation = member.generation;
+        let phase = Phase::Starting { since_ns: now_ns };
+        self.members.set_phase(device, phase);
         out.push(Action::Spawn { device, generation });
         self.emit_event(now_ns, What::Spawning { device, generation }, out);
     }
@@ -28,12 +29,12 @@ impl<P: Plans> Supervisor<P> {
         why: String,
         out: &mut Vec<Action>,
     ) {
-        let member = &mut self.members[device];
-        member.phase = Phase::Dying {
+        let phase = Phase::Dying {
             since_ns: now_ns,
             next,
         };
-        let generation = member.generation;
+        self.members.set_phase(device, phase);
+        let generation = self.members[device].generation;
         out.push(Action::Kill { device, generation });
         self.emit_event(
             now_ns,
@@ -53,20 +54,21 @@ impl<P: Plans> Supervisor<P> {
         of: Generation,
         out: &mut Vec<Action>,
     ) {
-        let member = &mut self.members[device];
-        let Phase::Starting { since_ns } = member.phase else {
+        let member = &self.members[device];
+        let Phase::Starting { since_ns } = member.phase() else {
             return self.ignore_stale(now_ns, device, of, &"ready", out);
         };
         if member.generation != of {
             return self.ignore_stale(now_ns, device, of, &"ready", out);
         }
 
-        let probe_ns = (!member.breaker.is_closed()).then_some(now_ns);
-        member.aside_until_ns = None;
-        member.phase = Phase::Ready {
+        let probe_ns = (!member.breaker().is_closed()).then_some(now_ns);
+        let phase = Phase::Ready {
             since_ns: now_ns,
             probe_ns,
         };
+        self.members.set_aside_until(device, None);
+        self.members.set_phase(device, phase);
         let after_ns = now_ns - since_ns;
         self.emit_event(
             now_ns,
@@ -87,11 +89,11 @@ impl<P: Plans> Supervisor<P> {
         cause: Cause,
         out: &mut Vec<Action>,
     ) {
-        let member = &mut self.members[device];
-        match member.phase {
+        let member = &self.members[device];
+        match member.phase() {
             _ if member.generation != of => self.ignore_stale(now_ns, device, of, &cause, out),
             Phase::Dying { next, .. } => {
-                member.phase = next.into();
+                self.members.set_phase(device, next.into());
                 self.emit_event(
                     now_ns,
                     What::Gone {
@@ -135,10 +137,10 @@ impl<P: Plans> Supervisor<P> {
         }
 
         let is_needed = self.is_needed(device);
-        let was_probe = !self.members[device].breaker.is_closed();
+        let was_probe = !self.members[device].breaker().is_closed();
         let next = self.next_of(now_ns, device, &cause, is_needed, out);
         if is_gone {
-            self.members[device].phase = next.into();
+            self.members.set_phase(device, next.into());
         } else {
             self.kill_worker(now_ns, device, next, cause.to_string(), out);
         }
@@ -157,21 +159,18 @@ impl<P: Plans> Supervisor<P> {
         let EpochPhase::Running(running) = &self.epoch_phase else {
             return None;
         };
-        let part = running.parts.get(&device)?;
+        let part = running.parts.get(device)?;
         part.finished.is_none().then_some(running.epoch)
     }
 
     /// Whether nothing runs without a device, given those that are out already.
     fn is_needed(&self, device: DeviceId) -> bool {
-        let is_out = |member: &Member| {
-            matches!(member.phase, Phase::Out { .. }) || !member.breaker.is_closed()
-        };
-        let lost_devices: Vec<DeviceId> = self
-            .members
-            .iter_enumerated()
-            .filter(|(id, member)| *id == device || is_out(member))
-            .map(|(id, _)| id)
-            .collect();
+        let mut lost_devices = self.members.devices_that(|member| {
+            matches!(member.phase(), Phase::Out { .. }) || !member.breaker().is_closed()
+        });
+        if let Err(index) = lost_devices.binary_search(&device) {
+            lost_devices.insert(index, device);
+        }
         !self.plans.can_run(&lost_devices)
     }
 
@@ -184,8 +183,8 @@ impl<P: Plans> Supervisor<P> {
         needed: bool,
         out: &mut Vec<Action>,
     ) -> Next {
+        self.members.mark_lost(device);
         let member = &mut self.members[device];
-        member.was_lost = true;
         member.faults = 0;
         let lived_ns = member.lived_ns(now_ns);
         note_start(member, cause);
@@ -205,8 +204,10 @@ impl<P: Plans> Supervisor<P> {
         }
 
         // A breaker may open only for a device that others can do without.
-        let mut has_opened = member.breaker.fail(now_ns, !needed);
-        let failed_starts = member.failed_starts;
+        let mut has_opened = self
+            .members
+            .with_breaker(device, |breaker| breaker.fail(now_ns, !needed));
+        let failed_starts = self.members[device].failed_starts;
         if failed_starts >= self.settings.starts && !has_opened {
             if needed {
                 self.stopping.get_or_insert(Verdict::NeverStarted {
@@ -214,13 +215,15 @@ impl<P: Plans> Supervisor<P> {
                     attempts: failed_starts,
                     cause: cause.to_string(),
                 });
-            } else if member.breaker.is_closed() {
-                member.breaker.trip(now_ns);
+            } else if self.members[device].breaker().is_closed() {
+                self.members
+                    .with_breaker(device, |breaker| breaker.trip(now_ns));
                 has_opened = true;
             }
         }
 
-        if let (true, BreakerState::Open { until_ns }) = (has_opened, member.breaker.state()) {
+        let breaker_state = self.members[device].breaker().state();
+        if let (true, BreakerState::Open { until_ns }) = (has_opened, breaker_state) {
             self.emit_event(now_ns, What::BreakerOpened { device, until_ns }, out);
             return Next::Out {
                 until_ns: Some(until_ns),
@@ -228,6 +231,7 @@ impl<P: Plans> Supervisor<P> {
         }
 
         // Else it is started again, later each time.
+        let member = &mut self.members[device];
         let wait_ns = member.backoff.wait_ns(lived_ns);
         let restarts = member.backoff.restarts();
         self.emit_event(
@@ -255,7 +259,7 @@ impl<P: Plans> Supervisor<P> {
         let EpochPhase::Running(running) = &self.epoch_phase else {
             return;
         };
-        let mut remaining_losses = self.devices_without(Member::is_available);
+        let mut remaining_losses = self.members.unavailable();
         if let Err(index) = remaining_losses.binary_search(&device) {
             remaining_losses.insert(index, device);
         }
@@ -277,7 +281,7 @@ impl<P: Plans> Supervisor<P> {
             .saturating_mul(1 << member.asides.min(16));
         let until_ns = now_ns + open_ns.min(breaker_policy.longest_ns);
         member.asides += 1;
-        member.aside_until_ns = Some(until_ns);
+        self.members.set_aside_until(device, Some(until_ns));
         self.emit_event(
             now_ns,
             What::SetAside {
@@ -322,7 +326,7 @@ impl<P: Plans> Supervisor<P> {
         // Those that wait, die or are out get a new worker anyway, or none.
         let is_alive = |id: &DeviceId| {
             matches!(
-                self.members[*id].phase,
+                self.members[*id].phase(),
                 Phase::Starting { .. } | Phase::Ready { .. }
             )
         };
@@ -357,7 +361,8 @@ impl<P: Plans> Supervisor<P> {
 
 /// Counts failed starts in a row. A worker without memory has not started either, however far it came.
 fn note_start(member: &mut Member, cause: &Cause) {
-    let has_failed = matches!(member.phase, Phase::Starting { .. }) || *cause == Cause::OutOfMemory;
+    let has_failed =
+        matches!(member.phase(), Phase::Starting { .. }) || *cause == Cause::OutOfMemory;
     member.failed_starts = if has_failed {
         member.failed_starts + 1
     } else {
@@ -389,31 +394,25 @@ impl<P: Plans> Supervisor<P> {
         let EpochPhase::Running(running) = &self.epoch_phase else {
             return None;
         };
-        let has_missing = running.parts.values().any(|part| !part.joined);
         self.settings
             .join_ns
-            .filter(|_| has_missing)
+            .filter(|_| !running.parts.have_all_joined())
             .map(|ns| running.begun_ns + ns)
     }
 
     pub(super) fn pass_time(&mut self, now_ns: u64, out: &mut Vec<Action>) {
-        for device in self.members.keys() {
-            if self.is_over() {
-                return;
-            }
-            let deadline_ns = self.members[device].deadline_ns(&self.settings);
-            if self.stopping.is_none() && deadline_ns.is_some_and(|due_ns| due_ns <= now_ns) {
-                self.member_due(now_ns, device, out);
-            }
+        if self.stopping.is_none() {
+            self.act_on_deadlines(now_ns, out);
+        }
+        if self.is_over() {
+            return;
         }
 
         if self.join_deadline().is_some_and(|due_ns| due_ns <= now_ns)
             && let EpochPhase::Running(running) = &self.epoch_phase
         {
             let after_ns = now_ns - running.begun_ns;
-            let missing_parts = running.parts.iter().filter(|(_, part)| !part.joined);
-            let missing_devices: Vec<DeviceId> = missing_parts.map(|(id, _)| *id).collect();
-            for device in missing_devices {
+            for device in running.parts.missing() {
                 if self.members[device].is_ready() {
                     self.lose_worker(now_ns, device, Cause::NotJoined { after_ns }, false, out);
                 }
@@ -421,10 +420,25 @@ impl<P: Plans> Supervisor<P> {
         }
     }
 
+    /// Acts on each deadline that has come, by ascending device; each device once.
+    fn act_on_deadlines(&mut self, now_ns: u64, out: &mut Vec<Action>) {
+        let mut due_devices = self.members.due(now_ns);
+        while let Some(device) = due_devices.pop_first() {
+            if self.is_over() || self.stopping.is_some() {
+                return;
+            }
+            if !self.members.is_due(now_ns, device) {
+                continue;
+            }
+
+            self.member_due(now_ns, device, out);
+        }
+    }
+
     fn member_due(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
-        let member = &mut self.members[device];
+        let member = &self.members[device];
         let generation = member.generation;
-        match member.phase {
+        match member.phase() {
             // Its wait before the restart is over.
             Phase::Waiting { .. } => self.spawn_worker(now_ns, device, out),
             // It had the time that a start may take.
@@ -433,8 +447,8 @@ impl<P: Plans> Supervisor<P> {
                 self.lose_worker(now_ns, device, Cause::NotReady { after_ns }, false, out);
             }
             // It was too slow to be used, and is tried again.
-            Phase::Ready { .. } if member.aside_until_ns.is_some_and(|ns| ns <= now_ns) => {
-                member.aside_until_ns = None;
+            Phase::Ready { .. } if member.aside_until_ns().is_some_and(|ns| ns <= now_ns) => {
+                self.members.set_aside_until(device, None);
                 self.emit_event(now_ns, What::TakenBack { device }, out);
                 self.member_again(now_ns, device, out);
             }
@@ -443,14 +457,15 @@ impl<P: Plans> Supervisor<P> {
                 probe_ns: Some(_),
             } => {
                 // A probe is passed by living until it is due.
-                let passed_probes = match member.breaker.state() {
+                let passed_probes = match member.breaker().state() {
                     BreakerState::HalfOpen { passed } => passed + 1,
                     _ => 0,
                 };
-                let has_closed = member.breaker.pass();
+                let has_closed = self.members.with_breaker(device, |breaker| breaker.pass());
                 let probe_ns = (!has_closed).then_some(now_ns);
 
-                member.phase = Phase::Ready { since_ns, probe_ns };
+                let phase = Phase::Ready { since_ns, probe_ns };
+                self.members.set_phase(device, phase);
                 let passed = What::ProbePassed {
                     device,
                     passed: passed_probes,
@@ -462,7 +477,7 @@ impl<P: Plans> Supervisor<P> {
             }
             // Its end was not reported in time: it is left behind, and can write nothing that counts.
             Phase::Dying { since_ns, next } => {
-                member.phase = next.into();
+                self.members.set_phase(device, next.into());
                 let after_ns = now_ns - since_ns;
                 self.emit_event(
                     now_ns,
@@ -477,7 +492,8 @@ impl<P: Plans> Supervisor<P> {
             }
             // The breaker has been open long enough: one attempt decides.
             Phase::Out { until_ns: Some(_) } => {
-                member.breaker.half_open();
+                self.members
+                    .with_breaker(device, |breaker| breaker.half_open());
                 self.emit_event(
                     now_ns,
                     What::BreakerHalfOpen {
@@ -494,8 +510,7 @@ impl<P: Plans> Supervisor<P> {
 
     /// After a change of phase: what is due already must not wait for the next tick.
     fn member_again(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
-        let deadline_ns = self.members[device].deadline_ns(&self.settings);
-        if deadline_ns.is_some_and(|due_ns| due_ns <= now_ns) {
+        if self.members.is_due(now_ns, device) {
             self.member_due(now_ns, device, out);
         }
     }

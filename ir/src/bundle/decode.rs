@@ -5,9 +5,10 @@ use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use super::differences::{Base, Difference, check_sizes};
+use super::hosts::HostsRecord;
 use super::measured::{MemoryBudget, take_from_bytes};
 use super::{ALIGN, BundleError, ENTRY_BYTES, HEADER_BYTES, MAGIC, Meta, Section, VERSION};
-use crate::{BlobId, Contingencies, Plan, PlanId, Program, TiVec, limits};
+use crate::{BlobId, Contingencies, Machine, Plan, PlanId, Program, TiVec, limits};
 
 /// Reads a program; its blobs share the memory of `bytes`. Not verified yet.
 ///
@@ -27,10 +28,15 @@ pub fn decode_within(bytes: Bytes, max_structure_bytes: u64) -> Result<Program, 
     if sections.modes().is_some() {
         return Err(BundleError::Modes);
     }
-    read_program(&sections, bytes.len() as u64)
+    let mut program = read_program(&sections, bytes.len() as u64)?;
+    let hosts: Option<HostsRecord> = sections.read_optional(Section::Hosts)?;
+    let mut alike_hosts = HostsRecord::alike_of_modes(hosts, 1)?;
+    program.contingencies.alike_hosts = alike_hosts.pop().unwrap_or_default();
+    Ok(program)
 }
 
-/// The program that the first sections hold, with all blobs of the bundle.
+/// The program that the first sections hold, with all blobs of the bundle, and without what the section of hosts says of
+/// its contingencies.
 pub(super) fn read_program(
     sections: &SectionList,
     bundle_bytes: u64,
@@ -42,9 +48,12 @@ pub(super) fn read_program(
     let plans = sections.read_section(Section::Plans)?;
     let table = sections.read_section(Section::Contingencies)?;
     let (plans, contingencies) = join(plans, table, bundle_bytes, &sections.budget)?;
+    let mut machine: Machine = sections.read_section(Section::Machine)?;
+    let hosts: Option<HostsRecord> = sections.read_optional(Section::Hosts)?;
+    machine.hosts = hosts.map(|record| record.hosts).unwrap_or_default();
     Ok(Program {
         graph: sections.read_section(Section::Graph)?,
-        machine: sections.read_section(Section::Machine)?,
+        machine,
         plans,
         contingencies,
         blobs: split_blobs(&blob_lengths, sections.bytes(Section::Blobs))?,
@@ -54,8 +63,8 @@ pub(super) fn read_program(
 
 /// The sections of a bundle, and the memory that reading them may take.
 pub(super) struct SectionList {
-    /// In the order of [`Section::WITH_MODES`], with the last or without.
-    list: Vec<Bytes>,
+    /// In the order of the file.
+    list: Vec<(Section, Bytes)>,
     budget: MemoryBudget,
 }
 
@@ -72,19 +81,34 @@ impl SectionList {
     }
 
     fn modes(&self) -> Option<&Bytes> {
-        self.list.get(Section::Modes as usize - 1)
+        self.find(Section::Modes)
+    }
+
+    fn find(&self, section: Section) -> Option<&Bytes> {
+        let mut list = self.list.iter();
+        list.find(|(kind, _)| *kind == section)
+            .map(|(_, bytes)| bytes)
     }
 
     /// What the section of modes holds, if there is one.
     pub(super) fn read_modes<T: DeserializeOwned>(&self) -> Result<Option<T>, BundleError> {
-        match self.modes() {
-            None => Ok(None),
-            Some(bytes) => read_section(Section::Modes, bytes, &self.budget).map(Some),
-        }
+        self.read_optional(Section::Modes)
     }
 
+    /// What a section holds that not every bundle has.
+    pub(super) fn read_optional<T: DeserializeOwned>(
+        &self,
+        section: Section,
+    ) -> Result<Option<T>, BundleError> {
+        let bytes = self.find(section);
+        bytes
+            .map(|bytes| read_section(section, bytes, &self.budget))
+            .transpose()
+    }
+
+    /// One of the sections that every bundle has.
     fn bytes(&self, section: Section) -> &Bytes {
-        &self.list[section as usize - 1]
+        &self.list[section as usize - 1].1
     }
 
     fn read_section<T: DeserializeOwned>(&self, section: Section) -> Result<T, BundleError> {
@@ -201,9 +225,8 @@ fn check_sum(what: impl Into<String>, found: u64, expected: u64) -> Result<(), B
     })
 }
 
-/// Checks header, table, padding and checksums; the sections in the order of [`Section::ALL`], and the modes after them if
-/// there are any.
-pub(super) fn read_sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
+/// Checks header, table, padding and checksums; the sections in the order of the file.
+pub(super) fn read_sections(file: &Bytes) -> Result<Vec<(Section, Bytes)>, BundleError> {
     let found = file.len() as u64;
     check_length(file, "the magic and version", 8)?;
     if !file.starts_with(&MAGIC) {
@@ -219,19 +242,24 @@ pub(super) fn read_sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
     check_length(file, "the header", HEADER_BYTES)?;
     let count = u32_at(file, 8);
     let expected = Section::ALL.len() as u32;
-    let sections: &[Section] = match count as usize {
-        count if count == Section::ALL.len() => &Section::ALL,
-        count if count == Section::WITH_MODES.len() => &Section::WITH_MODES,
-        _ => {
-            return Err(BundleError::Sections {
-                found: count,
-                expected,
-            });
-        }
+    let optional = (count as usize).checked_sub(Section::ALL.len());
+    let Some(optional) = optional.filter(|optional| *optional <= 2) else {
+        return Err(BundleError::Sections {
+            found: count,
+            expected,
+        });
     };
 
-    let body_offset = HEADER_BYTES + ENTRY_BYTES * sections.len();
+    let body_offset = HEADER_BYTES + ENTRY_BYTES * count as usize;
     check_length(file, "the section table", body_offset)?;
+    // If one of the two optional sections is there, its own kind says which.
+    let last_kind = u32_at(file, body_offset - ENTRY_BYTES);
+    let sections = match optional {
+        0 => Section::list(false, false),
+        1 if last_kind == Section::Hosts as u32 => Section::list(false, true),
+        1 => Section::list(true, false),
+        _ => Section::list(true, true),
+    };
 
     // The checksum covers the header around itself, and the table.
     let mut hasher = Xxh3Default::new();
@@ -256,7 +284,7 @@ pub(super) fn read_sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
     let mut found_sections = Vec::with_capacity(sections.len());
     for (index, section) in sections.iter().enumerate() {
         let (bytes, next) = read_entry(file, index, *section, section_end)?;
-        found_sections.push(bytes);
+        found_sections.push((*section, bytes));
         section_end = next;
     }
 
@@ -297,7 +325,7 @@ fn read_entry(
         return Err(BundleError::Kind {
             index,
             found: section_kind,
-            expected: section as u32,
+            expected: section,
         });
     }
 

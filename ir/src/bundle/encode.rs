@@ -8,6 +8,7 @@ use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::differences::{Difference, pack_all};
+use super::hosts::HostsRecord;
 use super::modes::{ModesRecord, PackedModes};
 use super::{ALIGN, ENTRY_BYTES, HEADER_BYTES, MAGIC, Meta, Section, VERSION};
 use crate::{Plan, Program};
@@ -67,18 +68,22 @@ pub(super) fn split(program: &Program) -> (&[Plan], Vec<Difference>) {
 
 impl<'p> Layout<'p> {
     pub(super) fn new(program: &'p Program, meta: &Meta) -> Self {
-        Self::of_sections(program, program.blobs.iter().collect(), None, meta)
+        let hosts = HostsRecord::of(&program.machine, [&program.contingencies]);
+        Self::of_sections(program, program.blobs.iter().collect(), None, hosts, meta)
     }
 
     /// The layout of a bundle of modes, the first of which is `program`.
     pub(super) fn of_modes(program: &'p Program, modes: &PackedModes<'p>, meta: &Meta) -> Self {
-        Self::of_sections(program, modes.blobs.clone(), Some(&modes.record), meta)
+        let blobs = modes.blobs.clone();
+        let hosts = HostsRecord::of(&program.machine, modes.contingencies.iter().copied());
+        Self::of_sections(program, blobs, Some(&modes.record), hosts, meta)
     }
 
     fn of_sections(
         program: &'p Program,
         all_blobs: Vec<&'p Bytes>,
         modes: Option<&ModesRecord>,
+        hosts: Option<HostsRecord>,
         meta: &Meta,
     ) -> Self {
         let blob_lengths: Vec<u64> = all_blobs.iter().map(|blob| blob.len() as u64).collect();
@@ -92,13 +97,10 @@ impl<'p> Layout<'p> {
 
         // Plans for losses resemble plan 0: they are stored as differences from it.
         let (plans, differences) = split(program);
-        let sections: &[Section] = match modes {
-            None => &Section::ALL,
-            Some(_) => &Section::WITH_MODES,
-        };
+        let sections = Section::list(modes.is_some(), hosts.is_some());
         let mut next_offset = (HEADER_BYTES + ENTRY_BYTES * sections.len()) as u64;
         let mut section_parts = Vec::new();
-        for &section in sections {
+        for section in sections {
             let section_chunks = match section {
                 Section::Meta => postcard(meta),
                 Section::Graph => postcard(&program.graph),
@@ -109,6 +111,7 @@ impl<'p> Layout<'p> {
                 Section::BlobLengths => postcard(&blob_lengths),
                 Section::Blobs => std::mem::take(&mut blobs),
                 Section::Modes => modes.map_or_else(Vec::new, postcard),
+                Section::Hosts => hosts.as_ref().map_or_else(Vec::new, postcard),
             };
 
             // Hashed in chunks: blobs are large, and are not copied to be written.

@@ -25,6 +25,7 @@
 //! | 7 | lengths of the blobs, postcard |
 //! | 8 | the blobs, each at the next multiple of 64 |
 //! | 9 | modes, postcard; only where there are several: names, changes, and all but machine and blobs of each further one |
+//! | 10 | hosts, postcard; only where the machine has some: the hosts, and those that are alike of each mode |
 //!
 //! Checksums are XXH3 of 64 bits (xxhash-rust: kept, no dependencies, tens of GB/s, so that gigabytes of weights can
 //! be checked at every load; a CRC of 32 bits is too short to name a graph by). They find accidents; an attacker can
@@ -35,6 +36,7 @@ mod decode;
 mod differences;
 mod encode;
 mod file;
+mod hosts;
 mod image;
 mod measured;
 mod modes;
@@ -95,10 +97,12 @@ pub enum Section {
     Blobs = 8,
     /// [`crate::Modes`] beyond the first; only where there are several.
     Modes = 9,
+    /// [`crate::Host`], and which are alike; only where there are some.
+    Hosts = 10,
 }
 
 impl Section {
-    /// Every section of a bundle without modes, in the order of the file.
+    /// Every section that each bundle has, in the order of the file.
     pub const ALL: [Section; 8] = [
         Section::Meta,
         Section::Graph,
@@ -110,18 +114,13 @@ impl Section {
         Section::Blobs,
     ];
 
-    /// Every section of a bundle with modes, in the order of the file.
-    pub const WITH_MODES: [Section; 9] = [
-        Section::Meta,
-        Section::Graph,
-        Section::Machine,
-        Section::Plans,
-        Section::Contingencies,
-        Section::Kernels,
-        Section::BlobLengths,
-        Section::Blobs,
-        Section::Modes,
-    ];
+    /// The sections of a bundle with these optional ones or without, in the order of the file.
+    pub fn list(has_modes: bool, has_hosts: bool) -> Vec<Section> {
+        let modes = has_modes.then_some(Section::Modes);
+        let hosts = has_hosts.then_some(Section::Hosts);
+        let optional = [modes, hosts].into_iter().flatten();
+        Self::ALL.into_iter().chain(optional).collect()
+    }
 }
 
 /// Why bytes are no bundle, or not one for this version.
@@ -158,11 +157,11 @@ pub enum BundleError {
     #[error("it has several modes, and this needs a bundle without")]
     Modes,
     /// An unknown section, or one out of order.
-    #[error("section {index} is of kind {found}, must be {expected} ({})", Section::WITH_MODES[*index])]
+    #[error("section {index} is of kind {found}, must be {} ({expected})", *expected as u32)]
     Kind {
         index: usize,
         found: u32,
-        expected: u32,
+        expected: Section,
     },
     /// A section overlaps another or leaves a gap.
     #[error("section {section} starts at byte {found}, must start at {expected}")]
@@ -211,6 +210,7 @@ impl std::fmt::Display for Section {
             Section::BlobLengths => "blob lengths",
             Section::Blobs => "blobs",
             Section::Modes => "modes",
+            Section::Hosts => "hosts",
         })
     }
 }

@@ -12,6 +12,7 @@ use super::decode::{SectionList, join, read_blobs, read_program};
 use super::differences::Difference;
 use super::encode::{Layout, split};
 use super::file::replace;
+use super::hosts::HostsRecord;
 use super::image::{self, Image};
 use super::{BundleError, Meta, OpenError, Section};
 use crate::limits::{MAX_MODES, MAX_STRUCTURE_BYTES};
@@ -48,6 +49,8 @@ struct ModeRecord {
 pub(super) struct PackedModes<'p> {
     pub record: ModesRecord,
     pub blobs: Vec<&'p Bytes>,
+    /// Those of all modes, in order.
+    pub contingencies: Vec<&'p Contingencies>,
 }
 
 impl<'p> PackedModes<'p> {
@@ -91,6 +94,11 @@ impl<'p> PackedModes<'p> {
                 decision: modes.decision().cloned(),
             },
             blobs,
+            contingencies: modes
+                .programs()
+                .iter()
+                .map(|program| &program.contingencies)
+                .collect(),
         }
     }
 }
@@ -133,6 +141,10 @@ pub fn decode_modes(bytes: Bytes, max_structure_bytes: u64) -> Result<Modes, Bun
     let sections = SectionList::read(&bytes, max_structure_bytes)?;
     let mut first = read_program(&sections, bundle_bytes)?;
     let record: Option<ModesRecord> = sections.read_modes()?;
+    let hosts: Option<HostsRecord> = sections.read_optional(Section::Hosts)?;
+    let mode_count = 1 + record.as_ref().map_or(0, |record| record.others.len());
+    let mut alike_hosts = HostsRecord::alike_of_modes(hosts, mode_count)?.into_iter();
+    first.contingencies.alike_hosts = alike_hosts.next().unwrap_or_default();
     let Some(record) = record else {
         let mode = Mode {
             name: String::new(),
@@ -170,7 +182,8 @@ pub fn decode_modes(bytes: Bytes, max_structure_bytes: u64) -> Result<Modes, Bun
         });
         let own_blobs: TiVec<BlobId, Bytes> = own_blobs.collect::<Result<_, _>>()?;
         let table = (other.contingencies, other.differences);
-        let (plans, contingencies) = join(other.plans, table, bundle_bytes, sections.budget())?;
+        let (plans, mut contingencies) = join(other.plans, table, bundle_bytes, sections.budget())?;
+        contingencies.alike_hosts = alike_hosts.next().unwrap_or_default();
         list.push(Mode {
             name: other.name,
             program: Program {

@@ -191,7 +191,8 @@ fn contingencies_need_a_plan_0_and_few_others() {
 
 /// The bytes of each section.
 fn sections_of(program: &Program) -> Vec<Bytes> {
-    super::decode::read_sections(&encode(program).into()).expect("a valid bundle")
+    let sections = super::decode::read_sections(&encode(program).into()).expect("a valid bundle");
+    sections.into_iter().map(|(_, bytes)| bytes).collect()
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use super::programs;
 use crate::limits::ALIGN_BYTES;
 use crate::{
-    Action, BufferId, Calendar, ChannelId, Contingencies, DeviceId, Entry, InPlace, Plan, PlanId,
-    Program, Region, RingId, Slot,
+    Action, BufferId, Calendar, ChannelId, Contingencies, DeviceId, Entry, HostId, InPlace, Plan,
+    PlanId, Program, Region, RingId, Slot,
 };
 
 /// A changed program.
@@ -174,8 +174,11 @@ fn change_graph(program: &mut Program, random: &mut Random) -> Change {
 }
 
 fn change_contingencies(program: &mut Program, random: &mut Random) -> Change {
+    if !program.machine.hosts.is_empty() && random.below(3) == 0 {
+        return change_hosts(program, random);
+    }
     let plans = program.plans.len();
-    let Contingencies { kinds, list } = &mut program.contingencies;
+    let Contingencies { kinds, list, .. } = &mut program.contingencies;
     if random.below(3) == 0 {
         let kind = random.index(kinds.len())?;
         let devices = &mut kinds.raw[kind];
@@ -235,6 +238,60 @@ fn change_contingencies(program: &mut Program, random: &mut Random) -> Change {
         }
     };
     Some((format!("{what} of contingency {entry}"), must_fail))
+}
+
+/// Hosts of the machine, or which of them are alike.
+fn change_hosts(program: &mut Program, random: &mut Random) -> Change {
+    let hosts = &mut program.machine.hosts;
+    let host = HostId::from(random.index(hosts.len())?);
+    match random.below(5) {
+        0 => {
+            hosts.raw.remove(host.index());
+            return Some((format!("{host} dropped"), program.machine.hosts.len() > 1));
+        }
+        1 => {
+            let devices = &mut hosts[host].devices;
+            let index = random.index(devices.len())?;
+            devices[index].0 = random.step(devices[index].0.into()) as u32;
+            return Some((format!("device {index} of {host}"), true));
+        }
+        2 => {
+            hosts[host].devices.pop();
+            return Some((format!("last device of {host}"), true));
+        }
+        _ => {}
+    }
+
+    let kinds = &mut program.contingencies.alike_hosts.raw;
+    let kind = random.index(kinds.len())?;
+    let listed = &mut kinds[kind];
+    let place = random.index(listed.len())?;
+    let (what, must_fail) = match random.below(5) {
+        0 => {
+            listed.swap(0, place);
+            ("order", true)
+        }
+        1 => {
+            listed.remove(place);
+            ("absence", false)
+        }
+        2 => {
+            listed.push(listed[place].clone());
+            ("existence twice", true)
+        }
+        3 => {
+            let device = random.index(listed[place].len())?;
+            listed[place].swap(0, device);
+            ("correspondence", false)
+        }
+        _ => {
+            let device = random.index(listed[place].len())?;
+            let id = &mut listed[place][device];
+            id.0 = random.step(id.0.into()) as u32;
+            ("device", true)
+        }
+    };
+    Some((format!("{what} of alike host {place}"), must_fail))
 }
 
 fn change_plan(plan: &mut Plan, devices: usize, random: &mut Random) -> Change {

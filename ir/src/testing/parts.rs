@@ -166,7 +166,9 @@ mod tests {
 
     #[test]
     fn unchanged_parts_are_the_program() {
-        for mut program in programs::all() {
+        // The section of hosts is not among the parts.
+        let all = programs::all().into_iter();
+        for mut program in all.filter(|program| program.machine.hosts.is_empty()) {
             program.blobs.push(vec![1; 100].into());
             program.blobs.push(vec![2; 3].into());
             let bundle = Parts::new(&program).bundle();

@@ -10,9 +10,9 @@ pub use self::chunked::*;
 use crate::limits::ALIGN_BYTES;
 use crate::{
     Action, Actor, ActorId, Buffer, BufferId, Calendar, Channel, ChannelId, Contingencies,
-    Contingency, DType, Device, DeviceId, Endpoint, Entry, Graph, InPlace, InPort, KindId, Lane,
-    LaneKind, Link, Loss, Machine, OutPort, Plan, PlanId, Program, Reader, Region, Ring, RingId,
-    Role, Slot, StatePort, TiVec, TokenType, Value,
+    Contingency, DType, Device, DeviceId, Endpoint, Entry, Graph, Host, InPlace, InPort, KindId,
+    Lane, LaneKind, Link, Loss, Machine, OutPort, Plan, PlanId, Program, Reader, Region, Ring,
+    RingId, Role, Slot, StatePort, TiVec, TokenType, Value,
 };
 
 /// Nanoseconds of every slot here.
@@ -153,6 +153,7 @@ fn machine(devices: u32) -> Machine {
     Machine {
         devices: (0..devices).map(cpu).collect(),
         links,
+        ..Machine::default()
     }
 }
 
@@ -652,7 +653,25 @@ pub fn spare() -> Program {
             main: program.plans.push_and_get_key(alone),
             tail: None,
         }],
+        alike_hosts: TiVec::new(),
     };
+    program
+}
+
+/// [`spare`] on two alike hosts of one device each.
+pub fn spare_host() -> Program {
+    let mut program = spare();
+    program.graph.name = "spare_host".into();
+    let host = |name: &str, device| Host {
+        name: name.into(),
+        devices: vec![DeviceId(device)],
+    };
+    program.machine.hosts = vec![host("left", 0), host("right", 1)].into();
+    program.plans[PlanId(1)].name = "main without cpu:1 of a host like left".into();
+    let table = &mut program.contingencies;
+    table.kinds = vec![vec![DeviceId(0)], vec![DeviceId(1)]].into();
+    table.list[0].lost[0].kind = KindId(1);
+    table.alike_hosts = vec![vec![vec![DeviceId(0)], vec![DeviceId(1)]]].into();
     program
 }
 
@@ -728,7 +747,7 @@ pub fn all() -> Vec<Program> {
     ];
     small
         .into_iter()
-        .chain([two_devices(), round_trip(), spare()])
+        .chain([two_devices(), round_trip(), spare(), spare_host()])
         .chain(all_chunked())
         .collect()
 }

@@ -78,7 +78,9 @@ impl CalendarText<'_> {
     fn head_line(&self, calendar: &Calendar) -> String {
         let machine = &self.program.machine;
         let name = device_name(machine, calendar.device);
-        let mut head_parts = vec![format!("calendar {name}")];
+        let host = machine.host_of(calendar.device);
+        let host = host.map(|host| format!(" on host {}", printable(&host.name)));
+        let mut head_parts = vec![format!("calendar {name}{}", host.unwrap_or_default())];
         if self.options.times {
             head_parts.push(format!("period {}", duration(self.plan.period_ns)));
         }

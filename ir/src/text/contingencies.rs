@@ -1,18 +1,71 @@
 //! Contingencies as text: the kinds of devices, and a line for each loss.
 
+use std::collections::BTreeMap;
+
 use super::table::{Table, left, right};
 use super::units::duration;
-use super::{TextOptions, device_name};
-use crate::{DeviceId, KindId, Loss, Machine, Plan, PlanId, Program, TiVec};
+use super::{TextOptions, device_name, printable};
+use crate::{Contingencies, HostId, Loss, Machine, Plan, PlanId, Program};
 
-/// A loss in words: `2 like cpu:0 and gpu:0`. A kind is named by its first device, alone where it has but one.
-pub fn loss(machine: &Machine, kinds: &TiVec<KindId, Vec<DeviceId>>, lost: &[Loss]) -> String {
-    let part = |loss: &Loss| match kinds.get(loss.kind).map(Vec::as_slice) {
+/// A loss in words: `2 like cpu:0 and gpu:0`. A kind is named by its first device, alone where it has but one. A host
+/// that is lost as a whole is named as such: `1 host like left`; what is lost of an alike host besides, with a host that
+/// it is like: `1 like cpu:2 of a host like left`. `table` says what is alike.
+pub fn loss(machine: &Machine, table: &Contingencies, lost: &[Loss]) -> String {
+    let mut parts = Vec::new();
+    let mut lost_hosts: BTreeMap<HostId, u32> = BTreeMap::new();
+    let mut rest = lost.to_vec();
+    for (id, host) in machine.hosts.iter_enumerated() {
+        let is_of_host = |loss: &Loss| {
+            let devices = table.kinds.get(loss.kind);
+            devices.is_some_and(|devices| devices.iter().all(|d| host.devices.contains(d)))
+        };
+        let own_losses = rest.iter().filter(|loss| is_of_host(loss));
+        let lost_devices: usize = own_losses.map(|loss| loss.count as usize).sum();
+        if host.devices.len() > 1 && lost_devices == host.devices.len() {
+            rest.retain(|loss| !is_of_host(loss));
+            let first = first_alike(machine, table, id);
+            *lost_hosts.entry(first.unwrap_or(id)).or_default() += 1;
+        }
+    }
+
+    for (id, count) in lost_hosts {
+        let name = printable(&machine.hosts[id].name);
+        let is_like_others = first_alike(machine, table, id).is_some();
+        parts.push(match (is_like_others, count) {
+            (false, _) => format!("host {name}"),
+            (true, 1) => format!("1 host like {name}"),
+            (true, _) => format!("{count} hosts like {name}"),
+        });
+    }
+    parts.extend(rest.iter().map(|loss| loss_of_kind(machine, table, loss)));
+    parts.join(" and ")
+}
+
+fn loss_of_kind(machine: &Machine, table: &Contingencies, loss: &Loss) -> String {
+    let devices = table.kinds.get(loss.kind).map(Vec::as_slice);
+    let mut words = match devices {
         Some([only]) if loss.count == 1 => device_name(machine, *only).into_owned(),
         Some([first, ..]) => format!("{} like {}", loss.count, device_name(machine, *first)),
         _ => format!("{} of {}?", loss.count, loss.kind),
     };
-    lost.iter().map(part).collect::<Vec<_>>().join(" and ")
+    let device = devices.and_then(|devices| devices.first());
+    let mut hosts = machine.hosts.iter_enumerated();
+    let host = hosts.find(|(_, host)| device.is_some_and(|device| host.devices.contains(device)));
+    if let Some(first) = host.and_then(|(id, _)| first_alike(machine, table, id)) {
+        words += &format!(" of a host like {}", printable(&machine.hosts[first].name));
+    }
+    words
+}
+
+/// The first host that a host is like; None if it is like no other.
+fn first_alike(machine: &Machine, table: &Contingencies, host: HostId) -> Option<HostId> {
+    let any_device = machine.hosts[host].devices.first()?;
+    let mut kinds = table.alike_hosts.iter();
+    let alike = kinds.find(|hosts| hosts.iter().any(|devices| devices.contains(any_device)))?;
+    let first_device = alike.first()?.first()?;
+    let mut hosts = machine.hosts.iter_enumerated();
+    let first = hosts.find(|(_, host)| host.devices.contains(first_device))?;
+    Some(first.0)
 }
 
 /// The kinds of devices, and for each loss the plans that run then; with times also their period, and how much longer
@@ -30,16 +83,21 @@ pub fn contingencies(program: &Program, options: TextOptions) -> String {
         kind_table.row(1, vec![left(kind.to_string()), left(names.join(", "))]);
     }
 
+    for alike in &table.alike_hosts {
+        let names = alike.iter().filter_map(|devices| {
+            let host = machine.host_of(*devices.first()?)?;
+            Some(printable(&host.name).into_owned())
+        });
+        let names: Vec<String> = names.collect();
+        kind_table.row(1, vec![left("alike"), left(names.join(", "))]);
+    }
     kind_table.write(&mut out);
     let mut loss_table = Table::default();
     for entry in &table.list {
         let plan = program.plans.get(entry.main);
         let tail_name = entry.tail.map(|tail_name| plan_words(program, tail_name));
         let mut cells = vec![
-            left(format!(
-                "without {}",
-                loss(machine, &table.kinds, &entry.lost)
-            )),
+            left(format!("without {}", loss(machine, table, &entry.lost))),
             left(plan_words(program, entry.main)),
             left(tail_name.unwrap_or_else(|| "no tail".to_owned())),
         ];

@@ -96,7 +96,13 @@ pub(super) fn graph_elements(graph: &Graph) -> u64 {
 
 pub(super) fn machine_elements(machine: &Machine) -> u64 {
     let core_count: usize = machine.devices.iter().map(|d| d.cores.len()).sum();
-    (machine.devices.len() + machine.links.len() + core_count) as u64
+    // A device is in one host.
+    let hosted_count: usize = machine
+        .hosts
+        .iter()
+        .map(|host| 1 + host.devices.len())
+        .sum();
+    (machine.devices.len() + machine.links.len() + core_count + hosted_count) as u64
 }
 
 /// Slots and what else is listed in a plan. Recursion is as deep as the bundle's decoder allows.

@@ -1,6 +1,8 @@
 //! The table of contingencies: kinds of devices that are alike, losses, and plans that leave the lost roles empty.
 //! That the plans themselves are right is checked like that of every plan.
 
+mod hosts;
+
 use std::collections::BTreeMap;
 
 use super::error::{Errors, VerifyError};
@@ -12,8 +14,12 @@ type Roles = TiVec<DeviceId, Option<(KindId, usize)>>;
 
 /// Checks the table; the machine has passed, plans need not have.
 pub(super) fn check(program: &Program, errors: &mut Errors) {
-    let Contingencies { kinds, list } = &program.contingencies;
-    if kinds.is_empty() && list.is_empty() {
+    let Contingencies {
+        kinds,
+        list,
+        alike_hosts,
+    } = &program.contingencies;
+    if kinds.is_empty() && list.is_empty() && alike_hosts.is_empty() {
         return;
     }
     if !errors.limit(
@@ -30,10 +36,15 @@ pub(super) fn check(program: &Program, errors: &mut Errors) {
     if errors.found() > errors_before {
         return;
     }
+    hosts::check(program, errors);
+    if errors.found() > errors_before {
+        return;
+    }
     let tail_plan = program
         .plan("tail")
         .map(|(id, _)| id)
         .filter(|&id| id != PlanId(0));
+    let loss_order = program.contingencies.loss_order();
     let mut first_losses: BTreeMap<&[Loss], usize> = BTreeMap::new();
     for (entry, contingency) in list.iter().enumerate() {
         if let Some(&first) = first_losses.get(contingency.lost.as_slice()) {
@@ -45,6 +56,9 @@ pub(super) fn check(program: &Program, errors: &mut Errors) {
 
         first_losses.entry(&contingency.lost).or_insert(entry);
         check_lost(program, entry, contingency, errors);
+        if !loss_order.is_canonical(&contingency.lost) {
+            errors.push(VerifyError::LossNotCanonical { entry });
+        }
         check_plans(program, (&roles, tail_plan), entry, contingency, errors);
         if errors.full() {
             return;

@@ -5,8 +5,8 @@ use std::fmt;
 use super::budget::{Budget, Overrun};
 use crate::text::printable;
 use crate::{
-    ActorId, BlobId, BufferId, ChannelId, DeviceId, KindId, LinkId, PlanId, Region, RingId, Role,
-    TokenType,
+    ActorId, BlobId, BufferId, ChannelId, DeviceId, HostId, HostKindId, KindId, LinkId, PlanId,
+    Region, RingId, Role, TokenType,
 };
 
 /// A port of an actor, for messages: `input 2`.
@@ -114,6 +114,8 @@ small!(
     i64,
     usize,
     &'static str,
+    HostId,
+    HostKindId,
     ActorId,
     BlobId,
     BufferId,
@@ -231,6 +233,12 @@ errors! {
     "V0205" ZeroBandwidth { link: LinkId } "{link} has a bandwidth of 0 bytes per second, must be at least 1";
     "V0206" DuplicateCore { device: DeviceId, core: u32 } "{device} names core {core} twice";
     "V0207" CoreNumber { device: DeviceId, core: u32, limit: u32 } "{device} names core {core}, at most {limit}";
+    "V0208" HostDevice { host: HostId, device: DeviceId, devices: usize } "{host} names {device} of {devices} devices";
+    "V0209" HostTwice { device: DeviceId, first: HostId, second: HostId } "{device} is in {first} and again in {second}";
+    "V0210" HostMissing { device: DeviceId } "{device} is in no host, and others are";
+    "V0211" HostEmpty { host: HostId } "{host} has 0 devices, must have at least 1";
+    "V0212" HostOrder { host: HostId, above: DeviceId, device: DeviceId } "{host} has {device} after {above}, must be ascending";
+    "V0213" HostName { host: HostId, name: String } "{host} is called `{}`, as a device or another host is", printable(name);
     // Plans and calendars.
     "V0301" NoPlan {} "a program needs at least 1 plan, has 0";
     "V0302" DuplicatePlan { name: String, first: PlanId, second: PlanId } "{first} and {second} are both called `{}`", printable(name);
@@ -327,6 +335,14 @@ errors! {
     "V1013" ContingencyBlock { entry: usize, plan: PlanId, found: u64, expected: u64 } "{plan} of contingency {entry} has block {found}, must be {expected}";
     "V1014" ContingencyTail { entry: usize, found: Option<PlanId>, expected: Option<PlanId> } "contingency {entry} has {} as its tail, the program has {}", maybe(found), maybe(expected);
     "V1015" LostRole { entry: usize, plan: PlanId, device: DeviceId, kind: KindId, role: usize, left: usize } "{plan} of contingency {entry} uses {device}, role {role} of {kind}, of which {left} are left";
+    "V1016" AlikeHostUnknown { kind: HostKindId, position: usize } "host {position} of {kind} does not have the devices of a host of the machine, each once";
+    "V1017" AlikeHostTwice { host: HostId } "{host} is listed twice among alike hosts";
+    "V1018" AlikeHostAlone { kind: HostKindId, hosts: usize } "{kind} has {hosts} hosts, must have at least 2";
+    "V1019" AlikeHostOrder { kind: HostKindId, above: HostId, host: HostId } "{kind} has {host} after {above}, must be ascending";
+    "V1020" HostsNotAlike { kind: HostKindId, first: HostId, host: HostId, difference: String } "{kind} has {first} and {host}, which are not alike: {}", printable(difference);
+    "V1021" HostKinds { kind: HostKindId, first: HostId, host: HostId } "{kind} has {first} and {host}, whose devices are not of corresponding kinds";
+    "V1022" KindAcrossHosts { kind: KindId, first: DeviceId, device: DeviceId } "{kind} has {first} and {device}, which are in different hosts";
+    "V1023" LossNotCanonical { entry: usize } "contingency {entry} does not have alike hosts in the order of their losses, the fewest first";
     // Work.
     "V1101" TooMuchWork { what: String, steps: u64, limit: u64 } "to verify {what} takes {steps} steps in all, at most {limit} for a program of this size: use shorter blocks, or loops of one stage";
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::error::{Errors, VerifyError};
 use super::names::check_name;
 use crate::limits::{MAX_CORE, MAX_DEVICES};
-use crate::{DeviceId, LinkId, Machine, TiVec};
+use crate::{DeviceId, HostId, LinkId, Machine, TiVec};
 
 /// Checks a machine. O(n log n) in its devices, cores and links.
 pub(super) fn check(machine: &Machine, errors: &mut Errors) {
@@ -20,6 +20,7 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
 
     check_devices(machine, errors);
     check_links(machine, errors);
+    check_hosts(machine, errors);
 }
 
 /// Checks names, backends and cores.
@@ -60,6 +61,76 @@ fn check_devices(machine: &Machine, errors: &mut Errors) {
             if !cores.insert(core) {
                 errors.push(VerifyError::DuplicateCore { device: id, core });
             }
+        }
+    }
+}
+
+/// Checks that hosts, if there are any, are named, and that each device is in exactly one.
+fn check_hosts(machine: &Machine, errors: &mut Errors) {
+    if machine.hosts.is_empty() {
+        return;
+    }
+
+    // Files name hosts and devices by the same words.
+    let devices = machine.devices.iter();
+    let mut names: BTreeSet<&str> = devices.map(|device| device.name.as_str()).collect();
+    let mut host_of: TiVec<DeviceId, Option<HostId>> = vec![None; machine.devices.len()].into();
+    for (id, host) in machine.hosts.iter_enumerated() {
+        if errors.full() {
+            return;
+        }
+        check_name(|| id.to_string(), &host.name, errors);
+        if !names.insert(&host.name) {
+            let name = host.name.clone();
+            errors.push(VerifyError::HostName { host: id, name });
+        }
+        if host.devices.is_empty() {
+            errors.push(VerifyError::HostEmpty { host: id });
+        }
+        check_host_devices(id, &host.devices, &mut host_of, errors);
+    }
+
+    for (device, host) in host_of.iter_enumerated() {
+        if host.is_none() {
+            errors.push(VerifyError::HostMissing { device });
+        }
+    }
+}
+
+/// Checks the devices of one host, and enters it as theirs.
+fn check_host_devices(
+    host: HostId,
+    devices: &[DeviceId],
+    host_of: &mut TiVec<DeviceId, Option<HostId>>,
+    errors: &mut Errors,
+) {
+    let mut above = None;
+    for &device in devices {
+        if errors.full() {
+            return;
+        }
+        if let Some(above) = above.filter(|above| *above >= device) {
+            errors.push(VerifyError::HostOrder {
+                host,
+                above,
+                device,
+            });
+        }
+        above = Some(device);
+
+        let device_count = host_of.len();
+        match host_of.get_mut(device) {
+            None => errors.push(VerifyError::HostDevice {
+                host,
+                device,
+                devices: device_count,
+            }),
+            Some(Some(first)) if *first != host => errors.push(VerifyError::HostTwice {
+                device,
+                first: *first,
+                second: host,
+            }),
+            Some(entered) => *entered = Some(host),
         }
     }
 }

@@ -7,11 +7,12 @@ use crate::testing::hostile::{self, Hostile};
 use crate::testing::mutate::mutants;
 use crate::testing::programs::{
     self, chain, chunked_feedback, chunked_window, chunks, feedback, nested_chunks, over, parts,
-    pipeline, round_trip, spare, state, two_devices, window,
+    pipeline, round_trip, spare, spare_host, state, two_devices, window,
 };
 use crate::{
     Action, BufferId, Calendar, ChannelId, ClosedAnswer, Contingency, DType, DeviceId, Entry, Gate,
-    InPlace, KernelCode, KindId, LaneKind, LiveParameter, Region, RingId, Slot, TokenType, Value,
+    Host, HostId, InPlace, KernelCode, KindId, LaneKind, LiveParameter, Region, RingId, Slot,
+    TokenType, Value,
 };
 
 /// Gives an actor the live parameter `level`.
@@ -730,6 +731,38 @@ fn harmless_changes_pass() {
     }
 }
 
+/// [`spare_host`] with one device more on each host, of its kind.
+fn four_devices() -> Program {
+    let mut program = spare_host();
+    let machine = &mut program.machine;
+    for index in 0..2_u32 {
+        let mut device = machine.devices[DeviceId(index)].clone();
+        device.name = format!("other:{index}");
+        machine.devices.push(device);
+    }
+    machine.links.clear();
+    for from in (0..4).map(DeviceId) {
+        for to in (0..4).map(DeviceId).filter(|to| *to != from) {
+            machine.links.push(crate::Link {
+                from,
+                to,
+                bytes_per_s: 1_000_000_000,
+                latency_ns: 5,
+            });
+        }
+    }
+
+    // 0 and 1 are one host now, 2 and 3 the other.
+    for (host, devices) in machine.hosts.iter_mut().zip([[0, 1], [2, 3]]) {
+        host.devices = devices.map(DeviceId).to_vec();
+    }
+    let both = [[0, 1], [2, 3]].map(|ids| ids.map(DeviceId).to_vec());
+    program.contingencies.kinds = both.to_vec().into();
+    program.contingencies.alike_hosts = vec![both.to_vec()].into();
+    program.contingencies.list.clear();
+    program
+}
+
 #[test]
 fn contingencies() {
     fn kinds(p: &mut Program) -> &mut Vec<Vec<DeviceId>> {
@@ -786,6 +819,59 @@ fn contingencies() {
         ("V1015", spare, |p| entry(p).main = PlanId(0)),
         ("V1015", spare, |p| entry(p).lost[0].count = 2),
     ]);
+    // Hosts.
+    fn host(p: &mut Program, id: u32) -> &mut Host {
+        &mut p.machine.hosts[HostId(id)]
+    }
+    fn alike(p: &mut Program) -> &mut Vec<Vec<DeviceId>> {
+        &mut p.contingencies.alike_hosts.raw[0]
+    }
+    run(&[
+        ("V0208", spare_host, |p| {
+            host(p, 1).devices.push(DeviceId(2))
+        }),
+        ("V0209", spare_host, |p| {
+            host(p, 0).devices.push(DeviceId(1))
+        }),
+        ("V0210", spare_host, |p| p.machine.hosts.truncate(1)),
+        ("V0211", spare_host, |p| host(p, 1).devices.clear()),
+        ("V0212", spare_host, |p| {
+            host(p, 1).devices.push(DeviceId(0))
+        }),
+        ("V0213", spare_host, |p| host(p, 1).name = "left".into()),
+        ("V0213", spare_host, |p| {
+            host(p, 1).name = p.machine.devices[DeviceId(0)].name.clone();
+        }),
+        ("V0128", spare_host, |p| host(p, 1).name.push('\u{7}')),
+        ("V1016", spare_host, |p| p.machine.hosts.clear()),
+        ("V1016", spare_host, |p| alike(p)[1].push(DeviceId(1))),
+        ("V1016", spare_host, |p| alike(p)[1][0] = DeviceId(u32::MAX)),
+        ("V1017", spare_host, |p| {
+            let again = alike(p).clone();
+            p.contingencies.alike_hosts.push(again);
+        }),
+        ("V1018", spare_host, |p| alike(p).truncate(1)),
+        ("V1018", spare_host, |p| alike(p).clear()),
+        ("V1019", spare_host, |p| alike(p).reverse()),
+        ("V1020", spare_host, |p| {
+            p.machine.devices[DeviceId(1)].memory_bytes -= 1
+        }),
+        ("V1020", spare_host, |p| {
+            p.machine.links[crate::LinkId(0)].latency_ns = 6
+        }),
+        ("V1022", spare_host, |p| {
+            *kinds(p) = vec![vec![DeviceId(0), DeviceId(1)]];
+            entry(p).lost[0].kind = KindId(0);
+        }),
+        ("V1023", spare_host, |p| entry(p).lost[0].kind = KindId(0)),
+        // Two devices of which one host's are alike and the other's are two kinds.
+        ("V1021", four_devices, |p| {
+            *kinds(p) = [&[0, 1][..], &[2], &[3]]
+                .map(|ids| ids.iter().map(|&id| DeviceId(id)).collect())
+                .to_vec();
+        }),
+    ]);
+
     // The plan of a contingency is a plan like any other.
     run(&[("V0901", spare, |p| p.plans[PlanId(1)].period_ns = 0)]);
     // Kinds may be finer than what is alike, as long as every plan leaves the lost roles empty.

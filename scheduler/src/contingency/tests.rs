@@ -37,6 +37,14 @@ fn make(
     schedule_contingencies(inputs, plans, which).expect("few losses")
 }
 
+fn kinds(
+    machine: &Machine,
+    costs: &Costs,
+    options: &ScheduleOptions,
+) -> TiVec<KindId, Vec<DeviceId>> {
+    likeness(machine, costs, options).kinds
+}
+
 fn sizes(kinds: &TiVec<KindId, Vec<DeviceId>>) -> Vec<usize> {
     kinds.iter().map(Vec::len).collect()
 }
@@ -266,9 +274,14 @@ fn names_are_unique_whatever_devices_are_called() {
 
 #[test]
 fn too_many_losses_are_refused() {
-    let kinds: TiVec<KindId, Vec<DeviceId>> = (0..64).map(|d| vec![DeviceId(d)]).collect();
-    assert_eq!(losses(&kinds, Losses::Single).map(|l| l.len()), Ok(64));
-    let refused = losses(&kinds, Losses::Pairs);
+    let likeness = Contingencies {
+        kinds: (0..64).map(|d| vec![DeviceId(d)]).collect(),
+        ..Contingencies::default()
+    };
+    let machine = machine(64);
+    let single = losses(&machine, &likeness, Losses::Single);
+    assert_eq!(single.map(|losses| losses.len()), Ok(64));
+    let refused = losses(&machine, &likeness, Losses::Pairs);
     assert_eq!(
         refused,
         Err(ScheduleError::TooManyContingencies {
@@ -276,4 +289,145 @@ fn too_many_losses_are_refused() {
             limit: 2047
         })
     );
+}
+
+/// `hosts` alike hosts of `each` devices; bytes take longer between hosts.
+fn cluster(hosts: u32, each: u32) -> Machine {
+    let mut machine = machine((hosts * each) as usize);
+    for host in 0..hosts {
+        machine.hosts.push(Host {
+            name: format!("host{host}"),
+            devices: (host * each..(host + 1) * each).map(DeviceId).collect(),
+        });
+    }
+    for link in &mut machine.links {
+        if link.from.0 / each != link.to.0 / each {
+            link.latency_ns += 20_000;
+            link.bytes_per_s /= 4;
+        }
+    }
+    machine
+}
+
+#[test]
+fn four_alike_hosts_of_which_one_may_fail_need_one_entry_beside_those_of_devices() {
+    // Seven actors on each of 8 devices, eight on 7, ten at most on 6.
+    let (graph, machine) = (chain(56), cluster(4, 2));
+    let costs = costs(&graph, &machine, 100_000_000);
+    let made = make(&graph, &machine, &costs, &options(), Losses::Hosts);
+    assert_eq!(sizes(&made.contingencies.kinds), [2; 4]);
+    assert_eq!(made.contingencies.alike_hosts[HostKindId(0)].len(), 4);
+    let names: Vec<&str> = made.plans.iter().map(|plan| plan.name.as_str()).collect();
+    let expected = [
+        "main",
+        "tail",
+        "main without 1 like cpu:6 of a host like host0",
+        "tail without 1 like cpu:6 of a host like host0",
+        "main without 1 host like host0",
+        "tail without 1 host like host0",
+    ];
+    assert_eq!(names, expected);
+
+    let entry = &made.contingencies.list[1];
+    for host in &machine.hosts {
+        assert_eq!(made.contingencies.find(&host.devices), Some(entry));
+        let roles = made.contingencies.roles(&host.devices);
+        for calendar in &made.plans[usize::from(entry.main)].calendars {
+            let device = roles[&calendar.device];
+            assert!(!host.devices.contains(&device), "{}", host.name);
+        }
+    }
+    // Whichever device fails, and wherever: the same plan.
+    for device in machine.devices.keys() {
+        let found = made.contingencies.find(&[device]);
+        assert_eq!(found, Some(&made.contingencies.list[0]), "{device}");
+    }
+}
+
+#[test]
+fn a_host_is_like_another_only_with_alike_devices_links_costs_and_no_pins() {
+    let graph = chain(4);
+    let machine = cluster(3, 2);
+    let even = costs(&graph, &machine, 1_000_000);
+    let alike = |machine: &Machine, costs: &Costs, options: &ScheduleOptions| -> Vec<usize> {
+        let table = likeness(machine, costs, options);
+        table.alike_hosts.iter().map(Vec::len).collect()
+    };
+    assert_eq!(alike(&machine, &even, &options()), [3]);
+
+    let mut larger = machine.clone();
+    larger.devices[DeviceId(4)].memory_bytes += 1;
+    assert_eq!(alike(&larger, &even, &options()), [2]);
+    let mut nearer = machine.clone();
+    for link in &mut nearer.links {
+        let is_between_first_two = link.from.0 / 2 + link.to.0 / 2 == 1;
+        link.latency_ns -= u64::from(is_between_first_two);
+    }
+    assert_eq!(alike(&nearer, &even, &options()), [2]);
+    let mut dear = even.clone();
+    for row in &mut dear.table {
+        row[DeviceId(1)] = None;
+    }
+    assert_eq!(alike(&machine, &dear, &options()), [2]);
+    let pins = BTreeMap::from([(ActorId(0), DeviceId(3))]);
+    let pinned = ScheduleOptions { pins, ..options() };
+    assert_eq!(alike(&machine, &even, &pinned), [2]);
+
+    // Devices correspond by what they are, not by their numbers.
+    let mut crossed = machine.clone();
+    crossed.hosts.raw.truncate(2);
+    crossed.devices.truncate(4);
+    crossed
+        .links
+        .retain(|link| link.from.0 < 4 && link.to.0 < 4);
+    crossed.devices[DeviceId(0)].memory_bytes += 5;
+    crossed.devices[DeviceId(3)].memory_bytes += 5;
+    let even = costs(&graph, &crossed, 1_000_000);
+    let table = likeness(&crossed, &even, &options());
+    let ids = |list: [u32; 2]| list.map(DeviceId).to_vec();
+    assert_eq!(table.alike_hosts.raw, [[ids([1, 0]), ids([2, 3])]]);
+}
+
+#[test]
+fn plans_for_hosts_need_hosts() {
+    let machine = machine(2);
+    let refused = losses(&machine, &Contingencies::default(), Losses::Hosts);
+    assert_eq!(refused, Err(ScheduleError::NoHosts));
+}
+
+/// On every set of lost devices: roles are taken by survivors of the right kind, one each, and an entry that is found
+/// leaves no role of its plans empty.
+#[test]
+fn survivors_take_roles_like_their_own() {
+    let graph = chain(6);
+    let machine = cluster(3, 2);
+    let costs = costs(&graph, &machine, 100_000_000);
+    let made = make(&graph, &machine, &costs, &options(), Losses::Pairs);
+    let table = &made.contingencies;
+    let mut found = 0;
+    for set in 0..1_u32 << 6 {
+        let lost: Vec<DeviceId> = (0..6).filter(|i| set >> i & 1 == 1).map(DeviceId).collect();
+        let roles = table.roles(&lost);
+        let taken: BTreeSet<DeviceId> = roles.values().copied().collect();
+        assert_eq!((taken.len(), roles.len()), (6 - lost.len(), 6 - lost.len()));
+        assert!(
+            lost.iter().all(|device| !taken.contains(device)),
+            "{lost:?}"
+        );
+
+        // Roles of one host are taken by devices of one host.
+        for (one, other) in roles.iter().zip(roles.iter().skip(1)) {
+            let same_role_host = one.0.0 / 2 == other.0.0 / 2;
+            let same_host = one.1.0 / 2 == other.1.0 / 2;
+            assert_eq!(same_role_host, same_host, "{lost:?}: {roles:?}");
+        }
+        if let Some(entry) = table.find(&lost) {
+            found += 1;
+            for calendar in &made.plans[usize::from(entry.main)].calendars {
+                assert!(roles.contains_key(&calendar.device), "{lost:?}");
+            }
+        }
+    }
+    // Any one of 6, any two, of which three sets are hosts.
+    assert_eq!(found, 6 + 15);
 }

@@ -1,12 +1,13 @@
 //! Runs histories of the simulation and says how many a minute:
 //! `cargo run --release -p zbmd-tests --bin simulate -- --histories 100000`.
-//! `ZBMD_SIM_SEED=n` runs one history and prints what happens in it.
+//! With `--devices N` they are long pipelines of which 20 devices are killed, and with `--hosts N` besides, 20 hosts;
+//! `--hosts 0` runs histories of a few hosts. `ZBMD_SIM_SEED=n` runs one history and prints what happens in it.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use zbmd_tests::sim::{Summary, history, large};
+use zbmd_tests::sim::{Summary, history, history_of_hosts, large};
 
 fn main() -> ExitCode {
     if let Some(seed) = std::env::var("ZBMD_SIM_SEED")
@@ -26,21 +27,27 @@ fn main() -> ExitCode {
     }
     let mut args = std::env::args().skip(1);
     let (mut histories, mut first, mut devices) = (10_000u64, 0u64, 0u32);
+    let mut hosts = None;
     while let Some(arg) = args.next() {
         let number = args.next().and_then(|n| n.parse::<u64>().ok());
         match (arg.as_str(), number) {
             ("--histories", Some(n)) => histories = n,
             ("--first", Some(n)) => first = n,
             ("--devices", Some(n)) => devices = n as u32,
+            ("--hosts", Some(n)) => hosts = Some(n as u32),
             _ => {
-                eprintln!("usage: simulate [--histories N] [--first SEED] [--devices N]");
+                eprintln!(
+                    "usage: simulate [--histories N] [--first SEED] [--devices N] [--hosts N]"
+                );
                 return ExitCode::FAILURE;
             }
         }
     }
     let run = |seed| {
         if devices > 0 {
-            large(seed, devices, 20)
+            large(seed, devices, 20, hosts.unwrap_or(0))
+        } else if hosts.is_some() {
+            history_of_hosts(seed, None, false)
         } else {
             history(seed, None, false)
         }
@@ -71,10 +78,11 @@ fn main() -> ExitCode {
         all.simulated_ns as f64 / 1e9 / seconds,
     );
     println!(
-        "{} outputs, {} epochs, {} losses, {} hung, {} supervisor crashes, {} swaps, {} changes of mode, {} sets, {} given to others, {} steps; endings {endings:?}",
+        "{} outputs, {} epochs, {} losses, {} losses of hosts, {} hung, {} supervisor crashes, {} swaps, {} changes of mode, {} sets, {} given to others, {} steps; endings {endings:?}",
         all.outputs,
         all.epochs,
         all.losses,
+        all.host_losses,
         all.overdue,
         all.crashes,
         all.swaps,

@@ -49,10 +49,17 @@ pub enum Bug {
     ValuesLostWithMode,
     /// An old value holds on one worker of several for a block more.
     ValueLateOnOneWorker,
+    /// Of the workers that are gone with a host, only the first is reported.
+    HostHalfLost,
+    /// The loss of a host is told again later, and counts for whichever workers its devices have then.
+    HostLossToldAgain,
 }
 
 impl Bug {
-    /// All of them.
+    /// Those that losses of whole hosts bring out.
+    pub const OF_HOSTS: [Self; 2] = [Self::HostHalfLost, Self::HostLossToldAgain];
+
+    /// All others.
     pub const ALL: [Self; 23] = [
         Self::FenceLeftOut,
         Self::SinkStaysOpen,

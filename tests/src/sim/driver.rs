@@ -16,24 +16,26 @@ impl World {
     pub(crate) fn act(&mut self, action: Action) -> Result<(), Violation> {
         match action {
             Action::Spawn { device, generation } => {
-                let twin = self
-                    .procs
-                    .iter()
-                    .any(|p| p.device == device && p.alive && !p.told_to_die);
-                if twin {
+                let is_at_large = |at: &usize| {
+                    let p = &self.procs[*at];
+                    p.alive && !p.told_to_die
+                };
+                if self.devices[device.index()].workers.iter().any(is_at_large) {
                     return Err(Violation::Twins { device });
                 }
                 let at = self.procs.len();
                 self.procs.push(Proc::new(device, generation));
                 self.devices[device.index()].latest = Some(at);
+                self.devices[device.index()].workers.push(at);
                 self.spawned(at);
             }
             Action::Kill { device, generation } => {
-                let found = self
-                    .procs
-                    .iter()
-                    .rposition(|p| p.device == device && p.generation == generation && p.alive);
-                if let Some(at) = found {
+                let is_meant = |at: &usize| {
+                    let p = &self.procs[*at];
+                    p.generation == generation && p.alive
+                };
+                let workers = self.devices[device.index()].workers.iter().copied();
+                if let Some(at) = workers.rev().find(is_meant) {
                     self.procs[at].told_to_die = true;
                     let long = std::mem::take(&mut self.devices[device.index()].undying);
                     let most = if long {

@@ -8,6 +8,7 @@ use zbmd_ir::DeviceId;
 
 use super::bugs::Bug;
 use super::model::{Model, State};
+use super::watch::Watch;
 
 /// A part of the pipeline on one device.
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ pub(crate) struct EpochMem {
     /// Periods that each seat has published.
     pub counts: Vec<u64>,
     pub committed: u64,
+    /// Seats that have not passed a border beyond the committed one.
+    behind: usize,
     /// From seat i to seat i + 1.
     pub rings: Vec<VecDeque<u64>>,
     pub feedback: VecDeque<u64>,
@@ -49,6 +52,7 @@ pub(crate) struct EpochMem {
     pub sink_closed: bool,
     /// Tokens that were given out before and come again.
     pub drop: u64,
+    pub watch: Watch,
 }
 
 impl EpochMem {
@@ -70,6 +74,7 @@ impl EpochMem {
             borders,
             counts: vec![0; n],
             committed: 0,
+            behind: n,
             rings: vec![VecDeque::new(); n],
             ring_blocks: 2,
             areas: vec![vec![None; n]; borders.areas() as usize],
@@ -79,6 +84,7 @@ impl EpochMem {
             stop: false,
             sink_closed: false,
             seats,
+            watch: Watch::new(n),
         }
     }
 
@@ -90,16 +96,22 @@ impl EpochMem {
         if self.borders.passed(periods) == before {
             return false;
         }
-        let committed = if bug == Some(Bug::CommitTooEarly) {
-            self.counts
-                .iter()
-                .map(|c| self.borders.passed(*c))
-                .max()
-                .unwrap_or(0)
-        } else {
-            self.borders.committed(self.counts.iter().copied())
-        };
-        std::mem::replace(&mut self.committed, committed) != committed
+        let passed = self.counts.iter().map(|c| self.borders.passed(*c));
+        if bug == Some(Bug::CommitTooEarly) {
+            let committed = passed.max().unwrap_or(0);
+            return std::mem::replace(&mut self.committed, committed) != committed;
+        }
+
+        // As long as another seat is behind, it decides: with n seats, not each of them asks all n.
+        if before == self.committed {
+            self.behind -= 1;
+        }
+        if self.behind > 0 {
+            return false;
+        }
+        self.committed = self.borders.committed(self.counts.iter().copied());
+        self.behind = passed.filter(|passed| *passed == self.committed).count();
+        true
     }
 
     pub(crate) fn save(&mut self, seat: usize, saved: Saved) {

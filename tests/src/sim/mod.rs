@@ -22,8 +22,9 @@ mod driver;
 mod epoch;
 mod model;
 mod scenario;
+mod watch;
 mod worker;
 mod world;
 
 pub use bugs::Bug;
-pub use world::{Summary, Violation, history, large};
+pub use world::{Summary, Violation, history, history_of_hosts, large};

@@ -23,11 +23,36 @@ pub(crate) struct SimPlans {
     pub essential: Vec<DeviceId>,
     /// Devices that get a role, at most.
     pub roles: usize,
+    /// The devices of each host; empty where they are all in one computer.
+    pub hosts: Vec<Vec<DeviceId>>,
+    /// So many hosts may be lost as a whole, besides.
+    pub borne_hosts: usize,
+}
+
+impl SimPlans {
+    /// Divides the devices among so many hosts, or fewer if there are too few.
+    fn set_hosts(&mut self, hosts: u32) {
+        let devices: Vec<DeviceId> = (0..self.devices).map(DeviceId).collect();
+        let devices_each = self.devices.div_ceil(hosts.max(1)).max(1) as usize;
+        self.hosts = devices.chunks(devices_each).map(<[_]>::to_vec).collect();
+    }
+
+    /// Hosts that are lost as a whole, and how many devices they are.
+    fn lost_hosts(&self, lost: &[DeviceId]) -> (usize, usize) {
+        let is_lost = |device: &DeviceId| lost.binary_search(device).is_ok();
+        let hosts = self.hosts.iter().filter(|host| host.iter().all(is_lost));
+        hosts.fold((0, 0), |(hosts, devices), host| {
+            (hosts + 1, devices + host.len())
+        })
+    }
 }
 
 impl Plans for SimPlans {
     fn can_run(&self, lost: &[DeviceId]) -> bool {
-        lost.len() <= self.borne
+        let (lost_hosts, with_hosts) = self.lost_hosts(lost);
+        let is_borne_with_hosts =
+            lost_hosts <= self.borne_hosts && lost.len() - with_hosts <= self.borne;
+        (lost.len() <= self.borne || is_borne_with_hosts)
             && lost.len() < self.devices as usize
             && !self.essential.iter().any(|d| lost.contains(d))
     }
@@ -59,6 +84,8 @@ impl Plans for SimPlans {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Kill(DeviceId),
+    /// All workers of a host at once.
+    KillHost(usize),
     KillTwo(DeviceId, DeviceId),
     /// Just after the next fence, or quiesce.
     KillAtFence(DeviceId),
@@ -118,6 +145,27 @@ pub(crate) struct Scenario {
 impl Scenario {
     pub(crate) fn new(rng: &mut Rng) -> Self {
         let devices = rng.u32(1..=6);
+        Self::of_devices(rng, devices)
+    }
+
+    /// Several hosts, some of which are lost as a whole.
+    pub(crate) fn with_hosts(rng: &mut Rng) -> Self {
+        let (hosts, devices_each) = (rng.u32(2..=4), rng.u32(1..=3));
+        let mut scenario = Self::of_devices(rng, hosts * devices_each);
+        scenario.plans.set_hosts(hosts);
+        scenario.plans.borne_hosts = rng.usize(1..hosts as usize);
+        scenario.plans.essential.clear();
+
+        let span_ns = scenario.model.blocks * scenario.slot_ns * 2 + 30 * MS;
+        for _ in 0..rng.usize(1..5) {
+            let host = rng.usize(0..hosts as usize);
+            let at_ns = rng.u64(0..span_ns);
+            scenario.faults.push((at_ns, Fault::KillHost(host)));
+        }
+        scenario
+    }
+
+    fn of_devices(rng: &mut Rng, devices: u32) -> Self {
         let roles = rng.usize(1..=devices as usize);
         let tokens = rng.u64(1..=3);
         let model = Model {
@@ -141,6 +189,8 @@ impl Scenario {
                 borne,
                 essential,
                 roles,
+                hosts: Vec::new(),
+                borne_hosts: 0,
             },
             tree: tree(rng, &ids),
             settings: settings(rng),
@@ -226,8 +276,14 @@ impl Scenario {
         (rng.u64(0..span_ns), fault)
     }
 
-    /// So many devices in one pipeline, with a few losses.
-    pub(crate) fn large(rng: &mut Rng, devices: u32, losses: u32) -> Self {
+    /// How long a run may take after the last fault. With feedback, a long pipeline works on a few blocks at a time.
+    pub(crate) fn patience_ns(&self) -> u64 {
+        let one_by_one_ns = self.model.blocks * u64::from(self.plans.devices) * self.slot_ns;
+        120 * SECOND + 4 * one_by_one_ns
+    }
+
+    /// So many devices in one pipeline, with a few losses: of devices, or if they are on so many hosts, of hosts.
+    pub(crate) fn large(rng: &mut Rng, devices: u32, losses: u32, hosts: u32) -> Self {
         let mut scenario = Self::new(rng);
         let (stages, every) = (u64::from(devices), u64::from(devices));
         scenario.model.actors = devices as usize;
@@ -238,7 +294,17 @@ impl Scenario {
             borne: losses as usize,
             essential: Vec::new(),
             roles: devices as usize,
+            hosts: Vec::new(),
+            borne_hosts: 0,
         };
+        let mut workers_lost = losses;
+        if hosts > 0 {
+            scenario.plans.set_hosts(hosts);
+            scenario.plans.borne_hosts = losses as usize;
+            workers_lost *= devices.div_ceil(hosts);
+            // As a host comes back, its devices do so one after the other.
+            scenario.plans.borne = workers_lost as usize;
+        }
         let ids: Vec<DeviceId> = (0..devices).map(DeviceId).collect();
         scenario.tree = tree(rng, &ids);
         scenario.tree.groups.clear();
@@ -248,7 +314,7 @@ impl Scenario {
             .iter_mut()
             .for_each(|d| d.restart = Restart::Permanent);
         scenario.tree.intensity = Intensity {
-            losses: 10 * losses,
+            losses: 10 * workers_lost,
             period_ns: 10 * SECOND,
         };
         scenario.settings = Settings {
@@ -262,10 +328,12 @@ impl Scenario {
         scenario.checkpoints = None;
         scenario.faults = (0..losses)
             .map(|_| {
-                (
-                    rng.u64(0..200 * MS),
-                    Fault::Kill(DeviceId(rng.u32(0..devices))),
-                )
+                let at_ns = rng.u64(0..200 * MS);
+                let fault = match hosts {
+                    0 => Fault::Kill(DeviceId(rng.u32(0..devices))),
+                    _ => Fault::KillHost(rng.usize(0..scenario.plans.hosts.len())),
+                };
+                (at_ns, fault)
             })
             .collect();
         scenario

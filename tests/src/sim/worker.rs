@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 
-use zbmd_executor::supervise::{Cause, End, Epoch, Generation, Input, Os, Sample, Thread};
+use zbmd_executor::supervise::{
+    Cause, End, Epoch, Generation, GoneWorker, Input, Os, Sample, Thread,
+};
 use zbmd_ir::DeviceId;
 
 use super::bugs::Bug;
@@ -159,7 +161,9 @@ impl World {
             return false;
         };
         let epoch = &self.epochs[mem];
-        let Some(seat) = epoch.seats.iter().position(|s| s.device == p.device) else {
+        // Seats are in the order of devices.
+        let found = epoch.seats.binary_search_by_key(&p.device, |s| s.device);
+        let Ok(seat) = found else {
             return false;
         };
         if epoch.stop {
@@ -187,6 +191,7 @@ impl World {
             saved: 0,
             published: 0,
         });
+        self.epochs[mem].watch.wake(seat);
         true
     }
 
@@ -364,6 +369,7 @@ impl World {
             since_ns: None,
             slow: slow > 1,
         });
+        self.epochs[mem].watch.wake(seat);
         if let Some(computes) = self.devices[p.device.index()].hang.take() {
             p.hung = Some(computes);
             self.incident();
@@ -465,10 +471,26 @@ impl World {
         self.step(at)
     }
 
-    /// The end of a process. A sink's slot may have been half done.
+    /// The end of a process, which the system reports.
     pub(crate) fn die(&mut self, at: usize, cause: Cause) -> Result<(), Violation> {
-        if !self.procs[at].alive {
+        let Some(GoneWorker { device, generation }) = self.end_process(at)? else {
             return Ok(());
+        };
+        if self.bug == Some(Bug::LostGoneIgnored) && !self.procs[at].told_to_die {
+            return Ok(());
+        }
+        self.send(Input::Gone {
+            device,
+            generation,
+            cause,
+        });
+        Ok(())
+    }
+
+    /// The end of a process, if it is alive. A sink's slot may have been half done.
+    pub(crate) fn end_process(&mut self, at: usize) -> Result<Option<GoneWorker>, Violation> {
+        if !self.procs[at].alive {
+            return Ok(None);
         }
         let (busy, role) = (self.procs[at].busy.take(), self.procs[at].role.take());
         self.procs[at].alive = false;
@@ -483,16 +505,8 @@ impl World {
         if !p.worked {
             self.devices[p.device.index()].bad_starts += 1;
         }
-        let (device, generation) = (self.procs[at].device, self.procs[at].generation);
-        if self.bug == Some(Bug::LostGoneIgnored) && !self.procs[at].told_to_die {
-            return Ok(());
-        }
-        self.send(Input::Gone {
-            device,
-            generation,
-            cause,
-        });
-        Ok(())
+        let (device, generation) = (p.device, p.generation);
+        Ok(Some(GoneWorker { device, generation }))
     }
 
     /// Stops a process by a signal.
@@ -503,6 +517,9 @@ impl World {
         }
         p.stopped = true;
         p.stops += 1;
+        if let Some(role) = &p.role {
+            self.epochs[role.mem].watch.wake(role.seat);
+        }
         self.schedule(at);
         self.expect_detection(at);
     }

@@ -66,6 +66,8 @@ pub struct Summary {
     pub outputs: u64,
     pub epochs: u64,
     pub losses: u64,
+    /// Losses of all workers of a host at once.
+    pub host_losses: u64,
     pub overdue: u64,
     pub crashes: u64,
     pub swaps: u64,
@@ -89,6 +91,7 @@ impl Summary {
         self.outputs += other.outputs;
         self.epochs += other.epochs;
         self.losses += other.losses;
+        self.host_losses += other.host_losses;
         self.overdue += other.overdue;
         self.crashes += other.crashes;
         self.swaps += other.swaps;
@@ -141,6 +144,8 @@ pub(crate) struct Suspect {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceFaults {
     pub latest: Option<usize>,
+    /// All workers that it has had.
+    pub workers: Vec<usize>,
     pub starved: bool,
     /// When it was starved last.
     pub fed_ns: u64,
@@ -215,13 +220,24 @@ pub fn history(seed: u64, bug: Option<Bug>, trace: bool) -> Result<Summary, Viol
     World::new(rng, scenario, bug, trace).run()
 }
 
-/// Runs a history with so many devices in one pipeline, of which so many are killed.
+/// Runs the history of a seed on several hosts, some of which are lost as a whole.
 ///
 /// # Errors
 /// The first thing that must not happen.
-pub fn large(seed: u64, devices: u32, losses: u32) -> Result<Summary, Violation> {
+pub fn history_of_hosts(seed: u64, bug: Option<Bug>, trace: bool) -> Result<Summary, Violation> {
     let mut rng = Rng::with_seed(seed);
-    let scenario = Scenario::large(&mut rng, devices, losses);
+    let scenario = Scenario::with_hosts(&mut rng);
+    World::new(rng, scenario, bug, trace).run()
+}
+
+/// Runs a history with so many devices in one pipeline, of which so many are killed; if they are on `hosts` hosts (0 for
+/// none), so many hosts.
+///
+/// # Errors
+/// The first thing that must not happen.
+pub fn large(seed: u64, devices: u32, losses: u32, hosts: u32) -> Result<Summary, Violation> {
+    let mut rng = Rng::with_seed(seed);
+    let scenario = Scenario::large(&mut rng, devices, losses, hosts);
     World::new(rng, scenario, None, false).run()
 }
 
@@ -285,7 +301,7 @@ impl World {
         }
         self.after(0, Ev::Produce);
         self.supervise(None)?;
-        let end_ns = last_ns + 120 * SECOND;
+        let end_ns = last_ns + self.scenario.patience_ns();
         while self.over.is_none() {
             let Some(((at_ns, _), event)) = self.queue.pop_first() else {
                 break;
@@ -397,6 +413,15 @@ impl World {
                     cause,
                 }
             }
+            Input::HostGone { mut workers, cause } if self.bug == Some(Bug::HostLossToldAgain) => {
+                for worker in &mut workers {
+                    let latest = self.devices[worker.device.index()]
+                        .latest
+                        .map(|at| &self.procs[at]);
+                    worker.generation = latest.map(|p| p.generation).expect("it was spawned once");
+                }
+                Input::HostGone { workers, cause }
+            }
             other => other,
         }
     }
@@ -503,26 +528,46 @@ impl World {
         let Some(mem) = self.current.filter(|_| !self.is_down) else {
             return Ok(());
         };
-        let epoch = Epoch(self.epochs[mem].number);
-        for seat in 0..self.epochs[mem].seats.len() {
-            let device = self.epochs[mem].seats[seat].device;
-            let Some(at) = self.devices[device.index()].latest else {
-                continue;
-            };
-            if self.current != Some(mem) || !self.procs[at].alive {
-                continue;
-            }
-            let generation = self.procs[at].generation;
-            if let Some((_, sample)) = self.sample(at).filter(|(of, _)| *of == mem) {
-                self.supervise(Some(Input::Seen {
-                    epoch,
-                    device,
-                    generation,
-                    sample,
-                }))?;
+        for seat in self.epochs[mem].watch.begin_round() {
+            if self.current == Some(mem) {
+                self.look_at(mem, seat)?;
             }
         }
         self.look_later();
+        Ok(())
+    }
+
+    /// Looks at the worker of a seat. One that is not at work is looked at again when it joins, one that waits
+    /// when it goes on: in long pipelines nearly all of them wait.
+    fn look_at(&mut self, mem: usize, seat: usize) -> Result<(), Violation> {
+        let device = self.epochs[mem].seats[seat].device;
+        let has_role = |at: &usize| {
+            let role = self.procs[*at].role.as_ref();
+            role.is_some_and(|role| role.mem == mem)
+        };
+        let Some(at) = self.worker(device).filter(has_role) else {
+            self.epochs[mem].watch.leave(seat);
+            return Ok(());
+        };
+
+        // What the look itself asks depends on those before it.
+        let left_out = self.epochs[mem].watch.look(seat);
+        let before_ns = self.now_ns - self.sup.settings().detect.look_ns;
+        self.sup.leave_out_looks(device, left_out, before_ns);
+        let Some((_, sample)) = self.sample(at) else {
+            return Ok(());
+        };
+        let generation = self.procs[at].generation;
+        self.supervise(Some(Input::Seen {
+            epoch: Epoch(self.epochs[mem].number),
+            device,
+            generation,
+            sample,
+        }))?;
+        // A stop that came since the system was asked last is not known to the detector yet.
+        if self.sup.is_idle(device) && !self.procs[at].stopped {
+            self.epochs[mem].watch.sleep(seat);
+        }
         Ok(())
     }
 
@@ -614,9 +659,43 @@ impl World {
         self.die(at, Cause::Killed { signal: 9 })
     }
 
+    /// All workers of a host are gone at once, and whoever watches hosts says so once.
+    fn kill_host(&mut self, host: usize) -> Result<(), Violation> {
+        let mut gone_workers = Vec::new();
+        for device in self.scenario.plans.hosts[host].clone() {
+            // Those that were left behind and are still dying are gone too.
+            for at in self.devices[device.index()].workers.clone() {
+                let gone = self.end_process(at)?;
+                if gone.is_some() {
+                    self.incident();
+                }
+                gone_workers.extend(gone);
+            }
+        }
+        if gone_workers.is_empty() {
+            return Ok(());
+        }
+
+        if self.bug == Some(Bug::HostHalfLost) {
+            gone_workers.truncate(1);
+        }
+        self.summary.host_losses += 1;
+        let told = Input::HostGone {
+            workers: gone_workers,
+            cause: Cause::Killed { signal: 9 },
+        };
+        if self.bug == Some(Bug::HostLossToldAgain) {
+            let ns = self.rng.u64(1..30) * MS;
+            self.after(ns, Ev::Tell(self.life, told.clone()));
+        }
+        self.send(told);
+        Ok(())
+    }
+
     fn fault(&mut self, fault: Fault) -> Result<(), Violation> {
         match fault {
             Fault::Kill(device) => self.kill(device)?,
+            Fault::KillHost(host) => self.kill_host(host)?,
             Fault::KillTwo(one, two) => {
                 self.kill(one)?;
                 self.kill(two)?;

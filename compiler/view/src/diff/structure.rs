@@ -23,6 +23,13 @@ impl<'a> ProgramSide<'a> {
             .collect()
     }
 
+    /// The host of a device; empty where there is none.
+    fn host_of(self, device: &str) -> &'a str {
+        let mut devices = self.view.devices.iter();
+        let found = devices.find(|view| view.name == device);
+        found.and_then(|view| view.host.as_deref()).unwrap_or("")
+    }
+
     fn links(self) -> BTreeMap<String, &'a Link> {
         let machine = &self.program.machine;
         let named_links = machine.links.iter().map(|link| {
@@ -118,6 +125,10 @@ fn compare_devices(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mu
             &old_cores,
             &format!("{:?}", new.cores),
         );
+
+        let host = format!("{name} host");
+        let (old_host, new_host) = (before.host_of(name), after.host_of(name));
+        changes.words(ChangeKind::Machine, &host, old_host, new_host);
 
         let memory = format!("{name} memory");
         let memory_bytes = (old.memory_bytes, new.memory_bytes);

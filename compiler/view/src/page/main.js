@@ -71,20 +71,41 @@ function lose(device) {
   showLoss();
 }
 
+// The device that stands at the place of each other one: of alike hosts, those with the least losses come first.
+function standInsOf(lost) {
+  const standIns = new Map();
+  const kindOf = (device) => view.kinds.findIndex((devices) => devices.includes(device));
+  for (const hosts of view.alike_hosts ?? []) {
+    const damages = new Map(hosts.map((host) => {
+      const kinds = [...new Set(host.map(kindOf))];
+      return [host, kinds.map((kind) => host.filter((d) => lost.has(d) && kindOf(d) === kind).length)];
+    }));
+    const compareDamages = (a, b) => {
+      const at = damages.get(a).findIndex((n, i) => n !== damages.get(b)[i]);
+      return at < 0 ? 0 : damages.get(a)[at] - damages.get(b)[at];
+    };
+    const byDamage = [...hosts].sort(compareDamages);
+    hosts.forEach((roles, i) => roles.forEach((role, position) => standIns.set(role, byDamage[i][position])));
+  }
+  return standIns;
+}
+
 // Shows what runs in this mode without the devices that are lost.
 function showLoss() {
   for (const button of $("devices").children) button.setAttribute("aria-pressed", String(lost.has(Number(button.dataset.device))));
   if (!lost.size) { $("verdict").textContent = ""; compare(null); return; }
-  const wanted = view.kinds.map((devices, kind) => [kind, devices.filter((d) => lost.has(d)).length]).filter(([, n]) => n);
+  const standIns = standInsOf(lost);
+  const kinds = view.kinds.map((roles) => roles.map((role) => standIns.get(role) ?? role));
+  const wanted = kinds.map((devices, kind) => [kind, devices.filter((d) => lost.has(d)).length]).filter(([, n]) => n);
   const found = view.contingencies.find((c) => JSON.stringify(c.counts) === JSON.stringify(wanted));
   const names = [...lost].sort((a, b) => a - b).map(deviceName).join(" and ");
   if (!found) { $("verdict").textContent = `No plan was made for the loss of ${names}.`; compare(null); return; }
   // Survivors of a kind take its first roles in order.
   const roles = new Map();
-  for (const devices of view.kinds) {
+  kinds.forEach((devices, kind) => {
     const survivors = devices.filter((d) => !lost.has(d));
-    survivors.forEach((d, i) => roles.set(devices[i], d));
-  }
+    survivors.forEach((d, i) => roles.set(view.kinds[kind][i], d));
+  });
   const longer = (100 * (view.plans[found.plan].period_ns / view.plans[0].period_ns - 1)).toFixed(1);
   $("verdict").textContent = `Without ${names} a period is ${longer} % longer.`;
   compare(found.plan, `Without ${names}`, roles);
@@ -94,6 +115,7 @@ function deviceButtons() {
   view.devices.forEach((device, d) => {
     const button = text("button", device.name);
     button.type = "button";
+    if (device.host) button.title = `on host ${device.host}`;
     button.dataset.device = d;
     button.setAttribute("aria-pressed", "false");
     button.addEventListener("click", () => lose(d));
