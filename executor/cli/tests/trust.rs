@@ -48,6 +48,7 @@ fn with_contingency(change: impl FnOnce(&mut Program, &mut Plan)) -> Program {
             main: program.plans.push_and_get_key(spare),
             tail: None,
         }],
+        ..Contingencies::default()
     };
     program
 }
