@@ -454,6 +454,9 @@ fn examples_of_help_texts_run() {
         let from = onnx.join("models/light_squeezenet.onnx");
         std::fs::copy(from, dir.path().join("classes.onnx")).is_ok()
     };
+    let machine =
+        "TickMachine(topology: Torus(rows: 2, columns: 2), frame_bits: 64, latency_ticks: 12)";
+    std::fs::write(dir.path().join("torus.ron"), machine).expect("written");
     let bin = Path::new(env!("CARGO_BIN_EXE_zbmdc"))
         .parent()
         .expect("a folder");
