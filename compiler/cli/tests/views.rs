@@ -457,6 +457,8 @@ fn examples_of_help_texts_run() {
     let machine =
         "TickMachine(topology: Torus(rows: 2, columns: 2), frame_bits: 64, latency_ticks: 12)";
     std::fs::write(dir.path().join("torus.ron"), machine).expect("written");
+    // A thousand samples of silence.
+    std::fs::write(dir.path().join("noise.cf32"), [0; 8000]).expect("written");
     let bin = Path::new(env!("CARGO_BIN_EXE_zbmdc"))
         .parent()
         .expect("a folder");
