@@ -1,12 +1,13 @@
 //! What every actor costs on every device: as measured where it was, otherwise by the roofline.
 
 use std::cell::LazyCell;
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use zbmd_backends::gpu::missing_support;
 use zbmd_backends::kernels::Math;
 use zbmd_backends::op::Registry;
-use zbmd_ir::{Actor, ActorCost, BlobId, Costs, Device, Graph, TiSlice, TiVec};
+use zbmd_ir::{Actor, ActorCost, ActorId, BlobId, Costs, Device, Graph, TiSlice, TiVec};
 
 use crate::costs::CostKey;
 use crate::target::Target;
@@ -25,9 +26,15 @@ impl CostSources<'_> {
     /// The costs of all actors of a graph on all devices; none where a device has no kernel for an actor.
     pub(crate) fn cost_table(&self, graph: &Graph) -> Costs {
         let rows = graph.actors.iter().map(|actor| self.cost_row(actor));
-        Costs {
-            table: rows.collect(),
+        let mut table: TiVec<ActorId, _> = rows.collect();
+        let gpus = self.target.machine.devices.iter_enumerated();
+        let gpus = gpus.filter(|(_, device)| device.backend.is_gpu());
+        for (gpu, _) in gpus {
+            for actor in gate_openers(graph, |gated| table[gated][gpu].is_some()) {
+                table[actor][gpu] = None;
+            }
         }
+        Costs { table }
     }
 
     fn cost_row(&self, actor: &Actor) -> TiVec<zbmd_ir::DeviceId, Option<ActorCost>> {
@@ -103,6 +110,23 @@ impl CostSources<'_> {
             .lower_in(actor, self.blobs, capabilities, Some(variant));
         Some(kernel_plan.ok()?.scratch_bytes())
     }
+}
+
+/// The actors that open gates of actors which a GPU can have. They run on CPUs: the host reads their tokens before it
+/// submits what they decide about.
+pub(crate) fn gate_openers(
+    graph: &Graph,
+    is_on_gpu: impl Fn(ActorId) -> bool,
+) -> BTreeSet<ActorId> {
+    let ports = graph.port_channels();
+    let actors = graph.actors.iter_enumerated();
+    let gated = actors.filter_map(|(id, actor)| Some((id, actor.gate()?)));
+    let channels = gated
+        .filter(|(id, _)| is_on_gpu(*id))
+        .filter_map(|(id, gate)| ports.inputs[id][gate.input as usize]);
+    channels
+        .map(|(channel, _)| graph.channels[channel].from.actor)
+        .collect()
 }
 
 /// What the cost of an actor is measured under: with exact factors, then with rounded ones where it may round them.

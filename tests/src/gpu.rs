@@ -364,19 +364,34 @@ pub fn tame_inputs(program: &Program, iterations: u64) -> Streams {
     inputs
 }
 
+/// [`played`]; what was made for it.
+///
+/// # Panics
+/// As [`played`].
+pub fn beside(
+    program: &Program,
+    registry: &Registry,
+    blocks: u64,
+    ways: (bool, Shares),
+    tolerance: f64,
+    make: impl FnOnce(&Plan, &Calendar, &Exchange) -> Box<dyn Replay>,
+) -> Summary {
+    played(program, registry, blocks, ways, tolerance, make).summary()
+}
+
 /// Runs the calendar that the program's first plan has for a GPU, the second device, beside the interpreter: what every
-/// ring has carried, what is kept at every border, and the state that is left at the end. What was made for it.
+/// ring has carried, what is kept at every border, and the state that is left at the end. What has run it.
 ///
 /// # Panics
 /// If something differs by more than the tolerance, or there is no such calendar.
-pub fn beside(
+pub fn played(
     program: &Program,
     registry: &Registry,
     blocks: u64,
     (lazy, shares): (bool, Shares),
     tolerance: f64,
     make: impl FnOnce(&Plan, &Calendar, &Exchange) -> Box<dyn Replay>,
-) -> Summary {
+) -> Box<dyn Replay> {
     let plan = &program.plans[PlanId(0)];
     let calendar = plan
         .calendars
@@ -430,7 +445,7 @@ pub fn beside(
             );
         }
     }
-    replay.summary()
+    replay
 }
 
 /// Others that are always ready and touch nothing: for measuring. For a device that hands over by itself, let

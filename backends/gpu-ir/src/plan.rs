@@ -1,5 +1,6 @@
 //! What an actor's slots run on a GPU: a few steps over the ports' memory, for any number of firings.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -51,6 +52,8 @@ pub enum Operand {
     State(u32),
     Const(u32),
     Scratch,
+    /// Of a gated actor, the table that says which firings are open: see [`behind_gate`](super::behind_gate).
+    Gate,
 }
 
 /// How many threads run.
@@ -141,6 +144,8 @@ pub struct KernelPlan {
     pub math: Math,
     /// Names of the ways in which the actor can be run, the default one first; none where there is but one.
     pub variants: Vec<&'static str>,
+    /// Of a gated actor, the steps that run where all firings of a call are closed; everything else is left out then.
+    pub closed_steps: Option<Range<usize>>,
 }
 
 impl KernelPlan {

@@ -104,6 +104,7 @@ impl OperandBanks {
             Operand::State(index) => self.states[index as usize],
             Operand::Const(index) => self.consts[index as usize],
             Operand::Scratch => self.scratch,
+            Operand::Gate => unreachable!("`Call::new` refuses gated actors"),
         }
     }
 }
@@ -120,6 +121,9 @@ impl<Q: Queue> Call<Q> {
     ///
     /// # Errors
     /// The driver's faults; [`ReplayError::TooLarge`] for a call that is too long for the device.
+    ///
+    /// # Panics
+    /// If the kernels are those of a gated actor: what a call costs is that of the actor without its gate.
     pub fn new(
         device: &Arc<Q::Device>,
         actor: &Actor,
@@ -127,6 +131,7 @@ impl<Q: Queue> Call<Q> {
         firings: usize,
         calls: usize,
     ) -> Result<Self, ReplayError<Q::Fault>> {
+        assert!(plan.closed_steps.is_none(), "`{}` is gated", actor.name);
         let mut queue = Q::open_queue(device, None)?;
         let banks = OperandBanks::allocate(&mut queue, actor, plan, firings as u64)?;
         banks.initialise(&mut queue, &plan.consts)?;
@@ -139,12 +144,13 @@ impl<Q: Queue> Call<Q> {
             firings as u64,
             &|operand| banks.place(operand),
         );
-        let commands = bound.map_err(|too_long| ReplayError::TooLarge {
+        let bound_call = bound.map_err(|too_long| ReplayError::TooLarge {
             what: format!("a port of actor `{}`", actor.name),
             bytes: too_long.bytes,
             limit: too_long.limit,
             device: queue.device_name(),
         })?;
+        let commands = bound_call.commands;
 
         let mut runs = commands.iter().filter_map(Command::kernel_run);
         queue.load_kernels(&kernels, &mut runs)?;

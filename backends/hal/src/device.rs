@@ -11,7 +11,7 @@ use zbmd_ir::{Actor, BufferId, Calendar, Plan, Program, State};
 
 use super::fault::Fault;
 use super::queue::{Backend, Queue};
-use super::{Call, Exchange, Halt, Kept, Peers, Replay, Summary};
+use super::{Call, Exchange, GateCalls, Halt, Kept, Peers, Replay, Summary};
 use zbmd_gpu_ir::{Caps, KernelPlan, LowerKernels};
 
 /// What a replay is prepared from: a calendar of a plan of a verified program, and what the device shares with others.
@@ -140,6 +140,9 @@ pub trait GpuReplay: Send {
     /// See [`Replay::notes`].
     fn notes(&self) -> &[String];
 
+    /// See [`Replay::gate_calls`].
+    fn gate_calls(&self) -> GateCalls;
+
     /// See [`Replay::step`].
     ///
     /// # Errors
@@ -198,6 +201,10 @@ where
 
     fn notes(&self) -> &[String] {
         self.notes()
+    }
+
+    fn gate_calls(&self) -> GateCalls {
+        self.gate_calls()
     }
 
     fn step(

@@ -57,6 +57,7 @@ mod device;
 mod exchange;
 mod expand;
 mod fault;
+mod gates;
 mod kept;
 mod layout;
 mod lower;
@@ -79,6 +80,8 @@ use self::exchange::DeviceExchange;
 pub use self::exchange::{Exchange, Transport};
 pub use self::fault::{DriverFault, Fault, FaultKind, OpenError, Unavailable};
 pub use self::fault::{ListedDevice, SEE_DEVICES, find_device};
+pub use self::gates::GateCalls;
+use self::gates::Gates;
 pub use self::kept::Kept;
 pub use self::queue::{
     Backend, BankRange, BoundOperand, BoundRun, Command, CommandList, MemoryKind, Queue,
@@ -189,6 +192,16 @@ pub enum ReplayError<F> {
         needed: u64,
         /// Bytes it has.
         found: u64,
+    },
+    /// The device itself writes what opens a gate there.
+    #[error(
+        "the gate of actor `{actor}` is written on {device} as well, where the host cannot read it in time: compile again"
+    )]
+    OwnGate {
+        /// The gated actor.
+        actor: String,
+        /// The device.
+        device: String,
     },
     /// The driver failed.
     #[error(transparent)]
@@ -364,10 +377,14 @@ pub struct Replay<Q> {
     rings: Vec<RingInfo>,
     stages: u64,
     phases: u64,
-    /// For each phase and segment, the recorded list; none for a segment without commands.
+    /// Parts of all segments.
+    part_count: usize,
+    /// For each phase and part, the list that is recorded for it and the one where its gates are closed; none without
+    /// commands.
     steady: Vec<Option<CommandList>>,
-    /// For each parity of the period and segment, a list to be recorded anew, once there is one.
+    /// For each parity of the period and part, a list to be recorded anew, once there is one.
     spare: Vec<Option<CommandList>>,
+    gates: Gates,
     /// The bank with received tokens: the exchange region at the same offsets.
     inbox: Option<u32>,
     /// The bank that the device writes sent tokens to.
@@ -425,6 +442,11 @@ impl<Q: Queue> Replay<Q> {
         &self.notes
     }
 
+    /// Calls of gated actors so far.
+    pub fn gate_calls(&self) -> GateCalls {
+        self.gates.count
+    }
+
     /// How long a submission may take before the queue counts as hung.
     pub fn set_patience(&mut self, ns: u64) {
         self.patience_ns = ns;
@@ -454,15 +476,12 @@ impl<Q: Queue> Replay<Q> {
             if self.device_exchange.is_none() {
                 self.receive_tokens(segment, when, peers)?;
             }
-            let list = if is_steady {
-                let phase = (period % self.phases) as usize;
-                self.steady[phase * self.segments.len() + segment]
-            } else {
-                self.record_partial(segment, when, peers)?
-            };
-            self.make_room(peers)?;
-            self.submit_segment(segment, when, list)?;
+            for part in 0..self.segments[segment].parts.len() {
+                self.submit_part((segment, part), when, is_steady, peers)?;
+            }
+            self.push_in_flight(when, SubmissionKind::Segment(segment));
         }
+        self.gates.end_period(period);
 
         if let Some((due, list)) = self.saves.as_ref().and_then(|saves| saves.due_at(when)) {
             self.make_room(peers)?;
@@ -504,19 +523,35 @@ impl<Q: Queue> Replay<Q> {
         Ok(())
     }
 
-    fn submit_segment(
+    /// Submits a part of a segment, without its gated calls if all of them are closed.
+    fn submit_part(
         &mut self,
-        segment: usize,
+        place: (usize, usize),
         when: PeriodOfRun,
-        list: Option<CommandList>,
+        is_steady: bool,
+        peers: &mut dyn Peers,
     ) -> Result<(), Halt<Q::Fault>> {
+        let (segment, part) = place;
+        let ready = &self.segments[segment];
+        let number = ready.first_part + part;
+        let gates = &ready.parts[part].gates;
+        let is_closed = !gates.is_empty() && self.gates.are_closed(gates, when, &self.queue);
+        let list = if is_steady {
+            let phase = (when.period % self.phases) as usize;
+            self.steady[2 * (phase * self.part_count + number) + usize::from(is_closed)]
+        } else {
+            self.record_partial(place, is_closed, when, peers)?
+        };
+
+        self.make_room(peers)?;
         if self.device_exchange.is_some() {
-            self.submit_with_exchange(segment, when, list)?;
-        } else if let Some(list) = list {
-            self.submit_list(list)?;
+            // Segments of such devices have one part.
+            return self.submit_with_exchange(segment, when, list);
         }
-        self.push_in_flight(when, SubmissionKind::Segment(segment));
-        Ok(())
+        match list {
+            Some(list) => self.submit_list(list),
+            None => Ok(()),
+        }
     }
 
     fn submit_list(&mut self, list: CommandList) -> Result<(), Halt<Q::Fault>> {
@@ -572,11 +607,20 @@ impl<Q: Queue> Replay<Q> {
                 self.end_oldest(peers)?;
             }
 
-            let (Some(inbox), Some(own_region)) = (self.inbox, self.own_region) else {
+            let Some(own_region) = self.own_region else {
                 continue;
             };
             let place = ring.token_place(block, receipt.first, receipt.count);
             let source = own_region.pointer(place.offset, place.len);
+            if !self.gates.is_empty() {
+                // SAFETY: the tokens are published, so nobody writes them until their block is released; the region is
+                // valid memory, as its maker promised.
+                let received = unsafe { std::slice::from_raw_parts(source, place.len as usize) };
+                self.gates.note_tokens(receipt.ring, received);
+            }
+            let Some(inbox) = self.inbox else {
+                continue;
+            };
             let target = self
                 .queue
                 .host_pointer(inbox, place.offset, place.len as usize);
@@ -661,10 +705,11 @@ impl<Q: Queue> Replay<Q> {
         Ok(())
     }
 
-    /// Records what of a segment is active in a period where stages are missing.
+    /// Records what of a part is active in a period where stages are missing.
     fn record_partial(
         &mut self,
-        segment: usize,
+        (segment, part): (usize, usize),
+        is_closed: bool,
         when: PeriodOfRun,
         peers: &mut dyn Peers,
     ) -> Result<Option<CommandList>, Halt<Q::Fault>> {
@@ -674,7 +719,8 @@ impl<Q: Queue> Replay<Q> {
         }
 
         let phase = (when.period % self.phases) as usize;
-        let active: Vec<&Command> = self.segments[segment].commands[phase]
+        let ready = &self.segments[segment];
+        let active: Vec<&Command> = ready.parts[part].commands(is_closed)[phase]
             .iter()
             .filter(|(stage, _)| when.block_of_stage(*stage).is_some())
             .map(|(_, command)| command)
@@ -684,7 +730,7 @@ impl<Q: Queue> Replay<Q> {
         }
 
         let parity = (when.period % DEPTH) as usize;
-        let spare = &mut self.spare[parity * self.segments.len() + segment];
+        let spare = &mut self.spare[parity * self.part_count + ready.first_part + part];
         match *spare {
             Some(list) => {
                 let recorded = self.queue.rerecord_list(list, &active);

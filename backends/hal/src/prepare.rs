@@ -1,6 +1,7 @@
 //! From a verified plan's calendar to a [`Replay`]: kernels, memory, commands for every phase.
 
 mod commands;
+mod gates;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use zbmd_ir::{
 use super::device::ReplayRequest;
 use super::exchange::{DeviceExchange, ImportedMemory, RingCounters};
 use super::expand;
+use super::gates::Gates;
 use super::kept::{ConstantLayout, Kept};
 use super::layout::{OffsetRange, RegionLayout};
 use super::lower::ActorSource;
@@ -62,6 +64,13 @@ struct Preparation<'a, Q> {
     uses_memory_ops: bool,
     kernels: Vec<Arc<Kernel>>,
     binder: StepBinder,
+    /// Whether it fires gated actors: then the host waits for their gates.
+    has_gates: bool,
+    gates: Gates,
+    /// Among the gates' calls, that of an actor that begins with this firing.
+    gated_calls: BTreeMap<(ActorId, u64), u32>,
+    /// Parts of the segments so far.
+    part_count: usize,
     bank_count: u32,
     /// Bytes of constants that the device did not have yet.
     uploaded: u64,
@@ -141,8 +150,10 @@ impl<Q: Queue> Replay<Q> {
             })?;
 
         let mut preparation = Preparation::new(queue, request)?;
+        preparation.has_gates = gates::has_gates(&program.graph, &segments);
         preparation.allocate_banks(exchange)?;
         preparation.lower_actors(request, &segments, kept)?;
+        preparation.collect_gates(&segments)?;
         let mut ready = Vec::with_capacity(segments.len());
         for segment in &segments {
             ready.push(preparation.prepare_segment(segment, phases)?);
@@ -223,6 +234,10 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
             uses_memory_ops: false,
             kernels: Vec::new(),
             binder,
+            has_gates: false,
+            gates: Gates::default(),
+            gated_calls: BTreeMap::new(),
+            part_count: 0,
             bank_count: 0,
             uploaded: 0,
             notes: Vec::new(),
@@ -346,8 +361,10 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
         {
             self.bank_count = bank + 1;
             self.imported = Some(ImportedMemory { bank, memory });
-            self.uses_memory_ops =
-                self.queue.supports_memory_ops() && !exchange.counters.is_empty();
+            // What a gate decides must be known before a submission, so the host waits for it.
+            self.uses_memory_ops = self.queue.supports_memory_ops()
+                && !exchange.counters.is_empty()
+                && !self.has_gates;
         }
 
         let own_region = exchange.regions.get(&self.calendar.device);
@@ -482,16 +499,15 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
         segments: &[ReadySegment],
         summary: &mut Summary,
     ) -> Result<Vec<Option<CommandList>>, Q::Fault> {
-        let all_commands = segments
-            .iter()
-            .flat_map(|segment| segment.commands.iter().flatten());
+        let parts = || segments.iter().flat_map(|segment| &segment.parts);
+        let all_commands = parts().flat_map(|part| part.open.iter().flatten());
         let mut runs = all_commands.filter_map(|(_, command)| command.kernel_run());
         self.queue.load_kernels(&self.kernels, &mut runs)?;
 
         let mut lists = Vec::new();
         for phase in 0..summary.phases as usize {
-            for segment in segments {
-                let commands: Vec<&Command> = segment.commands[phase]
+            for (part, is_closed) in parts().flat_map(|part| [(part, false), (part, true)]) {
+                let commands: Vec<&Command> = part.commands(is_closed)[phase]
                     .iter()
                     .map(|(_, command)| command)
                     .collect();
@@ -501,7 +517,7 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
                 }
                 let (list, barriers) = self.queue.record_list(&commands)?;
                 lists.push(Some(list));
-                if phase == 0 {
+                if phase == 0 && !is_closed {
                     summary.commands += commands.len();
                     summary.barriers += barriers;
                 }
@@ -543,7 +559,9 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
             stages: self.plan.stages.into(),
             phases,
             steady,
-            spare: vec![None; segments.len() * DEPTH as usize],
+            spare: vec![None; self.part_count * DEPTH as usize],
+            part_count: self.part_count,
+            gates: self.gates,
             inbox: host_copies.then_some(self.inbox.bank),
             outbox: Some(self.outbox),
             own_region: exchange.regions.get(&self.calendar.device).copied(),

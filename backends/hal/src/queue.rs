@@ -145,6 +145,13 @@ pub(crate) struct OperandTooLong {
     pub(crate) limit: u64,
 }
 
+/// The commands of a call.
+pub(crate) struct BoundCall {
+    pub(crate) commands: Vec<Command>,
+    /// Of a gated actor, the indices of those that are run where all firings are closed.
+    pub(crate) closed: Vec<usize>,
+}
+
 /// Turns the steps of kernel plans into commands, and counts the runs of a calendar.
 pub(crate) struct StepBinder {
     limits: QueueLimits,
@@ -166,11 +173,13 @@ impl StepBinder {
         kernels: &[u32],
         firings: u64,
         place: &dyn Fn(Operand) -> BankRange,
-    ) -> Result<Vec<Command>, OperandTooLong> {
+    ) -> Result<BoundCall, OperandTooLong> {
         let mut commands = Vec::with_capacity(plan.steps.len());
+        let mut closed = Vec::new();
         let mut kernels = kernels.iter();
 
-        for step in &plan.steps {
+        for (number, step) in plan.steps.iter().enumerate() {
+            let first_command = commands.len();
             match step {
                 Step::Copy { from, to, bytes } => {
                     let len = bytes.of(firings);
@@ -191,8 +200,13 @@ impl StepBinder {
                     commands.push(self.bind_product(&product.at(place), firings)?);
                 }
             }
+
+            let closed_steps = plan.closed_steps.as_ref();
+            if closed_steps.is_some_and(|steps| steps.contains(&number)) {
+                closed.extend(first_command..commands.len());
+            }
         }
-        Ok(commands)
+        Ok(BoundCall { commands, closed })
     }
 
     fn bind_run(

@@ -3,6 +3,7 @@
 use zbmd_ir::RingId;
 
 use super::HostRegion;
+use super::gates::PartGate;
 use super::queue::Command;
 
 /// A ring of the device, for either side.
@@ -77,6 +78,32 @@ pub(super) struct SentTokens {
 pub(super) struct ReadySegment {
     pub(super) receipts: Vec<Receipt>,
     pub(super) handovers: Vec<Handover>,
-    /// For each phase, commands with their stage.
-    pub(super) commands: Vec<Vec<(u32, Command)>>,
+    /// At least one.
+    pub(super) parts: Vec<SegmentPart>,
+    /// The number of the first one among all parts of the calendar.
+    pub(super) first_part: usize,
+}
+
+/// What of a segment is one list.
+#[derive(Debug, Default)]
+pub(super) struct SegmentPart {
+    /// Calls behind gates.
+    pub(super) gates: Vec<PartGate>,
+    /// Where one of them is open.
+    pub(super) open: PhaseCommands,
+    /// Where all are closed; nothing without gates.
+    pub(super) closed: PhaseCommands,
+}
+
+/// For each phase, commands with their stage.
+pub(super) type PhaseCommands = Vec<Vec<(u32, Command)>>;
+
+impl SegmentPart {
+    /// Its commands.
+    pub(super) fn commands(&self, is_closed: bool) -> &PhaseCommands {
+        match is_closed {
+            true => &self.closed,
+            false => &self.open,
+        }
+    }
 }

@@ -34,6 +34,7 @@ impl<Q: Queue> Replay<Q> {
     /// If the state has fewer tokens than the graph's channels: it belongs to another graph.
     pub fn load_state(&mut self, state: &State) -> Result<(), Q::Fault> {
         assert!(self.in_flight.is_empty(), "a state is loaded between runs");
+        self.gates.load_state(state);
 
         let mut uploads: Vec<(BankRange, &[u8])> = Vec::new();
         for head in &self.heads {

@@ -9,7 +9,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use zbmd_ir::{Actor, ClosedAnswer, DType, Gate, is_open};
+use zbmd_ir::{Actor, ClosedAnswer, Gate, GateScan, GateWindow};
 
 use crate::OpError;
 use crate::kernel::{CallShape, Io, Kernel, KernelFault, RawCall, RawPort, Scratch};
@@ -31,62 +31,6 @@ pub(crate) struct GatedKernel {
     state_answer: ClosedAnswer,
     /// Where the row of ports for the op's kernel lies in the scratch memory.
     row_offset: usize,
-}
-
-/// The window of a gate, in bytes.
-struct GateWindow {
-    dtype: DType,
-    step: usize,
-    window: usize,
-}
-
-impl GateWindow {
-    /// Where the last element ends that opens the gate.
-    fn last_open_end(&self, tokens: &[u8]) -> Option<usize> {
-        // Every actor behind a gate looks at all of its window while it is closed: most often at nothing but zeros.
-        if tokens.iter().fold(0, |bits, byte| bits | byte) == 0 {
-            return None;
-        }
-        let element_bytes = self.dtype.size_bytes() as usize;
-        let mut elements = tokens.chunks_exact(element_bytes);
-        let index = elements.rposition(|element| is_open(self.dtype, element))?;
-        Some((index + 1) * element_bytes)
-    }
-}
-
-/// What a gate says of firings that are asked for in order. Looks at each token once, however long windows are.
-struct GateScan<'a> {
-    window: &'a GateWindow,
-    tokens: &'a [u8],
-    /// Bytes that were looked at.
-    seen: usize,
-    /// End of the last element among them that is not zero.
-    last_end: usize,
-}
-
-impl<'a> GateScan<'a> {
-    fn new(window: &'a GateWindow, tokens: &'a [u8]) -> Self {
-        Self {
-            window,
-            tokens,
-            seen: 0,
-            last_end: 0,
-        }
-    }
-
-    /// Whether a firing is open: not before one that was asked for.
-    fn is_open(&mut self, firing: usize) -> bool {
-        let start = firing * self.window.step;
-        let end = start + self.window.window;
-        if self.seen < end {
-            let unseen = &self.tokens[self.seen..end];
-            if let Some(open_end) = self.window.last_open_end(unseen) {
-                self.last_end = self.seen + open_end;
-            }
-            self.seen = end;
-        }
-        self.last_end > start
-    }
 }
 
 /// The ports of a call by their kinds, in the order of a row.
@@ -270,7 +214,7 @@ impl Kernel for GatedKernel {
         // checks.
         let gate = unsafe { std::slice::from_raw_parts(row.gate.ptr, row.gate.bytes) };
 
-        let mut scan = GateScan::new(&self.gate, gate);
+        let mut scan = GateScan::new(self.gate, gate);
         let mut first = 0;
         while first < call.shape.firings {
             let open = scan.is_open(first);

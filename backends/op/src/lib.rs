@@ -14,6 +14,7 @@ pub mod custom;
 pub mod entry;
 mod examples;
 mod gated;
+mod gated_gpu;
 pub mod kernel;
 pub mod math;
 mod memo;

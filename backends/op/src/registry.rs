@@ -16,6 +16,7 @@ use crate::args;
 use crate::custom;
 use crate::entry::stateless_inputs;
 use crate::gated::GatedKernel;
+use crate::gated_gpu::{gate_reason, gated_plan};
 use crate::kernel::Kernel;
 use crate::memo::ResolvedOps;
 use crate::{
@@ -325,8 +326,9 @@ impl Registry {
         if has_live(actor) {
             return Err("its live parameters change on CPUs only".to_owned());
         }
-        if actor.gate().is_some() {
-            return Err("its gate is read on CPUs only".to_owned());
+        let gate = actor.gate();
+        if let Some(why) = gate.and_then(|gate| gate_reason(actor, gate)) {
+            return Err(why);
         }
         let resolved = self
             .resolve_actor(actor, blobs)
@@ -354,6 +356,9 @@ impl Registry {
                 };
                 plan = resolved.gpu_plan(request)?;
             }
+        }
+        if let Some(gate) = gate {
+            plan = gated_plan(actor, gate, plan)?;
         }
         plan.lacks(caps).map_or(Ok(plan), Err)
     }

@@ -265,6 +265,7 @@ errors! {
     "V0323" VariantActor { plan: PlanId, actor: ActorId, actors: usize } "{plan} chooses a variant for {actor} of {actors} actors";
     "V0324" VariantKernel { plan: PlanId, actor: ActorId, device: DeviceId } "{plan} chooses a variant for {actor}, which is a stream on {device} and runs no kernel";
     "V0325" VariantName { plan: PlanId, actor: ActorId, name: String, limit: usize } "{plan} chooses variant `{}` for {actor}, must be 1 to {limit} of a-z, 0-9 and -", name.escape_debug();
+    "V0326" OwnGate { plan: PlanId, actor: ActorId, device: DeviceId, channel: ChannelId } "{plan} places {actor} on {device}, which writes its gate {channel} itself: on a GPU the gate must come from another device";
     // Buffers.
     "V0401" BufferId { plan: PlanId, buffer: BufferId, channel: ChannelId, device: DeviceId } "{buffer} of {plan} is for {channel} on {device}, one of which does not exist";
     "V0402" BufferTwice { plan: PlanId, first: BufferId, second: BufferId } "{first} and {second} of {plan} are for the same channel on the same device";

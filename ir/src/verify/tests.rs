@@ -401,6 +401,25 @@ fn plans_and_calendars() {
     ]);
 }
 
+/// What opens a gate on a GPU comes from elsewhere: on the same one, the host would see it too late.
+#[test]
+fn gates_of_gpus_come_from_other_devices() {
+    fn gated(p: &mut Program, device: u32, backend: &str) {
+        p.machine.devices[DeviceId(device)].backend = backend.into();
+        gate(p, 1, 0, &[ClosedAnswer::Zero]);
+    }
+    run(&[
+        ("V0326", chain, |p| gated(p, 0, "cuda")),
+        ("V0326", chain, |p| gated(p, 0, "vulkan")),
+    ]);
+    let mut program = chain();
+    gated(&mut program, 0, "cpu");
+    assert_eq!(codes(&program), [""; 0], "on a CPU the kernel reads it");
+    let mut program = two_devices();
+    gated(&mut program, 1, "cuda");
+    assert_eq!(codes(&program), [""; 0], "it comes from another device");
+}
+
 #[test]
 fn variants_of_kernels() {
     fn choose(p: &mut Program, actor: u32, name: &str) {

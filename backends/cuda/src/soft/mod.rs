@@ -107,6 +107,8 @@ pub struct Counts {
     pub cubins: usize,
     /// Launches.
     pub launches: usize,
+    /// Kernels that launched graphs have run.
+    pub kernels: usize,
     /// Words waited for or stored by the queue.
     pub signals: usize,
     /// Nodes of kernels, copies and zeros, of all graphs ever instantiated.
@@ -294,6 +296,7 @@ impl MachineState {
                 product::run_products(product, *count, &mut self.memory)
             }
             NodeWork::Kernel(launch) => {
+                self.counts.kernels += 1;
                 let words = launch.words.iter().map(|word| u64::from(*word));
                 let parameters: Vec<u64> = launch.pointers.iter().copied().chain(words).collect();
                 let module = Arc::clone(&self.modules[launch.function.0 as usize]);

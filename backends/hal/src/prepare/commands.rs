@@ -5,11 +5,16 @@ use std::ops::Range;
 use zbmd_ir::{Action, ActorId, BufferId, ChannelId, Region, RingId};
 
 use super::super::expand::{SlotExecution, SlotSegment};
+use super::super::gates::PartGate;
 use super::super::queue::{BankRange, Command, Queue};
-use super::super::segment::{Handover, ReadySegment, Receipt, SentTokens};
+use super::super::segment::{Handover, ReadySegment, Receipt, SegmentPart, SentTokens};
 use super::super::{DEPTH, ReplayError, actor_name};
 use super::{Preparation, ReadyActor};
 use zbmd_gpu_ir::Operand;
+
+/// Lists of a period at most that gates divide. What is beyond them is one list, which is submitted whole unless all of
+/// its calls are closed.
+const MAX_PARTS: usize = 16;
 
 /// Firings of an actor in one slot.
 #[derive(Clone, Copy)]
@@ -25,6 +30,8 @@ struct PortRanges {
     outputs: Vec<BankRange>,
     states: Vec<BankRange>,
     scratch: BankRange,
+    /// The table of a gated actor.
+    gate: BankRange,
 }
 
 impl PortRanges {
@@ -35,6 +42,44 @@ impl PortRanges {
             Operand::State(index) => self.states[index as usize],
             Operand::Const(index) => ready.consts[index as usize],
             Operand::Scratch => self.scratch,
+            Operand::Gate => self.gate,
+        }
+    }
+}
+
+/// What a device does for an execution.
+struct DeviceWork {
+    commands: Vec<Command>,
+    /// Of a gated call, the indices of those that are left where all firings are closed; `None`: all of them.
+    closed: Option<Vec<usize>>,
+}
+
+impl DeviceWork {
+    /// Adds the commands to the last phase of a part.
+    fn push_to(self, part: &mut SegmentPart, stage: u32) {
+        if let (false, Some(closed)) = (part.gates.is_empty(), part.closed.last_mut()) {
+            let left = (0..self.commands.len())
+                .filter(|index| self.closed.as_ref().is_none_or(|left| left.contains(index)));
+            closed.extend(left.map(|index| (stage, self.commands[index].clone())));
+        }
+        if let Some(open) = part.open.last_mut() {
+            open.extend(self.commands.into_iter().map(|command| (stage, command)));
+        }
+    }
+}
+
+/// A segment's parts, and the part of each of its executions.
+struct DividedSegment {
+    parts: Vec<SegmentPart>,
+    part_of: Vec<usize>,
+}
+
+impl SegmentPart {
+    /// A call of one more actor.
+    fn add_gate(&mut self, call: u32) {
+        match self.gates.iter_mut().find(|gate| gate.call == call) {
+            Some(known) => known.actors += 1,
+            None => self.gates.push(PartGate { call, actors: 1 }),
         }
     }
 }
@@ -69,19 +114,57 @@ impl<Q: Queue> Preparation<'_, Q> {
         segment: &SlotSegment,
         phases: u64,
     ) -> Result<ReadySegment, ReplayError<Q::Fault>> {
-        let mut ready = ReadySegment::default();
+        let mut ready = ReadySegment {
+            first_part: self.part_count,
+            ..ReadySegment::default()
+        };
         for execution in &segment.executions {
             self.push_host_part(execution, &mut ready);
         }
+
+        let divided = self.divide(segment);
+        ready.parts = divided.parts;
         for phase in 0..phases {
-            let mut commands = Vec::new();
-            for execution in &segment.executions {
-                let own = self.device_commands(execution, phase)?;
-                commands.extend(own.into_iter().map(|command| (execution.stage, command)));
+            for part in &mut ready.parts {
+                part.open.push(Vec::new());
+                part.closed.push(Vec::new());
             }
-            ready.commands.push(commands);
+            for (execution, &part) in segment.executions.iter().zip(&divided.part_of) {
+                let work = self.device_work(execution, phase)?;
+                work.push_to(&mut ready.parts[part], execution.stage);
+            }
         }
         Ok(ready)
+    }
+
+    /// Divides a segment into lists: as few as there are gates that may differ, because each list is submitted as a whole.
+    fn divide(&mut self, segment: &SlotSegment) -> DividedSegment {
+        self.part_count += 1;
+        let mut parts = vec![SegmentPart::default()];
+        let mut part_of = Vec::with_capacity(segment.executions.len());
+        for execution in &segment.executions {
+            if let Some(call) = self.gated_call(execution) {
+                let last = parts.last().map_or(&[][..], |part| &part.gates);
+                let is_new = !last.is_empty() && last.iter().all(|gate| gate.call != call);
+                if is_new && self.part_count < MAX_PARTS {
+                    self.part_count += 1;
+                    parts.push(SegmentPart::default());
+                }
+                if let Some(part) = parts.last_mut() {
+                    part.add_gate(call);
+                }
+            }
+            part_of.push(parts.len() - 1);
+        }
+        DividedSegment { parts, part_of }
+    }
+
+    /// The number of a gated actor's call.
+    fn gated_call(&self, execution: &SlotExecution) -> Option<u32> {
+        match execution.action {
+            Action::Fire { actor, first, .. } => self.gated_calls.get(&(actor, first)).copied(),
+            _ => None,
+        }
     }
 
     /// What of an execution is between the device and others.
@@ -123,13 +206,13 @@ impl<Q: Queue> Preparation<'_, Q> {
     }
 
     /// What of an execution the device does in a phase.
-    fn device_commands(
+    fn device_work(
         &mut self,
         execution: &SlotExecution,
         phase: u64,
-    ) -> Result<Vec<Command>, ReplayError<Q::Fault>> {
+    ) -> Result<DeviceWork, ReplayError<Q::Fault>> {
         let stage = execution.stage;
-        Ok(match execution.action {
+        let commands = match execution.action {
             Action::Fire {
                 actor,
                 first,
@@ -140,7 +223,7 @@ impl<Q: Queue> Preparation<'_, Q> {
                     first,
                     count,
                 };
-                self.fire_commands(firings, stage, phase)?
+                return self.fire_work(firings, stage, phase);
             }
             Action::Recv { ring, first, count } => {
                 vec![self.receive_command(ring, stage, phase, first..first + count)]
@@ -150,6 +233,10 @@ impl<Q: Queue> Preparation<'_, Q> {
             }
             Action::Carry { buffer } => self.carry_commands(buffer, stage, phase),
             Action::Release { .. } => Vec::new(),
+        };
+        Ok(DeviceWork {
+            commands,
+            closed: None,
         })
     }
 
@@ -251,15 +338,19 @@ impl<Q: Queue> Preparation<'_, Q> {
             outputs,
             states,
             scratch,
+            gate: match self.gated_calls.get(&(id, first)) {
+                Some(call) => self.gates.table(*call, phase),
+                None => BankRange::new(0, 0, 0),
+            },
         }
     }
 
-    fn fire_commands(
+    fn fire_work(
         &mut self,
         firings: FiringRange,
         stage: u32,
         phase: u64,
-    ) -> Result<Vec<Command>, ReplayError<Q::Fault>> {
+    ) -> Result<DeviceWork, ReplayError<Q::Fault>> {
         let ports = self.port_ranges(firings, stage, phase);
         let ready = &self.actors[&firings.actor];
         let bound = self
@@ -267,7 +358,8 @@ impl<Q: Queue> Preparation<'_, Q> {
             .bind_call(&ready.plan, &ready.kernels, firings.count, &|operand| {
                 ports.place(operand, ready)
             });
-        bound.map_err(|too_long| ReplayError::TooLarge {
+        let is_gated = ready.plan.closed_steps.is_some();
+        let bound = bound.map_err(|too_long| ReplayError::TooLarge {
             what: format!(
                 "a call of {} firings of `{}`",
                 firings.count,
@@ -276,6 +368,10 @@ impl<Q: Queue> Preparation<'_, Q> {
             bytes: too_long.bytes,
             limit: too_long.limit,
             device: self.queue.device_name(),
+        })?;
+        Ok(DeviceWork {
+            closed: is_gated.then_some(bound.closed),
+            commands: bound.commands,
         })
     }
 }

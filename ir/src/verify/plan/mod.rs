@@ -6,6 +6,7 @@ mod chunks;
 mod cursor;
 mod deadlock;
 mod firings;
+mod gates;
 mod memory;
 mod order;
 mod rings;
@@ -78,6 +79,7 @@ pub(super) fn check(checked: &Checked<'_>, id: PlanId, plan: &Plan, errors: &mut
         return;
     };
     variants::check(&cx, errors);
+    gates::check(&cx, errors);
     let lanes = calendar::check(&cx, errors);
     let buffer_of = buffers::check(&cx, errors);
     let ring_of = rings::check_table(&cx, &buffer_of, errors);

@@ -1,0 +1,237 @@
+//! Gated actors on GPUs beside the interpreter, bit for bit: closed calls are not launched, and outputs are what the gate
+//! declares whatever opens and closes. On Vulkan, and on CUDA in software.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use zbmd_backends::cuda::{self, CudaDevice, CudaOptions};
+use zbmd_backends::gpu::{Device, Kept};
+use zbmd_backends::kernels::{Caps, KernelPlan, LowerKernels};
+use zbmd_backends::op::Registry;
+use zbmd_backends::replay::GateCalls;
+use zbmd_backends::standard_registry;
+use zbmd_backends::vulkan::VulkanOptions;
+use zbmd_compiler::{CompileOptions, compile_str};
+use zbmd_ir::verify::Verified;
+use zbmd_ir::{Actor, BlobId, DeviceId, Program, TiSlice};
+use zbmd_scheduler::{Block, ScheduleOptions};
+use zbmd_tests::gpu::{Shares, open, place_on, played, turn, with};
+
+/// The devices of this machine that the tests run on, and the software one.
+fn devices() -> Vec<Device> {
+    let vulkan = open(true, &VulkanOptions::default()).map(Device::from);
+    vulkan.into_iter().chain([soft().0]).collect()
+}
+
+/// A device in software.
+fn soft() -> (Device, Arc<cuda::Machine>) {
+    let instance = cuda::Instance::software();
+    let machine = Arc::clone(instance.machine().expect("software"));
+    // What a node touches is compared with the edges of its graph.
+    machine.check_edges();
+    let listed = instance.find("cuda:0").expect("the only one");
+    let opened = CudaDevice::open(&instance, &listed, &CudaOptions::default());
+    (Device::from(opened.expect("nothing is injected")), machine)
+}
+
+/// Two gated actors in a row, which have the same bits everywhere, between others; the second one takes two tokens a
+/// firing. The gate opens above `level`; `gate` is the rest of its declaration.
+fn model(level: f32, gate: &str) -> String {
+    format!(
+        r#"Model(
+    name: "gated",
+    sources: {{ "x": Stream(dtype: f32), "level": Stream(dtype: f32) }},
+    actors: {{
+        "open": Threshold({level:?}),
+        "scale": Expr("3.0 * x", gate: Gate("open"{gate})),
+        "half": Decimate(2, gate: Gate("open"{gate})),
+        "late": Expr("x - y", inputs: {{ "x": f32, "y": f32 }}),
+        "slow": Expr("0.5 * x"),
+        "both": Expr("x + y", inputs: {{ "x": f32, "y": f32 }}),
+    }},
+    channels: [
+        (from: "level", to: ["open", "both.y"]),
+        (from: "x", to: ["scale", "both.x"]),
+        (from: "both", to: ["both_out"]),
+        (from: "scale", to: ["late.x", "half"]),
+        (from: "scale", to: ["late.y"], initial: [0.0, 0.0]),
+        (from: "half", to: ["slow"]),
+        (from: "late", to: ["fast_out"]),
+        (from: "slow", to: ["slow_out"]),
+    ],
+    sinks: {{ "fast_out": Stream(), "slow_out": Stream(), "both_out": Stream() }},
+)"#
+    )
+}
+
+/// [`model`], with all that can be on the GPU but what opens the gates.
+fn placed(level: f32, gate: &str, block: u64, backend: &str) -> Verified<Program> {
+    let registry = &standard_registry();
+    let text = model(level, gate);
+    let options = CompileOptions {
+        registry: registry.clone(),
+        ..CompileOptions::default()
+    };
+    let compiled = compile_str("gated.ron", &text, "", &options);
+    let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}\n{text}"));
+    let Program { graph, blobs, .. } = compiled.program.into_inner();
+    let options = ScheduleOptions {
+        block: Block::Fixed(block),
+        ..ScheduleOptions::default()
+    };
+    let opener = graph.actors.position(|actor| actor.name == "open");
+    let home = |index: usize| DeviceId(u32::from(opener.map(|id| id.index()) != Some(index)));
+    place_on(with(&[backend]), &graph, &blobs, registry, options, &home)
+}
+
+/// The program's calendar of the GPU beside the interpreter, to the last bit; the calls behind gates.
+fn check(
+    device: &Device,
+    kernels: &dyn LowerKernels,
+    program: &Program,
+    blocks: u64,
+    ways: (bool, Shares),
+) -> GateCalls {
+    let replay = played(
+        program,
+        &standard_registry(),
+        blocks,
+        ways,
+        0.0,
+        |plan, calendar, exchange| {
+            let mut kept = Kept::default();
+            let made = device.replay(kernels, program, plan, calendar, exchange, &mut kept);
+            made.unwrap_or_else(|fault| panic!("{}", fault.text))
+        },
+    );
+    replay.gate_calls()
+}
+
+#[test]
+fn outputs_are_held_or_zero_to_the_last_bit() {
+    let _turn = turn();
+    let registry = standard_registry();
+    for device in devices() {
+        for gate in [
+            "",
+            ", closed: zero",
+            ", after: 3",
+            ", closed: zero, after: 5",
+        ] {
+            let mut total = GateCalls::default();
+            for (block, lazy) in [(1, false), (2, true), (3, false), (16, true)] {
+                let program = placed(0.4, gate, block, device.backend());
+                for shares in [Shares::Regions, Shares::Counters] {
+                    let found = check(&device, &registry, &program, 24, (lazy, shares));
+                    total.launched += found.launched;
+                    total.skipped += found.skipped;
+                }
+            }
+            println!("{} `{gate}`: {total:?}", device.backend());
+            assert!(total.launched > 20 && total.skipped > 20, "{total:?}");
+        }
+    }
+}
+
+/// What is launched is counted by the device: all kernels but those of closed calls, whose outputs are written anyhow.
+#[test]
+fn closed_calls_are_not_launched() {
+    for (block, blocks) in [(1, 20), (4, 7)] {
+        // Noise is never above 1, and always above -1.
+        let [closed, open] = [1.0, -1.0].map(|level| {
+            let program = placed(level, ", closed: zero", block, "cuda");
+            let (device, machine) = soft();
+            let ways = (false, Shares::Regions);
+            let calls = check(&device, &standard_registry(), &program, blocks, ways);
+            (calls, machine.counts().kernels as u64)
+        });
+        let calls = 2 * blocks;
+        let only = |launched, skipped| GateCalls { launched, skipped };
+        assert_eq!((open.0, closed.0), (only(calls, 0), only(0, calls)));
+        assert_eq!(open.1 - closed.1, calls, "each op has one kernel");
+    }
+}
+
+/// Changes the kernels of gated actors.
+struct Damaged {
+    registry: Registry,
+    damage: fn(&mut KernelPlan),
+}
+
+impl LowerKernels for Damaged {
+    fn lower_kernels(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        caps: &Caps,
+        variant: Option<&str>,
+    ) -> Result<KernelPlan, String> {
+        let mut plan = self.registry.lower_kernels(actor, blobs, caps, variant)?;
+        if actor.gate().is_some() {
+            (self.damage)(&mut plan);
+        }
+        Ok(plan)
+    }
+}
+
+/// Something wrong about the kernels of gated actors, and the gate that shows it.
+type SeededBug = (&'static str, &'static str, fn(&mut KernelPlan));
+
+/// The steps of the plan that are left where all firings are closed.
+fn closed_steps(plan: &KernelPlan) -> std::ops::Range<usize> {
+    plan.closed_steps.clone().expect("a gated actor")
+}
+
+#[test]
+fn seeded_bugs_are_caught() {
+    let bugs: [SeededBug; 6] = [
+        ("closed calls write nothing", "", |plan| {
+            let end = closed_steps(plan).end;
+            plan.closed_steps = Some(end..end);
+        }),
+        ("closed calls write no zeros", ", closed: zero", |plan| {
+            let end = closed_steps(plan).end;
+            plan.closed_steps = Some(end..end);
+        }),
+        (
+            "closed firings of open calls give what the op gives",
+            "",
+            |plan| {
+                let steps = closed_steps(plan);
+                // The launch is left, and its threads find every firing open.
+                plan.steps.drain(steps.clone());
+                plan.closed_steps = Some(steps.start..steps.start);
+            },
+        ),
+        ("what an open call gives is not held", "", |plan| {
+            plan.steps.truncate(closed_steps(plan).end);
+        }),
+        ("what is held is that of an earlier call", "", |plan| {
+            // Before the op has run.
+            let last = plan.steps.pop().expect("the step that holds");
+            plan.steps.insert(0, last);
+            let steps = closed_steps(plan);
+            plan.closed_steps = Some(steps.start + 1..steps.end + 1);
+        }),
+        ("ops are launched for closed calls alone", "", |plan| {
+            let steps = closed_steps(plan);
+            plan.closed_steps = Some(0..steps.end);
+            plan.steps.swap(0, steps.start);
+        }),
+    ];
+    for (what, gate, damage) in bugs {
+        let kernels = Damaged {
+            registry: standard_registry(),
+            damage,
+        };
+        let mut caught = 0;
+        for block in [1, 3] {
+            let program = placed(0.3, gate, block, "cuda");
+            let run = || check(&soft().0, &kernels, &program, 12, (false, Shares::Regions));
+            caught += usize::from(catch_unwind(AssertUnwindSafe(run)).is_err());
+        }
+        println!("{what}: {caught} of 2 runs differ");
+        assert!(caught > 0, "{what}: never seen");
+    }
+}
