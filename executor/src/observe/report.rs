@@ -180,6 +180,9 @@ pub struct WorkerReport {
     pub slots: Vec<SlotReport>,
     /// Rings that the device waited for.
     pub waits: Vec<WaitReport>,
+    /// Calls behind gates, of a GPU that has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gates: Option<GateReport>,
     /// What is not as the plan has it: kernels that run otherwise.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -215,6 +218,15 @@ pub struct WaitReport {
     pub ring: String,
     /// Waits in the whole run.
     pub waits: u64,
+}
+
+/// Calls of gated actors on a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GateReport {
+    /// Calls that were launched: one of their firings was open at least.
+    pub launched: u64,
+    /// Calls that were not: their gate was closed.
+    pub skipped: u64,
 }
 
 /// Latencies from one source to one sink.
@@ -485,6 +497,13 @@ impl WorkerReport {
                 let more = self.slots.len() - SLOTS_SHOWN;
                 writeln!(f, "    … and {more} slots more (see --report json)")?;
             }
+        }
+        if let Some(GateReport { launched, skipped }) = self.gates {
+            let all = count(launched + skipped, "call");
+            writeln!(
+                f,
+                "    launched {launched} of {all} behind gates, {skipped} were closed"
+            )?;
         }
         for wait in self.waits.iter().filter(|w| w.waits > 0) {
             writeln!(f, "    waited {} times for {}", wait.waits, wait.ring)?;

@@ -104,6 +104,7 @@ fn cpu_report(program: &Program, plan: &Plan, cpu: &CpuWorker) -> WorkerReport {
         pinned: cpu.is_pinned,
         slots: slot_reports.collect(),
         waits: ring_waits.collect(),
+        gates: None,
         notes: Vec::new(),
     }
 }

@@ -29,7 +29,7 @@ use super::planned_step::PlannedStep;
 use super::thread::thread_number;
 use crate::fault::{DeviceFault, StepStop};
 use crate::observe::measure::SlotSample;
-use crate::observe::report::{SlotReport, WaitReport, WorkerReport};
+use crate::observe::report::{GateReport, SlotReport, WaitReport, WorkerReport};
 use crate::program::{LoadedProgram, planned_calendar_ns};
 use crate::transport::admission::AdmissionGate;
 use crate::transport::epoch::{Area, EpochMemory};
@@ -256,11 +256,17 @@ impl GpuWorker {
                 waits,
             }
         });
+        let calls = self.replay.gate_calls();
+        let has_gates = calls.launched + calls.skipped > 0;
         WorkerReport {
             device: device_name(calendar.device),
             pinned: false,
             slots: vec![calendar_slot],
             waits: ring_waits.collect(),
+            gates: has_gates.then_some(GateReport {
+                launched: calls.launched,
+                skipped: calls.skipped,
+            }),
             notes: self.replay.notes().to_vec(),
         }
     }
