@@ -4,6 +4,8 @@ use std::fmt;
 
 use zbmd_ir::{Costs, DeviceId, Graph, Machine, Role};
 
+use crate::cost_table::gate_openers;
+
 /// Actors named at most in a report.
 const MAX_NAMED: usize = 12;
 
@@ -21,7 +23,7 @@ pub struct CpuOnlyActors {
 pub struct CpuOnlyActor {
     /// Its name.
     pub name: String,
-    /// Its op, and whether it is gated: gates are read on CPUs only.
+    /// Its op, and whether it is gated or opens a gate, of which GPUs cannot have everything.
     pub op: String,
 }
 
@@ -35,6 +37,7 @@ impl CpuOnlyActors {
             .map(|(id, _)| id)
             .collect();
 
+        let openers = gate_openers(graph, |_| true);
         // A device without a kernel for an actor has no cost in its row.
         let mut actors = Vec::new();
         for (id, actor) in graph.actors.iter_enumerated() {
@@ -42,6 +45,7 @@ impl CpuOnlyActors {
             if actor.role == Role::Compute && !has_gpu_kernel {
                 let op = match actor.gate() {
                     Some(_) => format!("{}, gated", actor.op),
+                    None if openers.contains(&id) => format!("{}, opens a gate", actor.op),
                     None => actor.op.clone(),
                 };
                 actors.push(CpuOnlyActor {

@@ -6,6 +6,7 @@ use zbmd_scheduler::{AnalysisError, ScheduleError};
 
 use crate::build::{BuiltGraph, Origins};
 use crate::codes::Code;
+use crate::cost_table::gate_openers;
 use crate::diag::Diagnostic;
 use crate::source::Span;
 
@@ -237,10 +238,15 @@ impl ScheduleRefusal<'_> {
         let actor_name = self.actor(actor);
         let device = self.device(device);
         let message = format!("`{actor_name}` is pinned to `{device}`, which has no kernel for it");
+        let opens_gate = gate_openers(&self.model.graph, |_| true).contains(&actor);
+        let help = match opens_gate {
+            true => "it opens a gate, which is read on a CPU: pin it to one, or remove the pin",
+            false => "pin it to a CPU device, or remove the pin",
+        };
         Diagnostic::new(Code::E0503, message)
             .primary(self.pin_span(actor), "pinned here")
             .context(self.model.origins.ops[actor], "this op")
-            .help("pin it to a CPU device, or remove the pin")
+            .help(help)
     }
 
     fn draw_split_cycle(&self, actors: [ActorId; 2], devices: [DeviceId; 2]) -> Diagnostic {

@@ -14,7 +14,7 @@ use zbmd_ir::verify::Verified;
 use zbmd_ir::{ActorId, ClosedAnswer, Costs, DeviceId, Plan, PlanId, Program};
 use zbmd_scheduler::{Block, ScheduleOptions, schedule};
 
-use crate::cost_table::CostSources;
+use crate::cost_table::{CostSources, gate_openers};
 use crate::costs::MeasuredCosts;
 use crate::target::Target;
 use crate::view::{Act, ChannelView, FiredView, PlanView, View};
@@ -198,14 +198,7 @@ impl Inquiry<'_> {
         let outcome = if busy_ns.is_some() {
             self.plan_again(plan, device)
         } else {
-            let actor = &self.program.graph.actors[actor_id];
-            let op = &actor.op;
-            Elsewhere::Impossible(match actor.gate() {
-                Some(_) => format!(
-                    "{name} has no kernel for {op} behind a gate, which is read on CPUs only"
-                ),
-                None => format!("{name} has no kernel for {op}"),
-            })
+            Elsewhere::Impossible(self.missing_kernel(device, &name))
         };
         Choice {
             device,
@@ -213,6 +206,29 @@ impl Inquiry<'_> {
             busy_ns,
             outcome,
         }
+    }
+
+    /// Why a device cannot have the actor at all.
+    fn missing_kernel(&self, device: DeviceId, name: &str) -> String {
+        let program = self.program;
+        let actor = &program.graph.actors[self.question.actor];
+        let op = &actor.op;
+        let capabilities = GpuCapabilities::default();
+        let capabilities = capabilities.of(&program.machine.devices[device]);
+        let registry = self.question.registry;
+        let reason = registry.gpu_reason(actor, &program.blobs, capabilities);
+        match (reason, actor.gate()) {
+            (Some(reason), Some(_)) => format!("{name} has no kernel for {op} behind a gate: {reason}"),
+            (None, _) if self.opens_gates() => {
+                "it opens a gate, and tokens that decide what a GPU launches are read on a CPU first".to_owned()
+            }
+            _ => format!("{name} has no kernel for {op}"),
+        }
+    }
+
+    /// Whether the actor opens gates.
+    fn opens_gates(&self) -> bool {
+        gate_openers(&self.program.graph, |_| true).contains(&self.question.actor)
     }
 
     fn plan_again(&self, plan: &Plan, device: DeviceId) -> Elsewhere {
@@ -336,12 +352,17 @@ impl Inquiry<'_> {
             true => "nothing".to_owned(),
             false => answers.join(", "),
         };
+        let states = match gate.states {
+            ClosedAnswer::Hold => "kept",
+            ClosedAnswer::Zero => "zeros",
+        };
+        let device = self.program.plans[PlanId(0)].placement[self.question.actor];
+        let rest = match self.program.machine.devices[device].backend.is_gpu() {
+            true => "a call whose firings are all closed is not launched",
+            false => "closed, it takes no time of that which is reserved",
+        };
         Some(format!(
-            "open while {tokens} of {from} is not zero; closed, it takes no time of that which is reserved, gives {answers} and its states are {}",
-            match gate.states {
-                ClosedAnswer::Hold => "kept",
-                ClosedAnswer::Zero => "zeros",
-            }
+            "open while {tokens} of {from} is not zero; {rest}, gives {answers} and its states are {states}"
         ))
     }
 

@@ -1,6 +1,7 @@
 //! Gated actors on GPUs beside the interpreter, bit for bit: closed calls are not launched, and outputs are what the gate
 //! declares whatever opens and closes. On Vulkan, and on CUDA in software.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -12,9 +13,12 @@ use zbmd_backends::op::Registry;
 use zbmd_backends::replay::GateCalls;
 use zbmd_backends::standard_registry;
 use zbmd_backends::vulkan::VulkanOptions;
-use zbmd_compiler::{CompileOptions, compile_str};
+use zbmd_compiler::costs::MeasuredCosts;
+use zbmd_compiler::view::View;
+use zbmd_compiler::why::{Question, Why};
+use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_str};
 use zbmd_ir::verify::Verified;
-use zbmd_ir::{Actor, BlobId, DeviceId, Program, TiSlice};
+use zbmd_ir::{Actor, BlobId, DeviceId, PlanId, Program, TiSlice};
 use zbmd_scheduler::{Block, ScheduleOptions};
 use zbmd_tests::gpu::{Shares, open, place_on, played, turn, with};
 
@@ -151,6 +155,90 @@ fn closed_calls_are_not_launched() {
         assert_eq!((open.0, closed.0), (only(calls, 0), only(0, calls)));
         assert_eq!(open.1 - closed.1, calls, "each op has one kernel");
     }
+}
+
+/// Two gated actors, of which one has states, compiled for a machine with a GPU; or what is wrong about it.
+fn compiled(pinned: &str) -> Result<Compiled, String> {
+    let text = format!(
+        r#"Model(
+    sources: {{ "x": Stream(dtype: f32) }},
+    actors: {{
+        "open": Threshold(0.2),
+        "scale": Expr("3.0 * x", gate: "open"),
+        "smooth": Biquad([[0.2, 0.4, 0.2, -0.5, 0.3]], gate: "open"),
+    }},
+    channels: [
+        (from: "x", to: ["open", "scale"]),
+        (from: "scale", to: ["smooth"]),
+        (from: "smooth", to: ["y"]),
+    ],
+    sinks: {{ "y": Stream() }},
+    pins: {{ {pinned:?}: "vulkan:0" }},
+)"#
+    );
+    let options = CompileOptions {
+        machine: MachineChoice::Given(with(&["vulkan"])),
+        ..CompileOptions::default()
+    };
+    compile_str("gated.ron", &text, "", &options).map_err(|diagnostics| diagnostics.to_string())
+}
+
+#[test]
+fn people_are_told_where_gates_are() {
+    let compiled = compiled("scale").unwrap_or_else(|refusal| panic!("{refusal}"));
+    let program = &compiled.program;
+    let view = View::of(program, &BTreeMap::new());
+    let placement = &program.plans[PlanId(0)].placement;
+    let why = |name: &str| {
+        let actor = program.graph.find(name).expect("an actor");
+        let question = Question {
+            actor,
+            not: None,
+            registry: &standard_registry(),
+            measured: &MeasuredCosts::default(),
+        };
+        let why = Why::of(program, &view, question);
+        (placement[actor], why.reasons.join("\n"))
+    };
+
+    let (device, reasons) = why("scale");
+    assert_eq!(device, DeviceId(1));
+    assert!(
+        reasons.contains("a call whose firings are all closed is not launched"),
+        "{reasons}"
+    );
+    let (device, reasons) = why("open");
+    assert_eq!(device, DeviceId(0));
+    assert!(
+        reasons.contains("not on vulkan:0: it opens a gate"),
+        "{reasons}"
+    );
+    let (device, reasons) = why("smooth");
+    assert_eq!(device, DeviceId(0));
+    assert!(
+        reasons.contains("has no kernel for Biquad behind a gate: it has states"),
+        "{reasons}"
+    );
+
+    let shown = zbmd_compiler::view::text::plan(&view, &view.plans[0], 300);
+    assert!(shown.contains("not launched on vulkan:0: "), "{shown}");
+    let cpu_only = compiled
+        .cpu_only
+        .expect("actors that only CPUs have")
+        .to_string();
+    assert!(
+        cpu_only.contains("open (Threshold, opens a gate)"),
+        "{cpu_only}"
+    );
+    assert!(cpu_only.contains("smooth (Biquad, gated)"), "{cpu_only}");
+
+    let refusal = self::compiled("open")
+        .map(drop)
+        .expect_err("it opens a gate");
+    assert!(
+        refusal.contains("it opens a gate, which is read on a CPU"),
+        "{refusal}"
+    );
 }
 
 /// Changes the kernels of gated actors.

@@ -232,6 +232,11 @@ fn gates_are_told_with_what_is_behind_them() {
     );
     assert!(line.contains("closed: zero, state: zero"), "{line}");
     assert!(line.ends_with(&view.actors[1].name), "{line}");
+    let device = view.plans[0].actors[1].device as usize;
+    view.devices[device].backend = "vulkan".to_owned();
+    let text = text::plan(&view, &view.plans[0], 200);
+    let launched = format!(", not launched on {}: ", view.devices[device].name);
+    assert!(text.contains(&launched), "{text}");
     let json: serde_json::Value = serde_json::from_str(&json::write(&view)).expect("JSON");
     assert_eq!(json["actors"][1]["gate"]["states"], "zero");
     assert_eq!(json["actors"][0]["gate"], serde_json::Value::Null);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use zbmd_ir::DeviceKind;
 use zbmd_ir::text::{Table, bytes, count, duration, left, right};
 
 use super::labels::{part_of, step};
@@ -453,9 +454,12 @@ struct Gated<'v> {
     answers: BTreeSet<String>,
     names: Vec<&'v str>,
     busy_ns: u64,
+    /// GPUs that have some of them.
+    gpus: BTreeSet<&'v str>,
 }
 
-/// The channels that open gates: how many actors are behind each, and how much of the period rests while it is closed.
+/// The channels that open gates: how many actors are behind each, how much of the period rests while it is closed, and the
+/// GPUs on which closed calls are not launched.
 fn gate_section(view: &View, plan: &PlanView, width: usize) -> String {
     let mut gates: BTreeMap<u32, Gated<'_>> = BTreeMap::new();
     for (actor, fired) in view.actors.iter().zip(&plan.actors) {
@@ -465,7 +469,12 @@ fn gate_section(view: &View, plan: &PlanView, width: usize) -> String {
             answers: BTreeSet::new(),
             names: Vec::new(),
             busy_ns: 0,
+            gpus: BTreeSet::new(),
         });
+        let device = &view.devices[fired.device as usize];
+        if DeviceKind::from(device.backend.as_str()).is_gpu() {
+            gated.gpus.insert(&device.name);
+        }
         gated.names.push(actor.shown_name());
         gated.busy_ns = gated.busy_ns.saturating_add(fired.busy_ns);
         gated.answers.extend(gate.describe_answers());
@@ -475,8 +484,13 @@ fn gate_section(view: &View, plan: &PlanView, width: usize) -> String {
     for (channel, gated) in &gates {
         let share_percent = 100.0 * gated.busy_ns as f64 / plan.period_ns.max(1) as f64;
         let answers: Vec<&str> = gated.answers.iter().map(String::as_str).collect();
+        let gpus: Vec<&str> = gated.gpus.iter().copied().collect();
+        let gpus = match gpus.is_empty() {
+            true => String::new(),
+            false => format!(", not launched on {}", gpus.join(", ")),
+        };
         let line = format!(
-            "gate {}: {} behind it, {} ({share_percent:.1} %) rest while it is closed, {}: {}",
+            "gate {}: {} behind it, {} ({share_percent:.1} %) rest while it is closed, {}{gpus}: {}",
             view.channel_name(*channel),
             count(gated.names.len() as u64, "actor"),
             duration(gated.busy_ns),
