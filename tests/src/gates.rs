@@ -27,7 +27,9 @@ fn try_gate(graph: &mut Graph, id: ActorId, rng: &mut fastrand::Rng) -> bool {
         let writer = data.from.actor;
         let rate = graph.actors[writer].outputs[data.from.port as usize].rate;
         let tokens = q[writer] * rate;
-        let is_number = data.token == TokenType::scalar(DType::I64);
+        let is_number = [DType::I64, DType::F32]
+            .map(TokenType::scalar)
+            .contains(&data.token);
         if writer < id && is_number && tokens.is_multiple_of(q[id]) && !graph.is_state(channel) {
             writers.push((channel, tokens / q[id]));
         }

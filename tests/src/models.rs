@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, compile_str};
 use zbmd_ir::verify::Verified;
-use zbmd_ir::{DeviceId, Machine, PlanId, Program};
+use zbmd_ir::{ActorId, DeviceId, Graph, Machine, PlanId, Program};
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::{Block, ScheduleError, ScheduleOptions};
 
+use crate::gates::add_gates;
 use crate::gpu::try_place_on;
 
 /// An actor in the making.
@@ -130,6 +131,29 @@ pub fn placed(
     machine: Machine,
     registry: &Registry,
 ) -> Option<(Verified<Program>, fastrand::Rng)> {
+    placed_graph(seed, machine, registry, |_| {})
+}
+
+/// [`placed`] with random gates. What opens gates is on the first device.
+///
+/// # Panics
+/// As [`placed`].
+pub fn placed_with_gates(
+    seed: u64,
+    machine: Machine,
+    registry: &Registry,
+) -> Option<(Verified<Program>, fastrand::Rng)> {
+    placed_graph(seed, machine, registry, |graph| {
+        add_gates(graph, seed);
+    })
+}
+
+fn placed_graph(
+    seed: u64,
+    machine: Machine,
+    registry: &Registry,
+    change: impl FnOnce(&mut Graph),
+) -> Option<(Verified<Program>, fastrand::Rng)> {
     let text = random(seed);
     let options = CompileOptions {
         registry: registry.clone(),
@@ -137,7 +161,10 @@ pub fn placed(
     };
     let compiled = compile_str("random.ron", &text, ".", &options);
     let compiled = compiled.unwrap_or_else(|d| panic!("{seed}: {d}\n{text}"));
-    let Program { graph, blobs, .. } = compiled.program.into_inner();
+    let Program {
+        mut graph, blobs, ..
+    } = compiled.program.into_inner();
+    change(&mut graph);
     let mut rng = fastrand::Rng::with_seed(seed);
     let devices = machine.devices.len() as u32;
     let mut homes: Vec<u32> = graph.actors.iter().map(|_| rng.u32(0..devices)).collect();
@@ -152,11 +179,19 @@ pub fn placed(
         objective,
         ..ScheduleOptions::default()
     };
+    for opener in gate_openers(&graph) {
+        homes[opener.index()] = 0;
+    }
+    let has_gates = graph.actors.iter().any(|actor| actor.gate().is_some());
     let program = loop {
         let home = |actor: usize| DeviceId(homes[actor]);
         let (machine, options) = (machine.clone(), options.clone());
         match try_place_on(machine, &graph, &blobs, registry, options, &home) {
             // A loop whose firings alternate lies on one device.
+            Err(ScheduleError::PinnedApart { first, second, .. }) if has_gates => {
+                // Not where a gate that is in the loop could not be.
+                (homes[first.index()], homes[second.index()]) = (0, 0);
+            }
             Err(ScheduleError::PinnedApart { first, second, .. }) => {
                 homes[second.index()] = homes[first.index()];
             }
@@ -168,4 +203,15 @@ pub fn placed(
         .iter()
         .any(|c| c.device == DeviceId(1));
     works.then_some((program, rng))
+}
+
+/// The actors that open gates.
+fn gate_openers(graph: &Graph) -> Vec<ActorId> {
+    let ports = graph.port_channels();
+    let gates = graph.actors.iter_enumerated();
+    let gates = gates.filter_map(|(id, actor)| Some((id, actor.gate()?.input)));
+    let channels = gates.filter_map(|(id, input)| ports.inputs[id][input as usize]);
+    channels
+        .map(|(channel, _)| graph.channels[channel].from.actor)
+        .collect()
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use zbmd_backends::cuda::{self, CudaDevice, CudaOptions};
-use zbmd_backends::gpu::{Device, Kept};
+use zbmd_backends::gpu::{Device, Kept, Replay};
 use zbmd_backends::kernels::{Caps, KernelPlan, LowerKernels};
 use zbmd_backends::op::Registry;
 use zbmd_backends::replay::GateCalls;
@@ -21,6 +21,7 @@ use zbmd_ir::verify::Verified;
 use zbmd_ir::{Actor, BlobId, DeviceId, PlanId, Program, TiSlice};
 use zbmd_scheduler::{Block, ScheduleOptions};
 use zbmd_tests::gpu::{Shares, open, place_on, played, turn, with};
+use zbmd_tests::models::placed_with_gates;
 
 /// The devices of this machine that the tests run on, and the software one.
 fn devices() -> Vec<Device> {
@@ -89,7 +90,29 @@ fn placed(level: f32, gate: &str, block: u64, backend: &str) -> Verified<Program
     place_on(with(&[backend]), &graph, &blobs, registry, options, &home)
 }
 
-/// The program's calendar of the GPU beside the interpreter, to the last bit; the calls behind gates.
+/// The program's calendar of the GPU beside the interpreter, within a tolerance; what has run it.
+fn play(
+    device: &Device,
+    kernels: &dyn LowerKernels,
+    program: &Program,
+    blocks: u64,
+    (ways, tolerance): ((bool, Shares), f64),
+) -> Box<dyn Replay> {
+    played(
+        program,
+        &standard_registry(),
+        blocks,
+        ways,
+        tolerance,
+        |plan, calendar, exchange| {
+            let mut kept = Kept::default();
+            let made = device.replay(kernels, program, plan, calendar, exchange, &mut kept);
+            made.unwrap_or_else(|fault| panic!("{}", fault.text))
+        },
+    )
+}
+
+/// [`play`] to the last bit; the calls behind gates.
 fn check(
     device: &Device,
     kernels: &dyn LowerKernels,
@@ -97,19 +120,7 @@ fn check(
     blocks: u64,
     ways: (bool, Shares),
 ) -> GateCalls {
-    let replay = played(
-        program,
-        &standard_registry(),
-        blocks,
-        ways,
-        0.0,
-        |plan, calendar, exchange| {
-            let mut kept = Kept::default();
-            let made = device.replay(kernels, program, plan, calendar, exchange, &mut kept);
-            made.unwrap_or_else(|fault| panic!("{}", fault.text))
-        },
-    );
-    replay.gate_calls()
+    play(device, kernels, program, blocks, (ways, 0.0)).gate_calls()
 }
 
 #[test]
@@ -135,6 +146,42 @@ fn outputs_are_held_or_zero_to_the_last_bit() {
             println!("{} `{gate}`: {total:?}", device.backend());
             assert!(total.launched > 20 && total.skipped > 20, "{total:?}");
         }
+    }
+}
+
+/// Random models with random gates, whose windows look back and whose channels have delays, in however many segments and
+/// with whatever else is on the device.
+#[test]
+fn random_gates_run_as_in_the_interpreter() {
+    let _turn = turn();
+    let registry = standard_registry();
+    for device in devices() {
+        let (mut total, mut gates) = (GateCalls::default(), 0);
+        for seed in 0..60 {
+            let other = if device.backend() == "cuda" {
+                "vulkan"
+            } else {
+                "cuda"
+            };
+            let machine = with(&[device.backend(), other]);
+            let Some((program, mut rng)) = placed_with_gates(seed, machine, &registry) else {
+                continue;
+            };
+            let ways = (rng.bool(), Shares::Memory);
+            let replay = play(&device, &registry, &program, rng.u64(1..12), (ways, 1e-5));
+            let found = replay.gate_calls();
+            total.launched += found.launched;
+            total.skipped += found.skipped;
+            gates += u32::from(found != GateCalls::default());
+        }
+        println!(
+            "{}: {gates} models with gates there, {total:?}",
+            device.backend()
+        );
+        assert!(
+            gates > 20 && total.launched > 300 && total.skipped > 60,
+            "a weak sample"
+        );
     }
 }
 

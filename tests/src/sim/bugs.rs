@@ -37,6 +37,8 @@ pub enum Bug {
     FeedbackNotSaved,
     /// What gated actors hold is left out of what is saved.
     HeldNotSaved,
+    /// What is behind a closed gate is computed all the same, and given out and held.
+    ClosedLaunched,
     /// A run goes over to another mode where the request comes, not at a border.
     ModeAtOnce,
     /// One worker of several goes over to another mode a block later than the others.
@@ -60,7 +62,7 @@ impl Bug {
     pub const OF_HOSTS: [Self; 2] = [Self::HostHalfLost, Self::HostLossToldAgain];
 
     /// All others.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::FenceLeftOut,
         Self::SinkStaysOpen,
         Self::CommitTooEarly,
@@ -78,6 +80,7 @@ impl Bug {
         Self::OutputNotCutBack,
         Self::FeedbackNotSaved,
         Self::HeldNotSaved,
+        Self::ClosedLaunched,
         Self::ModeAtOnce,
         Self::ModeLateOnOneWorker,
         Self::ModeStateLost,

@@ -117,9 +117,14 @@ impl Model {
 
     /// One firing of an actor. The state of a gated one is what it gave last, which it gives again while it is closed.
     pub(crate) fn fire(&self, setting: Setting, actor: usize, state: &mut u64, x: u64) -> u64 {
-        if !self.is_open(actor, x) {
-            return *state;
+        match self.is_open(actor, x) {
+            true => self.fire_open(setting, actor, state, x),
+            false => *state,
         }
+    }
+
+    /// The same, whatever the gate says.
+    pub(crate) fn fire_open(&self, setting: Setting, actor: usize, state: &mut u64, x: u64) -> u64 {
         let Setting {
             bundle,
             mode,

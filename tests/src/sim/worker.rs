@@ -353,7 +353,10 @@ impl World {
         let count = actors.len() as u64;
         for (state, actor) in role.actors.iter_mut().zip(actors) {
             open += u64::from(model.is_open(actor, x));
-            x = model.fire(setting, actor, state, x);
+            x = match self.bug {
+                Some(Bug::ClosedLaunched) => model.fire_open(setting, actor, state, x),
+                _ => model.fire(setting, actor, state, x),
+            };
         }
         // The work of closed firings is skipped.
         let percent = if self.rng.u32(0..100) == 0 {
