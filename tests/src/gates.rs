@@ -1,7 +1,12 @@
-//! Random gates on graphs.
+//! Random gates on graphs, and a model with gated actors on a GPU.
 
+use zbmd_backends::standard_registry;
+use zbmd_compiler::{CompileOptions, compile_str};
+use zbmd_ir::verify::Verified;
 use zbmd_ir::*;
-use zbmd_scheduler::{check_deadlock, repetition};
+use zbmd_scheduler::{Block, ScheduleOptions, check_deadlock, repetition};
+
+use crate::gpu::{place_on, with};
 
 /// Puts gates on about half of a graph's actors that can have one; how many have. Most decide by what other actors write,
 /// so that they open and close at random; their windows look back some tokens, and closed firings hold or clear outputs
@@ -140,4 +145,57 @@ fn gate(
             initial,
         });
     }
+}
+
+/// Two gated actors in a row, which have the same bits everywhere, between others; the second one takes two tokens a
+/// firing. The gate opens above `level`; `gate` is the rest of its declaration.
+fn model(level: f32, gate: &str) -> String {
+    format!(
+        r#"Model(
+    name: "gated",
+    sources: {{ "x": Stream(dtype: f32), "level": Stream(dtype: f32) }},
+    actors: {{
+        "open": Threshold({level:?}),
+        "scale": Expr("3.0 * x", gate: Gate("open"{gate})),
+        "half": Decimate(2, gate: Gate("open"{gate})),
+        "late": Expr("x - y", inputs: {{ "x": f32, "y": f32 }}),
+        "slow": Expr("0.5 * x"),
+        "both": Expr("x + y", inputs: {{ "x": f32, "y": f32 }}),
+    }},
+    channels: [
+        (from: "level", to: ["open", "both.y"]),
+        (from: "x", to: ["scale", "both.x"]),
+        (from: "both", to: ["both_out"]),
+        (from: "scale", to: ["late.x", "half"]),
+        (from: "scale", to: ["late.y"], initial: [0.0, 0.0]),
+        (from: "half", to: ["slow"]),
+        (from: "late", to: ["fast_out"]),
+        (from: "slow", to: ["slow_out"]),
+    ],
+    sinks: {{ "fast_out": Stream(), "slow_out": Stream(), "both_out": Stream() }},
+)"#
+    )
+}
+
+/// [`model`], with all that can be on the GPU but what opens the gates.
+///
+/// # Panics
+/// If it does not compile, or has no valid plan.
+pub fn placed(level: f32, gate: &str, block: u64, backend: &str) -> Verified<Program> {
+    let registry = &standard_registry();
+    let text = model(level, gate);
+    let options = CompileOptions {
+        registry: registry.clone(),
+        ..CompileOptions::default()
+    };
+    let compiled = compile_str("gated.ron", &text, "", &options);
+    let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}\n{text}"));
+    let Program { graph, blobs, .. } = compiled.program.into_inner();
+    let options = ScheduleOptions {
+        block: Block::Fixed(block),
+        ..ScheduleOptions::default()
+    };
+    let opener = graph.actors.position(|actor| actor.name == "open");
+    let home = |index: usize| DeviceId(u32::from(opener.map(ActorId::index) != Some(index)));
+    place_on(with(&[backend]), &graph, &blobs, registry, options, &home)
 }

@@ -5,7 +5,7 @@
 //! does not hold the token it expects, a lane that can never go on, or a token missing at the end is a violation.
 //! Hand-overs take arbitrarily long, because the devices are stepped in random order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use zbmd_ir::*;
 
@@ -36,6 +36,8 @@ struct Machine<'a> {
     /// The chunk that each buffer of chunks holds, counted from the start of the run.
     chunks: TiVec<BufferId, u64>,
     fired: TiVec<ActorId, u64>,
+    /// Devices whose hosts read gates, from what others have sent.
+    gpus: BTreeSet<DeviceId>,
 }
 
 /// Who reads a byte in a call: the input, the firing, and which byte of its window it is.
@@ -105,6 +107,20 @@ impl Touched {
 /// # Errors
 /// The first [`Violation`]. Plans so broken that they cannot be stepped at all (ids out of range) are violations too.
 pub fn step(graph: &Graph, plan: &Plan, blocks: u64, seed: u64) -> Result<(), Violation> {
+    step_with(graph, plan, &BTreeSet::new(), blocks, seed)
+}
+
+/// [`step`], where some devices are GPUs.
+///
+/// # Errors
+/// As [`step`].
+pub fn step_with(
+    graph: &Graph,
+    plan: &Plan,
+    gpus: &BTreeSet<DeviceId>,
+    blocks: u64,
+    seed: u64,
+) -> Result<(), Violation> {
     let q = zbmd_scheduler::repetition(graph).map_err(|e| Violation(e.to_string()))?;
     let mut buffer_at = BTreeMap::new();
     for (id, buffer) in plan.buffers.iter_enumerated() {
@@ -165,6 +181,7 @@ pub fn step(graph: &Graph, plan: &Plan, blocks: u64, seed: u64) -> Result<(), Vi
         buffer_at,
         chunks: vec![0; plan.buffers.len()].into(),
         fired: graph.actors.iter().map(|_| 0).collect(),
+        gpus: gpus.clone(),
     };
     machine.fill_heads()?;
     machine.run(&lanes, seed)?;
@@ -561,6 +578,27 @@ impl Machine<'_> {
         Ok(true)
     }
 
+    /// Who decides what a GPU launches sees its exchange region and nothing else.
+    fn check_gate(
+        &self,
+        device: DeviceId,
+        actor: ActorId,
+        ports: &PortChannels,
+    ) -> Result<(), Violation> {
+        let Some(gate) = self.graph.actors[actor].gate() else {
+            return Ok(());
+        };
+        let joined = ports.inputs[actor].get(gate.input as usize);
+        let Some(&Some((channel, _))) = joined else {
+            return violation(format!("{actor} has an open gate"));
+        };
+        let is_seen = self.buffer(channel, device)?.region == Region::Exchange;
+        match is_seen || !self.gpus.contains(&device) {
+            true => Ok(()),
+            false => violation(format!("the gate of {actor} is not sent to {device}")),
+        }
+    }
+
     fn fire(
         &mut self,
         device: DeviceId,
@@ -593,6 +631,7 @@ impl Machine<'_> {
         }
         let ports = graph.port_channels();
         self.touched.begin();
+        self.check_gate(device, actor, &ports)?;
         for firing in first..first + count {
             let inputs = graph.actors[actor].inputs.iter().zip(&ports.inputs[actor]);
             for (i, (port, joined)) in (0..).zip(inputs) {

@@ -7,7 +7,8 @@ use std::cell::Cell;
 use zbmd_backends::cuda::Instance;
 use zbmd_backends::gpu::{Device, Kept};
 use zbmd_backends::{cuda, vulkan};
-use zbmd_ir::{DeviceId, PlanId};
+use zbmd_ir::{DeviceId, PlanId, Program};
+use zbmd_tests::gates::placed;
 use zbmd_tests::gpu::{Idle, Player, Shares, chain, open, required, tokens};
 use zbmd_tests::run::random_inputs;
 
@@ -44,16 +45,21 @@ static ALLOCATOR: Counting = Counting;
 
 /// Periods of a chain of 20 slots, all but the first few of them counted; how often memory was asked for or given back.
 fn allocations(device: &Device, shares: Shares) -> u64 {
+    let program = chain(20, &zbmd_backends::standard_registry());
+    allocations_of(&program, device, shares)
+}
+
+/// The same of a program.
+fn allocations_of(program: &Program, device: &Device, shares: Shares) -> u64 {
     let registry = zbmd_backends::standard_registry();
-    let program = chain(20, &registry);
     let plan = &program.plans[PlanId(0)];
     let (tokens, _) = tokens(
-        &program,
+        program,
         &registry,
-        &random_inputs(&program, plan.block, 1),
+        &random_inputs(program, plan.block, 1),
         plan.block,
     );
-    let mut player = Player::new(&program, plan, DeviceId(1), &tokens, false).sharing(shares);
+    let mut player = Player::new(program, plan, DeviceId(1), &tokens, false).sharing(shares);
     player.be_idle();
     let calendar = plan
         .calendars
@@ -61,7 +67,7 @@ fn allocations(device: &Device, shares: Shares) -> u64 {
         .find(|c| c.device == DeviceId(1))
         .expect("a calendar");
     let (exchange, kept) = (player.exchange(), &mut Kept::default());
-    let replay = device.replay(&registry, &program, plan, calendar, &exchange, kept);
+    let replay = device.replay(&registry, program, plan, calendar, &exchange, kept);
     let mut replay = replay.expect("a replay");
     for period in 0..100 {
         COUNTED.set(period >= u64::from(plan.stages));
@@ -78,6 +84,22 @@ fn steady_periods_allocate_nothing() {
         return;
     };
     assert_eq!(allocations(&Device::from(device), Shares::Counters), 0);
+}
+
+/// The host reads gates in every period, whose windows look back over blocks.
+#[test]
+fn steady_periods_with_gates_allocate_nothing() {
+    let Some(device) = open(false, &vulkan::VulkanOptions::default()) else {
+        return;
+    };
+    let device = Device::from(device);
+    for gate in ["", ", closed: zero, after: 9"] {
+        for block in [1, 4] {
+            let program = placed(0.4, gate, block, "vulkan");
+            let found = allocations_of(&program, &device, Shares::Regions);
+            assert_eq!(found, 0, "`{gate}`, {block}");
+        }
+    }
 }
 
 #[test]

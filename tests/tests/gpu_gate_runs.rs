@@ -15,6 +15,7 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 mod linux {
+    use std::ffi::OsStr;
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -202,20 +203,20 @@ mod linux {
         for gate in GATES {
             let note = std::env::temp_dir().join(format!("zbmd-gate-{}", std::process::id()));
             let _ = std::fs::remove_file(&note);
-            set_fail(Some(&note));
+            set(FAIL, Some(note.as_os_str()));
             disturbed(gate, Losses::Single, None);
-            set_fail(None);
+            set(FAIL, None);
             std::fs::remove_file(&note).expect("a device was told to fail");
         }
     }
 
-    fn set_fail(note: Option<&PathBuf>) {
+    fn set(name: &str, value: Option<&OsStr>) {
         // SAFETY: no other thread of this program is at work: sessions have ended.
-        #[expect(unsafe_code, reason = "tells worker processes how to fail")]
+        #[expect(unsafe_code, reason = "tells worker processes what to do")]
         unsafe {
-            match note {
-                Some(note) => std::env::set_var(FAIL, note),
-                None => std::env::remove_var(FAIL),
+            match value {
+                Some(value) => std::env::set_var(name, value),
+                None => std::env::remove_var(name),
             }
         }
     }
@@ -252,16 +253,9 @@ mod linux {
     }
 
     pub(super) fn main() {
-        // SAFETY: this is the only thread.
-        #[expect(
-            unsafe_code,
-            reason = "chooses the driver of this process and its workers"
-        )]
-        unsafe {
-            std::env::set_var("ZBMD_VULKAN_VALIDATE", "1");
-            // A loss that only software brings about is a part of this.
-            std::env::set_var("ZBMD_CUDA_DRIVER", "software");
-        }
+        set("ZBMD_VULKAN_VALIDATE", Some("1".as_ref()));
+        // A loss that only software brings about is a part of this.
+        set("ZBMD_CUDA_DRIVER", Some("software".as_ref()));
         zbmd_executor::testing::on_open(fail_as_told);
         zbmd_executor::serve_if_worker(&standard_registry());
         let cuda: [Test; 3] = [

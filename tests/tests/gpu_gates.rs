@@ -1,7 +1,7 @@
 //! Gated actors on GPUs beside the interpreter, bit for bit: closed calls are not launched, and outputs are what the gate
 //! declares whatever opens and closes. On Vulkan, and on CUDA in software.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -17,11 +17,15 @@ use zbmd_compiler::costs::MeasuredCosts;
 use zbmd_compiler::view::View;
 use zbmd_compiler::why::{Question, Why};
 use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_str};
-use zbmd_ir::verify::Verified;
-use zbmd_ir::{Actor, BlobId, DeviceId, PlanId, Program, TiSlice};
+use zbmd_ir::verify::{VerifyError, verify};
+use zbmd_ir::{Actor, ActorId, BlobId, DeviceId, PlanId, Program, Role, TiSlice};
 use zbmd_scheduler::{Block, ScheduleOptions};
-use zbmd_tests::gpu::{Shares, open, place_on, played, turn, with};
+use zbmd_tests::gates::placed;
+use zbmd_tests::gpu::{Player, Shares, open, place_on, played, turn, with};
 use zbmd_tests::models::placed_with_gates;
+use zbmd_tests::stepper::step_with;
+
+const GPU: DeviceId = DeviceId(1);
 
 /// The devices of this machine that the tests run on, and the software one.
 fn devices() -> Vec<Device> {
@@ -38,56 +42,6 @@ fn soft() -> (Device, Arc<cuda::Machine>) {
     let listed = instance.find("cuda:0").expect("the only one");
     let opened = CudaDevice::open(&instance, &listed, &CudaOptions::default());
     (Device::from(opened.expect("nothing is injected")), machine)
-}
-
-/// Two gated actors in a row, which have the same bits everywhere, between others; the second one takes two tokens a
-/// firing. The gate opens above `level`; `gate` is the rest of its declaration.
-fn model(level: f32, gate: &str) -> String {
-    format!(
-        r#"Model(
-    name: "gated",
-    sources: {{ "x": Stream(dtype: f32), "level": Stream(dtype: f32) }},
-    actors: {{
-        "open": Threshold({level:?}),
-        "scale": Expr("3.0 * x", gate: Gate("open"{gate})),
-        "half": Decimate(2, gate: Gate("open"{gate})),
-        "late": Expr("x - y", inputs: {{ "x": f32, "y": f32 }}),
-        "slow": Expr("0.5 * x"),
-        "both": Expr("x + y", inputs: {{ "x": f32, "y": f32 }}),
-    }},
-    channels: [
-        (from: "level", to: ["open", "both.y"]),
-        (from: "x", to: ["scale", "both.x"]),
-        (from: "both", to: ["both_out"]),
-        (from: "scale", to: ["late.x", "half"]),
-        (from: "scale", to: ["late.y"], initial: [0.0, 0.0]),
-        (from: "half", to: ["slow"]),
-        (from: "late", to: ["fast_out"]),
-        (from: "slow", to: ["slow_out"]),
-    ],
-    sinks: {{ "fast_out": Stream(), "slow_out": Stream(), "both_out": Stream() }},
-)"#
-    )
-}
-
-/// [`model`], with all that can be on the GPU but what opens the gates.
-fn placed(level: f32, gate: &str, block: u64, backend: &str) -> Verified<Program> {
-    let registry = &standard_registry();
-    let text = model(level, gate);
-    let options = CompileOptions {
-        registry: registry.clone(),
-        ..CompileOptions::default()
-    };
-    let compiled = compile_str("gated.ron", &text, "", &options);
-    let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}\n{text}"));
-    let Program { graph, blobs, .. } = compiled.program.into_inner();
-    let options = ScheduleOptions {
-        block: Block::Fixed(block),
-        ..ScheduleOptions::default()
-    };
-    let opener = graph.actors.position(|actor| actor.name == "open");
-    let home = |index: usize| DeviceId(u32::from(opener.map(|id| id.index()) != Some(index)));
-    place_on(with(&[backend]), &graph, &blobs, registry, options, &home)
 }
 
 /// The program's calendar of the GPU beside the interpreter, within a tolerance; what has run it.
@@ -286,6 +240,55 @@ fn people_are_told_where_gates_are() {
         refusal.contains("it opens a gate, which is read on a CPU"),
         "{refusal}"
     );
+}
+
+/// Where the opener is on the GPU too, nobody could read the gate in time: verifier, slow checker and device refuse that.
+#[test]
+fn a_device_does_not_open_its_own_gates() {
+    for block in [1, 4] {
+        // Planned for CPUs, where kernels read gates.
+        let good = placed(0.4, "", block, "cuda");
+        let mut machine = with(&["cuda"]);
+        machine.devices[GPU].backend = "cpu".into();
+        let options = ScheduleOptions {
+            block: Block::Fixed(block),
+            ..ScheduleOptions::default()
+        };
+        let (graph, blobs) = (&good.graph, &good.blobs);
+        let role = |index: usize| graph.actors[ActorId::from(index)].role;
+        let home = |index| DeviceId(u32::from(role(index) == Role::Compute));
+        let registry = standard_registry();
+        let moved = place_on(machine, graph, blobs, &registry, options, &home);
+        let mut moved = moved.into_inner();
+        moved.machine.devices[GPU].backend = "cuda".into();
+
+        let gpus = BTreeSet::from([GPU]);
+        for (program, is_good) in [(&*good, true), (&moved, false)] {
+            let plan = &program.plans[PlanId(0)];
+            let stepped = step_with(&program.graph, plan, &gpus, 4, 1);
+            assert_eq!(stepped.is_ok(), is_good, "{stepped:?}");
+            assert!(step_with(&program.graph, plan, &BTreeSet::new(), 4, 1).is_ok());
+        }
+        let errors = verify(moved.clone()).map(drop).expect_err("two gates");
+        let mut codes = errors.iter().map(VerifyError::code);
+        assert!(codes.all(|code| code == "V0326"), "{errors:?}");
+
+        let plan = &moved.plans[PlanId(0)];
+        let calendar = plan
+            .calendars
+            .iter()
+            .find(|calendar| calendar.device == GPU);
+        let calendar = calendar.expect("a calendar");
+        let tokens = graph.channels.iter().map(|_| Vec::new()).collect();
+        let mut player = Player::new(&moved, plan, GPU, &tokens, false);
+        let exchange = player.exchange();
+        let mut kept = Kept::default();
+        let made = soft()
+            .0
+            .replay(&registry, &moved, plan, calendar, &exchange, &mut kept);
+        let fault = made.map(drop).expect_err("the host cannot read it");
+        assert!(fault.text.contains("the gate of actor `"), "{}", fault.text);
+    }
 }
 
 /// Changes the kernels of gated actors.
