@@ -25,6 +25,8 @@ mod protocol;
 mod repository;
 mod stats;
 mod tensor;
+#[doc(hidden)]
+pub mod testing;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -171,6 +173,7 @@ fn limits_of(args: &Args) -> Limits {
         connections,
         header_timeout: args.header_timeout,
         body_timeout: args.body_timeout,
+        write_timeout: args.write_timeout,
     }
 }
 
