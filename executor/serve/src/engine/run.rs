@@ -190,6 +190,9 @@ impl RunningModel {
     fn run_once(&self, answers: &mut u64) -> Result<(), EndedRun> {
         let engine = &self.model.engine;
         let mut supervised = Supervised::declared(&Supervision::default(), engine)?;
+        // Models that are served keep no tokens, so that a border costs next to nothing: nothing that was answered is computed
+        // again after a loss.
+        supervised.save_every = Some(1);
         let readiness = Arc::clone(&self.readiness);
         supervised.listener = Some(Arc::new(move |event| readiness.follow(event)));
         let mut session = engine.start(RunOptions {
