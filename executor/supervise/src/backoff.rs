@@ -129,7 +129,9 @@ mod tests {
         };
         let waits = |seed| {
             let mut backoff = Backoff::new(policy, seed);
-            (0..200).map(|_| backoff.wait_ns(0, 0)).collect::<Vec<u64>>()
+            (0..200)
+                .map(|_| backoff.wait_ns(0, 0))
+                .collect::<Vec<u64>>()
         };
         assert_eq!(waits(7), waits(7));
         assert_ne!(waits(7), waits(8));
