@@ -1,17 +1,17 @@
 //! Gates: `cargo bench -p zbmd-tests --bench gates`.
 //!
-//! The voice detector behind its energy gate beside the one without, on a recording of which nine tenths are silence:
-//! CPU time of the whole process, planned periods, segments, and spans of speech as silero-vad defines them. Both run by
-//! turns.
+//! The voice detector behind its energy gate beside the one without, on a recording of which nine tenths are silence,
+//! of noise or of zeros: CPU time of the whole process, planned periods, segments, and spans of speech as silero-vad defines
+//! them. Both run by turns.
 
 use std::time::Duration;
 
-use zbmd_compiler::{CompileOptions, compile_file};
+use zbmd_compiler::{CompileOptions, compile_str};
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::PlanId;
 use zbmd_tests::actors::{registry, segments};
 use zbmd_tests::run::{Streams, drive_with, graph_file, streams};
-use zbmd_tests::signal::{from_f32_bytes, mostly_silent_speech, speech_timestamps};
+use zbmd_tests::signal::{Silence, from_f32_bytes, mostly_silent_speech, speech_timestamps};
 use zbmd_tests::{cpu_time, data};
 
 const ROUNDS: usize = 5;
@@ -27,39 +27,55 @@ fn main() {
         return;
     };
     let speech = std::fs::read(wav).expect("readable");
-    let audio = mostly_silent_speech(&speech[44..]);
+    let plain = std::fs::read_to_string(graph_file("vad/model.ron")).expect("readable");
+    let gated = std::fs::read_to_string(graph_file("vad/gated.ron")).expect("readable");
+    // The work that is never skipped, and its time, are the same with and without the gate.
+    let (before, after) = gated.split_once("gate: Gate(").expect("a gate");
+    let (_, after) = after.split_once("))").expect("its end");
+    let ungated = format!("{before}){after}");
+
+    let detector = std::path::absolute(&detector).expect("a path");
+    let compiled = |name, text: &str| compiled(name, text, &detector);
+    compiled("gated.ron without its gate", &ungated);
+    let engines = [
+        ("without a gate", compiled("model.ron", &plain)),
+        ("behind a gate", compiled("gated.ron", &gated)),
+    ];
+    for silence in [Silence::Noise, Silence::Zeros] {
+        println!("{silence:?} for nine tenths");
+        measure(&engines, mostly_silent_speech(&speech[44..], silence));
+    }
+}
+
+/// An engine of a model; prints what it plans.
+fn compiled(name: &str, text: &str, detector: &std::path::Path) -> Engine {
+    let mut options = CompileOptions {
+        registry: registry(),
+        ..CompileOptions::default()
+    };
+    let detector = format!("{:?}", detector.display().to_string());
+    options.params.insert("detector".to_owned(), detector);
+    let compiled = compile_str(name, text, "", &options);
+    let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+    let plan = &compiled.program.plans[PlanId(0)];
+    let period_us = plan.period_ns as f64 / 1e3 / plan.block as f64;
+    println!("{name}: planned {period_us:.1} us an iteration");
+    Engine::new(compiled.program, &registry()).expect("an engine")
+}
+
+/// CPU time and what is heard, of two engines by turns.
+fn measure(engines: &[(&str, Engine); 2], audio: Vec<u8>) {
     let seconds = audio.len() as f64 / 32_000.0;
     let inputs = streams([("pcm", audio)]);
-
-    let engines: Vec<(&str, Engine)> = ["vad/model.ron", "vad/gated.ron"]
-        .into_iter()
-        .map(|model| {
-            let detector = std::path::absolute(&detector).expect("a path");
-            let mut options = CompileOptions {
-                registry: registry(),
-                ..CompileOptions::default()
-            };
-            let text = format!("{:?}", detector.display().to_string());
-            options.params.insert("detector".to_owned(), text);
-            let compiled = compile_file(graph_file(model), &options);
-            let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
-            let plan = &compiled.program.plans[PlanId(0)];
-            let period_us = plan.period_ns as f64 / 1e3 / plan.block as f64;
-            println!("{model}: planned {period_us:.1} us an iteration");
-            let engine = Engine::new(compiled.program, &registry()).expect("an engine");
-            (model, engine)
-        })
-        .collect();
-
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); engines.len()];
     let mut found = Vec::new();
     for round in 0..=ROUNDS {
-        for ((model, engine), times) in engines.iter().zip(&mut times) {
+        for ((name, engine), times) in engines.iter().zip(&mut times) {
             let (time, outputs) = run(engine, &inputs);
             // The first round warms up.
             if round == 0 {
                 let lines = segments::lines(&outputs["segments"]);
-                println!("{model}: {} segments", lines.lines().count());
+                println!("{name}: {} segments", lines.lines().count());
                 found.push((lines, from_f32_bytes(&outputs["prob"])));
             } else {
                 times.push(time.as_secs_f64());

@@ -98,9 +98,19 @@ pub fn from_f32_bytes(bytes: &[u8]) -> Vec<f64> {
         .collect()
 }
 
+/// What a recording has where nobody speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// Noise of the level of the recording's own pauses.
+    Noise,
+    /// Zeros, as from a microphone that is muted.
+    Zeros,
+}
+
 /// A recording of speech, 16 kHz, samples of 16 bits, cut within its longer pauses; each piece is followed by nine times as
-/// much noise of the level of the recording's own pauses. Then silence in which the last segment of speech ends.
-pub fn mostly_silent_speech(recording: &[u8]) -> Vec<u8> {
+/// much silence. Then zeros in which the last segment of speech ends.
+pub fn mostly_silent_speech(recording: &[u8], silence: Silence) -> Vec<u8> {
+    const NOISE_LEVEL: i16 = 60;
     const END_FRAMES: usize = 40;
     let mut rng = fastrand::Rng::with_seed(5);
     let mut audio = Vec::new();
@@ -110,8 +120,11 @@ pub fn mostly_silent_speech(recording: &[u8]) -> Vec<u8> {
     for cut in cuts {
         let piece = &recording[first..cut];
         audio.extend_from_slice(piece);
-        let noise = (0..9 * piece.len() / 2).flat_map(|_| rng.i16(-60..=60).to_le_bytes());
-        audio.extend(noise);
+        let mut sample = || match silence {
+            Silence::Noise => rng.i16(-NOISE_LEVEL..=NOISE_LEVEL),
+            Silence::Zeros => 0,
+        };
+        audio.extend((0..9 * piece.len() / 2).flat_map(|_| sample().to_le_bytes()));
         first = cut;
     }
     audio.resize(

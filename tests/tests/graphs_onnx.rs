@@ -4,7 +4,7 @@ use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_file, read_
 use zbmd_tests::actors::{registry, segments};
 use zbmd_tests::data;
 use zbmd_tests::run::{Streams, graph_file, interpret_program, replay, streams};
-use zbmd_tests::signal::{from_f32_bytes, mostly_silent_speech, speech_timestamps};
+use zbmd_tests::signal::{Silence, from_f32_bytes, mostly_silent_speech, speech_timestamps};
 
 /// Compiles a model of `graphs/` with parameters from outside.
 fn compiled(model: &str, devices: usize, params: &[(&str, String)]) -> Compiled {
@@ -161,7 +161,7 @@ fn behind_an_energy_gate_the_same_utterances_are_heard_and_the_pre_roll_is_exact
     else {
         return;
     };
-    let audio = mostly_silent_speech(&speech);
+    let audio = mostly_silent_speech(&speech, Silence::Noise);
     let input: Streams = streams([("pcm", audio)]);
     let plain = compiled("vad/model.ron", 1, std::slice::from_ref(&detector));
     let gated = |devices| compiled("vad/gated.ron", devices, std::slice::from_ref(&detector));
@@ -213,6 +213,45 @@ fn behind_an_energy_gate_the_same_utterances_are_heard_and_the_pre_roll_is_exact
         let is_open = loud[first..=frame].contains(&true);
         assert_eq!(*probability != 0.0, is_open, "frame {frame}");
     }
+}
+
+#[test]
+fn a_gated_detector_gives_the_bits_of_one_that_hears_each_utterance_alone() {
+    const FRAME_BYTES: usize = 1024;
+    const HISTORY_BYTES: usize = 128;
+    const PRE_ROLL: usize = 8;
+    let (Some(detector), Some(speech)) =
+        (file_param("detector", "models/silero_vad.onnx"), speech())
+    else {
+        return;
+    };
+    let audio = mostly_silent_speech(&speech, Silence::Zeros);
+    let model = |name| compiled(name, 1, std::slice::from_ref(&detector));
+    let input = streams([("pcm", audio.clone())]);
+    let (gated, _) = replay(model("vad/gated.ron"), &registry(), &input, None, None);
+    let probabilities: Vec<&[u8]> = gated["prob"].chunks_exact(4).collect();
+
+    let mut compared = 0;
+    let mut first = 0;
+    for stretch in probabilities.chunk_by(|a, b| (**a == [0; 4]) == (**b == [0; 4])) {
+        let frames = first..first + stretch.len();
+        first = frames.end;
+        if *stretch[0] == [0; 4] || frames.start <= PRE_ROLL {
+            continue;
+        }
+        let begin = (frames.start - PRE_ROLL) * FRAME_BYTES;
+        // Alone, a detector has zeros before its first frame.
+        if audio[begin - HISTORY_BYTES..begin] != [0; HISTORY_BYTES] {
+            continue;
+        }
+        let utterance = audio[begin..(frames.end - PRE_ROLL) * FRAME_BYTES].to_vec();
+        let alone = streams([("pcm", utterance)]);
+        let (plain, _) = replay(model("vad/model.ron"), &registry(), &alone, None, None);
+        assert!(plain["prob"] == stretch.concat(), "frames {frames:?}");
+        compared += 1;
+    }
+    println!("{compared} stretches compared");
+    assert!(compared >= 5, "{compared} stretches begin behind zeros");
 }
 
 #[test]

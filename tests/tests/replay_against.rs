@@ -47,7 +47,41 @@ mod linux {
     ],
     sinks: { "out": Stream(), "low": Stream() },
 )"#;
+    /// Every 48 iterations a token asks for a mode, one of which takes two tokens an iteration.
+    const MODES: &str = r#"Model(
+    name: "deciding",
+    sources: { "in": Stream(dtype: f32) },
+    actors: {
+        "pick": Expr("x < 0.4 ? 0 : x < 0.7 ? 1 : 2"),
+        "memory": Expr("0.5 * s + x", inputs: { "x": f32, "s": f32 }),
+    },
+    channels: [
+        (from: "in", to: ["pick", "memory.x"]),
+        (from: "pick", to: ["low"], initial: [0]),
+    ],
+    modes: {
+        "plain": Mode(channels: [(from: "memory", to: ["memory.s", "out"], initial: [0.0])]),
+        "pairs": Mode(
+            actors: { "half": Fir([0.5, 0.25], decimate: 2) },
+            channels: [
+                (from: "memory", to: ["memory.s", "half"], initial: [0.0]),
+                (from: "half", to: ["out"]),
+            ],
+        ),
+        "squared": Mode(
+            actors: { "square": Expr("x * x"), "later": Expr("x + 1") },
+            channels: [
+                (from: "memory", to: ["memory.s", "square"], initial: [0.0]),
+                (from: "square", to: ["later"]),
+                (from: "later", to: ["out"]),
+            ],
+        ),
+    },
+    mode_from: (from: "pick", every: 48),
+    sinks: { "out": Stream(), "low": Stream() },
+)"#;
     const TOKENS: usize = 1_200_000;
+    const MODES_TOKENS: usize = 60_000;
     /// All tokens before it are zero.
     const FIRST: usize = 900_004;
     /// The initial token of the channel to `out`.
@@ -64,7 +98,7 @@ mod linux {
         let bytes: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
         std::fs::write(folder.join("in.f32"), bytes).expect("written");
         compile(folder, "base", MODEL, 1);
-        record(folder);
+        record(folder, 400_000);
 
         equal_models(folder);
         a_changed_constant(folder);
@@ -74,6 +108,8 @@ mod linux {
         other_actors(folder);
         other_sinks(folder);
         what_cannot_be_compared(folder);
+
+        several_modes();
     }
 
     fn equal_models(folder: &Path) {
@@ -269,6 +305,100 @@ mod linux {
         assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
     }
 
+    fn several_modes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path();
+        let mut rng = fastrand::Rng::with_seed(7);
+        let numbers = (0..MODES_TOKENS).map(|_| rng.f32());
+        let bytes: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
+        std::fs::write(folder.join("in.f32"), bytes).expect("written");
+        compile(folder, "base", MODES, 1);
+        record(folder, 20_000);
+        let recording = Recording::open(&folder.join("box")).expect("a recording");
+        let changes = recording.mode_changes().count();
+        assert!(changes > 100, "{changes} changes of mode");
+        let base = outputs(folder, "base");
+
+        compile(folder, "two", MODES, 2);
+        let (code, told) = against(folder, "two", &[]);
+        assert_eq!(code, 0, "{told}");
+        assert!(told.contains(&format!(
+            "sink `out`: no difference in {} tokens",
+            base.len()
+        )));
+
+        // What is changed is in one mode, or in all, or shows up only a while after it is entered.
+        for (name, old, new, actor) in [
+            ("square", "Expr(\"x * x\")", "Expr(\"x * x - 1\")", "square"),
+            ("later", "\"x + 1\"", "\"x < 1.99 ? x + 1 : 0\"", "later"),
+            ("half", "[0.5, 0.25]", "[0.5, 0.5]", "half"),
+            ("memory", "0.5 * s + x", "0.25 * s + x", "memory"),
+        ] {
+            compile(folder, name, &MODES.replace(old, new), 1);
+            let other = outputs(folder, name);
+            let unlike = base.iter().zip(&other).position(|(a, b)| a != b);
+            let unlike = unlike.expect("what is changed is heard");
+            let (code, told) = against(folder, name, &[]);
+            assert_eq!(code, 1, "{told}");
+            let sink = format!("sink `out`: first difference at token {unlike} (iteration ");
+            assert!(told.contains(&sink), "{sink} is not in {told}");
+            let port = format!("actor `{actor}`, port `y`: first difference at token ");
+            let line = told.lines().find(|line| line.starts_with(&port));
+            let line = line.unwrap_or_else(|| panic!("{port} is not in {told}"));
+            assert!(line.ends_with("what it reads is the same"), "{told}");
+        }
+
+        // A later beginning is in another mode.
+        let middle = recording.mode_changes().nth(changes / 2).expect("many");
+        for from in [middle.iteration, middle.iteration + 5] {
+            let (code, told) = against(folder, "memory", &["--from", &from.to_string()]);
+            assert_eq!(code, 1, "{told}");
+            assert!(told.contains("actor `memory`, port `y`"), "{told}");
+        }
+
+        // Twice as many tokens an iteration in one of the modes.
+        compile(
+            folder,
+            "fours",
+            &MODES.replace("decimate: 2", "decimate: 4"),
+            1,
+        );
+        let (code, told) = against(folder, "fours", &[]);
+        assert_eq!(code, 1, "{told}");
+        assert!(told.contains("actor `half`, port `y`"), "{told}");
+
+        compile(
+            folder,
+            "renamed",
+            &MODES.replace("\"squared\"", "\"cubed\""),
+            1,
+        );
+        let (code, told) = against(folder, "renamed", &[]);
+        assert_eq!(code, 5, "{told}");
+        assert!(
+            told.contains("has no mode `squared`, which was recorded"),
+            "{told}"
+        );
+    }
+
+    /// What a run of a bundle gives to `out`.
+    fn outputs(folder: &Path, name: &str) -> Vec<[u8; 4]> {
+        let bundle = format!("{name}.zbmd");
+        let words = [
+            "-i",
+            "in=in.f32",
+            "-o",
+            "out=out.f32",
+            "-o",
+            "low=/dev/null",
+        ];
+        let output = command(folder).arg(bundle).args(words).output();
+        let output = output.expect("started");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let bytes = std::fs::read(folder.join("out.f32")).expect("written");
+        bytes.as_chunks().0.to_vec()
+    }
+
     fn compile_changed(folder: &Path, name: &str, changes: &[(&str, &str)]) {
         let mut changed = MODEL.to_owned();
         for (old, new) in changes {
@@ -286,7 +416,7 @@ mod linux {
         let compiled = compile_str("model.ron", model, "", &options);
         let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{name}: {diagnostics}"));
         let path = folder.join(format!("{name}.zbmd"));
-        zbmd_ir::bundle::write(&path, &compiled.program).expect("written");
+        compiled.write(&path).expect("written");
     }
 
     /// Tokens of the source in an iteration of the base model.
@@ -295,13 +425,14 @@ mod linux {
         recording.head.modes[0].tokens_per_iteration[0] as usize
     }
 
-    fn record(folder: &Path) {
+    fn record(folder: &Path, rate: u32) {
         // Paced, so that there are states on the way.
+        let input = format!("in=paced:in.f32?rate={rate}");
         let output = command(folder)
             .args([
                 "base.zbmd",
                 "-i",
-                "in=paced:in.f32?rate=400000",
+                &input,
                 "-o",
                 "out=/dev/null",
                 "-o",

@@ -48,7 +48,7 @@ use clap::Parser;
 use zbmd_backends::op::Registry;
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{is_hidden, printable_lines};
-use zbmd_ir::verify::{Verified, VerifiedModes};
+use zbmd_ir::verify::VerifiedModes;
 use zbmd_ir::{PresentMode, Program, State, state};
 
 pub use zbmd_executor::exit;
@@ -434,14 +434,6 @@ fn late_wakes(supervised: &Option<Supervised>) -> &[LateWake] {
 fn open_modes(args: &Args, bundle_path: &Path) -> Result<VerifiedModes, CliError> {
     let max_structure_bytes = u64::from(args.max_structure) << 20;
     bundle::open_modes_within(bundle_path, max_structure_bytes).map_err(|error| CliError::Bundle {
-        path: bundle_path.to_owned(),
-        source: Box::new(error),
-    })
-}
-
-fn open_bundle(args: &Args, bundle_path: &Path) -> Result<Verified<Program>, CliError> {
-    let max_structure_bytes = u64::from(args.max_structure) << 20;
-    bundle::open_within(bundle_path, max_structure_bytes).map_err(|error| CliError::Bundle {
         path: bundle_path.to_owned(),
         source: Box::new(error),
     })

@@ -47,10 +47,14 @@ pub(crate) struct EpochManager {
     pub options: RunOptions,
     pub session_memory: Arc<SessionMemory>,
     pub pool: WorkerPool,
+    /// Cores that this process may use, asked once: the system answers from files.
+    available_cores: usize,
     /// At the border where the next epoch begins.
     pub state: State,
     pub phase: Phase,
     pub next_epoch: u64,
+    /// The memory of the last epoch, until the next one is at work: giving it back takes the system a while.
+    leaving: Option<Arc<EpochMemory>>,
     /// The next epoch is to find no memory: an injected fault.
     pub deny_memory: bool,
     /// How often the distance between borders is halved in the next epoch: once more after an epoch that ended before
@@ -118,6 +122,7 @@ impl EpochManager {
             padded: vec![0; source_count],
             phase: Phase::Main,
             next_epoch: 0,
+            leaving: None,
             deny_memory: false,
             border_halvings: 0,
             tally: RunTally::new(sink_count),
@@ -135,6 +140,7 @@ impl EpochManager {
             options,
             session_memory,
             pool,
+            available_cores: std::thread::available_parallelism().map_or(1, usize::from),
             state,
             tracer,
         };
@@ -165,6 +171,7 @@ impl EpochManager {
         let mut ledger = control.ledger();
         let last_epoch = control.current();
         let granted = last_epoch.as_ref().map(CurrentEpoch::granted_iterations);
+        self.leaving = last_epoch.as_ref().map(|last| Arc::clone(&last.memory));
         drop(last_epoch);
         ledger.leave_epoch(granted.unwrap_or(0));
         let entered_ledger = self.ledger_in_program(&ledger);
@@ -173,7 +180,7 @@ impl EpochManager {
             live,
             ..self.epoch_spec(epoch, plan_id, plan, lost)
         });
-        let epoch_memory = EpochMemory::create(graph, plan, &spec, self.options.lock_memory)?;
+        let epoch_memory = EpochMemory::create(graph, plan, &spec)?;
         let memory = Arc::new(epoch_memory);
         border::write_start(&memory, &self.state.channels);
         let parts = self.pool.prepare(&spec, &memory)?;
@@ -224,7 +231,6 @@ impl EpochManager {
     ) -> EpochSpec {
         let loaded = &self.loaded;
         let devices = loaded.physical_devices(plan, lost);
-        let available_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let machine = &loaded.program.machine;
         let team_sizes = devices.iter().map(|id| machine.devices[*id].cores.len());
         // Workers spin for long only where each of their threads has a core to itself.
@@ -250,7 +256,7 @@ impl EpochManager {
             epoch,
             mode: self.mode as u32,
             plan: plan_id,
-            spin_long: thread_count <= available_cores,
+            spin_long: thread_count <= self.available_cores,
             devices,
             limit: match self.phase {
                 Phase::Pad => 1,
@@ -363,6 +369,8 @@ impl EpochManager {
         }
         self.pool
             .begin(&active.spec, &active.memory, worker_parts, watchdogs)?;
+        // Only now, so that nobody waits for it.
+        active.memory.arena().make_present(self.options.lock_memory);
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -34,9 +35,13 @@ const FLUSH_PAUSE: Duration = Duration::from_millis(2);
 /// How often threads that are to end are looked at.
 const DISMISS_PAUSE: Duration = Duration::from_millis(1);
 
+/// A worker's part of an epoch, for its thread.
+type ThreadJob = Box<dyn FnOnce() + Send>;
+
 /// What a worker is, and how to reach it.
 enum WorkerHandle {
-    Thread,
+    /// Where its thread takes what it is to do, once there is one. The thread ends with it.
+    Thread(Option<Sender<ThreadJob>>),
     #[cfg(target_os = "linux")]
     Process(WorkerProcess),
 }
@@ -45,13 +50,13 @@ impl WorkerHandle {
     #[cfg(target_os = "linux")]
     fn process(&self) -> Option<&WorkerProcess> {
         match self {
-            Self::Thread => None,
+            Self::Thread(_) => None,
             Self::Process(process) => Some(process),
         }
     }
 
     fn is_thread(&self) -> bool {
-        matches!(self, Self::Thread)
+        matches!(self, Self::Thread(_))
     }
 }
 
@@ -75,7 +80,7 @@ pub(crate) struct WorkerPool {
     /// The GPUs that threads of this process drive.
     gpus: Arc<OpenGpus>,
     members: BTreeMap<DeviceId, PoolMember>,
-    /// Threads that will end by themselves: replays that are to stop, and listeners of processes.
+    /// Threads that will end by themselves: those of workers, once their members are gone, and listeners of processes.
     threads: Vec<(DeviceId, JoinHandle<()>)>,
     /// Threads of workers that were given up: they may never end.
     left_behind: Vec<JoinHandle<()>>,
@@ -148,7 +153,7 @@ impl WorkerPool {
         Ok(())
     }
 
-    /// A worker that is a thread has one only while it runs a part of an epoch. So it is ready at once, if its GPU is.
+    /// A worker that is a thread has none before its first part of an epoch. So it is ready at once, if its GPU is.
     fn start_thread_worker(
         &mut self,
         device: DeviceId,
@@ -163,7 +168,7 @@ impl WorkerPool {
             }
         }
         self.events.send(WorkerEvent::Ready { device, generation });
-        Ok(WorkerHandle::Thread)
+        Ok(WorkerHandle::Thread(None))
     }
 
     #[cfg(target_os = "linux")]
@@ -212,7 +217,7 @@ impl WorkerPool {
             let all_members = self.members.iter_mut();
             let running_processes =
                 all_members.filter_map(|(device, member)| match &mut member.handle {
-                    WorkerHandle::Thread => None,
+                    WorkerHandle::Thread(_) => None,
                     WorkerHandle::Process(process) => Some((*device, process)),
                 });
             self.processes
@@ -232,7 +237,7 @@ impl WorkerPool {
         };
 
         match member.handle {
-            WorkerHandle::Thread => {
+            WorkerHandle::Thread(_) => {
                 // What it is in the middle of cannot count any more, and its memory lives as long as it.
                 let worker_threads = self.threads.extract_if(.., |(of, _)| *of == device);
                 self.left_behind
@@ -259,7 +264,7 @@ impl WorkerPool {
     /// program yet.
     pub(crate) fn process_of(&self, device: DeviceId) -> Option<u32> {
         match &self.members.get(&device)?.handle {
-            WorkerHandle::Thread => Some(std::process::id()),
+            WorkerHandle::Thread(_) => Some(std::process::id()),
             #[cfg(target_os = "linux")]
             WorkerHandle::Process(process) => process.lifetime().process(),
         }
@@ -355,30 +360,53 @@ impl WorkerPool {
         let device = spec.devices[calendar];
         let member = self.members.get(&device);
         let generation = member.map_or(0, |member| member.generation);
-        let device_name = &self.loaded.program.machine.devices[device].name;
-        // The system takes no name with a zero byte in it.
-        let thread_name = format!("zbmd {}", device_name.replace('\0', "?"));
 
         let loaded = Arc::clone(&self.loaded);
         let event_sender = self.events.clone();
         let epoch = spec.epoch;
         let heartbeat = watchdogs.heartbeat(calendar);
+        let job: ThreadJob = Box::new(move || {
+            let replay = AssertUnwindSafe(|| Box::new(prepared.run(&loaded, heartbeat)));
+            event_sender.send(match catch_unwind(replay) {
+                Ok(end) => WorkerEvent::Ended {
+                    device,
+                    generation,
+                    epoch,
+                    calendar,
+                    end,
+                },
+                Err(panic) => WorkerEvent::Panicked(panic),
+            });
+        });
+        self.hand_over(device, job)
+    }
+
+    /// Gives a job to the thread of a device's worker, which is started with its first one: a thread that waits for its
+    /// next job begins it sooner than a new one.
+    fn hand_over(&mut self, device: DeviceId, job: ThreadJob) -> io::Result<()> {
+        if let Some(PoolMember {
+            handle: WorkerHandle::Thread(Some(jobs)),
+            ..
+        }) = self.members.get(&device)
+        {
+            // Its thread catches panics, and waits as long as there is somebody to send.
+            let _ = jobs.send(job);
+            return Ok(());
+        }
+
+        let device_name = &self.loaded.program.machine.devices[device].name;
+        // The system takes no name with a zero byte in it.
+        let thread_name = format!("zbmd {}", device_name.replace('\0', "?"));
+        let (sender, jobs) = mpsc::channel::<ThreadJob>();
         let worker_thread = std::thread::Builder::new()
             .name(thread_name)
-            .spawn(move || {
-                let replay = AssertUnwindSafe(|| Box::new(prepared.run(&loaded, heartbeat)));
-                event_sender.send(match catch_unwind(replay) {
-                    Ok(end) => WorkerEvent::Ended {
-                        device,
-                        generation,
-                        epoch,
-                        calendar,
-                        end,
-                    },
-                    Err(panic) => WorkerEvent::Panicked(panic),
-                });
-            })?;
+            .spawn(move || jobs.into_iter().for_each(|job| job()))?;
         self.threads.push((device, worker_thread));
+
+        let _ = sender.send(job);
+        if let Some(member) = self.members.get_mut(&device) {
+            member.handle = WorkerHandle::Thread(Some(sender));
+        }
         Ok(())
     }
 
@@ -453,7 +481,7 @@ impl WorkerPool {
         {
             let all_members = self.members.values_mut();
             let workers = all_members.filter_map(|member| match &mut member.handle {
-                WorkerHandle::Thread => None,
+                WorkerHandle::Thread(_) => None,
                 WorkerHandle::Process(process) => Some(process),
             });
             self.processes.flush(workers)
@@ -484,6 +512,8 @@ impl WorkerPool {
         for (device, generation) in processes {
             self.kill(device, generation);
         }
+        // Threads have nothing more to wait for.
+        self.members.clear();
 
         if let Some(limit) = limit {
             self.wait_for_threads(limit);

@@ -12,7 +12,10 @@ use std::ops::Deref;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(all(target_os = "linux", not(miri)))]
+use rustix::mm::MapFlags;
 use serde::{Deserialize, Serialize};
 
 /// Memory that was asked for and cannot be had.
@@ -76,7 +79,7 @@ const LARGE_BYTES: u64 = 16 << 20;
 pub(crate) struct Arena {
     base: NonNull<u8>,
     bytes: usize,
-    locked: bool,
+    locked: AtomicBool,
     backing: Backing,
 }
 
@@ -113,23 +116,26 @@ impl Arena {
         let mut arena = Self {
             base,
             bytes: arena_bytes,
-            locked: false,
+            locked: AtomicBool::new(false),
             backing: Backing::Heap(alignment),
         };
 
         arena.advise_huge();
         arena.touch();
-        arena.locked = lock && arena.lock();
+        if lock {
+            arena.lock();
+        }
         Ok(arena)
     }
 
     /// Like [`Self::new`], in memory that another process can map too: [`Self::fd`], [`Self::map`]. Nothing of it has a
-    /// name, so nothing is left behind when all who use it are gone, however they went.
+    /// name, so nothing is left behind when all who use it are gone, however they went. Its pages are not present before
+    /// they are touched, or [`Self::make_present`].
     ///
     /// # Errors
     /// As [`Self::new`].
     #[cfg(all(target_os = "linux", not(miri)))]
-    pub(crate) fn shared(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
+    pub(crate) fn shared(bytes: u64) -> Result<Self, OutOfMemory> {
         let ArenaSize {
             bytes: arena_bytes,
             refusal,
@@ -139,9 +145,7 @@ impl Arena {
             scarce: scarce(error),
             ..refusal
         })?;
-        let mut arena = Self::mapped(fd, arena_bytes).map_err(|_| refusal)?;
-        arena.locked = lock && arena.lock();
-        Ok(arena)
+        Self::mapped(fd, arena_bytes, MapFlags::SHARED).map_err(|_| refusal)
     }
 
     /// Without shared mappings (other systems, Miri) an ordinary arena: threads share it all the same.
@@ -149,8 +153,19 @@ impl Arena {
     /// # Errors
     /// As [`Self::new`].
     #[cfg(not(all(target_os = "linux", not(miri))))]
-    pub(crate) fn shared(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
-        Self::new(bytes, lock)
+    pub(crate) fn shared(bytes: u64) -> Result<Self, OutOfMemory> {
+        Self::new(bytes, false)
+    }
+
+    /// Makes all pages present, which takes the system a third of a millisecond for each MiB, while others use them. With
+    /// `lock` it also asks the system never to page them out; see [`Self::is_locked`].
+    pub(crate) fn make_present(&self, lock: bool) {
+        if lock {
+            self.lock();
+        }
+        if !self.is_locked() {
+            self.populate();
+        }
     }
 
     /// Maps the arena that another process made with [`Self::shared`].
@@ -167,7 +182,7 @@ impl Arena {
             ));
         }
         let mapped_bytes = usize::try_from(fstat(&fd)?.st_size).map_err(io::Error::other)?;
-        Self::mapped(fd, mapped_bytes)
+        Self::mapped(fd, mapped_bytes, MapFlags::SHARED | MapFlags::POPULATE)
     }
 
     /// There are no shared mappings here.
@@ -180,17 +195,16 @@ impl Arena {
     }
 
     #[cfg(all(target_os = "linux", not(miri)))]
-    fn mapped(fd: OwnedFd, bytes: usize) -> io::Result<Self> {
-        use rustix::mm::{MapFlags, ProtFlags, mmap};
+    fn mapped(fd: OwnedFd, bytes: usize, map_flags: MapFlags) -> io::Result<Self> {
+        use rustix::mm::{ProtFlags, mmap};
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let map_flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a fresh mapping at an address of the system's choice; the file is as long as that, and sealed.
         let mapping = unsafe { mmap(std::ptr::null_mut(), bytes, protection, map_flags, &fd, 0) }?;
         let base = NonNull::new(mapping.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self {
             base,
             bytes,
-            locked: false,
+            locked: AtomicBool::new(false),
             backing: Backing::Mapped(fd),
         })
     }
@@ -216,7 +230,7 @@ impl Arena {
 
     /// Whether the system promised to keep the pages in memory.
     pub(crate) fn is_locked(&self) -> bool {
-        self.locked
+        self.locked.load(Ordering::Relaxed)
     }
 
     /// Writes to each page, so that none is missing when the run has started.
@@ -239,18 +253,29 @@ impl Arena {
     }
 
     #[cfg(all(target_os = "linux", not(miri)))]
-    fn lock(&mut self) -> bool {
+    fn lock(&self) {
         // SAFETY: the range is this allocation; locking changes no contents.
-        unsafe { rustix::mm::mlock(self.base.as_ptr().cast(), self.bytes) }.is_ok()
+        let lock_result = unsafe { rustix::mm::mlock(self.base.as_ptr().cast(), self.bytes) };
+        self.locked.store(lock_result.is_ok(), Ordering::Relaxed);
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn populate(&self) {
+        use rustix::mm::{Advice, madvise};
+        let base = self.base.as_ptr().cast();
+        // SAFETY: the range is this allocation, whole; the advice changes no contents. Systems before Linux 5.14 refuse it:
+        // then pages come as they are touched.
+        let _ = unsafe { madvise(base, self.bytes, Advice::LinuxPopulateWrite) };
     }
 
     #[cfg(not(all(target_os = "linux", not(miri))))]
     fn advise_huge(&mut self) {}
 
     #[cfg(not(all(target_os = "linux", not(miri))))]
-    fn lock(&mut self) -> bool {
-        false
-    }
+    fn lock(&self) {}
+
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    fn populate(&self) {}
 
     #[cfg(all(target_os = "linux", not(miri)))]
     fn unlock(&mut self) {
@@ -264,7 +289,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        if self.locked {
+        if self.is_locked() {
             self.unlock();
         }
         match self.backing {
@@ -322,11 +347,13 @@ struct ArenaSize {
 
 impl ArenaSize {
     fn of(bytes: u64) -> Result<Self, OutOfMemory> {
-        // Small ones are not worth asking the system about.
-        let limit = match zbmd_ir::memory::available_bytes() {
-            Some(available) if bytes >= LARGE_BYTES => physical_bytes().min(available),
-            _ => physical_bytes(),
+        // Small ones are not worth asking the system about: that reads a dozen of its files, while a run waits for an epoch.
+        let available_bytes = match bytes {
+            LARGE_BYTES.. => zbmd_ir::memory::available_bytes(),
+            _ => None,
         };
+        let limit =
+            available_bytes.map_or_else(physical_bytes, |bytes| bytes.min(physical_bytes()));
         let refusal = OutOfMemory::of_machine(bytes, limit);
         let needed_bytes = usize::try_from(bytes).map_err(|_| refusal)?.max(1);
         if bytes > limit {

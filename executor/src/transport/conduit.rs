@@ -189,7 +189,7 @@ impl Conduit {
     ) -> Result<(Producer, Consumer), OutOfMemory> {
         let data_offset = Self::ENDS_BYTES.next_multiple_of(128);
         let arena_bytes = data_offset.saturating_add(capacity.saturating_mul(token_bytes));
-        let arena = Arc::new(Arena::shared(arena_bytes, false)?);
+        let arena = Arc::new(Arena::shared(arena_bytes)?);
         let place = ConduitPlace {
             ends_offset: 0,
             data_offset,

@@ -61,12 +61,10 @@ impl EpochMemory {
         graph: &Graph,
         plan: &Plan,
         spec: &EpochSpec,
-        lock: bool,
     ) -> Result<Self, OutOfMemory> {
         let layout = EpochLayout::new(graph, plan, spec);
-        // One mapping for all of an epoch, which worker processes inherit: nothing is allocated while it runs.
         // One mapping for all of an epoch, which worker processes map too: nothing is allocated while it runs.
-        let arena = Arc::new(Arena::shared(layout.bytes, lock)?);
+        let arena = Arc::new(Arena::shared(layout.bytes)?);
         let worker_count = plan.calendars.len();
         let remembered_blocks = worker_count * REMEMBERED_BLOCKS;
 

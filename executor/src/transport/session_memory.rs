@@ -54,7 +54,8 @@ impl SessionMemory {
     /// Too little memory.
     pub(crate) fn create(queues: &Queues) -> Result<Self, OutOfMemory> {
         let layout = SessionLayout::new(queues);
-        let arena = Arc::new(Arena::shared(layout.bytes, false)?);
+        let arena = Arc::new(Arena::shared(layout.bytes)?);
+        arena.make_present(false);
         let arrivals = In::create(&arena, layout.arrivals, 1, ArrivalParkers::new).one(0);
         let sources = layout.sources.iter().zip(queues);
         let sources = sources.map(|(&place, &(capacity, token_bytes))| {

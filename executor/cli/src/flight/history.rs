@@ -111,6 +111,21 @@ impl ModeHistory {
         consumed.saturating_add(after).saturating_sub(before)
     }
 
+    /// For each mode, the iterations that the run was in it before an iteration.
+    pub fn iterations_by_mode(&self, until: u64) -> Vec<u64> {
+        let mut counts = vec![0; self.tokens_per_iteration.len()];
+        // Before all that is known it was in the mode that it was in then.
+        let mut mode = self.legs.first().map_or(0, |leg| leg.mode);
+        let mut counted = 0;
+        for leg in &self.legs {
+            let end = leg.begin.clamp(counted, until.max(counted));
+            counts[mode] += end - counted;
+            (counted, mode) = (end, leg.mode);
+        }
+        counts[mode] += until.saturating_sub(counted);
+        counts
+    }
+
     fn consumed_before(&self, iteration: u64) -> Vec<u64> {
         let sources = self.tokens_per_iteration.first().map_or(0, Vec::len);
         (0..sources)

@@ -1,12 +1,17 @@
-//! A state of one graph as another graph has it: for a recording that is run on a model that was changed.
+//! A state of one graph as another graph has it, and the changes of mode that follow: for a recording that is run on a model
+//! that was changed.
 
 use std::collections::BTreeSet;
 
+use zbmd_executor::ScheduledMode;
+use zbmd_ir::verify::VerifiedModes;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{
-    ActorId, ChangePosition, Channel, Graph, LiveParameter, ParameterChange, PositionOrder, State,
-    insert_change, live_parameters,
+    ActorId, ChangePosition, Channel, Graph, LiveParameter, ParameterChange, PositionOrder,
+    PresentMode, State, insert_change, live_parameters,
 };
+
+use crate::flight::ReplayStart;
 
 /// A state that was carried over.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +44,11 @@ pub(super) fn carried(state: &State, from: &Graph, to: &Graph) -> Result<Carried
     if state.iterations > 0 {
         carried.state.iterations = carry_position(state, from, to, &mut carried.state.consumed)?;
     }
-    let changes = Changes { from, to };
+    let changes = Changes {
+        from,
+        to,
+        origin: Origin::of(state, carried.state.iterations),
+    };
     let order = PositionOrder {
         iterations: carried.state.iterations,
         consumed: &carried.state.consumed,
@@ -70,6 +79,142 @@ pub(super) fn carried(state: &State, from: &Graph, to: &Graph) -> Result<Carried
         }
     }
     Ok(carried)
+}
+
+/// What a replay begins with, as another model has it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CarriedStart {
+    pub(super) start: ReplayStart,
+    /// As in [`Carried`].
+    pub(super) declared: Vec<String>,
+    /// As in [`Carried`], also of changes in later modes.
+    pub(super) lost_parameters: BTreeSet<String>,
+}
+
+/// Carries over where a replay begins, and the changes of mode that follow: modes by their names, unless both models have
+/// only one.
+///
+/// # Errors
+/// As [`carried`], a mode that the other model does not have, or one that its iterations do not begin with.
+pub(super) fn carried_start(
+    start: &ReplayStart,
+    from: &VerifiedModes,
+    to: &VerifiedModes,
+) -> Result<CarriedStart, String> {
+    let mut mode = start.present_mode.mode;
+    let mut other_mode = same_mode(mode, from, to)?;
+    let (mut graph, mut other) = (graph_of(from, mode), graph_of(to, other_mode));
+    let Carried {
+        state,
+        declared,
+        mut lost_parameters,
+    } = carried(&start.state, graph, other)?;
+
+    let mut origin = Origin::of(&start.state, state.iterations);
+    let mut scheduled_modes = Vec::new();
+    for change in &start.scheduled_modes {
+        let iterations = change.iteration - origin.iteration;
+        let Some(other_iterations) = whole_iterations(graph, other, iterations) else {
+            return Err(format!(
+                "no iteration of it begins where the recorded run went over to another mode, at iteration {}",
+                change.iteration
+            ));
+        };
+        origin.advance(graph, iterations, other_iterations);
+        mode = change.mode;
+        other_mode = same_mode(mode, from, to)?;
+        (graph, other) = (graph_of(from, mode), graph_of(to, other_mode));
+        let changes = Changes {
+            from: graph,
+            to: other,
+            origin,
+        };
+        let made = change.changes.iter();
+        let made = made.map(|change| changes.change(change, &mut lost_parameters));
+        scheduled_modes.push(ScheduledMode {
+            iteration: origin.other_iteration,
+            mode: other_mode,
+            changes: made.collect(),
+        });
+    }
+
+    Ok(CarriedStart {
+        start: ReplayStart {
+            state,
+            present_mode: PresentMode {
+                mode: same_mode(start.present_mode.mode, from, to)?,
+                ..start.present_mode.clone()
+            },
+            scheduled_modes,
+        },
+        declared,
+        lost_parameters,
+    })
+}
+
+/// The place of the mode of the same name.
+fn same_mode(mode: u32, from: &VerifiedModes, to: &VerifiedModes) -> Result<u32, String> {
+    if from.names().len() == 1 && to.names().len() == 1 {
+        return Ok(0);
+    }
+    let name = &from.names()[mode as usize];
+    let place = to.names().iter().position(|known| known == name);
+    place
+        .map(|place| place as u32)
+        .ok_or_else(|| format!("has no mode `{name}`, which was recorded"))
+}
+
+fn graph_of(modes: &VerifiedModes, mode: u32) -> &Graph {
+    &modes.programs()[mode as usize].graph
+}
+
+/// Iterations of the other graph that take the very tokens of so many.
+fn whole_iterations(from: &Graph, to: &Graph, iterations: u64) -> Option<u64> {
+    let mut whole = None;
+    for (id, source) in to.sources() {
+        let known = from.find(&source.name)?;
+        let tokens = iterations.checked_mul(tokens_per_iteration(from, known))?;
+        let per_iteration = tokens_per_iteration(to, id);
+        let count = tokens / per_iteration;
+        if tokens % per_iteration != 0 || whole.is_some_and(|known| known != count) {
+            return None;
+        }
+        whole = Some(count);
+    }
+    Some(whole.unwrap_or(iterations))
+}
+
+/// A place that is known in both models, from which others are counted.
+#[derive(Clone, Copy, Debug)]
+struct Origin {
+    iteration: u64,
+    other_iteration: u64,
+    /// Tokens that the first source has given before it.
+    consumed: u64,
+}
+
+impl Origin {
+    fn of(state: &State, other_iteration: u64) -> Self {
+        Self {
+            iteration: state.iterations,
+            other_iteration,
+            consumed: state.consumed.first().map_or(0, |(_, tokens)| *tokens),
+        }
+    }
+
+    /// Moves it on by so many iterations of either model.
+    fn advance(&mut self, graph: &Graph, iterations: u64, other_iterations: u64) {
+        self.iteration += iterations;
+        self.other_iteration += other_iterations;
+        if let Some((source, _)) = graph.sources().next() {
+            self.consumed += iterations * tokens_per_iteration(graph, source);
+        }
+    }
+}
+
+/// `value + (to - from)`, or 0 where that is less.
+fn shifted(value: u64, from: u64, to: u64) -> u64 {
+    value.saturating_add(to).saturating_sub(from)
 }
 
 /// Sets what each source has consumed; the iterations of the other graph that makes.
@@ -128,6 +273,7 @@ fn writer_of(graph: &Graph, channel: &Channel) -> String {
 struct Changes<'g> {
     from: &'g Graph,
     to: &'g Graph,
+    origin: Origin,
 }
 
 impl Changes<'_> {
@@ -158,8 +304,14 @@ impl Changes<'_> {
     fn position(&self, position: ChangePosition) -> ChangePosition {
         match position {
             ChangePosition::Iteration(iteration) => {
+                let Origin {
+                    iteration: begin,
+                    other_iteration,
+                    consumed,
+                } = self.origin;
+                let same = ChangePosition::Iteration(shifted(iteration, begin, other_iteration));
                 let Some((source, actor)) = self.from.sources().next() else {
-                    return position;
+                    return same;
                 };
                 let tokens = tokens_per_iteration(self.from, source);
                 match self.to.find(&actor.name) {
@@ -167,10 +319,10 @@ impl Changes<'_> {
                         let index = iteration.saturating_mul(tokens);
                         ChangePosition::Token {
                             source: other,
-                            index,
+                            index: shifted(index, begin.saturating_mul(tokens), consumed),
                         }
                     }
-                    _ => position,
+                    _ => same,
                 }
             }
             ChangePosition::Token { source, index } => {
@@ -178,7 +330,8 @@ impl Changes<'_> {
                     Some(source) => ChangePosition::Token { source, index },
                     None => {
                         let tokens = tokens_per_iteration(self.from, source);
-                        ChangePosition::Iteration(index / tokens)
+                        let iterations = index.saturating_sub(self.origin.consumed) / tokens;
+                        ChangePosition::Iteration(self.origin.other_iteration + iterations)
                     }
                 }
             }

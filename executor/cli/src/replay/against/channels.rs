@@ -8,7 +8,7 @@ use std::path::Path;
 use zbmd_backends::interpret::{InterpretError, Interpreter, Written};
 use zbmd_backends::op::Registry;
 use zbmd_ir::verify::graph::repetition;
-use zbmd_ir::{ActorId, Channel, ChannelId, Graph, Program, State, TiVec, TokenType};
+use zbmd_ir::{ActorId, ChannelId, Graph, Program, State, TiVec, TokenType};
 
 use crate::CliError;
 use crate::flight::Recording;
@@ -35,7 +35,7 @@ pub(super) struct UnlikePort {
     pub(super) actor: String,
     pub(super) port: String,
     pub(super) token: TokenType,
-    /// The token, counted from the start of the run, as the recorded model does.
+    /// The token, counted from where the comparison began, as the recorded model does.
     pub(super) index: u64,
     pub(super) iteration: u64,
     pub(super) difference: PortDifference,
@@ -110,6 +110,22 @@ impl<'a> Comparison<'a> {
             first_iteration: recorded.state.iterations,
             recorded: Walk::new(recording, recorded, registry)?,
             other: Walk::new(recording, other, registry)?,
+        })
+    }
+
+    /// The first channel that begins with other tokens, as far as both models have as many.
+    pub(super) fn unlike_start(&self, recorded: &State, other: &State) -> Option<UnlikePort> {
+        let mut pairs = self.pairs.iter_enumerated();
+        let (channel, _) = pairs.find(|(channel, pair)| {
+            let Some(pair) = pair else { return false };
+            let (own, others) = (&recorded.channels[*channel], &other.channels[*pair]);
+            // The youngest tokens of both lie at the end.
+            let common = own.len().min(others.len());
+            own[own.len() - common..] != others[others.len() - common..]
+        })?;
+        Some(UnlikePort {
+            is_cause: true,
+            ..self.port(channel, self.first_iteration, 0, PortDifference::Initial)
         })
     }
 
@@ -207,7 +223,7 @@ impl<'a> Comparison<'a> {
             actor: writer.name.clone(),
             port: port.name.clone(),
             token: channel.token.clone(),
-            index: iteration * per_iteration + token,
+            index: (iteration - self.first_iteration) * per_iteration + token,
             iteration: iteration + token / per_iteration,
             difference,
             is_cause: self.reads_same(channel.from.actor),
@@ -240,29 +256,6 @@ fn inputs_of(graph: &Graph, actor: ActorId) -> BTreeMap<&str, (ChannelId, u64)> 
         }
     }
     inputs
-}
-
-/// The first channel whose initial tokens differ in their values, of two models that begin as declared.
-pub(super) fn unlike_initial_tokens(graph: &Graph, other: &Graph) -> Option<UnlikePort> {
-    let differs = |channel: &Channel| {
-        let pair = same_channel(graph, channel, other)?;
-        let (own, others) = (&channel.initial, &other.channels[pair].initial);
-        let common = own.len().min(others.len());
-        let youngest = |tokens: &[u8]| tokens[tokens.len() - common..].to_vec();
-        (youngest(own) != youngest(others)).then_some(())
-    };
-    let mut channels = graph.channels.iter();
-    let channel = channels.find(|channel| differs(channel).is_some())?;
-    let writer = &graph.actors[channel.from.actor];
-    Some(UnlikePort {
-        actor: writer.name.clone(),
-        port: writer.outputs[channel.from.port as usize].name.clone(),
-        token: channel.token.clone(),
-        index: 0,
-        iteration: 0,
-        difference: PortDifference::Initial,
-        is_cause: true,
-    })
 }
 
 /// The fewest iterations of two models that take the same tokens.

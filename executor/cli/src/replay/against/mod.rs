@@ -1,20 +1,25 @@
 //! `zbmd-run replay --against`: a recording on the model that was recorded and on another one, and where they differ first.
 
 mod channels;
+mod side;
 mod two_runs;
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use zbmd_backends::op::Registry;
-use zbmd_executor::Engine;
-use zbmd_ir::{Graph, State, TokenType};
+use zbmd_executor::{Engine, RunOptions};
+use zbmd_ir::verify::graph::repetition;
+use zbmd_ir::{Graph, TokenType};
 
-use self::channels::{Comparison, PortDifference, Start, UnlikePort, unlike_initial_tokens};
+use self::channels::{Comparison, PortDifference, Start, UnlikePort};
+pub(super) use self::side::Side;
 use self::two_runs::{ComparedSink, SinkDifference, compare_sinks};
-use super::carry::{carried, tokens_per_iteration};
+use super::carry::{CarriedStart, carried_start, tokens_per_iteration};
+use super::start_at;
 use crate::CliError;
-use crate::flight::{Recording, Stretch};
+use crate::flight::{Recording, ReplayStart, Stretch};
 use crate::io::bursts::element_text;
 use crate::say;
 
@@ -22,16 +27,6 @@ use crate::say;
 pub(super) const DIFFERENT: u8 = 1;
 /// Elements of a token that are shown.
 const SHOWN_ELEMENTS: usize = 4;
-
-/// One of two models that are compared.
-pub(super) struct Side {
-    pub(super) engine: Engine,
-    pub(super) path: PathBuf,
-    /// Where it begins.
-    pub(super) state: State,
-    /// How far it goes.
-    pub(super) iterations: u64,
-}
 
 /// What is compared.
 pub(super) struct Against<'a> {
@@ -51,7 +46,7 @@ impl Against<'_> {
     /// # Errors
     /// A model that the recording cannot be run on, or what a run ends with.
     pub(super) fn run(self) -> Result<u8, CliError> {
-        let other = self.other_side(&self.recorded.state)?;
+        let other = self.other_side()?;
         let sinks = compare_sinks(self.recording, &self.recorded, &other)?;
         let name = self.other_path.display().to_string();
         let mut differs = false;
@@ -61,7 +56,9 @@ impl Against<'_> {
             print(&SinkLine {
                 sink,
                 // The tokens of a sink are counted from the start of the run, as those of sources are.
-                first: self.recorded.state.iterations * self.recorded.sink_tokens(&sink.name),
+                first: self.tokens_before(self.recorded.start.state.iterations, |mode| {
+                    self.recorded.sink_tokens(mode, &sink.name)
+                }),
                 iteration,
                 other: &name,
             });
@@ -93,38 +90,75 @@ impl Against<'_> {
         }
     }
 
-    /// The other model where the recorded one begins, as far as both have the same tokens.
-    fn other_side(&self, state: &State) -> Result<Side, CliError> {
-        let refused = |text: String| CliError::Refused {
+    fn refused(&self, text: String) -> CliError {
+        CliError::Refused {
             path: self.other_path.to_owned(),
             text,
-        };
-        let graph = &self.recorded.engine.program().graph;
-        let other_graph = &self.other.program().graph;
-        check_sources(graph, other_graph).map_err(refused)?;
-        let carried = carried(state, graph, other_graph).map_err(refused)?;
-        zbmd_ir::state::check(&carried.state, other_graph)
-            .map_err(|error| refused(error.to_string()))?;
-        if !carried.declared.is_empty() {
-            let names = quoted(carried.declared.iter());
+        }
+    }
+
+    /// The other model where the recorded one begins, as far as both have the same tokens.
+    fn other_side(&self) -> Result<Side, CliError> {
+        check_sources(self.recorded.first_graph(), &self.other.program().graph)
+            .map_err(|text| self.refused(text))?;
+        let CarriedStart {
+            start,
+            declared,
+            lost_parameters,
+        } = self.carried_start(&self.recorded.start)?;
+        let other_modes = self.other.verified_modes();
+        let first_graph = &other_modes.programs()[start.present_mode.mode as usize].graph;
+        zbmd_ir::state::check(&start.state, first_graph)
+            .map_err(|error| self.refused(error.to_string()))?;
+        if !declared.is_empty() {
+            let names = quoted(declared.iter());
             self.note(format_args!(
                 "what lies on the channels of {names} in {} is, in part at least, as declared: the recorded state does not have it",
                 self.other_path.display()
             ));
         }
-        if !carried.lost_parameters.is_empty() {
-            let names = quoted(carried.lost_parameters.iter());
+        if !lost_parameters.is_empty() {
+            let names = quoted(lost_parameters.iter());
             self.note(format_args!(
                 "{} does not take all changes of {names}",
                 self.other_path.display()
             ));
         }
+
+        let end = self.recorded.start.state.iterations + self.recorded.iterations;
+        let scheduled = self.recorded.start.scheduled_modes.iter();
+        let change_count = scheduled
+            .take_while(|change| change.iteration < end)
+            .count();
+        let (last_begin, last_mode) = mode_after(&self.recorded.start, change_count);
+        let (other_begin, other_mode) = mode_after(&start, change_count);
+        let last_iterations = same_tokens(
+            self.recorded.graph(last_mode),
+            &other_modes.programs()[other_mode].graph,
+            end - last_begin,
+        );
         Ok(Side {
             engine: self.other.clone(),
             path: self.other_path.to_owned(),
-            state: carried.state,
-            iterations: same_tokens(graph, other_graph, self.recorded.iterations),
+            iterations: other_begin + last_iterations - start.state.iterations,
+            start,
         })
+    }
+
+    /// Where the other model begins for a beginning of the recorded one.
+    fn carried_start(&self, start: &ReplayStart) -> Result<CarriedStart, CliError> {
+        let recorded = self.recorded.engine.verified_modes();
+        let other = self.other.verified_modes();
+        carried_start(start, recorded, other).map_err(|text| self.refused(text))
+    }
+
+    /// Tokens before an iteration of the recorded run, of something that has so many in an iteration of each mode.
+    fn tokens_before(&self, iteration: u64, per_iteration: impl Fn(usize) -> u64) -> u64 {
+        let counts = self.recording.mode_history().iterations_by_mode(iteration);
+        let tokens = counts.iter().enumerate();
+        tokens
+            .map(|(mode, iterations)| iterations * per_iteration(mode))
+            .sum()
     }
 
     /// The iteration of the run with a sink's first difference.
@@ -135,44 +169,36 @@ impl Against<'_> {
             SinkDifference::Type { .. } => 0,
             SinkDifference::Missing | SinkDifference::New => return None,
         };
-        let iterations = index / self.recorded.sink_tokens(&sink.name);
-        Some(self.recorded.state.iterations + iterations)
+        let iterations = self.recorded.iteration_of(&sink.name, index);
+        Some(self.recorded.start.state.iterations + iterations)
     }
 
     /// The first port that differs up to an iteration. It is looked for from the last state that the recording has before
     /// that, then from earlier ones: most often what makes the difference does so at once.
     fn unlike_port(&self, iteration: u64) -> Result<Option<UnlikePort>, CliError> {
-        let first = &self.recorded.state;
         for stretch in self.earlier_stretches(iteration) {
-            let graph = &self.recorded.engine.program().graph;
             let modes = self.recorded.engine.verified_modes();
-            let state = self.recording.start(stretch, modes)?.state;
-            let is_carried = carried(&state, graph, &self.other.program().graph)
+            let start = self.recording.start(stretch, modes)?;
+            let is_carried = self
+                .carried_start(&start)
                 .is_ok_and(|carried| carried.declared.is_empty());
             if !is_carried {
                 continue;
             }
-            match self.unlike_port_from(&state, iteration)? {
+            match self.unlike_port_from(&start, iteration)? {
                 None => {}
                 // So it was from the first iteration on.
                 Some(found) if matches!(found.difference, PortDifference::Count { .. }) => break,
                 Some(found) => return Ok(Some(found)),
             }
         }
-        if first.iterations == 0 {
-            let graph = &self.recorded.engine.program().graph;
-            let initial = unlike_initial_tokens(graph, &self.other.program().graph);
-            if initial.is_some() {
-                return Ok(initial);
-            }
-        }
-        self.unlike_port_from(first, iteration)
+        self.unlike_port_from(&self.recorded.start, iteration)
     }
 
     /// States between the first one and an iteration: the last, the one before, then twice as far back each time, so that
     /// all of them together are little more work than the whole.
     fn earlier_stretches(&self, iteration: u64) -> Vec<Stretch> {
-        let begin = self.recorded.state.iterations;
+        let begin = self.recorded.start.state.iterations;
         let mut between = self.recording.stretches();
         between.retain(|stretch| {
             stretch.begin > begin && stretch.begin <= iteration && stretch.end > iteration
@@ -186,46 +212,89 @@ impl Against<'_> {
         chosen
     }
 
+    /// The first port that differs from a beginning up to an iteration, mode by mode: from one change of mode to the next, both
+    /// models are run.
     fn unlike_port_from(
         &self,
-        state: &State,
+        start: &ReplayStart,
         iteration: u64,
     ) -> Result<Option<UnlikePort>, CliError> {
-        let other = self.other_side_quietly(state)?;
+        let end = iteration + 1;
+        let mut start = start.clone();
+        let mut other = self.carried_start(&start)?.start;
+        loop {
+            start = enter_mode(&self.recorded.engine, start)?;
+            other = enter_mode(&self.other, other)?;
+            // Where tokens have decided otherwise, what decided has been compared.
+            if !self.is_same_mode(&start, &other) {
+                return Ok(None);
+            }
+            let next = start.scheduled_modes.first().map(|next| next.iteration);
+            let next = next.filter(|next| *next < end);
+            let found = self.unlike_port_in_mode(&start, &other, next.unwrap_or(end))?;
+            let other_next = other.scheduled_modes.first().map(|next| next.iteration);
+            let (None, Some(next), Some(other_next)) = (&found, next, other_next) else {
+                return Ok(found);
+            };
+            start = start_at(&self.recorded.engine, self.recording, start, next)?;
+            other = start_at(&self.other, self.recording, other, other_next)?;
+        }
+    }
+
+    /// The first port that differs before an iteration, in the mode that both models are in.
+    fn unlike_port_in_mode(
+        &self,
+        start: &ReplayStart,
+        other: &ReplayStart,
+        end: u64,
+    ) -> Result<Option<UnlikePort>, CliError> {
+        let recorded_modes = self.recorded.engine.verified_modes();
+        let other_modes = self.other.verified_modes();
         let recorded = Start {
-            program: self.recorded.engine.program(),
-            state,
+            program: &recorded_modes.programs()[start.present_mode.mode as usize],
+            state: &start.state,
             path: &self.recorded.path,
         };
         let other = Start {
-            program: self.other.program(),
-            state: &other,
+            program: &other_modes.programs()[other.present_mode.mode as usize],
+            state: &other.state,
             path: self.other_path,
         };
         let mut comparison = Comparison::new(self.recording, recorded, other, self.registry)?;
-        comparison.first_difference(iteration + 1)
+        let unlike_start = comparison.unlike_start(recorded.state, other.state);
+        let found = match unlike_start {
+            Some(found) => Some(found),
+            None => comparison.first_difference(end)?,
+        };
+        Ok(found.map(|mut found| {
+            let per_iteration = |mode: usize| {
+                let graph = &recorded_modes.programs()[mode].graph;
+                port_tokens(graph, &found.actor, &found.port)
+            };
+            found.index += self.tokens_before(start.state.iterations, per_iteration);
+            found
+        }))
     }
 
-    fn other_side_quietly(&self, state: &State) -> Result<State, CliError> {
-        let graph = &self.recorded.engine.program().graph;
-        let carried = carried(state, graph, &self.other.program().graph);
-        let carried = carried.map_err(|text| CliError::Refused {
-            path: self.other_path.to_owned(),
-            text,
-        })?;
-        Ok(carried.state)
+    fn is_same_mode(&self, recorded: &ReplayStart, other: &ReplayStart) -> bool {
+        let names = self.recorded.engine.verified_modes().names();
+        let other_names = self.other.verified_modes().names();
+        let is_only_one = names.len() == 1 && other_names.len() == 1;
+        is_only_one
+            || names[recorded.present_mode.mode as usize]
+                == other_names[other.present_mode.mode as usize]
     }
 
     /// Says which actors only one of the models has.
     fn print_names(&self, other_name: &str) {
-        let recorded = &self.recorded.engine.program().graph;
-        let other = &self.other.program().graph;
+        let recorded = actor_names(&self.recorded.engine);
+        let other = actor_names(&self.other);
         for (one, another, place) in [
-            (recorded, other, "the recorded model"),
-            (other, recorded, other_name),
+            (&recorded, &other, "the recorded model"),
+            (&other, &recorded, other_name),
         ] {
-            let names = one.actors.iter().map(|actor| &actor.name);
-            let own: Vec<&String> = names.filter(|name| another.find(name).is_none()).collect();
+            let own = one.iter().filter(|name| !another.contains(name));
+            let own: Vec<&String> = own.collect();
             if !own.is_empty() {
                 print(&format_args!(
                     "only {place} has {}",
@@ -234,6 +303,64 @@ impl Against<'_> {
             }
         }
     }
+}
+
+/// Where the mode begins that follows so many changes, and which it is.
+fn mode_after(start: &ReplayStart, change_count: usize) -> (u64, usize) {
+    let last = start.scheduled_modes[..change_count].last();
+    last.map_or(
+        (start.state.iterations, start.present_mode.mode as usize),
+        |change| (change.iteration, change.mode as usize),
+    )
+}
+
+/// The names of the actors of all modes, each once, in order.
+fn actor_names(engine: &Engine) -> Vec<String> {
+    let programs = engine.verified_modes().programs().iter();
+    let actors = programs.flat_map(|program| &program.graph.actors);
+    let mut known = BTreeSet::new();
+    let names = actors.map(|actor| actor.name.clone());
+    names.filter(|name| known.insert(name.clone())).collect()
+}
+
+/// Tokens that an actor writes to a port in an iteration; none where there is no such port.
+fn port_tokens(graph: &Graph, actor: &str, port: &str) -> u64 {
+    let Some(id) = graph.find(actor) else {
+        return 0;
+    };
+    let repetition = repetition(graph).expect("a verified graph is consistent");
+    let mut ports = graph.actors[id].outputs.iter();
+    let port = ports.find(|known| known.name == port);
+    port.map_or(0, |port| repetition[id] * port.rate)
+}
+
+/// Goes over to the mode that follows at the very iteration where a replay begins, if one does: an engine that runs nothing
+/// knows what its state is there.
+fn enter_mode(engine: &Engine, start: ReplayStart) -> Result<ReplayStart, CliError> {
+    let iterations = start.state.iterations;
+    let (now, later): (Vec<_>, Vec<_>) = start
+        .scheduled_modes
+        .into_iter()
+        .partition(|change| change.iteration <= iterations);
+    if now.is_empty() {
+        return Ok(ReplayStart {
+            scheduled_modes: later,
+            ..start
+        });
+    }
+    let session = engine.start(RunOptions {
+        iterations: Some(0),
+        state: Some(start.state),
+        present_mode: start.present_mode,
+        scheduled_modes: now,
+        ..RunOptions::default()
+    })?;
+    let entered = session.join()?;
+    Ok(ReplayStart {
+        state: entered.state,
+        present_mode: entered.present_mode,
+        scheduled_modes: later,
+    })
 }
 
 /// Refuses a model whose sources the recording does not have.

@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 use zbmd_executor::{RunOptions, SinkHandle};
 use zbmd_ir::TokenType;
-use zbmd_ir::verify::graph::repetition;
 
-use super::Side;
+use super::side::Side;
 use crate::CliError;
 use crate::flight::Recording;
 use crate::io::pump;
@@ -164,26 +163,17 @@ fn unlike_token(token: &TokenType, begin: u64, a: &[u8], b: &[u8]) -> Option<Sin
 }
 
 impl Side {
-    /// Tokens that a sink is given in an iteration.
-    pub(super) fn sink_tokens(&self, name: &str) -> u64 {
-        let graph = &self.engine.program().graph;
-        let repetition = repetition(graph).expect("a verified graph is consistent");
-        let mut sinks = graph.sinks().filter(|(_, sink)| sink.name == name);
-        sinks
-            .next()
-            .map_or(1, |(id, sink)| repetition[id] * sink.inputs[0].rate)
-    }
-
     /// As many iterations as give each of these sinks the whole of a block, if the run is as long.
     fn iterations_to(&self, blocks: &BTreeMap<String, u64>) -> u64 {
-        let program = self.engine.program();
-        let for_sinks = program.graph.sinks().filter_map(|(_, sink)| {
+        let for_sinks = self.first_graph().sinks().filter_map(|(_, sink)| {
             let end = (blocks.get(&sink.name)? + 1) * block_tokens(&sink.inputs[0].token);
-            Some(end.div_ceil(self.sink_tokens(&sink.name)))
+            Some(self.iteration_of(&sink.name, end - 1) + 1)
         });
         let enough = for_sinks.max().unwrap_or(0);
         // A bundle without a plan for single iterations runs whole blocks.
-        let block = program.plans.iter().map(|plan| plan.block).max();
+        let programs = self.engine.verified_modes().programs().iter();
+        let plans = programs.flat_map(|program| &program.plans);
+        let block = plans.map(|plan| plan.block).max();
         enough
             .saturating_add(block.unwrap_or(1))
             .min(self.iterations)
@@ -197,11 +187,13 @@ fn outputs(
     iterations: u64,
     kept_blocks: &BTreeMap<String, u64>,
 ) -> Result<BTreeMap<String, SinkOutput>, CliError> {
-    let graph = &side.engine.program().graph;
-    let sources = sources_from(recording, &side.path, graph, &side.state)?;
+    let graph = side.first_graph();
+    let sources = sources_from(recording, &side.path, graph, &side.start.state)?;
     let mut session = side.engine.start(RunOptions {
         iterations: Some(iterations),
-        state: Some(side.state.clone()),
+        state: Some(side.start.state.clone()),
+        present_mode: side.start.present_mode.clone(),
+        scheduled_modes: side.start.scheduled_modes.clone(),
         ..RunOptions::default()
     })?;
     let mut pumps = Vec::new();
