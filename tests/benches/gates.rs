@@ -11,7 +11,9 @@ use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::PlanId;
 use zbmd_tests::actors::{registry, segments};
 use zbmd_tests::run::{Streams, drive_with, graph_file, streams};
-use zbmd_tests::signal::{Silence, from_f32_bytes, mostly_silent_speech, speech_timestamps};
+use zbmd_tests::signal::{
+    Silence, from_f32_bytes, mostly_silent_speech, speech_in_silence, speech_timestamps,
+};
 use zbmd_tests::{cpu_time, data};
 
 const ROUNDS: usize = 5;
@@ -41,8 +43,10 @@ fn main() {
         ("without a gate", compiled("model.ron", &plain)),
         ("behind a gate", compiled("gated.ron", &gated)),
     ];
-    for silence in [Silence::Noise, Silence::Zeros] {
-        println!("{silence:?} for nine tenths");
+    for silence in [Silence::Zeros, Silence::Noise] {
+        println!("a conversation between nine times as much silence ({silence:?})");
+        measure(&engines, speech_in_silence(&speech[44..], silence));
+        println!("silence ({silence:?}) after each sentence, nine times as long");
         measure(&engines, mostly_silent_speech(&speech[44..], silence));
     }
 }

@@ -107,10 +107,31 @@ pub enum Silence {
     Zeros,
 }
 
+impl Silence {
+    /// So many samples of 16 bits.
+    fn samples(self, count: usize, rng: &mut fastrand::Rng) -> Vec<u8> {
+        const NOISE_LEVEL: i16 = 60;
+        let mut sample = || match self {
+            Self::Noise => rng.i16(-NOISE_LEVEL..=NOISE_LEVEL),
+            Self::Zeros => 0,
+        };
+        (0..count).flat_map(|_| sample().to_le_bytes()).collect()
+    }
+}
+
+/// A recording of speech, 16 kHz, samples of 16 bits, between four times as much silence before it and five times as much
+/// after it.
+pub fn speech_in_silence(recording: &[u8], silence: Silence) -> Vec<u8> {
+    let mut rng = fastrand::Rng::with_seed(5);
+    let count = (recording.len() / FRAME_BYTES) * FRAME_SAMPLES;
+    let before = silence.samples(4 * count, &mut rng);
+    let after = silence.samples(5 * count, &mut rng);
+    [&before, &recording[..2 * count], &after].concat()
+}
+
 /// A recording of speech, 16 kHz, samples of 16 bits, cut within its longer pauses; each piece is followed by nine times as
 /// much silence. Then zeros in which the last segment of speech ends.
 pub fn mostly_silent_speech(recording: &[u8], silence: Silence) -> Vec<u8> {
-    const NOISE_LEVEL: i16 = 60;
     const END_FRAMES: usize = 40;
     let mut rng = fastrand::Rng::with_seed(5);
     let mut audio = Vec::new();
@@ -120,11 +141,7 @@ pub fn mostly_silent_speech(recording: &[u8], silence: Silence) -> Vec<u8> {
     for cut in cuts {
         let piece = &recording[first..cut];
         audio.extend_from_slice(piece);
-        let mut sample = || match silence {
-            Silence::Noise => rng.i16(-NOISE_LEVEL..=NOISE_LEVEL),
-            Silence::Zeros => 0,
-        };
-        audio.extend((0..9 * piece.len() / 2).flat_map(|_| sample().to_le_bytes()));
+        audio.extend(silence.samples(9 * piece.len() / 2, &mut rng));
         first = cut;
     }
     audio.resize(
