@@ -16,6 +16,39 @@ use zbmd_scheduler::{Block, ScheduleOptions, schedule};
 use crate::random::{self, Shape};
 use crate::run::Streams;
 
+/// Every 48 iterations a token asks for a mode. `memory` goes over; `pairs` takes and gives other numbers of tokens.
+pub const DECIDING: &str = r#"Model(
+    name: "deciding",
+    sources: { "in": Stream(dtype: f32) },
+    actors: {
+        "pick": Expr("x < 0.4 ? 0 : x < 0.7 ? 1 : 2"),
+        "memory": Expr("0.5 * s + x", inputs: { "x": f32, "s": f32 }),
+    },
+    channels: [
+        (from: "in", to: ["pick", "memory.x"]),
+        (from: "pick", to: ["mode"], initial: [0]),
+    ],
+    modes: {
+        "plain": Mode(channels: [(from: "memory", to: ["memory.s", "out"], initial: [0.0])]),
+        "pairs": Mode(
+            actors: { "half": Fir([0.5, 0.25], decimate: 2) },
+            channels: [
+                (from: "memory", to: ["memory.s", "half"], initial: [0.0]),
+                (from: "half", to: ["out"]),
+            ],
+        ),
+        "squared": Mode(
+            actors: { "square": Expr("x * x") },
+            channels: [
+                (from: "memory", to: ["memory.s", "square"], initial: [0.0]),
+                (from: "square", to: ["out"]),
+            ],
+        ),
+    },
+    mode_from: (from: "pick", every: 48),
+    sinks: { "out": Stream(), "mode": Stream() },
+)"#;
+
 /// The tokens on a graph's channels at a border.
 pub type Tokens = TiVec<ChannelId, Vec<u8>>;
 

@@ -25,39 +25,8 @@ mod linux {
 
     use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
     use zbmd_tests::child_run::{ChildRun, RUNNER};
+    use zbmd_tests::modes::DECIDING;
 
-    /// Every 48 iterations a token asks for a mode. `memory` goes over; `pairs` takes and gives other numbers of tokens.
-    const MODEL: &str = r#"Model(
-    name: "deciding",
-    sources: { "in": Stream(dtype: f32) },
-    actors: {
-        "pick": Expr("x < 0.4 ? 0 : x < 0.7 ? 1 : 2"),
-        "memory": Expr("0.5 * s + x", inputs: { "x": f32, "s": f32 }),
-    },
-    channels: [
-        (from: "in", to: ["pick", "memory.x"]),
-        (from: "pick", to: ["mode"], initial: [0]),
-    ],
-    modes: {
-        "plain": Mode(channels: [(from: "memory", to: ["memory.s", "out"], initial: [0.0])]),
-        "pairs": Mode(
-            actors: { "half": Fir([0.5, 0.25], decimate: 2) },
-            channels: [
-                (from: "memory", to: ["memory.s", "half"], initial: [0.0]),
-                (from: "half", to: ["out"]),
-            ],
-        ),
-        "squared": Mode(
-            actors: { "square": Expr("x * x") },
-            channels: [
-                (from: "memory", to: ["memory.s", "square"], initial: [0.0]),
-                (from: "square", to: ["out"]),
-            ],
-        ),
-    },
-    mode_from: (from: "pick", every: 48),
-    sinks: { "out": Stream(), "mode": Stream() },
-)"#;
     const EVERY: u64 = 48;
     const BLOCK: u64 = 12;
     const TOKENS: usize = 60_000;
@@ -74,7 +43,7 @@ mod linux {
             block: Some(BLOCK),
             ..CompileOptions::default()
         };
-        let compiled = compile_str("model.ron", MODEL, "", &options);
+        let compiled = compile_str("model.ron", DECIDING, "", &options);
         let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
         compiled
             .write(folder.join("deciding.zbmd"))
@@ -155,7 +124,7 @@ mod linux {
 
     /// A mode that differs makes another run, whichever one the checkpoint is in.
     fn another_bundle_is_refused(folder: &Path) {
-        let text = MODEL.replace("decimate: 2", "decimate: 4");
+        let text = DECIDING.replace("decimate: 2", "decimate: 4");
         let compiled = compile_str("model.ron", &text, "", &CompileOptions::default());
         let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
         compiled.write(folder.join("quads.zbmd")).expect("written");

@@ -284,46 +284,25 @@ fn modes_that_are_known_ahead_come_at_their_iterations() {
     assert!(changes > 200 && splits_in_modes > 30, "a weak sample");
 }
 
-/// Three modes of which the input's tokens choose one, by a number that stands for none now and then; one of them takes two
-/// tokens an iteration, and one does not decide. What is remembered goes from each to each.
-const DECIDING: &str = r#"Model(
-    sources: { "in": Stream(dtype: f32) },
-    actors: {
-        "pick": Expr("x < 0.3 ? 0 : x < 0.5 ? 1 : x < 0.7 ? 2 : 3"),
-        "memory": Expr("0.5 * s + x", inputs: { "x": f32, "s": f32 }),
-    },
-    channels: [
-        (from: "in", to: ["pick", "memory.x"]),
-        (from: "pick", to: ["mode"], initial: [0]),
-    ],
-    modes: {
-        "plain": Mode(channels: [(from: "memory", to: ["memory.s", "out"], initial: [0.0])]),
-        "pairs": Mode(
-            actors: { "half": Fir([0.5, 0.25], decimate: 2) },
-            channels: [
-                (from: "memory", to: ["memory.s", "half"], initial: [0.0]),
-                (from: "half", to: ["out"]),
-            ],
-        ),
-        "squared": Mode(
-            actors: { "square": Expr("x * x") },
-            channels: [
-                (from: "memory", to: ["memory.s", "square"], initial: [0.0]),
-                (from: "square", to: ["out"]),
-            ],
-        ),
-    },
-    initial_mode: "pairs",
+/// Three modes of which the input's tokens choose one, every so many iterations, by a number that stands for none now and then;
+/// one of them takes two tokens an iteration, and one does not decide. What is remembered goes from each to each.
+fn deciding(every: u64) -> String {
+    let automaton = format!(
+        r#"initial_mode: "pairs",
     changes: [("plain", "pairs"), ("pairs", "plain"), ("pairs", "squared"), ("squared", "plain")],
-    mode_from: (from: "pick", every: EVERY),
-    sinks: { "out": Stream(), "mode": Stream() },
-)"#;
+    mode_from: (from: "pick", every: {every})"#
+    );
+    let pick = "x < 0.3 ? 0 : x < 0.5 ? 1 : x < 0.7 ? 2 : 3";
+    zbmd_tests::modes::DECIDING
+        .replace("x < 0.4 ? 0 : x < 0.7 ? 1 : 2", pick)
+        .replace(r#"mode_from: (from: "pick", every: 48)"#, &automaton)
+}
 
 /// The modes that tokens ask for are entered at the iterations of the interpreter, whatever the devices and blocks.
 fn check_decisions(seed: u64, options: &dyn Fn(&Engine) -> RunOptions, tokens: usize) -> usize {
     let mut rng = fastrand::Rng::with_seed(seed);
     let every = [7, 48, 96, 250][rng.usize(..4)];
-    let text = DECIDING.replace("EVERY", &every.to_string());
+    let text = deciding(every);
     let devices = 1 + (seed % 3) as usize;
     let modes = compiled(&text, devices, Losses::Single);
     let input: Vec<u8> = (0..tokens).flat_map(|_| rng.f32().to_ne_bytes()).collect();
@@ -378,7 +357,7 @@ fn tokens_decide_as_the_interpreter_says() {
 /// either decides there once: what lies on the channel after a decision belongs to the next one.
 fn a_border_is_decided_about_once() {
     const EVERY: u64 = 48;
-    let modes = compiled(&DECIDING.replace("EVERY", "48"), 1, Losses::None);
+    let modes = compiled(&deciding(48), 1, Losses::None);
     let registry = mix::registry();
     let sinks = || vec!["out".to_owned(), "mode".to_owned()];
     // It knows no modes, so it decides nothing.
@@ -598,7 +577,7 @@ fn killed_workers_change_nothing_of_it() {
 
 /// A trace has the epochs of all modes, and each mode's program finds its own in it; calls are counted by actor over all.
 fn runs_with_changes_are_traced_and_profiled() {
-    let modes = compiled(&DECIDING.replace("EVERY", "48"), 2, Losses::None);
+    let modes = compiled(&deciding(48), 2, Losses::None);
     let registry = mix::registry();
     let mut rng = fastrand::Rng::with_seed(5);
     let input: Vec<u8> = (0..4000).flat_map(|_| rng.f32().to_ne_bytes()).collect();

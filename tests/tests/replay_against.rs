@@ -25,6 +25,7 @@ mod linux {
     use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
     use zbmd_run::flight::Recording;
     use zbmd_tests::child_run::RUNNER;
+    use zbmd_tests::modes::DECIDING;
 
     /// Two branches, one of them with a state, the other at a fourth of the rate.
     const MODEL: &str = r#"Model(
@@ -45,39 +46,6 @@ mod linux {
         (from: "fourth", to: ["square"]),
         (from: "square", to: ["low"]),
     ],
-    sinks: { "out": Stream(), "low": Stream() },
-)"#;
-    /// Every 48 iterations a token asks for a mode, one of which takes two tokens an iteration.
-    const MODES: &str = r#"Model(
-    name: "deciding",
-    sources: { "in": Stream(dtype: f32) },
-    actors: {
-        "pick": Expr("x < 0.4 ? 0 : x < 0.7 ? 1 : 2"),
-        "memory": Expr("0.5 * s + x", inputs: { "x": f32, "s": f32 }),
-    },
-    channels: [
-        (from: "in", to: ["pick", "memory.x"]),
-        (from: "pick", to: ["low"], initial: [0]),
-    ],
-    modes: {
-        "plain": Mode(channels: [(from: "memory", to: ["memory.s", "out"], initial: [0.0])]),
-        "pairs": Mode(
-            actors: { "half": Fir([0.5, 0.25], decimate: 2) },
-            channels: [
-                (from: "memory", to: ["memory.s", "half"], initial: [0.0]),
-                (from: "half", to: ["out"]),
-            ],
-        ),
-        "squared": Mode(
-            actors: { "square": Expr("x * x"), "later": Expr("x + 1") },
-            channels: [
-                (from: "memory", to: ["memory.s", "square"], initial: [0.0]),
-                (from: "square", to: ["later"]),
-                (from: "later", to: ["out"]),
-            ],
-        ),
-    },
-    mode_from: (from: "pick", every: 48),
     sinks: { "out": Stream(), "low": Stream() },
 )"#;
     const TOKENS: usize = 1_200_000;
@@ -305,21 +273,32 @@ mod linux {
         assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
     }
 
+    /// The deciding model with the sinks of the other one, and two actors in a mode.
+    fn model_of_modes() -> String {
+        let two_actors = r#""square": Expr("x * x"), "later": Expr("x + 1")"#;
+        let channels = r#"(from: "square", to: ["later"]), (from: "later", to: ["out"])"#;
+        DECIDING
+            .replace("\"mode\"", "\"low\"")
+            .replace(r#""square": Expr("x * x")"#, two_actors)
+            .replace(r#"(from: "square", to: ["out"])"#, channels)
+    }
+
     fn several_modes() {
+        let model = model_of_modes();
         let folder = tempfile::tempdir().expect("a folder");
         let folder = folder.path();
         let mut rng = fastrand::Rng::with_seed(7);
         let numbers = (0..MODES_TOKENS).map(|_| rng.f32());
         let bytes: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
         std::fs::write(folder.join("in.f32"), bytes).expect("written");
-        compile(folder, "base", MODES, 1);
+        compile(folder, "base", &model, 1);
         record(folder, 20_000);
         let recording = Recording::open(&folder.join("box")).expect("a recording");
         let changes = recording.mode_changes().count();
         assert!(changes > 100, "{changes} changes of mode");
         let base = outputs(folder, "base");
 
-        compile(folder, "two", MODES, 2);
+        compile(folder, "two", &model, 2);
         let (code, told) = against(folder, "two", &[]);
         assert_eq!(code, 0, "{told}");
         assert!(told.contains(&format!(
@@ -334,7 +313,7 @@ mod linux {
             ("half", "[0.5, 0.25]", "[0.5, 0.5]", "half"),
             ("memory", "0.5 * s + x", "0.25 * s + x", "memory"),
         ] {
-            compile(folder, name, &MODES.replace(old, new), 1);
+            compile(folder, name, &model.replace(old, new), 1);
             let other = outputs(folder, name);
             let unlike = base.iter().zip(&other).position(|(a, b)| a != b);
             let unlike = unlike.expect("what is changed is heard");
@@ -360,7 +339,7 @@ mod linux {
         compile(
             folder,
             "fours",
-            &MODES.replace("decimate: 2", "decimate: 4"),
+            &model.replace("decimate: 2", "decimate: 4"),
             1,
         );
         let (code, told) = against(folder, "fours", &[]);
@@ -370,7 +349,7 @@ mod linux {
         compile(
             folder,
             "renamed",
-            &MODES.replace("\"squared\"", "\"cubed\""),
+            &model.replace("\"squared\"", "\"cubed\""),
             1,
         );
         let (code, told) = against(folder, "renamed", &[]);

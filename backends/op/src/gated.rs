@@ -78,7 +78,8 @@ impl<'a> GateScan<'a> {
     fn is_open(&mut self, firing: usize) -> bool {
         let start = firing * self.window.step;
         let end = start + self.window.window;
-        if let Some(unseen) = self.tokens.get(self.seen..end) {
+        if self.seen < end {
+            let unseen = &self.tokens[self.seen..end];
             if let Some(open_end) = self.window.last_open_end(unseen) {
                 self.last_end = self.seen + open_end;
             }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::Path;
 
 use zbmd_backends::op::Registry;
-use zbmd_executor::{Engine, RunOptions};
+use zbmd_executor::Engine;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{Graph, TokenType};
 
@@ -220,11 +220,13 @@ impl Against<'_> {
         iteration: u64,
     ) -> Result<Option<UnlikePort>, CliError> {
         let end = iteration + 1;
-        let mut start = start.clone();
-        let mut other = self.carried_start(&start)?.start;
+        let carried = self.carried_start(start)?.start;
+        // Both go over to a mode that follows at the very iteration where they begin.
+        let (begin, other_begin) = (start.state.iterations, carried.state.iterations);
+        let mut start = start_at(&self.recorded.engine, self.recording, start.clone(), begin)?;
+        let mut other = start_at(&self.other, self.recording, carried, other_begin)?;
+
         loop {
-            start = enter_mode(&self.recorded.engine, start)?;
-            other = enter_mode(&self.other, other)?;
             // Where tokens have decided otherwise, what decided has been compared.
             if !self.is_same_mode(&start, &other) {
                 return Ok(None);
@@ -260,12 +262,14 @@ impl Against<'_> {
             state: &other.state,
             path: self.other_path,
         };
+
         let mut comparison = Comparison::new(self.recording, recorded, other, self.registry)?;
         let unlike_start = comparison.unlike_start(recorded.state, other.state);
         let found = match unlike_start {
             Some(found) => Some(found),
             None => comparison.first_difference(end)?,
         };
+
         Ok(found.map(|mut found| {
             let per_iteration = |mode: usize| {
                 let graph = &recorded_modes.programs()[mode].graph;
@@ -332,35 +336,6 @@ fn port_tokens(graph: &Graph, actor: &str, port: &str) -> u64 {
     let mut ports = graph.actors[id].outputs.iter();
     let port = ports.find(|known| known.name == port);
     port.map_or(0, |port| repetition[id] * port.rate)
-}
-
-/// Goes over to the mode that follows at the very iteration where a replay begins, if one does: an engine that runs nothing
-/// knows what its state is there.
-fn enter_mode(engine: &Engine, start: ReplayStart) -> Result<ReplayStart, CliError> {
-    let iterations = start.state.iterations;
-    let (now, later): (Vec<_>, Vec<_>) = start
-        .scheduled_modes
-        .into_iter()
-        .partition(|change| change.iteration <= iterations);
-    if now.is_empty() {
-        return Ok(ReplayStart {
-            scheduled_modes: later,
-            ..start
-        });
-    }
-    let session = engine.start(RunOptions {
-        iterations: Some(0),
-        state: Some(start.state),
-        present_mode: start.present_mode,
-        scheduled_modes: now,
-        ..RunOptions::default()
-    })?;
-    let entered = session.join()?;
-    Ok(ReplayStart {
-        state: entered.state,
-        present_mode: entered.present_mode,
-        scheduled_modes: later,
-    })
 }
 
 /// Refuses a model whose sources the recording does not have.
