@@ -34,7 +34,7 @@ pub use zbmd_supervise as supervise;
 pub use error::{EngineError, ModeError, RunError, SetError};
 pub use named_pipe::is_named_pipe;
 pub use observe::report::{Outcome, Report};
-pub use observe::{live, report};
+pub use observe::{exposition, live, report};
 pub use options::{
     BorderState, InputListener, Isolation, Listener, RunOptions, ScheduledMode, StateListener,
     StateSubscription, Supervised,

@@ -1,5 +1,6 @@
 //! The command line: options, their texts, and what is written in them.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -55,6 +56,10 @@ pub(super) struct Args {
     /// Stop after so many iterations of the graph.
     #[arg(short = 'n', long)]
     pub(super) iterations: Option<u64>,
+    /// Show the run as it is to Prometheus, over HTTP at this address of this machine: `http://ADDRESS:PORT/metrics`. Port 0 is one
+    /// that is free.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(super) metrics: Option<SocketAddr>,
     /// Stop after so long: `500ms`, `5s`, `2m`, `1h`.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) duration: Option<Duration>,

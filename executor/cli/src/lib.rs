@@ -26,6 +26,7 @@ pub mod flight;
 mod io;
 mod live;
 mod live_report;
+mod metrics;
 mod record;
 mod recordings;
 mod replay;
@@ -63,6 +64,7 @@ use self::ending::{Ending, WrittenFiles};
 use self::files::{Files, Opened, start_pumps};
 use self::live::LiveStreams;
 use self::live_report::{EdgeReports, FullReport};
+use self::metrics::{MetricsError, MetricsListener, MetricsServer};
 use self::replay::{Replayed, replay};
 use self::saved_state::LoadedState;
 use self::top::top;
@@ -74,7 +76,6 @@ use crate::io::{FileError, FileKind, is_standard};
 use zbmd_executor::Engine;
 use zbmd_executor::Isolation;
 use zbmd_executor::RunOptions;
-#[cfg(target_os = "linux")]
 use zbmd_executor::Session;
 use zbmd_executor::StateSubscription;
 use zbmd_executor::Stopper;
@@ -107,6 +108,8 @@ enum CliError {
     #[error("{}: {text}", path.display())]
     Refused { path: PathBuf, text: String },
     #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    #[error(transparent)]
     Folder(#[from] FolderError),
     #[error(transparent)]
     Recording(#[from] RecordingError),
@@ -119,8 +122,9 @@ enum CliError {
 impl CliError {
     fn code(&self) -> u8 {
         match self {
-            CliError::Usage(_) => exit::USAGE,
+            CliError::Usage(_) | CliError::Metrics(MetricsError::Remote(_)) => exit::USAGE,
             CliError::File(_)
+            | CliError::Metrics(MetricsError::Listen { .. })
             | CliError::Declaration { .. }
             | CliError::Folder(FolderError::Io { .. })
             | CliError::Recording(RecordingError::Io { .. } | RecordingError::Missing { .. }) => {
@@ -238,6 +242,7 @@ fn run(
         return Err(CliError::Usage(refusal_text));
     }
     file_roles::check(args, &files)?;
+    let metrics = args.metrics.map(MetricsListener::bind).transpose()?;
     let mut supervised = supervision::read(args, &program_names(&program))?;
     let loaded = args
         .load_state
@@ -327,12 +332,16 @@ fn run(
     deadlines.write_events(event_lines.as_ref(), &live.running());
     deadlines.follow(&session.modes());
     let open_sinks = start_pumps(&mut session, sources, &sinks, &deadlines, &pump_ends)?;
-    let edge_meters = EdgeMeters {
+    let edge_meters = Arc::new(EdgeMeters {
         releases: live.releases(),
         deadlines: deadlines.clone(),
         parameters: session.parameters(),
         modes: session.modes(),
-    };
+    });
+    let metrics = metrics
+        .map(|listener| start_metrics(args, listener, &session, &edge_meters))
+        .transpose()
+        .map_err(EngineError::Thread)?;
     let watch = Watch::start(
         args,
         session.stopper(),
@@ -348,6 +357,7 @@ fn run(
     drop(control_server);
     drop(pump_ends);
     let mut watched = watch.finish();
+    drop(metrics);
     let edges = EdgeReports {
         deadlines: deadlines.finish(),
         live: live.finish(),
@@ -375,6 +385,25 @@ fn run(
         keeper.finish(final_outcome.map(Border::from));
     }
     end(args, bundle_path, &engine, ending, watched, &edges)
+}
+
+/// Answers whoever asks how the run is.
+fn start_metrics(
+    args: &Args,
+    listener: MetricsListener,
+    session: &Session,
+    edge_meters: &Arc<EdgeMeters>,
+) -> std::io::Result<MetricsServer> {
+    if !args.quiet {
+        let address = listener.address();
+        say(format_args!(
+            "zbmd-run: metrics at http://{address}/metrics"
+        ));
+    }
+    let (stopper, edge_meters) = (session.stopper(), Arc::clone(edge_meters));
+    listener.start(args.realtime, move || {
+        edge_meters.add_to(stopper.progress())
+    })
 }
 
 /// Takes commands to the run, if it has anything to be set.

@@ -1,6 +1,7 @@
 //! The threads that look on while a run is on: one sees to its end, another shows how far it is.
 
 use std::io::{self, IsTerminal};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -41,7 +42,8 @@ pub(super) struct EdgeMeters {
 }
 
 impl EdgeMeters {
-    fn add_to(&self, mut progress: Progress) -> Progress {
+    /// The run as it is now.
+    pub(super) fn add_to(&self, mut progress: Progress) -> Progress {
         progress.releases = self.releases.progress();
         progress.deadlines = self.deadlines.progress();
         let values = self.parameters.values().into_iter();
@@ -74,7 +76,7 @@ impl Watch {
         stopper: Stopper,
         ended: Receiver<PumpEnd>,
         open_sinks: Vec<OpenSink>,
-        edge_meters: EdgeMeters,
+        edge_meters: Arc<EdgeMeters>,
     ) -> Self {
         let (over, is_over) = mpsc::channel();
         let display = Display::start(args, stopper.clone(), edge_meters);
@@ -228,7 +230,7 @@ struct Display {
 }
 
 impl Display {
-    fn start(args: &Args, stopper: Stopper, edge_meters: EdgeMeters) -> Self {
+    fn start(args: &Args, stopper: Stopper, edge_meters: Arc<EdgeMeters>) -> Self {
         let (over, is_over) = mpsc::channel();
         let (tell_end, ended) = mpsc::channel::<()>();
         let bar = progress_bar(args);

@@ -63,6 +63,9 @@ pub(crate) struct Args {
     /// Refuse a request whose body is not there so long after its header
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub(crate) body_timeout: Duration,
+    /// Close a connection whose client has not read all of an answer after so long
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    pub(crate) write_timeout: Duration,
     /// After SIGTERM, wait so long at most for answers to what was admitted
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub(crate) drain: Duration,

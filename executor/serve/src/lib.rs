@@ -25,13 +25,15 @@ mod protocol;
 mod repository;
 mod stats;
 mod tensor;
+#[doc(hidden)]
+pub mod testing;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -134,6 +136,7 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
     let signals = signals();
     let models = start_models(args, models)?;
 
+    check_threads(args.http_threads).map_err(thread_error("connections"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(args.http_threads as usize)
         .thread_name("zbmd http")
@@ -171,6 +174,7 @@ fn limits_of(args: &Args) -> Limits {
         connections,
         header_timeout: args.header_timeout,
         body_timeout: args.body_timeout,
+        write_timeout: args.write_timeout,
     }
 }
 
@@ -200,6 +204,20 @@ fn start_models(
     };
     let started: io::Result<Vec<_>> = models.into_iter().map(start).collect();
     started.map_err(thread_error("a model"))
+}
+
+/// Makes sure that so many threads are to be had at once: the runtime panics where it does not get its own, and waits for ever
+/// for those that it got.
+fn check_threads(count: u32) -> io::Result<()> {
+    let gate = Mutex::new(());
+    std::thread::scope(|scope| {
+        let closed = gate.lock();
+        for _ in 0..count {
+            std::thread::Builder::new().spawn_scoped(scope, || drop(gate.lock()))?;
+        }
+        drop(closed);
+        Ok(())
+    })
 }
 
 fn thread_error(what: &'static str) -> impl Fn(io::Error) -> ServeError {

@@ -20,6 +20,8 @@ fn impatient() -> Server {
         "400ms",
         "--body-timeout",
         "400ms",
+        "--write-timeout",
+        "400ms",
         "--connections",
         "32",
     ])
@@ -201,6 +203,23 @@ fn slow_clients_lose_their_connections_and_keep_nobody_out() {
     assert!(matches!(status, Some(408) | None), "{status:?}");
     assert!(silent.is_closed());
     check_service(&server);
+}
+
+#[test]
+fn a_client_that_reads_no_answers_loses_its_connection() {
+    let server = impatient();
+    let mut connection = server.connect();
+    // Until the server takes no more, as it cannot get rid of its answers.
+    connection.fill(b"GET /metrics HTTP/1.1\r\nHost: zbmd\r\n\r\n");
+    check_service(&server);
+
+    common::wait_until("the connection's end", || {
+        server.metric("zbmd_connections") <= 1.0
+    });
+    check_service(&server);
+    // What was written before can be read, to a place within an answer.
+    while connection.reply().is_some() {}
+    assert!(connection.is_closed());
 }
 
 #[test]

@@ -219,6 +219,12 @@ impl Stopper {
         self.control.finish();
     }
 
+    /// Gives the run up at once: what is at work is not finished, and [`Session::join`](crate::Session::join) says that the run
+    /// was abandoned.
+    pub fn give_up(&self) {
+        self.control.abort();
+    }
+
     /// Whether the run is to end.
     pub fn is_stopping(&self) -> bool {
         self.control.is_finishing() || self.control.stop.is_set()

@@ -72,6 +72,8 @@ pub(crate) enum WorkerEvent {
         generation: u32,
         exit: WorkerExit,
     },
+    /// A process that stood by for a device is gone.
+    StandbyGone,
     /// A thread of ours panicked outside of all kernels: a bug.
     Panicked(Box<dyn std::any::Any + Send>),
 }

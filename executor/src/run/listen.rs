@@ -38,13 +38,14 @@ pub(crate) fn listen(
 
     let mut role = lock(role);
     role.is_gone = true;
-    if let Some(generation) = role.generation {
-        events.send(WorkerEvent::Gone {
+    events.send(match role.generation {
+        Some(generation) => WorkerEvent::Gone {
             device,
             generation,
             exit,
-        });
-    }
+        },
+        None => WorkerEvent::StandbyGone,
+    });
 }
 
 /// Why a process that did not say so is gone.

@@ -18,6 +18,7 @@ use super::listen::{ProcessRole, listen, lock};
 use super::process::{WorkerLaunch, WorkerProcess};
 use crate::options::Isolation;
 use crate::program::LoadedModes;
+use crate::transport::clock::Clock;
 use crate::transport::session_memory::{Queues, SessionMemory};
 use crate::worker::job::HostOptions;
 
@@ -31,6 +32,10 @@ pub(super) struct LaunchContext<'a> {
     pub options: HostOptions,
     pub events: &'a EventSender<WorkerEvent>,
 }
+
+/// From one start of a process that stands by for a device to the next, at least: one that dies at once, again and again,
+/// is not to take the processor from the workers.
+const STANDBY_SPACING_NS: u64 = 500_000_000;
 
 /// A process that is ready to take a worker's place.
 struct Standby {
@@ -46,6 +51,8 @@ pub(super) struct ProcessPool {
     /// Whether processes stand by.
     has_standbys: bool,
     standbys: BTreeMap<DeviceId, Standby>,
+    /// When the last process that stands by was started for each device.
+    standby_starts_ns: BTreeMap<DeviceId, u64>,
     /// Processes that were told to end, perhaps before they were there.
     ending: Vec<Arc<Lifetime>>,
     /// The bundle for worker processes, written when the first one starts.
@@ -65,6 +72,7 @@ impl ProcessPool {
             program,
             has_standbys,
             standbys: BTreeMap::new(),
+            standby_starts_ns: BTreeMap::new(),
             ending: Vec::new(),
             bundle: None,
         }
@@ -98,27 +106,43 @@ impl ProcessPool {
         self.start_process(context, listeners, device, &role)
     }
 
-    /// Makes sure that a process stands by for each of these devices. What cannot be started is tried again later.
+    /// Makes sure that a process stands by for each of these devices. Where one was started only just now, or cannot be
+    /// started, that waits: so many nanoseconds, after which this is to be called again.
     pub(super) fn start_standbys(
         &mut self,
         context: &LaunchContext<'_>,
         listeners: &mut Listeners,
         devices: &[DeviceId],
-    ) {
+    ) -> Option<u64> {
         if !self.has_standbys {
-            return;
+            return None;
         }
         self.standbys
             .retain(|_, standby| !lock(&standby.role).is_gone);
+
+        let now_ns = Clock.now_ns();
+        let mut wait_ns: Option<u64> = None;
         for &device in devices {
             if self.standbys.contains_key(&device) {
                 continue;
             }
+            let last_ns = self.standby_starts_ns.get(&device);
+            let next_ns = last_ns.map_or(now_ns, |last_ns| last_ns + STANDBY_SPACING_NS);
+            if next_ns > now_ns {
+                let until_next_ns = next_ns - now_ns;
+                wait_ns = Some(wait_ns.map_or(until_next_ns, |ns| ns.min(until_next_ns)));
+                continue;
+            }
+            self.standby_starts_ns.insert(device, now_ns);
             let role = Arc::default();
-            if let Ok(process) = self.start_process(context, listeners, device, &role) {
-                self.standbys.insert(device, Standby { process, role });
+            match self.start_process(context, listeners, device, &role) {
+                Ok(process) => {
+                    self.standbys.insert(device, Standby { process, role });
+                }
+                Err(_) => wait_ns = Some(wait_ns.unwrap_or(STANDBY_SPACING_NS)),
             }
         }
+        wait_ns
     }
 
     /// Ends the processes that stand by.

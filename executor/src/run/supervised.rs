@@ -228,10 +228,18 @@ impl<'m> SupervisedRun<'m> {
             self.injector.as_ref().and_then(Injector::next_ns),
             self.states.as_ref().map(|_| self.next_state_ns),
             (!self.starting.is_empty()).then_some(self.next_start_look_ns),
+            self.next_standby_ns(),
         ];
         // Events end the wait at once; the limit bounds how late a request from another thread is seen.
         let deadline_ns = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX);
         Duration::from_nanos(deadline_ns.saturating_sub(now_ns).min(MAX_WAIT_NS))
+    }
+
+    /// When processes that stand by are to be started. Between epochs there is more urgent work, and with the next one they
+    /// are started anyway.
+    fn next_standby_ns(&self) -> Option<u64> {
+        let standby_ns = self.manager.pool.next_standby_ns();
+        standby_ns.filter(|_| self.active.is_some())
     }
 
     /// Does all that is due by now.
@@ -261,6 +269,10 @@ impl<'m> SupervisedRun<'m> {
         if !self.starting.is_empty() && self.next_start_look_ns <= now_ns {
             self.next_start_look_ns = now_ns + START_LOOK_NS;
             self.end_stopped_starters();
+        }
+
+        if self.next_standby_ns().is_some_and(|ns| ns <= now_ns) {
+            self.start_standbys();
         }
 
         // The state is given before a fault is injected, so that a checkpoint does not wait for the recovery.
@@ -324,6 +336,13 @@ impl<'m> SupervisedRun<'m> {
                     end: how,
                 }
             }
+            WorkerEvent::StandbyGone => {
+                // Nothing is lost by it, unless a worker is lost before another process stands by.
+                if self.active.is_some() {
+                    self.start_standbys();
+                }
+                return;
+            }
             WorkerEvent::Panicked(panic) => {
                 // A bug of the program, not of a device: nobody else is to wait for this worker.
                 self.manager.control.abort();
@@ -331,6 +350,12 @@ impl<'m> SupervisedRun<'m> {
             }
         };
         self.send_input(input);
+    }
+
+    fn start_standbys(&mut self) {
+        // As with workers: making a process can hang in the system.
+        self.monitor.enter(Activity::ManagingWorkers);
+        self.manager.pool.start_standbys();
     }
 
     /// The epoch at work, if it is the one of this number.

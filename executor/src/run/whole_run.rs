@@ -131,7 +131,7 @@ fn wait_for_workers(manager: &mut EpochManager, active: &mut ActiveEpoch) -> Res
         };
 
         match event {
-            WorkerEvent::Ready { .. } => {}
+            WorkerEvent::Ready { .. } | WorkerEvent::StandbyGone => {}
             WorkerEvent::Ended {
                 epoch,
                 calendar,

@@ -75,6 +75,8 @@ pub(crate) struct WorkerPool {
     isolation: Isolation,
     #[cfg(target_os = "linux")]
     processes: ProcessPool,
+    /// When processes that stand by are to be started again, where one of them could not be.
+    next_standby_ns: Option<u64>,
     /// The GPUs that threads of this process drive.
     gpus: Arc<OpenGpus>,
     members: BTreeMap<DeviceId, PoolMember>,
@@ -109,6 +111,7 @@ impl WorkerPool {
             isolation,
             #[cfg(target_os = "linux")]
             processes,
+            next_standby_ns: None,
             gpus: Arc::default(),
             members: BTreeMap::new(),
             threads: Vec::new(),
@@ -343,7 +346,6 @@ impl WorkerPool {
         }
 
         // Now that everybody has what to do.
-        #[cfg(target_os = "linux")]
         self.start_standbys();
         Ok(())
     }
@@ -430,8 +432,10 @@ impl WorkerPool {
     #[cfg(not(target_os = "linux"))]
     fn begin_process(&mut self, _: &EpochSpec, _: usize, _: &EpochMemory, _: &EpochWatchdogs) {}
 
+    /// Makes sure that a process stands by for each worker that is one, if any are to. Called when one of them is gone, and
+    /// when [`Self::next_standby_ns`] has come.
     #[cfg(target_os = "linux")]
-    fn start_standbys(&mut self) {
+    pub(crate) fn start_standbys(&mut self) {
         let context = LaunchContext {
             modes: &self.modes,
             session_memory: &self.session_memory,
@@ -443,8 +447,18 @@ impl WorkerPool {
             .iter()
             .filter(|(_, member)| !member.handle.is_thread());
         let devices: Vec<DeviceId> = process_members.map(|(device, _)| *device).collect();
-        self.processes
+        let wait_ns = self
+            .processes
             .start_standbys(&context, &mut self.threads, &devices);
+        self.next_standby_ns = wait_ns.map(|wait_ns| Clock.now_ns() + wait_ns);
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn start_standbys(&mut self) {}
+
+    /// When [`Self::start_standbys`] is to be called at the latest, if it is to be.
+    pub(crate) fn next_standby_ns(&self) -> Option<u64> {
+        self.next_standby_ns
     }
 
     /// The next event; `None` if none comes within the time, or if a watchdog expires that had not. Meanwhile sends

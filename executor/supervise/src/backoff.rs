@@ -3,11 +3,14 @@
 //! The first restart comes at once: most losses are single ones, and recovery is waiting. From then on waits grow by
 //! a factor up to a bound, each moved by a jitter that follows from the seed alone, so that devices lost together do
 //! not all come back together (and a run can be replayed).
+//!
+//! A wait is one between two starts: what a back-off bounds is how often a worker is started that dies at once. One that
+//! has lived for longer than its wait has waited already, and whoever needs it does not wait once more.
 
 /// What a back-off is made of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BackoffPolicy {
-    /// The wait before the second restart in a row, in nanoseconds; before the first there is none.
+    /// From the start of a worker to its second restart in a row, in nanoseconds, at least; the first comes at once.
     pub base_ns: u64,
     /// By how much each wait is longer than the one before, at least 1.
     pub factor: f64,
@@ -49,8 +52,8 @@ impl Backoff {
         }
     }
 
-    /// The wait before the next restart, of a worker that was ready for `lived_ns`.
-    pub fn wait_ns(&mut self, lived_ns: u64) -> u64 {
+    /// The wait from now to the next restart, of a worker that was started `started_ns` ago and was ready for `lived_ns`.
+    pub fn wait_ns(&mut self, started_ns: u64, lived_ns: u64) -> u64 {
         if lived_ns >= self.policy.reset_ns {
             self.restarts = 0;
         }
@@ -68,7 +71,8 @@ impl Backoff {
         } = self.policy;
         let grown = base_ns as f64 * factor.powi(i32::try_from(restarts - 1).unwrap_or(i32::MAX));
         let moved = 1.0 + jitter * (2.0 * self.uniform() - 1.0);
-        (grown.min(longest_ns as f64) * moved) as u64
+        let between_starts_ns = (grown.min(longest_ns as f64) * moved) as u64;
+        between_starts_ns.saturating_sub(started_ns)
     }
 
     /// Restarts in a row so far.
@@ -103,10 +107,18 @@ mod tests {
         let mut backoff = Backoff::new(POLICY, 1);
         let lives = [0, 0, 9_999, 0, 0, 10_000, 0];
         assert_eq!(
-            lives.map(|l| backoff.wait_ns(l)),
+            lives.map(|l| backoff.wait_ns(0, l)),
             [0, 100, 300, 900, 1000, 0, 100]
         );
         assert_eq!(backoff.restarts(), 2);
+    }
+
+    #[test]
+    fn a_worker_that_was_started_long_ago_has_waited_already() {
+        let mut backoff = Backoff::new(POLICY, 1);
+        let starts = [0, 0, 200, 5_000, 400];
+        let waits = starts.map(|started| backoff.wait_ns(started, 0));
+        assert_eq!(waits, [0, 100, 100, 0, 600]);
     }
 
     #[test]
@@ -117,7 +129,9 @@ mod tests {
         };
         let waits = |seed| {
             let mut backoff = Backoff::new(policy, seed);
-            (0..200).map(|_| backoff.wait_ns(0)).collect::<Vec<u64>>()
+            (0..200)
+                .map(|_| backoff.wait_ns(0, 0))
+                .collect::<Vec<u64>>()
         };
         assert_eq!(waits(7), waits(7));
         assert_ne!(waits(7), waits(8));
@@ -133,6 +147,6 @@ mod tests {
     fn a_storm_does_not_overflow() {
         let mut backoff = Backoff::new(BackoffPolicy::default(), 0);
         backoff.restarts = u32::MAX;
-        assert!(backoff.wait_ns(0) <= 625_000_000);
+        assert!(backoff.wait_ns(0, 0) <= 625_000_000);
     }
 }

@@ -267,7 +267,7 @@ impl<P: Plans> Supervisor<P> {
         for device in kept_out_devices {
             let member = &mut self.members[device];
             let next = Next::Wait {
-                until_ns: now_ns + member.backoff.wait_ns(0),
+                until_ns: member.restart_ns(now_ns, 0),
             };
             let phase = match member.phase() {
                 Phase::Dying { since_ns, .. } => Phase::Dying { since_ns, next },

@@ -62,6 +62,8 @@ impl From<Next> for Phase {
 pub(crate) struct Member {
     phase: Phase,
     pub generation: Generation,
+    /// When its worker was started last.
+    pub started_ns: u64,
     pub backoff: Backoff,
     breaker: Breaker,
     pub detector: Detector,
@@ -83,6 +85,7 @@ impl Member {
         Self {
             phase: Phase::Waiting { until_ns: 0 },
             generation: Generation(0),
+            started_ns: 0,
             backoff: Backoff::new(settings.backoff, seed),
             breaker: Breaker::new(settings.breaker),
             detector: Detector::new(settings.detect),
@@ -131,6 +134,12 @@ impl Member {
             Phase::Ready { since_ns, .. } => now_ns.saturating_sub(since_ns),
             _ => 0,
         }
+    }
+
+    /// When it may be started again, by its back-off.
+    pub(crate) fn restart_ns(&mut self, now_ns: u64, lived_ns: u64) -> u64 {
+        let since_start_ns = now_ns.saturating_sub(self.started_ns);
+        now_ns + self.backoff.wait_ns(since_start_ns, lived_ns)
     }
 
     /// When something happens by the clock alone; a start may take `start_ns`, a death `kill_ns`.

@@ -459,7 +459,9 @@ fn clocks_run_out() {
     // It does not take up its role.
     s.tick_after(1_000_000_000, "fence 0, kill 0#2");
     s.tell(fenced(0, 0), "");
-    s.tell(gone(0, 2), "");
+    // Its back-off has passed since it was started; that of one which dies at once has not.
+    s.tell(gone(0, 2), "spawn 0#3");
+    s.tell(gone(0, 3), "");
     assert!(
         s.supervisor.deadline().is_some(),
         "it comes back after its back-off"

@@ -14,6 +14,7 @@ impl<P: Plans> Supervisor<P> {
     fn spawn_worker(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
         let member = &mut self.members[device];
         member.generation.0 += 1;
+        member.started_ns = now_ns;
         let generation = member.generation;
         let phase = Phase::Starting { since_ns: now_ns };
         self.members.set_phase(device, phase);
@@ -232,20 +233,18 @@ impl<P: Plans> Supervisor<P> {
 
         // Else it is started again, later each time.
         let member = &mut self.members[device];
-        let wait_ns = member.backoff.wait_ns(lived_ns);
+        let until_ns = member.restart_ns(now_ns, lived_ns);
         let restarts = member.backoff.restarts();
         self.emit_event(
             now_ns,
             What::RestartIn {
                 device,
-                wait_ns,
+                wait_ns: until_ns - now_ns,
                 restarts,
             },
             out,
         );
-        Next::Wait {
-            until_ns: now_ns + wait_ns,
-        }
+        Next::Wait { until_ns }
     }
 
     /// Gives the work of a slow worker to others at the next border, for a while, if that is faster.

@@ -110,7 +110,7 @@ impl Connector {
         self.next_address += 1;
         let is_first = self.next_address.is_multiple_of(self.addresses.len());
         let wait_ns = match is_first {
-            true => self.backoff.wait_ns(lived_ns),
+            true => self.backoff.wait_ns(0, lived_ns),
             false => 0,
         };
         let until_ns = now_ns().saturating_add(wait_ns);
@@ -124,7 +124,7 @@ impl Connector {
             _ => 0,
         };
         // The same address first: it has answered.
-        let wait_ns = self.backoff.wait_ns(lived_ns);
+        let wait_ns = self.backoff.wait_ns(0, lived_ns);
         let until_ns = now_ns().saturating_add(wait_ns);
         self.attempt = Attempt::Waiting { until_ns };
     }

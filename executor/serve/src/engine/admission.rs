@@ -87,6 +87,17 @@ struct QueueState {
     last_answer: Option<Instant>,
 }
 
+impl QueueState {
+    /// All that was admitted is answered.
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.request_count == 0
+    }
+
+    fn is_drained(&self) -> bool {
+        self.is_draining && self.is_idle()
+    }
+}
+
 /// The queue of one model.
 pub(crate) struct Admission {
     state: Mutex<QueueState>,
@@ -201,13 +212,13 @@ impl Admission {
                 state.fillers_due = self.planned.fillers();
                 return Work::Request(inputs);
             }
-            if state.fillers_due > 0 {
+            if state.fillers_due > 0 && !state.is_drained() {
                 state.fillers_due -= 1;
                 state.under_way.push_back(UnderWay::Filler);
                 return Work::Filler;
             }
             // Requests under way may come back to be computed again by another run.
-            if state.is_draining && state.request_count == 0 {
+            if state.is_drained() {
                 return Work::End;
             }
             let waited = self.changed.wait(state);
@@ -284,6 +295,11 @@ impl Admission {
         self.state().is_draining
     }
 
+    /// No request is admitted any more, and all that were are answered.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.state().is_drained()
+    }
+
     /// Nothing is computed any more: all that wait are told so.
     pub(crate) fn fail(&self, why: String) {
         let mut state = self.state();
@@ -297,7 +313,7 @@ impl Admission {
 
     /// Waits so long at most until all that was admitted is answered; whether it is.
     pub(crate) fn wait_until_idle(&self, limit: Duration) -> bool {
-        let is_busy = |state: &mut QueueState| !state.waiting.is_empty() || state.request_count > 0;
+        let is_busy = |state: &mut QueueState| !state.is_idle();
         let waited = self
             .changed
             .wait_timeout_while(self.state(), limit, is_busy);

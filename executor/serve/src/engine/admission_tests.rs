@@ -132,6 +132,23 @@ fn a_drain_ends_when_all_is_answered() {
 }
 
 #[test]
+fn nothing_follows_the_last_answer_of_a_drain() {
+    let blocks_of_four = PlannedPace { block: 4, ..SINGLE };
+    let admission = Admission::new(4, blocks_of_four);
+    let _answer = admission.submit(inputs(1), NONE, true).expect("room");
+    assert_eq!(
+        (admission.next_work(), admission.next_work()),
+        (request(1), Work::Filler)
+    );
+    admission.drain();
+    assert!(!admission.is_drained());
+    assert_eq!(admission.next_work(), Work::Filler);
+    admission.finish_next(&[vec![10]]);
+    assert!(admission.is_drained());
+    assert_eq!(admission.next_work(), Work::End);
+}
+
+#[test]
 fn a_client_that_went_away_costs_nothing() {
     let admission = Admission::new(4, SINGLE);
     drop(admission.submit(inputs(1), NONE, true).expect("room"));

@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 use zbmd_executor::supervise::Supervision;
 use zbmd_executor::supervise::declare::DeclareError;
 use zbmd_executor::{
-    EngineError, Isolation, RunError, RunOptions, Session, SinkHandle, SourceHandle, StreamError,
-    Supervised,
+    EngineError, Isolation, RunError, RunOptions, Session, SinkHandle, SourceHandle, Stopper,
+    StreamError, Supervised,
 };
 
 use super::admission::{Admission, Computed, Refusal, Work};
@@ -190,6 +190,9 @@ impl RunningModel {
     fn run_once(&self, answers: &mut u64) -> Result<(), EndedRun> {
         let engine = &self.model.engine;
         let mut supervised = Supervised::declared(&Supervision::default(), engine)?;
+        // Models that are served keep no tokens, so that a border costs next to nothing: nothing that was answered is computed
+        // again after a loss.
+        supervised.save_every = Some(1);
         let readiness = Arc::clone(&self.readiness);
         supervised.listener = Some(Arc::new(move |event| readiness.follow(event)));
         let mut session = engine.start(RunOptions {
@@ -209,11 +212,15 @@ impl RunningModel {
                 "zbmd-serve: {name}: {again} requests are computed again"
             ));
         }
+        let stopper = session.stopper();
         let run_result = std::thread::scope(|scope| {
             let feeder = std::thread::Builder::new().name("zbmd feed".to_owned());
-            feeder.spawn_scoped(scope, || self.feed(sources))?;
+            feeder.spawn_scoped(scope, || {
+                self.feed(sources);
+                self.end_if_drained(&stopper);
+            })?;
             let answerer = std::thread::Builder::new().name("zbmd answer".to_owned());
-            let answerer = answerer.spawn_scoped(scope, || self.answer(sinks));
+            let answerer = answerer.spawn_scoped(scope, || self.answer(sinks, &stopper));
 
             // Without a thread that answers, the run is given up.
             let run_result = answerer.is_ok().then(|| session.join());
@@ -221,12 +228,12 @@ impl RunningModel {
             self.admission.interrupt();
             *answers = answerer?.join().unwrap_or(0);
             Ok::<_, EndedRun>(run_result.unwrap_or(Err(RunError::Abandoned)))
-        });
-        run_result??;
-        match self.admission.is_draining() && self.admission.pending() == 0 {
-            true => Ok(()),
-            false => Err(EndedRun::Early),
+        })?;
+        if self.admission.is_drained() {
+            return Ok(());
         }
+        run_result?;
+        Err(EndedRun::Early)
     }
 
     fn zeros(&self) -> Vec<Vec<u8>> {
@@ -261,8 +268,15 @@ impl RunningModel {
         }
     }
 
+    /// Once all that was admitted is answered, nobody waits for the rest of a block, which may take seconds.
+    fn end_if_drained(&self, stopper: &Stopper) {
+        if self.admission.is_drained() {
+            stopper.give_up();
+        }
+    }
+
     /// Pulls until the run ends; how many iterations.
-    fn answer(&self, mut sinks: Vec<SinkHandle>) -> u64 {
+    fn answer(&self, mut sinks: Vec<SinkHandle>, stopper: &Stopper) -> u64 {
         let outputs = self.model.outputs.iter();
         let mut tensors: Vec<Vec<u8>> = outputs.map(|output| vec![0; output.bytes()]).collect();
         let mut answers = 0;
@@ -276,6 +290,7 @@ impl RunningModel {
                 }
             }
             self.admission.finish_next(&tensors);
+            self.end_if_drained(stopper);
             answers += 1;
         }
     }

@@ -3,8 +3,10 @@
 //! `nv_inference_*` are the names that dashboards for Triton have. As they do not follow Prometheus' rules for names of
 //! counters, they have no type here; `rate()` takes them all the same.
 
-use std::fmt::Write;
+use std::fmt::Display;
 use std::sync::atomic::Ordering;
+
+use zbmd_executor::exposition::{Exposition, Metric, MetricKind, seconds};
 
 use super::server::Server;
 use crate::engine::RunningModel;
@@ -13,7 +15,7 @@ use crate::stats::{ModelStats, RESPONSE_BOUNDS_US, RefusedFor};
 
 /// Everything, as text.
 pub(super) fn metrics_text(server: &Server) -> String {
-    let mut text = MetricsText(String::with_capacity(4096));
+    let mut text = MetricsText(Exposition::default());
     text.connections(server);
     text.readiness(server);
     text.queues(server);
@@ -21,25 +23,7 @@ pub(super) fn metrics_text(server: &Server) -> String {
     text.responses(server);
     text.supervision(server);
     text.triton_names(server);
-    text.0
-}
-
-/// A metric's name, its type, and what it counts.
-#[derive(Clone, Copy)]
-struct Metric {
-    name: &'static str,
-    kind: &'static str,
-    help: &'static str,
-}
-
-const fn counter(name: &'static str, help: &'static str) -> Metric {
-    let kind = "counter";
-    Metric { name, kind, help }
-}
-
-const fn gauge(name: &'static str, help: &'static str) -> Metric {
-    let kind = "gauge";
-    Metric { name, kind, help }
+    text.0.into_text()
 }
 
 /// A count that Triton has, without the first part of its name.
@@ -101,53 +85,35 @@ const TRITON_COUNTS: [TritonCount; 9] = [
     },
 ];
 
-struct MetricsText(String);
+struct MetricsText(Exposition);
 
 impl MetricsText {
-    /// Begins a metric.
-    fn begin(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    /// A value of a model.
+    fn model_value(&mut self, name: &str, running: &RunningModel, value: impl Display) {
+        self.0
+            .sample(name, &[("model", &running.model.name)], value);
     }
 
-    fn value(&mut self, name: &str, value: impl std::fmt::Display) {
-        let _ = writeln!(self.0, "{name} {value}");
-    }
-
-    /// A value of a model. Names of models need no escape.
-    fn model_value(&mut self, name: &str, running: &RunningModel, value: impl std::fmt::Display) {
-        let model = &running.model.name;
-        let _ = writeln!(self.0, "{name}{{model=\"{model}\"}} {value}");
-    }
-
+    /// One of several values of a model.
     fn labelled(
         &mut self,
         name: &str,
         running: &RunningModel,
         label: (&str, &str),
-        value: impl std::fmt::Display,
+        value: impl Display,
     ) {
-        let model = &running.model.name;
-        let (key, text) = label;
-        let _ = writeln!(
-            self.0,
-            "{name}{{model=\"{model}\",{key}=\"{text}\"}} {value}"
-        );
-    }
-
-    /// One value of the server.
-    fn of_server(&mut self, metric: Metric, value: impl std::fmt::Display) {
-        self.begin(metric.name, metric.kind, metric.help);
-        self.value(metric.name, value);
+        let labels = [("model", running.model.name.as_str()), label];
+        self.0.sample(name, &labels, value);
     }
 
     /// One value for each model.
-    fn per_model<V: std::fmt::Display>(
+    fn per_model<V: Display>(
         &mut self,
         server: &Server,
-        metric: Metric,
+        metric: Metric<'_>,
         value: impl Fn(&RunningModel) -> V,
     ) {
-        self.begin(metric.name, metric.kind, metric.help);
+        self.0.begin(metric);
         for running in server.models() {
             self.model_value(metric.name, running, value(running));
         }
@@ -155,47 +121,51 @@ impl MetricsText {
 
     fn connections(&mut self, server: &Server) {
         let counts = server.counts();
-        let metric = gauge("zbmd_connections", "Connections now.");
-        self.of_server(metric, server.connections());
+        let metric = Metric::gauge("zbmd_connections", "Connections now.");
+        self.0.single(metric, server.connections());
         let help = "Connections accepted so far.";
-        let metric = counter("zbmd_connections_accepted_total", help);
-        self.of_server(metric, counts.accepted.load(Ordering::Relaxed));
+        let metric = Metric::counter("zbmd_connections_accepted_total", help);
+        self.0
+            .single(metric, counts.accepted.load(Ordering::Relaxed));
         let help = "Connections closed at once, as there were too many.";
-        let metric = counter("zbmd_connections_refused_total", help);
-        self.of_server(metric, counts.refused.load(Ordering::Relaxed));
+        let metric = Metric::counter("zbmd_connections_refused_total", help);
+        self.0
+            .single(metric, counts.refused.load(Ordering::Relaxed));
         let help = "HTTP requests answered, with any status.";
-        let metric = counter("zbmd_http_requests_total", help);
-        self.of_server(metric, counts.requests.load(Ordering::Relaxed));
+        let metric = Metric::counter("zbmd_http_requests_total", help);
+        self.0
+            .single(metric, counts.requests.load(Ordering::Relaxed));
     }
 
     fn readiness(&mut self, server: &Server) {
         let help = "Whether a plan of the model runs, as its supervisor says.";
-        let metric = gauge("zbmd_ready", help);
+        let metric = Metric::gauge("zbmd_ready", help);
         self.per_model(server, metric, |running| u8::from(running.is_ready()));
     }
 
     fn queues(&mut self, server: &Server) {
         let help = "Requests that were admitted and are not answered.";
-        let metric = gauge("zbmd_pending_requests", help);
+        let metric = Metric::gauge("zbmd_pending_requests", help);
         self.per_model(server, metric, |running| running.admission().pending());
-        let metric = gauge("zbmd_queue_limit_requests", "Requests that may wait.");
+        let metric = Metric::gauge("zbmd_queue_limit_requests", "Requests that may wait.");
         self.per_model(server, metric, |running| running.admission().limit());
         let help = "What the plan says of the response of a request that finds an empty queue.";
-        let metric = gauge("zbmd_planned_response_seconds", help);
+        let metric = Metric::gauge("zbmd_planned_response_seconds", help);
         self.per_model(server, metric, |running| {
             seconds(running.model.planned.response_ns(0))
         });
         let help = "The same for one that takes the queue's last place.";
-        let metric = gauge("zbmd_planned_response_full_queue_seconds", help);
+        let metric = Metric::gauge("zbmd_planned_response_full_queue_seconds", help);
         self.per_model(server, metric, |running| seconds(running.full_queue_ns()));
     }
 
     fn requests(&mut self, server: &Server) {
         let help = "Requests computed, each of which is an iteration.";
-        let metric = counter("zbmd_iterations_total", help);
+        let metric = Metric::counter("zbmd_iterations_total", help);
         self.per_model(server, metric, |running| running.stats.success.count());
         let name = "zbmd_refused_requests_total";
-        self.begin(name, "counter", "Requests that were not computed, by why.");
+        let help = "Requests that were not computed, by why.";
+        self.0.begin(Metric::counter(name, help));
         for running in server.models() {
             for why in RefusedFor::ALL {
                 let count = running.stats.refused_for(why);
@@ -203,14 +173,15 @@ impl MetricsText {
             }
         }
         let help = "Requests answered later than their timeout.";
-        let metric = counter("zbmd_late_responses_total", help);
+        let metric = Metric::counter("zbmd_late_responses_total", help);
         self.per_model(server, metric, |running| running.stats.late());
     }
 
     fn responses(&mut self, server: &Server) {
         let name = "zbmd_response_seconds";
         let help = "From the end of a request's body until its answer is made.";
-        self.begin(name, "histogram", help);
+        let kind = MetricKind::Histogram;
+        self.0.begin(Metric { name, kind, help });
         for running in server.models() {
             let stats = &running.stats;
             let counts = stats.responses.cumulative();
@@ -229,46 +200,44 @@ impl MetricsText {
 
     fn supervision(&mut self, server: &Server) {
         let counts = |running: &RunningModel| running.readiness().counts();
-        let metric = counter("zbmd_epochs_total", "Epochs that the supervisor began.");
+        let metric = Metric::counter("zbmd_epochs_total", "Epochs that the supervisor began.");
         self.per_model(server, metric, |running| counts(running).epochs);
         let name = "zbmd_worker_losses_total";
-        self.begin(name, "counter", "Workers lost, by the kind of cause.");
+        let help = "Workers lost, by the kind of cause.";
+        self.0.begin(Metric::counter(name, help));
         for running in server.models() {
             for (cause, count) in counts(running).losses {
                 self.labelled(name, running, ("cause", cause), count);
             }
         }
         let help = "Losses after which tokens came again.";
-        let metric = counter("zbmd_recoveries_total", help);
+        let metric = Metric::counter("zbmd_recoveries_total", help);
         self.per_model(server, metric, |running| counts(running).recoveries);
         let help = "From losses to the first new token, in all.";
-        let metric = counter("zbmd_recovery_seconds_total", help);
+        let metric = Metric::counter("zbmd_recovery_seconds_total", help);
         self.per_model(server, metric, |running| {
             seconds(counts(running).recovery_ns)
         });
-        let metric = counter("zbmd_run_restarts_total", "Runs that were begun anew.");
+        let metric = Metric::counter("zbmd_run_restarts_total", "Runs that were begun anew.");
         self.per_model(server, metric, |running| counts(running).restarts);
     }
 
     fn triton_names(&mut self, server: &Server) {
         for TritonCount { name, help, value } in TRITON_COUNTS {
-            let name = format!("nv_inference_{name}");
-            self.begin(&name, "untyped", help);
+            let name = &format!("nv_inference_{name}");
+            let kind = MetricKind::Untyped;
+            self.0.begin(Metric { name, kind, help });
             for running in server.models() {
                 let count = value(&running.stats);
-                self.labelled(&name, running, ("version", VERSION), count);
+                self.labelled(name, running, ("version", VERSION), count);
             }
         }
         let name = "nv_inference_pending_request_count";
         let help = "Requests that were admitted and are not answered.";
-        self.begin(name, "gauge", help);
+        self.0.begin(Metric::gauge(name, help));
         for running in server.models() {
             let pending = running.admission().pending();
             self.labelled(name, running, ("version", VERSION), pending);
         }
     }
-}
-
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
 }

@@ -7,5 +7,6 @@ pub(crate) mod metrics;
 mod reply;
 mod routes;
 mod server;
+mod write_limit;
 
 pub(crate) use server::{Limits, Server};

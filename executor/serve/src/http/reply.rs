@@ -41,7 +41,7 @@ pub(super) fn json(value: &serde_json::Value) -> Reply {
 pub(super) fn metrics(text: String) -> Reply {
     reply(
         StatusCode::OK,
-        "text/plain; version=0.0.4; charset=utf-8",
+        zbmd_executor::exposition::CONTENT_TYPE,
         text,
     )
 }

@@ -11,10 +11,12 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
 use super::routes;
+use super::write_limit::WriteLimited;
 use crate::engine::RunningModel;
 
 /// Headers of a request, at most.
@@ -37,6 +39,8 @@ pub(crate) struct Limits {
     pub(crate) header_timeout: Duration,
     /// From there until its body is there.
     pub(crate) body_timeout: Duration,
+    /// From when an answer has to wait for its client to read until all of it is taken.
+    pub(crate) write_timeout: Duration,
 }
 
 /// What is counted about connections.
@@ -139,7 +143,11 @@ impl Server {
     }
 
     /// Serves one connection to its end.
-    async fn serve(self: Arc<Self>, stream: TcpStream) -> Result<(), hyper::Error> {
+    pub(crate) async fn serve(
+        self: Arc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+    ) -> Result<(), hyper::Error> {
+        let stream = WriteLimited::new(stream, self.limits.write_timeout);
         let mut closing = self.closing.subscribe();
         let service = service_fn(|request| {
             let server = Arc::clone(&self);

@@ -78,152 +78,168 @@ fn ids_and_timeouts_are_read() {
     assert_eq!(request.timeout, Some(Duration::from_micros(1500)));
 }
 
-#[test]
-fn refusals_of_lists_say_what_to_change() {
-    let a_with = |from: &str, to: &str| with_inputs(&[&A.replace(from, to), B]);
-    for (json, bytes, expected) in [
-        (
-            "[]".to_owned(),
-            &[][..],
-            "the request is a list; it must be an object with `inputs`",
-        ),
-        (
-            "{".to_owned(),
-            &[],
-            "byte 1 of the JSON: a name in quotes is expected",
-        ),
-        ("{}".to_owned(), &[], "`inputs` is missing"),
-        (
-            r#"{"inputs": 3}"#.to_owned(),
-            &[],
-            "`inputs` is a number; it must be a list",
-        ),
-        (
-            r#"{"inputs": [3]}"#.to_owned(),
-            &[],
-            "`name` of item 0 of `inputs` is missing",
-        ),
-        (
-            with_inputs(&[A]),
-            &[],
-            "input `b` is missing; the model takes `a`, `b`",
-        ),
-        (with_inputs(&[A, A, B]), &[], "input `a` is given twice"),
-        (
-            a_with("\"a\"", "\"c\""),
-            &[],
-            "the model has no input `c`; it has `a`, `b`",
-        ),
-        (
-            a_with("INT32", "FP32"),
-            &[],
-            "input `a` has the datatype FP32; the model takes INT32",
-        ),
-        (
-            a_with("INT32", "BYTES"),
-            &[],
-            "input `a` has the datatype BYTES; the model takes INT32: zbmd has no strings; send the numbers that the model takes",
-        ),
-        (
-            a_with("[1, 2]", "[2, 1]"),
-            &[],
-            "input `a` has the shape [2, 1]; the model takes [1, 2]",
-        ),
-        (
-            a_with("[1, 2]", "[1, -2]"),
-            &[],
-            "`shape` of input `a` is -2; it must be a list of sizes",
-        ),
-        (
-            a_with("[[5, -6]]", "[5]"),
-            &[],
-            "input `a`: there are 1 elements; the shape has 2",
-        ),
-        (
-            a_with("[[5, -6]]", "5"),
-            &[],
-            "`data` of input `a` is a number; it must be a list",
-        ),
-        (
-            a_with(", \"data\": [[5, -6]]", ""),
-            &[],
-            "input `a` has neither `data` nor the parameter `binary_data_size`",
-        ),
-    ] {
-        let error = parsed(&json, bytes).expect_err(&json);
-        assert_eq!(error.to_string(), expected, "{json}");
-    }
+/// Refuses a request without bytes.
+#[track_caller]
+fn assert_refused(json: &str, expected: &str) {
+    assert_refused_with(json, &[], expected);
+}
+
+/// Refuses a request whose JSON is followed by these bytes.
+#[track_caller]
+fn assert_refused_with(json: &str, binary: &[u8], expected: &str) {
+    let error = parsed(json, binary).expect_err(json);
+    assert_eq!(error.to_string(), expected, "{json}");
+}
+
+/// A request whose input `a` says something else.
+fn a_with(from: &str, to: &str) -> String {
+    with_inputs(&[&A.replace(from, to), B])
+}
+
+/// A good request with something more in it.
+fn with(rest: &str) -> String {
+    format!(r#"{{"inputs": [{A}, {B}], {rest}}}"#)
+}
+
+/// A request whose input `a` comes as so many bytes.
+fn binary(size: &str) -> String {
+    with_inputs(&[&A_BINARY.replace('8', size), B])
 }
 
 #[test]
-fn refusals_of_bytes_and_parameters_say_what_to_change() {
-    let binary = |size: &str| with_inputs(&[&A_BINARY.replace('8', size), B]);
-    let with = |rest: &str| format!(r#"{{"inputs": [{A}, {B}], {rest}}}"#);
-    for (json, bytes, expected) in [
-        (
-            binary("8"),
-            &[0; 7][..],
-            "the binary data of input `a` ends at byte 190 of the body, which has 189 bytes",
-        ),
-        (
-            binary("8"),
-            &[0; 9],
-            "the body has 1 bytes after the binary data of the last input",
-        ),
-        (
-            binary("4"),
-            &[0; 4],
-            "input `a` says binary_data_size 4; INT32 of shape [1, 2] has 8 bytes",
-        ),
-        (
-            binary("18446744073709551615"),
-            &[0; 8],
-            "input `a` says binary_data_size 18446744073709551615; INT32 of shape [1, 2] has 8 bytes",
-        ),
-        (
-            binary("-8"),
-            &[0; 8],
-            "the parameter `binary_data_size` is -8; it must be a number of bytes",
-        ),
-        (
-            with_inputs(&[A, B_BINARY]),
-            &[0, 2],
-            "element 1 of input `b` is 2; a BOOL is 0 or 1",
-        ),
-        (
-            with(r#""id": 7"#),
-            &[],
-            "`id` is a number; it must be a string",
-        ),
-        (
-            with(r#""outputs": [{"name": "product"}]"#),
-            &[],
-            "the model has no output `product`; it has `sum`, `rest`",
-        ),
-        (
-            with(r#""outputs": [{"name": "sum", "parameters": {"classification": 3}}]"#),
-            &[],
-            "`classification` of output `sum` is not supported: its answer would be BYTES; ask for the numbers",
-        ),
-        (
-            with(r#""outputs": [{"name": "sum", "parameters": {"shared_memory_region": "x"}}]"#),
-            &[],
-            "`shared_memory_region` of output `sum` is not supported: send tensors in the body",
-        ),
-        (
-            with(r#""parameters": {"sequence_id": 5}"#),
-            &[],
-            "`sequence_id` is not supported: every request stands alone",
-        ),
-        (
-            with(r#""parameters": {"timeout": 1.5}"#),
-            &[],
-            "the parameter `timeout` is 1.5; it must be whole microseconds",
-        ),
-    ] {
-        let error = parsed(&json, bytes).expect_err(&json);
-        assert_eq!(error.to_string(), expected, "{json}");
-    }
+fn a_request_is_an_object_with_a_list_of_named_inputs() {
+    assert_refused(
+        "[]",
+        "the request is a list; it must be an object with `inputs`",
+    );
+    assert_refused("{", "byte 1 of the JSON: a name in quotes is expected");
+    assert_refused("{}", "`inputs` is missing");
+
+    assert_refused(
+        r#"{"inputs": 3}"#,
+        "`inputs` is a number; it must be a list",
+    );
+    assert_refused(
+        r#"{"inputs": [3]}"#,
+        "`name` of item 0 of `inputs` is missing",
+    );
+    assert_refused(&with(r#""id": 7"#), "`id` is a number; it must be a string");
+}
+
+#[test]
+fn every_input_of_the_model_is_given_once() {
+    assert_refused(
+        &with_inputs(&[A]),
+        "input `b` is missing; the model takes `a`, `b`",
+    );
+    assert_refused(&with_inputs(&[A, A, B]), "input `a` is given twice");
+    assert_refused(
+        &a_with("\"a\"", "\"c\""),
+        "the model has no input `c`; it has `a`, `b`",
+    );
+}
+
+#[test]
+fn an_input_has_the_datatype_and_the_shape_of_the_model() {
+    assert_refused(
+        &a_with("INT32", "FP32"),
+        "input `a` has the datatype FP32; the model takes INT32",
+    );
+    assert_refused(
+        &a_with("INT32", "BYTES"),
+        "input `a` has the datatype BYTES; the model takes INT32: zbmd has no strings; send the numbers that the model takes",
+    );
+
+    assert_refused(
+        &a_with("[1, 2]", "[2, 1]"),
+        "input `a` has the shape [2, 1]; the model takes [1, 2]",
+    );
+    assert_refused(
+        &a_with("[1, 2]", "[1, -2]"),
+        "`shape` of input `a` is -2; it must be a list of sizes",
+    );
+}
+
+#[test]
+fn a_list_has_as_many_elements_as_the_shape() {
+    assert_refused(
+        &a_with("[[5, -6]]", "[5]"),
+        "input `a`: there are 1 elements; the shape has 2",
+    );
+    assert_refused(
+        &a_with("[[5, -6]]", "5"),
+        "`data` of input `a` is a number; it must be a list",
+    );
+    assert_refused(
+        &a_with(", \"data\": [[5, -6]]", ""),
+        "input `a` has neither `data` nor the parameter `binary_data_size`",
+    );
+}
+
+#[test]
+fn a_body_has_as_many_bytes_as_its_inputs() {
+    assert_refused_with(
+        &binary("8"),
+        &[0; 7],
+        "the binary data of input `a` ends at byte 190 of the body, which has 189 bytes",
+    );
+    assert_refused_with(
+        &binary("8"),
+        &[0; 9],
+        "the body has 1 bytes after the binary data of the last input",
+    );
+    assert_refused_with(
+        &with_inputs(&[A, B_BINARY]),
+        &[0, 2],
+        "element 1 of input `b` is 2; a BOOL is 0 or 1",
+    );
+}
+
+#[test]
+fn the_size_of_an_inputs_bytes_is_that_of_its_shape() {
+    assert_refused_with(
+        &binary("4"),
+        &[0; 4],
+        "input `a` says binary_data_size 4; INT32 of shape [1, 2] has 8 bytes",
+    );
+    assert_refused_with(
+        &binary("18446744073709551615"),
+        &[0; 8],
+        "input `a` says binary_data_size 18446744073709551615; INT32 of shape [1, 2] has 8 bytes",
+    );
+    assert_refused_with(
+        &binary("-8"),
+        &[0; 8],
+        "the parameter `binary_data_size` is -8; it must be a number of bytes",
+    );
+}
+
+#[test]
+fn outputs_are_the_models_and_come_in_the_body() {
+    assert_refused(
+        &with(r#""outputs": [{"name": "product"}]"#),
+        "the model has no output `product`; it has `sum`, `rest`",
+    );
+    assert_refused(
+        &with(r#""outputs": [{"name": "sum", "parameters": {"classification": 3}}]"#),
+        "`classification` of output `sum` is not supported: its answer would be BYTES; ask for the numbers",
+    );
+    assert_refused(
+        &with(r#""outputs": [{"name": "sum", "parameters": {"shared_memory_region": "x"}}]"#),
+        "`shared_memory_region` of output `sum` is not supported: send tensors in the body",
+    );
+}
+
+#[test]
+fn parameters_that_cannot_be_kept_are_refused() {
+    assert_refused(
+        &with(r#""parameters": {"sequence_id": 5}"#),
+        "`sequence_id` is not supported: every request stands alone",
+    );
+    assert_refused(
+        &with(r#""parameters": {"timeout": 1.5}"#),
+        "the parameter `timeout` is 1.5; it must be whole microseconds",
+    );
 }
 
 #[test]

@@ -250,6 +250,25 @@ impl Connection {
         let _ = self.stream.get_mut().write_all(bytes);
     }
 
+    /// Writes the same over and over, until it has to wait or the connection is closed.
+    pub fn fill(&mut self, bytes: &[u8]) {
+        let stream = self.stream.get_mut();
+        stream.set_nonblocking(true).expect("set");
+        let mut waited = Duration::ZERO;
+        // The server may only be busy.
+        while waited < Duration::from_millis(100) {
+            match stream.write(bytes) {
+                Ok(_) => waited = Duration::ZERO,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    waited += Duration::from_millis(10);
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(_) => break,
+            }
+        }
+        stream.set_nonblocking(false).expect("set");
+    }
+
     /// No more is written.
     pub fn shut_down(&mut self) {
         let _ = self.stream.get_mut().shutdown(std::net::Shutdown::Write);

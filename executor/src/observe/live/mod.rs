@@ -138,6 +138,17 @@ pub enum DeviceState {
     Lost,
 }
 
+impl DeviceState {
+    /// Each of them once.
+    pub const ALL: [Self; 5] = [
+        Self::Idle,
+        Self::Starting,
+        Self::Working,
+        Self::Waiting,
+        Self::Lost,
+    ];
+}
+
 impl std::fmt::Display for DeviceState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
