@@ -22,7 +22,7 @@ pub(crate) struct Top {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
     /// How often: `500ms`, `5s`.
-    #[arg(long, value_name = "TIME", value_parser = crate::duration, default_value = "500ms")]
+    #[arg(long, value_name = "TIME", value_parser = crate::args::duration, default_value = "500ms")]
     every: Duration,
 }
 
