@@ -12,18 +12,15 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
-    if zbmd_tests::child_run::is_runner() {
-        return zbmd_run::main_with(zbmd_backends::standard_registry());
-    }
-    linux::main();
-    std::process::ExitCode::SUCCESS
+    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
+    zbmd_tests::child_run::run_or_test(run, linux::main)
 }
 
 #[cfg(target_os = "linux")]
 mod linux {
     use std::net::UdpSocket;
     use std::path::Path;
-    use std::process::{Command, Output};
+    use std::process::Output;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread::JoinHandle;
@@ -32,7 +29,7 @@ mod linux {
     use xxhash_rust::xxh3::xxh3_64;
     use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_str};
     use zbmd_run::flight::Recording;
-    use zbmd_tests::child_run::{ChildRun, RUNNER};
+    use zbmd_tests::child_run::{ChildRun, command};
     use zbmd_tests::free_port::free_port;
     use zbmd_tests::losses::HARDY;
 
@@ -683,12 +680,6 @@ mod linux {
 
     fn set(words: &[&str]) -> Output {
         command().arg("set").args(words).output().expect("started")
-    }
-
-    fn command() -> Command {
-        let mut command = Command::new(std::env::current_exe().expect("a path"));
-        command.env(RUNNER, "1");
-        command
     }
 
     /// What a run has written of each sink.
